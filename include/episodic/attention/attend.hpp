@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Segmented attention: one softmax over a list of segments in place (spec 1), with the attention
+/// that each local key received (spec 4, relevance).
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "episodic/attention/segment.hpp"
+
+namespace episodic {
+
+struct AttendShape {
+  std::int64_t n_queries = 0;   ///< n >= 1
+  std::int64_t n_heads = 0;     ///< H, a multiple of n_kv_heads
+  std::int64_t n_kv_heads = 0;  ///< G; query head h reads kv head h / (H / G)
+  std::int64_t head_dim = 0;    ///< d, any positive number
+  std::int64_t first_position = 0;  ///< position of query 0; query i stands at first_position + i
+  std::int64_t n_local = 0;         ///< window of the visibility rule
+  float scale = 0.0f;               ///< of the dot products; 0 = 1 / sqrt(d)
+};
+
+struct AttendInput {
+  const float* q_relative = nullptr;  ///< [n, H, d] rotated by each query's position
+  const float* q_fixed = nullptr;     ///< [n, H, d] rotated by angle index n_local - 1
+  /// The segments of each kv head: one list for all, or G lists (recall per head, HEM).
+  std::span<const std::span<const KvSegment>> segments;
+};
+
+struct AttendOutput {
+  float* out = nullptr;  ///< [n, H, d], written; zeros where a query sees no key
+  float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no key is seen
+  /// For each *relative* segment of the (first) list, in its order: a [length, H] array to which the
+  /// probabilities that its keys received, summed over the n queries, are **added**; or empty.
+  /// Probabilities are those of the joint softmax, before value weights.
+  std::span<float* const> column_sums;
+};
+
+/// Scratch memory of `attend`, grown on first use and then kept: hold one per memory or thread.
+class AttendWorkspace {
+ public:
+  /// At least n floats, 64-byte aligned, contents undefined. Valid until the next call.
+  float* floats(std::int64_t n);
+  std::int64_t bytes() const { return capacity_ * 4; }
+
+  AttendWorkspace();
+  ~AttendWorkspace();
+  AttendWorkspace(AttendWorkspace&&) noexcept;
+  AttendWorkspace& operator=(AttendWorkspace&&) noexcept;
+
+ private:
+  float* data_ = nullptr;
+  std::int64_t capacity_ = 0;
+};
+
+/// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
+/// sees, in one softmax.
+///
+/// Two kernels behind it: few queries (decoding) read every key and value once and are bound by
+/// memory bandwidth; many queries (prefill) run as blocked matrix products over packed tiles. The
+/// instruction set is chosen at run time (AVX-512, AVX2, portable). Results do not depend on the
+/// number of threads, and are equal to the bit from run to run on one machine.
+///
+/// \throws DataError naming the parameter for a wrong shape, stride or unsupported dtype.
+void attend(const AttendShape& shape, const AttendInput& input, const AttendOutput& output,
+            AttendWorkspace& workspace);
+
+}  // namespace episodic

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `KvSegment`: a run of consecutive keys and values where they lie. Attention reads them in place;
+/// nothing is gathered to attend. C++17-clean POD, shared with CUDA.
+
+#include <cstdint>
+
+#include "episodic/base/dtype.hpp"
+
+namespace episodic {
+
+/// Where the keys of a segment stand relative to a query (spec 1).
+enum class Position : std::uint8_t {
+  relative,  ///< local window: keys and `q_relative` both rotated by their own position
+  fixed,     ///< all else: keys unrotated, `q_fixed` rotated by angle index n_local - 1
+};
+
+/// A run of `length` tokens first_token, first_token + 1, ... of all key/value heads.
+///
+/// Element (g, i, c) of the keys is key[g * head_stride + i * row_stride + c] for kv head g, token
+/// first_token + i, channel c; the same strides hold for the values. Strides are in elements.
+///
+/// Visibility is per query at position p and follows from `position` (spec 1, trap b):
+///   relative: token i is seen iff 0 <= p - i < n_local
+///   fixed:    token i is seen iff p - i >= n_local
+/// so a token that crosses the window's edge inside a chunk is given in both kinds of segment and
+/// is seen by each query exactly once.
+struct KvSegment {
+  const void* key = nullptr;
+  const void* value = nullptr;
+  std::int64_t length = 0;
+  std::int64_t first_token = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t row_stride = 0;
+  DType dtype = DType::float32;
+  Position position = Position::fixed;
+  float value_weight = 1.0f;  ///< factor of the values after the softmax (EpMAN 3.2, spec 8)
+};
+
+}  // namespace episodic

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `MemoryConfig`: every setting of an episodic memory. Its JSON form is the same in case files, on
+/// command lines, in snapshots and here; unknown keys are errors.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "episodic/base/dtype.hpp"
+
+namespace episodic {
+
+enum class ThresholdWindow : std::uint8_t { moving, chunked };
+enum class Refinement : std::uint8_t { none, modularity, conductance, intra_inter };
+enum class SegmenterKind : std::uint8_t { surprise, fixed, random, given };
+enum class RepresentativeScore : std::uint8_t { mean, max };
+enum class IndexKind : std::uint8_t { exact, faiss };
+
+/// Settings of one memory. Lengths and budgets named n_* are in tokens. Defaults are those of the
+/// paper for Mistral-7B (spec 10), S variant.
+struct MemoryConfig {
+  // -- context of a query (EM 3.1) --
+  std::int64_t n_init = 128;    ///< sink tokens at the start, always attended; >= 0
+  std::int64_t n_local = 4096;  ///< local window; >= 1
+  std::int64_t n_mem = 2048;    ///< retrieval budget; >= 0
+  std::int64_t chunk = 512;     ///< C, tokens of one prefill step; >= 1
+
+  // -- segmentation (EM 3.2) --
+  SegmenterKind segmenter = SegmenterKind::surprise;  ///< who sets the raw boundary flags
+  double gamma = 1.0;                                 ///< threshold is mu + gamma * sigma
+  ThresholdWindow window = ThresholdWindow::moving;   ///< over which tokens mu and sigma are taken
+  std::int64_t tau = 0;        ///< length of that window; 0 = n_local
+  std::int64_t min_block = 8;  ///< shortest event; >= 1
+  std::int64_t max_block = 128;  ///< longest event; >= min_block; also the step of `fixed`
+  std::uint64_t seed = 0;        ///< of the `random` segmenter
+
+  // -- refinement (EM 3.3) --
+  Refinement refine = Refinement::none;
+  std::int64_t refine_layers = 0;  ///< first layer whose keys enter the graph
+
+  // -- recall (EM 3.4) --
+  std::int64_t n_repr = 4;        ///< representative tokens per event and query head; >= 1
+  double contiguity = 0.0;        ///< k_r, share of the budget for neighbours in time; [0, 1]
+  std::int64_t neighbours = 1;    ///< how far those neighbours reach; >= 1
+  bool recall = true;             ///< false: sinks, window and pending only
+  std::optional<std::vector<std::int64_t>> recall_layers;  ///< layers that recall; absent = all
+  std::int64_t recall_every = 1;  ///< decode steps between two recalls; >= 1
+  RepresentativeScore score = RepresentativeScore::mean;  ///< mean vector, or best of n_repr
+  IndexKind index = IndexKind::exact;
+  std::int64_t exact_up_to = 4096;  ///< events up to which `index: faiss` still searches exactly
+
+  // -- storage (EM appendix C.3) --
+  DType kv_dtype = DType::float32;  ///< of keys and values in events: float32 or bfloat16
+  std::int64_t host_bytes = 0;      ///< upper bound of event storage in host memory; 0 = no bound
+
+  /// tau with its default resolved.
+  std::int64_t effective_tau() const { return tau > 0 ? tau : n_local; }
+
+  /// Throws ConfigError naming the parameter, its value and the range it must lie in.
+  void validate() const;
+
+  bool operator==(const MemoryConfig&) const = default;
+};
+
+/// Parses the JSON object; absent keys keep their defaults, the result is validated.
+/// \throws ConfigError for malformed JSON, an unknown key, a wrong type, a value out of range, or a
+///         setting that is specified but not built yet (named).
+MemoryConfig parse_memory_config(std::string_view json);
+
+/// The JSON object of all settings; parse_memory_config(to_json(c)) == c.
+std::string to_json(const MemoryConfig& config);
+
+/// Names as they stand in the JSON ("moving", "modularity", ...).
+const char* name_of(ThresholdWindow);
+const char* name_of(Refinement);
+const char* name_of(SegmenterKind);
+const char* name_of(RepresentativeScore);
+const char* name_of(IndexKind);
+
+}  // namespace episodic

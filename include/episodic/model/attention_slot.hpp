@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The seam that patching uses: each layer of a decoder holds a shared `AttentionSlot`, and a
+/// sequence's state hears of every step. A third-party decoder calls the same two interfaces.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace episodic {
+
+/// What sits where a layer's attention was: everything between the q, k, v projections and the
+/// output projection, rotary embedding included.
+class AttentionSlot {
+ public:
+  virtual ~AttentionSlot() = default;
+
+  /// Attends with the n queries of this step and appends their keys and values.
+  /// \param q [n, H, d], k [n, G, d], v [n, G, d]: float32, CPU, contiguous, **before** rotary embedding
+  /// \return [n, H * d] float32, contiguous
+  virtual at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
+};
+
+/// State of one sequence over all layers. The decoder calls begin_step before the first layer and
+/// end_step after the last; a step that throws in between leaves the state as it was before it.
+class SequenceState {
+ public:
+  virtual ~SequenceState() = default;
+
+  /// \param ids the n >= 1 tokens of the step
+  virtual void begin_step(std::span<const std::int64_t> ids) = 0;
+
+  /// \param logits [n, vocab] float32: row i follows token i
+  virtual void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) = 0;
+
+  /// True if end_step wants logits of every row; false if none are needed.
+  virtual bool wants_all_logits() const = 0;
+
+  /// Tokens seen so far.
+  virtual std::int64_t tokens() const = 0;
+
+  /// Largest step worth feeding at once.
+  virtual std::int64_t chunk() const = 0;
+
+  /// Back to the empty sequence.
+  virtual void reset() = 0;
+};
+
+}  // namespace episodic

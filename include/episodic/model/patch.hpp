@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Replacing a model's attention by EpisodicAttention in place, and giving it back.
+
+#include <memory>
+#include <vector>
+
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/model/llama.hpp"
+
+namespace episodic {
+
+/// Puts EpisodicAttention into every layer's slot and a fresh memory behind them. A model that is
+/// already patched gets a fresh memory; its original attention stays what unpatch gives back.
+/// \param given boundaries, only for segmenter `given`
+/// \return the memory; the model keeps a share of it
+std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& config,
+                                      std::vector<std::int64_t> given = {});
+
+/// Gives back the attention that patch replaced, with its state as it was then. False if the model
+/// is not patched.
+bool unpatch(LlamaModel& model);
+
+/// The memory of a patched model, null otherwise.
+std::shared_ptr<EpisodicMemory> memory_of(const LlamaModel& model);
+
+}  // namespace episodic

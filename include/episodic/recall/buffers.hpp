@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Which events are recalled: capacity, similarity buffer, contiguity buffer and its queue (spec 5).
+/// Pure functions of ids and sizes; they touch neither keys nor values.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "episodic/recall/index.hpp"
+#include "episodic/timeline/event_table.hpp"
+
+namespace episodic {
+
+/// Token budgets of the two buffers.
+struct RecallCapacity {
+  std::int64_t similarity = 0;
+  std::int64_t contiguity = 0;  ///< 0 when contiguity is off
+};
+
+/// capacity = n_init + C + n_mem - outside; the contiguity share is floor(k_r * capacity + 1), taken
+/// in double, and similarity gets the rest. k_r = 0 turns contiguity off. May be <= 0.
+/// \param outside tokens outside the last query's window that are in no event (sinks and pending)
+RecallCapacity recall_capacity(const MemoryConfig& config, std::int64_t outside);
+
+/// Takes events of `order` in turn, adding their sizes; at the first one that reaches or passes
+/// `capacity` stops, and keeps it only if the total with it is strictly nearer to the capacity than
+/// without it. capacity <= 0 takes nothing. `out` is overwritten.
+void fill_buffer(std::span<const EventId> order, const EventTable& events, std::int64_t capacity,
+                 std::vector<EventId>& out);
+
+/// The recall state of one layer: its contiguity queue and the lists of the last step. A value: a copy
+/// of it is a snapshot.
+class RecallBuffers {
+ public:
+  /// Computes both buffers of a step.
+  /// \param query [H * d] mean fixed-position query, heads concatenated
+  void recall(const MemoryConfig& config, RepresentativeIndex& index, const EventTable& events,
+              const float* query, std::int64_t outside);
+
+  /// By rank, or by time when all events fit.
+  const std::vector<EventId>& similarity() const { return similarity_; }
+  /// In buffer order. This is also the queue for the next step.
+  const std::vector<EventId>& contiguity() const { return contiguity_; }
+  /// Both, ordered by time.
+  const std::vector<EventId>& recalled() const { return recalled_; }
+
+  /// Nothing recalled and an empty queue (recall off).
+  void clear();
+
+ private:
+  std::vector<EventId> similarity_, contiguity_, recalled_;
+  std::vector<EventId> order_, queue_;  // scratch, kept to avoid allocation
+  std::vector<ScoredEvent> scored_;
+};
+
+}  // namespace episodic

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Nearest events by representative vector: one interface, two makers (exact scan, FAISS).
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+
+namespace episodic {
+
+using EventId = std::int64_t;  ///< number of an event in order of time, from 0
+
+struct ScoredEvent {
+  EventId event = 0;
+  float score = 0.0f;
+};
+
+/// Shape of what an index holds: per event the chosen keys of each query head (spec 4).
+struct IndexShape {
+  std::int64_t n_heads = 0;   ///< H, query heads
+  std::int64_t head_dim = 0;  ///< d
+  std::int64_t n_repr = 0;    ///< most representatives per event and head
+  RepresentativeScore score = RepresentativeScore::mean;
+  std::int64_t width() const { return n_heads * head_dim; }
+};
+
+/// Representative vectors of one layer's events, searched by dot product.
+class RepresentativeIndex {
+ public:
+  virtual ~RepresentativeIndex() = default;
+
+  /// Appends the next event. \param mean [H * d], the representative vector.
+  /// \param each [count, H * d] the individual representatives; used only by `score: max`, where
+  ///        score = sum over heads of the largest dot product; may be null otherwise.
+  virtual void add(const float* mean, const float* each, std::int64_t count) = 0;
+
+  /// The `k` best events for `query` [H * d], best first; ties: the earlier event. Fewer if there
+  /// are fewer. `out` is overwritten. Exact makers return the exact list.
+  virtual void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) = 0;
+
+  /// Forgets the events from `n_events` on (rewind). Later ids are given anew.
+  virtual void truncate(std::int64_t n_events) = 0;
+
+  /// Representative vector [H * d] of an event; valid until the next add or truncate.
+  virtual const float* mean(EventId event) const = 0;
+
+  virtual std::int64_t size() const = 0;
+  virtual std::int64_t bytes() const = 0;
+};
+
+/// Exact scan over all vectors.
+std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape);
+
+/// FAISS (HNSW over inner product) once there are more than `exact_up_to` events, exact until then.
+/// \throws ConfigError for score == max (no inner product computes it).
+std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape, std::int64_t exact_up_to);
+
+/// By configuration.
+std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std::int64_t n_heads,
+                                                std::int64_t head_dim);
+
+/// Share of `exact`'s events that `approximate` also lists, in [0, 1]; 1 if `exact` is empty.
+double recall_of(std::span<const ScoredEvent> approximate, std::span<const ScoredEvent> exact);
+
+}  // namespace episodic

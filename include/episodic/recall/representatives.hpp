@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Choice of an event's representative keys (spec 4).
+
+#include <cstdint>
+
+namespace episodic {
+
+/// Keys of a run of tokens: element (g, i, c) at data[g * head_stride + i * row_stride + c].
+struct KeyView {
+  const float* data = nullptr;
+  std::int64_t head_stride = 0;
+  std::int64_t row_stride = 0;
+};
+
+/// Per query head h, the min(n_repr, n) tokens of largest relevance among n, and their mean key.
+///
+/// Ties: the earlier token. The chosen keys are summed in order of time, so that equal tokens give
+/// equal bits.
+/// \param keys unrotated keys of the n tokens, G kv heads, d channels
+/// \param relevance [n, H] row stride H
+/// \param mean [H * d], written
+/// \param each [min(n_repr, n), H * d] the chosen keys in order of time, written; or null
+/// \return min(n_repr, n)
+std::int64_t select_representatives(const KeyView& keys, const float* relevance, std::int64_t n,
+                                    std::int64_t n_heads, std::int64_t n_kv_heads,
+                                    std::int64_t head_dim, std::int64_t n_repr, float* mean,
+                                    float* each);
+
+}  // namespace episodic

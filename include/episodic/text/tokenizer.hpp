@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Tokenizers from a Hugging Face model directory.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace episodic {
+
+/// Text <-> token ids. Immutable after loading; safe to use from several threads.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Ids of a UTF-8 text (invalid bytes are kept as bytes where the vocabulary can).
+  /// \param add_special also the tokens that the tokenizer adds around a text (BOS, ...)
+  virtual std::vector<std::int64_t> encode(std::string_view text, bool add_special = true) const = 0;
+
+  /// Text of the ids. \param skip_special leave out special tokens
+  /// \throws DataError for an id out of range
+  virtual std::string decode(const std::vector<std::int64_t>& ids, bool skip_special = true) const = 0;
+
+  /// Vocabulary entry of an id as it stands in the file.
+  virtual std::string token(std::int64_t id) const = 0;
+
+  /// Id of a vocabulary entry, -1 if there is none.
+  virtual std::int64_t id_of(std::string_view token) const = 0;
+
+  virtual std::int64_t vocab_size() const = 0;
+
+  /// Begin- and end-of-sequence ids as configured (tokenizer_config.json), -1 if none.
+  virtual std::int64_t bos() const = 0;
+  virtual std::int64_t eos() const = 0;
+};
+
+/// Streaming decode: returns the text that became certain with each id, holding back incomplete
+/// UTF-8 sequences.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  std::string push(std::int64_t id);
+  /// What is still held back.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::vector<std::int64_t> ids_;
+  std::size_t emitted_ = 0;  // bytes of the decoded text already returned
+};
+
+/// Reads tokenizer.json (byte-level BPE as of GPT-2, LLaMA-3, Qwen2; byte-fallback BPE as of
+/// LLaMA-2) and tokenizer_config.json if present.
+/// \throws FileError naming the file and what in it is missing or unsupported
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
+
+}  // namespace episodic

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Closed events as token ranges, and the rule that closes them (spec 4).
+
+#include <cstdint>
+#include <vector>
+
+namespace episodic {
+
+/// Tokens [start, end).
+struct TokenRange {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - start; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+/// The closed events of a sequence, in order of time and without gaps: event 0 starts at n_init.
+class EventTable {
+ public:
+  EventTable() = default;
+  EventTable(std::int64_t n_init, std::int64_t min_block, std::int64_t max_block)
+      : n_init_(n_init), min_block_(min_block), max_block_(max_block), pending_start_(n_init) {}
+
+  /// Closes what the rule of spec 4 closes up to `limit` = (tokens so far) - n_local.
+  /// \param is_boundary callable: int64_t token -> bool, the final boundary flags; asked only for
+  ///        tokens in (pending_start, limit)
+  /// \return number of events closed; they are the last ones of the table
+  template <class IsBoundary>
+  std::int64_t close_up_to(std::int64_t limit, IsBoundary&& is_boundary) {
+    const std::int64_t before = size();
+    std::int64_t start = pending_start_;
+    for (std::int64_t b = start + 1; b < limit; ++b) {
+      if (!is_boundary(b)) continue;
+      while (b - start >= max_block_) push(start, start + max_block_), start += max_block_;
+      if (b - start < min_block_) continue;  // merged into the next event
+      push(start, b), start = b;
+    }
+    while (limit - start >= max_block_) push(start, start + max_block_), start += max_block_;
+    pending_start_ = start;
+    return size() - before;
+  }
+
+  std::int64_t size() const { return static_cast<std::int64_t>(events_.size()); }
+  const TokenRange& operator[](std::int64_t event) const { return events_[static_cast<std::size_t>(event)]; }
+  const std::vector<TokenRange>& all() const { return events_; }
+
+  /// First token that is in no closed event (n_init before the first).
+  std::int64_t pending_start() const { return pending_start_; }
+  /// Tokens in closed events.
+  std::int64_t tokens() const { return pending_start_ - n_init_; }
+
+  /// Forgets the events from `n_events` on (rewind).
+  void truncate(std::int64_t n_events) {
+    events_.resize(static_cast<std::size_t>(n_events));
+    pending_start_ = events_.empty() ? n_init_ : events_.back().end;
+  }
+
+ private:
+  void push(std::int64_t start, std::int64_t end) { events_.push_back({start, end}); }
+
+  std::int64_t n_init_ = 0, min_block_ = 1, max_block_ = 1, pending_start_ = 0;
+  std::vector<TokenRange> events_;
+};
+
+}  // namespace episodic

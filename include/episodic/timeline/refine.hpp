@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Boundary refinement by graph modularity, conductance or intra/inter ratio, without ever building
+/// the graph (spec 3; EM 3.3, eqs. 2-4, algorithm 1).
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+
+namespace episodic {
+
+/// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies at
+/// data[g * head_stride + (t % capacity) * row_stride + c].
+struct KeyRing {
+  const float* data = nullptr;
+  std::int64_t capacity = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t row_stride = 0;
+};
+
+/// Refines the raw flags of one step after another.
+class BoundaryRefiner {
+ public:
+  BoundaryRefiner() = default;
+  BoundaryRefiner(Refinement objective, std::int64_t n_init, std::int64_t min_block,
+                  std::int64_t n_kv_heads, std::int64_t head_dim);
+
+  /// Moves the raw boundaries of the step [first, first + raw.size()).
+  ///
+  /// Sums run from each window's start, in float64; one pass costs O(tokens * D), D the key width
+  /// over all layers used.
+  /// \param layers keys of the layers that enter the graph; every token from the start of the
+  ///        previous step on must still be in the rings
+  /// \param raw, final_flags [n] 0 or 1; must not overlap
+  void step(std::span<const KeyRing> layers, std::int64_t first, std::span<const std::uint8_t> raw,
+            std::span<std::uint8_t> final_flags);
+
+  /// Last final boundary of any step so far, -1 if none.
+  std::int64_t last_boundary() const { return last_boundary_; }
+
+ private:
+  Refinement objective_ = Refinement::none;
+  std::int64_t n_init_ = 0, min_block_ = 1, n_kv_heads_ = 0, head_dim_ = 0;
+  std::int64_t last_boundary_ = -1;      // last final boundary of any step; -1: none, use n_init
+  std::int64_t last_in_previous_ = -1;   // last final boundary inside the previous step; -1: none
+  std::vector<double> scratch_;
+};
+
+}  // namespace episodic

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Surprise of tokens and the thresholds that turn it into boundary flags (spec 2; EM 3.2, eq. 1).
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+
+namespace episodic {
+
+/// -log softmax(logits[i])[targets[i]] in nats, one pass by log-sum-exp in float32.
+/// \param logits [n, vocab], `row_stride` elements between rows
+/// \param targets [n] token ids in [0, vocab)
+/// \param out [n], written
+/// \throws DataError if a row holds NaN, or its log-sum-exp is not finite, or a target is out of range
+void token_surprise(const float* logits, std::int64_t n, std::int64_t vocab, std::int64_t row_stride,
+                    const std::int64_t* targets, float* out);
+
+/// Thresholds T_t = mu + gamma * sigma over previous surprise values. Fed the surprise of every
+/// token once, in order; keeps the last tau values.
+class SurpriseThreshold {
+ public:
+  SurpriseThreshold() = default;
+  SurpriseThreshold(ThresholdWindow window, std::int64_t tau, double gamma, std::int64_t n_init);
+
+  /// The next n tokens (one step): their thresholds, +inf where there are fewer than 2 values.
+  /// Token 0 has no surprise: its value is ignored, it is in no average, its threshold is +inf.
+  /// `moving`: the result does not depend on how the stream is cut into steps, to the bit.
+  /// \param surprise, threshold [n]
+  void step(const float* surprise, std::int64_t n, float* threshold);
+
+  std::int64_t tokens() const { return tokens_; }
+
+ private:
+  ThresholdWindow window_ = ThresholdWindow::moving;
+  std::int64_t tau_ = 1, n_init_ = 0, tokens_ = 0;
+  double gamma_ = 1.0;
+  std::vector<float> recent_;  // ring of the last tau values; value of token t at t % tau
+};
+
+}  // namespace episodic
