@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
 
 #include "episodic/base/error.hpp"
@@ -11,6 +13,22 @@
 
 namespace episodic {
 namespace detail {
+namespace {
+
+/// Events from which a search goes through the 8-bit shadow first.
+constexpr std::int64_t kShadowFrom = 2048;
+
+/// f(i) for i in [0, n), in parallel by fixed blocks.
+template <class F>
+void parallel_blocks(std::int64_t n, F&& f) {
+  constexpr std::int64_t kBlock = 64;
+  parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
+    const std::int64_t end = std::min(n, (block + 1) * kBlock);
+    for (std::int64_t i = block * kBlock; i < end; ++i) f(i);
+  });
+}
+
+}  // namespace
 
 void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
   const auto keep = static_cast<std::ptrdiff_t>(
@@ -22,7 +40,7 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
 }
 
 ExactIndex::ExactIndex(const IndexShape& shape)
-    : shape_(shape), means_(shape.width()), each_(shape.width()) {
+    : shape_(shape), means_(shape.width()), each_(shape.width()), shadow_(shape.width()) {
   if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
     throw ConfigError(
         fmt::format("representative index: {} heads of {} channels with {} "
@@ -65,23 +83,63 @@ float ExactIndex::score(const float* query, std::int64_t event) const {
 }
 
 void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const {
-  constexpr std::int64_t kBlock = 64;
   const std::int64_t n = size() - from;
   if (n <= 0) return;
   const std::size_t old = out.size();
   out.resize(old + static_cast<std::size_t>(n));
-  parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
-    const std::int64_t end = std::min(n, (block + 1) * kBlock);
-    for (std::int64_t i = block * kBlock; i < end; ++i)
-      out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
+  parallel_blocks(n, [&](std::int64_t i) {
+    out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
   });
 }
 
 void ExactIndex::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
+  if (size() >= kShadowFrom && 4 * k <= size() && search_shadow(query, k, out)) return;
   scan(query, 0, out);
   keep_best(out, k);
+}
+
+bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
+  if (shape_.score != RepresentativeScore::mean) return false;
+  if (plain_searches_ > 0) {
+    --plain_searches_;
+    return false;
+  }
+  double square = 0.0;
+  for (std::int64_t c = 0; c < shape_.width(); ++c)
+    square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
+  const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
+  if (!std::isfinite(norm)) return false;
+
+  // An event is in the list only if its score can reach the k-th largest of the scores' lower
+  // bounds.
+  shadow_.follow(means_);
+  const std::int64_t rows = means_.rows_per_slab(), shadowed = shadow_.slabs() * rows;
+  value_.resize(static_cast<std::size_t>(shadowed));
+  error_.resize(static_cast<std::size_t>(shadowed));
+  parallel_for(shadow_.slabs(), [&](std::int64_t slab) {
+    shadow_.bounds(query, norm, slab, value_.data() + slab * rows, error_.data() + slab * rows);
+  });
+  scan(query, shadowed, out);  // the slab that is not full yet
+  lower_.clear();
+  for (std::size_t i = 0; i < value_.size(); ++i) lower_.push_back(value_[i] - error_[i]);
+  for (const ScoredEvent& e : out) lower_.push_back(e.score);
+  const auto kth = lower_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(lower_.begin(), kth, lower_.end(), std::greater<>());
+  const float least = *kth;
+  const std::size_t tail = out.size();
+  for (std::int64_t i = 0; i < shadowed; ++i)
+    if (value_[static_cast<std::size_t>(i)] + error_[static_cast<std::size_t>(i)] >= least)
+      out.push_back({i, 0.0f});
+  // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
+  if (2 * static_cast<std::int64_t>(out.size() - tail) > shadowed) plain_searches_ = 16;
+  parallel_blocks(static_cast<std::int64_t>(out.size() - tail), [&](std::int64_t i) {
+    ScoredEvent& e = out[tail + static_cast<std::size_t>(i)];
+    e.score = score(query, e.event);
+  });
+  keep_best(out, k);
+  return true;
 }
 
 void ExactIndex::truncate(std::int64_t n_events) {
@@ -89,6 +147,7 @@ void ExactIndex::truncate(std::int64_t n_events) {
     throw DataError(
         fmt::format("representative index: cannot truncate {} events to {}", size(), n_events));
   means_.truncate(n_events);
+  shadow_.truncate(n_events / means_.rows_per_slab());
   if (shape_.score == RepresentativeScore::max) {
     each_.truncate(n_events * shape_.n_repr);
     count_.resize(static_cast<std::size_t>(n_events));
@@ -102,7 +161,7 @@ const float* ExactIndex::mean(EventId event) const {
 }
 
 std::int64_t ExactIndex::bytes() const {
-  return means_.bytes() + each_.bytes() +
+  return means_.bytes() + each_.bytes() + shadow_.bytes() +
          static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t));
 }
 

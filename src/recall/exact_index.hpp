@@ -4,6 +4,7 @@
 /// The exact scan, as a class: the FAISS maker keeps its vectors in one and scans its tail with it.
 
 #include "episodic/recall/index.hpp"
+#include "quantised.hpp"
 #include "vector_slabs.hpp"
 
 namespace episodic::detail {
@@ -31,12 +32,18 @@ class ExactIndex final : public RepresentativeIndex {
   void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
 
  private:
+  /// The exact list by way of the 8-bit shadow; false where that cannot help.
+  bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+
   float score(const float* query, std::int64_t event) const;
 
   IndexShape shape_;
   VectorSlabs means_;
   VectorSlabs each_;                 // score max: n_repr rows per event
   std::vector<std::int32_t> count_;  // score max: how many of them are set
+  QuantisedSlabs shadow_;
+  int plain_searches_ = 0;                    // searches to come that leave the shadow alone
+  std::vector<float> value_, error_, lower_;  // scratch of a search through the shadow
 };
 
 }  // namespace episodic::detail
