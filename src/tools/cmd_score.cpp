@@ -58,7 +58,9 @@ void run(const ScoreFlags& flags) {
   const double mean = sum / static_cast<double>(ids.size() - 1);
   if (!flags.per_token.empty()) {
     const auto n = static_cast<std::int64_t>(ids.size());
-    write_safetensors(flags.per_token, {tensor_f32("nll", {n}, nll), tensor_i64("ids", {n}, ids)});
+    const std::vector<TensorToWrite> tensors{{"nll", TensorType::f32, {n}, nll.data()},
+                                             {"ids", TensorType::i64, {n}, ids.data()}};
+    write_safetensors(flags.per_token, tensors);
   }
   // e^mean overflows only for a model that is no language model; JSON has no infinity.
   write_json(flags.json, {{"tokens", ids.size()},

@@ -70,14 +70,16 @@ class Recorder {
         representatives.insert(representatives.end(), r, r + width_);
       }
     const std::int64_t n = n_tokens_, rows = static_cast<std::int64_t>(logits_.size()) / vocab;
-    write_safetensors(out / "trace.safetensors",
-                      {tensor_f32("logits", {rows, vocab}, logits_),
-                       tensor_f32("surprise", {n}, surprise_),
-                       tensor_f32("threshold", {n}, threshold_),
-                       tensor_u8("raw_boundaries", {n}, raw_),
-                       tensor_u8("final_boundaries", {n}, final_),
-                       tensor_f32("representatives", {n_layers_, events, width_}, representatives),
-                       tensor_f32("relevance", {n_layers_, n, n_heads_}, relevance_)});
+    const TensorType f32 = TensorType::f32, u8 = TensorType::u8;
+    const std::vector<TensorToWrite> tensors{
+        {"logits", f32, {rows, vocab}, logits_.data()},
+        {"surprise", f32, {n}, surprise_.data()},
+        {"threshold", f32, {n}, threshold_.data()},
+        {"raw_boundaries", u8, {n}, raw_.data()},
+        {"final_boundaries", u8, {n}, final_.data()},
+        {"representatives", f32, {n_layers_, events, width_}, representatives.data()},
+        {"relevance", f32, {n_layers_, n, n_heads_}, relevance_.data()}};
+    write_safetensors(out / "trace.safetensors", tensors);
     Json ranges = Json::array();
     for (const TokenRange& r : memory.events().all()) ranges.push_back({r.start, r.end});
     write_json(out / "trace.json", {{"events", ranges},
