@@ -49,6 +49,10 @@ std::vector<float> fingerprint(const MemoryConfig& config, const std::vector<dri
   return all;
 }
 
+bool mentions(const std::string& message, const char* what) {
+  return message.find(what) != std::string::npos;
+}
+
 }  // namespace
 
 TEST_CASE("inside the window the memory is plain causal attention", "[memory][oracle]") {
@@ -232,30 +236,29 @@ TEST_CASE("misuse and impossible settings are refused by name", "[memory][errors
     }
     return "no error";
   };
-  using Catch::Matchers::Contains;
   MemoryConfig c = small_config();
   c.min_block = 10;
-  CHECK_THAT(message([&] { EpisodicMemory(c, small_shape()); }), Contains("min_block"));
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "min_block"));
   c = small_config();
   c.host_bytes = 100;
-  CHECK_THAT(message([&] { EpisodicMemory(c, small_shape()); }), Contains("host_bytes"));
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "host_bytes"));
   c = small_config();
   c.refine = Refinement::modularity;
   c.refine_layers = 2;
-  CHECK_THAT(message([&] { EpisodicMemory(c, small_shape()); }), Contains("refine_layers"));
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "refine_layers"));
   c = small_config();
   c.recall_layers = {{5}};
-  CHECK_THAT(message([&] { EpisodicMemory(c, small_shape()); }), Contains("recall_layers"));
-  CHECK_THAT(message([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), Contains("n_heads"));
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "recall_layers"));
+  CHECK(mentions(message([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), "n_heads"));
 
   EpisodicMemory memory(small_config(), small_shape());
-  CHECK_THAT(message([&] { memory.begin_step(0); }), Contains("n = 0"));
-  CHECK_THAT(message([&] { memory.begin_step(13); }), Contains("chunk"));
+  CHECK(mentions(message([&] { memory.begin_step(0); }), "n = 0"));
+  CHECK(mentions(message([&] { memory.begin_step(13); }), "chunk"));
   std::vector<float> x(4 * 10 * 12);
-  CHECK_THAT(message([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }), Contains("begin_step"));
+  CHECK(mentions(message([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }), "begin_step"));
   memory.begin_step(1);
-  CHECK_THAT(message([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }), Contains("out of turn"));
-  CHECK_THAT(message([&] { memory.end_step(x.data()); }), Contains("layers"));
+  CHECK(mentions(message([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }), "out of turn"));
+  CHECK(mentions(message([&] { memory.end_step(x.data()); }), "layers"));
 }
 
 TEST_CASE("a full host budget stops growth and loses nothing", "[memory][errors]") {
