@@ -228,5 +228,6 @@ std::shared_ptr<AttentionSlot>& LlamaModel::attention(std::int64_t layer) {
 }
 
 std::shared_ptr<SequenceState>& LlamaModel::state() { return impl_->state; }
+const std::shared_ptr<SequenceState>& LlamaModel::state() const { return impl_->state; }
 
 }  // namespace episodic
