@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `episodic` program from outside: exit codes, what it says on failure, and the documents that
 // demo and segment write.
-#include "support/test.hpp"
 #include "support/shared.hpp"
+#include "support/test.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,7 +44,9 @@ std::string contents(const fs::path& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-void put(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void put(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 struct Run {
   int status = -1;
@@ -54,8 +56,8 @@ struct Run {
 /// The program with arguments as a shell takes them. \param before words before it, as `PATH=/none`
 Run episodic(const std::string& arguments, const std::string& before = "") {
   const Scratch scratch;
-  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/episodic' " + arguments + " > " +
-                              quoted((scratch / "out").string()) + " 2> " +
+  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/episodic' " + arguments +
+                              " > " + quoted((scratch / "out").string()) + " 2> " +
                               quoted((scratch / "err").string());
   Run run;
   const int status = std::system(command.c_str());
@@ -74,7 +76,8 @@ std::optional<fs::path> recall_model() {
   const fs::path shipped = fs::path(EPISODIC_SOURCE_DIR) / "models" / "recall-2m6";
   if (fs::exists(shipped / "config.json")) return shipped;
   if (const auto shared = shared_dir())
-    if (const fs::path tiny = *shared / "data" / "models" / "recall_tiny"; fs::exists(tiny / "config.json"))
+    if (const fs::path tiny = *shared / "data" / "models" / "recall_tiny";
+        fs::exists(tiny / "config.json"))
       return tiny;
   return std::nullopt;
 }
@@ -85,17 +88,20 @@ constexpr const char* kMemory =
 
 /// English enough for a small model, with markup and characters of two bytes in it.
 std::string some_book(int sentences) {
-  const std::vector<std::string> who = {"The old prince", "A young officer", "My brother", "The miller's wife",
-                                        "Nobody in the caf\xC3\xA9", "The doctor"};
-  const std::vector<std::string> did = {"walked along the river", "waited for a letter", "sold the <b>brown</b> horse",
-                                        "spoke of the war & the weather", "closed the door", "came home too late"};
-  const std::vector<std::string> when = {"before the snow fell", "on a quiet evening", "while the bells were ringing",
-                                         "as he had always done", "in spite of everything"};
+  const std::vector<std::string> who = {
+      "The old prince",    "A young officer",           "My brother",
+      "The miller's wife", "Nobody in the caf\xC3\xA9", "The doctor"};
+  const std::vector<std::string> did = {
+      "walked along the river",         "waited for a letter", "sold the <b>brown</b> horse",
+      "spoke of the war & the weather", "closed the door",     "came home too late"};
+  const std::vector<std::string> when = {"before the snow fell", "on a quiet evening",
+                                         "while the bells were ringing", "as he had always done",
+                                         "in spite of everything"};
   std::mt19937 random(7);
   std::string text;
   for (int i = 0; i < sentences; ++i)
-    text += who[random() % who.size()] + " " + did[random() % did.size()] + " " + when[random() % when.size()] +
-            (i % 5 == 4 ? ".\n\n" : ". ");
+    text += who[random() % who.size()] + " " + did[random() % did.size()] + " " +
+            when[random() % when.size()] + (i % 5 == 4 ? ".\n\n" : ". ");
   return text;
 }
 
@@ -110,8 +116,9 @@ void check_page(const std::string& page) {
 }  // namespace
 
 TEST_CASE("wrong usage exits with 2") {
-  for (const char* arguments : {"", "nosuchcommand", "segment", "segment --model", "demo --tokens many",
-                                "demo --tokens 0", "demo --nosuchflag", "trace --case x"}) {
+  for (const char* arguments :
+       {"", "nosuchcommand", "segment", "segment --model", "demo --tokens many", "demo --tokens 0",
+        "demo --nosuchflag", "trace --case x"}) {
     INFO(arguments);
     CHECK(episodic(arguments).status == 2);
   }
@@ -143,7 +150,8 @@ TEST_CASE("a failure is exit code 1 and one line that names the cause") {
 
 TEST_CASE("demo and segment name what they cannot use") {
   const auto model = recall_model();
-  if (!model) EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
   const Scratch scratch;
   put(scratch / "book", some_book(40));
   put(scratch / "blank", " \n\t \n");
@@ -172,19 +180,22 @@ TEST_CASE("demo and segment name what they cannot use") {
 
 TEST_CASE("segment tiles the tokens with the events of the memory") {
   const auto model = recall_model();
-  if (!model) EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
   const Scratch scratch;
   const std::string text = some_book(60);
   put(scratch / "book", text);
   const std::string m = " --model " + quoted(model->string());
   const std::string book = " --text " + quoted((scratch / "book").string());
   const std::string memory = " --memory " + quoted(kMemory);
-  const Run run = episodic("segment" + m + book + memory + " --json " + quoted((scratch / "events.json").string()) +
-                           " --html " + quoted((scratch / "events.html").string()));
+  const Run run = episodic("segment" + m + book + memory + " --json " +
+                           quoted((scratch / "events.json").string()) + " --html " +
+                           quoted((scratch / "events.html").string()));
   INFO(run.err);
   REQUIRE(run.status == 0);
   const Json events = Json::parse(contents(scratch / "events.json"));
-  REQUIRE(episodic("tokenize" + m + book + " --json " + quoted((scratch / "ids.json").string())).status == 0);
+  REQUIRE(episodic("tokenize" + m + book + " --json " + quoted((scratch / "ids.json").string()))
+              .status == 0);
   const Json ids = Json::parse(contents(scratch / "ids.json"))["ids"];
   const auto n = static_cast<std::int64_t>(ids.size());
 
@@ -206,9 +217,11 @@ TEST_CASE("segment tiles the tokens with the events of the memory") {
 
   // What the memory itself closes of these tokens are the first of the same events.
   put(scratch / "case.json",
-      Json({{"kind", "em"}, {"memory", Json::parse(kMemory)}, {"tokens", ids}, {"decode", 0}}).dump());
+      Json({{"kind", "em"}, {"memory", Json::parse(kMemory)}, {"tokens", ids}, {"decode", 0}})
+          .dump());
   REQUIRE(episodic("trace" + m + " --case " + quoted((scratch / "case.json").string()) + " --out " +
-                   quoted((scratch / "trace").string())).status == 0);
+                   quoted((scratch / "trace").string()))
+              .status == 0);
   const Json closed = Json::parse(contents(scratch / "trace" / "trace.json"))["events"];
   REQUIRE(closed.size() > 3);
   REQUIRE(closed.size() < events.size());
@@ -223,13 +236,14 @@ TEST_CASE("segment tiles the tokens with the events of the memory") {
 
 TEST_CASE("segment takes a text of any length") {
   const auto model = recall_model();
-  if (!model) EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
   const Scratch scratch;
   for (const char* text : {"", "a", "Once upon a time."}) {
     put(scratch / "text", text);
     const Run run = episodic("segment --model " + quoted(model->string()) + " --text " +
-                             quoted((scratch / "text").string()) + " --memory " + quoted(kMemory) + " --html " +
-                             quoted((scratch / "page").string()));
+                             quoted((scratch / "text").string()) + " --memory " + quoted(kMemory) +
+                             " --html " + quoted((scratch / "page").string()));
     INFO(text << "|" << run.err);
     CHECK(run.status == 0);
     CHECK(Json::parse(run.out) == Json::array());
@@ -239,7 +253,8 @@ TEST_CASE("segment takes a text of any length") {
 
 TEST_CASE("the demo recalls what was hidden and says from where") {
   const auto model = recall_model();
-  if (!model) EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
   const Scratch scratch;
   put(scratch / "book", some_book(150));  // shorter than what is read: it starts again
   const auto demo = [&](const std::string& threads) {
@@ -255,15 +270,17 @@ TEST_CASE("the demo recalls what was hidden and says from where") {
   };
   const Json one = demo("1"), two = demo("2");
 
-  for (const char* key : {"model", "text", "times_read", "tokens", "seed", "threads", "memory", "facts", "totals",
-                          "events", "tokens_per_second", "seconds", "bytes", "full_attention_note"}) {
+  for (const char* key :
+       {"model", "text", "times_read", "tokens", "seed", "threads", "memory", "facts", "totals",
+        "events", "tokens_per_second", "seconds", "bytes", "full_attention_note"}) {
     INFO(key);
     CHECK(one.contains(key));
   }
   CHECK((one["tokens"] >= 3000 && one["tokens"] < 3200));
   CHECK(one["times_read"] == 2);
   CHECK(one["events"]["count"] > 50);
-  for (const char* key : {"events", "events_reserved", "index", "window", "resident", "peak_resident"})
+  for (const char* key :
+       {"events", "events_reserved", "index", "window", "resident", "peak_resident"})
     CHECK(one["bytes"][key] > 0);
   REQUIRE(one["facts"].size() == 4);
   std::int64_t right = 0, far = 0;
@@ -292,7 +309,8 @@ TEST_CASE("the demo recalls what was hidden and says from where") {
   Json a = one["facts"], b = two["facts"];
   for (Json* facts : {&a, &b})
     for (Json& f : *facts)
-      for (const char* way : {"with_memory", "without_memory", "full_attention"}) f[way].erase("seconds");
+      for (const char* way : {"with_memory", "without_memory", "full_attention"})
+        f[way].erase("seconds");
   CHECK(a == b);
 
   const std::string page = contents(scratch / "demo.html");
