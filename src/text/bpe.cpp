@@ -99,9 +99,16 @@ void Bpe::read_merges(const JsonNode& node) {
     std::string left, right;
     if (json.is_string()) {
       const auto& text = json.get_ref<const std::string&>();
-      const std::size_t space = text.find(' ');
-      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+      std::size_t space = text.find(' ');
+      if (space == std::string::npos)
         node.at(i).fail("must be two tokens and a space between them");
+      // tokens with spaces in them: the first cut that names three tokens
+      for (std::size_t at = space; at != std::string::npos; at = text.find(' ', at + 1)) {
+        const std::string one = text.substr(0, at), two = text.substr(at + 1);
+        if (!ids_.contains(one) || !ids_.contains(two) || !ids_.contains(one + two)) continue;
+        space = at;
+        break;
+      }
       left = text.substr(0, space);
       right = text.substr(space + 1);
     } else {
