@@ -51,7 +51,8 @@ class RecallBuffers {
 
  private:
   std::vector<EventId> similarity_, contiguity_, recalled_;
-  std::vector<EventId> order_, queue_;  // scratch, kept to avoid allocation
+  std::vector<EventId> order_;           // scratch, kept to avoid allocation
+  std::vector<std::uint8_t> listed_;     // scratch, per event
   std::vector<ScoredEvent> scored_;
 };
 

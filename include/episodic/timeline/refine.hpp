@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/timeline/event_table.hpp"
 
 namespace episodic {
 
@@ -42,6 +43,10 @@ class BoundaryRefiner {
   std::int64_t last_boundary() const { return last_boundary_; }
 
  private:
+  /// Best split t in [from, to] of `window` into [start, t) and [t, end); ties: the latest.
+  std::int64_t best_split(std::span<const KeyRing> layers, TokenRange window, std::int64_t from,
+                          std::int64_t to);
+
   Refinement objective_ = Refinement::none;
   std::int64_t n_init_ = 0, min_block_ = 1, n_kv_heads_ = 0, head_dim_ = 0;
   std::int64_t last_boundary_ = -1;      // last final boundary of any step; -1: none, use n_init

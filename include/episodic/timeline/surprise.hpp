@@ -40,6 +40,7 @@ class SurpriseThreshold {
   std::int64_t tau_ = 1, n_init_ = 0, tokens_ = 0;
   double gamma_ = 1.0;
   std::vector<float> recent_;  // ring of the last tau values; value of token t at t % tau
+  std::vector<float> line_;    // scratch of one step: those values and its own, in order of time
 };
 
 }  // namespace episodic

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/recall/buffers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic {
+
+RecallCapacity recall_capacity(const MemoryConfig& config, std::int64_t outside) {
+  const std::int64_t total = config.n_init + config.chunk + config.n_mem - outside;
+  if (config.contiguity == 0.0) return {total, 0};
+  const auto contiguity =
+      static_cast<std::int64_t>(std::floor(config.contiguity * static_cast<double>(total) + 1.0));
+  return {total - contiguity, contiguity};
+}
+
+void fill_buffer(std::span<const EventId> order, const EventTable& events, std::int64_t capacity,
+                 std::vector<EventId>& out) {
+  out.clear();
+  if (capacity <= 0) return;
+  std::int64_t total = 0;
+  for (const EventId event : order) {
+    const std::int64_t with = total + events[event].size();
+    if (with < capacity) {
+      out.push_back(event);
+      total = with;
+      continue;
+    }
+    if (with - capacity < capacity - total) out.push_back(event);
+    return;
+  }
+}
+
+void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& index,
+                           const EventTable& events, const float* query, std::int64_t outside) {
+  const RecallCapacity capacity = recall_capacity(config, outside);
+  const std::int64_t n_events = events.size();
+  if (index.size() != n_events)
+    throw DataError(
+        fmt::format("recall: the index holds {} events, the timeline {}; add each closed "
+                    "event to the index before recalling",
+                    index.size(), n_events));
+  order_.clear();
+  if (capacity.similarity > 0 && events.tokens() <= capacity.similarity) {
+    for (EventId e = 0; e < n_events; ++e) order_.push_back(e);
+    similarity_ = order_;
+  } else if (capacity.similarity > 0) {
+    // No event is shorter than min_block, so the buffer is full before these run out.
+    index.search(query, std::min(n_events, capacity.similarity / config.min_block + 2), scored_);
+    for (const ScoredEvent& scored : scored_) order_.push_back(scored.event);
+    fill_buffer(order_, events, capacity.similarity, similarity_);
+  } else {
+    similarity_.clear();
+  }
+
+  listed_.assign(static_cast<std::size_t>(n_events), 0);
+  for (const EventId e : similarity_) listed_[static_cast<std::size_t>(e)] = 1;
+  order_.clear();
+  const auto list = [&](EventId e) {
+    if (e < 0 || e >= n_events || listed_[static_cast<std::size_t>(e)]) return;
+    listed_[static_cast<std::size_t>(e)] = 1;
+    order_.push_back(e);
+  };
+  if (capacity.contiguity > 0) {
+    const std::int64_t reach = std::min(config.neighbours, n_events - 1);
+    for (const EventId e : similarity_)
+      for (std::int64_t distance = 1; distance <= reach; ++distance) {
+        list(e + distance);
+        list(e - distance);
+      }
+    for (const EventId e : contiguity_) list(e);  // the queue: what the step before kept
+  }
+  fill_buffer(order_, events, capacity.contiguity, contiguity_);
+
+  recalled_ = similarity_;
+  recalled_.insert(recalled_.end(), contiguity_.begin(), contiguity_.end());
+  std::sort(recalled_.begin(), recalled_.end());
+}
+
+void RecallBuffers::clear() {
+  similarity_.clear();
+  contiguity_.clear();
+  recalled_.clear();
+}
+
+}  // namespace episodic

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <faiss/Index.h>
+#include <faiss/IndexHNSW.h>
+#include <faiss/impl/DistanceComputer.h>
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "episodic/base/error.hpp"
+#include "exact_index.hpp"
+
+namespace episodic {
+namespace {
+
+using detail::ExactIndex;
+
+constexpr int kLinks = 32;                  // M of the graph
+constexpr int kBuildWidth = 80;             // candidates looked at when an event is linked in
+constexpr std::int64_t kSearchWidth = 128;  // least number of candidates of a search
+constexpr std::int64_t kBatch = 256;  // events linked in at a time; until then they are scanned
+
+/// Lets the graph read the vectors where they lie, so that they are held once.
+class Distances final : public faiss::DistanceComputer {
+ public:
+  Distances(const ExactIndex& vectors, std::int64_t width) : vectors_(vectors), width_(width) {}
+  void set_query(const float* x) override { query_ = x; }
+  float operator()(std::int64_t i) override {
+    return detail::dot(query_, vectors_.mean(i), width_);
+  }
+  float symmetric_dis(std::int64_t i, std::int64_t j) override {
+    return detail::dot(vectors_.mean(i), vectors_.mean(j), width_);
+  }
+
+ private:
+  const ExactIndex& vectors_;
+  std::int64_t width_;
+  const float* query_ = nullptr;
+};
+
+class Storage final : public faiss::Index {
+ public:
+  Storage(const ExactIndex& vectors, std::int64_t width)
+      : faiss::Index(static_cast<int>(width), faiss::METRIC_INNER_PRODUCT), vectors_(vectors) {}
+  void add(std::int64_t n, const float*) override { ntotal += n; }
+  void reset() override { ntotal = 0; }
+  void search(std::int64_t, const float*, std::int64_t, float*, std::int64_t*,
+              const faiss::SearchParameters*) const override {
+    throw Error("representative index: only the graph over this storage can be searched");
+  }
+  faiss::DistanceComputer* get_distance_computer() const override {
+    return new Distances(vectors_, d);
+  }
+
+ private:
+  const ExactIndex& vectors_;
+};
+
+/// A graph and the storage it reads.
+struct Graph {
+  Graph(const ExactIndex& vectors, std::int64_t width)
+      : storage(vectors, width), hnsw(&storage, kLinks) {
+    hnsw.hnsw.efConstruction = kBuildWidth;
+  }
+  Storage storage;
+  faiss::IndexHNSW hnsw;
+};
+
+/// Runs FAISS on one thread: links added by several threads depend on their timing.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+/// All vectors lie in an exact index; the first `linked` of them are in the graph too. How many are
+/// linked, and in which batches, follows from the number of events alone, so that a rewound index
+/// equals one that never went further.
+class FaissIndex final : public RepresentativeIndex {
+ public:
+  FaissIndex(const IndexShape& shape, std::int64_t exact_up_to)
+      : width_(shape.width()), exact_up_to_(exact_up_to), vectors_(shape) {
+    if (shape.score == RepresentativeScore::max)
+      throw ConfigError(
+          "representative index: FAISS searches by inner product and cannot serve score "
+          "= \"max\"; use index = \"exact\" or score = \"mean\"");
+    if (exact_up_to < 0)
+      throw ConfigError(
+          fmt::format("representative index: exact_up_to = {}, must be at least 0", exact_up_to));
+  }
+
+  void add(const float* mean, const float* each, std::int64_t count) override {
+    vectors_.add(mean, each, count);
+    link();
+  }
+
+  void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override {
+    out.clear();
+    if (k <= 0) return;
+    if (!graph_ || 4 * k >= linked()) return vectors_.search(query, k, out);
+    score_.resize(static_cast<std::size_t>(k));
+    label_.resize(static_cast<std::size_t>(k));
+    graph_->hnsw.hnsw.efSearch = static_cast<int>(std::max(kSearchWidth, k));
+    {
+      const OneThread one;
+      graph_->hnsw.search(1, query, k, score_.data(), label_.data());
+    }
+    for (std::int64_t i = 0; i < k; ++i)
+      if (label_[static_cast<std::size_t>(i)] >= 0)
+        out.push_back({label_[static_cast<std::size_t>(i)], score_[static_cast<std::size_t>(i)]});
+    // The graph may lose its way; too few answers are no answer.
+    if (static_cast<std::int64_t>(out.size()) < k) return vectors_.search(query, k, out);
+    vectors_.scan(query, linked(), out);
+    detail::keep_best(out, k);
+  }
+
+  void truncate(std::int64_t n_events) override {
+    vectors_.truncate(n_events);
+    if (n_events >= linked()) return;
+    graph_.reset();
+    link();
+  }
+
+  const float* mean(EventId event) const override { return vectors_.mean(event); }
+  std::int64_t size() const override { return vectors_.size(); }
+  std::int64_t bytes() const override {
+    if (!graph_) return vectors_.bytes();
+    const faiss::HNSW& h = graph_->hnsw.hnsw;
+    return vectors_.bytes() +
+           static_cast<std::int64_t>(h.neighbors.size() * sizeof(h.neighbors[0]) +
+                                     h.offsets.size() * sizeof(h.offsets[0]) +
+                                     h.levels.size() * sizeof(h.levels[0]));
+  }
+
+ private:
+  std::int64_t linked() const { return graph_ ? graph_->storage.ntotal : 0; }
+
+  /// Links what is due: the first exact_up_to + 1 events at once, then full batches.
+  void link() {
+    while (true) {
+      const std::int64_t due = graph_ ? linked() + kBatch : exact_up_to_ + 1;
+      if (size() < due) return;
+      if (!graph_) graph_ = std::make_unique<Graph>(vectors_, width_);
+      const std::int64_t from = linked();
+      // FAISS takes the new vectors as one block.
+      std::vector<float> block(static_cast<std::size_t>((due - from) * width_));
+      for (std::int64_t i = from; i < due; ++i)
+        std::copy_n(vectors_.mean(i), width_, block.data() + (i - from) * width_);
+      const OneThread one;
+      graph_->hnsw.add(due - from, block.data());
+    }
+  }
+
+  std::int64_t width_, exact_up_to_;
+  ExactIndex vectors_;
+  std::unique_ptr<Graph> graph_;
+  std::vector<float> score_;
+  std::vector<std::int64_t> label_;
+};
+
+}  // namespace
+
+std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape,
+                                                      std::int64_t exact_up_to) {
+  return std::make_unique<FaissIndex>(shape, exact_up_to);
+}
+
+}  // namespace episodic

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vector_slabs.hpp"
+
+#include <algorithm>
+
+namespace episodic::detail {
+
+float dot(const float* a, const float* b, std::int64_t n) {
+  constexpr std::int64_t kLanes = 16;
+  float lane[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (std::int64_t j = 0; j < kLanes; ++j) lane[j] += a[i + j] * b[i + j];
+  for (std::int64_t j = 0; i + j < n; ++j) lane[j] += a[i + j] * b[i + j];
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2)
+    for (std::int64_t j = 0; j < half; ++j) lane[j] += lane[j + half];
+  return lane[0];
+}
+
+VectorSlabs::VectorSlabs(std::int64_t width)
+    : width_(width),
+      rows_per_slab_(std::clamp<std::int64_t>(
+          (std::int64_t{1} << 18) / std::max<std::int64_t>(1, width), 16, 1024)) {}
+
+float* VectorSlabs::append() {
+  if (size_ == static_cast<std::int64_t>(slabs_.size()) * rows_per_slab_)
+    slabs_.push_back(
+        std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows_per_slab_ * width_)));
+  const std::int64_t i = size_++;
+  return slabs_[static_cast<std::size_t>(i / rows_per_slab_)].get() + i % rows_per_slab_ * width_;
+}
+
+void VectorSlabs::truncate(std::int64_t n_rows) {
+  size_ = std::min(size_, n_rows);
+  slabs_.resize(static_cast<std::size_t>((size_ + rows_per_slab_ - 1) / rows_per_slab_));
+}
+
+}  // namespace episodic::detail

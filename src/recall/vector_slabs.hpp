@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Rows of floats that never move: a growing index does not copy what it holds.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace episodic::detail {
+
+/// Dot product of n floats in 16 lanes. Its bits depend on the values alone.
+float dot(const float* a, const float* b, std::int64_t n);
+
+/// Rows of `width` floats, appended and cut at the end, in slabs of `rows_per_slab()` rows.
+class VectorSlabs {
+ public:
+  explicit VectorSlabs(std::int64_t width);
+
+  /// Appends a row and returns where to write it.
+  float* append();
+  void truncate(std::int64_t n_rows);
+
+  const float* row(std::int64_t i) const {
+    return slabs_[static_cast<std::size_t>(i / rows_per_slab_)].get() + i % rows_per_slab_ * width_;
+  }
+  std::int64_t width() const { return width_; }
+  std::int64_t size() const { return size_; }
+  std::int64_t rows_per_slab() const { return rows_per_slab_; }
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(slabs_.size() * sizeof(float)) * rows_per_slab_ * width_;
+  }
+
+ private:
+  std::int64_t width_, rows_per_slab_, size_ = 0;
+  std::vector<std::unique_ptr<float[]>> slabs_;
+};
+
+}  // namespace episodic::detail

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "episodic/base/error.hpp"
+#include "episodic/store/event_store.hpp"
+
+namespace episodic {
+namespace {
+
+constexpr std::int64_t kSlabBytes = std::int64_t{8} << 20;
+constexpr std::align_val_t kAlignment{64};
+
+struct FreeSlab {
+  void operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
+};
+
+/// Events are stacked in a slab in order of time, so forgetting the latest lowers `used`.
+struct Slab {
+  std::unique_ptr<std::byte, FreeSlab> memory;
+  std::int64_t bytes = 0;
+  std::int64_t used = 0;
+};
+
+struct StoredEvent {
+  TokenRange range;
+  std::size_t slab = 0;
+  std::int64_t offset = 0;
+  std::int64_t last_recall = -1;
+};
+
+void copy_row(const float* from, std::byte* to, std::int64_t n, DType dtype) {
+  if (dtype == DType::float32) {
+    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
+    return;
+  }
+  auto* out = reinterpret_cast<std::uint16_t*>(to);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = to_bfloat16(from[i]);
+}
+
+class HostStore final : public EventStore {
+ public:
+  HostStore(const StoreShape& shape, std::int64_t budget, std::int64_t max_block)
+      : shape_(shape), budget_(budget), max_event_bytes_(max_block * shape.token_bytes()) {
+    if (shape.n_layers < 1 || shape.n_kv_heads < 1 || shape.head_dim < 1 || max_block < 1)
+      throw ConfigError(
+          fmt::format("host store: {} layers, {} key/value heads, {} channels, max_block {}; each "
+                      "must be at least 1",
+                      shape.n_layers, shape.n_kv_heads, shape.head_dim, max_block));
+    if (shape.dtype == DType::float16)
+      throw ConfigError(
+          "host store: dtype \"float16\" is not built; use \"float32\" or \"bfloat16\"");
+    if (budget < 0)
+      throw ConfigError(fmt::format("host store: host_bytes = {}, must be >= 0", budget));
+    if (budget > 0 && budget < max_event_bytes_)
+      throw BudgetError(
+          fmt::format("host store: host_bytes = {} cannot hold one event of max_block = {} tokens, "
+                      "which takes {} "
+                      "bytes; set host_bytes to at least {} (0: no bound), or lower max_block",
+                      budget, max_block, max_event_bytes_, max_event_bytes_));
+    leased_.assign(static_cast<std::size_t>(shape.n_layers), 0);
+  }
+
+  void append(std::span<const TokenRange> events) override {
+    for (const TokenRange& range : events)
+      if (range.size() < 1 || range.size() * shape_.token_bytes() > max_event_bytes_)
+        throw DataError(
+            fmt::format("host store: an event of {} tokens; events have 1 to {} (max_block)",
+                        range.size(), max_event_bytes_ / shape_.token_bytes()));
+    const std::size_t n_slabs = slabs_.size();
+    const std::size_t n_events = events_.size();
+    try {
+      for (std::size_t i = 0; i < events.size(); ++i) place(events.subspan(i));
+    } catch (...) {
+      forget_from(n_events);
+      while (slabs_.size() > n_slabs) {
+        bytes_reserved_ -= slabs_.back().bytes;
+        slabs_.pop_back();
+      }
+      throw;
+    }
+  }
+
+  void write(EventId event, std::int64_t layer, const RingView& source) override {
+    check_event(event);
+    check_layer(layer);
+    const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
+    const std::int64_t n = stored.range.size();
+    if (source.capacity < n)
+      throw DataError(
+          fmt::format("host store: event {} has {} tokens, the ring it is copied from holds "
+                      "{}",
+                      event, n, source.capacity));
+    const std::int64_t d = shape_.head_dim;
+    const std::int64_t row_bytes = d * size_of(shape_.dtype);
+    std::byte* to = layer_data(stored, layer);
+    for (const float* from : {source.key, source.value})
+      for (std::int64_t g = 0; g < shape_.n_kv_heads; ++g)
+        for (std::int64_t i = 0; i < n; ++i, to += row_bytes)
+          copy_row(from + g * source.head_stride +
+                       (stored.range.start + i) % source.capacity * source.row_stride,
+                   to, d, shape_.dtype);
+  }
+
+  void acquire(std::int64_t layer, std::span<const EventId> events,
+               std::vector<KvSegment>& out) override {
+    check_layer(layer);
+    for (const EventId event : events) check_event(event);
+    if (leased_[static_cast<std::size_t>(layer)])
+      throw Error(
+          fmt::format("host store: layer {} still holds its last lease; release it first", layer));
+    out.clear();
+    out.reserve(events.size());
+    for (const EventId event : events) {
+      StoredEvent& stored = events_[static_cast<std::size_t>(event)];
+      const std::int64_t n = stored.range.size();
+      const std::byte* key = layer_data(stored, layer);
+      KvSegment s;
+      s.key = key;
+      s.value = key + n * shape_.token_bytes() / (2 * shape_.n_layers);
+      s.length = n;
+      s.first_token = stored.range.start;
+      s.head_stride = n * shape_.head_dim;
+      s.row_stride = shape_.head_dim;
+      s.dtype = shape_.dtype;
+      s.position = Position::fixed;
+      out.push_back(s);
+      stored.last_recall = step_;
+    }
+    acquires_ += static_cast<std::int64_t>(events.size());
+    leased_[static_cast<std::size_t>(layer)] = 1;
+  }
+
+  void release(std::int64_t layer) override {
+    check_layer(layer);
+    if (!leased_[static_cast<std::size_t>(layer)])
+      throw Error(fmt::format("host store: layer {} holds no lease to release", layer));
+    leased_[static_cast<std::size_t>(layer)] = 0;
+  }
+
+  std::int64_t last_recall(EventId event) const override {
+    check_event(event);
+    return events_[static_cast<std::size_t>(event)].last_recall;
+  }
+
+  void begin_step(std::int64_t step) override { step_ = step; }
+
+  void truncate(std::int64_t n_events) override {
+    if (n_events < 0 || n_events > static_cast<std::int64_t>(events_.size()))
+      throw DataError(
+          fmt::format("host store: cannot truncate {} events to {}", events_.size(), n_events));
+    for (std::size_t layer = 0; layer < leased_.size(); ++layer)
+      if (leased_[layer])
+        throw Error(
+            fmt::format("host store: cannot truncate while layer {} holds a lease; release it "
+                        "first",
+                        layer));
+    forget_from(static_cast<std::size_t>(n_events));
+  }
+
+  StoreCounters counters() const override {
+    return {static_cast<std::int64_t>(events_.size()), bytes_used_, bytes_reserved_, acquires_};
+  }
+
+ private:
+  /// Finds room for the first of `rest`, which are all the events still to be placed.
+  void place(std::span<const TokenRange> rest) {
+    const std::int64_t bytes = rest.front().size() * shape_.token_bytes();
+    // The oldest slab with room: an event is much smaller than a slab, so little is left over.
+    std::size_t at = 0;
+    while (at < slabs_.size() && slabs_[at].bytes - slabs_[at].used < bytes) ++at;
+    if (at == slabs_.size()) slabs_.push_back(make_slab(rest));
+    events_.push_back({rest.front(), at, slabs_[at].used, -1});
+    slabs_[at].used += bytes;
+    bytes_used_ += bytes;
+  }
+
+  Slab make_slab(std::span<const TokenRange> rest) {
+    const std::int64_t needed = rest.front().size() * shape_.token_bytes();
+    std::int64_t bytes = std::max(kSlabBytes, 4 * max_event_bytes_);
+    if (budget_ > 0) {
+      const std::int64_t left = budget_ - bytes_reserved_;
+      // The last slab takes all that is left, also what would be too little for another one.
+      if (left - bytes < max_event_bytes_) bytes = left;
+      if (bytes < needed) refuse(rest);
+    }
+    slabs_.reserve(slabs_.size() + 1);
+    Slab slab;
+    slab.memory.reset(static_cast<std::byte*>(
+        ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow)));
+    if (!slab.memory)
+      throw BudgetError(
+          fmt::format("host store: the system refused {} bytes beyond the {} reserved; set "
+                      "host_bytes to bound the store, or kv_dtype to \"bfloat16\"",
+                      bytes, bytes_reserved_));
+    slab.bytes = bytes;
+    bytes_reserved_ += bytes;
+    return slab;
+  }
+
+  [[noreturn]] void refuse(std::span<const TokenRange> rest) const {
+    std::int64_t missing = 0;
+    for (const TokenRange& range : rest) missing += range.size() * shape_.token_bytes();
+    throw BudgetError(fmt::format(
+        "host store: host_bytes = {} is used up ({} bytes in {} events) and {} more bytes are "
+        "needed for "
+        "{} events; set host_bytes to at least {} (0: no bound), or kv_dtype to \"bfloat16\"",
+        budget_, bytes_used_, events_.size(), missing, rest.size(),
+        bytes_reserved_ + missing + max_event_bytes_));
+  }
+
+  void forget_from(std::size_t n_events) {
+    while (events_.size() > n_events) {
+      const StoredEvent& last = events_.back();
+      slabs_[last.slab].used = last.offset;
+      bytes_used_ -= last.range.size() * shape_.token_bytes();
+      events_.pop_back();
+    }
+  }
+
+  std::byte* layer_data(const StoredEvent& stored, std::int64_t layer) const {
+    return slabs_[stored.slab].memory.get() + stored.offset +
+           layer * (stored.range.size() * shape_.token_bytes() / shape_.n_layers);
+  }
+
+  void check_event(EventId event) const {
+    if (event < 0 || event >= static_cast<std::int64_t>(events_.size()))
+      throw DataError(fmt::format("host store: no event {} among {}", event, events_.size()));
+  }
+
+  void check_layer(std::int64_t layer) const {
+    if (layer < 0 || layer >= shape_.n_layers)
+      throw DataError(fmt::format("host store: no layer {} among {}", layer, shape_.n_layers));
+  }
+
+  StoreShape shape_;
+  std::int64_t budget_, max_event_bytes_;
+  std::vector<Slab> slabs_;
+  std::vector<StoredEvent> events_;
+  std::vector<std::uint8_t> leased_;
+  std::int64_t bytes_used_ = 0, bytes_reserved_ = 0, acquires_ = 0, step_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_t budget_bytes,
+                                            std::int64_t max_block) {
+  return std::make_unique<HostStore>(shape, budget_bytes, max_block);
+}
+
+}  // namespace episodic

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/recall/index.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+
+namespace {
+
+std::vector<float> random_vector(std::mt19937& rng, std::int64_t n) {
+  std::normal_distribution<float> normal;
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+// n vectors around centres, as events of a few topics would be.
+std::vector<std::vector<float>> clustered(std::mt19937& rng, std::int64_t n, std::int64_t width) {
+  std::vector<std::vector<float>> centres, out;
+  for (int i = 0; i < 40; ++i) centres.push_back(random_vector(rng, width));
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::vector<float> v = centres[rng() % centres.size()];
+    const std::vector<float> offset = random_vector(rng, width);
+    for (std::size_t c = 0; c < v.size(); ++c) v[c] += 0.5f * offset[c];
+    out.push_back(std::move(v));
+  }
+  return out;
+}
+
+bool same(const std::vector<ScoredEvent>& a, const std::vector<ScoredEvent>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.event == y.event && x.score == y.score;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("exact index ranks by dot product, both scores, odd sizes, ties to the earlier") {
+  std::mt19937 rng(41);
+  for (int seed = 0; seed < 40; ++seed) {
+    IndexShape shape;
+    shape.n_heads = 1 + static_cast<std::int64_t>(rng() % 4);
+    shape.head_dim = 1 + static_cast<std::int64_t>(rng() % 37);
+    shape.n_repr = 1 + static_cast<std::int64_t>(rng() % 4);
+    shape.score = seed % 2 ? RepresentativeScore::max : RepresentativeScore::mean;
+    const std::int64_t width = shape.width(), n = static_cast<std::int64_t>(rng() % 300);
+    const auto index = make_exact_index(shape);
+    const std::vector<float> query = random_vector(rng, width);
+    std::vector<double> expected;
+    std::vector<std::vector<float>> means;
+    for (std::int64_t e = 0; e < n; ++e) {
+      const std::int64_t count =
+          1 + static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(shape.n_repr));
+      const std::vector<float> mean = random_vector(rng, width),
+                               each = random_vector(rng, count * width);
+      const bool max = shape.score == RepresentativeScore::max;
+      index->add(mean.data(), max ? each.data() : nullptr, max ? count : 0);
+      means.push_back(mean);
+      double score = 0;
+      for (std::int64_t h = 0; h < shape.n_heads; ++h) {
+        double best = -1e300, dot_mean = 0;
+        for (std::int64_t j = 0; j < count; ++j) {
+          double dot = 0;
+          for (std::int64_t c = h * shape.head_dim; c < (h + 1) * shape.head_dim; ++c)
+            dot += double(query[static_cast<std::size_t>(c)]) *
+                   each[static_cast<std::size_t>(j * width + c)];
+          best = std::max(best, dot);
+        }
+        for (std::int64_t c = h * shape.head_dim; c < (h + 1) * shape.head_dim; ++c)
+          dot_mean +=
+              double(query[static_cast<std::size_t>(c)]) * mean[static_cast<std::size_t>(c)];
+        score += max ? best : dot_mean;
+      }
+      expected.push_back(score);
+    }
+    REQUIRE(index->size() == n);
+    for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, n / 2, n, n + 5}) {
+      std::vector<ScoredEvent> got{{7, 7.0f}};
+      index->search(query.data(), k, got);
+      REQUIRE(static_cast<std::int64_t>(got.size()) == std::min(k, n));
+      std::vector<double> left = expected;
+      std::vector<bool> seen(static_cast<std::size_t>(n));
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const auto e = static_cast<std::size_t>(got[i].event);
+        REQUIRE_FALSE(seen[e]);
+        seen[e] = true;
+        REQUIRE(std::abs(got[i].score - expected[e]) < 1e-4);
+        REQUIRE(*std::max_element(left.begin(), left.end()) - expected[e] < 1e-4);
+        left[e] = -1e300;
+        if (i) REQUIRE(got[i - 1].score >= got[i].score);
+      }
+    }
+    for (std::int64_t e = 0; e < n; ++e)
+      REQUIRE(std::equal(means[static_cast<std::size_t>(e)].begin(),
+                         means[static_cast<std::size_t>(e)].end(), index->mean(e)));
+  }
+}
+
+TEST_CASE("equal vectors keep the order of time in an exact index") {
+  std::mt19937 rng(42);
+  const IndexShape shape{2, 24, 4, RepresentativeScore::mean};
+  const auto index = make_exact_index(shape);
+  const std::vector<float> a = random_vector(rng, 48), query = random_vector(rng, 48);
+  for (int i = 0; i < 200; ++i) index->add(a.data(), nullptr, 0);
+  std::vector<ScoredEvent> got;
+  index->search(query.data(), 50, got);
+  for (std::size_t i = 0; i < got.size(); ++i) REQUIRE(got[i].event == static_cast<EventId>(i));
+}
+
+TEST_CASE("an exact index forgets, checks its input, and does not feel the threads") {
+  std::mt19937 rng(43);
+  const IndexShape shape{2, 40, 2, RepresentativeScore::mean};
+  const auto a = make_exact_index(shape), b = make_exact_index(shape);
+  const auto vectors = clustered(rng, 9000, 80);
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    a->add(vectors[i].data(), nullptr, 0);
+    if (i < 5000) b->add(vectors[i].data(), nullptr, 0);
+  }
+  REQUIRE(a->bytes() >= 9000 * 80 * 4);
+  a->truncate(4000);
+  b->truncate(4000);
+  for (std::size_t i = 6000; i < 7000; ++i)
+    a->add(vectors[i].data(), nullptr, 0), b->add(vectors[i].data(), nullptr, 0);
+  std::vector<ScoredEvent> ga, gb;
+  const std::vector<float> query = random_vector(rng, 80);
+  a->search(query.data(), 100, ga);
+  const int threads = max_threads();
+  set_max_threads(threads == 1 ? 2 : 1);
+  b->search(query.data(), 100, gb);
+  set_max_threads(threads);
+  REQUIRE(same(ga, gb));
+  REQUIRE_THROWS_AS(a->mean(5000), DataError);
+  REQUIRE_THROWS_AS(a->truncate(5001), DataError);
+  REQUIRE_THROWS_AS(make_exact_index({0, 4, 1, RepresentativeScore::mean}), ConfigError);
+  const auto max = make_exact_index({1, 4, 2, RepresentativeScore::max});
+  REQUIRE_THROWS_AS(max->add(query.data(), nullptr, 0), DataError);
+  REQUIRE_THROWS_AS(max->add(query.data(), query.data(), 3), DataError);
+}
+
+TEST_CASE("scores that are not numbers come last") {
+  const auto index = make_exact_index({1, 2, 1, RepresentativeScore::mean});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float bad[] = {nan, 1.0f}, good[] = {-5.0f, 0.0f}, query[] = {1.0f, 1.0f};
+  for (int i = 0; i < 40; ++i) index->add(i % 2 ? good : bad, nullptr, 0);
+  std::vector<ScoredEvent> got;
+  index->search(query, 30, got);
+  for (std::size_t i = 0; i < 20; ++i) REQUIRE(got[i].event == static_cast<EventId>(2 * i + 1));
+}
+
+TEST_CASE("FAISS index is exact while small and finds clustered events after") {
+  std::mt19937 rng(44);
+  const IndexShape shape{4, 32, 4, RepresentativeScore::mean};
+  const std::int64_t n = 6000, width = shape.width();
+  const auto vectors = clustered(rng, n, width);
+  const auto exact = make_exact_index(shape), approximate = make_faiss_index(shape, 1000);
+  std::vector<ScoredEvent> want, got;
+  double recall = 0;
+  int queries = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    exact->add(vectors[static_cast<std::size_t>(i)].data(), nullptr, 0);
+    approximate->add(vectors[static_cast<std::size_t>(i)].data(), nullptr, 0);
+    if (i % 311 != 310) continue;
+    const auto query = clustered(rng, 1, width)[0];
+    exact->search(query.data(), 64, want);
+    approximate->search(query.data(), 64, got);
+    REQUIRE(got.size() == want.size());
+    if (i < 1000) REQUIRE(same(got, want));
+    const double share = recall_of(got, want);
+    if (i >= 1000) recall += share, ++queries;
+    // the event itself, linked or in the tail, is found by its own direction
+    approximate->search(vectors[static_cast<std::size_t>(i)].data(), 64, got);
+    REQUIRE(std::any_of(got.begin(), got.end(), [&](const auto& e) { return e.event == i; }));
+  }
+  INFO("mean recall " << recall / queries);
+  REQUIRE(recall / queries >= 0.9);
+  REQUIRE(approximate->bytes() > exact->bytes());
+  REQUIRE(approximate->size() == n);
+  REQUIRE(std::equal(vectors[77].begin(), vectors[77].end(), approximate->mean(77)));
+  approximate->search(vectors[0].data(), n, got);
+  REQUIRE(static_cast<std::int64_t>(got.size()) == n);
+}
+
+TEST_CASE("a rewound FAISS index equals one that never went further, on any threads") {
+  std::mt19937 rng(45);
+  const IndexShape shape{2, 16, 4, RepresentativeScore::mean};
+  const auto vectors = clustered(rng, 2500, 32);
+  const auto a = make_faiss_index(shape, 300), b = make_faiss_index(shape, 300);
+  const int threads = max_threads();
+  const auto add = [&](RepresentativeIndex& index, std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) index.add(vectors[i].data(), nullptr, 0);
+  };
+  add(*a, 0, 2500);
+  a->truncate(2400);  // still above what is linked, or not: both must hold
+  a->truncate(1200);
+  set_max_threads(threads == 1 ? 2 : 1);
+  add(*b, 0, 1200);
+  set_max_threads(threads);
+  std::vector<ScoredEvent> ga, gb;
+  for (int i = 0; i < 20; ++i) {
+    const auto query = clustered(rng, 1, 32)[0];
+    a->search(query.data(), 20, ga);
+    b->search(query.data(), 20, gb);
+    REQUIRE(same(ga, gb));
+    for (const auto& e : ga) REQUIRE(e.event < 1200);
+  }
+  a->truncate(100);
+  const auto exact = make_exact_index(shape);
+  add(*exact, 0, 100);
+  a->search(vectors[3].data(), 20, ga);
+  exact->search(vectors[3].data(), 20, gb);
+  REQUIRE(same(ga, gb));
+  REQUIRE_THROWS_AS(make_faiss_index({2, 16, 4, RepresentativeScore::max}, 300), ConfigError);
+}
+
+TEST_CASE("make_index follows the configuration, and recall_of counts") {
+  MemoryConfig c;
+  c.score = RepresentativeScore::max;
+  const float v[] = {1.0f, 2.0f};
+  make_index(c, 1, 2)->add(v, v, 1);
+  c.index = IndexKind::faiss;
+  REQUIRE_THROWS_AS(make_index(c, 1, 2), ConfigError);
+  c.score = RepresentativeScore::mean;
+  make_index(c, 1, 2)->add(v, nullptr, 0);
+  const std::vector<ScoredEvent> a{{1, 0}, {5, 0}, {9, 0}}, b{{9, 0}, {2, 0}};
+  REQUIRE(recall_of(a, b) == 0.5);
+  REQUIRE(recall_of({}, b) == 0.0);
+  REQUIRE(recall_of(a, {}) == 1.0);
+}

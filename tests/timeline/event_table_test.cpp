@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/timeline/event_table.hpp"
+
+#include <random>
+
+#include "support/test.hpp"
+
+using namespace episodic;
+
+namespace {
+
+// Spec 4, restated: boundaries in a list, pieces taken one after another.
+void close_reference(std::int64_t& start, std::int64_t limit, std::int64_t min_block,
+                     std::int64_t max_block, const std::vector<std::int64_t>& boundaries,
+                     std::vector<TokenRange>& events) {
+  for (const std::int64_t b : boundaries) {
+    if (b <= start || b >= limit) continue;
+    for (; b - start >= max_block; start += max_block) events.push_back({start, start + max_block});
+    if (b - start < min_block) continue;
+    events.push_back({start, b});
+    start = b;
+  }
+  for (; start + max_block <= limit; start += max_block)
+    events.push_back({start, start + max_block});
+}
+
+}  // namespace
+
+TEST_CASE("events tile the past, keep their sizes in bounds, and follow the rule") {
+  std::mt19937 rng(21);
+  for (int seed = 0; seed < 200; ++seed) {
+    const std::int64_t n = 1 + static_cast<std::int64_t>(rng() % 300);
+    const std::int64_t n_init = static_cast<std::int64_t>(rng() % 10);
+    const std::int64_t min_block = 1 + static_cast<std::int64_t>(rng() % 8);
+    const std::int64_t max_block =
+        min_block + (seed % 3 ? static_cast<std::int64_t>(rng() % 20) : 0);
+    const std::int64_t n_local = 1 + static_cast<std::int64_t>(rng() % 40);
+    std::vector<std::uint8_t> flag(static_cast<std::size_t>(n));
+    std::vector<std::int64_t> boundaries;
+    for (std::int64_t t = 0; t < n; ++t)
+      if ((flag[static_cast<std::size_t>(t)] = rng() % 7 == 0)) boundaries.push_back(t);
+
+    EventTable table(n_init, min_block, max_block);
+    std::vector<TokenRange> expected;
+    std::int64_t start = n_init;
+    for (std::int64_t so_far = 0; so_far < n;) {
+      so_far = std::min(n, so_far + 1 + static_cast<std::int64_t>(rng() % 30));
+      const std::int64_t before = table.size();
+      const std::int64_t limit = so_far - n_local;
+      const std::int64_t closed = table.close_up_to(limit, [&](std::int64_t t) {
+        REQUIRE(t > start);  // asked for pending tokens only
+        REQUIRE(t < limit);
+        return flag[static_cast<std::size_t>(t)] != 0;
+      });
+      close_reference(start, limit, min_block, max_block, boundaries, expected);
+      REQUIRE(table.all() == expected);
+      REQUIRE(table.size() == before + closed);
+      REQUIRE(table.pending_start() == start);
+      std::int64_t at = n_init;
+      for (const TokenRange& e : table.all()) {
+        REQUIRE(e.start == at);
+        REQUIRE(e.size() >= min_block);
+        REQUIRE(e.size() <= max_block);
+        at = e.end;
+      }
+      REQUIRE(at == table.pending_start());
+      REQUIRE(table.tokens() == at - n_init);
+      REQUIRE(limit - at < max_block);
+    }
+    const std::int64_t half = table.size() / 2;
+    EventTable cut = table;
+    cut.truncate(half);
+    REQUIRE(cut.size() == half);
+    REQUIRE(cut.pending_start() == (half ? table[half - 1].end : n_init));
+    cut.close_up_to(n - n_local,
+                    [&](std::int64_t t) { return flag[static_cast<std::size_t>(t)] != 0; });
+    REQUIRE(cut.tokens() >= 0);
+  }
+}
