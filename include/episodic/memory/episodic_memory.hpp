@@ -5,7 +5,6 @@
 /// Torch-free: any engine that can hand over q, k, v and logits can drive it.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -83,22 +82,20 @@ class EpisodicMemory {
 
   const MemoryConfig& config() const;
   const MemoryShape& shape() const;
+  /// Tokens of the finished steps.
   std::int64_t tokens() const;
+  /// Tokens of the step that is open, 0 if none is.
+  std::int64_t open_tokens() const;
   const EventTable& events() const;
   const StepRecord& last_step() const;
   /// Recall lists of one layer in the last step.
   const RecallBuffers& recalled(std::int64_t layer) const;
   /// Representative vector [H * d] of an event in a layer; valid until the next step.
   const float* representative(std::int64_t layer, EventId event) const;
-  /// r(i) of a token still in the window or pending ring: [H]; null if it is there no more.
+  /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token has
+  /// left the window, and still there then for at least one step.
   const float* relevance(std::int64_t layer, std::int64_t token) const;
   MemoryCounters counters() const;
-
-  /// Called once per layer for each run of tokens whose relevance is final, before it is forgotten:
-  /// sinks when they leave the window, events when they close. For tracing.
-  using RelevanceObserver = std::function<void(std::int64_t layer, std::int64_t first_token,
-                                               std::int64_t n, const float* relevance)>;
-  void observe_relevance(RelevanceObserver observer);
 
   /// A copy of all that is not in the event store: windows, queues, thresholds. To come back to.
   class Snapshot;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/attention/rotary.hpp"
@@ -28,5 +29,12 @@ struct ModelConfig {
 
 /// \throws FileError naming the file, the key and what is expected there
 ModelConfig load_model_config(const std::filesystem::path& model_dir);
+
+/// The same from the texts of the two files.
+/// \param generation_json text of generation_config.json, empty if there is none
+/// \param label of the directory, for messages
+/// \throws FileError as load_model_config
+ModelConfig parse_model_config(std::string_view config_json, std::string_view generation_json,
+                               std::string_view label);
 
 }  // namespace episodic

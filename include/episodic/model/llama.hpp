@@ -39,6 +39,7 @@ class LlamaModel {
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
   std::shared_ptr<AttentionSlot>& attention(std::int64_t layer);
   std::shared_ptr<SequenceState>& state();
+  const std::shared_ptr<SequenceState>& state() const;
 
   /// Back to the empty sequence.
   void reset() { state()->reset(); }

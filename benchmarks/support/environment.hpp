@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What every result file says of the machine and the build, and how a program ends.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common.hpp"
+
+namespace episodic::bench {
+
+using tools::Json;
+
+/// Processor, cores, threads, commit, compiler, date, and the load that ran beside the benchmark.
+Json environment();
+
+/// Bytes of the last-level cache; 32 MiB if the system does not say.
+std::int64_t last_level_cache_bytes();
+
+/// {"min", "median", "max"}. \param values not empty
+Json summary(std::vector<double> values);
+
+double median(std::vector<double> values);
+
+/// Wall and processor seconds since construction or the last lap.
+class Laps {
+ public:
+  struct Times {
+    double wall = 0, cpu = 0;
+  };
+  Laps() { lap(); }
+  Times lap();
+
+ private:
+  Times last_;
+};
+
+/// Parses the flags, runs, and turns exceptions into exit codes: 0 done, 1 failed (one line on
+/// stderr), 2 wrong usage.
+int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run);
+
+}  // namespace episodic::bench

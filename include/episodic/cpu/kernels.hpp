@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Inner loops of the CPU, compiled once per instruction set and chosen at run time. An internal
+/// room: callers check shapes; nothing here throws, allocates or starts threads.
+///
+/// Layouts of the blocked attention kernels ("lane": one query row of a tile):
+/// - panel: [rows][panel_lanes], the lanes of one panel side by side, so that softmax and masks run
+///   without a horizontal operation;
+/// - staged rows: [ceil(d / 32)][capacity][32], keys or values cut into strips of 32 channels, so
+///   that the micro-kernels address them with constant offsets whatever d and the source's strides.
+/// Scores are in units of log2: queries are packed with scale * log2(e), and e = 2^(s - max).
+
+#include <cstdint>
+
+namespace episodic::cpu {
+
+inline constexpr std::int64_t kStrip = 32;  ///< channels of a strip of staged rows
+
+struct Kernels {
+  const char* name;           ///< "avx512", "avx2" or "portable"
+  std::int64_t panel_lanes;   ///< lanes of a panel
+  std::int64_t key_multiple;  ///< staged blocks whose length is a multiple of this waste nothing
+
+  // -- rows --------------------------------------------------------------------------------------
+
+  /// out[i] = q . rows[i * row_stride ...], i < n. The sum's order does not depend on i or n: equal
+  /// rows give equal bits.
+  void (*dots)(const float* q, const float* rows, std::int64_t n, std::int64_t width,
+               std::int64_t row_stride, float* out);
+  /// The same for rows of bfloat16.
+  void (*dots_bf16)(const float* q, const std::uint16_t* rows, std::int64_t n, std::int64_t width,
+                    std::int64_t row_stride, float* out);
+  /// sum_i exp(x[i] - *max) over n elements, *max a value not below any x[i] (finite, -3e38 for an
+  /// empty row). NaN or +inf anywhere makes the result NaN. One pass; relative error below 5e-7.
+  double (*sum_exp)(const float* x, std::int64_t n, float* max);
+  /// bfloat16 -> float32, exact; and back, to nearest even, NaN stays NaN.
+  void (*widen)(const std::uint16_t* x, std::int64_t n, float* y);
+  void (*narrow)(const float* x, std::int64_t n, std::uint16_t* y);
+  /// (y[c], y[c + half]) = (x[c], x[c + half]) turned by (cos[c], sin[c]), c < half. x == y is
+  /// fine.
+  void (*rotate)(const float* x, const float* cos, const float* sin, std::int64_t half, float* y);
+
+  // -- few queries: keys and values read in place ------------------------------------------------
+
+  /// s[r * s_stride + i] = q[r * q_stride ...] . key i, r < n_rows, i < n.
+  void (*dot_rows)(const float* q, std::int64_t q_stride, std::int64_t n_rows, const void* keys,
+                   bool bf16, std::int64_t row_stride, std::int64_t n, std::int64_t d, float* s,
+                   std::int64_t s_stride);
+  /// out[r * out_stride + c] += sum_i p[r * p_stride + i] * value i [c].
+  void (*add_rows)(const float* p, std::int64_t p_stride, std::int64_t n_rows, const void* values,
+                   bool bf16, std::int64_t row_stride, std::int64_t n, std::int64_t d, float* out,
+                   std::int64_t out_stride);
+  float (*max_row)(const float* s, std::int64_t n);  ///< at least -3e38
+  /// s[i] = 2^(s[i] - max), 0 below 2^-126; returns their sum.
+  float (*exp2_row)(float* s, std::int64_t n, float max);
+
+  // -- many queries: blocked products ------------------------------------------------------------
+
+  /// Rows 0 .. n - 1 of src, times weight, into staged rows at row 0; channels past d become 0.
+  void (*stage)(const void* src, bool bf16, std::int64_t row_stride, std::int64_t n, std::int64_t d,
+                float weight, float* dst, std::int64_t capacity);
+  /// panel s [n] = staged keys [n, d] times panel q [d].
+  void (*scores)(const float* q, std::int64_t d, const float* keys, std::int64_t capacity,
+                 std::int64_t n, float* s);
+  /// s = -inf where the lane's query number is outside [low[i], high[i]) of its row i.
+  void (*mask)(float* s, std::int64_t n, const std::int32_t* low, const std::int32_t* high,
+               const std::int32_t* lane_query);
+  /// One block of a running softmax: new max per lane, s becomes 2^(s - max), sum and alpha (the
+  /// factor of what was accumulated before) are updated. max starts at -3e38, sum at 0.
+  void (*softmax)(float* s, std::int64_t n, float* max, float* sum, float* alpha);
+  /// panel out [d] = alpha * out + (staged values [n, d])^T times panel e [n].
+  void (*accumulate)(const float* e, std::int64_t n, const float* values, std::int64_t capacity,
+                     std::int64_t d, const float* alpha, float* out);
+  /// weight[lane] = 2^(block_max - max) * inverse_sum.
+  void (*block_weight)(const float* block_max, const float* max, const float* inverse_sum,
+                       std::int64_t lanes, float* weight);
+  /// out[i] = sum over n_panels panels and their lanes of e[i, lane] * weight[lane], i < n.
+  void (*column_sums)(const float* e, std::int64_t panel_stride, std::int64_t n_panels,
+                      const float* weight, std::int64_t n, float* out);
+  /// panel q [d] from lanes rows of floats, row l at rows[l]; times factor; absent lanes are 0.
+  void (*pack)(const float* const* rows, std::int64_t lanes, std::int64_t d, float factor,
+               float* q);
+  /// rows[l][c] = out[c, l] * factor[l], the way back.
+  void (*unpack)(const float* out, std::int64_t lanes, std::int64_t d, const float* factor,
+                 float* const* rows);
+};
+
+/// The best table this machine runs, or the one named by the environment variable EPISODIC_CPU
+/// (portable, avx2, avx512) when the process first asks; an unknown or unsupported name is ignored.
+const Kernels& kernels();
+
+/// The i-th table this machine runs, best first; null past the last.
+const Kernels* available_kernels(int i);
+
+/// For tests: use `table` from now on (null: the default again). Not while other threads compute.
+void use_kernels(const Kernels* table);
+
+}  // namespace episodic::cpu

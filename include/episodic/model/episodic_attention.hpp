@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The two adapters between torch tensors and an `EpisodicMemory`: a slot for each layer, and the
+/// state that hears of every step. `patch` puts them into a LlamaModel; a decoder of your own takes
+/// them the same way (examples/patch_your_layer.cpp).
+
+#include <memory>
+
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/model/attention_slot.hpp"
+
+namespace episodic {
+
+/// Attention of one layer through a shared memory (EM 3.1 to 3.4).
+class EpisodicAttention final : public AttentionSlot {
+ public:
+  /// \param layer number of the layer in the memory
+  EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer);
+
+  /// \throws DataError if q, k or v has another shape, dtype or device than AttentionSlot says
+  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
+
+ private:
+  std::shared_ptr<EpisodicMemory> memory_;
+  std::int64_t layer_;
+};
+
+/// The memory as the sequence state of a decoder.
+class EpisodicState final : public SequenceState {
+ public:
+  explicit EpisodicState(std::shared_ptr<EpisodicMemory> memory) : memory_(std::move(memory)) {}
+
+  void begin_step(std::span<const std::int64_t> ids) override;
+  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
+  bool wants_all_logits() const override { return true; }
+  std::int64_t tokens() const override { return memory_->tokens(); }
+  std::int64_t chunk() const override { return memory_->config().chunk; }
+  void reset() override { memory_->reset(); }
+
+  const std::shared_ptr<EpisodicMemory>& memory() const { return memory_; }
+
+ private:
+  std::shared_ptr<EpisodicMemory> memory_;
+};
+
+}  // namespace episodic

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/attention/attend.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "attend_impl.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+// From this many query rows per kv head on, blocked products win over reading keys row by row: a
+// blocked product always pays for whole panels of lanes.
+constexpr std::int64_t kFewRows = 16;
+
+[[noreturn]] void fail(const std::string& what) { throw DataError("attend: " + what); }
+
+void check_segment(const AttendShape& shape, const AttendInput& input, const KvSegment& s,
+                   std::size_t list, std::size_t index) {
+  const auto where = [&] { return fmt::format("segment {} of list {}: ", index, list); };
+  if (s.length < 0) fail(where() + fmt::format("length {} is negative", s.length));
+  if (s.length == 0) return;
+  if (s.key == nullptr || s.value == nullptr) fail(where() + "key or value is null");
+  if (s.dtype != DType::float32 && s.dtype != DType::bfloat16) {
+    fail(where() +
+         fmt::format("dtype {} is not supported; use float32 or bfloat16", name_of(s.dtype)));
+  }
+  if (s.length > 1 && s.row_stride < shape.head_dim) {
+    fail(where() + fmt::format("row_stride {} is less than head_dim {}: rows would overlap",
+                               s.row_stride, shape.head_dim));
+  }
+  if (s.head_stride < 0) fail(where() + fmt::format("head_stride {} is negative", s.head_stride));
+  if (!std::isfinite(s.value_weight)) fail(where() + "value_weight is not finite");
+  if (s.position == Position::relative && input.q_relative == nullptr) {
+    fail(where() + "is relative, but q_relative is null");
+  }
+  if (s.position == Position::fixed && input.q_fixed == nullptr) {
+    fail(where() + "is fixed, but q_fixed is null");
+  }
+}
+
+void check(const AttendShape& shape, const AttendInput& input, const AttendOutput& output) {
+  const auto positive = [](const char* name, std::int64_t value) {
+    if (value < 1) fail(fmt::format("{} is {}, must be at least 1", name, value));
+  };
+  positive("n_queries", shape.n_queries);
+  positive("n_heads", shape.n_heads);
+  positive("n_kv_heads", shape.n_kv_heads);
+  positive("head_dim", shape.head_dim);
+  positive("n_local", shape.n_local);
+  if (shape.n_heads % shape.n_kv_heads != 0) {
+    fail(fmt::format("n_heads {} is not a multiple of n_kv_heads {}", shape.n_heads,
+                     shape.n_kv_heads));
+  }
+  if (shape.n_queries > std::numeric_limits<std::int32_t>::max()) {
+    fail(fmt::format("n_queries is {}: too many for one call", shape.n_queries));
+  }
+  if (shape.first_position < 0) {
+    fail(fmt::format("first_position is {}, must not be negative", shape.first_position));
+  }
+  if (!std::isfinite(shape.scale)) fail("scale is not finite");
+  if (output.out == nullptr) fail("out is null");
+  const std::size_t lists = input.segments.size();
+  if (lists != 1 && lists != static_cast<std::size_t>(shape.n_kv_heads)) {
+    fail(fmt::format("there are {} segment lists; give 1, or one per kv head ({})", lists,
+                     shape.n_kv_heads));
+  }
+  for (std::size_t l = 0; l < lists; ++l) {
+    for (std::size_t i = 0; i < input.segments[l].size(); ++i) {
+      check_segment(shape, input, input.segments[l][i], l, i);
+    }
+  }
+  if (output.column_sums.empty()) return;
+  for (std::size_t l = 0; l < lists; ++l) {
+    std::size_t relative = 0;
+    for (const KvSegment& s : input.segments[l]) {
+      if (s.position != Position::relative) continue;
+      if (relative < output.column_sums.size() && s.length > 0 &&
+          output.column_sums[relative] == nullptr) {
+        fail(fmt::format("column_sums[{}] is null", relative));
+      }
+      ++relative;
+    }
+    if (relative != output.column_sums.size()) {
+      fail(fmt::format("column_sums has {} arrays, but list {} has {} relative segments",
+                       output.column_sums.size(), l, relative));
+    }
+    if (l > 0) {
+      const auto& head = input.segments[0];
+      const auto& list = input.segments[l];
+      std::size_t a = 0, b = 0;
+      for (std::size_t r = 0; r < relative; ++r, ++a, ++b) {
+        while (head[a].position != Position::relative) ++a;
+        while (list[b].position != Position::relative) ++b;
+        if (head[a].length != list[b].length) {
+          fail(
+              fmt::format("relative segment {} has {} tokens in list {} and {} in list 0, so "
+                          "column_sums fits only one of them",
+                          r, list[b].length, l, head[a].length));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+AttendWorkspace::AttendWorkspace() = default;
+
+AttendWorkspace::~AttendWorkspace() { ::operator delete(data_, kAlignment); }
+
+AttendWorkspace::AttendWorkspace(AttendWorkspace&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), capacity_(std::exchange(other.capacity_, 0)) {}
+
+AttendWorkspace& AttendWorkspace::operator=(AttendWorkspace&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+
+float* AttendWorkspace::floats(std::int64_t n) {
+  if (n > capacity_) {
+    // an eighth more, so that a window which grows token by token does not allocate at each
+    const std::int64_t wanted = n + n / 8;
+    ::operator delete(std::exchange(data_, nullptr), kAlignment);
+    capacity_ = 0;
+    data_ = static_cast<float*>(
+        ::operator new(static_cast<std::size_t>(wanted) * sizeof(float), kAlignment));
+    capacity_ = wanted;
+  }
+  return data_;
+}
+
+void attend(const AttendShape& shape, const AttendInput& input, const AttendOutput& output,
+            AttendWorkspace& workspace) {
+  check(shape, input, output);
+  const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(shape.head_dim))
+                                           : static_cast<double>(shape.scale);
+  const auto factor = static_cast<float>(scale * detail::kLog2E);
+  const cpu::Kernels& kernels = cpu::kernels();
+  const std::int64_t rows = shape.n_queries * (shape.n_heads / shape.n_kv_heads);
+  if (rows <= kFewRows) {
+    detail::attend_few(kernels, shape, input, output, factor, workspace);
+  } else {
+    detail::attend_many(kernels, shape, input, output, factor, workspace);
+  }
+}
+
+}  // namespace episodic

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Shared by the two ways of attending: which keys of a segment a run of queries can see, and how
+// scratch memory is cut.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "episodic/attention/attend.hpp"
+#include "episodic/cpu/kernels.hpp"
+
+namespace episodic::detail {
+
+inline constexpr float kLowest = -3.0e38f;  // start of a running maximum; finite (see Kernels)
+inline constexpr double kLog2E = 1.4426950408889634074;
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+/// Below this many multiply-adds a parallel region costs more than it saves (about 20 us).
+inline constexpr std::int64_t kSerialWork = 500'000;
+
+/// The segments of kv head g.
+inline std::span<const KvSegment> segments_of(const AttendInput& input, std::int64_t g) {
+  return input.segments.size() == 1 ? input.segments[0]
+                                    : input.segments[static_cast<std::size_t>(g)];
+}
+
+/// Tokens [begin, end) of a segment, the only ones seen by any query at positions [p0, p1].
+struct Range {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
+inline Range seen_by(const KvSegment& s, std::int64_t n_local, std::int64_t p0, std::int64_t p1) {
+  const bool local = s.position == Position::relative;
+  const std::int64_t low = local ? p0 - n_local + 1 : s.first_token;
+  const std::int64_t high = local ? p1 + 1 : p1 - n_local + 1;
+  const std::int64_t begin = std::clamp<std::int64_t>(low - s.first_token, 0, s.length);
+  const std::int64_t end = std::clamp<std::int64_t>(high - s.first_token, begin, s.length);
+  return {begin, end};
+}
+
+/// Query numbers [low, high) that see token `t` of a segment, cut to [0, n].
+inline void seen_from(const KvSegment& s, const AttendShape& shape, std::int64_t t,
+                      std::int32_t* low, std::int32_t* high) {
+  const std::int64_t j = s.first_token + t - shape.first_position;
+  const bool local = s.position == Position::relative;
+  const std::int64_t n = shape.n_queries;
+  *low = static_cast<std::int32_t>(std::clamp<std::int64_t>(local ? j : j + shape.n_local, 0, n));
+  *high = static_cast<std::int32_t>(local ? std::clamp<std::int64_t>(j + shape.n_local, 0, n) : n);
+}
+
+inline const void* row_of(const void* base, const KvSegment& s, std::int64_t g, std::int64_t t) {
+  return static_cast<const char*>(base) + (g * s.head_stride + t * s.row_stride) * size_of(s.dtype);
+}
+
+/// Cuts one block of floats into aligned parts: first over nullptr to learn the size.
+class Carver {
+ public:
+  explicit Carver(float* base) : base_(base) {}
+  template <class T = float>
+  T* take(std::int64_t n) {
+    T* p = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    const std::int64_t floats = (n * static_cast<std::int64_t>(sizeof(T)) + 3) / 4;
+    used_ += (floats + 15) / 16 * 16;
+    return p;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  float* base_;
+  std::int64_t used_ = 0;
+};
+
+inline float log_sum_exp_of(float max, float sum) {
+  if (sum == 0.0f) return -std::numeric_limits<float>::infinity();
+  return static_cast<float>((static_cast<double>(max) + std::log2(static_cast<double>(sum))) *
+                            kLn2);
+}
+
+/// Number of keys in the relative segments of a list, seen or not.
+inline std::int64_t relative_keys(std::span<const KvSegment> list) {
+  std::int64_t n = 0;
+  for (const KvSegment& s : list) n += s.position == Position::relative ? s.length : 0;
+  return n;
+}
+
+/// Keys of a list that any query sees.
+inline std::int64_t seen_keys(std::span<const KvSegment> list, const AttendShape& shape) {
+  std::int64_t n = 0;
+  for (const KvSegment& s : list) {
+    n += seen_by(s, shape.n_local, shape.first_position, shape.first_position + shape.n_queries - 1)
+             .size();
+  }
+  return n;
+}
+
+void attend_few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
+                const AttendOutput& output, float factor, AttendWorkspace& workspace);
+void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
+                 const AttendOutput& output, float factor, AttendWorkspace& workspace);
+
+}  // namespace episodic::detail

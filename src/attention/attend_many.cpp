@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many queries (prefill): blocked products over tiles of query rows.
+//
+// A tile is a run of queries of one query head, or of several heads of a group when the queries are
+// few: at most kTileLanes rows ("lanes"), standing side by side in panels of the kernels' width.
+// Per tile the seen keys pass by in blocks of kBlock: keys and values of a block are staged
+// (widened, weighted) into the second-level cache, where they serve all panels; each panel makes
+// its scores S^T = K q, softmax and out^T += V^T P^T while they lie in the first-level cache. With
+// lanes along the vectors neither K nor V is transposed, and softmax and masks need no horizontal
+// operation. The softmax runs with a running maximum per lane; probabilities of relative keys are
+// kept, each block with the maximum it was made under, and are summed over the lanes when the final
+// maximum and sum are known. A panel skips the keys of a block that none of its queries sees, so
+// the work lost at the two edges of the window is half a panel of keys each, not half a tile.
+//
+// Floor: 4 * n * H * d flops per seen key. Bytes per tile of 256 lanes and key: 2 * d * 4 read to
+// stage, against 4 * 256 * d flops, that is 128 flops per byte; 1 kB written and read of kept
+// probabilities, 128 flops per byte at d = 128; the tile's q and out (3 * 4 * 256 * d) pass through
+// the second-level cache once per block, 110 flops per byte. Keys and values are read n / 256 * H /
+// G times in all.
+//
+// The cut into tiles, blocks and panels depends on the shape only, and sums over tiles are taken in
+// order, so results do not depend on the number of threads.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "attend_impl.hpp"
+#include "episodic/base/parallel.hpp"
+
+namespace episodic::detail {
+namespace {
+
+constexpr std::int64_t kTileLanes = 256;
+constexpr std::int64_t kMinTasks = 16;  // smaller tiles are cut until there are so many
+constexpr std::int64_t kBlockTarget = 128;
+
+// Keys of one block: seen tokens of one kind of position, from several segments.
+struct Block {
+  std::int64_t n = 0;
+  bool masked = false;  // low and high are set, and some lane may not see some key
+};
+
+// One worker's scratch.
+struct Scratch {
+  float* q[2];               // relative, fixed: [panel][d][lane]
+  float* out;                // [panel][d][lane]
+  float* keys;               // staged rows
+  float* values;             // staged rows
+  float* e;                  // [panel][key][lane], a block of fixed keys
+  float* kept;               // [block][panel][key][lane], relative keys
+  float* kept_max;           // [block][panel * lane]
+  float *max, *sum, *alpha;  // [panel * lane]
+  float *inverse, *weight;   // [panel * lane]
+  float* received;           // [key], of one head
+  std::int32_t *low, *high;  // [key], queries that see it
+  std::int32_t* lane_query;  // [panel * lane]
+};
+
+class Many {
+ public:
+  Many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
+       const AttendOutput& output)
+      : k_(k),
+        shape_(shape),
+        input_(input),
+        output_(output),
+        group_(shape.n_heads / shape.n_kv_heads),
+        d_(shape.head_dim),
+        lanes_(k.panel_lanes),
+        block_((kBlockTarget + k.key_multiple - 1) / k.key_multiple * k.key_multiple) {
+    std::int64_t limit = kTileLanes;
+    for (;; limit /= 2) {
+      cut(limit);
+      if (tasks_ >= kMinTasks || limit <= 2 * lanes_ || limit <= 64) break;
+    }
+    strips_ = (d_ + cpu::kStrip - 1) / cpu::kStrip;
+    if (!output.column_sums.empty()) {
+      relative_ = relative_keys(input.segments[0]);
+      for (const auto& list : input.segments) {
+        for (std::int64_t t = 0; t < query_tiles_; ++t) {
+          std::int64_t n = 0;
+          for (const KvSegment& s : list) {
+            if (s.position == Position::relative) n += seen(s, t).size();
+          }
+          kept_keys_ = std::max(kept_keys_, n);
+        }
+      }
+    }
+    kept_blocks_ = (kept_keys_ + block_ - 1) / block_;
+    std::int64_t keys = 0;
+    for (const auto& list : input.segments) keys = std::max(keys, seen_keys(list, shape));
+    work_ = 2 * shape.n_queries * shape.n_heads * d_ * keys;
+    workers_ = work_ < kSerialWork ? 1 : std::min<std::int64_t>(max_threads(), tasks_);
+  }
+
+  void carve(Carver& c, Scratch* scratch) {
+    partial_ = c.take(query_tiles_ * shape_.n_heads * relative_);
+    const std::int64_t width = panels_ * lanes_;
+    for (std::int64_t w = 0; w < workers_; ++w) {
+      Scratch s;
+      s.q[0] = c.take(width * d_);
+      s.q[1] = c.take(width * d_);
+      s.out = c.take(width * d_);
+      s.keys = c.take(strips_ * cpu::kStrip * block_);
+      s.values = c.take(strips_ * cpu::kStrip * block_);
+      s.e = c.take(width * block_);
+      s.kept = c.take(kept_blocks_ * width * block_);
+      s.kept_max = c.take(kept_blocks_ * width);
+      for (float** p : {&s.max, &s.sum, &s.alpha, &s.inverse, &s.weight}) *p = c.take(width);
+      s.received = c.take(kept_keys_);
+      s.low = c.take<std::int32_t>(block_);
+      s.high = c.take<std::int32_t>(block_);
+      s.lane_query = c.take<std::int32_t>(width);
+      if (scratch != nullptr) scratch[w] = s;
+    }
+  }
+
+  std::int64_t workers() const { return workers_; }
+
+  void run(float factor, const Scratch* scratch) {
+    // workers draw tiles, so that scratch belongs to a worker and not to a tile
+    std::atomic<std::int64_t> next{0};
+    parallel_for(workers_, [&](std::int64_t w) {
+      for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
+        Tile tile(*this, scratch[w], task);
+        tile.attend(factor);
+      }
+    });
+    if (relative_ > 0) add_column_sums();
+  }
+
+ private:
+  // Queries of tile t of a head, and what they see of a segment.
+  Range queries(std::int64_t t) const {
+    const std::int64_t begin = t * tile_queries_;
+    return {begin, std::min(shape_.n_queries, begin + tile_queries_)};
+  }
+  Range seen(const KvSegment& s, std::int64_t t) const {
+    const Range q = queries(t);
+    return seen_by(s, shape_.n_local, shape_.first_position + q.begin,
+                   shape_.first_position + q.end - 1);
+  }
+
+  void cut(std::int64_t limit) {
+    const std::int64_t n = shape_.n_queries;
+    const std::int64_t tiles = (n + limit - 1) / limit;
+    tile_queries_ = (n + tiles - 1) / tiles;
+    if (tiles > 1) tile_queries_ = (tile_queries_ + lanes_ - 1) / lanes_ * lanes_;
+    query_tiles_ = (n + tile_queries_ - 1) / tile_queries_;
+    const std::int64_t fit = std::clamp<std::int64_t>(limit / tile_queries_, 1, group_);
+    head_tiles_ = (group_ + fit - 1) / fit;
+    tile_heads_ = (group_ + head_tiles_ - 1) / head_tiles_;
+    panels_ = (tile_heads_ * tile_queries_ + lanes_ - 1) / lanes_;
+    tasks_ = shape_.n_kv_heads * head_tiles_ * query_tiles_;
+  }
+
+  class Tile {
+   public:
+    Tile(const Many& many, const Scratch& scratch, std::int64_t task)
+        : m_(many), k_(many.k_), s_(scratch), d_(many.d_), lanes_(many.lanes_) {
+      query_tile_ = task % m_.query_tiles_;
+      const std::int64_t heads = task / m_.query_tiles_;
+      g_ = heads / m_.head_tiles_;
+      const std::int64_t r = heads % m_.head_tiles_ * m_.tile_heads_;
+      head0_ = g_ * m_.group_ + r;
+      n_heads_ = std::clamp<std::int64_t>(m_.group_ - r, 0, m_.tile_heads_);
+      queries_ = m_.queries(query_tile_);
+      n_lanes_ = n_heads_ * queries_.size();
+      panels_ = (n_lanes_ + lanes_ - 1) / lanes_;
+      list_ = segments_of(m_.input_, g_);
+    }
+
+    void attend(float factor) {
+      if (n_lanes_ == 0) return;
+      const std::int64_t width = panels_ * lanes_;
+      std::fill(s_.max, s_.max + width, kLowest);
+      std::fill(s_.sum, s_.sum + width, 0.0f);
+      std::fill(s_.out, s_.out + width * d_, 0.0f);
+      for (std::int64_t lane = 0; lane < width; ++lane) {
+        s_.lane_query[lane] =
+            lane < n_lanes_ ? static_cast<std::int32_t>(query_of(lane)) : -1;  // -1 sees nothing
+      }
+      pass(Position::fixed, factor);
+      const std::int64_t kept = pass(Position::relative, factor);
+      finish();
+      if (m_.relative_ > 0) sum_columns(kept);
+    }
+
+   private:
+    std::int64_t head_of(std::int64_t lane) const { return head0_ + lane / queries_.size(); }
+    std::int64_t query_of(std::int64_t lane) const {
+      return queries_.begin + lane % queries_.size();
+    }
+    std::int64_t row_of_lane(std::int64_t lane) const {
+      return query_of(lane) * m_.shape_.n_heads + head_of(lane);
+    }
+
+    // All keys of one kind, block by block. Returns the number of keys.
+    std::int64_t pass(Position position, float factor) {
+      Block block;
+      std::int64_t keys = 0;
+      bool packed = false;
+      const auto flush = [&] {
+        if (!packed) pack(position, factor);
+        packed = true;
+        product(block, position, keys / m_.block_);
+        keys += block.n;
+        block = {};
+      };
+      for (const KvSegment& s : list_) {
+        if (s.position != position) continue;
+        Range left = m_.seen(s, query_tile_);
+        while (left.size() > 0) {
+          const Range take{left.begin, std::min(left.end, left.begin + m_.block_ - block.n)};
+          add(s, take, block);
+          left.begin = take.end;
+          if (block.n == m_.block_) flush();
+        }
+      }
+      if (block.n > 0) flush();
+      return keys;
+    }
+
+    void pack(Position position, float factor) {
+      const bool fixed = position == Position::fixed;
+      const float* q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
+      const float* rows[kMaxLanes];
+      for (std::int64_t p = 0; p < panels_; ++p) {
+        const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
+        for (std::int64_t l = 0; l < n; ++l) rows[l] = q + row_of_lane(p * lanes_ + l) * d_;
+        k_.pack(rows, n, d_, factor, s_.q[fixed] + p * d_ * lanes_);
+      }
+    }
+
+    void add(const KvSegment& s, const Range& take, Block& block) {
+      const bool bf16 = s.dtype == DType::bfloat16;
+      const std::int64_t at = block.n * cpu::kStrip;
+      k_.stage(row_of(s.key, s, g_, take.begin), bf16, s.row_stride, take.size(), d_, 1.0f,
+               s_.keys + at, m_.block_);
+      k_.stage(row_of(s.value, s, g_, take.begin), bf16, s.row_stride, take.size(), d_,
+               s.value_weight, s_.values + at, m_.block_);
+      for (std::int64_t t = take.begin; t < take.end; ++t) {
+        std::int32_t* low = s_.low + block.n;
+        std::int32_t* high = s_.high + block.n;
+        seen_from(s, m_.shape_, t, low, high);
+        block.masked |= *low > queries_.begin || *high < queries_.end;
+        ++block.n;
+      }
+    }
+
+    void product(const Block& block, Position position, std::int64_t number) {
+      const bool keep = position == Position::relative && m_.relative_ > 0;
+      const std::int64_t panel_size = m_.block_ * lanes_;
+      float* e = keep ? s_.kept + number * m_.panels_ * panel_size : s_.e;
+      const float* q = s_.q[position == Position::fixed];
+      for (std::int64_t p = 0; p < panels_; ++p, e += panel_size) {
+        Range keys{0, block.n};
+        if (block.masked) keys = seen_keys_of(p, block);
+        float* scores = e + keys.begin * lanes_;
+        float* max = s_.max + p * lanes_;
+        if (keys.size() > 0) {
+          const float* rows = s_.keys + keys.begin * cpu::kStrip;
+          k_.scores(q + p * d_ * lanes_, d_, rows, m_.block_, keys.size(), scores);
+          if (block.masked) {
+            k_.mask(scores, keys.size(), s_.low + keys.begin, s_.high + keys.begin,
+                    s_.lane_query + p * lanes_);
+          }
+          k_.softmax(scores, keys.size(), max, s_.sum + p * lanes_, s_.alpha);
+          k_.accumulate(scores, keys.size(), s_.values + keys.begin * cpu::kStrip, m_.block_, d_,
+                        s_.alpha, s_.out + p * d_ * lanes_);
+        }
+        if (keep) {
+          std::fill(e, e + keys.begin * lanes_, 0.0f);
+          std::fill(e + keys.end * lanes_, e + block.n * lanes_, 0.0f);
+          std::copy(max, max + lanes_, s_.kept_max + (number * m_.panels_ + p) * lanes_);
+        }
+      }
+    }
+
+    // The part of a block outside of which no lane of the panel sees a key.
+    Range seen_keys_of(std::int64_t panel, const Block& block) const {
+      const std::int64_t first = panel * lanes_;
+      const std::int64_t last = std::min(first + lanes_, n_lanes_) - 1;
+      std::int64_t low = query_of(first), high = query_of(last);
+      if (head_of(first) != head_of(last)) {
+        low = queries_.begin;
+        high = queries_.end - 1;
+      }
+      const auto hidden = [&](std::int64_t i) { return s_.low[i] > high || s_.high[i] <= low; };
+      Range keys{0, block.n};
+      while (keys.begin < keys.end && hidden(keys.begin)) ++keys.begin;
+      while (keys.begin < keys.end && hidden(keys.end - 1)) --keys.end;
+      return keys;
+    }
+
+    void finish() {
+      float* rows[kMaxLanes];
+      for (std::int64_t lane = 0; lane < panels_ * lanes_; ++lane) {
+        const float sum = s_.sum[lane];
+        const bool seen = lane < n_lanes_ && sum != 0.0f;
+        s_.inverse[lane] = seen ? 1.0f / sum : 0.0f;
+        if (lane < n_lanes_ && m_.output_.lse != nullptr) {
+          m_.output_.lse[row_of_lane(lane)] = log_sum_exp_of(s_.max[lane], sum);
+        }
+      }
+      for (std::int64_t p = 0; p < panels_; ++p) {
+        const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
+        for (std::int64_t l = 0; l < n; ++l) {
+          rows[l] = m_.output_.out + row_of_lane(p * lanes_ + l) * d_;
+        }
+        k_.unpack(s_.out + p * d_ * lanes_, n, d_, s_.inverse + p * lanes_, rows);
+      }
+    }
+
+    // What each relative key received from the lanes of each head, to the tile's own row of the
+    // partial sums.
+    void sum_columns(std::int64_t keys) {
+      const std::int64_t panel_size = m_.block_ * lanes_;
+      for (std::int64_t h = 0; h < n_heads_; ++h) {
+        const std::int64_t lane0 = h * queries_.size(), lane1 = lane0 + queries_.size();
+        const std::int64_t p0 = lane0 / lanes_, p1 = (lane1 - 1) / lanes_ + 1;
+        // lanes of the neighbours in the outer panels weigh nothing
+        float* inverse = s_.alpha;
+        std::copy(s_.inverse + p0 * lanes_, s_.inverse + p1 * lanes_, inverse);
+        std::fill(inverse, inverse + lane0 - p0 * lanes_, 0.0f);
+        std::fill(inverse + lane1 - p0 * lanes_, inverse + (p1 - p0) * lanes_, 0.0f);
+        for (std::int64_t b = 0; b * m_.block_ < keys; ++b) {
+          k_.block_weight(s_.kept_max + (b * m_.panels_ + p0) * lanes_, s_.max + p0 * lanes_,
+                          inverse, (p1 - p0) * lanes_, s_.weight);
+          k_.column_sums(s_.kept + (b * m_.panels_ + p0) * panel_size, panel_size, p1 - p0,
+                         s_.weight, std::min(m_.block_, keys - b * m_.block_),
+                         s_.received + b * m_.block_);
+        }
+        scatter(head0_ + h);
+      }
+    }
+
+    void scatter(std::int64_t head) const {
+      float* to = m_.partial_ + (query_tile_ * m_.shape_.n_heads + head) * m_.relative_;
+      const float* from = s_.received;
+      for (const KvSegment& s : list_) {
+        if (s.position != Position::relative) continue;
+        const Range seen = m_.seen(s, query_tile_);
+        std::fill(to, to + seen.begin, 0.0f);
+        std::copy(from, from + seen.size(), to + seen.begin);
+        std::fill(to + seen.end, to + s.length, 0.0f);
+        from += seen.size();
+        to += s.length;
+      }
+    }
+
+    const Many& m_;
+    const cpu::Kernels& k_;
+    const Scratch& s_;
+    const std::int64_t d_, lanes_;
+    std::int64_t query_tile_, g_, head0_, n_heads_, n_lanes_, panels_;
+    Range queries_;
+    std::span<const KvSegment> list_;
+  };
+
+  // partial [query tile][head][key] -> column_sums [key][head], tiles in order
+  void add_column_sums() {
+    constexpr std::int64_t kRun = 64;
+    const std::int64_t heads = shape_.n_heads;
+    const auto add_run = [&](float* to, std::int64_t at, std::int64_t n) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const float* from = partial_ + h * relative_ + at;
+        for (std::int64_t i = 0; i < n; ++i) {
+          float sum = 0.0f;
+          for (std::int64_t t = 0; t < query_tiles_; ++t) {
+            sum += from[t * heads * relative_ + i];
+          }
+          to[i * heads + h] += sum;
+        }
+      }
+    };
+    const auto runs = [&](std::int64_t run) {
+      const std::int64_t begin = run * kRun, end = std::min(relative_, begin + kRun);
+      std::int64_t at = 0;
+      std::size_t r = 0;
+      for (const KvSegment& s : input_.segments[0]) {
+        if (s.position != Position::relative) continue;
+        const std::int64_t from = std::max(begin, at), to = std::min(end, at + s.length);
+        if (from < to) {
+          add_run(output_.column_sums[r] + (from - at) * heads, from, to - from);
+        }
+        at += s.length;
+        ++r;
+      }
+    };
+    const std::int64_t n = (relative_ + kRun - 1) / kRun;
+    if (workers_ == 1) {
+      for (std::int64_t run = 0; run < n; ++run) runs(run);
+    } else {
+      parallel_for(n, runs);
+    }
+  }
+
+  static constexpr std::int64_t kMaxLanes = 64;  // of a panel
+
+  const cpu::Kernels& k_;
+  const AttendShape& shape_;
+  const AttendInput& input_;
+  const AttendOutput& output_;
+  const std::int64_t group_, d_, lanes_, block_;
+  std::int64_t tile_queries_ = 0, tile_heads_ = 0, query_tiles_ = 0, head_tiles_ = 0;
+  std::int64_t panels_ = 0, tasks_ = 0, strips_ = 0, workers_ = 0, work_ = 0;
+  std::int64_t relative_ = 0, kept_keys_ = 0, kept_blocks_ = 0;
+  float* partial_ = nullptr;
+};
+
+}  // namespace
+
+void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
+                 const AttendOutput& output, float factor, AttendWorkspace& workspace) {
+  Many many(k, shape, input, output);
+  const auto parts = [&](Carver& c, bool fill) {
+    auto* scratch = c.take<Scratch>(many.workers());
+    many.carve(c, fill ? scratch : nullptr);
+    return scratch;
+  };
+  Carver sizes(nullptr);
+  parts(sizes, false);
+  Carver carver(workspace.floats(sizes.used()));
+  many.run(factor, parts(carver, true));
+}
+
+}  // namespace episodic::detail

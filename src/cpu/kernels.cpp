@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/cpu/kernels.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace episodic::cpu {
+
+extern const Kernels kernels_portable;
+#if EPISODIC_CPU_X86
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+#endif
+
+namespace {
+
+std::atomic<const Kernels*> chosen{nullptr};
+
+const Kernels* pick_default() {
+  const char* wish = std::getenv("EPISODIC_CPU");
+  if (wish != nullptr) {
+    for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
+      if (std::strcmp(table->name, wish) == 0) return table;
+    }
+  }
+  return available_kernels(0);
+}
+
+}  // namespace
+
+const Kernels* available_kernels(int i) {
+#if EPISODIC_CPU_X86
+  // the compiler's checks include the operating system's support of the wide registers
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    if (i-- == 0) return &kernels_avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (i-- == 0) return &kernels_avx2;
+  }
+#endif
+  return i == 0 ? &kernels_portable : nullptr;
+}
+
+const Kernels& kernels() {
+  const Kernels* table = chosen.load(std::memory_order_relaxed);
+  if (table == nullptr) {
+    table = pick_default();
+    chosen.store(table, std::memory_order_relaxed);
+  }
+  return *table;
+}
+
+void use_kernels(const Kernels* table) { chosen.store(table, std::memory_order_relaxed); }
+
+}  // namespace episodic::cpu

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer_state.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "episodic/base/parallel.hpp"
+#include "episodic/recall/representatives.hpp"
+
+namespace episodic::detail {
+namespace {
+
+constexpr std::int64_t kTokensPerTask = 32;
+
+}  // namespace
+
+LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape, std::int64_t capacity,
+                       std::unique_ptr<RepresentativeIndex> index, std::int64_t store_slot)
+    : rotary_(&shape.rotary),
+      n_init_(config.n_init),
+      n_local_(config.n_local),
+      n_heads_(shape.n_heads),
+      n_kv_heads_(shape.n_kv_heads),
+      head_dim_(shape.head_dim),
+      n_repr_(config.n_repr),
+      capacity_(capacity),
+      keeps_each_(config.score == RepresentativeScore::max),
+      index_(std::move(index)),
+      store_slot_(store_slot) {
+  const auto ring = static_cast<std::size_t>(n_kv_heads_ * capacity_ * head_dim_);
+  window.keys.resize(ring);
+  window.rotated.resize(ring);
+  window.values.resize(ring);
+  window.relevance.resize(static_cast<std::size_t>(capacity_ * n_heads_));
+  window.sink_keys.resize(static_cast<std::size_t>(n_kv_heads_ * n_init_ * head_dim_));
+  window.sink_values.resize(window.sink_keys.size());
+  sums_.resize(static_cast<std::size_t>(std::min(capacity_, n_local_ + config.chunk) * n_heads_));
+  event_keys_.resize(static_cast<std::size_t>(n_kv_heads_ * config.max_block * head_dim_));
+  event_relevance_.resize(static_cast<std::size_t>(config.max_block * n_heads_));
+  mean_.resize(static_cast<std::size_t>(n_heads_ * head_dim_));
+  if (keeps_each_) each_.resize(mean_.size() * static_cast<std::size_t>(n_repr_));
+}
+
+void LayerState::append(std::int64_t first, std::span<const StepRun> runs, const float* k,
+                        const float* v) {
+  const std::int64_t d = head_dim_;
+  const std::int64_t n = runs.back().offset + runs.back().n;
+  const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
+  parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
+    const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
+    for (std::int64_t i = task * kTokensPerTask; i < end; ++i) {
+      const std::int64_t token = first + i;
+      for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
+        const float* key = k + (i * n_kv_heads_ + g) * d;
+        const float* value = v + (i * n_kv_heads_ + g) * d;
+        const std::int64_t at = g * head_stride() + slot(token) * d;
+        std::memcpy(window.keys.data() + at, key, row_bytes);
+        std::memcpy(window.values.data() + at, value, row_bytes);
+        if (token < n_init_) {
+          std::memcpy(window.sink_keys.data() + (g * n_init_ + token) * d, key, row_bytes);
+          std::memcpy(window.sink_values.data() + (g * n_init_ + token) * d, value, row_bytes);
+        }
+      }
+    }
+  });
+  for (const StepRun& run : runs)
+    rotate(*rotary_, run.angles, run.n, n_kv_heads_, d, k + run.offset * n_kv_heads_ * d,
+           n_kv_heads_ * d, d, window.rotated.data() + slot(first + run.offset) * d, d, head_stride());
+}
+
+void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
+                           std::vector<KvSegment>& out) const {
+  while (first < end) {
+    const std::int64_t at = slot(first);
+    KvSegment s;
+    s.key = keys + at * head_dim_;
+    s.value = window.values.data() + at * head_dim_;
+    s.length = std::min(end - first, capacity_ - at);
+    s.first_token = first;
+    s.head_stride = head_stride();
+    s.row_stride = head_dim_;
+    s.position = position;
+    out.push_back(s);
+    first += s.length;
+  }
+}
+
+void LayerState::window_segments(std::int64_t first, std::int64_t n, std::int64_t pending_start,
+                                 std::vector<KvSegment>& out) const {
+  const std::int64_t outside = std::max<std::int64_t>(0, first + n - n_local_);
+  if (const std::int64_t sinks = std::min(n_init_, outside); sinks > 0) {
+    KvSegment s;
+    s.key = window.sink_keys.data();
+    s.value = window.sink_values.data();
+    s.length = sinks;
+    s.head_stride = n_init_ * head_dim_;
+    s.row_stride = head_dim_;
+    out.push_back(s);
+  }
+  push_ring(window.keys.data(), pending_start, outside, Position::fixed, out);
+  push_ring(window.rotated.data(), std::max<std::int64_t>(0, first + 1 - n_local_), first + n,
+            Position::relative, out);
+}
+
+void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<float*>& out) {
+  out.clear();
+  sums_rows_ = 0;
+  for (const KvSegment& s : segments) {
+    if (s.position != Position::relative) continue;
+    if (sums_rows_ == 0) sums_first_ = s.first_token;
+    out.push_back(sums_.data() + sums_rows_ * n_heads_);
+    sums_rows_ += s.length;
+  }
+  std::fill_n(sums_.begin(), sums_rows_ * n_heads_, 0.0f);
+}
+
+void LayerState::commit(std::int64_t first, std::int64_t n) {
+  const std::int64_t H = n_heads_;
+  for (std::int64_t i = 0; i < n; ++i)
+    std::fill_n(window.relevance.begin() + slot(first + i) * H, H, 0.0f);
+  for (std::int64_t i = 0; i < sums_rows_; ++i) {
+    float* r = window.relevance.data() + slot(sums_first_ + i) * H;
+    const float* s = sums_.data() + i * H;
+    for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
+  }
+  std::swap(window.recall, next_recall);
+}
+
+void LayerState::add_event(const TokenRange& event) {
+  if (!index_) return;
+  const std::int64_t n = event.size(), d = head_dim_;
+  KeyView keys{window.keys.data() + slot(event.start) * d, head_stride(), d};
+  const float* r = window.relevance.data() + slot(event.start) * n_heads_;
+  if (slot(event.start) + n > capacity_) {  // wraps around the ring
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t at = slot(event.start + i);
+      for (std::int64_t g = 0; g < n_kv_heads_; ++g)
+        std::copy_n(window.keys.data() + g * head_stride() + at * d, d,
+                    event_keys_.data() + (g * n + i) * d);
+      std::copy_n(window.relevance.data() + at * n_heads_, n_heads_,
+                  event_relevance_.data() + i * n_heads_);
+    }
+    keys = {event_keys_.data(), n * d, d};
+    r = event_relevance_.data();
+  }
+  const std::int64_t count =
+      select_representatives(keys, r, n, n_heads_, n_kv_heads_, d, n_repr_, mean_.data(),
+                             keeps_each_ ? each_.data() : nullptr);
+  index_->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
+}
+
+RingView LayerState::ring() const {
+  return {window.keys.data(), window.values.data(), capacity_, head_stride(), head_dim_};
+}
+
+KeyRing LayerState::key_ring() const {
+  return {window.keys.data(), capacity_, head_stride(), head_dim_};
+}
+
+const float* LayerState::relevance(std::int64_t token) const {
+  return window.relevance.data() + slot(token) * n_heads_;
+}
+
+std::int64_t LayerState::bytes() const {
+  const std::size_t floats = window.keys.size() + window.rotated.size() + window.values.size() +
+                             window.relevance.size() + window.sink_keys.size() +
+                             window.sink_values.size() + sums_.size() + event_keys_.size();
+  return static_cast<std::int64_t>(floats * sizeof(float));
+}
+
+}  // namespace episodic::detail

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The layer plane of one attention layer: sinks, window ring, relevance, index and recall state.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "episodic/attention/segment.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/recall/buffers.hpp"
+#include "episodic/recall/index.hpp"
+#include "episodic/store/event_store.hpp"
+#include "episodic/timeline/refine.hpp"
+
+namespace episodic::detail {
+
+/// Rows [offset, offset + n) of a step whose ring slots do not wrap, with the angles of their positions.
+struct StepRun {
+  std::int64_t offset = 0, n = 0;
+  RotaryAngles angles;
+};
+
+/// What a snapshot must copy of a layer: everything but the index, whose early entries never change.
+struct LayerWindow {
+  // Rings over tokens, slot = token % capacity.
+  std::vector<float> keys;       // [G, capacity, d] before rotary embedding
+  std::vector<float> rotated;    // [G, capacity, d] turned by the token's position
+  std::vector<float> values;     // [G, capacity, d]
+  std::vector<float> relevance;  // [capacity, H], r(i) of spec 4
+  // The first n_init tokens, for good.
+  std::vector<float> sink_keys;    // [G, n_init, d] before rotary embedding
+  std::vector<float> sink_values;  // [G, n_init, d]
+  RecallBuffers recall;            // of the last finished step
+};
+
+class LayerState {
+ public:
+  /// \param index null for a layer that does not recall
+  LayerState(const MemoryConfig& config, const MemoryShape& shape, std::int64_t capacity,
+             std::unique_ptr<RepresentativeIndex> index, std::int64_t store_slot);
+
+  /// Writes the step's keys and values [n, G, d] behind token `first`; nothing that a restart of the
+  /// step would need is overwritten.
+  void append(std::int64_t first, std::span<const StepRun> runs, const float* k, const float* v);
+
+  /// Sinks, pending tokens and the local window as the queries first .. first + n - 1 see them.
+  void window_segments(std::int64_t first, std::int64_t n, std::int64_t pending_start,
+                       std::vector<KvSegment>& out) const;
+
+  /// Zeroed arrays to which `attend` adds what the keys of the relative segments receive.
+  void open_sums(std::span<const KvSegment> segments, std::vector<float*>& out);
+
+  /// Adds the step's sums to the relevance of its tokens and takes over its recall.
+  void commit(std::int64_t first, std::int64_t n);
+
+  /// Chooses the representatives of a closed event and adds them to the index.
+  void add_event(const TokenRange& event);
+
+  RingView ring() const;
+  KeyRing key_ring() const;
+  const float* relevance(std::int64_t token) const;
+  RepresentativeIndex* index() const { return index_.get(); }
+  std::int64_t store_slot() const { return store_slot_; }
+  std::int64_t bytes() const;
+
+  LayerWindow window;
+  RecallBuffers next_recall;  // of the step that is open
+
+ private:
+  std::int64_t slot(std::int64_t token) const { return token % capacity_; }
+  std::int64_t head_stride() const { return capacity_ * head_dim_; }
+  void push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
+                 std::vector<KvSegment>& out) const;
+
+  const RotaryTable* rotary_;
+  std::int64_t n_init_, n_local_, n_heads_, n_kv_heads_, head_dim_, n_repr_, capacity_;
+  bool keeps_each_;  // best-of-k scoring needs the single representatives
+  std::unique_ptr<RepresentativeIndex> index_;
+  std::int64_t store_slot_;
+  std::vector<float> sums_;       // [local tokens, H] of the step that is open
+  std::int64_t sums_first_ = 0;   // token of their first row
+  std::int64_t sums_rows_ = 0;
+  std::vector<float> event_keys_, event_relevance_, mean_, each_;  // scratch of add_event
+};
+
+}  // namespace episodic::detail

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "elementwise.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "episodic/base/dtype.hpp"
+#include "episodic/base/parallel.hpp"
+
+// Plain loops that the compiler vectorises; on x86 it makes one copy per instruction set and the
+// loader takes the best one that the machine has.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EPISODIC_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define EPISODIC_CLONES
+#endif
+
+namespace episodic {
+namespace {
+
+/// e^x to 2 units in the last place, without branches so that loops of it vectorise. Results below
+/// the smallest normal number become that number; overflow ends near the largest.
+inline float fast_exp(float x) {
+  constexpr float kLog2e = 1.44269504088896341f;
+  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  x = std::min(std::max(x, -87.0f), 88.0f);
+  const float shifted = x * kLog2e + kRound;
+  const float k = shifted - kRound;
+  const float r = (x - k * kLn2High) - k * kLn2Low;
+  // Taylor series on |r| <= ln(2) / 2
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const auto exponent = std::bit_cast<std::uint32_t>(shifted) << 23;  // low bits of shifted hold k
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
+}
+
+EPISODIC_CLONES void rms_norm_row(const float* x, const float* weight, float eps,
+                                  std::int64_t width, float* y) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < width; ++c) sum += x[c] * x[c];
+  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+#pragma omp simd
+  for (std::int64_t c = 0; c < width; ++c) y[c] = x[c] * scale * weight[c];
+}
+
+EPISODIC_CLONES void silu_times_span(float* gate, const float* up, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
+}
+
+float from_float16(std::uint16_t h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
+  const std::uint32_t magnitude = h & 0x7fffu;
+  if (magnitude >= 0x7c00u)  // infinity, NaN
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  if (magnitude < 0x400u)  // zero and subnormal: a multiple of 2^-24
+    return std::bit_cast<float>(
+        sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
+  return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+}
+
+constexpr std::int64_t kSpan = 1 << 14;  // elements of one task, a multiple of every vector length
+
+/// f(begin, end) over [0, n) in spans, parallel if there are several.
+template <class F>
+void over_spans(std::int64_t n, F&& f) {
+  parallel_for((n + kSpan - 1) / kSpan,
+               [&](std::int64_t i) { f(i * kSpan, std::min(n, (i + 1) * kSpan)); });
+}
+
+}  // namespace
+
+void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, std::int64_t width,
+              float* y) {
+  const std::int64_t rows = std::max<std::int64_t>(1, kSpan / width);
+  parallel_for((n + rows - 1) / rows, [&](std::int64_t block) {
+    for (std::int64_t i = block * rows; i < std::min(n, (block + 1) * rows); ++i)
+      rms_norm_row(x + i * width, weight, eps, width, y + i * width);
+  });
+}
+
+void silu_times(float* gate, const float* up, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) { silu_times_span(gate + a, up + a, b - a); });
+}
+
+bool widen(const TensorView& tensor, float* out) {
+  const std::byte* from = tensor.data;
+  const auto convert = [&](auto one) {
+    over_spans(tensor.elements(), [&](std::int64_t a, std::int64_t b) {
+      for (std::int64_t i = a; i < b; ++i) {
+        std::uint16_t bits;
+        std::memcpy(&bits, from + 2 * i, 2);  // the file promises no alignment
+        out[i] = one(bits);
+      }
+    });
+  };
+  switch (tensor.type) {
+    case TensorType::f32:
+      if (tensor.bytes) std::memcpy(out, from, static_cast<std::size_t>(tensor.bytes));
+      return true;
+    case TensorType::bf16:
+      convert([](std::uint16_t bits) { return from_bfloat16(bits); });
+      return true;
+    case TensorType::f16:
+      convert([](std::uint16_t bits) { return from_float16(bits); });
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace episodic

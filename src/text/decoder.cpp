@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "decoder.hpp"
+
+#include <fmt/format.h>
+
+#include <cctype>
+
+#include "byte_level.hpp"
+#include "normalizer.hpp"
+#include "pattern.hpp"
+
+namespace episodic::text {
+namespace {
+
+using Tokens = std::vector<std::string>;
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+/// "<0x41>" -> "A".
+void byte_fallback(std::string& token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return;
+  const auto hex = [&](std::size_t i) {
+    return std::isxdigit(static_cast<unsigned char>(token[i]));
+  };
+  if (hex(3) && hex(4)) token = static_cast<char>(std::stoi(token.substr(3, 2), nullptr, 16));
+}
+
+void fuse(Tokens& tokens) {
+  std::string all;
+  for (const std::string& t : tokens) all += t;
+  tokens.assign(1, std::move(all));
+}
+
+void strip(std::string& token, const std::string& content, std::int64_t start, std::int64_t stop) {
+  for (; start > 0 && token.starts_with(content); --start) token.erase(0, content.size());
+  for (; stop > 0 && token.ends_with(content); --stop) token.resize(token.size() - content.size());
+}
+
+constexpr std::int64_t kMaxStrip = 16;
+
+}  // namespace
+
+Decoder::Decoder(const JsonNode& node) : separator_(node.null() ? 1 : 0, ' ') { add(node, 0); }
+
+void Decoder::add(const JsonNode& node, int depth) {
+  if (node.null()) return;
+  if (depth > kMaxNesting) node.fail("is nested too deep");
+  const JsonNode type = node.at("type");
+  const std::string& name = type.str();
+  const auto each = [&](auto f) {
+    steps_.emplace_back([f](Tokens& tokens) {
+      for (std::string& t : tokens) f(t);
+    });
+  };
+  if (name == "Sequence") {
+    const JsonNode list = node.at("decoders");
+    for (std::size_t i = 0; i < list.size(); ++i) add(list.at(i), depth + 1);
+  } else if (name == "ByteLevel") {
+    each([](std::string& t) {
+      if (auto bytes = byte_level_bytes(t)) t = std::move(*bytes);
+    });
+  } else if (name == "ByteFallback") {
+    each(byte_fallback);
+  } else if (name == "Fuse") {
+    steps_.emplace_back(fuse);
+  } else if (name == "Replace") {
+    const JsonNode from = node.at("pattern").at("String");
+    if (from.null() || from.str().empty())
+      node.at("pattern").fail("only {\"String\": ...} is supported in a decoder");
+    each([from = from.str(), to = node.at("content").str()](std::string& t) {
+      replace_all(t, from, to);
+    });
+  } else if (name == "Strip") {
+    const std::string& content = node.at("content").str();
+    if (content.empty()) node.at("content").fail("must not be empty");
+    each([content, start = node.at("start").index(kMaxStrip),
+          stop = node.at("stop").index(kMaxStrip)](std::string& t) {
+      strip(t, content, start, stop);
+    });
+  } else if (name == "Metaspace") {
+    const std::string& mark = node.at("replacement").str();
+    if (mark.empty()) node.at("replacement").fail("must not be empty");
+    const JsonNode scheme = node.at("prepend_scheme");
+    const bool prefixed =
+        scheme.null() ? node.at("add_prefix_space").boolean(true) : scheme.str() != "never";
+    steps_.emplace_back([mark, prefixed](Tokens& tokens) {
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        replace_all(tokens[i], mark, i == 0 && prefixed ? "" : " ");
+    });
+  } else {
+    type.fail(
+        fmt::format("decoder '{}' is not supported (ByteLevel, ByteFallback, Fuse, Replace, "
+                    "Strip, Metaspace and Sequence are)",
+                    name));
+  }
+}
+
+std::string Decoder::operator()(Tokens tokens) const {
+  for (const auto& step : steps_) step(tokens);
+  std::string out;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) out += separator_;
+    out += tokens[i];
+  }
+  return out;
+}
+
+}  // namespace episodic::text

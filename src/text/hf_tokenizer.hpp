@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The tokenizer that tokenizer.json describes, put together from its parts.
+
+#include <optional>
+#include <vector>
+
+#include "added_tokens.hpp"
+#include "bpe.hpp"
+#include "decoder.hpp"
+#include "episodic/text/tokenizer.hpp"
+#include "normalizer.hpp"
+#include "pre_tokenizer.hpp"
+
+namespace episodic::text {
+
+/// What load_tokenizer reads.
+struct TokenizerParts {
+  std::filesystem::path file;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe model;
+  Decoder decoder;
+  std::vector<std::string> entries{};            ///< by id, vocabulary and added tokens
+  std::vector<bool> special{};                   ///< by id
+  StringToId ids{};                              ///< of `entries`
+  AddedTokens raw_added{};                       ///< looked for in the text as it is
+  AddedTokens normalized_added{};                ///< looked for in the normalized text
+  std::vector<std::int64_t> prefix{}, suffix{};  ///< special tokens around a text
+  std::int64_t bos = -1, eos = -1;
+};
+
+class HfTokenizer : public Tokenizer {
+ public:
+  explicit HfTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}
+
+  std::vector<std::int64_t> encode(std::string_view text, bool add_special) const override;
+  std::string decode(const std::vector<std::int64_t>& ids, bool skip_special) const override;
+  std::string token(std::int64_t id) const override;
+  std::int64_t id_of(std::string_view token) const override;
+  std::int64_t vocab_size() const override {
+    return static_cast<std::int64_t>(parts_.entries.size());
+  }
+  std::int64_t bos() const override { return parts_.bos; }
+  std::int64_t eos() const override { return parts_.eos; }
+
+ private:
+  std::size_t checked(std::int64_t id) const;
+  TokenizerParts parts_;
+};
+
+}  // namespace episodic::text

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "episodic/base/error.hpp"
+#include "hf_tokenizer.hpp"
+
+namespace episodic {
+namespace text {
+namespace {
+
+std::vector<AddedToken> read_added(const JsonNode& list) {
+  std::vector<AddedToken> added;
+  if (list.null()) return added;
+  if (!list.json().is_array()) list.fail("must be an array");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const JsonNode node = list.at(i);
+    const bool special = node.at("special").boolean(false);
+    added.push_back({node.at("id").index(std::int64_t{1} << 31), node.at("content").str(), special,
+                     node.at("single_word").boolean(false), node.at("lstrip").boolean(false),
+                     node.at("rstrip").boolean(false), node.at("normalized").boolean(!special)});
+    if (added.back().content.empty()) node.at("content").fail("must not be empty");
+  }
+  return added;
+}
+
+/// Puts vocabulary and added tokens into one table without holes.
+void make_entries(const JsonNode& root, const std::vector<AddedToken>& added, TokenizerParts& p) {
+  p.ids = p.model.vocabulary();
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const auto [it, fresh] = p.ids.emplace(added[i].content, added[i].id);
+    if (!fresh && it->second != added[i].id)
+      root.at("added_tokens")
+          .at(i)
+          .at("id")
+          .fail(fmt::format("'{}' has id {} here and {} elsewhere", added[i].content, added[i].id,
+                            it->second));
+  }
+  p.entries.resize(p.ids.size());
+  p.special.assign(p.ids.size(), false);
+  std::vector<bool> taken(p.ids.size(), false);
+  for (const auto& [token, id] : p.ids) {
+    const auto i = static_cast<std::size_t>(id);
+    if (i >= taken.size())
+      root.at("model").at("vocab").fail(fmt::format(
+          "'{}' has id {}, but with the added tokens there are {} tokens: ids must run from 0 "
+          "without holes",
+          token, id, taken.size()));
+    if (taken[i])
+      root.at("model").at("vocab").fail(
+          fmt::format("id {} is given to '{}' and to '{}'", id, p.entries[i], token));
+    taken[i] = true;
+    p.entries[i] = token;
+  }
+  for (const AddedToken& a : added)
+    if (a.special) p.special[static_cast<std::size_t>(a.id)] = true;
+}
+
+void read_template(const JsonNode& node, TokenizerParts& p) {
+  const JsonNode single = node.at("single"), specials = node.at("special_tokens");
+  bool before = true;
+  for (std::size_t i = 0; i < single.size(); ++i) {
+    const JsonNode item = single.at(i);
+    if (!item.at("Sequence").null()) {
+      if (!before) item.fail("the text is in the template twice");
+      before = false;
+      continue;
+    }
+    const JsonNode name = item.at("SpecialToken").at("id");
+    const JsonNode ids = specials.at(name.str()).at("ids");
+    for (std::size_t j = 0; j < ids.size(); ++j)
+      (before ? p.prefix : p.suffix)
+          .push_back(ids.at(j).index(static_cast<std::int64_t>(p.entries.size())));
+  }
+  if (before) single.fail("the text is not in the template");
+}
+
+void read_post_processor(const JsonNode& node, TokenizerParts& p, bool& has_template, int depth) {
+  if (node.null()) return;
+  if (depth > kMaxNesting) node.fail("is nested too deep");
+  const JsonNode type = node.at("type");
+  if (type.str() == "Sequence") {
+    const JsonNode list = node.at("processors");
+    for (std::size_t i = 0; i < list.size(); ++i)
+      read_post_processor(list.at(i), p, has_template, depth + 1);
+  } else if (type.str() == "TemplateProcessing") {
+    if (has_template) node.fail("only one template is supported");
+    has_template = true;
+    read_template(node, p);
+  } else if (type.str() != "ByteLevel") {
+    type.fail(
+        fmt::format("post-processor '{}' is not supported (TemplateProcessing, ByteLevel and "
+                    "Sequence are)",
+                    type.str()));
+  }
+}
+
+std::int64_t configured(const JsonNode& node, const TokenizerParts& p) {
+  if (node.null()) return -1;
+  const JsonNode content = node.is_object() ? node.at("content") : node;
+  const auto it = p.ids.find(content.str());
+  if (it == p.ids.end())
+    node.fail(fmt::format("'{}' is not a token of {}", content.str(), p.file.string()));
+  return it->second;
+}
+
+/// bos, eos and whether they are put around a text.
+void read_config(const std::filesystem::path& file, TokenizerParts& p, bool has_template) {
+  const nlohmann::json json = parse_json_file(file);
+  const JsonNode root(file, json);
+  p.bos = configured(root.at("bos_token"), p);
+  p.eos = configured(root.at("eos_token"), p);
+  const JsonNode add_bos = root.at("add_bos_token"), add_eos = root.at("add_eos_token");
+  const JsonNode kind = root.at("tokenizer_class");
+  // Hugging Face's LLaMA classes make the template anew from these keys, the others keep theirs
+  const bool remakes = !kind.null() && kind.str().starts_with("LlamaTokenizer");
+  if (has_template && !remakes) return;
+  if (!add_bos.null()) {
+    p.prefix.clear();
+    if (add_bos.boolean()) {
+      if (p.bos < 0) add_bos.fail("is true, but bos_token is missing");
+      p.prefix.push_back(p.bos);
+    }
+  }
+  if (!add_eos.null()) {
+    p.suffix.clear();
+    if (add_eos.boolean()) {
+      if (p.eos < 0) add_eos.fail("is true, but eos_token is missing");
+      p.suffix.push_back(p.eos);
+    }
+  }
+}
+
+TokenizerParts read_parts(const std::filesystem::path& file) {
+  const nlohmann::json json = parse_json_file(file);
+  const JsonNode root(file, json);
+  PreTokenizer pre_tokenizer(root.at("pre_tokenizer"));
+  Bpe model(root.at("model"), pre_tokenizer.byte_level());
+  TokenizerParts p{.file = file,
+                   .normalizer = Normalizer(root.at("normalizer")),
+                   .pre_tokenizer = std::move(pre_tokenizer),
+                   .model = std::move(model),
+                   .decoder = Decoder(root.at("decoder"))};
+  const std::vector<AddedToken> added = read_added(root.at("added_tokens"));
+  make_entries(root, added, p);
+  for (const AddedToken& a : added)
+    if (a.normalized)
+      p.normalized_added.add(p.normalizer(a.content), a);
+    else
+      p.raw_added.add(a.content, a);
+  bool has_template = false;
+  read_post_processor(root.at("post_processor"), p, has_template, 0);
+  const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
+  if (std::filesystem::exists(config)) read_config(config, p, has_template);
+  return p;
+}
+
+}  // namespace
+}  // namespace text
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
+  const std::filesystem::path file = model_dir / "tokenizer.json";
+  try {
+    return std::make_unique<text::HfTokenizer>(text::read_parts(file));
+  } catch (const FileError&) {
+    throw;
+  } catch (const Error& e) {
+    throw FileError(fmt::format("{}: {}", file.string(), e.what()));
+  }
+}
+
+}  // namespace episodic

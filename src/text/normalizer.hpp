@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The "normalizer" of tokenizer.json.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json_node.hpp"
+
+namespace episodic::text {
+
+/// Unicode normal forms, Prepend and Replace, one after another.
+class Normalizer {
+ public:
+  Normalizer() = default;
+  /// \throws FileError for a normalizer that is not supported
+  explicit Normalizer(const JsonNode& node) { add(node, 0); }
+
+  bool empty() const { return steps_.empty(); }
+  /// Bytes that are not UTF-8 pass unchanged.
+  std::string operator()(std::string text) const;
+
+ private:
+  void add(const JsonNode& node, int depth);
+  std::vector<std::function<std::string(std::string)>> steps_;
+};
+
+/// Sequences in tokenizer.json may be nested so deep.
+constexpr int kMaxNesting = 16;
+
+}  // namespace episodic::text

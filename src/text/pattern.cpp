@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pattern.hpp"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/format.h>
+#include <pcre2.h>
+
+#include "episodic/base/error.hpp"
+#include "utf8.hpp"
+
+namespace episodic::text {
+namespace {
+
+struct Free {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
+};
+template <class T>
+using Owned = std::unique_ptr<T, Free>;
+
+template <class T>
+Owned<T> owned(T* p) {
+  if (!p) throw std::bad_alloc();
+  return Owned<T>(p);
+}
+
+std::string message_of(int code) {
+  unsigned char buffer[256] = {};
+  pcre2_get_error_message(code, buffer, sizeof buffer);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+constexpr std::size_t kMaxExpression = 1 << 16;
+constexpr std::uint32_t kHeapLimitKiB = 1 << 16;
+
+/// Oniguruma's \s is Unicode's White_Space; PCRE2's also has U+180E. Spelt out, both agree.
+std::string with_unicode_spaces(std::string_view expression) {
+  std::string out;
+  bool in_class = false;
+  for (std::size_t i = 0; i < expression.size(); ++i) {
+    const char c = expression[i];
+    if (c == '\\' && i + 1 < expression.size()) {
+      const char next = expression[++i];
+      if (next == 's')
+        out += in_class ? "\\t-\\r\\x{85}\\p{Z}" : "[\\t-\\r\\x{85}\\p{Z}]";
+      else if (next == 'S' && !in_class)
+        out += "[^\\t-\\r\\x{85}\\p{Z}]";
+      else
+        (out += c) += next;
+      continue;
+    }
+    if (c == '[') in_class = true;
+    if (c == ']') in_class = false;
+    out += c;
+  }
+  return out;
+}
+
+/// What one thread needs to match.
+struct Scratch {
+  Owned<pcre2_match_data> data;
+  Owned<pcre2_match_context> context;
+  Owned<pcre2_jit_stack> stack;
+
+  explicit Scratch(const pcre2_code* code)
+      : data(owned(pcre2_match_data_create_from_pattern(code, nullptr))),
+        context(owned(pcre2_match_context_create(nullptr))),
+        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 22, nullptr))) {
+    pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
+};
+
+}  // namespace
+
+struct Pattern::Code {
+  Owned<pcre2_code> code;
+};
+
+Pattern Pattern::regex(const std::string& expression) {
+  if (expression.size() > kMaxExpression)
+    throw Error(fmt::format("regular expression of {} bytes, at most {} are supported",
+                            expression.size(), kMaxExpression));
+  const std::string adapted = with_unicode_spaces(expression);
+  auto context = owned(pcre2_compile_context_create(nullptr));
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  std::size_t at = 0;
+  // Oniguruma's Ruby syntax: ^ and $ match at every line
+  Owned<pcre2_code> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(adapted.data()), adapted.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at,
+                    context.get()));
+  if (!code)
+    throw Error(fmt::format("regular expression is bad near byte {}: {}", at, message_of(error)));
+  // without JIT the interpreter does the same, slower
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
+  Pattern pattern;
+  pattern.code_ = std::make_shared<const Code>(Code{std::move(code)});
+  return pattern;
+}
+
+Pattern Pattern::from_json(const JsonNode& node) {
+  const JsonNode literal = node.at("String");
+  if (!literal.null()) {
+    Pattern pattern;
+    pattern.literal_ = literal.str();
+    return pattern;
+  }
+  const JsonNode expression = node.at("Regex");
+  if (expression.null()) node.fail("must be {\"String\": ...} or {\"Regex\": ...}");
+  const std::string& text = expression.str();
+  try {
+    return regex(text);
+  } catch (const Error& e) {
+    expression.fail(e.what());
+  }
+}
+
+void Pattern::split(std::string_view text, std::vector<Span>& spans) const {
+  spans.clear();
+  if (code_) {
+    for (const Utf8Run& run : utf8_runs(text)) {
+      const std::size_t offset = static_cast<std::size_t>(run.text.data() - text.data());
+      if (run.valid)
+        split_valid(run.text, offset, spans);
+      else
+        spans.push_back({offset, offset + run.text.size(), false});
+    }
+    return;
+  }
+  std::size_t done = 0;
+  if (!literal_.empty()) {
+    for (std::size_t at; (at = text.find(literal_, done)) != std::string_view::npos;
+         done = at + literal_.size()) {
+      if (at > done) spans.push_back({done, at, false});
+      spans.push_back({at, at + literal_.size(), true});
+    }
+  }
+  if (done < text.size()) spans.push_back({done, text.size(), false});
+}
+
+void Pattern::split_valid(std::string_view text, std::size_t offset,
+                          std::vector<Span>& spans) const {
+  const Scratch scratch(code_->code.get());
+  const std::size_t* found = pcre2_get_ovector_pointer(scratch.data.get());
+  std::size_t done = 0, from = 0;
+  while (from <= text.size()) {
+    const int rc =
+        pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                    PCRE2_NO_UTF_CHECK, scratch.data.get(), scratch.context.get());
+    if (rc == PCRE2_ERROR_NOMATCH) break;
+    if (rc < 0)
+      throw DataError(fmt::format("the tokenizer's regular expression gave up on this text: {}",
+                                  message_of(rc)));
+    // \K may put the begin before what is already cut, or behind the end
+    const std::size_t begin = found[0], end = found[1];
+    if (begin < done || end < begin)
+      throw DataError("the tokenizer's regular expression matches outside of its text (\\K)");
+    if (begin > done) spans.push_back({offset + done, offset + begin, false});
+    if (end > begin) spans.push_back({offset + begin, offset + end, true});
+    done = end;
+    from = end;
+    if (end == begin) {  // an empty match: look on behind the next character
+      if (end == text.size()) break;
+      from += utf8_length(text, end);
+    }
+  }
+  if (done < text.size()) spans.push_back({offset + done, offset + text.size(), false});
+}
+
+}  // namespace episodic::text

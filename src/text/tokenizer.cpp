@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/text/tokenizer.hpp"
+
+#include <fmt/format.h>
+
+#include "episodic/base/error.hpp"
+#include "hf_tokenizer.hpp"
+
+namespace episodic::text {
+
+std::vector<std::int64_t> HfTokenizer::encode(std::string_view text, bool add_special) const {
+  const TokenizerParts& p = parts_;
+  std::vector<std::int64_t> ids;
+  ids.reserve(text.size() / 3 + 8);
+  if (add_special) ids = p.prefix;
+  Arena arena;  // outlives the encoder, which remembers views
+  Bpe::Encoder encoder(p.model, ids);
+  const auto word = [&](const Piece& piece) { encoder.add(piece.text); };
+  const auto special = [&](std::int64_t id) { ids.push_back(id); };
+  p.raw_added.split(
+      text,
+      [&](std::string_view raw) {
+        const bool at_start = raw.data() == text.data();
+        if (!p.normalizer.empty()) {
+          arena.push_back(p.normalizer(std::string(raw)));
+          raw = arena.back();
+        }
+        const char* begin = raw.data();
+        p.normalized_added.split(
+            raw,
+            [&](std::string_view gap) {
+              p.pre_tokenizer.apply({gap, at_start && gap.data() == begin}, arena, word);
+            },
+            special);
+      },
+      special);
+  if (add_special) ids.insert(ids.end(), p.suffix.begin(), p.suffix.end());
+  return ids;
+}
+
+std::string HfTokenizer::decode(const std::vector<std::int64_t>& ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const std::int64_t id : ids) {
+    const std::size_t i = checked(id);
+    if (!skip_special || !parts_.special[i]) tokens.push_back(parts_.entries[i]);
+  }
+  return parts_.decoder(std::move(tokens));
+}
+
+std::string HfTokenizer::token(std::int64_t id) const { return parts_.entries[checked(id)]; }
+
+std::int64_t HfTokenizer::id_of(std::string_view token) const {
+  const auto it = parts_.ids.find(token);
+  return it == parts_.ids.end() ? -1 : it->second;
+}
+
+std::size_t HfTokenizer::checked(std::int64_t id) const {
+  if (id < 0 || id >= vocab_size())
+    throw DataError(fmt::format("token id {} is not in the vocabulary of {} ids of {}", id,
+                                vocab_size(), parts_.file.string()));
+  return static_cast<std::size_t>(id);
+}
+
+}  // namespace episodic::text

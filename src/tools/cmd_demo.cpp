@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic demo`: a book with facts hidden in it, asked for with the memory and without.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "commands.hpp"
+#include "common.hpp"
+#include "demo_result.hpp"
+#include "demo_text.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/session/session.hpp"
+#include "reading.hpp"
+
+namespace episodic::tools {
+namespace {
+
+/// Above this length full attention is left out unless asked for: it reads the text again for every
+/// question, having nothing to come back to, and its cost grows with the square.
+constexpr std::int64_t kFullTokens = 8192;
+/// A model trained on windows shorter than this cannot use the paper's window of 4096.
+constexpr std::int64_t kShortWindow = 4096;
+/// What the shipped model was measured with, for models of its kind without a memory.json.
+constexpr const char* kShortSettings =
+    R"({"n_init": 16, "n_local": 256, "n_mem": 256, "chunk": 256, "n_repr": 4,
+        "min_block": 8, "max_block": 128, "gamma": 1})";
+
+struct DemoFlags {
+  CommonFlags common;
+  ModelFlags model;
+  std::int64_t tokens = 100000, facts = 10;
+  std::uint64_t seed = 1;
+  std::filesystem::path text, json, html;
+  bool full = false;
+};
+
+MemoryConfig settings(const ModelFlags& flags, const ModelConfig& model) {
+  const bool given = !flags.memory.empty() || std::filesystem::exists(flags.model / "memory.json");
+  if (!given && model.max_positions > 0 && model.max_positions < kShortWindow)
+    return parse_memory_config(kShortSettings);
+  return flags.memory_config();
+}
+
+Answer ask(Session& session, std::span<const std::int64_t> prompt, const Fact& fact,
+           const std::function<void()>& at_first_token) {
+  GenerateOptions options;
+  options.max_new = 14;
+  options.stop = {"\n"};
+  bool first = true;
+  options.on_token = [&](std::int64_t, std::string_view) {
+    // Called before the token is fed back: the last step is still that of the question's end.
+    if (first && at_first_token) at_first_token();
+    first = false;
+    return true;
+  };
+  const GenerateResult result = session.generate(prompt, options);
+  if (first && at_first_token) at_first_token();  // it stopped without a word
+  Answer answer;
+  answer.text = result.text;
+  constexpr const char* kDigits = "0123456789";
+  if (const std::size_t at = result.text.find_first_of(kDigits); at != std::string::npos)
+    answer.value = result.text.substr(at, result.text.find_first_not_of(kDigits, at) - at);
+  answer.right = answer.value == fact.value;
+  answer.seconds = result.prefill_seconds + result.decode_seconds;
+  return answer;
+}
+
+/// Which events the last step recalled, and which of them hold the fact.
+void note_recalls(const EpisodicMemory& memory, std::span<const std::int64_t> ids,
+                  const Tokenizer& tokenizer, FactResult& result) {
+  const TokenRange fact = result.fact.tokens;
+  std::vector<std::vector<Recalled>> layers;
+  for (std::int64_t l = 0; l < memory.shape().n_layers; ++l) {
+    std::vector<Recalled>& list = layers.emplace_back();
+    const RecallBuffers& buffers = memory.recalled(l);
+    for (const std::vector<EventId>* part : {&buffers.similarity(), &buffers.contiguity()})
+      for (const EventId e : *part)
+        list.push_back({l, static_cast<std::int64_t>(list.size()) + 1, e, memory.events()[e]});
+    for (const Recalled& r : list)
+      if (r.tokens.start < fact.end && fact.start < r.tokens.end) result.holding.push_back(r);
+  }
+  const auto holds_value = [&](const Recalled& r) {
+    const TokenRange part{std::max(r.tokens.start, fact.start), std::min(r.tokens.end, fact.end)};
+    return text_of(tokenizer, ids, part).find(result.fact.value) != std::string::npos;
+  };
+  std::optional<bool> source_holds;
+  for (const Recalled& r : result.holding) {
+    const bool holds = holds_value(r);
+    if (!result.source || holds > *source_holds ||
+        (holds == *source_holds && r.rank < result.source->rank)) {
+      result.source = r;
+      source_holds = holds;
+    }
+  }
+  // With nothing of the fact recalled, the last layer's list shows what came instead.
+  if (!layers.empty())
+    result.best = layers[static_cast<std::size_t>(result.source ? result.source->layer
+                                                                : memory.shape().n_layers - 1)];
+}
+
+/// Reads the text once, then asks for every fact from the same point.
+void with_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tokenizer,
+                 DemoResult& result) {
+  const std::shared_ptr<EpisodicMemory> memory = patch(model, result.config);
+  Session session(model, &tokenizer);
+  {
+    ProgressBar bar("reading with the memory   ", flags.common.quiet);
+    result.reading = read_recording(session, *memory, result.text.ids, bar.callback());
+  }
+  result.counters = memory->counters();
+  result.events = memory->events().all();
+  result.resident = resident_bytes();
+  const std::int64_t closed = memory->events().pending_start();
+  const auto snapshot = memory->snapshot();
+  for (const Fact& fact : result.text.facts) {
+    FactResult f;
+    f.fact = fact;
+    f.far = fact.tokens.end <= closed;
+    memory->restore(*snapshot);
+    f.with_memory = ask(session, tokenizer.encode(fact.question, false), fact,
+                        [&] { note_recalls(*memory, result.text.ids, tokenizer, f); });
+    result.facts.push_back(std::move(f));
+  }
+}
+
+/// The same text, window and model, but nothing is recalled.
+void without_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tokenizer,
+                    DemoResult& result) {
+  MemoryConfig config = result.config;
+  config.recall = false;
+  const std::shared_ptr<EpisodicMemory> memory = patch(model, config);
+  Session session(model, &tokenizer);
+  {
+    ProgressBar bar("reading without the memory", flags.common.quiet);
+    session.prefill(result.text.ids, bar.callback());
+  }
+  result.without_seconds = session.counters().prefill_seconds;
+  const auto snapshot = memory->snapshot();
+  for (FactResult& f : result.facts) {
+    memory->restore(*snapshot);
+    f.without_memory = ask(session, tokenizer.encode(f.fact.question, false), f.fact, {});
+  }
+}
+
+/// Every token before every other, as the model was made. Says in full_note what was not done.
+void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tokenizer,
+                    DemoResult& result) {
+  const ModelConfig& m = model.config();
+  const std::int64_t n = result.n_tokens();
+  const std::int64_t bytes =
+      n * 2 * m.n_layers * m.n_kv_heads * m.head_dim * static_cast<std::int64_t>(sizeof(float));
+  const std::string trained =
+      m.max_positions > 0
+          ? fmt::format("the model was trained on windows of {} tokens", m.max_positions)
+          : std::string("the model does not say how long its window was");
+  const std::int64_t machine =
+      static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  const bool fits = bytes < machine / 2;
+  if (!fits || (n > kFullTokens && !flags.full)) {
+    result.full_note =
+        fits ? fmt::format(
+                   "not run: {} tokens would keep {} of keys and values within reach of every "
+                   "token, read anew for each question, and {}; --full runs it",
+                   n, bytes_text(bytes), trained)
+             : fmt::format("does not fit: {} tokens need {} of keys and values", n,
+                           bytes_text(bytes));
+    return;
+  }
+  result.full_note = n > m.max_positions && m.max_positions > 0
+                         ? fmt::format("{}; this text has {}", trained, n)
+                         : trained;
+  unpatch(model);
+  Session session(model, &tokenizer);
+  ProgressBar bar("reading with full attention", flags.common.quiet);
+  const ProgressCallback progress = bar.callback();
+  const auto start = std::chrono::steady_clock::now();
+  const auto questions = static_cast<std::int64_t>(result.facts.size());
+  for (std::int64_t i = 0; i < questions; ++i) {
+    FactResult& f = result.facts[static_cast<std::size_t>(i)];
+    model.reset();
+    session.prefill(result.text.ids, [&](std::int64_t done, std::int64_t) {
+      return progress(i * n + done, questions * n);
+    });
+    f.full = ask(session, tokenizer.encode(f.fact.question, false), f.fact, {});
+  }
+  result.full_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void run(DemoFlags& flags) {
+  flags.common.apply();
+  if (flags.model.model.empty()) flags.model.model = shipped_model();
+  DemoResult result;
+  const auto tokenizer = load_tokenizer(flags.model.model);
+  LlamaModel model = LlamaModel::load(flags.model.model);
+  result.model = std::filesystem::weakly_canonical(flags.model.model).filename().string();
+  result.seed = flags.seed;
+  result.config = settings(flags.model, model.config());
+  if (result.config.segmenter == SegmenterKind::given)
+    throw ConfigError(
+        "segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
+  const Book book = open_book(flags.text);
+  result.book = book.title;
+  result.text = hide_facts(book, *tokenizer, flags.tokens, flags.facts, flags.seed);
+
+  with_memory(flags, model, *tokenizer, result);
+  without_memory(flags, model, *tokenizer, result);
+  full_attention(flags, model, *tokenizer, result);
+  result.peak_resident = peak_resident_bytes();
+
+  const std::string table = demo_table(result, *tokenizer);
+  std::fwrite(table.data(), 1, table.size(), stdout);
+  if (!flags.json.empty()) write_json(flags.json, demo_json(result, *tokenizer));
+  if (!flags.html.empty()) {
+    write_text(flags.html, demo_page(result, *tokenizer));
+    if (!flags.common.quiet) fmt::print(stderr, "page: {}\n", flags.html.string());
+  }
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app) {
+  auto flags = std::make_shared<DemoFlags>();
+  CLI::App* sub = app.add_subcommand("demo", "Hide facts in a book, read it, ask for them");
+  sub->footer(
+      "Reads the King James Bible (Debian package bible-kjv) or --text FILE with facts hidden in "
+      "it,\n"
+      "and asks for each: with the memory, without it (same window, no recall), and with full "
+      "attention\n"
+      "where that is cheap (up to 8192 tokens, or with --full). Every question starts from the "
+      "same\n"
+      "point. Exit code 0 means that it ran; the answers are in the table and in the JSON\n"
+      "(keys: docs/programs.md).\n\n"
+      "Examples:\n"
+      "  episodic demo --html demo.html\n"
+      "  episodic demo --tokens 1000000 --text book.txt --json demo.json");
+  sub->add_option("--tokens", flags->tokens, "Tokens to read")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--facts", flags->facts, "Facts to hide")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
+  sub->add_option("--seed", flags->seed, "Draws names and values")->capture_default_str();
+  sub->add_option("--model", flags->model.model, "Model directory (default: the shipped model)");
+  sub->add_option("--memory", flags->model.memory,
+                  "Memory settings: a JSON file or inline JSON (default: MODEL/memory.json)");
+  sub->add_flag("--full", flags->full, "Ask with full attention, whatever it costs");
+  sub->add_option("--json", flags->json, "Everything as JSON");
+  sub->add_option("--html", flags->html, "A page that shows events and recalls");
+  flags->common.add_to(*sub);
+  sub->callback([flags] { run(*flags); });
+}
+
+}  // namespace episodic::tools

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic score`: perplexity of a text, through the memory or with full attention.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "commands.hpp"
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "episodic/text/tokenizer.hpp"
+#include "episodic/timeline/surprise.hpp"
+
+namespace episodic::tools {
+namespace {
+
+struct ScoreFlags {
+  CommonFlags common;
+  ModelFlags model;
+  std::filesystem::path text, ids_file, json, per_token;
+};
+
+void run(const ScoreFlags& flags) {
+  flags.common.apply();
+  LlamaModel model = LlamaModel::load(flags.model.model);
+  std::shared_ptr<EpisodicMemory> memory;
+  if (!flags.model.full_attention) memory = patch(model, flags.model.memory_config());
+  const std::vector<std::int64_t> ids =
+      flags.ids_file.empty() ? load_tokenizer(flags.model.model)->encode(read_text(flags.text))
+                             : read_ids(flags.ids_file);
+  if (ids.size() < 2)
+    throw DataError(fmt::format("{}: {} tokens; perplexity needs at least 2",
+                                (flags.ids_file.empty() ? flags.text : flags.ids_file).string(), ids.size()));
+
+  // nll[t] is of token t; the first has none and counts as 0.
+  std::vector<float> nll(ids.size(), 0.0f);
+  const auto start = std::chrono::steady_clock::now();
+  {
+    ProgressBar bar("scoring", flags.common.quiet);
+    const ProgressCallback progress = bar.callback();
+    const auto chunk = static_cast<std::size_t>(model.state()->chunk());
+    const std::int64_t vocab = model.config().vocab_size;
+    for (std::size_t at = 0; at < ids.size(); at += chunk) {
+      const std::size_t n = std::min(chunk, ids.size() - at);
+      const at::Tensor logits = model.forward(std::span(ids).subspan(at, n));
+      const std::size_t scored = std::min(n, ids.size() - at - 1);
+      token_surprise(logits.const_data_ptr<float>(), static_cast<std::int64_t>(scored), vocab,
+                     logits.stride(0), ids.data() + at + 1, nll.data() + at + 1);
+      progress(static_cast<std::int64_t>(at + n), static_cast<std::int64_t>(ids.size()));
+    }
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  double sum = 0;
+  for (const float x : nll) sum += x;
+  const double mean = sum / static_cast<double>(ids.size() - 1);
+  if (!flags.per_token.empty()) {
+    const auto n = static_cast<std::int64_t>(ids.size());
+    const std::vector<TensorToWrite> tensors{{"nll", TensorType::f32, {n}, nll.data()},
+                                             {"ids", TensorType::i64, {n}, ids.data()}};
+    write_safetensors(flags.per_token, tensors);
+  }
+  // e^mean overflows only for a model that is no language model; JSON has no infinity.
+  write_json(flags.json, {{"tokens", ids.size()},
+                          {"nll", mean},
+                          {"perplexity", std::exp(std::min(mean, 700.0))},
+                          {"events", memory ? memory->events().size() : 0},
+                          {"seconds", seconds},
+                          {"peak_resident_bytes", peak_resident_bytes()}});
+}
+
+}  // namespace
+
+void add_score(CLI::App& app) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* sub = app.add_subcommand("score", "Perplexity of a text");
+  sub->footer("nll is the mean negative log-likelihood in nats of the tokens after the first.\n\n"
+              "Example:\n  episodic score --model M --text book.txt --json score.json");
+  flags->model.add_to(*sub);
+  auto* source = sub->add_option_group("text");
+  source->add_option("--text", flags->text, "Text file; - is stdin");
+  source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
+  source->require_option(1);
+  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  sub->add_option("--per-token", flags->per_token, "safetensors file for nll float32 [N], ids int64 [N]");
+  flags->common.add_to(*sub);
+  sub->callback([flags] { run(*flags); });
+}
+
+}  // namespace episodic::tools

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic trace`: runs one golden case and writes everything the memory decided.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "commands.hpp"
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/model/safetensors.hpp"
+
+namespace episodic::tools {
+namespace {
+
+struct TraceFlags {
+  CommonFlags common;
+  std::filesystem::path model, case_file, out;
+};
+
+/// Everything that expected.safetensors and expected.json hold, gathered step by step.
+class Recorder {
+ public:
+  Recorder(const ModelConfig& model, std::int64_t n_tokens, std::vector<std::int64_t> rows)
+      : n_layers_(model.n_layers),
+        n_heads_(model.n_heads),
+        width_(model.n_heads * model.head_dim),
+        n_tokens_(n_tokens),
+        rows_(std::move(rows)),
+        relevance_(static_cast<std::size_t>(n_layers_ * n_tokens * n_heads_), 0.0f) {}
+
+  void step(const EpisodicMemory& memory, const at::Tensor& logits) {
+    const StepRecord& s = memory.last_step();
+    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    append(surprise_, s.surprise);
+    append(threshold_, s.threshold);
+    append(raw_, s.raw_boundaries);
+    append(final_, s.final_boundaries);
+    const std::int64_t vocab = logits.size(1);
+    for (std::int64_t i = 0; i < s.n; ++i)
+      if (rows_.empty() || std::binary_search(rows_.begin(), rows_.end(), s.first + i)) {
+        const float* row = logits.const_data_ptr<float>() + i * vocab;
+        logits_.insert(logits_.end(), row, row + vocab);
+      }
+    // A token's r changes only while it is in the window of some query of this step.
+    const std::int64_t from = std::max<std::int64_t>(0, s.first - memory.config().n_local);
+    for (std::int64_t l = 0; l < n_layers_; ++l)
+      for (std::int64_t t = from; t < s.first + s.n; ++t)
+        if (const float* r = memory.relevance(l, t))
+          std::copy_n(r, n_heads_, relevance_.begin() + (l * n_tokens_ + t) * n_heads_);
+    Json similarity = Json::array(), contiguity = Json::array();
+    for (std::int64_t l = 0; l < n_layers_; ++l) {
+      similarity.push_back(memory.recalled(l).similarity());
+      contiguity.push_back(memory.recalled(l).contiguity());
+    }
+    chunks_.push_back({{"start", s.first},
+                       {"end", s.first + s.n},
+                       {"events", s.events_before},
+                       {"similarity", similarity},
+                       {"contiguity", contiguity}});
+  }
+
+  void write(const EpisodicMemory& memory, std::int64_t vocab, const std::filesystem::path& out) const {
+    const std::int64_t events = memory.events().size();
+    std::vector<float> representatives;
+    for (std::int64_t l = 0; l < n_layers_; ++l)
+      for (std::int64_t e = 0; e < events; ++e) {
+        const float* r = memory.representative(l, e);
+        representatives.insert(representatives.end(), r, r + width_);
+      }
+    const std::int64_t n = n_tokens_, rows = static_cast<std::int64_t>(logits_.size()) / vocab;
+    const TensorType f32 = TensorType::f32, u8 = TensorType::u8;
+    const std::vector<TensorToWrite> tensors{
+        {"logits", f32, {rows, vocab}, logits_.data()},
+        {"surprise", f32, {n}, surprise_.data()},
+        {"threshold", f32, {n}, threshold_.data()},
+        {"raw_boundaries", u8, {n}, raw_.data()},
+        {"final_boundaries", u8, {n}, final_.data()},
+        {"representatives", f32, {n_layers_, events, width_}, representatives.data()},
+        {"relevance", f32, {n_layers_, n, n_heads_}, relevance_.data()}};
+    write_safetensors(out / "trace.safetensors", tensors);
+    Json ranges = Json::array();
+    for (const TokenRange& r : memory.events().all()) ranges.push_back({r.start, r.end});
+    write_json(out / "trace.json", {{"events", ranges},
+                                    {"pending_start", memory.events().pending_start()},
+                                    {"chunks", chunks_}});
+  }
+
+ private:
+  std::int64_t n_layers_, n_heads_, width_, n_tokens_;
+  std::vector<std::int64_t> rows_;  // sorted; empty: all
+  std::vector<float> logits_, surprise_, threshold_, relevance_;
+  std::vector<std::uint8_t> raw_, final_;
+  Json chunks_ = Json::array();
+};
+
+template <class T>
+T field(const Json& json, const std::filesystem::path& file, const char* key) {
+  try {
+    return json.at(key).get<T>();
+  } catch (const Json::exception& e) {
+    throw FileError(fmt::format("{}: key \"{}\" is missing or of the wrong type ({})", file.string(), key,
+                                e.what()));
+  }
+}
+
+void run(const TraceFlags& flags) {
+  flags.common.apply();
+  const Json test = read_json(flags.case_file);
+  const auto kind = field<std::string>(test, flags.case_file, "kind");
+  if (kind != "em")
+    throw NotBuiltError(fmt::format("{}: cases of kind \"{}\" are not built yet; only \"em\" is",
+                                    flags.case_file.string(), kind));
+  if (flags.model.empty())
+    throw ConfigError("--model: a case of kind \"em\" needs a model directory");
+  const MemoryConfig config = parse_memory_config(field<Json>(test, flags.case_file, "memory").dump());
+  const auto tokens = field<std::vector<std::int64_t>>(test, flags.case_file, "tokens");
+  const auto decode = field<std::int64_t>(test, flags.case_file, "decode");
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  if (decode < 0 || decode > n)
+    throw FileError(fmt::format("{}: decode = {}, must be in [0, {}]", flags.case_file.string(), decode, n));
+  std::vector<std::int64_t> given, rows;
+  if (config.segmenter == SegmenterKind::given)
+    given = field<std::vector<std::int64_t>>(test, flags.case_file, "boundaries");
+  if (test.contains("logit_rows") && test["logit_rows"].is_array()) {
+    rows = test["logit_rows"].get<std::vector<std::int64_t>>();
+    std::sort(rows.begin(), rows.end());
+  }
+  std::error_code error;
+  std::filesystem::create_directories(flags.out, error);
+  if (error)
+    throw FileError(fmt::format("{}: cannot be created ({})", flags.out.string(), error.message()));
+
+  LlamaModel model = LlamaModel::load(flags.model);
+  const std::shared_ptr<EpisodicMemory> memory = patch(model, config, std::move(given));
+  Recorder recorder(model.config(), n, std::move(rows));
+  for (std::int64_t at = 0; at < n;) {
+    const std::int64_t step = at < n - decode ? std::min(config.chunk, n - decode - at) : 1;
+    const at::Tensor logits =
+        model.forward(std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(step)));
+    recorder.step(*memory, logits);
+    at += step;
+  }
+  recorder.write(*memory, model.config().vocab_size, flags.out);
+}
+
+}  // namespace
+
+void add_trace(CLI::App& app) {
+  auto flags = std::make_shared<TraceFlags>();
+  CLI::App* sub = app.add_subcommand("trace", "Run one golden case and write every decision");
+  sub->footer("Example:\n  episodic trace --model M --case case.json --out /tmp/trace");
+  sub->add_option("--model", flags->model, "Model directory (cases of kind em)");
+  sub->add_option("--case", flags->case_file, "case.json")->required();
+  sub->add_option("--out", flags->out, "Folder for trace.safetensors and trace.json")->required();
+  flags->common.add_to(*sub);
+  sub->callback([flags] { run(*flags); });
+}
+
+}  // namespace episodic::tools

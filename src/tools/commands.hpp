@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The subcommands of `episodic`. Each adds itself to the command line; its callback does the work
+// and throws on failure.
+
+#include <CLI/CLI.hpp>
+
+namespace episodic::tools {
+
+void add_demo(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_score(CLI::App& app);
+void add_segment(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_trace(CLI::App& app);
+
+}  // namespace episodic::tools

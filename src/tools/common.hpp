@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the programs share: flags every one of them has, files in and out, progress on stderr.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "episodic/base/callbacks.hpp"
+#include "episodic/base/config.hpp"
+
+namespace episodic::tools {
+
+using Json = nlohmann::ordered_json;
+
+/// --threads, --device, --seed, --quiet.
+struct CommonFlags {
+  int threads = 0;  ///< 0: what OpenMP chooses
+  std::string device = "auto";
+  bool quiet = false;
+
+  void add_to(CLI::App& app);
+  /// Sets the thread count. \throws NotBuiltError for a device this build has no path for
+  void apply() const;
+};
+
+/// --model DIR with --memory FILE|JSON and --full-attention.
+struct ModelFlags {
+  std::filesystem::path model;
+  std::string memory;
+  bool full_attention = false;
+
+  void add_to(CLI::App& app, bool with_full_attention = true);
+  /// The memory's settings: --memory, else MODEL/memory.json, else the defaults.
+  MemoryConfig memory_config() const;
+};
+
+/// Whole file; "-" is stdin. \throws FileError
+std::string read_text(const std::filesystem::path& path);
+
+/// \throws FileError naming the file and the JSON error
+Json read_json(const std::filesystem::path& path);
+
+/// Token ids from a file: a JSON array, or an object with "ids" or "tokens".
+std::vector<std::int64_t> read_ids(const std::filesystem::path& path);
+
+/// Writes through a temporary file and a rename, so that no reader sees half. \throws FileError
+void write_text(const std::filesystem::path& path, const std::string& text);
+
+/// The JSON with a newline, to a file or (empty path) stdout.
+void write_json(const std::filesystem::path& path, const Json& json);
+
+/// The file a shared default model lies in: beside the sources, or installed beside the program.
+/// \throws FileError if there is none
+std::filesystem::path shipped_model();
+
+/// Resident memory of this process in bytes, now and at its peak.
+std::int64_t resident_bytes();
+std::int64_t peak_resident_bytes();
+
+/// A bar on stderr, drawn at most ten times a second; silent when stderr is no terminal.
+class ProgressBar {
+ public:
+  ProgressBar(std::string label, bool quiet);
+  ~ProgressBar();
+  /// A callback for the library that keeps this bar; it never cancels.
+  ProgressCallback callback();
+
+ private:
+  void draw(std::int64_t done, std::int64_t total);
+
+  std::string label_;
+  bool on_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point start_, last_;
+};
+
+}  // namespace episodic::tools

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string_view>
+
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic::tools {
+namespace {
+
+constexpr std::array kNames = {"Alice", "Bob",   "Carol", "Emma", "Frank", "Grace",
+                               "Henry", "Irene", "Jack",  "Kate", "Leo",   "Nora",
+                               "Oscar", "Rosa",  "Sam",   "Tom",  "Vera",  "Walter",
+                               "Anna",  "Boris", "Helen", "Ivan", "Olga",  "Natasha"};
+constexpr std::array kThings = {
+    "peasants", "carriages", "candles",  "muskets",  "doctors", "regiments", "hussars", "dragoons",
+    "guests",   "gloves",    "generals", "visitors", "hounds",  "carts",     "pistols", "bridges"};
+constexpr std::size_t kLongestPiece = 400;  // bytes
+constexpr const char* kIntro = "Read the text below and remember the facts in it.\n\n";
+
+bool ends_sentence(char c) { return c == '.' || c == '!' || c == '?'; }
+
+/// All white space as single spaces.
+std::string collapse(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    const bool space = c == ' ' || c == '\n' || c == '\r' || c == '\t' || c == '\f' || c == '\v';
+    if (!space)
+      out += c;
+    else if (!out.empty() && out.back() != ' ')
+      out += ' ';
+  }
+  if (!out.empty() && out.back() == ' ') out.pop_back();
+  return out;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> pieces;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t limit = std::min(text.size(), start + kLongestPiece);
+    std::size_t end = 0;
+    for (std::size_t i = start; i < limit && end == 0; ++i)
+      if (ends_sentence(text[i]) && (i + 1 == text.size() || text[i + 1] == ' ')) end = i + 1;
+    if (end == 0) {
+      end = limit;
+      if (limit < text.size()) {
+        if (const std::size_t space = text.rfind(' ', limit);
+            space != std::string::npos && space > start)
+          end = space;
+        else  // no space in 400 bytes: cut between characters
+          while (end > start + 1 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+      }
+    }
+    pieces.push_back(text.substr(start, end - start));
+    start = end < text.size() && text[end] == ' ' ? end + 1 : end;
+  }
+  return pieces;
+}
+
+/// The Debian program prints a verse a line, its reference first. Empty if it is not there.
+std::string king_james() {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen("bible -f Ge1:1-Rev22:21 </dev/null 2>/dev/null", "r"), ::pclose);
+  if (!pipe) return {};
+  std::string raw;
+  std::array<char, 65536> buffer;
+  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+    raw.append(buffer.data(), n);
+  std::string text;
+  text.reserve(raw.size());
+  for (std::size_t at = 0; at < raw.size();) {
+    const std::size_t end = std::min(raw.find('\n', at), raw.size());
+    const std::string_view line = std::string_view(raw).substr(at, end - at);
+    const std::size_t space = line.find(' ');
+    if (space != std::string_view::npos &&
+        line.substr(0, space).find(':') != std::string_view::npos)
+      text.append(line.substr(space + 1)).push_back('\n');
+    at = end + 1;
+  }
+  return text;
+}
+
+/// Draws that are the same with every standard library.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : engine_(seed) {}
+  std::size_t below(std::size_t n) { return static_cast<std::size_t>(engine_() % n); }
+  std::string digits(int n) {
+    std::string out(1, static_cast<char>('1' + below(9)));
+    while (static_cast<int>(out.size()) < n) out += static_cast<char>('0' + below(10));
+    return out;
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed) {
+  Draw draw(seed);
+  std::vector<std::string> names(kNames.begin(), kNames.end()),
+      things(kThings.begin(), kThings.end());
+  const auto take = [&](std::vector<std::string>& from) {
+    const std::size_t i = draw.below(from.size());
+    const std::string one = from[i];
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
+    return one;
+  };
+  std::vector<Fact> facts;
+  for (std::int64_t i = 0; i < n; ++i) {
+    Fact f;
+    const bool number = (i % 4 == 3 && !things.empty()) || names.empty();
+    f.kind = number ? "number" : "pass key";
+    f.name = number ? "number of " + take(things) : "pass key of " + take(names);
+    f.value = draw.digits(number ? 6 : 5);
+    f.depth = n > 1 ? 0.02 + 0.96 * static_cast<double>(i) / static_cast<double>(n - 1) : 0.5;
+    facts.push_back(std::move(f));
+  }
+  return facts;
+}
+
+std::string sentence_of(const Fact& f) {
+  if (f.kind == "number") return fmt::format("The {} is {}.\n", f.name, f.value);
+  return fmt::format("The {0} is {1}. Remember it. {1} is the {0}.\n", f.name, f.value);
+}
+
+}  // namespace
+
+Book open_book(const std::filesystem::path& path) {
+  Book book;
+  std::string text;
+  if (path.empty()) {
+    book.title = "the King James Bible";
+    text = king_james();
+    if (text.empty())
+      throw FileError(
+          "bible: there is no book to read; install the Debian package bible-kjv "
+          "(apt-get install bible-kjv) or name a text file with --text");
+  } else {
+    book.title = path == "-" ? "stdin" : path.filename().string();
+    text = read_text(path);
+  }
+  book.pieces = split(collapse(text));
+  if (book.pieces.empty())
+    throw FileError(
+        fmt::format("{}: there is no text in it; give a book with --text", path.string()));
+  return book;
+}
+
+HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
+                       std::int64_t n_facts, std::uint64_t seed) {
+  constexpr std::int64_t kMostFacts = kNames.size() + kThings.size();
+  if (n_facts < 1 || n_facts > kMostFacts)
+    throw ConfigError(fmt::format("--facts = {}, must be in [1, {}]", n_facts, kMostFacts));
+  HiddenFacts out;
+  out.facts = draw_facts(n_facts, seed);
+  out.ids = tokenizer.encode(kIntro);
+  std::vector<std::vector<std::int64_t>> said;
+  auto fixed = static_cast<std::int64_t>(out.ids.size());
+  for (const Fact& f : out.facts) {
+    said.push_back(tokenizer.encode(sentence_of(f), false));
+    fixed += static_cast<std::int64_t>(said.back().size());
+  }
+  if (fixed > n_tokens / 2)
+    throw ConfigError(
+        fmt::format("--tokens = {}: {} facts alone take {} tokens; read at least {} or hide "
+                    "fewer with --facts",
+                    n_tokens, n_facts, fixed, 2 * fixed));
+
+  std::vector<std::vector<std::int64_t>> pieces;
+  std::size_t next = 0;
+  std::string end;  // mark that ends the last sentence: read with the question
+  const std::int64_t target = n_tokens + 2;  // the end of the last sentence is taken off again
+  for (std::int64_t n = fixed; n < target;) {
+    if (next == book.pieces.size()) next = 0, ++out.times_read;
+    std::string piece = book.pieces[next++];
+    std::vector<std::int64_t> ids = tokenizer.encode(piece + "\n", false);
+    n += static_cast<std::int64_t>(ids.size());
+    if (n >= target) {
+      if (ends_sentence(piece.back())) end = piece.back(), piece.pop_back();
+      ids = tokenizer.encode(piece, false);
+    }
+    pieces.push_back(std::move(ids));
+  }
+  std::size_t f = 0;
+  const auto count = static_cast<double>(pieces.size());
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
+    // Before the piece, so that the text never ends with a fact.
+    while (f < out.facts.size() &&
+           (std::llround(out.facts[f].depth * count) <= static_cast<std::int64_t>(p) ||
+            p + 1 == pieces.size())) {
+      const auto start = static_cast<std::int64_t>(out.ids.size());
+      out.ids.insert(out.ids.end(), said[f].begin(), said[f].end());
+      out.facts[f].tokens = {start, static_cast<std::int64_t>(out.ids.size())};
+      ++f;
+    }
+    out.ids.insert(out.ids.end(), pieces[p].begin(), pieces[p].end());
+  }
+  const auto total = static_cast<double>(out.ids.size());
+  for (Fact& fact : out.facts) {
+    fact.depth = static_cast<double>(fact.tokens.start) / total;
+    fact.question = fmt::format("{0}\n\n\nWhat is the {1}?\n\nThe {1} is", end, fact.name);
+  }
+  return out;
+}
+
+}  // namespace episodic::tools

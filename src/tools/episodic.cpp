@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `episodic` program: one subcommand per file of this folder.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "commands.hpp"
+
+int main(int argc, char** argv) {
+  CLI::App app{"episodic: transformer inference with an episodic memory"};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of all subcommands");
+  episodic::tools::add_demo(app);
+  episodic::tools::add_generate(app);
+  episodic::tools::add_score(app);
+  episodic::tools::add_segment(app);
+  episodic::tools::add_tokenize(app);
+  episodic::tools::add_trace(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    // 0: help was asked for; 2: wrong usage
+    return app.exit(e) == 0 ? 0 : 2;
+  } catch (const std::bad_alloc&) {
+    std::fputs("episodic: out of memory; lower n_local, n_mem or host_bytes, or read less text\n", stderr);
+    return 1;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "episodic: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Slow float64 attention over segments, and random cases for it.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "episodic/attention/attend.hpp"
+
+namespace episodic::testing {
+
+using Random = std::mt19937_64;
+
+inline std::vector<float> normal(Random& random, std::int64_t n, float sigma = 1.0f) {
+  std::normal_distribution<float> draw(0.0f, sigma);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& v : x) v = draw(random);
+  return x;
+}
+
+inline std::int64_t uniform(Random& random, std::int64_t low, std::int64_t high) {
+  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+/// Owns what its segments point to.
+struct SegmentStore {
+  std::vector<std::unique_ptr<std::vector<float>>> floats;
+  std::vector<std::unique_ptr<std::vector<std::uint16_t>>> halves;
+
+  /// A segment of random keys and values, each row and head padded by `pad` elements of NaN.
+  KvSegment make(Random& random, std::int64_t heads, std::int64_t d, std::int64_t length,
+                 std::int64_t first_token, Position position, DType dtype = DType::float32,
+                 std::int64_t pad = 0, float weight = 1.0f, bool tokens_first = false) {
+    KvSegment s;
+    s.length = length;
+    s.first_token = first_token;
+    s.position = position;
+    s.dtype = dtype;
+    s.value_weight = weight;
+    s.row_stride = tokens_first ? heads * (d + pad) : d + pad;
+    s.head_stride = tokens_first ? d + pad : length * (d + pad) + pad;
+    s.key = array(random, heads, d, s);
+    s.value = array(random, heads, d, s);
+    return s;
+  }
+
+ private:
+  const void* array(Random& random, std::int64_t heads, std::int64_t d, const KvSegment& s) {
+    const std::int64_t size =
+        (heads - 1) * s.head_stride + std::max<std::int64_t>(0, s.length - 1) * s.row_stride + d;
+    auto x = std::make_unique<std::vector<float>>(static_cast<std::size_t>(size),
+                                                  std::numeric_limits<float>::quiet_NaN());
+    for (std::int64_t g = 0; g < heads; ++g) {
+      for (std::int64_t i = 0; i < s.length; ++i) {
+        const std::vector<float> row = normal(random, d);
+        std::copy(row.begin(), row.end(), x->begin() + g * s.head_stride + i * s.row_stride);
+      }
+    }
+    if (s.dtype == DType::float32) {
+      floats.push_back(std::move(x));
+      return floats.back()->data();
+    }
+    auto h = std::make_unique<std::vector<std::uint16_t>>(x->size());
+    for (std::size_t i = 0; i < x->size(); ++i) (*h)[i] = to_bfloat16((*x)[i]);
+    halves.push_back(std::move(h));
+    return halves.back()->data();
+  }
+};
+
+inline double element(const void* base, const KvSegment& s, std::int64_t g, std::int64_t i,
+                      std::int64_t c) {
+  const std::int64_t at = g * s.head_stride + i * s.row_stride + c;
+  if (s.dtype == DType::float32) return static_cast<const float*>(base)[at];
+  return from_bfloat16(static_cast<const std::uint16_t*>(base)[at]);
+}
+
+struct Attended {
+  std::vector<float> out, lse;
+  std::vector<std::vector<float>> column_sums;  // added to what is here
+};
+
+/// The definition: for each query and head a list of all keys it sees, one softmax, one sum.
+inline Attended attend_reference(const AttendShape& shape, const AttendInput& input,
+                                 double before) {
+  const std::int64_t n = shape.n_queries, heads = shape.n_heads, d = shape.head_dim;
+  const std::int64_t group = heads / shape.n_kv_heads;
+  const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(d)) : shape.scale;
+  Attended result;
+  result.out.assign(static_cast<std::size_t>(n * heads * d), 0.0f);
+  result.lse.assign(static_cast<std::size_t>(n * heads), 0.0f);
+  std::vector<std::vector<double>> columns;
+  for (const KvSegment& s : input.segments[0]) {
+    if (s.position != Position::relative) continue;
+    columns.emplace_back(static_cast<std::size_t>(s.length * heads), before);
+  }
+  struct Seen {
+    const KvSegment* segment;
+    std::int64_t token, relative;
+    double score;
+  };
+  std::vector<Seen> seen;
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const std::int64_t g = h / group, p = shape.first_position + i;
+      const auto list = input.segments[input.segments.size() == 1 ? 0 : g];
+      seen.clear();
+      std::int64_t relative = -1;
+      double max = -std::numeric_limits<double>::infinity();
+      for (const KvSegment& s : list) {
+        const bool local = s.position == Position::relative;
+        relative += local;
+        for (std::int64_t t = 0; t < s.length; ++t) {
+          const std::int64_t distance = p - (s.first_token + t);
+          if (local ? distance < 0 || distance >= shape.n_local : distance < shape.n_local)
+            continue;
+          const float* q = (local ? input.q_relative : input.q_fixed) + (i * heads + h) * d;
+          double dot = 0.0;
+          for (std::int64_t c = 0; c < d; ++c) dot += q[c] * element(s.key, s, g, t, c);
+          seen.push_back({&s, t, local ? relative : -1, dot * scale});
+          max = std::max(max, dot * scale);
+        }
+      }
+      double sum = 0.0;
+      for (const Seen& k : seen) sum += std::exp(k.score - max);
+      result.lse[i * heads + h] = static_cast<float>(max + std::log(sum));
+      std::vector<double> out(static_cast<std::size_t>(d), 0.0);
+      for (const Seen& k : seen) {
+        const double probability = std::exp(k.score - max) / sum;
+        for (std::int64_t c = 0; c < d; ++c) {
+          out[c] += probability * k.segment->value_weight *
+                    element(k.segment->value, *k.segment, g, k.token, c);
+        }
+        if (k.relative >= 0) columns[k.relative][k.token * heads + h] += probability;
+      }
+      for (std::int64_t c = 0; c < d; ++c) {
+        result.out[(i * heads + h) * d + c] = static_cast<float>(out[c]);
+      }
+    }
+  }
+  for (const auto& c : columns) result.column_sums.emplace_back(c.begin(), c.end());
+  return result;
+}
+
+/// attend() into fresh arrays whose contents before are `before` (column sums) and garbage.
+inline Attended run_attend(const AttendShape& shape, const AttendInput& input, float before,
+                           AttendWorkspace& workspace, bool want_columns = true) {
+  Attended result;
+  const float garbage = 1.0e30f;
+  result.out.assign(static_cast<std::size_t>(shape.n_queries * shape.n_heads * shape.head_dim),
+                    garbage);
+  result.lse.assign(static_cast<std::size_t>(shape.n_queries * shape.n_heads), garbage);
+  std::vector<float*> columns;
+  if (want_columns) {
+    for (const KvSegment& s : input.segments[0]) {
+      if (s.position != Position::relative) continue;
+      result.column_sums.emplace_back(static_cast<std::size_t>(s.length * shape.n_heads), before);
+    }
+    for (auto& c : result.column_sums) columns.push_back(c.data());
+  }
+  AttendOutput output;
+  output.out = result.out.data();
+  output.lse = result.lse.data();
+  output.column_sums = columns;
+  attend(shape, input, output, workspace);
+  return result;
+}
+
+inline bool near(double a, double b, double relative) {
+  return std::abs(a - b) <= relative * std::abs(b);
+}
+
+/// Largest |a - b| / (1 + |b|); infinity if only one of two is finite, or the sizes differ.
+inline double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double worst = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    const double e = std::abs(static_cast<double>(a[i]) - b[i]) / (1.0 + std::abs(b[i]));
+    worst = std::max(worst, std::isfinite(e) ? e : std::numeric_limits<double>::infinity());
+  }
+  return worst;
+}
+
+}  // namespace episodic::testing

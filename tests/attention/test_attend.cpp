@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "attend_reference.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "support/test.hpp"
+
+namespace episodic {
+namespace {
+
+using testing::Attended;
+using testing::Random;
+using testing::SegmentStore;
+
+struct ForEachTable {
+  template <class F>
+  void operator()(const F& body) const {
+    for (int i = 0; const cpu::Kernels* table = cpu::available_kernels(i); ++i) {
+      INFO("kernels " << table->name);
+      cpu::use_kernels(table);
+      body();
+    }
+    cpu::use_kernels(nullptr);
+  }
+};
+constexpr ForEachTable for_each_table;
+
+void require_close(const Attended& got, const Attended& want) {
+  REQUIRE(testing::difference(got.out, want.out) < 2e-5);
+  REQUIRE(testing::difference(got.lse, want.lse) < 4e-6);
+  REQUIRE(got.column_sums.size() == want.column_sums.size());
+  for (std::size_t i = 0; i < got.column_sums.size(); ++i) {
+    REQUIRE(testing::difference(got.column_sums[i], want.column_sums[i]) < 2e-5);
+  }
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+bool same_bits(const Attended& a, const Attended& b) {
+  if (!same_bits(a.out, b.out) || !same_bits(a.lse, b.lse)) return false;
+  for (std::size_t i = 0; i < a.column_sums.size(); ++i) {
+    if (!same_bits(a.column_sums[i], b.column_sums[i])) return false;
+  }
+  return a.column_sums.size() == b.column_sums.size();
+}
+
+// A stream at its chunk [first, first + n): sinks, events, pending tokens that may still be in
+// some query's window, the window in two segments, and the chunk itself.
+struct Stream {
+  AttendShape shape;
+  SegmentStore store;
+  std::vector<std::vector<KvSegment>> lists;
+  std::vector<std::span<const KvSegment>> spans;
+  std::vector<float> q_relative, q_fixed;
+  AttendInput input;
+
+  Stream(Random& random, std::int64_t n, std::int64_t heads, std::int64_t kv_heads, std::int64_t d,
+         std::int64_t first, std::int64_t n_local, bool per_head = false,
+         DType dtype = DType::float32, float sharpness = 1.0f) {
+    shape = {.n_queries = n,
+             .n_heads = heads,
+             .n_kv_heads = kv_heads,
+             .head_dim = d,
+             .first_position = first,
+             .n_local = n_local};
+    q_relative = testing::normal(random, n * heads * d, sharpness);
+    q_fixed = testing::normal(random, n * heads * d, sharpness);
+    const std::int64_t start = std::max<std::int64_t>(0, first - n_local + 1);  // window of query 0
+    const std::int64_t crossing = std::min(first + n, start + n);
+    const auto make = [&](std::int64_t begin, std::int64_t end, Position position, float weight) {
+      return store.make(random, kv_heads, d, end - begin, begin, position, dtype,
+                        testing::uniform(random, 0, 1) * 5, weight,
+                        testing::uniform(random, 0, 1) == 1);
+    };
+    std::vector<KvSegment> local;
+    const std::int64_t middle = (start + first) / 2;
+    local.push_back(make(start, middle, Position::relative, 1.0f));
+    local.push_back(make(middle, middle, Position::relative, 1.0f));  // empty
+    local.push_back(make(middle, first + n, Position::relative, 1.0f));
+    for (std::int64_t l = 0; l < (per_head ? kv_heads : 1); ++l) {
+      auto& list = lists.emplace_back();
+      const std::int64_t sinks = std::min<std::int64_t>(4, start);
+      list.push_back(make(0, sinks, Position::fixed, 1.0f));
+      for (std::int64_t t = sinks + l; t < start;) {
+        const std::int64_t length = std::min(start - t, testing::uniform(random, 0, 30));
+        list.push_back(make(t, t + length, Position::fixed, 0.5f + 0.25f * (t % 3)));
+        t += length + testing::uniform(random, 0, 3);
+      }
+      list.insert(list.end(), local.begin(), local.end());
+      list.push_back(make(start, crossing, Position::fixed, 1.0f));
+    }
+    for (const auto& list : lists) spans.emplace_back(list);
+    input = {q_relative.data(), q_fixed.data(), spans};
+  }
+};
+
+TEST_CASE("attend equals the definition in float64 on random streams") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(7);
+    const std::int64_t dims[] = {12, 8, 64, 128, 3, 80, 1, 33};
+    const std::int64_t heads[][2] = {{4, 2}, {3, 1}, {2, 2}, {8, 2}, {1, 1}};
+    const std::int64_t counts[] = {1, 2, 3, 7, 16, 17, 33, 70, 150};
+    for (int i = 0; i < 90; ++i) {
+      const std::int64_t n = counts[i % 9], d = dims[i % 8];
+      const auto& h = heads[i % 5];
+      const std::int64_t n_local = testing::uniform(random, 1, 120);  // often less than n
+      const std::int64_t first = i % 6 == 0 ? 0 : testing::uniform(random, 0, 400);
+      Stream s(random, n, h[0], h[1], d, first, n_local, i % 4 == 1, DType::float32,
+               i % 7 == 0 ? 4.0f : 1.0f);
+      if (i % 10 == 3) s.shape.scale = 0.7f;
+      INFO("n " << n << " d " << d << " heads " << h[0] << '/' << h[1] << " n_local " << n_local
+                << " first " << first);
+      require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
+                    testing::attend_reference(s.shape, s.input, 0.25));
+    }
+  });
+}
+
+TEST_CASE("attend reads bfloat16 segments") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(8);
+    for (std::int64_t n : {1, 3, 40}) {
+      for (std::int64_t d : {12, 64, 80}) {
+        Stream s(random, n, 4, 2, d, 200, 60, false, DType::bfloat16);
+        require_close(testing::run_attend(s.shape, s.input, 0.0f, workspace),
+                      testing::attend_reference(s.shape, s.input, 0.0));
+      }
+    }
+  });
+}
+
+TEST_CASE("attend over several tiles and blocks of keys") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(9);
+    Stream s(random, 300, 4, 2, 16, 500, 256);
+    require_close(testing::run_attend(s.shape, s.input, 1.0f, workspace),
+                  testing::attend_reference(s.shape, s.input, 1.0));
+    Stream few(random, 2, 4, 2, 16, 1500, 900);
+    require_close(testing::run_attend(few.shape, few.input, 1.0f, workspace),
+                  testing::attend_reference(few.shape, few.input, 1.0));
+  });
+}
+
+TEST_CASE("a token that crosses the window's edge is seen once by each query") {
+  // all scores are 0 and all values 1, so lse is log(number of keys seen)
+  AttendWorkspace workspace;
+  const std::int64_t n = 40, n_local = 24, d = 8, total = 100, first = 60;
+  const std::vector<float> ones(total * d, 1.0f), zeros(n * d, 0.0f);
+  for_each_table([&] {
+    for (std::int64_t rows : {n, std::int64_t{5}}) {
+      const AttendShape shape{.n_queries = rows,
+                              .n_heads = 1,
+                              .n_kv_heads = 1,
+                              .head_dim = d,
+                              .first_position = first,
+                              .n_local = n_local};
+      KvSegment all{ones.data(), ones.data(), total, 0, 0, d};
+      KvSegment local = all;
+      local.position = Position::relative;
+      const std::vector<KvSegment> list = {all, local};
+      const std::span<const KvSegment> spans[] = {list};
+      const Attended got =
+          testing::run_attend(shape, {zeros.data(), zeros.data(), spans}, 0.0f, workspace);
+      double received = 0.0;
+      for (float x : got.column_sums[0]) received += x;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const auto seen = static_cast<double>(first + i + 1);
+        REQUIRE(testing::near(got.lse[i], std::log(seen), 1e-6));
+        REQUIRE(testing::near(got.out[i * d], 1.0, 1e-6));
+        received -= n_local / seen;
+      }
+      REQUIRE(std::abs(received) < 1e-5);
+    }
+  });
+}
+
+TEST_CASE("a query that sees no key gives zeros and minus infinity") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(10);
+    for (std::int64_t n : {1, 2, 50}) {
+      SegmentStore store;
+      const AttendShape shape{.n_queries = n,
+                              .n_heads = 2,
+                              .n_kv_heads = 2,
+                              .head_dim = 8,
+                              .first_position = 100,
+                              .n_local = 10};
+      const auto q = testing::normal(random, n * 2 * 8);
+      // only the last query sees the one fixed token; then nothing at all
+      std::vector<KvSegment> list = {
+          store.make(random, 2, 8, 1, 100 + n - 1 - 10, Position::fixed)};
+      const std::span<const KvSegment> one[] = {list};
+      const Attended got = testing::run_attend(shape, {q.data(), q.data(), one}, 0.0f, workspace);
+      require_close(got, testing::attend_reference(shape, {q.data(), q.data(), one}, 0.0));
+      if (n > 1) {
+        REQUIRE(got.out[0] == 0.0f);
+        REQUIRE(got.lse[0] == -std::numeric_limits<float>::infinity());
+      }
+      for (bool zero_length : {false, true}) {
+        list.clear();
+        if (zero_length) list.resize(2);
+        const std::span<const KvSegment> none[] = {list};
+        const Attended empty =
+            testing::run_attend(shape, {nullptr, nullptr, none}, 0.0f, workspace);
+        for (float x : empty.out) REQUIRE(x == 0.0f);
+        for (float x : empty.lse) REQUIRE(x == -std::numeric_limits<float>::infinity());
+      }
+    }
+  });
+}
+
+TEST_CASE("attend gives the same bits for any number of threads and from run to run") {
+  const int threads = max_threads();
+  for_each_table([&] {
+    Random random(11);
+    Stream many(random, 200, 8, 4, 64, 700, 512);
+    Stream few(random, 1, 8, 4, 64, 3000, 2000);
+    for (const Stream* s : {&many, &few}) {
+      AttendWorkspace workspace, other;
+      set_max_threads(1);
+      const Attended one = testing::run_attend(s->shape, s->input, 0.5f, workspace);
+      for (int n : {1, 2, 3}) {
+        set_max_threads(n);
+        REQUIRE(same_bits(one, testing::run_attend(s->shape, s->input, 0.5f, workspace)));
+        REQUIRE(same_bits(one, testing::run_attend(s->shape, s->input, 0.5f, other)));
+      }
+    }
+  });
+  set_max_threads(threads);
+}
+
+TEST_CASE("attend without column sums or lse gives the same output") {
+  Random random(12);
+  AttendWorkspace workspace;
+  for (std::int64_t n : {1, 60}) {
+    Stream s(random, n, 4, 2, 32, 150, 64);
+    const Attended all = testing::run_attend(s.shape, s.input, 0.0f, workspace);
+    const Attended bare = testing::run_attend(s.shape, s.input, 0.0f, workspace, false);
+    REQUIRE(same_bits(all.out, bare.out));
+    std::vector<float> out(all.out.size());
+    attend(s.shape, s.input, {.out = out.data()}, workspace);
+    REQUIRE(same_bits(all.out, out));
+  }
+}
+
+TEST_CASE("attend does not allocate once it has grown") {
+  Random random(13);
+  AttendWorkspace workspace;
+  Stream s(random, 60, 4, 2, 32, 150, 64);
+  testing::run_attend(s.shape, s.input, 0.0f, workspace);
+  const std::int64_t bytes = workspace.bytes();
+  const float* data = workspace.floats(1);
+  REQUIRE(reinterpret_cast<std::uintptr_t>(data) % 64 == 0);
+  testing::run_attend(s.shape, s.input, 0.0f, workspace);
+  REQUIRE(workspace.bytes() == bytes);
+  REQUIRE(workspace.floats(1) == data);
+  AttendWorkspace moved = std::move(workspace);
+  REQUIRE(moved.floats(1) == data);
+}
+
+TEST_CASE("NaN in a key reaches the output") {
+  Random random(14);
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    for (std::int64_t n : {1, 40}) {
+      Stream s(random, n, 2, 1, 16, 0, 64);
+      s.store.floats[4]->at(0) = std::numeric_limits<float>::quiet_NaN();  // key of token 0
+      const Attended got = testing::run_attend(s.shape, s.input, 0.0f, workspace);
+      REQUIRE(std::isnan(got.out[0]));
+    }
+  });
+}
+
+TEST_CASE("attend refuses wrong shapes by name") {
+  Random random(15);
+  AttendWorkspace workspace;
+  const auto fails = [&](const std::string& word, const auto& change) {
+    INFO(word);
+    Stream s(random, 3, 4, 2, 8, 40, 16);
+    std::vector<float> out(3 * 4 * 8), column(60 * 4);
+    std::vector<float*> columns;
+    AttendOutput output{.out = out.data()};
+    change(s, output, columns);
+    output.column_sums = columns;
+    std::string message;
+    try {
+      attend(s.shape, s.input, output, workspace);
+    } catch (const DataError& e) {
+      message = e.what();
+    }
+    REQUIRE(message.find(word) != std::string::npos);
+  };
+  using Columns = std::vector<float*>;
+  fails("n_queries", [](Stream& s, AttendOutput&, Columns&) { s.shape.n_queries = 0; });
+  fails("n_heads", [](Stream& s, AttendOutput&, Columns&) { s.shape.n_heads = 3; });
+  fails("n_kv_heads", [](Stream& s, AttendOutput&, Columns&) { s.shape.n_kv_heads = 0; });
+  fails("head_dim", [](Stream& s, AttendOutput&, Columns&) { s.shape.head_dim = -8; });
+  fails("n_local", [](Stream& s, AttendOutput&, Columns&) { s.shape.n_local = 0; });
+  fails("first_position", [](Stream& s, AttendOutput&, Columns&) { s.shape.first_position = -1; });
+  fails("scale", [](Stream& s, AttendOutput&, Columns&) { s.shape.scale = NAN; });
+  fails("out is null", [](Stream&, AttendOutput& o, Columns&) { o.out = nullptr; });
+  fails("q_fixed", [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed = nullptr; });
+  fails("q_relative", [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative = nullptr; });
+  fails("segment lists", [](Stream& s, AttendOutput&, Columns&) { s.input.segments = {}; });
+  fails("dtype", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].dtype = DType::float16; });
+  fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });
+  fails("head_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].head_stride = -1; });
+  fails("length", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].length = -1; });
+  fails("null", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].value = nullptr; });
+  fails("value_weight",
+        [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].value_weight = INFINITY; });
+  static float column[64 * 4];
+  fails("column_sums", [](Stream&, AttendOutput&, Columns& c) { c = {column}; });
+  fails("column_sums", [](Stream&, AttendOutput&, Columns& c) { c = {nullptr, column, column}; });
+}
+
+}  // namespace
+}  // namespace episodic

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "attend_reference.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "episodic/timeline/surprise.hpp"
+#include "support/test.hpp"
+
+namespace episodic {
+namespace {
+
+using testing::Random;
+
+template <class F>
+void for_each_table(const F& body) {
+  for (int i = 0; const cpu::Kernels* table = cpu::available_kernels(i); ++i) {
+    INFO("kernels " << table->name);
+    cpu::use_kernels(table);
+    body(*table);
+  }
+  cpu::use_kernels(nullptr);
+}
+
+TEST_CASE("the portable kernels are always there, and the default is the first") {
+  const cpu::Kernels* last = nullptr;
+  for (int i = 0; const cpu::Kernels* table = cpu::available_kernels(i); ++i) last = table;
+  REQUIRE(last != nullptr);
+  REQUIRE(std::string(last->name) == "portable");
+}
+
+TEST_CASE("dots equal float64, and equal rows give equal bits wherever they lie") {
+  Random random(1);
+  for_each_table([&](const cpu::Kernels& k) {
+    for (std::int64_t width : {1, 3, 8, 31, 64, 100, 512}) {
+      for (std::int64_t n : {1, 2, 3, 4, 5, 11}) {
+        const std::int64_t stride = width + 3;
+        const auto q = testing::normal(random, width);
+        auto rows = testing::normal(random, n * stride);
+        for (std::int64_t i = 1; i < n; i += 2) {
+          std::copy(rows.begin(), rows.begin() + width, rows.begin() + i * stride);
+        }
+        std::vector<std::uint16_t> half(rows.size());
+        k.narrow(rows.data(), static_cast<std::int64_t>(rows.size()), half.data());
+        std::vector<float> out(n), out_half(n);
+        k.dots(q.data(), rows.data(), n, width, stride, out.data());
+        k.dots_bf16(q.data(), half.data(), n, width, stride, out_half.data());
+        for (std::int64_t i = 0; i < n; ++i) {
+          double want = 0.0, want_half = 0.0;
+          for (std::int64_t c = 0; c < width; ++c) {
+            want += static_cast<double>(q[c]) * rows[i * stride + c];
+            want_half += static_cast<double>(q[c]) * from_bfloat16(half[i * stride + c]);
+          }
+          REQUIRE(std::abs(out[i] - want) < 1e-5 * std::sqrt(static_cast<double>(width)));
+          REQUIRE(std::abs(out_half[i] - want_half) < 1e-5 * std::sqrt(static_cast<double>(width)));
+          if (i % 2 == 1) REQUIRE(out[i] == out[0]);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("bfloat16 conversion agrees with the scalar one") {
+  Random random(2);
+  for_each_table([&](const cpu::Kernels& k) {
+    auto x = testing::normal(random, 1003, 100.0f);
+    x[3] = std::numeric_limits<float>::quiet_NaN();
+    x[5] = std::numeric_limits<float>::infinity();
+    x[7] = std::numeric_limits<float>::denorm_min();
+    x[9] = std::numeric_limits<float>::max();
+    x[1002] = -std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::uint16_t> h(x.size());
+    std::vector<float> y(x.size());
+    for (std::int64_t n : {1003, 1, 5, 16}) {
+      const std::int64_t at = 1003 - n;
+      k.narrow(x.data() + at, n, h.data());
+      k.widen(h.data(), n, y.data());
+      for (std::int64_t i = 0; i < n; ++i) {
+        REQUIRE(h[i] == to_bfloat16(x[at + i]));
+        if (!std::isnan(y[i])) REQUIRE(y[i] == from_bfloat16(h[i]));
+        REQUIRE(std::isnan(y[i]) == std::isnan(x[at + i]));
+      }
+    }
+  });
+}
+
+TEST_CASE("exp2_row is right to 2e-7, and 0 far down") {
+  for_each_table([&](const cpu::Kernels& k) {
+    std::vector<float> x;
+    for (float v = 0.0f; v > -125.9f; v -= 0.00731f) x.push_back(v);
+    auto y = x;
+    const float sum = k.exp2_row(y.data(), static_cast<std::int64_t>(y.size()), 0.0f);
+    double want_sum = 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double want = std::exp2(static_cast<double>(x[i]));
+      REQUIRE(std::abs(y[i] / want - 1.0) < 2e-7);
+      want_sum += want;
+    }
+    REQUIRE(testing::near(sum, want_sum, 1e-6));
+    REQUIRE(y[0] == 1.0f);
+    std::vector<float> down = {-1000.0f, -std::numeric_limits<float>::infinity(), -127.0f, -3e38f,
+                               -200.0f};
+    REQUIRE(k.exp2_row(down.data(), 5, 0.0f) == 0.0f);
+    for (float v : down) REQUIRE(v == 0.0f);
+    std::vector<float> nan = {-1.0f, std::numeric_limits<float>::quiet_NaN()};
+    REQUIRE(std::isnan(k.exp2_row(nan.data(), 2, 0.0f)));
+  });
+}
+
+double reference_surprise(const float* x, std::int64_t vocab, std::int64_t target) {
+  double max = -INFINITY, sum = 0.0;
+  for (std::int64_t i = 0; i < vocab; ++i) max = std::max(max, static_cast<double>(x[i]));
+  for (std::int64_t i = 0; i < vocab; ++i) sum += std::exp(x[i] - max);
+  return max + std::log(sum) - x[target];
+}
+
+TEST_CASE("token_surprise equals float64 to 1e-6") {
+  Random random(4);
+  const int threads = max_threads();
+  for_each_table([&](const cpu::Kernels&) {
+    for (std::int64_t vocab : {1, 2, 7, 16, 33, 512, 1024, 1500, 32000}) {
+      for (float sigma : {0.1f, 3.0f, 30.0f}) {
+        const std::int64_t n = vocab > 5000 ? 5 : 40, stride = vocab + 2;
+        const auto logits = testing::normal(random, n * stride, sigma);
+        std::vector<std::int64_t> targets(n);
+        for (auto& t : targets) t = testing::uniform(random, 0, vocab - 1);
+        std::vector<float> out(n), again(n);
+        set_max_threads(1);
+        token_surprise(logits.data(), n, vocab, stride, targets.data(), out.data());
+        set_max_threads(2);
+        token_surprise(logits.data(), n, vocab, stride, targets.data(), again.data());
+        REQUIRE(std::memcmp(out.data(), again.data(), n * sizeof(float)) == 0);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const double want = reference_surprise(logits.data() + i * stride, vocab, targets[i]);
+          REQUIRE(std::abs(out[i] - want) < 1e-6 * (1.0 + want));
+        }
+      }
+    }
+  });
+  set_max_threads(threads);
+}
+
+TEST_CASE("token_surprise refuses NaN, infinity and foreign tokens, and takes masked logits") {
+  for_each_table([&](const cpu::Kernels&) {
+    for (std::int64_t vocab : {3, 100, 3000}) {
+      std::vector<float> x(vocab, 1.0f);
+      std::int64_t target = 1;
+      float out = 0.0f;
+      const auto run = [&] { token_surprise(x.data(), 1, vocab, vocab, &target, &out); };
+      x[vocab - 1] = -INFINITY;
+      run();
+      REQUIRE(testing::near(out, std::log(vocab - 1.0), 1e-6));
+      for (float bad : {NAN, INFINITY, -NAN}) {
+        for (std::int64_t at : {std::int64_t{0}, vocab / 2, vocab - 1}) {
+          auto saved = x;
+          x[at] = bad;
+          REQUIRE_THROWS_AS(run(), DataError);
+          x = saved;
+        }
+      }
+      target = vocab;
+      REQUIRE_THROWS_AS(run(), DataError);
+      target = -1;
+      REQUIRE_THROWS_AS(run(), DataError);
+      target = 0;
+      std::fill(x.begin(), x.end(), -INFINITY);
+      REQUIRE_THROWS_AS(run(), DataError);
+      token_surprise(nullptr, 0, vocab, vocab, nullptr, nullptr);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace episodic

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/test.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+#include "episodic/base/dtype.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+
+using namespace episodic;
+
+namespace {
+
+/// The message with which a configuration is refused; empty if it is taken.
+std::string refusal(const std::string& json) {
+  try {
+    parse_memory_config(json);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool refused_naming(const std::string& json, const std::string& what) {
+  return refusal(json).find(what) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the configuration survives its JSON", "[base][config]") {
+  MemoryConfig c;
+  CHECK(parse_memory_config("{}") == c);
+  c.n_init = 7;
+  c.n_local = 99;
+  c.n_mem = 0;
+  c.chunk = 3;
+  c.segmenter = SegmenterKind::random;
+  c.gamma = 0.1;
+  c.window = ThresholdWindow::chunked;
+  c.tau = 55;
+  c.min_block = 2;
+  c.max_block = 2;
+  c.seed = 18446744073709551615ull;
+  c.refine = Refinement::intra_inter;
+  c.refine_layers = 4;
+  c.n_repr = 9;
+  c.contiguity = 1.0;
+  c.neighbours = 3;
+  c.recall = false;
+  c.recall_layers = {{0, 2}};
+  c.recall_every = 4;
+  c.score = RepresentativeScore::max;
+  c.exact_up_to = 10;
+  c.kv_dtype = DType::bfloat16;
+  c.host_bytes = 1 << 20;
+  CHECK(parse_memory_config(to_json(c)) == c);
+}
+
+TEST_CASE("what a configuration may not say is refused by name", "[base][config]") {
+  CHECK(refused_naming("", "JSON"));
+  CHECK(refused_naming("[1]", "object"));
+  CHECK(refused_naming(R"({"n_locale": 4})", "n_locale"));
+  CHECK(refused_naming(R"({"n_local": "4"})", "n_local"));
+  CHECK(refused_naming(R"({"n_local": 4.5})", "n_local"));
+  CHECK(refused_naming(R"({"n_local": 0})", "n_local"));
+  CHECK(refused_naming(R"({"n_local": 18446744073709551615})", "n_local"));
+  CHECK(refused_naming(R"({"min_block": 9, "max_block": 8})", "min_block"));
+  CHECK(refused_naming(R"({"contiguity": 1.5})", "contiguity"));
+  CHECK(refused_naming(R"({"gamma": true})", "gamma"));
+  CHECK(refused_naming(R"({"refine": "magic"})", "modularity"));
+  CHECK(refused_naming(R"({"recall_layers": [1.5]})", "recall_layers"));
+  CHECK(refused_naming(R"({"recall": 1})", "recall"));
+  CHECK(refused_naming(R"({"seed": -1})", "seed"));
+  CHECK(refused_naming(R"({"index": "faiss", "score": "max"})", "faiss"));
+}
+
+TEST_CASE("settings that are specified but not built are refused as such", "[base][config]") {
+  for (const char* json : {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})",
+                           R"({"scope": "head"})", R"({"reweight": "exact"})", R"({"kv_dtype": "float16"})",
+                           R"({"disk_bytes": 5})", R"({"retention": {}})"})
+    CHECK(refused_naming(json, "not built yet"));
+  // Their neutral values are welcome.
+  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "disk_bytes": 0})") == "");
+}
+
+TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {
+  CHECK(from_bfloat16(to_bfloat16(1.0f)) == 1.0f);
+  CHECK(from_bfloat16(to_bfloat16(-0.0f)) == 0.0f);
+  CHECK(to_bfloat16(1.00390625f) == 0x3f80);  // half way between two: the even one
+  CHECK(to_bfloat16(1.01171875f) == 0x3f82);
+  CHECK(std::isnan(from_bfloat16(to_bfloat16(std::numeric_limits<float>::quiet_NaN()))));
+  CHECK(std::isinf(from_bfloat16(to_bfloat16(std::numeric_limits<float>::max()))));
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < 1000; ++i) {
+    const float x = normal(generator);
+    CHECK(std::fabs(from_bfloat16(to_bfloat16(x)) - x) <= std::fabs(x) / 256);
+  }
+}
+
+TEST_CASE("parallel_for runs every task once and hands on an exception", "[base][parallel]") {
+  const int threads = max_threads();
+  for (const int t : {1, 2, 3}) {
+    set_max_threads(t);
+    std::vector<int> runs(1000, 0);
+    parallel_for(1000, [&](std::int64_t i) { ++runs[static_cast<std::size_t>(i)]; });
+    CHECK(std::count(runs.begin(), runs.end(), 1) == 1000);
+    parallel_for(0, [&](std::int64_t) { FAIL(); });
+    CHECK_THROWS_AS(parallel_for(100, [](std::int64_t i) { if (i == 50) throw DataError("x"); }), DataError);
+  }
+  set_max_threads(threads);
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/test.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "driver.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+
+using namespace episodic;
+using driver::random_tokens;
+using driver::small_config;
+using driver::small_shape;
+using driver::step;
+
+namespace {
+
+/// Largest |x - reference| over the outputs of a step, all layers.
+template <class Far>
+double worst_error(const std::vector<std::vector<float>>& out, const std::vector<driver::Token>& tokens,
+                   const MemoryShape& s, std::int64_t first, std::int64_t n, std::int64_t n_local,
+                   Far far) {
+  double worst = 0;
+  for (std::int64_t l = 0; l < s.n_layers; ++l)
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::vector<double> e = driver::reference(tokens, s, l, first + i, n_local,
+                                                      [&](std::int64_t t) { return far(l, t); });
+      for (std::size_t c = 0; c < e.size(); ++c)
+        worst = std::max(worst, std::fabs(out[static_cast<std::size_t>(l)]
+                                             [static_cast<std::size_t>(i) * e.size() + c] - e[c]));
+    }
+  return worst;
+}
+
+/// Runs a whole stream; returns all outputs and every decision as one flat list to compare.
+std::vector<float> fingerprint(const MemoryConfig& config, const std::vector<driver::Token>& tokens,
+                               std::int64_t chunk) {
+  EpisodicMemory memory(config, small_shape());
+  std::vector<float> all;
+  for (std::int64_t at = 0; at < static_cast<std::int64_t>(tokens.size());) {
+    const std::int64_t n = std::min(chunk, static_cast<std::int64_t>(tokens.size()) - at);
+    for (const auto& layer : step(memory, tokens, at, n)) all.insert(all.end(), layer.begin(), layer.end());
+    for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)
+      for (const EventId e : memory.recalled(l).recalled()) all.push_back(static_cast<float>(e));
+    at += n;
+  }
+  for (const TokenRange& r : memory.events().all()) all.push_back(static_cast<float>(r.start));
+  return all;
+}
+
+bool mentions(const std::string& message, const char* what) {
+  return message.find(what) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("inside the window the memory is plain causal attention", "[memory][oracle]") {
+  const MemoryShape s = small_shape();
+  const MemoryConfig c = small_config();
+  const auto tokens = random_tokens(s, c.n_local, 1);
+  EpisodicMemory memory(c, s);
+  for (std::int64_t at = 0; at < c.n_local; at += 8) {
+    const auto out = step(memory, tokens, at, 8);
+    CHECK(worst_error(out, tokens, s, at, 8, c.n_local, [](auto, auto) { return false; }) < 3e-6);
+  }
+  CHECK(memory.events().size() == 0);
+}
+
+TEST_CASE("recall everything is full attention with far keys at the fixed position", "[memory][oracle]") {
+  for (const std::int64_t chunk : {1, 5, 12, 40}) {  // 40 > n_local
+    MemoryConfig c = small_config();
+    c.n_mem = 100000;
+    c.chunk = chunk;
+    const MemoryShape s = small_shape(2, 6, 2, 7 + 1);
+    const auto tokens = random_tokens(s, 160, 2);
+    EpisodicMemory memory(c, s);
+    for (std::int64_t at = 0; at < 160;) {
+      const std::int64_t n = std::min<std::int64_t>(chunk, 160 - at);
+      const auto out = step(memory, tokens, at, n);
+      CHECK(worst_error(out, tokens, s, at, n, c.n_local, [](auto, auto) { return true; }) < 5e-6);
+      at += n;
+    }
+    CHECK(memory.events().size() > 5);
+  }
+}
+
+TEST_CASE("each query sees sinks, pending, recalled events and its window, each once", "[memory]") {
+  for (const bool bf16 : {false, true}) {
+    for (const std::int64_t n_local : {10, 24}) {
+      MemoryConfig c = small_config();
+      c.n_local = n_local;
+      c.contiguity = 0.3;
+      c.refine = Refinement::modularity;
+      c.kv_dtype = bf16 ? DType::bfloat16 : DType::float32;
+      const MemoryShape s = small_shape(3, 4, 1, 6);
+      const auto tokens = random_tokens(s, 200, 3);
+      EpisodicMemory memory(c, s);
+      bool left_out = false;
+      for (std::int64_t at = 0, i = 0; at < 200; ++i) {
+        const std::int64_t n = std::min<std::int64_t>({12, 1 + i % 13, 200 - at});
+        const std::int64_t pending = memory.events().pending_start();
+        const EventTable before = memory.events();
+        const auto out = step(memory, tokens, at, n);
+        const auto far = [&](std::int64_t l, std::int64_t t) {
+          if (t < c.n_init || t >= pending) return true;
+          const auto& list = memory.recalled(l).recalled();
+          const bool in = std::any_of(list.begin(), list.end(), [&](EventId e) {
+            return t >= before[e].start && t < before[e].end;
+          });
+          left_out = left_out || !in;
+          return in;
+        };
+        CHECK(worst_error(out, tokens, s, at, n, c.n_local, far) < (bf16 ? 2e-2 : 5e-6));
+        at += n;
+      }
+      CHECK(left_out);  // the recall did choose
+    }
+  }
+}
+
+TEST_CASE("decisions and outputs do not depend on the number of threads", "[memory][threads]") {
+  MemoryConfig c = small_config();
+  c.refine = Refinement::conductance;
+  c.contiguity = 0.3;
+  const auto tokens = random_tokens(small_shape(), 300, 4);
+  const int threads = max_threads();
+  set_max_threads(1);
+  const std::vector<float> one = fingerprint(c, tokens, 12);
+  set_max_threads(3);
+  const std::vector<float> three = fingerprint(c, tokens, 12);
+  const std::vector<float> again = fingerprint(c, tokens, 12);
+  set_max_threads(threads);
+  CHECK(one == three);  // to the bit
+  CHECK(three == again);
+}
+
+TEST_CASE("moving surprise gives the same events however the stream is cut", "[memory]") {
+  MemoryConfig c = small_config();
+  const auto tokens = random_tokens(small_shape(), 300, 5);
+  std::vector<std::vector<TokenRange>> events;
+  for (const std::int64_t chunk : {1, 5, 12}) {
+    EpisodicMemory memory(c, small_shape());
+    for (std::int64_t at = 0; at < 300; at += chunk) step(memory, tokens, at, std::min<std::int64_t>(chunk, 300 - at));
+    events.push_back(memory.events().all());
+  }
+  CHECK(events[0].size() > 10);
+  CHECK(events[0] == events[1]);
+  CHECK(events[0] == events[2]);
+}
+
+TEST_CASE("a snapshot brings everything back to the bit", "[memory][snapshot]") {
+  MemoryConfig c = small_config();
+  c.contiguity = 0.3;
+  c.refine = Refinement::modularity;
+  const auto tokens = random_tokens(small_shape(), 400, 6);
+  const auto other = random_tokens(small_shape(), 400, 7);
+  EpisodicMemory memory(c, small_shape());
+  for (std::int64_t at = 0; at < 200; at += 10) step(memory, tokens, at, 10);
+  const auto snapshot = memory.snapshot();
+  const auto continue_with = [&](const std::vector<driver::Token>& t) {
+    std::vector<float> all;
+    for (std::int64_t at = 200; at < 400; at += 10)
+      for (const auto& layer : step(memory, t, at, 10)) all.insert(all.end(), layer.begin(), layer.end());
+    return all;
+  };
+  const std::vector<float> first = continue_with(tokens);
+  memory.restore(*snapshot);
+  CHECK(memory.tokens() == 200);
+  CHECK(continue_with(other) != first);
+  memory.restore(*snapshot);
+  CHECK(continue_with(tokens) == first);
+
+  EpisodicMemory stranger(c, small_shape());
+  CHECK_THROWS_AS(stranger.restore(*snapshot), ConfigError);
+  memory.restore(*snapshot);
+  const auto later = (continue_with(tokens), memory.snapshot());
+  memory.restore(*snapshot);
+  CHECK_THROWS_AS(memory.restore(*later), ConfigError);  // its events were given anew
+}
+
+TEST_CASE("a step that fails can be begun anew and leaves no trace", "[memory][errors]") {
+  MemoryConfig c = small_config();
+  c.contiguity = 0.3;
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 240, 8);
+  const std::int64_t vocab = 7;
+  const auto run = [&](bool disturb) {
+    EpisodicMemory memory(c, s);
+    std::vector<float> all;
+    std::vector<float> logits(static_cast<std::size_t>(12 * vocab));
+    std::vector<std::int64_t> ids(12);
+    for (std::int64_t at = 0; at < 240; at += 12) {
+      for (int attempt = disturb ? 0 : 1; attempt < 2; ++attempt) {
+        memory.begin_step(12);
+        std::vector<float> out;
+        for (std::int64_t l = 0; l < s.n_layers; ++l) {
+          std::vector<float> q, k, v, o(static_cast<std::size_t>(12 * s.n_heads * s.head_dim));
+          for (std::int64_t i = at; i < at + 12; ++i) {
+            const auto& t = tokens[static_cast<std::size_t>(i)];
+            const auto layer = static_cast<std::size_t>(l);
+            q.insert(q.end(), t.q[layer].begin(), t.q[layer].end());
+            k.insert(k.end(), t.k[layer].begin(), t.k[layer].end());
+            v.insert(v.end(), t.v[layer].begin(), t.v[layer].end());
+          }
+          if (attempt == 0) std::reverse(q.begin(), q.end());  // what is then thrown away
+          memory.attend(l, q.data(), k.data(), v.data(), o.data());
+          out.insert(out.end(), o.begin(), o.end());
+        }
+        for (std::size_t i = 0; i < logits.size(); ++i)
+          logits[i] = tokens[static_cast<std::size_t>(at) + i / static_cast<std::size_t>(vocab)].q[0][i % 8];
+        for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>((at + static_cast<std::int64_t>(i)) * 5 % vocab);
+        if (attempt == 0) {
+          logits[static_cast<std::size_t>(at) % logits.size()] = std::numeric_limits<float>::quiet_NaN();
+          CHECK_THROWS_AS(memory.end_step(ids.data(), logits.data(), vocab, vocab), DataError);
+          CHECK(memory.tokens() == at);
+        } else {
+          memory.end_step(ids.data(), logits.data(), vocab, vocab);
+          all.insert(all.end(), out.begin(), out.end());
+        }
+      }
+    }
+    for (std::int64_t t = 230; t < 240; ++t)
+      all.insert(all.end(), memory.relevance(1, t), memory.relevance(1, t) + s.n_heads);
+    return all;
+  };
+  CHECK(run(true) == run(false));
+}
+
+TEST_CASE("misuse and impossible settings are refused by name", "[memory][errors]") {
+  const auto message = [](auto&& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  MemoryConfig c = small_config();
+  c.min_block = 10;
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "min_block"));
+  c = small_config();
+  c.host_bytes = 100;
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "host_bytes"));
+  c = small_config();
+  c.refine = Refinement::modularity;
+  c.refine_layers = 2;
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "refine_layers"));
+  c = small_config();
+  c.recall_layers = {{5}};
+  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "recall_layers"));
+  CHECK(mentions(message([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), "n_heads"));
+
+  EpisodicMemory memory(small_config(), small_shape());
+  CHECK(mentions(message([&] { memory.begin_step(0); }), "n = 0"));
+  CHECK(mentions(message([&] { memory.begin_step(13); }), "chunk"));
+  std::vector<float> x(4 * 10 * 12);
+  CHECK(mentions(message([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }), "begin_step"));
+  memory.begin_step(1);
+  CHECK(mentions(message([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }), "out of turn"));
+  CHECK(mentions(message([&] { memory.end_step(x.data()); }), "layers"));
+}
+
+TEST_CASE("a full host budget stops growth and loses nothing", "[memory][errors]") {
+  MemoryConfig c = small_config();
+  const MemoryShape s = small_shape();
+  c.host_bytes = 40 * 1024;
+  const auto tokens = random_tokens(s, 400, 9);
+  EpisodicMemory memory(c, s);
+  std::int64_t at = 0;
+  bool refused = false;
+  for (; at + 12 <= 400; at += 12) {
+    CHECK(memory.counters().store.bytes_reserved <= c.host_bytes);
+    const std::int64_t events = memory.events().size();
+    try {
+      step(memory, tokens, at, 12);
+    } catch (const BudgetError& e) {
+      refused = true;
+      CHECK(std::string(e.what()).find("host_bytes") != std::string::npos);
+      CHECK(memory.tokens() == at);
+      CHECK(memory.events().size() == events);
+      break;
+    }
+  }
+  CHECK(refused);
+  CHECK(memory.counters().store.bytes_used > c.host_bytes / 2);
+}
+
+TEST_CASE("without recall there is no store and no far event is seen", "[memory]") {
+  MemoryConfig c = small_config();
+  c.recall = false;
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 150, 10);
+  EpisodicMemory memory(c, s);
+  for (std::int64_t at = 0; at < 150; at += 10) {
+    const std::int64_t pending = memory.events().pending_start();
+    const auto out = step(memory, tokens, at, 10);
+    CHECK(worst_error(out, tokens, s, at, 10, c.n_local,
+                      [&](auto, std::int64_t t) { return t < c.n_init || t >= pending; }) < 5e-6);
+  }
+  CHECK(memory.events().size() > 5);
+  CHECK(memory.counters().store.bytes_used == 0);
+}
