@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
 
 namespace episodic {
 namespace detail {
@@ -17,6 +19,11 @@ namespace {
 
 /// Events from which a search goes through the 8-bit shadow first.
 constexpr std::int64_t kShadowFrom = 2048;
+
+/// Not a number would break the ranking's order; such an event comes last.
+float rankable(float score) {
+  return score == score ? score : -std::numeric_limits<float>::infinity();
+}
 
 /// f(i) for i in [0, n), in parallel by fixed blocks.
 template <class F>
@@ -78,17 +85,29 @@ float ExactIndex::score(const float* query, std::int64_t event) const {
       total += best;
     }
   }
-  // Not a number would break the ranking's order; such an event comes last.
-  return total == total ? total : -std::numeric_limits<float>::infinity();
+  return rankable(total);
 }
 
 void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const {
-  const std::int64_t n = size() - from;
-  if (n <= 0) return;
+  if (from >= size()) return;
   const std::size_t old = out.size();
-  out.resize(old + static_cast<std::size_t>(n));
-  parallel_blocks(n, [&](std::int64_t i) {
-    out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
+  out.resize(old + static_cast<std::size_t>(size() - from));
+  if (shape_.score == RepresentativeScore::max) {
+    parallel_blocks(size() - from, [&](std::int64_t i) {
+      out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
+    });
+    return;
+  }
+  const std::int64_t rows = means_.rows_per_slab(), first = from / rows;
+  parallel_for((size() - 1) / rows - first + 1, [&](std::int64_t i) {
+    std::array<float, VectorSlabs::kMostRows> scores;
+    const std::int64_t begin = std::max(from, (first + i) * rows);
+    const std::int64_t end = std::min(size(), (first + i + 1) * rows);
+    cpu::kernels().dots(query, means_.row(begin), end - begin, shape_.width(), shape_.width(),
+                        scores.data());
+    for (std::int64_t e = begin; e < end; ++e)
+      out[old + static_cast<std::size_t>(e - from)] = {
+          e, rankable(scores[static_cast<std::size_t>(e - begin)])};
   });
 }
 
