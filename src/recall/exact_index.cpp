@@ -17,9 +17,6 @@ namespace episodic {
 namespace detail {
 namespace {
 
-/// Events from which a search goes through the 8-bit shadow first.
-constexpr std::int64_t kShadowFrom = 2048;
-
 /// Not a number would break the ranking's order; such an event comes last.
 float rankable(float score) {
   return score == score ? score : -std::numeric_limits<float>::infinity();
@@ -46,8 +43,12 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
   list.resize(static_cast<std::size_t>(keep));
 }
 
-ExactIndex::ExactIndex(const IndexShape& shape)
-    : shape_(shape), means_(shape.width()), each_(shape.width()), shadow_(shape.width()) {
+ExactIndex::ExactIndex(const IndexShape& shape, std::int64_t shadow_from)
+    : shape_(shape),
+      means_(shape.width()),
+      each_(shape.width()),
+      shadow_from_(shadow_from),
+      shadow_(shape.width()) {
   if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
     throw ConfigError(
         fmt::format("representative index: {} heads of {} channels with {} "
@@ -114,7 +115,8 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
 void ExactIndex::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
-  if (size() >= kShadowFrom && 4 * k <= size() && search_shadow(query, k, out)) return;
+  const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
+  if (bytes >= shadow_from_ && 4 * k <= size() && search_shadow(query, k, out)) return;
   scan(query, 0, out);
   keep_best(out, k);
 }
