@@ -74,10 +74,10 @@ TEST_CASE("ids must run from 0 without holes") {
 }
 
 TEST_CASE("merges must name tokens") {
-  check_complaint("/model/merges/3", {"the", "nowhere"}, {"model.merges[3]", "nowhere"});
+  check_complaint("/model/merges/3", {"h", "nowhere"}, {"model.merges[3]", "nowhere"});
   check_complaint("/model/merges/3", "z z", {"model.merges[3]", "'zz'"});
   check_complaint("/model/merges/3", "the", {"model.merges[3]"});
-  check_complaint("/model/merges/3", {"t", "h", "e"}, {"model.merges[3]"});
+  check_complaint("/model/merges/3", {"a", "b", "c"}, {"model.merges[3]"});
   check_complaint("/model/merges/3", 3, {"model.merges[3]"});
   check_complaint("/model/merges", nullptr, {"model.merges"});
   check_complaint("/model/unk_token", "<nowhere>", {"model.unk_token"}, "llama2");
@@ -103,7 +103,7 @@ TEST_CASE("patterns and templates must make sense") {
 TEST_CASE("a regular expression that runs away is a DataError") {
   Json json = tokenizer_named("gpt2");
   json["pre_tokenizer"] = {
-      {"type", "Split"}, {"pattern", {{"Regex", "(a+)+$b"}}}, {"behavior", "Isolated"}};
+      {"type", "Split"}, {"pattern", {{"Regex", "(a|aa)+$"}}}, {"behavior", "Isolated"}};
   const auto tokenizer = load(json);
   CHECK_THROWS_AS(tokenizer->encode(std::string(60, 'a') + "c"), DataError);
 }
