@@ -16,6 +16,12 @@
 namespace episodic::bench {
 namespace {
 
+#ifdef __clang__
+constexpr const char* kCompiler = __VERSION__;
+#else
+constexpr const char* kCompiler = "g++ " __VERSION__;
+#endif
+
 std::string cpu_field(const std::string& name) {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);)
@@ -52,14 +58,16 @@ Json environment() {
           {"last_level_cache_bytes", last_level_cache_bytes()},
           {"load_average_at_start", load},
           {"commit", commit && *commit ? commit : EPISODIC_COMMIT},
-          {"compiler", "g++ or clang " __VERSION__},
+          {"compiler", kCompiler},
           {"build_type", EPISODIC_BUILD_TYPE},
           {"date", date}};
 }
 
 std::int64_t last_level_cache_bytes() {
-  const long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? bytes : std::int64_t{32} << 20;
+  // sysconf would ask the processor, which in a virtual machine tells of the whole host.
+  std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  std::int64_t kib = 0;
+  return in >> kib && kib > 0 ? kib << 10 : std::int64_t{32} << 20;
 }
 
 double median(std::vector<double> values) {

@@ -72,7 +72,7 @@ Json GemmReference::to_json() const {
 
 ReadReference::ReadReference() {
   const std::int64_t bytes =
-      std::max<std::int64_t>(8 * last_level_cache_bytes(), std::int64_t{1} << 28);
+      std::clamp(8 * last_level_cache_bytes(), std::int64_t{1} << 28, std::int64_t{1} << 30);
   data_.assign(static_cast<std::size_t>((bytes / 8 + kReadBlock - 1) / kReadBlock * kReadBlock), 1);
   sums_.resize(data_.size() / kReadBlock);
   rate();

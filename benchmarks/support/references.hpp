@@ -27,7 +27,7 @@ class GemmReference {
   std::vector<double> wall_seconds_;
 };
 
-/// Sum over a buffer eight times the last-level cache, split over all threads. A run also leaves
+/// Sum over a buffer several times the last-level cache, split over all threads. A run also leaves
 /// nothing of the benchmark's data in the cache.
 class ReadReference {
  public:
