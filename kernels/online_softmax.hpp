@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Log-sum-exp in one pass: a partial state, and the one rule that adds to it and merges two. The same
-/// code on host and device; C++17-clean.
+/// Log-sum-exp in one pass: a partial state, and the one rule that adds to it and merges two. The
+/// same code on host and device; C++17-clean.
 
 #include <cmath>
 

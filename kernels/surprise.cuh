@@ -20,8 +20,8 @@ __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(__half x) { return __half2float(x); }
 __device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-/// Adds all of a row's elements that are this thread's: 16 bytes at a time where the row is aligned,
-/// single elements before and after.
+/// Adds all of a row's elements that are this thread's: 16 bytes at a time where the row is
+/// aligned, single elements before and after.
 template <class Logit>
 __device__ OnlineSoftmax scan_row(const Logit* row, std::int64_t vocab) {
   constexpr int kPack = 16 / sizeof(Logit);

@@ -40,7 +40,8 @@ TEST_CASE("online softmax agrees with the sum in long double, however the set is
     std::vector<float> logits(n);
     for (float& x : logits) x = normal(random);
     const double expected = reference(logits);
-    REQUIRE(std::abs(static_cast<double>(log_sum_exp(of(logits))) - expected) < 2e-6 * (1 + std::abs(expected)));
+    REQUIRE(std::abs(static_cast<double>(log_sum_exp(of(logits))) - expected) <
+            2e-6 * (1 + std::abs(expected)));
 
     OnlineSoftmax state;  // a tree of unequal parts, empty ones among them
     for (std::size_t at = 0; at < n;) {
@@ -49,7 +50,8 @@ TEST_CASE("online softmax agrees with the sum in long double, however the set is
                                logits.begin() + static_cast<std::ptrdiff_t>(at + length)}));
       at += length;
     }
-    REQUIRE(std::abs(static_cast<double>(log_sum_exp(state)) - expected) < 2e-6 * (1 + std::abs(expected)));
+    REQUIRE(std::abs(static_cast<double>(log_sum_exp(state)) - expected) <
+            2e-6 * (1 + std::abs(expected)));
   }
 }
 

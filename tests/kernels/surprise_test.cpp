@@ -50,7 +50,8 @@ std::uint16_t to_half(float x) {  // normal numbers of its range only
   std::uint32_t u;
   std::memcpy(&u, &x, 4);
   const std::uint32_t rounded = u + 0xfffu + ((u >> 13) & 1u);
-  return static_cast<std::uint16_t>(((u >> 16) & 0x8000u) | (((rounded & 0x7fffffffu) - 0x38000000u) >> 13));
+  return static_cast<std::uint16_t>(((u >> 16) & 0x8000u) |
+                                    (((rounded & 0x7fffffffu) - 0x38000000u) >> 13));
 }
 
 float from_half(std::uint16_t h) {
@@ -75,16 +76,19 @@ Result run(std::vector<float>& logits, DType dtype, std::int64_t n, std::int64_t
     if (dtype == DType::float32) {
       std::memcpy(at, &logits[i], 4);
     } else {
-      const std::uint16_t h = dtype == DType::bfloat16 ? episodic::to_bfloat16(logits[i]) : to_half(logits[i]);
+      const std::uint16_t h =
+          dtype == DType::bfloat16 ? episodic::to_bfloat16(logits[i]) : to_half(logits[i]);
       logits[i] = dtype == DType::bfloat16 ? episodic::from_bfloat16(h) : from_half(h);
       std::memcpy(at, &h, 2);
     }
   }
   const DeviceBytes d_logits(stored.data(), stored.size());
   const DeviceBytes d_targets(targets.data(), targets.size() * sizeof(std::int64_t));
-  const DeviceBytes d_surprise(static_cast<std::size_t>(n) * 4), d_sum(static_cast<std::size_t>(n) * 4);
+  const DeviceBytes d_surprise(static_cast<std::size_t>(n) * 4),
+      d_sum(static_cast<std::size_t>(n) * 4);
   SurpriseParams p;
-  p.logits = static_cast<unsigned char*>(d_logits.data()) + static_cast<std::size_t>(shift) * element;
+  p.logits =
+      static_cast<unsigned char*>(d_logits.data()) + static_cast<std::size_t>(shift) * element;
   p.dtype = dtype;
   p.n = n;
   p.vocab = vocab;
@@ -114,15 +118,18 @@ TEST_CASE("surprise kernel agrees with float64 for every dtype, size and alignme
             while (std::abs(x) < 1e-3f);  // inside the range of to_half
           }
           std::vector<std::int64_t> targets(static_cast<std::size_t>(n));
-          for (std::int64_t& t : targets) t = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
+          for (std::int64_t& t : targets)
+            t = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
           const Result result = run(logits, dtype, n, vocab, row_stride, shift, targets);
           const Result again = run(logits, dtype, n, vocab, row_stride, shift, targets);
           for (std::size_t i = 0; i < targets.size(); ++i) {
             const float* row = logits.data() + static_cast<std::int64_t>(i) * row_stride;
             double sum = 0;
             for (std::int64_t j = 0; j < vocab; ++j) sum += std::exp(static_cast<double>(row[j]));
-            REQUIRE(std::abs(static_cast<double>(result.log_sum_exp[i]) - std::log(sum)) < 1e-5 * (1 + std::log(sum)));
-            REQUIRE(std::abs(static_cast<double>(result.surprise[i]) - (std::log(sum) - static_cast<double>(row[targets[i]]))) < 3e-5);
+            REQUIRE(std::abs(static_cast<double>(result.log_sum_exp[i]) - std::log(sum)) <
+                    1e-5 * (1 + std::log(sum)));
+            REQUIRE(std::abs(static_cast<double>(result.surprise[i]) -
+                             (std::log(sum) - static_cast<double>(row[targets[i]]))) < 3e-5);
             REQUIRE(std::memcmp(&result.surprise[i], &again.surprise[i], 4) == 0);
           }
         }
@@ -143,7 +150,8 @@ TEST_CASE("surprise kernel takes more rows than a grid has blocks") {
   constexpr std::int64_t kRows = 70001;
   std::vector<float> logits(kRows * 2);
   for (std::size_t i = 0; i < kRows; ++i) logits[2 * i] = static_cast<float>(i % 13);
-  const Result result = run(logits, DType::float32, kRows, 2, 2, 0, std::vector<std::int64_t>(kRows, 1));
+  const Result result =
+      run(logits, DType::float32, kRows, 2, 2, 0, std::vector<std::int64_t>(kRows, 1));
   for (std::size_t i = 0; i < kRows; ++i)
     REQUIRE(std::abs(result.surprise[i] - std::log1p(std::exp(logits[2 * i]))) < 1e-5f);
 }
