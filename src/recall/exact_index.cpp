@@ -69,7 +69,10 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
   const std::int64_t n = size() - from;
   if (n <= 0) return;
   const std::size_t old = out.size();
-  out.resize(old + static_cast<std::size_t>(n));
+  // Doubling by hand: a cleared vector grows to the exact size, with every event that closes.
+  const std::size_t needed = old + static_cast<std::size_t>(n);
+  if (needed > out.capacity()) out.reserve(std::max(needed, 2 * out.capacity()));
+  out.resize(needed);
   parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
     const std::int64_t end = std::min(n, (block + 1) * kBlock);
     for (std::int64_t i = block * kBlock; i < end; ++i)
