@@ -4,13 +4,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 #include <limits>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
 
 namespace episodic {
 namespace detail {
+namespace {
+
+/// Not a number would break the ranking's order; such an event comes last.
+float rankable(float score) {
+  return score == score ? score : -std::numeric_limits<float>::infinity();
+}
+
+/// f(i) for i in [0, n), in parallel by fixed blocks.
+template <class F>
+void parallel_blocks(std::int64_t n, F&& f) {
+  constexpr std::int64_t kBlock = 64;
+  parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
+    const std::int64_t end = std::min(n, (block + 1) * kBlock);
+    for (std::int64_t i = block * kBlock; i < end; ++i) f(i);
+  });
+}
+
+}  // namespace
 
 void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
   const auto keep = static_cast<std::ptrdiff_t>(
@@ -21,8 +43,12 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
   list.resize(static_cast<std::size_t>(keep));
 }
 
-ExactIndex::ExactIndex(const IndexShape& shape)
-    : shape_(shape), means_(shape.width()), each_(shape.width()) {
+ExactIndex::ExactIndex(const IndexShape& shape, std::int64_t shadow_from)
+    : shape_(shape),
+      means_(shape.width()),
+      each_(shape.width()),
+      shadow_from_(shadow_from),
+      shadow_(shape.width()) {
   if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
     throw ConfigError(
         fmt::format("representative index: {} heads of {} channels with {} "
@@ -60,31 +86,84 @@ float ExactIndex::score(const float* query, std::int64_t event) const {
       total += best;
     }
   }
-  // Not a number would break the ranking's order; such an event comes last.
-  return total == total ? total : -std::numeric_limits<float>::infinity();
+  return rankable(total);
 }
 
 void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const {
-  constexpr std::int64_t kBlock = 64;
-  const std::int64_t n = size() - from;
-  if (n <= 0) return;
+  if (from >= size()) return;
   const std::size_t old = out.size();
   // Doubling by hand: a cleared vector grows to the exact size, with every event that closes.
-  const std::size_t needed = old + static_cast<std::size_t>(n);
+  const std::size_t needed = old + static_cast<std::size_t>(size() - from);
   if (needed > out.capacity()) out.reserve(std::max(needed, 2 * out.capacity()));
   out.resize(needed);
-  parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
-    const std::int64_t end = std::min(n, (block + 1) * kBlock);
-    for (std::int64_t i = block * kBlock; i < end; ++i)
+  if (shape_.score == RepresentativeScore::max) {
+    parallel_blocks(size() - from, [&](std::int64_t i) {
       out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
+    });
+    return;
+  }
+  const std::int64_t rows = means_.rows_per_slab(), first = from / rows;
+  parallel_for((size() - 1) / rows - first + 1, [&](std::int64_t i) {
+    std::array<float, VectorSlabs::kMostRows> scores;
+    const std::int64_t begin = std::max(from, (first + i) * rows);
+    const std::int64_t end = std::min(size(), (first + i + 1) * rows);
+    cpu::kernels().dots(query, means_.row(begin), end - begin, shape_.width(), shape_.width(),
+                        scores.data());
+    for (std::int64_t e = begin; e < end; ++e)
+      out[old + static_cast<std::size_t>(e - from)] = {
+          e, rankable(scores[static_cast<std::size_t>(e - begin)])};
   });
 }
 
 void ExactIndex::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
+  const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
+  if (bytes >= shadow_from_ && 4 * k <= size() && search_shadow(query, k, out)) return;
   scan(query, 0, out);
   keep_best(out, k);
+}
+
+bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
+  if (shape_.score != RepresentativeScore::mean) return false;
+  if (plain_searches_ > 0) {
+    --plain_searches_;
+    return false;
+  }
+  double square = 0.0;
+  for (std::int64_t c = 0; c < shape_.width(); ++c)
+    square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
+  const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
+  if (!std::isfinite(norm)) return false;
+
+  // An event is in the list only if its score can reach the k-th largest of the scores' lower
+  // bounds.
+  shadow_.follow(means_);
+  const std::int64_t rows = means_.rows_per_slab(), shadowed = shadow_.slabs() * rows;
+  value_.resize(static_cast<std::size_t>(shadowed));
+  error_.resize(static_cast<std::size_t>(shadowed));
+  parallel_for(shadow_.slabs(), [&](std::int64_t slab) {
+    shadow_.bounds(query, norm, slab, value_.data() + slab * rows, error_.data() + slab * rows);
+  });
+  scan(query, shadowed, out);  // the slab that is not full yet
+  lower_.clear();
+  for (std::size_t i = 0; i < value_.size(); ++i) lower_.push_back(value_[i] - error_[i]);
+  for (const ScoredEvent& e : out) lower_.push_back(e.score);
+  const auto kth = lower_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(lower_.begin(), kth, lower_.end(), std::greater<>());
+  const float least = *kth;
+  const std::size_t tail = out.size();
+  for (std::int64_t i = 0; i < shadowed; ++i)
+    if (value_[static_cast<std::size_t>(i)] + error_[static_cast<std::size_t>(i)] >= least)
+      out.push_back({i, 0.0f});
+  // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
+  if (2 * static_cast<std::int64_t>(out.size() - tail) > shadowed) plain_searches_ = 16;
+  parallel_blocks(static_cast<std::int64_t>(out.size() - tail), [&](std::int64_t i) {
+    ScoredEvent& e = out[tail + static_cast<std::size_t>(i)];
+    e.score = score(query, e.event);
+  });
+  keep_best(out, k);
+  return true;
 }
 
 void ExactIndex::truncate(std::int64_t n_events) {
@@ -92,6 +171,7 @@ void ExactIndex::truncate(std::int64_t n_events) {
     throw DataError(
         fmt::format("representative index: cannot truncate {} events to {}", size(), n_events));
   means_.truncate(n_events);
+  shadow_.truncate(n_events / means_.rows_per_slab());
   if (shape_.score == RepresentativeScore::max) {
     each_.truncate(n_events * shape_.n_repr);
     count_.resize(static_cast<std::size_t>(n_events));
@@ -105,7 +185,7 @@ const float* ExactIndex::mean(EventId event) const {
 }
 
 std::int64_t ExactIndex::bytes() const {
-  return means_.bytes() + each_.bytes() +
+  return means_.bytes() + each_.bytes() + shadow_.bytes() +
          static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t));
 }
 

@@ -4,6 +4,7 @@
 /// The exact scan, as a class: the FAISS maker keeps its vectors in one and scans its tail with it.
 
 #include "episodic/recall/index.hpp"
+#include "quantised.hpp"
 #include "vector_slabs.hpp"
 
 namespace episodic::detail {
@@ -18,7 +19,11 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k);
 
 class ExactIndex final : public RepresentativeIndex {
  public:
-  explicit ExactIndex(const IndexShape& shape);
+  /// Bytes of vectors from which a search goes through the 8-bit shadow first: what the caches hold
+  /// is read faster than it is bounded.
+  static constexpr std::int64_t kShadowFrom = std::int64_t{24} << 20;
+
+  explicit ExactIndex(const IndexShape& shape, std::int64_t shadow_from = kShadowFrom);
 
   void add(const float* mean, const float* each, std::int64_t count) override;
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override;
@@ -31,12 +36,19 @@ class ExactIndex final : public RepresentativeIndex {
   void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
 
  private:
+  /// The exact list by way of the 8-bit shadow; false where that cannot help.
+  bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+
   float score(const float* query, std::int64_t event) const;
 
   IndexShape shape_;
   VectorSlabs means_;
   VectorSlabs each_;                 // score max: n_repr rows per event
   std::vector<std::int32_t> count_;  // score max: how many of them are set
+  std::int64_t shadow_from_;
+  QuantisedSlabs shadow_;
+  int plain_searches_ = 0;                    // searches to come that leave the shadow alone
+  std::vector<float> value_, error_, lower_;  // scratch of a search through the shadow
 };
 
 }  // namespace episodic::detail

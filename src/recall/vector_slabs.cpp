@@ -3,24 +3,20 @@
 
 #include <algorithm>
 
+#include "episodic/cpu/kernels.hpp"
+
 namespace episodic::detail {
 
 float dot(const float* a, const float* b, std::int64_t n) {
-  constexpr std::int64_t kLanes = 16;
-  float lane[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (std::int64_t j = 0; j < kLanes; ++j) lane[j] += a[i + j] * b[i + j];
-  for (std::int64_t j = 0; i + j < n; ++j) lane[j] += a[i + j] * b[i + j];
-  for (std::int64_t half = kLanes / 2; half > 0; half /= 2)
-    for (std::int64_t j = 0; j < half; ++j) lane[j] += lane[j + half];
-  return lane[0];
+  float out;
+  cpu::kernels().dots(a, b, 1, n, n, &out);
+  return out;
 }
 
 VectorSlabs::VectorSlabs(std::int64_t width)
     : width_(width),
       rows_per_slab_(std::clamp<std::int64_t>(
-          (std::int64_t{1} << 18) / std::max<std::int64_t>(1, width), 16, 1024)) {}
+          (std::int64_t{1} << 18) / std::max<std::int64_t>(1, width), 16, kMostRows)) {}
 
 float* VectorSlabs::append() {
   if (size_ == static_cast<std::int64_t>(slabs_.size()) * rows_per_slab_)

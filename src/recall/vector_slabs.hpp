@@ -10,12 +10,14 @@
 
 namespace episodic::detail {
 
-/// Dot product of n floats in 16 lanes. Its bits depend on the values alone.
+/// Dot product of n floats; the same bits as cpu::Kernels::dots, whatever the rows around.
 float dot(const float* a, const float* b, std::int64_t n);
 
 /// Rows of `width` floats, appended and cut at the end, in slabs of `rows_per_slab()` rows.
 class VectorSlabs {
  public:
+  static constexpr std::int64_t kMostRows = 1024;  ///< of a slab
+
   explicit VectorSlabs(std::int64_t width);
 
   /// Appends a row and returns where to write it.

@@ -22,7 +22,6 @@ class JsonNode {
   JsonNode at(std::size_t index) const;
 
   bool null() const { return json_->is_null(); }
-  bool is_string() const { return json_->is_string(); }
   bool is_object() const { return json_->is_object(); }
   /// Number of elements. \throws FileError if this is neither array nor object
   std::size_t size() const;

@@ -64,8 +64,7 @@ Answer ask(Session& session, std::span<const std::int64_t> prompt, const Fact& f
   answer.text = result.text;
   constexpr const char* kDigits = "0123456789";
   if (const std::size_t at = result.text.find_first_of(kDigits); at != std::string::npos)
-    answer.value =
-        result.text.substr(at, result.text.find_first_not_of(kDigits, at) - at);
+    answer.value = result.text.substr(at, result.text.find_first_not_of(kDigits, at) - at);
   answer.right = answer.value == fact.value;
   answer.seconds = result.prefill_seconds + result.decode_seconds;
   return answer;
@@ -153,8 +152,8 @@ void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
                     DemoResult& result) {
   const ModelConfig& m = model.config();
   const std::int64_t n = result.n_tokens();
-  const std::int64_t bytes = n * 2 * m.n_layers * m.n_kv_heads * m.head_dim *
-                             static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t bytes =
+      n * 2 * m.n_layers * m.n_kv_heads * m.head_dim * static_cast<std::int64_t>(sizeof(float));
   const std::string trained =
       m.max_positions > 0
           ? fmt::format("the model was trained on windows of {} tokens", m.max_positions)
@@ -164,10 +163,12 @@ void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
   const bool fits = bytes < machine / 2;
   if (!fits || (n > kFullTokens && !flags.full)) {
     result.full_note =
-        fits ? fmt::format("not run: {} tokens would keep {} of keys and values within reach of every "
-                           "token, read anew for each question, and {}; --full runs it",
-                           n, bytes_text(bytes), trained)
-             : fmt::format("does not fit: {} tokens need {} of keys and values", n, bytes_text(bytes));
+        fits ? fmt::format(
+                   "not run: {} tokens would keep {} of keys and values within reach of every "
+                   "token, read anew for each question, and {}; --full runs it",
+                   n, bytes_text(bytes), trained)
+             : fmt::format("does not fit: {} tokens need {} of keys and values", n,
+                           bytes_text(bytes));
     return;
   }
   result.full_note = n > m.max_positions && m.max_positions > 0
@@ -201,7 +202,8 @@ void run(DemoFlags& flags) {
   result.seed = flags.seed;
   result.config = settings(flags.model, model.config());
   if (result.config.segmenter == SegmenterKind::given)
-    throw ConfigError("segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
+    throw ConfigError(
+        "segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
   const Book book = open_book(flags.text);
   result.book = book.title;
   result.text = hide_facts(book, *tokenizer, flags.tokens, flags.facts, flags.seed);
@@ -226,16 +228,23 @@ void add_demo(CLI::App& app) {
   auto flags = std::make_shared<DemoFlags>();
   CLI::App* sub = app.add_subcommand("demo", "Hide facts in a book, read it, ask for them");
   sub->footer(
-      "Reads the King James Bible (Debian package bible-kjv) or --text FILE with facts hidden in it,\n"
-      "and asks for each: with the memory, without it (same window, no recall), and with full attention\n"
-      "where that is cheap (up to 8192 tokens, or with --full). Every question starts from the same\n"
+      "Reads the King James Bible (Debian package bible-kjv) or --text FILE with facts hidden in "
+      "it,\n"
+      "and asks for each: with the memory, without it (same window, no recall), and with full "
+      "attention\n"
+      "where that is cheap (up to 8192 tokens, or with --full). Every question starts from the "
+      "same\n"
       "point. Exit code 0 means that it ran; the answers are in the table and in the JSON\n"
       "(keys: docs/programs.md).\n\n"
       "Examples:\n"
       "  episodic demo --html demo.html\n"
       "  episodic demo --tokens 1000000 --text book.txt --json demo.json");
-  sub->add_option("--tokens", flags->tokens, "Tokens to read")->check(CLI::PositiveNumber)->capture_default_str();
-  sub->add_option("--facts", flags->facts, "Facts to hide")->check(CLI::PositiveNumber)->capture_default_str();
+  sub->add_option("--tokens", flags->tokens, "Tokens to read")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--facts", flags->facts, "Facts to hide")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   sub->add_option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
   sub->add_option("--seed", flags->seed, "Draws names and values")->capture_default_str();
   sub->add_option("--model", flags->model.model, "Model directory (default: the shipped model)");

@@ -19,8 +19,8 @@ struct SegmentFlags {
   std::filesystem::path text, json, html;
 };
 
-/// Events of the whole text: the memory itself never closes what is still in its window, so the rule
-/// of spec 4 is taken to the last token with the boundaries that were found.
+/// Events of the whole text: the memory itself never closes what is still in its window, so the
+/// rule of spec 4 is taken to the last token with the boundaries that were found.
 EventTable events_of(const Reading& reading, const MemoryConfig& config) {
   EventTable events(config.n_init, config.min_block, config.max_block);
   events.close_up_to(static_cast<std::int64_t>(reading.boundaries.size()), [&](std::int64_t t) {
@@ -30,12 +30,15 @@ EventTable events_of(const Reading& reading, const MemoryConfig& config) {
 }
 
 std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
-                 std::span<const std::int64_t> ids, const Reading& reading, const EventTable& events) {
+                 std::span<const std::int64_t> ids, const Reading& reading,
+                 const EventTable& events) {
   const auto n = static_cast<std::int64_t>(ids.size());
   const std::string name = flags.text.filename().string();
   std::string body = fmt::format(
-      "<h1>Events of {}</h1>\n<p class=\"soft\">{} tokens, {} events, {:.2f} nats a token. A bar on the "
-      "left opens an event; grey: the sinks at the start, which are in no event, and the end, which no "
+      "<h1>Events of {}</h1>\n<p class=\"soft\">{} tokens, {} events, {:.2f} nats a token. A bar "
+      "on the "
+      "left opens an event; grey: the sinks at the start, which are in no event, and the end, "
+      "which no "
       "boundary has closed yet.</p>\n",
       escape_html(name), n, events.size(), n > 1 ? reading.mean_surprise({1, n}) : 0.0);
   body += surprise_legend();
@@ -44,13 +47,15 @@ std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
   body += "<h2>Text</h2>\n<div class=\"text\">";
   const auto grey = [&](TokenRange range) {
     if (range.size() > 0)
-      body += fmt::format("<span class=\"grey\">{}</span>", escape_html(text_of(tokenizer, ids, range)));
+      body += fmt::format("<span class=\"grey\">{}</span>",
+                          escape_html(text_of(tokenizer, ids, range)));
   };
   grey({0, std::min(n, events.pending_start() - events.tokens())});
   for (std::int64_t e = 0; e < events.size(); ++e)
-    body += fmt::format("<span class=\"event\" title=\"event {}: tokens {} to {}, {:.2f} nats\">{}</span>", e,
-                        events[e].start, events[e].end, reading.mean_surprise(events[e]),
-                        coloured_tokens(tokenizer, ids, reading, events[e]));
+    body += fmt::format(
+        "<span class=\"event\" title=\"event {}: tokens {} to {}, {:.2f} nats\">{}</span>", e,
+        events[e].start, events[e].end, reading.mean_surprise(events[e]),
+        coloured_tokens(tokenizer, ids, reading, events[e]));
   if (events.pending_start() < n) grey({events.pending_start(), n});
   return html_page("Events of " + name, body + "</div>\n");
 }
@@ -59,8 +64,9 @@ void run(const SegmentFlags& flags) {
   flags.common.apply();
   const MemoryConfig config = flags.model.memory_config();
   if (config.segmenter == SegmenterKind::given)
-    throw ConfigError("segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
-                      "\"fixed\" or \"random\"");
+    throw ConfigError(
+        "segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
+        "\"fixed\" or \"random\"");
   const std::string text = read_text(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);
@@ -89,11 +95,15 @@ void add_segment(CLI::App& app) {
   auto flags = std::make_shared<SegmentFlags>();
   CLI::App* sub = app.add_subcommand("segment", "Cut a text into events");
   sub->footer(
-      "JSON: a list of {\"start\", \"end\", \"text\", \"surprise\"}: tokens [start, end), surprise the mean\n"
-      "in nats. The events lie end to end from token n_init on. Unlike a memory, which closes only what\n"
-      "has left its window, this goes on to the end of the text by the same rule; the last tokens,\n"
+      "JSON: a list of {\"start\", \"end\", \"text\", \"surprise\"}: tokens [start, end), surprise "
+      "the mean\n"
+      "in nats. The events lie end to end from token n_init on. Unlike a memory, which closes only "
+      "what\n"
+      "has left its window, this goes on to the end of the text by the same rule; the last "
+      "tokens,\n"
       "after the last boundary, are in no event.\n\n"
-      "Example:\n  episodic segment --model M --text story.txt --json events.json --html events.html");
+      "Example:\n  episodic segment --model M --text story.txt --json events.json --html "
+      "events.html");
   flags->model.add_to(*sub, false);
   sub->add_option("--text", flags->text, "Text file; - is stdin")->required();
   sub->add_option("--json", flags->json, "Result file (default: stdout)");

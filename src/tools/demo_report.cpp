@@ -73,8 +73,8 @@ std::string demo_table(const DemoResult& r, const Tokenizer& tokenizer) {
   std::string out = fmt::format(
       "\n{} read {} tokens of {}{} with {} facts hidden in it.\n\n", r.model, r.n_tokens(), r.book,
       r.text.times_read > 1 ? fmt::format(" ({} times over)", r.text.times_read) : "", n);
-  out += fmt::format("{:>3}  {:>5}  {:<24}{:<9}{:<12}{:<12}{}\n", "", "depth", "asked", "truth", "memory",
-                     "no memory", "full attention");
+  out += fmt::format("{:>3}  {:>5}  {:<24}{:<9}{:<12}{:<12}{}\n", "", "depth", "asked", "truth",
+                     "memory", "no memory", "full attention");
   for (std::size_t i = 0; i < r.facts.size(); ++i) {
     const FactResult& f = r.facts[i];
     out += fmt::format("{:>3}  {:>4.0f}%  {:<24}{:<9}{:<12}{:<12}{}{}\n", i + 1, 100 * f.fact.depth,
@@ -84,8 +84,9 @@ std::string demo_table(const DemoResult& r, const Tokenizer& tokenizer) {
   const auto with = [](const FactResult& f) -> const Answer& { return f.with_memory; };
   const auto without = [](const FactResult& f) -> const Answer& { return f.without_memory; };
   const auto whole = [](const FactResult& f) -> const Answer& { return *f.full; };
-  out += fmt::format("{:>3}  {:>5}  {:<33}{:<12}{:<12}{}\n", "", "", "right (+)", score(r.right(with), n),
-                     score(r.right(without), n), full ? score(r.right(whole), n) : "");
+  out += fmt::format("{:>3}  {:>5}  {:<33}{:<12}{:<12}{}\n", "", "", "right (+)",
+                     score(r.right(with), n), score(r.right(without), n),
+                     full ? score(r.right(whole), n) : "");
   if (r.far() < n)
     out += fmt::format("{:>3}  {:>5}  {:<33}{:<12}{:<12}{}\n", "", "", "of the far ones",
                        score(r.right(with, true), r.far()), score(r.right(without, true), r.far()),
@@ -95,13 +96,13 @@ std::string demo_table(const DemoResult& r, const Tokenizer& tokenizer) {
   for (std::size_t i = 0; i < r.facts.size(); ++i) {
     const FactResult& f = r.facts[i];
     if (!f.source) {
-      out += fmt::format("{:>3}  {}\n", i + 1, f.far ? "no event: the fact was not recalled in any layer"
-                                                     : "the window");
+      out += fmt::format("{:>3}  {}\n", i + 1,
+                         f.far ? "no event: the fact was not recalled in any layer" : "the window");
       continue;
     }
     const Recalled& s = *f.source;
-    out += fmt::format("{:>3}  event {} (tokens {} to {}), {}\n       \"{}\"\n", i + 1, s.event, s.tokens.start,
-                       s.tokens.end, ranks_text(f, s.event),
+    out += fmt::format("{:>3}  event {} (tokens {} to {}), {}\n       \"{}\"\n", i + 1, s.event,
+                       s.tokens.start, s.tokens.end, ranks_text(f, s.event),
                        one_line(text_of(tokenizer, r.text.ids, s.tokens), 84));
   }
 
@@ -113,14 +114,17 @@ std::string demo_table(const DemoResult& r, const Tokenizer& tokenizer) {
       "a question      {:.2f} s with its answer\n"
       "events          {} of {:.1f} tokens\n"
       "memory          {} of events, {} of index, {} of windows; the process {}, at most {}\n"
-      "settings        n_init {}, n_local {}, n_mem {}, chunk {}, n_repr {}, blocks {}..{}, gamma {}, {}\n",
+      "settings        n_init {}, n_local {}, n_mem {}, chunk {}, n_repr {}, blocks {}..{}, gamma "
+      "{}, {}\n",
       r.reading.seconds, r.tokens_per_second(), max_threads(), r.without_seconds,
       n > 0 ? asking / static_cast<double>(n) : 0.0, r.events.size(), mean_event(r),
       bytes_text(r.counters.store.bytes_used), bytes_text(r.counters.index_bytes),
-      bytes_text(r.counters.window_bytes), bytes_text(r.resident), bytes_text(r.peak_resident), c.n_init,
-      c.n_local, c.n_mem, c.chunk, c.n_repr, c.min_block, c.max_block, c.gamma, name_of(c.kv_dtype));
+      bytes_text(r.counters.window_bytes), bytes_text(r.resident), bytes_text(r.peak_resident),
+      c.n_init, c.n_local, c.n_mem, c.chunk, c.n_repr, c.min_block, c.max_block, c.gamma,
+      name_of(c.kv_dtype));
   out += fmt::format("full attention  {}{}\n",
-                     full ? fmt::format("{:.1f} s for all questions; ", *r.full_seconds) : "", r.full_note);
+                     full ? fmt::format("{:.1f} s for all questions; ", *r.full_seconds) : "",
+                     r.full_note);
   return out;
 }
 

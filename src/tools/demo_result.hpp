@@ -30,12 +30,13 @@ struct Recalled {
 
 struct FactResult {
   Fact fact;
-  bool far = false;                ///< wholly in closed events when the question comes
+  bool far = false;  ///< wholly in closed events when the question comes
   Answer with_memory, without_memory;
   std::optional<Answer> full;
-  std::vector<Recalled> holding;   ///< recalled events that hold a part of the fact
-  std::vector<Recalled> best;      ///< all that was recalled in the layer of `source`, by rank
-  std::optional<Recalled> source;  ///< of `holding`, the one with the value, then with the best rank
+  std::vector<Recalled> holding;  ///< recalled events that hold a part of the fact
+  std::vector<Recalled> best;     ///< all that was recalled in the layer of `source`, by rank
+  std::optional<Recalled>
+      source;  ///< of `holding`, the one with the value, then with the best rank
 };
 
 struct DemoResult {
@@ -47,10 +48,10 @@ struct DemoResult {
   double without_seconds = 0;      ///< of the second reading, without recall
   std::vector<TokenRange> events;  ///< closed when the text had been read
   std::vector<FactResult> facts;
-  MemoryCounters counters;         ///< when the text had been read
+  MemoryCounters counters;  ///< when the text had been read
   std::int64_t resident = 0, peak_resident = 0;
   std::optional<double> full_seconds;
-  std::string full_note;           ///< why there is no full attention, or what to think of it
+  std::string full_note;  ///< why there is no full attention, or what to think of it
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(text.ids.size()); }
   double tokens_per_second() const {

@@ -17,12 +17,13 @@
 namespace episodic::tools {
 namespace {
 
-constexpr std::array kNames = {"Alice", "Bob",   "Carol", "Emma",  "Frank", "Grace", "Henry", "Irene",
-                               "Jack",  "Kate",  "Leo",   "Nora",  "Oscar", "Rosa",  "Sam",   "Tom",
-                               "Vera",  "Walter", "Anna", "Boris", "Helen", "Ivan",  "Olga",  "Natasha"};
-constexpr std::array kThings = {"peasants", "carriages", "candles", "muskets", "doctors", "regiments",
-                                "hussars",  "dragoons",  "guests",  "gloves",  "generals", "visitors",
-                                "hounds",   "carts",     "pistols", "bridges"};
+constexpr std::array kNames = {"Alice", "Bob",   "Carol", "Emma", "Frank", "Grace",
+                               "Henry", "Irene", "Jack",  "Kate", "Leo",   "Nora",
+                               "Oscar", "Rosa",  "Sam",   "Tom",  "Vera",  "Walter",
+                               "Anna",  "Boris", "Helen", "Ivan", "Olga",  "Natasha"};
+constexpr std::array kThings = {
+    "peasants", "carriages", "candles",  "muskets",  "doctors", "regiments", "hussars", "dragoons",
+    "guests",   "gloves",    "generals", "visitors", "hounds",  "carts",     "pistols", "bridges"};
 constexpr std::size_t kLongestPiece = 400;  // bytes
 constexpr const char* kIntro = "Read the text below and remember the facts in it.\n\n";
 
@@ -53,7 +54,8 @@ std::vector<std::string> split(const std::string& text) {
     if (end == 0) {
       end = limit;
       if (limit < text.size()) {
-        if (const std::size_t space = text.rfind(' ', limit); space != std::string::npos && space > start)
+        if (const std::size_t space = text.rfind(' ', limit);
+            space != std::string::npos && space > start)
           end = space;
         else  // no space in 400 bytes: cut between characters
           while (end > start + 1 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
@@ -80,7 +82,8 @@ std::string king_james() {
     const std::size_t end = std::min(raw.find('\n', at), raw.size());
     const std::string_view line = std::string_view(raw).substr(at, end - at);
     const std::size_t space = line.find(' ');
-    if (space != std::string_view::npos && line.substr(0, space).find(':') != std::string_view::npos)
+    if (space != std::string_view::npos &&
+        line.substr(0, space).find(':') != std::string_view::npos)
       text.append(line.substr(space + 1)).push_back('\n');
     at = end + 1;
   }
@@ -104,7 +107,8 @@ class Draw {
 
 std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed) {
   Draw draw(seed);
-  std::vector<std::string> names(kNames.begin(), kNames.end()), things(kThings.begin(), kThings.end());
+  std::vector<std::string> names(kNames.begin(), kNames.end()),
+      things(kThings.begin(), kThings.end());
   const auto take = [&](std::vector<std::string>& from) {
     const std::size_t i = draw.below(from.size());
     const std::string one = from[i];
@@ -138,15 +142,17 @@ Book open_book(const std::filesystem::path& path) {
     book.title = "the King James Bible";
     text = king_james();
     if (text.empty())
-      throw FileError("bible: there is no book to read; install the Debian package bible-kjv "
-                      "(apt-get install bible-kjv) or name a text file with --text");
+      throw FileError(
+          "bible: there is no book to read; install the Debian package bible-kjv "
+          "(apt-get install bible-kjv) or name a text file with --text");
   } else {
     book.title = path == "-" ? "stdin" : path.filename().string();
     text = read_text(path);
   }
   book.pieces = split(collapse(text));
   if (book.pieces.empty())
-    throw FileError(fmt::format("{}: there is no text in it; give a book with --text", path.string()));
+    throw FileError(
+        fmt::format("{}: there is no text in it; give a book with --text", path.string()));
   return book;
 }
 
@@ -165,9 +171,10 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
     fixed += static_cast<std::int64_t>(said.back().size());
   }
   if (fixed > n_tokens / 2)
-    throw ConfigError(fmt::format("--tokens = {}: {} facts alone take {} tokens; read at least {} or hide "
-                                  "fewer with --facts",
-                                  n_tokens, n_facts, fixed, 2 * fixed));
+    throw ConfigError(
+        fmt::format("--tokens = {}: {} facts alone take {} tokens; read at least {} or hide "
+                    "fewer with --facts",
+                    n_tokens, n_facts, fixed, 2 * fixed));
 
   std::vector<std::vector<std::int64_t>> pieces;
   std::size_t next = 0;
@@ -189,7 +196,8 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     // Before the piece, so that the text never ends with a fact.
     while (f < out.facts.size() &&
-           (std::llround(out.facts[f].depth * count) <= static_cast<std::int64_t>(p) || p + 1 == pieces.size())) {
+           (std::llround(out.facts[f].depth * count) <= static_cast<std::int64_t>(p) ||
+            p + 1 == pieces.size())) {
       const auto start = static_cast<std::int64_t>(out.ids.size());
       out.ids.insert(out.ids.end(), said[f].begin(), said[f].end());
       out.facts[f].tokens = {start, static_cast<std::int64_t>(out.ids.size())};

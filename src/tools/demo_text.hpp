@@ -39,9 +39,8 @@ struct HiddenFacts {
   std::int64_t times_read = 1;  ///< more than once if the book is shorter than what was asked for
 };
 
-/// At least n_tokens of the book with facts between its sentences, at depths from 0.02 to 0.98. Names,
-/// values and kinds depend on the seed alone.
-/// \throws ConfigError if the facts do not fit
+/// At least n_tokens of the book with facts between its sentences, at depths from 0.02 to 0.98.
+/// Names, values and kinds depend on the seed alone. \throws ConfigError if the facts do not fit
 HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
                        std::int64_t n_facts, std::uint64_t seed);
 

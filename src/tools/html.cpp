@@ -49,8 +49,11 @@ code{font:13px ui-monospace,monospace}
 std::size_t utf8_length(std::string_view text, std::size_t i) {
   const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char c = byte(i);
-  const std::size_t n = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3
-                        : c >= 0xF0 && c < 0xF5 ? 4 : 0;
+  const std::size_t n = c < 0x80                ? 1
+                        : c >= 0xC2 && c < 0xE0 ? 2
+                        : c >= 0xE0 && c < 0xF0 ? 3
+                        : c >= 0xF0 && c < 0xF5 ? 4
+                                                : 0;
   if (n == 0 || i + n > text.size()) return 0;
   for (std::size_t k = 1; k < n; ++k)
     if ((byte(i + k) & 0xC0) != 0x80) return 0;
@@ -99,8 +102,9 @@ std::string escape_html(std::string_view text) {
 std::string html_page(std::string_view title, std::string_view body) {
   std::string shades;
   for (int i = 0; i <= kLastShade; ++i)
-    shades += fmt::format(".b{0}{{fill:{1}}}.s{0}{{background:color-mix(in srgb,{1} 45%,transparent)}}\n",
-                          i, kShades[i]);
+    shades +=
+        fmt::format(".b{0}{{fill:{1}}}.s{0}{{background:color-mix(in srgb,{1} 45%,transparent)}}\n",
+                    i, kShades[i]);
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
@@ -129,7 +133,8 @@ std::string coloured_tokens(const Tokenizer& tokenizer, std::span<const std::int
     run.clear();
   };
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    const double nats = static_cast<double>(reading.surprise[static_cast<std::size_t>(range.start) + i]);
+    const double nats =
+        static_cast<double>(reading.surprise[static_cast<std::size_t>(range.start) + i]);
     if (const int s = surprise_class(nats); s != shade) {
       flush();
       shade = s;
@@ -185,7 +190,8 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
                                                : fmt::format("events {} to {}", b.first, b.last);
     pieces(b.tokens, [&](double x, double y, double w) {
       out += fmt::format(
-          "<rect class=\"b{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: tokens "
+          "<rect class=\"b{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: "
+          "tokens "
           "{} to {}, {:.2f} nats</title></rect>\n",
           surprise_class(b.surprise), x, y, std::max(0.3, w - 0.4), kRow, name, b.tokens.start,
           b.tokens.end, b.surprise);
@@ -199,8 +205,8 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
           "height=\"{}\"/>",
           escape_html(m.title), x - 1, y, w + 2, kRow);
       if (first)
-        out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" font-weight=\"700\">{}</text>", x + w + 3,
-                           y + kRow - 3, escape_html(m.label));
+        out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" font-weight=\"700\">{}</text>",
+                           x + w + 3, y + kRow - 3, escape_html(m.label));
       first = false;
       out += "</g>\n";
     });

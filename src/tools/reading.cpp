@@ -26,12 +26,12 @@ Reading read_recording(Session& session, const EpisodicMemory& memory,
                               s.final_boundaries.end());
     return !progress || progress(done, total);
   });
-  reading.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  reading.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return reading;
 }
 
-std::string text_of(const Tokenizer& tokenizer, std::span<const std::int64_t> ids, TokenRange range) {
+std::string text_of(const Tokenizer& tokenizer, std::span<const std::int64_t> ids,
+                    TokenRange range) {
   const auto first = ids.begin() + range.start, last = ids.begin() + range.end;
   if (range.start > 0) {
     const std::string before = tokenizer.decode({first - 1, first});

@@ -17,8 +17,8 @@ namespace episodic::tools {
 
 /// What the memory made of the tokens read: one row a token.
 struct Reading {
-  std::vector<float> surprise;             ///< nats; 0 for token 0
-  std::vector<std::uint8_t> boundaries;    ///< final flags
+  std::vector<float> surprise;           ///< nats; 0 for token 0
+  std::vector<std::uint8_t> boundaries;  ///< final flags
   double seconds = 0;
 
   /// Mean surprise of a token range in nats, 0 for an empty one.
@@ -31,7 +31,8 @@ Reading read_recording(Session& session, const EpisodicMemory& memory,
 
 /// Text of tokens [range.start, range.end), spaces at its start kept: decoders of some kinds drop
 /// them, so the token before is decoded along.
-std::string text_of(const Tokenizer& tokenizer, std::span<const std::int64_t> ids, TokenRange range);
+std::string text_of(const Tokenizer& tokenizer, std::span<const std::int64_t> ids,
+                    TokenRange range);
 
 /// The same, one string a token; a character made of several tokens comes with its last one.
 std::vector<std::string> texts_of(const Tokenizer& tokenizer, std::span<const std::int64_t> ids,

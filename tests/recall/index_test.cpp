@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "../../src/recall/exact_index.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "support/test.hpp"
@@ -142,6 +143,53 @@ TEST_CASE("an exact index forgets, checks its input, and does not feel the threa
   const auto max = make_exact_index({1, 4, 2, RepresentativeScore::max});
   REQUIRE_THROWS_AS(max->add(query.data(), nullptr, 0), DataError);
   REQUIRE_THROWS_AS(max->add(query.data(), query.data(), 3), DataError);
+}
+
+TEST_CASE("the 8-bit shadow changes no list") {
+  std::mt19937 rng(46);
+  for (int seed = 0; seed < 8; ++seed) {
+    const std::int64_t widths[] = {256, 200, 97, 1, 128, 333, 64, 131};
+    const std::int64_t width = widths[seed], n = 5000;
+    const IndexShape shape{1, width, 1, RepresentativeScore::mean};
+    detail::ExactIndex shadowed(shape, 0);
+    detail::ExactIndex plain(shape, std::int64_t{1} << 60);
+    auto vectors = clustered(rng, n, width);
+    for (auto& v : vectors) {
+      const float scale = seed % 4 == 1 ? static_cast<float>(1 + rng() % 1000) : 1.0f;
+      for (float& x : v) x = x * scale + (seed % 4 == 2 ? 300.0f : 0.0f);  // a large common part
+      if (seed % 4 == 3 && rng() % 50 == 0)
+        v[rng() % v.size()] = rng() % 2 ? std::numeric_limits<float>::quiet_NaN()
+                                        : std::numeric_limits<float>::infinity();
+    }
+    for (int i = 0; i < 500; ++i)  // ties
+      vectors[rng() % vectors.size()] = vectors[rng() % 10];
+    const auto add = [&](const std::vector<float>& v) {
+      shadowed.add(v.data(), nullptr, 0);
+      plain.add(v.data(), nullptr, 0);
+    };
+    const auto compare = [&] {
+      std::vector<ScoredEvent> a, b;
+      for (const std::int64_t k : {1, 10, 300, 1200}) {
+        auto query = clustered(rng, 1, width)[0];
+        if (k == 10) query = vectors[rng() % 10];
+        shadowed.search(query.data(), k, a);
+        plain.search(query.data(), k, b);
+        REQUIRE(same(a, b));
+      }
+      const std::vector<float> nothing(static_cast<std::size_t>(width), 0.0f);
+      shadowed.search(nothing.data(), 5, a);
+      plain.search(nothing.data(), 5, b);
+      REQUIRE(same(a, b));
+    };
+    for (const auto& v : vectors) add(v);
+    compare();
+    REQUIRE(shadowed.bytes() > plain.bytes());  // there is a shadow
+    compare();
+    shadowed.truncate(2600), plain.truncate(2600);
+    compare();
+    for (std::size_t i = vectors.size(); i-- > 1000;) add(vectors[i]);
+    compare();
+  }
 }
 
 TEST_CASE("scores that are not numbers come last") {

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// attend() against what bounds it: sgemm for prefill, a plain read of the same bytes for decoding.
+// Both sides alternate in one process and the least time of the repetitions counts, so that other
+// work on the machine disturbs the ratios little.
+//
+// cpu_... compare CPU time instead of wall time: steadier on a busy machine.
+//
+//   bench_attend [repetitions = 5] [threads = 1,2]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "episodic/attention/attend.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
+
+extern "C" void sgemm_(const char* ta, const char* tb, const int* m, const int* n, const int* k,
+                       const float* alpha, const float* a, const int* lda, const float* b,
+                       const int* ldb, const float* beta, float* c, const int* ldc);
+
+namespace {
+
+using episodic::AttendShape;
+using episodic::KvSegment;
+using episodic::Position;
+using Json = nlohmann::ordered_json;
+
+struct Time {
+  double wall = 1e30, cpu = 1e30;  // seconds; cpu: of all threads of the process
+};
+
+double cpu_now() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Least times of each of the works, run in turn.
+std::vector<Time> race(const std::vector<std::function<void()>>& works, int repetitions) {
+  std::vector<Time> least(works.size());
+  for (const auto& work : works) work();
+  for (int r = 0; r < repetitions; ++r) {
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      const double cpu = cpu_now();
+      works[i]();
+      least[i].cpu = std::min(least[i].cpu, cpu_now() - cpu);
+      const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+      least[i].wall = std::min(least[i].wall, wall.count());
+    }
+  }
+  return least;
+}
+
+std::vector<float> random_floats(std::int64_t n, unsigned seed) {
+  std::vector<float> x(static_cast<std::size_t>(n));
+  std::minstd_rand random(seed);
+  for (float& v : x) v = static_cast<float>(random()) / 1.1e9f - 1.0f;
+  return x;
+}
+
+// Sinks, scattered events and a window as a memory holds them, keys and values in float32.
+struct Problem {
+  AttendShape shape;
+  std::vector<float> keys, values, q_relative, q_fixed, out, columns;
+  std::vector<KvSegment> list;
+  std::int64_t seen = 0;  // keys that each query sees
+
+  Problem(std::int64_t heads, std::int64_t kv_heads, std::int64_t d, std::int64_t n_init,
+          std::int64_t n_local, std::int64_t n_mem, std::int64_t n) {
+    const std::int64_t window = n_local + n - 1;  // tokens that some query has in its window
+    const std::int64_t first = 100'000;
+    shape = {.n_queries = n,
+             .n_heads = heads,
+             .n_kv_heads = kv_heads,
+             .head_dim = d,
+             .first_position = first,
+             .n_local = n_local};
+    const std::int64_t total = n_init + 2 * n_mem + window;
+    keys = random_floats(total * kv_heads * d, 1);
+    values = random_floats(total * kv_heads * d, 2);
+    q_relative = random_floats(n * heads * d, 3);
+    q_fixed = random_floats(n * heads * d, 4);
+    out.resize(static_cast<std::size_t>(n * heads * d));
+    columns.resize(static_cast<std::size_t>(window * heads));
+    std::int64_t at = 0;
+    const auto add = [&](std::int64_t length, std::int64_t token, Position position) {
+      KvSegment s;
+      s.key = keys.data() + at * kv_heads * d;
+      s.value = values.data() + at * kv_heads * d;
+      s.length = length;
+      s.first_token = token;
+      s.head_stride = length * d;
+      s.row_stride = d;
+      s.position = position;
+      list.push_back(s);
+      at += length;
+    };
+    add(n_init, 0, Position::fixed);
+    std::minstd_rand random(5);
+    for (std::int64_t left = n_mem; left > 0;) {  // events of 8 to 20 tokens, mean 14
+      const std::int64_t length =
+          std::min<std::int64_t>(left, 8 + static_cast<std::int64_t>(random() % 13));
+      add(length, 1000 + 2 * (n_mem - left), Position::fixed);
+      at += static_cast<std::int64_t>(random() % 14);  // what was not recalled lies between
+      left -= length;
+    }
+    at = n_init + 2 * n_mem;
+    add(window, first - n_local + 1, Position::relative);
+    seen = n_init + n_mem + n_local;
+  }
+
+  void attend(episodic::AttendWorkspace& workspace) {
+    const std::span<const KvSegment> lists[] = {list};
+    float* const column_sums[] = {columns.data()};
+    episodic::attend(shape, {q_relative.data(), q_fixed.data(), lists},
+                     {.out = out.data(), .lse = nullptr, .column_sums = column_sums}, workspace);
+  }
+
+  double flops() const {
+    return 4.0 * static_cast<double>(shape.n_queries * shape.n_heads * shape.head_dim * seen);
+  }
+  double bytes() const {
+    return 8.0 * static_cast<double>(seen * shape.n_kv_heads * shape.head_dim);
+  }
+
+  // Sums as many bytes as a decoding step must read, on the same threads.
+  void read() {
+    constexpr std::int64_t kRun = 1 << 16;
+    const auto n = static_cast<std::int64_t>(bytes() / 8);  // floats of keys, and of values
+    const std::vector<float> ones(1024, 1.0f);
+    sums.assign(static_cast<std::size_t>((n + kRun - 1) / kRun * 2), 0.0f);
+    episodic::parallel_for((n + kRun - 1) / kRun, [&](std::int64_t run) {
+      std::vector<float> rows(kRun / 1024);
+      const std::int64_t count = std::min(kRun, n - run * kRun) / 1024;
+      for (int side = 0; side < 2; ++side) {
+        const float* from = (side == 0 ? keys : values).data() + run * kRun;
+        episodic::cpu::kernels().dots(ones.data(), from, count, 1024, 1024, rows.data());
+        for (std::int64_t i = 0; i < count; ++i) sums[2 * run + side] += rows[i];
+      }
+    });
+  }
+  std::vector<float> sums;
+};
+
+Json prefill(const char* name, Problem problem, int repetitions) {
+  const int m = 1024;
+  const std::vector<float> a = random_floats(m * m, 6), b = random_floats(m * m, 7);
+  std::vector<float> c(a.size());
+  const double product = 2.0 * m * m * m;
+  // about the flops of the problem, in products of one size; the rest is scaled
+  const int products = std::max(1, static_cast<int>(problem.flops() / product + 0.5));
+  episodic::AttendWorkspace workspace;
+  const auto times =
+      race({[&] { problem.attend(workspace); },
+            [&] {
+              const float one = 1.0f, zero = 0.0f;
+              for (int i = 0; i < products; ++i) {
+                sgemm_("N", "N", &m, &m, &m, &one, a.data(), &m, b.data(), &m, &zero, c.data(), &m);
+              }
+            }},
+           repetitions);
+  const double scale = problem.flops() / (product * products);
+  return {{"case", name},
+          {"gflop", problem.flops() * 1e-9},
+          {"attend_ms", times[0].wall * 1e3},
+          {"sgemm_ms", times[1].wall * scale * 1e3},
+          {"sgemm_gflops", product * products / times[1].wall * 1e-9},
+          {"ratio_to_sgemm", times[0].wall / (times[1].wall * scale)},
+          {"cpu_ratio_to_sgemm", times[0].cpu / (times[1].cpu * scale)},
+          {"workspace_bytes", workspace.bytes()}};
+}
+
+Json decode(const char* name, Problem problem, int repetitions) {
+  episodic::AttendWorkspace workspace;
+  const auto times =
+      race({[&] { problem.attend(workspace); }, [&] { problem.read(); }}, repetitions);
+  return {{"case", name},
+          {"mbytes", problem.bytes() * 1e-6},
+          {"attend_ms", times[0].wall * 1e3},
+          {"read_ms", times[1].wall * 1e3},
+          {"read_gbytes_per_s", problem.bytes() / times[1].wall * 1e-9},
+          {"share_of_read_bandwidth", times[1].wall / times[0].wall},
+          {"cpu_share_of_read_bandwidth", times[1].cpu / times[0].cpu},
+          {"workspace_bytes", workspace.bytes()}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int repetitions = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
+  std::vector<int> threads = {1, 2};
+  if (argc > 2) {
+    threads.clear();
+    for (const char* at = argv[2]; *at != '\0';) {
+      threads.push_back(
+          std::max(1, static_cast<int>(std::strtol(at, const_cast<char**>(&at), 10))));
+      if (*at != '\0') ++at;
+    }
+  }
+  Json report;
+  report["kernels"] = episodic::cpu::kernels().name;
+  for (int n : threads) {
+    episodic::set_max_threads(n);
+    Json run;
+    run["threads"] = n;
+    run["cases"] = {
+        prefill("prefill large", Problem(32, 8, 128, 128, 4096, 2048, 512), repetitions),
+        decode("decode large", Problem(32, 8, 128, 128, 4096, 2048, 1), 10 * repetitions),
+        prefill("prefill small", Problem(8, 4, 64, 16, 512, 512, 128), 20 * repetitions),
+        decode("decode small", Problem(8, 4, 64, 16, 512, 512, 1), 100 * repetitions)};
+    report["runs"].push_back(run);
+  }
+  std::printf("%s\n", report.dump(1).c_str());
+  return 0;
+}

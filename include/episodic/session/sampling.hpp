@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// From logits to the next token.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace episodic {
+
+/// How the next token is drawn; names, meaning and order are those of Hugging Face's `generate`:
+/// repetition penalty, temperature, top-k, top-p.
+struct SamplingOptions {
+  /// Logits are divided by it; 0: greedy, the token of the largest logit.
+  double temperature = 0.0;
+  /// Only the k largest logits, and those equal to the k-th, may be drawn; 0: all.
+  std::int64_t top_k = 0;
+  /// Only the likeliest tokens that together reach this probability may be drawn, at least one.
+  double top_p = 1.0;
+  /// Logits of tokens in the history are divided by it if positive, multiplied if negative; 1: off.
+  double repetition_penalty = 1.0;
+  std::uint64_t seed = 0;
+
+  /// \throws ConfigError naming the value out of range
+  void validate() const;
+};
+
+/// Draws tokens. The same seed and logits give the same tokens with every standard library. Equal
+/// logits: the smaller id first, in greedy choice and where top-p cuts.
+class Sampler {
+ public:
+  /// \param draws random numbers already used: go on where a saved sampler stood
+  /// \throws ConfigError
+  explicit Sampler(const SamplingOptions& options, std::uint64_t draws = 0);
+
+  /// \param logits (vocabulary); -infinity: never drawn
+  /// \param history tokens so far (prompt and generated), for the repetition penalty
+  /// \throws DataError if logits are empty, NaN, +infinity or all -infinity, or a token of the
+  ///   history is out of the vocabulary
+  std::int64_t sample(std::span<const float> logits, std::span<const std::int64_t> history);
+
+  /// Random numbers used so far.
+  std::uint64_t draws() const { return draws_; }
+  const SamplingOptions& options() const { return options_; }
+
+ private:
+  void penalize(std::span<const std::int64_t> history);
+  std::size_t keep_top_k();
+  std::size_t keep_top_p(std::size_t kept);
+  double uniform();
+
+  SamplingOptions options_;
+  std::uint64_t draws_;
+  std::vector<double> scores_;       // (vocabulary), reused from call to call
+  std::vector<double> weights_;      // (vocabulary) unnormalised probabilities
+  std::vector<std::int64_t> order_;  // candidates
+  std::vector<bool> penalized_;
+};
+
+}  // namespace episodic

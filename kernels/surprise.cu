@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "surprise.hpp"
+
+#include "surprise.cuh"
+
+namespace episodic::kernels {
+namespace {
+
+template <class Logit>
+cudaError_t launch(const SurpriseParams& p, cudaStream_t stream) {
+  constexpr std::int64_t kMaxBlocks = 65535;
+  const auto blocks = static_cast<unsigned>(p.n < kMaxBlocks ? p.n : kMaxBlocks);
+  SurpriseKernel<Logit><<<blocks, kSurpriseThreads, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
+  if (params.n < 0 || params.vocab < 1 || params.row_stride < params.vocab)
+    return cudaErrorInvalidValue;
+  if (params.n == 0) return cudaSuccess;
+  if (!params.logits || !params.targets || !params.surprise) return cudaErrorInvalidValue;
+  switch (params.dtype) {
+    case DType::float32:
+      return launch<float>(params, stream);
+    case DType::float16:
+      return launch<__half>(params, stream);
+    case DType::bfloat16:
+      return launch<__nv_bfloat16>(params, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace episodic::kernels

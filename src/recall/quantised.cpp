@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantised.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace episodic::detail {
+namespace {
+
+constexpr std::int64_t kBlock = 128;  // channels that share a scale
+
+std::int64_t blocks_of(std::int64_t width) { return (width + kBlock - 1) / kBlock; }
+
+float dot_codes(const float* query, const std::int8_t* codes, std::int64_t n) {
+  float sum = 0.0f;
+  for (std::int64_t c = 0; c < n; ++c) sum += static_cast<float>(codes[c]) * query[c];
+  return sum;
+}
+
+/// out[i] = offset + sum over the blocks of row i of scale * (query . codes).
+void scan_portable(const float* query, const std::int8_t* codes, const float* scales,
+                   std::int64_t n_rows, std::int64_t width, float offset, float* out) {
+  const std::int64_t n_blocks = blocks_of(width);
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    out[r] = offset;
+    for (std::int64_t b = 0; b < n_blocks; ++b)
+      out[r] +=
+          scales[r * n_blocks + b] * dot_codes(query + b * kBlock, codes + r * width + b * kBlock,
+                                               std::min(kBlock, width - b * kBlock));
+  }
+}
+
+#if defined(__x86_64__)
+// By hand: compilers do not widen bytes to floats in vectors of a good width.
+[[gnu::target("avx2,fma")]] void scan_avx2(const float* query, const std::int8_t* codes,
+                                           const float* scales, std::int64_t n_rows,
+                                           std::int64_t width, float offset, float* out) {
+  const std::int64_t full = width / kBlock, n_blocks = blocks_of(width),
+                     rest = width - full * kBlock;
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const std::int8_t* row = codes + r * width;
+    const float* scale = scales + r * n_blocks;
+    __m256 total = _mm256_setzero_ps();
+    for (std::int64_t b = 0; b < full; ++b) {
+      __m256 part = _mm256_setzero_ps();
+      for (std::int64_t c = b * kBlock; c < (b + 1) * kBlock; c += 8) {
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + c));
+        part = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                               _mm256_loadu_ps(query + c), part);
+      }
+      total = _mm256_fmadd_ps(part, _mm256_set1_ps(scale[b]), total);
+    }
+    alignas(32) float lanes[8];
+    _mm256_store_ps(lanes, total);
+    float sum =
+        rest ? scale[full] * dot_codes(query + full * kBlock, row + full * kBlock, rest) : 0.0f;
+    for (const float lane : lanes) sum += lane;
+    out[r] = offset + sum;
+  }
+}
+#endif
+
+using ScanRows = void (*)(const float*, const std::int8_t*, const float*, std::int64_t,
+                          std::int64_t, float, float*);
+
+ScanRows choose_scan() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return scan_avx2;
+#endif
+  return scan_portable;
+}
+
+/// Codes of x - m, at most 127 in size. Returns their scale; 0, with codes of 0, where there is
+/// none.
+float encode(const float* x, const float* m, std::int64_t n, std::int8_t* codes) {
+  float largest = 0.0f;
+  bool finite = true;
+  for (std::int64_t c = 0; c < n; ++c) {
+    const float size = std::abs(x[c] - m[c]);
+    largest = size > largest ? size : largest;
+    finite = finite && size <= std::numeric_limits<float>::max();
+  }
+  const float scale = largest / 127.0f;
+  if (!finite || !std::isnormal(scale)) return 0.0f;
+  const float inverse = 127.0f / largest;
+  for (std::int64_t c = 0; c < n; ++c) {
+    const float y = (x[c] - m[c]) * inverse;
+    codes[c] = static_cast<std::int8_t>(static_cast<std::int32_t>(y + (y < 0.0f ? -0.5f : 0.5f)));
+  }
+  return scale;
+}
+
+/// Bound on the rounding of a float32 dot product of n channels, in either of the orders used here,
+/// relative to the product of the norms: no chain of additions is longer than n / 8 + 256.
+double rounding(std::int64_t n) { return static_cast<double>(n / 8 + 256) * 0x1p-24; }
+
+}  // namespace
+
+QuantisedSlabs::Slab QuantisedSlabs::quantise(const VectorSlabs& vectors, std::int64_t slab) const {
+  const std::int64_t rows = vectors.rows_per_slab(), n_blocks = blocks_of(width_);
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  Slab out{std::vector<std::int8_t>(size(rows * width_)), std::vector<float>(size(rows * n_blocks)),
+           std::vector<float>(size(rows)), std::vector<float>(size(width_))};
+  std::vector<double> sum(size(width_));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* v = vectors.row(slab * rows + r);
+    for (std::int64_t c = 0; c < width_; ++c) sum[size(c)] += static_cast<double>(v[c]);
+  }
+  double mean_square = 0.0;
+  for (std::int64_t c = 0; c < width_; ++c) {
+    const float m = static_cast<float>(sum[size(c)] / static_cast<double>(rows));
+    out.mean[size(c)] = m;
+    mean_square += static_cast<double>(m) * static_cast<double>(m);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* v = vectors.row(slab * rows + r);
+    double square = 0.0, rest_square = 0.0;
+    for (std::int64_t b = 0; b < n_blocks; ++b) {
+      const std::int64_t n = std::min(kBlock, width_ - b * kBlock);
+      const float* x = v + b * kBlock;
+      const float* m = out.mean.data() + b * kBlock;
+      std::int8_t* codes = out.codes.data() + r * width_ + b * kBlock;
+      const float scale = encode(x, m, n, codes);
+      out.scales[size(r * n_blocks + b)] = scale;
+#pragma omp simd reduction(+ : square, rest_square)
+      for (std::int64_t c = 0; c < n; ++c) {
+        const double value = x[c];
+        const double rest =
+            value - static_cast<double>(m[c]) - static_cast<double>(scale) * codes[c];
+        square += value * value;
+        rest_square += rest * rest;
+      }
+    }
+    const double rest = std::sqrt(rest_square);
+    const double norms = 2.0 * (std::sqrt(square) + std::sqrt(mean_square)) + rest;
+    const double reach = (rest + 2.0 * rounding(width_) * norms) * (1.0 + 1e-6);
+    // Rows with infinities or NaN are bounded by nothing, and so always looked at.
+    out.reach[size(r)] =
+        reach < 1e30 ? static_cast<float>(reach) : std::numeric_limits<float>::infinity();
+  }
+  return out;
+}
+
+void QuantisedSlabs::follow(const VectorSlabs& vectors) {
+  const std::int64_t full = vectors.size() / vectors.rows_per_slab();
+  while (slabs() < full) slabs_.push_back(quantise(vectors, slabs()));
+}
+
+void QuantisedSlabs::truncate(std::int64_t n_slabs) {
+  if (n_slabs < slabs()) slabs_.erase(slabs_.begin() + n_slabs, slabs_.end());
+}
+
+std::int64_t QuantisedSlabs::bytes() const {
+  std::int64_t total = 0;
+  for (const Slab& s : slabs_)
+    total += static_cast<std::int64_t>(s.codes.size() +
+                                       4 * (s.scales.size() + s.reach.size() + s.mean.size()));
+  return total;
+}
+
+void QuantisedSlabs::bounds(const float* query, float query_norm, std::int64_t slab, float* value,
+                            float* error) const {
+  static const ScanRows scan = choose_scan();
+  const Slab& s = slabs_[static_cast<std::size_t>(slab)];
+  const auto rows = static_cast<std::int64_t>(s.reach.size());
+  scan(query, s.codes.data(), s.scales.data(), rows, width_, dot(query, s.mean.data(), width_),
+       value);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    error[r] = query_norm * s.reach[static_cast<std::size_t>(r)];
+    if (!std::isfinite(error[r]) || !std::isfinite(value[r])) {
+      value[r] = 0.0f;
+      error[r] = std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+}  // namespace episodic::detail

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/session/sampling.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic {
+namespace {
+
+/// SplitMix64: number `counter` of the stream of a seed.
+std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
+  std::uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15ull;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+  return z ^ z >> 31;
+}
+
+}  // namespace
+
+void SamplingOptions::validate() const {
+  if (!std::isfinite(temperature) || temperature < 0)
+    throw ConfigError(fmt::format("temperature is {}, must be >= 0 (0: greedy)", temperature));
+  if (top_k < 0) throw ConfigError(fmt::format("top_k is {}, must be >= 0 (0: off)", top_k));
+  if (!(top_p >= 0 && top_p <= 1))
+    throw ConfigError(fmt::format("top_p is {}, must be in [0, 1] (1: off)", top_p));
+  if (!std::isfinite(repetition_penalty) || repetition_penalty <= 0)
+    throw ConfigError(
+        fmt::format("repetition_penalty is {}, must be > 0 (1: off)", repetition_penalty));
+}
+
+Sampler::Sampler(const SamplingOptions& options, std::uint64_t draws)
+    : options_(options), draws_(draws) {
+  options_.validate();
+}
+
+std::int64_t Sampler::sample(std::span<const float> logits, std::span<const std::int64_t> history) {
+  if (logits.empty()) throw DataError("logits to sample from are empty");
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity())
+      throw DataError(fmt::format("logit of token {} is {}, cannot sample", i, logits[i]));
+  scores_.assign(logits.begin(), logits.end());
+  penalize(history);
+  const auto best = std::max_element(scores_.begin(), scores_.end());
+  if (std::isinf(*best)) throw DataError("every logit is infinite, no token can be sampled");
+  if (options_.temperature == 0) return best - scores_.begin();
+
+  const double max = *best;  // subtracted before the division, which could overflow
+  weights_.resize(scores_.size());
+  for (std::size_t i = 0; i < scores_.size(); ++i)
+    weights_[i] = std::exp((scores_[i] - max) / options_.temperature);
+  order_.resize(scores_.size());
+  std::iota(order_.begin(), order_.end(), std::int64_t{0});
+  const std::size_t kept = keep_top_p(keep_top_k());
+
+  double total = 0;
+  for (std::size_t i = 0; i < kept; ++i) total += weights_[static_cast<std::size_t>(order_[i])];
+  const double target = uniform() * total;
+  double below = 0;
+  std::int64_t last = best - scores_.begin();  // if rounding leaves the target above all
+  for (std::size_t i = 0; i < kept; ++i) {
+    const double w = weights_[static_cast<std::size_t>(order_[i])];
+    if (w == 0) continue;
+    last = order_[i];
+    below += w;
+    if (below > target) break;
+  }
+  return last;
+}
+
+void Sampler::penalize(std::span<const std::int64_t> history) {
+  const auto n = static_cast<std::int64_t>(scores_.size());
+  for (const std::int64_t id : history)
+    if (id < 0 || id >= n)
+      throw DataError(fmt::format("token {} of the history is not among {} logits", id, n));
+  if (options_.repetition_penalty == 1) return;
+  penalized_.assign(scores_.size(), false);
+  for (const std::int64_t id : history) {
+    const auto i = static_cast<std::size_t>(id);
+    if (penalized_[i]) continue;
+    penalized_[i] = true;
+    scores_[i] = scores_[i] < 0 ? scores_[i] * options_.repetition_penalty
+                                : scores_[i] / options_.repetition_penalty;
+  }
+}
+
+// Candidates are the first so many of order_.
+std::size_t Sampler::keep_top_k() {
+  if (options_.top_k == 0 || options_.top_k >= static_cast<std::int64_t>(order_.size()))
+    return order_.size();
+  const auto score = [&](std::int64_t id) { return scores_[static_cast<std::size_t>(id)]; };
+  const auto kth = order_.begin() + static_cast<std::ptrdiff_t>(options_.top_k) - 1;
+  std::nth_element(order_.begin(), kth, order_.end(),
+                   [&](std::int64_t a, std::int64_t b) { return score(a) > score(b); });
+  const double least = score(*kth);
+  const auto end =
+      std::partition(kth + 1, order_.end(), [&](std::int64_t id) { return score(id) == least; });
+  std::sort(order_.begin(), end);  // nth_element orders differently in every library
+  return static_cast<std::size_t>(end - order_.begin());
+}
+
+std::size_t Sampler::keep_top_p(std::size_t kept) {
+  if (options_.top_p == 1) return kept;
+  const auto weight = [&](std::int64_t id) { return weights_[static_cast<std::size_t>(id)]; };
+  double total = 0;
+  for (std::size_t i = 0; i < kept; ++i) total += weight(order_[i]);
+  const auto later = [&](std::int64_t a, std::int64_t b) {
+    return weight(a) != weight(b) ? weight(a) < weight(b) : a > b;
+  };
+  // a heap gives the likeliest first without sorting the whole vocabulary
+  const auto begin = order_.begin();
+  auto end = begin + static_cast<std::ptrdiff_t>(kept);
+  std::make_heap(begin, end, later);
+  std::vector<std::int64_t> chosen;
+  for (double mass = 0; end != begin && (chosen.empty() || mass < options_.top_p * total); --end) {
+    std::pop_heap(begin, end, later);
+    chosen.push_back(*(end - 1));
+    mass += weight(chosen.back());
+  }
+  std::copy(chosen.begin(), chosen.end(), begin);
+  return chosen.size();
+}
+
+double Sampler::uniform() {
+  return static_cast<double>(random_bits(options_.seed, draws_++) >> 11) * 0x1p-53;
+}
+
+}  // namespace episodic

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that the sources keep, read off the files themselves.
+
+usage: check_sources.py RULE ROOT      RULE: a name of RULES, or self_test
+Prints each place that breaks the rule; exit code 1 if there is one.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+FOLDERS = ["include", "src", "kernels", "tests", "benchmarks", "examples", "cmake", "scripts"]
+CODE = {".hpp", ".cpp", ".cuh", ".cu", ".inc"}
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+# Room -> what it may include of the others. The order of dependence in docs/architecture.md.
+ROOMS = {
+    "base": [],
+    "cpu": ["base"],
+    "timeline": ["base", "cpu"],
+    "attention": ["base", "cpu"],
+    "recall": ["base", "cpu", "timeline"],
+    "store": ["base", "cpu", "timeline", "attention", "recall"],
+    "memory": ["base", "cpu", "timeline", "attention", "recall", "store"],
+    "text": ["base"],
+    "model": ["base", "timeline", "attention", "recall", "store", "memory"],
+    "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
+}
+TORCH_ROOMS = {"model", "session"}
+
+
+def sources(root, folders=FOLDERS, suffixes=CODE):
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                yield path
+
+
+def lines_matching(path, pattern):
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if re.search(pattern, line):
+            yield number, line.strip()
+
+
+def room_of(root, path):
+    parts = path.relative_to(root).parts
+    if parts[0] == "kernels":
+        return "kernels"
+    room = parts[2] if parts[:2] == ("include", "episodic") else parts[1] if parts[0] == "src" else None
+    return room if room in ROOMS else None
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), text, flags=re.S)
+
+
+def ascii_only(root):
+    for path in sources(root, suffixes=CODE | {".cmake", ".txt", ".py", ".sh", ""}):
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+            if any(byte > 126 or (byte < 32 and byte != 9) for byte in line):
+                yield f"{path}:{number}: a byte that is neither printable ASCII nor a tab"
+
+
+def spdx(root):
+    for path in sources(root, suffixes=CODE | {".py", ".sh", ""}):
+        if SPDX not in "".join(path.read_text(errors="replace").splitlines(keepends=True)[:2]):
+            yield f"{path}: no '{SPDX}' in its first two lines"
+
+
+def torch_free(root):
+    """Kernels and the torch-free rooms include no torch: not themselves, and by `layers` not through others."""
+    for path in sources(root, ["include", "src", "kernels"]):
+        room = room_of(root, path)
+        if room and room not in TORCH_ROOMS:
+            for number, line in lines_matching(path, r'#\s*include\s*[<"](torch|ATen|c10)/'):
+                yield f"{path}:{number}: {line}"
+
+
+def layers(root):
+    """No room includes one above it."""
+    for path in sources(root, ["include", "src", "kernels"]):
+        room = room_of(root, path)
+        if room is None:
+            continue
+        allowed = {room, *(["base"] if room == "kernels" else ROOMS[room])}
+        for number, line in lines_matching(path, r'#\s*include\s*"episodic/'):
+            other = re.search(r'"episodic/(\w+)/', line)
+            if not other or other.group(1) not in allowed:
+                yield f"{path}:{number}: {room} includes {line.split()[-1]}"
+
+
+def silent(root):
+    """The library neither prints, aborts nor exits."""
+    call = r"(std::(cout|cerr|clog)|\b(f|v|vf)?printf *\(|\bf?puts *\(|(?<![\w.>])(abort|exit|_Exit|terminate) *\(|\bassert *\()"
+    for path in sources(root, ["include", "src", "kernels"]):
+        if room_of(root, path) is None and (root / "src") in path.parents:
+            continue  # the programs of src/tools speak
+        for number, line in enumerate(without_comments(path.read_text(errors="replace")).splitlines(), 1):
+            if re.search(call, line.replace("static_assert", "")):
+                yield f"{path}:{number}: {line.strip()}"
+
+
+def leftovers(root):
+    for path in sources(root, suffixes=CODE | {".cmake", ".txt", ".py", ""}):
+        if path.name == "check_sources.py":
+            continue
+        for number, line in lines_matching(path, r"\b(TODO|FIXME|XXX|HACK)\b"):
+            yield f"{path}:{number}: {line}"
+
+
+RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
+         "silent": silent, "leftovers": leftovers}
+
+
+def self_test(_root):
+    """Every rule finds what is planted for it, and nothing in a file that keeps them all."""
+    head = f"// {SPDX}\n"
+    planted = {
+        "ascii": ("src/base/a.cpp", head + "// caf\u00e9\n"),
+        "spdx": ("src/base/b.cpp", "int b;\n"),
+        "torch_free": ("include/episodic/recall/c.hpp", head + "#include <ATen/ATen.h>\n"),
+        "layers": ("src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
+        "silent": ("src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
+        "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
+    }
+    clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'
+             "static_assert(sizeof(int) == 4);\nint snprintf_size = 0;\n")
+    for rule, (name, text) in planted.items():
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for file, content in ((name, text), clean):
+                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                (root / file).write_text(content)
+            for other, check in RULES.items():
+                found = list(check(root))
+                if (len(found) > 0) != (other == rule):
+                    yield f"self_test: {other} on what is planted for {rule}: {found}"
+
+
+def main(rule, root):
+    broken = list((self_test if rule == "self_test" else RULES[rule])(pathlib.Path(root)))
+    print("\n".join(broken) if broken else f"{rule}: kept")
+    return 1 if broken else 0
+
+
+sys.exit(main(*sys.argv[1:]))

