@@ -111,6 +111,7 @@ struct EpisodicMemory::Impl {
   std::vector<TokenRange> closed;
   std::vector<std::int64_t> targets;
   std::vector<KeyRing> refine_rings;
+  BoundaryRefiner next_refiner;
 
   void build();
   void recall(LayerState& layer);
@@ -329,7 +330,7 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
 
   std::unique_ptr<Segmenter> segmenter = time.segmenter->clone();
   segmenter->step(first, surprise, r.threshold, r.raw_boundaries);
-  BoundaryRefiner refiner = time.refiner;
+  next_refiner = time.refiner;  // assigned, not constructed: its scratch memory stays
   if (config.refine == Refinement::none) {
     r.final_boundaries = r.raw_boundaries;
   } else {
@@ -337,7 +338,7 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
     refine_rings.clear();
     for (std::int64_t l = config.refine_layers; l < shape.n_layers; ++l)
       refine_rings.push_back(layers[static_cast<std::size_t>(l)].key_ring());
-    refiner.step(refine_rings, first, r.raw_boundaries, r.final_boundaries);
+    next_refiner.step(refine_rings, first, r.raw_boundaries, r.final_boundaries);
   }
   // Flags of tokens that wait for an event are never overwritten here: they are in the ring's reach.
   for (std::int64_t i = 0; i < n; ++i)
@@ -360,7 +361,7 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
   }
 
   time.segmenter = std::move(segmenter);
-  time.refiner = std::move(refiner);
+  std::swap(time.refiner, next_refiner);
   parallel_for(shape.n_layers, [&](std::int64_t l) {
     LayerState& layer = layers[static_cast<std::size_t>(l)];
     layer.commit(first, n);

@@ -67,7 +67,9 @@ void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& inde
     similarity_.clear();
   }
 
-  listed_.assign(static_cast<std::size_t>(n_events), 0);
+  const auto flags = static_cast<std::size_t>(n_events);
+  if (flags > listed_.capacity()) listed_.reserve(2 * flags);
+  listed_.assign(flags, 0);
   for (const EventId e : similarity_) listed_[static_cast<std::size_t>(e)] = 1;
   order_.clear();
   const auto list = [&](EventId e) {

@@ -92,7 +92,10 @@ float ExactIndex::score(const float* query, std::int64_t event) const {
 void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const {
   if (from >= size()) return;
   const std::size_t old = out.size();
-  out.resize(old + static_cast<std::size_t>(size() - from));
+  // Doubling by hand: a cleared vector grows to the exact size, with every event that closes.
+  const std::size_t needed = old + static_cast<std::size_t>(size() - from);
+  if (needed > out.capacity()) out.reserve(std::max(needed, 2 * out.capacity()));
+  out.resize(needed);
   if (shape_.score == RepresentativeScore::max) {
     parallel_blocks(size() - from, [&](std::int64_t i) {
       out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
