@@ -11,10 +11,10 @@
 #include "commands.hpp"
 #include "common.hpp"
 #include "demo_result.hpp"
-#include "hidden_facts.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/session/session.hpp"
+#include "hidden_facts.hpp"
 #include "reading.hpp"
 
 namespace episodic::tools {
@@ -99,7 +99,7 @@ void with_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tok
     f.far = fact.tokens.end <= closed;
     memory->restore(*snapshot);
     f.with_memory = ask_for(fact, session, tokenizer,
-                    [&] { note_recalls(*memory, result.text.ids, tokenizer, f); });
+                            [&] { note_recalls(*memory, result.text.ids, tokenizer, f); });
     result.facts.push_back(std::move(f));
   }
 }
@@ -138,13 +138,9 @@ void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
       static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   const bool fits = bytes < machine / 2;
   if (!fits || (n > kFullTokens && !flags.full)) {
-    result.full_note =
-        fits ? fmt::format(
-                   "not run: {} tokens would keep {} of keys and values within reach of every "
-                   "token, read anew for each question, and {}; --full runs it",
-                   n, bytes_text(bytes), trained)
-             : fmt::format("does not fit: {} tokens need {} of keys and values", n,
-                           bytes_text(bytes));
+    result.full_note = fits ? fmt::format("not run (--full): {} for {} tokens, and {}",
+                                          bytes_text(bytes), n, trained)
+                            : fmt::format("does not fit: {} for {} tokens", bytes_text(bytes), n);
     return;
   }
   result.full_note = n > m.max_positions && m.max_positions > 0

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common.hpp"
-#include "hidden_facts.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "hidden_facts.hpp"
 #include "reading.hpp"
 
 namespace episodic::tools {

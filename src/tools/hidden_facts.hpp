@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A real book with facts hidden in it, and the asking for them: what the demo shows and bench_recall
-// counts.
+// A real book with facts hidden in it, and the asking for them: what the demo shows and
+// bench_recall counts.
 
 #include <cstdint>
 #include <filesystem>
@@ -46,10 +46,9 @@ struct HiddenFacts {
 /// \throws ConfigError if there are not as many
 std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed);
 
-/// At least n_tokens of the book with the facts between its sentences, each at its `depth`; fills in
-/// `tokens`, the depth as it came out, and `question`. \param facts by increasing depth
-/// \param first_piece where in the book to begin
-/// \throws ConfigError if the facts do not fit
+/// At least n_tokens of the book with the facts between its sentences, each at its `depth`; fills
+/// in `tokens`, the depth as it came out, and `question`. \param facts by increasing depth \param
+/// first_piece where in the book to begin \throws ConfigError if the facts do not fit
 HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
                        std::vector<Fact> facts, std::size_t first_piece = 0);
 
