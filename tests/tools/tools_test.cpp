@@ -231,7 +231,8 @@ TEST_CASE("segment tiles the tokens with the events of the memory") {
   const std::string page = contents(scratch / "events.html");
   check_page(page);
   CHECK(page.find("<b>brown") == std::string::npos);
-  CHECK(page.find("caf\xC3\xA9") != std::string::npos);
+  CHECK(page.find("\xC3\xA9") != std::string::npos);  // though it may be two tokens
+  CHECK(page.find("&#xFFFD;") == std::string::npos);
 }
 
 TEST_CASE("segment takes a text of any length") {
@@ -256,7 +257,7 @@ TEST_CASE("the demo recalls what was hidden and says from where") {
   if (!model)
     EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
   const Scratch scratch;
-  put(scratch / "book", some_book(150));  // shorter than what is read: it starts again
+  put(scratch / "book", some_book(60));  // shorter than what is read: it starts again
   const auto demo = [&](const std::string& threads) {
     const Run run = episodic("demo --model " + quoted(model->string()) + " --text " +
                              quoted((scratch / "book").string()) + " --memory " + quoted(kMemory) +
@@ -277,7 +278,7 @@ TEST_CASE("the demo recalls what was hidden and says from where") {
     CHECK(one.contains(key));
   }
   CHECK((one["tokens"] >= 3000 && one["tokens"] < 3200));
-  CHECK(one["times_read"] == 2);
+  CHECK(one["times_read"] >= 2);
   CHECK(one["events"]["count"] > 50);
   for (const char* key :
        {"events", "events_reserved", "index", "window", "resident", "peak_resident"})
