@@ -49,8 +49,18 @@ void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& inde
     for (EventId e = 0; e < n_events; ++e) order_.push_back(e);
     similarity_ = order_;
   } else if (capacity.similarity > 0) {
-    // No event is shorter than min_block, so the buffer is full before these run out.
-    index.search(query, std::min(n_events, capacity.similarity / config.min_block + 2), scored_);
+    // A short list is found faster. It is long enough for events of mean size with a quarter to
+    // spare; otherwise a longer one is asked for. No event is shorter than min_block, which bounds
+    // it.
+    const std::int64_t most = std::min(n_events, capacity.similarity / config.min_block + 2);
+    std::int64_t k = std::min(most, 5 * capacity.similarity * n_events / (4 * events.tokens()) + 4);
+    while (true) {
+      index.search(query, k, scored_);
+      std::int64_t tokens = 0;
+      for (const ScoredEvent& scored : scored_) tokens += events[scored.event].size();
+      if (tokens >= capacity.similarity || k == most) break;
+      k = std::min(most, 2 * k);
+    }
     for (const ScoredEvent& scored : scored_) order_.push_back(scored.event);
     fill_buffer(order_, events, capacity.similarity, similarity_);
   } else {

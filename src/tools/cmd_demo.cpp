@@ -11,10 +11,10 @@
 #include "commands.hpp"
 #include "common.hpp"
 #include "demo_result.hpp"
-#include "demo_text.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/session/session.hpp"
+#include "hidden_facts.hpp"
 #include "reading.hpp"
 
 namespace episodic::tools {
@@ -44,30 +44,6 @@ MemoryConfig settings(const ModelFlags& flags, const ModelConfig& model) {
   if (!given && model.max_positions > 0 && model.max_positions < kShortWindow)
     return parse_memory_config(kShortSettings);
   return flags.memory_config();
-}
-
-Answer ask(Session& session, std::span<const std::int64_t> prompt, const Fact& fact,
-           const std::function<void()>& at_first_token) {
-  GenerateOptions options;
-  options.max_new = 14;
-  options.stop = {"\n"};
-  bool first = true;
-  options.on_token = [&](std::int64_t, std::string_view) {
-    // Called before the token is fed back: the last step is still that of the question's end.
-    if (first && at_first_token) at_first_token();
-    first = false;
-    return true;
-  };
-  const GenerateResult result = session.generate(prompt, options);
-  if (first && at_first_token) at_first_token();  // it stopped without a word
-  Answer answer;
-  answer.text = result.text;
-  constexpr const char* kDigits = "0123456789";
-  if (const std::size_t at = result.text.find_first_of(kDigits); at != std::string::npos)
-    answer.value = result.text.substr(at, result.text.find_first_not_of(kDigits, at) - at);
-  answer.right = answer.value == fact.value;
-  answer.seconds = result.prefill_seconds + result.decode_seconds;
-  return answer;
 }
 
 /// Which events the last step recalled, and which of them hold the fact.
@@ -122,8 +98,8 @@ void with_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tok
     f.fact = fact;
     f.far = fact.tokens.end <= closed;
     memory->restore(*snapshot);
-    f.with_memory = ask(session, tokenizer.encode(fact.question, false), fact,
-                        [&] { note_recalls(*memory, result.text.ids, tokenizer, f); });
+    f.with_memory = ask_for(fact, session, tokenizer,
+                            [&] { note_recalls(*memory, result.text.ids, tokenizer, f); });
     result.facts.push_back(std::move(f));
   }
 }
@@ -143,7 +119,7 @@ void without_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
   const auto snapshot = memory->snapshot();
   for (FactResult& f : result.facts) {
     memory->restore(*snapshot);
-    f.without_memory = ask(session, tokenizer.encode(f.fact.question, false), f.fact, {});
+    f.without_memory = ask_for(f.fact, session, tokenizer);
   }
 }
 
@@ -162,13 +138,9 @@ void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
       static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   const bool fits = bytes < machine / 2;
   if (!fits || (n > kFullTokens && !flags.full)) {
-    result.full_note =
-        fits ? fmt::format(
-                   "not run: {} tokens would keep {} of keys and values within reach of every "
-                   "token, read anew for each question, and {}; --full runs it",
-                   n, bytes_text(bytes), trained)
-             : fmt::format("does not fit: {} tokens need {} of keys and values", n,
-                           bytes_text(bytes));
+    result.full_note = fits ? fmt::format("not run (--full): {} for {} tokens, and {}",
+                                          bytes_text(bytes), n, trained)
+                            : fmt::format("does not fit: {} for {} tokens", bytes_text(bytes), n);
     return;
   }
   result.full_note = n > m.max_positions && m.max_positions > 0
@@ -186,7 +158,7 @@ void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
     session.prefill(result.text.ids, [&](std::int64_t done, std::int64_t) {
       return progress(i * n + done, questions * n);
     });
-    f.full = ask(session, tokenizer.encode(f.fact.question, false), f.fact, {});
+    f.full = ask_for(f.fact, session, tokenizer);
   }
   result.full_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -206,7 +178,7 @@ void run(DemoFlags& flags) {
         "segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
   const Book book = open_book(flags.text);
   result.book = book.title;
-  result.text = hide_facts(book, *tokenizer, flags.tokens, flags.facts, flags.seed);
+  result.text = hide_facts(book, *tokenizer, flags.tokens, draw_facts(flags.facts, flags.seed));
 
   with_memory(flags, model, *tokenizer, result);
   without_memory(flags, model, *tokenizer, result);

@@ -11,7 +11,7 @@
 namespace episodic::tools {
 namespace {
 
-constexpr double kWidth = 1000, kArcs = 190, kStrip = 26, kPage = 1000;
+constexpr double kWidth = 1000, kArcs = 190, kStrip = 26;
 constexpr std::int64_t kStripBlocks = 600, kMapBlocks = 8000;
 constexpr std::int64_t kAround = 24;  // tokens shown before and after a fact
 constexpr std::size_t kListed = 12;   // recalled events written out per fact
@@ -52,7 +52,7 @@ std::string answers(const DemoResult& r) {
 /// of the layer that answered, the one with the fact on top.
 std::string timeline(const DemoResult& r) {
   const auto n = static_cast<double>(r.n_tokens());
-  const double right = kPage - 14;
+  const double right = kWidth - 14;
   const auto x_of = [&](double token) { return token / n * right; };
   std::string out =
       fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, kArcs + kStrip + 34);

@@ -26,8 +26,16 @@ std::string one_line(const std::string& text, std::size_t most) {
 }
 
 std::string cell(const Answer& a) {
-  const std::string said = !a.value.empty() ? a.value : one_line(a.text, 8);
-  return fmt::format("{} {}", a.right ? "+" : "-", one_line(said.empty() ? "(nothing)" : said, 9));
+  const std::string said = one_line(a.value.empty() ? a.text : a.value, 9);
+  return fmt::format("{} {}", a.right ? "+" : "-", said.empty() ? "(blank)" : said);
+}
+
+/// An event's text from the fact on, which may stand at its end.
+std::string excerpt(const DemoResult& r, const Tokenizer& tokenizer, const FactResult& f) {
+  const TokenRange event = f.source->tokens;
+  const TokenRange part{std::max(event.start, f.fact.tokens.start), event.end};
+  return (part.start > event.start ? "..." : "") +
+         one_line(text_of(tokenizer, r.text.ids, part), 84);
 }
 
 std::string score(std::int64_t right, std::int64_t of) { return fmt::format("{}/{}", right, of); }
@@ -101,9 +109,9 @@ std::string demo_table(const DemoResult& r, const Tokenizer& tokenizer) {
       continue;
     }
     const Recalled& s = *f.source;
-    out += fmt::format("{:>3}  event {} (tokens {} to {}), {}\n       \"{}\"\n", i + 1, s.event,
-                       s.tokens.start, s.tokens.end, ranks_text(f, s.event),
-                       one_line(text_of(tokenizer, r.text.ids, s.tokens), 84));
+    out +=
+        fmt::format("{:>3}  event {} (tokens {} to {}), {}\n       \"{}\"\n", i + 1, s.event,
+                    s.tokens.start, s.tokens.end, ranks_text(f, s.event), excerpt(r, tokenizer, f));
   }
 
   double asking = 0;

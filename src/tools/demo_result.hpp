@@ -7,18 +7,11 @@
 #include <vector>
 
 #include "common.hpp"
-#include "demo_text.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "hidden_facts.hpp"
 #include "reading.hpp"
 
 namespace episodic::tools {
-
-struct Answer {
-  std::string text;   ///< what the model wrote, to the end of the line
-  std::string value;  ///< first number in it, empty if there is none
-  bool right = false;
-  double seconds = 0;  ///< reading the question and writing the answer
-};
 
 /// An event that the question's last token had before it in one layer.
 struct Recalled {

@@ -33,7 +33,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}
 .grey{color:var(--soft)}
 i{font-style:normal}
 svg{width:100%;height:auto;display:block}
-svg text{fill:var(--fg);font:11px system-ui,sans-serif}
+svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg text.onblock{fill:#111}
 .frame{fill:none;stroke:var(--line)}
 .arc{fill:none;stroke:var(--soft);stroke-width:.6;opacity:.25}
 .arc.gold{stroke:var(--good);stroke-width:1.8;opacity:.9}
@@ -178,7 +178,8 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
     for (std::int64_t at = r.start; at < r.end;) {
       const std::int64_t row = at / per_row, end = std::min(r.end, (row + 1) * per_row);
       draw(kLeft + static_cast<double>(at - row * per_row) * scale,
-           static_cast<double>(row) * (kRow + kGap), static_cast<double>(end - at) * scale);
+           static_cast<double>(row) * (kRow + kGap), static_cast<double>(end - at) * scale,
+           end == r.end);
       at = end;
     }
   };
@@ -188,7 +189,7 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
   for (const EventBlock& b : blocks) {
     const std::string name = b.first == b.last ? fmt::format("event {}", b.first)
                                                : fmt::format("events {} to {}", b.first, b.last);
-    pieces(b.tokens, [&](double x, double y, double w) {
+    pieces(b.tokens, [&](double x, double y, double w, bool) {
       out += fmt::format(
           "<rect class=\"b{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: "
           "tokens "
@@ -198,16 +199,15 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
     });
   }
   for (const MapMark& m : marks) {
-    bool first = true;
-    pieces(m.tokens, [&](double x, double y, double w) {
+    pieces(m.tokens, [&](double x, double y, double w, bool last) {
       out += fmt::format(
           "<g><title>{}</title><rect class=\"markbox\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" "
           "height=\"{}\"/>",
           escape_html(m.title), x - 1, y, w + 2, kRow);
-      if (first)
-        out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" font-weight=\"700\">{}</text>",
-                           x + w + 3, y + kRow - 3, escape_html(m.label));
-      first = false;
+      if (last)
+        out += fmt::format(
+            "<text class=\"onblock\" x=\"{:.1f}\" y=\"{:.0f}\" font-weight=\"700\">{}</text>",
+            x + w + 3, y + kRow - 3, escape_html(m.label));
       out += "</g>\n";
     });
   }

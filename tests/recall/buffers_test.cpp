@@ -193,6 +193,26 @@ TEST_CASE("both buffers follow the rules over many steps") {
   REQUIRE(queue_only > 20);
 }
 
+TEST_CASE("many short events before long ones fill the buffer all the same") {
+  // The best events are the shortest, so a list sized by the mean event would end too early.
+  MemoryConfig c;
+  c.n_init = 0, c.chunk = 1, c.n_mem = 300, c.min_block = 1, c.max_block = 40;
+  EventTable events(0, 1, 40);
+  events.close_up_to(100 + 40 * 40 + 1, [](std::int64_t t) { return t <= 100 || t % 40 == 20; });
+  const auto index = make_exact_index({1, 1, 1, RepresentativeScore::mean});
+  for (std::int64_t e = 0; e < events.size(); ++e) {
+    const float value = -static_cast<float>(events[e].size()) - 1e-3f * static_cast<float>(e);
+    index->add(&value, nullptr, 0);
+  }
+  RecallBuffers buffers;
+  const float one = 1.0f;
+  buffers.recall(c, *index, events, &one, 0);
+  std::int64_t tokens = 0;
+  for (const EventId e : buffers.similarity()) tokens += events[e].size();
+  REQUIRE(buffers.similarity().size() > 100);
+  REQUIRE(std::abs(tokens - 301) <= 20);
+}
+
 TEST_CASE("clearing empties the queue, and an index out of step is refused") {
   MemoryConfig c;
   c.n_init = 0, c.chunk = 1, c.n_mem = 20, c.min_block = 4, c.max_block = 4, c.contiguity = 0.5;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo_text.hpp"
+#include "hidden_facts.hpp"
 
 #include <fmt/format.h>
 
@@ -24,6 +24,7 @@ constexpr std::array kNames = {"Alice", "Bob",   "Carol", "Emma", "Frank", "Grac
 constexpr std::array kThings = {
     "peasants", "carriages", "candles",  "muskets",  "doctors", "regiments", "hussars", "dragoons",
     "guests",   "gloves",    "generals", "visitors", "hounds",  "carts",     "pistols", "bridges"};
+constexpr std::int64_t kMostFacts = kNames.size() + kThings.size();
 constexpr std::size_t kLongestPiece = 400;  // bytes
 constexpr const char* kIntro = "Read the text below and remember the facts in it.\n\n";
 
@@ -105,29 +106,6 @@ class Draw {
   std::mt19937_64 engine_;
 };
 
-std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed) {
-  Draw draw(seed);
-  std::vector<std::string> names(kNames.begin(), kNames.end()),
-      things(kThings.begin(), kThings.end());
-  const auto take = [&](std::vector<std::string>& from) {
-    const std::size_t i = draw.below(from.size());
-    const std::string one = from[i];
-    from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
-    return one;
-  };
-  std::vector<Fact> facts;
-  for (std::int64_t i = 0; i < n; ++i) {
-    Fact f;
-    const bool number = (i % 4 == 3 && !things.empty()) || names.empty();
-    f.kind = number ? "number" : "pass key";
-    f.name = number ? "number of " + take(things) : "pass key of " + take(names);
-    f.value = draw.digits(number ? 6 : 5);
-    f.depth = n > 1 ? 0.02 + 0.96 * static_cast<double>(i) / static_cast<double>(n - 1) : 0.5;
-    facts.push_back(std::move(f));
-  }
-  return facts;
-}
-
 std::string sentence_of(const Fact& f) {
   if (f.kind == "number") return fmt::format("The {} is {}.\n", f.name, f.value);
   return fmt::format("The {0} is {1}. Remember it. {1} is the {0}.\n", f.name, f.value);
@@ -156,13 +134,35 @@ Book open_book(const std::filesystem::path& path) {
   return book;
 }
 
+std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed) {
+  if (n < 1 || n > kMostFacts)
+    throw ConfigError(fmt::format("--facts = {}, must be in [1, {}]", n, kMostFacts));
+  Draw draw(seed);
+  std::vector<std::string> names(kNames.begin(), kNames.end()),
+      things(kThings.begin(), kThings.end());
+  const auto take = [&](std::vector<std::string>& from) {
+    const std::size_t i = draw.below(from.size());
+    const std::string one = from[i];
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
+    return one;
+  };
+  std::vector<Fact> facts;
+  for (std::int64_t i = 0; i < n; ++i) {
+    Fact f;
+    const bool number = (i % 4 == 3 && !things.empty()) || names.empty();
+    f.kind = number ? "number" : "pass key";
+    f.name = number ? "number of " + take(things) : "pass key of " + take(names);
+    f.value = draw.digits(number ? 6 : 5);
+    f.depth = n > 1 ? 0.02 + 0.96 * static_cast<double>(i) / static_cast<double>(n - 1) : 0.5;
+    facts.push_back(std::move(f));
+  }
+  return facts;
+}
+
 HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
-                       std::int64_t n_facts, std::uint64_t seed) {
-  constexpr std::int64_t kMostFacts = kNames.size() + kThings.size();
-  if (n_facts < 1 || n_facts > kMostFacts)
-    throw ConfigError(fmt::format("--facts = {}, must be in [1, {}]", n_facts, kMostFacts));
+                       std::vector<Fact> facts, std::size_t first_piece) {
   HiddenFacts out;
-  out.facts = draw_facts(n_facts, seed);
+  out.facts = std::move(facts);
   out.ids = tokenizer.encode(kIntro);
   std::vector<std::vector<std::int64_t>> said;
   auto fixed = static_cast<std::int64_t>(out.ids.size());
@@ -174,10 +174,10 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
     throw ConfigError(
         fmt::format("--tokens = {}: {} facts alone take {} tokens; read at least {} or hide "
                     "fewer with --facts",
-                    n_tokens, n_facts, fixed, 2 * fixed));
+                    n_tokens, out.facts.size(), fixed, 2 * fixed));
 
   std::vector<std::vector<std::int64_t>> pieces;
-  std::size_t next = 0;
+  std::size_t next = first_piece % book.pieces.size();
   std::string end;  // mark that ends the last sentence: read with the question
   const std::int64_t target = n_tokens + 2;  // the end of the last sentence is taken off again
   for (std::int64_t n = fixed; n < target;) {
@@ -211,6 +211,30 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
     fact.question = fmt::format("{0}\n\n\nWhat is the {1}?\n\nThe {1} is", end, fact.name);
   }
   return out;
+}
+
+Answer ask_for(const Fact& fact, Session& session, const Tokenizer& tokenizer,
+               const std::function<void()>& at_first_token) {
+  GenerateOptions options;
+  options.max_new = 14;
+  options.stop = {"\n"};
+  bool first = true;
+  options.on_token = [&](std::int64_t, std::string_view) {
+    // Called before the token is fed back: the last step is still that of the question's end.
+    if (first && at_first_token) at_first_token();
+    first = false;
+    return true;
+  };
+  const GenerateResult result = session.generate(tokenizer.encode(fact.question, false), options);
+  if (first && at_first_token) at_first_token();  // it stopped without a word
+  Answer answer;
+  answer.text = result.text;
+  constexpr const char* kDigits = "0123456789";
+  if (const std::size_t at = result.text.find_first_of(kDigits); at != std::string::npos)
+    answer.value = result.text.substr(at, result.text.find_first_not_of(kDigits, at) - at);
+  answer.right = answer.value == fact.value;
+  answer.seconds = result.prefill_seconds + result.decode_seconds;
+  return answer;
 }
 
 }  // namespace episodic::tools

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the demo reads: a real book with facts hidden in it.
+// A real book with facts hidden in it, and the asking for them: what the demo shows and
+// bench_recall counts.
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "episodic/session/session.hpp"
 #include "episodic/text/tokenizer.hpp"
 #include "episodic/timeline/event_table.hpp"
 
@@ -39,9 +42,26 @@ struct HiddenFacts {
   std::int64_t times_read = 1;  ///< more than once if the book is shorter than what was asked for
 };
 
-/// At least n_tokens of the book with facts between its sentences, at depths from 0.02 to 0.98.
-/// Names, values and kinds depend on the seed alone. \throws ConfigError if the facts do not fit
+/// The demo's facts: kinds, names and values depend on the seed alone; depths from 0.02 to 0.98.
+/// \throws ConfigError if there are not as many
+std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed);
+
+/// At least n_tokens of the book with the facts between its sentences, each at its `depth`; fills
+/// in `tokens`, the depth as it came out, and `question`. \param facts by increasing depth \param
+/// first_piece where in the book to begin \throws ConfigError if the facts do not fit
 HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
-                       std::int64_t n_facts, std::uint64_t seed);
+                       std::vector<Fact> facts, std::size_t first_piece = 0);
+
+struct Answer {
+  std::string text;   ///< what the model wrote, to the end of the line
+  std::string value;  ///< first number in it, empty if there is none
+  bool right = false;
+  double seconds = 0;  ///< reading the question and writing the answer
+};
+
+/// Asks for a fact of what the session has read, the question being a step of its own.
+/// \param at_first_token called when the question has been read and nothing of the answer fed back
+Answer ask_for(const Fact& fact, Session& session, const Tokenizer& tokenizer,
+               const std::function<void()>& at_first_token = {});
 
 }  // namespace episodic::tools
