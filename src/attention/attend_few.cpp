@@ -115,20 +115,41 @@ class Few {
     }
   }
 
+  // The piece that holds key number `key` of list l.
+  const Piece* piece_of(std::int64_t l, std::int64_t key) const {
+    const Piece* first = pieces_ + l * max_pieces_;
+    return std::upper_bound(first, first + n_pieces_[l], key,
+                            [](std::int64_t k, const Piece& x) { return k < x.at; }) -
+           1;
+  }
+
   // Calls body(piece, first token, tokens, key number in the list) for the pieces of keys
   // [begin, end) of list l.
   template <class Body>
   void for_pieces(std::int64_t l, std::int64_t begin, std::int64_t end, const Body& body) const {
-    const Piece* first = pieces_ + l * max_pieces_;
-    const Piece* last = first + n_pieces_[l];
-    const Piece* p = std::upper_bound(first, last, begin,
-                                      [](std::int64_t key, const Piece& x) { return key < x.at; }) -
-                     1;
-    for (; p < last && p->at < end; ++p) {
+    const Piece* last = pieces_ + l * max_pieces_ + n_pieces_[l];
+    for (const Piece* p = piece_of(l, begin); p < last && p->at < end; ++p) {
       const std::int64_t from = std::max(begin, p->at);
       const std::int64_t to = std::min(end, p->at + p->tokens.size());
       body(*p, p->tokens.begin + from - p->at, to - from, from);
     }
+  }
+
+  // Tokens [t, t + n) of a piece as rows of kv head g. After the last piece of the split's keys
+  // come the values of its first piece.
+  cpu::Rows rows_of(const Piece& p, bool values, std::int64_t g, std::int64_t t, std::int64_t n,
+                    std::int64_t begin, std::int64_t end) const {
+    const KvSegment& s = *p.segment;
+    const auto base = [&](const KvSegment& x, bool v) { return v ? x.value : x.key; };
+    cpu::Rows rows{row_of(base(s, values), s, g, t), s.dtype == DType::bfloat16, s.row_stride, n};
+    const bool last = p.at + p.tokens.size() >= end;
+    if (last && values) return rows;
+    const Piece& q = last ? *piece_of(list_of(g), begin) : *(&p + 1);
+    if (q.segment->dtype != s.dtype || q.segment->row_stride != s.row_stride) return rows;
+    const std::int64_t skipped = std::max<std::int64_t>(0, begin - q.at);
+    rows.next = row_of(base(*q.segment, values || last), *q.segment, g, q.tokens.begin + skipped);
+    rows.next_n = std::min(q.tokens.size() - skipped, end - q.at - skipped);
+    return rows;
   }
 
   void attend_split(std::int64_t g, std::int64_t split) {
@@ -151,8 +172,8 @@ class Few {
                [&](const Piece& p, std::int64_t t, std::int64_t n, std::int64_t key) {
                  const KvSegment& s = *p.segment;
                  const float* q = q_[s.position == Position::fixed] + g * rows_ * d_;
-                 k_.dot_rows(q, d_, rows_, row_of(s.key, s, g, t), s.dtype == DType::bfloat16,
-                             s.row_stride, n, d_, scores + key, s_stride_);
+                 k_.dot_rows(q, d_, rows_, rows_of(p, false, g, t, n, begin, end), d_, scores + key,
+                             s_stride_);
                  if (shape_.n_queries > 1) hide(s, t, n, scores + key);
                });
     for (std::int64_t r = 0; r < rows_; ++r) {
@@ -163,25 +184,21 @@ class Few {
     }
     for_pieces(l, begin, end,
                [&](const Piece& p, std::int64_t t, std::int64_t n, std::int64_t key) {
-                 const KvSegment& s = *p.segment;
-                 add_values(s, g, t, n, scores + key, out);
+                 add_values(rows_of(p, true, g, t, n, begin, end), p.segment->value_weight,
+                            scores + key, out);
                });
   }
 
-  void add_values(const KvSegment& s, std::int64_t g, std::int64_t t, std::int64_t n,
-                  const float* p, float* out) const {
-    const bool bf16 = s.dtype == DType::bfloat16;
-    if (s.value_weight == 1.0f) {
-      k_.add_rows(p, s_stride_, rows_, row_of(s.value, s, g, t), bf16, s.row_stride, n, d_, out,
-                  d_);
+  void add_values(const cpu::Rows& values, float weight, const float* p, float* out) const {
+    if (weight == 1.0f) {
+      k_.add_rows(p, s_stride_, rows_, values, d_, out, d_);
       return;
     }
     // weighted probabilities go to a copy: the column sums want them unweighted
     float weighted[kSplit];
     for (std::int64_t r = 0; r < rows_; ++r) {
-      for (std::int64_t i = 0; i < n; ++i) weighted[i] = p[r * s_stride_ + i] * s.value_weight;
-      k_.add_rows(weighted, kSplit, 1, row_of(s.value, s, g, t), bf16, s.row_stride, n, d_,
-                  out + r * d_, d_);
+      for (std::int64_t i = 0; i < values.n; ++i) weighted[i] = p[r * s_stride_ + i] * weight;
+      k_.add_rows(weighted, kSplit, 1, values, d_, out + r * d_, d_);
     }
   }
 
@@ -216,8 +233,8 @@ class Few {
       const std::int64_t row = (r / group_) * shape_.n_heads + g * group_ + r % group_;
       float* out = output_.out + row * d_;
       std::fill(out, out + d_, 0.0f);
-      k_.add_rows(max, splits_, 1, out_ + (g * splits_ * rows_ + r) * d_, false, rows_ * d_,
-                  splits_, d_, out, d_);
+      const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * d_, false, rows_ * d_, splits_};
+      k_.add_rows(max, splits_, 1, states, d_, out, d_);
       if (output_.lse != nullptr) output_.lse[row] = log_sum_exp_of(m, static_cast<float>(total));
     }
   }

@@ -247,7 +247,9 @@ TEST_CASE("attend without column sums or lse gives the same output") {
     const Attended bare = testing::run_attend(s.shape, s.input, 0.0f, workspace, false);
     REQUIRE(same_bits(all.out, bare.out));
     std::vector<float> out(all.out.size());
-    attend(s.shape, s.input, {.out = out.data()}, workspace);
+    AttendOutput only_out;
+    only_out.out = out.data();
+    attend(s.shape, s.input, only_out, workspace);
     REQUIRE(same_bits(all.out, out));
   }
 }
@@ -288,7 +290,8 @@ TEST_CASE("attend refuses wrong shapes by name") {
     Stream s(random, 3, 4, 2, 8, 40, 16);
     std::vector<float> out(3 * 4 * 8), column(60 * 4);
     std::vector<float*> columns;
-    AttendOutput output{.out = out.data()};
+    AttendOutput output;
+    output.out = out.data();
     change(s, output, columns);
     output.column_sums = columns;
     std::string message;

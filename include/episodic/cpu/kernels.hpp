@@ -17,6 +17,16 @@ namespace episodic::cpu {
 
 inline constexpr std::int64_t kStrip = 32;  ///< channels of a strip of staged rows
 
+/// Rows of float32 or bfloat16 in place, and the rows that will be read after them (or null): they
+/// are fetched ahead of time.
+struct Rows {
+  const void* base = nullptr;
+  bool bf16 = false;
+  std::int64_t stride = 0, n = 0;
+  const void* next = nullptr;  ///< of the same dtype and stride
+  std::int64_t next_n = 0;
+};
+
 struct Kernels {
   const char* name;           ///< "avx512", "avx2" or "portable"
   std::int64_t panel_lanes;   ///< lanes of a panel
@@ -43,14 +53,12 @@ struct Kernels {
 
   // -- few queries: keys and values read in place ------------------------------------------------
 
-  /// s[r * s_stride + i] = q[r * q_stride ...] . key i, r < n_rows, i < n.
-  void (*dot_rows)(const float* q, std::int64_t q_stride, std::int64_t n_rows, const void* keys,
-                   bool bf16, std::int64_t row_stride, std::int64_t n, std::int64_t d, float* s,
-                   std::int64_t s_stride);
-  /// out[r * out_stride + c] += sum_i p[r * p_stride + i] * value i [c].
-  void (*add_rows)(const float* p, std::int64_t p_stride, std::int64_t n_rows, const void* values,
-                   bool bf16, std::int64_t row_stride, std::int64_t n, std::int64_t d, float* out,
-                   std::int64_t out_stride);
+  /// s[r * s_stride + i] = q[r * q_stride ...] . key row i, r < n_rows.
+  void (*dot_rows)(const float* q, std::int64_t q_stride, std::int64_t n_rows, const Rows& keys,
+                   std::int64_t d, float* s, std::int64_t s_stride);
+  /// out[r * out_stride + c] += sum_i p[r * p_stride + i] * value row i [c].
+  void (*add_rows)(const float* p, std::int64_t p_stride, std::int64_t n_rows, const Rows& values,
+                   std::int64_t d, float* out, std::int64_t out_stride);
   float (*max_row)(const float* s, std::int64_t n);  ///< at least -3e38
   /// s[i] = 2^(s[i] - max), 0 below 2^-126; returns their sum.
   float (*exp2_row)(float* s, std::int64_t n, float max);
