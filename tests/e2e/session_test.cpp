@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Session on the shipped model: feeding, stopping, streaming, cancelling, and what it refuses.
+#include "support/test.hpp"
+#include "support/model.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "episodic/session/session.hpp"
+
+using namespace episodic;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool no_model() { return !fs::exists(shipped_model_dir() / "model.safetensors"); }
+
+MemoryConfig small_memory() {
+  MemoryConfig c;
+  c.n_init = 8;
+  c.n_local = 64;
+  c.n_mem = 64;
+  c.chunk = 32;
+  return c;
+}
+
+/// The message of the Error that f throws; empty if it throws none.
+template <class F>
+std::string refusal(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool refused_naming(const std::string& message, const char* what) {
+  return message.find(what) != std::string::npos;
+}
+
+/// A copy of the shipped model with one value of one float32 or bfloat16 tensor replaced by NaN.
+fs::path poisoned_model() {
+  const fs::path dir = fs::temp_directory_path() / ("episodic-nan-" + std::to_string(::getpid()));
+  fs::create_directories(dir);
+  for (const char* name : {"config.json", "tokenizer.json"})
+    fs::copy_file(shipped_model_dir() / name, dir / name, fs::copy_options::overwrite_existing);
+  const SafetensorsFile file(shipped_model_dir() / "model.safetensors");
+  std::vector<std::vector<std::byte>> data;
+  std::vector<TensorToWrite> tensors;
+  for (const TensorView& t : file.tensors()) {
+    data.emplace_back(t.data, t.data + t.bytes);
+    if (t.name == "model.norm.weight") {
+      const std::uint16_t nan = 0x7fc0;
+      const float wide = std::numeric_limits<float>::quiet_NaN();
+      if (t.type == TensorType::bf16)
+        std::memcpy(data.back().data(), &nan, sizeof nan);
+      else
+        std::memcpy(data.back().data(), &wide, sizeof wide);
+    }
+    tensors.push_back({t.name, t.type, t.shape, nullptr});
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].data = data[i].data();
+  write_safetensors(dir / "model.safetensors", tensors);
+  return dir;
+}
+
+}  // namespace
+
+TEST_CASE("generation is the same in one piece, streamed, and after a prefill", "[e2e][session]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto tokenizer = load_tokenizer(shipped_model_dir());
+  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  patch(model, small_memory());
+  const auto prompt = tokenizer->encode("The prince looked at the old man and said nothing. He thought of the war and");
+  Session session(model, tokenizer.get());
+  GenerateOptions options;
+  options.max_new = 30;
+  const GenerateResult once = session.generate(prompt, options);
+  CHECK(once.ids.size() == 30);
+  CHECK(once.finish == FinishReason::length);
+  CHECK(once.text == tokenizer->decode(once.ids));
+  CHECK(session.counters().prefill_tokens == static_cast<std::int64_t>(prompt.size()));
+  CHECK(session.counters().decode_tokens == 29);
+
+  model.reset();
+  std::string streamed;
+  std::vector<std::int64_t> ids;
+  options.on_token = [&](std::int64_t id, std::string_view text) {
+    streamed += text;
+    if (id >= 0) ids.push_back(id);
+    return true;
+  };
+  session.generate(prompt, options);
+  CHECK(streamed == once.text);
+  CHECK(ids == once.ids);
+
+  model.reset();
+  options.on_token = {};
+  CHECK(session.prefill(std::span(prompt).first(prompt.size() - 1)) == static_cast<std::int64_t>(prompt.size()) - 1);
+  CHECK(session.generate(std::span(prompt).last(1), options).ids == once.ids);  // a prompt of one token
+}
+
+TEST_CASE("sampling repeats itself with its seed and differs with another", "[e2e][session]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto tokenizer = load_tokenizer(shipped_model_dir());
+  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  patch(model, small_memory());
+  const auto prompt = tokenizer->encode("In the evening");
+  const auto draw = [&](std::uint64_t seed) {
+    model.reset();
+    GenerateOptions options;
+    options.max_new = 24;
+    options.ignore_eos = true;
+    options.sampling = {.temperature = 1.0, .top_k = 50, .top_p = 0.95, .repetition_penalty = 1.1, .seed = seed};
+    return Session(model, tokenizer.get()).generate(prompt, options).ids;
+  };
+  CHECK(draw(1) == draw(1));
+  CHECK(draw(1) != draw(2));
+}
+
+TEST_CASE("stop tokens, stop strings and cancelling end a generation where they should", "[e2e][session]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto tokenizer = load_tokenizer(shipped_model_dir());
+  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  patch(model, small_memory());
+  const auto prompt = tokenizer->encode("The old prince said that he would");
+  const auto run = [&](GenerateOptions options) {
+    model.reset();
+    options.max_new = 40;
+    options.ignore_eos = true;
+    return Session(model, tokenizer.get()).generate(prompt, options);
+  };
+  const GenerateResult all = run({});
+  REQUIRE(all.text.size() > 20);
+
+  GenerateOptions options;
+  options.stop_tokens = {all.ids[10]};
+  const auto first = std::find(all.ids.begin(), all.ids.end(), all.ids[10]) - all.ids.begin();
+  GenerateResult r = run(options);
+  CHECK(r.finish == FinishReason::stop_token);
+  CHECK(static_cast<std::ptrdiff_t>(r.ids.size()) == first);
+
+  options = {};
+  options.stop = {all.text.substr(12, 4)};
+  r = run(options);
+  CHECK(r.finish == FinishReason::stop_string);
+  CHECK(r.text == all.text.substr(0, all.text.find(options.stop[0])));
+
+  options = {};
+  int seen = 0;
+  options.on_token = [&](std::int64_t, std::string_view) { return ++seen < 5; };
+  r = run(options);
+  CHECK(r.finish == FinishReason::cancelled);
+  CHECK(r.ids.size() == 5);
+
+  model.reset();
+  Session session(model, tokenizer.get());
+  const std::vector<std::int64_t> text(200, 60);
+  CHECK(session.prefill(text, [](std::int64_t done, std::int64_t) { return done < 64; }) == 64);
+  CHECK(model.state()->tokens() == 64);
+}
+
+TEST_CASE("what a session cannot do is refused by name and leaves the state alone", "[e2e][session][errors]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  const auto memory = patch(model, small_memory());
+  Session session(model);
+  const std::vector<std::int64_t> good(40, 70), bad{5, 6, 99999, 7}, negative{-1};
+  session.prefill(good);
+  CHECK(refused_naming(refusal([&] { session.generate({}); }), "empty"));
+  CHECK(refused_naming(refusal([&] { session.prefill(bad); }), "99999"));
+  CHECK(refused_naming(refusal([&] { session.generate(negative); }), "-1"));
+  CHECK(refused_naming(refusal([&] { model.forward(bad); }), "99999"));
+  GenerateOptions options;
+  options.stop = {"x"};
+  CHECK(refused_naming(refusal([&] { session.generate(good, options); }), "tokenizer"));
+  options = {};
+  options.max_new = -1;
+  CHECK(refused_naming(refusal([&] { session.generate(good, options); }), "max_new"));
+  options = {};
+  options.sampling.temperature = -0.5;
+  CHECK(refused_naming(refusal([&] { session.generate(good, options); }), "temperature"));
+  CHECK(memory->tokens() == 40);
+}
+
+TEST_CASE("NaN in logits is an error that names it, with the memory and without", "[e2e][session][errors]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const fs::path dir = poisoned_model();
+  LlamaModel model = LlamaModel::load(dir);
+  const std::vector<std::int64_t> ids{1, 50, 60};
+  {
+    Session session(model);
+    CHECK(refused_naming(refusal([&] { session.generate(ids); }), "NaN"));
+  }
+  const auto memory = patch(model, small_memory());
+  CHECK(refused_naming(refusal([&] { model.forward(ids); }), "NaN"));
+  CHECK(memory->tokens() == 0);
+  fs::remove_all(dir);
+}
