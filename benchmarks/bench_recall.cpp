@@ -133,6 +133,7 @@ void run(RecallFlags& flags) {
   result["store_bytes"] = c.store.bytes_used;
   result["index_bytes"] = c.index_bytes;
   result["peak_resident_bytes"] = tools::peak_resident_bytes();
+  if (c.index_quality.checked > 0) result["index_recall"] = c.index_quality.recall();
   result["answers"] = answers;
   fmt::print(stderr, "{} at {} tokens{}: {} of {} right, {:.0f} tokens/s, {:.0f} MB resident at most\n",
              flags.task, flags.tokens, flags.no_recall ? " without recall" : "", right, asked,

@@ -418,7 +418,11 @@ MemoryCounters EpisodicMemory::counters() const {
   c.events = impl_->time.events.size();
   for (const LayerState& layer : impl_->layers) {
     c.window_bytes += layer.bytes();
-    if (layer.index()) c.index_bytes += layer.index()->bytes();
+    if (!layer.index()) continue;
+    c.index_bytes += layer.index()->bytes();
+    const IndexQuality q = layer.index()->quality();
+    c.index_quality.checked += q.checked;
+    c.index_quality.recall_sum += q.recall_sum;
   }
   if (impl_->store) c.store = impl_->store->counters();
   return c;

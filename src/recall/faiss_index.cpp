@@ -19,6 +19,7 @@ using detail::ExactIndex;
 constexpr int kLinks = 32;                  // M of the graph
 constexpr int kBuildWidth = 80;             // candidates looked at when an event is linked in
 constexpr std::int64_t kSearchWidth = 128;  // least number of candidates of a search
+constexpr std::int64_t kCheckEvery = 32;    // searches from one that is repeated exactly to the next
 constexpr std::int64_t kBatch = 256;  // events linked in at a time; until then they are scanned
 
 /// Lets the graph read the vectors where they lie, so that they are held once.
@@ -118,7 +119,14 @@ class FaissIndex final : public RepresentativeIndex {
     if (static_cast<std::int64_t>(out.size()) < k) return vectors_.search(query, k, out);
     vectors_.scan(query, linked(), out);
     detail::keep_best(out, k);
+    if (searches_++ % kCheckEvery == 0) {
+      vectors_.search(query, k, exact_);
+      quality_.recall_sum += recall_of(out, exact_);
+      ++quality_.checked;
+    }
   }
+
+  IndexQuality quality() const override { return quality_; }
 
   void truncate(std::int64_t n_events) override {
     vectors_.truncate(n_events);
@@ -162,6 +170,9 @@ class FaissIndex final : public RepresentativeIndex {
   std::unique_ptr<Graph> graph_;
   std::vector<float> score_;
   std::vector<std::int64_t> label_;
+  std::int64_t searches_ = 0;  // of the graph
+  std::vector<ScoredEvent> exact_;
+  IndexQuality quality_;
 };
 
 }  // namespace

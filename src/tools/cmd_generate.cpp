@@ -25,11 +25,13 @@ struct GenerateFlags {
 
 Json memory_json(const EpisodicMemory& memory) {
   const MemoryCounters c = memory.counters();
-  return {{"events", c.events},
-          {"recalled_events", c.recalled_events},
-          {"store_bytes", c.store.bytes_used},
-          {"index_bytes", c.index_bytes},
-          {"window_bytes", c.window_bytes}};
+  Json json{{"events", c.events},
+            {"recalled_events", c.recalled_events},
+            {"store_bytes", c.store.bytes_used},
+            {"index_bytes", c.index_bytes},
+            {"window_bytes", c.window_bytes}};
+  if (c.index_quality.checked > 0) json["index_recall"] = c.index_quality.recall();
+  return json;
 }
 
 void run(GenerateFlags& flags) {

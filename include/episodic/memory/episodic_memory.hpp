@@ -32,6 +32,7 @@ struct MemoryCounters {
   std::int64_t recalled_events = 0;    ///< over all layers and steps
   std::int64_t window_bytes = 0;       ///< sinks, window and pending of all layers
   std::int64_t index_bytes = 0;        ///< representatives
+  IndexQuality index_quality;          ///< of an approximate index, over all layers
   StoreCounters store;
   struct { double recall = 0, attend = 0, append = 0, refine = 0, close = 0, store = 0; } seconds;
 };

@@ -28,6 +28,13 @@ struct IndexShape {
   std::int64_t width() const { return n_heads * head_dim; }
 };
 
+/// How much of the exact list an approximate index found, over the searches that were checked.
+struct IndexQuality {
+  std::int64_t checked = 0;   ///< searches that the exact scan repeated; 0 for an exact index
+  double recall_sum = 0;      ///< sum of their recall_of
+  double recall() const { return checked > 0 ? recall_sum / static_cast<double>(checked) : 1.0; }
+};
+
 /// Representative vectors of one layer's events, searched by dot product.
 class RepresentativeIndex {
  public:
@@ -50,6 +57,9 @@ class RepresentativeIndex {
 
   virtual std::int64_t size() const = 0;
   virtual std::int64_t bytes() const = 0;
+
+  /// An approximate index repeats one search in a few dozen exactly and keeps the count.
+  virtual IndexQuality quality() const { return {}; }
 };
 
 /// Exact scan over all vectors.
