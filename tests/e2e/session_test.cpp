@@ -2,6 +2,7 @@
 // Session on the shipped model: feeding, stopping, streaming, cancelling, and what it refuses.
 #include "support/test.hpp"
 #include "support/model.hpp"
+#include "support/refusal.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +11,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "episodic/session/session.hpp"
@@ -30,21 +30,6 @@ MemoryConfig small_memory() {
   c.n_mem = 64;
   c.chunk = 32;
   return c;
-}
-
-/// The message of the Error that f throws; empty if it throws none.
-template <class F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool refused_naming(const std::string& message, const char* what) {
-  return message.find(what) != std::string::npos;
 }
 
 /// A copy of the shipped model with one value of one float32 or bfloat16 tensor replaced by NaN.
@@ -176,19 +161,19 @@ TEST_CASE("what a session cannot do is refused by name and leaves the state alon
   Session session(model);
   const std::vector<std::int64_t> good(40, 70), bad{5, 6, 99999, 7}, negative{-1};
   session.prefill(good);
-  CHECK(refused_naming(refusal([&] { session.generate({}); }), "empty"));
-  CHECK(refused_naming(refusal([&] { session.prefill(bad); }), "99999"));
-  CHECK(refused_naming(refusal([&] { session.generate(negative); }), "-1"));
-  CHECK(refused_naming(refusal([&] { model.forward(bad); }), "99999"));
+  CHECK(mentions(refusal([&] { session.generate({}); }), "empty"));
+  CHECK(mentions(refusal([&] { session.prefill(bad); }), "99999"));
+  CHECK(mentions(refusal([&] { session.generate(negative); }), "-1"));
+  CHECK(mentions(refusal([&] { model.forward(bad); }), "99999"));
   GenerateOptions options;
   options.stop = {"x"};
-  CHECK(refused_naming(refusal([&] { session.generate(good, options); }), "tokenizer"));
+  CHECK(mentions(refusal([&] { session.generate(good, options); }), "tokenizer"));
   options = {};
   options.max_new = -1;
-  CHECK(refused_naming(refusal([&] { session.generate(good, options); }), "max_new"));
+  CHECK(mentions(refusal([&] { session.generate(good, options); }), "max_new"));
   options = {};
   options.sampling.temperature = -0.5;
-  CHECK(refused_naming(refusal([&] { session.generate(good, options); }), "temperature"));
+  CHECK(mentions(refusal([&] { session.generate(good, options); }), "temperature"));
   CHECK(memory->tokens() == 40);
 }
 
@@ -199,10 +184,10 @@ TEST_CASE("NaN in logits is an error that names it, with the memory and without"
   const std::vector<std::int64_t> ids{1, 50, 60};
   {
     Session session(model);
-    CHECK(refused_naming(refusal([&] { session.generate(ids); }), "NaN"));
+    CHECK(mentions(refusal([&] { session.generate(ids); }), "NaN"));
   }
   const auto memory = patch(model, small_memory());
-  CHECK(refused_naming(refusal([&] { model.forward(ids); }), "NaN"));
+  CHECK(mentions(refusal([&] { model.forward(ids); }), "NaN"));
   CHECK(memory->tokens() == 0);
   fs::remove_all(dir);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/test.hpp"
+#include "support/refusal.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -47,10 +48,6 @@ std::vector<float> fingerprint(const MemoryConfig& config, const std::vector<dri
   }
   for (const TokenRange& r : memory.events().all()) all.push_back(static_cast<float>(r.start));
   return all;
-}
-
-bool mentions(const std::string& message, const char* what) {
-  return message.find(what) != std::string::npos;
 }
 
 }  // namespace
@@ -228,37 +225,29 @@ TEST_CASE("a step that fails can be begun anew and leaves no trace", "[memory][e
 }
 
 TEST_CASE("misuse and impossible settings are refused by name", "[memory][errors]") {
-  const auto message = [](auto&& f) -> std::string {
-    try {
-      f();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
-  };
   MemoryConfig c = small_config();
   c.min_block = 10;
-  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "min_block"));
+  CHECK(mentions(refusal([&] { EpisodicMemory(c, small_shape()); }), "min_block"));
   c = small_config();
   c.host_bytes = 100;
-  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "host_bytes"));
+  CHECK(mentions(refusal([&] { EpisodicMemory(c, small_shape()); }), "host_bytes"));
   c = small_config();
   c.refine = Refinement::modularity;
   c.refine_layers = 2;
-  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "refine_layers"));
+  CHECK(mentions(refusal([&] { EpisodicMemory(c, small_shape()); }), "refine_layers"));
   c = small_config();
   c.recall_layers = {{5}};
-  CHECK(mentions(message([&] { EpisodicMemory(c, small_shape()); }), "recall_layers"));
-  CHECK(mentions(message([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), "n_heads"));
+  CHECK(mentions(refusal([&] { EpisodicMemory(c, small_shape()); }), "recall_layers"));
+  CHECK(mentions(refusal([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), "n_heads"));
 
   EpisodicMemory memory(small_config(), small_shape());
-  CHECK(mentions(message([&] { memory.begin_step(0); }), "n = 0"));
-  CHECK(mentions(message([&] { memory.begin_step(13); }), "chunk"));
+  CHECK(mentions(refusal([&] { memory.begin_step(0); }), "n = 0"));
+  CHECK(mentions(refusal([&] { memory.begin_step(13); }), "chunk"));
   std::vector<float> x(4 * 10 * 12);
-  CHECK(mentions(message([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }), "begin_step"));
+  CHECK(mentions(refusal([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }), "begin_step"));
   memory.begin_step(1);
-  CHECK(mentions(message([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }), "out of turn"));
-  CHECK(mentions(message([&] { memory.end_step(x.data()); }), "layers"));
+  CHECK(mentions(refusal([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }), "out of turn"));
+  CHECK(mentions(refusal([&] { memory.end_step(x.data()); }), "layers"));
 }
 
 TEST_CASE("a full host budget stops growth and loses nothing", "[memory][errors]") {

@@ -6,6 +6,7 @@
 
 #include "episodic/base/error.hpp"
 #include "support/test.hpp"
+#include "support/refusal.hpp"
 #include "temp_dir.hpp"
 
 using namespace episodic;
@@ -48,19 +49,9 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
          "}}";
 }
 
-template <class F>
-std::string file_error(F&& f) {
-  try {
-    f();
-  } catch (const FileError& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 void contains(const std::string& text, const std::string& part) {
   INFO(text << "   should contain   " << part);
-  REQUIRE(text.find(part) != std::string::npos);
+  REQUIRE(mentions(text, part));
 }
 
 }  // namespace
@@ -93,7 +84,7 @@ TEST_CASE("safetensors: what was written is read back") {
   REQUIRE(file.at("scalar").elements() == 1);
   REQUIRE(file.at("empty").elements() == 0);
   REQUIRE(file.find("nothing") == nullptr);
-  contains(file_error([&] { file.at("nothing"); }), "'nothing'");
+  contains(refusal<FileError>([&] { file.at("nothing"); }), "'nothing'");
 
   // other order, same bytes; nothing but the two files remains
   std::vector<TensorToWrite> reversed(tensors.rbegin(), tensors.rend());
@@ -113,7 +104,7 @@ TEST_CASE("safetensors: the writer refuses what it cannot write") {
   const std::vector<TensorToWrite> reserved{{"__metadata__", TensorType::f32, {1}, &x}};
   REQUIRE_THROWS_AS(write_safetensors(dir / "f", reserved), DataError);
   const std::vector<TensorToWrite> good{{"w", TensorType::f32, {1}, &x}};
-  contains(file_error([&] { write_safetensors(dir / "no" / "f", good); }), "cannot be written");
+  contains(refusal<FileError>([&] { write_safetensors(dir / "no" / "f", good); }), "cannot be written");
   REQUIRE(std::filesystem::is_empty(dir.path()));
 }
 
@@ -135,11 +126,11 @@ TEST_CASE("safetensors: padding, metadata only and unclaimed bytes are legal") {
 
 TEST_CASE("safetensors: a missing file, a directory, an empty file") {
   const TempDir dir;
-  const std::string missing = file_error([&] { SafetensorsFile(dir / "no.safetensors"); });
+  const std::string missing = refusal<FileError>([&] { SafetensorsFile(dir / "no.safetensors"); });
   contains(missing, "no.safetensors: cannot be opened");
-  contains(file_error([&] { SafetensorsFile(dir.path()); }), "not a regular file");
+  contains(refusal<FileError>([&] { SafetensorsFile(dir.path()); }), "not a regular file");
   dir.write("empty.safetensors", "");
-  contains(file_error([&] { SafetensorsFile(dir / "empty.safetensors"); }), "too few");
+  contains(refusal<FileError>([&] { SafetensorsFile(dir / "empty.safetensors"); }), "too few");
 }
 
 TEST_CASE("safetensors: a truncated file") {
@@ -234,7 +225,7 @@ void write_one(const std::filesystem::path& path, const std::string& name, float
 
 TEST_CASE("weights: one file, or shards by their index") {
   const TempDir dir;
-  contains(file_error([&] { Weights w(dir.path()); }), "neither model.safetensors");
+  contains(refusal<FileError>([&] { Weights w(dir.path()); }), "neither model.safetensors");
   write_one(dir / "one-of-2.safetensors", "a", 1);
   write_one(dir / "two-of-2.safetensors", "b", 2);
   dir.write("model.safetensors.index.json",
@@ -247,7 +238,7 @@ TEST_CASE("weights: one file, or shards by their index") {
     REQUIRE(b == 2);
     REQUIRE(w.file_of("b").filename() == "two-of-2.safetensors");
     REQUIRE(w.find("c") == nullptr);
-    const std::string error = file_error([&] { w.at("c"); });
+    const std::string error = refusal<FileError>([&] { w.at("c"); });
     contains(error, "model.safetensors.index.json: has no tensor 'c'");
   }
   write_one(dir / "model.safetensors", "c", 3);
@@ -257,14 +248,14 @@ TEST_CASE("weights: one file, or shards by their index") {
 TEST_CASE("weights: a missing shard") {
   const TempDir dir;
   dir.write("model.safetensors.index.json", R"({"weight_map":{"a":"gone.safetensors"}})");
-  contains(file_error([&] { Weights w(dir.path()); }), "gone.safetensors: cannot be opened");
+  contains(refusal<FileError>([&] { Weights w(dir.path()); }), "gone.safetensors: cannot be opened");
 }
 
 TEST_CASE("weights: a shard without the tensor that the index promises") {
   const TempDir dir;
   write_one(dir / "s.safetensors", "a", 1);
   dir.write("model.safetensors.index.json", R"({"weight_map":{"b":"s.safetensors"}})");
-  contains(file_error([&] { Weights w(dir.path()); }), "s.safetensors: has no tensor 'b'");
+  contains(refusal<FileError>([&] { Weights w(dir.path()); }), "s.safetensors: has no tensor 'b'");
 }
 
 TEST_CASE("weights: a shard name that leaves the directory") {
@@ -273,7 +264,7 @@ TEST_CASE("weights: a shard name that leaves the directory") {
                            "a\\\\b", "a\\u0000b"}) {
     dir.write("model.safetensors.index.json",
               std::string(R"({"weight_map":{"a":")") + name + "\"}}");
-    contains(file_error([&] { Weights w(dir.path()); }), "not a plain file name");
+    contains(refusal<FileError>([&] { Weights w(dir.path()); }), "not a plain file name");
   }
 }
 
@@ -282,6 +273,6 @@ TEST_CASE("weights: a damaged index") {
   for (const char* text : {"", "{", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})",
                            R"({"weight_map":{"a":"x","a":"y"}})"}) {
     dir.write("model.safetensors.index.json", text);
-    contains(file_error([&] { Weights w(dir.path()); }), "model.safetensors.index.json: ");
+    contains(refusal<FileError>([&] { Weights w(dir.path()); }), "model.safetensors.index.json: ");
   }
 }
