@@ -17,6 +17,7 @@ if(EPISODIC_CUDA)
 endif()
 if(EPISODIC_PROGRAMS)
   install(TARGETS episodic_program)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/recall-2m6 DESTINATION ${CMAKE_INSTALL_DATADIR}/episodic/models)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/episodicConfig.cmake.in

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -60,6 +61,12 @@ MemoryConfig ModelFlags::memory_config() const {
     }
   }
   return {};
+}
+
+void prefer_passive_threads(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  ::execv("/proc/self/exe", argv);  // returns only if it fails; then threads spin
 }
 
 std::string read_text(const std::filesystem::path& path) {
@@ -133,8 +140,7 @@ std::filesystem::path shipped_model() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   for (const fs::path& candidate :
        {program.parent_path() / "../share/episodic/models" / kName,  // installed
-        program.parent_path() / "../../models" / kName,              // build/bin in the checkout
-        fs::path("models") / kName})
+        fs::path(EPISODIC_SOURCE_MODELS) / kName})                   // built from the checkout
     if (fs::exists(candidate / "config.json", error)) return fs::weakly_canonical(candidate, error);
   throw FileError(fmt::format("models/{}: the shipped model is not there; name one with --model DIR", kName));
 }
