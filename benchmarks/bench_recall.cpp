@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does a model answer from its memory? Facts are hidden in a real book and asked for, with the memory
-// and without, over all depths.
+// Does a model answer from its memory? Facts are hidden in a real book and asked for, with the
+// memory and without, over all depths.
 
 #include <fmt/format.h>
 
@@ -30,15 +30,16 @@ struct RecallFlags {
   bool no_recall = false;
 };
 
-constexpr std::array kPeople = {"Alice", "Bob",    "Carol", "David", "Emma",   "Frank", "Grace", "Henry",
-                                "Irene", "Jack",   "Kate",  "Leo",   "Mary",   "Nora",  "Oscar", "Paul",
-                                "Rosa",  "Sam",    "Tom",   "Vera",  "Walter", "Anna",  "Peter", "Boris",
-                                "Helen", "Ivan",   "Olga",  "Marie", "Lucy",   "Simon"};
-constexpr std::array kThings = {"apples",  "bottles", "candles", "doors",   "engines", "flowers", "gardens",
-                                "houses",  "islands", "journals", "keys",   "lamps",   "mirrors", "nails",
-                                "oranges", "pictures", "quarrels", "roads", "ships",   "tables",  "umbrellas",
-                                "villages", "windows", "letters", "stones", "horses",  "chairs",  "rivers",
-                                "towers",  "soldiers", "boxes",   "rings",  "trees",   "boats",   "coins"};
+constexpr std::array kPeople = {
+    "Alice",  "Bob",  "Carol", "David", "Emma",  "Frank", "Grace", "Henry", "Irene", "Jack",
+    "Kate",   "Leo",  "Mary",  "Nora",  "Oscar", "Paul",  "Rosa",  "Sam",   "Tom",   "Vera",
+    "Walter", "Anna", "Peter", "Boris", "Helen", "Ivan",  "Olga",  "Marie", "Lucy",  "Simon"};
+constexpr std::array kThings = {
+    "apples",   "bottles",  "candles",  "doors",  "engines", "flowers", "gardens",
+    "houses",   "islands",  "journals", "keys",   "lamps",   "mirrors", "nails",
+    "oranges",  "pictures", "quarrels", "roads",  "ships",   "tables",  "umbrellas",
+    "villages", "windows",  "letters",  "stones", "horses",  "chairs",  "rivers",
+    "towers",   "soldiers", "boxes",    "rings",  "trees",   "boats",   "coins"};
 
 /// Draws that are the same with every standard library.
 class Draw {
@@ -68,7 +69,8 @@ std::vector<std::vector<Fact>> contexts(const RecallFlags& flags) {
   Draw draw(flags.seed);
   const std::int64_t most = flags.task == "named" ? kPeople.size() : kThings.size();
   if (flags.task != "passkey" && flags.count > most)
-    throw ConfigError(fmt::format("--count = {}: task {} has {} different names", flags.count, flags.task, most));
+    throw ConfigError(
+        fmt::format("--count = {}: task {} has {} different names", flags.count, flags.task, most));
   std::vector<Fact> facts;
   std::vector<bool> used;
   for (std::int64_t i = 0; i < flags.count; ++i) {
@@ -96,18 +98,23 @@ void run(RecallFlags& flags) {
   LlamaModel model = LlamaModel::load(flags.model.model);
   const auto memory = patch(model, config);
   Session session(model, tokenizer.get());
-  Json result{{"program", "bench_recall"}, {"environment", environment()},
-              {"model", flags.model.model.string()}, {"task", flags.task}, {"book", book.title},
-              {"memory", Json::parse(to_json(config))}, {"seed", flags.seed}};
+  Json result{{"program", "bench_recall"},
+              {"environment", environment()},
+              {"model", flags.model.model.string()},
+              {"task", flags.task},
+              {"book", book.title},
+              {"memory", Json::parse(to_json(config))},
+              {"seed", flags.seed}};
   Json answers = Json::array();
   std::int64_t right = 0, asked = 0, tokens = 0;
   Draw place(flags.seed + 1000);
   for (std::vector<Fact>& facts : contexts(flags)) {
-    const tools::HiddenFacts text = tools::hide_facts(book, *tokenizer, flags.tokens, std::move(facts),
-                                                      place.below(book.pieces.size()));
+    const tools::HiddenFacts text = tools::hide_facts(
+        book, *tokenizer, flags.tokens, std::move(facts), place.below(book.pieces.size()));
     memory->reset();
     {
-      tools::ProgressBar bar(fmt::format("{} {}/{}", flags.task, asked + 1, flags.count), flags.common.quiet);
+      tools::ProgressBar bar(fmt::format("{} {}/{}", flags.task, asked + 1, flags.count),
+                             flags.common.quiet);
       session.prefill(text.ids, bar.callback());
     }
     tokens += static_cast<std::int64_t>(text.ids.size());
@@ -117,11 +124,14 @@ void run(RecallFlags& flags) {
       const Answer answer = tools::ask_for(fact, session, *tokenizer);
       right += answer.right;
       ++asked;
-      answers.push_back({{"name", fact.name}, {"value", fact.value}, {"depth", fact.depth},
-                         {"answer", answer.text}, {"right", answer.right}});
+      answers.push_back({{"name", fact.name},
+                         {"value", fact.value},
+                         {"depth", fact.depth},
+                         {"answer", answer.text},
+                         {"right", answer.right}});
       if (!answer.right)
-        fmt::print(stderr, "  missed {} at {:.0f}%: {} read as \"{}\"\n", fact.name, 100 * fact.depth,
-                   fact.value, answer.text);
+        fmt::print(stderr, "  missed {} at {:.0f}%: {} read as \"{}\"\n", fact.name,
+                   100 * fact.depth, fact.value, answer.text);
     }
   }
   const MemoryCounters c = memory->counters();
@@ -135,7 +145,8 @@ void run(RecallFlags& flags) {
   result["peak_resident_bytes"] = tools::peak_resident_bytes();
   if (c.index_quality.checked > 0) result["index_recall"] = c.index_quality.recall();
   result["answers"] = answers;
-  fmt::print(stderr, "{} at {} tokens{}: {} of {} right, {:.0f} tokens/s, {:.0f} MB resident at most\n",
+  fmt::print(stderr,
+             "{} at {} tokens{}: {} of {} right, {:.0f} tokens/s, {:.0f} MB resident at most\n",
              flags.task, flags.tokens, flags.no_recall ? " without recall" : "", right, asked,
              result["tokens_per_second"].get<double>(),
              1e-6 * static_cast<double>(tools::peak_resident_bytes()));
@@ -147,11 +158,16 @@ void run(RecallFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic;
-  CLI::App app{"Facts hidden in a book and asked for: how many a model answers from its memory", "bench_recall"};
-  app.footer("Tasks: passkey (one fact a context, COUNT contexts), named (COUNT pass keys of people in one\n"
-             "context), numbers (COUNT \"number of X\" in one context). The book is the King James Bible of\n"
-             "the Debian package bible-kjv, or --text.\n\n"
-             "Example:\n  bench_recall --model models/recall-2m6 --task numbers --tokens 100000 --json out.json");
+  CLI::App app{"Facts hidden in a book and asked for: how many a model answers from its memory",
+               "bench_recall"};
+  app.footer(
+      "Tasks: passkey (one fact a context, COUNT contexts), named (COUNT pass keys of people in "
+      "one\n"
+      "context), numbers (COUNT \"number of X\" in one context). The book is the King James Bible "
+      "of\n"
+      "the Debian package bible-kjv, or --text.\n\n"
+      "Example:\n  bench_recall --model models/recall-2m6 --task numbers --tokens 100000 --json "
+      "out.json");
   bench::RecallFlags flags;
   flags.model.add_to(app, false);
   app.add_option("--task", flags.task)->check(CLI::IsMember({"passkey", "named", "numbers"}));

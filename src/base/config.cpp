@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 template <class E, std::size_t N>
 using Names = std::array<std::pair<E, const char*>, N>;
 
-constexpr Names<ThresholdWindow, 2> kWindows{{{ThresholdWindow::moving, "moving"},
-                                              {ThresholdWindow::chunked, "chunked"}}};
+constexpr Names<ThresholdWindow, 2> kWindows{
+    {{ThresholdWindow::moving, "moving"}, {ThresholdWindow::chunked, "chunked"}}};
 constexpr Names<Refinement, 3> kRefinements{{{Refinement::modularity, "modularity"},
                                              {Refinement::conductance, "conductance"},
                                              {Refinement::intra_inter, "intra_inter"}}};
@@ -28,11 +28,11 @@ constexpr Names<SegmenterKind, 4> kSegmenters{{{SegmenterKind::surprise, "surpri
                                                {SegmenterKind::fixed, "fixed"},
                                                {SegmenterKind::random, "random"},
                                                {SegmenterKind::given, "given"}}};
-constexpr Names<RepresentativeScore, 2> kScores{{{RepresentativeScore::mean, "mean"},
-                                                 {RepresentativeScore::max, "max"}}};
+constexpr Names<RepresentativeScore, 2> kScores{
+    {{RepresentativeScore::mean, "mean"}, {RepresentativeScore::max, "max"}}};
 constexpr Names<IndexKind, 2> kIndexes{{{IndexKind::exact, "exact"}, {IndexKind::faiss, "faiss"}}};
-constexpr Names<DType, 2> kStoredTypes{{{DType::float32, "float32"},
-                                        {DType::bfloat16, "bfloat16"}}};
+constexpr Names<DType, 2> kStoredTypes{
+    {{DType::float32, "float32"}, {DType::bfloat16, "bfloat16"}}};
 
 template <class E, std::size_t N>
 const char* name_in(const Names<E, N>& names, E value, const char* otherwise = "?") {
@@ -49,7 +49,8 @@ class Reader {
   void integer(const char* key, std::int64_t& out) {
     const Json* v = find(key);
     if (!v) return;
-    if (!v->is_number_integer() || (v->is_number_unsigned() && v->get<std::uint64_t>() > (1ull << 62)))
+    if (!v->is_number_integer() ||
+        (v->is_number_unsigned() && v->get<std::uint64_t>() > (1ull << 62)))
       wrong(key, *v, "an integer");
     out = v->get<std::int64_t>();
   }
@@ -96,8 +97,9 @@ class Reader {
     }
     for (const char* name : not_built)
       if (v->is_string() && v->get_ref<const std::string&>() == name)
-        throw ConfigError(fmt::format(
-            "memory configuration: {} = \"{}\" is not built yet; use one of {}", key, name, allowed));
+        throw ConfigError(
+            fmt::format("memory configuration: {} = \"{}\" is not built yet; use one of {}", key,
+                        name, allowed));
     wrong(key, *v, (null_value ? "null or one of " : "one of ") + allowed);
   }
 
@@ -118,8 +120,10 @@ class Reader {
   void neutral(const char* key, const Json& value) {
     const Json* v = find(key);
     if (v && *v != value)
-      throw ConfigError(fmt::format("memory configuration: {} = {} is not built yet; leave it out or "
-                                    "set it to {}", key, v->dump(), value.dump()));
+      throw ConfigError(
+          fmt::format("memory configuration: {} = {} is not built yet; leave it out or "
+                      "set it to {}",
+                      key, v->dump(), value.dump()));
   }
 
   void finish() const {
@@ -156,10 +160,11 @@ void require(bool holds, const char* key, double value, const char* range) {
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
-void in_range(const char* key, std::int64_t value, std::int64_t least, std::int64_t most = kMostTokens) {
+void in_range(const char* key, std::int64_t value, std::int64_t least,
+              std::int64_t most = kMostTokens) {
   if (value < least || value > most)
-    throw ConfigError(fmt::format("memory configuration: {} = {}, must be in [{}, {}]", key, value,
-                                  least, most));
+    throw ConfigError(
+        fmt::format("memory configuration: {} = {}, must be in [{}, {}]", key, value, least, most));
 }
 
 }  // namespace
@@ -180,8 +185,10 @@ void MemoryConfig::validate() const {
   in_range("min_block", min_block, 1);
   in_range("max_block", max_block, 1);
   if (min_block > max_block)
-    throw ConfigError(fmt::format("memory configuration: min_block = {} is larger than max_block = {}; "
-                                  "lower min_block or raise max_block", min_block, max_block));
+    throw ConfigError(
+        fmt::format("memory configuration: min_block = {} is larger than max_block = {}; "
+                    "lower min_block or raise max_block",
+                    min_block, max_block));
   in_range("refine_layers", refine_layers, 0);
   in_range("n_repr", n_repr, 1);
   require(contiguity >= 0 && contiguity <= 1, "contiguity", contiguity, "in [0, 1]");
@@ -192,11 +199,13 @@ void MemoryConfig::validate() const {
   if (recall_layers)
     for (const std::int64_t l : *recall_layers) in_range("recall_layers", l, 0);
   if (kv_dtype == DType::float16)
-    throw ConfigError("memory configuration: kv_dtype = \"float16\" is not built yet; use one of "
-                      "\"float32\", \"bfloat16\"");
+    throw ConfigError(
+        "memory configuration: kv_dtype = \"float16\" is not built yet; use one of "
+        "\"float32\", \"bfloat16\"");
   if (index == IndexKind::faiss && score == RepresentativeScore::max)
-    throw ConfigError("memory configuration: index = \"faiss\" searches by inner product and cannot "
-                      "serve score = \"max\"; use index = \"exact\" or score = \"mean\"");
+    throw ConfigError(
+        "memory configuration: index = \"faiss\" searches by inner product and cannot "
+        "serve score = \"max\"; use index = \"exact\" or score = \"mean\"");
 }
 
 MemoryConfig parse_memory_config(std::string_view text) {
@@ -207,7 +216,8 @@ MemoryConfig parse_memory_config(std::string_view text) {
     throw ConfigError(fmt::format("memory configuration: not valid JSON ({})", e.what()));
   }
   if (!json.is_object())
-    throw ConfigError("memory configuration: expected a JSON object, for example {\"n_local\": 256}");
+    throw ConfigError(
+        "memory configuration: expected a JSON object, for example {\"n_local\": 256}");
   MemoryConfig c;
   Reader r(json);
   r.integer("n_init", c.n_init);

@@ -35,7 +35,8 @@ class Stopwatch {
 
 void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
   const auto positive = [](const char* name, std::int64_t value) {
-    if (value < 1) throw ConfigError(fmt::format("memory shape: {} = {}, must be >= 1", name, value));
+    if (value < 1)
+      throw ConfigError(fmt::format("memory shape: {} = {}, must be >= 1", name, value));
   };
   positive("n_layers", shape.n_layers);
   positive("n_heads", shape.n_heads);
@@ -48,12 +49,16 @@ void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
     throw ConfigError(fmt::format("memory shape: rotary_dim = {} exceeds head_dim = {}",
                                   shape.rotary.rotary_dim(), shape.head_dim));
   if (config.refine != Refinement::none && config.refine_layers >= shape.n_layers)
-    throw ConfigError(fmt::format("memory configuration: refine_layers = {}, but the model has only "
-                                  "layers 0 to {}", config.refine_layers, shape.n_layers - 1));
+    throw ConfigError(
+        fmt::format("memory configuration: refine_layers = {}, but the model has only "
+                    "layers 0 to {}",
+                    config.refine_layers, shape.n_layers - 1));
   for (const std::int64_t l : config.recall_layers.value_or(std::vector<std::int64_t>{}))
     if (l >= shape.n_layers)
-      throw ConfigError(fmt::format("memory configuration: recall_layers names layer {}, but the model "
-                                    "has only layers 0 to {}", l, shape.n_layers - 1));
+      throw ConfigError(
+          fmt::format("memory configuration: recall_layers names layer {}, but the model "
+                      "has only layers 0 to {}",
+                      l, shape.n_layers - 1));
 }
 
 }  // namespace
@@ -64,9 +69,9 @@ struct Timeline {
   EventTable events;
   std::unique_ptr<Segmenter> segmenter;
   BoundaryRefiner refiner;
-  std::vector<float> last_logits;           // row of the last token, for the next step's first
-  std::vector<std::uint8_t> final_flags;    // ring over tokens, as the layers' rings
-  std::int64_t steps_since_recall = 0;      // decode steps, for recall_every
+  std::vector<float> last_logits;         // row of the last token, for the next step's first
+  std::vector<std::uint8_t> final_flags;  // ring over tokens, as the layers' rings
+  std::int64_t steps_since_recall = 0;    // decode steps, for recall_every
 };
 
 struct EpisodicMemory::Snapshot {
@@ -180,8 +185,10 @@ EpisodicMemory& EpisodicMemory::operator=(EpisodicMemory&&) noexcept = default;
 void EpisodicMemory::begin_step(std::int64_t n) {
   Impl& m = *impl_;
   if (n < 1 || n > m.config.chunk)
-    throw DataError(fmt::format("begin_step: n = {} tokens, must be in [1, chunk = {}]; feed longer "
-                                "texts in several steps", n, m.config.chunk));
+    throw DataError(
+        fmt::format("begin_step: n = {} tokens, must be in [1, chunk = {}]; feed longer "
+                    "texts in several steps",
+                    n, m.config.chunk));
   m.open = true;
   m.n = n;
   m.next_layer = 0;
@@ -225,11 +232,14 @@ void EpisodicMemory::Impl::recall(LayerState& layer) {
                            outside - std::min(outside, time.events.tokens()));
 }
 
-void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, const float* v, float* out) {
+void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, const float* v,
+                            float* out) {
   Impl& m = *impl_;
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
-    throw DataError(fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
-                                "0 to {} in order, then end_step", l, m.shape.n_layers - 1));
+    throw DataError(
+        fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
+                    "0 to {} in order, then end_step",
+                    l, m.shape.n_layers - 1));
   LayerState& layer = m.layers[static_cast<std::size_t>(l)];
   const std::int64_t first = m.time.tokens, width = m.shape.n_heads * m.shape.head_dim;
   {
@@ -238,8 +248,8 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
     m.q_relative.resize(static_cast<std::size_t>(m.config.chunk * width));
     for (const StepRun& run : m.runs)
       rotate(m.shape.rotary, run.angles, run.n, m.shape.n_heads, m.shape.head_dim,
-             q + run.offset * width, width, m.shape.head_dim, m.q_relative.data() + run.offset * width,
-             width, m.shape.head_dim);
+             q + run.offset * width, width, m.shape.head_dim,
+             m.q_relative.data() + run.offset * width, width, m.shape.head_dim);
     // Only keys outside some query's window need the fixed position.
     if (first + m.n > m.config.n_local) m.fixed_queries(q);
   }
@@ -262,8 +272,8 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
   layer.open_sums(m.segments, m.sums);
   {
     Stopwatch watch(m.counters.seconds.attend);
-    const AttendShape shape{m.n, m.shape.n_heads, m.shape.n_kv_heads, m.shape.head_dim,
-                            first, m.config.n_local, 0.0f};
+    const AttendShape shape{
+        m.n, m.shape.n_heads, m.shape.n_kv_heads, m.shape.head_dim, first, m.config.n_local, 0.0f};
     const std::span<const KvSegment> list(m.segments);
     // Without far keys no segment is at the fixed position; the pointer is then never read.
     const AttendInput input{m.q_relative.data(), far ? m.q_fixed.data() : m.q_relative.data(),
@@ -340,7 +350,8 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
       refine_rings.push_back(layers[static_cast<std::size_t>(l)].key_ring());
     next_refiner.step(refine_rings, first, r.raw_boundaries, r.final_boundaries);
   }
-  // Flags of tokens that wait for an event are never overwritten here: they are in the ring's reach.
+  // Flags of tokens that wait for an event are never overwritten here: they are in the ring's
+  // reach.
   for (std::int64_t i = 0; i < n; ++i)
     time.final_flags[static_cast<std::size_t>((first + i) % capacity)] =
         r.final_boundaries[static_cast<std::size_t>(i)];
@@ -367,7 +378,8 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
     layer.commit(first, n);
     for (std::int64_t e = 0; e < count; ++e) {
       layer.add_event(closed[static_cast<std::size_t>(e)]);
-      if (layer.store_slot() >= 0) store->write(r.events_before + e, layer.store_slot(), layer.ring());
+      if (layer.store_slot() >= 0)
+        store->write(r.events_before + e, layer.store_slot(), layer.ring());
     }
   });
   time.steps_since_recall = n > 1 ? 0 : time.steps_since_recall + 1;
@@ -388,8 +400,8 @@ const StepRecord& EpisodicMemory::last_step() const { return impl_->record; }
 namespace {
 void check_layer(std::int64_t layer, std::int64_t n_layers) {
   if (layer < 0 || layer >= n_layers)
-    throw DataError(fmt::format("layer {} asked for, but the memory has layers 0 to {}", layer,
-                                n_layers - 1));
+    throw DataError(
+        fmt::format("layer {} asked for, but the memory has layers 0 to {}", layer, n_layers - 1));
 }
 }  // namespace
 

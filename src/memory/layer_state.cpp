@@ -65,11 +65,12 @@ void LayerState::append(std::int64_t first, std::span<const StepRun> runs, const
   });
   for (const StepRun& run : runs)
     rotate(*rotary_, run.angles, run.n, n_kv_heads_, d, k + run.offset * n_kv_heads_ * d,
-           n_kv_heads_ * d, d, window.rotated.data() + slot(first + run.offset) * d, d, head_stride());
+           n_kv_heads_ * d, d, window.rotated.data() + slot(first + run.offset) * d, d,
+           head_stride());
 }
 
-void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
-                           std::vector<KvSegment>& out) const {
+void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end,
+                           Position position, std::vector<KvSegment>& out) const {
   while (first < end) {
     const std::int64_t at = slot(first);
     KvSegment s;

@@ -16,13 +16,15 @@
 
 namespace episodic::detail {
 
-/// Rows [offset, offset + n) of a step whose ring slots do not wrap, with the angles of their positions.
+/// Rows [offset, offset + n) of a step whose ring slots do not wrap, with the angles of their
+/// positions.
 struct StepRun {
   std::int64_t offset = 0, n = 0;
   RotaryAngles angles;
 };
 
-/// What a snapshot must copy of a layer: everything but the index, whose early entries never change.
+/// What a snapshot must copy of a layer: everything but the index, whose early entries never
+/// change.
 struct LayerWindow {
   // Rings over tokens, slot = token % capacity.
   std::vector<float> keys;       // [G, capacity, d] before rotary embedding
@@ -41,8 +43,8 @@ class LayerState {
   LayerState(const MemoryConfig& config, const MemoryShape& shape, std::int64_t capacity,
              std::unique_ptr<RepresentativeIndex> index, std::int64_t store_slot);
 
-  /// Writes the step's keys and values [n, G, d] behind token `first`; nothing that a restart of the
-  /// step would need is overwritten.
+  /// Writes the step's keys and values [n, G, d] behind token `first`; nothing that a restart of
+  /// the step would need is overwritten.
   void append(std::int64_t first, std::span<const StepRun> runs, const float* k, const float* v);
 
   /// Sinks, pending tokens and the local window as the queries first .. first + n - 1 see them.
@@ -79,8 +81,8 @@ class LayerState {
   bool keeps_each_;  // best-of-k scoring needs the single representatives
   std::unique_ptr<RepresentativeIndex> index_;
   std::int64_t store_slot_;
-  std::vector<float> sums_;       // [local tokens, H] of the step that is open
-  std::int64_t sums_first_ = 0;   // token of their first row
+  std::vector<float> sums_;      // [local tokens, H] of the step that is open
+  std::int64_t sums_first_ = 0;  // token of their first row
   std::int64_t sums_rows_ = 0;
   std::vector<float> event_keys_, event_relevance_, mean_, each_;  // scratch of add_event
 };

@@ -26,7 +26,9 @@ class PatchedState final : public SequenceState {
 
   const std::shared_ptr<EpisodicMemory>& memory() const { return episodic_.memory(); }
   const std::shared_ptr<SequenceState>& original() const { return original_; }
-  const std::vector<std::shared_ptr<AttentionSlot>>& original_slots() const { return original_slots_; }
+  const std::vector<std::shared_ptr<AttentionSlot>>& original_slots() const {
+    return original_slots_;
+  }
 
  private:
   EpisodicState episodic_;
@@ -41,7 +43,8 @@ std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& con
   const ModelConfig& c = model.config();
   // Made first: if it throws, the model is untouched.
   auto memory = std::make_shared<EpisodicMemory>(
-      config, MemoryShape{c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary}, std::move(given));
+      config, MemoryShape{c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary},
+      std::move(given));
   std::shared_ptr<SequenceState> original = model.state();
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   if (const auto* patched = dynamic_cast<const PatchedState*>(original.get())) {

@@ -19,8 +19,8 @@ using detail::ExactIndex;
 constexpr int kLinks = 32;                  // M of the graph
 constexpr int kBuildWidth = 80;             // candidates looked at when an event is linked in
 constexpr std::int64_t kSearchWidth = 128;  // least number of candidates of a search
-constexpr std::int64_t kCheckEvery = 32;    // searches from one that is repeated exactly to the next
-constexpr std::int64_t kBatch = 256;  // events linked in at a time; until then they are scanned
+constexpr std::int64_t kCheckEvery = 32;  // searches from one that is repeated exactly to the next
+constexpr std::int64_t kBatch = 256;      // events linked in at a time; until then they are scanned
 
 /// Lets the graph read the vectors where they lie, so that they are held once.
 class Distances final : public faiss::DistanceComputer {

@@ -43,8 +43,10 @@ std::int64_t Sampler::sample(std::span<const float> logits, std::span<const std:
   if (logits.empty()) throw DataError("logits to sample from are empty");
   for (std::size_t i = 0; i < logits.size(); ++i)
     if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity())
-      throw DataError(fmt::format("the logit of token {} is {}: no token can be sampled; check the model's "
-                                  "weights", i, std::isnan(logits[i]) ? "NaN" : "infinite"));
+      throw DataError(
+          fmt::format("the logit of token {} is {}: no token can be sampled; check the model's "
+                      "weights",
+                      i, std::isnan(logits[i]) ? "NaN" : "infinite"));
   scores_.assign(logits.begin(), logits.end());
   penalize(history);
   const auto best = std::max_element(scores_.begin(), scores_.end());

@@ -22,10 +22,14 @@ double seconds_since(Clock::time_point start) {
 
 const char* name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::length: return "length";
-    case FinishReason::stop_token: return "stop_token";
-    case FinishReason::stop_string: return "stop_string";
-    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::stop_token:
+      return "stop_token";
+    case FinishReason::stop_string:
+      return "stop_string";
+    case FinishReason::cancelled:
+      return "cancelled";
   }
   return "?";
 }
@@ -37,8 +41,10 @@ void Session::check_ids(std::span<const std::int64_t> ids) const {
   const std::int64_t vocab = model_->config().vocab_size;
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= vocab)
-      throw DataError(fmt::format("token {} has id {}, outside the model's vocabulary of {}; was it made "
-                                  "by another model's tokenizer?", i, ids[i], vocab));
+      throw DataError(
+          fmt::format("token {} has id {}, outside the model's vocabulary of {}; was it made "
+                      "by another model's tokenizer?",
+                      i, ids[i], vocab));
 }
 
 std::int64_t Session::read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
@@ -62,10 +68,11 @@ std::int64_t Session::prefill(std::span<const std::int64_t> ids, const ProgressC
   return read(ids, progress, static_cast<std::int64_t>(ids.size()));
 }
 
-GenerateResult Session::generate(std::span<const std::int64_t> prompt, const GenerateOptions& options,
-                                 const ProgressCallback& progress) {
+GenerateResult Session::generate(std::span<const std::int64_t> prompt,
+                                 const GenerateOptions& options, const ProgressCallback& progress) {
   if (prompt.empty())
-    throw DataError("generate: the prompt is empty; give at least one token (the BOS token, for one)");
+    throw DataError(
+        "generate: the prompt is empty; give at least one token (the BOS token, for one)");
   if (options.max_new < 0)
     throw ConfigError(fmt::format("generate: max_new = {}, must be >= 0", options.max_new));
   if (!options.stop.empty() && !tokenizer_)

@@ -37,7 +37,8 @@ Json memory_json(const EpisodicMemory& memory) {
 void run(GenerateFlags& flags) {
   flags.common.apply();
   if (flags.chat)
-    throw NotBuiltError("--chat: chat templates are not built yet; write the template into the prompt");
+    throw NotBuiltError(
+        "--chat: chat templates are not built yet; write the template into the prompt");
   LlamaModel model = LlamaModel::load(flags.model.model);
   std::shared_ptr<EpisodicMemory> memory;
   if (!flags.model.full_attention) memory = patch(model, flags.model.memory_config());
@@ -51,12 +52,12 @@ void run(GenerateFlags& flags) {
   if (from_ids)
     prompt = read_ids(flags.ids_file);
   else
-    prompt = tokenizer->encode(flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file),
-                               !flags.no_special);
+    prompt = tokenizer->encode(
+        flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file), !flags.no_special);
   if (!flags.question.empty()) {
     if (!tokenizer)
-      throw FileError(fmt::format("{}: --question needs a tokenizer.json there",
-                                  flags.model.model.string()));
+      throw FileError(
+          fmt::format("{}: --question needs a tokenizer.json there", flags.model.model.string()));
     question = tokenizer->encode(flags.question, false);
   }
 
@@ -79,13 +80,14 @@ void run(GenerateFlags& flags) {
     }
   }
   if (flags.stream) std::fputc('\n', stderr);
-  Json json{{"prompt_tokens", prompt.size() + question.size()},
-            {"ids", result.ids},
-            {"text", result.text},
-            {"finish", name_of(result.finish)},
-            {"seconds", {{"prefill", prefill_seconds + result.prefill_seconds},
-                         {"decode", result.decode_seconds}}},
-            {"peak_resident_bytes", peak_resident_bytes()}};
+  Json json{
+      {"prompt_tokens", prompt.size() + question.size()},
+      {"ids", result.ids},
+      {"text", result.text},
+      {"finish", name_of(result.finish)},
+      {"seconds",
+       {{"prefill", prefill_seconds + result.prefill_seconds}, {"decode", result.decode_seconds}}},
+      {"peak_resident_bytes", peak_resident_bytes()}};
   if (memory) json["memory"] = memory_json(*memory);
   write_json(flags.json, json);
 }
@@ -97,13 +99,15 @@ void add_generate(CLI::App& app) {
   GenerateOptions& o = flags->options;
   CLI::App* sub = app.add_subcommand("generate", "Continue a prompt of any length");
   sub->footer(
-      "The prompt is read in chunks, its last token in a step of its own; with --question the question\n"
+      "The prompt is read in chunks, its last token in a step of its own; with --question the "
+      "question\n"
       "is a step of its own, so that it alone decides what is recalled.\n\n"
       "Examples:\n"
       "  episodic generate --model M --prompt 'Once upon a time' --max-new 40\n"
       "  episodic generate --model M --prompt-file book.txt \\\n"
       "    --question $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
-      "  episodic generate --model M --ids prompt.json --memory '{\"n_local\": 512}' --json out.json");
+      "  episodic generate --model M --ids prompt.json --memory '{\"n_local\": 512}' --json "
+      "out.json");
   flags->model.add_to(*sub);
   auto* source = sub->add_option_group("prompt");
   source->add_option("--prompt", flags->prompt, "The prompt");
@@ -111,10 +115,12 @@ void add_generate(CLI::App& app) {
   source->add_option("--ids", flags->ids_file, "The prompt as token ids in a JSON file");
   source->require_option(1);
   sub->add_option("--question", flags->question, "Text read after the prompt as a step of its own");
-  sub->add_flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
+  sub->add_flag("--no-special", flags->no_special,
+                "Add no BOS or other special token to the prompt");
   sub->add_option("--max-new", o.max_new, "Most tokens to generate")->check(CLI::NonNegativeNumber);
   sub->add_option("--temperature", o.sampling.temperature, "0 is greedy");
-  sub->add_option("--top-p", o.sampling.top_p, "Keep the most likely tokens up to this probability");
+  sub->add_option("--top-p", o.sampling.top_p,
+                  "Keep the most likely tokens up to this probability");
   sub->add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens (0: all)");
   sub->add_option("--repetition-penalty", o.sampling.repetition_penalty, "1 is none");
   sub->add_option("--seed", o.sampling.seed, "Seed of the sampling");

@@ -33,7 +33,8 @@ void run(const ScoreFlags& flags) {
                              : read_ids(flags.ids_file);
   if (ids.size() < 2)
     throw DataError(fmt::format("{}: {} tokens; perplexity needs at least 2",
-                                (flags.ids_file.empty() ? flags.text : flags.ids_file).string(), ids.size()));
+                                (flags.ids_file.empty() ? flags.text : flags.ids_file).string(),
+                                ids.size()));
 
   // nll[t] is of token t; the first has none and counts as 0.
   std::vector<float> nll(ids.size(), 0.0f);
@@ -52,7 +53,8 @@ void run(const ScoreFlags& flags) {
       progress(static_cast<std::int64_t>(at + n), static_cast<std::int64_t>(ids.size()));
     }
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   double sum = 0;
   for (const float x : nll) sum += x;
   const double mean = sum / static_cast<double>(ids.size() - 1);
@@ -76,15 +78,17 @@ void run(const ScoreFlags& flags) {
 void add_score(CLI::App& app) {
   auto flags = std::make_shared<ScoreFlags>();
   CLI::App* sub = app.add_subcommand("score", "Perplexity of a text");
-  sub->footer("nll is the mean negative log-likelihood in nats of the tokens after the first.\n\n"
-              "Example:\n  episodic score --model M --text book.txt --json score.json");
+  sub->footer(
+      "nll is the mean negative log-likelihood in nats of the tokens after the first.\n\n"
+      "Example:\n  episodic score --model M --text book.txt --json score.json");
   flags->model.add_to(*sub);
   auto* source = sub->add_option_group("text");
   source->add_option("--text", flags->text, "Text file; - is stdin");
   source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
   source->require_option(1);
   sub->add_option("--json", flags->json, "Result file (default: stdout)");
-  sub->add_option("--per-token", flags->per_token, "safetensors file for nll float32 [N], ids int64 [N]");
+  sub->add_option("--per-token", flags->per_token,
+                  "safetensors file for nll float32 [N], ids int64 [N]");
   flags->common.add_to(*sub);
   sub->callback([flags] { run(*flags); });
 }

@@ -32,7 +32,9 @@ class Recorder {
 
   void step(const EpisodicMemory& memory, const at::Tensor& logits) {
     const StepRecord& s = memory.last_step();
-    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    const auto append = [](auto& to, const auto& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
     append(surprise_, s.surprise);
     append(threshold_, s.threshold);
     append(raw_, s.raw_boundaries);
@@ -61,7 +63,8 @@ class Recorder {
                        {"contiguity", contiguity}});
   }
 
-  void write(const EpisodicMemory& memory, std::int64_t vocab, const std::filesystem::path& out) const {
+  void write(const EpisodicMemory& memory, std::int64_t vocab,
+             const std::filesystem::path& out) const {
     const std::int64_t events = memory.events().size();
     std::vector<float> representatives;
     for (std::int64_t l = 0; l < n_layers_; ++l)
@@ -100,8 +103,8 @@ T field(const Json& json, const std::filesystem::path& file, const char* key) {
   try {
     return json.at(key).get<T>();
   } catch (const Json::exception& e) {
-    throw FileError(fmt::format("{}: key \"{}\" is missing or of the wrong type ({})", file.string(), key,
-                                e.what()));
+    throw FileError(fmt::format("{}: key \"{}\" is missing or of the wrong type ({})",
+                                file.string(), key, e.what()));
   }
 }
 
@@ -114,12 +117,14 @@ void run(const TraceFlags& flags) {
                                     flags.case_file.string(), kind));
   if (flags.model.empty())
     throw ConfigError("--model: a case of kind \"em\" needs a model directory");
-  const MemoryConfig config = parse_memory_config(field<Json>(test, flags.case_file, "memory").dump());
+  const MemoryConfig config =
+      parse_memory_config(field<Json>(test, flags.case_file, "memory").dump());
   const auto tokens = field<std::vector<std::int64_t>>(test, flags.case_file, "tokens");
   const auto decode = field<std::int64_t>(test, flags.case_file, "decode");
   const auto n = static_cast<std::int64_t>(tokens.size());
   if (decode < 0 || decode > n)
-    throw FileError(fmt::format("{}: decode = {}, must be in [0, {}]", flags.case_file.string(), decode, n));
+    throw FileError(
+        fmt::format("{}: decode = {}, must be in [0, {}]", flags.case_file.string(), decode, n));
   std::vector<std::int64_t> given, rows;
   if (config.segmenter == SegmenterKind::given)
     given = field<std::vector<std::int64_t>>(test, flags.case_file, "boundaries");
@@ -137,8 +142,8 @@ void run(const TraceFlags& flags) {
   Recorder recorder(model.config(), n, std::move(rows));
   for (std::int64_t at = 0; at < n;) {
     const std::int64_t step = at < n - decode ? std::min(config.chunk, n - decode - at) : 1;
-    const at::Tensor logits =
-        model.forward(std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(step)));
+    const at::Tensor logits = model.forward(
+        std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(step)));
     recorder.step(*memory, logits);
     at += step;
   }

@@ -34,9 +34,10 @@ void CommonFlags::apply() const {
 
 void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {
   app.add_option("--model", model, "Model directory in Hugging Face layout")->required();
-  auto* m = app.add_option("--memory", memory,
-                           "Memory settings: a JSON file or inline JSON (default: MODEL/memory.json, "
-                           "else the paper's)");
+  auto* m =
+      app.add_option("--memory", memory,
+                     "Memory settings: a JSON file or inline JSON (default: MODEL/memory.json, "
+                     "else the paper's)");
   if (with_full_attention)
     app.add_flag("--full-attention", full_attention, "Full causal attention instead of the memory")
         ->excludes(m);
@@ -76,7 +77,8 @@ std::string read_text(const std::filesystem::path& path) {
     throw FileError(fmt::format("{}: cannot be read ({}); check the path", path.string(),
                                 in ? "it is a directory" : std::strerror(errno)));
   std::string text(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) throw FileError(fmt::format("{}: reading failed ({})", path.string(), std::strerror(errno)));
+  if (in.bad())
+    throw FileError(fmt::format("{}: reading failed ({})", path.string(), std::strerror(errno)));
   return text;
 }
 
@@ -98,7 +100,8 @@ std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {
                                 path.string()));
   for (const Json& x : j) {
     if (!x.is_number_integer())
-      throw FileError(fmt::format("{}: token ids must be integers, found {}", path.string(), x.dump()));
+      throw FileError(
+          fmt::format("{}: token ids must be integers, found {}", path.string(), x.dump()));
     ids.push_back(x.get<std::int64_t>());
   }
   return ids;
@@ -142,7 +145,8 @@ std::filesystem::path shipped_model() {
        {program.parent_path() / "../share/episodic/models" / kName,  // installed
         fs::path(EPISODIC_SOURCE_MODELS) / kName})                   // built from the checkout
     if (fs::exists(candidate / "config.json", error)) return fs::weakly_canonical(candidate, error);
-  throw FileError(fmt::format("models/{}: the shipped model is not there; name one with --model DIR", kName));
+  throw FileError(
+      fmt::format("models/{}: the shipped model is not there; name one with --model DIR", kName));
 }
 
 std::int64_t resident_bytes() {
@@ -184,8 +188,8 @@ void ProgressBar::draw(std::int64_t done, std::int64_t total) {
   constexpr int kWidth = 30;
   const int full = total > 0 ? static_cast<int>(kWidth * done / total) : kWidth;
   const std::string line =
-      fmt::format("\r{} [{:<{}}] {}/{} tokens, {:.0f} tokens/s  ", label_, std::string(full, '#'), kWidth,
-                  done, total, seconds > 0 ? static_cast<double>(done) / seconds : 0.0);
+      fmt::format("\r{} [{:<{}}] {}/{} tokens, {:.0f} tokens/s  ", label_, std::string(full, '#'),
+                  kWidth, done, total, seconds > 0 ? static_cast<double>(done) / seconds : 0.0);
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

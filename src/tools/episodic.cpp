@@ -26,7 +26,8 @@ int main(int argc, char** argv) {
     // 0: help was asked for; 2: wrong usage
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const std::bad_alloc&) {
-    std::fputs("episodic: out of memory; lower n_local, n_mem or host_bytes, or read less text\n", stderr);
+    std::fputs("episodic: out of memory; lower n_local, n_mem or host_bytes, or read less text\n",
+               stderr);
     return 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "episodic: %s\n", e.what());

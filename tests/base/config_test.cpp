@@ -81,12 +81,14 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
 }
 
 TEST_CASE("settings that are specified but not built are refused as such", "[base][config]") {
-  for (const char* json : {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})",
-                           R"({"scope": "head"})", R"({"reweight": "exact"})", R"({"kv_dtype": "float16"})",
-                           R"({"disk_bytes": 5})", R"({"retention": {}})"})
+  for (const char* json :
+       {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})", R"({"scope": "head"})",
+        R"({"reweight": "exact"})", R"({"kv_dtype": "float16"})", R"({"disk_bytes": 5})",
+        R"({"retention": {}})"})
     CHECK(refused_naming(json, "not built yet"));
   // Their neutral values are welcome.
-  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "disk_bytes": 0})") == "");
+  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "disk_bytes": 0})") ==
+        "");
 }
 
 TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {
@@ -112,7 +114,11 @@ TEST_CASE("parallel_for runs every task once and hands on an exception", "[base]
     parallel_for(1000, [&](std::int64_t i) { ++runs[static_cast<std::size_t>(i)]; });
     CHECK(std::count(runs.begin(), runs.end(), 1) == 1000);
     parallel_for(0, [&](std::int64_t) { FAIL(); });
-    CHECK_THROWS_AS(parallel_for(100, [](std::int64_t i) { if (i == 50) throw DataError("x"); }), DataError);
+    CHECK_THROWS_AS(parallel_for(100,
+                                 [](std::int64_t i) {
+                                   if (i == 50) throw DataError("x");
+                                 }),
+                    DataError);
   }
   set_max_threads(threads);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shipped model through the whole library: what is hidden far behind the window is answered with
-// the memory, and is not without it.
-#include "support/test.hpp"
+// The shipped model through the whole library: what is hidden far behind the window is answered
+// with the memory, and is not without it.
 #include "support/model.hpp"
+#include "support/test.hpp"
 
 #include <fmt/format.h>
 
@@ -31,15 +31,19 @@ class Chatter {
  public:
   explicit Chatter(std::uint32_t seed) : generator_(seed) {}
   std::string sentence() {
-    static const char* who[] = {"The old man", "My sister", "A soldier", "The doctor", "His friend",
-                                "The farmer", "Her mother", "The captain", "A child", "The judge"};
-    static const char* did[] = {"walked slowly to", "looked at", "spoke of", "remembered", "left",
-                                "returned to", "asked about", "wrote of", "dreamed of", "saw"};
-    static const char* what[] = {"the river", "the church", "a small house", "the garden", "the long road",
-                                 "the market", "the sea", "the war", "the old bridge", "the forest"};
-    static const char* when[] = {"in the evening", "before the rain", "that day", "without a word",
-                                 "after dinner", "with great joy", "once more", "as if nothing had happened"};
-    return fmt::format("{} {} {} {}. ", who[pick(10)], did[pick(10)], what[pick(10)], when[pick(8)]);
+    static const char* who[] = {"The old man", "My sister",  "A soldier",  "The doctor",
+                                "His friend",  "The farmer", "Her mother", "The captain",
+                                "A child",     "The judge"};
+    static const char* did[] = {"walked slowly to", "looked at",   "spoke of", "remembered", "left",
+                                "returned to",      "asked about", "wrote of", "dreamed of", "saw"};
+    static const char* what[] = {"the river",      "the church", "a small house", "the garden",
+                                 "the long road",  "the market", "the sea",       "the war",
+                                 "the old bridge", "the forest"};
+    static const char* when[] = {
+        "in the evening", "before the rain", "that day",  "without a word",
+        "after dinner",   "with great joy",  "once more", "as if nothing had happened"};
+    return fmt::format("{} {} {} {}. ", who[pick(10)], did[pick(10)], what[pick(10)],
+                       when[pick(8)]);
   }
   std::size_t pick(std::size_t n) { return generator_() % n; }
 
@@ -49,26 +53,29 @@ class Chatter {
 
 std::vector<Fact> named_keys(Chatter& chatter) {
   std::vector<Fact> facts;
-  for (const char* name : {"Alice", "Boris", "Carol", "Henry", "Natasha", "Oscar", "Rosa", "Walter"}) {
+  for (const char* name :
+       {"Alice", "Boris", "Carol", "Henry", "Natasha", "Oscar", "Rosa", "Walter"}) {
     const std::string key = fmt::format("{}", 10000 + chatter.pick(90000));
-    facts.push_back({fmt::format("The pass key of {} is {}. Remember it. {} is the pass key of {}.\n", name,
-                                 key, key, name),
-                     fmt::format("\n\nWhat is the pass key of {}?\n\nThe pass key of {} is", name, name), key});
+    facts.push_back(
+        {fmt::format("The pass key of {} is {}. Remember it. {} is the pass key of {}.\n", name,
+                     key, key, name),
+         fmt::format("\n\nWhat is the pass key of {}?\n\nThe pass key of {} is", name, name), key});
   }
   return facts;
 }
 
 /// About n tokens with the facts spread over all depths.
-std::vector<std::int64_t> context(const Tokenizer& tokenizer, const std::vector<Fact>& facts, std::int64_t n,
-                                  Chatter& chatter) {
+std::vector<std::int64_t> context(const Tokenizer& tokenizer, const std::vector<Fact>& facts,
+                                  std::int64_t n, Chatter& chatter) {
   std::vector<std::int64_t> ids{tokenizer.bos()};
   const auto add = [&](const std::string& text) {
     const auto more = tokenizer.encode(text, false);
     ids.insert(ids.end(), more.begin(), more.end());
   };
   for (std::size_t f = 0; f < facts.size(); ++f) {
-    const auto until = static_cast<std::int64_t>((static_cast<double>(f) + 0.5) * static_cast<double>(n) /
-                                                 static_cast<double>(facts.size()));
+    const auto until =
+        static_cast<std::int64_t>((static_cast<double>(f) + 0.5) * static_cast<double>(n) /
+                                  static_cast<double>(facts.size()));
     while (static_cast<std::int64_t>(ids.size()) < until) add(chatter.sentence());
     add("\n" + facts[f].sentence);
   }
@@ -104,9 +111,11 @@ Run ask_all(const MemoryConfig& config, std::int64_t n_tokens, std::uint32_t see
     memory->restore(*read);
     GenerateOptions options;
     options.max_new = 10;
-    const GenerateResult answer = session.generate(tokenizer->encode(fact.question, false), options);
+    const GenerateResult answer =
+        session.generate(tokenizer->encode(fact.question, false), options);
     const std::size_t digit = answer.text.find_first_of("0123456789");
-    run.right += digit != std::string::npos && answer.text.compare(digit, fact.value.size(), fact.value) == 0;
+    run.right += digit != std::string::npos &&
+                 answer.text.compare(digit, fact.value.size(), fact.value) == 0;
     run.ids.insert(run.ids.end(), answer.ids.begin(), answer.ids.end());
     const auto& s = memory->last_step().surprise;
     run.surprise.insert(run.surprise.end(), s.begin(), s.end());

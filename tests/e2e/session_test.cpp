@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Session on the shipped model: feeding, stopping, streaming, cancelling, and what it refuses.
-#include "support/test.hpp"
 #include "support/model.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 
+#include <unistd.h>
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "episodic/model/patch.hpp"
@@ -65,7 +65,8 @@ TEST_CASE("generation is the same in one piece, streamed, and after a prefill", 
   const auto tokenizer = load_tokenizer(shipped_model_dir());
   LlamaModel model = LlamaModel::load(shipped_model_dir());
   patch(model, small_memory());
-  const auto prompt = tokenizer->encode("The prince looked at the old man and said nothing. He thought of the war and");
+  const auto prompt = tokenizer->encode(
+      "The prince looked at the old man and said nothing. He thought of the war and");
   Session session(model, tokenizer.get());
   GenerateOptions options;
   options.max_new = 30;
@@ -90,8 +91,10 @@ TEST_CASE("generation is the same in one piece, streamed, and after a prefill", 
 
   model.reset();
   options.on_token = {};
-  CHECK(session.prefill(std::span(prompt).first(prompt.size() - 1)) == static_cast<std::int64_t>(prompt.size()) - 1);
-  CHECK(session.generate(std::span(prompt).last(1), options).ids == once.ids);  // a prompt of one token
+  CHECK(session.prefill(std::span(prompt).first(prompt.size() - 1)) ==
+        static_cast<std::int64_t>(prompt.size()) - 1);
+  CHECK(session.generate(std::span(prompt).last(1), options).ids ==
+        once.ids);  // a prompt of one token
 }
 
 TEST_CASE("sampling repeats itself with its seed and differs with another", "[e2e][session]") {
@@ -105,14 +108,16 @@ TEST_CASE("sampling repeats itself with its seed and differs with another", "[e2
     GenerateOptions options;
     options.max_new = 24;
     options.ignore_eos = true;
-    options.sampling = {.temperature = 1.0, .top_k = 50, .top_p = 0.95, .repetition_penalty = 1.1, .seed = seed};
+    options.sampling = {
+        .temperature = 1.0, .top_k = 50, .top_p = 0.95, .repetition_penalty = 1.1, .seed = seed};
     return Session(model, tokenizer.get()).generate(prompt, options).ids;
   };
   CHECK(draw(1) == draw(1));
   CHECK(draw(1) != draw(2));
 }
 
-TEST_CASE("stop tokens, stop strings and cancelling end a generation where they should", "[e2e][session]") {
+TEST_CASE("stop tokens, stop strings and cancelling end a generation where they should",
+          "[e2e][session]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const auto tokenizer = load_tokenizer(shipped_model_dir());
   LlamaModel model = LlamaModel::load(shipped_model_dir());
@@ -154,7 +159,8 @@ TEST_CASE("stop tokens, stop strings and cancelling end a generation where they 
   CHECK(model.state()->tokens() == 64);
 }
 
-TEST_CASE("what a session cannot do is refused by name and leaves the state alone", "[e2e][session][errors]") {
+TEST_CASE("what a session cannot do is refused by name and leaves the state alone",
+          "[e2e][session][errors]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   LlamaModel model = LlamaModel::load(shipped_model_dir());
   const auto memory = patch(model, small_memory());
@@ -177,7 +183,8 @@ TEST_CASE("what a session cannot do is refused by name and leaves the state alon
   CHECK(memory->tokens() == 40);
 }
 
-TEST_CASE("NaN in logits is an error that names it, with the memory and without", "[e2e][session][errors]") {
+TEST_CASE("NaN in logits is an error that names it, with the memory and without",
+          "[e2e][session][errors]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const fs::path dir = poisoned_model();
   LlamaModel model = LlamaModel::load(dir);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The golden cases of kind em through the `episodic trace` program, against an independent float64
 // oracle. Every integer and list must be equal, every array within the case's tolerance.
-#include "support/test.hpp"
 #include "support/shared.hpp"
+#include "support/test.hpp"
 
+#include <unistd.h>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <unistd.h>
 
 #include "episodic/model/safetensors.hpp"
 
@@ -52,17 +52,20 @@ std::string check_case(const fs::path& folder, const fs::path& shared) {
   const Json test = load(folder / "case.json");
   const auto name = test["model"].get<std::string>();
   const fs::path model = name.rfind("data/", 0) == 0 ? shared / name : folder / name;
-  const fs::path out = fs::temp_directory_path() /
-                       ("episodic-golden-" + std::to_string(::getpid()) + folder.filename().string());
-  const std::string command = "'" EPISODIC_BINARY_DIR "/bin/episodic' trace --model '" + model.string() +
-                              "' --case '" + (folder / "case.json").string() + "' --out '" + out.string() + "'";
+  const fs::path out =
+      fs::temp_directory_path() /
+      ("episodic-golden-" + std::to_string(::getpid()) + folder.filename().string());
+  const std::string command = "'" EPISODIC_BINARY_DIR "/bin/episodic' trace --model '" +
+                              model.string() + "' --case '" + (folder / "case.json").string() +
+                              "' --out '" + out.string() + "'";
   std::string differs;
   if (std::system(command.c_str()) != 0) return "the trace program failed";
   {
     const Json got = load(out / "trace.json"), expected = load(folder / "expected.json");
     for (const auto& [key, value] : expected.items())
       if (!got.contains(key) || got[key] != value) differs += " trace.json:" + key;
-    const episodic::SafetensorsFile x(out / "trace.safetensors"), e(folder / "expected.safetensors");
+    const episodic::SafetensorsFile x(out / "trace.safetensors"),
+        e(folder / "expected.safetensors");
     for (const episodic::TensorView& tensor : e.tensors()) {
       const episodic::TensorView* mine = x.find(tensor.name);
       if (!mine || mine->type != tensor.type || mine->shape != tensor.shape) {
@@ -71,7 +74,8 @@ std::string check_case(const fs::path& folder, const fs::path& shared) {
         const double error = error_of(*mine, tensor);
         if (!(error <= test["tolerance"][tensor.name].get<double>()))
           differs += " " + tensor.name + ": error " + std::to_string(error);
-      } else if (std::memcmp(mine->data, tensor.data, static_cast<std::size_t>(tensor.bytes)) != 0) {
+      } else if (std::memcmp(mine->data, tensor.data, static_cast<std::size_t>(tensor.bytes)) !=
+                 0) {
         differs += " " + tensor.name + ": not equal";
       }
     }
@@ -104,9 +108,9 @@ TEST_CASE("a segmenter that is not built is refused by name", "[golden]") {
   if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
   const fs::path folder = *shared / "golden" / "em15_key_similarity_segmenter";
   const std::string out = "/tmp/episodic-em15-" + std::to_string(::getpid());
-  const std::string command = "'" EPISODIC_BINARY_DIR "/bin/episodic' trace --model '" +
-                              (folder / "model").string() + "' --case '" +
-                              (folder / "case.json").string() + "' --out " + out + " 2> " + out + ".err";
+  const std::string command =
+      "'" EPISODIC_BINARY_DIR "/bin/episodic' trace --model '" + (folder / "model").string() +
+      "' --case '" + (folder / "case.json").string() + "' --out " + out + " 2> " + out + ".err";
   const int status = std::system(command.c_str());
   CHECK(WEXITSTATUS(status) == 1);
   std::ifstream in(out + ".err");

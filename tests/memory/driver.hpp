@@ -60,8 +60,9 @@ inline std::vector<Token> random_tokens(const MemoryShape& s, std::int64_t n, st
 }
 
 /// Feeds tokens [first, first + n) as one step. \return outputs per layer, each [n, H * d]
-inline std::vector<std::vector<float>> step(EpisodicMemory& memory, const std::vector<Token>& tokens,
-                                            std::int64_t first, std::int64_t n) {
+inline std::vector<std::vector<float>> step(EpisodicMemory& memory,
+                                            const std::vector<Token>& tokens, std::int64_t first,
+                                            std::int64_t n) {
   const MemoryShape& s = memory.shape();
   std::vector<std::vector<float>> out;
   memory.begin_step(n);
@@ -85,29 +86,31 @@ inline std::vector<std::vector<float>> step(EpisodicMemory& memory, const std::v
 }
 
 /// x [heads, d] of one token, turned to a position in float64, rotate-half layout.
-inline std::vector<double> turned(const std::vector<float>& x, const MemoryShape& s, std::int64_t head,
-                                  double position) {
+inline std::vector<double> turned(const std::vector<float>& x, const MemoryShape& s,
+                                  std::int64_t head, double position) {
   const auto d = static_cast<std::size_t>(s.head_dim), half = d / 2;
   std::vector<double> y(x.begin() + head * s.head_dim, x.begin() + (head + 1) * s.head_dim);
   std::vector<double> r(d);
   for (std::size_t c = 0; c < half; ++c) {
-    const double angle = position * std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(d));
+    const double angle =
+        position * std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(d));
     r[c] = y[c] * std::cos(angle) - y[c + half] * std::sin(angle);
     r[c + half] = y[c + half] * std::cos(angle) + y[c] * std::sin(angle);
   }
   return r;
 }
 
-/// What query `p` must see in a layer, in float64: local keys at their true distance, and those keys i
-/// outside the window for which `far(i)` at the fixed one. \return [H * d]
+/// What query `p` must see in a layer, in float64: local keys at their true distance, and those
+/// keys i outside the window for which `far(i)` at the fixed one. \return [H * d]
 template <class Far>
-std::vector<double> reference(const std::vector<Token>& tokens, const MemoryShape& s, std::int64_t layer,
-                              std::int64_t p, std::int64_t n_local, Far far) {
+std::vector<double> reference(const std::vector<Token>& tokens, const MemoryShape& s,
+                              std::int64_t layer, std::int64_t p, std::int64_t n_local, Far far) {
   const auto L = static_cast<std::size_t>(layer);
   std::vector<double> out;
   for (std::int64_t h = 0; h < s.n_heads; ++h) {
     const std::int64_t g = h / (s.n_heads / s.n_kv_heads);
-    const std::vector<double> near_query = turned(tokens[static_cast<std::size_t>(p)].q[L], s, h, static_cast<double>(p));
+    const std::vector<double> near_query =
+        turned(tokens[static_cast<std::size_t>(p)].q[L], s, h, static_cast<double>(p));
     const std::vector<double> far_query =
         turned(tokens[static_cast<std::size_t>(p)].q[L], s, h, static_cast<double>(n_local - 1));
     std::vector<double> sum(static_cast<std::size_t>(s.head_dim), 0.0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/test.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -19,17 +19,19 @@ namespace {
 
 /// Largest |x - reference| over the outputs of a step, all layers.
 template <class Far>
-double worst_error(const std::vector<std::vector<float>>& out, const std::vector<driver::Token>& tokens,
-                   const MemoryShape& s, std::int64_t first, std::int64_t n, std::int64_t n_local,
-                   Far far) {
+double worst_error(const std::vector<std::vector<float>>& out,
+                   const std::vector<driver::Token>& tokens, const MemoryShape& s,
+                   std::int64_t first, std::int64_t n, std::int64_t n_local, Far far) {
   double worst = 0;
   for (std::int64_t l = 0; l < s.n_layers; ++l)
     for (std::int64_t i = 0; i < n; ++i) {
       const std::vector<double> e = driver::reference(tokens, s, l, first + i, n_local,
                                                       [&](std::int64_t t) { return far(l, t); });
       for (std::size_t c = 0; c < e.size(); ++c)
-        worst = std::max(worst, std::fabs(out[static_cast<std::size_t>(l)]
-                                             [static_cast<std::size_t>(i) * e.size() + c] - e[c]));
+        worst = std::max(
+            worst,
+            std::fabs(out[static_cast<std::size_t>(l)][static_cast<std::size_t>(i) * e.size() + c] -
+                      e[c]));
     }
   return worst;
 }
@@ -41,7 +43,8 @@ std::vector<float> fingerprint(const MemoryConfig& config, const std::vector<dri
   std::vector<float> all;
   for (std::int64_t at = 0; at < static_cast<std::int64_t>(tokens.size());) {
     const std::int64_t n = std::min(chunk, static_cast<std::int64_t>(tokens.size()) - at);
-    for (const auto& layer : step(memory, tokens, at, n)) all.insert(all.end(), layer.begin(), layer.end());
+    for (const auto& layer : step(memory, tokens, at, n))
+      all.insert(all.end(), layer.begin(), layer.end());
     for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)
       for (const EventId e : memory.recalled(l).recalled()) all.push_back(static_cast<float>(e));
     at += n;
@@ -64,7 +67,8 @@ TEST_CASE("inside the window the memory is plain causal attention", "[memory][or
   CHECK(memory.events().size() == 0);
 }
 
-TEST_CASE("recall everything is full attention with far keys at the fixed position", "[memory][oracle]") {
+TEST_CASE("recall everything is full attention with far keys at the fixed position",
+          "[memory][oracle]") {
   for (const std::int64_t chunk : {1, 5, 12, 40}) {  // 40 > n_local
     MemoryConfig c = small_config();
     c.n_mem = 100000;
@@ -138,7 +142,8 @@ TEST_CASE("moving surprise gives the same events however the stream is cut", "[m
   std::vector<std::vector<TokenRange>> events;
   for (const std::int64_t chunk : {1, 5, 12}) {
     EpisodicMemory memory(c, small_shape());
-    for (std::int64_t at = 0; at < 300; at += chunk) step(memory, tokens, at, std::min<std::int64_t>(chunk, 300 - at));
+    for (std::int64_t at = 0; at < 300; at += chunk)
+      step(memory, tokens, at, std::min<std::int64_t>(chunk, 300 - at));
     events.push_back(memory.events().all());
   }
   CHECK(events[0].size() > 10);
@@ -158,7 +163,8 @@ TEST_CASE("a snapshot brings everything back to the bit", "[memory][snapshot]") 
   const auto continue_with = [&](const std::vector<driver::Token>& t) {
     std::vector<float> all;
     for (std::int64_t at = 200; at < 400; at += 10)
-      for (const auto& layer : step(memory, t, at, 10)) all.insert(all.end(), layer.begin(), layer.end());
+      for (const auto& layer : step(memory, t, at, 10))
+        all.insert(all.end(), layer.begin(), layer.end());
     return all;
   };
   const std::vector<float> first = continue_with(tokens);
@@ -205,10 +211,13 @@ TEST_CASE("a step that fails can be begun anew and leaves no trace", "[memory][e
           out.insert(out.end(), o.begin(), o.end());
         }
         for (std::size_t i = 0; i < logits.size(); ++i)
-          logits[i] = tokens[static_cast<std::size_t>(at) + i / static_cast<std::size_t>(vocab)].q[0][i % 8];
-        for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>((at + static_cast<std::int64_t>(i)) * 5 % vocab);
+          logits[i] = tokens[static_cast<std::size_t>(at) + i / static_cast<std::size_t>(vocab)]
+                          .q[0][i % 8];
+        for (std::size_t i = 0; i < ids.size(); ++i)
+          ids[i] = static_cast<std::int64_t>((at + static_cast<std::int64_t>(i)) * 5 % vocab);
         if (attempt == 0) {
-          logits[static_cast<std::size_t>(at) % logits.size()] = std::numeric_limits<float>::quiet_NaN();
+          logits[static_cast<std::size_t>(at) % logits.size()] =
+              std::numeric_limits<float>::quiet_NaN();
           CHECK_THROWS_AS(memory.end_step(ids.data(), logits.data(), vocab, vocab), DataError);
           CHECK(memory.tokens() == at);
         } else {
@@ -238,15 +247,18 @@ TEST_CASE("misuse and impossible settings are refused by name", "[memory][errors
   c = small_config();
   c.recall_layers = {{5}};
   CHECK(mentions(refusal([&] { EpisodicMemory(c, small_shape()); }), "recall_layers"));
-  CHECK(mentions(refusal([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), "n_heads"));
+  CHECK(
+      mentions(refusal([&] { EpisodicMemory(small_config(), small_shape(2, 5, 2)); }), "n_heads"));
 
   EpisodicMemory memory(small_config(), small_shape());
   CHECK(mentions(refusal([&] { memory.begin_step(0); }), "n = 0"));
   CHECK(mentions(refusal([&] { memory.begin_step(13); }), "chunk"));
   std::vector<float> x(4 * 10 * 12);
-  CHECK(mentions(refusal([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }), "begin_step"));
+  CHECK(mentions(refusal([&] { memory.attend(0, x.data(), x.data(), x.data(), x.data()); }),
+                 "begin_step"));
   memory.begin_step(1);
-  CHECK(mentions(refusal([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }), "out of turn"));
+  CHECK(mentions(refusal([&] { memory.attend(1, x.data(), x.data(), x.data(), x.data()); }),
+                 "out of turn"));
   CHECK(mentions(refusal([&] { memory.end_step(x.data()); }), "layers"));
 }
 

@@ -3,8 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "support/test.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -263,7 +263,8 @@ TEST_CASE("llama: sharded weights") {
 TEST_CASE("llama: missing and misshapen weights are named") {
   const TempDir dir;
   const TinyLlama tiny({}, 4);
-  contains(refusal<FileError>([&] { LlamaModel::load(dir.path()); }), "config.json: cannot be opened");
+  contains(refusal<FileError>([&] { LlamaModel::load(dir.path()); }),
+           "config.json: cannot be opened");
   dir.write("config.json", tiny.config().dump());
   contains(refusal<FileError>([&] { LlamaModel::load(dir.path()); }), "neither model.safetensors");
   auto tensors = tiny.tensors();

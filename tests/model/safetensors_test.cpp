@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "episodic/base/error.hpp"
-#include "support/test.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "temp_dir.hpp"
 
 using namespace episodic;
@@ -104,7 +104,8 @@ TEST_CASE("safetensors: the writer refuses what it cannot write") {
   const std::vector<TensorToWrite> reserved{{"__metadata__", TensorType::f32, {1}, &x}};
   REQUIRE_THROWS_AS(write_safetensors(dir / "f", reserved), DataError);
   const std::vector<TensorToWrite> good{{"w", TensorType::f32, {1}, &x}};
-  contains(refusal<FileError>([&] { write_safetensors(dir / "no" / "f", good); }), "cannot be written");
+  contains(refusal<FileError>([&] { write_safetensors(dir / "no" / "f", good); }),
+           "cannot be written");
   REQUIRE(std::filesystem::is_empty(dir.path()));
 }
 
@@ -248,7 +249,8 @@ TEST_CASE("weights: one file, or shards by their index") {
 TEST_CASE("weights: a missing shard") {
   const TempDir dir;
   dir.write("model.safetensors.index.json", R"({"weight_map":{"a":"gone.safetensors"}})");
-  contains(refusal<FileError>([&] { Weights w(dir.path()); }), "gone.safetensors: cannot be opened");
+  contains(refusal<FileError>([&] { Weights w(dir.path()); }),
+           "gone.safetensors: cannot be opened");
 }
 
 TEST_CASE("weights: a shard without the tensor that the index promises") {

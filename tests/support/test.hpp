@@ -14,9 +14,9 @@
 #endif
 #include <cstdio>
 
-#define EPISODIC_SKIP(what)                          \
-  do {                                               \
-    std::printf("EPISODIC_SKIP: %s\n", what);        \
-    SUCCEED("skipped: " what);                       \
-    return;                                          \
+#define EPISODIC_SKIP(what)                   \
+  do {                                        \
+    std::printf("EPISODIC_SKIP: %s\n", what); \
+    SUCCEED("skipped: " what);                \
+    return;                                   \
   } while (0)

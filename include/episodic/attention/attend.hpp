@@ -13,10 +13,10 @@
 namespace episodic {
 
 struct AttendShape {
-  std::int64_t n_queries = 0;   ///< n >= 1
-  std::int64_t n_heads = 0;     ///< H, a multiple of n_kv_heads
-  std::int64_t n_kv_heads = 0;  ///< G; query head h reads kv head h / (H / G)
-  std::int64_t head_dim = 0;    ///< d, any positive number
+  std::int64_t n_queries = 0;       ///< n >= 1
+  std::int64_t n_heads = 0;         ///< H, a multiple of n_kv_heads
+  std::int64_t n_kv_heads = 0;      ///< G; query head h reads kv head h / (H / G)
+  std::int64_t head_dim = 0;        ///< d, any positive number
   std::int64_t first_position = 0;  ///< position of query 0; query i stands at first_position + i
   std::int64_t n_local = 0;         ///< window of the visibility rule
   float scale = 0.0f;               ///< of the dot products; 0 = 1 / sqrt(d)
@@ -31,9 +31,10 @@ struct AttendInput {
 
 struct AttendOutput {
   float* out = nullptr;  ///< [n, H, d], written; zeros where a query sees no key
-  float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no key is seen
-  /// For each *relative* segment of the (first) list, in its order: a [length, H] array to which the
-  /// probabilities that its keys received, summed over the n queries, are **added**; or empty.
+  float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
+                         ///< key is seen
+  /// For each *relative* segment of the (first) list, in its order: a [length, H] array to which
+  /// the probabilities that its keys received, summed over the n queries, are **added**; or empty.
   /// Probabilities are those of the joint softmax, before value weights.
   std::span<float* const> column_sums;
 };

@@ -15,7 +15,9 @@ struct RotaryTable {
   std::vector<double> inverse_frequency;  ///< [rotary_dim / 2]
   double attention_factor = 1.0;          ///< multiplies cos and sin (yarn, longrope)
 
-  std::int64_t rotary_dim() const { return 2 * static_cast<std::int64_t>(inverse_frequency.size()); }
+  std::int64_t rotary_dim() const {
+    return 2 * static_cast<std::int64_t>(inverse_frequency.size());
+  }
 };
 
 /// inverse_frequency[c] = theta^(-2c / rotary_dim), no scaling.
@@ -34,8 +36,8 @@ struct RotaryAngles {
 /// y[i, h, :] = x[i, h, :] turned by the angles of row i (row 0 for all i if angles.n == 1).
 /// x: [n, heads, head_dim], y likewise with element strides; x == y is allowed when strides agree.
 /// \param x_row, x_head strides of x between tokens and between heads; y_row, y_head those of y.
-void rotate(const RotaryTable& table, const RotaryAngles& angles, std::int64_t n, std::int64_t heads,
-            std::int64_t head_dim, const float* x, std::int64_t x_row, std::int64_t x_head, float* y,
-            std::int64_t y_row, std::int64_t y_head);
+void rotate(const RotaryTable& table, const RotaryAngles& angles, std::int64_t n,
+            std::int64_t heads, std::int64_t head_dim, const float* x, std::int64_t x_row,
+            std::int64_t x_head, float* y, std::int64_t y_row, std::int64_t y_head);
 
 }  // namespace episodic

@@ -33,8 +33,8 @@ struct MemoryConfig {
   SegmenterKind segmenter = SegmenterKind::surprise;  ///< who sets the raw boundary flags
   double gamma = 1.0;                                 ///< threshold is mu + gamma * sigma
   ThresholdWindow window = ThresholdWindow::moving;   ///< over which tokens mu and sigma are taken
-  std::int64_t tau = 0;        ///< length of that window; 0 = n_local
-  std::int64_t min_block = 8;  ///< shortest event; >= 1
+  std::int64_t tau = 0;                               ///< length of that window; 0 = n_local
+  std::int64_t min_block = 8;                         ///< shortest event; >= 1
   std::int64_t max_block = 128;  ///< longest event; >= min_block; also the step of `fixed`
   std::uint64_t seed = 0;        ///< of the `random` segmenter
 
@@ -43,10 +43,10 @@ struct MemoryConfig {
   std::int64_t refine_layers = 0;  ///< first layer whose keys enter the graph
 
   // -- recall (EM 3.4) --
-  std::int64_t n_repr = 4;        ///< representative tokens per event and query head; >= 1
-  double contiguity = 0.0;        ///< k_r, share of the budget for neighbours in time; [0, 1]
-  std::int64_t neighbours = 1;    ///< how far those neighbours reach; >= 1
-  bool recall = true;             ///< false: sinks, window and pending only
+  std::int64_t n_repr = 4;      ///< representative tokens per event and query head; >= 1
+  double contiguity = 0.0;      ///< k_r, share of the budget for neighbours in time; [0, 1]
+  std::int64_t neighbours = 1;  ///< how far those neighbours reach; >= 1
+  bool recall = true;           ///< false: sinks, window and pending only
   std::optional<std::vector<std::int64_t>> recall_layers;  ///< layers that recall; absent = all
   std::int64_t recall_every = 1;  ///< decode steps between two recalls; >= 1
   RepresentativeScore score = RepresentativeScore::mean;  ///< mean vector, or best of n_repr

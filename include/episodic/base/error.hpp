@@ -22,7 +22,8 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
-/// A file is missing, truncated, damaged or of an unsupported kind. The message starts with its path.
+/// A file is missing, truncated, damaged or of an unsupported kind. The message starts with its
+/// path.
 class FileError : public Error {
  public:
   using Error::Error;

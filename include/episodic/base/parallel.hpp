@@ -20,8 +20,8 @@ namespace detail {
 void parallel_for_impl(std::int64_t n, void (*body)(void*, std::int64_t), void* context);
 }  // namespace detail
 
-/// Runs f(i) for every i in [0, n); each call once, in no order. Exceptions reach the caller (one of
-/// them). Serial when n == 1 or inside another parallel loop. Allocates nothing.
+/// Runs f(i) for every i in [0, n); each call once, in no order. Exceptions reach the caller (one
+/// of them). Serial when n == 1 or inside another parallel loop. Allocates nothing.
 template <class F>
 void parallel_for(std::int64_t n, F&& f) {
   using Fn = std::remove_reference_t<F>;

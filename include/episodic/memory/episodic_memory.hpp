@@ -29,12 +29,14 @@ struct MemoryShape {
 /// Counters since construction or reset; seconds are wall time inside the memory.
 struct MemoryCounters {
   std::int64_t tokens = 0, steps = 0, events = 0;
-  std::int64_t recalled_events = 0;    ///< over all layers and steps
-  std::int64_t window_bytes = 0;       ///< sinks, window and pending of all layers
-  std::int64_t index_bytes = 0;        ///< representatives
-  IndexQuality index_quality;          ///< of an approximate index, over all layers
+  std::int64_t recalled_events = 0;  ///< over all layers and steps
+  std::int64_t window_bytes = 0;     ///< sinks, window and pending of all layers
+  std::int64_t index_bytes = 0;      ///< representatives
+  IndexQuality index_quality;        ///< of an approximate index, over all layers
   StoreCounters store;
-  struct { double recall = 0, attend = 0, append = 0, refine = 0, close = 0, store = 0; } seconds;
+  struct {
+    double recall = 0, attend = 0, append = 0, refine = 0, close = 0, store = 0;
+  } seconds;
 };
 
 /// What the last finished step decided; rows of the step's n tokens.
@@ -93,8 +95,8 @@ class EpisodicMemory {
   const RecallBuffers& recalled(std::int64_t layer) const;
   /// Representative vector [H * d] of an event in a layer; valid until the next step.
   const float* representative(std::int64_t layer, EventId event) const;
-  /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token has
-  /// left the window, and still there then for at least one step.
+  /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token
+  /// has left the window, and still there then for at least one step.
   const float* relevance(std::int64_t layer, std::int64_t token) const;
   MemoryCounters counters() const;
 

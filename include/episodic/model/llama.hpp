@@ -23,8 +23,8 @@ enum class LogitRows : std::uint8_t { all, last };
 /// Computes in float32; weights stored in F16 or BF16 are widened at load.
 class LlamaModel {
  public:
-  /// Reads config.json and model.safetensors (or its shards). Fresh slots hold full causal attention.
-  /// \throws FileError, DataError naming the file, tensor or key
+  /// Reads config.json and model.safetensors (or its shards). Fresh slots hold full causal
+  /// attention. \throws FileError, DataError naming the file, tensor or key
   static LlamaModel load(const std::filesystem::path& model_dir);
 
   /// A second model on the same weights, with fresh slots: for another sequence.

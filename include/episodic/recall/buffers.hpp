@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Which events are recalled: capacity, similarity buffer, contiguity buffer and its queue (spec 5).
-/// Pure functions of ids and sizes; they touch neither keys nor values.
+/// Which events are recalled: capacity, similarity buffer, contiguity buffer and its queue (spec
+/// 5). Pure functions of ids and sizes; they touch neither keys nor values.
 
 #include <cstdint>
 #include <span>
@@ -19,9 +19,9 @@ struct RecallCapacity {
   std::int64_t contiguity = 0;  ///< 0 when contiguity is off
 };
 
-/// capacity = n_init + C + n_mem - outside; the contiguity share is floor(k_r * capacity + 1), taken
-/// in double, and similarity gets the rest. k_r = 0 turns contiguity off. May be <= 0.
-/// \param outside tokens outside the last query's window that are in no event (sinks and pending)
+/// capacity = n_init + C + n_mem - outside; the contiguity share is floor(k_r * capacity + 1),
+/// taken in double, and similarity gets the rest. k_r = 0 turns contiguity off. May be <= 0. \param
+/// outside tokens outside the last query's window that are in no event (sinks and pending)
 RecallCapacity recall_capacity(const MemoryConfig& config, std::int64_t outside);
 
 /// Takes events of `order` in turn, adding their sizes; at the first one that reaches or passes
@@ -30,8 +30,8 @@ RecallCapacity recall_capacity(const MemoryConfig& config, std::int64_t outside)
 void fill_buffer(std::span<const EventId> order, const EventTable& events, std::int64_t capacity,
                  std::vector<EventId>& out);
 
-/// The recall state of one layer: its contiguity queue and the lists of the last step. A value: a copy
-/// of it is a snapshot.
+/// The recall state of one layer: its contiguity queue and the lists of the last step. A value: a
+/// copy of it is a snapshot.
 class RecallBuffers {
  public:
   /// Computes both buffers of a step.
@@ -51,8 +51,8 @@ class RecallBuffers {
 
  private:
   std::vector<EventId> similarity_, contiguity_, recalled_;
-  std::vector<EventId> order_;           // scratch, kept to avoid allocation
-  std::vector<std::uint8_t> listed_;     // scratch, per event
+  std::vector<EventId> order_;        // scratch, kept to avoid allocation
+  std::vector<std::uint8_t> listed_;  // scratch, per event
   std::vector<ScoredEvent> scored_;
 };
 

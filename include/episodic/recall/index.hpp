@@ -30,8 +30,8 @@ struct IndexShape {
 
 /// How much of the exact list an approximate index found, over the searches that were checked.
 struct IndexQuality {
-  std::int64_t checked = 0;   ///< searches that the exact scan repeated; 0 for an exact index
-  double recall_sum = 0;      ///< sum of their recall_of
+  std::int64_t checked = 0;  ///< searches that the exact scan repeated; 0 for an exact index
+  double recall_sum = 0;     ///< sum of their recall_of
   double recall() const { return checked > 0 ? recall_sum / static_cast<double>(checked) : 1.0; }
 };
 
@@ -67,7 +67,8 @@ std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape);
 
 /// FAISS (HNSW over inner product) once there are more than `exact_up_to` events, exact until then.
 /// \throws ConfigError for score == max (no inner product computes it).
-std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape, std::int64_t exact_up_to);
+std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape,
+                                                      std::int64_t exact_up_to);
 
 /// By configuration.
 std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std::int64_t n_heads,

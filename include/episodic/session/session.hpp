@@ -33,8 +33,8 @@ struct GenerateOptions {
   SamplingOptions sampling;    ///< greedy by default
   /// Tokens that end the generation and are not part of it. Empty: the model's eos tokens.
   std::vector<std::int64_t> stop_tokens;
-  bool ignore_eos = false;             ///< with it, empty stop_tokens mean none
-  std::vector<std::string> stop;       ///< strings that end it; cut from the text. Need a tokenizer
+  bool ignore_eos = false;        ///< with it, empty stop_tokens mean none
+  std::vector<std::string> stop;  ///< strings that end it; cut from the text. Need a tokenizer
   TokenCallback on_token;
 };
 

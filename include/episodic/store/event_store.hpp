@@ -48,11 +48,13 @@ class EventStore {
   virtual ~EventStore() = default;
 
   /// Makes room for the next events, all layers of them. All or nothing.
-  /// \throws BudgetError naming the budget, what is needed and what it would have to be; the store is
+  /// \throws BudgetError naming the budget, what is needed and what it would have to be; the store
+  /// is
   ///         unchanged then.
   virtual void append(std::span<const TokenRange> events) = 0;
 
-  /// Copies one layer of an appended event out of the window's ring, converting to the stored dtype.
+  /// Copies one layer of an appended event out of the window's ring, converting to the stored
+  /// dtype.
   virtual void write(EventId event, std::int64_t layer, const RingView& source) = 0;
 
   /// Hands out events of one layer in place, in the order given: out[i] is events[i] as a
@@ -75,9 +77,9 @@ class EventStore {
   virtual StoreCounters counters() const = 0;
 };
 
-/// Host memory, within `budget_bytes` (0: unbounded). Memory is reserved in large slabs; an event is
-/// contiguous: layer by layer, keys [G, n, d] then values [G, n, d].
-/// \throws BudgetError if the budget cannot hold one event of `max_block` tokens.
+/// Host memory, within `budget_bytes` (0: unbounded). Memory is reserved in large slabs; an event
+/// is contiguous: layer by layer, keys [G, n, d] then values [G, n, d]. \throws BudgetError if the
+/// budget cannot hold one event of `max_block` tokens.
 std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_t budget_bytes,
                                             std::int64_t max_block);
 

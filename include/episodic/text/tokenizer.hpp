@@ -19,12 +19,14 @@ class Tokenizer {
 
   /// Ids of a UTF-8 text (invalid bytes are kept as bytes where the vocabulary can).
   /// \param add_special also the tokens that the tokenizer adds around a text (BOS, ...)
-  virtual std::vector<std::int64_t> encode(std::string_view text, bool add_special = true) const = 0;
+  virtual std::vector<std::int64_t> encode(std::string_view text,
+                                           bool add_special = true) const = 0;
 
   /// Text of the ids; bytes of an incomplete character stay as they are, so the text need not be
   /// valid UTF-8. \param skip_special leave out special tokens
   /// \throws DataError for an id out of range
-  virtual std::string decode(const std::vector<std::int64_t>& ids, bool skip_special = true) const = 0;
+  virtual std::string decode(const std::vector<std::int64_t>& ids,
+                             bool skip_special = true) const = 0;
 
   /// Vocabulary entry of an id as it stands in the file.
   virtual std::string token(std::int64_t id) const = 0;

@@ -43,7 +43,9 @@ class EventTable {
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(events_.size()); }
-  const TokenRange& operator[](std::int64_t event) const { return events_[static_cast<std::size_t>(event)]; }
+  const TokenRange& operator[](std::int64_t event) const {
+    return events_[static_cast<std::size_t>(event)];
+  }
   const std::vector<TokenRange>& all() const { return events_; }
 
   /// First token that is in no closed event (n_init before the first).

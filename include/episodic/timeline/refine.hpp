@@ -13,8 +13,8 @@
 
 namespace episodic {
 
-/// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies at
-/// data[g * head_stride + (t % capacity) * row_stride + c].
+/// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies
+/// at data[g * head_stride + (t % capacity) * row_stride + c].
 struct KeyRing {
   const float* data = nullptr;
   std::int64_t capacity = 0;
@@ -49,8 +49,8 @@ class BoundaryRefiner {
 
   Refinement objective_ = Refinement::none;
   std::int64_t n_init_ = 0, min_block_ = 1, n_kv_heads_ = 0, head_dim_ = 0;
-  std::int64_t last_boundary_ = -1;      // last final boundary of any step; -1: none, use n_init
-  std::int64_t last_in_previous_ = -1;   // last final boundary inside the previous step; -1: none
+  std::int64_t last_boundary_ = -1;     // last final boundary of any step; -1: none, use n_init
+  std::int64_t last_in_previous_ = -1;  // last final boundary inside the previous step; -1: none
   std::vector<double> scratch_;
 };
 

@@ -28,9 +28,9 @@ class Segmenter {
   virtual std::unique_ptr<Segmenter> clone() const = 0;
 };
 
-/// By configuration. \param given sorted token numbers, only for segmenter `given`: a boundary opens
-/// at each of them. `random` draws each token with probability 2 / (min_block + max_block) from a
-/// counter-based generator of (seed, token), so that the flags do not depend on the steps.
+/// By configuration. \param given sorted token numbers, only for segmenter `given`: a boundary
+/// opens at each of them. `random` draws each token with probability 2 / (min_block + max_block)
+/// from a counter-based generator of (seed, token), so that the flags do not depend on the steps.
 std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
                                           std::vector<std::int64_t> given = {});
 

@@ -16,9 +16,10 @@ namespace episodic {
 /// \param logits [n, vocab], `row_stride` elements between rows
 /// \param targets [n] token ids in [0, vocab)
 /// \param out [n], written
-/// \throws DataError if a row holds NaN, or its log-sum-exp is not finite, or a target is out of range
-void token_surprise(const float* logits, std::int64_t n, std::int64_t vocab, std::int64_t row_stride,
-                    const std::int64_t* targets, float* out);
+/// \throws DataError if a row holds NaN, or its log-sum-exp is not finite, or a target is out of
+/// range
+void token_surprise(const float* logits, std::int64_t n, std::int64_t vocab,
+                    std::int64_t row_stride, const std::int64_t* targets, float* out);
 
 /// Thresholds T_t = mu + gamma * sigma over previous surprise values. Fed the surprise of every
 /// token once, in order; keeps the last tau values.
