@@ -4,8 +4,8 @@ line per run.
 
 Facts   passkey   "The pass key is 60453. Remember it. 60453 is the pass key.", one fact a
                   context, a context per depth
-        named     "The pass key of NAME is ...", as above, all in one context (names not in
-                  training)
+        named     "The pass key of NAME is ...", as above, all in one context, names picked
+                  by hand
         numbers   "The number of NOUN is 123456.", all in one context; nouns of the training text,
                   6 digits
         nouns     the same with nouns picked by hand, 5 to 7 digits
