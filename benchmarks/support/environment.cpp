@@ -89,7 +89,7 @@ Laps::Times Laps::lap() {
 }
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run) {
-  tools::prefer_passive_threads(argv);
+  tools::limit_spinning(argv);
   try {
     app.parse(argc, argv);
     run();

@@ -64,10 +64,10 @@ MemoryConfig ModelFlags::memory_config() const {
   return {};
 }
 
-void prefer_passive_threads(char** argv) {
+void limit_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
-  ::setenv("OMP_WAIT_POLICY", "passive", 1);
-  ::execv("/proc/self/exe", argv);  // returns only if it fails; then threads spin
+  ::setenv("GOMP_SPINCOUNT", "20000", 1);  // some tens of microseconds
+  ::execv("/proc/self/exe", argv);         // returns only if it fails; then threads spin for long
 }
 
 std::string read_text(const std::filesystem::path& path) {

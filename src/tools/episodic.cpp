@@ -10,7 +10,7 @@
 #include "common.hpp"
 
 int main(int argc, char** argv) {
-  episodic::tools::prefer_passive_threads(argv);
+  episodic::tools::limit_spinning(argv);
   CLI::App app{"episodic: transformer inference with an episodic memory"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all subcommands");
