@@ -302,3 +302,42 @@ TEST_CASE("without recall there is no store and no far event is seen", "[memory]
   CHECK(memory.events().size() > 5);
   CHECK(memory.counters().store.bytes_used == 0);
 }
+
+TEST_CASE("recall_every keeps the events of the last recall between two decode steps", "[memory]") {
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 260, 11);
+  const auto changes = [&](std::int64_t every) {
+    MemoryConfig c = small_config();
+    c.recall_every = every;
+    EpisodicMemory memory(c, s);
+    for (std::int64_t at = 0; at < 200; at += 10) step(memory, tokens, at, 10);
+    std::vector<int> changed;
+    std::vector<EventId> before;
+    for (std::int64_t at = 200; at < 260; ++at) {
+      step(memory, tokens, at, 1);
+      if (memory.recalled(0).recalled() != before) changed.push_back(static_cast<int>(at - 200));
+      before = memory.recalled(0).recalled();
+    }
+    return changed;
+  };
+  const std::vector<int> seldom = changes(7);
+  CHECK(seldom.size() > 2);
+  for (const int step_number : seldom) CHECK(step_number % 7 == 0);
+  CHECK(changes(1).size() > seldom.size());
+}
+
+TEST_CASE("layers outside recall_layers recall nothing and store nothing", "[memory]") {
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 200, 12);
+  MemoryConfig c = small_config();
+  EpisodicMemory all(c, s);
+  c.recall_layers = {{1}};
+  EpisodicMemory one(c, s);
+  for (std::int64_t at = 0; at < 200; at += 10) {
+    step(all, tokens, at, 10);
+    step(one, tokens, at, 10);
+  }
+  CHECK(one.recalled(0).recalled().empty());
+  CHECK(one.recalled(1).recalled() == all.recalled(1).recalled());
+  CHECK(2 * one.counters().store.bytes_used == all.counters().store.bytes_used);
+}
