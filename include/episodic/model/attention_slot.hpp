@@ -19,8 +19,10 @@ class AttentionSlot {
   virtual ~AttentionSlot() = default;
 
   /// Attends with the n queries of this step and appends their keys and values.
-  /// \param q [n, H, d], k [n, G, d], v [n, G, d]: float32, CPU, contiguous, **before** rotary
-  /// embedding \return [n, H * d] float32, contiguous
+  /// \param q [n, H, d], k [n, G, d], v [n, G, d]: float32, CPU, contiguous, before rotary
+  ///        embedding; valid during the call only
+  ///
+  /// \return [n, H * d] float32, contiguous
   virtual at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
 };
 

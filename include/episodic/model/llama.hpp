@@ -24,7 +24,9 @@ enum class LogitRows : std::uint8_t { all, last };
 class LlamaModel {
  public:
   /// Reads config.json and model.safetensors (or its shards). Fresh slots hold full causal
-  /// attention. \throws FileError, DataError naming the file, tensor or key
+  /// attention.
+  ///
+  /// \throws FileError, DataError naming the file, tensor or key
   static LlamaModel load(const std::filesystem::path& model_dir);
 
   /// A second model on the same weights, with fresh slots: for another sequence.

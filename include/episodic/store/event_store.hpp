@@ -78,8 +78,9 @@ class EventStore {
 };
 
 /// Host memory, within `budget_bytes` (0: unbounded). Memory is reserved in large slabs; an event
-/// is contiguous: layer by layer, keys [G, n, d] then values [G, n, d]. \throws BudgetError if the
-/// budget cannot hold one event of `max_block` tokens.
+/// is contiguous: layer by layer, keys [G, n, d] then values [G, n, d].
+///
+/// \throws BudgetError if the budget cannot hold one event of `max_block` tokens.
 std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_t budget_bytes,
                                             std::int64_t max_block);
 
