@@ -19,9 +19,9 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k);
 
 class ExactIndex final : public RepresentativeIndex {
  public:
-  /// Bytes of vectors from which a search goes through the 8-bit shadow first. Vectors that the caches
-  /// hold are read faster than they are bounded, but between two searches of a layer the other layers
-  /// and the weights pass through the caches: only a few MiB are still there.
+  /// Bytes of vectors from which a search goes through the 8-bit shadow first. Vectors that the
+  /// caches hold are read faster than they are bounded, but between two searches of a layer the
+  /// other layers and the weights pass through the caches: only a few MiB are still there.
   static constexpr std::int64_t kShadowFrom = std::int64_t{2} << 20;
 
   explicit ExactIndex(const IndexShape& shape, std::int64_t shadow_from = kShadowFrom);

@@ -25,6 +25,7 @@ struct Slab {
   std::unique_ptr<std::byte, FreeSlab> memory;
   std::int64_t bytes = 0;
   std::int64_t used = 0;
+  std::int64_t events = 0;  ///< that are not forgotten; a slab without any begins anew
 };
 
 struct StoredEvent {
@@ -32,16 +33,8 @@ struct StoredEvent {
   std::size_t slab = 0;
   std::int64_t offset = 0;
   std::int64_t last_recall = -1;
+  bool forgotten = false;
 };
-
-void copy_row(const float* from, std::byte* to, std::int64_t n, DType dtype) {
-  if (dtype == DType::float32) {
-    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
-    return;
-  }
-  auto* out = reinterpret_cast<std::uint16_t*>(to);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = to_bfloat16(from[i]);
-}
 
 class HostStore final : public EventStore {
  public:
@@ -90,27 +83,17 @@ class HostStore final : public EventStore {
     check_event(event);
     check_layer(layer);
     const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
-    const std::int64_t n = stored.range.size();
-    if (source.capacity < n)
-      throw DataError(
-          fmt::format("host store: event {} has {} tokens, the ring it is copied from holds "
-                      "{}",
-                      event, n, source.capacity));
-    const std::int64_t d = shape_.head_dim;
-    const std::int64_t row_bytes = d * size_of(shape_.dtype);
-    std::byte* to = layer_data(stored, layer);
-    for (const float* from : {source.key, source.value})
-      for (std::int64_t g = 0; g < shape_.n_kv_heads; ++g)
-        for (std::int64_t i = 0; i < n; ++i, to += row_bytes)
-          copy_row(from + g * source.head_stride +
-                       (stored.range.start + i) % source.capacity * source.row_stride,
-                   to, d, shape_.dtype);
+    encode_block(shape_, stored.range, source, layer_data(stored, layer));
   }
 
   void acquire(std::int64_t layer, std::span<const EventId> events,
                std::vector<KvSegment>& out) override {
     check_layer(layer);
-    for (const EventId event : events) check_event(event);
+    for (const EventId event : events) {
+      check_event(event);
+      if (events_[static_cast<std::size_t>(event)].forgotten)
+        throw DataError(fmt::format("host store: event {} was forgotten", event));
+    }
     if (leased_[static_cast<std::size_t>(layer)])
       throw Error(
           fmt::format("host store: layer {} still holds its last lease; release it first", layer));
@@ -118,18 +101,7 @@ class HostStore final : public EventStore {
     out.reserve(events.size());
     for (const EventId event : events) {
       StoredEvent& stored = events_[static_cast<std::size_t>(event)];
-      const std::int64_t n = stored.range.size();
-      const std::byte* key = layer_data(stored, layer);
-      KvSegment s;
-      s.key = key;
-      s.value = key + n * shape_.token_bytes() / (2 * shape_.n_layers);
-      s.length = n;
-      s.first_token = stored.range.start;
-      s.head_stride = n * shape_.head_dim;
-      s.row_stride = shape_.head_dim;
-      s.dtype = shape_.dtype;
-      s.position = Position::fixed;
-      out.push_back(s);
+      out.push_back(segment_of(shape_, stored.range, layer_data(stored, layer)));
       stored.last_recall = step_;
     }
     acquires_ += static_cast<std::int64_t>(events.size());
@@ -143,6 +115,12 @@ class HostStore final : public EventStore {
     leased_[static_cast<std::size_t>(layer)] = 0;
   }
 
+  void forget(EventId event) override {
+    check_event(event);
+    check_unleased("forget an event");
+    give_back(events_[static_cast<std::size_t>(event)]);
+  }
+
   std::int64_t last_recall(EventId event) const override {
     check_event(event);
     return events_[static_cast<std::size_t>(event)].last_recall;
@@ -154,17 +132,17 @@ class HostStore final : public EventStore {
     if (n_events < 0 || n_events > static_cast<std::int64_t>(events_.size()))
       throw DataError(
           fmt::format("host store: cannot truncate {} events to {}", events_.size(), n_events));
-    for (std::size_t layer = 0; layer < leased_.size(); ++layer)
-      if (leased_[layer])
-        throw Error(
-            fmt::format("host store: cannot truncate while layer {} holds a lease; release it "
-                        "first",
-                        layer));
+    check_unleased("truncate");
     forget_from(static_cast<std::size_t>(n_events));
   }
 
   StoreCounters counters() const override {
-    return {static_cast<std::int64_t>(events_.size()), bytes_used_, bytes_reserved_, acquires_};
+    StoreCounters c;
+    c.events = live_;
+    c.bytes_used = bytes_used_;
+    c.bytes_reserved = bytes_reserved_;
+    c.acquires = acquires_;
+    return c;
   }
 
  private:
@@ -175,9 +153,11 @@ class HostStore final : public EventStore {
     std::size_t at = 0;
     while (at < slabs_.size() && slabs_[at].bytes - slabs_[at].used < bytes) ++at;
     if (at == slabs_.size()) slabs_.push_back(make_slab(rest));
-    events_.push_back({rest.front(), at, slabs_[at].used, -1});
+    events_.push_back({rest.front(), at, slabs_[at].used, -1, false});
     slabs_[at].used += bytes;
+    ++slabs_[at].events;
     bytes_used_ += bytes;
+    ++live_;
   }
 
   Slab make_slab(std::span<const TokenRange> rest) {
@@ -216,11 +196,29 @@ class HostStore final : public EventStore {
 
   void forget_from(std::size_t n_events) {
     while (events_.size() > n_events) {
-      const StoredEvent& last = events_.back();
-      slabs_[last.slab].used = last.offset;
-      bytes_used_ -= last.range.size() * shape_.token_bytes();
+      StoredEvent& last = events_.back();
+      if (!last.forgotten) {
+        slabs_[last.slab].used = last.offset;
+        give_back(last);
+      }
       events_.pop_back();
     }
+  }
+
+  void give_back(StoredEvent& event) {
+    if (event.forgotten) return;
+    event.forgotten = true;
+    bytes_used_ -= event.range.size() * shape_.token_bytes();
+    --live_;
+    Slab& slab = slabs_[event.slab];
+    if (--slab.events == 0) slab.used = 0;
+  }
+
+  void check_unleased(const char* what) const {
+    for (std::size_t layer = 0; layer < leased_.size(); ++layer)
+      if (leased_[layer])
+        throw Error(fmt::format(
+            "host store: cannot {} while layer {} holds a lease; release it first", what, layer));
   }
 
   std::byte* layer_data(const StoredEvent& stored, std::int64_t layer) const {
@@ -244,6 +242,7 @@ class HostStore final : public EventStore {
   std::vector<StoredEvent> events_;
   std::vector<std::uint8_t> leased_;
   std::int64_t bytes_used_ = 0, bytes_reserved_ = 0, acquires_ = 0, step_ = 0;
+  std::int64_t live_ = 0;
 };
 
 }  // namespace

@@ -41,10 +41,10 @@ struct ModelFlags {
   MemoryConfig memory_config() const;
 };
 
-/// Starts the program anew with a short GOMP_SPINCOUNT, unless the caller chose how threads wait: on
-/// cores that others use too, threads that spin for milliseconds at the end of every loop cost ten
-/// times what they gain, and threads that never spin lose a sixth on idle cores. OpenMP reads the
-/// variable when it is loaded, so it is too late to set it here.
+/// Starts the program anew with a short GOMP_SPINCOUNT, unless the caller chose how threads wait:
+/// on cores that others use too, threads that spin for milliseconds at the end of every loop cost
+/// ten times what they gain, and threads that never spin lose a sixth on idle cores. OpenMP reads
+/// the variable when it is loaded, so it is too late to set it here.
 void limit_spinning(char** argv);
 
 /// Whole file; "-" is stdin. \throws FileError

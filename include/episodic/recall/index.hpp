@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 
 namespace episodic {
@@ -51,6 +52,24 @@ class RepresentativeIndex {
 
   /// Forgets the events from `n_events` on (rewind). Later ids are given anew.
   virtual void truncate(std::int64_t n_events) = 0;
+
+  /// Never lists this event again; its number stays taken, its vector is erased.
+  virtual void forget(EventId event) {
+    (void)event;
+    throw Error("representative index: forget is not built");
+  }
+
+  /// Everything a later `load` of an index of the same shape and making needs to answer alike, but
+  /// for what a vector tier keeps.
+  virtual void save(ByteWriter& to) const {
+    (void)to;
+    throw Error("representative index: save is not built");
+  }
+  /// Into an empty index. \throws FileError for damaged or impossible content
+  virtual void load(ByteReader& from) {
+    (void)from;
+    throw Error("representative index: load is not built");
+  }
 
   /// Representative vector [H * d] of an event; valid until the next add or truncate.
   virtual const float* mean(EventId event) const = 0;

@@ -10,36 +10,26 @@
 #include <vector>
 
 #include "episodic/attention/segment.hpp"
-#include "episodic/base/config.hpp"
 #include "episodic/recall/index.hpp"
+#include "episodic/store/codec.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic {
 
-struct StoreShape {
-  std::int64_t n_layers = 0;    ///< L, episodic layers
-  std::int64_t n_kv_heads = 0;  ///< G
-  std::int64_t head_dim = 0;    ///< d
-  DType dtype = DType::float32;
-  /// Bytes of one token over all layers, keys and values.
-  std::int64_t token_bytes() const { return 2 * n_layers * n_kv_heads * head_dim * size_of(dtype); }
-};
-
-/// Keys or values of a run of tokens that may wrap around a ring: element (g, i, c) of token
-/// first + i at data[g * head_stride + ((first + i) % capacity) * row_stride + c].
-struct RingView {
-  const float* key = nullptr;
-  const float* value = nullptr;
-  std::int64_t capacity = 0;
-  std::int64_t head_stride = 0;
-  std::int64_t row_stride = 0;
-};
-
 struct StoreCounters {
-  std::int64_t events = 0;
-  std::int64_t bytes_used = 0;      ///< of keys and values
-  std::int64_t bytes_reserved = 0;  ///< taken from the system; never above the budget
-  std::int64_t acquires = 0;        ///< events handed out so far
+  std::int64_t events = 0;          ///< appended and not forgotten
+  std::int64_t bytes_used = 0;      ///< of their keys and values
+  std::int64_t bytes_reserved = 0;  ///< host memory taken for events; never above host_bytes
+  std::int64_t acquires = 0;        ///< events handed out so far, per layer
+
+  // Only of stores with a disk tier.
+  std::int64_t disk_bytes = 0;   ///< taken from the file system; never above the disk's budget
+  std::int64_t host_blocks = 0;  ///< layers of events that lie in host memory
+  std::int64_t hits = 0;         ///< acquires served from host memory
+  std::int64_t prefetched = 0;   ///< acquires served by a read that was begun before
+  std::int64_t evictions = 0;    ///< layers of events that left host memory
+  std::int64_t read_bytes = 0, written_bytes = 0;
+  std::int64_t read_errors = 0;  ///< blocks refused for a wrong checksum or identity
 };
 
 /// Keys and values of events. One writer; not thread-safe.
@@ -54,7 +44,8 @@ class EventStore {
   virtual void append(std::span<const TokenRange> events) = 0;
 
   /// Copies one layer of an appended event out of the window's ring, converting to the stored
-  /// dtype.
+  /// dtype. Called once for each layer of an event; calls for different layers may come from
+  /// several threads at once.
   virtual void write(EventId event, std::int64_t layer, const RingView& source) = 0;
 
   /// Hands out events of one layer in place, in the order given: out[i] is events[i] as a
@@ -64,6 +55,19 @@ class EventStore {
 
   /// Ends the lease of the last acquire of this layer.
   virtual void release(std::int64_t layer) = 0;
+
+  /// Says which events of a layer may be acquired next, so that a slow tier can begin to read.
+  /// Never fails, never waits.
+  virtual void prefetch(std::int64_t layer, std::span<const EventId> events) {
+    (void)layer, (void)events;
+  }
+
+  /// Gives up an event's keys and values for good, in all tiers. It may not be acquired again; its
+  /// number stays taken.
+  virtual void forget(EventId event) = 0;
+
+  /// A pinned event stays in the highest tier that has room for it. A hint: budgets come first.
+  virtual void pin(EventId event, bool pinned) { (void)event, (void)pinned; }
 
   /// Step number of the event's last recall in any layer; -1: never.
   virtual std::int64_t last_recall(EventId event) const = 0;
