@@ -116,6 +116,18 @@ class Reader {
     }
   }
 
+  /// \param null_value value of JSON null
+  void text(const char* key, std::string& out, const char* null_value) {
+    const Json* v = find(key);
+    if (!v) return;
+    if (v->is_null()) {
+      out = null_value;
+      return;
+    }
+    if (!v->is_string()) wrong(key, *v, "null or a string");
+    out = v->get<std::string>();
+  }
+
   /// A setting of the specification that no code serves yet: only its neutral value is taken.
   void neutral(const char* key, const Json& value) {
     const Json* v = find(key);
@@ -159,6 +171,7 @@ void require(bool holds, const char* key, double value, const char* range) {
 }
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
 void in_range(const char* key, std::int64_t value, std::int64_t least,
               std::int64_t most = kMostTokens) {
@@ -195,7 +208,9 @@ void MemoryConfig::validate() const {
   in_range("neighbours", neighbours, 1);
   in_range("recall_every", recall_every, 1);
   in_range("exact_up_to", exact_up_to, 0);
-  in_range("host_bytes", host_bytes, 0, std::int64_t{1} << 60);
+  in_range("host_bytes", host_bytes, 0, kMostBytes);
+  in_range("repr_bytes", repr_bytes, 0, kMostBytes);
+  in_range("disk_bytes", disk_bytes, 0, kMostBytes);
   if (recall_layers)
     for (const std::int64_t l : *recall_layers) in_range("recall_layers", l, 0);
   if (kv_dtype == DType::float16)
@@ -206,6 +221,15 @@ void MemoryConfig::validate() const {
     throw ConfigError(
         "memory configuration: index = \"faiss\" searches by inner product and cannot "
         "serve score = \"max\"; use index = \"exact\" or score = \"mean\"");
+}
+
+bool MemoryConfig::same_results(const MemoryConfig& other) const {
+  MemoryConfig mine = *this;
+  mine.host_bytes = other.host_bytes;
+  mine.repr_bytes = other.repr_bytes;
+  mine.disk_bytes = other.disk_bytes;
+  mine.disk_dir = other.disk_dir;
+  return mine == other;
 }
 
 MemoryConfig parse_memory_config(std::string_view text) {
@@ -244,13 +268,14 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.integer("exact_up_to", c.exact_up_to);
   r.choice("kv_dtype", kStoredTypes, c.kv_dtype, {}, {"float16", "int8"});
   r.integer("host_bytes", c.host_bytes);
+  r.integer("repr_bytes", c.repr_bytes);
+  r.integer("disk_bytes", c.disk_bytes);
+  r.text("disk_dir", c.disk_dir, "");
   // Named by the specification, served by later work.
   r.neutral("scope", "sequence");
   r.neutral("min_count", nullptr);
   r.neutral("var_floor", nullptr);
   r.neutral("device_bytes", 0);
-  r.neutral("disk_bytes", 0);
-  r.neutral("disk_dir", nullptr);
   r.neutral("retention", nullptr);
   r.neutral("reweight", nullptr);
   r.finish();
@@ -284,6 +309,9 @@ std::string to_json(const MemoryConfig& c) {
   j["exact_up_to"] = c.exact_up_to;
   j["kv_dtype"] = name_of(c.kv_dtype);
   j["host_bytes"] = c.host_bytes;
+  j["repr_bytes"] = c.repr_bytes;
+  j["disk_bytes"] = c.disk_bytes;
+  j["disk_dir"] = c.disk_dir.empty() ? Json(nullptr) : Json(c.disk_dir);
   return j.dump();
 }
 

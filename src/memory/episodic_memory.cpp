@@ -7,13 +7,10 @@
 #include <chrono>
 #include <cmath>
 
-#include "episodic/attention/attend.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
-#include "episodic/timeline/refine.hpp"
-#include "episodic/timeline/segmenter.hpp"
 #include "episodic/timeline/surprise.hpp"
-#include "layer_state.hpp"
+#include "impl.hpp"
 
 namespace episodic {
 namespace {
@@ -32,6 +29,8 @@ class Stopwatch {
   double& total_;
   Clock::time_point start_;
 };
+
+}  // namespace
 
 void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
   const auto positive = [](const char* name, std::int64_t value) {
@@ -61,73 +60,15 @@ void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
                       l, shape.n_layers - 1));
 }
 
-}  // namespace
-
-/// Everything but the rings: small, copied whole.
-struct Timeline {
-  std::int64_t tokens = 0;
-  EventTable events;
-  std::unique_ptr<Segmenter> segmenter;
-  BoundaryRefiner refiner;
-  std::vector<float> last_logits;         // row of the last token, for the next step's first
-  std::vector<std::uint8_t> final_flags;  // ring over tokens, as the layers' rings
-  std::int64_t steps_since_recall = 0;    // decode steps, for recall_every
-};
-
-struct EpisodicMemory::Snapshot {
-  const void* owner = nullptr;
-  std::int64_t tokens = 0, events = 0;
-  std::unique_ptr<Segmenter> segmenter;
-  BoundaryRefiner refiner;
-  std::vector<float> last_logits;
-  std::vector<std::uint8_t> final_flags;
-  std::int64_t steps_since_recall = 0;
-  std::int64_t generation = 0;
-  std::vector<detail::LayerWindow> windows;
-};
-
-struct EpisodicMemory::Impl {
-  MemoryConfig config;
-  MemoryShape shape;
-  std::vector<std::int64_t> given;
-  std::int64_t capacity = 0;  // tokens of the rings
-
-  Timeline time;
-  std::vector<LayerState> layers;
-  std::unique_ptr<EventStore> store;  // null when no layer recalls
-  StepRecord record, next_record;
-  MemoryCounters counters;
-  std::int64_t step_number = 0;
-  // A snapshot is dead once a restore went back behind it: its events may have been given anew.
-  std::int64_t generation = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> rewinds;  // (generation begun, events kept)
-
-  // The open step.
-  bool open = false;
-  std::int64_t n = 0, next_layer = 0;
-  bool recalls_now = true;
-  std::vector<StepRun> runs;
-  RotaryAngles fixed_angle;
-  AttendWorkspace workspace;
-  std::vector<float> q_relative, q_fixed, mean_query;
-  std::vector<double> query_sum;
-  std::vector<KvSegment> segments, event_segments;
-  std::vector<float*> sums;
-  std::vector<TokenRange> closed;
-  std::vector<std::int64_t> targets;
-  std::vector<KeyRing> refine_rings;
-  BoundaryRefiner next_refiner;
-
-  void build();
-  void recall(LayerState& layer);
-  void fixed_queries(const float* q);
-  void finish(std::span<const float> surprise);
-};
+OneThreadAtATime::OneThreadAtATime(std::atomic<bool>& busy) : busy_(busy) {
+  if (busy.exchange(true, std::memory_order_acquire))
+    throw Error(
+        "episodic memory: used from two threads at once; give each thread a memory of its own "
+        "(fork), or let them take turns");
+}
 
 void EpisodicMemory::Impl::build() {
-  // The rings hold what attention needs (window, pending, the step) and, for refinement, the step
-  // before, whatever has left the window since.
-  capacity = config.n_local + config.max_block + 2 * config.chunk;
+  capacity = ring_capacity(config);
   time.tokens = 0;
   time.events = EventTable(config.n_init, config.min_block, config.max_block);
   time.segmenter = make_segmenter(config, given);
@@ -154,10 +95,7 @@ void EpisodicMemory::Impl::build() {
                         yes ? slots : -1);
     if (yes) ++slots;
   }
-  store.reset();
-  if (slots > 0)
-    store = make_host_store({slots, shape.n_kv_heads, shape.head_dim, config.kv_dtype},
-                            config.host_bytes, config.max_block);
+  forgotten.clear();
   record = {};
   counters = {};
   step_number = 0;
@@ -166,6 +104,47 @@ void EpisodicMemory::Impl::build() {
   rewinds.emplace_back(generation, 0);
   open = false;
 }
+
+std::int64_t ring_capacity(const MemoryConfig& c) { return c.n_local + c.max_block + 2 * c.chunk; }
+
+/// Most tokens that a layer recalls: both buffers take whole events, so each may pass its capacity.
+std::int64_t most_recalled_tokens(const MemoryConfig& c) {
+  return c.n_init + c.chunk + c.n_mem + 2 * c.max_block;
+}
+
+StoreShape EpisodicMemory::Impl::store_shape() const {
+  std::int64_t slots = 0;
+  for (const LayerState& layer : layers) slots = std::max(slots, layer.store_slot() + 1);
+  return {slots, shape.n_kv_heads, shape.head_dim, config.kv_dtype};
+}
+
+DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
+  DiskStoreOptions o;
+  o.dir = directory ? directory->dir() : std::filesystem::path(config.disk_dir);
+  o.keep = directory && mode == OpenMode::write;
+  o.host_bytes = config.host_bytes;
+  o.disk_bytes = config.disk_bytes;
+  o.max_block = config.max_block;
+  o.lease_tokens = most_recalled_tokens(config);
+  o.calls = directory ? &directory->calls() : nullptr;
+  return o;
+}
+
+void EpisodicMemory::Impl::make_store() {
+  store.reset();
+  disk = nullptr;
+  const StoreShape s = store_shape();
+  if (s.n_layers == 0) return;
+  if (!directory && config.disk_dir.empty()) {
+    store = make_host_store(s, config.host_bytes, config.max_block);
+    return;
+  }
+  std::unique_ptr<DiskStore> made = make_disk_store(s, disk_options());
+  disk = made.get();
+  store = std::move(made);
+}
+
+EpisodicMemory::EpisodicMemory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 EpisodicMemory::EpisodicMemory(const MemoryConfig& config, const MemoryShape& shape,
                                std::vector<std::int64_t> given)
@@ -176,6 +155,7 @@ EpisodicMemory::EpisodicMemory(const MemoryConfig& config, const MemoryShape& sh
   impl_->shape = shape;
   impl_->given = std::move(given);
   impl_->build();
+  impl_->make_store();
 }
 
 EpisodicMemory::~EpisodicMemory() = default;
@@ -184,6 +164,7 @@ EpisodicMemory& EpisodicMemory::operator=(EpisodicMemory&&) noexcept = default;
 
 void EpisodicMemory::begin_step(std::int64_t n) {
   Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
   if (n < 1 || n > m.config.chunk)
     throw DataError(
         fmt::format("begin_step: n = {} tokens, must be in [1, chunk = {}]; feed longer "
@@ -235,6 +216,7 @@ void EpisodicMemory::Impl::recall(LayerState& layer) {
 void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, const float* v,
                             float* out) {
   Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
     throw DataError(
         fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
@@ -265,6 +247,8 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
   if (!events.empty()) {
     Stopwatch watch(m.counters.seconds.store);
     m.store->acquire(layer.store_slot(), events, m.event_segments);
+    // What this layer recalls, the next one often does too: it can be read while this one computes.
+    if (const std::int64_t next = m.next_store_slot(l); next >= 0) m.store->prefetch(next, events);
     m.counters.recalled_events += static_cast<std::int64_t>(events.size());
   }
   layer.window_segments(first, m.n, m.time.events.pending_start(), m.segments);
@@ -287,6 +271,7 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
 void EpisodicMemory::end_step(const std::int64_t* ids, const float* logits, std::int64_t vocab,
                               std::int64_t row_stride) {
   Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
   if (!m.open || m.next_layer != m.shape.n_layers)
     throw DataError("end_step: not all layers have attended in this step");
   for (std::int64_t i = 0; i < m.n; ++i)
@@ -308,6 +293,7 @@ void EpisodicMemory::end_step(const std::int64_t* ids, const float* logits, std:
   }
   r.surprise.pop_back();
   m.finish(r.surprise);
+  if (m.directory) m.ids.push(ids, m.n);
   const float* last = logits + (m.n - 1) * row_stride;
   m.time.last_logits.assign(last, last + vocab);
   m.time.tokens += m.n;
@@ -315,6 +301,7 @@ void EpisodicMemory::end_step(const std::int64_t* ids, const float* logits, std:
 
 void EpisodicMemory::end_step(const float* surprise) {
   Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
   if (!m.open || m.next_layer != m.shape.n_layers)
     throw DataError("end_step: not all layers have attended in this step");
   for (std::int64_t i = 0; i < m.n; ++i)
@@ -323,6 +310,7 @@ void EpisodicMemory::end_step(const float* surprise) {
   m.next_record.surprise.assign(surprise, surprise + m.n);
   if (m.time.tokens == 0) m.next_record.surprise[0] = 0.0f;
   m.finish(m.next_record.surprise);
+  if (m.directory) m.ids.push(nullptr, m.n);
   m.time.last_logits.clear();
   m.time.tokens += m.n;
 }
@@ -365,8 +353,15 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
   if (store && count > 0) {
     try {
       store->append(closed);
+      parallel_for(shape.n_layers, [&](std::int64_t l) {
+        const LayerState& layer = layers[static_cast<std::size_t>(l)];
+        if (layer.store_slot() < 0) return;
+        for (std::int64_t e = 0; e < count; ++e)
+          store->write(r.events_before + e, layer.store_slot(), layer.ring());
+      });
     } catch (...) {
       time.events.truncate(r.events_before);
+      store->truncate(r.events_before);
       throw;
     }
   }
@@ -376,11 +371,8 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
   parallel_for(shape.n_layers, [&](std::int64_t l) {
     LayerState& layer = layers[static_cast<std::size_t>(l)];
     layer.commit(first, n);
-    for (std::int64_t e = 0; e < count; ++e) {
+    for (std::int64_t e = 0; e < count; ++e)
       layer.add_event(closed[static_cast<std::size_t>(e)]);
-      if (layer.store_slot() >= 0)
-        store->write(r.events_before + e, layer.store_slot(), layer.ring());
-    }
   });
   time.steps_since_recall = n > 1 ? 0 : time.steps_since_recall + 1;
   std::swap(record, next_record);
@@ -442,6 +434,7 @@ MemoryCounters EpisodicMemory::counters() const {
 
 std::shared_ptr<const EpisodicMemory::Snapshot> EpisodicMemory::snapshot() const {
   const Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
   auto s = std::make_shared<Snapshot>();
   s->owner = impl_.get();
   s->tokens = m.time.tokens;
@@ -458,6 +451,7 @@ std::shared_ptr<const EpisodicMemory::Snapshot> EpisodicMemory::snapshot() const
 
 void EpisodicMemory::restore(const Snapshot& s) {
   Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
   if (s.owner != impl_.get())
     throw ConfigError("restore: the snapshot was taken of another memory");
   for (const auto& [generation, kept] : m.rewinds)
@@ -465,12 +459,8 @@ void EpisodicMemory::restore(const Snapshot& s) {
       throw ConfigError("restore: the memory has meanwhile gone back to before this snapshot");
   if (m.rewinds.front().first > s.generation)
     throw ConfigError("restore: the memory was reset since this snapshot");
-  if (s.events < m.time.events.size()) {
-    m.time.events.truncate(s.events);
-    if (m.store) m.store->truncate(s.events);
-    for (LayerState& layer : m.layers)
-      if (layer.index()) layer.index()->truncate(s.events);
-  }
+  m.truncate(s.events);
+  if (m.directory) m.ids.truncate(s.tokens);
   m.rewinds.emplace_back(++m.generation, s.events);
   m.time.tokens = s.tokens;
   m.time.segmenter = s.segmenter->clone();
@@ -478,11 +468,106 @@ void EpisodicMemory::restore(const Snapshot& s) {
   m.time.last_logits = s.last_logits;
   m.time.final_flags = s.final_flags;
   m.time.steps_since_recall = s.steps_since_recall;
-  for (std::size_t l = 0; l < m.layers.size(); ++l) m.layers[l].window = s.windows[l];
+  for (std::size_t l = 0; l < m.layers.size(); ++l) {
+    m.layers[l].window = s.windows[l];
+    for (const EventId e : m.forgotten) m.layers[l].window.recall.drop(e);
+  }
   m.record = {};
   m.open = false;
 }
 
-void EpisodicMemory::reset() { impl_->build(); }
+void EpisodicMemory::Impl::truncate(std::int64_t n_events) {
+  if (n_events >= time.events.size()) return;
+  time.events.truncate(n_events);
+  if (store) store->truncate(n_events);
+  for (LayerState& layer : layers)
+    if (layer.index()) layer.index()->truncate(n_events);
+  while (!forgotten.empty() && forgotten.back() >= n_events) forgotten.pop_back();
+}
+
+void EpisodicMemory::reset() {
+  Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  if (m.directory) {  // the store stays: what was committed is not lost before the next commit
+    if (m.store) m.store->truncate(0);
+    m.ids.truncate(0);
+    m.build();
+  } else {
+    m.build();
+    m.make_store();
+  }
+}
+
+void EpisodicMemory::forget(EventId event) {
+  Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  m.check_idle("forget");
+  m.check_event(event);
+  const auto at = std::lower_bound(m.forgotten.begin(), m.forgotten.end(), event);
+  if (at != m.forgotten.end() && *at == event) return;
+  if (m.disk && m.disk->pinned(event))
+    throw DataError(fmt::format("event {} is pinned; unpin it before it is forgotten", event));
+  if (m.store) m.store->forget(event);
+  for (LayerState& layer : m.layers) {
+    if (layer.index()) layer.index()->forget(event);
+    layer.window.recall.drop(event);
+  }
+  m.forgotten.insert(at, event);
+  m.drop_checkpoints = true;
+}
+
+std::vector<EventId> EpisodicMemory::forget(TokenRange tokens) {
+  const EventTable& events = impl_->time.events;
+  if (tokens.start < 0 || tokens.size() < 1 || tokens.end > impl_->time.tokens)
+    throw DataError(fmt::format("forget: tokens {} to {}, but the memory has {}", tokens.start,
+                                tokens.end, impl_->time.tokens));
+  if (tokens.start < impl_->config.n_init || tokens.end > events.pending_start())
+    throw DataError(fmt::format(
+        "forget: tokens {} to {} reach into the sinks or the window; only tokens {} to {}, which "
+        "lie in closed events, can be forgotten now",
+        tokens.start, tokens.end, impl_->config.n_init, events.pending_start()));
+  std::vector<EventId> hit;
+  const auto first = std::upper_bound(
+      events.all().begin(), events.all().end(), tokens.start,
+      [](std::int64_t token, const TokenRange& e) { return token < e.end; });
+  for (auto it = first; it != events.all().end() && it->start < tokens.end; ++it)
+    hit.push_back(it - events.all().begin());
+  for (const EventId e : hit)
+    if (impl_->disk && impl_->disk->pinned(e))
+      throw DataError(fmt::format("event {} is pinned; unpin it before it is forgotten", e));
+  for (const EventId e : hit) forget(e);
+  return hit;
+}
+
+const std::vector<EventId>& EpisodicMemory::forgotten() const { return impl_->forgotten; }
+
+void EpisodicMemory::pin(EventId event, bool pinned) {
+  Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  m.check_event(event);
+  if (std::binary_search(m.forgotten.begin(), m.forgotten.end(), event))
+    throw DataError(fmt::format("event {} was forgotten; it cannot be pinned", event));
+  if (!m.disk)
+    throw ConfigError(
+        "pin: only a memory with a disk tier has tiers to pin in; set disk_dir, or keep the memory "
+        "in a folder");
+  m.disk->pin(event, pinned);
+}
+
+void EpisodicMemory::Impl::check_idle(const char* what) const {
+  if (open)
+    throw DataError(fmt::format("{}: a step is open; call end_step first", what));
+}
+
+void EpisodicMemory::Impl::check_event(EventId event) const {
+  if (event < 0 || event >= time.events.size())
+    throw DataError(
+        fmt::format("event {} asked for, but the memory has {}", event, time.events.size()));
+}
+
+std::int64_t EpisodicMemory::Impl::next_store_slot(std::int64_t layer) const {
+  const auto next = static_cast<std::size_t>(layer + 1);
+  return next < layers.size() ? layers[next].store_slot() : -1;
+}
 
 }  // namespace episodic

@@ -150,6 +150,35 @@ void LayerState::add_event(const TokenRange& event) {
   index_->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
 }
 
+void LayerState::save(ByteWriter& to) const {
+  to.put_vector(window.keys);
+  to.put_vector(window.values);
+  to.put_vector(window.relevance);
+  to.put_vector(window.sink_keys);
+  to.put_vector(window.sink_values);
+  window.recall.save(to);
+}
+
+void LayerState::load(ByteReader& from, std::int64_t tokens, std::int64_t n_events) {
+  const auto fill = [&](std::vector<float>& v, const char* what) {
+    v = from.get_vector<float>(v.size(), what);
+  };
+  fill(window.keys, "keys of the window");
+  fill(window.values, "values of the window");
+  fill(window.relevance, "relevance");
+  fill(window.sink_keys, "keys of the sinks");
+  fill(window.sink_values, "values of the sinks");
+  window.recall.load(from, n_events);
+  // The rotated keys follow from the others: the same function of the same numbers, row by row.
+  RotaryAngles angles;
+  for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
+    angles.compute(*rotary_, t, 1);
+    rotate(*rotary_, angles, 1, n_kv_heads_, head_dim_, window.keys.data() + slot(t) * head_dim_,
+           n_kv_heads_ * head_dim_, head_stride(), window.rotated.data() + slot(t) * head_dim_,
+           head_dim_, head_stride());
+  }
+}
+
 RingView LayerState::ring() const {
   return {window.keys.data(), window.values.data(), capacity_, head_stride(), head_dim_};
 }
@@ -167,6 +196,14 @@ std::int64_t LayerState::bytes() const {
                              window.relevance.size() + window.sink_keys.size() +
                              window.sink_values.size() + sums_.size() + event_keys_.size();
   return static_cast<std::int64_t>(floats * sizeof(float));
+}
+
+std::int64_t LayerState::bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
+                                      std::int64_t capacity) {
+  const std::int64_t token = shape.n_kv_heads * shape.head_dim;
+  const std::int64_t local = std::min(capacity, config.n_local + config.chunk);
+  return 4 * (3 * capacity * token + capacity * shape.n_heads + 2 * config.n_init * token +
+              local * shape.n_heads + config.max_block * token);
 }
 
 }  // namespace episodic::detail

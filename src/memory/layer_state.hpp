@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "episodic/attention/segment.hpp"
+#include "episodic/base/bytes.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/index.hpp"
@@ -60,12 +61,19 @@ class LayerState {
   /// Chooses the representatives of a closed event and adds them to the index.
   void add_event(const TokenRange& event);
 
+  /// The windows to bytes and back; the index by itself. \param tokens of the sequence
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from, std::int64_t tokens, std::int64_t n_events);
+
   RingView ring() const;
   KeyRing key_ring() const;
   const float* relevance(std::int64_t token) const;
   RepresentativeIndex* index() const { return index_.get(); }
   std::int64_t store_slot() const { return store_slot_; }
   std::int64_t bytes() const;
+  /// What bytes() of such a layer will be.
+  static std::int64_t bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
+                                   std::int64_t capacity);
 
   LayerWindow window;
   RecallBuffers next_recall;  // of the step that is open

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/patch.hpp"
 
+#include "episodic/base/error.hpp"
 #include "episodic/model/episodic_attention.hpp"
 
 namespace episodic {
@@ -38,13 +39,26 @@ class PatchedState final : public SequenceState {
 
 }  // namespace
 
+MemoryShape memory_shape(const ModelConfig& c) {
+  return {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary};
+}
+
 std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given) {
+  auto memory = std::make_shared<EpisodicMemory>(config, memory_shape(model.config()),
+                                                 std::move(given));
+  patch(model, memory);
+  return memory;
+}
+
+void patch(LlamaModel& model, std::shared_ptr<EpisodicMemory> memory) {
   const ModelConfig& c = model.config();
-  // Made first: if it throws, the model is untouched.
-  auto memory = std::make_shared<EpisodicMemory>(
-      config, MemoryShape{c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary},
-      std::move(given));
+  const MemoryShape& s = memory->shape();
+  if (s.n_layers != c.n_layers || s.n_heads != c.n_heads || s.n_kv_heads != c.n_kv_heads ||
+      s.head_dim != c.head_dim || s.rotary.inverse_frequency != c.rotary.inverse_frequency)
+    throw ConfigError(
+        "patch: the memory was made for a model of another shape; open it with the model it was "
+        "made with");
   std::shared_ptr<SequenceState> original = model.state();
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   if (const auto* patched = dynamic_cast<const PatchedState*>(original.get())) {
@@ -56,7 +70,6 @@ std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& con
   for (std::int64_t l = 0; l < c.n_layers; ++l)
     model.attention(l) = std::make_shared<EpisodicAttention>(memory, l);
   model.state() = std::make_shared<PatchedState>(memory, std::move(original), std::move(slots));
-  return memory;
 }
 
 bool unpatch(LlamaModel& model) {

@@ -95,4 +95,10 @@ fs::path Weights::file_of(std::string_view name) const {
   return it == places_.end() ? listing_ : files_[it->second.file].path();
 }
 
+std::vector<const TensorView*> Weights::tensors() const {
+  std::vector<const TensorView*> all;
+  for (const auto& [name, place] : places_) all.push_back(place.view);
+  return all;
+}
+
 }  // namespace episodic

@@ -99,4 +99,24 @@ void RecallBuffers::clear() {
   recalled_.clear();
 }
 
+void RecallBuffers::drop(EventId event) {
+  for (std::vector<EventId>* list : {&similarity_, &contiguity_, &recalled_})
+    list->erase(std::remove(list->begin(), list->end(), event), list->end());
+}
+
+void RecallBuffers::save(ByteWriter& to) const {
+  for (const std::vector<EventId>* list : {&similarity_, &contiguity_, &recalled_})
+    to.put_vector(*list);
+}
+
+void RecallBuffers::load(ByteReader& from, std::int64_t n_events) {
+  for (std::vector<EventId>* list : {&similarity_, &contiguity_, &recalled_}) {
+    *list = from.get_vector<EventId>();
+    for (const EventId e : *list)
+      if (e < 0 || e >= n_events)
+        throw FileError(fmt::format("{}: a recall list names event {} of {}; the file is damaged",
+                                    from.where(), e, n_events));
+  }
+}
+
 }  // namespace episodic

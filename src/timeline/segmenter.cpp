@@ -42,6 +42,9 @@ class SurpriseSegmenter final : public Segmenter {
     return std::make_unique<SurpriseSegmenter>(*this);
   }
 
+  void save(ByteWriter& to) const override { threshold_.save(to); }
+  void load(ByteReader& from) override { threshold_.load(from); }
+
  private:
   SurpriseThreshold threshold_;
 };
@@ -63,6 +66,10 @@ class PositionSegmenter final : public Segmenter {
   std::unique_ptr<Segmenter> clone() const override {
     return std::make_unique<PositionSegmenter>(*this);
   }
+
+  // Nothing is carried from step to step.
+  void save(ByteWriter&) const override {}
+  void load(ByteReader&) override {}
 
  private:
   IsBoundary is_boundary_;

@@ -73,4 +73,15 @@ void SurpriseThreshold::step(const float* surprise, std::int64_t n, float* thres
   tokens_ += n;
 }
 
+void SurpriseThreshold::save(ByteWriter& to) const {
+  to.put(tokens_);
+  to.put_vector(recent_);
+}
+
+void SurpriseThreshold::load(ByteReader& from) {
+  tokens_ = from.get<std::int64_t>();
+  recent_ = from.get_vector<float>(
+      static_cast<std::size_t>(std::clamp<std::int64_t>(tokens_, 0, tau_)), "recent surprise");
+}
+
 }  // namespace episodic

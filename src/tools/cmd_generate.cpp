@@ -6,10 +6,9 @@
 #include <cstdio>
 
 #include "commands.hpp"
-#include "common.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
-#include "episodic/session/session.hpp"
+#include "kept.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -22,17 +21,6 @@ struct GenerateFlags {
   GenerateOptions options;
   bool chat = false, stream = false, no_special = false;
 };
-
-Json memory_json(const EpisodicMemory& memory) {
-  const MemoryCounters c = memory.counters();
-  Json json{{"events", c.events},
-            {"recalled_events", c.recalled_events},
-            {"store_bytes", c.store.bytes_used},
-            {"index_bytes", c.index_bytes},
-            {"window_bytes", c.window_bytes}};
-  if (c.index_quality.checked > 0) json["index_recall"] = c.index_quality.recall();
-  return json;
-}
 
 void run(GenerateFlags& flags) {
   flags.common.apply();

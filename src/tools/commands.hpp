@@ -7,11 +7,18 @@
 
 namespace episodic::tools {
 
+void add_ask(CLI::App& app);
 void add_demo(CLI::App& app);
+void add_edit(CLI::App& app);
+void add_fork(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_ingest(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_score(CLI::App& app);
 void add_segment(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_trace(CLI::App& app);
+void add_verify(CLI::App& app);
 
 }  // namespace episodic::tools

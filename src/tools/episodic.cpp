@@ -16,6 +16,13 @@ int main(int argc, char** argv) {
   app.set_help_all_flag("--help-all", "Help of all subcommands");
   episodic::tools::add_demo(app);
   episodic::tools::add_generate(app);
+  episodic::tools::add_ingest(app);
+  episodic::tools::add_ask(app);
+  episodic::tools::add_inspect(app);
+  episodic::tools::add_verify(app);
+  episodic::tools::add_fork(app);
+  episodic::tools::add_edit(app);
+  episodic::tools::add_plan(app);
   episodic::tools::add_score(app);
   episodic::tools::add_segment(app);
   episodic::tools::add_tokenize(app);

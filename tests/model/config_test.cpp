@@ -6,7 +6,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "support/test.hpp"
-#include "temp_dir.hpp"
+#include "support/temp_dir.hpp"
 
 using namespace episodic;
 using Json = nlohmann::json;

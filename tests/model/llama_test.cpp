@@ -12,7 +12,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
-#include "temp_dir.hpp"
+#include "support/temp_dir.hpp"
 #include "tiny_llama.hpp"
 
 using namespace episodic;

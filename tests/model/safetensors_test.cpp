@@ -7,7 +7,7 @@
 #include "episodic/base/error.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
-#include "temp_dir.hpp"
+#include "support/temp_dir.hpp"
 
 using namespace episodic;
 

@@ -9,7 +9,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/llama.hpp"
-#include "temp_dir.hpp"
+#include "support/temp_dir.hpp"
 #include "tiny_llama.hpp"
 
 using namespace episodic;

@@ -11,8 +11,9 @@
 
 #include "episodic/attention/rotary.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/memory/kept_memory.hpp"
 #include "episodic/recall/buffers.hpp"
-#include "episodic/store/event_store.hpp"
+#include "episodic/store/disk_store.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic {
@@ -31,7 +32,7 @@ struct MemoryCounters {
   std::int64_t tokens = 0, steps = 0, events = 0;
   std::int64_t recalled_events = 0;  ///< over all layers and steps
   std::int64_t window_bytes = 0;     ///< sinks, window and pending of all layers
-  std::int64_t index_bytes = 0;      ///< representatives
+  std::int64_t index_bytes = 0;      ///< representatives in host memory
   IndexQuality index_quality;        ///< of an approximate index, over all layers
   StoreCounters store;
   struct {
@@ -53,7 +54,8 @@ struct StepRecord {
 ///     for (layer ...) memory.attend(layer, q, k, v, out);   // in order, each layer once
 ///     memory.end_step(ids, logits, vocab, vocab);
 ///
-/// Not thread-safe; two memories on two threads do not meet. Until end_step returns nothing of the
+/// One thread at a time: a call made while another thread is inside is refused. Two memories on two
+/// threads do not meet. Until end_step returns nothing of the
 /// step counts: begin_step after a failed step starts it anew from the same state.
 class EpisodicMemory {
  public:
@@ -107,11 +109,73 @@ class EpisodicMemory {
   /// \throws ConfigError for a snapshot of another memory, or one older than a restore to before it
   void restore(const Snapshot& snapshot);
 
-  /// Back to the empty sequence.
+  /// Back to the empty sequence. A kept memory's folder changes with the next commit.
   void reset();
+
+  // -- keeping it in a folder ----------------------------------------------------------------------
+
+  /// A new memory that is kept, its first commit being the empty one. `config.disk_dir` is not used:
+  /// the disk tier is the folder.
+  /// \throws FileError if the folder holds a memory or other files, ConfigError, BudgetError
+  static EpisodicMemory create(const KeepOptions& keep, const MemoryConfig& config,
+                               const MemoryShape& shape, std::vector<std::int64_t> given = {});
+
+  /// A kept memory at its last commit, or at an earlier state: what it then computes is equal to the
+  /// bit to what the memory that was never closed would have computed.
+  /// \param shape of the model it will serve; null: not compared (to look at it or edit it)
+  /// \param budgets host_bytes, repr_bytes and disk_bytes for this run; null: as in the manifest
+  /// \param at_token the newest state with at most this many tokens; -1: the last commit
+  /// \throws FileError naming the damaged or missing file; ConfigError if it was made with another
+  ///         model, other weights or another tokenizer; BudgetError
+  static EpisodicMemory open(const KeepOptions& keep, OpenMode mode,
+                             const MemoryShape* shape = nullptr,
+                             const MemoryConfig* budgets = nullptr, std::int64_t at_token = -1);
+
+  /// Makes all finished steps durable: after this returns, no crash loses them. Atomic.
+  /// \throws FileError, DiskFullError: what was committed before still is, the memory goes on, and
+  ///         commit may be called again; ConfigError if the memory is not kept or only read
+  void commit();
+
+  bool kept() const;
+  /// Tokens of the last commit; 0 if the memory is not kept.
+  std::int64_t committed_tokens() const;
+  /// What the folder's manifest says. \throws ConfigError if the memory is not kept
+  const MemoryManifest& manifest() const;
+  /// Ids of tokens [first, first + n) of a kept memory; -1 where the caller gave none or the token
+  /// was forgotten. \throws DataError, FileError
+  std::vector<std::int64_t> token_ids(std::int64_t first, std::int64_t n) const;
+  /// The store of a memory with a disk tier: recalls, tiers and pins of events. Null otherwise.
+  const DiskStore* disk_store() const;
+  /// Checksum of all that the memory will ever answer from; equal memories have equal digests,
+  /// however their bytes lie in files and tiers. Reads everything. \throws FileError
+  std::uint64_t digest();
+
+  // -- editing -------------------------------------------------------------------------------------
+
+  /// Never recalls this event again and gives its room back (a kept memory's files shrink with
+  /// compact). \throws DataError if there is no such event, it is pinned, or a step is open
+  void forget(EventId event);
+  /// All events that share a token with the range, which must lie in closed events. \return them
+  std::vector<EventId> forget(TokenRange tokens);
+  /// Forgotten events in order of time.
+  const std::vector<EventId>& forgotten() const;
+
+  /// A pinned event is the last to leave host memory and cannot be forgotten. What is recalled does
+  /// not change. \throws ConfigError without a disk tier
+  void pin(EventId event, bool pinned = true);
+
+  /// Gives back to the file system what forgotten events and dropped steps still take, and commits.
+  /// Nothing that was forgotten is left in any file of the folder. \throws as commit
+  void compact();
 
  private:
   struct Impl;
+  friend VerifyReport verify_memory(const std::filesystem::path& dir, io::Syscalls& calls);
+  static void verify_contents(
+      const std::filesystem::path& dir, const MemoryManifest& manifest, ByteReader& state,
+      io::Syscalls& calls,
+      const std::function<void(const std::filesystem::path&, const std::string&)>& damage);
+  explicit EpisodicMemory(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

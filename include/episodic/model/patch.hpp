@@ -18,6 +18,13 @@ namespace episodic {
 std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given = {});
 
+/// The same with a memory that is there already, a kept one for instance.
+/// \throws ConfigError if its shape is not the model's; the model is then untouched
+void patch(LlamaModel& model, std::shared_ptr<EpisodicMemory> memory);
+
+/// What a memory must know of a model.
+MemoryShape memory_shape(const ModelConfig& config);
+
 /// Gives back the attention that patch replaced, with its state as it was then. False if the model
 /// is not patched.
 bool unpatch(LlamaModel& model);

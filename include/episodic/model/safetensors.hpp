@@ -101,6 +101,9 @@ class Weights {
   /// \throws FileError naming the file that should hold the tensor
   const TensorView& at(std::string_view name) const;
 
+  /// All tensors in the order of their names.
+  std::vector<const TensorView*> tensors() const;
+
   /// The file that holds the tensor, or that ought to list it.
   std::filesystem::path file_of(std::string_view name) const;
 

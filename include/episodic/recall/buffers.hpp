@@ -49,6 +49,13 @@ class RecallBuffers {
   /// Nothing recalled and an empty queue (recall off).
   void clear();
 
+  /// Takes an event out of all lists: it was forgotten.
+  void drop(EventId event);
+
+  /// The lists to bytes, and back. \throws FileError for an event that is not below `n_events`
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from, std::int64_t n_events);
+
  private:
   std::vector<EventId> similarity_, contiguity_, recalled_;
   std::vector<EventId> order_;        // scratch, kept to avoid allocation

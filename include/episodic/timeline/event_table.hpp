@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "episodic/base/bytes.hpp"
+
 namespace episodic {
 
 /// Tokens [start, end).
@@ -52,6 +54,25 @@ class EventTable {
   std::int64_t pending_start() const { return pending_start_; }
   /// Tokens in closed events.
   std::int64_t tokens() const { return pending_start_ - n_init_; }
+
+  /// The events to bytes, and back into a table of the same settings.
+  void save(ByteWriter& to) const {
+    to.put(static_cast<std::uint64_t>(events_.size()));
+    for (const TokenRange& e : events_) to.put(static_cast<std::uint32_t>(e.size()));
+  }
+  /// \throws FileError for an event longer than max_block or empty
+  void load(ByteReader& from) {
+    events_.clear();
+    pending_start_ = n_init_;
+    for (auto n = from.get<std::uint64_t>(); n > 0; --n) {
+      const std::int64_t size = from.get<std::uint32_t>();
+      if (size < 1 || size > max_block_)
+        throw FileError(from.where() + ": an event of " + std::to_string(size) +
+                        " tokens; the file is damaged");
+      push(pending_start_, pending_start_ + size);
+      pending_start_ += size;
+    }
+  }
 
   /// Forgets the events from `n_events` on (rewind).
   void truncate(std::int64_t n_events) {

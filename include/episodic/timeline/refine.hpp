@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/timeline/event_table.hpp"
 
@@ -41,6 +42,10 @@ class BoundaryRefiner {
 
   /// Last final boundary of any step so far, -1 if none.
   std::int64_t last_boundary() const { return last_boundary_; }
+
+  /// What is carried from step to step, for a memory that is kept.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from);
 
  private:
   /// Best split t in [from, to] of `window` into [start, t) and [t, end); ties: the latest.

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 
 namespace episodic {
@@ -26,6 +27,10 @@ class Segmenter {
 
   /// An independent copy of the present state (for rewind and fork).
   virtual std::unique_ptr<Segmenter> clone() const = 0;
+
+  /// The present state to bytes, and back into a segmenter made by the same settings.
+  virtual void save(ByteWriter& to) const = 0;
+  virtual void load(ByteReader& from) = 0;
 };
 
 /// By configuration. \param given sorted token numbers, only for segmenter `given`: a boundary

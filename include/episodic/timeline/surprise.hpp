@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 
 namespace episodic {
@@ -35,6 +36,10 @@ class SurpriseThreshold {
   void step(const float* surprise, std::int64_t n, float* threshold);
 
   std::int64_t tokens() const { return tokens_; }
+
+  /// What came so far, for a memory that is kept. The settings are not part of it.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from);
 
  private:
   ThresholdWindow window_ = ThresholdWindow::moving;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// A memory kept in a folder: what its manifest says, and what can be done with the folder without
+/// computing anything. Reading and growing it is `EpisodicMemory::create`, `open` and `commit`.
+///
+/// The folder holds `manifest.json`, which alone says what counts; a state file (windows, queues,
+/// tables); segment files (keys and values of events), vector files (representatives) and token
+/// files, to all of which is only ever appended; and `lock`. docs/format.md describes them.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+#include "episodic/base/io.hpp"
+
+namespace episodic {
+
+/// Whose memory it is. Fingerprints are compared when it is opened; an empty one is not compared.
+struct MemoryIdentity {
+  std::string model;      ///< for people: the model's directory name
+  std::string weights;    ///< of config.json and all weights
+  std::string tokenizer;  ///< of tokenizer.json
+  bool operator==(const MemoryIdentity&) const = default;
+};
+
+/// Where a memory is kept.
+struct KeepOptions {
+  std::filesystem::path dir;
+  MemoryIdentity identity;
+  /// Earlier states that stay beside the last one, spaced out in time: rewinding starts from them.
+  int checkpoints = 4;
+  io::Syscalls* calls = nullptr;  ///< null: the real ones
+};
+
+/// read: the folder is not changed; what comes is kept in unnamed temporary files and lost.
+enum class OpenMode : std::uint8_t { read, write };
+
+/// What `manifest.json` says.
+struct MemoryManifest {
+  static constexpr int kVersion = 1;  ///< of the format; newer ones are refused
+
+  struct State {
+    std::string file;
+    std::int64_t bytes = 0;
+    std::uint64_t checksum = 0;
+    std::int64_t tokens = 0, events = 0;
+  };
+  struct FileEntry {
+    std::string name;
+    std::int64_t bytes = 0;  ///< of it that count
+  };
+
+  std::uint64_t id = 0, parent = 0;  ///< of this memory and of the one it was forked from (0: none)
+  std::int64_t generation = 0;       ///< commits so far
+  MemoryIdentity identity;
+  MemoryConfig config;
+  State state;
+  std::vector<State> checkpoints;  ///< earlier states, oldest first
+  std::vector<FileEntry> files;    ///< all others
+
+  /// \throws FileError naming the file and the remedy if there is none, if it is damaged, or if a
+  /// newer version wrote it
+  static MemoryManifest read(const std::filesystem::path& dir,
+                             io::Syscalls& calls = io::system_calls());
+};
+
+/// True if the folder holds a kept memory (which may be damaged).
+bool holds_memory(const std::filesystem::path& dir);
+
+/// What verify_memory found.
+struct VerifyReport {
+  struct Damage {
+    std::filesystem::path file;
+    std::string what;
+  };
+  std::vector<Damage> damages;
+  std::vector<std::string> unnamed;  ///< files that the manifest does not name: left by a crash
+  std::int64_t files = 0, bytes = 0;  ///< read
+};
+
+/// Reads every byte of a kept memory and checks every checksum. Needs no model.
+/// \throws nothing for damage: it is in the report
+VerifyReport verify_memory(const std::filesystem::path& dir,
+                           io::Syscalls& calls = io::system_calls());
+
+/// Makes `to` a second memory with the same content. Files are shared (hard links, where the file
+/// system has them) and never written again by either, so both go on independently. Neither model
+/// nor lock is needed.
+/// \throws FileError; `to` is then as before
+void fork_memory(const std::filesystem::path& from, const std::filesystem::path& to,
+                 io::Syscalls& calls = io::system_calls());
+
+}  // namespace episodic

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is kept of a memory, and how it comes back.
+#include "episodic/memory/kept_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "episodic/base/checksum.hpp"
+#include "episodic/base/error.hpp"
+#include "impl.hpp"
+
+namespace episodic {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::LayerState;
+using detail::MemoryDirectory;
+using detail::TokenLog;
+
+io::Syscalls& calls_of(const KeepOptions& keep) {
+  return keep.calls ? *keep.calls : io::system_calls();
+}
+
+void save_shape(ByteWriter& to, const MemoryShape& s) {
+  to.put(s.n_layers);
+  to.put(s.n_heads);
+  to.put(s.n_kv_heads);
+  to.put(s.head_dim);
+  to.put_vector(s.rotary.inverse_frequency);
+  to.put(s.rotary.attention_factor);
+}
+
+MemoryShape load_shape(ByteReader& from) {
+  MemoryShape s;
+  s.n_layers = from.get<std::int64_t>();
+  s.n_heads = from.get<std::int64_t>();
+  s.n_kv_heads = from.get<std::int64_t>();
+  s.head_dim = from.get<std::int64_t>();
+  s.rotary.inverse_frequency = from.get_vector<double>();
+  s.rotary.attention_factor = from.get<double>();
+  constexpr std::int64_t kMost = 1 << 20;
+  for (const std::int64_t x : {s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim})
+    if (x < 1 || x > kMost)
+      throw FileError(from.where() + ": names an impossible model shape; the file is damaged");
+  return s;
+}
+
+bool same(const MemoryShape& a, const MemoryShape& b) {
+  return a.n_layers == b.n_layers && a.n_heads == b.n_heads && a.n_kv_heads == b.n_kv_heads &&
+         a.head_dim == b.head_dim && a.rotary.inverse_frequency == b.rotary.inverse_frequency &&
+         a.rotary.attention_factor == b.rotary.attention_factor;
+}
+
+void check_identity(const fs::path& dir, const MemoryIdentity& made, const MemoryIdentity& now) {
+  const auto compare = [&](const char* what, const std::string& then, const std::string& here) {
+    if (then.empty() || here.empty() || then == here) return;
+    throw ConfigError(fmt::format(
+        "{}: this memory was made with model '{}'; {} given now ('{}') differ ({} instead of {}): "
+        "open it with the model it was made with, or ingest the text anew into another folder",
+        dir.string(), made.model, what, now.model, here, then));
+  };
+  compare("the weights", made.weights, now.weights);
+  compare("the tokenizer's files", made.tokenizer, now.tokenizer);
+}
+
+}  // namespace
+
+void EpisodicMemory::Impl::save(ByteWriter& to, const StoreImage& image) const {
+  save_shape(to, shape);
+  to.put_vector(given);
+  to.put(time.tokens);
+  to.put(time.steps_since_recall);
+  to.put_vector(time.last_logits);
+  to.put_vector(time.final_flags);
+  time.events.save(to);
+  time.segmenter->save(to);
+  time.refiner.save(to);
+  to.put_vector(forgotten);
+  to.put(step_number);
+  to.put(counters.tokens);
+  to.put(counters.steps);
+  to.put(counters.recalled_events);
+  for (const LayerState& layer : layers) {
+    layer.save(to);
+    if (layer.index()) layer.index()->save(to);
+  }
+  if (store) image.save(to);
+  ids.save(to);
+}
+
+/// All but the shape and the given boundaries, which the memory is built from before.
+void EpisodicMemory::Impl::load(ByteReader& from, StoreImage& image) {
+  time.tokens = from.get<std::int64_t>();
+  time.steps_since_recall = from.get<std::int64_t>();
+  time.last_logits = from.get_vector<float>();
+  time.final_flags = from.get_vector<std::uint8_t>(time.final_flags.size(), "boundary flags");
+  time.events.load(from);
+  if (time.tokens < 0 || time.events.pending_start() > std::max(time.tokens, config.n_init))
+    throw FileError(from.where() + ": its events reach past its tokens; the file is damaged");
+  time.segmenter->load(from);
+  time.refiner.load(from);
+  forgotten = from.get_vector<EventId>();
+  for (const EventId e : forgotten) check_event(e);
+  step_number = from.get<std::int64_t>();
+  counters.tokens = from.get<std::int64_t>();
+  counters.steps = from.get<std::int64_t>();
+  counters.recalled_events = from.get<std::int64_t>();
+  for (LayerState& layer : layers) {
+    layer.load(from, time.tokens, time.events.size());
+    if (!layer.index()) continue;
+    layer.index()->load(from);
+    if (layer.index()->size() != time.events.size())
+      throw FileError(fmt::format("{}: {} representatives for {} events; the file is damaged",
+                                  from.where(), layer.index()->size(), time.events.size()));
+  }
+  if (store_shape().n_layers > 0) image = StoreImage::load(from);
+  ids.load(from);
+  if (ids.tokens() != time.tokens)
+    throw FileError(fmt::format("{}: {} token ids for {} tokens; the file is damaged", from.where(),
+                                ids.tokens(), time.tokens));
+  from.finish();
+}
+
+EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfig& config,
+                                      const MemoryShape& shape, std::vector<std::int64_t> given) {
+  auto impl = std::make_unique<Impl>();
+  config.validate();
+  check_shape(config, shape);
+  impl->config = config;
+  impl->config.disk_dir.clear();
+  impl->shape = shape;
+  impl->given = std::move(given);
+  impl->keep = keep;
+  impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
+  impl->ids = TokenLog(keep.dir, calls_of(keep));
+  impl->build();
+  impl->make_store();
+  EpisodicMemory memory(std::move(impl));
+  memory.commit();
+  return memory;
+}
+
+EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
+                                    const MemoryShape* shape, const MemoryConfig* budgets,
+                                    std::int64_t at_token) {
+  io::Syscalls& calls = calls_of(keep);
+  // A writer may replace files between a reader's look at the manifest and its opening of them.
+  for (int attempt = 0;; ++attempt) {
+    MemoryDirectory directory = MemoryDirectory::open(keep.dir, mode, calls);
+    const std::int64_t generation = directory.manifest().generation;
+    try {
+      auto impl = std::make_unique<Impl>();
+      const MemoryManifest& manifest = directory.manifest();
+      check_identity(keep.dir, manifest.identity, keep.identity);
+      MemoryManifest::State state = manifest.state;
+      if (at_token >= 0 && state.tokens > at_token) {
+        state = {};
+        for (const MemoryManifest::State& s : manifest.checkpoints)
+          if (s.tokens <= at_token) state = s;
+        if (state.file.empty())
+          throw DataError(fmt::format(
+              "{}: no state of at most {} tokens is kept; ingest the text anew up to there",
+              keep.dir.string(), at_token));
+      }
+      const std::vector<std::byte> bytes = detail::read_state(keep.dir, state, calls);
+      ByteReader from(bytes, (keep.dir / state.file).string());
+      Impl& m = *impl;
+      m.config = manifest.config;
+      if (budgets) {
+        if (!m.config.same_results(*budgets))
+          throw ConfigError(fmt::format(
+              "{}: the memory was made with other settings than those given now; only host_bytes, "
+              "repr_bytes and disk_bytes may change: leave the settings out, or ingest the text "
+              "anew into another folder. It was made with {}",
+              keep.dir.string(), to_json(m.config)));
+        m.config.host_bytes = budgets->host_bytes;
+        m.config.repr_bytes = budgets->repr_bytes;
+        m.config.disk_bytes = budgets->disk_bytes;
+      }
+      m.shape = load_shape(from);
+      check_shape(m.config, m.shape);
+      if (shape && !same(m.shape, *shape))
+        throw ConfigError(fmt::format(
+            "{}: this memory was made with model '{}' of another shape than the one given now; open "
+            "it with the model it was made with",
+            keep.dir.string(), manifest.identity.model));
+      m.given = from.get_vector<std::int64_t>();
+      m.keep = keep;
+      m.mode = mode;
+      m.directory = std::move(directory);
+      m.ids = TokenLog(keep.dir, calls);
+      m.build();
+      StoreImage image;
+      m.load(from, image);
+      m.rewinds.front().second = m.time.events.size();
+      if (const StoreShape s = m.store_shape(); s.n_layers > 0) {
+        std::unique_ptr<DiskStore> store =
+            open_disk_store(s, m.disk_options(), image, fs::temp_directory_path());
+        m.disk = store.get();
+        m.store = std::move(store);
+      }
+      if (mode == OpenMode::write) m.directory->remove_unnamed();
+      return EpisodicMemory(std::move(impl));
+    } catch (const FileError&) {
+      constexpr int kAttempts = 20;
+      if (mode == OpenMode::write || attempt == kAttempts ||
+          MemoryManifest::read(keep.dir, calls).generation == generation)
+        throw;
+    }
+  }
+}
+
+void EpisodicMemory::commit() {
+  Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  m.commit();
+}
+
+void EpisodicMemory::Impl::commit() {
+  if (!directory)
+    throw ConfigError("commit: this memory is kept nowhere; make it with EpisodicMemory::create");
+  if (mode == OpenMode::read)
+    throw ConfigError(fmt::format("{}: opened for reading; open it for writing to commit",
+                                  directory->dir().string()));
+  check_idle("commit");
+  StoreImage image;
+  if (disk) image = disk->sync();
+  ids.sync();
+  ByteWriter state;
+  save(state, image);
+
+  MemoryManifest next;
+  const MemoryManifest& last = directory->manifest();
+  next.identity = directory->has_manifest() ? last.identity : keep.identity;
+  next.config = config;
+  if (!drop_checkpoints) {
+    next.checkpoints = last.checkpoints;
+    if (directory->has_manifest()) next.checkpoints.push_back(last.state);
+    std::erase_if(next.checkpoints,
+                  [&](const MemoryManifest::State& s) { return s.tokens >= time.tokens; });
+    detail::thin_checkpoints(next.checkpoints, time.tokens, keep.checkpoints);
+  }
+  for (const SegmentRef& s : image.segments) next.files.push_back({segment_name(s.id), s.bytes});
+  for (const TokenLog::Part& p : ids.parts())
+    next.files.push_back({TokenLog::file_name(p.id), p.bytes});
+  directory->commit(std::move(next), state.bytes(), time.tokens, time.events.size());
+  drop_checkpoints = false;
+  if (disk) disk->committed(image);
+}
+
+void EpisodicMemory::compact() {
+  Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  m.check_idle("compact");
+  if (!m.directory)
+    throw ConfigError(
+        "compact: this memory is kept nowhere; room of forgotten events is used again by itself");
+  // Earlier states name bytes that are about to go.
+  m.drop_checkpoints = true;
+  if (m.disk) m.disk->compact(0.0);
+  const EventTable& events = m.time.events;
+  std::vector<bool> gone(static_cast<std::size_t>(m.time.tokens), false);
+  for (const EventId e : m.forgotten)
+    for (std::int64_t t = events[e].start; t < events[e].end; ++t)
+      gone[static_cast<std::size_t>(t)] = true;
+  m.ids.rewrite([&](std::int64_t t) { return gone[static_cast<std::size_t>(t)]; });
+  m.commit();
+}
+
+bool EpisodicMemory::kept() const { return impl_->directory.has_value(); }
+
+std::int64_t EpisodicMemory::committed_tokens() const {
+  return impl_->directory ? impl_->directory->manifest().state.tokens : 0;
+}
+
+const MemoryManifest& EpisodicMemory::manifest() const {
+  if (!impl_->directory)
+    throw ConfigError("manifest: this memory is kept nowhere; make it with EpisodicMemory::create");
+  return impl_->directory->manifest();
+}
+
+std::vector<std::int64_t> EpisodicMemory::token_ids(std::int64_t first, std::int64_t n) const {
+  const Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  if (!m.directory)
+    throw ConfigError("token_ids: only a kept memory knows the ids; see EpisodicMemory::create");
+  std::vector<std::int64_t> out;
+  for (const std::uint32_t id : m.ids.read(first, n))
+    out.push_back(id == TokenLog::kUnknown ? -1 : static_cast<std::int64_t>(id));
+  for (const EventId e : m.forgotten) {
+    const TokenRange& range = m.time.events[e];
+    for (std::int64_t t = std::max(range.start, first); t < std::min(range.end, first + n); ++t)
+      out[static_cast<std::size_t>(t - first)] = -1;
+  }
+  return out;
+}
+
+const DiskStore* EpisodicMemory::disk_store() const { return impl_->disk; }
+
+std::uint64_t EpisodicMemory::digest() {
+  Impl& m = *impl_;
+  const OneThreadAtATime guard(m.busy);
+  m.check_idle("digest");
+  ByteWriter w;
+  save_shape(w, m.shape);
+  w.put_vector(m.given);
+  w.put(m.time.tokens);
+  w.put(m.time.steps_since_recall);
+  w.put_vector(m.time.last_logits);
+  w.put_vector(m.time.final_flags);
+  m.time.events.save(w);
+  m.time.segmenter->save(w);
+  m.time.refiner.save(w);
+  w.put_vector(m.forgotten);
+  std::uint64_t sum = checksum(w.bytes());
+  for (LayerState& layer : m.layers) {
+    ByteWriter window;
+    layer.save(window);
+    sum = checksum(window.bytes(), sum);
+    if (!layer.index()) continue;
+    const auto width = static_cast<std::size_t>(m.shape.n_heads * m.shape.head_dim);
+    for (EventId e = 0; e < m.time.events.size(); ++e)
+      if (!std::binary_search(m.forgotten.begin(), m.forgotten.end(), e))
+        sum = checksum_of(std::span<const float>(layer.index()->mean(e), width), sum);
+  }
+  if (m.disk)
+    for (EventId e = 0; e < m.time.events.size(); ++e)
+      if (!std::binary_search(m.forgotten.begin(), m.forgotten.end(), e)) {
+        const std::uint64_t part = m.disk->digest(e);
+        sum = checksum_of(std::span<const std::uint64_t>(&part, 1), sum);
+      }
+  if (m.directory) {
+    const std::vector<std::uint32_t> all = m.ids.read(0, m.time.tokens);
+    sum = checksum_of(std::span<const std::uint32_t>(all), sum);
+  }
+  return sum;
+}
+
+VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
+  VerifyReport report;
+  const auto damage = [&](const fs::path& file, const std::string& what) {
+    report.damages.push_back({file, what});
+  };
+  MemoryManifest manifest;
+  try {
+    manifest = MemoryManifest::read(dir, calls);
+  } catch (const Error& e) {
+    damage(dir / "manifest.json", e.what());
+    return report;
+  }
+  std::vector<std::string> named{"manifest.json", "lock"};
+  std::error_code error;
+  report.files = 1;
+  report.bytes = static_cast<std::int64_t>(fs::file_size(dir / "manifest.json", error));
+  for (const MemoryManifest::FileEntry& f : manifest.files) {
+    named.push_back(f.name);
+    ++report.files;
+    report.bytes += f.bytes;
+    const auto size = fs::file_size(dir / f.name, error);
+    if (error)
+      damage(dir / f.name, fmt::format("is missing ({})", error.message()));
+    else if (static_cast<std::int64_t>(size) < f.bytes)
+      damage(dir / f.name, fmt::format("{} bytes long instead of {}", size, f.bytes));
+  }
+  std::vector<MemoryManifest::State> states = manifest.checkpoints;
+  states.push_back(manifest.state);
+  for (const MemoryManifest::State& s : states) {
+    named.push_back(s.file);
+    ++report.files;
+    report.bytes += s.bytes;
+    try {
+      const std::vector<std::byte> bytes = detail::read_state(dir, s, calls);
+      if (s.file != manifest.state.file) continue;
+      // The tables of the last state say where everything lies.
+      ByteReader from(bytes, (dir / s.file).string());
+      EpisodicMemory::verify_contents(dir, manifest, from, calls, damage);
+    } catch (const Error& e) {
+      damage(dir / s.file, e.what());
+    }
+  }
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (std::find(named.begin(), named.end(), name) == named.end()) report.unnamed.push_back(name);
+  }
+  std::sort(report.unnamed.begin(), report.unnamed.end());
+  return report;
+}
+
+void EpisodicMemory::verify_contents(
+    const fs::path& dir, const MemoryManifest& manifest, ByteReader& from, io::Syscalls& calls,
+    const std::function<void(const fs::path&, const std::string&)>& damage) {
+  Impl m;
+  m.config = manifest.config;
+  m.shape = load_shape(from);
+  check_shape(m.config, m.shape);
+  m.given = from.get_vector<std::int64_t>();
+  m.ids = TokenLog(dir, calls);
+  m.build();
+  StoreImage image;
+  m.load(from, image);
+  if (const StoreShape s = m.store_shape(); s.n_layers > 0)
+    verify_segments(s, dir, image, calls, damage);
+  for (const TokenLog::Part& part : m.ids.parts()) {
+    try {
+      TokenLog::verify(dir, part, calls);
+    } catch (const Error& e) {
+      damage(dir / TokenLog::file_name(part.id), e.what());
+    }
+  }
+}
+
+}  // namespace episodic

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The folder of a kept memory: lock, manifest and state files. What the files mean is the memory's.
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "episodic/memory/kept_memory.hpp"
+
+namespace episodic::detail {
+
+/// A folder that this process may write to (it holds the lock), or only reads.
+class MemoryDirectory {
+ public:
+  /// Makes the folder if needed and takes its lock. Left-overs of a creation that did not come to
+  /// its first commit are removed.
+  /// \throws FileError if it holds a memory or something else, or another process has it
+  static MemoryDirectory create(const std::filesystem::path& dir, io::Syscalls& calls);
+  /// \throws FileError
+  static MemoryDirectory open(const std::filesystem::path& dir, OpenMode mode, io::Syscalls& calls);
+
+  const std::filesystem::path& dir() const { return dir_; }
+  io::Syscalls& calls() const { return *calls_; }
+  bool writable() const { return static_cast<bool>(lock_); }
+  bool has_manifest() const { return manifest_.generation > 0; }
+  const MemoryManifest& manifest() const { return manifest_; }
+
+  /// Removes files of ours that the manifest does not name: what a crash left behind.
+  void remove_unnamed();
+
+  /// Writes the state, then the manifest that names it: from then on that is what an open finds.
+  /// \param next identity, config, checkpoints and files of the new manifest; the rest is filled in
+  /// \throws FileError, DiskFullError: then what was committed before still is
+  void commit(MemoryManifest next, std::span<const std::byte> state, std::int64_t tokens,
+              std::int64_t events);
+
+ private:
+  MemoryDirectory(std::filesystem::path dir, io::Syscalls& calls);
+  std::filesystem::path dir_;
+  io::Syscalls* calls_;
+  io::File lock_;
+  MemoryManifest manifest_;
+  std::int64_t attempts_ = 0;  // generation of the last commit that was tried
+  std::vector<std::string> doubtful_;  // state files of commits that failed late
+};
+
+/// Content of a state file, verified. \throws FileError
+std::vector<std::byte> read_state(const std::filesystem::path& dir,
+                                  const MemoryManifest::State& state, io::Syscalls& calls);
+
+/// Leaves at most `most` of the states, the newer the denser.
+void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most);
+
+}  // namespace episodic::detail

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/memory/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "episodic/base/error.hpp"
+#include "impl.hpp"
+
+namespace episodic {
+
+MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std::int64_t n_tokens,
+                       std::int64_t n_events, bool kept, int checkpoints) {
+  config.validate();
+  check_shape(config, shape);
+  if (n_tokens < 0 || n_events < 0)
+    throw ConfigError(fmt::format("plan: {} tokens in {} events; both must be >= 0", n_tokens,
+                                  n_events));
+  MemoryPlan plan;
+  plan.tokens = n_tokens;
+  plan.events = n_events;
+  const std::int64_t layers =
+      !config.recall          ? 0
+      : config.recall_layers ? static_cast<std::int64_t>(config.recall_layers->size())
+                              : shape.n_layers;
+  const std::int64_t ring =
+      detail::LayerState::bytes_needed(config, shape, ring_capacity(config));
+  plan.host.windows = shape.n_layers * ring;
+  const StoreShape store{layers, shape.n_kv_heads, shape.head_dim, config.kv_dtype};
+  const IndexBytes index = index_bytes(config, shape.n_heads, shape.head_dim, n_events);
+  const bool disk = kept || !config.disk_dir.empty();
+  plan.host.representatives = layers * index.codes;
+  if (config.repr_bytes == 0 || !disk) {
+    plan.host.representatives += layers * index.vectors;
+  } else {
+    plan.host.representatives =
+        std::min(config.repr_bytes, plan.host.representatives + layers * index.vectors);
+  }
+  if (config.repr_bytes > 0 && layers * index.codes > config.repr_bytes)
+    throw BudgetError(fmt::format(
+        "repr_bytes = {}: {} events need {} bytes in host memory to be searched; set repr_bytes to "
+        "at least that (0: no bound)",
+        config.repr_bytes, n_events, layers * index.codes));
+  if (layers > 0) {
+    const std::int64_t all = layers * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype},
+                                                  n_tokens);
+    if (!disk) {
+      plan.host.event_store = all;
+      if (config.host_bytes > 0 && all > config.host_bytes)
+        throw BudgetError(fmt::format(
+            "host_bytes = {}: {} tokens take {} bytes; set host_bytes to at least that, set disk_dir, "
+            "or kv_dtype to \"bfloat16\" or \"int8\"",
+            config.host_bytes, n_tokens, all));
+    } else {
+      const std::int64_t least =
+          least_host_bytes(store, config.max_block, most_recalled_tokens(config));
+      plan.host.event_store =
+          config.host_bytes > 0 ? config.host_bytes : default_host_bytes(store, config.max_block, most_recalled_tokens(config));
+      if (config.host_bytes > 0 && config.host_bytes < least)
+        throw BudgetError(fmt::format(
+            "host_bytes = {}: the disk tier works with at least {} bytes of host memory; set "
+            "host_bytes to that (0: a default)",
+            config.host_bytes, least));
+      plan.disk.segments = disk_bytes_needed(store, n_events, n_tokens);
+      plan.disk.vectors = layers * index.vectors;
+      if (config.disk_bytes > 0 && plan.disk.segments + plan.disk.vectors > config.disk_bytes)
+        throw BudgetError(fmt::format(
+            "disk_bytes = {}: {} tokens take {} bytes of segments and {} of vectors; set disk_bytes to "
+            "at least their sum (0: no bound), or kv_dtype to \"bfloat16\" or \"int8\"",
+            config.disk_bytes, n_tokens, plan.disk.segments, plan.disk.vectors));
+    }
+  }
+  if (kept) {
+    plan.disk.tokens = 4 * n_tokens;
+    // Windows without what follows from them, and tables of a few dozen bytes an event.
+    constexpr std::int64_t kTableBytes = 56;
+    plan.disk.states = (1 + std::max(0, checkpoints)) * (plan.host.windows + kTableBytes * n_events);
+  }
+  return plan;
+}
+
+}  // namespace episodic

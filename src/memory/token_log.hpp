@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The token ids of a kept memory, in append-only files: to rewind, to resume and to show the text
+// of an event.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "episodic/base/bytes.hpp"
+#include "episodic/base/io.hpp"
+
+namespace episodic::detail {
+
+class TokenLog {
+ public:
+  /// Written where the caller gave no id (surprise from outside), or where the token was forgotten.
+  static constexpr std::uint32_t kUnknown = 0xffffffffu;
+
+  /// A file and the tokens of it that count, which are its first ones.
+  struct Part {
+    std::uint64_t id = 0;
+    std::int64_t bytes = 0;
+    std::int64_t first = 0, tokens = 0;
+  };
+
+  TokenLog() = default;
+  TokenLog(std::filesystem::path dir, io::Syscalls& calls);
+
+  void push(const std::int64_t* ids, std::int64_t n);  ///< \param ids null: unknown
+  /// Forgets tokens from `n_tokens` on.
+  void truncate(std::int64_t n_tokens);
+  std::int64_t tokens() const;
+
+  /// Ids of tokens [first, first + n), kUnknown among them. \throws FileError, DataError
+  std::vector<std::uint32_t> read(std::int64_t first, std::int64_t n) const;
+
+  /// Makes everything durable. Nothing is written if nothing came.
+  void sync();
+  /// Writes all anew into one file, with kUnknown for the tokens that `forgotten` names.
+  void rewrite(const std::function<bool(std::int64_t)>& forgotten);
+
+  const std::vector<Part>& parts() const { return parts_; }
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from);
+
+  static std::string file_name(std::uint64_t id);
+  /// Reads every byte of a part. \throws FileError
+  static void verify(const std::filesystem::path& dir, const Part& part, io::Syscalls& calls);
+
+ private:
+  std::filesystem::path dir_;
+  io::Syscalls* calls_ = nullptr;
+  std::vector<Part> parts_;
+  std::vector<std::uint32_t> pending_;  // not yet in a file
+  io::File file_;                       // this run's, once there is one
+  bool own_last_ = false;               // the last part is file_, and nothing of it was cut off
+};
+
+}  // namespace episodic::detail

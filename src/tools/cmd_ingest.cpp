@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic ingest`: a text into a kept memory.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "commands.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/model/identity.hpp"
+#include "episodic/model/patch.hpp"
+#include "kept.hpp"
+
+namespace episodic::tools {
+namespace {
+
+struct IngestFlags {
+  CommonFlags common;
+  ModelFlags model;
+  std::filesystem::path text, ids_file, dir;
+  std::int64_t commit_every = 65536;
+  int checkpoints = 4;
+  bool resume = false, append = false, json = false;
+};
+
+/// Checks that what the memory has read is how the text begins.
+void check_same_text(const EpisodicMemory& memory, std::span<const std::int64_t> ids,
+                     const IngestFlags& flags) {
+  const std::string text = (flags.text.empty() ? flags.ids_file : flags.text).string();
+  const std::int64_t read = memory.tokens();
+  if (read > static_cast<std::int64_t>(ids.size()))
+    throw ConfigError(fmt::format(
+        "{}: has {} tokens, but the memory in {} has read {}: it is not the text it was made from; "
+        "use --append to read it in addition",
+        text, ids.size(), flags.dir.string(), read));
+  constexpr std::int64_t kBlock = 1 << 20;
+  for (std::int64_t at = 0; at < read; at += kBlock) {
+    const std::vector<std::int64_t> seen = memory.token_ids(at, std::min(kBlock, read - at));
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      if (seen[i] >= 0 && seen[i] != ids[static_cast<std::size_t>(at) + i])
+        throw ConfigError(fmt::format(
+            "{}: differs at token {} from what the memory in {} has read; use --append to read it "
+            "in addition, or another folder",
+            text, at + static_cast<std::int64_t>(i), flags.dir.string()));
+  }
+}
+
+void run(const IngestFlags& flags) {
+  flags.common.apply();
+  const auto tokenizer =
+      flags.text.empty() ? nullptr : load_tokenizer(flags.model.model);
+  LlamaModel model = LlamaModel::load(flags.model.model);
+  std::shared_ptr<EpisodicMemory> memory;
+  if (holds_memory(flags.dir)) {
+    if (!flags.resume && !flags.append)
+      throw ConfigError(fmt::format(
+          "{}: holds a memory already; --resume goes on with the text it was made from, --append "
+          "reads another one into it",
+          flags.dir.string()));
+    memory = std::make_shared<EpisodicMemory>(
+        open_kept(flags.model, model, flags.dir, OpenMode::write));
+  } else {
+    KeepOptions keep;
+    keep.dir = flags.dir;
+    keep.identity = identity_of(flags.model.model);
+    keep.checkpoints = flags.checkpoints;
+    memory = std::make_shared<EpisodicMemory>(EpisodicMemory::create(
+        keep, flags.model.memory_config(), memory_shape(model.config())));
+  }
+  patch(model, memory);
+  const bool first = memory->tokens() == 0;
+  const std::vector<std::int64_t> all =
+      flags.text.empty() ? read_ids(flags.ids_file)
+                         : tokenizer->encode(read_text(flags.text), first || !flags.append);
+  std::span<const std::int64_t> ids(all);
+  if (!flags.append) {
+    check_same_text(*memory, ids, flags);
+    ids = ids.subspan(static_cast<std::size_t>(memory->tokens()));
+  }
+  const auto report = [&] {
+    if (!flags.json) return;
+    const Json line{{"committed_tokens", memory->committed_tokens()},
+                    {"events", memory->events().size()},
+                    {"rss_bytes", resident_bytes()}};
+    const std::string text = line.dump() + "\n";
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  Session session(model, tokenizer.get());
+  {
+    ProgressBar bar("reading", flags.common.quiet);
+    read_and_commit(session, *memory, ids, flags.commit_every, bar.callback(), report);
+  }
+  if (ids.empty()) report();
+  if (!flags.json)
+    fmt::print(stderr, "{}: {} tokens in {} events, {:.0f} MB on disk\n", flags.dir.string(),
+               memory->tokens(), memory->events().size(),
+               1e-6 * static_cast<double>(memory->counters().store.disk_bytes));
+}
+
+}  // namespace
+
+void add_ingest(CLI::App& app) {
+  auto flags = std::make_shared<IngestFlags>();
+  CLI::App* sub = app.add_subcommand("ingest", "Read a text into a memory that is kept in a folder");
+  sub->footer(
+      "After each commit no crash loses what was read until then; --resume goes on from there and\n"
+      "gives the same memory, to the bit, as a reading that was never cut off. With --json a line\n"
+      "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On --resume,\n"
+      "--memory may change host_bytes, repr_bytes and disk_bytes only.\n\n"
+      "Examples:\n"
+      "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"
+      "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");
+  flags->model.add_to(*sub, false);
+  auto* source = sub->add_option_group("text");
+  source->add_option("--text", flags->text, "Text file; - is stdin");
+  source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
+  source->require_option(1);
+  sub->add_option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
+      ->required();
+  auto* resume = sub->add_flag("--resume", flags->resume,
+                               "Go on with the same text after the last commit, if there is one");
+  sub->add_flag("--append", flags->append, "Read the text after what the memory has read already")
+      ->excludes(resume);
+  sub->add_option("--commit-every", flags->commit_every, "Tokens from one commit to the next")
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--checkpoints", flags->checkpoints,
+                  "Earlier states to keep, from which edit --rewind starts")
+      ->check(CLI::Range(0, 1000));
+  sub->add_flag("--json", flags->json, "A line of JSON after each commit");
+  flags->common.add_to(*sub);
+  sub->callback([flags] { run(*flags); });
+}
+
+}  // namespace episodic::tools

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic verify`: every byte of a kept memory against its checksums.
+
+#include <fmt/format.h>
+
+#include "commands.hpp"
+#include "episodic/base/error.hpp"
+#include "kept.hpp"
+
+namespace episodic::tools {
+namespace {
+
+struct VerifyFlags {
+  std::filesystem::path dir, json;
+  bool digest = false;
+};
+
+void run(const VerifyFlags& flags) {
+  const VerifyReport report = verify_memory(flags.dir);
+  Json json{{"files", report.files}, {"bytes", report.bytes}};
+  json["damaged"] = Json::array();
+  for (const auto& d : report.damages)
+    json["damaged"].push_back({{"file", d.file.string()}, {"what", d.what}});
+  json["unnamed"] = report.unnamed;
+  if (flags.digest && report.damages.empty())
+    json["digest"] = fmt::format("{:016x}", open_kept(flags.dir, OpenMode::read).digest());
+  write_json(flags.json, json);
+  if (report.damages.empty()) return;
+  const auto& first = report.damages.front();
+  throw FileError(fmt::format("{}: {}{}", first.file.string(), first.what,
+                              report.damages.size() > 1
+                                  ? fmt::format(" (and {} more)", report.damages.size() - 1)
+                                  : ""));
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  auto flags = std::make_shared<VerifyFlags>();
+  CLI::App* sub = app.add_subcommand("verify", "Read every byte of a kept memory and check it");
+  sub->footer(
+      "Exit 0: all is well; 1: something is damaged, and stderr names it. \"unnamed\" lists files "
+      "that\na crash left behind; they are not part of the memory and the next writer removes "
+      "them.\n\n"
+      "Example:\n  episodic verify book.mem");
+  sub->add_option("dir", flags->dir, "Folder of the memory")->required();
+  sub->add_flag("--digest", flags->digest,
+                "Also the checksum of the content, the same for equal memories");
+  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  sub->callback([flags] { run(*flags); });
+}
+
+}  // namespace episodic::tools

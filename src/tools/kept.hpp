@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Kept memories as the programs use them.
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "common.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/session/session.hpp"
+
+namespace episodic::tools {
+
+/// Opens the memory in `dir` for the model in `flags.model`; --memory changes its budgets.
+EpisodicMemory open_kept(const ModelFlags& flags, const LlamaModel& model,
+                         const std::filesystem::path& dir, OpenMode mode,
+                         std::int64_t at_token = -1);
+
+/// Opens it to look at it or to edit it, without its model.
+EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode);
+
+/// Reads ids into a kept memory, committing about every `commit_every` tokens and at the end.
+/// \param on_commit called after each durable commit
+void read_and_commit(Session& session, EpisodicMemory& memory, std::span<const std::int64_t> ids,
+                     std::int64_t commit_every, const ProgressCallback& progress,
+                     const std::function<void()>& on_commit = {});
+
+/// What the programs say of a memory: tokens, events, bytes of each tier.
+Json memory_json(const EpisodicMemory& memory);
+
+/// "A:B" or "A" as tokens [A, B) or [A, A + 1). \throws ConfigError naming the flag
+TokenRange parse_range(const std::string& text, const char* flag);
+
+}  // namespace episodic::tools

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <thread>
+
+#include "driver.hpp"
+#include "episodic/base/error.hpp"
+
+using namespace episodic;
+using driver::random_tokens;
+using driver::small_config;
+using driver::small_shape;
+using driver::step;
+namespace fs = std::filesystem;
+
+namespace {
+
+KeepOptions in(const fs::path& dir) {
+  KeepOptions keep;
+  keep.dir = dir;
+  keep.identity = {"tiny", "w1", "t1"};
+  return keep;
+}
+
+/// Feeds tokens [first, end) in steps of the chunk, every seventh step a run of single tokens.
+std::vector<float> feed(EpisodicMemory& memory, const std::vector<driver::Token>& tokens,
+                        std::int64_t first, std::int64_t end) {
+  std::vector<float> all;
+  const std::int64_t chunk = memory.config().chunk;
+  for (std::int64_t at = first; at < end;) {
+    // The steps depend on the position alone: a stream that is cut off goes on with the same ones.
+    const std::int64_t n = at / (7 * chunk) % 2 == 1 ? 1 : std::min(chunk, end - at);
+    for (const auto& layer : step(memory, tokens, at, n))
+      all.insert(all.end(), layer.begin(), layer.end());
+    for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)
+      for (const EventId e : memory.recalled(l).recalled()) all.push_back(static_cast<float>(e));
+    at += n;
+  }
+  for (const TokenRange& r : memory.events().all()) all.push_back(static_cast<float>(r.start));
+  return all;
+}
+
+std::vector<std::pair<std::string, MemoryConfig>> variants() {
+  std::vector<std::pair<std::string, MemoryConfig>> all;
+  const auto add = [&](const char* name, auto change) {
+    MemoryConfig c = small_config();
+    change(c);
+    all.emplace_back(name, c);
+  };
+  add("plain", [](MemoryConfig&) {});
+  add("contiguity", [](MemoryConfig& c) { c.contiguity = 0.3, c.neighbours = 2; });
+  add("refined", [](MemoryConfig& c) { c.refine = Refinement::modularity; });
+  add("chunked", [](MemoryConfig& c) { c.window = ThresholdWindow::chunked; });
+  add("fixed", [](MemoryConfig& c) { c.segmenter = SegmenterKind::fixed; });
+  add("max score", [](MemoryConfig& c) { c.score = RepresentativeScore::max; });
+  add("faiss", [](MemoryConfig& c) { c.index = IndexKind::faiss, c.exact_up_to = 12; });
+  add("one layer recalls", [](MemoryConfig& c) { c.recall_layers = {{1}}; });
+  add("nothing recalled", [](MemoryConfig& c) { c.recall = false; });
+  add("recall every third step", [](MemoryConfig& c) { c.recall_every = 3; });
+  add("bfloat16", [](MemoryConfig& c) { c.kv_dtype = DType::bfloat16; });
+  add("one sink, one token blocks", [](MemoryConfig& c) { c.n_init = 0, c.min_block = 1; });
+  return all;
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::map<std::string, std::string> contents(const fs::path& dir) {
+  std::map<std::string, std::string> all;
+  for (const auto& entry : fs::directory_iterator(dir))
+    all[entry.path().filename().string()] = bytes_of(entry.path());
+  return all;
+}
+
+constexpr std::int64_t kTokens = 12 * 60;
+
+}  // namespace
+
+TEST_CASE("a memory closed and opened again goes on as if it never had been", "[memory][kept]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 5);
+  for (const auto& [name, config] : variants()) {
+    INFO(name);
+    EpisodicMemory whole(config, small_shape());
+    std::vector<float> expected = feed(whole, tokens, 0, 300);
+    const TempDir temp;
+    std::vector<float> found;
+    {
+      EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), config, small_shape());
+      found = feed(memory, tokens, 0, 300);
+      memory.commit();
+      CHECK(memory.committed_tokens() == 300);
+    }
+    CHECK(found == expected);
+    const MemoryShape shape = small_shape();
+    for (const std::int64_t end : {301, 480, static_cast<int>(kTokens)}) {
+      EpisodicMemory memory = EpisodicMemory::open(in(temp / "m"), OpenMode::write, &shape);
+      const std::int64_t first = memory.tokens();
+      REQUIRE(memory.config() == config);
+      expected = feed(whole, tokens, first, end);
+      found = feed(memory, tokens, first, end);
+      CHECK(found == expected);
+      memory.commit();
+    }
+    CHECK(verify_memory(temp / "m").damages.empty());
+  }
+}
+
+TEST_CASE("what was not committed is lost, and nothing else", "[memory][kept]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 6);
+  const TempDir temp;
+  EpisodicMemory whole = EpisodicMemory::create(in(temp / "whole"), small_config(), small_shape());
+  feed(whole, tokens, 0, kTokens);
+  whole.commit();
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+    feed(memory, tokens, 0, 240);
+    memory.commit();
+    feed(memory, tokens, 240, 492);
+  }
+  EpisodicMemory memory = EpisodicMemory::open(in(temp / "m"), OpenMode::write);
+  CHECK(memory.tokens() == 240);
+  feed(memory, tokens, 240, kTokens);
+  memory.commit();
+  CHECK(memory.digest() == whole.digest());
+  CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::read).digest() == whole.digest());
+}
+
+TEST_CASE("the output is the same to the bit wherever the events lie", "[memory][kept][tiers]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 7);
+  for (const auto& [name, base] : variants()) {
+    INFO(name);
+    EpisodicMemory host(base, small_shape());
+    const std::vector<float> expected = feed(host, tokens, 0, kTokens);
+    const TempDir temp;
+    MemoryConfig config = base;
+    config.disk_dir = temp.path().string();
+    for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1}}) {
+      // 1: the least that works, so that nearly everything comes from the disk
+      const StoreShape shape{2, 2, 10, config.kv_dtype};
+      config.host_bytes =
+          budget * least_host_bytes(shape, config.max_block,
+                                    config.n_init + config.chunk + config.n_mem +
+                                        2 * config.max_block);
+      EpisodicMemory memory(config, small_shape());
+      CHECK(feed(memory, tokens, 0, kTokens) == expected);
+      if (budget > 0 && config.recall)
+        CHECK(memory.counters().store.bytes_reserved <= config.host_bytes);
+    }
+    CHECK(fs::is_empty(temp.path()));
+  }
+}
+
+TEST_CASE("a reader changes nothing and may go on in memory", "[memory][kept]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 8);
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  feed(memory, tokens, 0, 300);
+  memory.commit();
+  const auto before = contents(temp / "m");
+  EpisodicMemory reader = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+  EpisodicMemory second = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+  const std::vector<float> expected = feed(memory, tokens, 300, kTokens);
+  CHECK(feed(reader, tokens, 300, kTokens) == expected);
+  CHECK(feed(second, tokens, 300, kTokens) == expected);
+  CHECK(mentions(refusal<ConfigError>([&] { reader.commit(); }), "reading"));
+  for (const auto& [name, bytes] : before) CHECK(contents(temp / "m").at(name).starts_with(bytes));
+}
+
+TEST_CASE("forks share files and go their own ways", "[memory][kept][fork]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 9);
+  const auto other = random_tokens(small_shape(), kTokens, 10);
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  feed(memory, tokens, 0, 300);
+  memory.commit();
+  fork_memory(temp / "m", temp / "fork");  // while it is open for writing
+  for (const auto& f : memory.manifest().files)
+    CHECK(fs::hard_link_count(temp / "fork" / f.name) == 2);
+  feed(memory, tokens, 300, kTokens);
+  memory.commit();
+
+  EpisodicMemory fork = EpisodicMemory::open(in(temp / "fork"), OpenMode::write);
+  CHECK(fork.tokens() == 300);
+  CHECK(fork.manifest().parent == memory.manifest().id);
+  CHECK(fork.manifest().id != memory.manifest().id);
+  feed(fork, other, 300, kTokens);
+  fork.commit();
+  CHECK(fork.digest() != memory.digest());
+  fork.forget(EventId{0});
+  fork.compact();
+
+  CHECK(verify_memory(temp / "m").damages.empty());
+  CHECK(verify_memory(temp / "fork").damages.empty());
+  EpisodicMemory alone = EpisodicMemory::create(in(temp / "alone"), small_config(), small_shape());
+  feed(alone, tokens, 0, kTokens);
+  CHECK(alone.digest() == memory.digest());
+  // and the fork of a fork outlives both
+  fork_memory(temp / "fork", temp / "third");
+  const std::uint64_t digest = fork.digest();
+  fs::remove_all(temp / "fork");
+  CHECK(EpisodicMemory::open(in(temp / "third"), OpenMode::read).digest() == digest);
+
+  CHECK(mentions(refusal<FileError>([&] { fork_memory(temp / "m", temp / "third"); }), "third"));
+  CHECK(mentions(refusal<FileError>([&] { fork_memory(temp / "none", temp / "x"); }), "none"));
+  CHECK(!fs::exists(temp / "x"));
+}
+
+TEST_CASE("a kept memory is opened only for the model it was made with", "[memory][kept][refuse]") {
+  const TempDir temp;
+  EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  const auto opened = [&](const KeepOptions& keep, const MemoryShape* shape = nullptr,
+                          const MemoryConfig* config = nullptr) {
+    return refusal<ConfigError>([&] { EpisodicMemory::open(keep, OpenMode::read, shape, config); });
+  };
+  KeepOptions keep = in(temp / "m");
+  CHECK(opened(keep) == "no error");
+  keep.identity.weights = "w2";
+  CHECK(mentions(opened(keep), "weights"));
+  CHECK(mentions(opened(keep), "'tiny'"));
+  keep = in(temp / "m");
+  keep.identity.tokenizer = "t2";
+  CHECK(mentions(opened(keep), "tokenizer"));
+  const MemoryShape shape = small_shape(2, 4, 2, 12);
+  CHECK(mentions(opened(in(temp / "m"), &shape), "shape"));
+  MemoryConfig config = small_config();
+  config.host_bytes = 1 << 22;
+  CHECK(opened(in(temp / "m"), nullptr, &config) == "no error");
+  config.n_mem += 1;
+  CHECK(mentions(opened(in(temp / "m"), nullptr, &config), "other settings"));
+}
+
+TEST_CASE("one writer, many readers, clear words for all else", "[memory][kept][refuse]") {
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  CHECK(mentions(
+      refusal<FileError>([&] { EpisodicMemory::create(in(temp / "m"), small_config(), small_shape()); }),
+      "another process"));
+  CHECK(mentions(
+      refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); }),
+      "another process"));
+  // the same from another process
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = mentions(
+        refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); }),
+        "another process");
+    const bool reads =
+        refusal([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::read); }) == "no error";
+    ::_exit(refused && reads ? 0 : 1);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+
+  fs::create_directory(temp / "other");
+  temp.write("other/letter.txt", "dear");
+  CHECK(mentions(refusal<FileError>([&] {
+                   EpisodicMemory::create(in(temp / "other"), small_config(), small_shape());
+                 }),
+                 "letter.txt"));
+  CHECK(bytes_of(temp / "other/letter.txt") == "dear");
+  CHECK(mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "none"), OpenMode::read); }),
+                 "holds no memory"));
+  EpisodicMemory plain(small_config(), small_shape());
+  CHECK(mentions(refusal<ConfigError>([&] { plain.commit(); }), "kept nowhere"));
+}
+
+TEST_CASE("a newer format is refused by name", "[memory][kept][refuse]") {
+  const TempDir temp;
+  { EpisodicMemory::create(in(temp / "m"), small_config(), small_shape()); }
+  std::string text = bytes_of(temp / "m/manifest.json");
+  const std::size_t at = text.find("\"version\": 1");
+  REQUIRE(at != std::string::npos);
+  text.replace(at, 12, "\"version\": 2");
+  std::ofstream(temp / "m/manifest.json", std::ios::binary) << text;
+  const std::string said =
+      refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); });
+  CHECK(mentions(said, "newer version"));
+  CHECK(mentions(said, "manifest.json"));
+}
+
+TEST_CASE("verify sees every single-byte change, and nothing damaged is opened or served",
+          "[memory][kept][verify]") {
+  MemoryConfig config = small_config();
+  config.n_local = 12;
+  config.chunk = 6;
+  config.max_block = 6;
+  const MemoryShape shape = small_shape(1, 2, 1, 4);
+  const auto tokens = random_tokens(shape, 200, 11);
+  const TempDir temp;
+  {
+    KeepOptions keep = in(temp / "m");
+    keep.checkpoints = 1;
+    EpisodicMemory memory = EpisodicMemory::create(keep, config, shape);
+    feed(memory, tokens, 0, 60);
+    memory.commit();
+    feed(memory, tokens, 60, 120);
+    memory.commit();
+  }
+  REQUIRE(verify_memory(temp / "m").damages.empty());
+  const auto files = contents(temp / "m");
+  REQUIRE(files.size() >= 6);
+  std::int64_t changed = 0;
+  for (const auto& [name, bytes] : files) {
+    INFO(name);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      std::fstream file(temp / "m" / name, std::ios::binary | std::ios::in | std::ios::out);
+      const char other = static_cast<char>(bytes[i] ^ (1 << (i % 8)));
+      file.seekp(static_cast<std::streamoff>(i)).put(other).flush();
+      const VerifyReport report = verify_memory(temp / "m");
+      if (report.damages.empty()) {
+        INFO("byte " << i);
+        REQUIRE(!report.damages.empty());
+      }
+      file.seekp(static_cast<std::streamoff>(i)).put(bytes[i]).flush();
+      ++changed;
+    }
+    // cut off, and gone
+    if (bytes.empty()) continue;
+    fs::resize_file(temp / "m" / name, bytes.size() - 1);
+    CHECK(!verify_memory(temp / "m").damages.empty());
+    fs::rename(temp / "m" / name, temp / "aside");
+    CHECK(!verify_memory(temp / "m").damages.empty());
+    fs::rename(temp / "aside", temp / "m" / name);
+    std::ofstream(temp / "m" / name, std::ios::binary) << bytes;
+  }
+  CHECK(changed > 5000);
+  REQUIRE(verify_memory(temp / "m").damages.empty());
+
+  // What verify sees, opening or using the memory refuses: it never answers from damaged bytes.
+  EpisodicMemory whole = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+  const std::vector<float> expected = feed(whole, tokens, 120, 200);
+  for (const auto& [name, bytes] : files) {
+    for (std::size_t i = 3; i < bytes.size(); i += 1 + bytes.size() / 40) {
+      INFO(name << " byte " << i);
+      std::fstream file(temp / "m" / name, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekp(static_cast<std::streamoff>(i)).put(static_cast<char>(bytes[i] ^ 16)).flush();
+      std::vector<float> found;
+      const std::string said = refusal<Error>([&] {
+        EpisodicMemory memory = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+        found = feed(memory, tokens, 120, 200);
+      });
+      CHECK((said != "no error" || found == expected));
+      file.seekp(static_cast<std::streamoff>(i)).put(bytes[i]).flush();
+    }
+  }
+}
+
+TEST_CASE("forgotten events are never recalled again and leave no bytes", "[memory][kept][edit]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 12);
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  feed(memory, tokens, 0, 600);
+  memory.commit();
+  const std::int64_t before = memory.counters().store.disk_bytes;
+  const TokenRange range{memory.events()[3].start + 1, memory.events()[40].start + 1};
+  const std::vector<EventId> gone = memory.forget(range);
+  CHECK(gone.front() == 3);
+  CHECK(gone.back() == 40);
+  CHECK(gone.size() == 38);
+  CHECK(memory.forgotten() == gone);
+  const auto never = [&](EpisodicMemory& m, std::int64_t first, std::int64_t end) {
+    for (std::int64_t at = first; at < end; at += 12) {
+      step(m, tokens, at, 12);
+      for (std::int64_t l = 0; l < m.shape().n_layers; ++l)
+        for (const EventId e : m.recalled(l).recalled()) {
+          if (e >= 3 && e <= 40) return false;
+        }
+    }
+    return true;
+  };
+  CHECK(never(memory, 600, 648));
+  memory.compact();
+  CHECK(memory.counters().store.disk_bytes < before);
+  CHECK(verify_memory(temp / "m").damages.empty());
+  // No file holds a key of a forgotten event any more, not even the ring's neighbours' files.
+  const TokenRange e = memory.events()[20];
+  const float* key = tokens[static_cast<std::size_t>(e.start)].k[0].data();
+  const std::string needle(reinterpret_cast<const char*>(key), 10 * sizeof(float));
+  for (const auto& [name, bytes] : contents(temp / "m")) {
+    INFO(name);
+    CHECK(bytes.find(needle) == std::string::npos);
+  }
+  EpisodicMemory again = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+  CHECK(again.forgotten() == gone);
+  CHECK(again.token_ids(e.start, 1) == std::vector<std::int64_t>{-1});
+  CHECK(never(again, 648, kTokens));
+
+  CHECK(mentions(refusal<DataError>([&] { memory.forget(TokenRange{640, 648}); }), "window"));
+  CHECK(mentions(refusal<DataError>([&] { memory.forget(EventId{100000}); }), "100000"));
+}
+
+TEST_CASE("a pinned event cannot be forgotten and stays pinned", "[memory][kept][edit]") {
+  const auto tokens = random_tokens(small_shape(), 400, 13);
+  const TempDir temp;
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+    feed(memory, tokens, 0, 396);
+    memory.pin(5);
+    memory.commit();
+  }
+  EpisodicMemory memory = EpisodicMemory::open(in(temp / "m"), OpenMode::write);
+  CHECK(memory.disk_store()->pinned(5));
+  CHECK(mentions(refusal<DataError>([&] { memory.forget(EventId{5}); }), "pinned"));
+  CHECK(mentions(refusal<DataError>([&] {
+                   memory.forget(TokenRange{memory.events()[4].start, memory.events()[6].end});
+                 }),
+                 "pinned"));
+  CHECK(memory.forgotten().empty());
+  memory.pin(5, false);
+  memory.forget(EventId{5});
+  CHECK(memory.forgotten() == std::vector<EventId>{5});
+  EpisodicMemory plain(small_config(), small_shape());
+  feed(plain, tokens, 0, 396);
+  CHECK(mentions(refusal<ConfigError>([&] { plain.pin(0); }), "disk_dir"));
+}
+
+TEST_CASE("earlier states are kept and give what came after them again", "[memory][kept][edit]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 14);
+  const TempDir temp;
+  std::uint64_t digest_at_360 = 0, digest_at_end = 0;
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+    for (std::int64_t at = 0; at < kTokens; at += 60) {
+      feed(memory, tokens, at, at + 60);
+      memory.commit();
+      if (memory.tokens() == 360) digest_at_360 = memory.digest();
+    }
+    digest_at_end = memory.digest();
+    const auto& states = memory.manifest().checkpoints;
+    REQUIRE(states.size() == 4);
+    for (std::size_t i = 0; i + 1 < states.size(); ++i) CHECK(states[i].tokens < states[i + 1].tokens);
+  }
+  CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::read).digest() == digest_at_end);
+  EpisodicMemory memory =
+      EpisodicMemory::open(in(temp / "m"), OpenMode::write, nullptr, nullptr, 360);
+  REQUIRE(memory.tokens() <= 360);
+  REQUIRE(memory.tokens() > 0);
+  feed(memory, tokens, memory.tokens(), 360);
+  CHECK(memory.digest() == digest_at_360);
+  memory.commit();
+  for (const auto& s : memory.manifest().checkpoints) CHECK(s.tokens < 360);
+  CHECK(verify_memory(temp / "m").damages.empty());
+  feed(memory, tokens, 360, kTokens);
+  memory.commit();
+  CHECK(memory.digest() == digest_at_end);
+  // back to the beginning
+  memory.reset();
+  CHECK(memory.tokens() == 0);
+  feed(memory, tokens, 0, 360);
+  memory.commit();
+  CHECK(memory.digest() == digest_at_360);
+  CHECK(verify_memory(temp / "m").damages.empty());
+}
+
+TEST_CASE("snapshots of a kept memory go back over commits", "[memory][kept]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 15);
+  const auto other = random_tokens(small_shape(), kTokens, 16);
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  feed(memory, tokens, 0, 300);
+  const auto snapshot = memory.snapshot();
+  const std::uint64_t digest = memory.digest();
+  feed(memory, other, 300, 480);
+  memory.commit();
+  memory.restore(*snapshot);
+  CHECK(memory.digest() == digest);
+  memory.commit();
+  CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::read).digest() == digest);
+  feed(memory, tokens, 300, kTokens);
+  memory.commit();
+  EpisodicMemory whole = EpisodicMemory::create(in(temp / "whole"), small_config(), small_shape());
+  feed(whole, tokens, 0, kTokens);
+  CHECK(memory.digest() == whole.digest());
+  CHECK(verify_memory(temp / "m").damages.empty());
+}
+
+TEST_CASE("one memory used from two threads at once is refused", "[memory][threads]") {
+  EpisodicMemory memory(small_config(), small_shape());
+  const auto tokens = random_tokens(small_shape(), 12, 17);
+  std::atomic<int> refused{0}, other{0};
+  std::atomic<bool> stop{false};
+  // Both only look: whoever comes second is refused, nobody is harmed.
+  const auto look = [&] {
+    while (!stop)
+      try {
+        (void)memory.snapshot();
+      } catch (const Error& e) {
+        (mentions(e.what(), "two threads") ? refused : other)++;
+        stop = true;
+      }
+  };
+  std::thread a(look), b(look);
+  a.join();
+  b.join();
+  CHECK(refused >= 1);
+  CHECK(other == 0);
+  step(memory, tokens, 0, 12);  // and it still works
+  CHECK(memory.tokens() == 12);
+}
+
+TEST_CASE("two memories on two threads do not meet", "[memory][threads]") {
+  const TempDir temp;
+  const auto tokens = random_tokens(small_shape(), 360, 18);
+  EpisodicMemory alone(small_config(), small_shape());
+  const std::vector<float> expected = feed(alone, tokens, 0, 360);
+  std::vector<float> found[2];
+  const auto run = [&](int i) {
+    MemoryConfig config = small_config();
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / std::to_string(i)), config, small_shape());
+    found[i] = feed(memory, tokens, 0, 360);
+    memory.commit();
+  };
+  std::thread a(run, 0), b(run, 1);
+  a.join();
+  b.join();
+  CHECK(found[0] == expected);
+  CHECK(found[1] == expected);
+}
