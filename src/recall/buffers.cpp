@@ -46,7 +46,8 @@ void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& inde
                     index.size(), n_events));
   order_.clear();
   if (capacity.similarity > 0 && events.tokens() <= capacity.similarity) {
-    for (EventId e = 0; e < n_events; ++e) order_.push_back(e);
+    for (EventId e = 0; e < n_events; ++e)
+      if (!index.forgotten(e)) order_.push_back(e);
     similarity_ = order_;
   } else if (capacity.similarity > 0) {
     // A short list is found faster. It is long enough for events of mean size with a quarter to
@@ -67,14 +68,14 @@ void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& inde
     similarity_.clear();
   }
 
-  const auto flags = static_cast<std::size_t>(n_events);
-  if (flags > listed_.capacity()) listed_.reserve(2 * flags);
-  listed_.assign(flags, 0);
-  for (const EventId e : similarity_) listed_[static_cast<std::size_t>(e)] = 1;
+  listed_ = similarity_;
+  std::sort(listed_.begin(), listed_.end());
   order_.clear();
   const auto list = [&](EventId e) {
-    if (e < 0 || e >= n_events || listed_[static_cast<std::size_t>(e)]) return;
-    listed_[static_cast<std::size_t>(e)] = 1;
+    if (e < 0 || e >= n_events || index.forgotten(e)) return;
+    const auto at = std::lower_bound(listed_.begin(), listed_.end(), e);
+    if (at != listed_.end() && *at == e) return;
+    listed_.insert(at, e);
     order_.push_back(e);
   };
   if (capacity.contiguity > 0) {

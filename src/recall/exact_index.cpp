@@ -17,6 +17,10 @@ namespace episodic {
 namespace detail {
 namespace {
 
+constexpr std::int64_t kSketchedPerSearch = 8;  // slabs: new ones, and old ones in a new subspace
+constexpr std::int64_t kFirstLook = 4;  // groups, per event asked for, that say what it must reach
+constexpr std::int64_t kAhead = 4;      // rows whose codes are fetched ahead
+
 /// Not a number would break the ranking's order; such an event comes last.
 float rankable(float score) {
   return score == score ? score : -std::numeric_limits<float>::infinity();
@@ -32,6 +36,24 @@ void parallel_blocks(std::int64_t n, F&& f) {
   });
 }
 
+/// Vectors in slabs, so that they need not lie in one piece.
+void save_rows(const VectorSlabs& rows, std::int64_t n, ByteWriter& to) {
+  for (std::int64_t i = 0; i < n; i += rows.rows_per_slab())
+    to.put_span(std::span<const float>(
+        rows.row(i),
+        static_cast<std::size_t>(std::min(rows.rows_per_slab(), n - i) * rows.width())));
+}
+
+void load_rows(VectorSlabs& rows, std::int64_t n, ByteReader& from) {
+  for (std::int64_t i = 0; i < n; i += rows.rows_per_slab()) {
+    const std::int64_t count = std::min(rows.rows_per_slab(), n - i);
+    const std::vector<float> slab = from.get_vector<float>(
+        static_cast<std::size_t>(count * rows.width()), "a slab of representative vectors");
+    for (std::int64_t r = 0; r < count; ++r)
+      std::copy_n(slab.data() + r * rows.width(), rows.width(), rows.append());
+  }
+}
+
 }  // namespace
 
 void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
@@ -43,12 +65,13 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
   list.resize(static_cast<std::size_t>(keep));
 }
 
-ExactIndex::ExactIndex(const IndexShape& shape, std::int64_t shadow_from)
+ExactIndex::ExactIndex(const IndexShape& shape, const ExactTuning& tuning)
     : shape_(shape),
       means_(shape.width()),
       each_(shape.width()),
-      shadow_from_(shadow_from),
-      shadow_(shape.width()) {
+      tuning_(tuning),
+      shadow_(shape.width(), means_.rows_per_slab()),
+      sketch_(shape.width(), means_.rows_per_slab(), tuning.sample) {
   if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
     throw ConfigError(
         fmt::format("representative index: {} heads of {} channels with {} "
@@ -70,6 +93,7 @@ void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
     count_.push_back(static_cast<std::int32_t>(count));
   }
   std::copy_n(mean, shape_.width(), means_.append());
+  forgotten_.push_back(0);
 }
 
 float ExactIndex::score(const float* query, std::int64_t event) const {
@@ -100,28 +124,36 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
     parallel_blocks(size() - from, [&](std::int64_t i) {
       out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
     });
-    return;
+  } else {
+    const std::int64_t rows = means_.rows_per_slab(), first = from / rows;
+    parallel_for((size() - 1) / rows - first + 1, [&](std::int64_t i) {
+      std::array<float, VectorSlabs::kMostRows> scores;
+      const std::int64_t begin = std::max(from, (first + i) * rows);
+      const std::int64_t end = std::min(size(), (first + i + 1) * rows);
+      cpu::kernels().dots(query, means_.row(begin), end - begin, shape_.width(), shape_.width(),
+                          scores.data());
+      for (std::int64_t e = begin; e < end; ++e)
+        out[old + static_cast<std::size_t>(e - from)] = {
+            e, rankable(scores[static_cast<std::size_t>(e - begin)])};
+    });
   }
-  const std::int64_t rows = means_.rows_per_slab(), first = from / rows;
-  parallel_for((size() - 1) / rows - first + 1, [&](std::int64_t i) {
-    std::array<float, VectorSlabs::kMostRows> scores;
-    const std::int64_t begin = std::max(from, (first + i) * rows);
-    const std::int64_t end = std::min(size(), (first + i + 1) * rows);
-    cpu::kernels().dots(query, means_.row(begin), end - begin, shape_.width(), shape_.width(),
-                        scores.data());
-    for (std::int64_t e = begin; e < end; ++e)
-      out[old + static_cast<std::size_t>(e - from)] = {
-          e, rankable(scores[static_cast<std::size_t>(e - begin)])};
-  });
+  out.erase(std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(old), out.end(),
+                           [&](const ScoredEvent& e) { return forgotten(e.event); }),
+            out.end());
 }
 
 void ExactIndex::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
   const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
-  if (bytes >= shadow_from_ && 4 * k <= size() && search_shadow(query, k, out)) return;
+  if (bytes >= tuning_.shadow_from && 4 * k <= size() && search_shadow(query, k, out)) return;
   scan(query, 0, out);
   keep_best(out, k);
+}
+
+void ExactIndex::follow() {
+  const std::int64_t rows = means_.rows_per_slab();
+  while ((shadow_.slabs() + 1) * rows <= size()) shadow_.add(means_.row(shadow_.slabs() * rows));
 }
 
 bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
@@ -136,34 +168,117 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
   if (!std::isfinite(norm)) return false;
 
-  // An event is in the list only if its score can reach the k-th largest of the scores' lower
-  // bounds.
-  shadow_.follow(means_);
-  const std::int64_t rows = means_.rows_per_slab(), shadowed = shadow_.slabs() * rows;
-  value_.resize(static_cast<std::size_t>(shadowed));
-  error_.resize(static_cast<std::size_t>(shadowed));
-  parallel_for(shadow_.slabs(), [&](std::int64_t slab) {
-    shadow_.bounds(query, norm, slab, value_.data() + slab * rows, error_.data() + slab * rows);
+  follow();
+  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  if (slabs == 0) return false;
+  sketch_.note(query);
+  sketch_.follow(shadow_, kSketchedPerSearch);
+  sketch_.open(query, static_cast<double>(norm));
+
+  // Upper bounds by groups of rows.
+  const std::int64_t groups = sketch_.groups_per_slab();
+  offset_.resize(static_cast<std::size_t>(slabs));
+  slab_upper_.resize(static_cast<std::size_t>(slabs));
+  upper_.resize(static_cast<std::size_t>(slabs * groups));
+  parallel_for(slabs, [&](std::int64_t slab) {
+    const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
+    float* upper = upper_.data() + slab * groups;
+    float& most = slab_upper_[static_cast<std::size_t>(slab)];
+    if (sketch_.has(slab)) {
+      most = sketch_.bound_groups(slab, offset, upper);
+      return;
+    }
+    std::array<float, VectorSlabs::kMostRows> value, error;
+    shadow_.bounds(query, norm, offset, slab, 0, rows, value.data(), error.data());
+    most = -std::numeric_limits<float>::infinity();
+    for (std::int64_t g = 0; g < groups; ++g) {
+      upper[g] = -std::numeric_limits<float>::infinity();
+      for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+        upper[g] = std::max(upper[g], value[static_cast<std::size_t>(r)] +
+                                          error[static_cast<std::size_t>(r)]);
+      most = std::max(most, upper[g]);
+    }
   });
-  scan(query, shadowed, out);  // the slab that is not full yet
-  lower_.clear();
-  for (std::size_t i = 0; i < value_.size(); ++i) lower_.push_back(value_[i] - error_[i]);
-  for (const ScoredEvent& e : out) lower_.push_back(e.score);
-  const auto kth = lower_.begin() + static_cast<std::ptrdiff_t>(k - 1);
-  std::nth_element(lower_.begin(), kth, lower_.end(), std::greater<>());
-  const float least = *kth;
-  const std::size_t tail = out.size();
-  for (std::int64_t i = 0; i < shadowed; ++i)
-    if (value_[static_cast<std::size_t>(i)] + error_[static_cast<std::size_t>(i)] >= least)
-      out.push_back({i, 0.0f});
+  scan(query, slabs * rows, out);  // the slab that is not full yet
+
+  // The events with the largest bounds tell what an event of the list must reach; then all that may
+  // reach it are looked at more closely, and of these few exactly.
+  const auto first = static_cast<std::size_t>(kFirstLook * k);
+  ranked_ = slab_upper_.size() >= first ? slab_upper_ : upper_;
+  const auto cut = ranked_.begin() + static_cast<std::ptrdiff_t>(std::min(first, ranked_.size())) - 1;
+  std::nth_element(ranked_.begin(), cut, ranked_.end(), std::greater<>());
+  collect(query, norm, *cut);
+  collect(query, norm, least_of(k, out));
+  const float least = least_of(k, out);
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
+                                   [&](const Candidate& c) { return c.value + c.error < least; }),
+                    candidates_.end());
   // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
-  if (2 * static_cast<std::int64_t>(out.size() - tail) > shadowed) plain_searches_ = 16;
-  parallel_blocks(static_cast<std::int64_t>(out.size() - tail), [&](std::int64_t i) {
-    ScoredEvent& e = out[tail + static_cast<std::size_t>(i)];
-    e.score = score(query, e.event);
+  if (2 * static_cast<std::int64_t>(candidates_.size()) > slabs * rows) plain_searches_ = 16;
+
+  // Best bounds first: the k-th exact score soon rules out the rest.
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    const float x = a.value + a.error, y = b.value + b.error;
+    return x > y || (x == y && a.event < b.event);
   });
   keep_best(out, k);
+  std::make_heap(out.begin(), out.end(), ranks_before);  // the worst of the list on top
+  for (const Candidate& c : candidates_) {
+    const bool full = static_cast<std::int64_t>(out.size()) == k;
+    if (full && c.value + c.error < out.front().score) break;
+    const ScoredEvent found{c.event, score(query, c.event)};
+    if (full && !ranks_before(found, out.front())) continue;
+    if (full) {
+      std::pop_heap(out.begin(), out.end(), ranks_before);
+      out.pop_back();
+    }
+    out.push_back(found);
+    std::push_heap(out.begin(), out.end(), ranks_before);
+  }
+  keep_best(out, k);
   return true;
+}
+
+void ExactIndex::collect(const float* query, float norm, float least) {
+  const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
+  rows_.clear();
+  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
+    if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
+    const float* upper = upper_.data() + slab * groups;
+    if (sketch_.has(slab)) {
+      sketch_.rows_above(slab, offset_[static_cast<std::size_t>(slab)], upper, least, rows_);
+      continue;
+    }
+    for (std::int64_t r = 0; r < rows; ++r)
+      if (upper[r / Sketch::kGroup] >= least) rows_.push_back(slab * rows + r);
+  }
+  rows_.erase(
+      std::remove_if(rows_.begin(), rows_.end(), [&](EventId e) { return forgotten(e); }),
+      rows_.end());
+  candidates_.resize(rows_.size());
+  const auto n = static_cast<std::int64_t>(rows_.size());
+  parallel_blocks(n, [&](std::int64_t i) {
+    Candidate& c = candidates_[static_cast<std::size_t>(i)];
+    c.event = rows_[static_cast<std::size_t>(i)];
+    if (i + kAhead < n) {
+      const std::int64_t next = rows_[static_cast<std::size_t>(i + kAhead)];
+      shadow_.fetch(next / rows, next % rows);
+    }
+    const std::int64_t slab = c.event / rows;
+    shadow_.bounds(query, norm, offset_[static_cast<std::size_t>(slab)], slab, c.event % rows, 1,
+                   &c.value, &c.error);
+  });
+}
+
+float ExactIndex::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail) {
+  ranked_.clear();
+  for (const Candidate& c : candidates_) ranked_.push_back(c.value - c.error);
+  for (const ScoredEvent& e : tail) ranked_.push_back(e.score);
+  if (static_cast<std::int64_t>(ranked_.size()) < k)
+    return -std::numeric_limits<float>::infinity();
+  const auto kth = ranked_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(ranked_.begin(), kth, ranked_.end(), std::greater<>());
+  return *kth;
 }
 
 void ExactIndex::truncate(std::int64_t n_events) {
@@ -171,22 +286,100 @@ void ExactIndex::truncate(std::int64_t n_events) {
     throw DataError(
         fmt::format("representative index: cannot truncate {} events to {}", size(), n_events));
   means_.truncate(n_events);
-  shadow_.truncate(n_events / means_.rows_per_slab());
+  const std::int64_t full = n_events / means_.rows_per_slab();
+  shadow_.truncate(full);
+  sketch_.truncate(full);
   if (shape_.score == RepresentativeScore::max) {
     each_.truncate(n_events * shape_.n_repr);
     count_.resize(static_cast<std::size_t>(n_events));
   }
+  forgotten_.resize(static_cast<std::size_t>(n_events));
+}
+
+void ExactIndex::check(EventId event) const {
+  if (event < 0 || event >= size())
+    throw DataError(fmt::format("representative index: no event {} among {}", event, size()));
+}
+
+void ExactIndex::forget(EventId event) {
+  check(event);
+  if (forgotten(event)) return;
+  forgotten_[static_cast<std::size_t>(event)] = 1;
+  std::fill_n(means_.row(event), shape_.width(), 0.0f);
+  if (shape_.score == RepresentativeScore::max)
+    std::fill_n(each_.row(event * shape_.n_repr), shape_.n_repr * shape_.width(), 0.0f);
+  const std::int64_t rows = means_.rows_per_slab();
+  if (event / rows < shadow_.slabs()) {
+    shadow_.erase(event / rows, event % rows);
+    sketch_.erase(event / rows, event % rows);
+  }
 }
 
 const float* ExactIndex::mean(EventId event) const {
-  if (event < 0 || event >= size())
-    throw DataError(fmt::format("representative index: no event {} among {}", event, size()));
+  check(event);
+  if (forgotten(event))
+    throw DataError(fmt::format(
+        "representative index: event {} was forgotten, its vector is erased", event));
   return means_.row(event);
 }
 
+void ExactIndex::save(ByteWriter& to) const {
+  to.put(shape_.n_heads);
+  to.put(shape_.head_dim);
+  to.put(shape_.n_repr);
+  to.put(shape_.score);
+  to.put(size());
+  save_rows(means_, size(), to);
+  if (shape_.score == RepresentativeScore::max) {
+    to.put_vector(count_);
+    save_rows(each_, each_.size(), to);
+  }
+  to.put_vector(forgotten_);
+  sketch_.save(to);
+}
+
+void ExactIndex::load(ByteReader& from) {
+  if (size() != 0)
+    throw DataError(fmt::format(
+        "representative index: load into an index of {} events; load into an empty one", size()));
+  IndexShape shape;
+  shape.n_heads = from.get<std::int64_t>();
+  shape.head_dim = from.get<std::int64_t>();
+  shape.n_repr = from.get<std::int64_t>();
+  shape.score = from.get<RepresentativeScore>();
+  if (shape.n_heads != shape_.n_heads || shape.head_dim != shape_.head_dim ||
+      shape.n_repr != shape_.n_repr || shape.score != shape_.score)
+    throw FileError(fmt::format(
+        "{}: a representative index of {} heads of {} channels with {} representatives, score "
+        "{}; this memory has {}, {}, {} and {}: open it with the model and settings that made it",
+        from.where(), shape.n_heads, shape.head_dim, shape.n_repr, static_cast<int>(shape.score),
+        shape_.n_heads, shape_.head_dim, shape_.n_repr, static_cast<int>(shape_.score)));
+  const auto n = from.get<std::int64_t>();
+  if (n < 0 || n > static_cast<std::int64_t>(from.left()))
+    throw FileError(fmt::format("{}: {} events of a representative index in {} bytes; the file is "
+                                "damaged",
+                                from.where(), n, from.left()));
+  load_rows(means_, n, from);
+  if (shape_.score == RepresentativeScore::max) {
+    count_ = from.get_vector<std::int32_t>(static_cast<std::size_t>(n), "the representatives' count");
+    for (const std::int32_t count : count_)
+      if (count < 1 || count > shape_.n_repr)
+        throw FileError(fmt::format("{}: an event with {} of {} representatives; the file is damaged",
+                                    from.where(), count, shape_.n_repr));
+    load_rows(each_, n * shape_.n_repr, from);
+  }
+  forgotten_ = from.get_vector<std::uint8_t>(static_cast<std::size_t>(n), "the forgotten events");
+  for (const std::uint8_t flag : forgotten_)
+    if (flag > 1)
+      throw FileError(fmt::format("{}: the flag of a forgotten event is {}; the file is damaged",
+                                  from.where(), flag));
+  sketch_.load(from);
+}
+
 std::int64_t ExactIndex::bytes() const {
-  return means_.bytes() + each_.bytes() + shadow_.bytes() +
-         static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t));
+  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() +
+         static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t) +
+                                   forgotten_.capacity() + upper_.capacity() * sizeof(float));
 }
 
 }  // namespace detail

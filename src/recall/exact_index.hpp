@@ -5,6 +5,7 @@
 
 #include "episodic/recall/index.hpp"
 #include "quantised.hpp"
+#include "sketch.hpp"
 #include "vector_slabs.hpp"
 
 namespace episodic::detail {
@@ -17,39 +18,73 @@ inline bool ranks_before(const ScoredEvent& a, const ScoredEvent& b) {
 /// Cuts `list` to its k best, ranked.
 void keep_best(std::vector<ScoredEvent>& list, std::int64_t k);
 
-class ExactIndex final : public RepresentativeIndex {
- public:
-  /// Bytes of vectors from which a search goes through the 8-bit shadow first. Vectors that the
+/// What changes how fast an exact index is, and nothing else.
+struct ExactTuning {
+  /// Bytes of vectors from which a search goes through the shadow and its sketch. Vectors that the
   /// caches hold are read faster than they are bounded, but between two searches of a layer the
   /// other layers and the weights pass through the caches: only a few MiB are still there.
-  static constexpr std::int64_t kShadowFrom = std::int64_t{2} << 20;
+  std::int64_t shadow_from = std::int64_t{2} << 20;
+  /// Queries that the sketch learns from.
+  std::int64_t sample = 128;
+};
 
-  explicit ExactIndex(const IndexShape& shape, std::int64_t shadow_from = kShadowFrom);
+class ExactIndex final : public RepresentativeIndex {
+ public:
+  explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {});
 
   void add(const float* mean, const float* each, std::int64_t count) override;
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override;
   void truncate(std::int64_t n_events) override;
+  void forget(EventId event) override;
+  bool forgotten(EventId event) const override {
+    return forgotten_[static_cast<std::size_t>(event)] != 0;
+  }
+  void save(ByteWriter& to) const override;
+  void load(ByteReader& from) override;
   const float* mean(EventId event) const override;
   std::int64_t size() const override { return means_.size(); }
   std::int64_t bytes() const override;
 
-  /// Appends the scores of the events from `from` on.
+  /// Representative vector of an event, zeros of a forgotten one.
+  const float* row(EventId event) const { return means_.row(event); }
+
+  /// Appends the scores of the events from `from` on that are not forgotten.
   void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
 
  private:
-  /// The exact list by way of the 8-bit shadow; false where that cannot help.
+  struct Candidate {
+    std::int64_t event = 0;
+    float value = 0.0f, error = 0.0f;  // its score is within error of value
+  };
+
+  /// The exact list by way of sketch and shadow; false where they cannot help.
   bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+  /// Bounds, by the shadow, the events that by the sketch may score at least `least`.
+  void collect(const float* query, float norm, float least);
+  /// The k-th largest of the candidates' lower bounds and the exact scores in `tail`; -inf if there
+  /// are fewer.
+  float least_of(std::int64_t k, const std::vector<ScoredEvent>& tail);
+  void follow();
 
   float score(const float* query, std::int64_t event) const;
+  void check(EventId event) const;
 
   IndexShape shape_;
   VectorSlabs means_;
-  VectorSlabs each_;                 // score max: n_repr rows per event
-  std::vector<std::int32_t> count_;  // score max: how many of them are set
-  std::int64_t shadow_from_;
+  VectorSlabs each_;                     // score max: n_repr rows per event
+  std::vector<std::int32_t> count_;      // score max: how many of them are set
+  std::vector<std::uint8_t> forgotten_;  // per event
+  ExactTuning tuning_;
   QuantisedSlabs shadow_;
-  int plain_searches_ = 0;                    // searches to come that leave the shadow alone
-  std::vector<float> value_, error_, lower_;  // scratch of a search through the shadow
+  Sketch sketch_;
+  int plain_searches_ = 0;  // searches to come that leave the shadow alone
+
+  // Scratch of a search through the shadow.
+  std::vector<float> offset_, slab_upper_;  // per slab
+  std::vector<float> upper_;                // per group of rows
+  std::vector<float> ranked_;
+  std::vector<std::int64_t> rows_;
+  std::vector<Candidate> candidates_;
 };
 
 }  // namespace episodic::detail

@@ -22,16 +22,21 @@ constexpr std::int64_t kSearchWidth = 128;  // least number of candidates of a s
 constexpr std::int64_t kCheckEvery = 32;  // searches from one that is repeated exactly to the next
 constexpr std::int64_t kBatch = 256;      // events linked in at a time; until then they are scanned
 
+/// Score of a forgotten event: it stays in the graph, behind all others.
+constexpr float kNowhere = std::numeric_limits<float>::lowest();
+
 /// Lets the graph read the vectors where they lie, so that they are held once.
 class Distances final : public faiss::DistanceComputer {
  public:
   Distances(const ExactIndex& vectors, std::int64_t width) : vectors_(vectors), width_(width) {}
   void set_query(const float* x) override { query_ = x; }
   float operator()(std::int64_t i) override {
-    return detail::dot(query_, vectors_.mean(i), width_);
+    if (vectors_.forgotten(i)) return kNowhere;
+    return detail::dot(query_, vectors_.row(i), width_);
   }
   float symmetric_dis(std::int64_t i, std::int64_t j) override {
-    return detail::dot(vectors_.mean(i), vectors_.mean(j), width_);
+    if (vectors_.forgotten(i) || vectors_.forgotten(j)) return kNowhere;
+    return detail::dot(vectors_.row(i), vectors_.row(j), width_);
   }
 
  private:
@@ -113,7 +118,8 @@ class FaissIndex final : public RepresentativeIndex {
       graph_->hnsw.search(1, query, k, score_.data(), label_.data());
     }
     for (std::int64_t i = 0; i < k; ++i)
-      if (label_[static_cast<std::size_t>(i)] >= 0)
+      if (label_[static_cast<std::size_t>(i)] >= 0 &&
+          !vectors_.forgotten(label_[static_cast<std::size_t>(i)]))
         out.push_back({label_[static_cast<std::size_t>(i)], score_[static_cast<std::size_t>(i)]});
     // The graph may lose its way; too few answers are no answer.
     if (static_cast<std::int64_t>(out.size()) < k) return vectors_.search(query, k, out);
@@ -135,6 +141,43 @@ class FaissIndex final : public RepresentativeIndex {
     link();
   }
 
+  void forget(EventId event) override { vectors_.forget(event); }
+  bool forgotten(EventId event) const override { return vectors_.forgotten(event); }
+
+  void save(ByteWriter& to) const override {
+    vectors_.save(to);
+    to.put(exact_up_to_);
+    to.put(searches_);
+    to.put(quality_.checked);
+    to.put(quality_.recall_sum);
+    to.put(linked());
+    if (!graph_) return;
+    // The graph itself: events forgotten since they were linked cannot be linked alike again.
+    const faiss::HNSW& h = graph_->hnsw.hnsw;
+    to.put_vector(h.levels);
+    to.put_vector(h.neighbors);
+    to.put(h.entry_point);
+    to.put(h.max_level);
+  }
+
+  void load(ByteReader& from) override {
+    vectors_.load(from);
+    const auto exact_up_to = from.get<std::int64_t>();
+    if (exact_up_to != exact_up_to_)
+      throw FileError(fmt::format(
+          "{}: a FAISS index with exact_up_to = {}, this memory has {}: open it with the settings "
+          "that made it",
+          from.where(), exact_up_to, exact_up_to_));
+    searches_ = from.get<std::int64_t>();
+    quality_.checked = from.get<std::int64_t>();
+    quality_.recall_sum = from.get<double>();
+    const auto linked = from.get<std::int64_t>();
+    const bool counted = searches_ >= 0 && quality_.checked >= 0 && quality_.recall_sum >= 0.0 &&
+                         quality_.recall_sum <= static_cast<double>(quality_.checked);
+    if (!counted || linked != due()) damaged(from, "counters");
+    if (linked > 0) load_graph(from, linked);
+  }
+
   const float* mean(EventId event) const override { return vectors_.mean(event); }
   std::int64_t size() const override { return vectors_.size(); }
   std::int64_t bytes() const override {
@@ -149,6 +192,52 @@ class FaissIndex final : public RepresentativeIndex {
  private:
   std::int64_t linked() const { return graph_ ? graph_->storage.ntotal : 0; }
 
+  [[noreturn]] static void damaged(const ByteReader& from, const char* what) {
+    throw FileError(fmt::format("{}: impossible {} of a FAISS index; the file is damaged",
+                                from.where(), what));
+  }
+
+  void load_graph(ByteReader& from, std::int64_t linked) {
+    graph_ = std::make_unique<Graph>(vectors_, width_);
+    faiss::HNSW& h = graph_->hnsw.hnsw;
+    const auto n = static_cast<std::size_t>(linked);
+    h.levels = from.get_vector<int>(n, "the levels of a graph");
+    int top = 0;
+    for (const int level : h.levels) {
+      // The generator draws once for each event that is linked, so that the next ones are linked as
+      // they would have been; what it draws is what was saved.
+      if (level != h.random_level() + 1) damaged(from, "levels");
+      h.offsets.push_back(h.offsets.back() +
+                          static_cast<std::size_t>(h.cum_nb_neighbors(level)));
+      top = std::max(top, level);
+    }
+    h.neighbors = from.get_vector<faiss::HNSW::storage_idx_t>(h.offsets.back(),
+                                                              "the links of a graph");
+    h.entry_point = from.get<faiss::HNSW::storage_idx_t>();
+    h.max_level = from.get<int>();
+    if (h.entry_point < 0 || h.entry_point >= linked || h.max_level != top - 1 ||
+        h.levels[static_cast<std::size_t>(h.entry_point)] != top)
+      damaged(from, "entry");
+    for (std::size_t i = 0; i < n; ++i)
+      for (int level = 0; level < h.levels[i]; ++level) {
+        std::size_t begin, end;
+        h.neighbor_range(static_cast<std::int64_t>(i), level, &begin, &end);
+        for (std::size_t j = begin; j < end; ++j) {
+          const auto to = h.neighbors[j];
+          // A link must lead to an event of its own level, or a search would leave the arrays.
+          if (to < -1 || to >= linked || (to >= 0 && h.levels[static_cast<std::size_t>(to)] <= level))
+            damaged(from, "links");
+        }
+      }
+    graph_->storage.ntotal = graph_->hnsw.ntotal = linked;
+  }
+
+  /// Events that are linked when there are size() of them.
+  std::int64_t due() const {
+    if (size() <= exact_up_to_) return 0;
+    return exact_up_to_ + 1 + (size() - exact_up_to_ - 1) / kBatch * kBatch;
+  }
+
   /// Links what is due: the first exact_up_to + 1 events at once, then full batches.
   void link() {
     while (true) {
@@ -159,7 +248,7 @@ class FaissIndex final : public RepresentativeIndex {
       // FAISS takes the new vectors as one block.
       std::vector<float> block(static_cast<std::size_t>((due - from) * width_));
       for (std::int64_t i = from; i < due; ++i)
-        std::copy_n(vectors_.mean(i), width_, block.data() + (i - from) * width_);
+        std::copy_n(vectors_.row(i), width_, block.data() + (i - from) * width_);
       const OneThread one;
       graph_->hnsw.add(due - from, block.data());
     }

@@ -8,11 +8,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include "vector_slabs.hpp"
 
 namespace episodic::detail {
 namespace {
 
 constexpr std::int64_t kBlock = 128;  // channels that share a scale
+constexpr float kLargest = std::numeric_limits<float>::max();
 
 std::int64_t blocks_of(std::int64_t width) { return (width + kBlock - 1) / kBlock; }
 
@@ -95,30 +99,28 @@ float encode(const float* x, const float* m, std::int64_t n, std::int8_t* codes)
   return scale;
 }
 
-/// Bound on the rounding of a float32 dot product of n channels, in either of the orders used here,
-/// relative to the product of the norms: no chain of additions is longer than n / 8 + 256.
-double rounding(std::int64_t n) { return static_cast<double>(n / 8 + 256) * 0x1p-24; }
-
 }  // namespace
 
-QuantisedSlabs::Slab QuantisedSlabs::quantise(const VectorSlabs& vectors, std::int64_t slab) const {
-  const std::int64_t rows = vectors.rows_per_slab(), n_blocks = blocks_of(width_);
+void QuantisedSlabs::add(const float* vectors) {
+  const std::int64_t n_blocks = blocks_of(width_);
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  Slab out{std::vector<std::int8_t>(size(rows * width_)), std::vector<float>(size(rows * n_blocks)),
-           std::vector<float>(size(rows)), std::vector<float>(size(width_))};
+  Slab out{std::vector<std::int8_t>(size(rows_ * width_)),
+           std::vector<float>(size(rows_ * n_blocks)), std::vector<float>(size(rows_)),
+           std::vector<float>(size(width_))};
   std::vector<double> sum(size(width_));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const float* v = vectors.row(slab * rows + r);
-    for (std::int64_t c = 0; c < width_; ++c) sum[size(c)] += static_cast<double>(v[c]);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const float* v = vectors + r * width_;
+    for (std::int64_t c = 0; c < width_; ++c)  // one bad row must not cost the others their codes
+      sum[size(c)] += std::abs(v[c]) <= kLargest ? static_cast<double>(v[c]) : 0.0;
   }
   double mean_square = 0.0;
   for (std::int64_t c = 0; c < width_; ++c) {
-    const float m = static_cast<float>(sum[size(c)] / static_cast<double>(rows));
+    const float m = static_cast<float>(sum[size(c)] / static_cast<double>(rows_));
     out.mean[size(c)] = m;
     mean_square += static_cast<double>(m) * static_cast<double>(m);
   }
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const float* v = vectors.row(slab * rows + r);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const float* v = vectors + r * width_;
     double square = 0.0, rest_square = 0.0;
     for (std::int64_t b = 0; b < n_blocks; ++b) {
       const std::int64_t n = std::min(kBlock, width_ - b * kBlock);
@@ -143,40 +145,68 @@ QuantisedSlabs::Slab QuantisedSlabs::quantise(const VectorSlabs& vectors, std::i
     out.reach[size(r)] =
         reach < 1e30 ? static_cast<float>(reach) : std::numeric_limits<float>::infinity();
   }
-  return out;
-}
-
-void QuantisedSlabs::follow(const VectorSlabs& vectors) {
-  const std::int64_t full = vectors.size() / vectors.rows_per_slab();
-  while (slabs() < full) slabs_.push_back(quantise(vectors, slabs()));
+  slabs_.push_back(std::move(out));
 }
 
 void QuantisedSlabs::truncate(std::int64_t n_slabs) {
   if (n_slabs < slabs()) slabs_.erase(slabs_.begin() + n_slabs, slabs_.end());
 }
 
-std::int64_t QuantisedSlabs::bytes() const {
-  std::int64_t total = 0;
-  for (const Slab& s : slabs_)
-    total += static_cast<std::int64_t>(s.codes.size() +
-                                       4 * (s.scales.size() + s.reach.size() + s.mean.size()));
-  return total;
+void QuantisedSlabs::erase(std::int64_t slab, std::int64_t row) {
+  Slab& s = slabs_[static_cast<std::size_t>(slab)];
+  const std::int64_t n_blocks = blocks_of(width_);
+  std::fill_n(s.codes.begin() + row * width_, width_, std::int8_t{0});
+  std::fill_n(s.scales.begin() + row * n_blocks, n_blocks, 0.0f);
+  s.reach[static_cast<std::size_t>(row)] = 0.0f;
 }
 
-void QuantisedSlabs::bounds(const float* query, float query_norm, std::int64_t slab, float* value,
-                            float* error) const {
+std::int64_t QuantisedSlabs::slab_bytes() const {
+  return rows_ * width_ + 4 * (rows_ * blocks_of(width_) + rows_ + width_);
+}
+
+void QuantisedSlabs::save(std::int64_t slab, ByteWriter& to) const {
+  const Slab& s = slabs_[static_cast<std::size_t>(slab)];
+  to.put_vector(s.codes);
+  to.put_vector(s.scales);
+  to.put_vector(s.reach);
+  to.put_vector(s.mean);
+}
+
+void QuantisedSlabs::load(ByteReader& from) {
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  Slab s;
+  s.codes = from.get_vector<std::int8_t>(size(rows_ * width_), "the codes of a slab");
+  s.scales = from.get_vector<float>(size(rows_ * blocks_of(width_)), "the scales of a slab");
+  s.reach = from.get_vector<float>(size(rows_), "the error bounds of a slab");
+  s.mean = from.get_vector<float>(size(width_), "the mean of a slab");
+  slabs_.push_back(std::move(s));
+}
+
+float QuantisedSlabs::offset(const float* query, std::int64_t slab) const {
+  return dot(query, slabs_[static_cast<std::size_t>(slab)].mean.data(), width_);
+}
+
+void QuantisedSlabs::bounds(const float* query, float query_norm, float offset, std::int64_t slab,
+                            std::int64_t row, std::int64_t n, float* value, float* error) const {
   static const ScanRows scan = choose_scan();
   const Slab& s = slabs_[static_cast<std::size_t>(slab)];
-  const auto rows = static_cast<std::int64_t>(s.reach.size());
-  scan(query, s.codes.data(), s.scales.data(), rows, width_, dot(query, s.mean.data(), width_),
-       value);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    error[r] = query_norm * s.reach[static_cast<std::size_t>(r)];
-    if (!std::isfinite(error[r]) || !std::isfinite(value[r])) {
-      value[r] = 0.0f;
-      error[r] = std::numeric_limits<float>::infinity();
+  scan(query, s.codes.data() + row * width_, s.scales.data() + row * blocks_of(width_), n, width_,
+       offset, value);
+  for (std::int64_t i = 0; i < n; ++i) {
+    error[i] = query_norm * s.reach[static_cast<std::size_t>(row + i)];
+    if (!std::isfinite(error[i]) || !std::isfinite(value[i])) {
+      value[i] = 0.0f;
+      error[i] = std::numeric_limits<float>::infinity();
     }
   }
+}
+
+void QuantisedSlabs::decode(std::int64_t slab, std::int64_t row, float* out) const {
+  const Slab& s = slabs_[static_cast<std::size_t>(slab)];
+  const std::int8_t* codes = s.codes.data() + row * width_;
+  const float* scales = s.scales.data() + row * blocks_of(width_);
+  for (std::int64_t c = 0; c < width_; ++c)
+    out[c] = scales[c / kBlock] * static_cast<float>(codes[c]);
 }
 
 }  // namespace episodic::detail

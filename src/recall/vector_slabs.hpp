@@ -24,6 +24,9 @@ class VectorSlabs {
   float* append();
   void truncate(std::int64_t n_rows);
 
+  float* row(std::int64_t i) {
+    return slabs_[static_cast<std::size_t>(i / rows_per_slab_)].get() + i % rows_per_slab_ * width_;
+  }
   const float* row(std::int64_t i) const {
     return slabs_[static_cast<std::size_t>(i / rows_per_slab_)].get() + i % rows_per_slab_ * width_;
   }

@@ -151,8 +151,8 @@ TEST_CASE("the 8-bit shadow changes no list") {
     const std::int64_t widths[] = {256, 200, 97, 1, 128, 333, 64, 131};
     const std::int64_t width = widths[seed], n = 5000;
     const IndexShape shape{1, width, 1, RepresentativeScore::mean};
-    detail::ExactIndex shadowed(shape, 0);
-    detail::ExactIndex plain(shape, std::int64_t{1} << 60);
+    detail::ExactIndex shadowed(shape, {0, 4});
+    detail::ExactIndex plain(shape, {std::int64_t{1} << 60, 1});
     auto vectors = clustered(rng, n, width);
     for (auto& v : vectors) {
       const float scale = seed % 4 == 1 ? static_cast<float>(1 + rng() % 1000) : 1.0f;

@@ -34,7 +34,7 @@ void fill_buffer(std::span<const EventId> order, const EventTable& events, std::
 /// copy of it is a snapshot.
 class RecallBuffers {
  public:
-  /// Computes both buffers of a step.
+  /// Computes both buffers of a step. Forgotten events are in neither.
   /// \param query [H * d] mean fixed-position query, heads concatenated
   void recall(const MemoryConfig& config, RepresentativeIndex& index, const EventTable& events,
               const float* query, std::int64_t outside);
@@ -58,8 +58,7 @@ class RecallBuffers {
 
  private:
   std::vector<EventId> similarity_, contiguity_, recalled_;
-  std::vector<EventId> order_;        // scratch, kept to avoid allocation
-  std::vector<std::uint8_t> listed_;  // scratch, per event
+  std::vector<EventId> order_, listed_;  // scratch, kept to avoid allocation
   std::vector<ScoredEvent> scored_;
 };
 

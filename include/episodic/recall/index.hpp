@@ -53,25 +53,20 @@ class RepresentativeIndex {
   /// Forgets the events from `n_events` on (rewind). Later ids are given anew.
   virtual void truncate(std::int64_t n_events) = 0;
 
-  /// Never lists this event again; its number stays taken, its vector is erased.
-  virtual void forget(EventId event) {
-    (void)event;
-    throw Error("representative index: forget is not built");
-  }
+  /// Never lists this event again; its number stays taken, its vectors become zeros. Once more is
+  /// nothing. \throws DataError for an event that is not there
+  virtual void forget(EventId event) = 0;
+  virtual bool forgotten(EventId event) const = 0;
 
-  /// Everything a later `load` of an index of the same shape and making needs to answer alike, but
-  /// for what a vector tier keeps.
-  virtual void save(ByteWriter& to) const {
-    (void)to;
-    throw Error("representative index: save is not built");
-  }
-  /// Into an empty index. \throws FileError for damaged or impossible content
-  virtual void load(ByteReader& from) {
-    (void)from;
-    throw Error("representative index: load is not built");
-  }
+  /// Everything a later `load` of an index of the same shape and making needs to answer every call
+  /// to the bit as this one would, but for what a vector tier keeps.
+  virtual void save(ByteWriter& to) const = 0;
+  /// Into an empty index. \throws FileError for damaged or impossible content; the index is good
+  /// for nothing but destruction then
+  virtual void load(ByteReader& from) = 0;
 
-  /// Representative vector [H * d] of an event; valid until the next add or truncate.
+  /// Representative vector [H * d] of an event; valid until the next call of any other kind than
+  /// size and bytes. \throws DataError for an event that is not there or forgotten
   virtual const float* mean(EventId event) const = 0;
 
   virtual std::int64_t size() const = 0;

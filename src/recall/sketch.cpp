@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sketch.hpp"
+
+#include <fmt/format.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
+
+namespace episodic::detail {
+namespace {
+
+constexpr std::int64_t kBytes = Sketch::kDims + 1, kPairs = kBytes / 2, kGroup = Sketch::kGroup;
+constexpr int kIterations = 6;  // of the subspace; the queries' energy falls off steeply
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Place of a row's byte in the codes of its group.
+std::int64_t place(std::int64_t row, std::int64_t byte) {
+  return (byte / 2 * kGroup + row) * 2 + byte % 2;
+}
+
+/// sums[i] = weights . bytes of row i, in integers: the same on every machine.
+void sums_portable(const std::int8_t* codes, const std::int16_t* weight, std::int32_t* sums) {
+  std::fill_n(sums, kGroup, 0);
+  for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup)
+    for (std::int64_t i = 0; i < kGroup; ++i)
+      sums[i] += codes[2 * i] * weight[2 * p] + codes[2 * i + 1] * weight[2 * p + 1];
+}
+
+/// most[g] = the largest sum of group g.
+void largest_portable(const std::int8_t* codes, const std::int16_t* weight, std::int64_t n_groups,
+                      std::int32_t* most) {
+  std::array<std::int32_t, kGroup> sums;
+  for (std::int64_t g = 0; g < n_groups; ++g) {
+    sums_portable(codes + g * kGroup * kBytes, weight, sums.data());
+    most[g] = *std::max_element(sums.begin(), sums.end());
+  }
+}
+
+#if defined(__x86_64__)
+std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
+  return static_cast<std::int32_t>(static_cast<std::uint16_t>(weight[2 * p]) |
+                                   static_cast<std::uint32_t>(
+                                       static_cast<std::uint16_t>(weight[2 * p + 1]))
+                                       << 16);
+}
+
+[[gnu::target("avx2")]] void largest_avx2(const std::int8_t* codes, const std::int16_t* weight,
+                                          std::int64_t n_groups, std::int32_t* most) {
+  __m256i w[kPairs];
+  for (std::int64_t p = 0; p < kPairs; ++p) w[p] = _mm256_set1_epi32(pair_at(weight, p));
+  for (std::int64_t g = 0; g < n_groups; ++g) {
+    __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+    for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
+      const auto* from = reinterpret_cast<const __m128i*>(codes);
+      low = _mm256_add_epi32(
+          low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w[p]));
+      high = _mm256_add_epi32(
+          high, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w[p]));
+    }
+    low = _mm256_max_epi32(low, high);
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
+    most[g] = _mm_cvtsi128_si32(m);
+  }
+}
+
+[[gnu::target("avx512f,avx512bw")]] void largest_avx512(const std::int8_t* codes,
+                                                        const std::int16_t* weight,
+                                                        std::int64_t n_groups,
+                                                        std::int32_t* most) {
+  __m512i w[kPairs];
+  for (std::int64_t p = 0; p < kPairs; ++p) w[p] = _mm512_set1_epi32(pair_at(weight, p));
+  for (std::int64_t g = 0; g < n_groups; ++g) {
+    __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+    for (std::int64_t p = 0; p < kPairs; p += 2, codes += 4 * kGroup) {
+      const auto* from = reinterpret_cast<const __m256i*>(codes);
+      even = _mm512_add_epi32(
+          even, _mm512_madd_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(from)), w[p]));
+      odd = _mm512_add_epi32(
+          odd, _mm512_madd_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(from + 1)), w[p + 1]));
+    }
+    most[g] = _mm512_reduce_max_epi32(_mm512_add_epi32(even, odd));
+  }
+}
+#endif
+
+using Largest = void (*)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
+
+Largest choose_largest() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
+    return largest_avx512;
+  if (__builtin_cpu_supports("avx2")) return largest_avx2;
+#endif
+  return largest_portable;
+}
+
+/// A float that is not below x.
+float above(double x) { return static_cast<float>(x + std::abs(x) * 0x1p-23 + 1e-37); }
+
+double dot_double(const double* a, const double* b, std::int64_t n) {
+  double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < n; ++c) sum += a[c] * b[c];
+  return sum;
+}
+
+/// Takes the directions of `rows` [0, n) out of v, twice for the sake of rounding.
+void remove_span(const std::vector<double>& rows, std::int64_t n, std::int64_t width, double* v) {
+  for (int pass = 0; pass < 2; ++pass)
+    for (std::int64_t j = 0; j < n; ++j) {
+      const double* row = rows.data() + j * width;
+      const double along = dot_double(row, v, width);
+#pragma omp simd
+      for (std::int64_t c = 0; c < width; ++c) v[c] -= along * row[c];
+    }
+}
+
+/// Orthonormal rows of the same span, in order; those that add nothing are left out.
+std::int64_t orthonormalise(std::vector<double>& rows, std::int64_t n, std::int64_t width) {
+  std::int64_t kept = 0;
+  for (std::int64_t j = 0; j < n; ++j) {
+    double* v = rows.data() + kept * width;
+    if (kept != j) std::copy_n(rows.data() + j * width, width, v);
+    const double before = std::sqrt(dot_double(v, v, width));
+    remove_span(rows, kept, width, v);
+    const double norm = std::sqrt(dot_double(v, v, width));
+    if (!(norm > 1e-6 * before)) continue;
+    for (std::int64_t c = 0; c < width; ++c) v[c] /= norm;
+    ++kept;
+  }
+  return kept;
+}
+
+}  // namespace
+
+Sketch::Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample)
+    : width_(width), rows_(rows_per_slab), sample_size_(sample) {}
+
+void Sketch::note(const float* query) {
+  if (width_ < 2 * kBytes) return;  // the sketch would be no shorter than the shadow
+  if (noted_++ % stride_ != 0) return;
+  sample_.resize(at(sample_size_ * width_));
+  std::copy_n(query, width_, sample_.data() + sampled_ * width_);
+  if (++sampled_ < sample_size_) return;
+  sampled_ = 0;
+  stride_ = std::max<std::int64_t>(1, noted_ / sample_size_);
+  if (stale_ >= static_cast<std::int64_t>(slabs_.size())) learn();
+}
+
+void Sketch::learn() {
+  // The strongest directions of the sample: greedily chosen queries, then subspace iteration.
+  const std::int64_t n = sample_size_, dims = std::min(kDims, n);
+  std::vector<double> queries(sample_.begin(), sample_.end()), left = queries;
+  std::vector<double> rows(at(dims * width_));
+  std::int64_t kept = 0;
+  double first = 0.0;
+  for (; kept < dims; ++kept) {
+    std::int64_t best = 0;
+    double most = -1.0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double* q = left.data() + i * width_;
+      if (const double square = dot_double(q, q, width_); square > most) most = square, best = i;
+    }
+    if (kept == 0) first = most;
+    if (!(most > 1e-12 * first) || !(first < 1e60)) break;
+    double* row = rows.data() + kept * width_;
+    std::copy_n(left.data() + best * width_, width_, row);
+    remove_span(rows, kept, width_, row);
+    const double norm = std::sqrt(dot_double(row, row, width_));
+    if (!(norm > 0.0)) break;
+    for (std::int64_t c = 0; c < width_; ++c) row[c] /= norm;
+    for (std::int64_t i = 0; i < n; ++i) {
+      double* q = left.data() + i * width_;
+      const double along = dot_double(row, q, width_);
+      for (std::int64_t c = 0; c < width_; ++c) q[c] -= along * row[c];
+    }
+  }
+  std::vector<double> turned(rows.size());
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    std::fill(turned.begin(), turned.end(), 0.0);
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t j = 0; j < kept; ++j) {
+        const double* q = queries.data() + i * width_;
+        const double along = dot_double(q, rows.data() + j * width_, width_);
+        double* to = turned.data() + j * width_;
+#pragma omp simd
+        for (std::int64_t c = 0; c < width_; ++c) to[c] += along * q[c];
+      }
+    kept = orthonormalise(turned, kept, width_);
+    std::swap(rows, turned);
+  }
+  if (kept == 0) return;
+  auto basis = std::make_shared<Basis>();
+  basis->dims = kept;
+  basis->rows.assign(rows.begin(), rows.begin() + kept * width_);
+  set_basis(std::move(basis));
+}
+
+void Sketch::set_basis(std::shared_ptr<Basis> basis) {
+  // Rounded to float32 the rows are not quite orthonormal: how far off is part of every bound.
+  const std::vector<double> rows(basis->rows.begin(), basis->rows.end());
+  for (std::int64_t i = 0; i < basis->dims; ++i)
+    for (std::int64_t j = 0; j <= i; ++j) {
+      const double dot =
+          dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
+      basis->skew = std::max(basis->skew, std::abs(dot - (i == j ? 1.0 : 0.0)) + 1e-12);
+    }
+  before_ = std::exchange(basis_, std::move(basis));
+  stale_ = 0;
+}
+
+void Sketch::follow(const QuantisedSlabs& shadow, std::int64_t most) {
+  if (!basis_) return;
+  slabs_.resize(at(shadow.slabs()));
+  const std::int64_t n = std::min(most, shadow.slabs() - stale_);
+  parallel_for(n, [&](std::int64_t i) { sketch(shadow, stale_ + i); });
+  stale_ += n;
+}
+
+void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
+  const Basis& basis = *basis_;
+  const std::int64_t dims = basis.dims;
+  Slab out;
+  out.basis = basis_;
+  out.codes.assign(at(slab_bytes()), 0);
+  std::vector<float> x(at(width_)), along(at(rows_ * dims));
+  std::vector<double> square(at(rows_)), rest(at(rows_));
+  std::array<float, kDims> most = {};
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    float* b = along.data() + r * dims;
+    const float reach = shadow.reach(slab, r);
+    shadow.decode(slab, r, x.data());
+    cpu::kernels().dots(x.data(), basis.rows.data(), dims, width_, width_, b);
+    for (const float c : x) square[at(r)] += static_cast<double>(c) * static_cast<double>(c);
+    if (!std::isfinite(reach) || !(square[at(r)] < 1e60)) {
+      out.unbounded.push_back(static_cast<std::int32_t>(r));
+      std::fill_n(b, dims, 0.0f);
+      square[at(r)] = 0.0;
+      continue;
+    }
+    out.reach = std::max(out.reach, reach);
+    for (std::int64_t j = 0; j < dims; ++j) most[at(j)] = std::max(most[at(j)], std::abs(b[j]));
+  }
+  for (std::int64_t j = 0; j < dims; ++j) {
+    const float step = most[at(j)] / 127.0f;
+    out.step[at(j)] = std::isnormal(step) ? step : 0.0f;
+  }
+  // With x the decoded row, p the directions, y the coordinates as coded and z = x - sum y p:
+  // q . x = sum y (q . p) + sum a (p . z) + (q - sum a p) . z for any a. |p . z| and |z| are
+  // bounded below from the float32 products b = p . x, whose rounding is at most gamma.
+  double least = std::numeric_limits<double>::infinity(), largest = 0.0;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const float* b = along.data() + r * dims;
+    std::int8_t* codes = out.codes.data() + r / kGroup * kGroup * kBytes;
+    const double gamma = 2.0 * rounding(width_) * std::sqrt(square[at(r)]) + 1e-30;
+    std::array<double, kDims> y = {};
+    double size = 0.0, norm = square[at(r)];
+    for (std::int64_t j = 0; j < dims; ++j) {
+      const float step = out.step[at(j)];
+      const float code = step > 0.0f ? std::clamp(std::nearbyint(b[j] / step), -127.0f, 127.0f) : 0;
+      codes[place(r % kGroup, j)] = static_cast<std::int8_t>(code);
+      y[at(j)] = static_cast<double>(code) * static_cast<double>(step);
+      size += std::abs(y[at(j)]);
+      norm += y[at(j)] * (y[at(j)] - 2.0 * static_cast<double>(b[j]));
+    }
+    for (std::int64_t j = 0; j < dims; ++j)
+      out.miss[at(j)] = std::max(out.miss[at(j)], std::abs(static_cast<double>(b[j]) - y[at(j)]) +
+                                                      gamma + basis.skew * size);
+    norm += 2.0 * gamma * size + basis.skew * size * size + 1e-9 * square[at(r)];
+    rest[at(r)] = std::sqrt(std::max(norm, 0.0)) * (1.0 + 1e-6);
+    least = std::min(least, rest[at(r)]);
+    largest = std::max(largest, rest[at(r)]);
+  }
+  out.rest = static_cast<float>(least * (1.0 - 1e-6));
+  out.rest_step =
+      static_cast<float>((largest - static_cast<double>(out.rest)) / 127.0 * (1.0 + 1e-6));
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const double above = rest[at(r)] - static_cast<double>(out.rest);
+    const double step = static_cast<double>(out.rest_step);
+    out.codes[at(r / kGroup * kGroup * kBytes + place(r % kGroup, kDims))] =
+        static_cast<std::int8_t>(step > 0.0 ? std::clamp(std::ceil(above / step), 0.0, 127.0) : 0);
+  }
+  slabs_[at(slab)] = std::move(out);
+}
+
+void Sketch::truncate(std::int64_t n_slabs) {
+  if (n_slabs < static_cast<std::int64_t>(slabs_.size()))
+    slabs_.erase(slabs_.begin() + n_slabs, slabs_.end());
+  stale_ = std::min(stale_, n_slabs);
+}
+
+void Sketch::erase(std::int64_t slab, std::int64_t row) {
+  if (!has(slab)) return;
+  std::int8_t* codes = slabs_[at(slab)].codes.data() + row / kGroup * kGroup * kBytes;
+  for (std::int64_t byte = 0; byte < kBytes; ++byte) codes[place(row % kGroup, byte)] = 0;
+}
+
+std::int64_t Sketch::bytes() const {
+  std::int64_t total = static_cast<std::int64_t>(sample_.size() * sizeof(float));
+  for (const Slab& s : slabs_)
+    total += static_cast<std::int64_t>(s.codes.size() + sizeof(Slab) +
+                                       s.unbounded.size() * sizeof(std::int32_t));
+  for (const Basis* basis : {basis_.get(), before_.get()})
+    if (basis) total += static_cast<std::int64_t>(basis->rows.size() * sizeof(float));
+  return total;
+}
+
+void Sketch::save(ByteWriter& to) const {
+  to.put(noted_);
+  to.put(stride_);
+  to.put_vector(basis_ ? basis_->rows : std::vector<float>());
+}
+
+void Sketch::load(ByteReader& from) {
+  noted_ = from.get<std::int64_t>();
+  stride_ = from.get<std::int64_t>();
+  auto basis = std::make_shared<Basis>();
+  basis->rows = from.get_vector<float>();
+  const auto n = static_cast<std::int64_t>(basis->rows.size());
+  bool good = noted_ >= 0 && stride_ >= 1 && stride_ <= std::max<std::int64_t>(1, noted_) &&
+              n % width_ == 0 && n / width_ <= kDims;
+  for (const float x : basis->rows) good = good && std::abs(x) <= 1.001f;
+  if (!good)
+    throw FileError(from.where() +
+                    ": the subspace of a representative index is impossible; the file is damaged");
+  if (n == 0) return;
+  basis->dims = n / width_;
+  set_basis(std::move(basis));
+}
+
+void Sketch::open(const float* query, double query_norm) {
+  query_norm_ = query_norm;
+  for (std::size_t i = 0; i < 2; ++i) {
+    Query& q = queries_[i];
+    q.basis = (i == 0 ? basis_ : before_).get();
+    if (!q.basis) continue;
+    scratch_.assign(query, query + width_);
+    double* left = scratch_.data();
+    // In turn rather than at once: any coefficients serve, these leave the shorter rest.
+    for (std::int64_t j = 0; j < q.basis->dims; ++j) {
+      const float* row = q.basis->rows.data() + j * width_;
+      double along = 0.0;
+#pragma omp simd reduction(+ : along)
+      for (std::int64_t c = 0; c < width_; ++c)
+        along += static_cast<double>(query[c]) * static_cast<double>(row[c]);
+      q.along[at(j)] = along;
+#pragma omp simd
+      for (std::int64_t c = 0; c < width_; ++c) left[c] -= along * static_cast<double>(row[c]);
+    }
+    q.rest = std::sqrt(dot_double(left, left, width_)) + 1e-9 * query_norm;
+  }
+}
+
+Sketch::Weights Sketch::weights(const Slab& slab, float offset) const {
+  const Query& query = query_in(slab.basis.get());
+  Weights out;
+  std::array<double, kDims + 1> exact = {};
+  out.constant = static_cast<double>(offset) + query_norm_ * static_cast<double>(slab.reach) +
+                 query.rest * static_cast<double>(slab.rest);
+  for (std::int64_t j = 0; j < slab.basis->dims; ++j) {
+    exact[at(j)] = query.along[at(j)] * static_cast<double>(slab.step[at(j)]);
+    out.constant += std::abs(query.along[at(j)]) * slab.miss[at(j)];
+  }
+  exact[kDims] = query.rest * static_cast<double>(slab.rest_step);
+  double most = 0.0, off = 0.0;
+  for (const double w : exact) most = std::max(most, std::abs(w));
+  out.unit = most > 1e-200 ? most / 32767.0 : 0.0;
+  for (std::size_t j = 0; j < exact.size(); ++j) {
+    if (out.unit > 0.0)
+      out.weight[j] = static_cast<std::int16_t>(std::lrint(exact[j] / out.unit));
+    off += std::abs(exact[j] - static_cast<double>(out.weight[j]) * out.unit);
+  }
+  out.constant += 127.0 * off + 1e-9 * (std::abs(out.constant) + 127.0 * 32.0 * most);
+  return out;
+}
+
+float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const {
+  static const Largest largest = choose_largest();
+  const Slab& s = slabs_[at(slab)];
+  const Weights w = weights(s, offset);
+  const std::int64_t n = groups_per_slab();
+  std::array<std::int32_t, 64> sums;
+  float most = -std::numeric_limits<float>::infinity();
+  for (std::int64_t first = 0; first < n; first += 64) {
+    const std::int64_t end = std::min<std::int64_t>(n, first + 64);
+    largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first, sums.data());
+    for (std::int64_t g = first; g < end; ++g) {
+      upper[g] = above(w.constant + w.unit * sums[at(g - first)]);
+      most = std::max(most, upper[g]);
+    }
+  }
+  for (const std::int32_t row : s.unbounded)
+    upper[row / kGroup] = most = std::numeric_limits<float>::infinity();
+  return most;
+}
+
+void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, float least,
+                        std::vector<std::int64_t>& out) const {
+  const Slab& s = slabs_[at(slab)];
+  const Weights w = weights(s, offset);
+  std::array<std::int32_t, kGroup> sums;
+  auto unbounded = s.unbounded.begin();
+  for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
+    if (upper[g] < least) continue;
+    sums_portable(s.codes.data() + g * kGroup * kBytes, w.weight.data(), sums.data());
+    const std::int64_t end = std::min(kGroup, rows_ - g * kGroup);
+    for (std::int64_t i = 0; i < end; ++i) {
+      const auto row = static_cast<std::int32_t>(g * kGroup + i);
+      unbounded = std::find_if(unbounded, s.unbounded.end(), [&](auto r) { return r >= row; });
+      if (above(w.constant + w.unit * sums[at(i)]) >= least ||
+          (unbounded != s.unbounded.end() && *unbounded == row))
+        out.push_back(slab * rows_ + row);
+    }
+  }
+}
+
+}  // namespace episodic::detail

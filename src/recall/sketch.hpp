@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// A sketch of the 8-bit shadow: 32 bytes of a vector that bound its score from above. Mean queries
+/// lie close to a subspace of few dimensions; what a vector has in that subspace is kept, of the
+/// rest only its norm. The subspace is learned from the queries that come, and changes no result.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "quantised.hpp"
+
+namespace episodic::detail {
+
+class Sketch {
+ public:
+  static constexpr std::int64_t kGroup = 16;  ///< rows that are bounded together
+  static constexpr std::int64_t kDims = 31;   ///< of the subspace; a row's last byte is its rest
+
+  /// \param sample queries that the subspace is learned from, at least 1
+  Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample);
+
+  /// Counts a query in; learns a subspace from a sample of those since the last time, each time the
+  /// number of queries has doubled.
+  void note(const float* query);
+  /// Sketches at most `most` slabs that have none, or one in an older subspace.
+  void follow(const QuantisedSlabs& shadow, std::int64_t most);
+  void truncate(std::int64_t n_slabs);
+  void erase(std::int64_t slab, std::int64_t row);
+
+  bool has(std::int64_t slab) const {
+    return slab < static_cast<std::int64_t>(slabs_.size()) &&
+           slabs_[static_cast<std::size_t>(slab)].basis != nullptr;
+  }
+  std::int64_t groups_per_slab() const { return (rows_ + kGroup - 1) / kGroup; }
+  std::int64_t slab_bytes() const { return groups_per_slab() * kGroup * (kDims + 1); }
+  std::int64_t bytes() const;
+
+  /// The subspace and the count of queries, and back; the slabs are sketched anew.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from);
+
+  /// Prepares the bounds of one query.
+  void open(const float* query, double query_norm);
+  /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one. From several
+  /// threads at once. \param offset dot(query, mean of the slab) \return their largest
+  float bound_groups(std::int64_t slab, float offset, float* upper) const;
+  /// Appends the rows of a slab, counted from the first slab's, whose score may reach `least`.
+  /// \param upper of the slab's groups
+  void rows_above(std::int64_t slab, float offset, const float* upper, float least,
+                  std::vector<std::int64_t>& out) const;
+
+ private:
+  struct Basis {
+    std::int64_t dims = 0;
+    std::vector<float> rows;  // [dims, width], nearly orthonormal
+    double skew = 0.0;        // largest |rows rows^T - 1|
+  };
+  struct Slab {
+    std::shared_ptr<const Basis> basis;
+    std::vector<std::int8_t> codes;        // [groups, 16 pairs, kGroup, 2]
+    std::array<float, kDims> step = {};    // of a coordinate's codes
+    std::array<double, kDims> miss = {};   // most of |direction . what the codes leave|
+    float rest = 0.0f, rest_step = 0.0f;   // norm of what is left: rest + rest_step * last byte
+    float reach = 0.0f;                    // most of the shadow's errors
+    std::vector<std::int32_t> unbounded;   // rows of which nothing is known
+  };
+  struct Query {  // in the terms of one basis
+    const Basis* basis = nullptr;
+    std::array<double, kDims> along = {};
+    double rest = 0.0;  // norm of what is left
+  };
+  struct Weights {  // score <= offset + constant + unit * (weights . codes)
+    alignas(64) std::array<std::int16_t, kDims + 1> weight = {};
+    double constant = 0.0, unit = 0.0;
+  };
+
+  void learn();
+  void set_basis(std::shared_ptr<Basis> basis);
+  void sketch(const QuantisedSlabs& shadow, std::int64_t slab);
+  const Query& query_in(const Basis* basis) const {
+    return queries_[0].basis == basis ? queries_[0] : queries_[1];
+  }
+  Weights weights(const Slab& slab, float offset) const;
+
+  std::int64_t width_, rows_;
+  std::int64_t noted_ = 0, sampled_ = 0, stride_ = 1, sample_size_;
+  std::vector<float> sample_;  // [sample_size, width]
+  std::shared_ptr<const Basis> basis_, before_;
+  std::int64_t stale_ = 0;  // slabs below are in basis_
+  std::vector<Slab> slabs_;
+  std::array<Query, 2> queries_;  // in basis_ and in before_
+  double query_norm_ = 0.0;
+  std::vector<double> scratch_;  // [width]
+};
+
+}  // namespace episodic::detail
