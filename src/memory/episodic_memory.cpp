@@ -364,6 +364,13 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
   closed.assign(time.events.all().end() - count, time.events.all().end());
   if (store && count > 0) {
     try {
+      // a layer that cannot be stored must be known before the first one commits
+      const StoreShape stored{1, shape.n_kv_heads, shape.head_dim, config.kv_dtype};
+      parallel_for(shape.n_layers, [&](std::int64_t l) {
+        const LayerState& layer = layers[static_cast<std::size_t>(l)];
+        if (layer.store_slot() < 0) return;
+        for (const TokenRange& event : closed) check_block(stored, event, layer.ring());
+      });
       store->append(closed);
     } catch (...) {
       time.events.truncate(r.events_before);

@@ -34,6 +34,16 @@ std::int64_t side_bytes(const StoreShape& shape, std::int64_t n) {
   return n * shape.n_kv_heads * shape.head_dim * size_of(shape.dtype);
 }
 
+void check_capacity(const TokenRange& event, const RingView& source) {
+  if (source.capacity < event.size())
+    throw DataError(
+        fmt::format("event store: an event of {} tokens, but the ring it is copied from holds {}",
+                    event.size(), source.capacity));
+}
+
+// Whether there are numbers that the dtype cannot hold and that are refused.
+bool may_refuse(DType dtype) { return dtype == DType::float16 || dtype == DType::int8; }
+
 // Keys or values of one event in a ring.
 struct Side {
   const char* name;
@@ -51,34 +61,33 @@ struct Side {
   }
 };
 
-// Refuses what float16 would turn into infinity. Infinity and NaN themselves are kept.
-void check_float16(const Side& side, std::int64_t g, std::int64_t i) {
+// Refuses a row that the dtype cannot hold: for float16, what would turn into infinity (infinity
+// and NaN themselves are kept); for int8, what is not finite. \return max |x| for these two
+float check_row(const cpu::Kernels& k, const Side& side, std::int64_t g, std::int64_t i) {
+  const DType dtype = side.shape.dtype;
+  if (!may_refuse(dtype)) return 0.0f;
   const float* x = side.row(g, i);
-  for (std::int64_t c = 0; c < side.shape.head_dim; ++c)
-    if (std::isfinite(x[c]) && std::fabs(x[c]) >= kFloat16Overflow)
-      throw DataError(side.where(g, i, c) +
-                      ", beyond the largest float16, 65504; set kv_dtype to \"bfloat16\", "
-                      "\"float32\" or \"int8\"");
-}
-
-void check_finite(const Side& side, std::int64_t g, std::int64_t i) {
-  const float* x = side.row(g, i);
-  for (std::int64_t c = 0; c < side.shape.head_dim; ++c)
-    if (!std::isfinite(x[c]))
+  const std::int64_t d = side.shape.head_dim;
+  const float largest = k.max_magnitude(x, d);
+  if (dtype == DType::int8 ? std::isfinite(largest) : largest < kFloat16Overflow) return largest;
+  for (std::int64_t c = 0; c < d; ++c) {
+    if (dtype == DType::int8 && !std::isfinite(x[c]))
       throw DataError(side.where(g, i, c) +
                       ", which has no 8-bit code; look for what made it in the model's weights or "
                       "input, or set kv_dtype to \"float32\" to keep it as it is");
+    if (dtype == DType::float16 && std::isfinite(x[c]) && std::fabs(x[c]) >= kFloat16Overflow)
+      throw DataError(side.where(g, i, c) +
+                      ", beyond the largest float16, 65504; set kv_dtype to \"bfloat16\", "
+                      "\"float32\" or \"int8\"");
+  }
+  return largest;
 }
 
 // The scale of one head, whose codes go to `to`.
 float encode_int8(const cpu::Kernels& k, const Side& side, std::int64_t g, std::int8_t* to) {
   const std::int64_t n = side.event.size(), d = side.shape.head_dim;
   float largest = 0.0f;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float here = k.max_magnitude(side.row(g, i), d);
-    if (!std::isfinite(here)) check_finite(side, g, i);
-    largest = std::max(largest, here);
-  }
+  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, check_row(k, side, g, i));
   const float scale = largest / 127.0f;
   if (scale < std::numeric_limits<float>::min()) {  // its inverse might not be finite
     std::memset(to, 0, static_cast<std::size_t>(n * d));
@@ -101,7 +110,7 @@ void encode_head(const cpu::Kernels& k, const Side& side, std::int64_t g, std::b
     if (side.shape.dtype == DType::bfloat16) {
       k.narrow(x, d, half);
     } else {
-      if (!(k.max_magnitude(x, d) < kFloat16Overflow)) check_float16(side, g, i);
+      check_row(k, side, g, i);
       k.narrow_half(x, d, half);
     }
   }
@@ -114,13 +123,20 @@ std::int64_t block_bytes(const StoreShape& shape, std::int64_t n) {
   return shape.dtype == DType::int8 ? padded(bytes) : bytes;
 }
 
+void check_block(const StoreShape& shape, const TokenRange& event, const RingView& source) {
+  check_capacity(event, source);
+  if (!may_refuse(shape.dtype)) return;
+  const cpu::Kernels& k = cpu::kernels();
+  for (const Side& side : {Side{"key", source.key, source, shape, event},
+                           Side{"value", source.value, source, shape, event}})
+    for (std::int64_t g = 0; g < shape.n_kv_heads; ++g)
+      for (std::int64_t i = 0; i < event.size(); ++i) check_row(k, side, g, i);
+}
+
 void encode_block(const StoreShape& shape, const TokenRange& event, const RingView& source,
                   std::byte* block) {
   const std::int64_t n = event.size();
-  if (source.capacity < n)
-    throw DataError(
-        fmt::format("event store: an event of {} tokens, but the ring it is copied from holds {}",
-                    n, source.capacity));
+  check_capacity(event, source);
   const cpu::Kernels& k = cpu::kernels();
   const std::int64_t heads = shape.n_kv_heads, head_bytes = side_bytes(shape, n) / heads;
   auto* scale = reinterpret_cast<float*>(block);

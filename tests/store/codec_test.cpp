@@ -39,7 +39,8 @@ struct Ring {
     }
   }
   float& at(bool of_value, std::int64_t g, std::int64_t token, std::int64_t c) {
-    return (of_value ? value : key)[static_cast<std::size_t>(g * head + token % capacity * row + c)];
+    return (of_value ? value
+                     : key)[static_cast<std::size_t>(g * head + token % capacity * row + c)];
   }
   RingView view() const { return {key.data(), value.data(), capacity, head, row}; }
 };
@@ -82,14 +83,22 @@ double allowed(DType dtype, double x, double largest) {
   return largest / 127 * 0.5001;
 }
 
+// What both encoding and checking say; empty if the event is taken.
 std::string refusal(const StoreShape& shape, const TokenRange& event, const Ring& ring) {
   Block block(block_bytes(shape, event.size()));
+  std::string encoding, checking;
   try {
     encode_block(shape, event, ring.view(), block.data());
   } catch (const DataError& e) {
-    return e.what();
+    encoding = e.what();
   }
-  return "";
+  try {
+    check_block(shape, event, ring.view());
+  } catch (const DataError& e) {
+    checking = e.what();
+  }
+  CHECK(checking == encoding);
+  return encoding;
 }
 
 bool has(const std::string& message, const std::string& word) {
@@ -122,8 +131,9 @@ TEST_CASE("an encoded block is within half a unit of what was in the ring") {
                 double largest = 0.0;
                 for (std::int64_t i = 0; i < n; ++i)
                   for (std::int64_t c = 0; c < d; ++c)
-                    largest = std::max(largest, std::abs(static_cast<double>(
-                                                    ring.at(value, g, event.start + i, c))));
+                    largest = std::max(
+                        largest,
+                        std::abs(static_cast<double>(ring.at(value, g, event.start + i, c))));
                 for (std::int64_t i = 0; i < n; ++i)
                   for (std::int64_t c = 0; c < d; ++c) {
                     const double x = ring.at(value, g, event.start + i, c);

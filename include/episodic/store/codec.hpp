@@ -38,6 +38,10 @@ struct RingView {
 /// least.
 std::int64_t block_bytes(const StoreShape& shape, std::int64_t n);
 
+/// Throws what `encode_block` of the same arguments would throw, and changes nothing: for a caller
+/// who must know of a refusal before it commits.
+void check_block(const StoreShape& shape, const TokenRange& event, const RingView& source);
+
 /// Copies one layer of an event out of the window's ring into a block, converting to the stored
 /// dtype, to nearest.
 ///
