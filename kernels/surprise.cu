@@ -28,6 +28,8 @@ cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
       return launch<__half>(params, stream);
     case DType::bfloat16:
       return launch<__nv_bfloat16>(params, stream);
+    case DType::int8:
+      break;  // logits are floats
   }
   return cudaErrorInvalidValue;
 }

@@ -28,9 +28,8 @@ void check_segment(const AttendShape& shape, const AttendInput& input, const KvS
   if (s.length < 0) fail(where() + fmt::format("length {} is negative", s.length));
   if (s.length == 0) return;
   if (s.key == nullptr || s.value == nullptr) fail(where() + "key or value is null");
-  if (s.dtype != DType::float32 && s.dtype != DType::bfloat16) {
-    fail(where() +
-         fmt::format("dtype {} is not supported; use float32 or bfloat16", name_of(s.dtype)));
+  if (s.dtype == DType::int8 && (s.key_scale == nullptr || s.value_scale == nullptr)) {
+    fail(where() + "is int8, but key_scale or value_scale is null");
   }
   if (s.length > 1 && s.row_stride < shape.head_dim) {
     fail(where() + fmt::format("row_stride {} is less than head_dim {}: rows would overlap",

@@ -141,7 +141,7 @@ class Few {
                     std::int64_t begin, std::int64_t end) const {
     const KvSegment& s = *p.segment;
     const auto base = [&](const KvSegment& x, bool v) { return v ? x.value : x.key; };
-    cpu::Rows rows{row_of(base(s, values), s, g, t), s.dtype == DType::bfloat16, s.row_stride, n};
+    cpu::Rows rows{row_of(base(s, values), s, g, t), s.dtype, s.row_stride, n};
     const bool last = p.at + p.tokens.size() >= end;
     if (last && values) return rows;
     const Piece& q = last ? *piece_of(list_of(g), begin) : *(&p + 1);
@@ -174,6 +174,7 @@ class Few {
                  const float* q = q_[s.position == Position::fixed] + g * rows_ * d_;
                  k_.dot_rows(q, d_, rows_, rows_of(p, false, g, t, n, begin, end), d_, scores + key,
                              s_stride_);
+                 scale_scores(key_scale_of(s, g), n, scores + key);
                  if (shape_.n_queries > 1) hide(s, t, n, scores + key);
                });
     for (std::int64_t r = 0; r < rows_; ++r) {
@@ -182,11 +183,19 @@ class Few {
       max[r * splits_ + split] = m;
       sum[r * splits_ + split] = k_.exp2_row(row, end - begin, m);
     }
-    for_pieces(l, begin, end,
-               [&](const Piece& p, std::int64_t t, std::int64_t n, std::int64_t key) {
-                 add_values(rows_of(p, true, g, t, n, begin, end), p.segment->value_weight,
-                            scores + key, out);
-               });
+    for_pieces(
+        l, begin, end, [&](const Piece& p, std::int64_t t, std::int64_t n, std::int64_t key) {
+          add_values(rows_of(p, true, g, t, n, begin, end),
+                     p.segment->value_weight * value_scale_of(*p.segment, g), scores + key, out);
+        });
+  }
+
+  void scale_scores(float scale, std::int64_t n, float* scores) const {
+    if (scale == 1.0f) return;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      float* row = scores + r * s_stride_;
+      for (std::int64_t i = 0; i < n; ++i) row[i] *= scale;
+    }
   }
 
   void add_values(const cpu::Rows& values, float weight, const float* p, float* out) const {
@@ -195,10 +204,15 @@ class Few {
       return;
     }
     // weighted probabilities go to a copy: the column sums want them unweighted
-    float weighted[kSplit];
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      for (std::int64_t i = 0; i < values.n; ++i) weighted[i] = p[r * s_stride_ + i] * weight;
-      k_.add_rows(weighted, kSplit, 1, values, d_, out + r * d_, d_);
+    constexpr std::int64_t kRows = 4;  // at least as many as the kernels take side by side
+    float weighted[kRows * kSplit];
+    for (std::int64_t first = 0; first < rows_; first += kRows) {
+      const std::int64_t n = std::min(kRows, rows_ - first);
+      for (std::int64_t r = 0; r < n; ++r) {
+        const float* row = p + (first + r) * s_stride_;
+        for (std::int64_t i = 0; i < values.n; ++i) weighted[r * kSplit + i] = row[i] * weight;
+      }
+      k_.add_rows(weighted, kSplit, n, values, d_, out + first * d_, d_);
     }
   }
 
@@ -233,7 +247,8 @@ class Few {
       const std::int64_t row = (r / group_) * shape_.n_heads + g * group_ + r % group_;
       float* out = output_.out + row * d_;
       std::fill(out, out + d_, 0.0f);
-      const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * d_, false, rows_ * d_, splits_};
+      const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * d_, DType::float32, rows_ * d_,
+                             splits_};
       k_.add_rows(max, splits_, 1, states, d_, out, d_);
       if (output_.lse != nullptr) output_.lse[row] = log_sum_exp_of(m, static_cast<float>(total));
     }

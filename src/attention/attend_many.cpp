@@ -233,12 +233,11 @@ class Many {
     }
 
     void add(const KvSegment& s, const Range& take, Block& block) {
-      const bool bf16 = s.dtype == DType::bfloat16;
       const std::int64_t at = block.n * cpu::kStrip;
-      k_.stage(row_of(s.key, s, g_, take.begin), bf16, s.row_stride, take.size(), d_, 1.0f,
-               s_.keys + at, m_.block_);
-      k_.stage(row_of(s.value, s, g_, take.begin), bf16, s.row_stride, take.size(), d_,
-               s.value_weight, s_.values + at, m_.block_);
+      k_.stage(row_of(s.key, s, g_, take.begin), s.dtype, s.row_stride, take.size(), d_,
+               key_scale_of(s, g_), s_.keys + at, m_.block_);
+      k_.stage(row_of(s.value, s, g_, take.begin), s.dtype, s.row_stride, take.size(), d_,
+               s.value_weight * value_scale_of(s, g_), s_.values + at, m_.block_);
       for (std::int64_t t = take.begin; t < take.end; ++t) {
         std::int32_t* low = s_.low + block.n;
         std::int32_t* high = s_.high + block.n;

@@ -31,8 +31,10 @@ constexpr Names<SegmenterKind, 4> kSegmenters{{{SegmenterKind::surprise, "surpri
 constexpr Names<RepresentativeScore, 2> kScores{
     {{RepresentativeScore::mean, "mean"}, {RepresentativeScore::max, "max"}}};
 constexpr Names<IndexKind, 2> kIndexes{{{IndexKind::exact, "exact"}, {IndexKind::faiss, "faiss"}}};
-constexpr Names<DType, 2> kStoredTypes{
-    {{DType::float32, "float32"}, {DType::bfloat16, "bfloat16"}}};
+constexpr Names<DType, 4> kStoredTypes{{{DType::float32, "float32"},
+                                        {DType::bfloat16, "bfloat16"},
+                                        {DType::float16, "float16"},
+                                        {DType::int8, "int8"}}};
 
 template <class E, std::size_t N>
 const char* name_in(const Names<E, N>& names, E value, const char* otherwise = "?") {
@@ -213,10 +215,6 @@ void MemoryConfig::validate() const {
   in_range("disk_bytes", disk_bytes, 0, kMostBytes);
   if (recall_layers)
     for (const std::int64_t l : *recall_layers) in_range("recall_layers", l, 0);
-  if (kv_dtype == DType::float16)
-    throw ConfigError(
-        "memory configuration: kv_dtype = \"float16\" is not built yet; use one of "
-        "\"float32\", \"bfloat16\"");
   if (index == IndexKind::faiss && score == RepresentativeScore::max)
     throw ConfigError(
         "memory configuration: index = \"faiss\" searches by inner product and cannot "
@@ -266,7 +264,7 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.choice("score", kScores, c.score);
   r.choice("index", kIndexes, c.index);
   r.integer("exact_up_to", c.exact_up_to);
-  r.choice("kv_dtype", kStoredTypes, c.kv_dtype, {}, {"float16", "int8"});
+  r.choice("kv_dtype", kStoredTypes, c.kv_dtype);
   r.integer("host_bytes", c.host_bytes);
   r.integer("repr_bytes", c.repr_bytes);
   r.integer("disk_bytes", c.disk_bytes);

@@ -36,7 +36,8 @@ const Kernels* available_kernels(int i) {
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
     if (i-- == 0) return &kernels_avx512;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
     if (i-- == 0) return &kernels_avx2;
   }
 #endif

@@ -10,6 +10,7 @@ namespace episodic::cpu {
 namespace {
 using std::int32_t;
 using std::int64_t;
+using std::int8_t;
 using std::uint16_t;
 using std::uint32_t;
 

@@ -43,8 +43,9 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
         "at least that (0: no bound)",
         config.repr_bytes, n_events, layers * index.codes));
   if (layers > 0) {
-    const std::int64_t all = layers * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype},
-                                                  n_tokens);
+    const std::int64_t mean = n_events > 0 ? (n_tokens + n_events - 1) / n_events : 0;
+    const std::int64_t all =
+        layers * n_events * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype}, mean);
     if (!disk) {
       plan.host.event_store = all;
       if (config.host_bytes > 0 && all > config.host_bytes)

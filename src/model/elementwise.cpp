@@ -58,17 +58,6 @@ EPISODIC_CLONES void silu_times_span(float* gate, const float* up, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
 }
 
-float from_float16(std::uint16_t h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-  const std::uint32_t magnitude = h & 0x7fffu;
-  if (magnitude >= 0x7c00u)  // infinity, NaN
-    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  if (magnitude < 0x400u)  // zero and subnormal: a multiple of 2^-24
-    return std::bit_cast<float>(
-        sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
-  return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
-}
-
 constexpr std::int64_t kSpan = 1 << 14;  // elements of one task, a multiple of every vector length
 
 /// f(begin, end) over [0, n) in spans, parallel if there are several.

@@ -39,15 +39,15 @@ struct StoredEvent {
 class HostStore final : public EventStore {
  public:
   HostStore(const StoreShape& shape, std::int64_t budget, std::int64_t max_block)
-      : shape_(shape), budget_(budget), max_event_bytes_(max_block * shape.token_bytes()) {
+      : shape_(shape),
+        budget_(budget),
+        max_block_(max_block),
+        max_event_bytes_(event_bytes(max_block)) {
     if (shape.n_layers < 1 || shape.n_kv_heads < 1 || shape.head_dim < 1 || max_block < 1)
       throw ConfigError(
           fmt::format("host store: {} layers, {} key/value heads, {} channels, max_block {}; each "
                       "must be at least 1",
                       shape.n_layers, shape.n_kv_heads, shape.head_dim, max_block));
-    if (shape.dtype == DType::float16)
-      throw ConfigError(
-          "host store: dtype \"float16\" is not built; use \"float32\" or \"bfloat16\"");
     if (budget < 0)
       throw ConfigError(fmt::format("host store: host_bytes = {}, must be >= 0", budget));
     if (budget > 0 && budget < max_event_bytes_)
@@ -61,10 +61,10 @@ class HostStore final : public EventStore {
 
   void append(std::span<const TokenRange> events) override {
     for (const TokenRange& range : events)
-      if (range.size() < 1 || range.size() * shape_.token_bytes() > max_event_bytes_)
+      if (range.size() < 1 || range.size() > max_block_)
         throw DataError(
             fmt::format("host store: an event of {} tokens; events have 1 to {} (max_block)",
-                        range.size(), max_event_bytes_ / shape_.token_bytes()));
+                        range.size(), max_block_));
     const std::size_t n_slabs = slabs_.size();
     const std::size_t n_events = events_.size();
     try {
@@ -146,9 +146,28 @@ class HostStore final : public EventStore {
   }
 
  private:
+  /// Of an event of n tokens, all layers.
+  std::int64_t event_bytes(std::int64_t n) const {
+    return shape_.n_layers * block_bytes(shape_, n);
+  }
+
+  /// The end of a message that asks for room: what else would help.
+  const char* smaller_dtype() const {
+    switch (shape_.dtype) {
+      case DType::float32:
+        return ", or kv_dtype to \"bfloat16\", \"float16\" or \"int8\"";
+      case DType::bfloat16:
+      case DType::float16:
+        return ", or kv_dtype to \"int8\"";
+      case DType::int8:
+        break;
+    }
+    return "";
+  }
+
   /// Finds room for the first of `rest`, which are all the events still to be placed.
   void place(std::span<const TokenRange> rest) {
-    const std::int64_t bytes = rest.front().size() * shape_.token_bytes();
+    const std::int64_t bytes = event_bytes(rest.front().size());
     // The oldest slab with room: an event is much smaller than a slab, so little is left over.
     std::size_t at = 0;
     while (at < slabs_.size() && slabs_[at].bytes - slabs_[at].used < bytes) ++at;
@@ -161,7 +180,7 @@ class HostStore final : public EventStore {
   }
 
   Slab make_slab(std::span<const TokenRange> rest) {
-    const std::int64_t needed = rest.front().size() * shape_.token_bytes();
+    const std::int64_t needed = event_bytes(rest.front().size());
     std::int64_t bytes = std::max(kSlabBytes, 4 * max_event_bytes_);
     if (budget_ > 0) {
       const std::int64_t left = budget_ - bytes_reserved_;
@@ -176,8 +195,8 @@ class HostStore final : public EventStore {
     if (!slab.memory)
       throw BudgetError(
           fmt::format("host store: the system refused {} bytes beyond the {} reserved; set "
-                      "host_bytes to bound the store, or kv_dtype to \"bfloat16\"",
-                      bytes, bytes_reserved_));
+                      "host_bytes to bound the store{}",
+                      bytes, bytes_reserved_, smaller_dtype()));
     slab.bytes = bytes;
     bytes_reserved_ += bytes;
     return slab;
@@ -185,13 +204,13 @@ class HostStore final : public EventStore {
 
   [[noreturn]] void refuse(std::span<const TokenRange> rest) const {
     std::int64_t missing = 0;
-    for (const TokenRange& range : rest) missing += range.size() * shape_.token_bytes();
+    for (const TokenRange& range : rest) missing += event_bytes(range.size());
     throw BudgetError(fmt::format(
         "host store: host_bytes = {} is used up ({} bytes in {} events) and {} more bytes are "
         "needed for "
-        "{} events; set host_bytes to at least {} (0: no bound), or kv_dtype to \"bfloat16\"",
+        "{} events; set host_bytes to at least {} (0: no bound){}",
         budget_, bytes_used_, events_.size(), missing, rest.size(),
-        bytes_reserved_ + missing + max_event_bytes_));
+        bytes_reserved_ + missing + max_event_bytes_, smaller_dtype()));
   }
 
   void forget_from(std::size_t n_events) {
@@ -208,7 +227,7 @@ class HostStore final : public EventStore {
   void give_back(StoredEvent& event) {
     if (event.forgotten) return;
     event.forgotten = true;
-    bytes_used_ -= event.range.size() * shape_.token_bytes();
+    bytes_used_ -= event_bytes(event.range.size());
     --live_;
     Slab& slab = slabs_[event.slab];
     if (--slab.events == 0) slab.used = 0;
@@ -223,7 +242,7 @@ class HostStore final : public EventStore {
 
   std::byte* layer_data(const StoredEvent& stored, std::int64_t layer) const {
     return slabs_[stored.slab].memory.get() + stored.offset +
-           layer * (stored.range.size() * shape_.token_bytes() / shape_.n_layers);
+           layer * block_bytes(shape_, stored.range.size());
   }
 
   void check_event(EventId event) const {
@@ -237,7 +256,7 @@ class HostStore final : public EventStore {
   }
 
   StoreShape shape_;
-  std::int64_t budget_, max_event_bytes_;
+  std::int64_t budget_, max_block_, max_event_bytes_;
   std::vector<Slab> slabs_;
   std::vector<StoredEvent> events_;
   std::vector<std::uint8_t> leased_;

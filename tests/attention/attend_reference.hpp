@@ -31,8 +31,10 @@ inline std::int64_t uniform(Random& random, std::int64_t low, std::int64_t high)
 struct SegmentStore {
   std::vector<std::unique_ptr<std::vector<float>>> floats;
   std::vector<std::unique_ptr<std::vector<std::uint16_t>>> halves;
+  std::vector<std::unique_ptr<std::vector<std::int8_t>>> codes;
 
-  /// A segment of random keys and values, each row and head padded by `pad` elements of NaN.
+  /// A segment of random keys and values, each row and head padded by `pad` elements of NaN (int8:
+  /// of a code that no element has).
   KvSegment make(Random& random, std::int64_t heads, std::int64_t d, std::int64_t length,
                  std::int64_t first_token, Position position, DType dtype = DType::float32,
                  std::int64_t pad = 0, float weight = 1.0f, bool tokens_first = false) {
@@ -44,13 +46,14 @@ struct SegmentStore {
     s.value_weight = weight;
     s.row_stride = tokens_first ? heads * (d + pad) : d + pad;
     s.head_stride = tokens_first ? d + pad : length * (d + pad) + pad;
-    s.key = array(random, heads, d, s);
-    s.value = array(random, heads, d, s);
+    s.key = array(random, heads, d, s, s.key_scale);
+    s.value = array(random, heads, d, s, s.value_scale);
     return s;
   }
 
  private:
-  const void* array(Random& random, std::int64_t heads, std::int64_t d, const KvSegment& s) {
+  const void* array(Random& random, std::int64_t heads, std::int64_t d, const KvSegment& s,
+                    const float*& scale) {
     const std::int64_t size =
         (heads - 1) * s.head_stride + std::max<std::int64_t>(0, s.length - 1) * s.row_stride + d;
     auto x = std::make_unique<std::vector<float>>(static_cast<std::size_t>(size),
@@ -65,18 +68,50 @@ struct SegmentStore {
       floats.push_back(std::move(x));
       return floats.back()->data();
     }
+    if (s.dtype == DType::int8) {
+      auto code = std::make_unique<std::vector<std::int8_t>>(x->size(), std::int8_t{-128});
+      auto scales = std::make_unique<std::vector<float>>();
+      for (std::int64_t g = 0; g < heads; ++g) {
+        scales->push_back(0.01f + 0.02f * static_cast<float>(uniform(random, 0, 100)) / 100.0f);
+        for (std::int64_t i = 0; i < s.length; ++i) {
+          for (std::int64_t c = 0; c < d; ++c) {
+            const auto at = static_cast<std::size_t>(g * s.head_stride + i * s.row_stride + c);
+            const float units = std::clamp((*x)[at] / scales->back(), -127.0f, 127.0f);
+            (*code)[at] = static_cast<std::int8_t>(std::lround(units));
+          }
+        }
+      }
+      codes.push_back(std::move(code));
+      floats.push_back(std::move(scales));
+      scale = floats.back()->data();
+      return codes.back()->data();
+    }
     auto h = std::make_unique<std::vector<std::uint16_t>>(x->size());
-    for (std::size_t i = 0; i < x->size(); ++i) (*h)[i] = to_bfloat16((*x)[i]);
+    for (std::size_t i = 0; i < x->size(); ++i) {
+      (*h)[i] = s.dtype == DType::float16 ? to_float16((*x)[i]) : to_bfloat16((*x)[i]);
+    }
     halves.push_back(std::move(h));
     return halves.back()->data();
   }
 };
 
-inline double element(const void* base, const KvSegment& s, std::int64_t g, std::int64_t i,
+/// Channel c of token i of kv head g of a segment's keys or values, decoded.
+inline double element(const KvSegment& s, bool value, std::int64_t g, std::int64_t i,
                       std::int64_t c) {
+  const void* base = value ? s.value : s.key;
   const std::int64_t at = g * s.head_stride + i * s.row_stride + c;
-  if (s.dtype == DType::float32) return static_cast<const float*>(base)[at];
-  return from_bfloat16(static_cast<const std::uint16_t*>(base)[at]);
+  switch (s.dtype) {
+    case DType::float32:
+      return static_cast<const float*>(base)[at];
+    case DType::bfloat16:
+      return from_bfloat16(static_cast<const std::uint16_t*>(base)[at]);
+    case DType::float16:
+      return from_float16(static_cast<const std::uint16_t*>(base)[at]);
+    case DType::int8:
+      break;
+  }
+  const float* scale = value ? s.value_scale : s.key_scale;
+  return static_cast<double>(scale[g]) * static_cast<const std::int8_t*>(base)[at];
 }
 
 struct Attended {
@@ -120,7 +155,7 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
             continue;
           const float* q = (local ? input.q_relative : input.q_fixed) + (i * heads + h) * d;
           double dot = 0.0;
-          for (std::int64_t c = 0; c < d; ++c) dot += q[c] * element(s.key, s, g, t, c);
+          for (std::int64_t c = 0; c < d; ++c) dot += q[c] * element(s, false, g, t, c);
           seen.push_back({&s, t, local ? relative : -1, dot * scale});
           max = std::max(max, dot * scale);
         }
@@ -132,8 +167,8 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
       for (const Seen& k : seen) {
         const double probability = std::exp(k.score - max) / sum;
         for (std::int64_t c = 0; c < d; ++c) {
-          out[c] += probability * k.segment->value_weight *
-                    element(k.segment->value, *k.segment, g, k.token, c);
+          out[c] +=
+              probability * k.segment->value_weight * element(*k.segment, true, g, k.token, c);
         }
         if (k.relative >= 0) columns[k.relative][k.token * heads + h] += probability;
       }

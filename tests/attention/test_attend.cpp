@@ -61,7 +61,7 @@ struct Stream {
 
   Stream(Random& random, std::int64_t n, std::int64_t heads, std::int64_t kv_heads, std::int64_t d,
          std::int64_t first, std::int64_t n_local, bool per_head = false,
-         DType dtype = DType::float32, float sharpness = 1.0f) {
+         DType dtype = DType::float32, float sharpness = 1.0f, DType local_dtype = DType::float32) {
     shape = {.n_queries = n,
              .n_heads = heads,
              .n_kv_heads = kv_heads,
@@ -73,7 +73,8 @@ struct Stream {
     const std::int64_t start = std::max<std::int64_t>(0, first - n_local + 1);  // window of query 0
     const std::int64_t crossing = std::min(first + n, start + n);
     const auto make = [&](std::int64_t begin, std::int64_t end, Position position, float weight) {
-      return store.make(random, kv_heads, d, end - begin, begin, position, dtype,
+      return store.make(random, kv_heads, d, end - begin, begin, position,
+                        position == Position::fixed ? dtype : local_dtype,
                         testing::uniform(random, 0, 1) * 5, weight,
                         testing::uniform(random, 0, 1) == 1);
     };
@@ -122,16 +123,42 @@ TEST_CASE("attend equals the definition in float64 on random streams") {
   });
 }
 
-TEST_CASE("attend reads bfloat16 segments") {
+TEST_CASE("attend reads segments of every stored dtype, alone and beside float32") {
+  AttendWorkspace workspace;
+  const std::int64_t heads[][2] = {{4, 2}, {1, 1}, {8, 1}, {3, 3}};
+  for (const DType dtype : {DType::bfloat16, DType::float16, DType::int8}) {
+    for_each_table([&] {
+      Random random(8);
+      int i = 0;
+      for (std::int64_t n : {1, 3, 17, 40}) {
+        for (std::int64_t d : {1, 3, 12, 33, 64, 80, 128}) {
+          const auto& h = heads[i % 4];
+          const DType local = i % 3 == 0 ? DType::float32 : dtype;
+          Stream s(random, n, h[0], h[1], d, 200, 60, i % 5 == 1, dtype, 1.0f, local);
+          INFO(name_of(dtype) << " beside " << name_of(local) << " n " << n << " d " << d
+                              << " heads " << h[0] << '/' << h[1]);
+          require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
+                        testing::attend_reference(s.shape, s.input, 0.25));
+          ++i;
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("an int8 head of scale 0 stands for zeros") {
   AttendWorkspace workspace;
   for_each_table([&] {
-    Random random(8);
-    for (std::int64_t n : {1, 3, 40}) {
-      for (std::int64_t d : {12, 64, 80}) {
-        Stream s(random, n, 4, 2, d, 200, 60, false, DType::bfloat16);
-        require_close(testing::run_attend(s.shape, s.input, 0.0f, workspace),
-                      testing::attend_reference(s.shape, s.input, 0.0));
+    Random random(16);
+    for (std::int64_t n : {1, 40}) {
+      Stream s(random, n, 2, 2, 16, 90, 8, false, DType::int8);
+      const float zeros[2] = {0.0f, 0.0f};
+      for (KvSegment& x : s.lists[0]) {
+        if (x.dtype == DType::int8) x.key_scale = x.value_scale = zeros;
       }
+      const Attended got = testing::run_attend(s.shape, s.input, 0.0f, workspace);
+      require_close(got, testing::attend_reference(s.shape, s.input, 0.0));
+      REQUIRE(testing::difference(got.out, std::vector<float>(got.out.size())) > 0.0);
     }
   });
 }
@@ -314,7 +341,15 @@ TEST_CASE("attend refuses wrong shapes by name") {
   fails("q_fixed", [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed = nullptr; });
   fails("q_relative", [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative = nullptr; });
   fails("segment lists", [](Stream& s, AttendOutput&, Columns&) { s.input.segments = {}; });
-  fails("dtype", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].dtype = DType::float16; });
+  static float scale[2];
+  fails("value_scale", [](Stream& s, AttendOutput&, Columns&) {
+    s.lists[0][0].dtype = DType::int8;
+    s.lists[0][0].key_scale = scale;
+  });
+  fails("key_scale", [](Stream& s, AttendOutput&, Columns&) {
+    s.lists[0][0].dtype = DType::int8;
+    s.lists[0][0].value_scale = scale;
+  });
   fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });
   fails("head_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].head_stride = -1; });
   fails("length", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].length = -1; });

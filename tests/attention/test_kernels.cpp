@@ -87,6 +87,88 @@ TEST_CASE("bfloat16 conversion agrees with the scalar one") {
   });
 }
 
+TEST_CASE("float16 conversion agrees with the scalar one, for every float16") {
+  constexpr std::int64_t kAll = 65536;
+  std::vector<std::uint16_t> half(kAll);
+  std::vector<float> x;
+  for (std::int64_t h = 0; h < kAll; ++h) {
+    half[h] = static_cast<std::uint16_t>(h);
+    const float here = from_float16(half[h]);
+    x.push_back(here);
+    if (!std::isfinite(here)) continue;
+    // between it and the next: half way, and just beside
+    const float next = from_float16(static_cast<std::uint16_t>(h + 1));
+    const float middle = std::isfinite(next) ? (here + next) / 2 : std::copysign(65520.0f, here);
+    for (float v : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, middle * 2)}) {
+      x.push_back(v);
+    }
+  }
+  for (float v : {1e-30f, std::numeric_limits<float>::denorm_min(), 1e30f}) x.push_back(v);
+  const auto size = static_cast<std::int64_t>(x.size());
+  for_each_table([&](const cpu::Kernels& k) {
+    std::vector<std::uint16_t> y(x.size());
+    k.narrow_half(x.data(), size, y.data());
+    for (std::int64_t i = 0; i < size; ++i) {
+      if (y[i] != to_float16(x[i])) FAIL(x[i] << " became " << y[i]);
+    }
+    for (std::int64_t n : {1, 5, 16, 31}) {
+      std::vector<std::uint16_t> part(33, 77);
+      k.narrow_half(x.data() + 999, n, part.data());
+      for (std::int64_t i = 0; i < 33; ++i) {
+        REQUIRE(part[i] == (i < n ? to_float16(x[999 + i]) : 77));
+      }
+    }
+    std::vector<float> staged(kAll);
+    k.stage(half.data(), DType::float16, kAll, 1, kAll, 1.0f, staged.data(), 1);
+    for (std::int64_t h = 0; h < kAll; ++h) {
+      const float want = from_float16(half[h]);
+      const bool same = std::memcmp(&staged[h], &want, 4) == 0;
+      if (!same && !(std::isnan(staged[h]) && std::isnan(want))) FAIL(h << " is " << staged[h]);
+    }
+  });
+}
+
+TEST_CASE("max_magnitude finds the largest, and NaN before all") {
+  Random random(21);
+  for_each_table([&](const cpu::Kernels& k) {
+    REQUIRE(k.max_magnitude(nullptr, 0) == 0.0f);
+    for (std::int64_t n : {1, 3, 8, 16, 33, 100}) {
+      auto x = testing::normal(random, n);
+      float want = 0.0f;
+      for (float v : x) want = std::max(want, std::fabs(v));
+      REQUIRE(k.max_magnitude(x.data(), n) == want);
+      for (std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+        const float saved = x[at];
+        for (float v : {-9.5f, 9.5f, -INFINITY}) {
+          x[at] = v;
+          REQUIRE(k.max_magnitude(x.data(), n) == std::fabs(v));
+        }
+        for (float v : {NAN, -NAN}) {
+          x[at] = v;
+          x[0] = n > 1 && at != 0 ? INFINITY : v;
+          REQUIRE(std::isnan(k.max_magnitude(x.data(), n)));
+        }
+        x[at] = saved;
+        x[0] = at == 0 ? saved : 0.5f;
+      }
+    }
+  });
+}
+
+TEST_CASE("quantize rounds to the nearest code, even at ties") {
+  for_each_table([&](const cpu::Kernels& k) {
+    std::vector<float> x;
+    for (int i = -508; i <= 508; ++i) x.push_back(static_cast<float>(i) * 0.125f);  // of 0.5
+    for (std::int64_t n : {1, 7, 16, 1017}) {
+      std::vector<std::int8_t> y(x.size() + 1, 99);
+      const auto at = static_cast<std::int64_t>(x.size()) - n;
+      k.quantize(x.data() + at, n, 2.0f, y.data());
+      for (std::int64_t i = 0; i < n; ++i) REQUIRE(y[i] == std::nearbyint(x[at + i] * 2.0f));
+      REQUIRE(y[n] == 99);
+    }
+  });
+}
+
 TEST_CASE("exp2_row is right to 2e-7, and 0 far down") {
   for_each_table([&](const cpu::Kernels& k) {
     std::vector<float> x;

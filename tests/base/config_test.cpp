@@ -57,9 +57,13 @@ TEST_CASE("the configuration survives its JSON", "[base][config]") {
   c.recall_every = 4;
   c.score = RepresentativeScore::max;
   c.exact_up_to = 10;
-  c.kv_dtype = DType::bfloat16;
   c.host_bytes = 1 << 20;
-  CHECK(parse_memory_config(to_json(c)) == c);
+  for (const DType dtype : {DType::bfloat16, DType::float16, DType::int8, DType::float32}) {
+    c.kv_dtype = dtype;
+    CHECK(parse_memory_config(to_json(c)) == c);
+  }
+  CHECK(parse_memory_config(R"({"kv_dtype": "int8"})").kv_dtype == DType::int8);
+  CHECK(parse_memory_config(R"({"kv_dtype": "float16"})").kv_dtype == DType::float16);
 }
 
 TEST_CASE("what a configuration may not say is refused by name", "[base][config]") {
@@ -74,6 +78,8 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
   CHECK(refused_naming(R"({"contiguity": 1.5})", "contiguity"));
   CHECK(refused_naming(R"({"gamma": true})", "gamma"));
   CHECK(refused_naming(R"({"refine": "magic"})", "modularity"));
+  for (const char* known : {"kv_dtype", "float32", "bfloat16", "float16", "int8"})
+    CHECK(refused_naming(R"({"kv_dtype": "int4"})", known));
   CHECK(refused_naming(R"({"recall_layers": [1.5]})", "recall_layers"));
   CHECK(refused_naming(R"({"recall": 1})", "recall"));
   CHECK(refused_naming(R"({"seed": -1})", "seed"));
@@ -83,8 +89,7 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
 TEST_CASE("settings that are specified but not built are refused as such", "[base][config]") {
   for (const char* json :
        {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})", R"({"scope": "head"})",
-        R"({"reweight": "exact"})", R"({"kv_dtype": "float16"})", R"({"disk_bytes": 5})",
-        R"({"retention": {}})"})
+        R"({"reweight": "exact"})", R"({"disk_bytes": 5})", R"({"retention": {}})"})
     CHECK(refused_naming(json, "not built yet"));
   // Their neutral values are welcome.
   CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "disk_bytes": 0})") ==
@@ -104,6 +109,44 @@ TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {
     const float x = normal(generator);
     CHECK(std::fabs(from_bfloat16(to_bfloat16(x)) - x) <= std::fabs(x) / 256);
   }
+}
+
+TEST_CASE("float16 is exact one way, and rounds to nearest even the other", "[base][dtype]") {
+  for (std::uint32_t h = 0; h < 65536; ++h) {
+    const auto half = static_cast<std::uint16_t>(h);
+    const int exponent = static_cast<int>(h >> 10 & 31u), mantissa = static_cast<int>(h & 1023u);
+    const float x = from_float16(half);
+    const bool negative = h >= 0x8000u;
+    if (exponent == 31) {
+      if (mantissa == 0 ? x != (negative ? -INFINITY : INFINITY) : !std::isnan(x)) FAIL(h);
+      if (mantissa == 0 ? to_float16(x) != half : !std::isnan(from_float16(to_float16(x)))) FAIL(h);
+      continue;
+    }
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    if (x != (negative ? -magnitude : magnitude) || std::signbit(x) != negative) FAIL(h);
+    if (to_float16(x) != half) FAIL(h);
+    // half way to the next one away from zero, whose number is one more
+    const double unit = std::ldexp(1.0, exponent == 0 ? -24 : exponent - 25);
+    const auto middle = static_cast<float>((magnitude + unit / 2) * (negative ? -1 : 1));
+    if (to_float16(middle) != (h % 2 == 0 ? h : h + 1)) FAIL(h);
+    if (to_float16(std::nextafter(middle, 0.0f)) != h) FAIL(h);
+    if (to_float16(std::nextafter(middle, 2 * middle)) != h + 1) FAIL(h);
+  }
+  CHECK(to_float16(65519.0f) == 0x7bff);
+  CHECK(to_float16(65520.0f) == 0x7c00);
+  CHECK(to_float16(-1e30f) == 0xfc00);
+  CHECK(to_float16(std::numeric_limits<float>::denorm_min()) == 0);
+  CHECK(std::isnan(from_float16(to_float16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST_CASE("names and sizes of dtypes", "[base][dtype]") {
+  CHECK(size_of(DType::float32) == 4);
+  CHECK(size_of(DType::bfloat16) == 2);
+  CHECK(size_of(DType::float16) == 2);
+  CHECK(size_of(DType::int8) == 1);
+  CHECK(std::string(name_of(DType::float16)) == "float16");
+  CHECK(std::string(name_of(DType::int8)) == "int8");
 }
 
 TEST_CASE("parallel_for runs every task once and hands on an exception", "[base][parallel]") {

@@ -116,7 +116,7 @@ TEST_CASE("no KV-sized allocation in steady state", "[memory][allocation]") {
   c.n_mem = 64;
   c.chunk = 32;
   c.refine = GENERATE(Refinement::none, Refinement::modularity);
-  c.kv_dtype = GENERATE(DType::float32, DType::bfloat16);
+  c.kv_dtype = GENERATE(DType::float32, DType::bfloat16, DType::float16, DType::int8);
   const bool decoding = GENERATE(false, true);
   const MemoryShape s = driver::small_shape(2, 4, 2, 64);
   CAPTURE(name_of(c.refine), name_of(c.kv_dtype), decoding);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 
@@ -40,9 +41,25 @@ class Rings {
   std::vector<float> key_, value_;
 };
 
-float load(const void* data, std::int64_t i, DType dtype) {
-  return dtype == DType::float32 ? static_cast<const float*>(data)[i]
-                                 : from_bfloat16(static_cast<const std::uint16_t*>(data)[i]);
+std::int64_t bytes_of(const StoreShape& shape, std::int64_t n) {
+  return shape.n_layers * block_bytes(shape, n);
+}
+
+// Whether an element of a segment is what `written` becomes in the segment's dtype.
+bool stored_as(const KvSegment& s, bool value, std::int64_t g, std::int64_t at, float written) {
+  const void* data = value ? s.value : s.key;
+  switch (s.dtype) {
+    case DType::float32:
+      return static_cast<const float*>(data)[at] == written;
+    case DType::bfloat16:
+      return static_cast<const std::uint16_t*>(data)[at] == to_bfloat16(written);
+    case DType::float16:
+      return static_cast<const std::uint16_t*>(data)[at] == to_float16(written);
+    case DType::int8:
+      break;
+  }
+  const float scale = (value ? s.value_scale : s.key_scale)[g];
+  return std::abs(scale * static_cast<const std::int8_t*>(data)[at] - written) <= 0.5001f * scale;
 }
 
 void check_segment(const KvSegment& s, const StoreShape& shape, std::int64_t layer,
@@ -56,10 +73,9 @@ void check_segment(const KvSegment& s, const StoreShape& shape, std::int64_t lay
     for (std::int64_t i = 0; i < s.length; ++i)
       for (std::int64_t c = 0; c < shape.head_dim; ++c)
         for (const bool value : {false, true}) {
-          float expected = element(layer, range.start + i, g, c, value);
-          if (shape.dtype == DType::bfloat16) expected = from_bfloat16(to_bfloat16(expected));
+          const float written = element(layer, range.start + i, g, c, value);
           const std::int64_t at = g * s.head_stride + i * s.row_stride + c;
-          if (load(value ? s.value : s.key, at, shape.dtype) != expected) FAIL("wrong element");
+          if (!stored_as(s, value, g, at, written)) FAIL("wrong element");
         }
 }
 
@@ -78,14 +94,14 @@ std::vector<TokenRange> random_events(std::mt19937& rng, std::int64_t n, std::in
 
 }  // namespace
 
-TEST_CASE("what is written from a wrapping ring is read back, in both types") {
+TEST_CASE("what is written from a wrapping ring is read back, in every dtype") {
   std::mt19937 rng(61);
-  for (int seed = 0; seed < 16; ++seed) {
-    const StoreShape shape{1 + seed % 3, 1 + seed % 4, 3 + seed,
-                           seed % 2 ? DType::bfloat16 : DType::float32};
+  constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8};
+  for (int seed = 0; seed < 24; ++seed) {
+    const StoreShape shape{1 + seed % 3, 1 + seed % 5, 3 + seed, kDTypes[seed % 4]};
     const std::int64_t max_block = 9;
     const auto events = random_events(rng, 30, max_block);
-    const auto store = make_host_store(shape, seed % 4 < 2 ? 0 : 1 << 20, max_block);
+    const auto store = make_host_store(shape, seed % 8 < 4 ? 0 : 1 << 20, max_block);
     Rings rings(shape, max_block + seed % 5);
     std::int64_t used = 0;
     for (std::size_t i = 0; i < events.size();) {
@@ -93,7 +109,7 @@ TEST_CASE("what is written from a wrapping ring is read back, in both types") {
       store->append(std::span(events).subspan(i, n));
       for (; n && i < events.size() && static_cast<std::int64_t>(i) < store->counters().events;
            ++i) {
-        used += events[i].size() * shape.token_bytes();
+        used += bytes_of(shape, events[i].size());
         for (std::int64_t l = 0; l < shape.n_layers; ++l)
           store->write(static_cast<EventId>(i), l, rings.view(l, events[i]));
       }
@@ -116,15 +132,16 @@ TEST_CASE("what is written from a wrapping ring is read back, in both types") {
 
 TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
   std::mt19937 rng(62);
-  const StoreShape shape{2, 2, 64, DType::float32};  // 2048 bytes a token
+  const DType dtype = GENERATE(DType::float32, DType::int8);
+  const StoreShape shape{2, 2, 64, dtype};  // 2048 or 512 bytes a token
   const std::int64_t max_block = 128;
-  const std::int64_t event_bytes = max_block * shape.token_bytes();  // 256 KiB
+  const std::int64_t event_bytes = bytes_of(shape, max_block);
   for (const std::int64_t budget : {event_bytes, 3 * event_bytes + 17, std::int64_t{20} << 20}) {
     const auto store = make_host_store(shape, budget, max_block);
     Rings rings(shape, 200);
     std::vector<TokenRange> kept;
     std::int64_t refused = 0;
-    for (const TokenRange& e : random_events(rng, 600, max_block)) {
+    for (const TokenRange& e : random_events(rng, dtype == DType::int8 ? 2400 : 600, max_block)) {
       const StoreCounters before = store->counters();
       try {
         store->append(std::span(&e, 1));
@@ -136,8 +153,9 @@ TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
         REQUIRE(after.bytes_reserved == before.bytes_reserved);
         const std::string message = error.what();
         REQUIRE(message.find("host_bytes = " + std::to_string(budget)) != std::string::npos);
-        REQUIRE(message.find(std::to_string(e.size() * shape.token_bytes())) != std::string::npos);
+        REQUIRE(message.find(std::to_string(bytes_of(shape, e.size()))) != std::string::npos);
         REQUIRE(message.find("set host_bytes to at least") != std::string::npos);
+        REQUIRE((message.find("kv_dtype") == std::string::npos) == (dtype == DType::int8));
         break;
       }
       kept.push_back(e);
@@ -170,8 +188,8 @@ TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
 }
 
 TEST_CASE("a budget of exactly some events holds them all") {
-  const StoreShape shape{3, 1, 7, DType::bfloat16};
-  const std::int64_t bytes = 10 * shape.token_bytes();
+  const StoreShape shape{3, 1, 7, GENERATE(DType::bfloat16, DType::int8)};
+  const std::int64_t bytes = bytes_of(shape, 10);
   const auto store = make_host_store(shape, 5 * bytes, 10);
   std::vector<TokenRange> events;
   for (int i = 0; i < 5; ++i) events.push_back({10 * i, 10 * i + 10});
@@ -184,12 +202,12 @@ TEST_CASE("a budget of exactly some events holds them all") {
 }
 
 TEST_CASE("the budget a refusal names is enough") {
-  const StoreShape shape{1, 1, 16, DType::float32};
+  const StoreShape shape{1, 1, 16, GENERATE(DType::float32, DType::int8)};
   std::vector<TokenRange> events;
   for (int i = 0; i < 40; ++i) events.push_back({7 * i, 7 * i + 7});
   std::string message;
   try {
-    make_host_store(shape, 10 * shape.token_bytes(), 10)->append(events);
+    make_host_store(shape, bytes_of(shape, 10), 10)->append(events);
   } catch (const BudgetError& error) {
     message = error.what();
   }
@@ -258,6 +276,5 @@ TEST_CASE("leases, recall stamps and bad arguments") {
   REQUIRE_THROWS_AS(store->append(large), DataError);
   std::vector<float> data(64);
   REQUIRE_THROWS_AS(store->write(0, 0, RingView{data.data(), data.data(), 7, 28, 4}), DataError);
-  REQUIRE_THROWS_AS(make_host_store({1, 1, 4, DType::float16}, 0, 8), ConfigError);
   REQUIRE_THROWS_AS(make_host_store({0, 1, 4, DType::float32}, 0, 8), ConfigError);
 }

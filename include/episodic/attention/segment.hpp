@@ -20,6 +20,7 @@ enum class Position : std::uint8_t {
 ///
 /// Element (g, i, c) of the keys is key[g * head_stride + i * row_stride + c] for kv head g, token
 /// first_token + i, channel c; the same strides hold for the values. Strides are in elements.
+/// Elements of int8 are codes, and stand for key_scale[g] * code and value_scale[g] * code.
 ///
 /// Visibility is per query at position p and follows from `position` (spec 1, trap b):
 ///   relative: token i is seen iff 0 <= p - i < n_local
@@ -35,7 +36,9 @@ struct KvSegment {
   std::int64_t row_stride = 0;
   DType dtype = DType::float32;
   Position position = Position::fixed;
-  float value_weight = 1.0f;  ///< factor of the values after the softmax (EpMAN 3.2, spec 8)
+  float value_weight = 1.0f;         ///< factor of the values after the softmax (EpMAN 3.2, spec 8)
+  const float* key_scale = nullptr;  ///< [G], read for int8 only
+  const float* value_scale = nullptr;  ///< [G], read for int8 only
 };
 
 }  // namespace episodic

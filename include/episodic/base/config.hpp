@@ -54,7 +54,7 @@ struct MemoryConfig {
   std::int64_t exact_up_to = 4096;  ///< events up to which `index: faiss` still searches exactly
 
   // -- storage (EM appendix C.3) --
-  DType kv_dtype = DType::float32;  ///< of keys and values in events: float32 or bfloat16
+  DType kv_dtype = DType::float32;  ///< of keys and values in events; int8 with a scale per head
   /// Upper bound of event storage in host memory. 0: no bound without a disk tier; with one, a cache
   /// of moderate size.
   std::int64_t host_bytes = 0;

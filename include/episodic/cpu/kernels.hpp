@@ -13,15 +13,23 @@
 
 #include <cstdint>
 
+#include "episodic/base/dtype.hpp"
+
 namespace episodic::cpu {
 
 inline constexpr std::int64_t kStrip = 32;  ///< channels of a strip of staged rows
 
-/// Rows of float32 or bfloat16 in place, and the rows that will be read after them (or null): they
-/// are fetched ahead of time.
+/// A float16, which the type tells from a bfloat16.
+struct Half {
+  std::uint16_t bits;
+};
+
+/// Rows of one dtype in place, and the rows that will be read after them (or null): they are
+/// fetched ahead of time. int8 is read as the number that the code is: its scale is the caller's,
+/// who applies it to scores and probabilities.
 struct Rows {
   const void* base = nullptr;
-  bool bf16 = false;
+  DType dtype = DType::float32;
   std::int64_t stride = 0, n = 0;
   const void* next = nullptr;  ///< of the same dtype and stride
   std::int64_t next_n = 0;
@@ -47,6 +55,13 @@ struct Kernels {
   /// bfloat16 -> float32, exact; and back, to nearest even, NaN stays NaN.
   void (*widen)(const std::uint16_t* x, std::int64_t n, float* y);
   void (*narrow)(const float* x, std::int64_t n, std::uint16_t* y);
+  /// float32 -> float16, to nearest even, NaN stays NaN, beyond the range infinity.
+  void (*narrow_half)(const float* x, std::int64_t n, std::uint16_t* y);
+  /// max |x[i]|, 0 for n = 0, NaN if any is NaN.
+  float (*max_magnitude)(const float* x, std::int64_t n);
+  /// y[i] = x[i] * inverse_scale to the nearest integer, even at ties; the products are in
+  /// [-127.5, 127.5].
+  void (*quantize)(const float* x, std::int64_t n, float inverse_scale, std::int8_t* y);
   /// (y[c], y[c + half]) = (x[c], x[c + half]) turned by (cos[c], sin[c]), c < half. x == y is
   /// fine.
   void (*rotate)(const float* x, const float* cos, const float* sin, std::int64_t half, float* y);
@@ -65,9 +80,10 @@ struct Kernels {
 
   // -- many queries: blocked products ------------------------------------------------------------
 
-  /// Rows 0 .. n - 1 of src, times weight, into staged rows at row 0; channels past d become 0.
-  void (*stage)(const void* src, bool bf16, std::int64_t row_stride, std::int64_t n, std::int64_t d,
-                float weight, float* dst, std::int64_t capacity);
+  /// Rows 0 .. n - 1 of src, of any dtype (int8: the codes), times weight, into staged rows at row
+  /// 0; channels past d become 0.
+  void (*stage)(const void* src, DType dtype, std::int64_t row_stride, std::int64_t n,
+                std::int64_t d, float weight, float* dst, std::int64_t capacity);
   /// panel s [n] = staged keys [n, d] times panel q [d].
   void (*scores)(const float* q, std::int64_t d, const float* keys, std::int64_t capacity,
                  std::int64_t n, float* s);

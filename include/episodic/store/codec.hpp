@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// How one layer of one event lies in a store, in every tier alike: so it is attended where it lies,
-/// and moving it between tiers is copying bytes.
+/// How one layer of one event lies in a store, in every tier alike: so it is attended where it
+/// lies, and moving it between tiers is copying bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,11 +32,21 @@ struct RingView {
   std::int64_t row_stride = 0;
 };
 
-/// Bytes of one layer of an event of n tokens: keys [G, n, d], then values [G, n, d].
+/// Bytes of one layer of an event of n tokens, its block: keys [G, n, d], then values [G, n, d]. A
+/// block of int8 begins with 2 * G float scales, the keys' and then the values', padded to 64
+/// bytes, and is itself padded to a multiple of 64: give it an address that is a multiple of 4 at
+/// least.
 std::int64_t block_bytes(const StoreShape& shape, std::int64_t n);
 
 /// Copies one layer of an event out of the window's ring into a block, converting to the stored
-/// dtype. \throws DataError if the ring cannot hold the event
+/// dtype, to nearest.
+///
+/// int8: the scale of a head's keys (of its values) is max |x| / 127 over the event, so an element
+/// is off by half a scale at most; it is 0, and so are the elements, if that is below FLT_MIN.
+///
+/// \throws DataError if the ring cannot hold the event; for float16, if a finite element would
+/// round to infinity (from 65520 on); for int8, if an element is NaN or infinite, which the other
+/// types keep. The block's contents are undefined then.
 void encode_block(const StoreShape& shape, const TokenRange& event, const RingView& source,
                   std::byte* block);
 

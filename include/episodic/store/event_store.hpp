@@ -82,7 +82,7 @@ class EventStore {
 };
 
 /// Host memory, within `budget_bytes` (0: unbounded). Memory is reserved in large slabs; an event
-/// is contiguous: layer by layer, keys [G, n, d] then values [G, n, d].
+/// is contiguous: layer by layer, each a block as of store/codec.hpp.
 ///
 /// \throws BudgetError if the budget cannot hold one event of `max_block` tokens.
 std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_t budget_bytes,

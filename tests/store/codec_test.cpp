@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/store/codec.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+
+namespace {
+
+constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8};
+
+// Keys and values of tokens in a ring of `capacity`, rows and heads padded with NaN.
+struct Ring {
+  StoreShape shape;
+  std::int64_t capacity, row, head;
+  std::vector<float> key, value;
+
+  Ring(const StoreShape& s, std::int64_t size, std::mt19937& rng, float sigma)
+      : shape(s), capacity(size), row(s.head_dim + 2), head(size * row + 1) {
+    std::normal_distribution<float> draw(0.0f, sigma);
+    for (auto* side : {&key, &value}) {
+      side->assign(static_cast<std::size_t>(s.n_kv_heads * head),
+                   std::numeric_limits<float>::quiet_NaN());
+      for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
+        for (std::int64_t i = 0; i < size; ++i)
+          for (std::int64_t c = 0; c < s.head_dim; ++c)
+            (*side)[static_cast<std::size_t>(g * head + i * row + c)] = draw(rng);
+    }
+  }
+  float& at(bool of_value, std::int64_t g, std::int64_t token, std::int64_t c) {
+    return (of_value ? value
+                     : key)[static_cast<std::size_t>(g * head + token % capacity * row + c)];
+  }
+  RingView view() const { return {key.data(), value.data(), capacity, head, row}; }
+};
+
+struct Block {
+  std::vector<float> memory;  // aligned as a float is
+  std::byte* data() { return reinterpret_cast<std::byte*>(memory.data()); }
+  explicit Block(std::int64_t bytes) : memory(static_cast<std::size_t>(bytes / 4 + 8), -7.0f) {}
+};
+
+double decoded(const KvSegment& s, bool of_value, std::int64_t g, std::int64_t i, std::int64_t c) {
+  const void* base = of_value ? s.value : s.key;
+  const std::int64_t at = g * s.head_stride + i * s.row_stride + c;
+  switch (s.dtype) {
+    case DType::float32:
+      return static_cast<const float*>(base)[at];
+    case DType::bfloat16:
+      return from_bfloat16(static_cast<const std::uint16_t*>(base)[at]);
+    case DType::float16:
+      return from_float16(static_cast<const std::uint16_t*>(base)[at]);
+    case DType::int8:
+      break;
+  }
+  return static_cast<double>((of_value ? s.value_scale : s.key_scale)[g]) *
+         static_cast<const std::int8_t*>(base)[at];
+}
+
+// Half a unit in the last place, or half a code.
+double allowed(DType dtype, double x, double largest) {
+  switch (dtype) {
+    case DType::float32:
+      return 0.0;
+    case DType::bfloat16:
+      return std::abs(x) / 256;
+    case DType::float16:
+      return std::max(std::abs(x) / 2048, std::ldexp(1.0, -25));
+    case DType::int8:
+      break;
+  }
+  return largest / 127 * 0.5001;
+}
+
+// What encoding says; empty if the event is taken.
+std::string refusal(const StoreShape& shape, const TokenRange& event, const Ring& ring) {
+  Block block(block_bytes(shape, event.size()));
+  try {
+    encode_block(shape, event, ring.view(), block.data());
+  } catch (const DataError& e) {
+    return e.what();
+  }
+  return {};
+}
+
+bool has(const std::string& message, const std::string& word) {
+  return message.find(word) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("an encoded block is within half a unit of what was in the ring") {
+  std::mt19937 rng(31);
+  for (int t = 0; const cpu::Kernels* table = cpu::available_kernels(t); ++t) {
+    cpu::use_kernels(table);
+    for (const DType dtype : kDTypes)
+      for (const std::int64_t d : {1, 3, 16, 33, 80})
+        for (const std::int64_t n : {1, 7, 20})
+          for (const std::int64_t heads : {1, 3}) {
+            CAPTURE(table->name, name_of(dtype), d, n, heads);
+            const StoreShape shape{2, heads, d, dtype};
+            Ring ring(shape, 23, rng, d == 3 ? 1e-6f : 3.0f);
+            const TokenRange event{40, 40 + n};  // wraps at 46
+            const std::int64_t bytes = block_bytes(shape, n);
+            Block block(bytes);
+            const Block untouched(0);
+            encode_block(shape, event, ring.view(), block.data());
+            REQUIRE(std::memcmp(block.data() + bytes, untouched.memory.data(), 16) == 0);
+            const KvSegment s = segment_of(shape, event, block.data());
+            REQUIRE(s.dtype == dtype);
+            for (const bool value : {false, true})
+              for (std::int64_t g = 0; g < heads; ++g) {
+                double largest = 0.0;
+                for (std::int64_t i = 0; i < n; ++i)
+                  for (std::int64_t c = 0; c < d; ++c)
+                    largest = std::max(
+                        largest,
+                        std::abs(static_cast<double>(ring.at(value, g, event.start + i, c))));
+                for (std::int64_t i = 0; i < n; ++i)
+                  for (std::int64_t c = 0; c < d; ++c) {
+                    const double x = ring.at(value, g, event.start + i, c);
+                    const double error = std::abs(decoded(s, value, g, i, c) - x);
+                    if (!(error <= allowed(dtype, x, largest))) FAIL(x << " is off by " << error);
+                  }
+              }
+          }
+  }
+  cpu::use_kernels(nullptr);
+}
+
+TEST_CASE("bytes of a block") {
+  CHECK(block_bytes({4, 2, 10, DType::float32}, 7) == 2 * 7 * 2 * 10 * 4);
+  CHECK(block_bytes({4, 2, 10, DType::bfloat16}, 7) == 2 * 7 * 2 * 10 * 2);
+  CHECK(block_bytes({4, 2, 10, DType::float16}, 7) == 2 * 7 * 2 * 10 * 2);
+  CHECK(block_bytes({4, 2, 10, DType::int8}, 7) == 64 + 320);   // 280 codes
+  CHECK(block_bytes({4, 8, 16, DType::int8}, 1) == 64 + 256);   // 16 scales fill their line
+  CHECK(block_bytes({4, 9, 16, DType::int8}, 1) == 128 + 320);  // 18 do not fit one
+}
+
+TEST_CASE("int8: scales, zeros and equal bytes for equal events") {
+  std::mt19937 rng(32);
+  const StoreShape shape{1, 3, 5, DType::int8};
+  Ring ring(shape, 16, rng, 1.0f);
+  const TokenRange event{3, 10};
+  for (std::int64_t t = event.start; t < event.end; ++t)
+    for (std::int64_t c = 0; c < 5; ++c) {
+      ring.at(false, 1, t, c) = 0.0f;
+      ring.at(true, 2, t, c) = 1e-40f;  // its scale would be subnormal
+    }
+  ring.at(false, 0, 4, 2) = -254.0f;
+  const std::int64_t bytes = block_bytes(shape, event.size());
+  Block block(bytes), again(bytes);
+  std::fill(again.memory.begin(), again.memory.end(), 9.0f);
+  encode_block(shape, event, ring.view(), block.data());
+  encode_block(shape, event, ring.view(), again.data());
+  REQUIRE(std::memcmp(block.data(), again.data(), static_cast<std::size_t>(bytes)) == 0);
+  const KvSegment s = segment_of(shape, event, block.data());
+  CHECK(s.key_scale[0] == 2.0f);
+  CHECK(decoded(s, false, 0, 1, 2) == -254.0);
+  CHECK(s.key_scale[1] == 0.0f);
+  CHECK(s.value_scale[2] == 0.0f);
+  CHECK(s.value_scale[0] > 0.0f);
+  for (std::int64_t c = 0; c < 5; ++c) {
+    CHECK(static_cast<const std::int8_t*>(s.key)[s.head_stride + c] == 0);
+    CHECK(static_cast<const std::int8_t*>(s.value)[2 * s.head_stride + c] == 0);
+  }
+}
+
+TEST_CASE("what a dtype cannot hold is refused by name") {
+  std::mt19937 rng(33);
+  const TokenRange event{5, 12};
+  for (const DType dtype : kDTypes)
+    for (const bool value : {false, true}) {
+      CAPTURE(name_of(dtype), value);
+      const StoreShape shape{1, 2, 9, dtype};
+      Ring ring(shape, 8, rng, 1.0f);
+      REQUIRE(refusal(shape, event, ring) == "");
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        ring.at(value, 1, 9, 8) = bad;
+        const std::string message = refusal(shape, event, ring);
+        CHECK(message.empty() == (dtype != DType::int8));
+        if (dtype == DType::int8) {
+          for (const char* word : {value ? "value" : "key", "token 9", "head 1", "channel 8",
+                                   std::isnan(bad) ? "nan" : "inf", "kv_dtype"})
+            CHECK(has(message, word));
+        } else {
+          Block block(block_bytes(shape, event.size()));
+          encode_block(shape, event, ring.view(), block.data());
+          const double kept = decoded(segment_of(shape, event, block.data()), value, 1, 4, 8);
+          CHECK((std::isnan(bad) ? std::isnan(kept) : kept == bad));
+        }
+      }
+      // also beside an infinity in the same row, which is kept
+      for (const float beside : {0.5f, INFINITY}) {
+        if (dtype == DType::int8 && beside > 1.0f) continue;
+        ring.at(value, 1, 9, 7) = beside;
+        ring.at(value, 1, 9, 8) = -65519.0f;
+        CHECK(refusal(shape, event, ring) == "");
+        ring.at(value, 1, 9, 8) = -65520.0f;
+        const std::string message = refusal(shape, event, ring);
+        CHECK(message.empty() == (dtype != DType::float16));
+        if (dtype == DType::float16) {
+          for (const char* word : {"-65520", "token 9", "float16", "kv_dtype", "bfloat16"})
+            CHECK(has(message, word));
+        }
+      }
+    }
+}
