@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <system_error>
 
 #include "episodic/base/checksum.hpp"
@@ -259,7 +260,8 @@ void EpisodicMemory::compact() {
         "compact: this memory is kept nowhere; room of forgotten events is used again by itself");
   // Earlier states name bytes that are about to go.
   m.drop_checkpoints = true;
-  if (m.disk) m.disk->compact(0.0);
+  // every file that holds anything forgotten, however little
+  if (m.disk) m.disk->compact(std::numeric_limits<double>::min());
   const EventTable& events = m.time.events;
   std::vector<bool> gone(static_cast<std::size_t>(m.time.tokens), false);
   for (const EventId e : m.forgotten)

@@ -57,7 +57,9 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
       const std::int64_t least =
           least_host_bytes(store, config.max_block, most_recalled_tokens(config));
       plan.host.event_store =
-          config.host_bytes > 0 ? config.host_bytes : default_host_bytes(store, config.max_block, most_recalled_tokens(config));
+          config.host_bytes > 0
+              ? config.host_bytes
+              : default_host_bytes(store, config.max_block, most_recalled_tokens(config));
       if (config.host_bytes > 0 && config.host_bytes < least)
         throw BudgetError(fmt::format(
             "host_bytes = {}: the disk tier works with at least {} bytes of host memory; set "

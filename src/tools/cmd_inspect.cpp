@@ -33,8 +33,7 @@ std::vector<std::string> texts(const EpisodicMemory& memory, const Tokenizer& to
     out.push_back(!known ? std::string()
                   : before
                       ? text_of(tokenizer, ids, e)
-                      : tokenizer.decode(std::span(ids).subspan(static_cast<std::size_t>(e.start),
-                                                                static_cast<std::size_t>(e.size()))));
+                      : tokenizer.decode({ids.begin() + e.start, ids.begin() + e.end}));
   }
   return out;
 }

@@ -34,7 +34,8 @@ TEST_CASE("a plan says what a memory then takes", "[memory][plan]") {
       const MemoryPlan plan =
           plan_memory(config, shape, memory.tokens(), memory.events().size(), false);
       CHECK(plan.host.windows == c.window_bytes);
-      CHECK(plan.host.representatives >= c.index_bytes / 2);
+      CHECK(plan.host.representatives >= c.index_bytes);
+      CHECK(plan.host.representatives < 2 * c.index_bytes);
       if (disk) {
         CHECK(plan.host.event_store >= c.store.bytes_reserved);
         CHECK(plan.disk.segments > 0);

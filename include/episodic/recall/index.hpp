@@ -88,6 +88,15 @@ std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape,
 std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std::int64_t n_heads,
                                                 std::int64_t head_dim);
 
+/// Bytes of one layer's index in host memory.
+struct IndexBytes {
+  std::int64_t vectors = 0;  ///< the representatives themselves, which a vector tier can hold
+  std::int64_t codes = 0;    ///< what a search reads of all events, always in host memory
+};
+/// Of `n_events` events, whole slabs. For planning; RepresentativeIndex::bytes counts.
+IndexBytes index_bytes(const MemoryConfig& config, std::int64_t n_heads, std::int64_t head_dim,
+                       std::int64_t n_events);
+
 /// Share of `exact`'s events that `approximate` also lists, in [0, 1]; 1 if `exact` is empty.
 double recall_of(std::span<const ScoredEvent> approximate, std::span<const ScoredEvent> exact);
 
