@@ -29,16 +29,16 @@ void encode_block(const StoreShape& shape, const TokenRange& event, const RingVi
                   std::byte* block) {
   const std::int64_t n = event.size();
   if (source.capacity < n)
-    throw DataError(fmt::format(
-        "event store: an event of {} tokens, but the ring it is copied from holds {}", n,
-        source.capacity));
+    throw DataError(
+        fmt::format("event store: an event of {} tokens, but the ring it is copied from holds {}",
+                    n, source.capacity));
   const std::int64_t row_bytes = shape.head_dim * size_of(shape.dtype);
   for (const float* from : {source.key, source.value})
     for (std::int64_t g = 0; g < shape.n_kv_heads; ++g)
       for (std::int64_t i = 0; i < n; ++i, block += row_bytes)
-        encode_row(from + g * source.head_stride +
-                       (event.start + i) % source.capacity * source.row_stride,
-                   shape.head_dim, shape.dtype, block);
+        encode_row(
+            from + g * source.head_stride + (event.start + i) % source.capacity * source.row_stride,
+            shape.head_dim, shape.dtype, block);
 }
 
 KvSegment segment_of(const StoreShape& shape, const TokenRange& event, const std::byte* block) {
