@@ -33,30 +33,48 @@ std::string names(const std::filesystem::path& path) {
 
 const char* name_of(Kind kind) {
   switch (kind) {
-    case Kind::segment: return "segment";
-    case Kind::vectors: return "vectors";
-    case Kind::tokens: return "tokens";
-    case Kind::state: return "state";
-    case Kind::manifest: return "manifest";
-    case Kind::lock: return "lock";
-    case Kind::directory: return "directory";
+    case Kind::segment:
+      return "segment";
+    case Kind::vectors:
+      return "vectors";
+    case Kind::tokens:
+      return "tokens";
+    case Kind::state:
+      return "state";
+    case Kind::manifest:
+      return "manifest";
+    case Kind::lock:
+      return "lock";
+    case Kind::directory:
+      return "directory";
   }
   return "?";
 }
 
 const char* name_of(Op op) {
   switch (op) {
-    case Op::open: return "open";
-    case Op::create: return "create";
-    case Op::read: return "read";
-    case Op::write: return "write";
-    case Op::sync: return "sync";
-    case Op::allocate: return "allocate";
-    case Op::truncate: return "truncate";
-    case Op::rename: return "rename";
-    case Op::link: return "link";
-    case Op::unlink: return "unlink";
-    case Op::lock: return "lock";
+    case Op::open:
+      return "open";
+    case Op::create:
+      return "create";
+    case Op::read:
+      return "read";
+    case Op::write:
+      return "write";
+    case Op::sync:
+      return "sync";
+    case Op::allocate:
+      return "allocate";
+    case Op::truncate:
+      return "truncate";
+    case Op::rename:
+      return "rename";
+    case Op::link:
+      return "link";
+    case Op::unlink:
+      return "unlink";
+    case Op::lock:
+      return "lock";
   }
   return "?";
 }
@@ -144,6 +162,15 @@ File::File(Syscalls& calls, Kind kind, std::filesystem::path path, int flags)
   fd_ = fd;
 }
 
+File File::adopt(Syscalls& calls, Kind kind, std::filesystem::path path, int fd) {
+  File file;
+  file.calls_ = &calls;
+  file.kind_ = kind;
+  file.path_ = std::move(path);
+  file.fd_ = fd;
+  return file;
+}
+
 File::~File() { close(); }
 
 File::File(File&& other) noexcept
@@ -170,7 +197,8 @@ void File::read(std::span<std::byte> to, std::int64_t offset) const {
   while (!to.empty()) {
     const std::int64_t got =
         calls_->read(kind_, fd_, to.data(), static_cast<std::int64_t>(to.size()), offset);
-    if (got < 0) fail(static_cast<int>(-got), path_, fmt::format("read {} bytes at {}", to.size(), offset));
+    if (got < 0)
+      fail(static_cast<int>(-got), path_, fmt::format("read {} bytes at {}", to.size(), offset));
     if (got == 0)
       throw FileError(fmt::format(
           "{}: ends at byte {}, {} more were expected; it is truncated: take it from a copy",
@@ -243,8 +271,8 @@ std::vector<std::byte> read_file(Syscalls& calls, Kind kind, const std::filesyst
   const File file(calls, kind, path, O_RDONLY);
   const std::int64_t size = file.size();
   if (size > most)
-    throw FileError(fmt::format("{}: {} bytes long, at most {} were expected", path.string(), size,
-                                most));
+    throw FileError(
+        fmt::format("{}: {} bytes long, at most {} were expected", path.string(), size, most));
   std::vector<std::byte> content(static_cast<std::size_t>(size));
   file.read(content, 0);
   return content;

@@ -21,8 +21,8 @@ namespace episodic::io {
 enum class Kind : std::uint8_t { segment, vectors, tokens, state, manifest, lock, directory };
 /// What a call does to it.
 enum class Op : std::uint8_t {
-  open,      ///< an existing file
-  create,    ///< a new file (or directory)
+  open,    ///< an existing file
+  create,  ///< a new file (or directory)
   read,
   write,
   sync,      ///< its data (and, for a directory, its names) to the medium
@@ -92,6 +92,8 @@ class File {
   File() = default;
   /// \param flags of open(2). \throws FileError naming the path
   File(Syscalls& calls, Kind kind, std::filesystem::path path, int flags);
+  /// Takes over a descriptor. \param path what errors name
+  static File adopt(Syscalls& calls, Kind kind, std::filesystem::path path, int fd);
   ~File();
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;

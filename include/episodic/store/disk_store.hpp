@@ -106,6 +106,9 @@ std::int64_t verify_segments(
 
 /// Bytes a disk store needs for events of n_tokens in n_events: exactly what its files would take.
 std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events, std::int64_t n_tokens);
+/// What host_bytes = 0 means to a disk store.
+std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,
+                                std::int64_t lease_tokens);
 /// The least host_bytes a disk store can work with.
 std::int64_t least_host_bytes(const StoreShape& shape, std::int64_t max_block,
                               std::int64_t lease_tokens);

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "read_queue.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+
+#if EPISODIC_URING
+#include <liburing.h>
+#endif
+
+namespace episodic {
+namespace {
+
+constexpr std::int64_t kReaders = 4;
+
+/// Goes on after `got` bytes (or -errno) until all is read, the file ends or a call fails.
+std::int64_t finish(io::Syscalls& calls, const PendingRead& read, std::int64_t got) {
+  std::int64_t at = 0;
+  while (got > 0 && at + got < read.bytes) {
+    // With O_DIRECT only whole grains count; what came of the next one is read again.
+    const std::int64_t whole = (at + got) / read.grain * read.grain;
+    if (whole == at) return -EIO;
+    at = whole;
+    got = calls.read(io::Kind::segment, read.fd, read.to + at, read.bytes - at, read.offset + at);
+  }
+  return got < 0 ? got : at + got;
+}
+
+class ThreadQueue final : public ReadQueue {
+ public:
+  ThreadQueue(io::Syscalls& calls, std::int64_t depth) : calls_(calls) {
+    const auto n = static_cast<std::size_t>(std::min(depth, kReaders));
+    threads_.reserve(n);
+    try {
+      while (threads_.size() < n) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error& e) {
+      stop();
+      throw ConfigError(fmt::format("disk store: no thread to read with: {}", e.what()));
+    }
+  }
+  ~ThreadQueue() override { stop(); }
+
+  void submit(PendingRead& read) override {
+    const std::lock_guard lock(mutex_);
+    read.pending = true;
+    read.next = nullptr;
+    (last_ ? last_->next : first_) = &read;
+    last_ = &read;
+  }
+  void start() override { work_.notify_all(); }
+  void wait(PendingRead& read) override {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return !read.pending; });
+  }
+  bool done(PendingRead& read) override {
+    const std::lock_guard lock(mutex_);
+    return !read.pending;
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      work_.wait(lock, [&] { return first_ || stopping_; });
+      if (!first_) return;
+      PendingRead& read = *first_;
+      first_ = read.next;
+      if (!first_) last_ = nullptr;
+      lock.unlock();
+      const std::int64_t got =
+          calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset);
+      const std::int64_t result = finish(calls_, read, got);
+      lock.lock();
+      read.result = result;
+      read.pending = false;
+      done_.notify_all();
+    }
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  io::Syscalls& calls_;
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  PendingRead* first_ = nullptr;
+  PendingRead* last_ = nullptr;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+#if EPISODIC_URING
+class UringQueue final : public ReadQueue {
+ public:
+  UringQueue(io::Syscalls& calls, std::int64_t depth) : calls_(calls) {
+    const int r = io_uring_queue_init(static_cast<unsigned>(depth), &ring_, 0);
+    if (r < 0)
+      throw ConfigError(
+          fmt::format("disk store: io_uring is not to be had here ({}); use the engine \"threads\"",
+                      std::generic_category().message(-r)));
+  }
+  ~UringQueue() override { io_uring_queue_exit(&ring_); }
+
+  void submit(PendingRead& read) override {
+    io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+    if (!entry) {  // more than `depth` at once: read it here
+      read.result = finish(
+          calls_, read, calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset));
+      read.pending = false;
+      return;
+    }
+    read.pending = true;
+    io_uring_prep_read(entry, read.fd, read.to, static_cast<unsigned>(read.bytes),
+                       static_cast<std::uint64_t>(read.offset));
+    io_uring_sqe_set_data(entry, &read);
+  }
+  void start() override { io_uring_submit(&ring_); }
+  void wait(PendingRead& read) override {
+    while (read.pending) {
+      // What the kernel would not take when it was submitted (EAGAIN) is offered again.
+      io_uring_submit_and_wait(&ring_, 1);
+      reap();
+    }
+  }
+  bool done(PendingRead& read) override {
+    if (read.pending) reap();
+    return !read.pending;
+  }
+
+ private:
+  void reap() {
+    io_uring_cqe* completion = nullptr;
+    while (io_uring_peek_cqe(&ring_, &completion) == 0) {
+      auto& read = *static_cast<PendingRead*>(io_uring_cqe_get_data(completion));
+      std::int64_t got = completion->res;
+      io_uring_cqe_seen(&ring_, completion);
+      got =
+          calls_.completed_read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset, got);
+      if (got == -EINTR || got == -EAGAIN)
+        got = calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset);
+      read.result = finish(calls_, read, got);
+      read.pending = false;
+    }
+  }
+
+  io::Syscalls& calls_;
+  io_uring ring_{};
+};
+#endif
+
+}  // namespace
+
+std::unique_ptr<ReadQueue> make_read_queue(ReadEngine engine, io::Syscalls& calls,
+                                           std::int64_t depth) {
+#if EPISODIC_URING
+  if (engine == ReadEngine::io_uring) return std::make_unique<UringQueue>(calls, depth);
+  if (engine == ReadEngine::automatic) try {
+      return std::make_unique<UringQueue>(calls, depth);
+    } catch (const ConfigError&) {  // the kernel or its policy has none
+    }
+#else
+  if (engine == ReadEngine::io_uring)
+    throw NotBuiltError(
+        "disk store: this build has no io_uring (liburing was not found); use the engine "
+        "\"threads\"");
+#endif
+  return std::make_unique<ThreadQueue>(calls, depth);
+}
+
+}  // namespace episodic
