@@ -91,7 +91,15 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
       odd = _mm512_add_epi32(
           odd, _mm512_madd_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(from + 1)), w[p + 1]));
     }
-    most[g] = _mm512_reduce_max_epi32(_mm512_add_epi32(even, odd));
+    // Through memory: the intrinsics that halve a register draw warnings from GCC 12.
+    alignas(64) std::int32_t sums[kGroup];
+    _mm512_store_si512(sums, _mm512_add_epi32(even, odd));
+    const auto* half = reinterpret_cast<const __m256i*>(sums);
+    const __m256i both = _mm256_max_epi32(_mm256_load_si256(half), _mm256_load_si256(half + 1));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
+    most[g] = _mm_cvtsi128_si32(m);
   }
 }
 #endif
