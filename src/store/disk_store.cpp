@@ -101,6 +101,7 @@ struct Segment {
   std::int64_t length = kPage;
   std::int64_t frozen = 0;     ///< what a crash may come back to: never written again
   std::int64_t allocated = 0;  ///< taken from the file system
+  std::int64_t overhead = 0;   ///< what the file system may take beside for its own account of it
   std::int64_t live_events = 0, live_bytes = 0;
 };
 
@@ -138,7 +139,7 @@ class Store final : public DiskStore {
           "disk store: host_bytes = {} cannot hold events of max_block = {} tokens and a recall of "
           "{} tokens; set host_bytes to at least {} (0: a default), or lower max_block",
           options.host_bytes, options.max_block, options_.lease_tokens, least));
-    if (const std::int64_t one = file_bytes(record_bytes(options.max_block));
+    if (const std::int64_t one = file_bytes(record_bytes(options.max_block)) + kPage;
         options.disk_bytes > 0 && options.disk_bytes < one)
       throw BudgetError(fmt::format(
           "disk store: disk_bytes = {} cannot hold one event of max_block = {} tokens; set "
@@ -147,6 +148,8 @@ class Store final : public DiskStore {
     roll_bytes_ = options.disk_bytes == 0
                       ? kSegmentBytes
                       : std::clamp(options.disk_bytes / 16, kLeastSegmentBytes, kSegmentBytes);
+    // Maps of extents: a page, and one more for each 64 MiB if they are in many pieces.
+    overhead_ = kPage * (1 + roll_bytes_ / kExtentBytes);
     want_direct_ = options.direct == DirectIo::on ||
                    (options.direct == DirectIo::automatic &&
                     block_stride(shape, (options.max_block + 1) / 2) >= kDirectBytes);
@@ -730,7 +733,8 @@ class Store final : public DiskStore {
       throw FileError(fmt::format("{}: {}; restore from a copy", s->path.string(), fault));
     if (options_.keep) {
       s->allocated = round_up(size, kPage);
-      taken_ += s->allocated;
+      s->overhead = overhead_;
+      taken_ += s->allocated + s->overhead;
     }
     segments_.push_back(std::move(s));
   }
@@ -771,6 +775,7 @@ class Store final : public DiskStore {
   void begin_segment(std::int64_t bytes, std::span<const TokenRange> rest) {
     auto s = std::make_unique<Segment>();
     s->own = true;
+    if (options_.disk_bytes > 0 && taken_ + overhead_ > options_.disk_bytes) refuse(rest);
     std::random_device random;
     s->id = (std::uint64_t{random()} << 32) | random();
     try {
@@ -780,6 +785,8 @@ class Store final : public DiskStore {
       } else {
         s->write = unnamed_file(s->id);
       }
+      s->overhead = overhead_;
+      taken_ += overhead_;
       reserve(*s, file_bytes(bytes), rest);
       std::byte* const page = scratch_page();
       segment_file::fill_header(shape_, s->id, page);
@@ -844,7 +851,7 @@ class Store final : public DiskStore {
 
   [[noreturn]] void refuse(std::span<const TokenRange> rest) const {
     std::int64_t missing = 0;
-    for (const TokenRange& range : rest) missing += file_bytes(record_bytes(range.size()));
+    for (const TokenRange& range : rest) missing += file_bytes(record_bytes(range.size())) + overhead_;
     throw BudgetError(fmt::format(
         "disk store: disk_bytes = {} is used up ({} bytes taken) and {} more bytes are needed for "
         "{} events; set disk_bytes to at least {} (0: no bound)",
@@ -861,13 +868,13 @@ class Store final : public DiskStore {
 
   void remove_file(Segment& s) {
     if (!s.path.empty()) calls_.unlink(io::Kind::segment, s.path.c_str());
-    taken_ -= s.allocated;
-    s.allocated = 0;
+    taken_ -= s.allocated + s.overhead;
+    s.allocated = s.overhead = 0;
   }
 
   void forget_file(std::size_t index) {
     std::erase_if(holes_, [&](const Hole& h) { return h.segment == index; });
-    taken_ -= segments_[index]->allocated;
+    taken_ -= segments_[index]->allocated + segments_[index]->overhead;
     segments_[index].reset();
     if (current_ == index) current_ = kNoSegment;
   }
@@ -1265,6 +1272,7 @@ class Store final : public DiskStore {
   std::filesystem::path dir_;  ///< of new files
   io::Syscalls& calls_;
   std::int64_t roll_bytes_ = 0;
+  std::int64_t overhead_ = 0;  ///< of one segment
   bool want_direct_ = false;
   Mapping memory_;
   std::vector<Slot> slots_;
@@ -1324,7 +1332,7 @@ std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events,
   const std::int64_t records =
       shape.n_layers * (n_events * (per_event + 2 * kLine) + n_tokens * per_token);
   const std::int64_t files = records / kSegmentBytes + 1;
-  return round_up(records, kPage) + files * 2 * kPage;
+  return round_up(records, kPage) + files * (3 * kPage + kSegmentBytes / kExtentBytes * kPage);
 }
 
 std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,

@@ -28,9 +28,9 @@ struct DiskStoreOptions {
   /// Files with names, that the next run can open; otherwise they vanish with the store.
   bool keep = false;
   std::int64_t host_bytes = 0;  ///< of cache, write buffers and read buffers together; 0: a default
-  std::int64_t disk_bytes = 0;  ///< of all segment files; 0: no bound
+  std::int64_t disk_bytes = 0;  ///< of all segment files, with what is reserved ahead; 0: no bound
   std::int64_t max_block = 0;   ///< longest event, in tokens
-  std::int64_t lease_tokens = 0;  ///< most tokens that one acquire can ask for
+  std::int64_t lease_tokens = 0;  ///< most tokens that one acquire can ask for; max_block at least
   ReadEngine engine = ReadEngine::automatic;
   DirectIo direct = DirectIo::automatic;
   io::Syscalls* calls = nullptr;  ///< null: the real ones
@@ -70,10 +70,13 @@ class DiskStore : public EventStore {
 
   /// Tells the store that an image is now the one that a crash would come back to: bytes it names
   /// are never written again, files that nothing names any more are removed.
+  /// \throws FileError if one cannot be removed: the commit stands, the next call tries again
   virtual void committed(const StoreImage& image) = 0;
 
   /// Rewrites segments in which at least `dead_share` of the bytes belong to forgotten events, into
-  /// new files; the old ones are removed by the next `committed`.
+  /// new files; the old ones are removed by the next `committed`. Until then both take room.
+  /// \param dead_share in (0, 1] \throws BudgetError, DiskFullError, FileError for a damaged block:
+  /// the events stay where they are
   virtual void compact(double dead_share) = 0;
 
   virtual std::int64_t recalls(EventId event) const = 0;
@@ -104,7 +107,8 @@ std::int64_t verify_segments(
     io::Syscalls& calls,
     const std::function<void(const std::filesystem::path&, const std::string&)>& report);
 
-/// Bytes a disk store needs for events of n_tokens in n_events: exactly what its files would take.
+/// Bytes of disk that n_events events of n_tokens tokens in all take at most, however the tokens are
+/// divided among them, in a store without a bound.
 std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events, std::int64_t n_tokens);
 /// What host_bytes = 0 means to a disk store.
 std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast a store takes events and hands them back, beside what its medium does by itself with
+// pieces of the same size, at the same depth, in turn with it in the same run.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <random>
+
+#include "episodic/base/error.hpp"
+#include "episodic/store/disk_store.hpp"
+#include "read_queue.hpp"
+#include "segment_file.hpp"
+#include "support/environment.hpp"
+
+namespace episodic::bench {
+namespace {
+
+constexpr std::int64_t kPage = segment_file::kPage;
+
+struct StoreFlags {
+  tools::CommonFlags common;
+  std::int64_t bytes = std::int64_t{1} << 30, block = std::int64_t{256} << 10, depth = 16;
+  std::int64_t rounds = 4;
+  std::string tier = "disk", engine = "automatic", direct = "automatic";
+  std::filesystem::path dir = ".", json;
+};
+
+double seconds_of(const std::function<void()>& what) {
+  const auto start = std::chrono::steady_clock::now();
+  what();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// A folder for one run, removed with what is in it.
+class Scratch {
+ public:
+  explicit Scratch(const std::filesystem::path& in) {
+    std::string name = (in / "bench-store-XXXXXX").string();
+    if (!::mkdtemp(name.data())) io::fail(errno, in, "create a folder in it");
+    path_ = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Drops a folder's files from the page cache.
+void make_cold(const std::filesystem::path& dir) {
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    const io::File file(io::system_calls(), io::Kind::segment, entry.path(), O_RDONLY);
+    ::fdatasync(file.fd());
+    ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+/// The medium by itself: one file of pieces.
+class Raw {
+ public:
+  Raw(const std::filesystem::path& dir, std::int64_t piece, std::int64_t n, std::int64_t depth,
+      ReadEngine engine, bool direct)
+      : piece_(segment_file::round_up(piece, kPage)),
+        depth_(depth),
+        path_(dir / "raw"),
+        file_(io::system_calls(), io::Kind::segment, path_, O_RDWR | O_CREAT),
+        queue_(make_read_queue(engine, io::system_calls(), depth)),
+        reads_(static_cast<std::size_t>(depth)) {
+    buffers_.reset(static_cast<std::byte*>(
+        std::aligned_alloc(kPage, static_cast<std::size_t>(piece_ * depth))));
+    if (!buffers_) throw BudgetError("bench_store: no memory for the buffers; lower --depth");
+    std::memset(buffers_.get(), 0x2a, static_cast<std::size_t>(piece_ * depth));
+    file_.allocate(0, n * piece_);
+    reader_ = io::File(io::system_calls(), io::Kind::segment, path_,
+                       O_RDONLY | (direct ? O_DIRECT : 0));
+  }
+
+  void write(std::int64_t first, std::int64_t n) {
+    for (std::int64_t i = first; i < first + n; ++i)
+      file_.write({buffers_.get(), static_cast<std::size_t>(piece_)}, i * piece_);
+    file_.sync();
+  }
+
+  void read(std::span<const std::int64_t> pieces) {
+    const auto depth = static_cast<std::size_t>(depth_);
+    for (std::size_t i = 0; i < pieces.size() + depth; ++i) {
+      PendingRead& read = reads_[i % depth];
+      if (i >= depth) {
+        queue_->wait(read);
+        if (read.result != piece_) io::fail(EIO, path_, "read it");
+      }
+      if (i >= pieces.size()) continue;
+      read.fd = reader_.fd();
+      read.to = buffers_.get() + static_cast<std::int64_t>(i % depth) * piece_;
+      read.bytes = piece_;
+      read.grain = kPage;
+      read.offset = pieces[i] * piece_;
+      queue_->submit(read);
+      queue_->start();
+    }
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::int64_t piece_, depth_;
+  std::filesystem::path path_;
+  io::File file_, reader_;
+  std::unique_ptr<std::byte, Free> buffers_;
+  std::unique_ptr<ReadQueue> queue_;
+  std::vector<PendingRead> reads_;
+};
+
+struct Rates {
+  std::vector<double> store, raw;  ///< bytes per second, a round each
+  Json json() const {
+    return {{"store_bytes_per_second", summary(store)},
+            {"raw_bytes_per_second", summary(raw)},
+            {"ratio", median(store) / median(raw)}};
+  }
+};
+
+void run(StoreFlags& flags) {
+  flags.common.apply();
+  const StoreShape shape{4, 2, 64, DType::float32};
+  const std::int64_t token = block_bytes(shape, 1);
+  const std::int64_t n_tokens = std::max<std::int64_t>(flags.block / token, 1);
+  const std::int64_t block = block_bytes(shape, n_tokens);
+  const std::int64_t per_round =
+      std::max<std::int64_t>(flags.bytes / flags.rounds / (block * shape.n_layers), flags.depth);
+  const std::int64_t n_events = per_round * flags.rounds;
+  const bool disk = flags.tier == "disk";
+  const Scratch scratch(flags.dir);
+  std::filesystem::create_directory(scratch.path() / "store");
+  std::filesystem::create_directory(scratch.path() / "raw");
+
+  DiskStoreOptions options;
+  options.dir = scratch.path() / "store";
+  options.keep = true;
+  options.max_block = n_tokens;
+  options.lease_tokens = flags.depth * n_tokens;
+  options.engine = flags.engine == "io_uring"  ? ReadEngine::io_uring
+                   : flags.engine == "threads" ? ReadEngine::threads
+                                               : ReadEngine::automatic;
+  options.direct = flags.direct == "on"    ? DirectIo::on
+                   : flags.direct == "off" ? DirectIo::off
+                                           : DirectIo::automatic;
+  // Room to write behind, and little to find again.
+  options.host_bytes = least_host_bytes(shape, n_tokens, options.lease_tokens) +
+                       std::max<std::int64_t>(32 << 20, 12 * flags.depth * block);
+  std::unique_ptr<DiskStore> disk_store;
+  std::unique_ptr<EventStore> host_store;
+  if (disk)
+    disk_store = make_disk_store(shape, options);
+  else
+    host_store = make_host_store(shape, 0, n_tokens);
+  EventStore& store = disk ? *disk_store : *host_store;
+
+  const std::vector<float> ring(static_cast<std::size_t>(n_tokens * shape.n_kv_heads * 64), 0.5f);
+  const RingView source{ring.data(), ring.data(), n_tokens, n_tokens * 64, 64};
+  const bool direct = disk && flags.direct != "off" && (flags.direct == "on" || block >= 64 << 10);
+  std::optional<Raw> raw;
+  std::vector<std::byte> memory;
+  if (disk)
+    raw.emplace(scratch.path() / "raw", block, n_events * shape.n_layers, flags.depth,
+                options.engine, direct);
+  else
+    memory.resize(static_cast<std::size_t>(n_events * shape.n_layers * block));
+  const double round_bytes = static_cast<double>(per_round * shape.n_layers * block);
+
+  Rates out, back;
+  for (std::int64_t r = 0; r < flags.rounds; ++r) {
+    const std::int64_t first = r * per_round;
+    const auto raw_out = [&] {
+      if (raw) return raw->write(first * shape.n_layers, per_round * shape.n_layers);
+      for (std::int64_t i = first * shape.n_layers; i < (first + per_round) * shape.n_layers; ++i) {
+        std::byte* const to = memory.data() + i * block;
+        std::memcpy(to, ring.data(), static_cast<std::size_t>(block / 2));
+        std::memcpy(to + block / 2, ring.data(), static_cast<std::size_t>(block / 2));
+      }
+    };
+    const auto store_out = [&] {
+      for (std::int64_t e = first; e < first + per_round; ++e) {
+        const TokenRange range{e * n_tokens, (e + 1) * n_tokens};
+        store.append(std::span(&range, 1));
+        for (std::int64_t l = 0; l < shape.n_layers; ++l) store.write(e, l, source);
+      }
+      if (disk) disk_store->committed(disk_store->sync());
+    };
+    // In turn, so that neither always goes first.
+    double raw_seconds = 0, store_seconds = 0;
+    if (r % 2 == 0) raw_seconds = seconds_of(raw_out);
+    store_seconds = seconds_of(store_out);
+    if (r % 2 == 1) raw_seconds = seconds_of(raw_out);
+    out.raw.push_back(round_bytes / raw_seconds);
+    out.store.push_back(round_bytes / store_seconds);
+  }
+
+  if (disk) {
+    std::vector<std::int64_t> order(static_cast<std::size_t>(n_events));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(1));
+    std::vector<KvSegment> segments;
+    const auto half = static_cast<std::size_t>(std::max<std::int64_t>(flags.depth / 2, 1));
+    for (std::int64_t r = 0; r < flags.rounds; ++r) {
+      // One layer a round: every block is read once, cold.
+      const std::int64_t layer = r % shape.n_layers;
+      const auto raw_back = [&] {
+        std::vector<std::int64_t> pieces;
+        for (const std::int64_t e : order) pieces.push_back(e * shape.n_layers + layer);
+        raw->read(pieces);
+      };
+      const auto store_back = [&] {
+        const std::span<const std::int64_t> events(order);
+        for (std::size_t i = 0; i < events.size(); i += half) {
+          store.acquire(layer, events.subspan(i, std::min(half, events.size() - i)), segments);
+          if (i + half < events.size())
+            store.prefetch(layer,
+                           events.subspan(i + half, std::min(half, events.size() - i - half)));
+          store.release(layer);
+        }
+      };
+      make_cold(scratch.path() / "store");
+      make_cold(scratch.path() / "raw");
+      double raw_seconds = 0, store_seconds = 0;
+      if (r % 2 == 0) raw_seconds = seconds_of(raw_back);
+      store_seconds = seconds_of(store_back);
+      if (r % 2 == 1) raw_seconds = seconds_of(raw_back);
+      const double bytes = static_cast<double>(n_events * block);
+      back.raw.push_back(bytes / raw_seconds);
+      back.store.push_back(bytes / store_seconds);
+    }
+  }
+
+  const StoreCounters c = store.counters();
+  Json result{{"program", "bench_store"},
+              {"environment", environment()},
+              {"tier", flags.tier},
+              {"bytes", n_events * shape.n_layers * block},
+              {"block_bytes", block},
+              {"depth", flags.depth},
+              {"engine", flags.engine},
+              {"direct", direct},
+              {"write", out.json()}};
+  if (disk) {
+    result["read"] = back.json();
+    result["hits"] = c.hits;
+    result["prefetched"] = c.prefetched;
+    result["disk_bytes"] = c.disk_bytes;
+    result["host_bytes"] = c.bytes_reserved;
+  }
+  fmt::print(stderr, "{}, blocks of {} bytes: write {:.0f} MB/s, {:.2f} of the medium's rate\n",
+             flags.tier, block, 1e-6 * median(out.store), median(out.store) / median(out.raw));
+  if (disk)
+    fmt::print(stderr, "  read {:.0f} MB/s, {:.2f} of the medium's rate\n",
+               1e-6 * median(back.store), median(back.store) / median(back.raw));
+  tools::write_json(flags.json, result);
+}
+
+}  // namespace
+}  // namespace episodic::bench
+
+int main(int argc, char** argv) {
+  using namespace episodic;
+  CLI::App app{"How fast a store takes events and hands them back, beside its medium",
+               "bench_store"};
+  app.footer(
+      "Each round writes a share of the bytes and makes them durable, then every layer is read\n"
+      "back in random order with a cold page cache; the medium does the same in turn.\n\n"
+      "Example:\n  bench_store --bytes 2000000000 --block 262144 --dir /var/tmp --json out.json");
+  bench::StoreFlags flags;
+  app.add_option("--bytes", flags.bytes, "Keys and values in all")->check(CLI::PositiveNumber);
+  app.add_option("--block", flags.block, "Bytes of one layer of an event")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--depth", flags.depth, "Blocks under way at once")->check(CLI::Range(2, 32));
+  app.add_option("--rounds", flags.rounds, "Rounds to take the median of")->check(CLI::Range(1, 64));
+  app.add_option("--tier", flags.tier)->check(CLI::IsMember({"host", "disk"}));
+  app.add_option("--dir", flags.dir, "Folder on the medium")->check(CLI::ExistingDirectory);
+  app.add_option("--engine", flags.engine)
+      ->check(CLI::IsMember({"automatic", "io_uring", "threads"}));
+  app.add_option("--direct", flags.direct)->check(CLI::IsMember({"automatic", "on", "off"}));
+  app.add_option("--json", flags.json, "Result file (default: stdout)");
+  flags.common.add_to(app);
+  return bench::run_program(app, argc, argv, [&] { bench::run(flags); });
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every call that a kept memory makes to the file system, made to fail: each operation gives what it
+// gives without the fault or one clear error; the memory stays usable, and nothing committed is lost.
+#include "support/faulty_calls.hpp"
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test.hpp"
+
+#include <cerrno>
+#include <optional>
+#include <set>
+
+#include "driver.hpp"
+#include "episodic/base/error.hpp"
+
+using namespace episodic;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Fault = FaultyCalls::Fault;
+
+constexpr std::int64_t kTokens = 240;
+
+MemoryConfig config() {
+  MemoryConfig c = driver::small_config();
+  const StoreShape shape{2, 2, 10, DType::float32};
+  c.host_bytes = least_host_bytes(shape, c.max_block, 1000);  // so that events are read back
+  return c;
+}
+
+const std::vector<driver::Token>& tokens() {
+  static const auto all = driver::random_tokens(driver::small_shape(), kTokens, 21);
+  return all;
+}
+
+/// A life of a memory, each of whose operations is done again if it was refused.
+class Life {
+ public:
+  Life(FaultyCalls& calls, const fs::path& dir) : calls_(calls), dir_(dir) {}
+
+  /// Everything that was answered, in order.
+  std::vector<float> run() {
+    KeepOptions keep;
+    keep.dir = dir_ / "m";
+    keep.calls = &calls_;
+    keep.checkpoints = 1;
+    std::optional<EpisodicMemory> memory;
+    attempt([&] {
+      if (holds_memory(keep.dir))  // the manifest was there already, only its name not yet durable
+        memory = EpisodicMemory::open(keep, OpenMode::write);
+      else
+        memory = EpisodicMemory::create(keep, config(), driver::small_shape());
+    });
+    feed(*memory, 0, 120);
+    commit(*memory);
+    feed(*memory, 120, 156);
+    commit(*memory);
+    memory.reset();
+    attempt([&] { memory = EpisodicMemory::open(keep, OpenMode::write); });
+    note(static_cast<float>(memory->tokens()));
+    attempt([&] {
+      for (const std::int64_t id : memory->token_ids(0, 40)) note_once(id);
+    });
+    attempt([&] {
+      if (!holds_memory(dir_ / "fork")) fork_memory(keep.dir, dir_ / "fork", calls_);
+    });
+    feed(*memory, 156, 192);
+    attempt([&] { memory->forget(EventId{2}); });
+    attempt([&] { memory->compact(); });
+    note(static_cast<float>(memory->committed_tokens()));
+    feed(*memory, 192, 216);
+    commit(*memory);
+    memory.reset();
+
+    std::optional<EpisodicMemory> reader;
+    attempt([&] { reader = EpisodicMemory::open(keep, OpenMode::read); });
+    feed(*reader, 216, kTokens);
+    attempt([&] { digest_ = reader->digest(); });
+    reader.reset();
+    keep.dir = dir_ / "fork";
+    attempt([&] { reader = EpisodicMemory::open(keep, OpenMode::read); });
+    note(static_cast<float>(reader->tokens()));
+    // Flipped bits in what verify reads look like damage, which is what it is for.
+    calls_.heal();
+    damages_ = verify_memory(dir_ / "m").damages.size() + verify_memory(dir_ / "fork").damages.size();
+    return answers_;
+  }
+
+  std::uint64_t digest() const { return digest_; }
+  std::size_t damages() const { return damages_; }
+  const std::string& refused() const { return refused_; }
+
+ private:
+  void note(float x) { answers_.push_back(x); }
+  void note_once(std::int64_t id) {
+    if (ids_++ < 40) note(static_cast<float>(id));
+  }
+
+  /// Does it; refused once, with an error of the library, it must work when the fault is gone.
+  template <class F>
+  void attempt(F&& f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      refused_ = e.what();
+      calls_.heal();
+      ids_ = 0;
+      f();
+    }
+  }
+
+  void feed(EpisodicMemory& memory, std::int64_t first, std::int64_t end) {
+    for (std::int64_t at = first; at < end; at += 12)
+      attempt([&] {
+        const auto out = driver::step(memory, tokens(), at, 12);
+        for (const auto& layer : out) answers_.insert(answers_.end(), layer.begin(), layer.end());
+      });
+  }
+
+  void commit(EpisodicMemory& memory) {
+    attempt([&] { memory.commit(); });
+    note(static_cast<float>(memory.committed_tokens()));
+  }
+
+  FaultyCalls& calls_;
+  fs::path dir_;
+  std::vector<float> answers_;
+  std::string refused_;
+  std::uint64_t digest_ = 0;
+  std::size_t damages_ = 0;
+  int ids_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a fault at any call of a kept memory loses nothing", "[memory][kept][faults]") {
+  FaultyCalls calls;
+  std::vector<float> expected;
+  std::uint64_t digest = 0;
+  std::vector<std::pair<FaultyCalls::Site, std::int64_t>> sites;
+  {
+    const TempDir temp;
+    Life life(calls, temp.path());
+    expected = life.run();
+    digest = life.digest();
+    REQUIRE(life.damages() == 0);
+    REQUIRE(life.refused().empty());
+    for (const FaultyCalls::Site& site : calls.sites()) sites.emplace_back(site, calls.calls(site));
+  }
+  // All there are. A new one belongs here, and is then in the matrix.
+  CHECK(calls.seen() ==
+        std::vector<std::string>{
+            "segment open",     "segment create",  "segment read",   "segment write",
+            "segment sync",     "segment allocate", "segment truncate", "segment link",
+            "segment unlink",   "tokens open",     "tokens create",  "tokens read",
+            "tokens write",     "tokens sync",     "tokens link",    "tokens unlink",
+            "state open",       "state create",    "state read",     "state write",
+            "state sync",       "state link",      "state unlink",   "manifest open",
+            "manifest create",  "manifest read",   "manifest write", "manifest sync",
+            "manifest rename",  "lock create",     "lock lock",      "directory open",
+            "directory create", "directory sync"});
+
+  const auto faults_of = [](FaultyCalls::Op op) {
+    std::vector<std::pair<Fault, int>> faults{{Fault::error, EIO}, {Fault::error, EACCES}};
+    using Op = FaultyCalls::Op;
+    if (op == Op::write || op == Op::create || op == Op::allocate || op == Op::sync || op == Op::link ||
+        op == Op::rename)
+      faults.emplace_back(Fault::error, ENOSPC);
+    if (op == Op::read || op == Op::write) faults.emplace_back(Fault::half, 0);
+    if (op == Op::read) faults.emplace_back(Fault::flip, 0);
+    return faults;
+  };
+  std::int64_t runs = 0, refused = 0;
+  for (const auto& [site, n_calls] : sites)
+    for (const auto& [fault, error] : faults_of(site.op)) {
+      std::set<std::int64_t> at{0, n_calls / 2, n_calls - 1};
+      for (const std::int64_t k : at)
+        for (const bool for_ever : {false, true}) {
+          INFO(io::name_of(site.kind) << " " << io::name_of(site.op) << ", fault "
+                                      << static_cast<int>(fault) << " " << error << " at call " << k
+                                      << (for_ever ? " and all later" : ""));
+          const TempDir temp;
+          FaultyCalls::Script script;
+          script.site = site;
+          script.fault = fault;
+          script.error = error;
+          script.at = k;
+          script.for_ever = for_ever;
+          calls.play(script);
+          Life life(calls, temp.path());
+          std::vector<float> found;
+          std::string escaped;
+          try {
+            found = life.run();
+          } catch (const std::exception& e) {
+            escaped = e.what();
+          }
+          CHECK(escaped.empty());
+          CHECK(calls.faults() + (fault == Fault::half) > 0);
+          CHECK((found == expected));
+          CHECK(life.digest() == digest);
+          CHECK(life.damages() == 0);
+          ++runs;
+          refused += !life.refused().empty();
+          calls.heal();
+        }
+    }
+  CHECK(runs > 300);
+  CHECK(refused > runs / 3);
+}
+
+TEST_CASE("a full disk says how much is needed and keeps what was committed",
+          "[memory][kept][faults]") {
+  FaultyCalls calls;
+  const TempDir temp;
+  KeepOptions keep;
+  keep.dir = temp / "m";
+  keep.calls = &calls;
+  EpisodicMemory memory = EpisodicMemory::create(keep, config(), driver::small_shape());
+  const auto feed = [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t at = first; at < end; at += 12) driver::step(memory, tokens(), at, 12);
+  };
+  feed(0, 120);
+  memory.commit();
+  for (const io::Op op : {io::Op::allocate, io::Op::write}) {
+    FaultyCalls::Script script;
+    script.site = {op == io::Op::allocate ? io::Kind::segment : io::Kind::state, op};
+    script.error = ENOSPC;
+    script.for_ever = true;
+    calls.play(script);
+    const std::int64_t before = memory.tokens();
+    const std::string said = refusal<io::DiskFullError>([&] {
+      for (int i = 0; i < 100; ++i) {
+        if (memory.tokens() < kTokens - 12) feed(memory.tokens(), memory.tokens() + 12);
+        memory.commit();
+      }
+    });
+    INFO(said);
+    CHECK(mentions(said, "bytes"));
+    CHECK(mentions(said, temp.path().string()));
+    CHECK(memory.tokens() >= before);
+    // another process finds the last commit
+    KeepOptions other;
+    other.dir = keep.dir;
+    CHECK(EpisodicMemory::open(other, OpenMode::read).tokens() == memory.committed_tokens());
+    calls.heal();
+    memory.commit();
+    CHECK(memory.committed_tokens() == memory.tokens());
+  }
+  CHECK(verify_memory(temp / "m").damages.empty());
+}
