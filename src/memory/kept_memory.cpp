@@ -225,7 +225,7 @@ void EpisodicMemory::Impl::commit() {
   if (mode == OpenMode::read)
     throw ConfigError(fmt::format("{}: opened for reading; open it for writing to commit",
                                   directory->dir().string()));
-  check_idle("commit");
+  open = false;  // a step that was refused (a full disk, say) is not part of it
   StoreImage image;
   if (disk) image = disk->sync();
   ids.sync();

@@ -131,7 +131,8 @@ class EpisodicMemory {
                              const MemoryShape* shape = nullptr,
                              const MemoryConfig* budgets = nullptr, std::int64_t at_token = -1);
 
-  /// Makes all finished steps durable: after this returns, no crash loses them. Atomic.
+  /// Makes all finished steps durable: after this returns, no crash loses them. Atomic. A step that
+  /// is open is abandoned, as after a failure in it.
   /// \throws FileError, DiskFullError: what was committed before still is, the memory goes on, and
   ///         commit may be called again; ConfigError if the memory is not kept or only read
   void commit();
