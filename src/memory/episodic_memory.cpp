@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
@@ -88,12 +89,19 @@ void EpisodicMemory::Impl::build() {
   std::int64_t slots = 0;
   layers.clear();
   layers.reserve(static_cast<std::size_t>(shape.n_layers));
+  const std::int64_t recalling = recalling_layers(config, shape);
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
-    const bool yes = recalls(l);
-    layers.emplace_back(config, shape, capacity,
-                        yes ? make_index(config, shape.n_heads, shape.head_dim) : nullptr,
-                        yes ? slots : -1);
-    if (yes) ++slots;
+    if (!recalls(l)) {
+      layers.emplace_back(config, shape, capacity, nullptr, -1);
+      continue;
+    }
+    // At least a byte: 0 would be no bound.
+    const std::int64_t share =
+        config.repr_bytes > 0 ? std::max<std::int64_t>(1, config.repr_bytes / recalling) : 0;
+    layers.emplace_back(
+        config, shape, capacity,
+        make_index(config, shape.n_heads, shape.head_dim, {vectors.get(), slots, share}), slots);
+    ++slots;
   }
   forgotten.clear();
   record = {};
@@ -112,10 +120,29 @@ std::int64_t most_recalled_tokens(const MemoryConfig& c) {
   return c.n_init + c.chunk + c.n_mem + 2 * c.max_block;
 }
 
+std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& shape) {
+  if (!config.recall) return 0;
+  if (!config.recall_layers) return shape.n_layers;
+  const std::set<std::int64_t> named(config.recall_layers->begin(), config.recall_layers->end());
+  return static_cast<std::int64_t>(named.size());
+}
+
+DiskShares disk_shares(const MemoryConfig& config, const MemoryShape& shape) {
+  if (config.disk_bytes == 0) return {};
+  const std::int64_t vectors =
+      index_bytes(config, shape.n_heads, shape.head_dim, 1000000).total() / 1000000;
+  const std::int64_t event =
+      block_bytes({1, shape.n_kv_heads, shape.head_dim, config.kv_dtype}, config.min_block);
+  DiskShares shares;
+  shares.vectors = static_cast<std::int64_t>(static_cast<double>(config.disk_bytes) *
+                                             static_cast<double>(vectors) /
+                                             static_cast<double>(vectors + event));
+  shares.segments = config.disk_bytes - shares.vectors;
+  return shares;
+}
+
 StoreShape EpisodicMemory::Impl::store_shape() const {
-  std::int64_t slots = 0;
-  for (const LayerState& layer : layers) slots = std::max(slots, layer.store_slot() + 1);
-  return {slots, shape.n_kv_heads, shape.head_dim, config.kv_dtype};
+  return {recalling_layers(config, shape), shape.n_kv_heads, shape.head_dim, config.kv_dtype};
 }
 
 DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
@@ -123,15 +150,27 @@ DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
   o.dir = directory ? directory->dir() : std::filesystem::path(config.disk_dir);
   o.keep = directory && mode == OpenMode::write;
   o.host_bytes = config.host_bytes;
-  o.disk_bytes = config.disk_bytes;
+  o.disk_bytes = disk_shares(config, shape).segments;
   o.max_block = config.max_block;
   o.lease_tokens = most_recalled_tokens(config);
   o.calls = directory ? &directory->calls() : nullptr;
   return o;
 }
 
-void EpisodicMemory::Impl::make_store() {
+VectorTierOptions EpisodicMemory::Impl::vector_options() const {
+  const DiskStoreOptions disk_tier = disk_options();
+  VectorTierOptions o;
+  o.dir = disk_tier.dir;
+  o.keep = disk_tier.keep;
+  o.disk_bytes = disk_shares(config, shape).vectors;
+  o.calls = disk_tier.calls;
+  return o;
+}
+
+void EpisodicMemory::Impl::make_tiers() {
+  layers.clear();  // they refer to the tiers
   store.reset();
+  vectors.reset();
   disk = nullptr;
   const StoreShape s = store_shape();
   if (s.n_layers == 0) return;
@@ -139,6 +178,7 @@ void EpisodicMemory::Impl::make_store() {
     store = make_host_store(s, config.host_bytes, config.max_block);
     return;
   }
+  vectors = make_vector_tier(shape.n_heads * shape.head_dim, vector_options());
   std::unique_ptr<DiskStore> made = make_disk_store(s, disk_options());
   disk = made.get();
   store = std::move(made);
@@ -154,8 +194,8 @@ EpisodicMemory::EpisodicMemory(const MemoryConfig& config, const MemoryShape& sh
   impl_->config = config;
   impl_->shape = shape;
   impl_->given = std::move(given);
+  impl_->make_tiers();
   impl_->build();
-  impl_->make_store();
 }
 
 EpisodicMemory::~EpisodicMemory() = default;
@@ -350,30 +390,28 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
     return time.final_flags[static_cast<std::size_t>(token % capacity)] != 0;
   });
   closed.assign(time.events.all().end() - count, time.events.all().end());
-  if (store && count > 0) {
-    try {
-      store->append(closed);
-      parallel_for(shape.n_layers, [&](std::int64_t l) {
-        const LayerState& layer = layers[static_cast<std::size_t>(l)];
-        if (layer.store_slot() < 0) return;
-        for (std::int64_t e = 0; e < count; ++e)
-          store->write(r.events_before + e, layer.store_slot(), layer.ring());
-      });
-    } catch (...) {
-      time.events.truncate(r.events_before);
-      store->truncate(r.events_before);
-      throw;
+  // Tiers may be full and dtypes may refuse a number: then all is as it was before the step.
+  try {
+    if (store && count > 0) store->append(closed);
+    parallel_for(shape.n_layers, [&](std::int64_t l) {
+      LayerState& layer = layers[static_cast<std::size_t>(l)];
+      for (std::int64_t e = 0; e < count && layer.store_slot() >= 0; ++e)
+        store->write(r.events_before + e, layer.store_slot(), layer.ring());
+      layer.commit(first, n, count > 0);
+      for (std::int64_t e = 0; e < count; ++e)
+        layer.add_event(closed[static_cast<std::size_t>(e)]);
+    });
+  } catch (...) {
+    for (LayerState& layer : layers) {
+      layer.undo_commit();
+      if (layer.index()) layer.index()->truncate(std::min(r.events_before, layer.index()->size()));
     }
+    time.events.truncate(r.events_before);
+    if (store) store->truncate(r.events_before);
+    throw;
   }
-
   time.segmenter = std::move(segmenter);
   std::swap(time.refiner, next_refiner);
-  parallel_for(shape.n_layers, [&](std::int64_t l) {
-    LayerState& layer = layers[static_cast<std::size_t>(l)];
-    layer.commit(first, n);
-    for (std::int64_t e = 0; e < count; ++e)
-      layer.add_event(closed[static_cast<std::size_t>(e)]);
-  });
   time.steps_since_recall = n > 1 ? 0 : time.steps_since_recall + 1;
   std::swap(record, next_record);
   ++step_number;
@@ -429,6 +467,7 @@ MemoryCounters EpisodicMemory::counters() const {
     c.index_quality.recall_sum += q.recall_sum;
   }
   if (impl_->store) c.store = impl_->store->counters();
+  if (impl_->vectors) c.vector_disk_bytes = impl_->vectors->disk_bytes();
   return c;
 }
 
@@ -490,11 +529,13 @@ void EpisodicMemory::reset() {
   const OneThreadAtATime guard(m.busy);
   if (m.directory) {  // the store stays: what was committed is not lost before the next commit
     if (m.store) m.store->truncate(0);
+    for (LayerState& layer : m.layers)
+      if (layer.index()) layer.index()->truncate(0);
     m.ids.truncate(0);
     m.build();
   } else {
+    m.make_tiers();
     m.build();
-    m.make_store();
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/recall/vector_tier.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/segmenter.hpp"
@@ -46,6 +47,23 @@ struct EpisodicMemory::Snapshot {
   std::vector<detail::LayerWindow> windows;
 };
 
+/// Layers that recall: those with events in the store.
+std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& shape);
+
+/// disk_bytes in two bounds whose sum it is, by what an event of min_block tokens takes of each.
+struct DiskShares {
+  std::int64_t segments = 0, vectors = 0;  ///< 0: no bound
+};
+DiskShares disk_shares(const MemoryConfig& config, const MemoryShape& shape);
+
+/// Where everything lies that a state does not hold itself.
+struct TierImages {
+  VectorImage vectors;
+  StoreImage store;
+  void save(ByteWriter& to) const;
+  static TierImages load(ByteReader& from);
+};
+
 std::int64_t most_recalled_tokens(const MemoryConfig& config);
 /// Tokens of the rings: what attention needs (window, pending, the step) and, for refinement, the
 /// step before, whatever has left the window since.
@@ -71,6 +89,7 @@ struct EpisodicMemory::Impl {
   std::int64_t capacity = 0;  // tokens of the rings
 
   Timeline time;
+  std::unique_ptr<VectorTier> vectors;  // null without a disk tier; the layers' indexes refer to it
   std::vector<detail::LayerState> layers;
   std::unique_ptr<EventStore> store;  // null when no layer recalls
   std::vector<EventId> forgotten;     // on purpose, in order of time
@@ -108,11 +127,12 @@ struct EpisodicMemory::Impl {
   // Set while a call is inside: one memory belongs to one thread at a time.
   mutable std::atomic<bool> busy{false};
 
-  /// An empty sequence, but for the store.
+  /// An empty sequence over the tiers that are there.
   void build();
-  /// An empty store of the kind that the configuration asks for.
-  void make_store();
+  /// Empty tiers of the kind that the configuration asks for. `build` must follow.
+  void make_tiers();
   DiskStoreOptions disk_options() const;
+  VectorTierOptions vector_options() const;
   StoreShape store_shape() const;
   void check_idle(const char* what) const;
   void check_event(EventId event) const;
@@ -121,8 +141,8 @@ struct EpisodicMemory::Impl {
   /// Undoes all events from `n_events` on.
   void truncate(std::int64_t n_events);
   void commit();
-  void save(ByteWriter& to, const StoreImage& image) const;
-  void load(ByteReader& from, StoreImage& image);
+  void save(ByteWriter& to, const TierImages& images) const;
+  void load(ByteReader& from);
   void recall(detail::LayerState& layer);
   void fixed_queries(const float* q);
   void finish(std::span<const float> surprise);

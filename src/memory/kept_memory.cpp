@@ -68,8 +68,23 @@ void check_identity(const fs::path& dir, const MemoryIdentity& made, const Memor
 
 }  // namespace
 
-void EpisodicMemory::Impl::save(ByteWriter& to, const StoreImage& image) const {
+void TierImages::save(ByteWriter& to) const {
+  vectors.save(to);
+  store.save(to);
+}
+
+TierImages TierImages::load(ByteReader& from) {
+  TierImages images;
+  images.vectors = VectorImage::load(from);
+  images.store = StoreImage::load(from);
+  return images;
+}
+
+void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images) const {
+  // First what verify needs, and what the layers' indexes are loaded over.
   save_shape(to, shape);
+  images.save(to);
+  ids.save(to);
   to.put_vector(given);
   to.put(time.tokens);
   to.put(time.steps_since_recall);
@@ -87,12 +102,10 @@ void EpisodicMemory::Impl::save(ByteWriter& to, const StoreImage& image) const {
     layer.save(to);
     if (layer.index()) layer.index()->save(to);
   }
-  if (store) image.save(to);
-  ids.save(to);
 }
 
-/// All but the shape and the given boundaries, which the memory is built from before.
-void EpisodicMemory::Impl::load(ByteReader& from, StoreImage& image) {
+/// What follows the given boundaries, into a memory that was built with them.
+void EpisodicMemory::Impl::load(ByteReader& from) {
   time.tokens = from.get<std::int64_t>();
   time.steps_since_recall = from.get<std::int64_t>();
   time.last_logits = from.get_vector<float>();
@@ -116,8 +129,6 @@ void EpisodicMemory::Impl::load(ByteReader& from, StoreImage& image) {
       throw FileError(fmt::format("{}: {} representatives for {} events; the file is damaged",
                                   from.where(), layer.index()->size(), time.events.size()));
   }
-  if (store_shape().n_layers > 0) image = StoreImage::load(from);
-  ids.load(from);
   if (ids.tokens() != time.tokens)
     throw FileError(fmt::format("{}: {} token ids for {} tokens; the file is damaged", from.where(),
                                 ids.tokens(), time.tokens));
@@ -136,8 +147,8 @@ EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfi
   impl->keep = keep;
   impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
   impl->ids = TokenLog(keep.dir, calls_of(keep));
+  impl->make_tiers();
   impl->build();
-  impl->make_store();
   EpisodicMemory memory(std::move(impl));
   memory.commit();
   return memory;
@@ -187,21 +198,25 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
             "{}: this memory was made with model '{}' of another shape than the one given now; open "
             "it with the model it was made with",
             keep.dir.string(), manifest.identity.model));
-      m.given = from.get_vector<std::int64_t>();
+      const TierImages images = TierImages::load(from);
       m.keep = keep;
       m.mode = mode;
       m.directory = std::move(directory);
       m.ids = TokenLog(keep.dir, calls);
-      m.build();
-      StoreImage image;
-      m.load(from, image);
-      m.rewinds.front().second = m.time.events.size();
+      m.ids.load(from);
+      m.given = from.get_vector<std::int64_t>();
       if (const StoreShape s = m.store_shape(); s.n_layers > 0) {
+        const fs::path scratch = fs::temp_directory_path();
+        m.vectors = open_vector_tier(m.shape.n_heads * m.shape.head_dim, m.vector_options(),
+                                     images.vectors, scratch);
         std::unique_ptr<DiskStore> store =
-            open_disk_store(s, m.disk_options(), image, fs::temp_directory_path());
+            open_disk_store(s, m.disk_options(), images.store, scratch);
         m.disk = store.get();
         m.store = std::move(store);
       }
+      m.build();
+      m.load(from);
+      m.rewinds.front().second = m.time.events.size();
       if (mode == OpenMode::write) m.directory->remove_unnamed();
       return EpisodicMemory(std::move(impl));
     } catch (const FileError&) {
@@ -226,11 +241,12 @@ void EpisodicMemory::Impl::commit() {
     throw ConfigError(fmt::format("{}: opened for reading; open it for writing to commit",
                                   directory->dir().string()));
   open = false;  // a step that was refused (a full disk, say) is not part of it
-  StoreImage image;
-  if (disk) image = disk->sync();
+  TierImages images;
+  if (disk) images.store = disk->sync();
+  if (vectors) images.vectors = vectors->sync();
   ids.sync();
   ByteWriter state;
-  save(state, image);
+  save(state, images);
 
   MemoryManifest next;
   const MemoryManifest& last = directory->manifest();
@@ -243,12 +259,16 @@ void EpisodicMemory::Impl::commit() {
                   [&](const MemoryManifest::State& s) { return s.tokens >= time.tokens; });
     detail::thin_checkpoints(next.checkpoints, time.tokens, keep.checkpoints);
   }
-  for (const SegmentRef& s : image.segments) next.files.push_back({segment_name(s.id), s.bytes});
+  for (const SegmentRef& s : images.store.segments)
+    next.files.push_back({segment_name(s.id), s.bytes});
+  for (const VectorImage::File& f : images.vectors.files)
+    next.files.push_back({vector_file_name(f.id), f.bytes});
   for (const TokenLog::Part& p : ids.parts())
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
   directory->commit(std::move(next), state.bytes(), time.tokens, time.events.size());
   drop_checkpoints = false;
-  if (disk) disk->committed(image);
+  if (disk) disk->committed(images.store);
+  if (vectors) vectors->committed(images.vectors);
 }
 
 void EpisodicMemory::compact() {
@@ -261,7 +281,11 @@ void EpisodicMemory::compact() {
   // Earlier states name bytes that are about to go.
   m.drop_checkpoints = true;
   // every file that holds anything forgotten, however little
-  if (m.disk) m.disk->compact(std::numeric_limits<double>::min());
+  constexpr double kAnything = std::numeric_limits<double>::min();
+  if (m.disk) m.disk->compact(kAnything);
+  for (LayerState& layer : m.layers)
+    if (layer.index()) layer.index()->compact();
+  if (m.vectors) m.vectors->compact(kAnything);
   const EventTable& events = m.time.events;
   std::vector<bool> gone(static_cast<std::size_t>(m.time.tokens), false);
   for (const EventId e : m.forgotten)
@@ -340,6 +364,33 @@ std::uint64_t EpisodicMemory::digest() {
   return sum;
 }
 
+namespace {
+
+/// What the tables of a state name.
+void verify_contents(
+    const fs::path& dir, const MemoryManifest& manifest, ByteReader& state, io::Syscalls& calls,
+    const std::function<void(const fs::path&, const std::string&)>& damage) {
+  const MemoryShape shape = load_shape(state);
+  check_shape(manifest.config, shape);
+  const TierImages images = TierImages::load(state);
+  TokenLog ids(dir, calls);
+  ids.load(state);
+  if (const std::int64_t layers = recalling_layers(manifest.config, shape); layers > 0) {
+    verify_segments({layers, shape.n_kv_heads, shape.head_dim, manifest.config.kv_dtype}, dir,
+                    images.store, calls, damage);
+    verify_vectors(shape.n_heads * shape.head_dim, dir, images.vectors, calls, damage);
+  }
+  for (const TokenLog::Part& part : ids.parts()) {
+    try {
+      TokenLog::verify(dir, part, calls);
+    } catch (const Error& e) {
+      damage(dir / TokenLog::file_name(part.id), e.what());
+    }
+  }
+}
+
+}  // namespace
+
 VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
   VerifyReport report;
   const auto damage = [&](const fs::path& file, const std::string& what) {
@@ -377,7 +428,7 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
       if (s.file != manifest.state.file) continue;
       // The tables of the last state say where everything lies.
       ByteReader from(bytes, (dir / s.file).string());
-      EpisodicMemory::verify_contents(dir, manifest, from, calls, damage);
+      verify_contents(dir, manifest, from, calls, damage);
     } catch (const Error& e) {
       damage(dir / s.file, e.what());
     }
@@ -388,29 +439,6 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
   }
   std::sort(report.unnamed.begin(), report.unnamed.end());
   return report;
-}
-
-void EpisodicMemory::verify_contents(
-    const fs::path& dir, const MemoryManifest& manifest, ByteReader& from, io::Syscalls& calls,
-    const std::function<void(const fs::path&, const std::string&)>& damage) {
-  Impl m;
-  m.config = manifest.config;
-  m.shape = load_shape(from);
-  check_shape(m.config, m.shape);
-  m.given = from.get_vector<std::int64_t>();
-  m.ids = TokenLog(dir, calls);
-  m.build();
-  StoreImage image;
-  m.load(from, image);
-  if (const StoreShape s = m.store_shape(); s.n_layers > 0)
-    verify_segments(s, dir, image, calls, damage);
-  for (const TokenLog::Part& part : m.ids.parts()) {
-    try {
-      TokenLog::verify(dir, part, calls);
-    } catch (const Error& e) {
-      damage(dir / TokenLog::file_name(part.id), e.what());
-    }
-  }
 }
 
 }  // namespace episodic

@@ -105,6 +105,7 @@ void LayerState::window_segments(std::int64_t first, std::int64_t n, std::int64_
 
 void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<float*>& out) {
   out.clear();
+  committed_ = false;
   sums_rows_ = 0;
   for (const KvSegment& s : segments) {
     if (s.position != Position::relative) continue;
@@ -115,8 +116,17 @@ void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<floa
   std::fill_n(sums_.begin(), sums_rows_ * n_heads_, 0.0f);
 }
 
-void LayerState::commit(std::int64_t first, std::int64_t n) {
+void LayerState::commit(std::int64_t first, std::int64_t n, bool undoable) {
   const std::int64_t H = n_heads_;
+  if (undoable) {
+    commit_first_ = first;
+    commit_n_ = n;
+    before_.resize(static_cast<std::size_t>((n + sums_rows_) * H));
+    for_committed([&](std::int64_t token, float* saved) {
+      std::copy_n(window.relevance.data() + slot(token) * H, H, saved);
+    });
+    committed_ = true;
+  }
   for (std::int64_t i = 0; i < n; ++i)
     std::fill_n(window.relevance.begin() + slot(first + i) * H, H, 0.0f);
   for (std::int64_t i = 0; i < sums_rows_; ++i) {
@@ -124,6 +134,15 @@ void LayerState::commit(std::int64_t first, std::int64_t n) {
     const float* s = sums_.data() + i * H;
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
+  std::swap(window.recall, next_recall);
+}
+
+void LayerState::undo_commit() {
+  if (!committed_) return;
+  committed_ = false;
+  for_committed([&](std::int64_t token, const float* saved) {
+    std::copy_n(saved, n_heads_, window.relevance.data() + slot(token) * n_heads_);
+  });
   std::swap(window.recall, next_recall);
 }
 

@@ -56,7 +56,10 @@ class LayerState {
   void open_sums(std::span<const KvSegment> segments, std::vector<float*>& out);
 
   /// Adds the step's sums to the relevance of its tokens and takes over its recall.
-  void commit(std::int64_t first, std::int64_t n);
+  /// \param undoable whether undo_commit may follow
+  void commit(std::int64_t first, std::int64_t n, bool undoable);
+  /// Takes the last commit back, to the bit; nothing if there was none since open_sums.
+  void undo_commit();
 
   /// Chooses the representatives of a closed event and adds them to the index.
   void add_event(const TokenRange& event);
@@ -81,6 +84,13 @@ class LayerState {
  private:
   std::int64_t slot(std::int64_t token) const { return token % capacity_; }
   std::int64_t head_stride() const { return capacity_ * head_dim_; }
+  /// f(token, its row of before_) for the tokens of the step and of its local segments.
+  template <class F>
+  void for_committed(F&& f) {
+    float* row = before_.data();
+    for (std::int64_t i = 0; i < commit_n_; ++i, row += n_heads_) f(commit_first_ + i, row);
+    for (std::int64_t i = 0; i < sums_rows_; ++i, row += n_heads_) f(sums_first_ + i, row);
+  }
   void push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
                  std::vector<KvSegment>& out) const;
 
@@ -92,6 +102,9 @@ class LayerState {
   std::vector<float> sums_;      // [local tokens, H] of the step that is open
   std::int64_t sums_first_ = 0;  // token of their first row
   std::int64_t sums_rows_ = 0;
+  bool committed_ = false;    // since the last open_sums, undoably
+  std::vector<float> before_;  // relevance of the tokens that the commit changed
+  std::int64_t commit_first_ = 0, commit_n_ = 0;
   std::vector<float> event_keys_, event_relevance_, mean_, each_;  // scratch of add_event
 };
 

@@ -20,10 +20,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   MemoryPlan plan;
   plan.tokens = n_tokens;
   plan.events = n_events;
-  const std::int64_t layers =
-      !config.recall          ? 0
-      : config.recall_layers ? static_cast<std::int64_t>(config.recall_layers->size())
-                              : shape.n_layers;
+  const std::int64_t layers = recalling_layers(config, shape);
   const std::int64_t ring =
       detail::LayerState::bytes_needed(config, shape, ring_capacity(config));
   plan.host.windows = shape.n_layers * ring;
@@ -66,12 +63,26 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
             "host_bytes to that (0: a default)",
             config.host_bytes, least));
       plan.disk.segments = disk_bytes_needed(store, n_events, n_tokens);
-      plan.disk.vectors = layers * index.vectors;
-      if (config.disk_bytes > 0 && plan.disk.segments + plan.disk.vectors > config.disk_bytes)
+      plan.disk.vectors = layers * index.total();
+      const DiskShares shares = disk_shares(config, shape);
+      if (config.disk_bytes > 0 &&
+          (plan.disk.segments > shares.segments || plan.disk.vectors > shares.vectors)) {
+        const auto scaled = [&](std::int64_t bytes, std::int64_t share) {
+          return static_cast<double>(bytes) * static_cast<double>(config.disk_bytes) /
+                 static_cast<double>(std::max<std::int64_t>(1, share));
+        };
+        const auto needed =
+            static_cast<std::int64_t>(std::max(scaled(plan.disk.segments, shares.segments),
+                                               scaled(plan.disk.vectors, shares.vectors))) +
+            1;
         throw BudgetError(fmt::format(
-            "disk_bytes = {}: {} tokens take {} bytes of segments and {} of vectors; set disk_bytes to "
-            "at least their sum (0: no bound), or kv_dtype to \"bfloat16\" or \"int8\"",
-            config.disk_bytes, n_tokens, plan.disk.segments, plan.disk.vectors));
+            "disk_bytes = {}: {} tokens take {} bytes of segments, of which it allows {}, and {} of "
+            "vectors, of which it allows {}; set disk_bytes to at least {} (0: no bound), or kv_dtype "
+            "to \"bfloat16\" or \"int8\"",
+            config.disk_bytes, n_tokens, plan.disk.segments, shares.segments, plan.disk.vectors,
+            shares.vectors,
+            needed));
+      }
     }
   }
   if (kept) {

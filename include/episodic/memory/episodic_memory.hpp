@@ -33,6 +33,7 @@ struct MemoryCounters {
   std::int64_t recalled_events = 0;  ///< over all layers and steps
   std::int64_t window_bytes = 0;     ///< sinks, window and pending of all layers
   std::int64_t index_bytes = 0;      ///< representatives in host memory
+  std::int64_t vector_disk_bytes = 0;  ///< representatives in the disk tier
   IndexQuality index_quality;        ///< of an approximate index, over all layers
   StoreCounters store;
   struct {
@@ -171,11 +172,6 @@ class EpisodicMemory {
 
  private:
   struct Impl;
-  friend VerifyReport verify_memory(const std::filesystem::path& dir, io::Syscalls& calls);
-  static void verify_contents(
-      const std::filesystem::path& dir, const MemoryManifest& manifest, ByteReader& state,
-      io::Syscalls& calls,
-      const std::function<void(const std::filesystem::path&, const std::string&)>& damage);
   explicit EpisodicMemory(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

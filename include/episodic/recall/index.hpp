@@ -92,6 +92,7 @@ std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std:
 struct IndexBytes {
   std::int64_t vectors = 0;  ///< the representatives themselves, which a vector tier can hold
   std::int64_t codes = 0;    ///< what a search reads of all events, always in host memory
+  std::int64_t total() const { return vectors + codes; }
 };
 /// Of `n_events` events, whole slabs. For planning; RepresentativeIndex::bytes counts.
 IndexBytes index_bytes(const MemoryConfig& config, std::int64_t n_heads, std::int64_t head_dim,
