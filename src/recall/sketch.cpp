@@ -49,10 +49,9 @@ void largest_portable(const std::int8_t* codes, const std::int16_t* weight, std:
 
 #if defined(__x86_64__)
 std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
-  return static_cast<std::int32_t>(static_cast<std::uint16_t>(weight[2 * p]) |
-                                   static_cast<std::uint32_t>(
-                                       static_cast<std::uint16_t>(weight[2 * p + 1]))
-                                       << 16);
+  return static_cast<std::int32_t>(
+      static_cast<std::uint16_t>(weight[2 * p]) |
+      static_cast<std::uint32_t>(static_cast<std::uint16_t>(weight[2 * p + 1])) << 16);
 }
 
 [[gnu::target("avx2")]] void largest_avx2(const std::int8_t* codes, const std::int16_t* weight,
@@ -63,8 +62,8 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
     __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
     for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
       const auto* from = reinterpret_cast<const __m128i*>(codes);
-      low = _mm256_add_epi32(
-          low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w[p]));
+      low = _mm256_add_epi32(low,
+                             _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w[p]));
       high = _mm256_add_epi32(
           high, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w[p]));
     }
@@ -78,8 +77,7 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
 
 [[gnu::target("avx512f,avx512bw")]] void largest_avx512(const std::int8_t* codes,
                                                         const std::int16_t* weight,
-                                                        std::int64_t n_groups,
-                                                        std::int32_t* most) {
+                                                        std::int64_t n_groups, std::int32_t* most) {
   __m512i w[kPairs];
   for (std::int64_t p = 0; p < kPairs; ++p) w[p] = _mm512_set1_epi32(pair_at(weight, p));
   for (std::int64_t g = 0; g < n_groups; ++g) {
@@ -222,8 +220,7 @@ void Sketch::set_basis(std::shared_ptr<Basis> basis) {
   const std::vector<double> rows(basis->rows.begin(), basis->rows.end());
   for (std::int64_t i = 0; i < basis->dims; ++i)
     for (std::int64_t j = 0; j <= i; ++j) {
-      const double dot =
-          dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
+      const double dot = dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
       basis->skew = std::max(basis->skew, std::abs(dot - (i == j ? 1.0 : 0.0)) + 1e-12);
     }
   before_ = std::exchange(basis_, std::move(basis));
@@ -387,8 +384,7 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset) const {
   for (const double w : exact) most = std::max(most, std::abs(w));
   out.unit = most > 1e-200 ? most / 32767.0 : 0.0;
   for (std::size_t j = 0; j < exact.size(); ++j) {
-    if (out.unit > 0.0)
-      out.weight[j] = static_cast<std::int16_t>(std::lrint(exact[j] / out.unit));
+    if (out.unit > 0.0) out.weight[j] = static_cast<std::int16_t>(std::lrint(exact[j] / out.unit));
     off += std::abs(exact[j] - static_cast<double>(out.weight[j]) * out.unit);
   }
   out.constant += 127.0 * off + 1e-9 * (std::abs(out.constant) + 127.0 * 32.0 * most);

@@ -72,8 +72,7 @@ std::int64_t block_bytes(const BlockHeader& h) {
 
 /// What is wrong with a block's header, or nothing.
 std::string fault_of(const BlockHeader& h, std::uint64_t file, std::int64_t width) {
-  if (h.check != check_of(h) || h.magic != kBlockMagic)
-    return "the header of a slab is damaged";
+  if (h.check != check_of(h) || h.magic != kBlockMagic) return "the header of a slab is damaged";
   if (h.file != file) return "a slab of another file lies in it";
   if (h.width != width)
     return fmt::format("a slab of vectors of {} channels, expected {}", h.width, width);
@@ -127,12 +126,12 @@ class Tier final : public VectorTier {
     for (const VectorImage::File& from : image.files) {
       auto file = std::make_shared<File>();
       file->id = from.id;
-      file->file = io::File(calls_, io::Kind::vectors, options_.dir / vector_file_name(from.id),
-                            O_RDONLY);
+      file->file =
+          io::File(calls_, io::Kind::vectors, options_.dir / vector_file_name(from.id), O_RDONLY);
       const std::int64_t length = file->file.size();
       if (from.bytes < kFileHeader || length < from.bytes)
-        refuse(file->file.path(),
-               fmt::format("{} bytes long, {} were committed; it is truncated", length, from.bytes));
+        refuse(file->file.path(), fmt::format("{} bytes long, {} were committed; it is truncated",
+                                              length, from.bytes));
       FileHeader header;
       file->file.read(bytes_of(header), 0);
       if (const std::string fault = fault_of(header, from.id, width_); !fault.empty())
@@ -187,8 +186,8 @@ class Tier final : public VectorTier {
             float* out) const override {
     const Place place = copy_of(layer, slab);
     if (first < 0 || n < 0 || first > place.rows - n)
-      throw DataError(fmt::format("vector tier: rows {} to {} of a slab of {}", first, first + n,
-                                  place.rows));
+      throw DataError(
+          fmt::format("vector tier: rows {} to {} of a slab of {}", first, first + n, place.rows));
     const std::int64_t stride = row_bytes(width_);
     std::vector<std::byte> raw(static_cast<std::size_t>(n * stride));
     place.file->file.read(raw, place.offset + kBlockHeader + place.codes + first * stride);
@@ -252,8 +251,8 @@ class Tier final : public VectorTier {
     }
     for (const auto& [layer, places] : layers_)
       for (std::size_t i = 0; i < places.size(); ++i)
-        image.slabs.push_back({layer, static_cast<std::int64_t>(i),
-                               number.at(places[i].file.get()), places[i].offset});
+        image.slabs.push_back({layer, static_cast<std::int64_t>(i), number.at(places[i].file.get()),
+                               places[i].offset});
     return image;
   }
 
@@ -275,9 +274,8 @@ class Tier final : public VectorTier {
     std::set<const File*> old;
     for (const auto& f : files_) {
       const std::int64_t all = f->end - kFileHeader;
-      const bool wasteful =
-          f->live < all && static_cast<double>(all - f->live) >=
-                               dead_share * static_cast<double>(all);
+      const bool wasteful = f->live < all && static_cast<double>(all - f->live) >=
+                                                 dead_share * static_cast<double>(all);
       if ((f->tainted || wasteful) && f->live > 0) old.insert(f.get());
     }
     if (current_ && (old.contains(current_.get()) || current_->tainted)) current_.reset();
@@ -429,8 +427,10 @@ class Tier final : public VectorTier {
     file->id = (std::uint64_t{random()} << 32) ^ random();
     file->ours = true;
     const std::filesystem::path path = new_dir_ / vector_file_name(file->id);
-    if (!options_.keep) file->file = unnamed(path);
-    else file->file = io::File(calls_, io::Kind::vectors, path, O_RDWR | O_CREAT | O_EXCL);
+    if (!options_.keep)
+      file->file = unnamed(path);
+    else
+      file->file = io::File(calls_, io::Kind::vectors, path, O_RDWR | O_CREAT | O_EXCL);
     try {
       FileHeader header;
       header.id = file->id;
@@ -472,8 +472,8 @@ class Tier final : public VectorTier {
 };
 
 /// Checks one file of an image block by block; the slabs that its places promise are struck off.
-std::string verify_file(io::Syscalls& calls, const std::filesystem::path& path,
-                        std::int64_t width, const VectorImage::File& from,
+std::string verify_file(io::Syscalls& calls, const std::filesystem::path& path, std::int64_t width,
+                        const VectorImage::File& from,
                         std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>>& promised) {
   const io::File file(calls, io::Kind::vectors, path, O_RDONLY);
   const std::int64_t length = file.size();
@@ -529,9 +529,10 @@ void VectorImage::save(ByteWriter& to) const {
 
 VectorImage VectorImage::load(ByteReader& from) {
   const auto damaged = [&from](const char* what) {
-    throw FileError(fmt::format("{}: impossible {} in the list of representative vectors; the file "
-                                "is damaged",
-                                from.where(), what));
+    throw FileError(
+        fmt::format("{}: impossible {} in the list of representative vectors; the file "
+                    "is damaged",
+                    from.where(), what));
   };
   const auto count = [&](std::size_t size, const char* what) {
     const auto n = from.get<std::int64_t>();

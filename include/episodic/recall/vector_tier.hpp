@@ -34,9 +34,9 @@ struct VectorImage {
   };
   struct Slab {
     std::int64_t layer = 0;
-    std::int64_t slab = 0;   ///< of the layer, from 0, without gaps
-    std::int32_t file = 0;   ///< number in `files`
-    std::int64_t offset = 0; ///< of the slab's block in the file
+    std::int64_t slab = 0;    ///< of the layer, from 0, without gaps
+    std::int32_t file = 0;    ///< number in `files`
+    std::int64_t offset = 0;  ///< of the slab's block in the file
   };
   std::vector<File> files;
   std::vector<Slab> slabs;  ///< by layer, then slab
