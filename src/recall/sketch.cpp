@@ -54,6 +54,21 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
       static_cast<std::uint32_t>(static_cast<std::uint16_t>(weight[2 * p + 1])) << 16);
 }
 
+[[gnu::target("avx2")]] void sums_avx2(const std::int8_t* codes, const std::int16_t* weight,
+                                       std::int32_t* sums) {
+  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+  for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
+    const auto* from = reinterpret_cast<const __m128i*>(codes);
+    const __m256i w = _mm256_set1_epi32(pair_at(weight, p));
+    low =
+        _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w));
+    high = _mm256_add_epi32(
+        high, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w));
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8), high);
+}
+
 [[gnu::target("avx2")]] void largest_avx2(const std::int8_t* codes, const std::int16_t* weight,
                                           std::int64_t n_groups, std::int32_t* most) {
   __m256i w[kPairs];
@@ -102,15 +117,23 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
 }
 #endif
 
-using Largest = void (*)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
+struct Loops {
+  void (*sums)(const std::int8_t*, const std::int16_t*, std::int32_t*);
+  void (*largest)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
+};
 
-Largest choose_largest() {
+Loops choose_loops() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
-    return largest_avx512;
-  if (__builtin_cpu_supports("avx2")) return largest_avx2;
+    return {sums_avx2, largest_avx512};
+  if (__builtin_cpu_supports("avx2")) return {sums_avx2, largest_avx2};
 #endif
-  return largest_portable;
+  return {sums_portable, largest_portable};
+}
+
+const Loops& loops() {
+  static const Loops chosen = choose_loops();
+  return chosen;
 }
 
 /// A float that is not below x.
@@ -392,7 +415,6 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset) const {
 }
 
 float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const {
-  static const Largest largest = choose_largest();
   const Slab& s = slabs_[at(slab)];
   const Weights w = weights(s, offset);
   const std::int64_t n = groups_per_slab();
@@ -400,7 +422,7 @@ float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const 
   float most = -std::numeric_limits<float>::infinity();
   for (std::int64_t first = 0; first < n; first += 64) {
     const std::int64_t end = std::min<std::int64_t>(n, first + 64);
-    largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first, sums.data());
+    loops().largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first, sums.data());
     for (std::int64_t g = first; g < end; ++g) {
       upper[g] = above(w.constant + w.unit * sums[at(g - first)]);
       most = std::max(most, upper[g]);
@@ -419,7 +441,7 @@ void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, flo
   auto unbounded = s.unbounded.begin();
   for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
     if (upper[g] < least) continue;
-    sums_portable(s.codes.data() + g * kGroup * kBytes, w.weight.data(), sums.data());
+    loops().sums(s.codes.data() + g * kGroup * kBytes, w.weight.data(), sums.data());
     const std::int64_t end = std::min(kGroup, rows_ - g * kGroup);
     for (std::int64_t i = 0; i < end; ++i) {
       const auto row = static_cast<std::int32_t>(g * kGroup + i);
