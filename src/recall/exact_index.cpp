@@ -12,6 +12,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
+#include "episodic/recall/vector_tier.hpp"
 
 namespace episodic {
 namespace detail {
@@ -37,15 +38,15 @@ void parallel_blocks(std::int64_t n, F&& f) {
 }
 
 /// Vectors in slabs, so that they need not lie in one piece.
-void save_rows(const VectorSlabs& rows, std::int64_t n, ByteWriter& to) {
-  for (std::int64_t i = 0; i < n; i += rows.rows_per_slab())
+void save_rows(const VectorSlabs& rows, std::int64_t first, std::int64_t n, ByteWriter& to) {
+  for (std::int64_t i = first; i < n; i += rows.rows_per_slab())
     to.put_span(std::span<const float>(
         rows.row(i),
         static_cast<std::size_t>(std::min(rows.rows_per_slab(), n - i) * rows.width())));
 }
 
-void load_rows(VectorSlabs& rows, std::int64_t n, ByteReader& from) {
-  for (std::int64_t i = 0; i < n; i += rows.rows_per_slab()) {
+void load_rows(VectorSlabs& rows, std::int64_t first, std::int64_t n, ByteReader& from) {
+  for (std::int64_t i = first; i < n; i += rows.rows_per_slab()) {
     const std::int64_t count = std::min(rows.rows_per_slab(), n - i);
     const std::vector<float> slab = from.get_vector<float>(
         static_cast<std::size_t>(count * rows.width()), "a slab of representative vectors");
@@ -65,11 +66,12 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
   list.resize(static_cast<std::size_t>(keep));
 }
 
-ExactIndex::ExactIndex(const IndexShape& shape, const ExactTuning& tuning)
+ExactIndex::ExactIndex(const IndexShape& shape, const ExactTuning& tuning, const VectorPlace& place)
     : shape_(shape),
       means_(shape.width()),
       each_(shape.width()),
       tuning_(tuning),
+      place_(place),
       shadow_(shape.width(), means_.rows_per_slab()),
       sketch_(shape.width(), means_.rows_per_slab(), tuning.sample) {
   if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
@@ -77,9 +79,27 @@ ExactIndex::ExactIndex(const IndexShape& shape, const ExactTuning& tuning)
         fmt::format("representative index: {} heads of {} channels with {} "
                     "representatives; each must be at least 1",
                     shape.n_heads, shape.head_dim, shape.n_repr));
+  // The best of several vectors has no bound in the shadow, so all of them must be at hand.
+  if (shape.score == RepresentativeScore::max) place_.tier = nullptr;
+  if (place_.tier && place_.tier->width() != shape.width())
+    throw ConfigError(fmt::format("representative index: vectors of {} channels, a tier for {}",
+                                  shape.width(), place_.tier->width()));
 }
 
 void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
+  const std::int64_t rows = means_.rows_per_slab();
+  if (place_.host_bytes > 0 && size() % rows == 0) {
+    const std::int64_t each_slab =
+        shape_.score == RepresentativeScore::max ? shape_.n_repr * 4 * rows * shape_.width() : 0;
+    const std::int64_t slabs = size() / rows;
+    const std::int64_t least = least_bytes(slabs) + (slabs + 1) * each_slab +
+                               (place_.tier ? 0 : slabs * 4 * rows * shape_.width());
+    if (least > place_.host_bytes)
+      throw BudgetError(fmt::format(
+          "repr_bytes: a layer's representative index needs {} bytes of host memory for {} events, "
+          "its share is {}; raise repr_bytes so that each layer has at least that",
+          least, size() + rows, place_.host_bytes));
+  }
   if (shape_.score == RepresentativeScore::max) {
     if (!each || count < 1 || count > shape_.n_repr)
       throw DataError(
@@ -88,18 +108,82 @@ void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
                       shape_.n_repr, each ? count : 0));
     for (std::int64_t j = 0; j < shape_.n_repr; ++j) {
       float* row = each_.append();
-      if (j < count) std::copy_n(each + j * shape_.width(), shape_.width(), row);
+      if (j < count)
+        std::copy_n(each + j * shape_.width(), shape_.width(), row);
+      else
+        std::fill_n(row, shape_.width(), 0.0f);  // what is saved must not hold stray memory
     }
     count_.push_back(static_cast<std::int32_t>(count));
   }
-  std::copy_n(mean, shape_.width(), means_.append());
   forgotten_.push_back(0);
+  std::copy_n(mean, shape_.width(), means_.append());
+  if (place_.tier && size() % rows == 0) settle();
+  if (place_.host_bytes > 0 && size() % rows == 1) shed();
+}
+
+void ExactIndex::settle() {
+  const std::int64_t rows = means_.rows_per_slab(), slab = size() / rows - 1;
+  try {
+    shadow_.add(means_.row(slab * rows));
+    for (std::int64_t r = 0; r < rows; ++r)
+      if (forgotten(slab * rows + r)) shadow_.erase(slab, r);
+    ByteWriter codes;
+    shadow_.save(slab, codes);
+    place_.tier->append(place_.layer, rows, means_.row(slab * rows), codes.bytes());
+  } catch (...) {
+    shadow_.truncate(slab);
+    means_.truncate(size() - 1);
+    forgotten_.pop_back();
+    throw;
+  }
+}
+
+void ExactIndex::shed() {
+  if (!place_.tier) return;
+  for (std::int64_t slab = 0; slab < shadow_.slabs() && bytes() > place_.host_bytes; ++slab)
+    if (means_.held(slab)) means_.release(slab);
+}
+
+std::int64_t ExactIndex::least_bytes(std::int64_t n_slabs) const {
+  const std::int64_t rows = means_.rows_per_slab();
+  const std::int64_t per_slab =
+      shadow_.slab_bytes() + sketch_.slab_bytes() + 4 * sketch_.groups_per_slab() + 2 * rows + 1024;
+  return n_slabs * per_slab + 4 * rows * shape_.width() + sketch_.fixed_bytes();
+}
+
+std::vector<float> ExactIndex::slab_from_tier(std::int64_t slab) const {
+  const std::int64_t rows = means_.rows_per_slab();
+  std::vector<float> out(static_cast<std::size_t>(rows * shape_.width()));
+  place_.tier->read(place_.layer, slab, 0, rows, out.data());
+  for (std::int64_t r = 0; r < rows; ++r)
+    if (forgotten(slab * rows + r))
+      std::fill_n(out.begin() + r * shape_.width(), shape_.width(), 0.0f);
+  return out;
+}
+
+const float* ExactIndex::vector(EventId event) const {
+  const std::int64_t rows = means_.rows_per_slab();
+  if (means_.held(event / rows)) return means_.row(event);
+  fetched_.resize(static_cast<std::size_t>(shape_.width()));
+  place_.tier->read(place_.layer, event / rows, event % rows, 1, fetched_.data());
+  return fetched_.data();
+}
+
+void ExactIndex::compact() {
+  while (!unerased_.empty()) {
+    const std::int64_t slab = unerased_.back();
+    const std::vector<float> rows = slab_from_tier(slab);
+    ByteWriter codes;
+    shadow_.save(slab, codes);
+    place_.tier->replace(place_.layer, slab, means_.rows_per_slab(), rows.data(), codes.bytes());
+    unerased_.pop_back();
+  }
 }
 
 float ExactIndex::score(const float* query, std::int64_t event) const {
   float total = 0.0f;
   if (shape_.score == RepresentativeScore::mean) {
-    total = dot(query, means_.row(event), shape_.width());
+    total = dot(query, vector(event), shape_.width());
   } else {
     for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
       const std::int64_t at = h * shape_.head_dim;
@@ -130,7 +214,15 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
       std::array<float, VectorSlabs::kMostRows> scores;
       const std::int64_t begin = std::max(from, (first + i) * rows);
       const std::int64_t end = std::min(size(), (first + i + 1) * rows);
-      cpu::kernels().dots(query, means_.row(begin), end - begin, shape_.width(), shape_.width(),
+      std::vector<float> read;
+      const float* vectors = nullptr;
+      if (means_.held(begin / rows)) {
+        vectors = means_.row(begin);
+      } else {
+        read = slab_from_tier(begin / rows);
+        vectors = read.data() + begin % rows * shape_.width();
+      }
+      cpu::kernels().dots(query, vectors, end - begin, shape_.width(), shape_.width(),
                           scores.data());
       for (std::int64_t e = begin; e < end; ++e)
         out[old + static_cast<std::size_t>(e - from)] = {
@@ -194,8 +286,8 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
     for (std::int64_t g = 0; g < groups; ++g) {
       upper[g] = -std::numeric_limits<float>::infinity();
       for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
-        upper[g] = std::max(upper[g], value[static_cast<std::size_t>(r)] +
-                                          error[static_cast<std::size_t>(r)]);
+        upper[g] = std::max(
+            upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
       most = std::max(most, upper[g]);
     }
   });
@@ -205,7 +297,8 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   // reach it are looked at more closely, and of these few exactly.
   const auto first = static_cast<std::size_t>(kFirstLook * k);
   ranked_ = slab_upper_.size() >= first ? slab_upper_ : upper_;
-  const auto cut = ranked_.begin() + static_cast<std::ptrdiff_t>(std::min(first, ranked_.size())) - 1;
+  const auto cut =
+      ranked_.begin() + static_cast<std::ptrdiff_t>(std::min(first, ranked_.size())) - 1;
   std::nth_element(ranked_.begin(), cut, ranked_.end(), std::greater<>());
   collect(query, norm, *cut);
   collect(query, norm, least_of(k, out));
@@ -214,7 +307,8 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
                                    [&](const Candidate& c) { return c.value + c.error < least; }),
                     candidates_.end());
   // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
-  if (2 * static_cast<std::int64_t>(candidates_.size()) > slabs * rows) plain_searches_ = 16;
+  if (2 * static_cast<std::int64_t>(candidates_.size()) > slabs * rows && means_.held(0))
+    plain_searches_ = 16;
 
   // Best bounds first: the k-th exact score soon rules out the rest.
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
@@ -252,9 +346,8 @@ void ExactIndex::collect(const float* query, float norm, float least) {
     for (std::int64_t r = 0; r < rows; ++r)
       if (upper[r / Sketch::kGroup] >= least) rows_.push_back(slab * rows + r);
   }
-  rows_.erase(
-      std::remove_if(rows_.begin(), rows_.end(), [&](EventId e) { return forgotten(e); }),
-      rows_.end());
+  rows_.erase(std::remove_if(rows_.begin(), rows_.end(), [&](EventId e) { return forgotten(e); }),
+              rows_.end());
   candidates_.resize(rows_.size());
   const auto n = static_cast<std::int64_t>(rows_.size());
   parallel_blocks(n, [&](std::int64_t i) {
@@ -274,8 +367,7 @@ float ExactIndex::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail)
   ranked_.clear();
   for (const Candidate& c : candidates_) ranked_.push_back(c.value - c.error);
   for (const ScoredEvent& e : tail) ranked_.push_back(e.score);
-  if (static_cast<std::int64_t>(ranked_.size()) < k)
-    return -std::numeric_limits<float>::infinity();
+  if (static_cast<std::int64_t>(ranked_.size()) < k) return -std::numeric_limits<float>::infinity();
   const auto kth = ranked_.begin() + static_cast<std::ptrdiff_t>(k - 1);
   std::nth_element(ranked_.begin(), kth, ranked_.end(), std::greater<>());
   return *kth;
@@ -285,8 +377,12 @@ void ExactIndex::truncate(std::int64_t n_events) {
   if (n_events < 0 || n_events > size())
     throw DataError(
         fmt::format("representative index: cannot truncate {} events to {}", size(), n_events));
+  const std::int64_t rows = means_.rows_per_slab(), full = n_events / rows;
+  if (n_events % rows != 0 && !means_.held(full))  // becomes the slab that is not full
+    means_.hold(full, slab_from_tier(full).data());
+  if (place_.tier) place_.tier->truncate(place_.layer, full);
+  std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
   means_.truncate(n_events);
-  const std::int64_t full = n_events / means_.rows_per_slab();
   shadow_.truncate(full);
   sketch_.truncate(full);
   if (shape_.score == RepresentativeScore::max) {
@@ -305,22 +401,26 @@ void ExactIndex::forget(EventId event) {
   check(event);
   if (forgotten(event)) return;
   forgotten_[static_cast<std::size_t>(event)] = 1;
-  std::fill_n(means_.row(event), shape_.width(), 0.0f);
+  const std::int64_t rows = means_.rows_per_slab(), slab = event / rows;
+  if (means_.held(slab)) std::fill_n(means_.row(event), shape_.width(), 0.0f);
+  std::fill(fetched_.begin(), fetched_.end(), 0.0f);
+  if (place_.tier && slab < place_.tier->slabs(place_.layer) &&
+      std::find(unerased_.begin(), unerased_.end(), slab) == unerased_.end())
+    unerased_.push_back(slab);
   if (shape_.score == RepresentativeScore::max)
     std::fill_n(each_.row(event * shape_.n_repr), shape_.n_repr * shape_.width(), 0.0f);
-  const std::int64_t rows = means_.rows_per_slab();
-  if (event / rows < shadow_.slabs()) {
-    shadow_.erase(event / rows, event % rows);
-    sketch_.erase(event / rows, event % rows);
+  if (slab < shadow_.slabs()) {
+    shadow_.erase(slab, event % rows);
+    sketch_.erase(slab, event % rows);
   }
 }
 
 const float* ExactIndex::mean(EventId event) const {
   check(event);
   if (forgotten(event))
-    throw DataError(fmt::format(
-        "representative index: event {} was forgotten, its vector is erased", event));
-  return means_.row(event);
+    throw DataError(
+        fmt::format("representative index: event {} was forgotten, its vector is erased", event));
+  return vector(event);
 }
 
 void ExactIndex::save(ByteWriter& to) const {
@@ -329,10 +429,13 @@ void ExactIndex::save(ByteWriter& to) const {
   to.put(shape_.n_repr);
   to.put(shape_.score);
   to.put(size());
-  save_rows(means_, size(), to);
+  const std::int64_t in_tier = place_.tier ? place_.tier->slabs(place_.layer) : 0;
+  to.put(in_tier);
+  to.put_vector(unerased_);
+  save_rows(means_, in_tier * means_.rows_per_slab(), size(), to);
   if (shape_.score == RepresentativeScore::max) {
     to.put_vector(count_);
-    save_rows(each_, each_.size(), to);
+    save_rows(each_, 0, each_.size(), to);
   }
   to.put_vector(forgotten_);
   sketch_.save(to);
@@ -355,18 +458,34 @@ void ExactIndex::load(ByteReader& from) {
         from.where(), shape.n_heads, shape.head_dim, shape.n_repr, static_cast<int>(shape.score),
         shape_.n_heads, shape_.head_dim, shape_.n_repr, static_cast<int>(shape_.score)));
   const auto n = from.get<std::int64_t>();
+  const auto in_tier = from.get<std::int64_t>();
+  const std::int64_t rows = means_.rows_per_slab();
+  if (in_tier != (place_.tier ? n / rows : 0) ||
+      (place_.tier && place_.tier->slabs(place_.layer) != in_tier))
+    throw FileError(fmt::format(
+        "{}: an index of {} slabs of vectors in a tier, {} are there; open both of one commit",
+        from.where(), in_tier, place_.tier ? place_.tier->slabs(place_.layer) : 0));
+  unerased_ = from.get_vector<std::int64_t>();
+  for (const std::int64_t slab : unerased_)
+    if (slab < 0 || slab >= in_tier)
+      throw FileError(fmt::format("{}: forgotten events in slab {} of {}; the file is damaged",
+                                  from.where(), slab, in_tier));
   if (n < 0 || n > static_cast<std::int64_t>(from.left()))
-    throw FileError(fmt::format("{}: {} events of a representative index in {} bytes; the file is "
-                                "damaged",
-                                from.where(), n, from.left()));
-  load_rows(means_, n, from);
+    throw FileError(
+        fmt::format("{}: {} events of a representative index in {} bytes; the file is "
+                    "damaged",
+                    from.where(), n, from.left()));
+  means_.skip_slabs(in_tier);
+  load_rows(means_, in_tier * rows, n, from);
   if (shape_.score == RepresentativeScore::max) {
-    count_ = from.get_vector<std::int32_t>(static_cast<std::size_t>(n), "the representatives' count");
+    count_ =
+        from.get_vector<std::int32_t>(static_cast<std::size_t>(n), "the representatives' count");
     for (const std::int32_t count : count_)
       if (count < 1 || count > shape_.n_repr)
-        throw FileError(fmt::format("{}: an event with {} of {} representatives; the file is damaged",
-                                    from.where(), count, shape_.n_repr));
-    load_rows(each_, n * shape_.n_repr, from);
+        throw FileError(
+            fmt::format("{}: an event with {} of {} representatives; the file is damaged",
+                        from.where(), count, shape_.n_repr));
+    load_rows(each_, 0, n * shape_.n_repr, from);
   }
   forgotten_ = from.get_vector<std::uint8_t>(static_cast<std::size_t>(n), "the forgotten events");
   for (const std::uint8_t flag : forgotten_)
@@ -374,6 +493,18 @@ void ExactIndex::load(ByteReader& from) {
       throw FileError(fmt::format("{}: the flag of a forgotten event is {}; the file is damaged",
                                   from.where(), flag));
   sketch_.load(from);
+  for (std::int64_t slab = 0; slab < in_tier; ++slab) {
+    const std::vector<std::byte> codes = place_.tier->codes(place_.layer, slab);
+    ByteReader reader(codes, place_.tier->where(place_.layer, slab));
+    if (place_.tier->rows(place_.layer, slab) != rows)
+      throw FileError(
+          fmt::format("{}: {} rows, expected {}; open it with the settings that made it",
+                      reader.where(), place_.tier->rows(place_.layer, slab), rows));
+    shadow_.load(reader);
+    reader.finish();
+    for (std::int64_t r = 0; r < rows; ++r)
+      if (forgotten(slab * rows + r)) shadow_.erase(slab, r);
+  }
 }
 
 std::int64_t ExactIndex::bytes() const {
@@ -384,15 +515,16 @@ std::int64_t ExactIndex::bytes() const {
 
 }  // namespace detail
 
-std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape) {
-  return std::make_unique<detail::ExactIndex>(shape);
+std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape,
+                                                      const VectorPlace& place) {
+  return std::make_unique<detail::ExactIndex>(shape, detail::ExactTuning{}, place);
 }
 
 std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std::int64_t n_heads,
-                                                std::int64_t head_dim) {
+                                                std::int64_t head_dim, const VectorPlace& place) {
   const IndexShape shape{n_heads, head_dim, config.n_repr, config.score};
   if (config.index == IndexKind::faiss) return make_faiss_index(shape, config.exact_up_to);
-  return make_exact_index(shape);
+  return make_exact_index(shape, place);
 }
 
 double recall_of(std::span<const ScoredEvent> approximate, std::span<const ScoredEvent> exact) {

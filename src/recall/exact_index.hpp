@@ -30,7 +30,8 @@ struct ExactTuning {
 
 class ExactIndex final : public RepresentativeIndex {
  public:
-  explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {});
+  explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {},
+                      const VectorPlace& place = {});
 
   void add(const float* mean, const float* each, std::int64_t count) override;
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override;
@@ -44,8 +45,9 @@ class ExactIndex final : public RepresentativeIndex {
   const float* mean(EventId event) const override;
   std::int64_t size() const override { return means_.size(); }
   std::int64_t bytes() const override;
+  void compact() override;
 
-  /// Representative vector of an event, zeros of a forgotten one.
+  /// Representative vector of an event, zeros of a forgotten one; without a tier.
   const float* row(EventId event) const { return means_.row(event); }
 
   /// Appends the scores of the events from `from` on that are not forgotten.
@@ -66,6 +68,17 @@ class ExactIndex final : public RepresentativeIndex {
   float least_of(std::int64_t k, const std::vector<ScoredEvent>& tail);
   void follow();
 
+  /// Host memory with n full slabs, all of them only in the tier.
+  std::int64_t least_bytes(std::int64_t n_slabs) const;
+  /// Writes the slab that has just become full to the tier.
+  void settle();
+  /// Gives up full slabs that the tier holds until host_bytes is kept.
+  void shed();
+  /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
+  std::vector<float> slab_from_tier(std::int64_t slab) const;
+  /// The vector of an event wherever it lies; valid until the next call.
+  const float* vector(EventId event) const;
+
   float score(const float* query, std::int64_t event) const;
   void check(EventId event) const;
 
@@ -75,6 +88,9 @@ class ExactIndex final : public RepresentativeIndex {
   std::vector<std::int32_t> count_;      // score max: how many of them are set
   std::vector<std::uint8_t> forgotten_;  // per event
   ExactTuning tuning_;
+  VectorPlace place_;
+  std::vector<std::int64_t> unerased_;  // slabs whose copy in the tier shows forgotten events
+  mutable std::vector<float> fetched_;  // the last vector read from the tier
   QuantisedSlabs shadow_;
   Sketch sketch_;
   int plain_searches_ = 0;  // searches to come that leave the shadow alone

@@ -193,8 +193,8 @@ class FaissIndex final : public RepresentativeIndex {
   std::int64_t linked() const { return graph_ ? graph_->storage.ntotal : 0; }
 
   [[noreturn]] static void damaged(const ByteReader& from, const char* what) {
-    throw FileError(fmt::format("{}: impossible {} of a FAISS index; the file is damaged",
-                                from.where(), what));
+    throw FileError(
+        fmt::format("{}: impossible {} of a FAISS index; the file is damaged", from.where(), what));
   }
 
   void load_graph(ByteReader& from, std::int64_t linked) {
@@ -207,12 +207,11 @@ class FaissIndex final : public RepresentativeIndex {
       // The generator draws once for each event that is linked, so that the next ones are linked as
       // they would have been; what it draws is what was saved.
       if (level != h.random_level() + 1) damaged(from, "levels");
-      h.offsets.push_back(h.offsets.back() +
-                          static_cast<std::size_t>(h.cum_nb_neighbors(level)));
+      h.offsets.push_back(h.offsets.back() + static_cast<std::size_t>(h.cum_nb_neighbors(level)));
       top = std::max(top, level);
     }
-    h.neighbors = from.get_vector<faiss::HNSW::storage_idx_t>(h.offsets.back(),
-                                                              "the links of a graph");
+    h.neighbors =
+        from.get_vector<faiss::HNSW::storage_idx_t>(h.offsets.back(), "the links of a graph");
     h.entry_point = from.get<faiss::HNSW::storage_idx_t>();
     h.max_level = from.get<int>();
     if (h.entry_point < 0 || h.entry_point >= linked || h.max_level != top - 1 ||
@@ -225,7 +224,8 @@ class FaissIndex final : public RepresentativeIndex {
         for (std::size_t j = begin; j < end; ++j) {
           const auto to = h.neighbors[j];
           // A link must lead to an event of its own level, or a search would leave the arrays.
-          if (to < -1 || to >= linked || (to >= 0 && h.levels[static_cast<std::size_t>(to)] <= level))
+          if (to < -1 || to >= linked ||
+              (to >= 0 && h.levels[static_cast<std::size_t>(to)] <= level))
             damaged(from, "links");
         }
       }

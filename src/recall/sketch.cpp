@@ -49,10 +49,24 @@ void largest_portable(const std::int8_t* codes, const std::int16_t* weight, std:
 
 #if defined(__x86_64__)
 std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
-  return static_cast<std::int32_t>(static_cast<std::uint16_t>(weight[2 * p]) |
-                                   static_cast<std::uint32_t>(
-                                       static_cast<std::uint16_t>(weight[2 * p + 1]))
-                                       << 16);
+  return static_cast<std::int32_t>(
+      static_cast<std::uint16_t>(weight[2 * p]) |
+      static_cast<std::uint32_t>(static_cast<std::uint16_t>(weight[2 * p + 1])) << 16);
+}
+
+[[gnu::target("avx2")]] void sums_avx2(const std::int8_t* codes, const std::int16_t* weight,
+                                       std::int32_t* sums) {
+  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+  for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
+    const auto* from = reinterpret_cast<const __m128i*>(codes);
+    const __m256i w = _mm256_set1_epi32(pair_at(weight, p));
+    low =
+        _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w));
+    high = _mm256_add_epi32(
+        high, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w));
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8), high);
 }
 
 [[gnu::target("avx2")]] void largest_avx2(const std::int8_t* codes, const std::int16_t* weight,
@@ -63,8 +77,8 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
     __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
     for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
       const auto* from = reinterpret_cast<const __m128i*>(codes);
-      low = _mm256_add_epi32(
-          low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w[p]));
+      low = _mm256_add_epi32(low,
+                             _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w[p]));
       high = _mm256_add_epi32(
           high, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w[p]));
     }
@@ -78,8 +92,7 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
 
 [[gnu::target("avx512f,avx512bw")]] void largest_avx512(const std::int8_t* codes,
                                                         const std::int16_t* weight,
-                                                        std::int64_t n_groups,
-                                                        std::int32_t* most) {
+                                                        std::int64_t n_groups, std::int32_t* most) {
   __m512i w[kPairs];
   for (std::int64_t p = 0; p < kPairs; ++p) w[p] = _mm512_set1_epi32(pair_at(weight, p));
   for (std::int64_t g = 0; g < n_groups; ++g) {
@@ -104,15 +117,23 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
 }
 #endif
 
-using Largest = void (*)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
+struct Loops {
+  void (*sums)(const std::int8_t*, const std::int16_t*, std::int32_t*);
+  void (*largest)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
+};
 
-Largest choose_largest() {
+Loops choose_loops() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
-    return largest_avx512;
-  if (__builtin_cpu_supports("avx2")) return largest_avx2;
+    return {sums_avx2, largest_avx512};
+  if (__builtin_cpu_supports("avx2")) return {sums_avx2, largest_avx2};
 #endif
-  return largest_portable;
+  return {sums_portable, largest_portable};
+}
+
+const Loops& loops() {
+  static const Loops chosen = choose_loops();
+  return chosen;
 }
 
 /// A float that is not below x.
@@ -222,8 +243,7 @@ void Sketch::set_basis(std::shared_ptr<Basis> basis) {
   const std::vector<double> rows(basis->rows.begin(), basis->rows.end());
   for (std::int64_t i = 0; i < basis->dims; ++i)
     for (std::int64_t j = 0; j <= i; ++j) {
-      const double dot =
-          dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
+      const double dot = dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
       basis->skew = std::max(basis->skew, std::abs(dot - (i == j ? 1.0 : 0.0)) + 1e-12);
     }
   before_ = std::exchange(basis_, std::move(basis));
@@ -387,8 +407,7 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset) const {
   for (const double w : exact) most = std::max(most, std::abs(w));
   out.unit = most > 1e-200 ? most / 32767.0 : 0.0;
   for (std::size_t j = 0; j < exact.size(); ++j) {
-    if (out.unit > 0.0)
-      out.weight[j] = static_cast<std::int16_t>(std::lrint(exact[j] / out.unit));
+    if (out.unit > 0.0) out.weight[j] = static_cast<std::int16_t>(std::lrint(exact[j] / out.unit));
     off += std::abs(exact[j] - static_cast<double>(out.weight[j]) * out.unit);
   }
   out.constant += 127.0 * off + 1e-9 * (std::abs(out.constant) + 127.0 * 32.0 * most);
@@ -396,7 +415,6 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset) const {
 }
 
 float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const {
-  static const Largest largest = choose_largest();
   const Slab& s = slabs_[at(slab)];
   const Weights w = weights(s, offset);
   const std::int64_t n = groups_per_slab();
@@ -404,7 +422,7 @@ float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const 
   float most = -std::numeric_limits<float>::infinity();
   for (std::int64_t first = 0; first < n; first += 64) {
     const std::int64_t end = std::min<std::int64_t>(n, first + 64);
-    largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first, sums.data());
+    loops().largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first, sums.data());
     for (std::int64_t g = first; g < end; ++g) {
       upper[g] = above(w.constant + w.unit * sums[at(g - first)]);
       most = std::max(most, upper[g]);
@@ -423,7 +441,7 @@ void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, flo
   auto unbounded = s.unbounded.begin();
   for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
     if (upper[g] < least) continue;
-    sums_portable(s.codes.data() + g * kGroup * kBytes, w.weight.data(), sums.data());
+    loops().sums(s.codes.data() + g * kGroup * kBytes, w.weight.data(), sums.data());
     const std::int64_t end = std::min(kGroup, rows_ - g * kGroup);
     for (std::int64_t i = 0; i < end; ++i) {
       const auto row = static_cast<std::int32_t>(g * kGroup + i);

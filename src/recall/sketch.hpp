@@ -37,6 +37,8 @@ class Sketch {
   std::int64_t groups_per_slab() const { return (rows_ + kGroup - 1) / kGroup; }
   std::int64_t slab_bytes() const { return groups_per_slab() * kGroup * (kDims + 1); }
   std::int64_t bytes() const;
+  /// Of the sample and the subspaces, once there are such.
+  std::int64_t fixed_bytes() const { return 4 * width_ * (sample_size_ + 2 * kDims); }
 
   /// The subspace and the count of queries, and back; the slabs are sketched anew.
   void save(ByteWriter& to) const;
@@ -60,12 +62,12 @@ class Sketch {
   };
   struct Slab {
     std::shared_ptr<const Basis> basis;
-    std::vector<std::int8_t> codes;        // [groups, 16 pairs, kGroup, 2]
-    std::array<float, kDims> step = {};    // of a coordinate's codes
-    std::array<double, kDims> miss = {};   // most of |direction . what the codes leave|
-    float rest = 0.0f, rest_step = 0.0f;   // norm of what is left: rest + rest_step * last byte
-    float reach = 0.0f;                    // most of the shadow's errors
-    std::vector<std::int32_t> unbounded;   // rows of which nothing is known
+    std::vector<std::int8_t> codes;       // [groups, 16 pairs, kGroup, 2]
+    std::array<float, kDims> step = {};   // of a coordinate's codes
+    std::array<double, kDims> miss = {};  // most of |direction . what the codes leave|
+    float rest = 0.0f, rest_step = 0.0f;  // norm of what is left: rest + rest_step * last byte
+    float reach = 0.0f;                   // most of the shadow's errors
+    std::vector<std::int32_t> unbounded;  // rows of which nothing is known
   };
   struct Query {  // in the terms of one basis
     const Basis* basis = nullptr;

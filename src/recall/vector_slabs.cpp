@@ -19,9 +19,11 @@ VectorSlabs::VectorSlabs(std::int64_t width)
           (std::int64_t{1} << 18) / std::max<std::int64_t>(1, width), 16, kMostRows)) {}
 
 float* VectorSlabs::append() {
-  if (size_ == static_cast<std::int64_t>(slabs_.size()) * rows_per_slab_)
+  if (size_ == static_cast<std::int64_t>(slabs_.size()) * rows_per_slab_) {
     slabs_.push_back(
         std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows_per_slab_ * width_)));
+    ++held_;
+  }
   const std::int64_t i = size_++;
   return slabs_[static_cast<std::size_t>(i / rows_per_slab_)].get() + i % rows_per_slab_ * width_;
 }
@@ -29,6 +31,26 @@ float* VectorSlabs::append() {
 void VectorSlabs::truncate(std::int64_t n_rows) {
   size_ = std::min(size_, n_rows);
   slabs_.resize(static_cast<std::size_t>((size_ + rows_per_slab_ - 1) / rows_per_slab_));
+  held_ = std::count_if(slabs_.begin(), slabs_.end(), [](const auto& s) { return s != nullptr; });
+}
+
+void VectorSlabs::release(std::int64_t slab) {
+  held_ -= held(slab);
+  slabs_[static_cast<std::size_t>(slab)].reset();
+}
+
+void VectorSlabs::hold(std::int64_t slab, const float* rows) {
+  auto& to = slabs_[static_cast<std::size_t>(slab)];
+  if (!to) {
+    to = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows_per_slab_ * width_));
+    ++held_;
+  }
+  std::copy_n(rows, rows_per_slab_ * width_, to.get());
+}
+
+void VectorSlabs::skip_slabs(std::int64_t n) {
+  slabs_.resize(static_cast<std::size_t>(n));
+  size_ = n * rows_per_slab_;
 }
 
 }  // namespace episodic::detail

@@ -33,12 +33,21 @@ class VectorSlabs {
   std::int64_t width() const { return width_; }
   std::int64_t size() const { return size_; }
   std::int64_t rows_per_slab() const { return rows_per_slab_; }
+  /// Of the slabs that are held.
   std::int64_t bytes() const {
-    return static_cast<std::int64_t>(slabs_.size() * sizeof(float)) * rows_per_slab_ * width_;
+    return held_ * static_cast<std::int64_t>(sizeof(float)) * rows_per_slab_ * width_;
   }
 
+  /// Gives a slab's memory back; its rows may not be asked for until `hold`, which takes them
+  /// [rows_per_slab, width] back in.
+  void release(std::int64_t slab);
+  void hold(std::int64_t slab, const float* rows);
+  /// Makes an empty one begin with n slabs that are not held.
+  void skip_slabs(std::int64_t n);
+  bool held(std::int64_t slab) const { return slabs_[static_cast<std::size_t>(slab)] != nullptr; }
+
  private:
-  std::int64_t width_, rows_per_slab_, size_ = 0;
+  std::int64_t width_, rows_per_slab_, size_ = 0, held_ = 0;
   std::vector<std::unique_ptr<float[]>> slabs_;
 };
 

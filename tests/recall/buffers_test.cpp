@@ -230,3 +230,32 @@ TEST_CASE("clearing empties the queue, and an index out of step is refused") {
   buffers.recall(c, *index, events, one, 1000);  // no room: nothing, and nothing queued
   REQUIRE(buffers.recalled().empty());
 }
+
+TEST_CASE("forgotten events are recalled neither by rank nor as neighbours nor when all fit") {
+  std::mt19937 rng(53);
+  MemoryConfig c;
+  c.n_init = 0, c.chunk = 1, c.n_mem = 60, c.min_block = 4, c.max_block = 4, c.contiguity = 0.5;
+  const EventTable events = random_events(rng, 40, 0, 4, 4);
+  const auto index = make_exact_index({1, 1, 1, RepresentativeScore::mean});
+  for (std::int64_t e = 0; e < events.size(); ++e) {
+    const float value = static_cast<float>(e);
+    index->add(&value, nullptr, 0);
+  }
+  RecallBuffers buffers;
+  const float one = 1.0f;
+  buffers.recall(c, *index, events, &one, 0);
+  const std::vector<EventId> before = buffers.recalled();
+  const EventId best = buffers.similarity()[0], next = buffers.contiguity()[0];
+  index->forget(best), index->forget(next);
+  const auto holds = [&](EventId e) {
+    return std::count(buffers.recalled().begin(), buffers.recalled().end(), e) > 0;
+  };
+  buffers.recall(c, *index, events, &one, 0);
+  REQUIRE_FALSE(holds(best));
+  REQUIRE_FALSE(holds(next));  // though the queue of the step before names it
+  REQUIRE(buffers.recalled().size() > before.size() / 2);
+  c.n_mem = 10000, c.contiguity = 0;
+  buffers.recall(c, *index, events, &one, 0);
+  REQUIRE(static_cast<std::int64_t>(buffers.recalled().size()) == events.size() - 2);
+  REQUIRE_FALSE(holds(best));
+}

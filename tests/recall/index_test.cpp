@@ -285,3 +285,140 @@ TEST_CASE("make_index follows the configuration, and recall_of counts") {
   REQUIRE(recall_of({}, b) == 0.0);
   REQUIRE(recall_of(a, {}) == 1.0);
 }
+
+TEST_CASE("a learned sketch changes no list, whatever the vectors") {
+  std::mt19937 rng(47);
+  for (int seed = 0; seed < 6; ++seed) {
+    const std::int64_t width = seed == 5 ? 333 : 256, n = 4000;
+    const IndexShape shape{1, width, 1, RepresentativeScore::mean};
+    detail::ExactIndex sketched(shape, {0, 8}), plain(shape, {std::int64_t{1} << 60, 1});
+    const std::vector<float> common = random_vector(rng, width);
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::vector<float> v = random_vector(rng, width);
+      for (std::size_t c = 0; c < v.size(); ++c) v[c] = 0.3f * v[c] + 3.0f * common[c];
+      if (seed == 1 && i % 3 == 0) std::fill(v.begin(), v.end(), 0.0f);
+      if (seed == 2)
+        for (float& x : v) x = 7.0f;  // all equal
+      if (seed == 3 && i % 500 == 0)
+        for (float& x : v) x *= 1e20f;
+      if (seed == 4 && i % 700 == 0) v[3] = std::numeric_limits<float>::quiet_NaN();
+      if (seed == 4 && i % 900 == 0) v[5] = -std::numeric_limits<float>::infinity();
+      sketched.add(v.data(), nullptr, 0);
+      plain.add(v.data(), nullptr, 0);
+    }
+    std::vector<ScoredEvent> a, b;
+    for (int i = 0; i < 80; ++i) {
+      std::vector<float> q = random_vector(rng, width);
+      const float spread = i % 7 == 0 ? 1.0f : 0.02f;
+      for (std::size_t c = 0; c < q.size(); ++c)
+        q[c] = spread * q[c] + (i % 11 == 0 ? -1.0f : 1.0f) * common[c];
+      if (i % 20 == 19)
+        for (float& x : q) x *= 1e-15f;
+      const std::int64_t k = 1 + i % 37;
+      sketched.search(q.data(), k, a);
+      plain.search(q.data(), k, b);
+      REQUIRE(same(a, b));
+      if (i % 10 == 0) {
+        const auto e = static_cast<EventId>(rng() % static_cast<std::uint64_t>(n));
+        sketched.forget(e), plain.forget(e);
+      }
+    }
+  }
+}
+
+TEST_CASE("forgotten events are never listed, and new ones under their numbers are") {
+  std::mt19937 rng(48);
+  for (const bool faiss : {false, true}) {
+    const IndexShape shape{2, 16, 4, RepresentativeScore::mean};
+    const auto vectors = clustered(rng, 1500, 32);
+    const auto index = faiss ? make_faiss_index(shape, 300) : make_exact_index(shape);
+    for (const auto& v : vectors) index->add(v.data(), nullptr, 0);
+    const std::int64_t bytes = index->bytes();
+    for (EventId e = 0; e < 1500; e += 3) index->forget(e), index->forget(e);
+    REQUIRE(index->size() == 1500);
+    REQUIRE(index->bytes() == bytes);
+    std::vector<ScoredEvent> got;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> q = vectors[static_cast<std::size_t>(3 * i)];
+      if (i % 2)
+        for (float& x : q) x = -x;  // zeros would rank high
+      index->search(q.data(), 30, got);
+      REQUIRE(got.size() == 30);
+      for (const ScoredEvent& e : got) REQUIRE(e.event % 3 != 0);
+    }
+    REQUIRE_THROWS_AS(index->mean(0), DataError);
+    REQUIRE_THROWS_AS(index->forget(1500), DataError);
+    REQUIRE_THROWS_AS(index->forget(-1), DataError);
+    index->truncate(900);
+    index->add(vectors[900].data(), nullptr, 0);  // 900 was forgotten
+    REQUIRE_FALSE(index->forgotten(900));
+    REQUIRE(std::equal(vectors[900].begin(), vectors[900].end(), index->mean(900)));
+    REQUIRE(index->forgotten(897));
+  }
+}
+
+TEST_CASE("a saved index answers and grows as the one it was") {
+  std::mt19937 rng(49);
+  for (int kind = 0; kind < 3; ++kind) {
+    const IndexShape shape{2, 40, 3,
+                           kind == 2 ? RepresentativeScore::max : RepresentativeScore::mean};
+    const auto make = [&] {
+      return kind == 1 ? make_faiss_index(shape, 300) : make_exact_index(shape);
+    };
+    CAPTURE(kind);
+    const auto vectors = clustered(rng, 1800, 80);
+    const auto index = make(), loaded = make();
+    const auto add = [&](RepresentativeIndex& to, std::size_t from, std::size_t end) {
+      for (std::size_t i = from; i < end; ++i)
+        to.add(vectors[i].data(), kind == 2 ? vectors[i].data() : nullptr, 1);
+    };
+    std::vector<ScoredEvent> a, b;
+    const auto ask = [&](RepresentativeIndex& of, std::vector<ScoredEvent>& out, std::size_t i) {
+      of.search(vectors[i].data(), 25, out);
+    };
+    add(*index, 0, 1300);
+    for (std::size_t i = 0; i < 40; ++i) ask(*index, a, i);
+    for (EventId e = 5; e < 1300; e += 50) index->forget(e);
+    ByteWriter saved;
+    index->save(saved);
+    ByteReader reader(saved.bytes(), "index.state");
+    loaded->load(reader);
+    reader.finish();
+    const auto equal = [&] {
+      for (std::size_t i = 0; i < 70; ++i) {
+        ask(*index, a, 11 * i), ask(*loaded, b, 11 * i);
+        REQUIRE(same(a, b));
+      }
+      REQUIRE(index->quality().checked == loaded->quality().checked);
+      REQUIRE(index->quality().recall_sum == loaded->quality().recall_sum);
+      ByteWriter x, y;
+      index->save(x), loaded->save(y);
+      REQUIRE((x.bytes() == y.bytes()));
+    };
+    equal();
+    add(*index, 1300, 1800), add(*loaded, 1300, 1800);
+    equal();
+    index->truncate(700), loaded->truncate(700);
+    equal();
+
+    // Cut or changed content is refused, or read as other numbers, but never trusted with sizes.
+    for (int i = 0; i < 400; ++i) {
+      std::vector<std::byte> bytes = saved.bytes();
+      const bool cut = i % 2 == 0;
+      if (cut)
+        bytes.resize(rng() % bytes.size());
+      else
+        bytes[i < 200 ? static_cast<std::size_t>(i) : rng() % bytes.size()] ^=
+            static_cast<std::byte>(1 + rng() % 255);
+      const auto other = make();
+      ByteReader from(bytes, "index.state");
+      try {
+        other->load(from);
+        REQUIRE_FALSE(cut);
+        ask(*other, a, 3);
+      } catch (const FileError& e) {
+        REQUIRE(std::string(e.what()).find("index.state") == 0);
+      }
+    }
+  }
+}

@@ -29,6 +29,15 @@ struct IndexShape {
   std::int64_t width() const { return n_heads * head_dim; }
 };
 
+class VectorTier;
+
+/// Where an index may put vectors that do not fit into host memory.
+struct VectorPlace {
+  VectorTier* tier = nullptr;   ///< outlives the index; null: all in host memory
+  std::int64_t layer = 0;       ///< the index's layer in the tier
+  std::int64_t host_bytes = 0;  ///< most host memory of the index; 0: no bound
+};
+
 /// How much of the exact list an approximate index found, over the searches that were checked.
 struct IndexQuality {
   std::int64_t checked = 0;  ///< searches that the exact scan repeated; 0 for an exact index
@@ -69,24 +78,34 @@ class RepresentativeIndex {
   /// size and bytes. \throws DataError for an event that is not there or forgotten
   virtual const float* mean(EventId event) const = 0;
 
+  /// Erases the forgotten events' vectors from the tier too: their slabs are written anew, and
+  /// VectorTier::compact and committed then remove the old bytes. \throws as VectorTier::append
+  virtual void compact() {}
+
   virtual std::int64_t size() const = 0;
-  virtual std::int64_t bytes() const = 0;
+  virtual std::int64_t bytes() const = 0;  ///< of host memory
 
   /// An approximate index repeats one search in a few dozen exactly and keeps the count.
   virtual IndexQuality quality() const { return {}; }
 };
 
-/// Exact scan over all vectors.
-std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape);
+/// The exact list, found by bounds where that is faster than a scan over all vectors. With a tier,
+/// full slabs of vectors are written to it as they fill, and given up in host memory, the oldest
+/// first, where host_bytes is not enough; score == max keeps all in host memory.
+/// `add` \throws BudgetError naming repr_bytes where even what a search must have at hand does not
+/// fit; nothing was added then.
+std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape,
+                                                      const VectorPlace& place = {});
 
 /// FAISS (HNSW over inner product) once there are more than `exact_up_to` events, exact until then.
 /// \throws ConfigError for score == max (no inner product computes it).
 std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape,
                                                       std::int64_t exact_up_to);
 
-/// By configuration.
+/// By configuration. The FAISS maker keeps its vectors in host memory whatever the place.
 std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std::int64_t n_heads,
-                                                std::int64_t head_dim);
+                                                std::int64_t head_dim,
+                                                const VectorPlace& place = {});
 
 /// Bytes of one layer's index in host memory.
 struct IndexBytes {

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/recall/vector_tier.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <random>
+
+#include "../../src/recall/exact_index.hpp"
+#include "episodic/base/error.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "episodic-vectors-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  std::int64_t files() const {
+    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+  }
+  fs::path path;
+};
+
+std::vector<float> random_rows(std::mt19937& rng, std::int64_t n) {
+  std::normal_distribution<float> normal;
+  std::vector<float> v(static_cast<std::size_t>(n));
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+// Vectors near a common mean, queries near one direction, as keys and mean queries are.
+std::vector<float> near_mean(std::mt19937& rng, std::int64_t width, float centre, float spread) {
+  std::vector<float> v = random_rows(rng, width);
+  for (std::size_t c = 0; c < v.size(); ++c)
+    v[c] = v[c] * spread + centre * std::sin(static_cast<float>(c));
+  return v;
+}
+
+bool same(const std::vector<ScoredEvent>& a, const std::vector<ScoredEvent>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.event == y.event && x.score == y.score;
+  });
+}
+
+class NoRoom : public io::Syscalls {
+ public:
+  std::int64_t write(io::Kind kind, int fd, const void* from, std::int64_t bytes,
+                     std::int64_t offset) override {
+    if (full) return -ENOSPC;
+    return Syscalls::write(kind, fd, from, bytes, offset);
+  }
+  bool full = false;
+};
+
+}  // namespace
+
+TEST_CASE("a tier keeps slabs over a commit, and every changed byte is found") {
+  std::mt19937 rng(61);
+  const Folder folder;
+  const std::int64_t width = 5, rows = 7;
+  const VectorTierOptions options{folder.path, true};
+  std::vector<std::vector<float>> slabs;
+  const std::vector<std::byte> codes(11, std::byte{3});
+  VectorImage image;
+  {
+    const auto tier = make_vector_tier(width, options);
+    for (std::int64_t s = 0; s < 4; ++s) {
+      slabs.push_back(random_rows(rng, rows * width));
+      tier->append(s % 2, rows, slabs.back().data(), codes);
+    }
+    image = tier->sync();
+    tier->committed(image);
+    tier->append(0, rows, slabs[0].data(), codes);  // never committed
+    REQUIRE(tier->disk_bytes() > 5 * vector_block_bytes(rows, width, 11));
+  }
+  ByteWriter saved;
+  image.save(saved);
+  ByteReader reader(saved.bytes(), "image");
+  image = VectorImage::load(reader);
+  reader.finish();
+  for (std::size_t cut = 0; cut < saved.bytes().size(); ++cut) {
+    ByteReader broken(std::span(saved.bytes()).first(cut), "image");
+    REQUIRE_THROWS_AS(VectorImage::load(broken), FileError);
+  }
+  const auto check = [&](const VectorTier& tier) {
+    std::vector<float> got(static_cast<std::size_t>(rows * width));
+    for (std::int64_t s = 0; s < 4; ++s) {
+      tier.read(s % 2, s / 2, 0, rows, got.data());
+      REQUIRE(got == slabs[static_cast<std::size_t>(s)]);
+      tier.read(s % 2, s / 2, 3, 1, got.data());
+      REQUIRE(std::equal(got.begin(), got.begin() + width,
+                         slabs[static_cast<std::size_t>(s)].begin() + 3 * width));
+      REQUIRE(tier.codes(s % 2, s / 2) == codes);
+    }
+  };
+  {
+    const auto tier = open_vector_tier(width, options, image);
+    check(*tier);
+    REQUIRE(tier->slabs(0) == 2);
+    REQUIRE_THROWS_AS(tier->read(0, 2, 0, 1, slabs[0].data()), DataError);
+    REQUIRE_THROWS_AS(tier->read(0, 0, 6, 2, slabs[0].data()), DataError);
+    REQUIRE_THROWS_AS(open_vector_tier(width + 1, options, image), FileError);
+    tier->append(1, rows, slabs[1].data(), codes);  // into a file of its own
+    REQUIRE(folder.files() == 2);
+  }
+  REQUIRE(folder.files() == 1);
+
+  const auto damages = [&] {
+    return verify_vectors(width, folder.path, image, io::system_calls(), [](auto&, auto&) {});
+  };
+  REQUIRE(damages() == 0);
+  const fs::path path = folder.path / vector_file_name(image.files[0].id);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  for (std::int64_t i = 0; i < image.files[0].bytes; ++i) {
+    file.seekg(i);
+    const char was = static_cast<char>(file.get());
+    file.seekp(i);
+    file.put(static_cast<char>(was ^ 0x10)).flush();
+    INFO("byte " << i);
+    REQUIRE(damages() == 1);
+    file.seekp(i);
+    file.put(was).flush();
+  }
+  REQUIRE(damages() == 0);
+
+  // A damaged row is refused and counted, the others are served.
+  const auto tier = open_vector_tier(width, options, image);
+  const std::int64_t last = image.files[0].bytes - 9;
+  file.seekp(last);
+  file.put('x').flush();
+  std::vector<float> row(static_cast<std::size_t>(width));
+  REQUIRE_THROWS_AS(tier->read(1, 1, rows - 1, 1, row.data()), FileError);
+  REQUIRE(tier->read_errors() == 1);
+  tier->read(1, 1, 0, 1, row.data());
+  // Two slabs in each other's place.
+  std::swap(image.slabs[0].offset, image.slabs[1].offset);
+  REQUIRE_THROWS_AS(open_vector_tier(width, options, image), FileError);
+  fs::resize_file(path, static_cast<std::uintmax_t>(last));
+  REQUIRE_THROWS_AS(open_vector_tier(width, options, image), FileError);
+}
+
+TEST_CASE("a tier without keep leaves no names, keeps its budget, and outlives a full disk") {
+  std::mt19937 rng(62);
+  const Folder folder;
+  const std::int64_t width = 4, rows = 8, block = vector_block_bytes(rows, width, 0);
+  NoRoom calls;
+  const auto tier = make_vector_tier(width, {folder.path, false, 3 * block, &calls});
+  const std::vector<float> a = random_rows(rng, rows * width), b = random_rows(rng, rows * width);
+  tier->append(0, rows, a.data(), {});
+  REQUIRE(folder.files() == 0);
+  calls.full = true;
+  REQUIRE_THROWS_AS(tier->append(0, rows, b.data(), {}), io::DiskFullError);
+  calls.full = false;
+  REQUIRE(tier->slabs(0) == 1);
+  tier->append(0, rows, b.data(), {});
+  REQUIRE_THROWS_AS(tier->append(0, rows, b.data(), {}), BudgetError);
+  REQUIRE(tier->disk_bytes() <= 3 * block);
+  std::vector<float> got(a.size());
+  tier->read(0, 0, 0, rows, got.data());
+  REQUIRE(got == a);
+  tier->read(0, 1, 0, rows, got.data());
+  REQUIRE(got == b);
+}
+
+TEST_CASE("an index with its vectors in a tier lists what one in host memory lists") {
+  std::mt19937 rng(63);
+  const Folder folder;
+  const std::int64_t width = 256, n = 5000;
+  const IndexShape shape{4, 64, 4, RepresentativeScore::mean};
+  const VectorTierOptions options{folder.path, true};
+  auto tier = make_vector_tier(width, options);
+  const VectorPlace place{tier.get(), 2, std::int64_t{4} << 20};
+  detail::ExactIndex index(shape, {0, 16}, place), plain(shape, {std::int64_t{1} << 60, 1});
+  const auto add = [&](std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::vector<float> v = near_mean(rng, width, 2.0f, 0.5f);
+      index.add(v.data(), nullptr, 0);
+      plain.add(v.data(), nullptr, 0);
+    }
+  };
+  const auto compare = [&](RepresentativeIndex& a) {
+    std::vector<ScoredEvent> got, want;
+    for (int i = 0; i < 40; ++i) {
+      const std::vector<float> q = near_mean(rng, width, 1.0f, i % 10 ? 0.05f : 1.0f);
+      a.search(q.data(), 1 + i % 30, got);
+      plain.search(q.data(), 1 + i % 30, want);
+      REQUIRE(same(got, want));
+    }
+    for (std::int64_t e = 0; e < plain.size(); e += 97)
+      if (!plain.forgotten(e)) REQUIRE(std::equal(a.mean(e), a.mean(e) + width, plain.mean(e)));
+  };
+  add(n);
+  compare(index);
+  REQUIRE(tier->slabs(2) == 4);
+  REQUIRE(index.bytes() <= place.host_bytes);
+  REQUIRE(plain.bytes() > place.host_bytes);
+  for (int i = 0; i < 60; ++i) {
+    const auto e = static_cast<EventId>(rng() % static_cast<std::uint64_t>(n));
+    index.forget(e), plain.forget(e);
+  }
+  index.forget(17), plain.forget(17);
+  compare(index);
+  REQUIRE_THROWS_AS(index.mean(17), DataError);
+  index.truncate(2500), plain.truncate(2500);
+  compare(index);
+  add(1700);
+  index.forget(3000), plain.forget(3000);
+  compare(index);
+
+  const auto reopened = [&] {
+    const VectorImage image = tier->sync();
+    tier->committed(image);
+    ByteWriter saved;
+    index.save(saved);
+    const auto other = open_vector_tier(width, options, image);
+    detail::ExactIndex loaded(shape, {0, 16}, {other.get(), 2, place.host_bytes});
+    ByteReader reader(saved.bytes(), "state");
+    loaded.load(reader);
+    reader.finish();
+    REQUIRE(loaded.size() == plain.size());
+    compare(loaded);
+    for (std::int64_t e = 0; e < plain.size(); ++e) REQUIRE(loaded.forgotten(e) == plain.forgotten(e));
+    return saved.bytes().size();
+  };
+  REQUIRE(reopened() < 1200 * width * 4);  // the tail alone
+  std::vector<float> row(static_cast<std::size_t>(width));
+  tier->read(2, 0, 17, 1, row.data());
+  REQUIRE(std::any_of(row.begin(), row.end(), [](float x) { return x != 0.0f; }));
+  index.compact();
+  tier->compact(0.5);
+  reopened();
+  REQUIRE(folder.files() == 1);  // the file with the erased vectors is gone
+  tier->read(2, 0, 17, 1, row.data());
+  REQUIRE(std::all_of(row.begin(), row.end(), [](float x) { return x == 0.0f; }));
+  REQUIRE(tier->disk_bytes() < 5 * vector_block_bytes(1024, width, 300 * 1024));
+  compare(index);
+}
+
+TEST_CASE("a budget that not even the codes fit into is refused, and nothing is added") {
+  std::mt19937 rng(64);
+  const Folder folder;
+  const auto tier = make_vector_tier(256, {folder.path});
+  const auto index =
+      make_exact_index({4, 64, 4, RepresentativeScore::mean}, {tier.get(), 0, 2 << 20});
+  const std::vector<float> v = random_rows(rng, 256);
+  bool refused = false;
+  while (index->size() < 10000 && !refused) {
+    const std::int64_t before = index->size();
+    try {
+      index->add(v.data(), nullptr, 0);
+    } catch (const BudgetError& e) {
+      refused = std::string(e.what()).find("repr_bytes") == 0;
+      REQUIRE(index->size() == before);
+    }
+    REQUIRE(index->bytes() <= 2 << 20);
+  }
+  REQUIRE(refused);
+  REQUIRE(index->size() >= 1024);
+}
