@@ -161,6 +161,74 @@ TEST_CASE("the output is the same to the bit wherever the events lie", "[memory]
   }
 }
 
+TEST_CASE("representatives may lie in files too", "[memory][kept][tiers]") {
+  // Vectors so wide that a slab holds 16 events.
+  const MemoryShape shape = small_shape(1, 64, 1, 256);
+  const auto tokens = random_tokens(shape, 600, 19);
+  EpisodicMemory host(small_config(), shape);
+  feed(host, tokens, 0, 360);
+  const std::vector<float> second = feed(host, tokens, 360, 600);
+  const std::int64_t in_host = host.counters().index_bytes;
+  const TempDir temp;
+  MemoryConfig config = small_config();
+  config.repr_bytes = 16 << 20;
+  REQUIRE(config.repr_bytes < in_host);
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), config, shape);
+    for (std::int64_t at = 0; at < 360; at += 60) {
+      feed(memory, tokens, at, at + 60);
+      CHECK(memory.counters().index_bytes <= config.repr_bytes);
+    }
+    CHECK(memory.counters().vector_disk_bytes > 2 << 20);
+    memory.commit();
+  }
+  {
+    EpisodicMemory memory = EpisodicMemory::open(in(temp / "m"), OpenMode::write);
+    CHECK(feed(memory, tokens, 360, 600) == second);
+    CHECK(memory.counters().index_bytes <= config.repr_bytes);
+    const std::uint64_t digest = memory.digest();
+    memory.commit();
+    fork_memory(temp / "m", temp / "fork");
+    // what is forgotten is gone from the vector files as well
+    const float* row = memory.representative(0, 5);
+    const std::string needle(reinterpret_cast<const char*>(row), 256);
+    const auto holds = [&](const fs::path& dir) {
+      for (const auto& [name, bytes] : contents(dir))
+        if (bytes.find(needle) != std::string::npos) return true;
+      return false;
+    };
+    CHECK(holds(temp / "m"));
+    memory.forget(EventId{5});
+    memory.compact();
+    CHECK(!holds(temp / "m"));
+    CHECK(holds(temp / "fork"));
+    CHECK(EpisodicMemory::open(in(temp / "fork"), OpenMode::read).digest() == digest);
+  }
+  CHECK(verify_memory(temp / "m").damages.empty());
+  for (const auto& [name, bytes] : contents(temp / "fork")) {
+    if (!name.starts_with("vectors-")) continue;
+    for (std::size_t i = 0; i < bytes.size(); i += 1 + bytes.size() / 60) {
+      INFO("byte " << i);
+      // a new file: the old one is shared
+      std::string damaged = bytes;
+      damaged[i] = static_cast<char>(damaged[i] ^ 4);
+      fs::remove(temp / "fork" / name);
+      std::ofstream(temp / "fork" / name, std::ios::binary) << damaged;
+      CHECK(!verify_memory(temp / "fork").damages.empty());
+    }
+    fs::remove(temp / "fork" / name);
+    std::ofstream(temp / "fork" / name, std::ios::binary) << bytes;
+  }
+  CHECK(verify_memory(temp / "fork").damages.empty());
+  // Too little even for what a search reads of every event: said by name, and the step is undone.
+  config.repr_bytes = 200000;
+  EpisodicMemory tight = EpisodicMemory::create(in(temp / "tight"), config, shape);
+  CHECK(mentions(refusal<BudgetError>([&] { feed(tight, tokens, 0, 600); }), "repr_bytes"));
+  const std::int64_t read = tight.tokens();
+  tight.commit();
+  CHECK(EpisodicMemory::open(in(temp / "tight"), OpenMode::read).tokens() == read);
+}
+
 TEST_CASE("a reader changes nothing and may go on in memory", "[memory][kept]") {
   const auto tokens = random_tokens(small_shape(), kTokens, 8);
   const TempDir temp;
