@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// How one layer of one event lies in a store, in every tier alike: so it is attended where it lies,
-/// and moving it between tiers is copying bytes.
+/// How one layer of one event lies in a store, in every tier alike: so it is attended where it
+/// lies, and moving it between tiers is copying bytes.
 
 #include <cstddef>
 #include <cstdint>
