@@ -155,9 +155,10 @@ void run(StoreFlags& flags) {
   options.engine = flags.engine == "io_uring"  ? ReadEngine::io_uring
                    : flags.engine == "threads" ? ReadEngine::threads
                                                : ReadEngine::automatic;
-  options.direct = flags.direct == "on"    ? DirectIo::on
-                   : flags.direct == "off" ? DirectIo::off
-                                           : DirectIo::automatic;
+  // Said outright, so that the store and the medium are read in the same way.
+  const bool direct =
+      disk && (flags.direct == "on" || (flags.direct == "automatic" && block >= 64 << 10));
+  options.direct = direct ? DirectIo::on : DirectIo::off;
   // Room to write behind, and little to find again.
   options.host_bytes = least_host_bytes(shape, n_tokens, options.lease_tokens) +
                        std::max<std::int64_t>(32 << 20, 12 * flags.depth * block);
@@ -171,7 +172,6 @@ void run(StoreFlags& flags) {
 
   const std::vector<float> ring(static_cast<std::size_t>(n_tokens * shape.n_kv_heads * 64), 0.5f);
   const RingView source{ring.data(), ring.data(), n_tokens, n_tokens * 64, 64};
-  const bool direct = disk && flags.direct != "off" && (flags.direct == "on" || block >= 64 << 10);
   std::optional<Raw> raw;
   std::vector<std::byte> memory;
   if (disk)
