@@ -83,8 +83,8 @@ class Raw {
     if (!buffers_) throw BudgetError("bench_store: no memory for the buffers; lower --depth");
     std::memset(buffers_.get(), 0x2a, static_cast<std::size_t>(piece_ * depth));
     file_.allocate(0, n * piece_);
-    reader_ = io::File(io::system_calls(), io::Kind::segment, path_,
-                       O_RDONLY | (direct ? O_DIRECT : 0));
+    reader_ =
+        io::File(io::system_calls(), io::Kind::segment, path_, O_RDONLY | (direct ? O_DIRECT : 0));
   }
 
   void write(std::int64_t first, std::int64_t n) {
@@ -155,9 +155,10 @@ void run(StoreFlags& flags) {
   options.engine = flags.engine == "io_uring"  ? ReadEngine::io_uring
                    : flags.engine == "threads" ? ReadEngine::threads
                                                : ReadEngine::automatic;
-  options.direct = flags.direct == "on"    ? DirectIo::on
-                   : flags.direct == "off" ? DirectIo::off
-                                           : DirectIo::automatic;
+  // Said outright, so that the store and the medium are read in the same way.
+  const bool direct =
+      disk && (flags.direct == "on" || (flags.direct == "automatic" && block >= 64 << 10));
+  options.direct = direct ? DirectIo::on : DirectIo::off;
   // Room to write behind, and little to find again.
   options.host_bytes = least_host_bytes(shape, n_tokens, options.lease_tokens) +
                        std::max<std::int64_t>(32 << 20, 12 * flags.depth * block);
@@ -171,7 +172,6 @@ void run(StoreFlags& flags) {
 
   const std::vector<float> ring(static_cast<std::size_t>(n_tokens * shape.n_kv_heads * 64), 0.5f);
   const RingView source{ring.data(), ring.data(), n_tokens, n_tokens * 64, 64};
-  const bool direct = disk && flags.direct != "off" && (flags.direct == "on" || block >= 64 << 10);
   std::optional<Raw> raw;
   std::vector<std::byte> memory;
   if (disk)
@@ -225,11 +225,15 @@ void run(StoreFlags& flags) {
       };
       const auto store_back = [&] {
         const std::span<const std::int64_t> events(order);
+        // What comes next is on its way while this is taken: `depth` blocks at once in all.
+        const auto part = [&](std::size_t i) {
+          return i < events.size() ? events.subspan(i, std::min(half, events.size() - i))
+                                   : std::span<const std::int64_t>();
+        };
+        store.prefetch(layer, part(0));
         for (std::size_t i = 0; i < events.size(); i += half) {
-          store.acquire(layer, events.subspan(i, std::min(half, events.size() - i)), segments);
-          if (i + half < events.size())
-            store.prefetch(layer,
-                           events.subspan(i + half, std::min(half, events.size() - i - half)));
+          store.prefetch(layer, part(i + half));
+          store.acquire(layer, part(i), segments);
           store.release(layer);
         }
       };
@@ -246,14 +250,10 @@ void run(StoreFlags& flags) {
   }
 
   const StoreCounters c = store.counters();
-  Json result{{"program", "bench_store"},
-              {"environment", environment()},
-              {"tier", flags.tier},
-              {"bytes", n_events * shape.n_layers * block},
-              {"block_bytes", block},
-              {"depth", flags.depth},
-              {"engine", flags.engine},
-              {"direct", direct},
+  Json result{{"program", "bench_store"}, {"environment", environment()},
+              {"tier", flags.tier},       {"bytes", n_events * shape.n_layers * block},
+              {"block_bytes", block},     {"depth", flags.depth},
+              {"engine", flags.engine},   {"direct", direct},
               {"write", out.json()}};
   if (disk) {
     result["read"] = back.json();
@@ -286,7 +286,8 @@ int main(int argc, char** argv) {
   app.add_option("--block", flags.block, "Bytes of one layer of an event")
       ->check(CLI::PositiveNumber);
   app.add_option("--depth", flags.depth, "Blocks under way at once")->check(CLI::Range(2, 32));
-  app.add_option("--rounds", flags.rounds, "Rounds to take the median of")->check(CLI::Range(1, 64));
+  app.add_option("--rounds", flags.rounds, "Rounds to take the median of")
+      ->check(CLI::Range(1, 64));
   app.add_option("--tier", flags.tier)->check(CLI::IsMember({"host", "disk"}));
   app.add_option("--dir", flags.dir, "Folder on the medium")->check(CLI::ExistingDirectory);
   app.add_option("--engine", flags.engine)

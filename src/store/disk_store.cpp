@@ -550,7 +550,11 @@ class Store final : public DiskStore {
       if (const auto& s = segments_[i];
           s && s->live_events == 0 && s->frozen > 0 && !named(s->id) && remove(s->path))
         forget_file(i);
-    std::erase_if(orphans_, remove);
+    std::erase_if(orphans_, [&](const auto& orphan) {
+      if (!remove(orphan.first)) return false;
+      taken_ -= orphan.second;
+      return true;
+    });
     if (failed != 0)
       io::fail(failed, where, "remove it",
                "it is not needed any more; the next commit tries again");
@@ -671,7 +675,7 @@ class Store final : public DiskStore {
     if (e.offset >= s.frozen && s.own) {
       if (s.length == e.offset + bytes)
         s.length = e.offset;
-      else
+      else if (options_.keep)
         holes_.push_back({index, e.offset, bytes});
     }
     --counters_.events;
@@ -749,8 +753,15 @@ class Store final : public DiskStore {
         continue;
       if (std::none_of(segments_.begin(), segments_.end(),
                        [&](const auto& s) { return s->path.filename() == file; }))
-        orphans_.push_back(entry.path());
+        add_orphan(entry.path());
     }
+  }
+
+  void add_orphan(const std::filesystem::path& path) {
+    struct stat info {};
+    const std::int64_t bytes = ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
+    orphans_.emplace_back(path, round_up(bytes, kPage));
+    taken_ += orphans_.back().second;
   }
 
   /// Room in files for an event. \param rest it and all events still to be placed
@@ -851,7 +862,8 @@ class Store final : public DiskStore {
 
   [[noreturn]] void refuse(std::span<const TokenRange> rest) const {
     std::int64_t missing = 0;
-    for (const TokenRange& range : rest) missing += file_bytes(record_bytes(range.size())) + overhead_;
+    for (const TokenRange& range : rest)
+      missing += file_bytes(record_bytes(range.size())) + overhead_;
     throw BudgetError(fmt::format(
         "disk store: disk_bytes = {} is used up ({} bytes taken) and {} more bytes are needed for "
         "{} events; set disk_bytes to at least {} (0: no bound)",
@@ -1062,7 +1074,8 @@ class Store final : public DiskStore {
       first_dirty_ = (*cache_)[block].queue;
       if (first_dirty_ == BlockCache::kNone) last_dirty_ = BlockCache::kNone;
       (*cache_)[block].state = BlockCache::State::writing;
-      const Event event = at((*cache_)[block].event);
+      // Place and size only: the store's user changes the rest without the lock.
+      const Event& event = at((*cache_)[block].event);
       const std::int64_t stride = block_stride(shape_, event.range.size());
       const std::int64_t offset = event.offset + (*cache_)[block].layer * stride;
       io::File& file = segment_of_event(event).write;
@@ -1292,7 +1305,7 @@ class Store final : public DiskStore {
   std::vector<std::unique_ptr<Segment>> segments_;  ///< null: removed
   std::size_t current_ = kNoSegment;                ///< where the next event goes
   std::vector<Hole> holes_;
-  std::vector<std::filesystem::path> orphans_;
+  std::vector<std::pair<std::filesystem::path, std::int64_t>> orphans_;  ///< and their bytes
   std::int64_t taken_ = 0;  ///< bytes taken from the file system
   /// Of the events from first_pending_ on, layer by layer: whether it was written.
   std::vector<std::uint8_t> pending_;

@@ -118,7 +118,8 @@ TEST_CASE("what a disk store hands out is what the host store does") {
     const StoreShape shape{2, 3, 16, dtype};
     const TempDir dir;
     Account account(shape, 33);
-    const auto disk = make_disk_store(shape, options_for(shape, dir.path(), false, 33, 99, kWays[0]));
+    const auto disk =
+        make_disk_store(shape, options_for(shape, dir.path(), false, 33, 99, kWays[0]));
     const auto host = make_host_store(shape, 0, 33);
     account.append(*disk, rng, 60);
     for (std::size_t i = 0; i < account.events.size(); ++i) {
@@ -237,8 +238,8 @@ TEST_CASE("every change of a byte and every truncation of a small store is found
                    "another shape"));
   std::filesystem::remove(path);
   REQUIRE(damages(shape, dir.path(), image).size() == 1);
-  REQUIRE(mentions(refusal<FileError>([&] { open_disk_store(shape, options, image); }),
-                   path.string()));
+  REQUIRE(
+      mentions(refusal<FileError>([&] { open_disk_store(shape, options, image); }), path.string()));
 }
 
 TEST_CASE("forks share files by hard links, and neither changes what the other has committed") {
@@ -334,7 +335,8 @@ TEST_CASE("layers are written by several threads at once, through a cache of a f
   const TempDir dir;
   std::mt19937 rng(76);
   Account account(shape, 30);
-  const auto store = make_disk_store(shape, options_for(shape, dir.path(), false, 30, 60, kWays[2]));
+  const auto store =
+      make_disk_store(shape, options_for(shape, dir.path(), false, 30, 60, kWays[2]));
   for (int round = 0; round < 20; ++round) {
     const auto ranges = account.next(rng, 3);
     const auto first = static_cast<EventId>(account.events.size());
@@ -347,8 +349,8 @@ TEST_CASE("layers are written by several threads at once, through a cache of a f
         Source source(shape, 30);
         for (std::size_t i = 0; i < ranges.size(); ++i) {
           const EventId id = first + static_cast<EventId>(i);
-          store->write(id, l,
-                       source.view(l, ranges[i], account.events[static_cast<std::size_t>(id)].salt));
+          store->write(
+              id, l, source.view(l, ranges[i], account.events[static_cast<std::size_t>(id)].salt));
         }
       });
     for (std::thread& thread : threads) thread.join();
@@ -412,7 +414,8 @@ TEST_CASE("the disk's budget bounds what is taken, and its refusal names enough"
   options.dir = dir.path();
   options.disk_bytes = 0;
   REQUIRE(disk_bytes_needed(shape, static_cast<std::int64_t>(all.size()), tokens) <=
-          store->counters().disk_bytes + 8192 * 4 + 128 * 2 * static_cast<std::int64_t>(all.size()));
+          store->counters().disk_bytes + 8192 * 4 +
+              128 * 2 * static_cast<std::int64_t>(all.size()));
   options.host_bytes = least_host_bytes(shape, 64, 64) - 1;
   REQUIRE(mentions(refusal<BudgetError>([&] { make_disk_store(shape, options); }),
                    std::to_string(options.host_bytes + 1)));

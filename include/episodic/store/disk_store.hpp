@@ -90,7 +90,8 @@ class DiskStore : public EventStore {
 
 /// A new, empty store. \throws BudgetError naming host_bytes or disk_bytes and the least they must
 /// be, FileError
-std::unique_ptr<DiskStore> make_disk_store(const StoreShape& shape, const DiskStoreOptions& options);
+std::unique_ptr<DiskStore> make_disk_store(const StoreShape& shape,
+                                           const DiskStoreOptions& options);
 
 /// A store over the segment files of an image. The files are not written to: what comes is appended
 /// to new ones. With keep == false the image's files (in `options.dir`) stay as they are, and new
@@ -107,9 +108,10 @@ std::int64_t verify_segments(
     io::Syscalls& calls,
     const std::function<void(const std::filesystem::path&, const std::string&)>& report);
 
-/// Bytes of disk that n_events events of n_tokens tokens in all take at most, however the tokens are
-/// divided among them, in a store without a bound.
-std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events, std::int64_t n_tokens);
+/// Bytes of disk that n_events events of n_tokens tokens in all take at most, however the tokens
+/// are divided among them, in a store without a bound.
+std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events,
+                               std::int64_t n_tokens);
 /// What host_bytes = 0 means to a disk store.
 std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,
                                 std::int64_t lease_tokens);
