@@ -60,10 +60,9 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
   for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
     const auto* from = reinterpret_cast<const __m128i*>(codes);
     const __m256i w = _mm256_set1_epi32(pair_at(weight, p));
-    low =
-        _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w));
-    high = _mm256_add_epi32(
-        high, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w));
+    low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w));
+    high = _mm256_add_epi32(high,
+                            _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w));
   }
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), low);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8), high);
@@ -422,7 +421,8 @@ float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const 
   float most = -std::numeric_limits<float>::infinity();
   for (std::int64_t first = 0; first < n; first += 64) {
     const std::int64_t end = std::min<std::int64_t>(n, first + 64);
-    loops().largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first, sums.data());
+    loops().largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first,
+                    sums.data());
     for (std::int64_t g = first; g < end; ++g) {
       upper[g] = above(w.constant + w.unit * sums[at(g - first)]);
       most = std::max(most, upper[g]);
