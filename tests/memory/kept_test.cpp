@@ -171,7 +171,7 @@ TEST_CASE("representatives may lie in files too", "[memory][kept][tiers]") {
   const std::int64_t in_host = host.counters().index_bytes;
   const TempDir temp;
   MemoryConfig config = small_config();
-  config.repr_bytes = 16 << 20;
+  config.repr_bytes = 15 << 20;
   REQUIRE(config.repr_bytes < in_host);
   {
     EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), config, shape);
