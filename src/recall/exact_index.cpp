@@ -92,13 +92,15 @@ void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
     const std::int64_t each_slab =
         shape_.score == RepresentativeScore::max ? shape_.n_repr * 4 * rows * shape_.width() : 0;
     const std::int64_t slabs = size() / rows;
-    const std::int64_t least = least_bytes(slabs) + (slabs + 1) * each_slab +
+    const std::int64_t least = least_bytes(slabs + 1) + (slabs + 1) * each_slab +
                                (place_.tier ? 0 : slabs * 4 * rows * shape_.width());
     if (least > place_.host_bytes)
       throw BudgetError(fmt::format(
           "repr_bytes: a layer's representative index needs {} bytes of host memory for {} events, "
           "its share is {}; raise repr_bytes so that each layer has at least that",
           least, size() + rows, place_.host_bytes));
+    // Room for the slab that begins, and for its codes when it is full, before it is taken.
+    shed(4 * rows * shape_.width() + least_bytes(slabs + 1) - least_bytes(slabs));
   }
   if (shape_.score == RepresentativeScore::max) {
     if (!each || count < 1 || count > shape_.n_repr)
@@ -118,7 +120,6 @@ void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
   forgotten_.push_back(0);
   std::copy_n(mean, shape_.width(), means_.append());
   if (place_.tier && size() % rows == 0) settle();
-  if (place_.host_bytes > 0 && size() % rows == 1) shed();
 }
 
 void ExactIndex::settle() {
@@ -138,9 +139,9 @@ void ExactIndex::settle() {
   }
 }
 
-void ExactIndex::shed() {
+void ExactIndex::shed(std::int64_t more) {
   if (!place_.tier) return;
-  for (std::int64_t slab = 0; slab < shadow_.slabs() && bytes() > place_.host_bytes; ++slab)
+  for (std::int64_t slab = 0; slab < shadow_.slabs() && bytes() + more > place_.host_bytes; ++slab)
     if (means_.held(slab)) means_.release(slab);
 }
 

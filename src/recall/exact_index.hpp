@@ -72,8 +72,8 @@ class ExactIndex final : public RepresentativeIndex {
   std::int64_t least_bytes(std::int64_t n_slabs) const;
   /// Writes the slab that has just become full to the tier.
   void settle();
-  /// Gives up full slabs that the tier holds until host_bytes is kept.
-  void shed();
+  /// Gives up full slabs that the tier holds, the oldest first, until `more` bytes fit host_bytes.
+  void shed(std::int64_t more);
   /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
   std::vector<float> slab_from_tier(std::int64_t slab) const;
   /// The vector of an event wherever it lies; valid until the next call.

@@ -40,6 +40,8 @@ constexpr std::int64_t kExtentBytes = std::int64_t{64} << 20;  // reserved ahead
 constexpr std::int64_t kLeastExtentBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kDefaultHostBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kMostSlots = 32, kLeastSlots = 2;  // reads under way
+constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
+constexpr std::size_t kMostInBatch = 1024;                    // blocks the writer takes at a time
 // From this size on O_DIRECT is the faster way to read a block; below, the page cache.
 constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
 
@@ -55,6 +57,7 @@ void check_shape(const StoreShape& shape, std::int64_t max_block, std::int64_t l
 /// How host_bytes are divided. All of it is one reservation of address space.
 struct HostPlan {
   std::int64_t lease_bytes = 0;  ///< for what an acquire could not put into the cache
+  std::int64_t gather_bytes = 0;  ///< to write neighbouring blocks at once; not of a small budget
   std::int64_t slot_bytes = 0, n_slots = 0;
   std::int64_t n_buckets = 0;
   std::int64_t arena_bytes = 0;
@@ -67,7 +70,8 @@ struct HostPlan {
         round_up(std::max(lease_tokens * round_up(block_bytes(shape, 1), kLine), block), kPage);
     slot_bytes = round_up(block, kPage) + kPage;  // a block in the pages around it
     n_slots = std::clamp((host_bytes - lease_bytes) / 8 / slot_bytes, kLeastSlots, kMostSlots);
-    const std::int64_t rest = host_bytes - lease_bytes - n_slots * slot_bytes;
+    gather_bytes = host_bytes >= 32 * kGatherBytes ? kGatherBytes : 0;
+    const std::int64_t rest = host_bytes - lease_bytes - gather_bytes - n_slots * slot_bytes;
     const auto likely = static_cast<std::uint64_t>(std::max(rest, std::int64_t{0}) /
                                                    (block_stride(shape, (max_block + 3) / 4)));
     n_buckets = static_cast<std::int64_t>(std::bit_ceil(std::max<std::uint64_t>(likely, 64)));
@@ -164,6 +168,9 @@ class Store final : public DiskStore {
     }
     overflow_ = {at, static_cast<std::size_t>(plan.lease_bytes)};
     at += plan.lease_bytes;
+    gathered_ = {at, static_cast<std::size_t>(plan.gather_bytes)};
+    at += plan.gather_bytes;
+    batch_.reserve(kMostInBatch);
     const std::span<std::byte> arena(at, static_cast<std::size_t>(plan.arena_bytes));
     at += plan.arena_bytes;
     cache_.emplace(arena, std::span(reinterpret_cast<std::uint32_t*>(at),
@@ -604,6 +611,12 @@ class Store final : public DiskStore {
   struct Miss {
     std::size_t i = 0;  ///< in the list of events
     Slot* slot = nullptr;
+  };
+  /// A block on its way to a file.
+  struct Dirty {
+    std::uint32_t block = 0;
+    io::File* file = nullptr;
+    std::int64_t offset = 0, bytes = 0;
   };
   struct Lease {
     std::vector<std::uint32_t> blocks;
@@ -1070,36 +1083,68 @@ class Store final : public DiskStore {
     for (;;) {
       work_.wait(lock, [&] { return stopping_ || (first_dirty_ != BlockCache::kNone && !error_); });
       if (stopping_) return;
-      const std::uint32_t block = first_dirty_;
-      first_dirty_ = (*cache_)[block].queue;
-      if (first_dirty_ == BlockCache::kNone) last_dirty_ = BlockCache::kNone;
-      (*cache_)[block].state = BlockCache::State::writing;
-      // Place and size only: the store's user changes the rest without the lock.
-      const Event& event = at((*cache_)[block].event);
-      const std::int64_t stride = block_stride(shape_, event.range.size());
-      const std::int64_t offset = event.offset + (*cache_)[block].layer * stride;
-      io::File& file = segment_of_event(event).write;
+      gather_batch();
       lock.unlock();
+      std::size_t written = 0;
       std::exception_ptr error;
       try {
-        file.write({cache_->data(block), static_cast<std::size_t>(stride)}, offset);
+        while (written < batch_.size()) written = write_run(written);
       } catch (...) {
         error = std::current_exception();
       }
       lock.lock();
-      if (error) {
-        (*cache_)[block].state = BlockCache::State::dirty;
-        (*cache_)[block].queue = first_dirty_;
-        first_dirty_ = block;
-        if (last_dirty_ == BlockCache::kNone) last_dirty_ = block;
-        error_ = error;
-      } else {
-        (*cache_)[block].state = BlockCache::State::clean;
+      for (std::size_t i = 0; i < batch_.size(); ++i) {
+        if (i >= written) {
+          enqueue(batch_[i].block);
+          continue;
+        }
+        (*cache_)[batch_[i].block].state = BlockCache::State::clean;
         --n_unclean_;
-        counters_.written_bytes += stride;
+        counters_.written_bytes += batch_[i].bytes;
       }
+      if (error) error_ = error;
       written_.notify_all();
     }
+  }
+
+  /// Takes blocks off the queue, in the order of their places in the files.
+  void gather_batch() {
+    batch_.clear();
+    while (first_dirty_ != BlockCache::kNone && batch_.size() < kMostInBatch) {
+      const std::uint32_t block = first_dirty_;
+      first_dirty_ = (*cache_)[block].queue;
+      (*cache_)[block].state = BlockCache::State::writing;
+      // Place and size only: the store's user changes the rest without the lock.
+      const Event& event = at((*cache_)[block].event);
+      const std::int64_t stride = block_stride(shape_, event.range.size());
+      batch_.push_back({block, &segment_of_event(event).write,
+                        event.offset + (*cache_)[block].layer * stride, stride});
+    }
+    if (first_dirty_ == BlockCache::kNone) last_dirty_ = BlockCache::kNone;
+    std::sort(batch_.begin(), batch_.end(), [](const Dirty& a, const Dirty& b) {
+      return a.file != b.file ? std::less<>()(a.file, b.file) : a.offset < b.offset;
+    });
+  }
+
+  /// Writes the blocks of the batch from `first` on that lie end to end, at once: one large write
+  /// costs little more than a small one. \return the first block after them
+  std::size_t write_run(std::size_t first) {
+    const Dirty& run = batch_[first];
+    std::size_t end = first + 1;
+    std::int64_t bytes = run.bytes;
+    while (end < batch_.size() && batch_[end].file == run.file &&
+           batch_[end].offset == run.offset + bytes &&
+           bytes + batch_[end].bytes <= static_cast<std::int64_t>(gathered_.size()))
+      bytes += batch_[end++].bytes;
+    const std::byte* from = cache_->data(run.block);
+    if (end > first + 1) {
+      std::byte* to = gathered_.data();
+      for (std::size_t i = first; i < end; to += batch_[i++].bytes)
+        std::memcpy(to, cache_->data(batch_[i].block), static_cast<std::size_t>(batch_[i].bytes));
+      from = gathered_.data();
+    }
+    run.file->write({from, static_cast<std::size_t>(bytes)}, run.offset);
+    return end;
   }
 
   // ---- reading
@@ -1311,6 +1356,8 @@ class Store final : public DiskStore {
   std::vector<std::uint8_t> pending_;
   EventId first_pending_ = 0;
   std::uint32_t first_dirty_ = BlockCache::kNone, last_dirty_ = BlockCache::kNone;
+  std::vector<Dirty> batch_;        ///< the writer's own
+  std::span<std::byte> gathered_;  ///< the writer's own
   std::int64_t n_unclean_ = 0;  ///< blocks that are not `clean`
   std::exception_ptr error_;    ///< what the last background write failed with
   bool stopping_ = false;

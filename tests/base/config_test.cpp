@@ -58,6 +58,9 @@ TEST_CASE("the configuration survives its JSON", "[base][config]") {
   c.score = RepresentativeScore::max;
   c.exact_up_to = 10;
   c.host_bytes = 1 << 20;
+  c.repr_bytes = 1 << 21;
+  c.disk_bytes = 1 << 22;
+  c.disk_dir = "/somewhere";
   for (const DType dtype : {DType::bfloat16, DType::float16, DType::int8, DType::float32}) {
     c.kv_dtype = dtype;
     CHECK(parse_memory_config(to_json(c)) == c);
@@ -84,15 +87,18 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
   CHECK(refused_naming(R"({"recall": 1})", "recall"));
   CHECK(refused_naming(R"({"seed": -1})", "seed"));
   CHECK(refused_naming(R"({"index": "faiss", "score": "max"})", "faiss"));
+  CHECK(refused_naming(R"({"index": "faiss", "repr_bytes": 1000})", "repr_bytes"));
+  CHECK(refused_naming(R"({"disk_dir": 5})", "disk_dir"));
+  CHECK(refused_naming(R"({"disk_bytes": -1})", "disk_bytes"));
 }
 
 TEST_CASE("settings that are specified but not built are refused as such", "[base][config]") {
   for (const char* json :
        {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})", R"({"scope": "head"})",
-        R"({"reweight": "exact"})", R"({"disk_bytes": 5})", R"({"retention": {}})"})
+        R"({"reweight": "exact"})", R"({"device_bytes": 5})", R"({"retention": {}})"})
     CHECK(refused_naming(json, "not built yet"));
   // Their neutral values are welcome.
-  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "disk_bytes": 0})") ==
+  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "device_bytes": 0})") ==
         "");
 }
 

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "driver.hpp"
+#include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -117,9 +118,14 @@ TEST_CASE("no KV-sized allocation in steady state", "[memory][allocation]") {
   c.chunk = 32;
   c.refine = GENERATE(Refinement::none, Refinement::modularity);
   c.kv_dtype = GENERATE(DType::float32, DType::bfloat16, DType::float16, DType::int8);
-  const bool decoding = GENERATE(false, true);
+  const bool decoding = GENERATE(false, true), on_disk = GENERATE(false, true);
+  const TempDir temp;
+  if (on_disk) {
+    c.disk_dir = temp.path().string();
+    c.host_bytes = 1 << 20;  // a small part of what is stored
+  }
   const MemoryShape s = driver::small_shape(2, 4, 2, 64);
-  CAPTURE(name_of(c.refine), name_of(c.kv_dtype), decoding);
+  CAPTURE(name_of(c.refine), name_of(c.kv_dtype), decoding, on_disk);
   EpisodicMemory memory(c, s);
   // Half of the keys that one chunk appends to one layer: no copy of keys or values is smaller.
   const std::int64_t limit = c.chunk * s.n_kv_heads * s.head_dim * 4 / 2;
