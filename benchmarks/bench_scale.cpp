@@ -48,7 +48,8 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
                 const Tokenizer& tokenizer, LlamaModel& model) {
   const fs::path dir = flags.dir / fmt::format("scale-{}", tokens);
   if (fs::exists(dir))
-    throw FileError(fmt::format("{}: is there already; remove it or name another --dir", dir.string()));
+    throw FileError(
+        fmt::format("{}: is there already; remove it or name another --dir", dir.string()));
   // Pass keys only: one fact in four is of another kind.
   std::vector<tools::Fact> facts = tools::draw_facts(2 * flags.count, flags.seed);
   std::erase_if(facts, [](const tools::Fact& f) { return f.kind != "pass key"; });
@@ -84,9 +85,9 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
       const std::int64_t now = memory->tokens();
       const bool end = now == static_cast<std::int64_t>(text.ids.size());
       if (end || now - from >= std::max<std::int64_t>(100'000, tokens / 10)) {
-        parts.push_back({{"tokens", now},
-                         {"tokens_per_second",
-                          static_cast<double>(now - from) / seconds_since(part_start)}});
+        parts.push_back(
+            {{"tokens", now},
+             {"tokens_per_second", static_cast<double>(now - from) / seconds_since(part_start)}});
         from = now;
         part_start = Clock::now();
       }
@@ -102,8 +103,8 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
 
   // The answers come from the memory as the next process finds it.
   const Clock::time_point opening = Clock::now();
-  memory = std::make_shared<EpisodicMemory>(
-      tools::open_kept(flags.model, model, dir, OpenMode::read));
+  memory =
+      std::make_shared<EpisodicMemory>(tools::open_kept(flags.model, model, dir, OpenMode::read));
   const double open_seconds = seconds_since(opening);
   patch(model, memory);
   Session asking(model, &tokenizer);
@@ -151,13 +152,14 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
              {"close", c.seconds.close},
              {"store", c.seconds.store}}},
            {"answers", answers}};
-  fmt::print(stderr,
-             "{} tokens: {:.0f} tokens/s (first part {:.0f}, last part {:.0f}), {:.0f} MB resident, "
-             "{:.0f} MB on disk, opens in {:.2f} s, {} of {} right\n",
-             n_tokens, row["tokens_per_second"].get<double>(),
-             row["first_part_tokens_per_second"].get<double>(),
-             row["last_part_tokens_per_second"].get<double>(), 1e-6 * static_cast<double>(resident),
-             1e-6 * row["disk_bytes"].get<double>(), open_seconds, right, text.facts.size());
+  fmt::print(
+      stderr,
+      "{} tokens: {:.0f} tokens/s (first part {:.0f}, last part {:.0f}), {:.0f} MB resident, "
+      "{:.0f} MB on disk, opens in {:.2f} s, {} of {} right\n",
+      n_tokens, row["tokens_per_second"].get<double>(),
+      row["first_part_tokens_per_second"].get<double>(),
+      row["last_part_tokens_per_second"].get<double>(), 1e-6 * static_cast<double>(resident),
+      1e-6 * row["disk_bytes"].get<double>(), open_seconds, right, text.facts.size());
   memory.reset();
   if (!flags.keep) fs::remove_all(dir);
   return row;
@@ -179,7 +181,8 @@ void run(const ScaleFlags& flags) {
   result["rows"] = Json::array();
   for (const std::int64_t tokens : flags.tokens) {
     result["rows"].push_back(run_length(flags, tokens, book, *tokenizer, model));
-    if (!flags.json.empty()) tools::write_json(flags.json, result);  // a long run leaves what it has
+    if (!flags.json.empty())
+      tools::write_json(flags.json, result);  // a long run leaves what it has
   }
   tools::write_json(flags.json, result);
 }

@@ -17,7 +17,8 @@ using namespace episodic;
 
 int main(int argc, char** argv) try {
   if (argc < 5 || !fs::exists(fs::path(argv[1]) / "config.json")) {
-    std::puts("EPISODIC_SKIP: no model. Usage: example_keep_a_memory MODEL DOCUMENT FOLDER NAME...");
+    std::puts(
+        "EPISODIC_SKIP: no model. Usage: example_keep_a_memory MODEL DOCUMENT FOLDER NAME...");
     return 2;
   }
   LlamaModel model = LlamaModel::load(argv[1]);

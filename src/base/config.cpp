@@ -216,10 +216,11 @@ void MemoryConfig::validate() const {
   if (recall_layers)
     for (const std::int64_t l : *recall_layers) in_range("recall_layers", l, 0);
   if (index == IndexKind::faiss && repr_bytes > 0)
-    throw ConfigError(fmt::format(
-        "memory configuration: index = \"faiss\" keeps all representatives in host memory and cannot "
-        "hold repr_bytes = {}; use index = \"exact\" or repr_bytes = 0",
-        repr_bytes));
+    throw ConfigError(
+        fmt::format("memory configuration: index = \"faiss\" keeps all representatives in host "
+                    "memory and cannot "
+                    "hold repr_bytes = {}; use index = \"exact\" or repr_bytes = 0",
+                    repr_bytes));
   if (index == IndexKind::faiss && score == RepresentativeScore::max)
     throw ConfigError(
         "memory configuration: index = \"faiss\" searches by inner product and cannot "

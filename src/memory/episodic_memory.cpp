@@ -398,8 +398,7 @@ void EpisodicMemory::Impl::finish(std::span<const float> surprise) {
       for (std::int64_t e = 0; e < count && layer.store_slot() >= 0; ++e)
         store->write(r.events_before + e, layer.store_slot(), layer.ring());
       layer.commit(first, n, count > 0);
-      for (std::int64_t e = 0; e < count; ++e)
-        layer.add_event(closed[static_cast<std::size_t>(e)]);
+      for (std::int64_t e = 0; e < count; ++e) layer.add_event(closed[static_cast<std::size_t>(e)]);
     });
   } catch (...) {
     for (LayerState& layer : layers) {
@@ -568,9 +567,9 @@ std::vector<EventId> EpisodicMemory::forget(TokenRange tokens) {
         "lie in closed events, can be forgotten now",
         tokens.start, tokens.end, impl_->config.n_init, events.pending_start()));
   std::vector<EventId> hit;
-  const auto first = std::upper_bound(
-      events.all().begin(), events.all().end(), tokens.start,
-      [](std::int64_t token, const TokenRange& e) { return token < e.end; });
+  const auto first =
+      std::upper_bound(events.all().begin(), events.all().end(), tokens.start,
+                       [](std::int64_t token, const TokenRange& e) { return token < e.end; });
   for (auto it = first; it != events.all().end() && it->start < tokens.end; ++it)
     hit.push_back(it - events.all().begin());
   for (const EventId e : hit)
@@ -596,8 +595,7 @@ void EpisodicMemory::pin(EventId event, bool pinned) {
 }
 
 void EpisodicMemory::Impl::check_idle(const char* what) const {
-  if (open)
-    throw DataError(fmt::format("{}: a step is open; call end_step first", what));
+  if (open) throw DataError(fmt::format("{}: a step is open; call end_step first", what));
 }
 
 void EpisodicMemory::Impl::check_event(EventId event) const {

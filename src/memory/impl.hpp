@@ -120,8 +120,8 @@ struct EpisodicMemory::Impl {
   std::optional<detail::MemoryDirectory> directory;
   KeepOptions keep;
   OpenMode mode = OpenMode::write;
-  DiskStore* disk = nullptr;  // `store`, where it is one
-  detail::TokenLog ids;       // only of a kept memory
+  DiskStore* disk = nullptr;      // `store`, where it is one
+  detail::TokenLog ids;           // only of a kept memory
   bool drop_checkpoints = false;  // they would bring back what was forgotten
 
   // Set while a call is inside: one memory belongs to one thread at a time.

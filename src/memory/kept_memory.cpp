@@ -194,10 +194,11 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       m.shape = load_shape(from);
       check_shape(m.config, m.shape);
       if (shape && !same(m.shape, *shape))
-        throw ConfigError(fmt::format(
-            "{}: this memory was made with model '{}' of another shape than the one given now; open "
-            "it with the model it was made with",
-            keep.dir.string(), manifest.identity.model));
+        throw ConfigError(
+            fmt::format("{}: this memory was made with model '{}' of another shape than the one "
+                        "given now; open "
+                        "it with the model it was made with",
+                        keep.dir.string(), manifest.identity.model));
       const TierImages images = TierImages::load(from);
       m.keep = keep;
       m.mode = mode;
@@ -367,9 +368,9 @@ std::uint64_t EpisodicMemory::digest() {
 namespace {
 
 /// What the tables of a state name.
-void verify_contents(
-    const fs::path& dir, const MemoryManifest& manifest, ByteReader& state, io::Syscalls& calls,
-    const std::function<void(const fs::path&, const std::string&)>& damage) {
+void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteReader& state,
+                     io::Syscalls& calls,
+                     const std::function<void(const fs::path&, const std::string&)>& damage) {
   const MemoryShape shape = load_shape(state);
   check_shape(manifest.config, shape);
   const TierImages images = TierImages::load(state);

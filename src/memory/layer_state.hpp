@@ -102,7 +102,7 @@ class LayerState {
   std::vector<float> sums_;      // [local tokens, H] of the step that is open
   std::int64_t sums_first_ = 0;  // token of their first row
   std::int64_t sums_rows_ = 0;
-  bool committed_ = false;    // since the last open_sums, undoably
+  bool committed_ = false;     // since the last open_sums, undoably
   std::vector<float> before_;  // relevance of the tokens that the commit changed
   std::int64_t commit_first_ = 0, commit_n_ = 0;
   std::vector<float> event_keys_, event_relevance_, mean_, each_;  // scratch of add_event

@@ -180,9 +180,9 @@ MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
   const fs::path path = dir / kManifest;
   std::error_code ignored;
   if (!fs::exists(path, ignored))
-    throw FileError(fmt::format(
-        "{}: holds no memory (there is no {}); make one with `episodic ingest`", dir.string(),
-        kManifest));
+    throw FileError(
+        fmt::format("{}: holds no memory (there is no {}); make one with `episodic ingest`",
+                    dir.string(), kManifest));
   const std::vector<std::byte> bytes =
       io::read_file(calls, io::Kind::manifest, path, kMostManifest);
   return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
@@ -215,7 +215,8 @@ void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) 
         std::vector<std::byte> buffer(std::size_t{1} << 20);
         const std::int64_t size = source.size();
         for (std::int64_t at = 0; at < size;) {
-          const auto n = std::min<std::int64_t>(size - at, static_cast<std::int64_t>(buffer.size()));
+          const auto n =
+              std::min<std::int64_t>(size - at, static_cast<std::int64_t>(buffer.size()));
           const std::span part(buffer.data(), static_cast<std::size_t>(n));
           source.read(part, at);
           copy.write(part, at);
@@ -261,9 +262,9 @@ MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls
           "{}: holds a memory already; go on with it (--resume), or name another folder",
           dir.string()));
     if (name != kLock && !is_ours(name))
-      throw FileError(fmt::format(
-          "{}: holds '{}', which is no part of a memory; name an empty or a new folder",
-          dir.string(), name));
+      throw FileError(
+          fmt::format("{}: holds '{}', which is no part of a memory; name an empty or a new folder",
+                      dir.string(), name));
   }
   d.remove_unnamed();
   return d;
@@ -340,13 +341,12 @@ std::vector<std::byte> read_state(const fs::path& dir, const MemoryManifest::Sta
         path.string(), what));
   };
   if (static_cast<std::int64_t>(all.size()) != state.bytes)
-    throw damaged(fmt::format("{} bytes long instead of {}: it is damaged", all.size(), state.bytes)
-                      .c_str());
+    throw damaged(
+        fmt::format("{} bytes long instead of {}: it is damaged", all.size(), state.bytes).c_str());
   ByteReader r(all, path.string());
   if (r.get<std::uint32_t>() != kStateMagic) throw damaged("is no state file");
   if (r.get<std::uint32_t>() != kStateVersion)
-    throw FileError(path.string() +
-                    ": written by another version of episodic; use that version");
+    throw FileError(path.string() + ": written by another version of episodic; use that version");
   const auto bytes = r.get<std::uint64_t>(), sum = r.get<std::uint64_t>();
   // The generation, which seeds the checksum, is in the name.
   const std::uint64_t generation = std::stoull(state.file.substr(6, 16), nullptr, 16);
@@ -364,8 +364,8 @@ void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t t
     for (std::size_t i = 0; i < states.size(); ++i) {
       const std::int64_t before = i == 0 ? 0 : states[i - 1].tokens;
       const std::int64_t after = i + 1 < states.size() ? states[i + 1].tokens : tokens;
-      const double gap = static_cast<double>(after - before) /
-                         static_cast<double>(tokens - states[i].tokens + 1);
+      const double gap =
+          static_cast<double>(after - before) / static_cast<double>(tokens - states[i].tokens + 1);
       if (i == 0 || gap < least) victim = i, least = gap;
     }
     states.erase(states.begin() + static_cast<std::ptrdiff_t>(victim));

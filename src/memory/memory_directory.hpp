@@ -43,7 +43,7 @@ class MemoryDirectory {
   io::Syscalls* calls_;
   io::File lock_;
   MemoryManifest manifest_;
-  std::int64_t attempts_ = 0;  // generation of the last commit that was tried
+  std::int64_t attempts_ = 0;          // generation of the last commit that was tried
   std::vector<std::string> doubtful_;  // state files of commits that failed late
 };
 

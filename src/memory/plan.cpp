@@ -15,14 +15,13 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   config.validate();
   check_shape(config, shape);
   if (n_tokens < 0 || n_events < 0)
-    throw ConfigError(fmt::format("plan: {} tokens in {} events; both must be >= 0", n_tokens,
-                                  n_events));
+    throw ConfigError(
+        fmt::format("plan: {} tokens in {} events; both must be >= 0", n_tokens, n_events));
   MemoryPlan plan;
   plan.tokens = n_tokens;
   plan.events = n_events;
   const std::int64_t layers = recalling_layers(config, shape);
-  const std::int64_t ring =
-      detail::LayerState::bytes_needed(config, shape, ring_capacity(config));
+  const std::int64_t ring = detail::LayerState::bytes_needed(config, shape, ring_capacity(config));
   plan.host.windows = shape.n_layers * ring;
   const StoreShape store{layers, shape.n_kv_heads, shape.head_dim, config.kv_dtype};
   const IndexBytes index = index_bytes(config, shape.n_heads, shape.head_dim, n_events);
@@ -46,10 +45,11 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
     if (!disk) {
       plan.host.event_store = all;
       if (config.host_bytes > 0 && all > config.host_bytes)
-        throw BudgetError(fmt::format(
-            "host_bytes = {}: {} tokens take {} bytes; set host_bytes to at least that, set disk_dir, "
-            "or kv_dtype to \"bfloat16\" or \"int8\"",
-            config.host_bytes, n_tokens, all));
+        throw BudgetError(
+            fmt::format("host_bytes = {}: {} tokens take {} bytes; set host_bytes to at least "
+                        "that, set disk_dir, "
+                        "or kv_dtype to \"bfloat16\" or \"int8\"",
+                        config.host_bytes, n_tokens, all));
     } else {
       const std::int64_t least =
           least_host_bytes(store, config.max_block, most_recalled_tokens(config));
@@ -75,13 +75,14 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
             static_cast<std::int64_t>(std::max(scaled(plan.disk.segments, shares.segments),
                                                scaled(plan.disk.vectors, shares.vectors))) +
             1;
-        throw BudgetError(fmt::format(
-            "disk_bytes = {}: {} tokens take {} bytes of segments, of which it allows {}, and {} of "
-            "vectors, of which it allows {}; set disk_bytes to at least {} (0: no bound), or kv_dtype "
-            "to \"bfloat16\" or \"int8\"",
-            config.disk_bytes, n_tokens, plan.disk.segments, shares.segments, plan.disk.vectors,
-            shares.vectors,
-            needed));
+        throw BudgetError(
+            fmt::format("disk_bytes = {}: {} tokens take {} bytes of segments, of which it allows "
+                        "{}, and {} of "
+                        "vectors, of which it allows {}; set disk_bytes to at least {} (0: no "
+                        "bound), or kv_dtype "
+                        "to \"bfloat16\" or \"int8\"",
+                        config.disk_bytes, n_tokens, plan.disk.segments, shares.segments,
+                        plan.disk.vectors, shares.vectors, needed));
       }
     }
   }
@@ -89,7 +90,8 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
     plan.disk.tokens = 4 * n_tokens;
     // Windows without what follows from them, and tables of a few dozen bytes an event.
     constexpr std::int64_t kTableBytes = 56;
-    plan.disk.states = (1 + std::max(0, checkpoints)) * (plan.host.windows + kTableBytes * n_events);
+    plan.disk.states =
+        (1 + std::max(0, checkpoints)) * (plan.host.windows + kTableBytes * n_events);
   }
   return plan;
 }

@@ -127,8 +127,8 @@ std::vector<std::uint32_t> TokenLog::read(std::int64_t first, std::int64_t n) co
       const Block block = read_block(file, part.id, at, part.bytes);
       if (block.first != token) damaged(file, at);
       const auto size = static_cast<std::int64_t>(block.ids.size());
-      take(token, std::span(block.ids).first(static_cast<std::size_t>(
-                      std::min(size, part.first + part.tokens - token))));
+      take(token, std::span(block.ids).first(
+                      static_cast<std::size_t>(std::min(size, part.first + part.tokens - token))));
       token += size;
       at += block.bytes();
     }
@@ -144,8 +144,7 @@ void TokenLog::sync() {
     Part part;
     part.id = unique_id();
     part.first = first;
-    io::File file(*calls_, io::Kind::tokens, dir_ / file_name(part.id),
-                  O_RDWR | O_CREAT | O_EXCL);
+    io::File file(*calls_, io::Kind::tokens, dir_ / file_name(part.id), O_RDWR | O_CREAT | O_EXCL);
     file.write(file_header(part.id), 0);
     part.bytes = kHeader;
     file_ = std::move(file);

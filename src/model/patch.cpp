@@ -45,8 +45,8 @@ MemoryShape memory_shape(const ModelConfig& c) {
 
 std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given) {
-  auto memory = std::make_shared<EpisodicMemory>(config, memory_shape(model.config()),
-                                                 std::move(given));
+  auto memory =
+      std::make_shared<EpisodicMemory>(config, memory_shape(model.config()), std::move(given));
   patch(model, memory);
   return memory;
 }

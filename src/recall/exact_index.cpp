@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::int64_t kSketchedPerSearch = 8;  // slabs: new ones, and old ones in a new subspace
 constexpr std::int64_t kFirstLook = 4;  // groups, per event asked for, that say what it must reach
-constexpr std::int64_t kAhead = 4;      // rows whose codes are fetched ahead
+constexpr std::int64_t kSlabsPerTask = 16;
+constexpr std::int64_t kAhead = 4;  // rows whose codes are fetched ahead
 
 /// Not a number would break the ranking's order; such an event comes last.
 float rankable(float score) {
@@ -34,6 +35,15 @@ void parallel_blocks(std::int64_t n, F&& f) {
   parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
     const std::int64_t end = std::min(n, (block + 1) * kBlock);
     for (std::int64_t i = block * kBlock; i < end; ++i) f(i);
+  });
+}
+
+/// f(slab) for the slabs below n, several to a task: one is looked at in a microsecond.
+template <class F>
+void parallel_slabs(std::int64_t n, F&& f) {
+  parallel_for((n + kSlabsPerTask - 1) / kSlabsPerTask, [&](std::int64_t task) {
+    const std::int64_t end = std::min(n, (task + 1) * kSlabsPerTask);
+    for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) f(slab);
   });
 }
 
@@ -273,7 +283,7 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   offset_.resize(static_cast<std::size_t>(slabs));
   slab_upper_.resize(static_cast<std::size_t>(slabs));
   upper_.resize(static_cast<std::size_t>(slabs * groups));
-  parallel_for(slabs, [&](std::int64_t slab) {
+  parallel_slabs(slabs, [&](std::int64_t slab) {
     const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
     float* upper = upper_.data() + slab * groups;
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
@@ -336,16 +346,29 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
 
 void ExactIndex::collect(const float* query, float norm, float least) {
   const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
-  rows_.clear();
-  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
-    if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
-    const float* upper = upper_.data() + slab * groups;
-    if (sketch_.has(slab)) {
-      sketch_.rows_above(slab, offset_[static_cast<std::size_t>(slab)], upper, least, rows_);
-      continue;
+  const std::int64_t slabs = shadow_.slabs();
+  const std::int64_t tasks = (slabs + kSlabsPerTask - 1) / kSlabsPerTask;
+  if (static_cast<std::int64_t>(task_rows_.size()) < tasks)
+    task_rows_.resize(static_cast<std::size_t>(tasks));
+  parallel_for(tasks, [&](std::int64_t task) {
+    std::vector<EventId>& found = task_rows_[static_cast<std::size_t>(task)];
+    found.clear();
+    const std::int64_t end = std::min(slabs, (task + 1) * kSlabsPerTask);
+    for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
+      if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
+      const float* upper = upper_.data() + slab * groups;
+      if (sketch_.has(slab)) {
+        sketch_.rows_above(slab, offset_[static_cast<std::size_t>(slab)], upper, least, found);
+        continue;
+      }
+      for (std::int64_t r = 0; r < rows; ++r)
+        if (upper[r / Sketch::kGroup] >= least) found.push_back(slab * rows + r);
     }
-    for (std::int64_t r = 0; r < rows; ++r)
-      if (upper[r / Sketch::kGroup] >= least) rows_.push_back(slab * rows + r);
+  });
+  rows_.clear();
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const std::vector<EventId>& found = task_rows_[static_cast<std::size_t>(task)];
+    rows_.insert(rows_.end(), found.begin(), found.end());
   }
   rows_.erase(std::remove_if(rows_.begin(), rows_.end(), [&](EventId e) { return forgotten(e); }),
               rows_.end());

@@ -99,7 +99,8 @@ class ExactIndex final : public RepresentativeIndex {
   std::vector<float> offset_, slab_upper_;  // per slab
   std::vector<float> upper_;                // per group of rows
   std::vector<float> ranked_;
-  std::vector<std::int64_t> rows_;
+  std::vector<std::int64_t> rows_;                    // that may reach the list
+  std::vector<std::vector<std::int64_t>> task_rows_;  // the same, by the task that found them
   std::vector<Candidate> candidates_;
 };
 

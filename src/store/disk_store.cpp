@@ -39,7 +39,7 @@ constexpr std::int64_t kLeastSegmentBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kExtentBytes = std::int64_t{64} << 20;  // reserved ahead at most
 constexpr std::int64_t kLeastExtentBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kDefaultHostBytes = std::int64_t{256} << 20;
-constexpr std::int64_t kMostSlots = 32, kLeastSlots = 2;  // reads under way
+constexpr std::int64_t kMostSlots = 32, kLeastSlots = 2;      // reads under way
 constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
 constexpr std::size_t kMostInBatch = 1024;                    // blocks the writer takes at a time
 // From this size on O_DIRECT is the faster way to read a block; below, the page cache.
@@ -56,7 +56,7 @@ void check_shape(const StoreShape& shape, std::int64_t max_block, std::int64_t l
 
 /// How host_bytes are divided. All of it is one reservation of address space.
 struct HostPlan {
-  std::int64_t lease_bytes = 0;  ///< for what an acquire could not put into the cache
+  std::int64_t lease_bytes = 0;   ///< for what an acquire could not put into the cache
   std::int64_t gather_bytes = 0;  ///< to write neighbouring blocks at once; not of a small budget
   std::int64_t slot_bytes = 0, n_slots = 0;
   std::int64_t n_buckets = 0;
@@ -1356,10 +1356,10 @@ class Store final : public DiskStore {
   std::vector<std::uint8_t> pending_;
   EventId first_pending_ = 0;
   std::uint32_t first_dirty_ = BlockCache::kNone, last_dirty_ = BlockCache::kNone;
-  std::vector<Dirty> batch_;        ///< the writer's own
+  std::vector<Dirty> batch_;       ///< the writer's own
   std::span<std::byte> gathered_;  ///< the writer's own
-  std::int64_t n_unclean_ = 0;  ///< blocks that are not `clean`
-  std::exception_ptr error_;    ///< what the last background write failed with
+  std::int64_t n_unclean_ = 0;     ///< blocks that are not `clean`
+  std::exception_ptr error_;       ///< what the last background write failed with
   bool stopping_ = false;
   StoreCounters counters_;
 

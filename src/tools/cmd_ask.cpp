@@ -23,8 +23,8 @@ void run(const AskFlags& flags) {
   flags.common.apply();
   const auto tokenizer = load_tokenizer(flags.model.model);
   LlamaModel model = LlamaModel::load(flags.model.model);
-  auto memory = std::make_shared<EpisodicMemory>(open_kept(
-      flags.model, model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
+  auto memory = std::make_shared<EpisodicMemory>(
+      open_kept(flags.model, model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   patch(model, memory);
   const std::vector<std::int64_t> prompt = tokenizer->encode(flags.prompt, memory->tokens() == 0);
   Session session(model, tokenizer.get());

@@ -23,16 +23,15 @@ struct EditFlags {
 
 /// Opens the newest state before the token and reads again what lies between.
 EpisodicMemory rewound(const EditFlags& flags) {
-  if (flags.model.model.empty())
-    throw ConfigError("--rewind reads tokens again and needs --model");
+  if (flags.model.model.empty()) throw ConfigError("--rewind reads tokens again and needs --model");
   LlamaModel model = LlamaModel::load(flags.model.model);
   std::vector<std::int64_t> ids;
   bool from_start = true;
   {
     const EpisodicMemory now = open_kept(flags.model, model, flags.dir, OpenMode::read);
     if (flags.rewind > now.tokens())
-      throw ConfigError(fmt::format("--rewind {}: the memory has only {} tokens", flags.rewind,
-                                    now.tokens()));
+      throw ConfigError(
+          fmt::format("--rewind {}: the memory has only {} tokens", flags.rewind, now.tokens()));
     ids = now.token_ids(0, flags.rewind);
     if (now.committed_tokens() <= flags.rewind) from_start = false;
     for (const auto& s : now.manifest().checkpoints)

@@ -47,8 +47,7 @@ void check_same_text(const EpisodicMemory& memory, std::span<const std::int64_t>
 
 void run(const IngestFlags& flags) {
   flags.common.apply();
-  const auto tokenizer =
-      flags.text.empty() ? nullptr : load_tokenizer(flags.model.model);
+  const auto tokenizer = flags.text.empty() ? nullptr : load_tokenizer(flags.model.model);
   LlamaModel model = LlamaModel::load(flags.model.model);
   std::shared_ptr<EpisodicMemory> memory;
   if (holds_memory(flags.dir)) {
@@ -57,15 +56,15 @@ void run(const IngestFlags& flags) {
           "{}: holds a memory already; --resume goes on with the text it was made from, --append "
           "reads another one into it",
           flags.dir.string()));
-    memory = std::make_shared<EpisodicMemory>(
-        open_kept(flags.model, model, flags.dir, OpenMode::write));
+    memory =
+        std::make_shared<EpisodicMemory>(open_kept(flags.model, model, flags.dir, OpenMode::write));
   } else {
     KeepOptions keep;
     keep.dir = flags.dir;
     keep.identity = identity_of(flags.model.model);
     keep.checkpoints = flags.checkpoints;
-    memory = std::make_shared<EpisodicMemory>(EpisodicMemory::create(
-        keep, flags.model.memory_config(), memory_shape(model.config())));
+    memory = std::make_shared<EpisodicMemory>(
+        EpisodicMemory::create(keep, flags.model.memory_config(), memory_shape(model.config())));
   }
   patch(model, memory);
   const bool first = memory->tokens() == 0;
@@ -102,11 +101,13 @@ void run(const IngestFlags& flags) {
 
 void add_ingest(CLI::App& app) {
   auto flags = std::make_shared<IngestFlags>();
-  CLI::App* sub = app.add_subcommand("ingest", "Read a text into a memory that is kept in a folder");
+  CLI::App* sub =
+      app.add_subcommand("ingest", "Read a text into a memory that is kept in a folder");
   sub->footer(
       "After each commit no crash loses what was read until then; --resume goes on from there and\n"
       "gives the same memory, to the bit, as a reading that was never cut off. With --json a line\n"
-      "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On --resume,\n"
+      "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On "
+      "--resume,\n"
       "--memory may change host_bytes, repr_bytes and disk_bytes only.\n\n"
       "Examples:\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"

@@ -30,10 +30,9 @@ std::vector<std::string> texts(const EpisodicMemory& memory, const Tokenizer& to
     const bool known = std::all_of(ids.begin() + e.start, ids.begin() + e.end,
                                    [](std::int64_t id) { return id >= 0; });
     const bool before = known && e.start > 0 && ids[static_cast<std::size_t>(e.start - 1)] >= 0;
-    out.push_back(!known ? std::string()
-                  : before
-                      ? text_of(tokenizer, ids, e)
-                      : tokenizer.decode({ids.begin() + e.start, ids.begin() + e.end}));
+    out.push_back(!known   ? std::string()
+                  : before ? text_of(tokenizer, ids, e)
+                           : tokenizer.decode({ids.begin() + e.start, ids.begin() + e.end}));
   }
   return out;
 }
@@ -88,8 +87,9 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
   body += "<h2>Bytes</h2>\n<table>\n";
   for (const auto& [key, value] : json["bytes"].items())
     body += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape_html(key), value.dump());
-  body += "</table>\n<h2>Most recalled</h2>\n<table>\n<tr><th>event</th><th>tokens</th>"
-          "<th>recalls</th><th>text</th></tr>\n";
+  body +=
+      "</table>\n<h2>Most recalled</h2>\n<table>\n<tr><th>event</th><th>tokens</th>"
+      "<th>recalls</th><th>text</th></tr>\n";
   std::vector<EventId> order;
   for (EventId e = 0; e < events.size() && store; ++e)
     if (!std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), e))

@@ -78,7 +78,8 @@ void run(const PlanFlags& flags) {
   for (const TensorView* t : files.tensors()) weights += 4 * t->elements();  // float32 in memory
 
   const double mean = flags.event_tokens > 0 ? flags.event_tokens : expected_event_tokens(config);
-  const auto expected = static_cast<std::int64_t>(std::ceil(static_cast<double>(flags.tokens) / mean));
+  const auto expected =
+      static_cast<std::int64_t>(std::ceil(static_cast<double>(flags.tokens) / mean));
   const std::int64_t most = flags.tokens / config.min_block + 1;
   Json advice = Json::array();
   const std::optional<MemoryPlan> planned = attempt(flags, config, shape, expected, advice);
@@ -100,10 +101,11 @@ void run(const PlanFlags& flags) {
         "repr_bytes (representatives, now {} bytes) or lower n_local (windows, {} bytes)",
         host, memory_free, plan.host.representatives, plan.host.windows));
   if (!disk_fits)
-    advice.push_back(fmt::format(
-        "{}: {} bytes are needed and {} are free; use another disk, or kv_dtype \"bfloat16\" (half) "
-        "or \"int8\" (a quarter of float32)",
-        dir.string(), plan.disk.total(), disk_free));
+    advice.push_back(
+        fmt::format("{}: {} bytes are needed and {} are free; use another disk, or kv_dtype "
+                    "\"bfloat16\" (half) "
+                    "or \"int8\" (a quarter of float32)",
+                    dir.string(), plan.disk.total(), disk_free));
   const auto tiers = [](const MemoryPlan& p) {
     return Json{{"windows", p.host.windows},
                 {"representatives", p.host.representatives},
@@ -123,27 +125,28 @@ void run(const PlanFlags& flags) {
   Json worst = Json::array();
   const std::optional<MemoryPlan> at_most = attempt(flags, config, shape, most, worst);
   const MemoryPlan limit = at_most ? *at_most : unbounded(flags, config, shape, most);
-  json["at_most"] = {{"events", most},
-                     {"host", weights + limit.host.total()},
-                     {"disk", limit.disk.total()},
-                     {"fits", at_most.has_value() &&
-                                  (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
-                                  (disk_free < 0 || limit.disk.total() <= disk_free)}};
+  json["at_most"] = {
+      {"events", most},
+      {"host", weights + limit.host.total()},
+      {"disk", limit.disk.total()},
+      {"fits", at_most.has_value() &&
+                   (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
+                   (disk_free < 0 || limit.disk.total() <= disk_free)}};
   json["advice"] = advice;
   const auto megabytes = [](std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
-  fmt::print(stderr,
-             "{} tokens in about {} events\n"
-             "  host   {:10.1f} MB  (weights {:.1f}, windows {:.1f}, representatives {:.1f}, events "
-             "{:.1f}; {:.1f} available)\n"
-             "  disk   {:10.1f} MB  (events {:.1f}, representatives {:.1f}, tokens {:.1f}, states "
-             "{:.1f}; {:.1f} free)\n"
-             "  {}\n",
-             flags.tokens, expected, megabytes(host), megabytes(weights),
-             megabytes(plan.host.windows), megabytes(plan.host.representatives),
-             megabytes(plan.host.event_store), megabytes(memory_free), megabytes(plan.disk.total()),
-             megabytes(plan.disk.segments), megabytes(plan.disk.vectors),
-             megabytes(plan.disk.tokens), megabytes(plan.disk.states), megabytes(disk_free),
-             json["fits"].get<bool>() ? "it fits" : "it does not fit:");
+  fmt::print(
+      stderr,
+      "{} tokens in about {} events\n"
+      "  host   {:10.1f} MB  (weights {:.1f}, windows {:.1f}, representatives {:.1f}, events "
+      "{:.1f}; {:.1f} available)\n"
+      "  disk   {:10.1f} MB  (events {:.1f}, representatives {:.1f}, tokens {:.1f}, states "
+      "{:.1f}; {:.1f} free)\n"
+      "  {}\n",
+      flags.tokens, expected, megabytes(host), megabytes(weights), megabytes(plan.host.windows),
+      megabytes(plan.host.representatives), megabytes(plan.host.event_store),
+      megabytes(memory_free), megabytes(plan.disk.total()), megabytes(plan.disk.segments),
+      megabytes(plan.disk.vectors), megabytes(plan.disk.tokens), megabytes(plan.disk.states),
+      megabytes(disk_free), json["fits"].get<bool>() ? "it fits" : "it does not fit:");
   for (const Json& line : advice) fmt::print(stderr, "  {}\n", line.get<std::string>());
   write_json(flags.json, json);
 }

@@ -27,10 +27,9 @@ void run(const VerifyFlags& flags) {
   write_json(flags.json, json);
   if (report.damages.empty()) return;
   const auto& first = report.damages.front();
-  throw FileError(fmt::format("{}: {}{}", first.file.string(), first.what,
-                              report.damages.size() > 1
-                                  ? fmt::format(" (and {} more)", report.damages.size() - 1)
-                                  : ""));
+  throw FileError(fmt::format(
+      "{}: {}{}", first.file.string(), first.what,
+      report.damages.size() > 1 ? fmt::format(" (and {} more)", report.damages.size() - 1) : ""));
 }
 
 }  // namespace

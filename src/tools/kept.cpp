@@ -34,14 +34,14 @@ void read_and_commit(Session& session, EpisodicMemory& memory, std::span<const s
                      const std::function<void()>& on_commit) {
   // Whole steps between commits: the steps are then the same wherever a reading was cut off.
   const std::int64_t chunk = memory.config().chunk;
-  const auto piece = static_cast<std::size_t>(std::max<std::int64_t>(1, commit_every / chunk) * chunk);
+  const auto piece =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, commit_every / chunk) * chunk);
   const auto total = static_cast<std::int64_t>(ids.size());
   std::int64_t done = 0;
   while (!ids.empty()) {
     const auto now = ids.first(std::min(piece, ids.size()));
-    session.prefill(now, [&](std::int64_t n, std::int64_t) {
-      return !progress || progress(done + n, total);
-    });
+    session.prefill(
+        now, [&](std::int64_t n, std::int64_t) { return !progress || progress(done + n, total); });
     done += static_cast<std::int64_t>(now.size());
     ids = ids.subspan(now.size());
     memory.commit();
@@ -74,8 +74,7 @@ TokenRange parse_range(const std::string& text, const char* flag) {
   };
   const std::string_view all(text);
   const std::int64_t start = number(all.substr(0, colon));
-  const std::int64_t end =
-      colon == std::string::npos ? start + 1 : number(all.substr(colon + 1));
+  const std::int64_t end = colon == std::string::npos ? start + 1 : number(all.substr(colon + 1));
   if (end <= start)
     throw ConfigError(fmt::format("{} {}: the end must be past the start", flag, text));
   return {start, end};

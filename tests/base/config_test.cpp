@@ -98,8 +98,9 @@ TEST_CASE("settings that are specified but not built are refused as such", "[bas
         R"({"reweight": "exact"})", R"({"device_bytes": 5})", R"({"retention": {}})"})
     CHECK(refused_naming(json, "not built yet"));
   // Their neutral values are welcome.
-  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "device_bytes": 0})") ==
-        "");
+  CHECK(
+      refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "device_bytes": 0})") ==
+      "");
 }
 
 TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {

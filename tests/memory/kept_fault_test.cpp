@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call that a kept memory makes to the file system, made to fail: each operation gives what it
-// gives without the fault or one clear error; the memory stays usable, and nothing committed is lost.
+// Every call that a kept memory makes to the file system, made to fail: each operation gives what
+// it gives without the fault or one clear error; the memory stays usable, and nothing committed is
+// lost.
 #include "support/faulty_calls.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -84,7 +85,8 @@ class Life {
     note(static_cast<float>(reader->tokens()));
     // Flipped bits in what verify reads look like damage, which is what it is for.
     calls_.heal();
-    damages_ = verify_memory(dir_ / "m").damages.size() + verify_memory(dir_ / "fork").damages.size();
+    damages_ =
+        verify_memory(dir_ / "m").damages.size() + verify_memory(dir_ / "fork").damages.size();
     return answers_;
   }
 
@@ -170,9 +172,9 @@ std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted) {
       for (const std::int64_t k : std::set<std::int64_t>{0, n_calls / 2, n_calls - 1})
         for (const bool for_ever : {false, true}) {
           if (for_ever && k != 0) continue;
-          INFO(io::name_of(site.kind) << " " << io::name_of(site.op) << ", fault "
-                                      << static_cast<int>(fault) << " " << error << " at call " << k
-                                      << (for_ever ? " and all later" : ""));
+          INFO(io::name_of(site.kind)
+               << " " << io::name_of(site.op) << ", fault " << static_cast<int>(fault) << " "
+               << error << " at call " << k << (for_ever ? " and all later" : ""));
           const TempDir temp;
           FaultyCalls::Script script;
           script.site = site;
@@ -226,8 +228,8 @@ TEST_CASE("a fault at any call about representatives loses nothing", "[memory][k
   // Vectors so wide that a slab holds 16 events.
   Setting setting(driver::small_shape(1, 64, 1, 256));
   setting.config.repr_bytes = 16 << 20;
-  const auto seen = fault_matrix(
-      setting, [](FaultyCalls::Site site) { return site.kind == io::Kind::vectors; });
+  const auto seen =
+      fault_matrix(setting, [](FaultyCalls::Site site) { return site.kind == io::Kind::vectors; });
   std::vector<std::string> vectors;
   for (const std::string& site : seen)
     if (site.starts_with("vectors ")) vectors.push_back(site);
@@ -246,8 +248,7 @@ TEST_CASE("a full disk says how much is needed and keeps what was committed",
   const Setting setting(driver::small_shape());
   EpisodicMemory memory = EpisodicMemory::create(keep, setting.config, setting.shape);
   const auto feed = [&](std::int64_t first, std::int64_t end) {
-    for (std::int64_t at = first; at < end; at += 12)
-      driver::step(memory, setting.tokens, at, 12);
+    for (std::int64_t at = first; at < end; at += 12) driver::step(memory, setting.tokens, at, 12);
   };
   feed(0, 120);
   memory.commit();

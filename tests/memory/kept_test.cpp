@@ -148,10 +148,9 @@ TEST_CASE("the output is the same to the bit wherever the events lie", "[memory]
     for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1}}) {
       // 1: the least that works, so that nearly everything comes from the disk
       const StoreShape shape{2, 2, 10, config.kv_dtype};
-      config.host_bytes =
-          budget * least_host_bytes(shape, config.max_block,
-                                    config.n_init + config.chunk + config.n_mem +
-                                        2 * config.max_block);
+      config.host_bytes = budget * least_host_bytes(shape, config.max_block,
+                                                    config.n_init + config.chunk + config.n_mem +
+                                                        2 * config.max_block);
       EpisodicMemory memory(config, small_shape());
       CHECK(feed(memory, tokens, 0, kTokens) == expected);
       if (budget > 0 && config.recall)
@@ -311,18 +310,18 @@ TEST_CASE("a kept memory is opened only for the model it was made with", "[memor
 TEST_CASE("one writer, many readers, clear words for all else", "[memory][kept][refuse]") {
   const TempDir temp;
   EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
-  CHECK(mentions(
-      refusal<FileError>([&] { EpisodicMemory::create(in(temp / "m"), small_config(), small_shape()); }),
-      "another process"));
-  CHECK(mentions(
-      refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); }),
-      "another process"));
+  CHECK(mentions(refusal<FileError>([&] {
+                   EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+                 }),
+                 "another process"));
+  CHECK(mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); }),
+                 "another process"));
   // the same from another process
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool refused = mentions(
-        refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); }),
-        "another process");
+    const bool refused =
+        mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); }),
+                 "another process");
     const bool reads =
         refusal([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::read); }) == "no error";
     ::_exit(refused && reads ? 0 : 1);
@@ -338,8 +337,9 @@ TEST_CASE("one writer, many readers, clear words for all else", "[memory][kept][
                  }),
                  "letter.txt"));
   CHECK(bytes_of(temp / "other/letter.txt") == "dear");
-  CHECK(mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "none"), OpenMode::read); }),
-                 "holds no memory"));
+  CHECK(
+      mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "none"), OpenMode::read); }),
+               "holds no memory"));
   EpisodicMemory plain(small_config(), small_shape());
   CHECK(mentions(refusal<ConfigError>([&] { plain.commit(); }), "kept nowhere"));
 }
@@ -508,7 +508,8 @@ TEST_CASE("earlier states are kept and give what came after them again", "[memor
     digest_at_end = memory.digest();
     const auto& states = memory.manifest().checkpoints;
     REQUIRE(states.size() == 4);
-    for (std::size_t i = 0; i + 1 < states.size(); ++i) CHECK(states[i].tokens < states[i + 1].tokens);
+    for (std::size_t i = 0; i + 1 < states.size(); ++i)
+      CHECK(states[i].tokens < states[i + 1].tokens);
   }
   CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::read).digest() == digest_at_end);
   EpisodicMemory memory =
@@ -561,8 +562,7 @@ TEST_CASE("one memory used from two threads at once is refused", "[memory][threa
   std::atomic<bool> stop{false};
   // Both only look: whoever comes second is refused, nobody is harmed.
   const auto look = [&] {
-    while (!stop)
-      try {
+    while (!stop) try {
         (void)memory.snapshot();
       } catch (const Error& e) {
         (mentions(e.what(), "two threads") ? refused : other)++;
@@ -586,7 +586,8 @@ TEST_CASE("two memories on two threads do not meet", "[memory][threads]") {
   std::vector<float> found[2];
   const auto run = [&](int i) {
     MemoryConfig config = small_config();
-    EpisodicMemory memory = EpisodicMemory::create(in(temp / std::to_string(i)), config, small_shape());
+    EpisodicMemory memory =
+        EpisodicMemory::create(in(temp / std::to_string(i)), config, small_shape());
     found[i] = feed(memory, tokens, 0, 360);
     memory.commit();
   };

@@ -5,8 +5,8 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/hf_config.hpp"
-#include "support/test.hpp"
 #include "support/temp_dir.hpp"
+#include "support/test.hpp"
 
 using namespace episodic;
 using Json = nlohmann::json;

@@ -6,8 +6,8 @@
 
 #include "episodic/base/error.hpp"
 #include "support/refusal.hpp"
-#include "support/test.hpp"
 #include "support/temp_dir.hpp"
+#include "support/test.hpp"
 
 using namespace episodic;
 

@@ -232,7 +232,8 @@ TEST_CASE("an index with its vectors in a tier lists what one in host memory lis
     reader.finish();
     REQUIRE(loaded.size() == plain.size());
     compare(loaded);
-    for (std::int64_t e = 0; e < plain.size(); ++e) REQUIRE(loaded.forgotten(e) == plain.forgotten(e));
+    for (std::int64_t e = 0; e < plain.size(); ++e)
+      REQUIRE(loaded.forgotten(e) == plain.forgotten(e));
     return saved.bytes().size();
   };
   REQUIRE(reopened() < 1200 * width * 4);  // the tail alone

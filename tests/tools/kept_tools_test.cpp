@@ -30,8 +30,9 @@ struct Setting {
   }
   std::string dir(const std::string& name) const { return quoted((scratch / name).string()); }
   std::string ingest(const std::string& name, const std::string& more = "") const {
-    return fmt::format("ingest --model {} --text {} --memory-dir {} --commit-every 1024 --memory {} {}",
-                       model, text, dir(name), quoted(kMemory), more);
+    return fmt::format(
+        "ingest --model {} --text {} --memory-dir {} --commit-every 1024 --memory {} {}", model,
+        text, dir(name), quoted(kMemory), more);
   }
   std::string digest(const std::string& name) const {
     const Run run = episodic("verify --digest " + dir(name));
@@ -72,9 +73,8 @@ TEST_CASE("ingest commits, resumes and appends") {
   CHECK(s.digest("fresh") == digest);
   // another text is not what was read
   put(s.scratch / "other.txt", "An entirely different book. " + some_book(400));
-  const std::string other =
-      fmt::format("ingest --model {} --text {} --memory-dir {} ", s.model,
-                  quoted((s.scratch / "other.txt").string()), s.dir("whole"));
+  const std::string other = fmt::format("ingest --model {} --text {} --memory-dir {} ", s.model,
+                                        quoted((s.scratch / "other.txt").string()), s.dir("whole"));
   const Run differs = episodic(other + "--resume");
   CHECK(differs.status == 1);
   CHECK(differs.err.find("differs at token") != std::string::npos);
@@ -207,15 +207,15 @@ TEST_CASE("plan says what a text will take, and it is so") {
   REQUIRE(episodic(s.ingest("m")).status == 0);
   const Json j = Json::parse(episodic("inspect --no-events " + s.dir("m")).out);
   const std::int64_t tokens = j["tokens"], events = j["n_events"];
-  const Run run = episodic(fmt::format("plan --model {} --tokens {} --event-tokens {} --memory {}",
-                                       s.model, tokens,
-                                       static_cast<double>(tokens) / static_cast<double>(events),
-                                       quoted(kMemory)));
+  const Run run = episodic(
+      fmt::format("plan --model {} --tokens {} --event-tokens {} --memory {}", s.model, tokens,
+                  static_cast<double>(tokens) / static_cast<double>(events), quoted(kMemory)));
   REQUIRE(run.status == 0);
   const Json plan = Json::parse(run.out);
   CHECK(plan["fits"] == true);
   const double found = j["bytes"]["segments"].get<double>() + j["bytes"]["vectors"].get<double>();
-  const double said = plan["disk"]["segments"].get<double>() + plan["disk"]["vectors"].get<double>();
+  const double said =
+      plan["disk"]["segments"].get<double>() + plan["disk"]["vectors"].get<double>();
   CHECK(said > 0.9 * found);
   CHECK(said < 1.2 * found);
   const Run tight = episodic(fmt::format(

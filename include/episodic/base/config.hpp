@@ -55,12 +55,13 @@ struct MemoryConfig {
 
   // -- storage (EM appendix C.3) --
   DType kv_dtype = DType::float32;  ///< of keys and values in events; int8 with a scale per head
-  /// Upper bound of event storage in host memory. 0: no bound without a disk tier; with one, a cache
-  /// of moderate size.
+  /// Upper bound of event storage in host memory. 0: no bound without a disk tier; with one, a
+  /// cache of moderate size.
   std::int64_t host_bytes = 0;
   std::int64_t repr_bytes = 0;  ///< upper bound of representatives in host memory; 0 = no bound
   std::int64_t disk_bytes = 0;  ///< upper bound of what the disk tier takes; 0 = no bound
-  std::string disk_dir;  ///< folder of the disk tier; empty = none. A kept memory has its own folder
+  std::string
+      disk_dir;  ///< folder of the disk tier; empty = none. A kept memory has its own folder
 
   /// The same settings but for budgets and places, which may change from run to run: they decide
   /// where things lie, never what comes out.

@@ -30,11 +30,11 @@ struct MemoryShape {
 /// Counters since construction or reset; seconds are wall time inside the memory.
 struct MemoryCounters {
   std::int64_t tokens = 0, steps = 0, events = 0;
-  std::int64_t recalled_events = 0;  ///< over all layers and steps
-  std::int64_t window_bytes = 0;     ///< sinks, window and pending of all layers
-  std::int64_t index_bytes = 0;      ///< representatives in host memory
+  std::int64_t recalled_events = 0;    ///< over all layers and steps
+  std::int64_t window_bytes = 0;       ///< sinks, window and pending of all layers
+  std::int64_t index_bytes = 0;        ///< representatives in host memory
   std::int64_t vector_disk_bytes = 0;  ///< representatives in the disk tier
-  IndexQuality index_quality;        ///< of an approximate index, over all layers
+  IndexQuality index_quality;          ///< of an approximate index, over all layers
   StoreCounters store;
   struct {
     double recall = 0, attend = 0, append = 0, refine = 0, close = 0, store = 0;
@@ -113,20 +113,21 @@ class EpisodicMemory {
   /// Back to the empty sequence. A kept memory's folder changes with the next commit.
   void reset();
 
-  // -- keeping it in a folder ----------------------------------------------------------------------
+  // -- keeping it in a folder
+  // ----------------------------------------------------------------------
 
-  /// A new memory that is kept, its first commit being the empty one. `config.disk_dir` is not used:
-  /// the disk tier is the folder.
-  /// \throws FileError if the folder holds a memory or other files, ConfigError, BudgetError
+  /// A new memory that is kept, its first commit being the empty one. `config.disk_dir` is not
+  /// used: the disk tier is the folder. \throws FileError if the folder holds a memory or other
+  /// files, ConfigError, BudgetError
   static EpisodicMemory create(const KeepOptions& keep, const MemoryConfig& config,
                                const MemoryShape& shape, std::vector<std::int64_t> given = {});
 
-  /// A kept memory at its last commit, or at an earlier state: what it then computes is equal to the
-  /// bit to what the memory that was never closed would have computed.
-  /// \param shape of the model it will serve; null: not compared (to look at it or edit it)
-  /// \param budgets host_bytes, repr_bytes and disk_bytes for this run; null: as in the manifest
-  /// \param at_token the newest state with at most this many tokens; -1: the last commit
-  /// \throws FileError naming the damaged or missing file; ConfigError if it was made with another
+  /// A kept memory at its last commit, or at an earlier state: what it then computes is equal to
+  /// the bit to what the memory that was never closed would have computed. \param shape of the
+  /// model it will serve; null: not compared (to look at it or edit it) \param budgets host_bytes,
+  /// repr_bytes and disk_bytes for this run; null: as in the manifest \param at_token the newest
+  /// state with at most this many tokens; -1: the last commit \throws FileError naming the damaged
+  /// or missing file; ConfigError if it was made with another
   ///         model, other weights or another tokenizer; BudgetError
   static EpisodicMemory open(const KeepOptions& keep, OpenMode mode,
                              const MemoryShape* shape = nullptr,
@@ -152,7 +153,8 @@ class EpisodicMemory {
   /// however their bytes lie in files and tiers. Reads everything. \throws FileError
   std::uint64_t digest();
 
-  // -- editing -------------------------------------------------------------------------------------
+  // -- editing
+  // -------------------------------------------------------------------------------------
 
   /// Never recalls this event again and gives its room back (a kept memory's files shrink with
   /// compact). \throws DataError if there is no such event, it is pinned, or a step is open

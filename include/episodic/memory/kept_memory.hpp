@@ -79,7 +79,7 @@ struct VerifyReport {
     std::string what;
   };
   std::vector<Damage> damages;
-  std::vector<std::string> unnamed;  ///< files that the manifest does not name: left by a crash
+  std::vector<std::string> unnamed;   ///< files that the manifest does not name: left by a crash
   std::int64_t files = 0, bytes = 0;  ///< read
 };
 

@@ -10,9 +10,9 @@
 namespace episodic {
 
 /// Fingerprints of config.json with all weights, and of tokenizer.json (empty if there is none).
-/// Reads all of the weights once: about as long as loading them, and then they are in the page cache.
-/// Names and order of the files do not matter, every tensor's name, type, shape and bytes do.
-/// \throws FileError for missing or damaged files
+/// Reads all of the weights once: about as long as loading them, and then they are in the page
+/// cache. Names and order of the files do not matter, every tensor's name, type, shape and bytes
+/// do. \throws FileError for missing or damaged files
 MemoryIdentity identity_of(const std::filesystem::path& model_dir);
 
 }  // namespace episodic
