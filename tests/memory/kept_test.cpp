@@ -3,6 +3,7 @@
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -204,9 +205,11 @@ TEST_CASE("representatives may lie in files too", "[memory][kept][tiers]") {
     CHECK(EpisodicMemory::open(in(temp / "fork"), OpenMode::read).digest() == digest);
   }
   CHECK(verify_memory(temp / "m").damages.empty());
-  for (const auto& [name, bytes] : contents(temp / "fork")) {
+  for (const auto& [name, length] : MemoryManifest::read(temp / "fork").files) {
     if (!name.starts_with("vectors-")) continue;
-    for (std::size_t i = 0; i < bytes.size(); i += 1 + bytes.size() / 60) {
+    const std::string bytes = bytes_of(temp / "fork" / name);
+    const auto counts = static_cast<std::size_t>(length);  // what follows is the other's
+    for (std::size_t i = 0; i < counts; i += 1 + counts / 60) {
       INFO("byte " << i);
       // a new file: the old one is shared
       std::string damaged = bytes;
@@ -226,6 +229,65 @@ TEST_CASE("representatives may lie in files too", "[memory][kept][tiers]") {
   const std::int64_t read = tight.tokens();
   tight.commit();
   CHECK(EpisodicMemory::open(in(temp / "tight"), OpenMode::read).tokens() == read);
+}
+
+TEST_CASE("budgets are upper bounds after every call", "[memory][kept][tiers]") {
+  const MemoryShape shape = small_shape(1, 64, 1, 256);
+  const auto tokens = random_tokens(shape, 600, 20);
+  const TempDir temp;
+  MemoryConfig config = small_config();
+  config.host_bytes = 1 << 20;
+  config.repr_bytes = 15 << 20;
+  config.disk_bytes = 6 << 20;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), config, shape);
+  const auto sample = [&] {
+    const MemoryCounters c = memory.counters();
+    CHECK(c.store.bytes_reserved <= config.host_bytes);
+    CHECK(c.index_bytes <= config.repr_bytes);
+    CHECK(c.store.disk_bytes + c.vector_disk_bytes <= config.disk_bytes);
+    std::int64_t taken = 0;
+    for (const auto& entry : fs::directory_iterator(temp / "m")) {
+      const std::string name = entry.path().filename().string();
+      struct stat info {};
+      if ((name.starts_with("kv-") || name.starts_with("vectors-")) &&
+          ::stat(entry.path().c_str(), &info) == 0)
+        taken += info.st_blocks * 512;
+    }
+    CHECK(taken <= config.disk_bytes);
+  };
+  std::int64_t commits = 0;
+  const std::string said = refusal<BudgetError>([&] {
+    for (std::int64_t at = 0; at < 600; at += 12) {
+      memory.begin_step(12);
+      std::vector<float> q, k, v;
+      for (std::int64_t i = at; i < at + 12; ++i) {
+        const driver::Token& t = tokens[static_cast<std::size_t>(i)];
+        q.insert(q.end(), t.q[0].begin(), t.q[0].end());
+        k.insert(k.end(), t.k[0].begin(), t.k[0].end());
+        v.insert(v.end(), t.v[0].begin(), t.v[0].end());
+      }
+      std::vector<float> out(q.size()), surprise;
+      memory.attend(0, q.data(), k.data(), v.data(), out.data());
+      sample();
+      for (std::int64_t i = at; i < at + 12; ++i)
+        surprise.push_back(tokens[static_cast<std::size_t>(i)].surprise);
+      memory.end_step(surprise.data());
+      sample();
+      if (at % 60 == 0) {
+        memory.commit();
+        ++commits;
+        sample();
+      }
+    }
+  });
+  INFO(said);
+  CHECK(mentions(said, "disk_bytes"));
+  CHECK(commits > 2);
+  const std::int64_t read = memory.tokens();
+  memory.commit();  // what was read stays
+  sample();
+  CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::read).tokens() == read);
+  CHECK(verify_memory(temp / "m").damages.empty());
 }
 
 TEST_CASE("a reader changes nothing and may go on in memory", "[memory][kept]") {
