@@ -157,6 +157,13 @@ void run(const InspectFlags& flags) {
     for (EventId e = 0; e < memory.events().size(); ++e)
       json["events"].push_back(event_json(memory, e, text));
   }
+  fmt::print(
+      stderr,
+      "{}: {} tokens in {} events ({} forgotten), made with {}; {:.1f} MB on disk, {:.1f} MB "
+      "of representatives in memory; commit {}\n",
+      flags.dir.string(), memory.tokens(), memory.events().size(), memory.forgotten().size(),
+      m.identity.model, 1e-6 * static_cast<double>(total),
+      1e-6 * static_cast<double>(c.index_bytes), m.generation);
   if (!flags.html.empty()) write_text(flags.html, page(flags, memory, json));
   write_json(flags.json, json);
 }

@@ -25,7 +25,11 @@ void run(const VerifyFlags& flags) {
   if (flags.digest && report.damages.empty())
     json["digest"] = fmt::format("{:016x}", open_kept(flags.dir, OpenMode::read).digest());
   write_json(flags.json, json);
-  if (report.damages.empty()) return;
+  if (report.damages.empty()) {
+    fmt::print(stderr, "{}: {} files, {:.1f} MB, all of it as it was written\n", flags.dir.string(),
+               report.files, 1e-6 * static_cast<double>(report.bytes));
+    return;
+  }
   const auto& first = report.damages.front();
   throw FileError(fmt::format(
       "{}: {}{}", first.file.string(), first.what,
