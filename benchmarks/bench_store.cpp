@@ -214,7 +214,9 @@ void run(StoreFlags& flags) {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937_64(1));
     std::vector<KvSegment> segments;
-    const auto half = static_cast<std::size_t>(std::max<std::int64_t>(flags.depth / 2, 1));
+    // A quarter of the depth is taken at a time, the rest is on its way: the medium always has three
+    // to four quarters to do, as it has the whole depth when it is read by itself.
+    const auto quarter = static_cast<std::size_t>(std::max<std::int64_t>(flags.depth / 4, 1));
     for (std::int64_t r = 0; r < flags.rounds; ++r) {
       // One layer a round: every block is read once, cold.
       const std::int64_t layer = r % shape.n_layers;
@@ -225,14 +227,13 @@ void run(StoreFlags& flags) {
       };
       const auto store_back = [&] {
         const std::span<const std::int64_t> events(order);
-        // What comes next is on its way while this is taken: `depth` blocks at once in all.
         const auto part = [&](std::size_t i) {
-          return i < events.size() ? events.subspan(i, std::min(half, events.size() - i))
+          return i < events.size() ? events.subspan(i, std::min(quarter, events.size() - i))
                                    : std::span<const std::int64_t>();
         };
-        store.prefetch(layer, part(0));
-        for (std::size_t i = 0; i < events.size(); i += half) {
-          store.prefetch(layer, part(i + half));
+        for (std::size_t i = 0; i < 3; ++i) store.prefetch(layer, part(i * quarter));
+        for (std::size_t i = 0; i < events.size(); i += quarter) {
+          store.prefetch(layer, part(i + 3 * quarter));
           store.acquire(layer, part(i), segments);
           store.release(layer);
         }
