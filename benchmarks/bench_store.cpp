@@ -214,8 +214,8 @@ void run(StoreFlags& flags) {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937_64(1));
     std::vector<KvSegment> segments;
-    // A quarter of the depth is taken at a time, the rest is on its way: the medium always has three
-    // to four quarters to do, as it has the whole depth when it is read by itself.
+    // A quarter of the depth is taken at a time, the rest is on its way: the medium always has
+    // three to four quarters to do, as it has the whole depth when it is read by itself.
     const auto quarter = static_cast<std::size_t>(std::max<std::int64_t>(flags.depth / 4, 1));
     for (std::int64_t r = 0; r < flags.rounds; ++r) {
       // One layer a round: every block is read once, cold.
