@@ -7,11 +7,8 @@ namespace episodic::kernels {
 namespace {
 
 template <class Logit>
-cudaError_t launch(const SurpriseParams& p, cudaStream_t stream) {
-  constexpr std::int64_t kMaxBlocks = 65535;
-  const auto blocks = static_cast<unsigned>(p.n < kMaxBlocks ? p.n : kMaxBlocks);
-  SurpriseKernel<Logit><<<blocks, kSurpriseThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+cudaError_t launch_for(const SurpriseParams& p, cudaStream_t stream) {
+  return launch(SurpriseKernel<Logit>, blocks_for(p.n), kSurpriseThreads, 0, stream, p);
 }
 
 }  // namespace
@@ -23,11 +20,11 @@ cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
   if (!params.logits || !params.targets || !params.surprise) return cudaErrorInvalidValue;
   switch (params.dtype) {
     case DType::float32:
-      return launch<float>(params, stream);
+      return launch_for<float>(params, stream);
     case DType::float16:
-      return launch<__half>(params, stream);
+      return launch_for<__half>(params, stream);
     case DType::bfloat16:
-      return launch<__nv_bfloat16>(params, stream);
+      return launch_for<__nv_bfloat16>(params, stream);
     case DType::int8:
       break;  // logits are floats
   }

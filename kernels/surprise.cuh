@@ -3,22 +3,16 @@
 /// \file
 /// Device code of kernels/surprise.hpp.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 #include <cub/block/block_reduce.cuh>
 
+#include "device.cuh"
 #include "online_softmax.hpp"
 #include "surprise.hpp"
 
 namespace episodic::kernels {
 
 inline constexpr int kSurpriseThreads = 512;
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(__half x) { return __half2float(x); }
-__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 /// Adds all of a row's elements that are this thread's: 16 bytes at a time where the row is
 /// aligned, single elements before and after.
@@ -37,7 +31,7 @@ __device__ OnlineSoftmax scan_row(const Logit* row, std::int64_t vocab) {
   const Pack* body = reinterpret_cast<const Pack*>(row + head);
   for (std::int64_t i = threadIdx.x; i < packs; i += kSurpriseThreads) {
     const Pack pack = body[i];
-#pragma unroll
+    EPISODIC_UNROLL
     for (int j = 0; j < kPack; ++j) add(state, widen(pack.at[j]));
   }
   const std::int64_t tail = head + packs * kPack + threadIdx.x;

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Segmented attention on the GPU: the CUDA twin of episodic/attention/attend.hpp (spec 1, 4, 8).
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "episodic/base/dtype.hpp"
+
+namespace episodic::kernels {
+
+/// One far key and its value where they lie, for all kv heads: those of head g begin at
+/// key + g * head_stride and value + g * head_stride, in elements. Rows are aligned to 16 bytes.
+/// Segments of any length become rows once a step (kernels/rows.hpp); attention then reads them as
+/// if they were one matrix, and nothing is gathered.
+struct alignas(16) KvRow {
+  const void* key = nullptr;  ///< [d] before rotary embedding
+  const void* value = nullptr;
+  std::int64_t token = 0;          ///< seen by queries at positions p with p - token >= n_local
+  std::int32_t head_stride = 0;    ///< elements
+  float value_weight = 1.0f;       ///< factor of the value after the softmax (spec 8)
+};
+
+/// All pointers are to device memory; arrays of queries, keys and values are aligned to 16 bytes
+/// and hold elements of `dtype`: float32, float16 or bfloat16. Products of 16-bit elements are
+/// summed in float32.
+struct AttentionParams {
+  DType dtype = DType::bfloat16;
+  std::int64_t n_queries = 0;   ///< n >= 1
+  std::int64_t n_heads = 0;     ///< H, a multiple of n_kv_heads
+  std::int64_t n_kv_heads = 0;  ///< G; query head h reads kv head h / (H / G)
+  std::int64_t head_dim = 0;    ///< d, a multiple of 8 up to 256
+  std::int64_t n_local = 0;     ///< window: a local key is seen iff 0 <= p - token < n_local
+  float scale = 0.0f;           ///< of the dot products; 0 = 1 / sqrt(d)
+
+  const void* q = nullptr;       ///< [n, H, d] before rotary embedding
+  std::int64_t q_row_stride = 0; ///< elements between queries, a multiple of 8; >= H * d
+  /// Position of query 0, read on the device so that one captured graph serves every step.
+  const std::int64_t* first_position = nullptr;
+
+  /// Rotary embedding, rotate-half: channels c and c + rotary_dim / 2 turn together, those from
+  /// rotary_dim on are left alone. cos and sin have attention_factor in them.
+  std::int64_t rotary_dim = 0;      ///< even, <= d; a multiple of 16, or 0
+  const float* query_cos = nullptr; ///< [n, rotary_dim / 2] of the queries' own positions
+  const float* query_sin = nullptr;
+  const float* fixed_cos = nullptr; ///< [rotary_dim / 2] of angle index n_local - 1
+  const float* fixed_sin = nullptr;
+
+  /// Far keys (sinks, pending, events): one list, or one for each kv head (recall per head).
+  const KvRow* rows = nullptr;            ///< [lists, max_rows]
+  const std::int32_t* n_rows = nullptr;   ///< [lists], <= max_rows
+  std::int64_t max_rows = 0;              ///< may be 0: no far keys
+  bool rows_per_head = false;             ///< lists = n_kv_heads instead of 1
+
+  /// The local window, rings over tokens: element (g, t, c) of token t at
+  /// [g * ring_head_stride + (t % ring_capacity) * d + c]. Holds tokens
+  /// max(0, first_position + 1 - n_local) .. first_position + n - 1, the step's own among them.
+  const void* local_key = nullptr;    ///< turned by their own positions
+  const void* local_value = nullptr;
+  std::int64_t ring_capacity = 0;     ///< >= n_local + n - 1
+  std::int64_t ring_head_stride = 0;  ///< elements, a multiple of 8
+
+  void* out = nullptr;              ///< [n, H, d] of `dtype`, written; zeros where no key is seen
+  float* maybe_lse = nullptr;       ///< [n, H], written: natural log-sum-exp, -inf if none; or null
+  /// [n_local + n - 1, H], written: row j for local token max(0, first_position + 1 - n_local) + j,
+  /// the probability it received from the n queries, before value weights; rows beyond
+  /// first_position + n are left alone. Or null.
+  float* maybe_column_sums = nullptr;
+
+  void* workspace = nullptr;        ///< attention_workspace_bytes(), aligned to 256
+  std::size_t workspace_bytes = 0;
+};
+
+/// Bytes of workspace that any call with these sizes needs, whatever the device holds. 0 for sizes
+/// that segmented_attention refuses.
+std::size_t attention_workspace_bytes(const AttentionParams& params);
+
+/// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
+/// sees, in one softmax; far keys meet the query turned by angle index n_local - 1, local ones the
+/// query turned by its own position.
+///
+/// Many queries (prefill) run on the tensor cores in tiles, few (decode) are split over the keys and
+/// merged from (output, log-sum-exp) states; float32 runs without tensor cores. Column sums take a
+/// second pass over the local keys. The same bits on every run.
+///
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
+/// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said
+cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream);
+
+}  // namespace episodic::kernels

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the device code of this folder is written in: CUDA C++, or its emulation on the host that
+/// the tests compile the same sources with (tests/emulator). Includes the CUDA headers, the launch,
+/// conversions and the reductions over a warp.
+
+#if defined(EPISODIC_EMULATED_CUDA)
+#include "emulated_device.hpp"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "online_softmax.hpp"
+
+/// Declares `name`, the block's dynamic shared memory, as an array of bytes aligned to 128.
+#if defined(EPISODIC_EMULATED_CUDA)
+#define EPISODIC_DYNAMIC_SHARED(name) unsigned char* const name = emulator::dynamic_shared()
+#define EPISODIC_UNROLL
+#else
+#define EPISODIC_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define EPISODIC_UNROLL _Pragma("unroll")
+#endif
+
+namespace episodic::kernels {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kFullMask = 0xffffffffu;
+
+/// Launches `kernel`, allowing it the shared memory it asks for. \return what the launch said
+template <class... Params, class... Args>
+cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                   cudaStream_t stream, const Args&... args) {
+  constexpr std::size_t kSharedWithoutAsking = 48 << 10;
+  if (shared_bytes > kSharedWithoutAsking) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // said here; not to be found again by the next call
+      return error;
+    }
+  }
+#if defined(EPISODIC_EMULATED_CUDA)
+  static_cast<void>(stream);
+  static_cast<void>(emulator::run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
+                                  [&] { kernel(args...); }));
+#else
+  kernel<<<grid, block, shared_bytes, stream>>>(args...);
+#endif
+  return cudaGetLastError();
+}
+
+/// `count` as a grid's first dimension. Beyond some waves of any device more blocks gain nothing:
+/// kernels take the rest in a loop.
+inline unsigned blocks_for(std::int64_t count) {
+  constexpr std::int64_t kLimit = 4096;
+  return static_cast<unsigned>(count < kLimit ? count : kLimit);
+}
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(__half x) { return __half2float(x); }
+__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+/// float32 -> T, to nearest even.
+template <class T>
+__device__ inline T narrow(float x);
+template <>
+__device__ inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __half narrow<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+/// op over the values of all 32 lanes, in an order that is always the same; every lane gets it.
+template <class T, class Op>
+__device__ inline T warp_reduce(T value, Op op) {
+  EPISODIC_UNROLL
+  for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2)
+    value = op(value, __shfl_xor_sync(kFullMask, value, lanes));
+  return value;
+}
+struct Sum {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Largest {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return b > a ? b : a;
+  }
+};
+
+}  // namespace episodic::kernels

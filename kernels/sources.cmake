@@ -1,0 +1,2 @@
+# The sources of the kernels, also read by tests/emulator, which compiles them for the host.
+set(EPISODIC_KERNEL_SOURCES surprise.cu)

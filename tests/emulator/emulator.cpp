@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator.hpp"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulated_device.hpp"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// ---- switching between stacks ----------------------------------------------------------------
+
+namespace emulator {
+namespace {
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+// swapcontext asks the kernel for the signal mask at every switch; this does not.
+extern "C" void episodic_switch_stack(void** save, void* load);
+asm(R"(
+.text
+.type episodic_switch_stack, @function
+episodic_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size episodic_switch_stack, .-episodic_switch_stack
+)");
+constexpr std::size_t kStackBytes = 64 << 10;
+
+struct Context {
+  void* top = nullptr;
+  void start(void* stack, std::size_t size, void (*entry)()) {
+    auto** at = reinterpret_cast<void**>(static_cast<char*>(stack) + size);
+    *--at = nullptr;  // keeps the stack aligned as after a call
+    *--at = reinterpret_cast<void*>(entry);
+    for (int i = 0; i < 6; ++i) *--at = nullptr;
+    top = at;
+  }
+};
+void change(Context& from, Context& to, bool) { episodic_switch_stack(&from.top, to.top); }
+void arrived() {}
+#else
+constexpr std::size_t kStackBytes = 256 << 10;
+
+struct Context {
+  ucontext_t context{};
+  const void* stack = nullptr;
+  std::size_t size = 0;
+  void* fake = nullptr;
+  void start(void* memory, std::size_t bytes, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = memory;
+    context.uc_stack.ss_size = bytes;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+    stack = memory;
+    size = bytes;
+  }
+};
+Context* leaving = nullptr;
+Context* entering = nullptr;
+void arrived() {
+#if defined(__SANITIZE_ADDRESS__)
+  const void* stack = nullptr;
+  std::size_t size = 0;
+  __sanitizer_finish_switch_fiber(entering->fake, &stack, &size);
+  if (leaving && !leaving->stack) leaving->stack = stack, leaving->size = size;
+#endif
+}
+void change(Context& from, Context& to, bool for_good) {
+  leaving = &from;
+  entering = &to;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &from.fake, to.stack, to.size);
+#else
+  (void)for_good;
+#endif
+  swapcontext(&from.context, &to.context);
+  arrived();
+}
+#endif
+
+// ---- one block -------------------------------------------------------------------------------
+
+/// Lanes that meet under one mask.
+struct Meeting {
+  unsigned mask = 0, arrived = 0;
+  std::uint64_t generation = 0;
+  std::array<std::array<LanePayload, 32>, 2> payloads;
+};
+
+struct PendingCopy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  bool valid;
+  std::int64_t group;
+};
+
+struct Fiber {
+  Context context;
+  ThreadIndex index;
+  void* stack = nullptr;
+  const std::uint64_t* waits_for = nullptr;  // a generation, until it differs from `seen`
+  std::uint64_t seen = 0;
+  bool finished = false;
+  std::deque<PendingCopy> copies;
+  std::int64_t group = 0;
+};
+
+struct Block {
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::size_t size = 0, alive = 0;
+  std::size_t at_barrier = 0;
+  int votes = 0, last_votes = 0;
+  std::uint64_t barrier_generation = 0;
+  std::vector<std::map<unsigned, Meeting>> warps;
+  std::vector<unsigned char> shared;
+  const std::function<void()>* thread = nullptr;
+  std::exception_ptr failure;
+};
+
+Block block;
+Fiber* current = nullptr;
+Context scheduler;
+Order order = Order::forward;
+std::mt19937_64 shuffle_state;
+
+void finish_barrier() {
+  block.at_barrier = 0;
+  block.last_votes = block.votes;
+  block.votes = 0;
+  ++block.barrier_generation;
+}
+
+void wait_for(const std::uint64_t& generation, std::uint64_t seen) {
+  while (generation == seen) {
+    current->waits_for = &generation;
+    current->seen = seen;
+    change(current->context, scheduler, false);
+  }
+  current->waits_for = nullptr;
+}
+
+void fiber_main() {
+  arrived();
+  try {
+    (*block.thread)();
+  } catch (...) {
+    block.failure = std::current_exception();
+  }
+  current->finished = true;
+  --block.alive;
+  // a thread that returned no longer counts at the block's barrier
+  if (block.alive > 0 && block.at_barrier == block.alive) finish_barrier();
+  change(current->context, scheduler, true);
+}
+
+void* new_stack() {
+  void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return memory;
+}
+
+std::vector<std::size_t> turns(std::size_t n) {
+  std::vector<std::size_t> all(n);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  if (order == Order::backward) std::reverse(all.begin(), all.end());
+  if (order == Order::shuffled) std::shuffle(all.begin(), all.end(), shuffle_state);
+  return all;
+}
+
+void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
+  block.size = std::size_t{block_size.x} * block_size.y * block_size.z;
+  block.alive = block.size;
+  block.at_barrier = 0;
+  block.votes = 0;
+  block.warps.assign((block.size + 31) / 32, {});
+  // quiet NaNs in every float type, so that what was never set shows
+  block.shared.assign(shared_bytes + 128, 0xff);
+  while (block.fibers.size() < block.size) {
+    block.fibers.push_back(std::make_unique<Fiber>());
+    block.fibers.back()->stack = new_stack();
+  }
+  for (std::size_t i = 0; i < block.size; ++i) {
+    Fiber& f = *block.fibers[i];
+    const auto n = static_cast<unsigned>(i);
+    f.index = {{n % block_size.x, n / block_size.x % block_size.y, n / block_size.x / block_size.y},
+               at,
+               block_size,
+               grid};
+    f.finished = false;
+    f.waits_for = nullptr;
+    f.copies.clear();
+    f.group = 0;
+    f.context = {};
+    f.context.start(f.stack, kStackBytes, fiber_main);
+  }
+  while (block.alive > 0) {
+    bool moved = false;
+    for (const std::size_t i : turns(block.size)) {
+      Fiber& f = *block.fibers[i];
+      if (f.finished || (f.waits_for && *f.waits_for == f.seen)) continue;
+      moved = true;
+      current = &f;
+      change(scheduler, f.context, false);
+      current = nullptr;
+      if (block.failure) std::rethrow_exception(std::exchange(block.failure, nullptr));
+    }
+    if (!moved)
+      throw std::logic_error("emulated kernel: " + std::to_string(block.alive) +
+                             " threads wait at a collective that the others never reach");
+  }
+}
+
+// ---- the runtime's state -----------------------------------------------------------------------
+
+struct Device {
+  std::map<void*, std::size_t> allocations;
+  std::map<const void*, int> max_shared;
+  std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
+  int count = 1, major = 9, minor = 0, driver = 13000;
+  cudaError_t last_error = cudaSuccess;
+  Calls calls;
+};
+Device device;
+
+constexpr int kMaxSharedBytes = 227 << 10;
+
+cudaError_t record(cudaError_t error) {
+  if (error != cudaSuccess) device.last_error = error;
+  return error;
+}
+
+}  // namespace
+
+const ThreadIndex& index() { return current->index; }
+
+unsigned lane() {
+  const ThreadIndex& i = current->index;
+  return (i.thread.x + i.block_size.x * (i.thread.y + i.block_size.y * i.thread.z)) % 32u;
+}
+
+int barrier(int votes) {
+  const std::uint64_t seen = block.barrier_generation;
+  block.votes += votes;
+  if (++block.at_barrier == block.alive)
+    finish_barrier();
+  else
+    wait_for(block.barrier_generation, seen);
+  return block.last_votes;
+}
+
+const LanePayload* rendezvous(unsigned mask, const void* payload, std::size_t bytes) {
+  const ThreadIndex& i = current->index;
+  const std::size_t linear =
+      i.thread.x + std::size_t{i.block_size.x} * (i.thread.y + i.block_size.y * i.thread.z);
+  const auto own = static_cast<unsigned>(linear % 32);
+  if (!(mask >> own & 1u))
+    throw std::logic_error("emulated kernel: a lane calls a collective whose mask leaves it out");
+  // Lanes that a block of odd size does not have take no part.
+  const std::size_t left = block.size - linear / 32 * 32;
+  if (left < 32) mask &= (1u << left) - 1u;
+  Meeting& meeting = block.warps[linear / 32][mask];
+  const std::uint64_t seen = meeting.generation;
+  // Two payloads in turn: a lane that is here again has read those of the meeting before the last.
+  auto& slots = meeting.payloads[seen % 2];
+  std::memcpy(slots[own].data(), payload, bytes);
+  meeting.arrived |= 1u << own;
+  if (meeting.arrived == mask) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+  } else {
+    wait_for(meeting.generation, seen);
+  }
+  return slots.data();
+}
+
+unsigned char* dynamic_shared() {
+  const auto at = reinterpret_cast<std::uintptr_t>(block.shared.data());
+  return block.shared.data() + (128 - at % 128) % 128;
+}
+
+void copy_async(void* to, const void* from, std::size_t bytes, bool valid) {
+  if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 ||
+      (valid && reinterpret_cast<std::uintptr_t>(from) % bytes != 0))
+    throw std::logic_error("emulated kernel: an asynchronous copy is not aligned to its size");
+  current->copies.push_back({to, from, bytes, valid, current->group});
+}
+
+void commit_copies() { ++current->group; }
+
+void wait_copies(int groups_left) {
+  auto& copies = current->copies;
+  while (!copies.empty() && copies.front().group < current->group - groups_left) {
+    const PendingCopy& c = copies.front();
+    if (c.valid)
+      std::memcpy(c.to, c.from, c.bytes);
+    else
+      std::memset(c.to, 0, c.bytes);
+    copies.pop_front();
+  }
+}
+
+cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shared_bytes,
+                const std::function<void()>& thread) {
+  if (device.count == 0) return record(cudaErrorNoDevice);
+  const std::size_t threads = std::size_t{block_size.x} * block_size.y * block_size.z;
+  const auto found = device.max_shared.find(kernel);
+  const auto shared_limit =
+      static_cast<std::size_t>(found == device.max_shared.end() ? 48 << 10 : found->second);
+  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 ||
+      grid.z > 65535 || threads < 1 || threads > 1024 || block_size.z > 64)
+    return record(cudaErrorInvalidConfiguration);
+  if (shared_bytes > shared_limit) return record(cudaErrorInvalidValue);
+  ++device.calls.launches;
+  block.thread = &thread;
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  for (const std::size_t b : turns(blocks)) {
+    const auto n = static_cast<unsigned>(b);
+    run_block(grid, block_size, {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
+              shared_bytes);
+  }
+  return cudaSuccess;
+}
+
+void set_order(Order new_order, std::uint64_t seed) {
+  order = new_order;
+  shuffle_state.seed(seed);
+}
+
+Calls calls() { return device.calls; }
+void reset_calls() {
+  device.calls = {};
+  device.peak = device.used;
+}
+std::int64_t device_bytes() { return device.used; }
+std::int64_t peak_device_bytes() { return device.peak; }
+void set_device_capacity(std::int64_t bytes) { device.capacity = bytes; }
+void set_device_count(int devices) { device.count = devices; }
+void set_compute_capability(int major, int minor) {
+  device.major = major;
+  device.minor = minor;
+}
+void set_driver_version(int version) { device.driver = version; }
+
+}  // namespace emulator
+
+// ---- the runtime's calls -----------------------------------------------------------------------
+
+using emulator::device;
+using emulator::record;
+
+struct CUstream_st {
+  int unused;
+};
+struct CUevent_st {
+  int unused;
+};
+
+namespace {
+cudaError_t allocate(void** pointer, std::size_t size) {
+  if (!pointer) return record(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  ++device.calls.allocations;
+  const auto bytes = static_cast<std::int64_t>(size);
+  if (device.used + bytes > device.capacity) return record(cudaErrorMemoryAllocation);
+  if (size == 0) return cudaSuccess;
+  void* memory = std::aligned_alloc(256, (size + 255) / 256 * 256);
+  if (!memory) return record(cudaErrorMemoryAllocation);
+  std::memset(memory, 0xff, size);  // NaNs, as what was never written
+  device.allocations[memory] = size;
+  device.used += bytes;
+  device.peak = std::max(device.peak, device.used);
+  *pointer = memory;
+  return cudaSuccess;
+}
+}  // namespace
+
+cudaError_t cudaMalloc(void** pointer, std::size_t size) {
+  if (device.count == 0) return record(cudaErrorNoDevice);
+  return allocate(pointer, size);
+}
+
+cudaError_t cudaFree(void* pointer) {
+  if (!pointer) return cudaSuccess;
+  ++device.calls.frees;
+  const auto at = device.allocations.find(pointer);
+  if (at == device.allocations.end()) return record(cudaErrorInvalidValue);
+  device.used -= static_cast<std::int64_t>(at->second);
+  device.allocations.erase(at);
+  std::free(pointer);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
+  ++device.calls.allocations;
+  *pointer = std::aligned_alloc(256, (size + 255) / 256 * 256);
+  return *pointer ? cudaSuccess : record(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  ++device.calls.frees;
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *total = static_cast<std::size_t>(device.capacity);
+  *free = static_cast<std::size_t>(device.capacity - device.used);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
+                            cudaStream_t) {
+  if (size > 0 && (!to || !from)) return record(cudaErrorInvalidValue);
+  ++device.calls.copies;
+  if (size > 0) std::memmove(to, from, size);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
+  ++device.calls.synchronisations;
+  return cudaMemcpyAsync(to, from, size, kind, nullptr);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind, cudaStream_t) {
+  if (width > to_pitch || width > from_pitch) return record(cudaErrorInvalidValue);
+  ++device.calls.copies;
+  for (std::size_t row = 0; row < height; ++row)
+    std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                static_cast<const char*>(from) + row * from_pitch, width);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t) {
+  if (size > 0) std::memset(pointer, value, size);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* pointer, int value, std::size_t size) {
+  return cudaMemsetAsync(pointer, value, size, nullptr);
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  ++device.calls.synchronisations;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  return event ? cudaSuccess : record(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return event ? cudaSuccess : record(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  ++device.calls.synchronisations;
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  ++device.calls.synchronisations;
+  return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(device.last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return device.last_error; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device.count;
+  return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* id) {
+  *id = 0;
+  return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
+}
+cudaError_t cudaSetDevice(int id) {
+  if (device.count == 0) return record(cudaErrorNoDevice);
+  return id < 0 || id >= device.count ? record(cudaErrorInvalidDevice) : cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id) {
+  if (id < 0 || id >= device.count) return record(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 4;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = device.major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = device.minor;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = emulator::kMaxSharedBytes;
+      return cudaSuccess;
+  }
+  return record(cudaErrorInvalidValue);
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = device.driver;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttributeOf(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      value > emulator::kMaxSharedBytes)
+    return record(cudaErrorInvalidValue);
+  device.max_shared[kernel] = value;
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    default:
+      return "another error";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }

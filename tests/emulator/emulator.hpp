@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// CUDA kernels on the host, for tests: the sources of kernels/ compiled by the host compiler, each
+// CUDA thread a fiber, each collective a rendezvous.
+//
+// Shows: the results of every index, mask, tile, merge and fill in them, out-of-bounds access of
+// device memory (under the address sanitizer), a collective that not all threads reach, a missing
+// barrier (results differ between orders), a missing wait for an asynchronous copy, unset dynamic
+// shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
+// undefined-behaviour sanitizer).
+// Cannot show: speed, races inside a warp, the memory model, the rounding of the device's own
+// functions (exp, tensor cores), anything of the driver.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace emulator {
+
+/// Order in which the threads of a block, and the blocks of a grid, get their turns.
+enum class Order { forward, backward, shuffled };
+void set_order(Order order, std::uint64_t seed = 1);
+
+/// Calls of the runtime since the last reset.
+struct Calls {
+  std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0;
+};
+Calls calls();
+void reset_calls();
+
+/// Device memory in use, in bytes, and the most there ever was since reset_calls.
+std::int64_t device_bytes();
+std::int64_t peak_device_bytes();
+/// cudaMalloc fails beyond this; what cudaMemGetInfo calls the total.
+void set_device_capacity(std::int64_t bytes);
+/// What cudaGetDeviceCount finds: 1 by default.
+void set_device_count(int devices);
+/// What the device says of itself: 9.0 by default.
+void set_compute_capability(int major, int minor);
+/// What cudaDriverGetVersion says: 13000 by default.
+void set_driver_version(int version);
+
+}  // namespace emulator

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The instructions that kernels/ptx.cuh wraps, on the host: the fragment layouts are those of the
+// PTX ISA (mma.m16n8k16, ldmatrix), written down here once more on purpose.
+
+#include <cstdint>
+
+#include "emulated_device.hpp"
+
+namespace episodic::kernels {
+
+inline void copy_async_16(void* shared, const void* global, bool valid = true) {
+  emulator::copy_async(shared, global, 16, valid);
+}
+inline void commit_copies() { emulator::commit_copies(); }
+template <int kGroupsLeft>
+void wait_copies() {
+  emulator::wait_copies(kGroupsLeft);
+}
+
+inline float exp2_fast(float x) { return std::exp2(x); }
+
+namespace detail {
+
+template <bool kTranspose>
+void load_matrices(std::uint32_t (&out)[4], const void* row) {
+  const emulator::LanePayload* lanes = emulator::rendezvous(0xffffffffu, &row, sizeof(row));
+  const unsigned lane = emulator::lane();
+  for (unsigned matrix = 0; matrix < 4; ++matrix) {
+    const auto element = [&](unsigned r, unsigned c) {
+      const auto* at = emulator::lane_value<const std::uint16_t*>(lanes[8 * matrix + r]);
+      return static_cast<std::uint32_t>(at[c]);
+    };
+    const unsigned r = lane / 4, c = 2 * (lane % 4);
+    out[matrix] = kTranspose ? element(c, r) | element(c + 1, r) << 16
+                             : element(r, c) | element(r, c + 1) << 16;
+  }
+}
+
+struct MmaOperands {
+  std::uint32_t a[4], b[2];
+};
+
+template <class Half>
+float element(std::uint32_t pair, unsigned i) {
+  const auto bits = static_cast<std::uint16_t>(pair >> (16 * i));
+  if constexpr (sizeof(Half{}.bits) == 2 && std::is_same_v<Half, __half>)
+    return episodic::from_float16(bits);
+  else
+    return episodic::from_bfloat16(bits);
+}
+
+}  // namespace detail
+
+inline void load_matrices_x4(std::uint32_t (&out)[4], const void* row) {
+  detail::load_matrices<false>(out, row);
+}
+inline void load_matrices_x4_transposed(std::uint32_t (&out)[4], const void* row) {
+  detail::load_matrices<true>(out, row);
+}
+
+template <class Half>
+void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  detail::MmaOperands own;
+  for (int i = 0; i < 4; ++i) own.a[i] = a[i];
+  for (int i = 0; i < 2; ++i) own.b[i] = b[i];
+  const emulator::LanePayload* lanes = emulator::rendezvous(0xffffffffu, &own, sizeof(own));
+  const unsigned group = emulator::lane() / 4, pair = emulator::lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = group + 8 * (i / 2), column = 2 * pair + i % 2;
+    double sum = 0;
+    for (unsigned k = 0; k < 16; ++k) {
+      // a: row r, column k lies with lane (r % 8) * 4 + (k % 8) / 2, register (k / 8) * 2 + r / 8
+      const auto of_a =
+          emulator::lane_value<detail::MmaOperands>(lanes[(row % 8) * 4 + (k % 8) / 2]);
+      // b: row k, column n lies with lane n * 4 + (k % 8) / 2, register k / 8
+      const auto of_b =
+          emulator::lane_value<detail::MmaOperands>(lanes[column * 4 + (k % 8) / 2]);
+      sum += static_cast<double>(detail::element<Half>(of_a.a[(k / 8) * 2 + row / 8], k % 2)) *
+             static_cast<double>(detail::element<Half>(of_b.b[k / 8], k % 2));
+    }
+    c[i] = static_cast<float>(sum + static_cast<double>(c[i]));
+  }
+}
+
+}  // namespace episodic::kernels
