@@ -87,8 +87,8 @@ inline std::vector<float> floats(const std::vector<unsigned char>& bytes, episod
     }
     std::uint16_t h;
     std::memcpy(&h, bytes.data() + 2 * i, 2);
-    x[i] = dtype == episodic::DType::bfloat16 ? episodic::from_bfloat16(h)
-                                              : episodic::from_float16(h);
+    x[i] =
+        dtype == episodic::DType::bfloat16 ? episodic::from_bfloat16(h) : episodic::from_float16(h);
   }
   return x;
 }

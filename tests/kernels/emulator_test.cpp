@@ -127,8 +127,7 @@ TEST_CASE("emulator delivers an asynchronous copy to those who wait, NaNs to oth
   const DeviceArray<float4> d_in(in), d_out(32);
   REQUIRE(launch(CopyKernel<true>, 1, 32, 512, nullptr, d_in.data(), d_out.data()) == cudaSuccess);
   for (std::size_t i = 0; i < 32; ++i) REQUIRE(d_out.host()[i].x == (i == 3 ? 0.0f : in[i].x));
-  REQUIRE(launch(CopyKernel<false>, 1, 32, 512, nullptr, d_in.data(), d_out.data()) ==
-          cudaSuccess);
+  REQUIRE(launch(CopyKernel<false>, 1, 32, 512, nullptr, d_in.data(), d_out.data()) == cudaSuccess);
   REQUIRE(std::isnan(d_out.host()[0].x));
 }
 

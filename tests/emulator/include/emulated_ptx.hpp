@@ -74,8 +74,7 @@ void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_
       const auto of_a =
           emulator::lane_value<detail::MmaOperands>(lanes[(row % 8) * 4 + (k % 8) / 2]);
       // b: row k, column n lies with lane n * 4 + (k % 8) / 2, register k / 8
-      const auto of_b =
-          emulator::lane_value<detail::MmaOperands>(lanes[column * 4 + (k % 8) / 2]);
+      const auto of_b = emulator::lane_value<detail::MmaOperands>(lanes[column * 4 + (k % 8) / 2]);
       sum += static_cast<double>(detail::element<Half>(of_a.a[(k / 8) * 2 + row / 8], k % 2)) *
              static_cast<double>(detail::element<Half>(of_b.b[k / 8], k % 2));
     }

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Recall on the GPU: the CUDA twin of episodic/recall/index.hpp (exact) and buffers.hpp (spec 5).
+/// Event ids stay on the device: what is recalled is never asked for by the host.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "episodic/base/dtype.hpp"
+
+namespace episodic::kernels {
+
+/// Number of an event in order of time.
+using DeviceEventId = std::int32_t;
+
+/// All pointers are to device memory.
+struct RecallParams {
+  // -- the closed events
+  const std::int64_t* n_events = nullptr;   ///< how many there are, <= max_events
+  const std::int64_t* event_end = nullptr;  ///< [max_events]: event e is [end of e - 1, its end)
+  std::int64_t max_events = 0;              ///< room of the arrays over events, < 2^31
+  std::int64_t n_init = 0;                  ///< where event 0 starts
+  const std::int64_t* tokens = nullptr;     ///< tokens before this step
+  std::int64_t n = 0;                       ///< tokens of this step
+
+  // -- representatives
+  const void* representatives = nullptr;  ///< [max_events, width] of `dtype`, aligned to 16 bytes
+  DType dtype = DType::bfloat16;          ///< float32, float16 or bfloat16
+  std::int64_t width = 0;                 ///< H * d, a multiple of 8
+  const float* query = nullptr;           ///< [width] mean fixed-position query
+
+  // -- budgets (spec 5)
+  std::int64_t n_local = 0, n_mem = 0, chunk = 0;
+  std::int64_t min_block = 1;  ///< no event is shorter
+  double contiguity = 0;       ///< share k_r, 0..1; 0 turns the contiguity buffer off
+  std::int64_t neighbours = 1;
+
+  // -- lists, each of recall_room() ids
+  const DeviceEventId* queue = nullptr;     ///< contiguity list of the step before
+  const std::int32_t* queue_size = nullptr;
+  DeviceEventId* similarity = nullptr;  ///< written: by rank, or by time when all events fit
+  DeviceEventId* contiguity_list = nullptr;  ///< written: in buffer order; may be `queue`
+  DeviceEventId* recalled = nullptr;         ///< written: both, by time
+  /// [3], written: sizes of similarity, contiguity_list and recalled; queue_size may be its [1]
+  std::int32_t* sizes = nullptr;
+
+  void* workspace = nullptr;  ///< recall_workspace_bytes(), aligned to 16
+  std::size_t workspace_bytes = 0;
+};
+
+/// Ids that a list can hold: what fits the capacity of events of min_block tokens, and the one that
+/// passes it. 0 if the budgets make no sense or would need more room than a block has.
+std::int64_t recall_room(const RecallParams& params);
+std::size_t recall_workspace_bytes(const RecallParams& params);
+
+/// Scores all events (dot product in float32, one pass over the representatives, bound by their
+/// bytes: n_events * width * size_of(dtype)) and fills both buffers as spec 5 says, with its ties:
+/// the earlier event first. A NaN score ranks last.
+///
+/// Two launches. The first, a warp for four rows at a time, is the scan. In the second one block
+/// narrows the range of scores by histograms of 2048 bins until what is left fits its shared
+/// memory, two passes over the scores as a rule (4 bytes an event), then ranks, fills, and takes
+/// the neighbours. With no more than `similarity capacity` tokens in events, or none, the scan
+/// returns at once. The same bits on every run. Neither allocates nor waits; may be captured.
+/// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launches said
+cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
+
+}  // namespace episodic::kernels

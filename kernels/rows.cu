@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rows.hpp"
+
+#include <cstdint>
+#include <limits>
+
+#include "rows.cuh"
+
+namespace episodic::kernels {
+
+cudaError_t far_rows(const RowsParams& p, cudaStream_t stream) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (p.dtype == DType::int8 || p.n_kv_heads < 1 || p.head_dim < 1 || p.n < 1 || p.n_init < 0 ||
+      p.n_local < 1 || p.ring_capacity < 1 || p.max_rows < 1 || p.max_rows > kMost)
+    return cudaErrorInvalidValue;
+  if (p.ring_head_stride > kMost || p.ring_head_stride < p.ring_capacity * p.head_dim ||
+      p.n_init > kMost / p.head_dim)
+    return cudaErrorInvalidValue;
+  if (!p.tokens || !p.sink_key || !p.sink_value || !p.ring_key || !p.ring_value || !p.n_events ||
+      !p.event_end || !p.event_block || !p.recalled || !p.n_recalled || !p.rows || !p.n_rows ||
+      !p.overflow)
+    return cudaErrorInvalidValue;
+  if (reinterpret_cast<std::uintptr_t>(p.rows) % alignof(KvRow) != 0)
+    return cudaErrorMisalignedAddress;
+  return launch(RowsKernel, 1, kRowsThreads, 0, stream, p, static_cast<int>(size_of(p.dtype)));
+}
+
+}  // namespace episodic::kernels

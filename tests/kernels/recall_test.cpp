@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/recall.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "episodic/recall/buffers.hpp"
+#include "kernels/device.hpp"
+#include "kernels/recall_rules.hpp"
+
+namespace {
+
+using episodic::DType;
+using episodic::EventId;
+using episodic::MemoryConfig;
+using episodic_test::DeviceArray;
+using namespace episodic::kernels;
+
+/// A memory of events with random sizes and representatives.
+struct Memory {
+  MemoryConfig config;
+  std::int64_t width = 0, max_events = 0;
+  std::vector<std::int64_t> event_end;
+  std::vector<float> representatives;  // as stored in dtype
+  DType dtype = DType::float32;
+
+  episodic::EventTable table() const {
+    episodic::EventTable events(config.n_init, config.min_block, config.max_block);
+    const std::int64_t end = event_end.empty() ? config.n_init : event_end.back();
+    events.close_up_to(end + 1, [&](std::int64_t t) {
+      return std::binary_search(event_end.begin(), event_end.end(), t);
+    });
+    return events;
+  }
+};
+
+Memory random_memory(std::mt19937& random, std::int64_t n_events, DType dtype, std::int64_t width) {
+  Memory m;
+  m.dtype = dtype;
+  m.width = width;
+  m.max_events = n_events + 5;
+  m.config.n_init = 4;
+  m.config.min_block = 2;
+  m.config.max_block = 9;
+  std::int64_t end = m.config.n_init;
+  for (std::int64_t e = 0; e < n_events; ++e)
+    m.event_end.push_back(end += 2 + static_cast<std::int64_t>(random() % 8));
+  m.representatives = episodic_test::normal_floats(static_cast<std::size_t>(n_events * width), random);
+  return m;
+}
+
+struct Lists {
+  std::vector<std::int64_t> similarity, contiguity, recalled;
+  bool operator==(const Lists&) const = default;
+};
+
+/// What outlives a step on the device.
+struct Device {
+  explicit Device(Memory& m)
+      : memory(&m),
+        event_end([&] {
+          std::vector<std::int64_t> ends = m.event_end;
+          ends.resize(static_cast<std::size_t>(m.max_events), -1);
+          return ends;
+        }()),
+        n_events(std::vector<std::int64_t>{static_cast<std::int64_t>(m.event_end.size())}),
+        representatives([&] {
+          std::vector<unsigned char> bytes = episodic_test::stored(m.representatives, m.dtype);
+          bytes.resize(static_cast<std::size_t>(m.max_events * m.width * size_of(m.dtype)), 0xff);
+          return bytes;
+        }()) {
+    const auto room = static_cast<std::size_t>(recall_room(params()));
+    REQUIRE(room > 0);
+    similarity.emplace(room);
+    contiguity.emplace(room);
+    recalled.emplace(room);
+    sizes.emplace(std::vector<std::int32_t>(3, 0));
+    workspace.emplace(recall_workspace_bytes(params()));
+  }
+
+  RecallParams params() const {
+    const MemoryConfig& c = memory->config;
+    RecallParams p;
+    p.n_events = n_events.data();
+    p.event_end = event_end.data();
+    p.max_events = memory->max_events;
+    p.n_init = c.n_init;
+    p.representatives = representatives.data();
+    p.dtype = memory->dtype;
+    p.width = memory->width;
+    p.n_local = c.n_local;
+    p.n_mem = c.n_mem;
+    p.chunk = c.chunk;
+    p.min_block = c.min_block;
+    p.contiguity = c.contiguity;
+    p.neighbours = c.neighbours;
+    p.n = 1;
+    return p;
+  }
+
+  Lists step(const std::vector<float>& query, std::int64_t tokens, std::int64_t n) {
+    const DeviceArray<float> d_query(query);
+    const DeviceArray<std::int64_t> d_tokens(std::vector<std::int64_t>{tokens});
+    RecallParams p = params();
+    p.tokens = d_tokens.data();
+    p.n = n;
+    p.query = d_query.data();
+    p.queue = p.contiguity_list = contiguity->data();
+    p.queue_size = sizes->data() + 1;
+    p.similarity = similarity->data();
+    p.recalled = recalled->data();
+    p.sizes = sizes->data();
+    p.workspace = workspace->data();
+    p.workspace_bytes = workspace->size();
+    REQUIRE(recall_events(p, nullptr) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    const std::vector<std::int32_t> n_of = sizes->host();
+    const auto list = [](const DeviceArray<DeviceEventId>& ids, std::int32_t count) {
+      const std::vector<DeviceEventId> all = ids.host();
+      return std::vector<std::int64_t>(all.begin(), all.begin() + count);
+    };
+    return {list(*similarity, n_of[0]), list(*contiguity, n_of[1]), list(*recalled, n_of[2])};
+  }
+
+  Memory* memory;
+  DeviceArray<std::int64_t> event_end, n_events;
+  DeviceArray<unsigned char> representatives;
+  std::optional<DeviceArray<DeviceEventId>> similarity, contiguity, recalled;
+  std::optional<DeviceArray<std::int32_t>> sizes;
+  std::optional<DeviceArray<unsigned char>> workspace;
+};
+
+/// Ranks all events in float64 and fills with the host's rules.
+std::vector<EventId> reference_similarity(const Memory& m, const std::vector<float>& query,
+                                          std::int64_t capacity) {
+  const episodic::EventTable table = m.table();
+  std::vector<EventId> order(static_cast<std::size_t>(table.size())), out;
+  std::iota(order.begin(), order.end(), EventId{0});
+  std::vector<double> score(order.size());
+  for (std::size_t e = 0; e < order.size(); ++e)
+    for (std::size_t c = 0; c < query.size(); ++c)
+      score[e] += static_cast<double>(query[c]) *
+                  static_cast<double>(m.representatives[e * query.size() + c]);
+  if (table.tokens() > capacity)
+    std::stable_sort(order.begin(), order.end(), [&](EventId a, EventId b) {
+      return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)];
+    });
+  if (table.tokens() <= capacity) return capacity > 0 ? order : out;
+  episodic::fill_buffer(order, table, capacity, out);
+  return out;
+}
+
+/// The index of the host twin, filled.
+std::unique_ptr<episodic::RepresentativeIndex> host_index(const Memory& m) {
+  auto index = episodic::make_exact_index({1, m.width, 1, episodic::RepresentativeScore::mean});
+  for (std::size_t e = 0; e < m.event_end.size(); ++e)
+    index->add(m.representatives.data() + e * static_cast<std::size_t>(m.width), nullptr, 1);
+  return index;
+}
+
+}  // namespace
+
+TEST_CASE("recall kernels list what the host lists, step after step, in every dtype and order") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(11);
+  const DType dtypes[] = {DType::float32, DType::float16, DType::bfloat16};
+  int trial = 0;
+  for (const std::int64_t n_events : {0, 1, 2, 7, 60, 3000})
+    for (const std::int64_t neighbours : {0, 1, 3})
+      for (const double share : {0.0, 0.3, 1.0}) {
+        Memory m = random_memory(random, n_events, dtypes[trial++ % 3], 40);
+        m.config.n_local = 16;
+        m.config.chunk = 8;
+        m.config.n_mem = n_events == 60 ? 500 : 64;  // 60 events: all fit
+        m.config.neighbours = neighbours;
+        m.config.contiguity = share;
+        Device device(m);
+        const std::unique_ptr<episodic::RepresentativeIndex> index = host_index(m);
+        episodic::RecallBuffers host;
+        const episodic::EventTable table = m.table();
+        REQUIRE(table.size() == n_events);
+        for (int step = 0; step < 4; ++step) {
+          const std::int64_t n = 1 + static_cast<std::int64_t>(random() % 8);
+          // from nothing outside the window to more than the whole budget pending
+          const std::int64_t tokens = table.pending_start() + m.config.n_local +
+                                      (step == 3 ? 100 : static_cast<std::int64_t>(random() % 9)) -
+                                      4;
+          const std::vector<float> query = episodic_test::normal_floats(40, random);
+          const std::int64_t outside = std::max<std::int64_t>(0, tokens + n - m.config.n_local);
+          host.recall(m.config, *index, table, query.data(),
+                      outside - std::min(outside, table.tokens()));
+          std::optional<Lists> first;
+          const std::vector<DeviceEventId> queue = device.contiguity->host();
+          const std::vector<std::int32_t> sizes = device.sizes->host();
+          episodic_test::in_every_order([&] {
+            cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * 4,
+                       cudaMemcpyHostToDevice);
+            cudaMemcpy(device.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
+            const Lists lists = device.step(query, tokens, n);
+            REQUIRE(lists.similarity == host.similarity());
+            REQUIRE(lists.contiguity == host.contiguity());
+            REQUIRE(lists.recalled == host.recalled());
+            const auto budget = episodic::recall_capacity(
+                m.config, outside - std::min(outside, table.tokens()));
+            REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
+            if (!first) first = lists;
+            REQUIRE(*first == lists);
+          });
+        }
+      }
+}
+
+TEST_CASE("recall kernels rank ties by time, NaN last, and narrow any range of scores") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(3);
+  for (const int kind : {0, 1, 2, 3}) {
+    Memory m = random_memory(random, 4000, DType::float32, 8);
+    m.config.n_local = 16;
+    m.config.chunk = 8;
+    m.config.n_mem = 100;
+    m.config.contiguity = 0;
+    for (std::size_t e = 0; e < 4000; ++e)
+      for (std::size_t c = 0; c < 8; ++c) {
+        float& x = m.representatives[e * 8 + c];
+        if (c > 0) x = 0;
+        else if (kind == 0) x = 1;                                     // all equal
+        else if (kind == 1) x = static_cast<float>(random() % 3) - 1;  // three values
+        else if (kind == 2) x = 1 + static_cast<float>(random() % 4096) * 0x1p-23f;  // one bin
+        else x = (random() % 2 ? 1 : -1) * std::ldexp(1.0f, static_cast<int>(random() % 200) - 100);
+      }
+    if (kind == 1) m.representatives[0] = std::numeric_limits<float>::quiet_NaN();
+    Device device(m);
+    std::vector<float> query(8, 0.0f);
+    query[0] = 1.0f;
+    const std::int64_t tokens = m.event_end.back() + m.config.n_local - 1;
+    Memory shown = m;
+    if (kind == 1) shown.representatives[0] = -5;  // where a NaN ranks
+    // only the sinks are outside the window and in no event
+    const auto expected = reference_similarity(shown, query, m.config.chunk + m.config.n_mem);
+    episodic_test::in_every_order(
+        [&] { REQUIRE(device.step(query, tokens, 1).similarity == expected); });
+  }
+}
+
+TEST_CASE("recall kernels find few among very many events") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(8);
+  Memory m = random_memory(random, 40000, DType::bfloat16, 16);
+  m.config.n_local = 64;
+  m.config.chunk = 16;
+  m.config.n_mem = 512;
+  m.config.contiguity = 0.3;
+  Device device(m);
+  const std::vector<float> query = episodic_test::normal_floats(16, random);
+  const Lists lists = device.step(query, m.event_end.back() + 63, 1);
+  const auto budget = episodic::recall_capacity(m.config, m.config.n_init);
+  REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
+  REQUIRE(std::is_sorted(lists.recalled.begin(), lists.recalled.end()));
+}
+
+TEST_CASE("recall kernels refuse parameters that make no sense, without a device") {
+  RecallParams p;
+  REQUIRE(recall_room(p) == 0);
+  REQUIRE(recall_workspace_bytes(p) == 0);
+  REQUIRE(recall_events(p, nullptr) == cudaErrorInvalidValue);
+  p.max_events = 10'000'000;  // as many events as tokens that a long memory has
+  p.n = p.chunk = 512;
+  p.n_init = 128;
+  p.n_local = 4096;
+  p.n_mem = 2048;
+  p.min_block = 8;
+  p.width = 4096;
+  REQUIRE(recall_room(p) == (128 + 512 + 2048) / 8 + 3);
+  REQUIRE(recall_workspace_bytes(p) >= 8 * static_cast<std::size_t>(p.max_events));
+  REQUIRE(recall_events(p, nullptr) == cudaErrorInvalidValue);  // null pointers
+  p.n_mem = 1 << 20;
+  p.min_block = 1;
+  REQUIRE(recall_room(p) == 0);  // a list no block has room for
+  p.n_mem = 2048;
+  p.max_events = std::int64_t{1} << 31;
+  REQUIRE(recall_room(p) == 0);
+  p.max_events = 1000;
+  p.contiguity = 1.5;
+  REQUIRE(recall_room(p) == 0);
+}
+
+TEST_CASE("recall's rules on the host: ranks order as scores, then by time") {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float scores[] = {inf, 3e38f, 2.0f, 1.0f, 1e-42f, 0.0f, -1e-42f, -1.0f, -inf};
+  for (std::size_t i = 0; i + 1 < std::size(scores); ++i) {
+    REQUIRE(event_rank(scores[i], 9) > event_rank(scores[i + 1], 3));
+    REQUIRE(event_rank(scores[i], 3) > event_rank(scores[i], 4));
+    REQUIRE(event_of(event_rank(scores[i], 12345)) == 12345);
+  }
+  REQUIRE(event_rank(-0.0f, 1) == event_rank(0.0f, 1));
+  REQUIRE(event_rank(-inf, 5) > event_rank(std::numeric_limits<float>::quiet_NaN(), 0));
+  REQUIRE(bin_shift(2047, 2048) == 0);
+  REQUIRE(bin_shift(2048, 2048) == 1);
+  REQUIRE(bin_shift(~std::uint64_t{0}, 2048) == 53);
+}
