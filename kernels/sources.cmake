@@ -1,2 +1,2 @@
 # The sources of the kernels, also read by tests/emulator, which compiles them for the host.
-set(EPISODIC_KERNEL_SOURCES recall.cu rows.cu surprise.cu)
+set(EPISODIC_KERNEL_SOURCES decoder.cu recall.cu rows.cu surprise.cu)
