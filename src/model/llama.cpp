@@ -59,7 +59,8 @@ struct LlamaModel::Impl {
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::shared_ptr<SequenceState> state;
   StepBuffers step;
-  at::Tensor logits;  // reused while nobody else holds it
+  at::Tensor logits;       // reused while nobody else holds it
+  at::Tensor last_logits;  // what `step` left for `logits`
 
   explicit Impl(std::shared_ptr<const LlamaWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -218,6 +219,23 @@ at::Tensor LlamaModel::forward(std::span<const std::int64_t> ids, LogitRows rows
   if (rows == LogitRows::last && m.logits.size(0) > 1)
     return m.logits.narrow(0, m.logits.size(0) - 1, 1).clone();
   return m.logits;
+}
+
+std::int64_t LlamaModel::chunk() const {
+  if (!impl_->state)
+    throw DataError("LlamaModel: the model has no sequence state; call use_full_attention");
+  return impl_->state->chunk();
+}
+
+void LlamaModel::step(std::span<const std::int64_t> ids) {
+  impl_->last_logits = at::Tensor();  // so that forward may write into the same storage again
+  impl_->last_logits = forward(ids, LogitRows::last);
+}
+
+std::span<const float> LlamaModel::logits() {
+  const at::Tensor& last = impl_->last_logits;
+  if (!last.defined()) throw DataError("LlamaModel::logits: no step was made yet; call step first");
+  return {last.const_data_ptr<float>(), static_cast<std::size_t>(last.numel())};
 }
 
 std::shared_ptr<AttentionSlot>& LlamaModel::attention(std::int64_t layer) {

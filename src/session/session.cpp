@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "episodic/base/error.hpp"
 #include "episodic/session/stop.hpp"
@@ -34,7 +35,7 @@ const char* name_of(FinishReason reason) {
   return "?";
 }
 
-Session::Session(LlamaModel& model, const Tokenizer* tokenizer)
+Session::Session(LanguageModel& model, const Tokenizer* tokenizer)
     : model_(&model), tokenizer_(tokenizer) {}
 
 void Session::check_ids(std::span<const std::int64_t> ids) const {
@@ -50,11 +51,11 @@ void Session::check_ids(std::span<const std::int64_t> ids) const {
 std::int64_t Session::read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                            std::int64_t total) {
   const Clock::time_point start = Clock::now();
-  const auto chunk = static_cast<std::size_t>(model_->state()->chunk());
+  const auto chunk = static_cast<std::size_t>(model_->chunk());
   std::size_t done = 0;
   while (done < ids.size()) {
     const std::size_t n = std::min(chunk, ids.size() - done);
-    model_->forward(ids.subspan(done, n), LogitRows::last);
+    model_->step(ids.subspan(done, n));
     done += n;
     if (progress && !progress(static_cast<std::int64_t>(done), total)) break;
   }
@@ -92,7 +93,8 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
     result.finish = FinishReason::cancelled;
     return result;
   }
-  at::Tensor logits = model_->forward(prompt.last(1), LogitRows::last);
+  model_->step(prompt.last(1));
+  std::span<const float> logits = model_->logits();
   result.prefill_seconds = seconds_since(start);
   counters_.prefill_tokens += 1;
 
@@ -102,9 +104,8 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
   std::optional<StreamDecoder> decoder;
   if (tokenizer_) decoder.emplace(*tokenizer_);
   StopMatcher matcher(options.stop);
-  const auto vocab = static_cast<std::size_t>(model_->config().vocab_size);
   for (std::int64_t i = 0; i < options.max_new; ++i) {
-    const std::int64_t id = sampler.sample({logits.const_data_ptr<float>(), vocab}, history);
+    const std::int64_t id = sampler.sample(logits, history);
     if (std::find(stop_tokens.begin(), stop_tokens.end(), id) != stop_tokens.end()) {
       result.finish = FinishReason::stop_token;
       break;
@@ -123,7 +124,8 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
       break;
     }
     if (i + 1 < options.max_new) {
-      logits = model_->forward(std::span(&id, 1), LogitRows::last);
+      model_->step(std::span(&id, 1));
+      logits = model_->logits();
       ++counters_.decode_tokens;
     }
   }

@@ -11,6 +11,7 @@
 
 #include "common.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/model/llama.hpp"
 #include "episodic/session/session.hpp"
 
 namespace episodic::tools {

@@ -13,6 +13,7 @@
 
 #include "episodic/model/attention_slot.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/language_model.hpp"
 
 namespace episodic {
 
@@ -21,7 +22,7 @@ enum class LogitRows : std::uint8_t { all, last };
 
 /// A decoder with its weights (shared between copies) and one attention slot per layer (its own).
 /// Computes in float32; weights stored in F16 or BF16 are widened at load.
-class LlamaModel {
+class LlamaModel final : public LanguageModel {
  public:
   /// Reads config.json and model.safetensors (or its shards). Fresh slots hold full causal
   /// attention.
@@ -32,7 +33,10 @@ class LlamaModel {
   /// A second model on the same weights, with fresh slots: for another sequence.
   LlamaModel share_weights() const;
 
-  const ModelConfig& config() const;
+  const ModelConfig& config() const override;
+  std::int64_t chunk() const override;
+  void step(std::span<const std::int64_t> ids) override;
+  std::span<const float> logits() override;
 
   /// One step: n >= 1 tokens. \return logits float32 [n, vocab] or [1, vocab]
   /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
@@ -48,7 +52,7 @@ class LlamaModel {
 
   LlamaModel(LlamaModel&&) noexcept;
   LlamaModel& operator=(LlamaModel&&) noexcept;
-  ~LlamaModel();
+  ~LlamaModel() override;
 
  private:
   LlamaModel();

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `Session`: prefill and decoding over a model, whatever attention sits in its slots.
-
-#include <ATen/core/Tensor.h>
+/// `Session`: prefill and decoding over a model, whatever its attention and wherever it
+/// computes. Torch-free.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +12,7 @@
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
-#include "episodic/model/llama.hpp"
+#include "episodic/model/language_model.hpp"
 #include "episodic/session/sampling.hpp"
 #include "episodic/text/tokenizer.hpp"
 
@@ -55,7 +54,7 @@ struct SessionCounters {
 class Session {
  public:
   /// Both must outlive the session. \param tokenizer may be null: then there is no text.
-  explicit Session(LlamaModel& model, const Tokenizer* tokenizer = nullptr);
+  explicit Session(LanguageModel& model, const Tokenizer* tokenizer = nullptr);
 
   /// Reads tokens in steps of the state's chunk, the last one as long as what is left.
   /// \param progress called after each step; returning false stops there
@@ -71,7 +70,7 @@ class Session {
   GenerateResult generate(std::span<const std::int64_t> prompt, const GenerateOptions& options = {},
                           const ProgressCallback& progress = {});
 
-  LlamaModel& model() { return *model_; }
+  LanguageModel& model() { return *model_; }
   const SessionCounters& counters() const { return counters_; }
 
  private:
@@ -79,7 +78,7 @@ class Session {
   std::int64_t read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                     std::int64_t total);
 
-  LlamaModel* model_;
+  LanguageModel* model_;
   const Tokenizer* tokenizer_;
   SessionCounters counters_;
 };

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `LanguageModel`: what a session feeds, wherever it computes. Torch-free.
+
+#include <cstdint>
+#include <span>
+
+#include "episodic/model/hf_config.hpp"
+
+namespace episodic {
+
+/// A decoder with the state of one sequence.
+class LanguageModel {
+ public:
+  virtual ~LanguageModel() = default;
+
+  virtual const ModelConfig& config() const = 0;
+
+  /// Largest step worth feeding at once.
+  virtual std::int64_t chunk() const = 0;
+
+  /// One step of n >= 1 tokens. A device may still be at work when this returns.
+  /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
+  virtual void step(std::span<const std::int64_t> ids) = 0;
+
+  /// Logits [vocab] that follow the last token of the last step, in host memory; waits for them.
+  /// Valid until the next step. \throws DataError before the first step
+  virtual std::span<const float> logits() = 0;
+
+ protected:
+  LanguageModel() = default;
+  LanguageModel(LanguageModel&&) = default;
+  LanguageModel& operator=(LanguageModel&&) = default;
+};
+
+}  // namespace episodic
