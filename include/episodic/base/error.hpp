@@ -41,6 +41,12 @@ class BudgetError : public Error {
   using Error::Error;
 };
 
+/// A CUDA device is missing, too old, or refused a call.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// The feature or device exists by name but is not in this build.
 class NotBuiltError : public Error {
  public:

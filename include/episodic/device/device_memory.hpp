@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `DeviceMemory`: one sequence's episodic memory on a CUDA device (spec 1 to 5), on plain device
+/// pointers. The twin of `EpisodicMemory`; torch-free. In builds with CUDA.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+
+struct CUstream_st;  // what a cudaStream_t points to
+
+namespace episodic {
+
+struct DeviceMemoryOptions {
+  /// Of queries, keys, values, outputs and everything that is kept: float32, float16 or bfloat16.
+  DType dtype = DType::bfloat16;
+  std::int64_t max_tokens = 0;  ///< tokens that the sequence may come to, >= 1
+};
+
+/// Device memory that a DeviceMemory takes, in bytes. All of it is taken when it is made.
+struct DeviceMemoryBytes {
+  std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
+  std::int64_t events = 0;           ///< keys and values of closed events
+  std::int64_t representatives = 0;  ///< and the tables over events
+  std::int64_t workspace = 0;        ///< of a step
+  std::int64_t total() const { return window + events + representatives + workspace; }
+};
+
+/// \throws ConfigError for settings that a device does not have (yet), named
+DeviceMemoryBytes device_memory_bytes(const MemoryConfig& config, const MemoryShape& shape,
+                                      const DeviceMemoryOptions& options);
+
+/// One sequence's memory on the current device. Drive it step by step, as an EpisodicMemory:
+///
+///     memory.begin_step(n);
+///     for (layer ...) memory.attend(layer, {q, k, v, out, ...});   // in order, each layer once
+///     memory.end_step(surprise);
+///
+/// Every call enqueues work on the stream and returns. Boundaries, events, recall and its lists are
+/// decided on the device; nothing is copied to the host, allocated or waited for until one of the
+/// calls that say so. What the device finds wrong (a NaN surprise) is kept there and thrown by the
+/// next such call; the sequence must then be reset. One thread at a time.
+class DeviceMemory {
+ public:
+  /// \param stream must outlive the memory. \param given boundaries, only for segmenter `given`
+  /// \throws ConfigError; BudgetError naming device_bytes and what is needed, also when the device
+  ///         has no room; DeviceError
+  DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
+               const DeviceMemoryOptions& options, CUstream_st* stream,
+               std::vector<std::int64_t> given = {});
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&&) noexcept;
+  DeviceMemory& operator=(DeviceMemory&&) noexcept;
+
+  /// Opens a step of n tokens, 1 <= n <= chunk. A step that was open is begun anew.
+  /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens
+  void begin_step(std::int64_t n);
+
+  /// One layer's part of a step: rows of `dtype` in device memory, aligned to 16 bytes, strides in
+  /// elements and multiples of 8. Queries and keys are not turned yet.
+  struct LayerStep {
+    const void* q = nullptr;  ///< [n, H, d]
+    const void* k = nullptr;  ///< [n, G, d]
+    const void* v = nullptr;
+    std::int64_t q_row_stride = 0, k_row_stride = 0, v_row_stride = 0;
+    void* out = nullptr;  ///< [n, H, d] packed, written
+  };
+  void attend(std::int64_t layer, const LayerStep& step);
+
+  /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
+  void end_step(const float* surprise);
+
+  /// Back to the empty sequence.
+  void reset();
+
+  const MemoryConfig& config() const;
+  const MemoryShape& shape() const;
+  const DeviceMemoryOptions& options() const;
+  const DeviceMemoryBytes& bytes() const;
+  /// Tokens of the finished steps.
+  std::int64_t tokens() const;
+
+  // -- these wait for the device ------------------------------------------------------------------
+
+  /// \throws DataError for what the device found wrong since the last reset, DeviceError
+  void check() const;
+  EventTable events() const;
+  StepRecord last_step() const;
+  /// Events that a layer attended in the last step, in order of time.
+  std::vector<EventId> recalled(std::int64_t layer) const;
+  /// Representative vector [H * d] of an event in a layer. \throws DataError if there is none
+  std::vector<float> representative(std::int64_t layer, EventId event) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace episodic

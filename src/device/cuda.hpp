@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// CUDA's runtime as this room uses it: errors as exceptions, memory with an owner.
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic::device {
+
+/// \param what was tried, for the message
+inline void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // said once, here
+  throw DeviceError(
+      fmt::format("CUDA: {}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
+}
+
+/// Device memory that is taken once and given back at the end.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  /// \param budget setting to lower or raise, for the message. \throws BudgetError
+  DeviceBuffer(std::int64_t bytes, const char* what, const char* budget) : bytes_(bytes) {
+    const cudaError_t error = cudaMalloc(&data_, static_cast<std::size_t>(bytes));
+    if (error == cudaSuccess) return;
+    static_cast<void>(cudaGetLastError());
+    std::size_t free = 0, total = 0;
+    if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&free, &total) == cudaSuccess)
+      throw BudgetError(fmt::format("CUDA: {} needs {} bytes of device memory, {} of {} are free; {}",
+                                    what, bytes, free, total, budget));
+    check(error, what);
+  }
+  ~DeviceBuffer() {
+    if (data_) static_cast<void>(cudaFree(data_));
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+/// Page-locked host memory: copies from and to it need not wait.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  PinnedBuffer(std::int64_t bytes, const char* what) {
+    check(cudaHostAlloc(&data_, static_cast<std::size_t>(bytes), cudaHostAllocDefault), what);
+  }
+  ~PinnedBuffer() {
+    if (data_) static_cast<void>(cudaFreeHost(data_));
+  }
+  PinnedBuffer(PinnedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Host memory that the stream reads from, given out again once the stream has passed: a few blocks
+/// in turn, so that the host need not wait in steady state.
+class StagingRing {
+ public:
+  StagingRing() = default;
+  explicit StagingRing(std::int64_t bytes) {
+    for (Block& b : blocks_) {
+      b.memory = PinnedBuffer(bytes, "host memory for staging");
+      check(cudaEventCreateWithFlags(&b.passed, cudaEventDisableTiming), "an event");
+    }
+  }
+  ~StagingRing() {
+    for (Block& b : blocks_)
+      if (b.passed) static_cast<void>(cudaEventDestroy(b.passed));
+  }
+  StagingRing(StagingRing&& other) noexcept { *this = std::move(other); }
+  StagingRing& operator=(StagingRing&& other) noexcept {
+    std::swap(blocks_, other.blocks_);
+    std::swap(next_, other.next_);
+    return *this;
+  }
+
+  /// Copies `bytes` that `fill` writes to device memory. fill(T* host)
+  template <class T, class Fill>
+  void send(T* to, std::int64_t count, cudaStream_t stream, Fill&& fill) {
+    Block& b = blocks_[next_++ % kBlocks];
+    // Not recorded yet, or passed long ago but for a host that runs kBlocks steps ahead.
+    if (b.used) check(cudaEventSynchronize(b.passed), "staging");
+    fill(b.memory.template as<T>());
+    check(cudaMemcpyAsync(to, b.memory.template as<T>(), static_cast<std::size_t>(count) * sizeof(T),
+                          cudaMemcpyHostToDevice, stream),
+          "a copy to the device");
+    check(cudaEventRecord(b.passed, stream), "an event");
+    b.used = true;
+  }
+
+ private:
+  static constexpr std::size_t kBlocks = 4;
+  struct Block {
+    PinnedBuffer memory;
+    cudaEvent_t passed = nullptr;
+    bool used = false;
+  };
+  Block blocks_[kBlocks];
+  std::size_t next_ = 0;
+};
+
+/// Cuts one buffer into aligned arrays. With a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* base = nullptr) : base_(base) {}
+  template <class T = std::byte>
+  T* take(std::int64_t count) {
+    constexpr std::int64_t kAlign = 256;
+    const std::int64_t at = used_;
+    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + kAlign - 1) / kAlign * kAlign;
+    return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace episodic::device
