@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThresholdThreads) ThresholdKernel(ThresholdPa
     if (!valid || lane != 0) continue;
     float threshold = INFINITY;
     if (count >= 2 && first + i > 0)
-      threshold = static_cast<float>(__dadd_rn(
-          mean, __dmul_rn(p.gamma, sqrt(squares / static_cast<double>(count - 1)))));
+      threshold = static_cast<float>(
+          __dadd_rn(mean, __dmul_rn(p.gamma, sqrt(squares / static_cast<double>(count - 1)))));
     const float s = p.surprise[i];
     p.threshold[i] = threshold;
     p.raw[i] = s > threshold ? 1 : 0;

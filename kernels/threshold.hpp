@@ -35,8 +35,9 @@ struct ThresholdParams {
 /// very order of the CPU twin: the same bits, however the stream is cut into steps (`moving`).
 /// A NaN sets kSurpriseIsNaN in the state. n == 0 does nothing.
 ///
-/// Each token's window is summed by 8 threads, twice: 2 n tau additions, of n windows of 4 tau bytes
-/// that overlap in the cache. A decode step is a chain of tau / 4 additions: 1024 for tau = 4096.
+/// Each token's window is summed by 8 threads, twice: 2 n tau additions, of n windows of 4 tau
+/// bytes that overlap in the cache. A decode step is a chain of tau / 4 additions: 1024 for tau =
+/// 4096.
 ///
 /// Neither allocates nor waits; may be captured. \return what the launch said
 cudaError_t surprise_threshold(const ThresholdParams& params, cudaStream_t stream);

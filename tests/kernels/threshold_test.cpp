@@ -103,8 +103,8 @@ std::vector<std::int64_t> random_steps(std::mt19937& random, std::int64_t n, std
   std::vector<std::int64_t> steps;
   while (n > 0) {
     const std::int64_t most = random() % 3 ? longest : 1;
-    steps.push_back(std::min(
-        n, 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most))));
+    steps.push_back(
+        std::min(n, 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most))));
     n -= steps.back();
   }
   return steps;
