@@ -46,7 +46,7 @@ Layout layout_of(const RefineParams& p, void* base) {
   if (p.n > 1) {  // else no boundary has a choice
     const std::int64_t side = (w.max_tokens + kGraphTile - 1) / kGraphTile;
     w.n_tiles = tile_index(0, side);
-    // Blocks for some four waves' worth of a large device, where there are as many units.
+    // Enough blocks to fill a large device, if there are as many units: each split costs its tiles.
     constexpr std::int64_t kBlocks = 512;
     const std::int64_t wanted = (kBlocks + w.n_tiles - 1) / w.n_tiles;
     const std::int64_t n_units = p.n_layers * p.n_kv_heads;

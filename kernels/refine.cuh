@@ -92,7 +92,8 @@ inline constexpr std::size_t kHalfSharedBytes = 2 * kHalfStage * 2;
 
 /// One block per tile and split of (layer, head); two stages, so that copies run under products.
 template <class Half>
-__global__ void __launch_bounds__(kHalfThreads) GraphHalfKernel(RefineParams p, RefineWorkspace w) {
+__global__ void __launch_bounds__(kHalfThreads, 3)
+    GraphHalfKernel(RefineParams p, RefineWorkspace w) {
   EPISODIC_DYNAMIC_SHARED(shared_bytes);
   Half* const shared = reinterpret_cast<Half*>(shared_bytes);
   const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
