@@ -1,2 +1,10 @@
 # The sources of the kernels, also read by tests/emulator, which compiles them for the host.
-set(EPISODIC_KERNEL_SOURCES decoder.cu recall.cu rows.cu surprise.cu)
+set(EPISODIC_KERNEL_SOURCES
+  close_events.cu
+  decoder.cu
+  recall.cu
+  refine.cu
+  rows.cu
+  surprise.cu
+  threshold.cu
+)

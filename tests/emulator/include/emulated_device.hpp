@@ -162,6 +162,8 @@ inline float __uint_as_float(unsigned u) {
 }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline void sincos(double x, double* s, double* c) {
   *s = std::sin(x);
