@@ -246,6 +246,7 @@ struct Device {
   std::map<const void*, int> max_shared;
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
   int count = 1, major = 9, minor = 0, driver = 13000;
+  bool capturing = false;
   cudaError_t last_error = cudaSuccess;
   Calls calls;
 };
@@ -369,6 +370,7 @@ void set_compute_capability(int major, int minor) {
   device.minor = minor;
 }
 void set_driver_version(int version) { device.driver = version; }
+void set_capturing(bool capturing) { device.capturing = capturing; }
 
 }  // namespace emulator
 
@@ -445,6 +447,22 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyK
   ++device.calls.synchronisations;
   return cudaMemcpyAsync(to, from, size, kind, nullptr);
 }
+cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const std::size_t* sizes,
+                                 std::size_t count, cudaMemcpyAttributes* attributes,
+                                 std::size_t* first_copies, std::size_t n_attributes,
+                                 cudaStream_t stream) {
+  if (device.driver < 12080) return record(cudaErrorCallRequiresNewerDriver);
+  if (device.capturing) return record(cudaErrorStreamCaptureUnsupported);
+  if (!stream || stream == cudaStreamLegacy || !attributes || !first_copies || n_attributes != 1 ||
+      first_copies[0] != 0 || attributes->srcAccessOrder != cudaMemcpySrcAccessOrderStream)
+    return record(cudaErrorInvalidValue);
+  for (std::size_t i = 0; i < count; ++i)
+    if (!to[i] || !from[i] || sizes[i] == 0) return record(cudaErrorInvalidValue);
+  ++device.calls.copies;
+  // the order among them is not said
+  for (std::size_t i = count; i-- > 0;) std::memcpy(to[i], from[i], sizes[i]);
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
                               cudaMemcpyKind, cudaStream_t) {
@@ -472,6 +490,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   ++device.calls.synchronisations;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  if (!status) return record(cudaErrorInvalidValue);
+  *status = device.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {

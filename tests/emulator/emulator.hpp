@@ -39,5 +39,7 @@ void set_device_count(int devices);
 void set_compute_capability(int major, int minor);
 /// What cudaDriverGetVersion says: 13000 by default.
 void set_driver_version(int version);
+/// What cudaStreamIsCapturing says of every stream: no by default. Nothing is recorded.
+void set_capturing(bool capturing);
 
 }  // namespace emulator

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/copies.hpp.
+
+#include <cstdint>
+#include <cub/block/block_scan.cuh>
+
+#include "copies.hpp"
+#include "device.cuh"
+
+namespace episodic::kernels {
+
+inline constexpr int kCopyThreads = 256;
+inline constexpr int kCopyWarps = kCopyThreads / kWarpSize;
+inline constexpr std::int64_t kTileBytes = 4096;
+
+/// Numbers the tiles of all items one after the other and gives them to the grid's warps in turn:
+/// copy_tile(item, tile of the item) by a whole warp.
+template <class TilesOf, class CopyTile>
+__device__ inline void for_each_tile(std::int64_t n_items, TilesOf tiles_of, CopyTile copy_tile) {
+  using Scan = cub::BlockScan<std::int64_t, kCopyThreads>;
+  __shared__ typename Scan::TempStorage storage;
+  __shared__ std::int64_t first_tile[kCopyThreads];
+  const std::int64_t n_warps = static_cast<std::int64_t>(gridDim.x) * kCopyWarps;
+  std::int64_t next = static_cast<std::int64_t>(blockIdx.x) * kCopyWarps + threadIdx.x / kWarpSize;
+  std::int64_t base = 0;
+  for (std::int64_t group = 0; group < n_items; group += kCopyThreads) {
+    const std::int64_t own = group + threadIdx.x < n_items ? tiles_of(group + threadIdx.x) : 0;
+    std::int64_t before, total;
+    Scan(storage).ExclusiveSum(own, before, total);
+    first_tile[threadIdx.x] = base + before;
+    __syncthreads();
+    for (; next < base + total; next += n_warps) {
+      // the last item that does not begin behind the tile; those without tiles are not the last
+      int low = 0, high = kCopyThreads;
+      while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (first_tile[middle] <= next)
+          low = middle;
+        else
+          high = middle;
+      }
+      copy_tile(group + low, next - first_tile[low]);
+    }
+    base += total;
+    __syncthreads();  // the tiles' numbers are used again for the next group
+  }
+}
+
+/// A warp's copy of words that are aligned to their size on both sides.
+template <class Word>
+__device__ inline void copy_words(unsigned char* to, const unsigned char* from,
+                                  std::int64_t words) {
+  constexpr int kOnTheirWay = 8;
+  const auto* source = reinterpret_cast<const Word*>(from);
+  auto* target = reinterpret_cast<Word*>(to);
+  for (std::int64_t i = threadIdx.x % kWarpSize; i < words; i += kOnTheirWay * kWarpSize) {
+    Word word[kOnTheirWay];
+    EPISODIC_UNROLL
+    for (int j = 0; j < kOnTheirWay; ++j)
+      if (i + j * kWarpSize < words) word[j] = __ldcs(source + i + j * kWarpSize);
+    EPISODIC_UNROLL
+    for (int j = 0; j < kOnTheirWay; ++j)
+      if (i + j * kWarpSize < words) target[i + j * kWarpSize] = word[j];
+  }
+}
+
+/// A warp's copy of any bytes: 16 at a time from the first aligned address of the destination on.
+__device__ inline void copy_bytes(unsigned char* to, const unsigned char* from,
+                                  std::int64_t bytes) {
+  constexpr std::int64_t kWord = 16;
+  const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to) % kWord);
+  std::int64_t head = (kWord - misaligned) % kWord;
+  if (head > bytes) head = bytes;
+  const std::int64_t body = (bytes - head) / kWord * kWord, tail = bytes - head - body;
+  // half the lanes for the bytes before, half for those behind
+  const auto lane = static_cast<std::int64_t>(threadIdx.x % kWarpSize);
+  const bool before = lane < kWord;
+  if (before ? lane < head : lane - kWord < tail) {
+    const std::int64_t at = before ? lane : head + body + lane - kWord;
+    to[at] = from[at];
+  }
+  to += head;
+  from += head;
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+  if (address % kWord == 0)
+    copy_words<uint4>(to, from, body / kWord);
+  else if (address % 4 == 0)
+    copy_words<unsigned>(to, from, body / 4);
+  else
+    copy_words<unsigned char>(to, from, body);
+}
+
+__device__ inline std::int64_t count_within(const std::int32_t* count, std::int64_t limit) {
+  const std::int64_t n = *count;
+  return n < limit ? n : limit;
+}
+
+inline __global__ void __launch_bounds__(kCopyThreads) CopyRunsKernel(CopyRunsParams p) {
+  const auto tiles_of = [&](std::int64_t i) {
+    const std::int64_t bytes = p.runs[i].bytes;
+    return bytes > 0 ? (bytes + kTileBytes - 1) / kTileBytes : std::int64_t{0};
+  };
+  for_each_tile(count_within(p.count, p.max_runs), tiles_of,
+                [&](std::int64_t i, std::int64_t tile) {
+                  const CopyRun run = p.runs[i];
+                  const std::int64_t offset = tile * kTileBytes, left = run.bytes - offset;
+                  copy_bytes(static_cast<unsigned char*>(run.to) + offset,
+                             static_cast<const unsigned char*>(run.from) + offset,
+                             left < kTileBytes ? left : kTileBytes);
+                });
+}
+
+/// A tile is some tokens of one head's keys or values; where they wrap around the ring it is copied
+/// in two pieces.
+inline __global__ void __launch_bounds__(kCopyThreads)
+    EventToBlockKernel(EventBlockParams p, std::int64_t element_bytes) {
+  const std::int64_t row_bytes = p.head_dim * element_bytes;
+  const std::int64_t tile_rows = row_bytes < kTileBytes ? kTileBytes / row_bytes : 1;
+  const auto tiles_of_head = [&](std::int64_t tokens) {
+    return tokens > 0 ? (tokens + tile_rows - 1) / tile_rows : std::int64_t{0};
+  };
+  const auto tiles_of = [&](std::int64_t i) {
+    const std::int64_t tokens = p.events.end[i] - p.events.start[i];
+    return p.block[i] ? 2 * p.n_kv_heads * tiles_of_head(tokens) : std::int64_t{0};
+  };
+  for_each_tile(count_within(p.events.count, p.events.max_count), tiles_of,
+                [&](std::int64_t i, std::int64_t tile) {
+                  const std::int64_t start = p.events.start[i], tokens = p.events.end[i] - start;
+                  const std::int64_t per_head = tiles_of_head(tokens), head = tile / per_head;
+                  std::int64_t row = tile % per_head * tile_rows;
+                  const std::int64_t end = row + tile_rows < tokens ? row + tile_rows : tokens;
+                  const bool is_key = head < p.n_kv_heads;
+                  const auto* ring =
+                      static_cast<const unsigned char*>(is_key ? p.ring_key : p.ring_value) +
+                      (is_key ? head : head - p.n_kv_heads) * p.ring_head_stride * element_bytes;
+                  auto* const block =
+                      static_cast<unsigned char*>(p.block[i]) + head * tokens * row_bytes;
+                  while (row < end) {
+                    const std::int64_t slot = (start + row) % p.ring_capacity;
+                    const std::int64_t until_wrap = p.ring_capacity - slot;
+                    const std::int64_t rows = end - row < until_wrap ? end - row : until_wrap;
+                    copy_bytes(block + row * row_bytes, ring + slot * row_bytes, rows * row_bytes);
+                    row += rows;
+                  }
+                });
+}
+
+}  // namespace episodic::kernels

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Copies between the tiers of the store (spec 6): many runs in one launch, batches by the copy
+/// engines, and closed events out of the window's rings.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "closed_events.hpp"
+#include "episodic/base/dtype.hpp"
+
+namespace episodic::kernels {
+
+/// Bytes from one place to another, of any alignment. Either may be device memory or pinned host
+/// memory that the device maps; runs of one call do not overlap.
+struct CopyRun {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t bytes = 0;  ///< 0 or less: nothing
+};
+
+/// All pointers are to device memory.
+struct CopyRunsParams {
+  const CopyRun* runs = nullptr;        ///< [max_runs]
+  const std::int32_t* count = nullptr;  ///< <= max_runs, read on the device
+  std::int64_t max_runs = 0;
+  /// Blocks of 256 threads at most; 0 = 4 for each multiprocessor. A copy over the host's link is
+  /// as fast with a few, which leave the device to others.
+  std::int64_t max_blocks = 0;
+};
+
+/// Copies all runs in one launch: a gather where their destinations lie side by side, a scatter
+/// where their sources do. max_runs == 0 does nothing.
+///
+/// Every run is cut into tiles of 4 KB, the tiles of all runs are numbered one after the other, and
+/// warp w of W takes the tiles w, w + W, ...: whatever the lengths, no warp has more than one tile
+/// more than another, and neighbouring warps read neighbouring memory. Each block finds its tiles
+/// itself, by a prefix sum over 256 runs at a time: 24 bytes a run and block out of L2, which some
+/// thousand runs pay without notice. A tile is 8 loads of 16 bytes a lane, all on their way before
+/// the first is stored. Where source and destination are not aligned alike, words of 4 bytes or
+/// single ones are taken instead.
+///
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
+cudaError_t copy_runs(const CopyRunsParams& params, cudaStream_t stream);
+
+/// Asynchronous copies of bytes[i] > 0 bytes from from[i] to to[i], host arrays of `count`, in the
+/// stream's order, among each other in any: one call of cudaMemcpyBatchAsync, or one of
+/// cudaMemcpyAsync for each copy where a batch is not to be had: toolkit or driver older than 12.8,
+/// the legacy default stream, a stream that is being captured. The arrays may go when this returns;
+/// the memory they point to may not until the stream has passed. Host memory is pinned, or the call
+/// waits.
+///
+/// \return cudaErrorInvalidValue for null pointers and sizes of 0, before anything is copied, or
+/// what the runtime said
+cudaError_t copy_batch(void* const* to, const void* const* from, const std::size_t* bytes,
+                       std::size_t count, cudaStream_t stream);
+
+/// All pointers are to device memory.
+struct EventBlockParams {
+  ClosedEvents events;            ///< all their tokens still in the rings
+  DType dtype = DType::bfloat16;  ///< of rings and blocks: float32, float16 or bfloat16
+  std::int64_t n_kv_heads = 0;    ///< G
+  std::int64_t head_dim = 0;      ///< d
+
+  /// Rings of one layer: element (g, t, c) at [g * ring_head_stride + (t % ring_capacity) * d + c].
+  const void* ring_key = nullptr;  ///< before rotary embedding
+  const void* ring_value = nullptr;
+  std::int64_t ring_capacity = 0;
+  std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+
+  /// [max_count] where each event's block goes, 2 G tokens d elements, device or mapped pinned
+  /// memory of any alignment; null: the event is left out.
+  void* const* block = nullptr;
+  std::int64_t max_blocks = 0;  ///< as in CopyRunsParams
+};
+
+/// One layer of each closed event out of the rings: keys [G, tokens, d], then values [G, tokens,
+/// d], the block of episodic/store/codec.hpp for this dtype. One launch, its work cut as that of
+/// copy_runs. max_count == 0 does nothing.
+///
+/// Moves 4 G d elements a token (half read, half written): 4.2 MB for 512 tokens, G = 8, d = 128 in
+/// bfloat16. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress for the rings and the arrays, or what the launch said
+cudaError_t event_to_block(const EventBlockParams& params, cudaStream_t stream);
+
+}  // namespace episodic::kernels

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/relevance.hpp.
+
+#include <cstdint>
+
+#include "device.cuh"
+#include "elements.cuh"
+#include "relevance.hpp"
+
+namespace episodic::kernels {
+
+inline constexpr int kRelevanceThreads = 256;
+inline constexpr int kHeadsPerBlock = 4;  // a warp for each query head of an event
+
+/// One thread for kPack heads of a local token.
+template <int kPack>
+__global__ void __launch_bounds__(kRelevanceThreads) CommitRelevanceKernel(RelevanceParams p) {
+  const std::int64_t first = *p.first_position;
+  const std::int64_t local = first + 1 - p.n_local > 0 ? first + 1 - p.n_local : 0;
+  const std::int64_t per_row = p.n_heads / kPack, items = (first + p.n - local) * per_row;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kRelevanceThreads;
+  for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kRelevanceThreads + threadIdx.x;
+       item < items; item += stride) {
+    const std::int64_t token = local + item / per_row;
+    float* const at = p.relevance + token % p.capacity * p.n_heads + item % per_row * kPack;
+    Pack<float, kPack> sums = load_pack<kPack>(p.column_sums + item * kPack);
+    if (token < first) {
+      const Pack<float, kPack> before = load_pack<kPack>(at);
+      EPISODIC_UNROLL
+      for (int j = 0; j < kPack; ++j) sums.at[j] += before.at[j];
+    }
+    store_pack<kPack>(at, sums);
+  }
+}
+
+/// A token's place in the order of relevance. The order is total: equal tokens by time.
+struct Ranked {
+  float relevance;
+  std::int32_t token;
+};
+__device__ inline bool ranks_before(const Ranked& a, const Ranked& b) {
+  return a.relevance > b.relevance || (a.relevance == b.relevance && a.token < b.token);
+}
+/// The first of the values of all 32 lanes; every lane gets it.
+__device__ inline Ranked first_of_warp(Ranked value) {
+  EPISODIC_UNROLL
+  for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
+    const Ranked other = {__shfl_xor_sync(kFullMask, value.relevance, lanes),
+                          __shfl_xor_sync(kFullMask, value.token, lanes)};
+    if (ranks_before(other, value)) value = other;
+  }
+  return value;
+}
+
+/// Relevance of one head for the tokens of an event, in a ring.
+struct HeadRelevance {
+  const float* data;  // [capacity, H], at this head
+  std::int64_t first_slot, capacity, row_stride;
+
+  __device__ Ranked operator()(std::int32_t i) const {
+    std::int64_t slot = first_slot + i;
+    if (slot >= capacity) slot -= capacity;
+    const float r = data[slot * row_stride];
+    return {r == r ? r : -INFINITY, i};
+  }
+};
+
+/// The last of the `count` best of n tokens, by a warp: each round finds the best one behind that
+/// of the round before, so that nothing is kept but its place, whatever n and count.
+__device__ inline Ranked last_chosen(const HeadRelevance& relevance, std::int32_t n,
+                                     std::int32_t count) {
+  const auto lane = static_cast<std::int32_t>(threadIdx.x % kWarpSize);
+  Ranked last = {INFINITY, -1};
+  for (std::int32_t round = 0; round < count; ++round) {
+    Ranked best = {-INFINITY, n};  // behind every token
+    for (std::int32_t i = lane; i < n; i += kWarpSize) {
+      const Ranked token = relevance(i);
+      if (ranks_before(last, token) && ranks_before(token, best)) best = token;
+    }
+    last = first_of_warp(best);
+  }
+  return last;
+}
+
+/// One warp for a query head of a closed event.
+template <class Key, class Repr>
+__global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
+    SelectRepresentativesKernel(RepresentativeParams p) {
+  EPISODIC_DYNAMIC_SHARED(bytes);  // [warps, n_repr] chosen tokens, in order of time
+  const auto lane = static_cast<std::int32_t>(threadIdx.x % kWarpSize);
+  const auto warp = static_cast<std::int64_t>(threadIdx.x / kWarpSize);
+  auto* const chosen = reinterpret_cast<std::int32_t*>(bytes) + warp * p.n_repr;
+  const std::int64_t n_events =
+      *p.events.count < p.events.max_count ? *p.events.count : p.events.max_count;
+  const std::int64_t width = p.n_heads * p.head_dim;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kHeadsPerBlock;
+  for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kHeadsPerBlock + warp;
+       item < n_events * p.n_heads; item += stride) {
+    const std::int64_t event = item / p.n_heads, head = item % p.n_heads;
+    const std::int64_t id = *p.events.first_id + event, start = p.events.start[event];
+    if (id < 0 || id >= p.capacity) {
+      *p.full = 1;
+      continue;
+    }
+    const auto n = static_cast<std::int32_t>(p.events.end[event] - start);
+    const auto count = static_cast<std::int32_t>(p.n_repr < n ? p.n_repr : n);
+    const HeadRelevance relevance{p.relevance + head, start % p.ring_capacity, p.ring_capacity,
+                                  p.n_heads};
+    const Ranked last = count < n ? last_chosen(relevance, n, count) : Ranked{-INFINITY, n};
+    std::int32_t held = 0;
+    for (std::int32_t i = lane; i - lane < n; i += kWarpSize) {
+      const bool is_chosen = i < n && !ranks_before(last, relevance(i));
+      const unsigned all = __ballot_sync(kFullMask, is_chosen);
+      if (is_chosen) chosen[held + __popc(all & ((1u << lane) - 1u))] = i;
+      held += __popc(all);
+    }
+    __syncwarp();
+    const Key* const keys = static_cast<const Key*>(p.ring_key) +
+                            head / (p.n_heads / p.n_kv_heads) * p.ring_head_stride;
+    Repr* const mean = static_cast<Repr*>(p.mean) + id * width + head * p.head_dim;
+    Repr* const each =
+        p.maybe_each ? static_cast<Repr*>(p.maybe_each) + id * p.n_repr * width + head * p.head_dim
+                     : nullptr;
+    for (std::int64_t c = lane; c < p.head_dim; c += kWarpSize) {
+      double sum = 0.0;
+      for (std::int32_t j = 0; j < count; ++j) {
+        const std::int64_t slot = (relevance.first_slot + chosen[j]) % p.ring_capacity;
+        const float key = widen(keys[slot * p.head_dim + c]);
+        sum += static_cast<double>(key);
+        if (each) each[j * width + c] = narrow<Repr>(key);
+      }
+      mean[c] = narrow<Repr>(static_cast<float>(sum / static_cast<double>(count)));
+    }
+    __syncwarp();  // the list is used again for the next head
+  }
+}
+
+}  // namespace episodic::kernels

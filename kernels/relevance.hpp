@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Relevance of local tokens and the representatives of closed events: the CUDA twins of
+/// LayerState::commit and episodic/recall/representatives.hpp (spec 4).
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "closed_events.hpp"
+#include "episodic/base/dtype.hpp"
+
+namespace episodic::kernels {
+
+/// All pointers are to device memory.
+struct RelevanceParams {
+  std::int64_t n = 0;                            ///< tokens of the step
+  std::int64_t n_heads = 0;                      ///< H, query heads
+  std::int64_t n_local = 0;                      ///< window, >= 1
+  const std::int64_t* first_position = nullptr;  ///< >= 0, read on the device
+  /// [n_local + n - 1, H]: row j for token max(0, first_position + 1 - n_local) + j, as
+  /// kernels/attention.hpp writes them.
+  const float* column_sums = nullptr;
+  float* relevance = nullptr;  ///< [capacity, H], ring: slot = token % capacity
+  std::int64_t capacity = 0;   ///< >= n_local + n - 1
+};
+
+/// Sets the relevance of the step's tokens to what they received in this step and adds to that of
+/// the earlier local ones, in one launch. n == 0 does nothing.
+///
+/// Moves at most 3 (n_local + n - 1) H floats: 1.8 MB for n = 512, n_local = 4096, H = 32. Neither
+/// allocates nor waits; may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress,
+/// or what the launch said
+cudaError_t commit_relevance(const RelevanceParams& params, cudaStream_t stream);
+
+/// All pointers are to device memory.
+struct RepresentativeParams {
+  ClosedEvents events;                ///< all their tokens still in the rings
+  DType key_dtype = DType::bfloat16;  ///< float32, float16 or bfloat16
+  std::int64_t n_heads = 0;           ///< H, a multiple of n_kv_heads
+  std::int64_t n_kv_heads = 0;        ///< G; query head h reads kv head h / (H / G)
+  std::int64_t head_dim = 0;          ///< d
+  std::int64_t n_repr = 0;            ///< 1 .. 1024 keys of an event and query head
+
+  /// Rings of one layer: key (g, t, c) before rotary embedding at [g * ring_head_stride +
+  /// (t % ring_capacity) * d + c], relevance [ring_capacity, H].
+  const void* ring_key = nullptr;
+  std::int64_t ring_capacity = 0;
+  std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+  const float* relevance = nullptr;
+
+  /// Row `id` for event number id, in repr_dtype: float32, float16 or bfloat16.
+  DType repr_dtype = DType::float32;
+  void* mean = nullptr;  ///< [capacity, H * d], one row written for each event
+  /// [capacity, n_repr, H * d]: the chosen keys in order of time, the first min(n_repr, tokens) of
+  /// each event written; or null.
+  void* maybe_each = nullptr;
+  std::int64_t capacity = 0;  ///< events that the arrays hold
+  /// Set to 1 if an event's number is not in [0, capacity): it is then not written. Never set to 0.
+  std::int32_t* full = nullptr;
+};
+
+/// Per closed event and query head, the min(n_repr, tokens) tokens of largest relevance (ties: the
+/// earlier token; NaN counts as the smallest) and the mean of their keys, in one launch. They are
+/// summed in order of time in float64 and rounded to float32, then to repr_dtype: with float32 keys
+/// the same bits as the CPU's twin. max_count == 0 does nothing.
+///
+/// Reads the events' relevance n_repr times (from L1: 4 n H bytes) and n_repr H d keys. Neither
+/// allocates nor waits; may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress,
+/// or what the launch said
+cudaError_t select_representatives(const RepresentativeParams& params, cudaStream_t stream);
+
+}  // namespace episodic::kernels

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/window.hpp.
+
+#include <cstdint>
+
+#include "device.cuh"
+#include "elements.cuh"
+#include "window.hpp"
+
+namespace episodic::kernels {
+
+inline constexpr int kWindowThreads = 256;
+
+/// The angles of one pack of channels turn x1 (channels c) and x2 (channels c + rotary_dim / 2).
+template <int kPack>
+__device__ inline void turn(const float* x1, const float* x2, const Pack<float, kPack>& cos,
+                            const Pack<float, kPack>& sin, float* y1, float* y2) {
+  EPISODIC_UNROLL
+  for (int j = 0; j < kPack; ++j) {
+    y1[j] = fmaf(-x2[j], sin.at[j], x1[j] * cos.at[j]);
+    y2[j] = fmaf(x1[j], sin.at[j], x2[j] * cos.at[j]);
+  }
+}
+
+/// One thread for a pack of channels and the pack that turns with it, of keys and values.
+template <class T, int kPack>
+__global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParams p) {
+  const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
+  const auto half = static_cast<unsigned>(p.rotary_dim / 2);
+  const unsigned pairs = half / kPack, per_row = pairs + (d - 2 * half) / kPack;
+  const unsigned items = static_cast<unsigned>(p.n) * heads * per_row;
+  const std::int64_t first = *p.first_position, first_slot = first % p.ring_capacity;
+  const T* k = static_cast<const T*>(p.k);
+  const T* v = static_cast<const T*>(p.v);
+  for (unsigned item = blockIdx.x * kWindowThreads + threadIdx.x; item < items;
+       item += gridDim.x * kWindowThreads) {
+    const unsigned part = item % per_row, g = item / per_row % heads, i = item / per_row / heads;
+    const bool turns = part < pairs;
+    const unsigned c = turns ? part * kPack : 2 * half + (part - pairs) * kPack;
+    std::int64_t slot = first_slot + i;
+    if (slot >= p.ring_capacity) slot -= p.ring_capacity;
+    const std::int64_t to = g * p.ring_head_stride + slot * d + c;
+    const std::int64_t to_sink = (g * p.n_init + first + i) * d + c;
+    const T* key = k + i * p.k_row_stride + g * d + c;
+    const T* value = v + i * p.v_row_stride + g * d + c;
+    T* const ring_key = static_cast<T*>(p.ring_key) + to;
+    T* const ring_turned = static_cast<T*>(p.ring_turned_key) + to;
+    T* const ring_value = static_cast<T*>(p.ring_value) + to;
+    Pack<T, kPack> keys[2];
+    const unsigned parts = turns ? 2 : 1;
+    EPISODIC_UNROLL
+    for (unsigned part_of_two = 0; part_of_two < 2; ++part_of_two) {
+      if (part_of_two == parts) break;
+      const unsigned shift = part_of_two * half;
+      keys[part_of_two] = load_pack<kPack>(key + shift);
+      const Pack<T, kPack> values = load_pack<kPack>(value + shift);
+      store_pack<kPack>(ring_key + shift, keys[part_of_two]);
+      store_pack<kPack>(ring_value + shift, values);
+      if (first + i < p.n_init) {
+        store_pack<kPack>(static_cast<T*>(p.sink_key) + to_sink + shift, keys[part_of_two]);
+        store_pack<kPack>(static_cast<T*>(p.sink_value) + to_sink + shift, values);
+      }
+    }
+    if (!turns) {
+      store_pack<kPack>(ring_turned, keys[0]);
+      continue;
+    }
+    const std::int64_t angle = static_cast<std::int64_t>(i) * half + c;
+    float x[2][kPack], y[2][kPack];
+    EPISODIC_UNROLL
+    for (int j = 0; j < kPack; ++j) {
+      x[0][j] = widen(keys[0].at[j]);
+      x[1][j] = widen(keys[1].at[j]);
+    }
+    turn<kPack>(x[0], x[1], load_pack<kPack>(p.cos + angle), load_pack<kPack>(p.sin + angle), y[0],
+                y[1]);
+    EPISODIC_UNROLL
+    for (int j = 0; j < kPack; ++j) {
+      keys[0].at[j] = narrow<T>(y[0][j]);
+      keys[1].at[j] = narrow<T>(y[1][j]);
+    }
+    store_pack<kPack>(ring_turned, keys[0]);
+    store_pack<kPack>(ring_turned + half, keys[1]);
+  }
+}
+
+/// The angle of position 64 a + b is that of 64 a turned by that of b, as in the CPU's twin, so
+/// that both round the same numbers.
+inline __global__ void __launch_bounds__(kWindowThreads) RotaryAnglesKernel(RotaryAnglesParams p) {
+  constexpr std::int64_t kAnchor = 64;
+  const std::int64_t first = *p.first_position, count = p.n * p.n_frequencies;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWindowThreads;
+  for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x;
+       at < count; at += stride) {
+    const std::int64_t position = first + at / p.n_frequencies;
+    const double frequency = p.inverse_frequency[at % p.n_frequencies];
+    const std::int64_t turn = position % kAnchor;
+    double anchor_sin, anchor_cos, turn_sin, turn_cos;
+    sincos(static_cast<double>(position - turn) * frequency, &anchor_sin, &anchor_cos);
+    sincos(static_cast<double>(turn) * frequency, &turn_sin, &turn_cos);
+    anchor_sin *= p.attention_factor;
+    anchor_cos *= p.attention_factor;
+    p.cos[at] = static_cast<float>(anchor_cos * turn_cos - anchor_sin * turn_sin);
+    p.sin[at] = static_cast<float>(anchor_sin * turn_cos + anchor_cos * turn_sin);
+  }
+}
+
+// ---- mean query --------------------------------------------------------------------------------
+
+/// Rows of which one split of the queries has at least so many, but for the last one.
+inline constexpr std::int64_t kMeanSplitRows = 32;
+inline constexpr std::int64_t kMeanMaxSplits = 64;
+inline constexpr int kMeanRowLanes = kWindowThreads / kWarpSize;
+
+/// How the queries are cut, by their number alone, so that the order of the sum is always the same.
+struct MeanSplits {
+  std::int64_t rows;  // of one split
+  std::int64_t count;
+};
+inline MeanSplits mean_splits(std::int64_t n) {
+  const std::int64_t wanted = (n + kMeanMaxSplits - 1) / kMeanMaxSplits;
+  const std::int64_t rows = wanted > kMeanSplitRows ? wanted : kMeanSplitRows;
+  return {rows, (n + rows - 1) / rows};
+}
+
+/// partial[split, channel] = sum over the split's queries. A block takes 32 packs of channels; its
+/// warps take the rows in turn and are added in their order.
+template <class T, int kPack>
+__global__ void __launch_bounds__(kWindowThreads)
+    SumQueriesKernel(const T* q, std::int64_t row_stride, std::int64_t n, std::int64_t width,
+                     MeanSplits splits, double* partial) {
+  __shared__ double sums[kMeanRowLanes][kWarpSize * kPack];
+  const unsigned lane = threadIdx.x % kWarpSize, row_lane = threadIdx.x / kWarpSize;
+  constexpr std::int64_t kTile = kWarpSize * kPack;
+  const std::int64_t tiles = (width + kTile - 1) / kTile;
+  for (std::int64_t block = blockIdx.x; block < tiles * splits.count; block += gridDim.x) {
+    const std::int64_t split = block / tiles, first_channel = block % tiles * kTile;
+    const std::int64_t channel = first_channel + lane * kPack;
+    const std::int64_t begin = split * splits.rows;
+    const std::int64_t end = begin + splits.rows < n ? begin + splits.rows : n;
+    double sum[kPack] = {};
+    if (channel < width) {
+      EPISODIC_UNROLL
+      for (std::int64_t i = begin + row_lane; i < end; i += kMeanRowLanes) {
+        const Pack<T, kPack> row = load_pack<kPack>(q + i * row_stride + channel);
+        EPISODIC_UNROLL
+        for (int j = 0; j < kPack; ++j) sum[j] += static_cast<double>(widen(row.at[j]));
+      }
+    }
+    // by pack elements, not by lanes: neighbouring lanes write neighbouring words
+    EPISODIC_UNROLL
+    for (int j = 0; j < kPack; ++j)
+      sums[row_lane][static_cast<unsigned>(j) * kWarpSize + lane] = sum[j];
+    __syncthreads();
+    for (unsigned c = threadIdx.x; c < kTile && first_channel + c < width; c += kWindowThreads) {
+      const unsigned at = c % kPack * kWarpSize + c / kPack;
+      double total = 0.0;
+      EPISODIC_UNROLL
+      for (int r = 0; r < kMeanRowLanes; ++r) total += sums[r][at];
+      partial[split * width + first_channel + c] = total;
+    }
+    __syncthreads();  // the sums are used again for the next tile
+  }
+}
+
+__device__ inline double wide(double x) { return x; }
+template <class T>
+__device__ inline double wide(T x) {
+  return static_cast<double>(widen(x));
+}
+
+/// mean = turned(sum of the rows / n); one thread for a channel and the one that turns with it.
+/// Rows are the queries themselves where they are few, else the splits' sums.
+template <class Row>
+__global__ void __launch_bounds__(kWindowThreads)
+    TurnMeanKernel(const Row* rows, std::int64_t row_stride, std::int64_t n_rows,
+                   MeanQueryParams p) {
+  const std::int64_t half = p.rotary_dim / 2, per_head = p.head_dim - half;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWindowThreads;
+  for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x;
+       item < p.n_heads * per_head; item += stride) {
+    const std::int64_t c = item % per_head, head = item / per_head * p.head_dim;
+    const bool turns = c < half;
+    const std::int64_t first = head + (turns ? c : c + half);
+    const std::int64_t second = turns ? first + half : first;
+    double x = 0.0, y = 0.0;
+    for (std::int64_t i = 0; i < n_rows; ++i) {
+      x += wide(rows[i * row_stride + first]);
+      y += wide(rows[i * row_stride + second]);
+    }
+    x /= static_cast<double>(p.n);
+    y /= static_cast<double>(p.n);
+    if (!turns) {
+      p.mean[first] = static_cast<float>(x);
+      continue;
+    }
+    const auto cos = static_cast<double>(p.fixed_cos[c]), sin = static_cast<double>(p.fixed_sin[c]);
+    p.mean[first] = static_cast<float>(x * cos - y * sin);
+    p.mean[second] = static_cast<float>(y * cos + x * sin);
+  }
+}
+
+}  // namespace episodic::kernels

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// A step's keys and values into the local window, its angles, and its mean query: the CUDA twins
+/// of LayerState::append, RotaryAngles and the query of a recall (spec 1, 5).
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "episodic/base/dtype.hpp"
+
+namespace episodic::kernels {
+
+/// All pointers are to device memory; elements are of `dtype`: float32, float16 or bfloat16. The
+/// rings and the sinks are those of kernels/attention.hpp, of one layer.
+struct AppendParams {
+  DType dtype = DType::bfloat16;
+  std::int64_t n = 0;           ///< tokens of the step; n * n_kv_heads * head_dim < 2^31
+  std::int64_t n_kv_heads = 0;  ///< G
+  std::int64_t head_dim = 0;    ///< d
+  std::int64_t rotary_dim = 0;  ///< even, <= d; 0 = no rotation
+
+  const std::int64_t* first_position = nullptr;  ///< token of row 0, >= 0; read on the device
+  const void* k = nullptr;                       ///< [n, G, d] before rotary embedding
+  const void* v = nullptr;                       ///< [n, G, d]
+  std::int64_t k_row_stride = 0;                 ///< elements between tokens, >= G * d
+  std::int64_t v_row_stride = 0;
+  const float* cos = nullptr;  ///< [n, rotary_dim / 2] of the tokens' positions: rotary_angles
+  const float* sin = nullptr;
+
+  /// Written: element (g, t, c) of token t at [g * ring_head_stride + (t % ring_capacity) * d + c].
+  void* ring_key = nullptr;         ///< before rotary embedding
+  void* ring_turned_key = nullptr;  ///< turned by the token's position, rounded once
+  void* ring_value = nullptr;
+  std::int64_t ring_capacity = 0;     ///< >= n
+  std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+
+  /// [G, n_init, d] each, written for the step's tokens before n_init; may be null if n_init is 0.
+  void* sink_key = nullptr;
+  void* sink_value = nullptr;
+  std::int64_t n_init = 0;
+};
+
+/// Writes the step's keys and values behind token *first_position, in one launch. Nothing else in
+/// the rings is touched. Takes 16 bytes at a time where every array, stride and half of rotary_dim
+/// allows it, single elements otherwise. n == 0 does nothing.
+///
+/// Moves 5 n G d elements (2 read, 3 written) and the angles: 5.5 MB for n = 512, G = 8, d = 128 in
+/// bfloat16. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes,
+/// strides and dtypes that do not fit, cudaErrorMisalignedAddress for arrays that are not aligned
+/// to their elements, or what the launch said
+cudaError_t append_window(const AppendParams& params, cudaStream_t stream);
+
+/// All pointers are to device memory.
+struct RotaryAnglesParams {
+  std::int64_t n = 0;
+  std::int64_t n_frequencies = 0;                ///< rotary_dim / 2
+  const std::int64_t* first_position = nullptr;  ///< >= 0, read on the device
+  const double* inverse_frequency = nullptr;     ///< [n_frequencies]
+  double attention_factor = 1.0;
+  float* cos = nullptr;  ///< [n, n_frequencies], written
+  float* sin = nullptr;  ///< [n, n_frequencies], written
+};
+
+/// cos and sin of (*first_position + i) * inverse_frequency[c], times attention_factor, computed in
+/// float64 by the steps of RotaryAngles::compute and rounded to float32: right at position 10^7.
+/// A position's angles are the same bits whatever the first one is. n == 0 does nothing.
+///
+/// Once a step, for all layers. Neither allocates nor waits; may be captured. \return
+/// cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
+cudaError_t rotary_angles(const RotaryAnglesParams& params, cudaStream_t stream);
+
+/// All pointers are to device memory.
+struct MeanQueryParams {
+  DType dtype = DType::bfloat16;
+  std::int64_t n = 0;                ///< queries, 1 <= n
+  std::int64_t n_heads = 0;          ///< H
+  std::int64_t head_dim = 0;         ///< d
+  std::int64_t rotary_dim = 0;       ///< even, <= d; 0 = no rotation
+  const void* q = nullptr;           ///< [n, H, d] of `dtype`, before rotary embedding
+  std::int64_t q_row_stride = 0;     ///< elements between queries, >= H * d
+  const float* fixed_cos = nullptr;  ///< [rotary_dim / 2] of angle index n_local - 1
+  const float* fixed_sin = nullptr;
+  float* mean = nullptr;  ///< [H * d], written
+
+  void* workspace = nullptr;  ///< mean_query_workspace_bytes(), aligned to 16; null if that is 0
+  std::size_t workspace_bytes = 0;
+};
+
+/// Bytes of workspace for these sizes: never less for more queries. 0 for sizes that are refused.
+std::size_t mean_query_workspace_bytes(const MeanQueryParams& params);
+
+/// mean over the n queries of the query turned by the fixed angle (spec 5). Turning is linear: the
+/// queries are averaged first, in float64, and their mean is turned. One launch for up to
+/// 32 queries, two beyond; the same bits on every run.
+///
+/// Reads n H d elements, and writes and reads min(64, n / 32) H d float64: 4.2 + 1.0 MB for n =
+/// 512, H = 32, d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return
+/// cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launches said
+cudaError_t mean_fixed_query(const MeanQueryParams& params, cudaStream_t stream);
+
+}  // namespace episodic::kernels

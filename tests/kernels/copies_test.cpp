@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/copies.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "episodic/store/codec.hpp"
+#include "kernels/device.hpp"
+
+namespace {
+
+using episodic::DType;
+using episodic_test::DeviceArray;
+using namespace episodic::kernels;
+
+using Bytes = std::vector<unsigned char>;
+constexpr unsigned char kUntouched = 0xa5;
+
+Bytes random_bytes(std::size_t n, std::mt19937& random) {
+  Bytes bytes(n);
+  for (unsigned char& b : bytes) b = static_cast<unsigned char>(random());
+  return bytes;
+}
+
+/// Pinned host memory, which the device maps.
+class PinnedBytes {
+ public:
+  explicit PinnedBytes(const Bytes& from) : size_(from.size()) {
+    void* memory = nullptr;
+    REQUIRE(cudaHostAlloc(&memory, size_, cudaHostAllocDefault) == cudaSuccess);
+    data_ = static_cast<unsigned char*>(memory);
+    std::copy(from.begin(), from.end(), data_);
+  }
+  ~PinnedBytes() { cudaFreeHost(data_); }
+  PinnedBytes(const PinnedBytes&) = delete;
+  PinnedBytes& operator=(const PinnedBytes&) = delete;
+  unsigned char* data() const { return data_; }
+  Bytes host() const { return Bytes(data_, data_ + size_); }
+
+ private:
+  unsigned char* data_ = nullptr;
+  std::size_t size_;
+};
+
+struct Run {
+  std::size_t from, to, bytes;
+};
+
+cudaError_t copy(const std::vector<Run>& runs, const unsigned char* from, unsigned char* to,
+                 std::int32_t count, std::int64_t max_runs, std::int64_t max_blocks) {
+  std::vector<CopyRun> list;
+  for (const Run& run : runs)
+    list.push_back({from + run.from, to + run.to, static_cast<std::int64_t>(run.bytes)});
+  const DeviceArray<CopyRun> d_runs(list);
+  const DeviceArray<std::int32_t> d_count(std::vector<std::int32_t>{count});
+  CopyRunsParams p;
+  p.runs = d_runs.data();
+  p.count = d_count.data();
+  p.max_runs = max_runs;
+  p.max_blocks = max_blocks;
+  const cudaError_t error = copy_runs(p, nullptr);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  return error;
+}
+
+Bytes expected_of(const std::vector<Run>& runs, const Bytes& from, std::size_t size) {
+  Bytes to(size, kUntouched);
+  for (const Run& run : runs) std::memcpy(to.data() + run.to, from.data() + run.from, run.bytes);
+  return to;
+}
+
+}  // namespace
+
+TEST_CASE("copy_runs copies runs of every length and alignment, and nothing else") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(4);
+  std::vector<Run> runs;
+  std::size_t to = 3;
+  const auto add = [&](std::size_t from, std::size_t to_shift, std::size_t bytes) {
+    to = (to + 15) / 16 * 16 + to_shift;
+    runs.push_back({from, to, bytes});
+    to += bytes + 1;
+  };
+  // short ones at every pair of alignments, then lengths around a tile, and a long one
+  for (std::size_t bytes : {1u, 15u, 16u, 17u, 40u})
+    for (std::size_t from : {0u, 1u, 4u, 13u})
+      for (std::size_t shift : {0u, 1u, 4u, 15u}) add(from + 16 * (random() % 64), shift, bytes);
+  for (std::size_t bytes : {4095u, 4096u, 4097u, 8192u, 70001u})
+    for (std::size_t from : {0u, 2u, 8u}) add(from, bytes % 3, bytes);
+  add(7, 0, 0);
+  add(16, 0, 64);
+  const Bytes from = random_bytes(70100, random);
+  const Bytes expected = expected_of(runs, from, to + 16);
+  const DeviceArray<unsigned char> source(from);
+  for (const std::int64_t blocks : {0, 1, 40})
+    episodic_test::in_every_order([&] {
+      const DeviceArray<unsigned char> target(Bytes(expected.size(), kUntouched));
+      const auto count = static_cast<std::int32_t>(runs.size());
+      REQUIRE(copy(runs, source.data(), target.data(), count, count, blocks) == cudaSuccess);
+      REQUIRE(target.host() == expected);
+    });
+}
+
+TEST_CASE("copy_runs takes more runs than a block numbers at once, between host and device") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(6);
+  std::vector<Run> runs;
+  const Bytes from = random_bytes(1 << 14, random);
+  std::size_t to = 0;
+  for (int i = 0; i < 700; ++i) {
+    // most empty or short, so that many numbers of tiles fall together
+    const std::size_t bytes = i % 3 == 0 ? 0 : i % 50 == 1 ? 5000 + random() % 4000 : random() % 64;
+    runs.push_back({random() % (from.size() - bytes), to, bytes});
+    to += bytes;
+  }
+  const Bytes expected = expected_of(runs, from, to);
+  const PinnedBytes pinned(from), back(Bytes(to, kUntouched));
+  const DeviceArray<unsigned char> device(Bytes(to, kUntouched));
+  REQUIRE(copy(runs, pinned.data(), device.data(), 700, 700, 3) == cudaSuccess);
+  REQUIRE(device.host() == expected);
+  REQUIRE(copy({{0, 0, to}}, device.data(), back.data(), 1, 1, 3) == cudaSuccess);
+  REQUIRE(back.host() == expected);
+}
+
+TEST_CASE("copy_runs reads the count on the device, up to the launch's bound") {
+  EPISODIC_NEEDS_DEVICE();
+  const Bytes from = {1, 2, 3, 4};
+  const DeviceArray<unsigned char> source(from);
+  const std::vector<Run> runs = {{0, 0, 1}, {1, 1, 1}, {2, 2, 1}, {3, 3, 1}};
+  const auto copied = [&](std::int32_t count, std::int64_t max_runs) {
+    const DeviceArray<unsigned char> target(Bytes(4, 0));
+    REQUIRE(copy(runs, source.data(), target.data(), count, max_runs, 1) == cudaSuccess);
+    return target.host();
+  };
+  REQUIRE(copied(-1, 4) == Bytes{0, 0, 0, 0});
+  REQUIRE(copied(0, 4) == Bytes{0, 0, 0, 0});
+  REQUIRE(copied(2, 4) == Bytes{1, 2, 0, 0});
+  REQUIRE(copied(4, 3) == Bytes{1, 2, 3, 0});
+}
+
+TEST_CASE("copy_batch copies all, by a batch or one by one") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(9);
+  const Bytes from = random_bytes(1000, random);
+  const PinnedBytes source(from);
+  const std::vector<Run> runs = {{0, 500, 100}, {300, 0, 7}, {999, 999, 1}, {100, 20, 200}};
+  const auto copied = [&](cudaStream_t stream) {
+    const DeviceArray<unsigned char> target(Bytes(from.size(), kUntouched));
+    std::vector<void*> to;
+    std::vector<const void*> sources;
+    std::vector<std::size_t> bytes;
+    for (const Run& run : runs) {
+      to.push_back(target.data() + run.to);
+      sources.push_back(source.data() + run.from);
+      bytes.push_back(run.bytes);
+    }
+    REQUIRE(copy_batch(to.data(), sources.data(), bytes.data(), to.size(), stream) == cudaSuccess);
+    REQUIRE(cudaGetLastError() == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    return target.host();
+  };
+  const Bytes expected = expected_of(runs, from, from.size());
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  REQUIRE(copied(stream) == expected);
+  REQUIRE(copied(nullptr) == expected);
+#if defined(EPISODIC_EMULATED_CUDA)
+  // the copies of `copied` itself: one into the target before, one out of it behind
+  const auto calls = [&](cudaStream_t on) {
+    emulator::reset_calls();
+    REQUIRE(copied(on) == expected);
+    return emulator::calls().copies - 2;
+  };
+  REQUIRE(calls(stream) == 1);
+  REQUIRE(calls(nullptr) == 4);
+  REQUIRE(calls(cudaStreamLegacy) == 4);
+  emulator::set_capturing(true);
+  REQUIRE(calls(stream) == 4);
+  emulator::set_capturing(false);
+  emulator::set_driver_version(12040);
+  REQUIRE(calls(stream) == 4);
+  emulator::set_driver_version(13000);
+#endif
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("event_to_block writes the blocks of the store's codec") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(12);
+  struct Case {
+    std::int64_t kv_heads, d, capacity;
+    std::vector<std::int64_t> cuts;
+    std::size_t shift;
+  };
+  const Case cases[] = {
+      {1, 8, 5, {3, 4}, 0},                     // one token
+      {2, 16, 50, {40, 45, 90}, 0},             // wraps; a whole ring but for five
+      {3, 10, 33, {9'999'990, 10'000'000}, 2},  // rows and blocks that are not aligned
+      {2, 1200, 7, {5, 12}, 0},                 // a row is more than a tile
+      {1, 8, 600, {0, 599}, 0},                 // several tiles of a head
+  };
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
+    for (const Case& c : cases) {
+      const auto ring_size = static_cast<std::size_t>(c.kv_heads * c.capacity * c.d);
+      std::vector<float> key = episodic_test::normal_floats(ring_size, random);
+      std::vector<float> value = episodic_test::normal_floats(ring_size, random);
+      const DeviceArray<unsigned char> ring_key(episodic_test::stored(key, dtype)),
+          ring_value(episodic_test::stored(value, dtype));
+      const episodic::StoreShape shape{1, c.kv_heads, c.d, dtype};
+      const episodic::RingView ring{key.data(), value.data(), c.capacity, c.capacity * c.d, c.d};
+      std::vector<std::int64_t> start, end;
+      std::vector<std::size_t> at;
+      Bytes expected(c.shift, kUntouched);
+      for (std::size_t e = 0; e + 1 < c.cuts.size(); ++e) {
+        start.push_back(c.cuts[e]);
+        end.push_back(c.cuts[e + 1]);
+        const auto bytes =
+            static_cast<std::size_t>(episodic::block_bytes(shape, end[e] - start[e]));
+        at.push_back(expected.size());
+        std::vector<std::byte> block(bytes);
+        episodic::encode_block(shape, {start[e], end[e]}, ring, block.data());
+        for (const std::byte b : block) expected.push_back(static_cast<unsigned char>(b));
+        expected.push_back(kUntouched);
+        expected.push_back(kUntouched);
+      }
+      // one event more, which is left out
+      start.push_back(end.back() - 1);
+      end.push_back(end.back());
+      const DeviceArray<std::int64_t> d_start(start), d_end(end);
+      const DeviceArray<std::int32_t> count(
+          std::vector<std::int32_t>{static_cast<std::int32_t>(start.size())});
+      episodic_test::in_every_order([&] {
+        const DeviceArray<unsigned char> blocks(Bytes(expected.size(), kUntouched));
+        std::vector<void*> to;
+        for (const std::size_t offset : at) to.push_back(blocks.data() + offset);
+        to.push_back(nullptr);
+        const DeviceArray<void*> d_to(to);
+        EventBlockParams p;
+        p.events = {d_start.data(), d_end.data(), count.data(), nullptr,
+                    static_cast<std::int64_t>(start.size())};
+        p.dtype = dtype;
+        p.n_kv_heads = c.kv_heads;
+        p.head_dim = c.d;
+        p.ring_key = ring_key.data();
+        p.ring_value = ring_value.data();
+        p.ring_capacity = c.capacity;
+        p.ring_head_stride = c.capacity * c.d;
+        p.block = d_to.data();
+        p.max_blocks = 2;
+        REQUIRE(event_to_block(p, nullptr) == cudaSuccess);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        REQUIRE(blocks.host() == expected);
+      });
+    }
+}
+
+TEST_CASE("copies refuse what makes no sense, before anything is copied") {
+  CopyRun run;
+  std::int32_t count = 0;
+  CopyRunsParams r;
+  REQUIRE(copy_runs(r, nullptr) == cudaSuccess);  // no runs
+  r.max_runs = 1;
+  REQUIRE(copy_runs(r, nullptr) == cudaErrorInvalidValue);
+  r.runs = &run;
+  r.count = &count;
+  r.max_blocks = -1;
+  REQUIRE(copy_runs(r, nullptr) == cudaErrorInvalidValue);
+  r.max_blocks = std::int64_t{1} << 31;
+  REQUIRE(copy_runs(r, nullptr) == cudaErrorInvalidValue);
+  r.max_blocks = 1;
+  r.count = reinterpret_cast<const std::int32_t*>(reinterpret_cast<const char*>(&count) + 1);
+  REQUIRE(copy_runs(r, nullptr) == cudaErrorMisalignedAddress);
+
+  unsigned char a = 1, b = 2;
+  void* to[] = {&b, nullptr};
+  const void* from[] = {&a, &a};
+  std::size_t bytes[] = {1, 1};
+  REQUIRE(copy_batch(nullptr, nullptr, nullptr, 0, nullptr) == cudaSuccess);
+  REQUIRE(copy_batch(to, nullptr, bytes, 1, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(copy_batch(to, from, bytes, 2, nullptr) == cudaErrorInvalidValue);
+  to[1] = &b;
+  bytes[1] = 0;
+  REQUIRE(copy_batch(to, from, bytes, 2, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(b == 2);
+
+  alignas(16) float ring[16] = {};
+  std::int64_t token = 0;
+  void* block = nullptr;
+  EventBlockParams p;
+  p.events = {&token, &token, &count, nullptr, 1};
+  p.n_kv_heads = 1;
+  p.head_dim = 8;
+  p.ring_key = p.ring_value = ring;
+  p.ring_capacity = 2;
+  p.ring_head_stride = 16;
+  p.block = &block;
+  const auto refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
+    EventBlockParams changed = p;
+    change(changed);
+    return event_to_block(changed, nullptr) == error;
+  };
+  REQUIRE(refused([](auto& x) { x.dtype = DType::int8; }));
+  REQUIRE(refused([](auto& x) { x.ring_head_stride = 15; }));
+  REQUIRE(refused([](auto& x) { x.block = nullptr; }));
+  REQUIRE(refused([](auto& x) { x.max_blocks = -1; }));
+  REQUIRE(refused([](auto& x) { x.events.count = nullptr; }));
+  REQUIRE(refused([](auto& x) { x.ring_value = static_cast<const char*>(x.ring_key) + 1; },
+                  cudaErrorMisalignedAddress));
+  REQUIRE(refused([](auto& x) { x.events.max_count = 0; }, cudaSuccess));
+}
