@@ -4,6 +4,7 @@
 // PTX ISA (mma.m16n8k16, ldmatrix), written down here once more on purpose.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "emulated_device.hpp"
 
@@ -37,14 +38,15 @@ void load_matrices(std::uint32_t (&out)[4], const void* row) {
   }
 }
 
+/// One lane's elements of both sides, in the order of its registers.
 struct MmaOperands {
-  std::uint32_t a[4], b[2];
+  float a[8], b[4];
 };
 
 template <class Half>
 float element(std::uint32_t pair, unsigned i) {
   const auto bits = static_cast<std::uint16_t>(pair >> (16 * i));
-  if constexpr (sizeof(Half{}.bits) == 2 && std::is_same_v<Half, __half>)
+  if constexpr (std::is_same_v<Half, __half>)
     return episodic::from_float16(bits);
   else
     return episodic::from_bfloat16(bits);
@@ -62,24 +64,31 @@ inline void load_matrices_x4_transposed(std::uint32_t (&out)[4], const void* row
 template <class Half>
 void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
   detail::MmaOperands own;
-  for (int i = 0; i < 4; ++i) own.a[i] = a[i];
-  for (int i = 0; i < 2; ++i) own.b[i] = b[i];
+  for (unsigned i = 0; i < 8; ++i) own.a[i] = detail::element<Half>(a[i / 2], i % 2);
+  for (unsigned i = 0; i < 4; ++i) own.b[i] = detail::element<Half>(b[i / 2], i % 2);
   const emulator::LanePayload* lanes = emulator::rendezvous(0xffffffffu, &own, sizeof(own));
   const unsigned group = emulator::lane() / 4, pair = emulator::lane() % 4;
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned row = group + 8 * (i / 2), column = 2 * pair + i % 2;
-    double sum = 0;
-    for (unsigned k = 0; k < 16; ++k) {
-      // a: row r, column k lies with lane (r % 8) * 4 + (k % 8) / 2, register (k / 8) * 2 + r / 8
-      const auto of_a =
-          emulator::lane_value<detail::MmaOperands>(lanes[(row % 8) * 4 + (k % 8) / 2]);
+  double sum[4] = {c[0], c[1], c[2], c[3]};
+  for (unsigned of_k = 0; of_k < 4; ++of_k) {
+    // a: row r, column k lies with lane (r % 8) * 4 + (k % 8) / 2, register (k / 8) * 2 + r / 8
+    const auto left = emulator::lane_value<detail::MmaOperands>(lanes[group * 4 + of_k]);
+    for (unsigned j = 0; j < 2; ++j) {
       // b: row k, column n lies with lane n * 4 + (k % 8) / 2, register k / 8
+<<<<<<< HEAD
       const auto of_b = emulator::lane_value<detail::MmaOperands>(lanes[column * 4 + (k % 8) / 2]);
       sum += static_cast<double>(detail::element<Half>(of_a.a[(k / 8) * 2 + row / 8], k % 2)) *
              static_cast<double>(detail::element<Half>(of_b.b[k / 8], k % 2));
+=======
+      const auto right =
+          emulator::lane_value<detail::MmaOperands>(lanes[(2 * pair + j) * 4 + of_k]);
+      for (unsigned row = 0; row < 2; ++row)
+        for (unsigned k = 0; k < 4; ++k)  // column 8 (k / 2) + 2 of_k + k % 2
+          sum[2 * row + j] += static_cast<double>(left.a[4 * (k / 2) + 2 * row + k % 2]) *
+                              static_cast<double>(right.b[k]);
+>>>>>>> attn
     }
-    c[i] = static_cast<float>(sum + static_cast<double>(c[i]));
   }
+  for (unsigned i = 0; i < 4; ++i) c[i] = static_cast<float>(sum[i]);
 }
 
 }  // namespace episodic::kernels

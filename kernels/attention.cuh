@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code that all kernels of kernels/attention.hpp share: which keys a block reads, which
+/// queries see them, rotary embedding of queries, and the merge of splits.
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "attention_plan.hpp"
+#include "device.cuh"
+
+namespace episodic::kernels {
+
+/// What the kernels get: the caller's parameters and what the launcher made of them.
+struct AttentionArgs {
+  AttentionParams p;
+  float scale = 0.0f;  ///< |scale| * log2(e): softmax in base 2
+  float sign = 1.0f;   ///< of the scale, goes to the queries
+  int group = 0;       ///< H / G
+  int rows = 0;        ///< n * H / G
+  int splits = 0;
+  float2* maybe_stats = nullptr;  ///< [H, n] max (base 2) and 1 / sum; null without column sums
+  void* maybe_queries = nullptr;  ///< [n, H, d], null unless a second pass reads them
+  float* maybe_scores = nullptr;  ///< [window, H, n] raw scores of local keys, -inf if not seen
+  float2* partial_stats = nullptr;  ///< [G, splits, rows] max and sum
+  float* partial_out = nullptr;     ///< [G, splits, rows, d] before division by the sum
+};
+
+/// Query `query` sees a key iff begin <= query < begin + span; span <= INT_MAX, 0 <= query < 2^30.
+__device__ inline bool sees(int query, int begin, unsigned span) {
+  return static_cast<unsigned>(query - begin) < span;
+}
+inline constexpr int kNobody = INT_MAX;  ///< `begin` of a key that no query sees
+inline constexpr unsigned kForever = INT_MAX;
+
+/// The first query that sees a far key, from queries at first_position on.
+__device__ inline int first_query_of_far(std::int64_t token, std::int64_t n_local,
+                                         std::int64_t first_position) {
+  const std::int64_t query = token + n_local - first_position;
+  return query < 0 ? 0 : query > kNobody ? kNobody : static_cast<int>(query);
+}
+
+__device__ inline int tiles_of(int count, int tile) { return (count + tile - 1) / tile; }
+
+/// The keys that queries first_query..last_query read: all far rows of the list, then the local
+/// tokens that one of them sees; both cut into tiles.
+struct KeySpan {
+  const KvRow* far = nullptr;
+  int far_count = 0, far_tiles = 0;
+  int local_count = 0;
+  int local_slot = 0;   ///< of the first local token in the ring
+  int local_begin = 0;  ///< the first query that sees it, may be negative
+  std::int64_t first_position = 0;
+
+  /// `far_limit`: far rows at most.
+  __device__ KeySpan(const AttentionParams& p, int head, int first_query, int last_query,
+                     int key_tile) {
+    first_position = *p.first_position;
+    if (p.max_rows > 0) {
+      const int list = p.rows_per_head ? head : 0;
+      far = p.rows + list * p.max_rows;
+      const int count = p.n_rows[list];
+      far_count = count < 0 ? 0 : count > p.max_rows ? static_cast<int>(p.max_rows) : count;
+      far_tiles = tiles_of(far_count, key_tile);
+    }
+    const std::int64_t after_window = first_position + first_query + 1 - p.n_local;
+    const std::int64_t token = after_window < 0 ? 0 : after_window;
+    local_count = static_cast<int>(first_position + last_query + 1 - token);
+    local_slot = static_cast<int>(token % p.ring_capacity);
+    local_begin = static_cast<int>(token - first_position);
+  }
+
+  /// Slot in the ring of local key `i` < local_count.
+  __device__ std::int64_t slot(int i, std::int64_t capacity) const {
+    const std::int64_t s = std::int64_t{local_slot} + i;
+    return s < capacity ? s : s - capacity;
+  }
+};
+
+/// Eight neighbouring elements: 16 bytes, or 32 of float32.
+template <class T>
+struct alignas(16) Chunk {
+  T at[8];
+};
+
+/// Channels 8 * chunk .. + 7 of query `i` of head `h`, turned by its own position or by the fixed
+/// angle, times the scale's sign.
+template <class T>
+__device__ Chunk<T> turned_query(const AttentionArgs& a, int i, int h, int chunk, bool local) {
+  const AttentionParams& p = a.p;
+  const T* q = static_cast<const T*>(p.q) + i * p.q_row_stride + h * p.head_dim;
+  const int rotary = static_cast<int>(p.rotary_dim), half = rotary / 2, first = 8 * chunk;
+  const Chunk<T> own = *reinterpret_cast<const Chunk<T>*>(q + first);
+  Chunk<T> out;
+  if (first >= rotary) {
+    EPISODIC_UNROLL
+    for (int e = 0; e < 8; ++e) out.at[e] = narrow<T>(a.sign * widen(own.at[e]));
+    return out;
+  }
+  const bool low = first < half;
+  const Chunk<T> other =
+      *reinterpret_cast<const Chunk<T>*>(q + (low ? first + half : first - half));
+  const std::int64_t angle = (local ? std::int64_t{i} * half : 0) + (low ? first : first - half);
+  const Chunk<float> cosine =
+      *reinterpret_cast<const Chunk<float>*>((local ? p.query_cos : p.fixed_cos) + angle);
+  const Chunk<float> sine =
+      *reinterpret_cast<const Chunk<float>*>((local ? p.query_sin : p.fixed_sin) + angle);
+  const float other_sign = low ? -a.sign : a.sign;
+  EPISODIC_UNROLL
+  for (int e = 0; e < 8; ++e)
+    out.at[e] = narrow<T>(a.sign * widen(own.at[e]) * cosine.at[e] +
+                          other_sign * widen(other.at[e]) * sine.at[e]);
+  return out;
+}
+
+/// What the softmax of a row comes to: its factor 1 / sum, 0 for the empty set.
+__device__ inline float inverse_sum(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+/// Writes what later passes and the caller want of row (query i, head h), of maximum `max` (base 2)
+/// and sum `sum`.
+__device__ inline void write_stats(const AttentionArgs& a, int i, int h, float max, float sum) {
+  constexpr float kLog2 = 0.693147180559945309f;
+  if (a.p.maybe_lse) a.p.maybe_lse[i * a.p.n_heads + h] = (max + log2f(sum)) * kLog2;
+  if (a.maybe_stats)
+    a.maybe_stats[h * a.p.n_queries + i] =
+        make_float2(max == -INFINITY ? 0.0f : max, inverse_sum(sum));
+}
+
+inline constexpr int kMergeWarps = 8;
+
+/// One output row from its splits, in an order that depends on their number alone. A row has
+/// kWarpsPerRow warps (1 or all of the block), each of which adds every kWarpsPerRow-th split.
+template <class T, int kWarpsPerRow>
+__global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(const AttentionArgs a) {
+  constexpr int kRowsPerBlock = kMergeWarps / kWarpsPerRow;
+  constexpr int kChannels = 4 * kWarpSize;  // of a warp at once
+  __shared__ float4 sums[kMergeWarps][kWarpSize];
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int part = warp % kWarpsPerRow;
+  const std::int64_t rows = std::int64_t{a.rows} * a.p.n_kv_heads;
+  const std::int64_t d = a.p.head_dim;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRowsPerBlock; first < rows;
+       first += std::int64_t{gridDim.x} * kRowsPerBlock) {
+    const std::int64_t row = first + warp / kWarpsPerRow;
+    if (row >= rows) continue;  // only with a warp for each row: no barrier is missed
+    const std::int64_t g = row / a.rows, r = row % a.rows;
+    const std::int64_t base = g * a.splits * a.rows + r;  // of split 0
+    float max = -INFINITY;
+    for (int s = lane; s < a.splits; s += kWarpSize)
+      max = fmaxf(max, a.partial_stats[base + std::int64_t{s} * a.rows].x);
+    max = warp_reduce(max, Largest{});
+    const float safe = max == -INFINITY ? 0.0f : max;
+    float sum = 0.0f;
+    for (int s = lane; s < a.splits; s += kWarpSize) {
+      const float2 state = a.partial_stats[base + std::int64_t{s} * a.rows];
+      sum += state.y * exp2f(state.x - safe);
+    }
+    sum = warp_reduce(sum, Sum{});
+    const float factor = inverse_sum(sum);
+    const int i = static_cast<int>(r / a.group);
+    const int h = static_cast<int>(g * a.group + r % a.group);
+    if (part == 0 && lane == 0) write_stats(a, i, h, max, sum);
+    for (int channel = 0; channel < d; channel += kChannels) {
+      const int c = channel + 4 * lane;
+      float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      for (int s = part; s < a.splits; s += kWarpsPerRow) {
+        const std::int64_t at = base + std::int64_t{s} * a.rows;
+        const float weight = exp2f(a.partial_stats[at].x - safe);
+        if (c < d) {
+          const float4 x = *reinterpret_cast<const float4*>(a.partial_out + at * d + c);
+          total.x += weight * x.x, total.y += weight * x.y;
+          total.z += weight * x.z, total.w += weight * x.w;
+        }
+      }
+      if constexpr (kWarpsPerRow > 1) {
+        sums[warp][lane] = total;
+        __syncthreads();
+        if (part == 0) {
+          for (int w = 1; w < kWarpsPerRow; ++w) {
+            const float4 x = sums[w][lane];
+            total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w;
+          }
+        }
+        __syncthreads();  // the sums are written again
+      }
+      if (part == 0 && c < d) {
+        T* out = static_cast<T*>(a.p.out) + (i * a.p.n_heads + h) * d + c;
+        out[0] = narrow<T>(total.x * factor), out[1] = narrow<T>(total.y * factor);
+        out[2] = narrow<T>(total.z * factor), out[3] = narrow<T>(total.w * factor);
+      }
+    }
+  }
+}
+
+}  // namespace episodic::kernels

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Segmented attention of 16-bit elements on the tensor cores. A row is one (query, head of the
+/// group), so that the query heads of a group share each key that is read.
+
+#include <cstring>
+
+#include "attention.cuh"
+#include "ptx.cuh"
+
+namespace episodic::kernels {
+
+/// Two floats as neighbouring elements of a fragment.
+template <class Half>
+__device__ inline std::uint32_t pack(float low, float high);
+template <>
+__device__ inline std::uint32_t pack<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  std::uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+template <>
+__device__ inline std::uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+
+/// Fragments of 16 x 16 elements at `tile`, rows `stride` apart. Of a product's left side: as it
+/// lies. Right side from rows that are its columns (queries times keys): [0], [1] for columns 0..7,
+/// [2], [3] for 8..15. Right side from rows that are its rows (probabilities times values): the
+/// same.
+template <class Half>
+__device__ inline void load_left(std::uint32_t (&out)[4], const Half* tile, int stride, int lane) {
+  load_matrices_x4(out, tile + lane % 16 * stride + lane / 16 * 8);
+}
+template <class Half>
+__device__ inline void load_right_of_columns(std::uint32_t (&out)[4], const Half* tile, int stride,
+                                             int lane) {
+  load_matrices_x4(out, tile + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8);
+}
+template <class Half>
+__device__ inline void load_right_of_rows(std::uint32_t (&out)[4], const Half* tile, int stride,
+                                          int lane) {
+  load_matrices_x4_transposed(out, tile + lane % 16 * stride + lane / 16 * 8);
+}
+
+/// c += left * right for the 16 columns that `right` holds.
+template <class Half>
+__device__ inline void multiply(float (&low)[4], float (&high)[4], const std::uint32_t (&left)[4],
+                                const std::uint32_t (&right)[4]) {
+  const std::uint32_t of_low[2] = {right[0], right[1]}, of_high[2] = {right[2], right[3]};
+  mma_m16n8k16<Half>(low, left, of_low);
+  mma_m16n8k16<Half>(high, left, of_high);
+}
+
+/// Blocks x: row tiles, y: splits, z: kv heads. For each tile of keys, copied two ahead of use:
+/// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
+/// base 2, out += P V. The queries are turned anew between far and local tiles.
+///
+/// Multiplications: 4 d per row and key. Bytes: 4 d per key, read once for each row tile, so of
+/// n H / G rows and k keys: 4 d k ceil(rows / tile) G, mostly from L2.
+template <class Half, int kDim, bool kFewRows>
+__global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
+    MmaAttentionKernel(const AttentionArgs a) {
+  constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
+  constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
+  constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
+  constexpr int kKeysPerLane = kKeys / kWarpSize;
+  constexpr int kElements = kKeys * kStride;  // of one stage
+  static_assert(kKeys * kChunks % kThreads == 0, "all threads copy alike");
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  Half* const queries = reinterpret_cast<Half*>(bytes);          // [rows][kStride]
+  Half* const keys = queries + kTile.rows() * kStride;           // [stages][kKeys][kStride]
+  Half* const values = keys + kAttentionStages * kElements;      // the same
+  KvRow* const table =                                           // [tables][kKeys]
+      reinterpret_cast<KvRow*>(values + kAttentionStages * kElements);
+
+  const AttentionParams& p = a.p;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
+  const int head = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.y);
+  const int chunks = static_cast<int>(p.head_dim / 8);
+  const int block_row = static_cast<int>(blockIdx.x) * kTile.rows();
+  const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
+  const KeySpan span(p, head, block_row / a.group, block_last / a.group, kKeys);
+  const int tiles = span.far_tiles + tiles_of(span.local_count, kKeys);
+  const int tiles_per_split = tiles_of(tiles, a.splits);
+  const int from = min(split * tiles_per_split, tiles);
+  const int to = min(from + tiles_per_split, tiles);
+
+  const int warp_row = block_row + thread / kWarpSize * 16 * kRowTiles;
+  const bool idle = warp_row >= a.rows;  // helps to copy
+  const int first_query = warp_row / a.group;
+  const int last_query = min(warp_row + 16 * kRowTiles - 1, block_last) / a.group;
+  int query[kRowTiles][2];  // of this thread's rows
+  float out[kRowTiles][kDim / 8][4] = {};
+  float max[kRowTiles][2], sum[kRowTiles][2];
+  EPISODIC_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    EPISODIC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      query[m][half] = (warp_row + 16 * m + 8 * half + lane / 4) / a.group;
+      max[m][half] = -INFINITY;
+      sum[m][half] = 0.0f;
+    }
+  }
+
+  const auto copy_table = [&](int tile) {
+    if (tile >= min(to, span.far_tiles)) return;
+    KvRow* const to_table = table + tile % kAttentionTables * kKeys;
+    for (int piece = thread; piece < 2 * kKeys; piece += kThreads) {
+      const bool valid = tile * kKeys + piece / 2 < span.far_count;
+      const KvRow* row = span.far + (valid ? tile * kKeys + piece / 2 : 0);
+      copy_async_16(reinterpret_cast<char*>(to_table + piece / 2) + piece % 2 * 16,
+                    reinterpret_cast<const char*>(row) + piece % 2 * 16, valid);
+    }
+  };
+  const auto copy_tile = [&](int tile) {
+    const int stage = tile % kAttentionStages * kElements;
+    const bool far = tile < span.far_tiles;
+    const int first = (far ? tile : tile - span.far_tiles) * kKeys;
+    const int count = (far ? span.far_count : span.local_count) - first;
+    const KvRow* const rows = table + tile % kAttentionTables * kKeys;
+    EPISODIC_UNROLL
+    for (int step = 0; step < kKeys * kChunks / kThreads; ++step) {
+      const unsigned piece = threadIdx.x + step * kThreads;
+      const int key = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
+      const bool valid = key < count && chunk < chunks;
+      const Half *from_key = static_cast<const Half*>(p.local_key), *from_value = from_key;
+      if (valid && far) {
+        const std::int64_t at = std::int64_t{rows[key].head_stride} * head + 8 * chunk;
+        from_key = static_cast<const Half*>(rows[key].key) + at;
+        from_value = static_cast<const Half*>(rows[key].value) + at;
+      } else if (valid) {
+        const std::int64_t at = head * p.ring_head_stride +
+                                span.slot(first + key, p.ring_capacity) * p.head_dim + 8 * chunk;
+        from_key = static_cast<const Half*>(p.local_key) + at;
+        from_value = static_cast<const Half*>(p.local_value) + at;
+      }
+      const int at = stage + key * kStride + 8 * chunk;
+      copy_async_16(keys + at, from_key, valid);
+      copy_async_16(values + at, from_value, valid);
+    }
+  };
+  const auto turn_queries = [&](bool local) {
+    for (int piece = thread; piece < kTile.rows() * kChunks; piece += kThreads) {
+      const int r = piece / kChunks, chunk = piece % kChunks, row = block_row + r;
+      Chunk<Half> q;
+      EPISODIC_UNROLL
+      for (int e = 0; e < 8; ++e) q.at[e] = narrow<Half>(0.0f);
+      if (row < a.rows && chunk < chunks) {
+        const int i = row / a.group, h = head * a.group + row % a.group;
+        q = turned_query<Half>(a, i, h, chunk, local);
+        if (local && a.maybe_queries) {
+          Half* const kept = static_cast<Half*>(a.maybe_queries) +
+                             (i * p.n_heads + h) * p.head_dim + 8 * chunk;
+          *reinterpret_cast<Chunk<Half>*>(kept) = q;
+        }
+      }
+      *reinterpret_cast<Chunk<Half>*>(queries + r * kStride + 8 * chunk) = q;
+    }
+  };
+
+  if (from < to) {
+    copy_table(from);
+    copy_table(from + 1);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    copy_tile(from);
+    commit_copies();
+  }
+  for (int tile = from; tile < to; ++tile) {
+    wait_copies<0>();
+    __syncthreads();  // this tile is there for all, and nobody reads the one before
+    if (tile + 1 < to) {
+      copy_tile(tile + 1);
+      copy_table(tile + 2);
+      commit_copies();
+    }
+    const bool far = tile < span.far_tiles;
+    if (tile == from || tile == span.far_tiles) {
+      turn_queries(!far);
+      __syncthreads();
+    }
+    if (idle) continue;
+
+    // Lane l answers for keys l, l + 32: who sees them, with what weight?
+    const int first = (far ? tile : tile - span.far_tiles) * kKeys;
+    const int count = (far ? span.far_count : span.local_count) - first;
+    const KvRow* const rows = table + tile % kAttentionTables * kKeys;
+    const unsigned length = far ? kForever : static_cast<unsigned>(p.n_local);
+    int begin[kKeysPerLane];
+    float weight[kKeysPerLane];
+    bool seen = false, hidden = false, weighted = false;
+    EPISODIC_UNROLL
+    for (int k = 0; k < kKeysPerLane; ++k) {
+      const int key = lane + kWarpSize * k;
+      begin[k] = kNobody;
+      weight[k] = 1.0f;
+      if (key < count && far) {
+        begin[k] = first_query_of_far(rows[key].token, p.n_local, span.first_position);
+        weight[k] = rows[key].value_weight;
+      } else if (key < count) {
+        begin[k] = span.local_begin + first + key;
+      }
+      const bool of_first = sees(first_query, begin[k], length);
+      seen = seen || of_first || (begin[k] > first_query && begin[k] <= last_query);
+      hidden = hidden || !of_first || !sees(last_query, begin[k], length);
+      weighted = weighted || weight[k] != 1.0f;
+    }
+    if (!__any_sync(kFullMask, seen)) continue;
+    hidden = __any_sync(kFullMask, hidden);
+    weighted = __any_sync(kFullMask, weighted);
+
+    float score[kRowTiles][kKeys / 8][4] = {};
+    const Half* const tile_keys = keys + tile % kAttentionStages * kElements;
+    const Half* const warp_queries = queries + thread / kWarpSize * 16 * kRowTiles * kStride;
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim; c += 16) {
+      std::uint32_t left[kRowTiles][4], right[4];
+      EPISODIC_UNROLL
+      for (int m = 0; m < kRowTiles; ++m)
+        load_left(left[m], warp_queries + 16 * m * kStride + c, kStride, lane);
+      EPISODIC_UNROLL
+      for (int k = 0; k < kKeys; k += 16) {
+        load_right_of_columns(right, tile_keys + k * kStride + c, kStride, lane);
+        EPISODIC_UNROLL
+        for (int m = 0; m < kRowTiles; ++m)
+          multiply<Half>(score[m][k / 8], score[m][k / 8 + 1], left[m], right);
+      }
+    }
+    if (hidden) {
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j) {
+        EPISODIC_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int of_key = __shfl_sync(kFullMask, begin[j / 4], 8 * j % 32 + lane % 4 * 2 + e);
+          EPISODIC_UNROLL
+          for (int m = 0; m < kRowTiles; ++m) {
+            if (!sees(query[m][0], of_key, length)) score[m][j][e] = -INFINITY;
+            if (!sees(query[m][1], of_key, length)) score[m][j][2 + e] = -INFINITY;
+          }
+        }
+      }
+    }
+    if constexpr (kFewRows) {
+      // One row tile: its local keys are the whole window.
+      if (a.maybe_scores && !far) {
+        EPISODIC_UNROLL
+        for (int j = 0; j < kKeys / 8; ++j) {
+          EPISODIC_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            const int key = 8 * j + lane % 4 * 2 + e % 2, row = warp_row + 8 * (e / 2) + lane / 4;
+            if (key >= count || row >= a.rows) continue;
+            const int h = head * a.group + row % a.group;
+            a.maybe_scores[((first + key) * p.n_heads + h) * p.n_queries + query[0][e / 2]] =
+                score[0][j][e];
+          }
+        }
+      }
+    }
+
+    bool grown = false;
+    float factor[kRowTiles][2];
+    EPISODIC_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      EPISODIC_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float largest = -INFINITY;
+        EPISODIC_UNROLL
+        for (int j = 0; j < kKeys / 8; ++j)
+          largest = fmaxf(largest, fmaxf(score[m][j][2 * half], score[m][j][2 * half + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
+        const float before = max[m][half], now = fmaxf(before, largest * a.scale);
+        const float safe = now == -INFINITY ? 0.0f : now;  // no key yet: exp2(-inf - 0), not NaN
+        factor[m][half] = exp2_fast(before - safe);
+        max[m][half] = now;
+        grown = grown || now != before;
+        float of_tile = 0.0f;
+        EPISODIC_UNROLL
+        for (int j = 0; j < kKeys / 8; ++j) {
+          EPISODIC_UNROLL
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            score[m][j][e] = exp2_fast(fmaf(score[m][j][e], a.scale, -safe));
+            of_tile += score[m][j][e];
+          }
+        }
+        sum[m][half] = sum[m][half] * factor[m][half] + of_tile;
+      }
+    }
+    // most tiles raise no maximum: all factors are 1
+    if (__any_sync(kFullMask, grown)) {
+      EPISODIC_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        EPISODIC_UNROLL
+        for (int j = 0; j < kDim / 8; ++j) {
+          EPISODIC_UNROLL
+          for (int e = 0; e < 4; ++e) out[m][j][e] *= factor[m][e / 2];
+        }
+      }
+    }
+    if (weighted) {
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j) {
+        EPISODIC_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const float of_key =
+              __shfl_sync(kFullMask, weight[j / 4], 8 * j % 32 + lane % 4 * 2 + e);
+          EPISODIC_UNROLL
+          for (int m = 0; m < kRowTiles; ++m) {
+            score[m][j][e] *= of_key;
+            score[m][j][2 + e] *= of_key;
+          }
+        }
+      }
+    }
+
+    const Half* const tile_values = values + tile % kAttentionStages * kElements;
+    EPISODIC_UNROLL
+    for (int k = 0; k < kKeys; k += 16) {
+      std::uint32_t left[kRowTiles][4], right[4];
+      EPISODIC_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        const auto& low = score[m][k / 8];
+        const auto& high = score[m][k / 8 + 1];
+        left[m][0] = pack<Half>(low[0], low[1]);
+        left[m][1] = pack<Half>(low[2], low[3]);
+        left[m][2] = pack<Half>(high[0], high[1]);
+        left[m][3] = pack<Half>(high[2], high[3]);
+      }
+      EPISODIC_UNROLL
+      for (int c = 0; c < kDim; c += 16) {
+        load_right_of_rows(right, tile_values + k * kStride + c, kStride, lane);
+        EPISODIC_UNROLL
+        for (int m = 0; m < kRowTiles; ++m)
+          multiply<Half>(out[m][c / 8], out[m][c / 8 + 1], left[m], right);
+      }
+    }
+  }
+
+  EPISODIC_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    EPISODIC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[m][half];
+      total += __shfl_xor_sync(kFullMask, total, 1);
+      total += __shfl_xor_sync(kFullMask, total, 2);
+      const int row = warp_row + 16 * m + 8 * half + lane / 4;
+      if (row >= a.rows) continue;
+      const int i = query[m][half], h = head * a.group + row % a.group;
+      const int first_channel = lane % 4 * 2;
+      if (a.splits > 1) {
+        const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
+        if (lane % 4 == 0) a.partial_stats[at] = make_float2(max[m][half], total);
+        float* const to_row = a.partial_out + at * p.head_dim + first_channel;
+        EPISODIC_UNROLL
+        for (int j = 0; j < kDim / 8; ++j)
+          if (j < chunks)
+            *reinterpret_cast<float2*>(to_row + 8 * j) =
+                make_float2(out[m][j][2 * half], out[m][j][2 * half + 1]);
+        continue;
+      }
+      if (lane % 4 == 0) write_stats(a, i, h, max[m][half], total);
+      const float inverse = inverse_sum(total);
+      Half* const to_row =
+          static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.head_dim + first_channel;
+      EPISODIC_UNROLL
+      for (int j = 0; j < kDim / 8; ++j)
+        if (j < chunks)
+          *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) = pack<Half>(
+              out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
+    }
+  }
+}
+
+/// Column sums of many rows. Blocks x: tiles of local keys, y: query heads. A warp holds its keys
+/// as left sides in registers and adds exp2(score - max) / sum over all queries that see them, tile
+/// after tile. Multiplications: 2 d per query and local key.
+template <class Half, int kDim>
+__global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
+    MmaColumnSumsKernel(const AttentionArgs a) {
+  constexpr ColumnTile kTile = column_tile(kDim);
+  constexpr int kThreads = kWarpSize * kTile.warps, kKeyTiles = kTile.key_tiles;
+  constexpr int kQueries = kTile.queries, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
+  constexpr int kQueriesPerLane = kQueries / kWarpSize;
+  static_assert(kQueries * kChunks % kThreads == 0, "all threads copy alike");
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  Half* const keys = reinterpret_cast<Half*>(bytes);    // [keys][kStride]
+  Half* const queries = keys + kTile.keys() * kStride;  // [stages][kQueries][kStride]
+
+  const AttentionParams& p = a.p;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
+  const int h = static_cast<int>(blockIdx.y), g = h / a.group;
+  const int chunks = static_cast<int>(p.head_dim / 8), n = static_cast<int>(p.n_queries);
+  const int n_local = static_cast<int>(p.n_local);
+  const KeySpan span(p, g, 0, n - 1, kTile.keys());
+  const int block_key = static_cast<int>(blockIdx.x) * kTile.keys();
+  if (block_key >= span.local_count) return;
+  const int keys_left = span.local_count - block_key;
+  const int block_begin = span.local_begin + block_key;  // the first query that sees the first key
+  const int from = block_begin < 0 ? 0 : block_begin;
+  const int to = min(n, block_begin + min(kTile.keys(), keys_left) - 1 + n_local);
+
+  const auto copy_queries = [&](int first) {
+    Half* const stage = queries + (first - from) / kQueries % kAttentionStages * kQueries * kStride;
+    EPISODIC_UNROLL
+    for (int step = 0; step < kQueries * kChunks / kThreads; ++step) {
+      const unsigned piece = threadIdx.x + step * kThreads;
+      const int r = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
+      const bool valid = first + r < to && chunk < chunks;
+      const std::int64_t at =
+          valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
+      copy_async_16(stage + r * kStride + 8 * chunk,
+                    static_cast<const Half*>(a.maybe_queries) + at, valid);
+    }
+    commit_copies();
+  };
+  for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
+    const int key = piece / kChunks, chunk = piece % kChunks;
+    const bool valid = key < keys_left && chunk < chunks;
+    const std::int64_t at =
+        valid ? g * p.ring_head_stride +
+                    span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk
+              : 0;
+    copy_async_16(keys + key * kStride + 8 * chunk, static_cast<const Half*>(p.local_key) + at,
+                  valid);
+  }
+  commit_copies();
+  copy_queries(from);
+  wait_copies<1>();
+  __syncthreads();
+  const int warp_key = thread / kWarpSize * 16 * kKeyTiles;
+  std::uint32_t left[kKeyTiles][kDim / 16][4];
+  EPISODIC_UNROLL
+  for (int m = 0; m < kKeyTiles; ++m) {
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim / 16; ++c)
+      load_left(left[m][c], keys + (warp_key + 16 * m) * kStride + 16 * c, kStride, lane);
+  }
+  const int warp_begin = block_begin + warp_key;
+  float sum[kKeyTiles][2] = {};
+
+  for (int first = from; first < to; first += kQueries) {
+    float2 stats[kQueriesPerLane];  // max, 1 / sum of queries `lane`, `lane` + 32 of the tile
+    EPISODIC_UNROLL
+    for (int k = 0; k < kQueriesPerLane; ++k) {
+      const int i = first + lane + kWarpSize * k;
+      stats[k] = i < to ? a.maybe_stats[h * p.n_queries + i] : make_float2(0.0f, 0.0f);
+    }
+    wait_copies<0>();
+    __syncthreads();  // this tile is there for all, and nobody reads the one before
+    if (first + kQueries < to) copy_queries(first + kQueries);
+    const Half* const tile =
+        queries + (first - from) / kQueries % kAttentionStages * kQueries * kStride;
+    float score[kKeyTiles][kQueries / 8][4] = {};
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim / 16; ++c) {
+      EPISODIC_UNROLL
+      for (int k = 0; k < kQueries; k += 16) {
+        std::uint32_t right[4];
+        load_right_of_columns(right, tile + k * kStride + 16 * c, kStride, lane);
+        EPISODIC_UNROLL
+        for (int m = 0; m < kKeyTiles; ++m)
+          multiply<Half>(score[m][k / 8], score[m][k / 8 + 1], left[m][c], right);
+      }
+    }
+    // The last key has the latest window, the first key the earliest.
+    const unsigned length = static_cast<unsigned>(n_local);
+    const bool hidden = !sees(first, warp_begin + 16 * kKeyTiles - 1, length) ||
+                        !sees(first + kQueries - 1, warp_begin, length);
+    EPISODIC_UNROLL
+    for (int j = 0; j < kQueries / 8; ++j) {
+      EPISODIC_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * j + lane % 4 * 2 + e;
+        const float max = __shfl_sync(kFullMask, stats[j / 4].x, column % kWarpSize);
+        const float inverse = __shfl_sync(kFullMask, stats[j / 4].y, column % kWarpSize);
+        EPISODIC_UNROLL
+        for (int m = 0; m < kKeyTiles; ++m) {
+          EPISODIC_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            float x = exp2_fast(fmaf(score[m][j][2 * half + e], a.scale, -max)) * inverse;
+            const int key_begin = warp_begin + 16 * m + 8 * half + lane / 4;
+            if (hidden && !sees(first + column, key_begin, length)) x = 0.0f;
+            sum[m][half] += x;
+          }
+        }
+      }
+    }
+  }
+  EPISODIC_UNROLL
+  for (int m = 0; m < kKeyTiles; ++m) {
+    EPISODIC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[m][half];
+      total += __shfl_xor_sync(kFullMask, total, 1);
+      total += __shfl_xor_sync(kFullMask, total, 2);
+      const int key = warp_key + 16 * m + 8 * half + lane / 4;
+      if (lane % 4 == 0 && key < keys_left)
+        p.maybe_column_sums[(block_key + key) * p.n_heads + h] = total;
+    }
+  }
+}
+
+/// Column sums of few rows, from the scores that the first pass wrote.
+template <class Half>  // one instance for each source that launches it
+__global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionArgs a) {
+  const int n = static_cast<int>(a.p.n_queries);
+  const KeySpan span(a.p, 0, 0, n - 1, 1);
+  const std::int64_t count = span.local_count * a.p.n_heads;
+  for (std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count;
+       at += std::int64_t{gridDim.x} * blockDim.x) {
+    const std::int64_t h = at % a.p.n_heads;
+    float sum = 0.0f;
+    for (int i = 0; i < n; ++i) {
+      const float2 stats = a.maybe_stats[h * n + i];
+      const float score = a.maybe_scores[at * n + i];
+      if (score > -INFINITY || isnan(score))
+        sum += exp2f(fmaf(score, a.scale, -stats.x)) * stats.y;
+    }
+    a.p.maybe_column_sums[at] = sum;
+  }
+}
+
+}  // namespace episodic::kernels

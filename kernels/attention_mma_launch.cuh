@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Instances and launches of attention_mma.cuh for one dtype.
+
+#include "attention_launch.cuh"
+#include "attention_mma.cuh"
+
+namespace episodic::kernels {
+
+template <class Half, int kDim>
+cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs& args,
+                                 cudaStream_t stream) {
+  const auto attend = [&](auto few_rows) {
+    constexpr MmaTile kTile = mma_tile(kDim, decltype(few_rows)::value);
+    return launch(MmaAttentionKernel<Half, kDim, decltype(few_rows)::value>,
+                  attention_grid(plan, args), kWarpSize * kTile.warps,
+                  mma_shared_bytes(kDim, kTile), stream, args);
+  };
+  cudaError_t error = plan.few_rows ? attend(std::true_type{}) : attend(std::false_type{});
+  if (error == cudaSuccess && plan.splits > 1) error = launch_merge<Half>(plan, args, stream);
+  if (error != cudaSuccess || !args.p.maybe_column_sums) return error;
+  if (plan.few_rows)
+    return launch(ScoresToColumnSumsKernel<Half>,
+                  blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);
+  constexpr ColumnTile kColumns = column_tile(kDim);
+  return launch(MmaColumnSumsKernel<Half, kDim>, column_grid(plan, args, kColumns.keys()),
+                kWarpSize * kColumns.warps, column_shared_bytes(kDim, kColumns), stream, args);
+}
+
+template <class Half>
+cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs& args,
+                                 cudaStream_t stream) {
+  switch (plan.dim) {
+    case 64:
+      return launch_mma_attention<Half, 64>(plan, args, stream);
+    case 96:
+      return launch_mma_attention<Half, 96>(plan, args, stream);
+    case 128:
+      return launch_mma_attention<Half, 128>(plan, args, stream);
+    case 256:
+      return launch_mma_attention<Half, 256>(plan, args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace episodic::kernels

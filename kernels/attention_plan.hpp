@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// How a call of kernels/attention.hpp is cut into blocks, and where its workspace lies: decided on
+/// the host from sizes alone, so that bits depend neither on the machine nor on what the device
+/// holds.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention.hpp"
+
+namespace episodic::kernels {
+
+/// Keys are copied while those of the tile before are multiplied.
+inline constexpr int kAttentionStages = 2;
+/// Rows of the far list are on their way one tile longer than what they point to.
+inline constexpr int kAttentionTables = 3;
+
+/// Shape of one block of the tensor-core kernel. A row is one (query, head of the group).
+struct MmaTile {
+  int warps = 0;
+  int row_tiles = 0;  ///< of 16 rows, for each warp
+  int keys = 0;       ///< of one tile
+  constexpr int rows() const { return 16 * warps * row_tiles; }
+};
+
+/// Few rows (decode): one warp, whose loads alone keep the memory busy. Many: each key fragment
+/// read from shared memory meets 32 rows, except where the outputs of 32 would not fit in the
+/// registers.
+constexpr MmaTile mma_tile(int dim, bool few_rows) {
+  if (few_rows) return {1, 1, 32};
+  return dim <= 128 ? MmaTile{4, 2, 64} : MmaTile{4, 1, 32};
+}
+
+/// One block of the tensor-core kernel for column sums: row tiles are of keys.
+struct ColumnTile {
+  int warps = 0;
+  int key_tiles = 0;  ///< of 16 keys, for each warp
+  int queries = 0;    ///< of one tile
+  constexpr int keys() const { return 16 * warps * key_tiles; }
+};
+constexpr ColumnTile column_tile(int dim) {
+  return dim <= 128 ? ColumnTile{4, 2, 64} : ColumnTile{4, 1, 32};
+}
+
+/// Elements between rows in shared memory: 16 bytes more than the row, so that the 8 rows of a
+/// matrix lie in different banks.
+constexpr int shared_stride(int dim, int element_bytes) { return dim + 16 / element_bytes; }
+
+constexpr std::size_t mma_shared_bytes(int dim, MmaTile tile) {
+  return static_cast<std::size_t>(tile.rows() + 2 * kAttentionStages * tile.keys) *
+             static_cast<std::size_t>(shared_stride(dim, 2)) * 2 +
+         static_cast<std::size_t>(kAttentionTables * tile.keys) * sizeof(KvRow);
+}
+constexpr std::size_t column_shared_bytes(int dim, ColumnTile tile) {
+  return static_cast<std::size_t>(tile.keys() + kAttentionStages * tile.queries) *
+         static_cast<std::size_t>(shared_stride(dim, 2)) * 2;
+}
+
+/// The float32 kernels: 8 groups of 16 threads, a thread has 4 rows and 2 keys of a tile.
+inline constexpr int kFloatThreads = 128;
+inline constexpr int kFloatRows = 32;
+inline constexpr int kFloatKeys = 32;
+constexpr std::size_t float_shared_bytes(int dim) {
+  return static_cast<std::size_t>(kFloatRows + 2 * kFloatKeys) *
+             static_cast<std::size_t>(shared_stride(dim, 4)) * 4 +
+         kFloatKeys * sizeof(KvRow);
+}
+constexpr std::size_t float_column_shared_bytes(int dim) {
+  return static_cast<std::size_t>(kFloatRows + kFloatKeys) *
+         static_cast<std::size_t>(shared_stride(dim, 4)) * 4;
+}
+
+struct AttentionPlan {
+  int dim = 0;             ///< d rounded up to the next instance
+  bool few_rows = false;   ///< 16-bit: the kernel for at most 16 rows
+  int rows_per_block = 0;
+  std::int64_t rows = 0;   ///< n * H / G
+  std::int64_t row_tiles = 0;
+  std::int64_t splits = 0; ///< blocks that share the keys of one row tile; 1: nothing to merge
+  std::int64_t window = 0; ///< local tokens, at most: n_local + n - 1
+
+  // Bytes from the workspace's start, all multiples of 256.
+  std::size_t stats = 0;          ///< float2 [H, n]: max and 1 / sum, for the column sums
+  std::size_t queries = 0;        ///< [n, H, d] turned by own position (16 bits, many rows)
+  std::size_t scores = 0;         ///< float [window, H, n] (16 bits, few rows)
+  std::size_t partial_stats = 0;  ///< float2 [G, splits, rows]: max and sum
+  std::size_t partial_out = 0;    ///< float [G, splits, rows, d]
+  std::size_t bytes = 0;
+};
+
+/// \return false for sizes that segmented_attention refuses. Reads no pointer.
+bool plan_attention(const AttentionParams& params, AttentionPlan& plan);
+
+}  // namespace episodic::kernels

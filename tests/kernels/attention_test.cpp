@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/attention_plan.hpp"
+#include "kernels/device.hpp"
+
+namespace {
+
+using episodic::DType;
+using episodic::kernels::attention_workspace_bytes;
+using episodic::kernels::AttentionParams;
+using episodic::kernels::AttentionPlan;
+using episodic::kernels::KvRow;
+using episodic::kernels::plan_attention;
+using episodic::kernels::segmented_attention;
+using episodic_test::DeviceArray;
+
+constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
+
+/// A call: sizes, and what is random in it.
+struct Case {
+  std::int64_t n = 1, group = 1, kv_heads = 2, d = 64, n_local = 40;
+  std::int64_t first_position = 100;
+  std::int64_t far = 0;         ///< rows of the first list, all tokens before the window's end
+  std::int64_t rotary_dim = 0;
+  std::int64_t max_rows = -1;   ///< -1: as many as there are
+  bool rows_per_head = false, weights = false;
+  float scale = 0.0f;
+  std::int64_t spare = 0;       ///< slots of the ring beyond what is needed
+  float sigma = 1.0f;           ///< of the queries
+};
+
+struct Result {
+  std::vector<float> out, lse, column_sums;
+};
+
+double rounded(double x, DType dtype) {
+  std::vector<float> one{static_cast<float>(x)};
+  static_cast<void>(episodic_test::stored(one, dtype));
+  return static_cast<double>(one[0]);
+}
+
+/// The inputs of a call, as they are stored, and the float64 reference over them.
+class Problem {
+ public:
+  Problem(const Case& c, DType dtype, unsigned seed) : c_(c), dtype_(dtype), random_(seed) {
+    heads_ = c.kv_heads * c.group;
+    capacity_ = c.n_local + c.n - 1 + c.spare;
+    ring_stride_ = capacity_ * c.d + 16;
+    q_stride_ = heads_ * c.d + 8;
+    q = episodic_test::normal_floats(size(c.n * q_stride_), random_, c.sigma);
+    q_bytes_ = episodic_test::stored(q, dtype);
+    key_ = episodic_test::normal_floats(size(c.kv_heads * ring_stride_), random_);
+    value_ = episodic_test::normal_floats(size(c.kv_heads * ring_stride_), random_);
+    // what lies in slots of no token must not be read
+    for (std::int64_t g = 0; g < c.kv_heads; ++g)
+      for (std::int64_t s = 0; s < capacity_; ++s) {
+        bool used = false;
+        for (std::int64_t t = first_local(); t < c.first_position + c.n; ++t)
+          used = used || t % capacity_ == s;
+        if (used) continue;
+        for (std::int64_t e = 0; e < c.d; ++e)
+          key_[size(g * ring_stride_ + s * c.d + e)] =
+              value_[size(g * ring_stride_ + s * c.d + e)] =
+                  std::numeric_limits<float>::quiet_NaN();
+      }
+    key_bytes_ = episodic_test::stored(key_, dtype);
+    value_bytes_ = episodic_test::stored(value_, dtype);
+    make_far();
+    make_angles();
+  }
+
+  std::int64_t first_local() const {
+    return std::max<std::int64_t>(0, c_.first_position + 1 - c_.n_local);
+  }
+  std::int64_t window() const { return c_.first_position + c_.n - first_local(); }
+  std::int64_t heads() const { return heads_; }
+
+  /// `f` changes the parameters before the call.
+  template <class F>
+  Result run(F&& f) const {
+    const DeviceArray<unsigned char> d_q(q_bytes_), d_key(key_bytes_), d_value(value_bytes_),
+        d_far(far_bytes_), d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
+    const DeviceArray<std::int64_t> d_first(std::vector<std::int64_t>{c_.first_position});
+    const DeviceArray<float> d_qc(query_cos_), d_qs(query_sin_), d_fc(fixed_cos_),
+        d_fs(fixed_sin_);
+    const DeviceArray<float> d_lse(size(c_.n * heads_));
+    std::vector<float> untouched(size((c_.n_local + c_.n - 1) * heads_), -7.0f);
+    const DeviceArray<float> d_columns(untouched);
+    std::vector<KvRow> rows = rows_;
+    for (KvRow& row : rows) {
+      if (!row.key) continue;
+      const auto element = static_cast<std::int64_t>(episodic::size_of(dtype_));
+      const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
+      row.key = d_far.data() + at * element;
+      row.value = d_far.data() + (at + c_.d) * element;
+    }
+    const DeviceArray<KvRow> d_rows(rows);
+    const DeviceArray<std::int32_t> d_counts(counts_);
+    AttentionParams p;
+    p.dtype = dtype_;
+    p.n_queries = c_.n;
+    p.n_heads = heads_;
+    p.n_kv_heads = c_.kv_heads;
+    p.head_dim = c_.d;
+    p.n_local = c_.n_local;
+    p.scale = c_.scale;
+    p.q = d_q.data();
+    p.q_row_stride = q_stride_;
+    p.first_position = d_first.data();
+    p.rotary_dim = c_.rotary_dim;
+    p.query_cos = d_qc.data();
+    p.query_sin = d_qs.data();
+    p.fixed_cos = d_fc.data();
+    p.fixed_sin = d_fs.data();
+    p.rows = d_rows.data();
+    p.n_rows = d_counts.data();
+    p.max_rows = max_rows_;
+    p.rows_per_head = c_.rows_per_head;
+    p.local_key = d_key.data();
+    p.local_value = d_value.data();
+    p.ring_capacity = capacity_;
+    p.ring_head_stride = ring_stride_;
+    p.out = d_out.data();
+    p.maybe_lse = d_lse.data();
+    p.maybe_column_sums = d_columns.data();
+    p.workspace_bytes = attention_workspace_bytes(p);
+    REQUIRE(p.workspace_bytes > 0);
+    const DeviceArray<unsigned char> d_workspace(p.workspace_bytes);
+    p.workspace = d_workspace.data();
+    f(p);
+    const cudaError_t error = segmented_attention(p, nullptr);
+    REQUIRE(error == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    return {episodic_test::floats(d_out.host(), dtype_), d_lse.host(), d_columns.host()};
+  }
+  Result run() const {
+    return run([](AttentionParams&) {});
+  }
+
+  /// In float64; queries are rounded once more after they were turned, as the kernels must.
+  Result reference() const {
+    Result result;
+    result.out.assign(size(c_.n * heads_ * c_.d), 0.0f);
+    result.lse.assign(size(c_.n * heads_), 0.0f);
+    std::vector<double> columns(size(window() * heads_), 0.0);
+    const double scale =
+        c_.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(c_.d)) : static_cast<double>(c_.scale);
+    struct Seen {
+      double score, weight;
+      const float* value;
+      std::int64_t local;
+    };
+    far_mass.assign(size(c_.n * heads_), 0.0);
+    for (std::int64_t i = 0; i < c_.n; ++i)
+      for (std::int64_t h = 0; h < heads_; ++h) {
+        const std::int64_t g = h / c_.group, p = c_.first_position + i;
+        const std::vector<double> fixed = turned(i, h, false), own = turned(i, h, true);
+        std::vector<Seen> seen;
+        const auto add = [&](const std::vector<double>& query, const float* key,
+                             const float* value, double weight, std::int64_t local) {
+          double dot = 0.0;
+          for (std::int64_t e = 0; e < c_.d; ++e) dot += query[size(e)] * static_cast<double>(key[e]);
+          seen.push_back({dot * scale, weight, value, local});
+        };
+        const std::int64_t list = c_.rows_per_head ? g : 0;
+        for (std::int64_t r = 0; r < counts_[size(list)]; ++r) {
+          const KvRow& row = rows_[size(list * max_rows_ + r)];
+          if (p - row.token < c_.n_local) continue;
+          const float* key = far_.data() + (reinterpret_cast<std::uintptr_t>(row.key) - 1) +
+                             size(g * row.head_stride);
+          add(fixed, key, key + c_.d, static_cast<double>(row.value_weight), -1);
+        }
+        for (std::int64_t t = std::max<std::int64_t>(0, p - c_.n_local + 1); t <= p; ++t) {
+          const std::size_t at = size(g * ring_stride_ + t % capacity_ * c_.d);
+          add(own, key_.data() + at, value_.data() + at, 1.0, t - first_local());
+        }
+        double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
+        for (const Seen& s : seen) max = std::max(max, s.score);
+        for (const Seen& s : seen) sum += std::exp(s.score - max);
+        result.lse[size(i * heads_ + h)] = static_cast<float>(max + std::log(sum));
+        std::vector<double> out(size(c_.d), 0.0);
+        for (const Seen& s : seen) {
+          const double probability = std::exp(s.score - max) / sum;
+          for (std::int64_t e = 0; e < c_.d; ++e)
+            out[size(e)] += probability * s.weight * static_cast<double>(s.value[e]);
+          if (s.local >= 0)
+            columns[size(s.local * heads_ + h)] += probability;
+          else
+            far_mass[size(i * heads_ + h)] += probability;
+        }
+        for (std::int64_t e = 0; e < c_.d; ++e)
+          result.out[size((i * heads_ + h) * c_.d + e)] = static_cast<float>(out[size(e)]);
+      }
+    result.column_sums.assign(columns.begin(), columns.end());
+    result.column_sums.resize(size((c_.n_local + c_.n - 1) * heads_), -7.0f);
+    return result;
+  }
+
+  std::vector<float> q;
+  mutable std::vector<double> far_mass;  ///< [n, H] of the last reference
+
+  void set_query(std::int64_t i, std::int64_t h, float x) {
+    for (std::int64_t e = 0; e < c_.d; ++e) q[size(i * q_stride_ + h * c_.d + e)] = x;
+    q_bytes_ = episodic_test::stored(q, dtype_);
+  }
+
+ private:
+  static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+  /// Rows lie anywhere, heads of a row `head_stride` apart; every third token is still in the
+  /// window of the first queries. Keys and values of a row are neighbours; `key` holds its offset
+  /// plus 1 until there is memory.
+  void make_far() {
+    const std::int64_t lists = c_.rows_per_head ? c_.kv_heads : 1;
+    max_rows_ = c_.max_rows >= 0 ? c_.max_rows : c_.far;
+    rows_.assign(size(lists * max_rows_), KvRow{});
+    far_ = episodic_test::normal_floats(size(lists * c_.far * c_.kv_heads * 2 * c_.d), random_);
+    far_bytes_ = episodic_test::stored(far_, dtype_);
+    for (std::int64_t list = 0; list < lists; ++list) {
+      const std::int64_t count = std::max<std::int64_t>(0, c_.far - 5 * list);
+      counts_.push_back(static_cast<std::int32_t>(count));
+      std::vector<std::int64_t> places(size(c_.far));
+      for (std::int64_t r = 0; r < c_.far; ++r) places[size(r)] = r;
+      std::shuffle(places.begin(), places.end(), random_);
+      for (std::int64_t r = 0; r < count; ++r) {
+        KvRow& row = rows_[size(list * max_rows_ + r)];
+        const std::int64_t at = (list * c_.far + places[size(r)]) * c_.kv_heads * 2 * c_.d;
+        row.key = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(at + 1));
+        row.head_stride = static_cast<std::int32_t>(2 * c_.d);
+        const std::int64_t left = c_.first_position + c_.n - c_.n_local;  // the last query sees < left
+        row.token = r % 3 == 0 ? left - 1 - static_cast<std::int64_t>(random_() % size(c_.n))
+                               : left - c_.n - static_cast<std::int64_t>(random_() % 1000);
+        if (c_.weights) row.value_weight = 0.25f + 0.5f * static_cast<float>(random_() % 4);
+      }
+    }
+  }
+
+  void make_angles() {
+    const std::int64_t half = c_.rotary_dim / 2;
+    const auto fill = [&](std::vector<float>& cosine, std::vector<float>& sine, double position) {
+      for (std::int64_t e = 0; e < half; ++e) {
+        const double angle =
+            position * std::pow(10000.0, -static_cast<double>(e) / static_cast<double>(half));
+        cosine.push_back(static_cast<float>(1.1 * std::cos(angle)));
+        sine.push_back(static_cast<float>(1.1 * std::sin(angle)));
+      }
+    };
+    for (std::int64_t i = 0; i < c_.n; ++i)
+      fill(query_cos_, query_sin_, static_cast<double>(c_.first_position + i));
+    fill(fixed_cos_, fixed_sin_, static_cast<double>(c_.n_local - 1));
+  }
+
+  std::vector<double> turned(std::int64_t i, std::int64_t h, bool own) const {
+    std::vector<double> x(size(c_.d));
+    const float* from = q.data() + i * q_stride_ + h * c_.d;
+    const std::int64_t half = c_.rotary_dim / 2;
+    const float* cosine = own ? query_cos_.data() + i * half : fixed_cos_.data();
+    const float* sine = own ? query_sin_.data() + i * half : fixed_sin_.data();
+    for (std::int64_t e = 0; e < c_.d; ++e) {
+      float y = from[e];
+      if (e < half)
+        y = from[e] * cosine[e] - from[e + half] * sine[e];
+      else if (e < c_.rotary_dim)
+        y = from[e] * cosine[e - half] + from[e - half] * sine[e - half];
+      x[size(e)] = rounded(static_cast<double>(y), dtype_);
+    }
+    return x;
+  }
+
+  Case c_;
+  DType dtype_;
+  std::mt19937 random_;
+  std::int64_t heads_, capacity_, ring_stride_, q_stride_, max_rows_ = 0;
+  std::vector<float> key_, value_, far_;
+  std::vector<unsigned char> q_bytes_, key_bytes_, value_bytes_, far_bytes_;
+  std::vector<KvRow> rows_;
+  std::vector<std::int32_t> counts_;
+  std::vector<float> query_cos_, query_sin_, fixed_cos_, fixed_sin_;
+};
+
+/// Largest |a - b| / (1 + |b|); infinity if only one of two is finite, or the sizes differ.
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double worst = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    const double e = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])) /
+                     (1.0 + std::abs(static_cast<double>(b[i])));
+    worst = std::max(worst, std::isfinite(e) ? e : std::numeric_limits<double>::infinity());
+  }
+  return worst;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// Probabilities meet values as `dtype`, sums are float32.
+double tolerance(DType dtype) {
+  return dtype == DType::float32 ? 5e-6 : dtype == DType::float16 ? 1.5e-3 : 1.2e-2;
+}
+
+void require_near(const Result& got, const Result& expected, DType dtype) {
+  REQUIRE(difference(got.out, expected.out) < tolerance(dtype));
+  REQUIRE(difference(got.lse, expected.lse) < 2e-5);
+  REQUIRE(difference(got.column_sums, expected.column_sums) < 2e-5);
+}
+
+void check(const Case& c, DType dtype) {
+  const Problem problem(c, dtype, 5);
+  const Result got = problem.run();
+  INFO("n " << c.n << " group " << c.group << " d " << c.d << " n_local " << c.n_local << " first "
+            << c.first_position << " far " << c.far << " dtype " << static_cast<int>(dtype));
+  require_near(got, problem.reference(), dtype);
+}
+
+Case of(std::int64_t n, std::int64_t group, std::int64_t d, std::int64_t far) {
+  Case c;
+  c.n = n;
+  c.group = group;
+  c.d = d;
+  c.far = far;
+  c.rotary_dim = d / 16 * 16;
+  c.weights = far > 0;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("attention kernels agree with float64 for every number of queries and group") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 3, 16, 17, 65})
+      for (const std::int64_t group : {1, 3, 4}) check(of(n, group, 64, 70), dtype);
+}
+
+TEST_CASE("attention kernels agree with float64 for every head size") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t d : {8, 64, 72, 96, 128, 136, 256})
+      for (const std::int64_t n : {2, 20}) {
+        Case c = of(n, 2, d, 37);
+        c.kv_heads = 1;
+        check(c, dtype);
+      }
+}
+
+TEST_CASE("attention kernels: positions, windows, rings and lists at their edges") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 21}) {
+      Case c = of(n, 2, 64, 0);
+      c.first_position = 0;
+      check(c, dtype);  // no far keys, the sequence's start
+      c.first_position = c.n_local - 3;
+      check(c, dtype);  // the window fills during the step
+      c = of(n, 2, 64, 50);
+      c.first_position = 10'000'000;
+      c.spare = 5;
+      check(c, dtype);  // far beyond what float32 counts; the ring has room to spare and wraps
+      c.n_local = 1;
+      check(c, dtype);  // a query sees its own token alone, the step is longer than the window
+      c.n_local = 7;
+      check(c, dtype);
+      c = of(n, 2, 64, 90);
+      c.n_local = 130;
+      c.first_position = 300;
+      c.max_rows = 300;
+      c.rotary_dim = 32;
+      c.scale = 0.3f;
+      check(c, dtype);  // fewer rows than room, a part of the channels turned
+      c.rows_per_head = true;
+      c.rotary_dim = 0;
+      c.scale = -0.2f;
+      check(c, dtype);  // a list for each kv head
+      c.max_rows = 300;
+      c.far = 0;
+      check(c, dtype);  // room for rows and none there
+    }
+}
+
+TEST_CASE("attention kernels give the same bits in every order, and for every pointer left out") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 40}) {
+      const Problem problem(of(n, 4, 64, 130), dtype, 8);
+      std::vector<Result> results;
+      episodic_test::in_every_order([&] { results.push_back(problem.run()); });
+      for (const Result& r : results) {
+        REQUIRE(same_bits(r.out, results[0].out));
+        REQUIRE(same_bits(r.lse, results[0].lse));
+        REQUIRE(same_bits(r.column_sums, results[0].column_sums));
+      }
+      const Result bare = problem.run([](AttentionParams& p) {
+        p.maybe_lse = nullptr;
+        p.maybe_column_sums = nullptr;
+      });
+      REQUIRE(same_bits(bare.out, results[0].out));
+      const Result columns = problem.run([](AttentionParams& p) { p.maybe_lse = nullptr; });
+      REQUIRE(same_bits(columns.column_sums, results[0].column_sums));
+    }
+}
+
+TEST_CASE("attention kernels: probabilities of all keys of all queries sum to one each") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {2, 33}) {
+      Case c = of(n, 3, 64, 60);
+      c.sigma = 3.0f;
+      const Problem problem(c, dtype, 4);
+      static_cast<void>(problem.reference());
+      const Result got = problem.run();
+      for (std::int64_t h = 0; h < problem.heads(); ++h) {
+        double total = 0.0;
+        for (std::int64_t t = 0; t < problem.window(); ++t)
+          total += static_cast<double>(
+              got.column_sums[static_cast<std::size_t>(t * problem.heads() + h)]);
+        for (std::int64_t i = 0; i < n; ++i)
+          total += problem.far_mass[static_cast<std::size_t>(i * problem.heads() + h)];
+        REQUIRE(std::abs(total - static_cast<double>(n)) < 2e-5 * static_cast<double>(n));
+      }
+    }
+}
+
+TEST_CASE("attention kernels: NaN or infinite logits stay with their query") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {4, 40})
+      for (const float x :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        const Case c = of(n, 2, 64, 40);
+        Problem problem(c, dtype, 6);
+        const Result before = problem.run();
+        problem.set_query(2, 1, x);
+        const Result after = problem.run();
+        for (std::int64_t row = 0; row < n * problem.heads(); ++row) {
+          const bool bad = row == 2 * problem.heads() + 1;
+          REQUIRE(std::isfinite(after.lse[static_cast<std::size_t>(row)]) == !bad);
+          for (std::int64_t e = 0; e < c.d; ++e) {
+            const auto at = static_cast<std::size_t>(row * c.d + e);
+            REQUIRE((bad ? std::isnan(after.out[at]) : after.out[at] == before.out[at]));
+          }
+        }
+        for (std::int64_t t = 0; t < problem.window(); ++t)
+          for (std::int64_t h = 0; h < problem.heads(); ++h) {
+            const std::int64_t distance = c.first_position + 2 - problem.first_local() - t;
+            const auto at = static_cast<std::size_t>(t * problem.heads() + h);
+            if (h == 1 && distance >= 0 && distance < c.n_local)
+              REQUIRE(std::isnan(after.column_sums[at]));
+            else
+              REQUIRE(after.column_sums[at] == before.column_sums[at]);
+          }
+      }
+}
+
+TEST_CASE("attention kernels: a query that sees no far key, and far keys that nobody sees") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {3, 70}) {
+      Case c = of(n, 1, 64, 80);
+      c.n_local = 300;
+      c.first_position = 200;  // all far tokens lie inside every window, or before the sequence
+      const Problem problem(c, dtype, 2);
+      require_near(problem.run(), problem.reference(), dtype);
+    }
+}
+
+TEST_CASE("attention is planned within the limits of every device, without a device") {
+  using namespace episodic::kernels;
+  constexpr std::size_t kSharedA100 = 163 << 10;
+  for (const int dim : {64, 96, 128, 256}) {
+    for (const bool few : {false, true}) {
+      const MmaTile tile = mma_tile(dim, few);
+      REQUIRE(mma_shared_bytes(dim, tile) <= kSharedA100);
+      // two blocks of the large kernel share a multiprocessor of an H100 (228 KiB, 1 for each)
+      REQUIRE(2 * (mma_shared_bytes(dim, tile) + 1024) <= (228 << 10));
+      REQUIRE(tile.keys % 32 == 0);
+    }
+    REQUIRE(column_shared_bytes(dim, column_tile(dim)) <= kSharedA100);
+    REQUIRE(float_shared_bytes(dim) <= kSharedA100);
+    REQUIRE(float_column_shared_bytes(dim) <= kSharedA100);
+  }
+  AttentionParams p;
+  p.n_heads = 32;
+  p.n_kv_heads = 8;
+  p.head_dim = 128;
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 4, 5, 64, 512, 4096, 100'000})
+      for (const std::int64_t n_local : {1, 4096, 1 << 20})
+        for (const std::int64_t max_rows : {0, 2176, 10'000'000}) {
+          p.dtype = dtype;
+          p.n_queries = n;
+          p.n_local = n_local;
+          p.max_rows = max_rows;
+          AttentionPlan plan;
+          REQUIRE(plan_attention(p, plan));
+          REQUIRE(plan.row_tiles * plan.rows_per_block >= plan.rows);
+          REQUIRE((plan.row_tiles - 1) * plan.rows_per_block < plan.rows);
+          REQUIRE(plan.splits >= 1);
+          REQUIRE(plan.splits <= 65535);
+          REQUIRE(plan.few_rows == (dtype != DType::float32 && n <= 4));
+          // what is split over blocks is bounded, whatever the sizes
+          REQUIRE((plan.splits == 1 || plan.splits * plan.row_tiles * 8 <= 640));
+          REQUIRE(plan.bytes == attention_workspace_bytes(p));
+          for (const std::size_t at :
+               {plan.stats, plan.queries, plan.scores, plan.partial_stats, plan.partial_out})
+            REQUIRE((at % 256 == 0 && at < plan.bytes));
+        }
+}
+
+TEST_CASE("attention kernels refuse parameters that make no sense, without a device") {
+  alignas(256) static unsigned char memory[1 << 16];
+  const auto fresh = [&] {
+    AttentionParams p;
+    p.n_queries = 2;
+    p.n_heads = 4;
+    p.n_kv_heads = 2;
+    p.head_dim = 64;
+    p.n_local = 8;
+    p.q_row_stride = 256;
+    p.rotary_dim = 32;
+    p.ring_capacity = 9;
+    p.ring_head_stride = 9 * 64;
+    p.q = p.local_key = p.local_value = p.out = memory;
+    p.first_position = reinterpret_cast<const std::int64_t*>(memory);
+    p.query_cos = p.query_sin = p.fixed_cos = p.fixed_sin = reinterpret_cast<float*>(memory);
+    p.rows = reinterpret_cast<const KvRow*>(memory);
+    p.n_rows = reinterpret_cast<const std::int32_t*>(memory);
+    p.max_rows = 4;
+    p.workspace = memory;
+    p.workspace_bytes = attention_workspace_bytes(p);
+    return p;
+  };
+  struct Bad {
+    const char* what;
+    void (*change)(AttentionParams&);
+    bool sizes = false;  ///< also attention_workspace_bytes says so
+  };
+  const std::int64_t huge = std::int64_t{1} << 31;
+  static_cast<void>(huge);
+  const Bad bad[] = {
+      {"no queries", [](AttentionParams& p) { p.n_queries = 0; }, true},
+      {"queries beyond 32 bits", [](AttentionParams& p) { p.n_queries = 1ll << 31; }, true},
+      {"rows beyond 32 bits", [](AttentionParams& p) { p.n_queries = 1ll << 29, p.n_heads = 64; },
+       true},
+      {"no heads", [](AttentionParams& p) { p.n_heads = 0; }, true},
+      {"heads of no group", [](AttentionParams& p) { p.n_heads = 5; }, true},
+      {"no kv heads", [](AttentionParams& p) { p.n_kv_heads = 0; }, true},
+      {"more heads than a grid", [](AttentionParams& p) { p.n_heads = 65536; }, true},
+      {"head size 0", [](AttentionParams& p) { p.head_dim = 0; }, true},
+      {"head size 20", [](AttentionParams& p) { p.head_dim = 20; }, true},
+      {"head size 264", [](AttentionParams& p) { p.head_dim = 264; }, true},
+      {"no window", [](AttentionParams& p) { p.n_local = 0; }, true},
+      {"a window beyond 32 bits", [](AttentionParams& p) { p.n_local = 1ll << 30; }, true},
+      {"negative rows", [](AttentionParams& p) { p.max_rows = -1; }, true},
+      {"rows beyond 32 bits", [](AttentionParams& p) { p.max_rows = 1ll << 31; }, true},
+      {"int8", [](AttentionParams& p) { p.dtype = DType::int8; }, true},
+      {"NaN scale", [](AttentionParams& p) { p.scale = NAN; }},
+      {"rotary 8", [](AttentionParams& p) { p.rotary_dim = 8; }},
+      {"rotary beyond the head", [](AttentionParams& p) { p.rotary_dim = 80; }},
+      {"rotary negative", [](AttentionParams& p) { p.rotary_dim = -16; }},
+      {"query stride below a row", [](AttentionParams& p) { p.q_row_stride = 248; }},
+      {"query stride 257", [](AttentionParams& p) { p.q_row_stride = 257; }},
+      {"a ring too small", [](AttentionParams& p) { p.ring_capacity = 8; }},
+      {"ring heads overlap", [](AttentionParams& p) { p.ring_head_stride = 8 * 64; }},
+      {"ring stride 577", [](AttentionParams& p) { p.ring_head_stride = 9 * 64 + 1; }},
+      {"no q", [](AttentionParams& p) { p.q = nullptr; }},
+      {"no position", [](AttentionParams& p) { p.first_position = nullptr; }},
+      {"no keys", [](AttentionParams& p) { p.local_key = nullptr; }},
+      {"no values", [](AttentionParams& p) { p.local_value = nullptr; }},
+      {"no out", [](AttentionParams& p) { p.out = nullptr; }},
+      {"no rows", [](AttentionParams& p) { p.rows = nullptr; }},
+      {"no count", [](AttentionParams& p) { p.n_rows = nullptr; }},
+      {"no query_cos", [](AttentionParams& p) { p.query_cos = nullptr; }},
+      {"no query_sin", [](AttentionParams& p) { p.query_sin = nullptr; }},
+      {"no fixed_cos", [](AttentionParams& p) { p.fixed_cos = nullptr; }},
+      {"no fixed_sin", [](AttentionParams& p) { p.fixed_sin = nullptr; }},
+      {"no workspace", [](AttentionParams& p) { p.workspace = nullptr; }},
+      {"a small workspace", [](AttentionParams& p) { p.workspace_bytes -= 1; }},
+  };
+  for (const Bad& b : bad) {
+    INFO(b.what);
+    AttentionParams p = fresh();
+    b.change(p);
+    REQUIRE(segmented_attention(p, nullptr) == cudaErrorInvalidValue);
+    REQUIRE((attention_workspace_bytes(p) == 0) == b.sizes);
+    REQUIRE(cudaPeekAtLastError() == cudaSuccess);
+  }
+  const Bad misaligned[] = {
+      {"q", [](AttentionParams& p) { p.q = memory + 8; }},
+      {"keys", [](AttentionParams& p) { p.local_key = memory + 8; }},
+      {"values", [](AttentionParams& p) { p.local_value = memory + 2; }},
+      {"out", [](AttentionParams& p) { p.out = memory + 4; }},
+      {"rows", [](AttentionParams& p) { p.rows = reinterpret_cast<KvRow*>(memory + 8); }},
+      {"cos", [](AttentionParams& p) { p.query_cos = reinterpret_cast<float*>(memory + 4); }},
+      {"workspace", [](AttentionParams& p) { p.workspace = memory + 128; }},
+  };
+  for (const Bad& b : misaligned) {
+    INFO(b.what);
+    AttentionParams p = fresh();
+    b.change(p);
+    REQUIRE(segmented_attention(p, nullptr) == cudaErrorMisalignedAddress);
+  }
+}
