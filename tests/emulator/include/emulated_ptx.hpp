@@ -74,18 +74,12 @@ void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_
     const auto left = emulator::lane_value<detail::MmaOperands>(lanes[group * 4 + of_k]);
     for (unsigned j = 0; j < 2; ++j) {
       // b: row k, column n lies with lane n * 4 + (k % 8) / 2, register k / 8
-<<<<<<< HEAD
-      const auto of_b = emulator::lane_value<detail::MmaOperands>(lanes[column * 4 + (k % 8) / 2]);
-      sum += static_cast<double>(detail::element<Half>(of_a.a[(k / 8) * 2 + row / 8], k % 2)) *
-             static_cast<double>(detail::element<Half>(of_b.b[k / 8], k % 2));
-=======
       const auto right =
           emulator::lane_value<detail::MmaOperands>(lanes[(2 * pair + j) * 4 + of_k]);
       for (unsigned row = 0; row < 2; ++row)
         for (unsigned k = 0; k < 4; ++k)  // column 8 (k / 2) + 2 of_k + k % 2
           sum[2 * row + j] += static_cast<double>(left.a[4 * (k / 2) + 2 * row + k % 2]) *
                               static_cast<double>(right.b[k]);
->>>>>>> attn
     }
   }
   for (unsigned i = 0; i < 4; ++i) c[i] = static_cast<float>(sum[i]);
