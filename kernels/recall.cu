@@ -51,7 +51,7 @@ cudaError_t recall_events(const RecallParams& p, cudaStream_t stream) {
   const std::int64_t room = recall_room(p);
   if (room == 0 || p.width < 8 || p.width % 8 != 0 || p.width > kMostWidth)
     return cudaErrorInvalidValue;
-  if (!p.n_events || !p.event_end || !p.tokens || !p.representatives || !p.query || !p.queue ||
+  if (!p.n_events || !p.events || !p.tokens || !p.representatives || !p.query || !p.queue ||
       !p.queue_size || !p.similarity || !p.contiguity_list || !p.recalled || !p.sizes ||
       !p.workspace || p.workspace_bytes < recall_workspace_bytes(p))
     return cudaErrorInvalidValue;

@@ -28,7 +28,7 @@ struct RecallNow {
 __device__ inline RecallNow recall_now(const RecallParams& p) {
   RecallNow now;
   now.events = *p.n_events;
-  now.event_tokens = now.events > 0 ? p.event_end[now.events - 1] - p.n_init : 0;
+  now.event_tokens = now.events > 0 ? p.events[now.events - 1].end - p.n_init : 0;
   now.budget = recall_budget(p.n_init + p.chunk + p.n_mem, p.contiguity,
                              *p.tokens + p.n - p.n_local, now.event_tokens);
   return now;
@@ -137,7 +137,7 @@ class Selection {
  private:
   static __device__ int thread() { return static_cast<int>(threadIdx.x); }
   __device__ std::int64_t size_of_event(std::int64_t e) const {
-    return p_.event_end[e] - (e > 0 ? p_.event_end[e - 1] : p_.n_init);
+    return p_.events[e].end - p_.events[e].start;
   }
 
   /// Lists in list_[0 .. result) at least the best events that reach the capacity, in any order;

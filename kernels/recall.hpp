@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "close_events.hpp"
 #include "episodic/base/dtype.hpp"
 
 namespace episodic::kernels {
@@ -20,7 +21,7 @@ using DeviceEventId = std::int32_t;
 struct RecallParams {
   // -- the closed events
   const std::int64_t* n_events = nullptr;   ///< how many there are, <= max_events
-  const std::int64_t* event_end = nullptr;  ///< [max_events]: event e is [end of e - 1, its end)
+  const EventRange* events = nullptr;       ///< [max_events], in order of time
   std::int64_t max_events = 0;              ///< room of the arrays over events, < 2^31
   std::int64_t n_init = 0;                  ///< where event 0 starts
   const std::int64_t* tokens = nullptr;     ///< tokens before this step

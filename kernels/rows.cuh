@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
   const std::int64_t left = *p.tokens + p.n - p.n_local;  // tokens that some query no longer sees
   const std::int64_t outside = left > 0 ? left : 0;
   const std::int64_t events = *p.n_events;
-  const std::int64_t pending = events > 0 ? p.event_end[events - 1] : p.n_init;
+  const std::int64_t pending = events > 0 ? p.events[events - 1].end : p.n_init;
   const std::int64_t sinks = outside < p.n_init ? outside : p.n_init;
   const std::int64_t waiting = outside > pending ? outside - pending : 0;
   const std::int64_t window_rows = sinks + waiting;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
     int length = 0;
     if (thread < in_round) {
       const DeviceEventId e = p.recalled[round + thread];
-      length = static_cast<int>(p.event_end[e] - (e > 0 ? p.event_end[e - 1] : p.n_init));
+      length = static_cast<int>(p.events[e].end - p.events[e].start);
     }
     int before, total;
     Scan(scan).ExclusiveSum(length, before, total);
@@ -70,13 +70,12 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
         (first_row[middle] <= i ? low : high) = middle;
       }
       const DeviceEventId e = p.recalled[round + low];
-      const std::int64_t start = e > 0 ? p.event_end[e - 1] : p.n_init;
-      const std::int64_t size = p.event_end[e] - start;
+      const std::int64_t size = p.events[e].end - p.events[e].start;
       const std::int64_t inside = i - first_row[low];
       KvRow row;
       row.key = offset_by(p.event_block[e], inside * d, element);
       row.value = offset_by(p.event_block[e], (p.n_kv_heads * size + inside) * d, element);
-      row.token = start + inside;
+      row.token = p.events[e].start + inside;
       row.head_stride = static_cast<std::int32_t>(size * d);
       row.value_weight = p.maybe_event_weight ? p.maybe_event_weight[e] : 1.0f;
       p.rows[rows + i] = row;

@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention.hpp"
+#include "close_events.hpp"
 #include "episodic/base/dtype.hpp"
-#include "kernels/attention.hpp"
-#include "kernels/recall.hpp"
+#include "recall.hpp"
 
 namespace episodic::kernels {
 
@@ -31,7 +32,7 @@ struct RowsParams {
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
 
   const std::int64_t* n_events = nullptr;
-  const std::int64_t* event_end = nullptr;        ///< [max_events]; event 0 starts at n_init
+  const EventRange* events = nullptr;  ///< [max_events], in order of time
   /// [max_events]: this layer's keys [G, length, d] of an event, its values behind them
   const void* const* event_block = nullptr;
   const float* maybe_event_weight = nullptr;      ///< [max_events] value weights; null: all 1

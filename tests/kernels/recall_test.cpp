@@ -62,10 +62,15 @@ struct Lists {
 struct Device {
   explicit Device(Memory& m)
       : memory(&m),
-        event_end([&] {
-          std::vector<std::int64_t> ends = m.event_end;
-          ends.resize(static_cast<std::size_t>(m.max_events), -1);
-          return ends;
+        events([&] {
+          std::vector<EventRange> ranges;
+          std::int64_t start = m.config.n_init;
+          for (const std::int64_t end : m.event_end) {
+            ranges.push_back({start, end});
+            start = end;
+          }
+          ranges.resize(static_cast<std::size_t>(m.max_events), {-1, -1});
+          return ranges;
         }()),
         n_events(std::vector<std::int64_t>{static_cast<std::int64_t>(m.event_end.size())}),
         representatives([&] {
@@ -86,7 +91,7 @@ struct Device {
     const MemoryConfig& c = memory->config;
     RecallParams p;
     p.n_events = n_events.data();
-    p.event_end = event_end.data();
+    p.events = events.data();
     p.max_events = memory->max_events;
     p.n_init = c.n_init;
     p.representatives = representatives.data();
@@ -127,7 +132,8 @@ struct Device {
   }
 
   Memory* memory;
-  DeviceArray<std::int64_t> event_end, n_events;
+  DeviceArray<EventRange> events;
+  DeviceArray<std::int64_t> n_events;
   DeviceArray<unsigned char> representatives;
   std::optional<DeviceArray<DeviceEventId>> similarity, contiguity, recalled;
   std::optional<DeviceArray<std::int32_t>> sizes;

@@ -75,8 +75,11 @@ void check(const Case& c, std::int64_t max_rows) {
   if (too_many) expected.resize(static_cast<std::size_t>(max_rows));
 
   const DeviceArray<std::int64_t> tokens(std::vector<std::int64_t>{c.tokens}),
-      n_events(std::vector<std::int64_t>{static_cast<std::int64_t>(c.event_end.size())}),
-      event_end(c.event_end);
+      n_events(std::vector<std::int64_t>{static_cast<std::int64_t>(c.event_end.size())});
+  std::vector<EventRange> ranges;
+  for (std::size_t e = 0; e < c.event_end.size(); ++e)
+    ranges.push_back({e > 0 ? c.event_end[e - 1] : c.n_init, c.event_end[e]});
+  const DeviceArray<EventRange> events(ranges);
   const DeviceArray<const void*> d_blocks(blocks);
   const DeviceArray<float> weights(c.weights);
   const DeviceArray<DeviceEventId> recalled(c.recalled);
@@ -85,7 +88,7 @@ void check(const Case& c, std::int64_t max_rows) {
   RowsParams p = base_params(c);
   p.tokens = tokens.data();
   p.n_events = n_events.data();
-  p.event_end = event_end.data();
+  p.events = events.data();
   p.event_block = d_blocks.data();
   p.maybe_event_weight = c.weights.empty() ? nullptr : weights.data();
   p.recalled = recalled.data();
