@@ -8,8 +8,8 @@ namespace {
 
 /// One block a row, rows beyond the grid in a loop. \param kernels of float32, float16, bfloat16
 template <class Params>
-cudaError_t launch_rows(void (*of_float)(Params), void (*of_half)(Params),
-                        void (*of_brain)(Params), const Params& p, cudaStream_t stream) {
+cudaError_t launch_rows(void (*of_float)(Params), void (*of_half)(Params), void (*of_brain)(Params),
+                        const Params& p, cudaStream_t stream) {
   const auto run = [&](void (*kernel)(Params)) {
     return launch(kernel, blocks_for(p.n), kDecoderThreads, 0, stream, p);
   };

@@ -12,8 +12,8 @@
 
 namespace episodic::kernels {
 
-/// hidden[i, :] = table[ids[i], :]. An id outside [0, vocab) gives a row of NaNs, which its surprise
-/// and all that follows then shows.
+/// hidden[i, :] = table[ids[i], :]. An id outside [0, vocab) gives a row of NaNs, which its
+/// surprise and all that follows then shows.
 struct EmbedParams {
   DType dtype = DType::bfloat16;      ///< of the table: float32, float16, bfloat16
   const void* table = nullptr;        ///< [vocab, width]

@@ -31,9 +31,9 @@ struct PlaceEventsParams {
 
   // the step's list, written
   std::int64_t max_count = 0;
-  std::int64_t* start = nullptr;     ///< [max_count]
-  std::int64_t* end = nullptr;       ///< [max_count]
-  std::int32_t* count = nullptr;     ///< <= max_count
+  std::int64_t* start = nullptr;  ///< [max_count]
+  std::int64_t* end = nullptr;    ///< [max_count]
+  std::int32_t* count = nullptr;  ///< <= max_count
   std::int64_t* first_id = nullptr;
   void** step_blocks = nullptr;  ///< [n_layers, max_count]; null where home has no room
 };

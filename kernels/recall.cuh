@@ -228,7 +228,8 @@ class Selection {
       p_.similarity[better] = event_of(own);
     }
     __syncthreads();
-    return fill(listed, now_.budget.similarity, [&](int i) { return p_.similarity[i]; }, nullptr);
+    return fill(
+        listed, now_.budget.similarity, [&](int i) { return p_.similarity[i]; }, nullptr);
   }
 
   /// Neighbours of what is similar, then the queue; each event at its first place, none twice.

@@ -20,12 +20,12 @@ using DeviceEventId = std::int32_t;
 /// All pointers are to device memory.
 struct RecallParams {
   // -- the closed events
-  const std::int64_t* n_events = nullptr;   ///< how many there are, <= max_events
-  const EventRange* events = nullptr;       ///< [max_events], in order of time
-  std::int64_t max_events = 0;              ///< room of the arrays over events, < 2^31
-  std::int64_t n_init = 0;                  ///< where event 0 starts
-  const std::int64_t* tokens = nullptr;     ///< tokens before this step
-  std::int64_t n = 0;                       ///< tokens of this step
+  const std::int64_t* n_events = nullptr;  ///< how many there are, <= max_events
+  const EventRange* events = nullptr;      ///< [max_events], in order of time
+  std::int64_t max_events = 0;             ///< room of the arrays over events, < 2^31
+  std::int64_t n_init = 0;                 ///< where event 0 starts
+  const std::int64_t* tokens = nullptr;    ///< tokens before this step
+  std::int64_t n = 0;                      ///< tokens of this step
 
   // -- representatives
   const void* representatives = nullptr;  ///< [max_events, width] of `dtype`, aligned to 16 bytes
@@ -40,9 +40,9 @@ struct RecallParams {
   std::int64_t neighbours = 1;
 
   // -- lists, each of recall_room() ids
-  const DeviceEventId* queue = nullptr;     ///< contiguity list of the step before
+  const DeviceEventId* queue = nullptr;  ///< contiguity list of the step before
   const std::int32_t* queue_size = nullptr;
-  DeviceEventId* similarity = nullptr;  ///< written: by rank, or by time when all events fit
+  DeviceEventId* similarity = nullptr;       ///< written: by rank, or by time when all events fit
   DeviceEventId* contiguity_list = nullptr;  ///< written: in buffer order; may be `queue`
   DeviceEventId* recalled = nullptr;         ///< written: both, by time
   /// [3], written: sizes of similarity, contiguity_list and recalled; queue_size may be its [1]

@@ -17,7 +17,7 @@ cudaError_t far_rows(const RowsParams& p, cudaStream_t stream) {
       p.n_init > kMost / p.head_dim)
     return cudaErrorInvalidValue;
   if (!p.tokens || !p.sink_key || !p.sink_value || !p.ring_key || !p.ring_value || !p.n_events ||
-      !p.events || !p.event_block || !p.recalled || !p.n_recalled || !p.rows || !p.n_rows ||
+      !p.events || (p.recalled && (!p.event_block || !p.n_recalled)) || !p.rows || !p.n_rows ||
       !p.overflow)
     return cudaErrorInvalidValue;
   if (reinterpret_cast<std::uintptr_t>(p.rows) % alignof(KvRow) != 0)

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
 
   // Events in rounds of one a thread: where their rows begin, then all rows of the round.
   std::int64_t rows = window_rows;
-  const int recalled = outside > 0 ? *p.n_recalled : 0;
+  const int recalled = outside > 0 && p.recalled ? *p.n_recalled : 0;
   for (int round = 0; round < recalled; round += kRowsThreads) {
     const int in_round = recalled - round < kRowsThreads ? recalled - round : kRowsThreads;
     int length = 0;

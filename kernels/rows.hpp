@@ -35,15 +35,15 @@ struct RowsParams {
   const EventRange* events = nullptr;  ///< [max_events], in order of time
   /// [max_events]: this layer's keys [G, length, d] of an event, its values behind them
   const void* const* event_block = nullptr;
-  const float* maybe_event_weight = nullptr;      ///< [max_events] value weights; null: all 1
-  const DeviceEventId* recalled = nullptr;        ///< events of this step, by time
+  const float* maybe_event_weight = nullptr;  ///< [max_events] value weights; null: all 1
+  const DeviceEventId* recalled = nullptr;    ///< events of this step, by time; null: none
   const std::int32_t* n_recalled = nullptr;
 
-  KvRow* rows = nullptr;          ///< [max_rows], written: sinks, pending, events
-  std::int32_t* n_rows = nullptr; ///< written
-  std::int64_t max_rows = 0;      ///< rows beyond it are left out, which n_rows then exceeds by
-                                  ///< nothing and *overflow says
-  std::int32_t* overflow = nullptr; ///< set to 1 if rows were left out; else left alone
+  KvRow* rows = nullptr;             ///< [max_rows], written: sinks, pending, events
+  std::int32_t* n_rows = nullptr;    ///< written
+  std::int64_t max_rows = 0;         ///< rows beyond it are left out, which n_rows then exceeds by
+                                     ///< nothing and *overflow says
+  std::int32_t* overflow = nullptr;  ///< set to 1 if rows were left out; else left alone
 };
 
 /// One block: bound by writing 32 bytes a row. Neither allocates nor waits; may be captured.

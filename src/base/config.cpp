@@ -210,6 +210,7 @@ void MemoryConfig::validate() const {
   in_range("neighbours", neighbours, 1);
   in_range("recall_every", recall_every, 1);
   in_range("exact_up_to", exact_up_to, 0);
+  in_range("device_bytes", device_bytes, 0, kMostBytes);
   in_range("host_bytes", host_bytes, 0, kMostBytes);
   in_range("repr_bytes", repr_bytes, 0, kMostBytes);
   in_range("disk_bytes", disk_bytes, 0, kMostBytes);
@@ -229,6 +230,7 @@ void MemoryConfig::validate() const {
 
 bool MemoryConfig::same_results(const MemoryConfig& other) const {
   MemoryConfig mine = *this;
+  mine.device_bytes = other.device_bytes;
   mine.host_bytes = other.host_bytes;
   mine.repr_bytes = other.repr_bytes;
   mine.disk_bytes = other.disk_bytes;
@@ -271,6 +273,7 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.choice("index", kIndexes, c.index);
   r.integer("exact_up_to", c.exact_up_to);
   r.choice("kv_dtype", kStoredTypes, c.kv_dtype);
+  r.integer("device_bytes", c.device_bytes);
   r.integer("host_bytes", c.host_bytes);
   r.integer("repr_bytes", c.repr_bytes);
   r.integer("disk_bytes", c.disk_bytes);
@@ -279,7 +282,7 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.neutral("scope", "sequence");
   r.neutral("min_count", nullptr);
   r.neutral("var_floor", nullptr);
-  r.neutral("device_bytes", 0);
+
   r.neutral("retention", nullptr);
   r.neutral("reweight", nullptr);
   r.finish();
@@ -312,6 +315,7 @@ std::string to_json(const MemoryConfig& c) {
   j["index"] = name_of(c.index);
   j["exact_up_to"] = c.exact_up_to;
   j["kv_dtype"] = name_of(c.kv_dtype);
+  j["device_bytes"] = c.device_bytes;
   j["host_bytes"] = c.host_bytes;
   j["repr_bytes"] = c.repr_bytes;
   j["disk_bytes"] = c.disk_bytes;

@@ -33,8 +33,9 @@ class DeviceBuffer {
     static_cast<void>(cudaGetLastError());
     std::size_t free = 0, total = 0;
     if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&free, &total) == cudaSuccess)
-      throw BudgetError(fmt::format("CUDA: {} needs {} bytes of device memory, {} of {} are free; {}",
-                                    what, bytes, free, total, budget));
+      throw BudgetError(
+          fmt::format("CUDA: {} needs {} bytes of device memory, {} of {} are free; {}", what,
+                      bytes, free, total, budget));
     check(error, what);
   }
   ~DeviceBuffer() {
@@ -109,9 +110,10 @@ class StagingRing {
     // Not recorded yet, or passed long ago but for a host that runs kBlocks steps ahead.
     if (b.used) check(cudaEventSynchronize(b.passed), "staging");
     fill(b.memory.template as<T>());
-    check(cudaMemcpyAsync(to, b.memory.template as<T>(), static_cast<std::size_t>(count) * sizeof(T),
-                          cudaMemcpyHostToDevice, stream),
-          "a copy to the device");
+    check(
+        cudaMemcpyAsync(to, b.memory.template as<T>(), static_cast<std::size_t>(count) * sizeof(T),
+                        cudaMemcpyHostToDevice, stream),
+        "a copy to the device");
     check(cudaEventRecord(b.passed, stream), "an event");
     b.used = true;
   }

@@ -115,7 +115,6 @@ void EpisodicMemory::Impl::build() {
 
 std::int64_t ring_capacity(const MemoryConfig& c) { return c.n_local + c.max_block + 2 * c.chunk; }
 
-/// Most tokens that a layer recalls: both buffers take whole events, so each may pass its capacity.
 std::int64_t most_recalled_tokens(const MemoryConfig& c) {
   return c.n_init + c.chunk + c.n_mem + 2 * c.max_block;
 }

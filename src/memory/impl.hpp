@@ -14,6 +14,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/recall/vector_tier.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "episodic/timeline/refine.hpp"
@@ -47,9 +48,6 @@ struct EpisodicMemory::Snapshot {
   std::vector<detail::LayerWindow> windows;
 };
 
-/// Layers that recall: those with events in the store.
-std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& shape);
-
 /// disk_bytes in two bounds whose sum it is, by what an event of min_block tokens takes of each.
 struct DiskShares {
   std::int64_t segments = 0, vectors = 0;  ///< 0: no bound
@@ -63,12 +61,6 @@ struct TierImages {
   void save(ByteWriter& to) const;
   static TierImages load(ByteReader& from);
 };
-
-std::int64_t most_recalled_tokens(const MemoryConfig& config);
-/// Tokens of the rings: what attention needs (window, pending, the step) and, for refinement, the
-/// step before, whatever has left the window since.
-std::int64_t ring_capacity(const MemoryConfig& config);
-void check_shape(const MemoryConfig& config, const MemoryShape& shape);
 
 /// Refuses the second of two threads that are in one memory at once.
 class OneThreadAtATime {

@@ -95,12 +95,10 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
 TEST_CASE("settings that are specified but not built are refused as such", "[base][config]") {
   for (const char* json :
        {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})", R"({"scope": "head"})",
-        R"({"reweight": "exact"})", R"({"device_bytes": 5})", R"({"retention": {}})"})
+        R"({"reweight": "exact"})", R"({"retention": {}})"})
     CHECK(refused_naming(json, "not built yet"));
   // Their neutral values are welcome.
-  CHECK(
-      refusal(R"({"scope": "sequence", "reweight": null, "retention": null, "device_bytes": 0})") ==
-      "");
+  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null})") == "");
 }
 
 TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {

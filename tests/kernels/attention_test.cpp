@@ -30,13 +30,13 @@ constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
 struct Case {
   std::int64_t n = 1, group = 1, kv_heads = 2, d = 64, n_local = 40;
   std::int64_t first_position = 100;
-  std::int64_t far = 0;         ///< rows of the first list, all tokens before the window's end
+  std::int64_t far = 0;  ///< rows of the first list, all tokens before the window's end
   std::int64_t rotary_dim = 0;
-  std::int64_t max_rows = -1;   ///< -1: as many as there are
+  std::int64_t max_rows = -1;  ///< -1: as many as there are
   bool rows_per_head = false, weights = false;
   float scale = 0.0f;
-  std::int64_t spare = 0;       ///< slots of the ring beyond what is needed
-  float sigma = 1.0f;           ///< of the queries
+  std::int64_t spare = 0;  ///< slots of the ring beyond what is needed
+  float sigma = 1.0f;      ///< of the queries
 };
 
 struct Result {
@@ -91,8 +91,7 @@ class Problem {
     const DeviceArray<unsigned char> d_q(q_bytes_), d_key(key_bytes_), d_value(value_bytes_),
         d_far(far_bytes_), d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
     const DeviceArray<std::int64_t> d_first(std::vector<std::int64_t>{c_.first_position});
-    const DeviceArray<float> d_qc(query_cos_), d_qs(query_sin_), d_fc(fixed_cos_),
-        d_fs(fixed_sin_);
+    const DeviceArray<float> d_qc(query_cos_), d_qs(query_sin_), d_fc(fixed_cos_), d_fs(fixed_sin_);
     const DeviceArray<float> d_lse(size(c_.n * heads_));
     std::vector<float> untouched(size((c_.n_local + c_.n - 1) * heads_), -7.0f);
     const DeviceArray<float> d_columns(untouched);
@@ -153,8 +152,8 @@ class Problem {
     result.out.assign(size(c_.n * heads_ * c_.d), 0.0f);
     result.lse.assign(size(c_.n * heads_), 0.0f);
     std::vector<double> columns(size(window() * heads_), 0.0);
-    const double scale =
-        c_.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(c_.d)) : static_cast<double>(c_.scale);
+    const double scale = c_.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(c_.d))
+                                          : static_cast<double>(c_.scale);
     struct Seen {
       double score, weight;
       const float* value;
@@ -166,10 +165,11 @@ class Problem {
         const std::int64_t g = h / c_.group, p = c_.first_position + i;
         const std::vector<double> fixed = turned(i, h, false), own = turned(i, h, true);
         std::vector<Seen> seen;
-        const auto add = [&](const std::vector<double>& query, const float* key,
-                             const float* value, double weight, std::int64_t local) {
+        const auto add = [&](const std::vector<double>& query, const float* key, const float* value,
+                             double weight, std::int64_t local) {
           double dot = 0.0;
-          for (std::int64_t e = 0; e < c_.d; ++e) dot += query[size(e)] * static_cast<double>(key[e]);
+          for (std::int64_t e = 0; e < c_.d; ++e)
+            dot += query[size(e)] * static_cast<double>(key[e]);
           seen.push_back({dot * scale, weight, value, local});
         };
         const std::int64_t list = c_.rows_per_head ? g : 0;
@@ -237,7 +237,8 @@ class Problem {
         const std::int64_t at = (list * c_.far + places[size(r)]) * c_.kv_heads * 2 * c_.d;
         row.key = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(at + 1));
         row.head_stride = static_cast<std::int32_t>(2 * c_.d);
-        const std::int64_t left = c_.first_position + c_.n - c_.n_local;  // the last query sees < left
+        const std::int64_t left =
+            c_.first_position + c_.n - c_.n_local;  // the last query sees < left
         row.token = r % 3 == 0 ? left - 1 - static_cast<std::int64_t>(random_() % size(c_.n))
                                : left - c_.n - static_cast<std::int64_t>(random_() % 1000);
         if (c_.weights) row.value_weight = 0.25f + 0.5f * static_cast<float>(random_() % 4);

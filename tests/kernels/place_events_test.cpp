@@ -48,8 +48,8 @@ Lists place(const std::vector<EventRange>& table, std::int64_t n_closed, std::in
   p.first_id = first_id.data();
   p.step_blocks = step_blocks.data();
   REQUIRE(place_events(p, nullptr) == cudaSuccess);
-  return {blocks.host(), step_blocks.host(), start.host(), end.host(), first_id.host(),
-          count.host()};
+  return {blocks.host(), step_blocks.host(), start.host(),
+          end.host(),    first_id.host(),    count.host()};
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ TEST_CASE("closed events are placed by their tokens, one after the other in each
       REQUIRE(lists.end[i] == e.end);
       for (std::size_t l = 0; l < 3; ++l) {
         const std::size_t at = (1 << 20) + 160 * l + static_cast<std::size_t>(e.start - 4) * 8;
-        void* const block = e.end > 24 ? nullptr : reinterpret_cast<void*>(at);  // the last: no room
+        void* const block =
+            e.end > 24 ? nullptr : reinterpret_cast<void*>(at);  // the last: no room
         REQUIRE(lists.blocks[10 * l + 2 + i] == block);
         REQUIRE(lists.step_blocks[4 * l + i] == block);
       }

@@ -49,7 +49,8 @@ Memory random_memory(std::mt19937& random, std::int64_t n_events, DType dtype, s
   std::int64_t end = m.config.n_init;
   for (std::int64_t e = 0; e < n_events; ++e)
     m.event_end.push_back(end += 2 + static_cast<std::int64_t>(random() % 8));
-  m.representatives = episodic_test::normal_floats(static_cast<std::size_t>(n_events * width), random);
+  m.representatives =
+      episodic_test::normal_floats(static_cast<std::size_t>(n_events * width), random);
   return m;
 }
 
@@ -210,8 +211,8 @@ TEST_CASE("recall kernels list what the host lists, step after step, in every dt
             REQUIRE(lists.similarity == host.similarity());
             REQUIRE(lists.contiguity == host.contiguity());
             REQUIRE(lists.recalled == host.recalled());
-            const auto budget = episodic::recall_capacity(
-                m.config, outside - std::min(outside, table.tokens()));
+            const auto budget =
+                episodic::recall_capacity(m.config, outside - std::min(outside, table.tokens()));
             REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
             if (!first) first = lists;
             REQUIRE(*first == lists);
@@ -232,11 +233,16 @@ TEST_CASE("recall kernels rank ties by time, NaN last, and narrow any range of s
     for (std::size_t e = 0; e < 4000; ++e)
       for (std::size_t c = 0; c < 8; ++c) {
         float& x = m.representatives[e * 8 + c];
-        if (c > 0) x = 0;
-        else if (kind == 0) x = 1;                                     // all equal
-        else if (kind == 1) x = static_cast<float>(random() % 3) - 1;  // three values
-        else if (kind == 2) x = 1 + static_cast<float>(random() % 4096) * 0x1p-23f;  // one bin
-        else x = (random() % 2 ? 1 : -1) * std::ldexp(1.0f, static_cast<int>(random() % 200) - 100);
+        if (c > 0)
+          x = 0;
+        else if (kind == 0)
+          x = 1;  // all equal
+        else if (kind == 1)
+          x = static_cast<float>(random() % 3) - 1;  // three values
+        else if (kind == 2)
+          x = 1 + static_cast<float>(random() % 4096) * 0x1p-23f;  // one bin
+        else
+          x = (random() % 2 ? 1 : -1) * std::ldexp(1.0f, static_cast<int>(random() % 200) - 100);
       }
     if (kind == 1) m.representatives[0] = std::numeric_limits<float>::quiet_NaN();
     Device device(m);

@@ -69,7 +69,8 @@ std::vector<KvRow> reference(const Case& c, const std::vector<const void*>& bloc
 
 void check(const Case& c, std::int64_t max_rows) {
   std::vector<const void*> blocks;
-  for (std::size_t e = 0; e < c.event_end.size(); ++e) blocks.push_back(made_up((5 << 20) + 4096 * e));
+  for (std::size_t e = 0; e < c.event_end.size(); ++e)
+    blocks.push_back(made_up((5 << 20) + 4096 * e));
   std::vector<KvRow> expected = reference(c, blocks);
   const bool too_many = static_cast<std::int64_t>(expected.size()) > max_rows;
   if (too_many) expected.resize(static_cast<std::size_t>(max_rows));
@@ -120,10 +121,10 @@ TEST_CASE("far rows are the sinks, the pending tokens and the recalled events wh
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(2);
   Case c{4, 16, 40, 0, 3, 2, 8, DType::bfloat16, {}, {}, {}};
-  check(c, 100);   // nothing has left the window
-  c.tokens = 14;   // one sink has
+  check(c, 100);  // nothing has left the window
+  c.tokens = 14;  // one sink has
   check(c, 100);
-  c.tokens = 37;   // no event: all that left is pending
+  c.tokens = 37;  // no event: all that left is pending
   check(c, 100);
   c.event_end = {9, 17, 18, 21};
   c.tokens = 45;  // pending tokens wrap around the ring

@@ -55,6 +55,9 @@ struct MemoryConfig {
 
   // -- storage (EM appendix C.3) --
   DType kv_dtype = DType::float32;  ///< of keys and values in events; int8 with a scale per head
+  /// Upper bound of everything that a memory takes on a CUDA device; 0 = no bound. Without a device
+  /// the host's memory is the top tier, and this is not looked at.
+  std::int64_t device_bytes = 0;
   /// Upper bound of event storage in host memory. 0: no bound without a disk tier; with one, a
   /// cache of moderate size.
   std::int64_t host_bytes = 0;

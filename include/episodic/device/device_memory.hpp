@@ -30,10 +30,6 @@ struct DeviceMemoryBytes {
   std::int64_t total() const { return window + events + representatives + workspace; }
 };
 
-/// \throws ConfigError for settings that a device does not have (yet), named
-DeviceMemoryBytes device_memory_bytes(const MemoryConfig& config, const MemoryShape& shape,
-                                      const DeviceMemoryOptions& options);
-
 /// One sequence's memory on the current device. Drive it step by step, as an EpisodicMemory:
 ///
 ///     memory.begin_step(n);
@@ -55,6 +51,11 @@ class DeviceMemory {
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&&) noexcept;
   DeviceMemory& operator=(DeviceMemory&&) noexcept;
+
+  /// What such a memory takes. Needs no device.
+  /// \throws ConfigError for settings that a device does not have (yet), named
+  static DeviceMemoryBytes bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
+                                        const DeviceMemoryOptions& options);
 
   /// Opens a step of n tokens, 1 <= n <= chunk. A step that was open is begun anew.
   /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens

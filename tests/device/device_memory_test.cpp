@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceMemory against its host twin and the float64 reference.
+#include "episodic/device/device_memory.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "kernels/device.hpp"
+#include "memory/driver.hpp"
+
+namespace {
+
+using namespace episodic;
+using driver::Token;
+using episodic_test::DeviceArray;
+
+MemoryShape shape_of(std::int64_t layers = 2, std::int64_t heads = 4, std::int64_t kv = 2) {
+  return driver::small_shape(layers, heads, kv, 16);
+}
+
+/// The tokens as they are stored in `dtype`.
+void round_to(std::vector<Token>& tokens, DType dtype) {
+  for (Token& t : tokens)
+    for (auto* rows : {&t.q, &t.k, &t.v})
+      for (std::vector<float>& row : *rows) episodic_test::stored(row, dtype);
+}
+
+std::vector<float> rows_of(const std::vector<Token>& tokens,
+                           std::vector<std::vector<float>> Token::*member, std::int64_t layer,
+                           std::int64_t first, std::int64_t n) {
+  std::vector<float> rows;
+  for (std::int64_t i = first; i < first + n; ++i) {
+    const std::vector<float>& row =
+        (tokens[static_cast<std::size_t>(i)].*member)[static_cast<std::size_t>(layer)];
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
+/// One step on the device. \return outputs per layer
+std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vector<Token>& tokens,
+                                     std::int64_t first, std::int64_t n) {
+  const MemoryShape& s = memory.shape();
+  const DType dtype = memory.options().dtype;
+  std::vector<std::vector<float>> out;
+  memory.begin_step(n);
+  for (std::int64_t l = 0; l < s.n_layers; ++l) {
+    std::vector<float> q = rows_of(tokens, &Token::q, l, first, n);
+    std::vector<float> k = rows_of(tokens, &Token::k, l, first, n);
+    std::vector<float> v = rows_of(tokens, &Token::v, l, first, n);
+    const DeviceArray<unsigned char> dq(episodic_test::stored(q, dtype)),
+        dk(episodic_test::stored(k, dtype)), dv(episodic_test::stored(v, dtype)), dout(dq.size());
+    memory.attend(l, {dq.data(), dk.data(), dv.data(), s.n_heads * s.head_dim,
+                      s.n_kv_heads * s.head_dim, s.n_kv_heads * s.head_dim, dout.data()});
+    out.push_back(episodic_test::floats(dout.host(), dtype));
+  }
+  std::vector<float> surprise;
+  for (std::int64_t i = first; i < first + n; ++i)
+    surprise.push_back(tokens[static_cast<std::size_t>(i)].surprise);
+  const DeviceArray<float> d_surprise(surprise);
+  memory.end_step(d_surprise.data());
+  memory.check();
+  return out;
+}
+
+double tolerance(DType dtype) {
+  return dtype == DType::float32 ? 2e-5 : dtype == DType::float16 ? 4e-3 : 3e-2;
+}
+
+/// Feeds both memories the same steps and compares everything that can be seen.
+void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, std::int64_t total,
+             std::vector<std::int64_t> given = {}) {
+  std::vector<Token> tokens = driver::random_tokens(shape, total, 5);
+  round_to(tokens, dtype);
+  EpisodicMemory host(config, shape, given);
+  DeviceMemory device(config, shape, {dtype, total}, nullptr, given);
+  std::mt19937 random(9);
+  std::int64_t far_steps = 0, recalled_events = 0;
+  for (std::int64_t first = 0; first < total;) {
+    // chunks of every length, decoding between them
+    const std::int64_t n = std::min<std::int64_t>(
+        total - first,
+        random() % 3 == 0 ? 1 : 1 + static_cast<std::int64_t>(random()) % config.chunk);
+    const auto expected = driver::step(host, tokens, first, n);
+    const std::int64_t pending = device.events().pending_start();
+    const EventTable before = device.events();
+    const auto got = step(device, tokens, first, n);
+    first += n;
+    far_steps += first > config.n_local;
+
+    const StepRecord a = host.last_step(), b = device.last_step();
+    REQUIRE(b.first == a.first);
+    REQUIRE(b.n == a.n);
+    REQUIRE(b.events_before == a.events_before);
+    REQUIRE(b.threshold == a.threshold);
+    REQUIRE(b.raw_boundaries == a.raw_boundaries);
+    REQUIRE(device.tokens() == host.tokens());
+    if (dtype == DType::float32 || config.refine == Refinement::none) {
+      REQUIRE(b.final_boundaries == a.final_boundaries);
+      REQUIRE(device.events().all() == host.events().all());
+      REQUIRE(device.events().pending_start() == host.events().pending_start());
+    }
+    for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+      const std::vector<EventId> recalled = device.recalled(l);
+      // In 16 bits representatives are rounded, and near ties may fall the other way.
+      if (dtype == DType::float32) REQUIRE(recalled == host.recalled(l).recalled());
+      std::vector<bool> far(static_cast<std::size_t>(first), false);
+      for (std::int64_t t = 0; t < first; ++t)
+        far[static_cast<std::size_t>(t)] = t < config.n_init || t >= pending;
+      recalled_events += static_cast<std::int64_t>(recalled.size());
+      for (const EventId e : recalled)
+        for (std::int64_t t = before[e].start; t < before[e].end; ++t)
+          far[static_cast<std::size_t>(t)] = true;
+      const auto& rows = got[static_cast<std::size_t>(l)];
+      const std::size_t width = rows.size() / static_cast<std::size_t>(n);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::vector<double> reference =
+            driver::reference(tokens, shape, l, first - n + i, config.n_local,
+                              [&](std::int64_t t) { return far[static_cast<std::size_t>(t)]; });
+        for (std::size_t c = 0; c < width; ++c) {
+          const auto value = static_cast<double>(rows[static_cast<std::size_t>(i) * width + c]);
+          REQUIRE(std::abs(value - reference[c]) < tolerance(dtype));
+          if (dtype == DType::float32)
+            REQUIRE(std::abs(value - static_cast<double>(
+                                         expected[static_cast<std::size_t>(l)]
+                                                 [static_cast<std::size_t>(i) * width + c])) <
+                    tolerance(dtype));
+        }
+      }
+    }
+  }
+  REQUIRE(far_steps > 5);
+  REQUIRE((recalled_events > 5) == config.recall);
+  const std::int64_t layer = config.recall_layers ? config.recall_layers->front() : 0;
+  if (config.recall && dtype == DType::float32)
+    for (EventId e = 0; e < host.events().size(); ++e) {
+      const std::vector<float> mean = device.representative(layer, e);
+      const float* same = host.representative(layer, e);
+      for (std::size_t c = 0; c < mean.size(); ++c)
+        REQUIRE(std::abs(mean[c] - same[c]) < 1e-5f);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("device memory does what the host's does, step by step") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig config = driver::small_config();
+  compare(config, shape_of(), DType::float32, 160);
+  config.contiguity = 0.3;
+  config.refine = Refinement::modularity;
+  compare(config, shape_of(1, 3, 1), DType::float32, 130);
+  config.window = ThresholdWindow::chunked;
+  config.refine = Refinement::conductance;
+  config.recall_every = 3;
+  config.recall_layers = std::vector<std::int64_t>{1};
+  compare(config, shape_of(3, 2, 2), DType::float32, 130);
+}
+
+TEST_CASE("device memory cuts events as every segmenter says, with and without recall") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig config = driver::small_config();
+  config.segmenter = SegmenterKind::fixed;
+  config.refine = Refinement::intra_inter;
+  compare(config, shape_of(), DType::float32, 100);
+  config.segmenter = SegmenterKind::random;
+  config.seed = 4;
+  config.n_init = 0;
+  compare(config, shape_of(1), DType::float32, 100);
+  config.segmenter = SegmenterKind::given;
+  config.recall = false;
+  compare(config, shape_of(1), DType::float32, 100, {7, 15, 16, 30, 38, 55, 60, 71});
+}
+
+TEST_CASE("device memory attends in 16 bits as the reference does over what it recalled") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig config = driver::small_config();
+  config.contiguity = 0.3;
+  compare(config, shape_of(1), DType::float16, 130);
+  config.refine = Refinement::modularity;
+  compare(config, shape_of(1), DType::bfloat16, 130);
+}
+
+TEST_CASE("device memory takes its bytes once, and begins a step anew without a trace") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryConfig config = driver::small_config();
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, 120, 3);
+  DeviceMemory straight(config, shape, {DType::float32, 120}, nullptr);
+  REQUIRE(straight.bytes().total() ==
+          DeviceMemory::bytes_needed(config, shape, {DType::float32, 120}).total());
+  std::vector<std::vector<float>> expected;
+  for (std::int64_t first = 0; first < 120; first += 12)
+    expected = step(straight, tokens, first, 12);
+
+  DeviceMemory broken(config, shape, {DType::float32, 120}, nullptr);
+  std::vector<std::vector<float>> got;
+  for (std::int64_t first = 0; first < 120; first += 12) {
+    broken.begin_step(12);  // a step that comes no further than its first layer
+    const std::vector<Token> other = driver::random_tokens(shape, 12, 99);
+    std::vector<float> q = rows_of(other, &Token::q, 0, 0, 12),
+                       k = rows_of(other, &Token::k, 0, 0, 12);
+    const DeviceArray<float> dq(q), dk(k), out(q.size());
+    broken.attend(0, {dq.data(), dk.data(), dk.data(), 64, 32, 32, out.data()});
+    REQUIRE_THROWS_AS(broken.end_step(out.data()), DataError);
+    got = step(broken, tokens, first, 12);
+  }
+  REQUIRE(got == expected);
+
+  broken.reset();
+  REQUIRE(broken.tokens() == 0);
+  for (std::int64_t first = 0; first < 120; first += 12) got = step(broken, tokens, first, 12);
+  REQUIRE(got == expected);
+}
+
+TEST_CASE("device memory neither allocates nor waits in a step") {
+  EPISODIC_NEEDS_DEVICE();
+#if defined(EPISODIC_EMULATED_CUDA)
+  const MemoryConfig config = driver::small_config();
+  const MemoryShape shape = shape_of();
+  DeviceMemory memory(config, shape, {DType::bfloat16, 100}, nullptr);
+  REQUIRE(memory.bytes().total() == emulator::device_bytes());
+  const DeviceArray<unsigned char> rows(std::vector<unsigned char>(12 * 64 * 2, 0)), out(12 * 64 * 2);
+  const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
+  emulator::reset_calls();
+  for (int i = 0; i < 8; ++i) {
+    memory.begin_step(12);
+    for (std::int64_t l = 0; l < 2; ++l)
+      memory.attend(l, {rows.data(), rows.data(), rows.data(), 64, 32, 32, out.data()});
+    memory.end_step(surprise.data());
+  }
+  REQUIRE(emulator::calls().allocations == 0);
+  REQUIRE(emulator::calls().frees == 0);
+  REQUIRE(emulator::calls().synchronisations == 0);
+  REQUIRE(emulator::calls().launches > 8 * 2);
+  memory.check();
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("device memory refuses what it cannot do, by name, and says what it would need") {
+  const auto refusal = [](const std::string& json, DeviceMemoryOptions options = {DType::float32,
+                                                                                  100}) {
+    try {
+      DeviceMemory(parse_memory_config(json), shape_of(), options, nullptr);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto names = [](const std::string& text, const char* what) {
+    return text.find(what) != std::string::npos;
+  };
+  REQUIRE(names(refusal(R"({"score": "max"})"), "score"));
+  REQUIRE(names(refusal(R"({"index": "faiss"})"), "faiss"));
+  REQUIRE(names(refusal(R"({"kv_dtype": "int8"})"), "kv_dtype"));
+  REQUIRE(names(refusal(R"({"disk_dir": "/tmp"})"), "disk_dir"));
+  REQUIRE(names(refusal("{}", {DType::int8, 100}), "int8"));
+  REQUIRE(names(refusal("{}", {DType::float32, 0}), "max_tokens"));
+  REQUIRE(names(refusal(R"({"device_bytes": 1000})"), "device_bytes = 1000"));
+  REQUIRE(names(refusal(R"({"n_mem": 1000000, "min_block": 1})"), "min_block"));
+}
+
+TEST_CASE("device memory reports a NaN surprise at the next look, not by a crash") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1);
+  std::vector<Token> tokens = driver::random_tokens(shape, 24, 3);
+  tokens[15].surprise = std::nanf("");
+  DeviceMemory memory(driver::small_config(), shape, {DType::float32, 24}, nullptr);
+  step(memory, tokens, 0, 12);
+  REQUIRE_THROWS_AS(step(memory, tokens, 12, 12), DataError);
+  memory.reset();
+  step(memory, tokens, 0, 12);
+  REQUIRE_THROWS_AS(memory.begin_step(13), DataError);
+  tokens.resize(12);
+  step(memory, tokens, 0, 12);
+  REQUIRE_THROWS_AS(memory.begin_step(1), BudgetError);
+}
