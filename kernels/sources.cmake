@@ -11,6 +11,8 @@ set(EPISODIC_KERNEL_SOURCES
   recall.cu
   refine.cu
   relevance.cu
+  residency.cu
+  reweight.cu
   rows.cu
   surprise.cu
   threshold.cu

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/residency.hpp.
+
+#include <cstdint>
+#include <cub/block/block_scan.cuh>
+
+#include "device.cuh"
+#include "residency.hpp"
+
+namespace episodic::kernels {
+
+inline constexpr int kResidencyThreads = 256;
+
+/// One block, so that the list keeps the order of the recalled events.
+inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchParams p) {
+  using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
+  __shared__ typename Scan::TempStorage storage;
+  const std::int64_t step = *p.step;
+  const std::int64_t count = *p.count < p.max_count ? *p.count : p.max_count;
+  std::int32_t listed = 0;
+  for (std::int64_t group = 0; group < count; group += kResidencyThreads) {
+    const std::int64_t i = group + threadIdx.x;
+    const std::int64_t event = i < count ? p.events[i] : kNoEvent;
+    const bool known = event >= 0 && event < p.map.max_events;
+    if (known) p.map.last_recalled[event] = step;
+    const bool is_missing = known && p.map.slot_of_event[event] == kNoSlot;
+    std::int32_t before, total;
+    Scan(storage).ExclusiveSum(is_missing ? 1 : 0, before, total);
+    if (is_missing) p.missing[listed + before] = event;
+    listed += total;
+    __syncthreads();  // the storage is used again for the next group
+  }
+  if (threadIdx.x == 0) *p.n_missing = listed;
+}
+
+/// What a slot holds, and since when it was not recalled.
+struct SlotState {
+  std::int64_t event, last_recalled;
+
+  __device__ bool is_free() const { return event == kNoEvent; }
+  __device__ bool may_leave(std::int64_t step) const { return !is_free() && last_recalled < step; }
+  __device__ bool leaves_before(const SlotState& other) const {
+    return last_recalled < other.last_recalled ||
+           (last_recalled == other.last_recalled && event < other.event);
+  }
+};
+
+/// Each thread finds its slot's place among all: no list is built, and none is sorted.
+inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
+  __shared__ SlotState states[kResidencyThreads];
+  const std::int64_t step = *p.step;
+  const auto needed =
+      static_cast<std::int32_t>(*p.n_needed < p.max_needed ? *p.n_needed : p.max_needed);
+  const auto n_slots = static_cast<std::int32_t>(p.map.n_slots);
+  const bool is_first = blockIdx.x == 0 && threadIdx.x == 0;
+  if (needed <= 0) {
+    if (is_first) *p.n_given = *p.n_victims = 0;
+    return;
+  }
+  const auto state_of = [&](std::int32_t slot) {
+    const std::int64_t event = p.map.event_of_slot[slot];
+    return SlotState{event, event == kNoEvent ? kNoEvent : p.map.last_recalled[event]};
+  };
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
+       first < n_slots; first += stride) {
+    const auto slot = static_cast<std::int32_t>(first + threadIdx.x);
+    const bool is_slot = first + threadIdx.x < n_slots;
+    const SlotState own = is_slot ? state_of(slot) : SlotState{kNoEvent, kNoEvent};
+    std::int32_t free = 0, free_before = 0, leaving = 0, leaving_before = 0;
+    for (std::int32_t group = 0; group < n_slots; group += kResidencyThreads) {
+      const std::int32_t left = n_slots - group;
+      if (static_cast<std::int32_t>(threadIdx.x) < left)
+        states[threadIdx.x] = state_of(group + static_cast<std::int32_t>(threadIdx.x));
+      __syncthreads();
+      for (std::int32_t i = 0; i < left && i < kResidencyThreads; ++i) {
+        const SlotState other = states[i];
+        if (other.is_free()) {
+          ++free;
+          free_before += group + i < slot ? 1 : 0;
+        } else if (other.may_leave(step)) {
+          ++leaving;
+          leaving_before += other.leaves_before(own) ? 1 : 0;
+        }
+      }
+      __syncthreads();  // the states are used again for the next group
+    }
+    const std::int32_t from_free = free < needed ? free : needed;
+    const std::int32_t to_leave = leaving < needed - from_free ? leaving : needed - from_free;
+    if (is_first && first == 0) {
+      *p.n_given = from_free + to_leave;
+      *p.n_victims = to_leave;
+    }
+    if (!is_slot) continue;
+    if (own.is_free()) {
+      if (free_before < from_free) p.slots[free_before] = slot;
+    } else if (own.may_leave(step) && leaving_before < to_leave) {
+      p.slots[from_free + leaving_before] = slot;
+      p.victims[leaving_before] = own.event;
+    }
+  }
+}
+
+/// The victims are none of the missing: those carry the step's stamp.
+inline __global__ void __launch_bounds__(kResidencyThreads) PlaceEventsKernel(PlaceParams p) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
+  const std::int64_t given = *p.n_given, leaving = *p.n_victims;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads + threadIdx.x;
+       i < p.max_needed; i += stride) {
+    if (i < leaving) p.map.slot_of_event[p.victims[i]] = kNoSlot;
+    if (i < given) {
+      p.map.slot_of_event[p.missing[i]] = p.slots[i];
+      p.map.event_of_slot[p.slots[i]] = p.missing[i];
+    }
+  }
+}
+
+}  // namespace episodic::kernels

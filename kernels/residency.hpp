@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Which events of a layer lie in device memory (spec 6): the map from events to slots, stamps of
+/// their last recall, and the choice of what makes room. All of it stays on the device.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace episodic::kernels {
+
+inline constexpr std::int64_t kNoEvent = -1;
+inline constexpr std::int32_t kNoSlot = -1;
+
+/// Slots of one size and the events in them; all pointers are to device memory, owned by the
+/// caller. At first all are kNoSlot, kNoEvent and kNoEvent (as a stamp: never recalled).
+struct ResidencyMap {
+  std::int32_t* slot_of_event = nullptr;  ///< [max_events], kNoSlot: not resident
+  std::int64_t* last_recalled = nullptr;  ///< [max_events] step
+  std::int64_t* event_of_slot = nullptr;  ///< [n_slots], kNoEvent: free
+  std::int64_t max_events = 0;
+  std::int64_t n_slots = 0;  ///< < 2^31
+};
+
+/// All pointers are to device memory.
+struct TouchParams {
+  ResidencyMap map;
+  const std::int64_t* step = nullptr;    ///< number of the step, >= 0, larger than all before it
+  const std::int64_t* events = nullptr;  ///< [max_count] recalled, each once
+  const std::int32_t* count = nullptr;   ///< <= max_count; what is beyond that is ignored
+  std::int64_t max_count = 0;            ///< < 2^31
+  std::int64_t* missing = nullptr;       ///< [max_count], written: those not resident, in order
+  std::int32_t* n_missing = nullptr;     ///< written
+};
+
+/// Stamps the recalled events with the step and lists those that are not resident, in one launch of
+/// one block. Numbers that are no events (outside [0, max_events)) are passed over.
+///
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress, or what the launch said
+cudaError_t touch_events(const TouchParams& params, cudaStream_t stream);
+
+/// All pointers are to device memory.
+struct VictimParams {
+  ResidencyMap map;
+  const std::int64_t* step = nullptr;      ///< as touch_events was given it
+  const std::int32_t* n_needed = nullptr;  ///< slots asked for: n_missing of touch_events
+  std::int64_t max_needed = 0;             ///< *n_needed <= max_needed; more is not given
+  std::int32_t* slots = nullptr;           ///< [max_needed], written: free ones, then the victims'
+  std::int32_t* n_given = nullptr;         ///< written: slots listed, <= *n_needed
+  std::int64_t* victims = nullptr;         ///< [max_needed], written
+  std::int32_t* n_victims = nullptr;       ///< written
+};
+
+/// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
+/// events recalled longest ago (ties: the earlier event), as many as needed and no more. An event
+/// stamped in this step is never chosen, so fewer slots may be given than are needed. The map stays
+/// as it is until place_events.
+///
+/// Each slot counts those that come before it: n_slots^2 comparisons over all threads, of 16 bytes
+/// each out of shared memory, and none where nothing is needed. For some thousand slots a layer.
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress, or what the launch said
+cudaError_t choose_victims(const VictimParams& params, cudaStream_t stream);
+
+/// All pointers are to device memory: the lists of touch_events and choose_victims.
+struct PlaceParams {
+  ResidencyMap map;
+  const std::int64_t* missing = nullptr;
+  const std::int32_t* slots = nullptr;
+  const std::int32_t* n_given = nullptr;
+  const std::int64_t* victims = nullptr;
+  const std::int32_t* n_victims = nullptr;
+  std::int64_t max_needed = 0;
+};
+
+/// The victims leave the map, and missing[i] lies in slots[i] for i < *n_given, in one launch; what
+/// is missing beyond that stays out. The caller copies what is to lie there.
+///
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress, or what the launch said
+cudaError_t place_events(const PlaceParams& params, cudaStream_t stream);
+
+}  // namespace episodic::kernels

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reweight.hpp"
+
+#include "reweight.cuh"
+
+namespace episodic::kernels {
+namespace {
+
+constexpr std::int64_t kMaxWidth = 48 << 10;  // 192 KB of shared memory
+// Each block reads the query anew: no more blocks than a device runs at once.
+constexpr std::int64_t kScoreBlocks = 1024;
+
+template <class T, int kPack>
+cudaError_t launch_score(const EventScoreParams& p, cudaStream_t stream) {
+  const std::int64_t blocks = (p.max_events + kScoreWarps - 1) / kScoreWarps;
+  return launch(ScoreEventsKernel<T, kPack>,
+                static_cast<unsigned>(blocks < kScoreBlocks ? blocks : kScoreBlocks), kScoreThreads,
+                static_cast<std::size_t>(p.width) * sizeof(float), stream, p);
+}
+
+/// Events that a list may come to hold.
+std::int64_t most_listed(const EventWeightParams& p) {
+  if (p.mode == Reweight::exact) return p.max_events;
+  const std::int64_t each = p.mode == Reweight::broad ? 3 : 1;
+  return p.top_k <= p.max_events / each ? each * p.top_k : p.max_events;
+}
+
+}  // namespace
+
+cudaError_t score_events(const EventScoreParams& p, cudaStream_t stream) {
+  if (!is_float(p.dtype) || p.width < 1 || p.width > kMaxWidth || p.max_events < 0 ||
+      !product_within(kMaxElements, p.max_events, p.width))
+    return cudaErrorInvalidValue;
+  if (p.max_events == 0) return cudaSuccess;
+  if (!p.query || !p.representative || !p.n_events || !p.score) return cudaErrorInvalidValue;
+  if (!aligned(p.representative, static_cast<std::size_t>(size_of(p.dtype))) ||
+      !all_aligned(sizeof(float), p.query, p.score) || !aligned(p.n_events, 8))
+    return cudaErrorMisalignedAddress;
+  return for_element(p.dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    return aligned(p.representative, 16) && p.width % kPackOf<T> == 0
+               ? launch_score<T, kPackOf<T>>(p, stream)
+               : launch_score<T, 1>(p, stream);
+  });
+}
+
+cudaError_t weigh_events(const EventWeightParams& p, cudaStream_t stream) {
+  const bool is_exact = p.mode == Reweight::exact;
+  if ((!is_exact && p.mode != Reweight::narrow && p.mode != Reweight::broad) ||
+      (!is_exact && p.top_k < 1) || p.max_events < 0 || p.max_events > INT32_MAX - kWeighThreads ||
+      p.list_capacity < most_listed(p) || !p.n_events || !p.count ||
+      (p.max_events > 0 && (!p.score || !p.value_weight || !p.events)))
+    return cudaErrorInvalidValue;
+  if (!all_aligned(4, p.score, p.value_weight, p.count) || !all_aligned(8, p.n_events, p.events))
+    return cudaErrorMisalignedAddress;
+  if (!is_exact) return launch(WeighTopKernel, 1, kWeighThreads, 0, stream, p);
+  const std::int64_t blocks = (p.max_events + kWeighThreads - 1) / kWeighThreads;
+  return launch(WeighAllKernel, blocks_for(blocks > 0 ? blocks : 1), kWeighThreads, 0, stream, p);
+}
+
+}  // namespace episodic::kernels

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/residency.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "kernels/device.hpp"
+
+namespace {
+
+using episodic_test::DeviceArray;
+using namespace episodic::kernels;
+
+using Events = std::vector<std::int64_t>;
+using Slots = std::vector<std::int32_t>;
+
+/// What one step decides.
+struct Decision {
+  Events missing, victims;
+  Slots slots;
+  bool operator==(const Decision&) const = default;
+};
+
+struct State {
+  Slots slot_of_event;
+  Events last_recalled, event_of_slot;
+  bool operator==(const State&) const = default;
+};
+
+/// A plain reference of one step: sorts instead of counting.
+Decision reference_step(State& s, std::int64_t step, const Events& recalled) {
+  Decision d;
+  for (const std::int64_t e : recalled) {
+    s.last_recalled[static_cast<std::size_t>(e)] = step;
+    if (s.slot_of_event[static_cast<std::size_t>(e)] == kNoSlot) d.missing.push_back(e);
+  }
+  std::vector<std::tuple<std::int64_t, std::int64_t, std::int32_t>> leaving;
+  for (std::size_t slot = 0; slot < s.event_of_slot.size(); ++slot) {
+    const std::int64_t e = s.event_of_slot[slot];
+    const auto number = static_cast<std::int32_t>(slot);
+    if (e == kNoEvent)
+      d.slots.push_back(number);
+    else if (s.last_recalled[static_cast<std::size_t>(e)] < step)
+      leaving.emplace_back(s.last_recalled[static_cast<std::size_t>(e)], e, number);
+  }
+  std::sort(leaving.begin(), leaving.end());
+  d.slots.resize(std::min(d.slots.size(), d.missing.size()));
+  for (const auto& [stamp, event, slot] : leaving) {
+    if (d.slots.size() == d.missing.size()) break;
+    d.slots.push_back(slot);
+    d.victims.push_back(event);
+  }
+  for (const std::int64_t e : d.victims) s.slot_of_event[static_cast<std::size_t>(e)] = kNoSlot;
+  for (std::size_t i = 0; i < d.slots.size(); ++i) {
+    s.slot_of_event[static_cast<std::size_t>(d.missing[i])] = d.slots[i];
+    s.event_of_slot[static_cast<std::size_t>(d.slots[i])] = d.missing[i];
+  }
+  return d;
+}
+
+struct Residency {
+  DeviceArray<std::int32_t> slot_of_event;
+  DeviceArray<std::int64_t> last_recalled, event_of_slot;
+  explicit Residency(const State& s)
+      : slot_of_event(s.slot_of_event),
+        last_recalled(s.last_recalled),
+        event_of_slot(s.event_of_slot) {}
+  ResidencyMap map() const {
+    return {slot_of_event.data(), last_recalled.data(), event_of_slot.data(),
+            static_cast<std::int64_t>(slot_of_event.size()),
+            static_cast<std::int64_t>(event_of_slot.size())};
+  }
+  State state() const { return {slot_of_event.host(), last_recalled.host(), event_of_slot.host()}; }
+};
+
+template <class T>
+std::vector<T> first_of(const DeviceArray<T>& list, const DeviceArray<std::int32_t>& count) {
+  std::vector<T> all = list.host();
+  const std::int32_t n = count.host()[0];
+  REQUIRE(n >= 0);
+  REQUIRE(static_cast<std::size_t>(n) <= all.size());
+  all.resize(static_cast<std::size_t>(n));
+  return all;
+}
+
+/// One step on the device; the recalled events fill a list that has room for `max_count`.
+Decision device_step(const Residency& residency, std::int64_t step, Events recalled,
+                     std::size_t max_count) {
+  const DeviceArray<std::int32_t> count(Slots{static_cast<std::int32_t>(recalled.size())}),
+      n_missing(1), n_given(1), n_victims(1), slots(max_count);
+  recalled.resize(max_count, 0);
+  const DeviceArray<std::int64_t> d_step(Events{step}), events(recalled), missing(max_count),
+      victims(max_count);
+  const auto n = static_cast<std::int64_t>(max_count);
+  const ResidencyMap map = residency.map();
+  REQUIRE(touch_events({map, d_step.data(), events.data(), count.data(), n, missing.data(),
+                        n_missing.data()},
+                       nullptr) == cudaSuccess);
+  REQUIRE(choose_victims({map, d_step.data(), n_missing.data(), n, slots.data(), n_given.data(),
+                          victims.data(), n_victims.data()},
+                         nullptr) == cudaSuccess);
+  const State before = residency.state();
+  const Decision d = {first_of(missing, n_missing), first_of(victims, n_victims),
+                      first_of(slots, n_given)};
+  REQUIRE(place_events({map, missing.data(), slots.data(), n_given.data(), victims.data(),
+                        n_victims.data(), n},
+                       nullptr) == cudaSuccess);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  REQUIRE((before.slot_of_event != residency.slot_of_event.host()) == !d.slots.empty());
+  return d;
+}
+
+State empty_state(std::size_t n_events, std::size_t n_slots) {
+  return {Slots(n_events, kNoSlot), Events(n_events, kNoEvent), Events(n_slots, kNoEvent)};
+}
+
+}  // namespace
+
+TEST_CASE("residency follows a plain least-recently-recalled reference over many steps") {
+  EPISODIC_NEEDS_DEVICE();
+  struct Case {
+    std::size_t n_events, n_slots, max_count;
+    int steps;
+  };
+  // one slot; more recalled than there are slots; several blocks of slots and lists
+  for (const Case& c : {Case{5, 1, 3, 20}, Case{40, 12, 16, 40}, Case{2000, 600, 300, 6}})
+    episodic_test::in_every_order([&] {
+      std::mt19937 random(21);
+      State expected = empty_state(c.n_events, c.n_slots);
+      const Residency residency(expected);
+      for (int step = 0; step < c.steps; ++step) {
+        std::set<std::int64_t> drawn;
+        const std::size_t wanted = random() % (c.max_count + 1);
+        while (drawn.size() < std::min(wanted, c.n_events))
+          drawn.insert(static_cast<std::int64_t>(random() % c.n_events));
+        Events recalled(drawn.begin(), drawn.end());
+        std::shuffle(recalled.begin(), recalled.end(), random);
+        const Decision decision = device_step(residency, step, recalled, c.max_count);
+        REQUIRE(decision == reference_step(expected, step, recalled));
+        REQUIRE(residency.state() == expected);
+      }
+    });
+}
+
+TEST_CASE("an event of this step is never a victim, and room is found as far as there is any") {
+  EPISODIC_NEEDS_DEVICE();
+  State state = empty_state(8, 3);
+  const Residency residency(state);
+  REQUIRE(device_step(residency, 0, {0, 1, 2}, 4) == Decision{{0, 1, 2}, {}, {0, 1, 2}});
+  // 1 stays, being recalled; 0 and 2 are tied and the earlier goes first; 5 finds no room
+  REQUIRE(device_step(residency, 7, {3, 1, 4, 5}, 4) == Decision{{3, 4, 5}, {0, 2}, {0, 2}});
+  REQUIRE(residency.state().slot_of_event == Slots{-1, 1, -1, 0, 2, -1, -1, -1});
+  REQUIRE(device_step(residency, 8, {}, 4) == Decision{});
+}
+
+TEST_CASE("touch_events passes over what is no event, choose_victims gives no more than asked") {
+  EPISODIC_NEEDS_DEVICE();
+  const Residency residency(empty_state(4, 4));
+  const DeviceArray<std::int64_t> step(Events{3}), events(Events{-1, 2, 4, 0}), missing(4);
+  const DeviceArray<std::int32_t> count(Slots{9}), n_missing(1);
+  TouchParams t{residency.map(), step.data(),     events.data(), count.data(), 4,
+                missing.data(),  n_missing.data()};
+  REQUIRE(touch_events(t, nullptr) == cudaSuccess);
+  REQUIRE(first_of(missing, n_missing) == Events{2, 0});
+  REQUIRE(residency.state().last_recalled == Events{3, -1, 3, -1});
+
+  const DeviceArray<std::int32_t> needed(Slots{4}), slots(2), n_given(1), n_victims(1);
+  const DeviceArray<std::int64_t> victims(2);
+  REQUIRE(choose_victims({residency.map(), step.data(), needed.data(), 2, slots.data(),
+                          n_given.data(), victims.data(), n_victims.data()},
+                         nullptr) == cudaSuccess);
+  REQUIRE(first_of(slots, n_given) == Slots{0, 1});
+  REQUIRE(first_of(victims, n_victims).empty());
+}
+
+TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
+  std::int64_t number = 0;
+  std::int32_t count = 0;
+  const ResidencyMap map{&count, &number, &number, 1, 1};
+  const TouchParams touch{map, &number, &number, &count, 1, &number, &count};
+  const auto touch_refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
+    TouchParams p = touch;
+    change(p);
+    return touch_events(p, nullptr) == error;
+  };
+  REQUIRE(touch_refused(
+      [](auto& p) {
+        p.step = reinterpret_cast<const std::int64_t*>(reinterpret_cast<const char*>(p.step) + 4);
+      },
+      cudaErrorMisalignedAddress));
+  REQUIRE(touch_refused([](auto& p) { p.map.last_recalled = nullptr; }));
+  REQUIRE(touch_refused([](auto& p) { p.map.n_slots = std::int64_t{1} << 31; }));
+  REQUIRE(touch_refused([](auto& p) { p.max_count = -1; }));
+  REQUIRE(touch_refused([](auto& p) { p.events = nullptr; }));
+  REQUIRE(touch_refused([](auto& p) { p.n_missing = nullptr; }));
+  const VictimParams choose{map, &number, &count, 1, &count, &count, &number, &count};
+  const auto choose_refused = [&](auto change) {
+    VictimParams p = choose;
+    change(p);
+    return choose_victims(p, nullptr) == cudaErrorInvalidValue;
+  };
+  REQUIRE(choose_refused([](auto& p) { p.map.n_slots = 0; }));
+  REQUIRE(choose_refused([](auto& p) { p.max_needed = -1; }));
+  REQUIRE(choose_refused([](auto& p) { p.slots = nullptr; }));
+  REQUIRE(choose_refused([](auto& p) { p.n_needed = nullptr; }));
+  PlaceParams place{map, &number, &count, &count, &number, &count, 0};
+  REQUIRE(place_events(place, nullptr) == cudaSuccess);
+  place.max_needed = 1;
+  place.victims = nullptr;
+  REQUIRE(place_events(place, nullptr) == cudaErrorInvalidValue);
+}
