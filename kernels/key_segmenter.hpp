@@ -77,13 +77,14 @@ std::size_t key_segmenter_workspace_bytes(const KeySegmenterParams& params);
 /// A cut sets all channels back, so a round looks ahead: blocks of 256 channels compute the signals
 /// of up to 32 tokens as if none cut, the last block to finish adds them up, finds the first that
 /// does, and the next round starts there. Up to 256 channels (a head), one launch does all rounds
-/// of a timeline in its block. More take a launch for each round the step may need, 2 + (n - 1) /
-/// (min_count
-/// + 2) + n / 32 (min_count counting as 1 at least); those left over end at once. A round of
-/// `similarity` reads the keys of 32 tokens and reads and writes 8 D bytes, `gaussian` twice as
-/// many, and does about 60 float64 operations, a logarithm among them, for each key. At 32 layers x
-/// 8 heads x 128 over the sequence (D = 32768, 128 blocks), 512 tokens, min_count 1, a cut every 30
-/// tokens: 34 rounds of 188 launches, 70 MB of bfloat16 keys, 18 MB (35 MB) of means.
+/// of a timeline in its block. More take a launch for each round that the step may need:
+/// 2 + (n - 1) / (max(min_count, 1) + 2) + n / 32. Those left over end at once.
+///
+/// A round reads the keys of 32 tokens, reads and writes 8 D bytes of means (`gaussian`: and as
+/// many of variances), and does 5 float64 operations for each key (`gaussian`: about 60, with a
+/// logarithm). Over the sequence at 32 layers x 8 heads x 128 (D = 32768, 128 blocks), 512 tokens,
+/// min_count 1 and a cut every 30 tokens: 18 rounds of 188 launches, 38 MB of bfloat16 keys, 9 MB
+/// of means, 0.1 GFLOP (`gaussian`: 19 MB, 1.1 GFLOP) in float64.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said
