@@ -51,8 +51,11 @@ Layout layout_of(const RefineParams& p, void* base) {
     const std::int64_t wanted = (kBlocks + w.n_tiles - 1) / w.n_tiles;
     const std::int64_t n_units = p.n_layers * p.n_kv_heads;
     w.splits = static_cast<std::int32_t>(wanted < n_units ? wanted : n_units);
-    const std::int64_t slots = w.splits < 2 ? 2 : w.splits;
-    w.tiles = static_cast<double*>(take(slots * w.n_tiles * kGraphTileSize * kDouble));
+    // Room for splits * n_tiles, rounded up to what grows with n: it is for shorter steps too.
+    std::int64_t most = kBlocks + w.n_tiles;
+    if (n_units * w.n_tiles < most) most = n_units * w.n_tiles;
+    if (2 * w.n_tiles > most) most = 2 * w.n_tiles;  // the two kinds of sums
+    w.tiles = static_cast<double*>(take(most * kGraphTileSize * kDouble));
     w.left = static_cast<double*>(take(w.max_tokens * kDouble));
     w.right = static_cast<double*>(take(w.max_tokens * kDouble));
   }

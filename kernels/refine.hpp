@@ -48,8 +48,8 @@ struct RefineParams {
   std::size_t workspace_bytes = 0;
 };
 
-/// Bytes of workspace that any call with these sizes needs; 0 without an objective, and for sizes
-/// that refine_boundaries refuses.
+/// Bytes of workspace that any call with these sizes needs, or with a smaller n; 0 without an
+/// objective, and for sizes that refine_boundaries refuses.
 std::size_t refine_workspace_bytes(const RefineParams& params);
 
 /// Moves the raw boundaries of one step, left to right, as spec 3 says; without an objective they

@@ -7,6 +7,7 @@ set(EPISODIC_KERNEL_SOURCES
   close_events.cu
   copies.cu
   decoder.cu
+  key_segmenter.cu
   place_events.cu
   recall.cu
   refine.cu

@@ -8,7 +8,12 @@
 #include <vector>
 
 #include "episodic/timeline/event_table.hpp"
+#include "episodic/timeline/refine.hpp"
+#include "episodic/timeline/surprise.hpp"
 #include "kernels/device.hpp"
+#include "kernels/refine.hpp"
+#include "kernels/threshold.hpp"
+#include "support/refine_reference.hpp"
 
 namespace {
 
@@ -183,6 +188,114 @@ TEST_CASE("close_events kernel leaves pending what a full table does not hold, a
   device.step(500);
   REQUIRE(device.state(0).errors == 0);
   REQUIRE(device.events(0) == twins[1].all());
+}
+
+TEST_CASE("threshold, refine and close_events make the CPU's events, and never ask the host") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr std::int64_t kTokens = 400, kInit = 4, kLocal = 40, kMin = 3, kMax = 24;
+  constexpr double kGamma = 0.7;
+  std::mt19937 random(73);
+  std::vector<std::int64_t> steps{64, 50, 3};
+  steps.insert(steps.end(), 60, 1);  // decoding
+  for (const std::int64_t n : {64, 1, 64, 33, 61}) steps.push_back(n);
+  constexpr std::int64_t kLongest = 64;
+  episodic_test::KeyStream stream(random, kTokens, 2, 2, 8, kTokens, 0.0);
+  stream.load(0, kTokens);
+  std::gamma_distribution<float> draw(0.7f, 3.0f);
+  std::vector<float> surprise(kTokens);
+  for (float& x : surprise) x = draw(random);
+
+  episodic::SurpriseThreshold threshold(episodic::ThresholdWindow::moving, kLocal, kGamma, kInit);
+  episodic::BoundaryRefiner refiner(episodic::Refinement::modularity, kInit, kMin, 2, 8);
+  EventTable table(kInit, kMin, kMax);
+  std::vector<float> thresholds(kTokens);
+  std::vector<std::uint8_t> raw(kTokens), final_flags(kTokens);
+  std::int64_t first = 0;
+  for (const std::int64_t n : steps) {
+    const auto at = static_cast<std::size_t>(first), count = static_cast<std::size_t>(n);
+    threshold.step(surprise.data() + first, n, thresholds.data() + first);
+    for (std::size_t t = at; t < at + count; ++t) raw[t] = surprise[t] > thresholds[t];
+    refiner.step(stream.views(), first, std::span(raw).subspan(at, count),
+                 std::span(final_flags).subspan(at, count));
+    first += n;
+    table.close_up_to(first - kLocal, [&](std::int64_t t) {
+      return final_flags[static_cast<std::size_t>(t)] != 0;
+    });
+  }
+  REQUIRE(first == kTokens);
+  REQUIRE(raw != final_flags);
+  REQUIRE(table.size() > 20);
+
+  const DeviceArray<float> ring0(stream.rings[0]), ring1(stream.rings[1]);
+  const DeviceArray<const void*> keys(std::vector<const void*>{ring0.data(), ring1.data()});
+  const DeviceArray<float> d_surprise(surprise), recent(kLocal + kLongest), d_threshold(kLongest);
+  const DeviceArray<std::uint8_t> d_raw(kLongest), flags(kLocal + kMax + kLongest);
+  const DeviceArray<EventRange> events(100);
+  episodic::kernels::RefineParams refine;
+  refine.objective = episodic::kernels::RefineObjective::modularity;
+  refine.n_init = kInit;
+  refine.min_block = kMin;
+  refine.n = refine.max_previous = kLongest;
+  refine.raw = d_raw.data();
+  refine.flags = flags.data();
+  refine.flag_capacity = static_cast<std::int64_t>(flags.size());
+  refine.dtype = episodic::DType::float32;
+  refine.n_layers = refine.n_kv_heads = 2;
+  refine.head_dim = 8;
+  refine.keys = keys.data();
+  refine.key_capacity = kTokens;
+  refine.key_head_stride = kTokens * 9;
+  refine.key_row_stride = 9;
+  const DeviceArray<unsigned char> workspace(refine_workspace_bytes(refine));
+  refine.workspace = workspace.data();
+  refine.workspace_bytes = workspace.size();
+  episodic::kernels::ThresholdParams flag;
+  flag.tau = kLocal;
+  flag.n_init = kInit;
+  flag.gamma = kGamma;
+  flag.recent = recent.data();
+  flag.recent_capacity = static_cast<std::int64_t>(recent.size());
+  flag.threshold = d_threshold.data();
+  flag.raw = d_raw.data();
+  CloseEventsParams close;
+  close.n_local = kLocal;
+  close.min_block = kMin;
+  close.max_block = kMax;
+  close.flags = flags.data();
+  close.flag_capacity = static_cast<std::int64_t>(flags.size());
+  close.events = events.data();
+  close.event_capacity = static_cast<std::int64_t>(events.size());
+  episodic_test::in_every_order([&] {
+    const DeviceArray<TimelineState> state(std::vector<TimelineState>{initial_timeline(kInit)});
+    flag.state = refine.state = close.state = state.data();
+    flag.surprise = d_surprise.data();
+#if defined(EPISODIC_EMULATED_CUDA)
+    emulator::reset_calls();
+#endif
+    for (const std::int64_t n : steps) {
+      flag.n = refine.n = close.n = n;
+      REQUIRE(surprise_threshold(flag, nullptr) == cudaSuccess);
+      REQUIRE(refine_boundaries(refine, nullptr) == cudaSuccess);
+      REQUIRE(close_events(close, nullptr) == cudaSuccess);
+      flag.surprise += n;
+    }
+#if defined(EPISODIC_EMULATED_CUDA)
+    const emulator::Calls calls = emulator::calls();
+    REQUIRE(calls.allocations + calls.frees + calls.synchronisations + calls.copies == 0);
+#endif
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    const TimelineState after = state.host()[0];
+    REQUIRE(after.tokens == kTokens);
+    REQUIRE(after.errors == 0);
+    REQUIRE(after.n_events == table.size());
+    REQUIRE(after.last_boundary == refiner.last_boundary());
+    REQUIRE(after.pending_start == table.pending_start());
+    const std::vector<EventRange> got = events.host();
+    for (std::int64_t i = 0; i < table.size(); ++i) {
+      REQUIRE(got[static_cast<std::size_t>(i)].start == table[i].start);
+      REQUIRE(got[static_cast<std::size_t>(i)].end == table[i].end);
+    }
+  });
 }
 
 TEST_CASE("close_events kernel refuses parameters that make no sense, without a device") {

@@ -99,7 +99,7 @@ class DeviceRefiner {
     const DeviceArray<std::uint8_t> raw(std::vector<std::uint8_t>(begin, begin + n));
     RefineParams p = params(n);
     p.raw = raw.data();
-    const DeviceArray<unsigned char> workspace(refine_workspace_bytes(p));
+    const DeviceArray<unsigned char> workspace(refine_workspace_bytes(p));  // no more than that
     p.workspace = workspace.data();
     p.workspace_bytes = workspace.size();
     REQUIRE(cudaMemset(p.workspace, 0xff, p.workspace_bytes) == cudaSuccess);  // NaNs
@@ -449,6 +449,24 @@ TEST_CASE("without an objective the kernel keeps the flags, of any number of tim
       REQUIRE(s.tokens == 77);
     }
   });
+}
+
+TEST_CASE("refinement's workspace is for every shorter step too") {
+  RefineParams p;
+  p.objective = RefineObjective::conductance;
+  p.n_kv_heads = 8;
+  p.head_dim = 128;
+  for (const std::int64_t layers : {1, 12}) {
+    p.n_layers = layers;
+    p.max_previous = 512;
+    std::size_t before = 0;
+    for (p.n = 1; p.n <= 1500; ++p.n) {
+      const std::size_t bytes = refine_workspace_bytes(p);
+      REQUIRE(bytes > 0);
+      REQUIRE(bytes >= before);
+      before = bytes;
+    }
+  }
 }
 
 TEST_CASE("refinement kernel refuses parameters that make no sense, without a device") {

@@ -141,6 +141,25 @@ TEST_CASE("threshold kernel has the bits of its CPU twin, in steps of any length
   REQUIRE(infinite > 50);
 }
 
+TEST_CASE("threshold kernel adds in the order of its CPU twin, as sums that cancel show") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(43);
+  std::vector<float> surprise = random_surprise(random, 200);
+  for (std::size_t t = 0; t + 1 < surprise.size(); t += 8) {
+    surprise[t] = 0x1p60f;
+    surprise[t + 1] = -0x1p60f;
+  }
+  Settings settings;
+  settings.tau = 64;
+  settings.gamma = 0.0;
+  for (const ThresholdWindow window : {ThresholdWindow::moving, ThresholdWindow::chunked}) {
+    settings.window = window;
+    const std::vector<std::int64_t> steps{70, 1, 40, 89};
+    REQUIRE(
+        same_bits(run(settings, surprise, steps).threshold, run_twin(settings, surprise, steps)));
+  }
+}
+
 TEST_CASE("moving threshold of the kernel does not feel the cut, to the bit") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(42);

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "key_segmenter.hpp"
+
+#include "key_segmenter.cuh"
+
+namespace episodic::kernels {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 31;
+constexpr std::int64_t kMostTimelines = 65535;  // a grid's second dimension
+constexpr std::int64_t kMostRounds = 1 << 16;   // launches of one call
+constexpr std::uintptr_t kAlignment = 256;
+
+struct Shape {
+  std::int64_t timelines = 0, channels = 0, blocks = 0;
+  std::int64_t launches = 0;  // rounds the step may need, or 1 where a block does them all
+};
+
+/// \return false for sizes that are refused
+bool shape_of(const KeySegmenterParams& p, Shape& shape) {
+  if (p.signal != KeySignal::similarity && p.signal != KeySignal::gaussian) return false;
+  if (p.n < 0 || p.n > kMost || p.min_count < 0 || p.min_count > kMost) return false;
+  if (p.n_layers < 1 || p.n_kv_heads < 1 || p.head_dim < 1 || p.n_layers > kMost ||
+      p.n_kv_heads > kMost / p.n_layers || p.head_dim > kMost / (p.n_layers * p.n_kv_heads))
+    return false;
+  const std::int64_t heads = p.n_layers * p.n_kv_heads;
+  shape.timelines = p.per_head ? heads : 1;
+  shape.channels = p.per_head ? p.head_dim : heads * p.head_dim;
+  shape.blocks = (shape.channels + kKeyThreads - 1) / kKeyThreads;
+  shape.launches = 1;
+  if (shape.blocks > 1) {
+    // A round ends at a cut, after kKeyAhead tokens, or at the step's end. Between two cuts lie the
+    // keys that give no value and two that are recorded.
+    const std::int64_t between = (p.min_count < 1 ? 1 : p.min_count) + 2;
+    shape.launches = 2 + (p.n - 1) / between + p.n / kKeyAhead;
+  }
+  return shape.timelines <= kMostTimelines && shape.launches <= kMostRounds;
+}
+
+std::size_t workspace_of(const Shape& shape) {
+  return static_cast<std::size_t>(shape.timelines * shape.blocks * kKeyAhead) * sizeof(double);
+}
+
+template <class Key>
+cudaError_t launch_round(const KeySegmenterParams& p, const Shape& shape, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.timelines));
+  const auto kernel = p.signal == KeySignal::gaussian
+                          ? KeySegmenterKernel<Key, KeySignal::gaussian>
+                          : KeySegmenterKernel<Key, KeySignal::similarity>;
+  return launch(kernel, grid, kKeyThreads, 0, stream, p, shape.channels,
+                static_cast<double*>(p.workspace));
+}
+
+}  // namespace
+
+std::size_t key_segmenter_workspace_bytes(const KeySegmenterParams& params) {
+  Shape shape;
+  return shape_of(params, shape) ? workspace_of(shape) : 0;
+}
+
+cudaError_t segment_by_keys(const KeySegmenterParams& params, cudaStream_t stream) {
+  Shape shape;
+  if (!shape_of(params, shape)) return cudaErrorInvalidValue;
+  const bool gaussian = params.signal == KeySignal::gaussian;
+  if (gaussian && !(params.var_floor > 0.0)) return cudaErrorInvalidValue;
+  if (params.dtype != DType::float32 && params.dtype != DType::float16 &&
+      params.dtype != DType::bfloat16)
+    return cudaErrorInvalidValue;
+  if (params.n == 0) return cudaSuccess;
+  if (params.key_capacity < params.n || params.key_row_stride < params.head_dim ||
+      params.key_head_stride < 0)
+    return cudaErrorInvalidValue;
+  if (!params.state || !params.segmenter || !params.mean || !params.keys || !params.raw ||
+      (gaussian && !params.variance))
+    return cudaErrorInvalidValue;
+  if (!params.workspace || params.workspace_bytes < workspace_of(shape))
+    return cudaErrorInvalidValue;
+  if (reinterpret_cast<std::uintptr_t>(params.workspace) % kAlignment != 0)
+    return cudaErrorMisalignedAddress;
+
+  // Only tokens with a value and cuts are written by the kernel.
+  const auto count = static_cast<std::size_t>(shape.timelines * params.n);
+  constexpr int kNaN = 0xff;  // every byte of a float
+  cudaError_t error = cudaMemsetAsync(params.raw, 0, count, stream);
+  for (float* out : {params.maybe_signal, params.maybe_threshold})
+    if (error == cudaSuccess && out)
+      error = cudaMemsetAsync(out, kNaN, count * sizeof(float), stream);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // said here
+  for (std::int64_t i = 0; i < shape.launches && error == cudaSuccess; ++i) {
+    if (params.dtype == DType::float32)
+      error = launch_round<float>(params, shape, stream);
+    else if (params.dtype == DType::float16)
+      error = launch_round<__half>(params, shape, stream);
+    else
+      error = launch_round<__nv_bfloat16>(params, shape, stream);
+  }
+  return error;
+}
+
+}  // namespace episodic::kernels
