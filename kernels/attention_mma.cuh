@@ -86,17 +86,21 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
   // In shared memory, as outputs and scores leave few registers.
   __shared__ KeySpan span;
+  __shared__ int2 warp_queries_seen[kTile.warps];  // each warp's first and last query
+  __shared__ int to;
   if (thread == 0) span = key_span(p, head, block_row / a.group, block_last / a.group, kKeys);
   __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kKeys);
   const int tiles_per_split = tiles_of(tiles, a.splits);
   const int from = min(split * tiles_per_split, tiles);
-  const int to = min(from + tiles_per_split, tiles);
+  if (thread == 0) to = min(from + tiles_per_split, tiles);
 
   const int warp_row = block_row + thread / kWarpSize * 16 * kRowTiles;
   const bool idle = warp_row >= a.rows;  // helps to copy
-  const int first_query = warp_row / a.group;
-  const int last_query = min(warp_row + 16 * kRowTiles - 1, block_last) / a.group;
+  if (lane == 0)
+    warp_queries_seen[thread / kWarpSize] = {
+        warp_row / a.group, min(warp_row + 16 * kRowTiles - 1, block_last) / a.group};
+  __syncthreads();
   const auto query_of = [&](int m, int half) {  // of this thread's rows
     return (warp_row + 16 * m + 8 * half + lane / 4) / a.group;
   };
@@ -202,9 +206,12 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const auto weight_of = [&](int key) {
       return far && key < count ? rows[key].value_weight : 1.0f;
     };
+    const int first_query = warp_queries_seen[thread / kWarpSize].x;
+    const int last_query = warp_queries_seen[thread / kWarpSize].y;
     bool seen = false, hidden = false, weighted = false;
     EPISODIC_UNROLL
     for (int k = 0; k < kKeys; k += kWarpSize) {
+      if (lane + k >= kKeys) break;
       const int begin = begin_of(lane + k);
       const bool of_first = sees(first_query, begin, length);
       seen = seen || of_first || (begin > first_query && begin <= last_query);
@@ -233,16 +240,21 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       }
     }
     if (hidden) {
+      int query[kRowTiles][2];
       EPISODIC_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
-        const int upper = query_of(m, 0), lower = query_of(m, 1);
+        query[m][0] = query_of(m, 0);
+        query[m][1] = query_of(m, 1);
+      }
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j) {
         EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
+        for (int e = 0; e < 2; ++e) {
+          const int begin = begin_of(8 * j + lane % 4 * 2 + e);
           EPISODIC_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const int begin = begin_of(8 * j + lane % 4 * 2 + e);
-            if (!sees(upper, begin, length)) score[m][j][e] = -INFINITY;
-            if (!sees(lower, begin, length)) score[m][j][2 + e] = -INFINITY;
+          for (int m = 0; m < kRowTiles; ++m) {
+            if (!sees(query[m][0], begin, length)) score[m][j][e] = -INFINITY;
+            if (!sees(query[m][1], begin, length)) score[m][j][2 + e] = -INFINITY;
           }
         }
       }

@@ -31,7 +31,7 @@ struct MmaTile {
 /// registers.
 EPISODIC_HOST_DEVICE constexpr MmaTile mma_tile(int dim, bool few_rows) {
   if (few_rows) return {1, 1, 32};
-  return dim <= 128 ? MmaTile{4, 2, 64} : MmaTile{4, 1, 32};
+  return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 32};
 }
 
 /// One block of the tensor-core kernel for column sums: row tiles are of keys.
