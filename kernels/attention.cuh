@@ -44,33 +44,15 @@ __device__ inline int first_query_of_far(std::int64_t token, std::int64_t n_loca
 
 __device__ inline int tiles_of(int count, int tile) { return (count + tile - 1) / tile; }
 
-/// The keys that queries first_query..last_query read: all far rows of the list, then the local
-/// tokens that one of them sees; both cut into tiles.
+/// The keys that a block's queries read: all far rows of the list, then the local tokens that one
+/// of the queries sees; both cut into tiles.
 struct KeySpan {
-  const KvRow* far = nullptr;
-  int far_count = 0, far_tiles = 0;
-  int local_count = 0;
-  int local_slot = 0;   ///< of the first local token in the ring
-  int local_begin = 0;  ///< the first query that sees it, may be negative
-  std::int64_t first_position = 0;
-
-  /// `far_limit`: far rows at most.
-  __device__ KeySpan(const AttentionParams& p, int head, int first_query, int last_query,
-                     int key_tile) {
-    first_position = *p.first_position;
-    if (p.max_rows > 0) {
-      const int list = p.rows_per_head ? head : 0;
-      far = p.rows + list * p.max_rows;
-      const int count = p.n_rows[list];
-      far_count = count < 0 ? 0 : count > p.max_rows ? static_cast<int>(p.max_rows) : count;
-      far_tiles = tiles_of(far_count, key_tile);
-    }
-    const std::int64_t after_window = first_position + first_query + 1 - p.n_local;
-    const std::int64_t token = after_window < 0 ? 0 : after_window;
-    local_count = static_cast<int>(first_position + last_query + 1 - token);
-    local_slot = static_cast<int>(token % p.ring_capacity);
-    local_begin = static_cast<int>(token - first_position);
-  }
+  const KvRow* far;
+  std::int64_t first_position;
+  int far_count, far_tiles;
+  int local_count;
+  int local_slot;   ///< of the first local token in the ring
+  int local_begin;  ///< the first query that sees it, may be negative
 
   /// Slot in the ring of local key `i` < local_count.
   __device__ std::int64_t slot(int i, std::int64_t capacity) const {
@@ -78,6 +60,26 @@ struct KeySpan {
     return s < capacity ? s : s - capacity;
   }
 };
+
+/// Of queries first_query..last_query and kv head `head`.
+__device__ inline KeySpan key_span(const AttentionParams& p, int head, int first_query,
+                                   int last_query, int key_tile) {
+  KeySpan span = {};
+  span.first_position = *p.first_position;
+  if (p.max_rows > 0) {
+    const int list = p.rows_per_head ? head : 0;
+    const int count = p.n_rows[list];
+    span.far = p.rows + list * p.max_rows;
+    span.far_count = count < 0 ? 0 : count > p.max_rows ? static_cast<int>(p.max_rows) : count;
+    span.far_tiles = tiles_of(span.far_count, key_tile);
+  }
+  const std::int64_t after_window = span.first_position + first_query + 1 - p.n_local;
+  const std::int64_t token = after_window < 0 ? 0 : after_window;
+  span.local_count = static_cast<int>(span.first_position + last_query + 1 - token);
+  span.local_slot = static_cast<int>(token % p.ring_capacity);
+  span.local_begin = static_cast<int>(token - span.first_position);
+  return span;
+}
 
 /// Eight neighbouring elements: 16 bytes, or 32 of float32.
 template <class T>

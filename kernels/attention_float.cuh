@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
   const int d = static_cast<int>(p.head_dim);
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
-  const KeySpan span(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
+  const KeySpan span =
+      key_span(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
   const int tiles = span.far_tiles + tiles_of(span.local_count, kFloatKeys);
   const int tiles_per_split = tiles_of(tiles, a.splits);
   const int from = min(split * tiles_per_split, tiles);
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const Att
   const int h = static_cast<int>(blockIdx.y), g = h / a.group;
   const int d = static_cast<int>(p.head_dim), n = static_cast<int>(p.n_queries);
   const int n_local = static_cast<int>(p.n_local);
-  const KeySpan span(p, g, 0, n - 1, kKeys);
+  const KeySpan span = key_span(p, g, 0, n - 1, kKeys);
   const int block_key = static_cast<int>(blockIdx.x) * kKeys;
   if (block_key >= span.local_count) return;
   const int keys_left = span.local_count - block_key;

@@ -69,7 +69,6 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
-  constexpr int kKeysPerLane = kKeys / kWarpSize;
   constexpr int kElements = kKeys * kStride;  // of one stage
   static_assert(kKeys * kChunks % kThreads == 0, "all threads copy alike");
   EPISODIC_DYNAMIC_SHARED(bytes);
@@ -85,24 +84,32 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   const int chunks = static_cast<int>(p.head_dim / 8);
   const int block_row = static_cast<int>(blockIdx.x) * kTile.rows();
   const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
-  const KeySpan span(p, head, block_row / a.group, block_last / a.group, kKeys);
+  // In shared memory, as outputs and scores leave few registers.
+  __shared__ KeySpan span;
+  __shared__ int2 warp_queries_seen[kTile.warps];  // each warp's first and last query
+  __shared__ int to;
+  if (thread == 0) span = key_span(p, head, block_row / a.group, block_last / a.group, kKeys);
+  __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kKeys);
   const int tiles_per_split = tiles_of(tiles, a.splits);
   const int from = min(split * tiles_per_split, tiles);
-  const int to = min(from + tiles_per_split, tiles);
+  if (thread == 0) to = min(from + tiles_per_split, tiles);
 
   const int warp_row = block_row + thread / kWarpSize * 16 * kRowTiles;
   const bool idle = warp_row >= a.rows;  // helps to copy
-  const int first_query = warp_row / a.group;
-  const int last_query = min(warp_row + 16 * kRowTiles - 1, block_last) / a.group;
-  int query[kRowTiles][2];  // of this thread's rows
+  if (lane == 0)
+    warp_queries_seen[thread / kWarpSize] = {
+        warp_row / a.group, min(warp_row + 16 * kRowTiles - 1, block_last) / a.group};
+  __syncthreads();
+  const auto query_of = [&](int m, int half) {  // of this thread's rows
+    return (warp_row + 16 * m + 8 * half + lane / 4) / a.group;
+  };
   float out[kRowTiles][kDim / 8][4] = {};
   float max[kRowTiles][2], sum[kRowTiles][2];
   EPISODIC_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     EPISODIC_UNROLL
     for (int half = 0; half < 2; ++half) {
-      query[m][half] = (warp_row + 16 * m + 8 * half + lane / 4) / a.group;
       max[m][half] = -INFINITY;
       sum[m][half] = 0.0f;
     }
@@ -124,7 +131,6 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const int first = (far ? tile : tile - span.far_tiles) * kKeys;
     const int count = (far ? span.far_count : span.local_count) - first;
     const KvRow* const rows = table + tile % kAttentionTables * kKeys;
-    EPISODIC_UNROLL
     for (int step = 0; step < kKeys * kChunks / kThreads; ++step) {
       const unsigned piece = threadIdx.x + step * kThreads;
       const int key = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
@@ -188,29 +194,29 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     }
     if (idle) continue;
 
-    // Lane l answers for keys l, l + 32: who sees them, with what weight?
     const int first = (far ? tile : tile - span.far_tiles) * kKeys;
     const int count = (far ? span.far_count : span.local_count) - first;
     const KvRow* const rows = table + tile % kAttentionTables * kKeys;
     const unsigned length = far ? kForever : static_cast<unsigned>(p.n_local);
-    int begin[kKeysPerLane];
-    float weight[kKeysPerLane];
+    const auto begin_of = [&](int key) {  // the first query that sees it
+      return key >= count ? kNobody
+             : far        ? first_query_of_far(rows[key].token, p.n_local, span.first_position)
+                          : span.local_begin + first + key;
+    };
+    const auto weight_of = [&](int key) {
+      return far && key < count ? rows[key].value_weight : 1.0f;
+    };
+    const int first_query = warp_queries_seen[thread / kWarpSize].x;
+    const int last_query = warp_queries_seen[thread / kWarpSize].y;
     bool seen = false, hidden = false, weighted = false;
     EPISODIC_UNROLL
-    for (int k = 0; k < kKeysPerLane; ++k) {
-      const int key = lane + kWarpSize * k;
-      begin[k] = kNobody;
-      weight[k] = 1.0f;
-      if (key < count && far) {
-        begin[k] = first_query_of_far(rows[key].token, p.n_local, span.first_position);
-        weight[k] = rows[key].value_weight;
-      } else if (key < count) {
-        begin[k] = span.local_begin + first + key;
-      }
-      const bool of_first = sees(first_query, begin[k], length);
-      seen = seen || of_first || (begin[k] > first_query && begin[k] <= last_query);
-      hidden = hidden || !of_first || !sees(last_query, begin[k], length);
-      weighted = weighted || weight[k] != 1.0f;
+    for (int k = 0; k < kKeys; k += kWarpSize) {
+      if (lane + k >= kKeys) break;
+      const int begin = begin_of(lane + k);
+      const bool of_first = sees(first_query, begin, length);
+      seen = seen || of_first || (begin > first_query && begin <= last_query);
+      hidden = hidden || !of_first || !sees(last_query, begin, length);
+      weighted = weighted || weight_of(lane + k) != 1.0f;
     }
     if (!__any_sync(kFullMask, seen)) continue;
     hidden = __any_sync(kFullMask, hidden);
@@ -234,15 +240,21 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       }
     }
     if (hidden) {
+      int query[kRowTiles][2];
+      EPISODIC_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        query[m][0] = query_of(m, 0);
+        query[m][1] = query_of(m, 1);
+      }
       EPISODIC_UNROLL
       for (int j = 0; j < kKeys / 8; ++j) {
         EPISODIC_UNROLL
         for (int e = 0; e < 2; ++e) {
-          const int of_key = __shfl_sync(kFullMask, begin[j / 4], 8 * j % 32 + lane % 4 * 2 + e);
+          const int begin = begin_of(8 * j + lane % 4 * 2 + e);
           EPISODIC_UNROLL
           for (int m = 0; m < kRowTiles; ++m) {
-            if (!sees(query[m][0], of_key, length)) score[m][j][e] = -INFINITY;
-            if (!sees(query[m][1], of_key, length)) score[m][j][2 + e] = -INFINITY;
+            if (!sees(query[m][0], begin, length)) score[m][j][e] = -INFINITY;
+            if (!sees(query[m][1], begin, length)) score[m][j][2 + e] = -INFINITY;
           }
         }
       }
@@ -257,7 +269,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
             const int key = 8 * j + lane % 4 * 2 + e % 2, row = warp_row + 8 * (e / 2) + lane / 4;
             if (key >= count || row >= a.rows) continue;
             const int h = head * a.group + row % a.group;
-            a.maybe_scores[((first + key) * p.n_heads + h) * p.n_queries + query[0][e / 2]] =
+            a.maybe_scores[((first + key) * p.n_heads + h) * p.n_queries + query_of(0, e / 2)] =
                 score[0][j][e];
           }
         }
@@ -309,7 +321,11 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       for (int j = 0; j < kKeys / 8; ++j) {
         EPISODIC_UNROLL
         for (int e = 0; e < 2; ++e) {
+<<<<<<< HEAD
           const float of_key = __shfl_sync(kFullMask, weight[j / 4], 8 * j % 32 + lane % 4 * 2 + e);
+=======
+          const float of_key = weight_of(8 * j + lane % 4 * 2 + e);
+>>>>>>> attn
           EPISODIC_UNROLL
           for (int m = 0; m < kRowTiles; ++m) {
             score[m][j][e] *= of_key;
@@ -351,7 +367,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       total += __shfl_xor_sync(kFullMask, total, 2);
       const int row = warp_row + 16 * m + 8 * half + lane / 4;
       if (row >= a.rows) continue;
-      const int i = query[m][half], h = head * a.group + row % a.group;
+      const int i = query_of(m, half), h = head * a.group + row % a.group;
       const int first_channel = lane % 4 * 2;
       if (a.splits > 1) {
         const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
@@ -397,7 +413,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   const int h = static_cast<int>(blockIdx.y), g = h / a.group;
   const int chunks = static_cast<int>(p.head_dim / 8), n = static_cast<int>(p.n_queries);
   const int n_local = static_cast<int>(p.n_local);
-  const KeySpan span(p, g, 0, n - 1, kTile.keys());
+  const KeySpan span = key_span(p, g, 0, n - 1, kTile.keys());
   const int block_key = static_cast<int>(blockIdx.x) * kTile.keys();
   if (block_key >= span.local_count) return;
   const int keys_left = span.local_count - block_key;
@@ -509,7 +525,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 template <class Half>  // one instance for each source that launches it
 __global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionArgs a) {
   const int n = static_cast<int>(a.p.n_queries);
-  const KeySpan span(a.p, 0, 0, n - 1, 1);
+  const KeySpan span = key_span(a.p, 0, 0, n - 1, 1);
   const std::int64_t count = span.local_count * a.p.n_heads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count;
        at += std::int64_t{gridDim.x} * blockDim.x) {

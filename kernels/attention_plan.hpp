@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "attention.hpp"
+#include "online_softmax.hpp"
 
 namespace episodic::kernels {
 
@@ -22,15 +23,15 @@ struct MmaTile {
   int warps = 0;
   int row_tiles = 0;  ///< of 16 rows, for each warp
   int keys = 0;       ///< of one tile
-  constexpr int rows() const { return 16 * warps * row_tiles; }
+  EPISODIC_HOST_DEVICE constexpr int rows() const { return 16 * warps * row_tiles; }
 };
 
 /// Few rows (decode): one warp, whose loads alone keep the memory busy. Many: each key fragment
 /// read from shared memory meets 32 rows, except where the outputs of 32 would not fit in the
 /// registers.
-constexpr MmaTile mma_tile(int dim, bool few_rows) {
+EPISODIC_HOST_DEVICE constexpr MmaTile mma_tile(int dim, bool few_rows) {
   if (few_rows) return {1, 1, 32};
-  return dim <= 128 ? MmaTile{4, 2, 64} : MmaTile{4, 1, 32};
+  return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 32};
 }
 
 /// One block of the tensor-core kernel for column sums: row tiles are of keys.
@@ -38,22 +39,22 @@ struct ColumnTile {
   int warps = 0;
   int key_tiles = 0;  ///< of 16 keys, for each warp
   int queries = 0;    ///< of one tile
-  constexpr int keys() const { return 16 * warps * key_tiles; }
+  EPISODIC_HOST_DEVICE constexpr int keys() const { return 16 * warps * key_tiles; }
 };
-constexpr ColumnTile column_tile(int dim) {
+EPISODIC_HOST_DEVICE constexpr ColumnTile column_tile(int dim) {
   return dim <= 128 ? ColumnTile{4, 2, 64} : ColumnTile{4, 1, 32};
 }
 
 /// Elements between rows in shared memory: 16 bytes more than the row, so that the 8 rows of a
 /// matrix lie in different banks.
-constexpr int shared_stride(int dim, int element_bytes) { return dim + 16 / element_bytes; }
+EPISODIC_HOST_DEVICE constexpr int shared_stride(int dim, int element_bytes) { return dim + 16 / element_bytes; }
 
-constexpr std::size_t mma_shared_bytes(int dim, MmaTile tile) {
+EPISODIC_HOST_DEVICE constexpr std::size_t mma_shared_bytes(int dim, MmaTile tile) {
   return static_cast<std::size_t>(tile.rows() + 2 * kAttentionStages * tile.keys) *
              static_cast<std::size_t>(shared_stride(dim, 2)) * 2 +
          static_cast<std::size_t>(kAttentionTables * tile.keys) * sizeof(KvRow);
 }
-constexpr std::size_t column_shared_bytes(int dim, ColumnTile tile) {
+EPISODIC_HOST_DEVICE constexpr std::size_t column_shared_bytes(int dim, ColumnTile tile) {
   return static_cast<std::size_t>(tile.keys() + kAttentionStages * tile.queries) *
          static_cast<std::size_t>(shared_stride(dim, 2)) * 2;
 }
@@ -62,12 +63,12 @@ constexpr std::size_t column_shared_bytes(int dim, ColumnTile tile) {
 inline constexpr int kFloatThreads = 128;
 inline constexpr int kFloatRows = 32;
 inline constexpr int kFloatKeys = 32;
-constexpr std::size_t float_shared_bytes(int dim) {
+EPISODIC_HOST_DEVICE constexpr std::size_t float_shared_bytes(int dim) {
   return static_cast<std::size_t>(kFloatRows + 2 * kFloatKeys) *
              static_cast<std::size_t>(shared_stride(dim, 4)) * 4 +
          kFloatKeys * sizeof(KvRow);
 }
-constexpr std::size_t float_column_shared_bytes(int dim) {
+EPISODIC_HOST_DEVICE constexpr std::size_t float_column_shared_bytes(int dim) {
   return static_cast<std::size_t>(kFloatRows + kFloatKeys) *
          static_cast<std::size_t>(shared_stride(dim, 4)) * 4;
 }

@@ -485,7 +485,7 @@ TEST_CASE("attention is planned within the limits of every device, without a dev
       REQUIRE(mma_shared_bytes(dim, tile) <= kSharedA100);
       // two blocks of the large kernel share a multiprocessor of an H100 (228 KiB, 1 for each)
       REQUIRE(2 * (mma_shared_bytes(dim, tile) + 1024) <= (228 << 10));
-      REQUIRE(tile.keys % 32 == 0);
+      REQUIRE(tile.keys % 16 == 0);
     }
     REQUIRE(column_shared_bytes(dim, column_tile(dim)) <= kSharedA100);
     REQUIRE(float_shared_bytes(dim) <= kSharedA100);
