@@ -47,7 +47,9 @@ EPISODIC_HOST_DEVICE constexpr ColumnTile column_tile(int dim) {
 
 /// Elements between rows in shared memory: 16 bytes more than the row, so that the 8 rows of a
 /// matrix lie in different banks.
-EPISODIC_HOST_DEVICE constexpr int shared_stride(int dim, int element_bytes) { return dim + 16 / element_bytes; }
+EPISODIC_HOST_DEVICE constexpr int shared_stride(int dim, int element_bytes) {
+  return dim + 16 / element_bytes;
+}
 
 EPISODIC_HOST_DEVICE constexpr std::size_t mma_shared_bytes(int dim, MmaTile tile) {
   return static_cast<std::size_t>(tile.rows() + 2 * kAttentionStages * tile.keys) *

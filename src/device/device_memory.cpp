@@ -60,9 +60,9 @@ struct RecallLists {
 struct Layer {
   std::byte *ring_key = nullptr, *ring_turned = nullptr, *ring_value = nullptr;  // [G, capacity, d]
   std::byte *sink_key = nullptr, *sink_value = nullptr;                          // [G, n_init, d]
-  float* relevance = nullptr;  // [capacity, H]
-  float* sums = nullptr;       // [n_local + chunk - 1, H] of the open step
-  std::int64_t slot = -1;      // among the layers that recall; -1: not one of them
+  float* relevance = nullptr;                                                    // [capacity, H]
+  float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
+  std::int64_t slot = -1;                // among the layers that recall; -1: not one of them
   std::byte* representatives = nullptr;  // [max_events, H * d]
   std::array<RecallLists, 2> lists;
 };
@@ -291,8 +291,8 @@ void DeviceMemory::Impl::plan() {
   if (config.refine != Refinement::none) {
     const std::size_t refine = kernels::refine_workspace_bytes(refine_params());
     if (refine == 0)
-      throw ConfigError(fmt::format("CUDA memory: chunk = {} is too long for refinement on a device",
-                                    config.chunk));
+      throw ConfigError(fmt::format(
+          "CUDA memory: chunk = {} is too long for refinement on a device", config.chunk));
     needs(refine);
   }
   if (recalling > 0) needs(kernels::recall_workspace_bytes(recall_params()));
@@ -369,9 +369,9 @@ template <class T>
 std::vector<T> DeviceMemory::Impl::read(const T* from, std::int64_t count) const {
   std::vector<T> host(static_cast<std::size_t>(count));
   if (count > 0)
-    device::check(cudaMemcpyAsync(host.data(), from, host.size() * sizeof(T),
-                                  cudaMemcpyDeviceToHost, stream),
-                  "a copy from the device");
+    device::check(
+        cudaMemcpyAsync(host.data(), from, host.size() * sizeof(T), cudaMemcpyDeviceToHost, stream),
+        "a copy from the device");
   device::check(cudaStreamSynchronize(stream), "the memory's kernels");
   return host;
 }
@@ -487,10 +487,11 @@ void DeviceMemory::begin_step(std::int64_t n) {
   m.recalls_now = n > 1 || m.steps_since_recall % m.config.recall_every == 0;
   m.recalled_in_step = m.far && m.recalls_now;
   if (m.rotary_dim() > 0)
-    device::check(kernels::rotary_angles({n, m.rotary_dim() / 2, m.first_position(), m.inverse_frequency,
-                                  m.shape.rotary.attention_factor, m.cos, m.sin},
-                                 m.stream),
-          "rotary angles");
+    device::check(
+        kernels::rotary_angles({n, m.rotary_dim() / 2, m.first_position(), m.inverse_frequency,
+                                m.shape.rotary.attention_factor, m.cos, m.sin},
+                               m.stream),
+        "rotary angles");
 }
 
 /// Queries, lists and rows of a step in which something lies outside the window.
@@ -588,9 +589,9 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
 void DeviceMemory::end_step(const float* surprise) {
   Impl& m = *impl_;
   if (!m.open || m.next_layer != m.shape.n_layers)
-    throw DataError(fmt::format(
-        "end_step: layer {} is still to come; call attend for all {} layers first", m.next_layer,
-        m.shape.n_layers));
+    throw DataError(
+        fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
+                    m.next_layer, m.shape.n_layers));
   // Raw flags: by surprise on the device, by the other segmenters on the host, which need nothing
   // from it. The step's surprise is kept for whoever asks.
   kernels::ThresholdParams raw;
@@ -608,8 +609,8 @@ void DeviceMemory::end_step(const float* surprise) {
   raw.threshold = m.threshold;
   raw.raw = m.raw;
   device::check(cudaMemcpyAsync(m.surprise, surprise, static_cast<std::size_t>(m.n) * sizeof(float),
-                        cudaMemcpyDeviceToDevice, m.stream),
-        "keeping the surprise");
+                                cudaMemcpyDeviceToDevice, m.stream),
+                "keeping the surprise");
   device::check(kernels::surprise_threshold(raw, m.stream), "thresholds");
   if (m.segmenter) {
     const auto count = static_cast<std::size_t>(m.n);
@@ -618,18 +619,18 @@ void DeviceMemory::end_step(const float* surprise) {
     m.staging.send(m.raw, m.n, m.stream, [&](std::uint8_t* host) {
       m.segmenter->step(m.tokens, ignored, thresholds, {host, count});
     });
-    m.staging.send(m.threshold, m.n, m.stream, [&](float* host) {
-      std::copy(thresholds.begin(), thresholds.end(), host);
-    });
+    m.staging.send(m.threshold, m.n, m.stream,
+                   [&](float* host) { std::copy(thresholds.begin(), thresholds.end(), host); });
   }
   kernels::RefineParams refine = m.refine_params();
   refine.n = m.n;
   device::check(kernels::refine_boundaries(refine, m.stream), "refinement");
   for (const Layer& layer : m.layers)
-    device::check(kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
-                                     layer.sums, layer.relevance, m.capacity},
-                                    m.stream),
-          "relevance");
+    device::check(
+        kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
+                                   layer.sums, layer.relevance, m.capacity},
+                                  m.stream),
+        "relevance");
   kernels::CloseEventsParams close;
   close.n_local = m.config.n_local;
   close.min_block = m.config.min_block;

@@ -3,31 +3,20 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "elementwise.hpp"
-#include "episodic/base/error.hpp"
-#include "episodic/model/safetensors.hpp"
+#include "model_tensors.hpp"
 
 namespace episodic {
 namespace {
 
 class Loader {
  public:
-  explicit Loader(const std::filesystem::path& dir) : weights_(dir) {}
+  explicit Loader(const std::filesystem::path& dir) : tensors_(dir) {}
 
   at::Tensor tensor(const std::string& name, const std::vector<std::int64_t>& shape) const {
-    const TensorView& view = weights_.at(name);
-    if (view.shape != shape)
-      throw FileError(
-          fmt::format("{}: tensor '{}' has shape [{}], config.json calls for [{}]; weights "
-                      "and config.json must be of one model",
-                      weights_.file_of(name).string(), name, fmt::join(view.shape, ", "),
-                      fmt::join(shape, ", ")));
     at::Tensor out = at::empty(shape, at::kFloat);
-    if (!widen(view, out.mutable_data_ptr<float>()))
-      throw FileError(fmt::format("{}: tensor '{}' is stored as {}; store it as F32, F16 or BF16",
-                                  weights_.file_of(name).string(), name, name_of(view.type)));
+    widen(tensors_.at(name, shape), out.mutable_data_ptr<float>());
     return out;
   }
 
@@ -38,7 +27,7 @@ class Loader {
   }
 
  private:
-  Weights weights_;
+  ModelTensors tensors_;
 };
 
 }  // namespace

@@ -124,9 +124,8 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
           const auto value = static_cast<double>(rows[static_cast<std::size_t>(i) * width + c]);
           REQUIRE(std::abs(value - reference[c]) < tolerance(dtype));
           if (dtype == DType::float32)
-            REQUIRE(std::abs(value - static_cast<double>(
-                                         expected[static_cast<std::size_t>(l)]
-                                                 [static_cast<std::size_t>(i) * width + c])) <
+            REQUIRE(std::abs(value - static_cast<double>(expected[static_cast<std::size_t>(
+                                         l)][static_cast<std::size_t>(i) * width + c])) <
                     tolerance(dtype));
         }
       }
@@ -139,8 +138,7 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
     for (EventId e = 0; e < host.events().size(); ++e) {
       const std::vector<float> mean = device.representative(layer, e);
       const float* same = host.representative(layer, e);
-      for (std::size_t c = 0; c < mean.size(); ++c)
-        REQUIRE(std::abs(mean[c] - same[c]) < 1e-5f);
+      for (std::size_t c = 0; c < mean.size(); ++c) REQUIRE(std::abs(mean[c] - same[c]) < 1e-5f);
     }
 }
 
@@ -223,7 +221,8 @@ TEST_CASE("device memory neither allocates nor waits in a step") {
   const MemoryShape shape = shape_of();
   DeviceMemory memory(config, shape, {DType::bfloat16, 100}, nullptr);
   REQUIRE(memory.bytes().total() == emulator::device_bytes());
-  const DeviceArray<unsigned char> rows(std::vector<unsigned char>(12 * 64 * 2, 0)), out(12 * 64 * 2);
+  const DeviceArray<unsigned char> rows(std::vector<unsigned char>(12 * 64 * 2, 0)),
+      out(12 * 64 * 2);
   const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
   emulator::reset_calls();
   for (int i = 0; i < 8; ++i) {
@@ -243,8 +242,8 @@ TEST_CASE("device memory neither allocates nor waits in a step") {
 }
 
 TEST_CASE("device memory refuses what it cannot do, by name, and says what it would need") {
-  const auto refusal = [](const std::string& json, DeviceMemoryOptions options = {DType::float32,
-                                                                                  100}) {
+  const auto refusal = [](const std::string& json,
+                          DeviceMemoryOptions options = {DType::float32, 100}) {
     try {
       DeviceMemory(parse_memory_config(json), shape_of(), options, nullptr);
     } catch (const Error& e) {

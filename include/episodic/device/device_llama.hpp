@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// LLaMA-shaped decoders on a CUDA device, with an episodic memory for attention. Torch-free: the
+/// products are cuBLAS's, all else are this project's kernels. In builds with CUDA.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "episodic/device/device_memory.hpp"
+#include "episodic/model/language_model.hpp"
+
+namespace episodic {
+
+/// Checks that a device can run this build. \throws DeviceError: no device; compute capability below
+/// 8.0; a driver older than the CUDA this was built with
+void require_device(int device = 0);
+
+/// Whether require_device would return.
+bool has_device(int device = 0);
+
+/// A decoder on a device. Weights and activations are of one dtype, sums and the residual stream
+/// float32. Every step enqueues work and returns; the host waits in `logits` alone. The stream is
+/// the model's own. One thread at a time.
+class DeviceLlama final : public LanguageModel {
+ public:
+  struct Options {
+    /// Of weights and activations: float32, float16, bfloat16; absent: as the weights are stored.
+    std::optional<DType> dtype;
+    int device = 0;
+  };
+
+  /// Reads config.json and the safetensors of a Hugging Face directory into device memory.
+  /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where the
+  ///         device has no room for the weights
+  static DeviceLlama load(const std::filesystem::path& model_dir, const Options& options);
+  static DeviceLlama load(const std::filesystem::path& model_dir) { return load(model_dir, {}); }
+
+  /// Gives the model a fresh, empty memory in place of the one it has.
+  /// \param max_tokens most tokens that the sequence may come to. \param given boundaries, only for
+  /// segmenter `given`. \throws as DeviceMemory
+  DeviceMemory& remember(const MemoryConfig& config, std::int64_t max_tokens,
+                         std::vector<std::int64_t> given = {});
+
+  /// \throws DataError before `remember`
+  DeviceMemory& memory();
+
+  const ModelConfig& config() const override;
+  std::int64_t chunk() const override;
+  void step(std::span<const std::int64_t> ids) override;
+  /// Also throws what the memory found wrong on the device (DeviceMemory::check).
+  std::span<const float> logits() override;
+
+  DType dtype() const;
+  /// Device memory of weights and of a step's activations.
+  std::int64_t weight_bytes() const;
+  std::int64_t activation_bytes() const;
+
+  DeviceLlama(DeviceLlama&&) noexcept;
+  DeviceLlama& operator=(DeviceLlama&&) noexcept;
+  ~DeviceLlama() override;
+
+ private:
+  DeviceLlama();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace episodic

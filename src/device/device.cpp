@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "cuda.hpp"
+#include "episodic/device/device_llama.hpp"
+
+namespace episodic {
+
+void require_device(int device) {
+  int driver = 0, runtime = 0;
+  device::check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+  // 0: no driver at all
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    static_cast<void>(cudaGetLastError());
+    throw DeviceError("CUDA: no driver is installed; install NVIDIA's driver, or use --device cpu");
+  }
+  // Within a major version of the toolkit any driver of that version serves.
+  if (driver / 1000 < runtime / 1000)
+    throw DeviceError(fmt::format(
+        "CUDA: the driver supports CUDA {}.{}, this build needs {}.{}; update the driver, or use "
+        "--device cpu",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10));
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (error != cudaSuccess || count == 0)
+    throw DeviceError("CUDA: no device is there; use --device cpu");
+  if (device < 0 || device >= count)
+    throw DeviceError(
+        fmt::format("CUDA: device {} of {}; the first is number 0", device, count));
+  int major = 0, minor = 0;
+  device::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                "asking for the compute capability");
+  device::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                "asking for the compute capability");
+  if (major < 8)
+    throw DeviceError(fmt::format(
+        "CUDA: device {} has compute capability {}.{}; the kernels need 8.0 (A100) or later, use "
+        "--device cpu",
+        device, major, minor));
+}
+
+bool has_device(int device) {
+  try {
+    require_device(device);
+    return true;
+  } catch (const DeviceError&) {
+    return false;
+  }
+}
+
+}  // namespace episodic

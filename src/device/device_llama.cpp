@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/device/device_llama.hpp"
+
+#include <cublas_v2.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cuda.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/model/hf_config.hpp"
+#include "kernels/decoder.hpp"
+#include "kernels/surprise.hpp"
+#include "model/elementwise.hpp"
+#include "model/model_tensors.hpp"
+
+namespace episodic {
+namespace {
+
+using device::Carver;
+using device::DeviceBuffer;
+using device::PinnedBuffer;
+using device::StagingRing;
+
+void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError(fmt::format("cuBLAS: {}: {}", what, cublasGetStatusString(status)));
+}
+
+cudaDataType_t cublas_type(DType dtype) {
+  return dtype == DType::float32   ? CUDA_R_32F
+         : dtype == DType::float16 ? CUDA_R_16F
+                                   : CUDA_R_16BF;
+}
+
+/// y = x W^T + bias, W [out, in] as Hugging Face stores it.
+struct Linear {
+  std::byte* weight = nullptr;
+  float* bias = nullptr;  // or null
+  std::int64_t out = 0, in = 0;
+};
+
+struct LayerWeights {
+  float *input_norm = nullptr, *post_norm = nullptr;
+  Linear qkv;      // rows of q, of k, of v
+  Linear o;
+  Linear gate_up;  // rows of gate, of up
+  Linear down;
+};
+
+class Stream {
+ public:
+  Stream() {
+    device::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  }
+  ~Stream() {
+    if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Cublas {
+ public:
+  explicit Cublas(cudaStream_t stream) {
+    check(cublasCreate(&handle_), "starting it");
+    check(cublasSetStream(handle_, stream), "setting its stream");
+    // Its own workspace would be allocated in the first products, and may not be in a capture.
+    workspace_ = DeviceBuffer(kWorkspaceBytes, "the products' workspace", "free some");
+    check(cublasSetWorkspace(handle_, workspace_.data(), kWorkspaceBytes), "its workspace");
+  }
+  ~Cublas() {
+    if (handle_) static_cast<void>(cublasDestroy(handle_));
+  }
+  Cublas(const Cublas&) = delete;
+  Cublas& operator=(const Cublas&) = delete;
+
+  /// y [n, out] of `to` = x [n, in] of `from` times W^T, or added to what y holds.
+  void multiply(const Linear& w, DType from, const void* x, std::int64_t n, DType to, void* y,
+                bool add) const {
+    const float one = 1.0f, beta = add ? 1.0f : 0.0f;
+    check(cublasGemmEx(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.out),
+                       static_cast<int>(n), static_cast<int>(w.in), &one, w.weight,
+                       cublas_type(from), static_cast<int>(w.in), x, cublas_type(from),
+                       static_cast<int>(w.in), &beta, y, cublas_type(to), static_cast<int>(w.out),
+                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+          "a product");
+  }
+
+ private:
+  static constexpr std::int64_t kWorkspaceBytes = 32 << 20;  // what it recommends for sm_90
+  cublasHandle_t handle_ = nullptr;
+  DeviceBuffer workspace_;
+};
+
+/// Rows of logits that are held at once: float32, of which a whole chunk would take more than all
+/// the rest of a step.
+constexpr std::int64_t kLogitRows = 64;
+
+}  // namespace
+
+struct DeviceLlama::Impl {
+  ModelConfig config;
+  DType dtype = DType::bfloat16;
+  int device = 0;
+  Stream stream;
+  Cublas cublas{stream.get()};
+
+  // weights
+  DeviceBuffer weights;
+  std::byte* embedding = nullptr;
+  std::vector<LayerWeights> layers;
+  float* final_norm = nullptr;
+  Linear head;
+
+  // one step
+  std::optional<DeviceMemory> memory;
+  DeviceBuffer activations;
+  StagingRing staging;
+  PinnedBuffer host_logits;
+  std::int64_t* ids = nullptr;
+  float *hidden = nullptr, *logit_rows = nullptr, *last_logits = nullptr, *surprise = nullptr;
+  std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
+            *inner = nullptr;
+  bool stepped = false;
+
+  std::int64_t q_width() const { return config.n_heads * config.head_dim; }
+  std::int64_t kv_width() const { return config.n_kv_heads * config.head_dim; }
+  std::int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+
+  void carve_weights(Carver& carver);
+  void carve_activations(Carver& carver, std::int64_t chunk);
+  void load_weights(const std::filesystem::path& dir);
+
+  void norm(const float* weight, const float* x, std::int64_t n) {
+    device::check(kernels::rms_norm({dtype, x, weight, n, config.hidden_size,
+                                     static_cast<float>(config.rms_norm_eps), normed},
+                                    stream.get()),
+                  "RMS norm");
+  }
+  void multiply(const Linear& w, const void* x, std::int64_t n, DType to, void* y,
+                bool add = false) {
+    cublas.multiply(w, dtype, x, n, to, y, add);
+    if (w.bias) device::check(kernels::add_bias({to, w.bias, n, w.out, y}, stream.get()), "a bias");
+  }
+  void token_surprise(const float* logits, const std::int64_t* targets, std::int64_t n, float* to) {
+    kernels::SurpriseParams p;
+    p.logits = logits;
+    p.dtype = DType::float32;
+    p.n = n;
+    p.vocab = p.row_stride = config.vocab_size;
+    p.targets = targets;
+    p.surprise = to;
+    device::check(kernels::token_surprise(p, stream.get()), "surprise");
+  }
+  void run_layer(std::int64_t l, std::int64_t n);
+  void run_head(std::int64_t n);
+};
+
+void DeviceLlama::Impl::carve_weights(Carver& c) {
+  const std::int64_t element = size_of(dtype), hidden = config.hidden_size;
+  const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
+    return Linear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
+  };
+  embedding = c.take(config.vocab_size * hidden * element);
+  layers.resize(static_cast<std::size_t>(config.n_layers));
+  for (LayerWeights& w : layers) {
+    w.input_norm = c.take<float>(hidden);
+    w.post_norm = c.take<float>(hidden);
+    w.qkv = linear(qkv_width(), hidden, config.attention_bias);
+    w.o = linear(hidden, q_width(), config.attention_bias);
+    w.gate_up = linear(2 * config.intermediate_size, hidden, config.mlp_bias);
+    w.down = linear(hidden, config.intermediate_size, config.mlp_bias);
+  }
+  final_norm = c.take<float>(hidden);
+  head = config.tie_word_embeddings ? Linear{embedding, nullptr, config.vocab_size, hidden}
+                                    : linear(config.vocab_size, hidden, false);
+}
+
+void DeviceLlama::Impl::carve_activations(Carver& c, std::int64_t chunk) {
+  const std::int64_t element = size_of(dtype);
+  ids = c.take<std::int64_t>(chunk);
+  hidden = c.take<float>(chunk * config.hidden_size);
+  normed = c.take(chunk * config.hidden_size * element);
+  qkv = c.take(chunk * qkv_width() * element);
+  attended = c.take(chunk * q_width() * element);
+  gate_up = c.take(chunk * 2 * config.intermediate_size * element);
+  inner = c.take(chunk * config.intermediate_size * element);
+  logit_rows = c.take<float>(std::min(chunk, kLogitRows) * config.vocab_size);
+  last_logits = c.take<float>(config.vocab_size);
+  surprise = c.take<float>(chunk);
+}
+
+void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
+  const ModelTensors tensors(dir);
+  Carver counter;
+  carve_weights(counter);
+  weights = DeviceBuffer(counter.used(), "the model's weights",
+                         "take a smaller model or a 16-bit dtype");
+  Carver carver(weights.data());
+  carve_weights(carver);
+
+  std::vector<float> wide;
+  std::vector<std::uint16_t> half;
+  const auto send = [&](void* to, const void* from, std::int64_t bytes) {
+    // pageable memory: returns once the source may be used again
+    device::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice,
+                                  stream.get()),
+                  "copying weights");
+    device::check(cudaStreamSynchronize(stream.get()), "copying weights");
+  };
+  /// \return bytes written
+  const auto put = [&](void* to, DType as, const std::string& name,
+                       const std::vector<std::int64_t>& shape) {
+    const TensorView& view = tensors.at(name, shape);
+    const std::int64_t count = view.elements(), bytes = count * size_of(as);
+    const bool same = (view.type == TensorType::f32 && as == DType::float32) ||
+                      (view.type == TensorType::f16 && as == DType::float16) ||
+                      (view.type == TensorType::bf16 && as == DType::bfloat16);
+    if (same) {
+      send(to, view.data, bytes);
+      return bytes;
+    }
+    wide.resize(static_cast<std::size_t>(count));
+    widen(view, wide.data());
+    if (as == DType::float32) {
+      send(to, wide.data(), bytes);
+      return bytes;
+    }
+    half.resize(wide.size());
+    std::transform(wide.begin(), wide.end(), half.begin(),
+                   as == DType::float16 ? to_float16 : to_bfloat16);
+    send(to, half.data(), bytes);
+    return bytes;
+  };
+  /// Several tensors, one behind the other.
+  const auto linear = [&](const Linear& w, const std::vector<std::pair<std::string, std::int64_t>>& parts) {
+    std::byte* weight = w.weight;
+    float* bias = w.bias;
+    for (const auto& [name, out] : parts) {
+      weight += put(weight, dtype, name + ".weight", {out, w.in});
+      if (bias) {
+        put(bias, DType::float32, name + ".bias", {out});
+        bias += out;
+      }
+    }
+  };
+
+  const std::int64_t hidden_size = config.hidden_size, inner_size = config.intermediate_size;
+  put(embedding, dtype, "model.embed_tokens.weight", {config.vocab_size, hidden_size});
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::string at = fmt::format("model.layers.{}.", i);
+    const LayerWeights& w = layers[i];
+    put(w.input_norm, DType::float32, at + "input_layernorm.weight", {hidden_size});
+    put(w.post_norm, DType::float32, at + "post_attention_layernorm.weight", {hidden_size});
+    linear(w.qkv, {{at + "self_attn.q_proj", q_width()},
+                   {at + "self_attn.k_proj", kv_width()},
+                   {at + "self_attn.v_proj", kv_width()}});
+    linear(w.o, {{at + "self_attn.o_proj", hidden_size}});
+    linear(w.gate_up, {{at + "mlp.gate_proj", inner_size}, {at + "mlp.up_proj", inner_size}});
+    linear(w.down, {{at + "mlp.down_proj", hidden_size}});
+  }
+  put(final_norm, DType::float32, "model.norm.weight", {hidden_size});
+  if (!config.tie_word_embeddings) linear(head, {{"lm_head", config.vocab_size}});
+}
+
+void DeviceLlama::Impl::run_layer(std::int64_t l, std::int64_t n) {
+  const LayerWeights& w = layers[static_cast<std::size_t>(l)];
+  const std::int64_t element = size_of(dtype), row = qkv_width();
+  norm(w.input_norm, hidden, n);
+  multiply(w.qkv, normed, n, dtype, qkv);
+  memory->attend(l, {qkv, qkv + q_width() * element, qkv + (q_width() + kv_width()) * element, row,
+                     row, row, attended});
+  multiply(w.o, attended, n, DType::float32, hidden, true);
+  norm(w.post_norm, hidden, n);
+  multiply(w.gate_up, normed, n, dtype, gate_up);
+  device::check(
+      kernels::silu_times({dtype, gate_up, n, config.intermediate_size, inner}, stream.get()),
+      "SiLU");
+  multiply(w.down, inner, n, DType::float32, hidden, true);
+}
+
+/// Logits of all rows, a block at a time, and what they say of the tokens behind them: row i of
+/// token i + 1, the row of the step before of token 0.
+void DeviceLlama::Impl::run_head(std::int64_t n) {
+  if (memory->tokens() > 0)
+    token_surprise(last_logits, ids, 1, surprise);
+  else
+    device::check(cudaMemsetAsync(surprise, 0, sizeof(float), stream.get()), "surprise");
+  for (std::int64_t first = 0; first < n; first += kLogitRows) {
+    const std::int64_t rows = std::min(kLogitRows, n - first);
+    norm(final_norm, hidden + first * config.hidden_size, rows);
+    multiply(head, normed, rows, DType::float32, logit_rows);
+    const std::int64_t followed = std::min(rows, n - 1 - first);
+    token_surprise(logit_rows, ids + first + 1, followed, surprise + first + 1);
+    if (first + rows == n)
+      device::check(
+          cudaMemcpyAsync(last_logits, logit_rows + (rows - 1) * config.vocab_size,
+                          static_cast<std::size_t>(config.vocab_size) * sizeof(float),
+                          cudaMemcpyDeviceToDevice, stream.get()),
+          "keeping logits");
+  }
+}
+
+DeviceLlama::DeviceLlama() = default;
+DeviceLlama::DeviceLlama(DeviceLlama&&) noexcept = default;
+DeviceLlama& DeviceLlama::operator=(DeviceLlama&&) noexcept = default;
+
+DeviceLlama::~DeviceLlama() {
+  // What is enqueued still reads what is given back here.
+  if (impl_) static_cast<void>(cudaStreamSynchronize(impl_->stream.get()));
+}
+
+DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& options) {
+  require_device(options.device);
+  device::check(cudaSetDevice(options.device), "choosing the device");
+  DeviceLlama model;
+  const ModelConfig config = load_model_config(dir);
+  const ModelTensors tensors(dir);
+  const TensorView& embedding =
+      tensors.at("model.embed_tokens.weight", {config.vocab_size, config.hidden_size});
+  const DType stored = embedding.type == TensorType::f32   ? DType::float32
+                       : embedding.type == TensorType::f16 ? DType::float16
+                                                           : DType::bfloat16;
+  const DType dtype = options.dtype.value_or(stored);
+  if (dtype == DType::int8)
+    throw ConfigError("DeviceLlama: dtype = int8, must be float32, float16 or bfloat16");
+  model.impl_ = std::make_unique<Impl>();
+  model.impl_->config = config;
+  model.impl_->dtype = dtype;
+  model.impl_->device = options.device;
+  model.impl_->load_weights(dir);
+  return model;
+}
+
+DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max_tokens,
+                                    std::vector<std::int64_t> given) {
+  Impl& m = *impl_;
+  device::check(cudaSetDevice(m.device), "choosing the device");
+  device::check(cudaStreamSynchronize(m.stream.get()), "the model's steps");
+  m.memory.reset();  // its bytes may be needed
+  m.stepped = false;
+  const ModelConfig& c = m.config;
+  m.memory.emplace(config, MemoryShape{c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary},
+                   DeviceMemoryOptions{m.dtype, max_tokens}, m.stream.get(), std::move(given));
+  Carver counter;
+  m.carve_activations(counter, config.chunk);
+  if (m.activations.bytes() < counter.used())
+    m.activations = DeviceBuffer(counter.used(), "a step's activations", "lower chunk");
+  Carver carver(m.activations.data());
+  m.carve_activations(carver, config.chunk);
+  m.staging = StagingRing(config.chunk * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  m.host_logits = PinnedBuffer(c.vocab_size * static_cast<std::int64_t>(sizeof(float)),
+                               "host memory for logits");
+  return *m.memory;
+}
+
+DeviceMemory& DeviceLlama::memory() {
+  if (!impl_->memory) throw DataError("DeviceLlama: it has no memory yet; call remember first");
+  return *impl_->memory;
+}
+
+const ModelConfig& DeviceLlama::config() const { return impl_->config; }
+
+std::int64_t DeviceLlama::chunk() const {
+  if (!impl_->memory) throw DataError("DeviceLlama: it has no memory yet; call remember first");
+  return impl_->memory->config().chunk;
+}
+
+void DeviceLlama::step(std::span<const std::int64_t> ids) {
+  Impl& m = *impl_;
+  DeviceMemory& memory = this->memory();
+  const auto n = static_cast<std::int64_t>(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= m.config.vocab_size)
+      throw DataError(fmt::format(
+          "DeviceLlama::step: ids[{}] = {} is not in the vocabulary of {} tokens; use the "
+          "tokenizer of this model",
+          i, ids[i], m.config.vocab_size));
+  device::check(cudaSetDevice(m.device), "choosing the device");
+  memory.begin_step(n);
+  m.staging.send(m.ids, n, m.stream.get(),
+                 [&](std::int64_t* host) { std::copy(ids.begin(), ids.end(), host); });
+  device::check(kernels::embed_tokens({m.dtype, m.embedding, m.config.vocab_size,
+                                       m.config.hidden_size, m.ids, n, m.hidden},
+                                      m.stream.get()),
+                "embedding");
+  for (std::int64_t l = 0; l < m.config.n_layers; ++l) m.run_layer(l, n);
+  m.run_head(n);
+  memory.end_step(m.surprise);
+  m.stepped = true;
+}
+
+std::span<const float> DeviceLlama::logits() {
+  Impl& m = *impl_;
+  if (!m.stepped) throw DataError("DeviceLlama::logits: no step was made yet; call step first");
+  const auto vocab = static_cast<std::size_t>(m.config.vocab_size);
+  device::check(cudaMemcpyAsync(m.host_logits.as<float>(), m.last_logits, vocab * sizeof(float),
+                                cudaMemcpyDeviceToHost, m.stream.get()),
+                "copying logits");
+  m.memory->check();  // waits
+  return {m.host_logits.as<float>(), vocab};
+}
+
+DType DeviceLlama::dtype() const { return impl_->dtype; }
+std::int64_t DeviceLlama::weight_bytes() const { return impl_->weights.bytes(); }
+std::int64_t DeviceLlama::activation_bytes() const { return impl_->activations.bytes(); }
+
+}  // namespace episodic

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceLlama against float64, and against the host's model and memory.
+#include "episodic/device/device_llama.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/session/session.hpp"
+#include "kernels/device.hpp"
+#include "model/tiny_llama.hpp"
+#include "support/temp_dir.hpp"
+
+namespace {
+
+using namespace episodic;
+
+TinyShape shape_of(bool biased, TensorType type) {
+  TinyShape s;
+  s.dim = 16;
+  s.hidden = 40;
+  s.tied = !biased;
+  s.attention_bias = s.mlp_bias = biased;
+  s.type = type;
+  return s;
+}
+
+std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
+  for (std::int64_t& id : ids) id = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
+  return ids;
+}
+
+MemoryConfig small_config() {
+  return parse_memory_config(
+      R"({"n_init": 3, "n_local": 16, "n_mem": 16, "chunk": 10, "min_block": 2, "max_block": 6,
+          "n_repr": 2, "contiguity": 0.3, "gamma": 0.5, "refine": "modularity"})");
+}
+
+double largest_difference(std::span<const float> a, std::span<const float> b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("a decoder on the device computes what float64 does while all is in the window") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const bool biased : {false, true})
+    for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16}) {
+      const TempDir dir;
+      const TinyLlama tiny(shape_of(biased, type), 3);
+      tiny.write(dir.path());
+      DeviceLlama model = DeviceLlama::load(dir.path());
+      MemoryConfig config = small_config();
+      config.n_local = 64;
+      model.remember(config, 40);
+      REQUIRE(model.chunk() == 10);
+      const std::vector<std::int64_t> ids = random_ids(23, 61, 5);
+      const auto expected = tiny.logits(ids);
+      double scale = 0;
+      for (const double x : expected.back()) scale = std::max(scale, std::abs(x));
+      const double tolerance = type == TensorType::f32 ? 2e-5 : type == TensorType::f16 ? 1e-2 : 8e-2;
+      for (std::size_t done = 0; done < ids.size();) {
+        const std::size_t n = std::min<std::size_t>(done == 10 ? 1 : 10, ids.size() - done);
+        model.step({ids.data() + done, n});
+        done += n;
+        const std::span<const float> logits = model.logits();
+        for (std::size_t i = 0; i < logits.size(); ++i)
+          REQUIRE(std::abs(static_cast<double>(logits[i]) - expected[done - 1][i]) <
+                  tolerance * scale);
+      }
+    }
+}
+
+TEST_CASE("a decoder on the device remembers as the host's does") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
+  LlamaModel host = LlamaModel::load(dir.path());
+  const std::shared_ptr<EpisodicMemory> memory = patch(host, small_config());
+  DeviceLlama device = DeviceLlama::load(dir.path());
+  device.remember(small_config(), 90);
+  const std::vector<std::int64_t> ids = random_ids(90, 61, 2);
+  for (std::size_t done = 0; done < ids.size();) {
+    const std::size_t n = std::min<std::size_t>(done % 7 == 0 ? 10 : 1, ids.size() - done);
+    host.step({ids.data() + done, n});
+    device.step({ids.data() + done, n});
+    done += n;
+    REQUIRE(largest_difference(host.logits(), device.logits()) < 2e-4);
+    const StepRecord a = memory->last_step(), b = device.memory().last_step();
+    REQUIRE(largest_difference(a.surprise, b.surprise) < 2e-4);
+    REQUIRE(a.final_boundaries == b.final_boundaries);
+  }
+  REQUIRE(memory->events().size() > 8);
+  REQUIRE((device.memory().events().all() == memory->events().all()));
+  for (std::int64_t l = 0; l < 2; ++l) {
+    REQUIRE(!device.memory().recalled(l).empty());
+    REQUIRE(device.memory().recalled(l) == memory->recalled(l).recalled());
+  }
+}
+
+TEST_CASE("a session generates the same tokens on the device as on the host") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  LlamaModel host = LlamaModel::load(dir.path());
+  patch(host, small_config());
+  DeviceLlama device = DeviceLlama::load(dir.path());
+  device.remember(small_config(), 60);
+  const std::vector<std::int64_t> prompt = random_ids(40, 61, 6);
+  GenerateOptions options;
+  options.max_new = 12;
+  const GenerateResult a = Session(host).generate(prompt, options);
+  const GenerateResult b = Session(device).generate(prompt, options);
+  REQUIRE(a.ids.size() == 12);
+  REQUIRE(a.ids == b.ids);
+}
+
+TEST_CASE("a decoder on the device refuses by name, and goes on") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  DeviceLlama model = DeviceLlama::load(dir.path());
+  REQUIRE_THROWS_AS(model.chunk(), DataError);
+  REQUIRE_THROWS_AS(model.memory(), DataError);
+  REQUIRE_THROWS_AS(model.logits(), DataError);
+  model.remember(small_config(), 12);
+  REQUIRE_THROWS_AS(model.logits(), DataError);
+  const std::vector<std::int64_t> bad{1, 61}, good{1, 2};
+  REQUIRE_THROWS_AS(model.step(bad), DataError);
+  model.step(good);
+  REQUIRE(model.logits().size() == 61);
+  REQUIRE_THROWS_AS(model.step(random_ids(11, 61, 1)), DataError);   // more than a chunk
+  model.step(random_ids(9, 61, 1));
+  REQUIRE_THROWS_AS(model.step(good), BudgetError);  // more than there is room for
+  REQUIRE_THROWS_AS(DeviceLlama::load(dir.path(), {DType::int8, 0}), ConfigError);
+}
+
+TEST_CASE("a device that cannot serve is refused by what it lacks") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const auto refusal = [] {
+    try {
+      require_device();
+    } catch (const DeviceError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto names = [](const std::string& text, const char* what) {
+    return text.find(what) != std::string::npos;
+  };
+  REQUIRE(refusal().empty());
+  REQUIRE(has_device());
+  emulator::set_device_count(0);
+  REQUIRE(names(refusal(), "no device"));
+  REQUIRE_FALSE(has_device());
+  emulator::set_device_count(1);
+  emulator::set_compute_capability(7, 5);
+  REQUIRE(names(refusal(), "7.5"));
+  emulator::set_compute_capability(9, 0);
+  emulator::set_driver_version(12080);
+  REQUIRE(names(refusal(), "12.8"));
+  emulator::set_driver_version(0);
+  REQUIRE(names(refusal(), "no driver"));
+  emulator::set_driver_version(13000);
+  REQUIRE_THROWS_AS(require_device(1), DeviceError);
+
+  // Too little memory: what was needed is said, nothing is left behind.
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  const std::int64_t before = emulator::device_bytes();
+  emulator::set_device_capacity(before + (33 << 20));
+  {
+    DeviceLlama model = DeviceLlama::load(dir.path());
+    try {
+      model.remember(small_config(), 1000000);
+      REQUIRE(false);
+    } catch (const BudgetError& e) {
+      REQUIRE(names(e.what(), "bytes of device memory"));
+      REQUIRE(names(e.what(), "number of tokens"));
+    }
+    model.remember(small_config(), 20);  // and this fits
+    model.step(random_ids(3, 61, 1));
+    REQUIRE(model.logits().size() == 61);
+  }
+  emulator::set_device_capacity(std::int64_t{8} << 30);
+  REQUIRE(emulator::device_bytes() == before);
+  REQUIRE(cudaGetLastError() == cudaSuccess);
+#else
+  EPISODIC_SKIP("told to the emulated device");
+#endif
+}
