@@ -164,23 +164,23 @@ struct DeviceLlama::Impl {
 };
 
 void DeviceLlama::Impl::carve_weights(Carver& c) {
-  const std::int64_t element = size_of(dtype), hidden = config.hidden_size;
+  const std::int64_t element = size_of(dtype), width = config.hidden_size;
   const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
     return Linear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
   };
-  embedding = c.take(config.vocab_size * hidden * element);
+  embedding = c.take(config.vocab_size * width * element);
   layers.resize(static_cast<std::size_t>(config.n_layers));
   for (LayerWeights& w : layers) {
-    w.input_norm = c.take<float>(hidden);
-    w.post_norm = c.take<float>(hidden);
-    w.qkv = linear(qkv_width(), hidden, config.attention_bias);
-    w.o = linear(hidden, q_width(), config.attention_bias);
-    w.gate_up = linear(2 * config.intermediate_size, hidden, config.mlp_bias);
-    w.down = linear(hidden, config.intermediate_size, config.mlp_bias);
+    w.input_norm = c.take<float>(width);
+    w.post_norm = c.take<float>(width);
+    w.qkv = linear(qkv_width(), width, config.attention_bias);
+    w.o = linear(width, q_width(), config.attention_bias);
+    w.gate_up = linear(2 * config.intermediate_size, width, config.mlp_bias);
+    w.down = linear(width, config.intermediate_size, config.mlp_bias);
   }
-  final_norm = c.take<float>(hidden);
-  head = config.tie_word_embeddings ? Linear{embedding, nullptr, config.vocab_size, hidden}
-                                    : linear(config.vocab_size, hidden, false);
+  final_norm = c.take<float>(width);
+  head = config.tie_word_embeddings ? Linear{embedding, nullptr, config.vocab_size, width}
+                                    : linear(config.vocab_size, width, false);
 }
 
 void DeviceLlama::Impl::carve_activations(Carver& c, std::int64_t chunk) {

@@ -86,7 +86,8 @@ void with_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tok
   Session session(model, &tokenizer);
   {
     ProgressBar bar("reading with the memory   ", flags.common.quiet);
-    result.reading = read_recording(session, *memory, result.text.ids, bar.callback());
+    result.reading = read_recording(
+        session, [&] { return memory->last_step(); }, result.text.ids, bar.callback());
   }
   result.counters = memory->counters();
   result.events = memory->events().all();

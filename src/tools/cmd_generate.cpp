@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "commands.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/patch.hpp"
-#include "kept.hpp"
+#include "episodic/session/session.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -23,14 +23,10 @@ struct GenerateFlags {
 };
 
 void run(GenerateFlags& flags) {
-  flags.common.apply();
+  flags.common.apply(true);
   if (flags.chat)
     throw NotBuiltError(
         "--chat: chat templates are not built yet; write the template into the prompt");
-  LlamaModel model = LlamaModel::load(flags.model.model);
-  std::shared_ptr<EpisodicMemory> memory;
-  if (!flags.model.full_attention) memory = patch(model, flags.model.memory_config());
-
   // With --ids a tokenizer is welcome but not needed: a model directory may have none.
   std::unique_ptr<Tokenizer> tokenizer;
   const bool from_ids = !flags.ids_file.empty();
@@ -49,7 +45,10 @@ void run(GenerateFlags& flags) {
     question = tokenizer->encode(flags.question, false);
   }
 
-  Session session(model, tokenizer.get());
+  const std::unique_ptr<Engine> engine = make_engine(
+      flags.common, flags.model, flags.model.memory_config(),
+      static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new);
+  Session session(engine->model(), tokenizer.get());
   if (flags.stream)
     flags.options.on_token = [](std::int64_t, std::string_view text) {
       std::fwrite(text.data(), 1, text.size(), stderr);
@@ -76,7 +75,7 @@ void run(GenerateFlags& flags) {
       {"seconds",
        {{"prefill", prefill_seconds + result.prefill_seconds}, {"decode", result.decode_seconds}}},
       {"peak_resident_bytes", peak_resident_bytes()}};
-  if (memory) json["memory"] = memory_json(*memory);
+  if (const Json memory = engine->memory_json(); !memory.is_null()) json["memory"] = memory;
   write_json(flags.json, json);
 }
 

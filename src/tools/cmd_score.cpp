@@ -7,12 +7,10 @@
 #include <cmath>
 
 #include "commands.hpp"
-#include "common.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/patch.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "episodic/text/tokenizer.hpp"
-#include "episodic/timeline/surprise.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -24,10 +22,7 @@ struct ScoreFlags {
 };
 
 void run(const ScoreFlags& flags) {
-  flags.common.apply();
-  LlamaModel model = LlamaModel::load(flags.model.model);
-  std::shared_ptr<EpisodicMemory> memory;
-  if (!flags.model.full_attention) memory = patch(model, flags.model.memory_config());
+  flags.common.apply(true);
   const std::vector<std::int64_t> ids =
       flags.ids_file.empty() ? load_tokenizer(flags.model.model)->encode(read_text(flags.text))
                              : read_ids(flags.ids_file);
@@ -35,6 +30,9 @@ void run(const ScoreFlags& flags) {
     throw DataError(fmt::format("{}: {} tokens; perplexity needs at least 2",
                                 (flags.ids_file.empty() ? flags.text : flags.ids_file).string(),
                                 ids.size()));
+  const std::unique_ptr<Engine> engine =
+      make_engine(flags.common, flags.model, flags.model.memory_config(),
+                  static_cast<std::int64_t>(ids.size()));
 
   // nll[t] is of token t; the first has none and counts as 0.
   std::vector<float> nll(ids.size(), 0.0f);
@@ -42,14 +40,10 @@ void run(const ScoreFlags& flags) {
   {
     ProgressBar bar("scoring", flags.common.quiet);
     const ProgressCallback progress = bar.callback();
-    const auto chunk = static_cast<std::size_t>(model.state()->chunk());
-    const std::int64_t vocab = model.config().vocab_size;
+    const auto chunk = static_cast<std::size_t>(engine->model().chunk());
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
       const std::size_t n = std::min(chunk, ids.size() - at);
-      const at::Tensor logits = model.forward(std::span(ids).subspan(at, n));
-      const std::size_t scored = std::min(n, ids.size() - at - 1);
-      token_surprise(logits.const_data_ptr<float>(), static_cast<std::int64_t>(scored), vocab,
-                     logits.stride(0), ids.data() + at + 1, nll.data() + at + 1);
+      engine->score(ids, at, n, nll);
       progress(static_cast<std::int64_t>(at + n), static_cast<std::int64_t>(ids.size()));
     }
   }
@@ -68,7 +62,7 @@ void run(const ScoreFlags& flags) {
   write_json(flags.json, {{"tokens", ids.size()},
                           {"nll", mean},
                           {"perplexity", std::exp(std::min(mean, 700.0))},
-                          {"events", memory ? memory->events().size() : 0},
+                          {"events", engine->events()},
                           {"seconds", seconds},
                           {"peak_resident_bytes", peak_resident_bytes()}});
 }

@@ -4,9 +4,8 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "common.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/patch.hpp"
 #include "html.hpp"
 #include "reading.hpp"
 
@@ -61,7 +60,7 @@ std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
 }
 
 void run(const SegmentFlags& flags) {
-  flags.common.apply();
+  flags.common.apply(true);
   const MemoryConfig config = flags.model.memory_config();
   if (config.segmenter == SegmenterKind::given)
     throw ConfigError(
@@ -70,13 +69,14 @@ void run(const SegmentFlags& flags) {
   const std::string text = read_text(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);
-  LlamaModel model = LlamaModel::load(flags.model.model);
-  const std::shared_ptr<EpisodicMemory> memory = patch(model, config);
-  Session session(model, tokenizer.get());
+  const std::unique_ptr<Engine> engine =
+      make_engine(flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()));
+  Session session(engine->model(), tokenizer.get());
   Reading reading;
   {
     ProgressBar bar("reading", flags.common.quiet);
-    reading = read_recording(session, *memory, ids, bar.callback());
+    reading = read_recording(
+        session, [&] { return engine->last_step(); }, ids, bar.callback());
   }
   const EventTable events = events_of(reading, config);
   Json json = Json::array();

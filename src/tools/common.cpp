@@ -26,10 +26,10 @@ void CommonFlags::add_to(CLI::App& app) {
   app.add_flag("--quiet", quiet, "No progress on stderr");
 }
 
-void CommonFlags::apply() const {
+void CommonFlags::apply(bool on_device) const {
   if (threads > 0) set_max_threads(threads);
-  if (device == "cuda")
-    throw NotBuiltError("--device cuda: this version has no CUDA path yet; use --device cpu");
+  if (device == "cuda" && !on_device)
+    throw NotBuiltError("--device cuda: this program has no CUDA path yet; use --device cpu");
 }
 
 void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {

@@ -26,8 +26,10 @@ struct CommonFlags {
   bool quiet = false;
 
   void add_to(CLI::App& app);
-  /// Sets the thread count. \throws NotBuiltError for a device this build has no path for
-  void apply() const;
+  /// Sets the thread count.
+  /// \param on_device whether the program has a CUDA path (make_engine then looks at `device`)
+  /// \throws NotBuiltError for --device cuda if it has none
+  void apply(bool on_device = false) const;
 };
 
 /// --model DIR with --memory FILE|JSON and --full-attention.

@@ -13,14 +13,14 @@ double Reading::mean_surprise(TokenRange range) const {
   return sum / static_cast<double>(range.size());
 }
 
-Reading read_recording(Session& session, const EpisodicMemory& memory,
+Reading read_recording(Session& session, const std::function<StepRecord()>& last_step,
                        std::span<const std::int64_t> ids, const ProgressCallback& progress) {
   Reading reading;
   reading.surprise.reserve(ids.size());
   reading.boundaries.reserve(ids.size());
   const auto start = std::chrono::steady_clock::now();
   session.prefill(ids, [&](std::int64_t done, std::int64_t total) {
-    const StepRecord& s = memory.last_step();
+    const StepRecord s = last_step();
     reading.surprise.insert(reading.surprise.end(), s.surprise.begin(), s.surprise.end());
     reading.boundaries.insert(reading.boundaries.end(), s.final_boundaries.begin(),
                               s.final_boundaries.end());

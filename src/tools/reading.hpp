@@ -3,6 +3,7 @@
 // Reading a text while writing down what the memory made of each token, and text of token ranges.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ struct Reading {
   double mean_surprise(TokenRange range) const;
 };
 
-/// Prefills the ids and records every step. The session's model must be patched with `memory`.
-Reading read_recording(Session& session, const EpisodicMemory& memory,
+/// Prefills the ids and records every step.
+/// \param last_step of the memory behind the session's model
+Reading read_recording(Session& session, const std::function<StepRecord()>& last_step,
                        std::span<const std::int64_t> ids, const ProgressCallback& progress);
 
 /// Text of tokens [range.start, range.end), spaces at its start kept: decoders of some kinds drop

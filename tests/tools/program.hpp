@@ -53,9 +53,11 @@ struct Run {
 };
 
 /// The program with arguments as a shell takes them. \param before words before it, as `PATH=/none`
-inline Run episodic(const std::string& arguments, const std::string& before = "") {
+inline Run episodic(const std::string& arguments, const std::string& before = "",
+                    const char* program = "episodic") {
   const Scratch scratch;
-  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/episodic' " + arguments +
+  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/" +
+                              program + "' " + arguments +
                               " > " + quoted((scratch / "out").string()) + " 2> " +
                               quoted((scratch / "err").string());
   Run run;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The programs' --device: on the emulated device they say what they say on the host.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "program.hpp"
+#include "support/test.hpp"
+
+using namespace program;
+
+namespace {
+
+constexpr const char* kProgram = "episodic_emulated";
+constexpr const char* kSmallMemory =
+    R"({"n_init": 4, "n_local": 32, "n_mem": 32, "chunk": 32, "min_block": 4, "max_block": 16,
+        "gamma": 0.5, "contiguity": 0.3, "refine": "modularity"})";
+
+// The shipped weights are bfloat16, and so is what a device computes with them.
+constexpr double kTolerance = 5e-3;
+
+Run on(const char* device, const std::string& arguments) {
+  return episodic(arguments + " --device " + device, "", kProgram);
+}
+
+}  // namespace
+
+TEST_CASE("generate, score and segment compute on a device what they compute on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", some_book(9));
+  const std::string common = " --model " + quoted(model->string()) + " --memory " +
+                             quoted(kSmallMemory) + " --quiet";
+  const std::string text = quoted((scratch / "text").string());
+
+  const std::string generate = "generate --max-new 8 --prompt-file " + text + common;
+  const Run host = on("cpu", generate), device = on("cuda", generate);
+  INFO(device.err);
+  REQUIRE(host.status == 0);
+  REQUIRE(device.status == 0);
+  const Json a = Json::parse(host.out), b = Json::parse(device.out);
+  REQUIRE(a["prompt_tokens"] > 120);
+  REQUIRE(a["ids"].size() == 8);
+  REQUIRE(a["ids"] == b["ids"]);
+  REQUIRE(a["memory"]["events"] == b["memory"]["events"]);
+  REQUIRE(b["memory"]["device_bytes"] > 0);
+  REQUIRE_FALSE(a["memory"].contains("device_bytes"));
+
+  const Json of_host = Json::parse(on("cpu", "score --text " + text + common).out);
+  const Json of_device = Json::parse(on("cuda", "score --text " + text + common).out);
+  REQUIRE(of_host["tokens"] == of_device["tokens"]);
+  REQUIRE(of_host["events"] == of_device["events"]);
+  REQUIRE(std::abs(of_host["nll"].get<double>() - of_device["nll"].get<double>()) < kTolerance);
+
+  const Json events = Json::parse(on("cuda", "segment --text " + text + common).out);
+  Json expected = Json::parse(on("cpu", "segment --text " + text + common).out);
+  REQUIRE(events.size() == expected.size());
+  REQUIRE(events.size() > 5);
+  for (std::size_t i = 0; i < events.size(); ++i)
+    for (const char* key : {"start", "end", "text"}) REQUIRE(events[i][key] == expected[i][key]);
+}
+
+TEST_CASE("full attention on a device is plain causal attention") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", some_book(4));
+  const std::string score = "score --full-attention --quiet --model " + quoted(model->string()) +
+                            " --text " + quoted((scratch / "text").string());
+  const Json host = Json::parse(on("cpu", score).out), device = Json::parse(on("cuda", score).out);
+  REQUIRE(host["events"] == 0);
+  REQUIRE(device["events"] == 0);
+  REQUIRE(std::abs(host["nll"].get<double>() - device["nll"].get<double>()) < kTolerance);
+}
+
+TEST_CASE("what a device cannot do is refused in one line") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const std::string generate =
+      "generate --prompt A --model " + quoted(model->string()) + " --memory ";
+  for (const auto& [json, name] :
+       {std::pair{R"({"device_bytes": 1000})", "device_bytes"}, {R"({"score": "max"})", "score"}}) {
+    const Run run = on("cuda", generate + quoted(json));
+    INFO(run.err);
+    REQUIRE(run.status == 1);
+    REQUIRE(one_line(run.err));
+    REQUIRE(run.err.find(name) != std::string::npos);
+    REQUIRE(on("cpu", generate + quoted(json) + " --max-new 1").status == 0);
+  }
+  // Programs without a CUDA path say so.
+  const Run demo = on("cuda", "demo --tokens 1000");
+  REQUIRE(demo.status == 1);
+  REQUIRE(demo.err.find("--device cpu") != std::string::npos);
+}
