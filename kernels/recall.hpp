@@ -14,9 +14,6 @@
 
 namespace episodic::kernels {
 
-/// Number of an event in order of time.
-using DeviceEventId = std::int32_t;
-
 /// All pointers are to device memory.
 struct RecallParams {
   // -- the closed events

@@ -22,7 +22,7 @@ inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(To
   std::int32_t listed = 0;
   for (std::int64_t group = 0; group < count; group += kResidencyThreads) {
     const std::int64_t i = group + threadIdx.x;
-    const std::int64_t event = i < count ? p.events[i] : kNoEvent;
+    const DeviceEventId event = i < count ? p.events[i] : kNoEvent;
     const bool known = event >= 0 && event < p.map.max_events;
     if (known) p.map.last_recalled[event] = step;
     const bool is_missing = known && p.map.slot_of_event[event] == kNoSlot;
@@ -37,7 +37,8 @@ inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(To
 
 /// What a slot holds, and since when it was not recalled.
 struct SlotState {
-  std::int64_t event, last_recalled;
+  std::int64_t last_recalled;
+  DeviceEventId event;
 
   __device__ bool is_free() const { return event == kNoEvent; }
   __device__ bool may_leave(std::int64_t step) const { return !is_free() && last_recalled < step; }
@@ -60,15 +61,15 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
     return;
   }
   const auto state_of = [&](std::int32_t slot) {
-    const std::int64_t event = p.map.event_of_slot[slot];
-    return SlotState{event, event == kNoEvent ? kNoEvent : p.map.last_recalled[event]};
+    const DeviceEventId event = p.map.event_of_slot[slot];
+    return SlotState{event == kNoEvent ? -1 : p.map.last_recalled[event], event};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
        first < n_slots; first += stride) {
     const auto slot = static_cast<std::int32_t>(first + threadIdx.x);
     const bool is_slot = first + threadIdx.x < n_slots;
-    const SlotState own = is_slot ? state_of(slot) : SlotState{kNoEvent, kNoEvent};
+    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent};
     std::int32_t free = 0, free_before = 0, leaving = 0, leaving_before = 0;
     for (std::int32_t group = 0; group < n_slots; group += kResidencyThreads) {
       const std::int32_t left = n_slots - group;
@@ -104,15 +105,25 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
 }
 
 /// The victims are none of the missing: those carry the step's stamp.
-inline __global__ void __launch_bounds__(kResidencyThreads) PlaceEventsKernel(PlaceParams p) {
+inline __global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyParams p) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;
+  const auto at_home = [&](DeviceEventId e) {
+    return p.home + (p.events[e].start - p.n_init) * p.token_bytes;
+  };
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads + threadIdx.x;
        i < p.max_needed; i += stride) {
-    if (i < leaving) p.map.slot_of_event[p.victims[i]] = kNoSlot;
+    if (i < leaving) {
+      p.map.slot_of_event[p.victims[i]] = kNoSlot;
+      p.blocks[p.victims[i]] = at_home(p.victims[i]);
+    }
     if (i < given) {
-      p.map.slot_of_event[p.missing[i]] = p.slots[i];
-      p.map.event_of_slot[p.slots[i]] = p.missing[i];
+      const DeviceEventId e = p.missing[i];
+      unsigned char* const slot = p.slot_memory + p.slots[i] * p.slot_bytes;
+      p.map.slot_of_event[e] = p.slots[i];
+      p.map.event_of_slot[p.slots[i]] = e;
+      p.blocks[e] = slot;
+      p.runs[i] = {at_home(e), slot, (p.events[e].end - p.events[e].start) * p.token_bytes};
     }
   }
 }

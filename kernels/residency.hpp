@@ -8,9 +8,13 @@
 
 #include <cstdint>
 
+#include "close_events.hpp"
+#include "copies.hpp"
+#include "timeline_state.hpp"
+
 namespace episodic::kernels {
 
-inline constexpr std::int64_t kNoEvent = -1;
+inline constexpr DeviceEventId kNoEvent = -1;
 inline constexpr std::int32_t kNoSlot = -1;
 
 /// Slots of one size and the events in them; all pointers are to device memory, owned by the
@@ -18,8 +22,8 @@ inline constexpr std::int32_t kNoSlot = -1;
 struct ResidencyMap {
   std::int32_t* slot_of_event = nullptr;  ///< [max_events], kNoSlot: not resident
   std::int64_t* last_recalled = nullptr;  ///< [max_events] step
-  std::int64_t* event_of_slot = nullptr;  ///< [n_slots], kNoEvent: free
-  std::int64_t max_events = 0;
+  DeviceEventId* event_of_slot = nullptr;  ///< [n_slots], kNoEvent: free
+  std::int64_t max_events = 0;  ///< < 2^31
   std::int64_t n_slots = 0;  ///< < 2^31
 };
 
@@ -27,10 +31,10 @@ struct ResidencyMap {
 struct TouchParams {
   ResidencyMap map;
   const std::int64_t* step = nullptr;    ///< number of the step, >= 0, larger than all before it
-  const std::int64_t* events = nullptr;  ///< [max_count] recalled, each once
+  const DeviceEventId* events = nullptr;  ///< [max_count] recalled, each once
   const std::int32_t* count = nullptr;   ///< <= max_count; what is beyond that is ignored
   std::int64_t max_count = 0;            ///< < 2^31
-  std::int64_t* missing = nullptr;       ///< [max_count], written: those not resident, in order
+  DeviceEventId* missing = nullptr;       ///< [max_count], written: those not resident, in order
   std::int32_t* n_missing = nullptr;     ///< written
 };
 
@@ -49,14 +53,14 @@ struct VictimParams {
   std::int64_t max_needed = 0;             ///< *n_needed <= max_needed; more is not given
   std::int32_t* slots = nullptr;           ///< [max_needed], written: free ones, then the victims'
   std::int32_t* n_given = nullptr;         ///< written: slots listed, <= *n_needed
-  std::int64_t* victims = nullptr;         ///< [max_needed], written
+  DeviceEventId* victims = nullptr;         ///< [max_needed], written
   std::int32_t* n_victims = nullptr;       ///< written
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
 /// events recalled longest ago (ties: the earlier event), as many as needed and no more. An event
 /// stamped in this step is never chosen, so fewer slots may be given than are needed. The map stays
-/// as it is until place_events.
+/// as it is until occupy_slots.
 ///
 /// Each slot counts those that come before it: n_slots^2 comparisons over all threads, of 16 bytes
 /// each out of shared memory, and none where nothing is needed. For some thousand slots a layer.
@@ -64,22 +68,34 @@ struct VictimParams {
 /// cudaErrorMisalignedAddress, or what the launch said
 cudaError_t choose_victims(const VictimParams& params, cudaStream_t stream);
 
-/// All pointers are to device memory: the lists of touch_events and choose_victims.
-struct PlaceParams {
+/// All pointers are to device memory, but that `home` is any memory that the device can address.
+struct OccupyParams {
   ResidencyMap map;
-  const std::int64_t* missing = nullptr;
+  // the lists of touch_events and choose_victims
+  const DeviceEventId* missing = nullptr;
   const std::int32_t* slots = nullptr;
   const std::int32_t* n_given = nullptr;
-  const std::int64_t* victims = nullptr;
+  const DeviceEventId* victims = nullptr;
   const std::int32_t* n_victims = nullptr;
   std::int64_t max_needed = 0;
+
+  // where events lie: at home for good (kernels/place_events.hpp), and in slots
+  const EventRange* events = nullptr;  ///< [map.max_events]
+  std::int64_t n_init = 0;
+  unsigned char* home = nullptr;  ///< of this layer
+  std::int64_t token_bytes = 0;
+  unsigned char* slot_memory = nullptr;  ///< [map.n_slots, slot_bytes]
+  std::int64_t slot_bytes = 0;           ///< what the longest event takes
+
+  void** blocks = nullptr;  ///< [map.max_events], written: where attention now reads an event
+  CopyRun* runs = nullptr;  ///< [max_needed], written: *n_given copies that the caller then makes
 };
 
-/// The victims leave the map, and missing[i] lies in slots[i] for i < *n_given, in one launch; what
-/// is missing beyond that stays out. The caller copies what is to lie there.
+/// The victims leave the map and are read at home again; missing[i] lies in slots[i] for i <
+/// *n_given, once runs[i] is made. What is missing beyond that stays at home. One launch.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
-cudaError_t place_events(const PlaceParams& params, cudaStream_t stream);
+cudaError_t occupy_slots(const OccupyParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

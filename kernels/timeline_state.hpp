@@ -12,6 +12,9 @@
 
 namespace episodic::kernels {
 
+/// Number of an event in order of time.
+using DeviceEventId = std::int32_t;
+
 /// Bits of TimelineState::errors. They stay until the host clears them.
 enum TimelineError : std::uint32_t {
   kSurpriseIsNaN = 1u << 0,     ///< of some token but the first; it has no boundary, nor have those

@@ -19,6 +19,7 @@
 #include "kernels/recall.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
+#include "kernels/residency.hpp"
 #include "kernels/rows.hpp"
 #include "kernels/threshold.hpp"
 #include "kernels/window.hpp"
@@ -28,6 +29,7 @@ namespace {
 
 using device::Carver;
 using device::DeviceBuffer;
+using device::PinnedBuffer;
 using device::StagingRing;
 using kernels::DeviceEventId;
 using kernels::EventRange;
@@ -65,6 +67,9 @@ struct Layer {
   std::int64_t slot = -1;                // among the layers that recall; -1: not one of them
   std::byte* representatives = nullptr;  // [max_events, H * d]
   std::array<RecallLists, 2> lists;
+  // with a host tier: which events lie in slots of device memory
+  kernels::ResidencyMap residency;
+  std::byte* slots = nullptr;  // [n_slots, slot_bytes]
 };
 
 }  // namespace
@@ -78,6 +83,9 @@ struct DeviceMemory::Impl {
 
   DeviceMemoryBytes bytes;
   DeviceBuffer memory;
+  PinnedBuffer host_home;    // the host tier: page-locked, which the device reads and writes
+  std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
+  std::int64_t slot_bytes = 0;
   mutable StagingRing staging;
   std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
 
@@ -103,7 +111,12 @@ struct DeviceMemory::Impl {
   void **blocks = nullptr, **step_blocks = nullptr;
   std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
   std::int32_t* closed_count = nullptr;
-  std::byte* home = nullptr;
+  std::byte* home = nullptr;  // of all events: in device memory, or with a host tier in host_home
+  // the lists of a layer's exchange between the tiers
+  DeviceEventId *missing = nullptr, *victims = nullptr;
+  std::int32_t *n_missing = nullptr, *n_victims = nullptr, *given_slots = nullptr,
+               *n_given = nullptr;
+  kernels::CopyRun* copies = nullptr;
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 
@@ -118,6 +131,9 @@ struct DeviceMemory::Impl {
 
   void check_settings() const;
   void plan();
+  void plan_tiers();
+  void count();
+  void swap_in(const Layer& layer, const RecallLists& lists);
   void carve(Carver& carver);
   void upload_constants();
   void clear();
@@ -296,8 +312,47 @@ void DeviceMemory::Impl::plan() {
     needs(refine);
   }
   if (recalling > 0) needs(kernels::recall_workspace_bytes(recall_params()));
+  count();
+  plan_tiers();
+}
+
+void DeviceMemory::Impl::count() {
   Carver counter;
   carve(counter);
+}
+
+/// Where events are at home: in device memory if all of it fits device_bytes, else in host memory,
+/// with as many slots on the device as the bound leaves room for.
+void DeviceMemory::Impl::plan_tiers() {
+  if (config.device_bytes == 0 || bytes.total() <= config.device_bytes) return;
+  const std::int64_t all = bytes.total(), on_host = recalling * layer_bytes;
+  slot_bytes = config.max_block * token_bytes;
+  const auto with_slots = [&](std::int64_t slots) {
+    n_slots = slots;
+    count();
+    return bytes.total();
+  };
+  const std::int64_t least = recalling > 0 ? with_slots(1) : all;
+  if (least > config.device_bytes)
+    throw BudgetError(fmt::format(
+        "memory configuration: device_bytes = {}, but {} tokens need {} ({} if events lie in host "
+        "memory; {} of it for representatives, {} for the window, {} for a step); raise "
+        "device_bytes or lower the number of tokens",
+        config.device_bytes, options.max_tokens, all, least, bytes.representatives, bytes.window,
+        bytes.workspace));
+  if (config.host_bytes > 0 && on_host > config.host_bytes)
+    throw BudgetError(fmt::format(
+        "memory configuration: host_bytes = {}, but the events of {} tokens need {} and do not fit "
+        "device_bytes = {}; raise one of them or lower the number of tokens",
+        config.host_bytes, options.max_tokens, on_host, config.device_bytes));
+  // Arrays are rounded up one by one: a bisection finds what fits.
+  std::int64_t fits = 1, too_many = max_events + 1;
+  while (too_many - fits > 1) {
+    const std::int64_t middle = fits + (too_many - fits) / 2;
+    (with_slots(middle) <= config.device_bytes ? fits : too_many) = middle;
+  }
+  with_slots(fits);
+  bytes.host = on_host;
 }
 
 void DeviceMemory::Impl::carve(Carver& c) {
@@ -322,7 +377,13 @@ void DeviceMemory::Impl::carve(Carver& c) {
   }
   bytes.window = since();
 
-  home = c.take(recalling * layer_bytes);
+  if (n_slots == 0) home = c.take(recalling * layer_bytes);
+  for (Layer& layer : layers) {
+    if (layer.slot < 0 || n_slots == 0) continue;
+    layer.slots = c.take(n_slots * slot_bytes);
+    layer.residency = {c.take<std::int32_t>(max_events), c.take<std::int64_t>(max_events),
+                       c.take<DeviceEventId>(n_slots), max_events, n_slots};
+  }
   bytes.events = since();
 
   state = c.take<TimelineState>(1);
@@ -361,6 +422,15 @@ void DeviceMemory::Impl::carve(Carver& c) {
   closed_end = c.take<std::int64_t>(max_closed);
   closed_first = c.take<std::int64_t>(1);
   closed_count = c.take<std::int32_t>(1);
+  if (n_slots > 0) {
+    missing = c.take<DeviceEventId>(room);
+    victims = c.take<DeviceEventId>(room);
+    given_slots = c.take<std::int32_t>(room);
+    n_missing = c.take<std::int32_t>(1);
+    n_victims = c.take<std::int32_t>(1);
+    n_given = c.take<std::int32_t>(1);
+    copies = c.take<kernels::CopyRun>(room);
+  }
   workspace = c.take(workspace_bytes);
   bytes.workspace = since();
 }
@@ -407,9 +477,18 @@ void DeviceMemory::Impl::clear() {
   zero(overflow, 4);
   zero(full, 4);
   zero(flags, capacity);
-  for (Layer& layer : layers)
-    if (layer.slot >= 0)
-      for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
+  const auto none = [&](void* at, std::int64_t size) {  // -1 in each element
+    device::check(cudaMemsetAsync(at, 0xff, static_cast<std::size_t>(size), stream), "clearing");
+  };
+  for (Layer& layer : layers) {
+    if (layer.slot < 0) continue;
+    for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
+    if (n_slots == 0) continue;
+    static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
+    none(layer.residency.slot_of_event, max_events * 4);
+    none(layer.residency.last_recalled, max_events * 8);
+    none(layer.residency.event_of_slot, n_slots * 4);
+  }
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
   segmenter = config.segmenter == SegmenterKind::surprise ? nullptr : make_segmenter(config, given);
@@ -442,16 +521,13 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.stream = stream;
   m.plan();
   const std::int64_t total = m.bytes.total();
-  if (config.device_bytes > 0 && total > config.device_bytes)
-    throw BudgetError(fmt::format(
-        "memory configuration: device_bytes = {}, but {} tokens need {} ({} for events, {} for "
-        "representatives, {} for the window, {} for a step); raise device_bytes or lower the "
-        "number of tokens",
-        config.device_bytes, options.max_tokens, total, m.bytes.events, m.bytes.representatives,
-        m.bytes.window, m.bytes.workspace));
   m.memory = DeviceBuffer(total, "the memory", "lower the number of tokens, n_local or chunk");
   Carver carver(m.memory.data());
   m.carve(carver);
+  if (m.n_slots > 0) {
+    m.host_home = PinnedBuffer(m.bytes.host, "page-locked host memory for events (host_bytes)");
+    m.home = m.host_home.as<std::byte>();
+  }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
   m.upload_constants();
   m.clear();
@@ -494,6 +570,42 @@ void DeviceMemory::begin_step(std::int64_t n) {
         "rotary angles");
 }
 
+/// Brings the recalled events that lie in host memory alone to the device, in place of those
+/// recalled longest ago. What finds no slot is attended where it is, over the link.
+void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
+  // Tokens before the step serve as its number: they grow from step to step.
+  const std::int64_t* step = first_position();
+  device::check(kernels::touch_events({layer.residency, step, lists.recalled, lists.sizes + 2, room,
+                                       missing, n_missing},
+                                      stream),
+                "residency");
+  device::check(kernels::choose_victims({layer.residency, step, n_missing, room, given_slots,
+                                         n_given, victims, n_victims},
+                                        stream),
+                "choosing what makes room");
+  kernels::OccupyParams p;
+  p.map = layer.residency;
+  p.missing = missing;
+  p.slots = given_slots;
+  p.n_given = n_given;
+  p.victims = victims;
+  p.n_victims = n_victims;
+  p.max_needed = room;
+  p.events = events;
+  p.n_init = config.n_init;
+  p.home = reinterpret_cast<unsigned char*>(home + layer.slot * layer_bytes);
+  p.token_bytes = token_bytes;
+  p.slot_memory = reinterpret_cast<unsigned char*>(layer.slots);
+  p.slot_bytes = slot_bytes;
+  p.blocks = blocks + layer.slot * max_events;
+  p.runs = copies;
+  device::check(kernels::occupy_slots(p, stream), "residency");
+  // Few blocks fill the host's link.
+  constexpr std::int64_t kCopyBlocks = 32;
+  device::check(kernels::copy_runs({copies, n_given, room, kCopyBlocks}, stream),
+                "fetching events");
+}
+
 /// Queries, lists and rows of a step in which something lies outside the window.
 void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
   const RecallLists& lists = lists_of_step(layer);
@@ -513,6 +625,7 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
     p.recalled = lists.recalled;
     p.sizes = lists.sizes;
     device::check(kernels::recall_events(p, stream), "recall");
+    if (n_slots > 0) swap_in(layer, lists);
   }
   kernels::RowsParams p;
   p.dtype = options.dtype;

@@ -64,6 +64,7 @@ class DeviceEngine final : public Engine {
     return {{"tokens", memory().tokens()},
             {"events", events()},
             {"device_bytes", bytes.total()},
+            {"host_bytes", bytes.host},
             {"store_bytes", bytes.events},
             {"index_bytes", bytes.representatives},
             {"window_bytes", bytes.window},

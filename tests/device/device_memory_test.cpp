@@ -214,6 +214,47 @@ TEST_CASE("device memory takes its bytes once, and begins a step anew without a 
   REQUIRE(got == expected);
 }
 
+TEST_CASE("device memory gives the same bits wherever events lie, within its bound") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig config = driver::small_config();
+  config.contiguity = 0.3;
+  config.n_mem = 40;
+  const MemoryShape shape = shape_of();
+  constexpr std::int64_t kTokens = 240;
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+  const auto outputs = [&](DeviceMemory& memory) {
+    std::vector<std::vector<float>> all;
+    for (std::int64_t first = 0; first < kTokens;) {
+      const std::int64_t n = first % 5 == 0 ? 12 : 1;
+      for (auto& rows : step(memory, tokens, first, std::min(n, kTokens - first)))
+        all.push_back(std::move(rows));
+      first += n;
+    }
+    return all;
+  };
+  DeviceMemory all_there(config, shape, {DType::bfloat16, kTokens}, nullptr);
+  REQUIRE(all_there.bytes().host == 0);
+  const auto expected = outputs(all_there);
+  const std::int64_t full = all_there.bytes().total();
+
+  // From many slots down to one in each layer.
+  const std::int64_t events = all_there.bytes().events;
+  std::int64_t previous = full;
+  for (const std::int64_t less : {std::int64_t{1}, events / 3, 2 * events / 3}) {
+    config.device_bytes = full - less;
+    DeviceMemory tiered(config, shape, {DType::bfloat16, kTokens}, nullptr);
+    REQUIRE(tiered.bytes().total() <= config.device_bytes);
+    REQUIRE(tiered.bytes().total() < previous);
+    REQUIRE(tiered.bytes().host == events);
+    previous = tiered.bytes().total();
+    REQUIRE(outputs(tiered) == expected);
+    tiered.reset();
+    REQUIRE(outputs(tiered) == expected);
+  }
+  config.host_bytes = events - 1;
+  REQUIRE_THROWS_AS(DeviceMemory(config, shape, {DType::bfloat16, kTokens}, nullptr), BudgetError);
+}
+
 TEST_CASE("device memory neither allocates nor waits in a step") {
   EPISODIC_NEEDS_DEVICE();
 #if defined(EPISODIC_EMULATED_CUDA)

@@ -15,7 +15,8 @@ namespace {
 using episodic_test::DeviceArray;
 using namespace episodic::kernels;
 
-using Events = std::vector<std::int64_t>;
+using Events = std::vector<DeviceEventId>;
+using Stamps = std::vector<std::int64_t>;
 using Slots = std::vector<std::int32_t>;
 
 /// What one step decides.
@@ -27,20 +28,21 @@ struct Decision {
 
 struct State {
   Slots slot_of_event;
-  Events last_recalled, event_of_slot;
+  Stamps last_recalled;
+  Events event_of_slot;
   bool operator==(const State&) const = default;
 };
 
 /// A plain reference of one step: sorts instead of counting.
 Decision reference_step(State& s, std::int64_t step, const Events& recalled) {
   Decision d;
-  for (const std::int64_t e : recalled) {
+  for (const DeviceEventId e : recalled) {
     s.last_recalled[static_cast<std::size_t>(e)] = step;
     if (s.slot_of_event[static_cast<std::size_t>(e)] == kNoSlot) d.missing.push_back(e);
   }
-  std::vector<std::tuple<std::int64_t, std::int64_t, std::int32_t>> leaving;
+  std::vector<std::tuple<std::int64_t, DeviceEventId, std::int32_t>> leaving;
   for (std::size_t slot = 0; slot < s.event_of_slot.size(); ++slot) {
-    const std::int64_t e = s.event_of_slot[slot];
+    const DeviceEventId e = s.event_of_slot[slot];
     const auto number = static_cast<std::int32_t>(slot);
     if (e == kNoEvent)
       d.slots.push_back(number);
@@ -54,7 +56,7 @@ Decision reference_step(State& s, std::int64_t step, const Events& recalled) {
     d.slots.push_back(slot);
     d.victims.push_back(event);
   }
-  for (const std::int64_t e : d.victims) s.slot_of_event[static_cast<std::size_t>(e)] = kNoSlot;
+  for (const DeviceEventId e : d.victims) s.slot_of_event[static_cast<std::size_t>(e)] = kNoSlot;
   for (std::size_t i = 0; i < d.slots.size(); ++i) {
     s.slot_of_event[static_cast<std::size_t>(d.missing[i])] = d.slots[i];
     s.event_of_slot[static_cast<std::size_t>(d.slots[i])] = d.missing[i];
@@ -62,13 +64,48 @@ Decision reference_step(State& s, std::int64_t step, const Events& recalled) {
   return d;
 }
 
+/// Events of 3 tokens of 16 bytes each from token 5 on, each in a block at home; addresses are made
+/// up, for the kernels compute with them and read none.
+constexpr std::int64_t kFirst = 5, kTokens = 3, kTokenBytes = 16, kSlotBytes = 64;
+unsigned char* const kHome = reinterpret_cast<unsigned char*>(1 << 20);
+unsigned char* const kSlots = reinterpret_cast<unsigned char*>(2 << 20);
+
+std::vector<EventRange> ranges_of(std::size_t n_events) {
+  std::vector<EventRange> ranges;
+  for (std::size_t e = 0; e < n_events; ++e) {
+    const std::int64_t start = kFirst + kTokens * static_cast<std::int64_t>(e);
+    ranges.push_back({start, start + kTokens});
+  }
+  return ranges;
+}
+
+unsigned char* home_of(DeviceEventId e) { return kHome + e * kTokens * kTokenBytes; }
+
 struct Residency {
   DeviceArray<std::int32_t> slot_of_event;
-  DeviceArray<std::int64_t> last_recalled, event_of_slot;
+  DeviceArray<std::int64_t> last_recalled;
+  DeviceArray<DeviceEventId> event_of_slot;
+  DeviceArray<EventRange> events;
+  DeviceArray<void*> blocks;
   explicit Residency(const State& s)
       : slot_of_event(s.slot_of_event),
         last_recalled(s.last_recalled),
-        event_of_slot(s.event_of_slot) {}
+        event_of_slot(s.event_of_slot),
+        events(ranges_of(s.slot_of_event.size())),
+        blocks([&] {
+          std::vector<void*> all;
+          for (std::size_t e = 0; e < s.slot_of_event.size(); ++e)
+            all.push_back(home_of(static_cast<DeviceEventId>(e)));
+          return all;
+        }()) {}
+  /// Attention finds every event in its slot, if it has one, else at home.
+  void check_blocks() const {
+    const Slots slots = slot_of_event.host();
+    const std::vector<void*> found = blocks.host();
+    for (std::size_t e = 0; e < slots.size(); ++e)
+      REQUIRE(found[e] == (slots[e] == kNoSlot ? home_of(static_cast<DeviceEventId>(e))
+                                               : kSlots + slots[e] * kSlotBytes));
+  }
   ResidencyMap map() const {
     return {slot_of_event.data(), last_recalled.data(), event_of_slot.data(),
             static_cast<std::int64_t>(slot_of_event.size()),
@@ -93,8 +130,9 @@ Decision device_step(const Residency& residency, std::int64_t step, Events recal
   const DeviceArray<std::int32_t> count(Slots{static_cast<std::int32_t>(recalled.size())}),
       n_missing(1), n_given(1), n_victims(1), slots(max_count);
   recalled.resize(max_count, 0);
-  const DeviceArray<std::int64_t> d_step(Events{step}), events(recalled), missing(max_count),
-      victims(max_count);
+  const DeviceArray<std::int64_t> d_step(Stamps{step});
+  const DeviceArray<DeviceEventId> events(recalled), missing(max_count), victims(max_count);
+  const DeviceArray<CopyRun> runs(max_count);
   const auto n = static_cast<std::int64_t>(max_count);
   const ResidencyMap map = residency.map();
   REQUIRE(touch_events({map, d_step.data(), events.data(), count.data(), n, missing.data(),
@@ -106,16 +144,37 @@ Decision device_step(const Residency& residency, std::int64_t step, Events recal
   const State before = residency.state();
   const Decision d = {first_of(missing, n_missing), first_of(victims, n_victims),
                       first_of(slots, n_given)};
-  REQUIRE(place_events({map, missing.data(), slots.data(), n_given.data(), victims.data(),
-                        n_victims.data(), n},
-                       nullptr) == cudaSuccess);
+  OccupyParams p;
+  p.map = map;
+  p.missing = missing.data();
+  p.slots = slots.data();
+  p.n_given = n_given.data();
+  p.victims = victims.data();
+  p.n_victims = n_victims.data();
+  p.max_needed = n;
+  p.events = residency.events.data();
+  p.n_init = kFirst;
+  p.home = kHome;
+  p.token_bytes = kTokenBytes;
+  p.slot_memory = kSlots;
+  p.slot_bytes = kSlotBytes;
+  p.blocks = residency.blocks.data();
+  p.runs = runs.data();
+  REQUIRE(occupy_slots(p, nullptr) == cudaSuccess);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   REQUIRE((before.slot_of_event != residency.slot_of_event.host()) == !d.slots.empty());
+  residency.check_blocks();
+  const std::vector<CopyRun> made = first_of(runs, n_given);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    REQUIRE(made[i].from == home_of(d.missing[i]));
+    REQUIRE(made[i].to == kSlots + d.slots[i] * kSlotBytes);
+    REQUIRE(made[i].bytes == kTokens * kTokenBytes);
+  }
   return d;
 }
 
 State empty_state(std::size_t n_events, std::size_t n_slots) {
-  return {Slots(n_events, kNoSlot), Events(n_events, kNoEvent), Events(n_slots, kNoEvent)};
+  return {Slots(n_events, kNoSlot), Stamps(n_events, -1), Events(n_slots, kNoEvent)};
 }
 
 }  // namespace
@@ -133,10 +192,10 @@ TEST_CASE("residency follows a plain least-recently-recalled reference over many
       State expected = empty_state(c.n_events, c.n_slots);
       const Residency residency(expected);
       for (int step = 0; step < c.steps; ++step) {
-        std::set<std::int64_t> drawn;
+        std::set<DeviceEventId> drawn;
         const std::size_t wanted = random() % (c.max_count + 1);
         while (drawn.size() < std::min(wanted, c.n_events))
-          drawn.insert(static_cast<std::int64_t>(random() % c.n_events));
+          drawn.insert(static_cast<DeviceEventId>(random() % c.n_events));
         Events recalled(drawn.begin(), drawn.end());
         std::shuffle(recalled.begin(), recalled.end(), random);
         const Decision decision = device_step(residency, step, recalled, c.max_count);
@@ -160,16 +219,17 @@ TEST_CASE("an event of this step is never a victim, and room is found as far as 
 TEST_CASE("touch_events passes over what is no event, choose_victims gives no more than asked") {
   EPISODIC_NEEDS_DEVICE();
   const Residency residency(empty_state(4, 4));
-  const DeviceArray<std::int64_t> step(Events{3}), events(Events{-1, 2, 4, 0}), missing(4);
+  const DeviceArray<std::int64_t> step(Stamps{3});
+  const DeviceArray<DeviceEventId> events(Events{-1, 2, 4, 0}), missing(4);
   const DeviceArray<std::int32_t> count(Slots{9}), n_missing(1);
   TouchParams t{residency.map(), step.data(),     events.data(), count.data(), 4,
                 missing.data(),  n_missing.data()};
   REQUIRE(touch_events(t, nullptr) == cudaSuccess);
   REQUIRE(first_of(missing, n_missing) == Events{2, 0});
-  REQUIRE(residency.state().last_recalled == Events{3, -1, 3, -1});
+  REQUIRE(residency.state().last_recalled == Stamps{3, -1, 3, -1});
 
   const DeviceArray<std::int32_t> needed(Slots{4}), slots(2), n_given(1), n_victims(1);
-  const DeviceArray<std::int64_t> victims(2);
+  const DeviceArray<DeviceEventId> victims(2);
   REQUIRE(choose_victims({residency.map(), step.data(), needed.data(), 2, slots.data(),
                           n_given.data(), victims.data(), n_victims.data()},
                          nullptr) == cudaSuccess);
@@ -180,8 +240,9 @@ TEST_CASE("touch_events passes over what is no event, choose_victims gives no mo
 TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
   std::int64_t number = 0;
   std::int32_t count = 0;
-  const ResidencyMap map{&count, &number, &number, 1, 1};
-  const TouchParams touch{map, &number, &number, &count, 1, &number, &count};
+  DeviceEventId event = 0;
+  const ResidencyMap map{&count, &number, &event, 1, 1};
+  const TouchParams touch{map, &number, &event, &count, 1, &event, &count};
   const auto touch_refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
     TouchParams p = touch;
     change(p);
@@ -197,7 +258,7 @@ TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
   REQUIRE(touch_refused([](auto& p) { p.max_count = -1; }));
   REQUIRE(touch_refused([](auto& p) { p.events = nullptr; }));
   REQUIRE(touch_refused([](auto& p) { p.n_missing = nullptr; }));
-  const VictimParams choose{map, &number, &count, 1, &count, &count, &number, &count};
+  const VictimParams choose{map, &number, &count, 1, &count, &count, &event, &count};
   const auto choose_refused = [&](auto change) {
     VictimParams p = choose;
     change(p);
@@ -207,9 +268,14 @@ TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
   REQUIRE(choose_refused([](auto& p) { p.max_needed = -1; }));
   REQUIRE(choose_refused([](auto& p) { p.slots = nullptr; }));
   REQUIRE(choose_refused([](auto& p) { p.n_needed = nullptr; }));
-  PlaceParams place{map, &number, &count, &count, &number, &count, 0};
-  REQUIRE(place_events(place, nullptr) == cudaSuccess);
-  place.max_needed = 1;
-  place.victims = nullptr;
-  REQUIRE(place_events(place, nullptr) == cudaErrorInvalidValue);
+  OccupyParams occupy;
+  REQUIRE(occupy_slots(occupy, nullptr) == cudaErrorInvalidValue);
+  occupy.map = map;
+  occupy.token_bytes = occupy.slot_bytes = 16;
+  REQUIRE(occupy_slots(occupy, nullptr) == cudaSuccess);  // a list of nothing
+  occupy.max_needed = 1;
+  REQUIRE(occupy_slots(occupy, nullptr) == cudaErrorInvalidValue);  // null pointers
+  occupy.slot_bytes = 8;
+  occupy.max_needed = 0;
+  REQUIRE(occupy_slots(occupy, nullptr) == cudaErrorInvalidValue);  // no event fits a slot
 }

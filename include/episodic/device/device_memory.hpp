@@ -24,9 +24,11 @@ struct DeviceMemoryOptions {
 /// Device memory that a DeviceMemory takes, in bytes. All of it is taken when it is made.
 struct DeviceMemoryBytes {
   std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
-  std::int64_t events = 0;           ///< keys and values of closed events
+  std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
   std::int64_t representatives = 0;  ///< and the tables over events
   std::int64_t workspace = 0;        ///< of a step
+  std::int64_t host = 0;  ///< page-locked host memory: the events, where the device has slots only
+  /// Of device memory.
   std::int64_t total() const { return window + events + representatives + workspace; }
 };
 
@@ -35,6 +37,11 @@ struct DeviceMemoryBytes {
 ///     memory.begin_step(n);
 ///     for (layer ...) memory.attend(layer, {q, k, v, out, ...});   // in order, each layer once
 ///     memory.end_step(surprise);
+///
+/// Two tiers: if everything fits device_bytes (0: no bound), all events are at home in device memory.
+/// Otherwise they are at home in page-locked host memory (within host_bytes), and device memory
+/// holds as many as the bound leaves slots for, the least recently recalled leaving first; what is
+/// recalled is fetched by the device itself. Results are the same bits.
 ///
 /// Every call enqueues work on the stream and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
