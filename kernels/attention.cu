@@ -63,7 +63,8 @@ cudaError_t check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
     for (const float* angles : {p.query_cos, p.query_sin, p.fixed_cos, p.fixed_sin})
       if (!is_aligned(angles, 16)) return cudaErrorMisalignedAddress;
   if (!is_aligned(p.workspace, 256) || !is_aligned(p.first_position, 8) ||
-      !is_aligned(p.n_rows, 4) || !is_aligned(p.maybe_lse, 4) || !is_aligned(p.maybe_column_sums, 4))
+      !is_aligned(p.n_rows, 4) || !is_aligned(p.maybe_lse, 4) ||
+      !is_aligned(p.maybe_column_sums, 4))
     return cudaErrorMisalignedAddress;
   return cudaSuccess;
 }

@@ -21,9 +21,9 @@ struct AttentionArgs {
   int group = 0;       ///< H / G
   int rows = 0;        ///< n * H / G
   int splits = 0;
-  float2* maybe_stats = nullptr;  ///< [H, n] max (base 2) and 1 / sum; null without column sums
-  void* maybe_queries = nullptr;  ///< [n, H, d], null unless a second pass reads them
-  float* maybe_scores = nullptr;  ///< [window, H, n] raw scores of local keys, -inf if not seen
+  float2* maybe_stats = nullptr;    ///< [H, n] max (base 2) and 1 / sum; null without column sums
+  void* maybe_queries = nullptr;    ///< [n, H, d], null unless a second pass reads them
+  float* maybe_scores = nullptr;    ///< [window, H, n] raw scores of local keys, -inf if not seen
   float2* partial_stats = nullptr;  ///< [G, splits, rows] max and sum
   float* partial_out = nullptr;     ///< [G, splits, rows, d] before division by the sum
 };

@@ -19,9 +19,9 @@ namespace episodic::kernels {
 struct alignas(16) KvRow {
   const void* key = nullptr;  ///< [d] before rotary embedding
   const void* value = nullptr;
-  std::int64_t token = 0;          ///< seen by queries at positions p with p - token >= n_local
-  std::int32_t head_stride = 0;    ///< elements
-  float value_weight = 1.0f;       ///< factor of the value after the softmax (spec 8)
+  std::int64_t token = 0;        ///< seen by queries at positions p with p - token >= n_local
+  std::int32_t head_stride = 0;  ///< elements
+  float value_weight = 1.0f;     ///< factor of the value after the softmax (spec 8)
 };
 
 /// All pointers are to device memory; arrays of queries, keys and values are aligned to 16 bytes
@@ -36,41 +36,41 @@ struct AttentionParams {
   std::int64_t n_local = 0;     ///< window: a local key is seen iff 0 <= p - token < n_local
   float scale = 0.0f;           ///< of the dot products; 0 = 1 / sqrt(d)
 
-  const void* q = nullptr;       ///< [n, H, d] before rotary embedding
-  std::int64_t q_row_stride = 0; ///< elements between queries, a multiple of 8; >= H * d
+  const void* q = nullptr;        ///< [n, H, d] before rotary embedding
+  std::int64_t q_row_stride = 0;  ///< elements between queries, a multiple of 8; >= H * d
   /// Position of query 0, read on the device so that one captured graph serves every step.
   const std::int64_t* first_position = nullptr;
 
   /// Rotary embedding, rotate-half: channels c and c + rotary_dim / 2 turn together, those from
   /// rotary_dim on are left alone. cos and sin have attention_factor in them.
-  std::int64_t rotary_dim = 0;      ///< even, <= d; a multiple of 16, or 0
-  const float* query_cos = nullptr; ///< [n, rotary_dim / 2] of the queries' own positions
+  std::int64_t rotary_dim = 0;       ///< even, <= d; a multiple of 16, or 0
+  const float* query_cos = nullptr;  ///< [n, rotary_dim / 2] of the queries' own positions
   const float* query_sin = nullptr;
-  const float* fixed_cos = nullptr; ///< [rotary_dim / 2] of angle index n_local - 1
+  const float* fixed_cos = nullptr;  ///< [rotary_dim / 2] of angle index n_local - 1
   const float* fixed_sin = nullptr;
 
   /// Far keys (sinks, pending, events): one list, or one for each kv head (recall per head).
-  const KvRow* rows = nullptr;            ///< [lists, max_rows]
-  const std::int32_t* n_rows = nullptr;   ///< [lists], <= max_rows
-  std::int64_t max_rows = 0;              ///< may be 0: no far keys
-  bool rows_per_head = false;             ///< lists = n_kv_heads instead of 1
+  const KvRow* rows = nullptr;           ///< [lists, max_rows]
+  const std::int32_t* n_rows = nullptr;  ///< [lists], <= max_rows
+  std::int64_t max_rows = 0;             ///< may be 0: no far keys
+  bool rows_per_head = false;            ///< lists = n_kv_heads instead of 1
 
   /// The local window, rings over tokens: element (g, t, c) of token t at
   /// [g * ring_head_stride + (t % ring_capacity) * d + c]. Holds tokens
   /// max(0, first_position + 1 - n_local) .. first_position + n - 1, the step's own among them.
-  const void* local_key = nullptr;    ///< turned by their own positions
+  const void* local_key = nullptr;  ///< turned by their own positions
   const void* local_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n_local + n - 1
   std::int64_t ring_head_stride = 0;  ///< elements, a multiple of 8
 
-  void* out = nullptr;              ///< [n, H, d] of `dtype`, written; zeros where no key is seen
-  float* maybe_lse = nullptr;       ///< [n, H], written: natural log-sum-exp, -inf if none; or null
+  void* out = nullptr;         ///< [n, H, d] of `dtype`, written; zeros where no key is seen
+  float* maybe_lse = nullptr;  ///< [n, H], written: natural log-sum-exp, -inf if none; or null
   /// [n_local + n - 1, H], written: row j for local token max(0, first_position + 1 - n_local) + j,
   /// the probability it received from the n queries, before value weights; rows beyond
   /// first_position + n are left alone. Or null.
   float* maybe_column_sums = nullptr;
 
-  void* workspace = nullptr;        ///< attention_workspace_bytes(), aligned to 256
+  void* workspace = nullptr;  ///< attention_workspace_bytes(), aligned to 256
   std::size_t workspace_bytes = 0;
 };
 
@@ -82,9 +82,9 @@ std::size_t attention_workspace_bytes(const AttentionParams& params);
 /// sees, in one softmax; far keys meet the query turned by angle index n_local - 1, local ones the
 /// query turned by its own position.
 ///
-/// Many queries (prefill) run on the tensor cores in tiles, few (decode) are split over the keys and
-/// merged from (output, log-sum-exp) states; float32 runs without tensor cores. Column sums take a
-/// second pass over the local keys. The same bits on every run.
+/// Many queries (prefill) run on the tensor cores in tiles, few (decode) are split over the keys
+/// and merged from (output, log-sum-exp) states; float32 runs without tensor cores. Column sums
+/// take a second pass over the local keys. The same bits on every run.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said

@@ -30,8 +30,8 @@ __device__ inline void float_scores(const float* left, const float* right, int g
     float4 of_right[kFloatRight];
     EPISODIC_UNROLL
     for (int k = 0; k < kFloatRight; ++k)
-      of_right[k] = *reinterpret_cast<const float4*>(
-          right + (member + kFloatMembers * k) * kStride + c);
+      of_right[k] =
+          *reinterpret_cast<const float4*>(right + (member + kFloatMembers * k) * kStride + c);
     EPISODIC_UNROLL
     for (int r = 0; r < kFloatLeft; ++r) {
       const float4 of_left =
@@ -208,14 +208,12 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
     const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
     if (member == 0 && last_pass) write_stats(a, i, h, max[r], total);
     if (member == 0 && !last_pass) a.partial_stats[at] = make_float2(max[r], total);
-    float* const to_row =
-        last_pass ? static_cast<float*>(p.out) + (i * p.n_heads + h) * p.head_dim
-                  : a.partial_out + at * p.head_dim;
+    float* const to_row = last_pass ? static_cast<float*>(p.out) + (i * p.n_heads + h) * p.head_dim
+                                    : a.partial_out + at * p.head_dim;
     const float inverse = last_pass ? inverse_sum(total) : 1.0f;
     EPISODIC_UNROLL
     for (int j = 0; j < kChannels; ++j)
-      if (member + kFloatMembers * j < d)
-        to_row[member + kFloatMembers * j] = out[r][j] * inverse;
+      if (member + kFloatMembers * j < d) to_row[member + kFloatMembers * j] = out[r][j] * inverse;
   }
 }
 
@@ -245,10 +243,10 @@ __global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const Att
   for (int piece = thread; piece < kKeys * kPieces; piece += kFloatThreads) {
     const int key = piece / kPieces, channel = piece % kPieces * 4;
     const bool valid = key < keys_left && channel < d;
-    const std::int64_t at =
-        valid ? g * p.ring_head_stride +
-                    span.slot(block_key + key, p.ring_capacity) * p.head_dim + channel
-              : 0;
+    const std::int64_t at = valid ? g * p.ring_head_stride +
+                                        span.slot(block_key + key, p.ring_capacity) * p.head_dim +
+                                        channel
+                                  : 0;
     copy_async_16(keys + key * kStride + channel, static_cast<const float*>(p.local_key) + at,
                   valid);
   }

@@ -47,7 +47,9 @@ EPISODIC_HOST_DEVICE constexpr ColumnTile column_tile(int dim) {
 
 /// Elements between rows in shared memory: 16 bytes more than the row, so that the 8 rows of a
 /// matrix lie in different banks.
-EPISODIC_HOST_DEVICE constexpr int shared_stride(int dim, int element_bytes) { return dim + 16 / element_bytes; }
+EPISODIC_HOST_DEVICE constexpr int shared_stride(int dim, int element_bytes) {
+  return dim + 16 / element_bytes;
+}
 
 EPISODIC_HOST_DEVICE constexpr std::size_t mma_shared_bytes(int dim, MmaTile tile) {
   return static_cast<std::size_t>(tile.rows() + 2 * kAttentionStages * tile.keys) *
@@ -74,13 +76,13 @@ EPISODIC_HOST_DEVICE constexpr std::size_t float_column_shared_bytes(int dim) {
 }
 
 struct AttentionPlan {
-  int dim = 0;             ///< d rounded up to the next instance
-  bool few_rows = false;   ///< 16-bit: the kernel for at most 16 rows
+  int dim = 0;            ///< d rounded up to the next instance
+  bool few_rows = false;  ///< 16-bit: the kernel for at most 16 rows
   int rows_per_block = 0;
-  std::int64_t rows = 0;   ///< n * H / G
+  std::int64_t rows = 0;  ///< n * H / G
   std::int64_t row_tiles = 0;
-  std::int64_t splits = 0; ///< blocks that share the keys of one row tile; 1: nothing to merge
-  std::int64_t window = 0; ///< local tokens, at most: n_local + n - 1
+  std::int64_t splits = 0;  ///< blocks that share the keys of one row tile; 1: nothing to merge
+  std::int64_t window = 0;  ///< local tokens, at most: n_local + n - 1
 
   // Bytes from the workspace's start, all multiples of 256.
   std::size_t stats = 0;          ///< float2 [H, n]: max and 1 / sum, for the column sums
