@@ -344,7 +344,27 @@ TEST_CASE("attention kernels agree with float64 for every number of queries and 
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
     for (const std::int64_t n : {1, 3, 16, 17, 65})
-      for (const std::int64_t group : {1, 3, 4}) check(of(n, group, 64, 70), dtype);
+      for (const std::int64_t group : {1, 3, 4}) {
+        Case c = of(n, group, 64, 130);
+        c.kv_heads = n < 16 ? 2 : 1;
+        check(c, dtype);
+      }
+}
+
+TEST_CASE("attention kernels merge few and many splits of every head size") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t d : {64, 136, 256})
+      for (const std::int64_t n : {1, 9}) {
+        Case c = of(n, 2, d, 40);
+        c.kv_heads = 1;
+        c.max_rows = 1200;  // splits are made for as many
+        const Problem problem(c, dtype, 9);
+        AttentionPlan plan;
+        const Result got = problem.run([&](const AttentionParams& p) { plan_attention(p, plan); });
+        REQUIRE(plan.splits > (dtype != DType::float32 && n > 8 && d < 256 ? 4 : 8));
+        require_near(got, problem.reference(), dtype);
+      }
 }
 
 TEST_CASE("attention kernels agree with float64 for every head size") {
