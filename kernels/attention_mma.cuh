@@ -57,6 +57,20 @@ __device__ inline void multiply(float (&low)[4], float (&high)[4], const std::ui
   mma_m16n8k16<Half>(high, left, of_high);
 }
 
+/// f(row, channel) for all pieces of 8 channels of a tile that are this thread's.
+template <int kRows, int kChunks, int kThreads, class F>
+__device__ inline void for_pieces(F&& f) {
+  constexpr int kLanes = kChunks & -kChunks;  // for each row: the largest power of 2 that divides
+  static_assert(kRows * kLanes % kThreads == 0, "all threads copy alike");
+  const int row = static_cast<int>(threadIdx.x) / kLanes;
+  const int channel = static_cast<int>(threadIdx.x) % kLanes * 8;
+  EPISODIC_UNROLL
+  for (int r = 0; r < kRows; r += kThreads / kLanes) {
+    EPISODIC_UNROLL
+    for (int c = 0; c < kChunks; c += kLanes) f(row + r, channel + 8 * c);
+  }
+}
+
 /// Blocks x: row tiles, y: splits, z: kv heads. For each tile of keys, copied two ahead of use:
 /// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
 /// base 2, out += P V. The queries are turned anew between far and local tiles.
@@ -70,7 +84,6 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
   constexpr int kElements = kKeys * kStride;  // of one stage
-  static_assert(kKeys * kChunks % kThreads == 0, "all threads copy alike");
   EPISODIC_DYNAMIC_SHARED(bytes);
   Half* const queries = reinterpret_cast<Half*>(bytes);      // [rows][kStride]
   Half* const keys = queries + kTile.rows() * kStride;       // [stages][kKeys][kStride]
@@ -132,14 +145,6 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const bool far = tile < span.far_tiles;
     const int first = (far ? tile : tile - span.far_tiles) * kKeys;
     const int count = (far ? span.far_count : span.local_count) - first;
-    // f(key, channel) for all pieces of 16 bytes that are this thread's
-    const auto for_pieces = [&](auto&& f) {
-      EPISODIC_UNROLL
-      for (int step = 0; step < kKeys * kChunks / kThreads; ++step) {
-        const unsigned piece = threadIdx.x + step * kThreads;
-        f(static_cast<int>(piece / kChunks), static_cast<int>(piece % kChunks) * 8);
-      }
-    };
     const auto copy = [&](int key, int channel, const Half* from_key, const Half* from_value) {
       const bool valid = key < count && channel < p.head_dim;
       Half* const to_key = to_keys + key * kStride + channel;
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     };
     if (far) {
       const KvRow* const rows = table + tile % kAttentionTables * kKeys;
-      for_pieces([&](int key, int channel) {
+      for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         const KvRow& row = rows[key];
         const std::int64_t at = std::int64_t{row.head_stride} * head + channel;
         copy(key, channel, static_cast<const Half*>(row.key) + at,
@@ -158,7 +163,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       const auto d = static_cast<unsigned>(p.head_dim),
                  capacity = static_cast<unsigned>(p.ring_capacity);
       const std::int64_t of_head = head * p.ring_head_stride;
-      for_pieces([&](int key, int channel) {
+      for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
         slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
         const std::int64_t at = of_head + std::uint64_t{slot} * d + channel;
@@ -242,7 +247,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const Half* const tile_keys = keys + tile % kAttentionStages * kElements;
     const Half* const warp_queries = queries + thread / kWarpSize * 16 * kRowTiles * kStride;
     // not unrolled in full: loads moved further ahead would cost registers that there are not
-    EPISODIC_UNROLL_BY(4)
+    EPISODIC_UNROLL_BY(2)
     for (int c = 0; c < kDim; c += 16) {
       std::uint32_t left[kRowTiles][4], right[4];
       EPISODIC_UNROLL
@@ -413,7 +418,6 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   constexpr int kThreads = kWarpSize * kTile.warps, kKeyTiles = kTile.key_tiles;
   constexpr int kQueries = kTile.queries, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
   constexpr int kQueriesPerLane = kQueries / kWarpSize;
-  static_assert(kQueries * kChunks % kThreads == 0, "all threads copy alike");
   EPISODIC_DYNAMIC_SHARED(bytes);
   Half* const keys = reinterpret_cast<Half*>(bytes);    // [keys][kStride]
   Half* const queries = keys + kTile.keys() * kStride;  // [stages][kQueries][kStride]
@@ -433,15 +437,12 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 
   const auto copy_queries = [&](int first) {
     Half* const stage = queries + (first - from) / kQueries % kAttentionStages * kQueries * kStride;
-    EPISODIC_UNROLL
-    for (int step = 0; step < kQueries * kChunks / kThreads; ++step) {
-      const unsigned piece = threadIdx.x + step * kThreads;
-      const int r = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
-      const bool valid = first + r < to && chunk < chunks;
-      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
-      copy_async_16(stage + r * kStride + 8 * chunk, static_cast<const Half*>(a.maybe_queries) + at,
+    for_pieces<kQueries, kChunks, kThreads>([&](int r, int channel) {
+      const bool valid = first + r < to && channel < p.head_dim;
+      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + channel : 0;
+      copy_async_16(stage + r * kStride + channel, static_cast<const Half*>(a.maybe_queries) + at,
                     valid);
-    }
+    });
     commit_copies();
   };
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
