@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention.cuh"
@@ -18,6 +19,10 @@ constexpr std::int64_t kGridLimit = 65535;
 /// split, and with it the last bit of a result, is the same on every device.
 constexpr std::int64_t kBlocks = 264;
 constexpr std::int64_t kSmallBlocks = 640;
+/// Tiles that a split has at least: below that, its queries and partial outputs are more bytes than
+/// its keys.
+constexpr std::int64_t kLeastTiles = 4;
+constexpr std::int64_t kLeastSmallTiles = 2;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -88,10 +93,11 @@ bool plan_attention(const AttentionParams& p, AttentionPlan& plan) {
 
   const std::int64_t tiles =
       divide_up(p.max_rows, keys_per_tile) + divide_up(plan.window, keys_per_tile);
-  const std::int64_t wanted =
-      (plan.few_rows ? kSmallBlocks : kBlocks) / (plan.row_tiles * p.n_kv_heads);
-  plan.splits = wanted < 1 ? 1 : wanted > tiles ? tiles : wanted;
-  plan.splits = divide_up(tiles, divide_up(tiles, plan.splits));  // none without a tile
+  const std::int64_t blocks = plan.few_rows ? kSmallBlocks : kBlocks;
+  const std::int64_t least = plan.few_rows ? kLeastSmallTiles : kLeastTiles;
+  const std::int64_t wanted = std::max<std::int64_t>(blocks / (plan.row_tiles * p.n_kv_heads), 1);
+  // the same number of tiles for each, so that no split is without
+  plan.splits = divide_up(tiles, std::max(divide_up(tiles, wanted), least));
 
   const auto place = [&](std::size_t& at, std::int64_t elements, std::int64_t bytes_each) {
     at = plan.bytes;

@@ -81,7 +81,9 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
   const int d = static_cast<int>(p.head_dim);
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
-  const KeySpan span = key_span(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
+  __shared__ KeySpan span;  // not in registers: the outputs need them
+  if (thread == 0) span = key_span(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
+  __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kFloatKeys);
   const int tiles_per_split = tiles_of(tiles, a.splits);
   const int from = min(split * tiles_per_split, tiles);

@@ -57,6 +57,20 @@ __device__ inline void multiply(float (&low)[4], float (&high)[4], const std::ui
   mma_m16n8k16<Half>(high, left, of_high);
 }
 
+/// f(row, channel) for all pieces of 8 channels of a tile that are this thread's.
+template <int kRows, int kChunks, int kThreads, class F>
+__device__ inline void for_pieces(F&& f) {
+  constexpr int kLanes = kChunks & -kChunks;  // for each row: the largest power of 2 that divides
+  static_assert(kRows * kLanes % kThreads == 0, "all threads copy alike");
+  const int row = static_cast<int>(threadIdx.x) / kLanes;
+  const int channel = static_cast<int>(threadIdx.x) % kLanes * 8;
+  EPISODIC_UNROLL
+  for (int r = 0; r < kRows; r += kThreads / kLanes) {
+    EPISODIC_UNROLL
+    for (int c = 0; c < kChunks; c += kLanes) f(row + r, channel + 8 * c);
+  }
+}
+
 /// Blocks x: row tiles, y: splits, z: kv heads. For each tile of keys, copied two ahead of use:
 /// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
 /// base 2, out += P V. The queries are turned anew between far and local tiles.
@@ -70,12 +84,11 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
   constexpr int kElements = kKeys * kStride;  // of one stage
-  static_assert(kKeys * kChunks % kThreads == 0, "all threads copy alike");
   EPISODIC_DYNAMIC_SHARED(bytes);
-  Half* const queries = reinterpret_cast<Half*>(bytes);          // [rows][kStride]
-  Half* const keys = queries + kTile.rows() * kStride;           // [stages][kKeys][kStride]
-  Half* const values = keys + kAttentionStages * kElements;      // the same
-  KvRow* const table =                                           // [tables][kKeys]
+  Half* const queries = reinterpret_cast<Half*>(bytes);      // [rows][kStride]
+  Half* const keys = queries + kTile.rows() * kStride;       // [stages][kKeys][kStride]
+  Half* const values = keys + kAttentionStages * kElements;  // the same
+  KvRow* const table =                                       // [tables][kKeys]
       reinterpret_cast<KvRow*>(values + kAttentionStages * kElements);
 
   const AttentionParams& p = a.p;
@@ -86,7 +99,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
   // In shared memory, as outputs and scores leave few registers.
   __shared__ KeySpan span;
-  __shared__ int2 warp_queries_seen[kTile.warps];  // each warp's first and last query
+  __shared__ int2 queries_of_warp[kTile.warps];  // first and last; none: it only helps to copy
   __shared__ int to;
   if (thread == 0) span = key_span(p, head, block_row / a.group, block_last / a.group, kKeys);
   __syncthreads();
@@ -96,10 +109,11 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   if (thread == 0) to = min(from + tiles_per_split, tiles);
 
   const int warp_row = block_row + thread / kWarpSize * 16 * kRowTiles;
-  const bool idle = warp_row >= a.rows;  // helps to copy
   if (lane == 0)
-    warp_queries_seen[thread / kWarpSize] = {
-        warp_row / a.group, min(warp_row + 16 * kRowTiles - 1, block_last) / a.group};
+    queries_of_warp[thread / kWarpSize] =
+        warp_row >= a.rows
+            ? int2{1, 0}
+            : int2{warp_row / a.group, min(warp_row + 16 * kRowTiles - 1, block_last) / a.group};
   __syncthreads();
   const auto query_of = [&](int m, int half) {  // of this thread's rows
     return (warp_row + 16 * m + 8 * half + lane / 4) / a.group;
@@ -115,40 +129,47 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     }
   }
 
+  // What lies beyond the list repeats its last row, so that no address needs a branch; it is copied
+  // as zeros and seen by nobody.
   const auto copy_table = [&](int tile) {
     if (tile >= min(to, span.far_tiles)) return;
     KvRow* const to_table = table + tile % kAttentionTables * kKeys;
     for (int piece = thread; piece < 2 * kKeys; piece += kThreads) {
-      const bool valid = tile * kKeys + piece / 2 < span.far_count;
-      const KvRow* row = span.far + (valid ? tile * kKeys + piece / 2 : 0);
+      const KvRow* const row = span.far + min(tile * kKeys + piece / 2, span.far_count - 1);
       copy_async_16(reinterpret_cast<char*>(to_table + piece / 2) + piece % 2 * 16,
-                    reinterpret_cast<const char*>(row) + piece % 2 * 16, valid);
+                    reinterpret_cast<const char*>(row) + piece % 2 * 16);
     }
   };
   const auto copy_tile = [&](int tile) {
-    const int stage = tile % kAttentionStages * kElements;
+    Half* const to_keys = keys + tile % kAttentionStages * kElements;
     const bool far = tile < span.far_tiles;
     const int first = (far ? tile : tile - span.far_tiles) * kKeys;
     const int count = (far ? span.far_count : span.local_count) - first;
-    const KvRow* const rows = table + tile % kAttentionTables * kKeys;
-    for (int step = 0; step < kKeys * kChunks / kThreads; ++step) {
-      const unsigned piece = threadIdx.x + step * kThreads;
-      const int key = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
-      const bool valid = key < count && chunk < chunks;
-      const Half *from_key = static_cast<const Half*>(p.local_key), *from_value = from_key;
-      if (valid && far) {
-        const std::int64_t at = std::int64_t{rows[key].head_stride} * head + 8 * chunk;
-        from_key = static_cast<const Half*>(rows[key].key) + at;
-        from_value = static_cast<const Half*>(rows[key].value) + at;
-      } else if (valid) {
-        const std::int64_t at = head * p.ring_head_stride +
-                                span.slot(first + key, p.ring_capacity) * p.head_dim + 8 * chunk;
-        from_key = static_cast<const Half*>(p.local_key) + at;
-        from_value = static_cast<const Half*>(p.local_value) + at;
-      }
-      const int at = stage + key * kStride + 8 * chunk;
-      copy_async_16(keys + at, from_key, valid);
-      copy_async_16(values + at, from_value, valid);
+    const auto copy = [&](int key, int channel, const Half* from_key, const Half* from_value) {
+      const bool valid = key < count && channel < p.head_dim;
+      Half* const to_key = to_keys + key * kStride + channel;
+      copy_async_16(to_key, from_key, valid);
+      copy_async_16(to_key + kAttentionStages * kElements, from_value, valid);
+    };
+    if (far) {
+      const KvRow* const rows = table + tile % kAttentionTables * kKeys;
+      for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
+        const KvRow& row = rows[key];
+        const std::int64_t at = std::int64_t{row.head_stride} * head + channel;
+        copy(key, channel, static_cast<const Half*>(row.key) + at,
+             static_cast<const Half*>(row.value) + at);
+      });
+    } else {
+      const auto d = static_cast<unsigned>(p.head_dim),
+                 capacity = static_cast<unsigned>(p.ring_capacity);
+      const std::int64_t of_head = head * p.ring_head_stride;
+      for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
+        unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
+        slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
+        const std::int64_t at = of_head + std::uint64_t{slot} * d + channel;
+        copy(key, channel, static_cast<const Half*>(p.local_key) + at,
+             static_cast<const Half*>(p.local_value) + at);
+      });
     }
   };
   const auto turn_queries = [&](bool local) {
@@ -161,8 +182,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         const int i = row / a.group, h = head * a.group + row % a.group;
         q = turned_query<Half>(a, i, h, chunk, local);
         if (local && a.maybe_queries) {
-          Half* const kept = static_cast<Half*>(a.maybe_queries) +
-                             (i * p.n_heads + h) * p.head_dim + 8 * chunk;
+          Half* const kept =
+              static_cast<Half*>(a.maybe_queries) + (i * p.n_heads + h) * p.head_dim + 8 * chunk;
           *reinterpret_cast<Chunk<Half>*>(kept) = q;
         }
       }
@@ -192,7 +213,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       turn_queries(!far);
       __syncthreads();
     }
-    if (idle) continue;
+    const int first_query = queries_of_warp[thread / kWarpSize].x;
+    const int last_query = queries_of_warp[thread / kWarpSize].y;
+    if (first_query > last_query) continue;
 
     const int first = (far ? tile : tile - span.far_tiles) * kKeys;
     const int count = (far ? span.far_count : span.local_count) - first;
@@ -206,8 +229,6 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const auto weight_of = [&](int key) {
       return far && key < count ? rows[key].value_weight : 1.0f;
     };
-    const int first_query = warp_queries_seen[thread / kWarpSize].x;
-    const int last_query = warp_queries_seen[thread / kWarpSize].y;
     bool seen = false, hidden = false, weighted = false;
     EPISODIC_UNROLL
     for (int k = 0; k < kKeys; k += kWarpSize) {
@@ -225,7 +246,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     float score[kRowTiles][kKeys / 8][4] = {};
     const Half* const tile_keys = keys + tile % kAttentionStages * kElements;
     const Half* const warp_queries = queries + thread / kWarpSize * 16 * kRowTiles * kStride;
-    EPISODIC_UNROLL
+    // not unrolled in full: loads moved further ahead would cost registers that there are not
+    EPISODIC_UNROLL_BY(2)
     for (int c = 0; c < kDim; c += 16) {
       std::uint32_t left[kRowTiles][4], right[4];
       EPISODIC_UNROLL
@@ -276,10 +298,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       }
     }
 
-    bool grown = false;
-    float factor[kRowTiles][2];
     EPISODIC_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
+      float factor[2];
+      bool grown = false;
       EPISODIC_UNROLL
       for (int half = 0; half < 2; ++half) {
         float largest = -INFINITY;
@@ -290,7 +312,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
         const float before = max[m][half], now = fmaxf(before, largest * a.scale);
         const float safe = now == -INFINITY ? 0.0f : now;  // no key yet: exp2(-inf - 0), not NaN
-        factor[m][half] = exp2_fast(before - safe);
+        factor[half] = exp2_fast(before - safe);
         max[m][half] = now;
         grown = grown || now != before;
         float of_tile = 0.0f;
@@ -302,17 +324,14 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
             of_tile += score[m][j][e];
           }
         }
-        sum[m][half] = sum[m][half] * factor[m][half] + of_tile;
+        sum[m][half] = sum[m][half] * factor[half] + of_tile;
       }
-    }
-    // most tiles raise no maximum: all factors are 1
-    if (__any_sync(kFullMask, grown)) {
-      EPISODIC_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) {
+      // most tiles raise no maximum: all factors are 1
+      if (__any_sync(kFullMask, grown)) {
         EPISODIC_UNROLL
         for (int j = 0; j < kDim / 8; ++j) {
           EPISODIC_UNROLL
-          for (int e = 0; e < 4; ++e) out[m][j][e] *= factor[m][e / 2];
+          for (int e = 0; e < 4; ++e) out[m][j][e] *= factor[e / 2];
         }
       }
     }
@@ -383,8 +402,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       EPISODIC_UNROLL
       for (int j = 0; j < kDim / 8; ++j)
         if (j < chunks)
-          *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) = pack<Half>(
-              out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
+          *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) =
+              pack<Half>(out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
     }
   }
 }
@@ -399,7 +418,6 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   constexpr int kThreads = kWarpSize * kTile.warps, kKeyTiles = kTile.key_tiles;
   constexpr int kQueries = kTile.queries, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
   constexpr int kQueriesPerLane = kQueries / kWarpSize;
-  static_assert(kQueries * kChunks % kThreads == 0, "all threads copy alike");
   EPISODIC_DYNAMIC_SHARED(bytes);
   Half* const keys = reinterpret_cast<Half*>(bytes);    // [keys][kStride]
   Half* const queries = keys + kTile.keys() * kStride;  // [stages][kQueries][kStride]
@@ -419,25 +437,21 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 
   const auto copy_queries = [&](int first) {
     Half* const stage = queries + (first - from) / kQueries % kAttentionStages * kQueries * kStride;
-    EPISODIC_UNROLL
-    for (int step = 0; step < kQueries * kChunks / kThreads; ++step) {
-      const unsigned piece = threadIdx.x + step * kThreads;
-      const int r = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
-      const bool valid = first + r < to && chunk < chunks;
-      const std::int64_t at =
-          valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
-      copy_async_16(stage + r * kStride + 8 * chunk,
-                    static_cast<const Half*>(a.maybe_queries) + at, valid);
-    }
+    for_pieces<kQueries, kChunks, kThreads>([&](int r, int channel) {
+      const bool valid = first + r < to && channel < p.head_dim;
+      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + channel : 0;
+      copy_async_16(stage + r * kStride + channel, static_cast<const Half*>(a.maybe_queries) + at,
+                    valid);
+    });
     commit_copies();
   };
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
     const bool valid = key < keys_left && chunk < chunks;
-    const std::int64_t at =
-        valid ? g * p.ring_head_stride +
-                    span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk
-              : 0;
+    const std::int64_t at = valid ? g * p.ring_head_stride +
+                                        span.slot(block_key + key, p.ring_capacity) * p.head_dim +
+                                        8 * chunk
+                                  : 0;
     copy_async_16(keys + key * kStride + 8 * chunk, static_cast<const Half*>(p.local_key) + at,
                   valid);
   }
@@ -531,8 +545,7 @@ __global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionA
     for (int i = 0; i < n; ++i) {
       const float2 stats = a.maybe_stats[h * n + i];
       const float score = a.maybe_scores[at * n + i];
-      if (score > -INFINITY || isnan(score))
-        sum += exp2f(fmaf(score, a.scale, -stats.x)) * stats.y;
+      if (score > -INFINITY || isnan(score)) sum += exp2f(fmaf(score, a.scale, -stats.x)) * stats.y;
     }
     a.p.maybe_column_sums[at] = sum;
   }

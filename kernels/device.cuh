@@ -22,9 +22,12 @@
 #if defined(EPISODIC_EMULATED_CUDA)
 #define EPISODIC_DYNAMIC_SHARED(name) unsigned char* const name = emulator::dynamic_shared()
 #define EPISODIC_UNROLL
+#define EPISODIC_UNROLL_BY(n)
 #else
+#define EPISODIC_PRAGMA(text) _Pragma(#text)
 #define EPISODIC_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define EPISODIC_UNROLL _Pragma("unroll")
+#define EPISODIC_UNROLL_BY(n) EPISODIC_PRAGMA(unroll n)
 #endif
 
 namespace episodic::kernels {
