@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,10 +79,13 @@ class Raw {
         file_(io::system_calls(), io::Kind::segment, path_, O_RDWR | O_CREAT),
         queue_(make_read_queue(engine, io::system_calls(), depth)),
         reads_(static_cast<std::size_t>(depth)) {
-    buffers_.reset(static_cast<std::byte*>(
-        std::aligned_alloc(kPage, static_cast<std::size_t>(piece_ * depth))));
+    // In large pages, as the store's: otherwise the rate depends on how small ones happen to lie.
+    constexpr std::int64_t kLargePage = std::int64_t{2} << 20;
+    const auto bytes = static_cast<std::size_t>(segment_file::round_up(piece_ * depth, kLargePage));
+    buffers_.reset(static_cast<std::byte*>(std::aligned_alloc(kLargePage, bytes)));
     if (!buffers_) throw BudgetError("bench_store: no memory for the buffers; lower --depth");
-    std::memset(buffers_.get(), 0x2a, static_cast<std::size_t>(piece_ * depth));
+    ::madvise(buffers_.get(), bytes, MADV_HUGEPAGE);
+    std::memset(buffers_.get(), 0x2a, bytes);
     file_.allocate(0, n * piece_);
     reader_ =
         io::File(io::system_calls(), io::Kind::segment, path_, O_RDONLY | (direct ? O_DIRECT : 0));
@@ -152,6 +156,7 @@ void run(StoreFlags& flags) {
   options.keep = true;
   options.max_block = n_tokens;
   options.lease_tokens = flags.depth * n_tokens;
+  options.read_depth = flags.depth;
   options.engine = flags.engine == "io_uring"  ? ReadEngine::io_uring
                    : flags.engine == "threads" ? ReadEngine::threads
                                                : ReadEngine::automatic;
@@ -159,9 +164,9 @@ void run(StoreFlags& flags) {
   const bool direct =
       disk && (flags.direct == "on" || (flags.direct == "automatic" && block >= 64 << 10));
   options.direct = direct ? DirectIo::on : DirectIo::off;
-  // Room to write behind, and little to find again.
+  // Room to write behind and to read ahead, and little to find again.
   options.host_bytes = least_host_bytes(shape, n_tokens, options.lease_tokens) +
-                       std::max<std::int64_t>(32 << 20, 12 * flags.depth * block);
+                       std::max<std::int64_t>(32 << 20, 20 * flags.depth * block);
   std::unique_ptr<DiskStore> disk_store;
   std::unique_ptr<EventStore> host_store;
   if (disk)
@@ -214,9 +219,10 @@ void run(StoreFlags& flags) {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937_64(1));
     std::vector<KvSegment> segments;
-    // A quarter of the depth is taken at a time, the rest is on its way: the medium always has
-    // three to four quarters to do, as it has the whole depth when it is read by itself.
+    // A quarter of the depth is taken at a time. Asked for is twice the depth, so that the medium
+    // has the whole of it to do at any time, as it has when it is read by itself.
     const auto quarter = static_cast<std::size_t>(std::max<std::int64_t>(flags.depth / 4, 1));
+    const std::size_t ahead = 2 * static_cast<std::size_t>(flags.depth) / quarter - 1;
     for (std::int64_t r = 0; r < flags.rounds; ++r) {
       // One layer a round: every block is read once, cold.
       const std::int64_t layer = r % shape.n_layers;
@@ -231,9 +237,9 @@ void run(StoreFlags& flags) {
           return i < events.size() ? events.subspan(i, std::min(quarter, events.size() - i))
                                    : std::span<const std::int64_t>();
         };
-        for (std::size_t i = 0; i < 3; ++i) store.prefetch(layer, part(i * quarter));
+        for (std::size_t i = 0; i < ahead; ++i) store.prefetch(layer, part(i * quarter));
         for (std::size_t i = 0; i < events.size(); i += quarter) {
-          store.prefetch(layer, part(i + 3 * quarter));
+          store.prefetch(layer, part(i + ahead * quarter));
           store.acquire(layer, part(i), segments);
           store.release(layer);
         }
