@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,11 +12,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
 
+#include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/mapped_file.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "read_queue.hpp"
 #include "segment_file.hpp"
@@ -31,6 +35,7 @@ struct StoreFlags {
   std::int64_t bytes = std::int64_t{1} << 30, block = std::int64_t{256} << 10, depth = 16;
   std::int64_t rounds = 4;
   std::string tier = "disk", engine = "automatic", direct = "automatic";
+  bool page_cache = false;
   std::filesystem::path dir = ".", json;
 };
 
@@ -78,10 +83,13 @@ class Raw {
         file_(io::system_calls(), io::Kind::segment, path_, O_RDWR | O_CREAT),
         queue_(make_read_queue(engine, io::system_calls(), depth)),
         reads_(static_cast<std::size_t>(depth)) {
-    buffers_.reset(static_cast<std::byte*>(
-        std::aligned_alloc(kPage, static_cast<std::size_t>(piece_ * depth))));
+    // In large pages, as the store's: otherwise the rate depends on how small ones happen to lie.
+    constexpr std::int64_t kLargePage = std::int64_t{2} << 20;
+    const auto bytes = static_cast<std::size_t>(segment_file::round_up(piece_ * depth, kLargePage));
+    buffers_.reset(static_cast<std::byte*>(std::aligned_alloc(kLargePage, bytes)));
     if (!buffers_) throw BudgetError("bench_store: no memory for the buffers; lower --depth");
-    std::memset(buffers_.get(), 0x2a, static_cast<std::size_t>(piece_ * depth));
+    ::madvise(buffers_.get(), bytes, MADV_HUGEPAGE);
+    std::memset(buffers_.get(), 0x2a, bytes);
     file_.allocate(0, n * piece_);
     reader_ =
         io::File(io::system_calls(), io::Kind::segment, path_, O_RDONLY | (direct ? O_DIRECT : 0));
@@ -124,6 +132,39 @@ class Raw {
   std::vector<PendingRead> reads_;
 };
 
+/// The segment files of an image, mapped: what recall would be without reading.
+class MappedBlocks {
+ public:
+  MappedBlocks(const StoreShape& shape, const std::filesystem::path& dir, const StoreImage& image)
+      : shape_(shape), image_(image) {
+    for (const SegmentRef& ref : image.segments) files_.emplace_back(dir / segment_name(ref.id));
+  }
+
+  /// Calls use(payload) with a block where it lies, verified there. \param lock keeps its pages in
+  /// memory meanwhile: what was verified is what is used, and a medium that fails is an error here
+  /// instead of a SIGBUS there
+  template <class Use>
+  void with_block(EventId event, std::int64_t layer, bool lock, Use&& use) const {
+    const StoreImage::Event& e = image_.events[static_cast<std::size_t>(event)];
+    const std::int64_t stride = segment_file::block_stride(shape_, e.range.size());
+    const auto file = static_cast<std::size_t>(e.segment);
+    const std::byte* const at = files_[file].bytes().data() + e.offset + layer * stride;
+    const auto bytes = static_cast<std::size_t>(stride);
+    if (lock && ::mlock(at, bytes) != 0)
+      io::fail(errno, files_[file].path(), "lock a block of it in memory", "see ulimit -l");
+    const std::string fault =
+        segment_file::block_fault(shape_, {image_.segments[file].id, event, layer, e.range}, at);
+    if (!fault.empty()) throw FileError(files_[file].path().string() + ": " + fault);
+    use(std::span(at, bytes).subspan(segment_file::kLine));
+    if (lock) ::munlock(at, bytes);
+  }
+
+ private:
+  StoreShape shape_;
+  const StoreImage& image_;
+  std::vector<MappedFile> files_;
+};
+
 struct Rates {
   std::vector<double> store, raw;  ///< bytes per second, a round each
   Json json() const {
@@ -152,16 +193,17 @@ void run(StoreFlags& flags) {
   options.keep = true;
   options.max_block = n_tokens;
   options.lease_tokens = flags.depth * n_tokens;
+  options.read_depth = flags.depth;
   options.engine = flags.engine == "io_uring"  ? ReadEngine::io_uring
                    : flags.engine == "threads" ? ReadEngine::threads
                                                : ReadEngine::automatic;
   // Said outright, so that the store and the medium are read in the same way.
-  const bool direct =
-      disk && (flags.direct == "on" || (flags.direct == "automatic" && block >= 64 << 10));
+  const bool direct = disk && !flags.page_cache &&
+                      (flags.direct == "on" || (flags.direct == "automatic" && block >= 64 << 10));
   options.direct = direct ? DirectIo::on : DirectIo::off;
-  // Room to write behind, and little to find again.
+  // Room to write behind and to read ahead, and little to find again.
   options.host_bytes = least_host_bytes(shape, n_tokens, options.lease_tokens) +
-                       std::max<std::int64_t>(32 << 20, 12 * flags.depth * block);
+                       std::max<std::int64_t>(32 << 20, 20 * flags.depth * block);
   std::unique_ptr<DiskStore> disk_store;
   std::unique_ptr<EventStore> host_store;
   if (disk)
@@ -182,6 +224,7 @@ void run(StoreFlags& flags) {
   const double round_bytes = static_cast<double>(per_round * shape.n_layers * block);
 
   Rates out, back;
+  StoreImage image;
   for (std::int64_t r = 0; r < flags.rounds; ++r) {
     const std::int64_t first = r * per_round;
     const auto raw_out = [&] {
@@ -198,7 +241,9 @@ void run(StoreFlags& flags) {
         store.append(std::span(&range, 1));
         for (std::int64_t l = 0; l < shape.n_layers; ++l) store.write(e, l, source);
       }
-      if (disk) disk_store->committed(disk_store->sync());
+      if (!disk) return;
+      image = disk_store->sync();
+      disk_store->committed(image);
     };
     // In turn, so that neither always goes first.
     double raw_seconds = 0, store_seconds = 0;
@@ -209,14 +254,23 @@ void run(StoreFlags& flags) {
     out.store.push_back(round_bytes / store_seconds);
   }
 
+  Json page_cache;
   if (disk) {
     std::vector<std::int64_t> order(static_cast<std::size_t>(n_events));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937_64(1));
     std::vector<KvSegment> segments;
-    // A quarter of the depth is taken at a time, the rest is on its way: the medium always has
-    // three to four quarters to do, as it has the whole depth when it is read by itself.
+    std::map<std::string, std::vector<double>> cached;  // bytes per second, a round each
+    // Attention reads every byte once; so does this.
+    std::uint64_t used = 0;
+    const auto use = [&](std::span<const std::byte> bytes) { used = checksum(bytes, used); };
+    if (flags.page_cache)  // all of it is there before the first round
+      for (const SegmentRef& ref : image.segments)
+        use(MappedFile(options.dir / segment_name(ref.id)).bytes());
+    // A quarter of the depth is taken at a time. Asked for is twice the depth, so that the medium
+    // has the whole of it to do at any time, as it has when it is read by itself.
     const auto quarter = static_cast<std::size_t>(std::max<std::int64_t>(flags.depth / 4, 1));
+    const std::size_t ahead = 2 * static_cast<std::size_t>(flags.depth) / quarter - 1;
     for (std::int64_t r = 0; r < flags.rounds; ++r) {
       // One layer a round: every block is read once, cold.
       const std::int64_t layer = r % shape.n_layers;
@@ -231,13 +285,30 @@ void run(StoreFlags& flags) {
           return i < events.size() ? events.subspan(i, std::min(quarter, events.size() - i))
                                    : std::span<const std::int64_t>();
         };
-        for (std::size_t i = 0; i < 3; ++i) store.prefetch(layer, part(i * quarter));
+        for (std::size_t i = 0; i < ahead; ++i) store.prefetch(layer, part(i * quarter));
         for (std::size_t i = 0; i < events.size(); i += quarter) {
-          store.prefetch(layer, part(i + 3 * quarter));
+          store.prefetch(layer, part(i + ahead * quarter));
           store.acquire(layer, part(i), segments);
+          if (flags.page_cache)
+            for (const KvSegment& s : segments)
+              use({static_cast<const std::byte*>(s.key), static_cast<std::size_t>(block)});
           store.release(layer);
         }
       };
+      if (flags.page_cache) {
+        const auto rate = [&](const char* way, const std::function<void()>& what) {
+          cached[way].push_back(static_cast<double>(n_events * block) / seconds_of(what));
+        };
+        const MappedBlocks blocks(shape, options.dir, image);
+        const auto from_map = [&](bool lock) {
+          for (const EventId e : order) blocks.with_block(e, layer, lock, use);
+        };
+        rate("recalled", store_back);
+        rate("mapped_first", [&] { from_map(false); });
+        rate("mapped_again", [&] { from_map(false); });
+        rate("mapped_locked", [&] { from_map(true); });
+        continue;
+      }
       make_cold(scratch.path() / "store");
       make_cold(scratch.path() / "raw");
       double raw_seconds = 0, store_seconds = 0;
@@ -248,6 +319,11 @@ void run(StoreFlags& flags) {
       back.raw.push_back(bytes / raw_seconds);
       back.store.push_back(bytes / store_seconds);
     }
+    for (const auto& [way, rates] : cached) {
+      page_cache[way + "_bytes_per_second"] = summary(rates);
+      fmt::print(stderr, "{}, blocks of {} bytes in the page cache: {} {:.0f} MB/s\n", flags.tier,
+                 block, way, 1e-6 * median(rates));
+    }
   }
 
   const StoreCounters c = store.counters();
@@ -257,7 +333,10 @@ void run(StoreFlags& flags) {
               {"engine", flags.engine},   {"direct", direct},
               {"write", out.json()}};
   if (disk) {
-    result["read"] = back.json();
+    if (flags.page_cache)
+      result["page_cache"] = page_cache;
+    else
+      result["read"] = back.json();
     result["hits"] = c.hits;
     result["prefetched"] = c.prefetched;
     result["disk_bytes"] = c.disk_bytes;
@@ -265,7 +344,7 @@ void run(StoreFlags& flags) {
   }
   fmt::print(stderr, "{}, blocks of {} bytes: write {:.0f} MB/s, {:.2f} of the medium's rate\n",
              flags.tier, block, 1e-6 * median(out.store), median(out.store) / median(out.raw));
-  if (disk)
+  if (disk && !flags.page_cache)
     fmt::print(stderr, "  read {:.0f} MB/s, {:.2f} of the medium's rate\n",
                1e-6 * median(back.store), median(back.store) / median(back.raw));
   tools::write_json(flags.json, result);
@@ -294,6 +373,8 @@ int main(int argc, char** argv) {
   app.add_option("--engine", flags.engine)
       ->check(CLI::IsMember({"automatic", "io_uring", "threads"}));
   app.add_option("--direct", flags.direct)->check(CLI::IsMember({"automatic", "on", "off"}));
+  app.add_flag("--page-cache", flags.page_cache,
+               "Read back what lies in the page cache instead, recalled and mapped, and use it");
   app.add_option("--json", flags.json, "Result file (default: stdout)");
   flags.common.add_to(app);
   return bench::run_program(app, argc, argv, [&] { bench::run(flags); });

@@ -39,7 +39,9 @@ constexpr std::int64_t kLeastSegmentBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kExtentBytes = std::int64_t{64} << 20;  // reserved ahead at most
 constexpr std::int64_t kLeastExtentBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kDefaultHostBytes = std::int64_t{256} << 20;
-constexpr std::int64_t kMostSlots = 32, kLeastSlots = 2;      // reads under way
+constexpr std::int64_t kLeastSlots = 2;    // to read into
+constexpr std::int64_t kSlotsPerRead = 2;  // the medium goes on while what came is looked at
+constexpr std::int64_t kMostReads = 1024;
 constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
 constexpr std::size_t kMostInBatch = 1024;                    // blocks the writer takes at a time
 // From this size on O_DIRECT is the faster way to read a block; below, the page cache.
@@ -63,13 +65,14 @@ struct HostPlan {
   std::int64_t arena_bytes = 0;
 
   HostPlan(const StoreShape& shape, std::int64_t max_block, std::int64_t lease_tokens,
-           std::int64_t host_bytes) {
+           std::int64_t host_bytes, std::int64_t read_depth) {
     const std::int64_t block = block_stride(shape, max_block);
     // Of all ways to cut the tokens of a lease into events, single tokens take the most.
     lease_bytes =
         round_up(std::max(lease_tokens * round_up(block_bytes(shape, 1), kLine), block), kPage);
     slot_bytes = round_up(block, kPage) + kPage;  // a block in the pages around it
-    n_slots = std::clamp((host_bytes - lease_bytes) / 8 / slot_bytes, kLeastSlots, kMostSlots);
+    n_slots = std::clamp((host_bytes - lease_bytes) / 8 / slot_bytes, kLeastSlots,
+                         kSlotsPerRead * read_depth);
     gather_bytes = host_bytes >= 32 * kGatherBytes ? kGatherBytes : 0;
     const std::int64_t rest = host_bytes - lease_bytes - gather_bytes - n_slots * slot_bytes;
     const auto likely = static_cast<std::uint64_t>(std::max(rest, std::int64_t{0}) /
@@ -80,18 +83,27 @@ struct HostPlan {
 };
 
 struct Unmap {
+  void* base = nullptr;
   std::size_t bytes = 0;
-  void operator()(std::byte* p) const { ::munmap(p, bytes); }
+  void operator()(std::byte*) const { ::munmap(base, bytes); }
 };
 using Mapping = std::unique_ptr<std::byte, Unmap>;
 
+/// Address space, aligned to the large pages that it is asked to be made of: a read into memory
+/// that lies in one piece is one piece to the device, whose queue then holds many of them.
 Mapping reserve_memory(std::int64_t bytes) {
-  void* const at = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED)
+  constexpr std::size_t kLargePage = std::size_t{2} << 20;
+  const auto used = static_cast<std::size_t>(bytes), mapped = used + kLargePage;
+  void* const base = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED)
     throw BudgetError(
         fmt::format("disk store: the system refused host_bytes = {}; set host_bytes lower", bytes));
-  return Mapping(static_cast<std::byte*>(at), Unmap{static_cast<std::size_t>(bytes)});
+  void* at = base;
+  std::size_t space = mapped;
+  std::align(kLargePage, used, at, space);
+  ::madvise(at, used / kLargePage * kLargePage, MADV_HUGEPAGE);  // a hint
+  return Mapping(static_cast<std::byte*>(at), Unmap{base, mapped});
 }
 
 struct Segment {
@@ -133,6 +145,9 @@ class Store final : public DiskStore {
         calls_(options.calls ? *options.calls : io::system_calls()) {
     options_.lease_tokens = std::max(options.lease_tokens, options.max_block);
     check_shape(shape, options.max_block, options.lease_tokens < 0 ? 0 : options_.lease_tokens);
+    if (options.read_depth < 1 || options.read_depth > kMostReads)
+      throw ConfigError(fmt::format("disk store: read_depth = {}, must be from 1 to {}",
+                                    options.read_depth, kMostReads));
     if (options.host_bytes < 0 || options.disk_bytes < 0)
       throw ConfigError(fmt::format("disk store: host_bytes = {}, disk_bytes = {}, must be >= 0",
                                     options.host_bytes, options.disk_bytes));
@@ -158,7 +173,8 @@ class Store final : public DiskStore {
                    (options.direct == DirectIo::automatic &&
                     block_stride(shape, (options.max_block + 1) / 2) >= kDirectBytes);
 
-    const HostPlan plan(shape, options.max_block, options_.lease_tokens, options_.host_bytes);
+    const HostPlan plan(shape, options.max_block, options_.lease_tokens, options_.host_bytes,
+                        options_.read_depth);
     memory_ = reserve_memory(options_.host_bytes);
     std::byte* at = memory_.get();
     slots_.resize(static_cast<std::size_t>(plan.n_slots));
@@ -176,7 +192,7 @@ class Store final : public DiskStore {
     cache_.emplace(arena, std::span(reinterpret_cast<std::uint32_t*>(at),
                                     static_cast<std::size_t>(plan.n_buckets)));
     leases_.resize(static_cast<std::size_t>(shape.n_layers));
-    queue_ = make_read_queue(options.engine, calls_, plan.n_slots);
+    queue_ = make_read_queue(options.engine, calls_, std::min(plan.n_slots, options_.read_depth));
     try {
       writer_ = std::thread([this] { write_behind(); });
     } catch (const std::system_error& e) {
@@ -1403,7 +1419,7 @@ std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,
 std::int64_t least_host_bytes(const StoreShape& shape, std::int64_t max_block,
                               std::int64_t lease_tokens) {
   check_shape(shape, max_block, lease_tokens);
-  const HostPlan fixed(shape, max_block, std::max(lease_tokens, max_block), 0);
+  const HostPlan fixed(shape, max_block, std::max(lease_tokens, max_block), 0, 1);
   const std::int64_t arena =
       4 * (block_stride(shape, max_block) + BlockCache::kOverhead + kLine) + 2 * kLine;
   // The table takes less than a fifteenth of the arena beyond its least size.

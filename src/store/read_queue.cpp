@@ -36,6 +36,22 @@ std::int64_t finish(io::Syscalls& calls, const PendingRead& read, std::int64_t g
   return got < 0 ? got : at + got;
 }
 
+/// Reads that nobody has begun yet.
+class Fifo {
+ public:
+  bool empty() const { return !first_; }
+  void push(PendingRead& read) {
+    read.next = nullptr;
+    (first_ ? last_->next : first_) = &read;
+    last_ = &read;
+  }
+  PendingRead& pop() { return *std::exchange(first_, first_->next); }
+
+ private:
+  PendingRead* first_ = nullptr;
+  PendingRead* last_ = nullptr;
+};
+
 class ThreadQueue final : public ReadQueue {
  public:
   ThreadQueue(io::Syscalls& calls, std::int64_t depth) : calls_(calls) {
@@ -53,9 +69,7 @@ class ThreadQueue final : public ReadQueue {
   void submit(PendingRead& read) override {
     const std::lock_guard lock(mutex_);
     read.pending = true;
-    read.next = nullptr;
-    (last_ ? last_->next : first_) = &read;
-    last_ = &read;
+    waiting_.push(read);
   }
   void start() override { work_.notify_all(); }
   void wait(PendingRead& read) override {
@@ -71,11 +85,9 @@ class ThreadQueue final : public ReadQueue {
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      work_.wait(lock, [&] { return first_ || stopping_; });
-      if (!first_) return;
-      PendingRead& read = *first_;
-      first_ = read.next;
-      if (!first_) last_ = nullptr;
+      work_.wait(lock, [&] { return !waiting_.empty() || stopping_; });
+      if (waiting_.empty()) return;
+      PendingRead& read = waiting_.pop();
       lock.unlock();
       const std::int64_t got =
           calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset);
@@ -99,8 +111,7 @@ class ThreadQueue final : public ReadQueue {
   io::Syscalls& calls_;
   std::mutex mutex_;
   std::condition_variable work_, done_;
-  PendingRead* first_ = nullptr;
-  PendingRead* last_ = nullptr;
+  Fifo waiting_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };
@@ -108,7 +119,7 @@ class ThreadQueue final : public ReadQueue {
 #if EPISODIC_URING
 class UringQueue final : public ReadQueue {
  public:
-  UringQueue(io::Syscalls& calls, std::int64_t depth) : calls_(calls) {
+  UringQueue(io::Syscalls& calls, std::int64_t depth) : calls_(calls), depth_(depth) {
     const int r = io_uring_queue_init(static_cast<unsigned>(depth), &ring_, 0);
     if (r < 0)
       throw ConfigError(
@@ -118,20 +129,14 @@ class UringQueue final : public ReadQueue {
   ~UringQueue() override { io_uring_queue_exit(&ring_); }
 
   void submit(PendingRead& read) override {
-    io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
-    if (!entry) {  // more than `depth` at once: read it here
-      read.result = finish(
-          calls_, read, calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset));
-      read.pending = false;
-      return;
-    }
     read.pending = true;
-    io_uring_prep_read(entry, read.fd, read.to, static_cast<unsigned>(read.bytes),
-                       static_cast<std::uint64_t>(read.offset));
-    io_uring_sqe_set_data(entry, &read);
+    waiting_.push(read);
+    fill();
   }
   void start() override { io_uring_submit(&ring_); }
   void wait(PendingRead& read) override {
+    // Even for one that is there: what waits goes on in the place of what came.
+    reap();
     while (read.pending) {
       // What the kernel would not take when it was submitted (EAGAIN) is offered again.
       io_uring_submit_and_wait(&ring_, 1);
@@ -144,6 +149,19 @@ class UringQueue final : public ReadQueue {
   }
 
  private:
+  /// Hands on what waits, as far as the depth goes.
+  void fill() {
+    while (under_way_ < depth_ && !waiting_.empty()) {
+      io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+      if (!entry) return;  // until those before it are submitted
+      PendingRead& read = waiting_.pop();
+      io_uring_prep_read(entry, read.fd, read.to, static_cast<unsigned>(read.bytes),
+                         static_cast<std::uint64_t>(read.offset));
+      io_uring_sqe_set_data(entry, &read);
+      ++under_way_;
+    }
+  }
+
   void reap() {
     io_uring_cqe* completion = nullptr;
     while (io_uring_peek_cqe(&ring_, &completion) == 0) {
@@ -156,10 +174,16 @@ class UringQueue final : public ReadQueue {
         got = calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset);
       read.result = finish(calls_, read, got);
       read.pending = false;
+      --under_way_;
     }
+    fill();
+    // Before the caller turns to what came, so that the medium goes on meanwhile.
+    if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
   }
 
   io::Syscalls& calls_;
+  std::int64_t depth_, under_way_ = 0;
+  Fifo waiting_;
   io_uring ring_{};
 };
 #endif

@@ -24,7 +24,7 @@ struct PendingRead {
   PendingRead* next = nullptr;  ///< the queue's own
 };
 
-/// Used by one thread.
+/// Used by one thread. As many reads as one likes may be submitted: they are begun in their order.
 class ReadQueue {
  public:
   virtual ~ReadQueue() = default;

@@ -44,6 +44,9 @@ TEST_CASE("a random life of a disk store agrees with a plain account") {
     const TempDir dir;
     auto options = options_for(shape, dir.path(), keep, max_block, lease_tokens, kWays[seed % 4]);
     if (seed % 3 == 1) options.host_bytes += 1 << 15;
+    if (seed % 5 == 1)
+      options.host_bytes += 4 << 20;  // more blocks are asked for than read at once
+    options.read_depth = 1 + seed % 7;
     options.disk_bytes = 6 << 20;
     auto store = make_disk_store(shape, options);
     Account account(shape, max_block);
@@ -420,6 +423,11 @@ TEST_CASE("the disk's budget bounds what is taken, and its refusal names enough"
   REQUIRE(mentions(refusal<BudgetError>([&] { make_disk_store(shape, options); }),
                    std::to_string(options.host_bytes + 1)));
   options.host_bytes += 1;
+  for (const std::int64_t depth : {0, 1025}) {
+    options.read_depth = depth;
+    REQUIRE(mentions(refusal<ConfigError>([&] { make_disk_store(shape, options); }), "read_depth"));
+  }
+  options.read_depth = 1;
   options.disk_bytes = 4096;
   REQUIRE(mentions(refusal<BudgetError>([&] { make_disk_store(shape, options); }), "disk_bytes"));
 }

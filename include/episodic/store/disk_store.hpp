@@ -33,6 +33,7 @@ struct DiskStoreOptions {
   std::int64_t lease_tokens = 0;  ///< most tokens that one acquire can ask for; max_block at least
   ReadEngine engine = ReadEngine::automatic;
   DirectIo direct = DirectIo::automatic;
+  std::int64_t read_depth = 16;   ///< most reads that the medium is given at once, 1 to 1,024
   io::Syscalls* calls = nullptr;  ///< null: the real ones
 };
 
