@@ -49,4 +49,10 @@ bool has_device(int device) {
   }
 }
 
+std::int64_t free_device_bytes() {
+  std::size_t free = 0, total = 0;
+  device::check(cudaMemGetInfo(&free, &total), "asking for the free memory");
+  return static_cast<std::int64_t>(free);
+}
+
 }  // namespace episodic

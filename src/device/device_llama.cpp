@@ -93,8 +93,9 @@ class Cublas {
           "a product");
   }
 
- private:
   static constexpr std::int64_t kWorkspaceBytes = 32 << 20;  // what it recommends for sm_90
+
+ private:
   cublasHandle_t handle_ = nullptr;
   DeviceBuffer workspace_;
 };
@@ -103,32 +104,22 @@ class Cublas {
 /// the rest of a step.
 constexpr std::int64_t kLogitRows = 64;
 
-}  // namespace
-
-struct DeviceLlama::Impl {
+/// Everything of a decoder that lies in device memory.
+struct Arrays {
   ModelConfig config;
   DType dtype = DType::bfloat16;
-  int device = 0;
-  Stream stream;
-  Cublas cublas{stream.get()};
 
   // weights
-  DeviceBuffer weights;
   std::byte* embedding = nullptr;
   std::vector<LayerWeights> layers;
   float* final_norm = nullptr;
   Linear head;
 
   // one step
-  std::optional<DeviceMemory> memory;
-  DeviceBuffer activations;
-  StagingRing staging;
-  PinnedBuffer host_logits;
   std::int64_t* ids = nullptr;
   float *hidden = nullptr, *logit_rows = nullptr, *last_logits = nullptr, *surprise = nullptr;
   std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
             *inner = nullptr;
-  bool stepped = false;
 
   std::int64_t q_width() const { return config.n_heads * config.head_dim; }
   std::int64_t kv_width() const { return config.n_kv_heads * config.head_dim; }
@@ -136,6 +127,77 @@ struct DeviceLlama::Impl {
 
   void carve_weights(Carver& carver);
   void carve_activations(Carver& carver, std::int64_t chunk);
+};
+
+/// The dtype asked for, else that of the embedding's file.
+DType dtype_of(const DeviceLlama::Options& options, const TensorView& embedding) {
+  const DType stored = embedding.type == TensorType::f32   ? DType::float32
+                       : embedding.type == TensorType::f16 ? DType::float16
+                                                           : DType::bfloat16;
+  const DType dtype = options.dtype.value_or(stored);
+  if (dtype == DType::int8)
+    throw ConfigError("DeviceLlama: dtype = int8, must be float32, float16 or bfloat16");
+  return dtype;
+}
+
+Arrays arrays_of(const std::filesystem::path& dir, const DeviceLlama::Options& options) {
+  Arrays arrays;
+  arrays.config = load_model_config(dir);
+  arrays.dtype = dtype_of(
+      options, ModelTensors(dir).at("model.embed_tokens.weight",
+                                    {arrays.config.vocab_size, arrays.config.hidden_size}));
+  return arrays;
+}
+
+void Arrays::carve_weights(Carver& c) {
+  const std::int64_t element = size_of(dtype), width = config.hidden_size;
+  const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
+    return Linear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
+  };
+  embedding = c.take(config.vocab_size * width * element);
+  layers.resize(static_cast<std::size_t>(config.n_layers));
+  for (LayerWeights& w : layers) {
+    w.input_norm = c.take<float>(width);
+    w.post_norm = c.take<float>(width);
+    w.qkv = linear(qkv_width(), width, config.attention_bias);
+    w.o = linear(width, q_width(), config.attention_bias);
+    w.gate_up = linear(2 * config.intermediate_size, width, config.mlp_bias);
+    w.down = linear(width, config.intermediate_size, config.mlp_bias);
+  }
+  final_norm = c.take<float>(width);
+  head = config.tie_word_embeddings ? Linear{embedding, nullptr, config.vocab_size, width}
+                                    : linear(config.vocab_size, width, false);
+}
+
+void Arrays::carve_activations(Carver& c, std::int64_t chunk) {
+  const std::int64_t element = size_of(dtype);
+  ids = c.take<std::int64_t>(chunk);
+  hidden = c.take<float>(chunk * config.hidden_size);
+  normed = c.take(chunk * config.hidden_size * element);
+  qkv = c.take(chunk * qkv_width() * element);
+  attended = c.take(chunk * q_width() * element);
+  gate_up = c.take(chunk * 2 * config.intermediate_size * element);
+  inner = c.take(chunk * config.intermediate_size * element);
+  logit_rows = c.take<float>(std::min(chunk, kLogitRows) * config.vocab_size);
+  last_logits = c.take<float>(config.vocab_size);
+  surprise = c.take<float>(chunk);
+}
+
+}  // namespace
+
+struct DeviceLlama::Impl : Arrays {
+  explicit Impl(Arrays arrays) : Arrays(std::move(arrays)) {}
+
+  int device = 0;
+  Stream stream;
+  Cublas cublas{stream.get()};
+  DeviceBuffer weights;
+  std::optional<DeviceMemory> memory;
+  DeviceBuffer activations;
+  StagingRing staging;
+  PinnedBuffer host_logits;
+  bool stepped = false;
+
   void load_weights(const std::filesystem::path& dir);
 
   void norm(const float* weight, const float* x, std::int64_t n) {
@@ -162,40 +224,6 @@ struct DeviceLlama::Impl {
   void run_layer(std::int64_t l, std::int64_t n);
   void run_head(std::int64_t n);
 };
-
-void DeviceLlama::Impl::carve_weights(Carver& c) {
-  const std::int64_t element = size_of(dtype), width = config.hidden_size;
-  const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
-    return Linear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
-  };
-  embedding = c.take(config.vocab_size * width * element);
-  layers.resize(static_cast<std::size_t>(config.n_layers));
-  for (LayerWeights& w : layers) {
-    w.input_norm = c.take<float>(width);
-    w.post_norm = c.take<float>(width);
-    w.qkv = linear(qkv_width(), width, config.attention_bias);
-    w.o = linear(width, q_width(), config.attention_bias);
-    w.gate_up = linear(2 * config.intermediate_size, width, config.mlp_bias);
-    w.down = linear(width, config.intermediate_size, config.mlp_bias);
-  }
-  final_norm = c.take<float>(width);
-  head = config.tie_word_embeddings ? Linear{embedding, nullptr, config.vocab_size, width}
-                                    : linear(config.vocab_size, width, false);
-}
-
-void DeviceLlama::Impl::carve_activations(Carver& c, std::int64_t chunk) {
-  const std::int64_t element = size_of(dtype);
-  ids = c.take<std::int64_t>(chunk);
-  hidden = c.take<float>(chunk * config.hidden_size);
-  normed = c.take(chunk * config.hidden_size * element);
-  qkv = c.take(chunk * qkv_width() * element);
-  attended = c.take(chunk * q_width() * element);
-  gate_up = c.take(chunk * 2 * config.intermediate_size * element);
-  inner = c.take(chunk * config.intermediate_size * element);
-  logit_rows = c.take<float>(std::min(chunk, kLogitRows) * config.vocab_size);
-  last_logits = c.take<float>(config.vocab_size);
-  surprise = c.take<float>(chunk);
-}
 
 void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
   const ModelTensors tensors(dir);
@@ -321,22 +349,21 @@ DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& o
   require_device(options.device);
   device::check(cudaSetDevice(options.device), "choosing the device");
   DeviceLlama model;
-  const ModelConfig config = load_model_config(dir);
-  const ModelTensors tensors(dir);
-  const TensorView& embedding =
-      tensors.at("model.embed_tokens.weight", {config.vocab_size, config.hidden_size});
-  const DType stored = embedding.type == TensorType::f32   ? DType::float32
-                       : embedding.type == TensorType::f16 ? DType::float16
-                                                           : DType::bfloat16;
-  const DType dtype = options.dtype.value_or(stored);
-  if (dtype == DType::int8)
-    throw ConfigError("DeviceLlama: dtype = int8, must be float32, float16 or bfloat16");
-  model.impl_ = std::make_unique<Impl>();
-  model.impl_->config = config;
-  model.impl_->dtype = dtype;
+  model.impl_ = std::make_unique<Impl>(arrays_of(dir, options));
   model.impl_->device = options.device;
   model.impl_->load_weights(dir);
   return model;
+}
+
+DeviceLlama DeviceLlama::load(const std::filesystem::path& dir) { return load(dir, Options{}); }
+
+DeviceModelBytes DeviceLlama::bytes_needed(const std::filesystem::path& dir,
+                                           const Options& options, std::int64_t chunk) {
+  Arrays arrays = arrays_of(dir, options);
+  Carver weights, activations;
+  arrays.carve_weights(weights);
+  arrays.carve_activations(activations, chunk);
+  return {arrays.dtype, weights.used() + Cublas::kWorkspaceBytes, activations.used()};
 }
 
 DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max_tokens,
@@ -409,7 +436,9 @@ std::span<const float> DeviceLlama::logits() {
 }
 
 DType DeviceLlama::dtype() const { return impl_->dtype; }
-std::int64_t DeviceLlama::weight_bytes() const { return impl_->weights.bytes(); }
-std::int64_t DeviceLlama::activation_bytes() const { return impl_->activations.bytes(); }
+DeviceModelBytes DeviceLlama::bytes() const {
+  return {impl_->dtype, impl_->weights.bytes() + Cublas::kWorkspaceBytes,
+          impl_->activations.bytes()};
+}
 
 }  // namespace episodic

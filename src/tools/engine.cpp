@@ -68,8 +68,8 @@ class DeviceEngine final : public Engine {
             {"store_bytes", bytes.events},
             {"index_bytes", bytes.representatives},
             {"window_bytes", bytes.window},
-            {"step_bytes", bytes.workspace + model_.activation_bytes()},
-            {"weight_bytes", model_.weight_bytes()}};
+            {"step_bytes", bytes.workspace + model_.bytes().activations},
+            {"weight_bytes", model_.bytes().weights}};
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
@@ -86,6 +86,15 @@ class DeviceEngine final : public Engine {
 };
 #endif
 
+#if !EPISODIC_HAS_DEVICE
+void refuse_cuda(const CommonFlags& common) {
+  if (common.device == "cuda")
+    throw NotBuiltError(
+        "--device cuda: this build has no CUDA path; build with -DEPISODIC_CUDA=ON, or use "
+        "--device cpu");
+}
+#endif
+
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
@@ -95,12 +104,34 @@ std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags&
     return std::make_unique<DeviceEngine>(flags, config, max_tokens);
 #else
   static_cast<void>(max_tokens);
-  if (common.device == "cuda")
-    throw NotBuiltError(
-        "--device cuda: this build has no CUDA path; build with -DEPISODIC_CUDA=ON, or use "
-        "--device cpu");
+  refuse_cuda(common);
 #endif
   return std::make_unique<HostEngine>(flags, config);
+}
+
+std::optional<DevicePlan> plan_on_device(const CommonFlags& common, const ModelFlags& flags,
+                                         const MemoryConfig& config, std::int64_t tokens) {
+#if EPISODIC_HAS_DEVICE
+  const bool there = has_device();
+  if (common.device == "cpu" || (common.device == "auto" && !there)) return std::nullopt;
+  const ModelConfig m = load_model_config(flags.model);
+  const DeviceModelBytes model = DeviceLlama::bytes_needed(flags.model, {}, config.chunk);
+  const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(
+      config, {m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim, m.rotary},
+      {model.dtype, tokens});
+  DevicePlan plan;
+  plan.device = {model.weights,          model.activations, memory.window, memory.events,
+                 memory.representatives, memory.workspace};
+  plan.host_events = memory.host;
+  if (there) plan.available = free_device_bytes();
+  return plan;
+#else
+  static_cast<void>(flags);
+  static_cast<void>(config);
+  static_cast<void>(tokens);
+  refuse_cuda(common);
+  return std::nullopt;
+#endif
 }
 
 }  // namespace episodic::tools

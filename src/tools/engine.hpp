@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "common.hpp"
@@ -34,5 +35,24 @@ class Engine {
 /// \throws NotBuiltError for cuda in a build without it, DeviceError
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
                                     const MemoryConfig& config, std::int64_t max_tokens);
+
+/// Bytes of a run on a CUDA device, before it is started.
+struct DevicePlan {
+  struct {
+    std::int64_t weights = 0, activations = 0, windows = 0, events = 0, representatives = 0,
+                 step = 0;
+    std::int64_t total() const {
+      return weights + activations + windows + events + representatives + step;
+    }
+  } device;
+  std::int64_t host_events = 0;  ///< page-locked, where device_bytes leaves them no room
+  std::int64_t available = -1;   ///< of device memory; -1 if there is no device to ask
+};
+
+/// For --device cuda, also without a device, and for `auto` where there is one; nothing for the
+/// host. \throws NotBuiltError as make_engine, BudgetError where device_bytes or host_bytes are too
+/// small
+std::optional<DevicePlan> plan_on_device(const CommonFlags& common, const ModelFlags& flags,
+                                         const MemoryConfig& config, std::int64_t tokens);
 
 }  // namespace episodic::tools

@@ -74,6 +74,37 @@ TEST_CASE("full attention on a device is plain causal attention") {
   REQUIRE(std::abs(host["nll"].get<double>() - device["nll"].get<double>()) < kTolerance);
 }
 
+TEST_CASE("plan says what a device takes, and a run then takes no more") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", some_book(9));
+  const std::string with_model = " --model " + quoted(model->string()) + " --memory ";
+  const Json all = Json::parse(
+      on("cuda", "plan --tokens 100000" + with_model + quoted(kSmallMemory)).out);
+  REQUIRE(all["fits"] == true);
+  REQUIRE(all["host"]["total"] == 0);
+  std::string bounded(kSmallMemory);
+  bounded.insert(1, "\"device_bytes\": 60000000, ");
+  const Json tiers = Json::parse(
+      on("cuda", "plan --tokens 100000" + with_model + program::quoted(bounded)).out);
+  REQUIRE(tiers["device"]["total"] < all["device"]["total"]);
+  REQUIRE(tiers["host"]["event_store"] == all["device"]["event_store"]);
+  REQUIRE(tiers["device"]["total"].get<std::int64_t>() -
+              tiers["device"]["weights"].get<std::int64_t>() -
+              tiers["device"]["activations"].get<std::int64_t>() <=
+          60000000);
+
+  const std::string run = "score --quiet --text " + quoted((scratch / "text").string()) + with_model;
+  const Json a = Json::parse(on("cuda", run + quoted(kSmallMemory)).out);
+  std::string tight(kSmallMemory);
+  tight.insert(1, "\"device_bytes\": 1600000, ");
+  const Run b = on("cuda", run + program::quoted(tight));
+  INFO(b.err);
+  REQUIRE(b.status == 0);
+  REQUIRE(a["nll"] == Json::parse(b.out)["nll"]);  // to the bit, wherever events lie
+}
+
 TEST_CASE("what a device cannot do is refused in one line") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");

@@ -23,6 +23,17 @@ void require_device(int device = 0);
 /// Whether require_device would return.
 bool has_device(int device = 0);
 
+/// Of the current device, in bytes. \throws DeviceError
+std::int64_t free_device_bytes();
+
+/// Device memory that a decoder takes beside its memory, in bytes.
+struct DeviceModelBytes {
+  DType dtype = DType::bfloat16;
+  std::int64_t weights = 0;      ///< and the products' workspace
+  std::int64_t activations = 0;  ///< of a step
+  std::int64_t total() const { return weights + activations; }
+};
+
 /// A decoder on a device. Weights and activations are of one dtype, sums and the residual stream
 /// float32. Every step enqueues work and returns; the host waits in `logits` alone. The stream is
 /// the model's own. One thread at a time.
@@ -38,7 +49,12 @@ class DeviceLlama final : public LanguageModel {
   /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where the
   ///         device has no room for the weights
   static DeviceLlama load(const std::filesystem::path& model_dir, const Options& options);
-  static DeviceLlama load(const std::filesystem::path& model_dir) { return load(model_dir, {}); }
+  static DeviceLlama load(const std::filesystem::path& model_dir);
+
+  /// What such a model will take with steps of `chunk` tokens. Needs no device.
+  /// \throws FileError, DataError
+  static DeviceModelBytes bytes_needed(const std::filesystem::path& model_dir,
+                                       const Options& options, std::int64_t chunk);
 
   /// Gives the model a fresh, empty memory in place of the one it has.
   /// \param max_tokens most tokens that the sequence may come to. \param given boundaries, only for
@@ -56,9 +72,7 @@ class DeviceLlama final : public LanguageModel {
   std::span<const float> logits() override;
 
   DType dtype() const;
-  /// Device memory of weights and of a step's activations.
-  std::int64_t weight_bytes() const;
-  std::int64_t activation_bytes() const;
+  DeviceModelBytes bytes() const;
 
   DeviceLlama(DeviceLlama&&) noexcept;
   DeviceLlama& operator=(DeviceLlama&&) noexcept;
