@@ -121,33 +121,30 @@ __global__ void __launch_bounds__(kWindowThreads)
   const unsigned lane = threadIdx.x % kWarpSize, row_lane = threadIdx.x / kWarpSize;
   constexpr std::int64_t kTile = kWarpSize * kPack;
   const std::int64_t tiles = (width + kTile - 1) / kTile;
-  for (std::int64_t block = blockIdx.x; block < tiles * splits.count; block += gridDim.x) {
-    const std::int64_t split = block / tiles, first_channel = block % tiles * kTile;
-    const std::int64_t channel = first_channel + lane * kPack;
-    const std::int64_t begin = split * splits.rows;
-    const std::int64_t end = begin + splits.rows < n ? begin + splits.rows : n;
-    double sum[kPack] = {};
-    if (channel < width) {
-      EPISODIC_UNROLL
-      for (std::int64_t i = begin + row_lane; i < end; i += kMeanRowLanes) {
-        const Pack<T, kPack> row = load_pack<kPack>(q + i * row_stride + channel);
-        EPISODIC_UNROLL
-        for (int j = 0; j < kPack; ++j) sum[j] += static_cast<double>(widen(row.at[j]));
-      }
-    }
-    // by pack elements, not by lanes: neighbouring lanes write neighbouring words
+  const std::int64_t split = blockIdx.x / tiles, first_channel = blockIdx.x % tiles * kTile;
+  const std::int64_t channel = first_channel + lane * kPack;
+  const std::int64_t begin = split * splits.rows;
+  const std::int64_t end = begin + splits.rows < n ? begin + splits.rows : n;
+  double sum[kPack] = {};
+  if (channel < width) {
     EPISODIC_UNROLL
-    for (int j = 0; j < kPack; ++j)
-      sums[row_lane][static_cast<unsigned>(j) * kWarpSize + lane] = sum[j];
-    __syncthreads();
-    for (unsigned c = threadIdx.x; c < kTile && first_channel + c < width; c += kWindowThreads) {
-      const unsigned at = c % kPack * kWarpSize + c / kPack;
-      double total = 0.0;
+    for (std::int64_t i = begin + row_lane; i < end; i += kMeanRowLanes) {
+      const Pack<T, kPack> row = load_pack<kPack>(q + i * row_stride + channel);
       EPISODIC_UNROLL
-      for (int r = 0; r < kMeanRowLanes; ++r) total += sums[r][at];
-      partial[split * width + first_channel + c] = total;
+      for (int j = 0; j < kPack; ++j) sum[j] += static_cast<double>(widen(row.at[j]));
     }
-    __syncthreads();  // the sums are used again for the next tile
+  }
+  // by pack elements, not by lanes: neighbouring lanes write neighbouring words
+  EPISODIC_UNROLL
+  for (int j = 0; j < kPack; ++j)
+    sums[row_lane][static_cast<unsigned>(j) * kWarpSize + lane] = sum[j];
+  __syncthreads();
+  for (unsigned c = threadIdx.x; c < kTile && first_channel + c < width; c += kWindowThreads) {
+    const unsigned at = c % kPack * kWarpSize + c / kPack;
+    double total = 0.0;
+    EPISODIC_UNROLL
+    for (int r = 0; r < kMeanRowLanes; ++r) total += sums[r][at];
+    partial[split * width + first_channel + c] = total;
   }
 }
 
