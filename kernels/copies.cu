@@ -7,8 +7,8 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kBlocksPerMultiprocessor = 4;
 constexpr std::int64_t kMaxBlocks = INT32_MAX;
+constexpr std::int64_t kMaxHeadDim = 1 << 24;  // bytes of a row, and of a tile, are counted in int
 
 /// What was said is handed on, and not found again by the next call.
 cudaError_t said(cudaError_t error) {
@@ -16,7 +16,7 @@ cudaError_t said(cudaError_t error) {
   return error;
 }
 
-cudaError_t choose_blocks(std::int64_t max_blocks, unsigned& blocks) {
+cudaError_t choose_blocks(std::int64_t max_blocks, int per_multiprocessor, unsigned& blocks) {
   if (max_blocks > 0) {
     blocks = static_cast<unsigned>(max_blocks);
     return cudaSuccess;
@@ -25,7 +25,7 @@ cudaError_t choose_blocks(std::int64_t max_blocks, unsigned& blocks) {
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  blocks = static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor);
+  blocks = static_cast<unsigned>(multiprocessors * per_multiprocessor);
   return said(error);
 }
 
@@ -63,7 +63,7 @@ cudaError_t copy_runs(const CopyRunsParams& p, cudaStream_t stream) {
   if (!p.runs || !p.count) return cudaErrorInvalidValue;
   if (!aligned(p.runs, alignof(CopyRun)) || !aligned(p.count, 4)) return cudaErrorMisalignedAddress;
   unsigned blocks = 0;
-  if (const cudaError_t error = choose_blocks(p.max_blocks, blocks)) return error;
+  if (const cudaError_t error = choose_blocks(p.max_blocks, kRunsBlocks, blocks)) return error;
   return launch(CopyRunsKernel, blocks, kCopyThreads, 0, stream, p);
 }
 
@@ -89,8 +89,8 @@ cudaError_t copy_batch(void* const* to, const void* const* from, const std::size
 
 cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
   if (!is_float(p.dtype) || p.events.max_count < 0 || p.events.max_count > kMaxElements ||
-      p.n_kv_heads < 1 || p.head_dim < 1 || p.ring_capacity < 1 || p.max_blocks < 0 ||
-      p.max_blocks > kMaxBlocks ||
+      p.n_kv_heads < 1 || p.head_dim < 1 || p.head_dim > kMaxHeadDim || p.ring_capacity < 1 ||
+      p.max_blocks < 0 || p.max_blocks > kMaxBlocks ||
       !product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) ||
       !product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads))
     return cudaErrorInvalidValue;
@@ -103,7 +103,7 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
       !all_aligned(8, p.events.start, p.events.end, p.block) || !aligned(p.events.count, 4))
     return cudaErrorMisalignedAddress;
   unsigned blocks = 0;
-  if (const cudaError_t error = choose_blocks(p.max_blocks, blocks)) return error;
+  if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
   return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, element_bytes);
 }
 

@@ -13,6 +13,8 @@ namespace episodic::kernels {
 
 inline constexpr int kCopyThreads = 256;
 inline constexpr int kCopyWarps = kCopyThreads / kWarpSize;
+// Blocks at once on a multiprocessor: as many as their registers allow without spills.
+inline constexpr int kRunsBlocks = 3, kEventBlocks = 2;
 inline constexpr std::int64_t kTileBytes = 4096;
 
 /// Numbers the tiles of all items one after the other and gives them to the grid's warps in turn:
@@ -48,48 +50,60 @@ __device__ inline void for_each_tile(std::int64_t n_items, TilesOf tiles_of, Cop
   }
 }
 
-/// A warp's copy of words that are aligned to their size on both sides.
+/// A warp's copy of words that are aligned to their size on both sides; all loads of a round are on
+/// their way before its first store.
 template <class Word>
-__device__ inline void copy_words(unsigned char* to, const unsigned char* from,
-                                  std::int64_t words) {
-  constexpr int kOnTheirWay = 8;
-  const auto* source = reinterpret_cast<const Word*>(from);
-  auto* target = reinterpret_cast<Word*>(to);
-  for (std::int64_t i = threadIdx.x % kWarpSize; i < words; i += kOnTheirWay * kWarpSize) {
-    Word word[kOnTheirWay];
+__device__ inline void copy_words(unsigned char* to, const unsigned char* from, int words) {
+  constexpr int kFullRound = 8, kLastRounds = 4;
+  const auto lane = static_cast<int>(threadIdx.x % kWarpSize);
+  const auto* source = reinterpret_cast<const Word*>(from) + lane;
+  auto* target = reinterpret_cast<Word*>(to) + lane;
+  int left = words - lane;
+  for (; left > (kFullRound - 1) * kWarpSize; left -= kFullRound * kWarpSize) {
+    Word word[kFullRound];
     EPISODIC_UNROLL
-    for (int j = 0; j < kOnTheirWay; ++j)
-      if (i + j * kWarpSize < words) word[j] = __ldcs(source + i + j * kWarpSize);
+    for (int j = 0; j < kFullRound; ++j) word[j] = __ldcs(source + j * kWarpSize);
     EPISODIC_UNROLL
-    for (int j = 0; j < kOnTheirWay; ++j)
-      if (i + j * kWarpSize < words) target[i + j * kWarpSize] = word[j];
+    for (int j = 0; j < kFullRound; ++j) target[j * kWarpSize] = word[j];
+    source += kFullRound * kWarpSize;
+    target += kFullRound * kWarpSize;
+  }
+  for (; left > 0; left -= kLastRounds * kWarpSize) {
+    Word word[kLastRounds];
+    EPISODIC_UNROLL
+    for (int j = 0; j < kLastRounds; ++j)
+      if (left > j * kWarpSize) word[j] = __ldcs(source + j * kWarpSize);
+    EPISODIC_UNROLL
+    for (int j = 0; j < kLastRounds; ++j)
+      if (left > j * kWarpSize) target[j * kWarpSize] = word[j];
+    source += kLastRounds * kWarpSize;
+    target += kLastRounds * kWarpSize;
   }
 }
 
 /// A warp's copy of any bytes: 16 at a time from the first aligned address of the destination on.
-__device__ inline void copy_bytes(unsigned char* to, const unsigned char* from,
-                                  std::int64_t bytes) {
-  constexpr std::int64_t kWord = 16;
-  const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to) % kWord);
-  std::int64_t head = (kWord - misaligned) % kWord;
+__device__ inline void copy_bytes(unsigned char* to, const unsigned char* from, int bytes) {
+  constexpr int kWord = 16;
+  const auto misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(to) % kWord);
+  int head = (kWord - misaligned) % kWord;
   if (head > bytes) head = bytes;
-  const std::int64_t body = (bytes - head) / kWord * kWord, tail = bytes - head - body;
+  const int words = (bytes - head) / kWord, tail = (bytes - head) % kWord;
   // half the lanes for the bytes before, half for those behind
-  const auto lane = static_cast<std::int64_t>(threadIdx.x % kWarpSize);
+  const auto lane = static_cast<int>(threadIdx.x % kWarpSize);
   const bool before = lane < kWord;
   if (before ? lane < head : lane - kWord < tail) {
-    const std::int64_t at = before ? lane : head + body + lane - kWord;
+    const int at = before ? lane : bytes - tail + lane - kWord;
     to[at] = from[at];
   }
   to += head;
   from += head;
   const auto address = reinterpret_cast<std::uintptr_t>(from);
   if (address % kWord == 0)
-    copy_words<uint4>(to, from, body / kWord);
+    copy_words<uint4>(to, from, words);
   else if (address % 4 == 0)
-    copy_words<unsigned>(to, from, body / 4);
+    copy_words<unsigned>(to, from, words * 4);
   else
-    copy_words<unsigned char>(to, from, body);
+    copy_words<unsigned char>(to, from, words * kWord);
 }
 
 __device__ inline std::int64_t count_within(const std::int32_t* count, std::int64_t limit) {
@@ -97,7 +111,8 @@ __device__ inline std::int64_t count_within(const std::int32_t* count, std::int6
   return n < limit ? n : limit;
 }
 
-inline __global__ void __launch_bounds__(kCopyThreads) CopyRunsKernel(CopyRunsParams p) {
+inline __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks)
+    CopyRunsKernel(CopyRunsParams p) {
   const auto tiles_of = [&](std::int64_t i) {
     const std::int64_t bytes = p.runs[i].bytes;
     return bytes > 0 ? (bytes + kTileBytes - 1) / kTileBytes : std::int64_t{0};
@@ -108,13 +123,13 @@ inline __global__ void __launch_bounds__(kCopyThreads) CopyRunsKernel(CopyRunsPa
                   const std::int64_t offset = tile * kTileBytes, left = run.bytes - offset;
                   copy_bytes(static_cast<unsigned char*>(run.to) + offset,
                              static_cast<const unsigned char*>(run.from) + offset,
-                             left < kTileBytes ? left : kTileBytes);
+                             static_cast<int>(left < kTileBytes ? left : kTileBytes));
                 });
 }
 
 /// A tile is some tokens of one head's keys or values; where they wrap around the ring it is copied
 /// in two pieces.
-inline __global__ void __launch_bounds__(kCopyThreads)
+inline __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
     EventToBlockKernel(EventBlockParams p, std::int64_t element_bytes) {
   const std::int64_t row_bytes = p.head_dim * element_bytes;
   const std::int64_t tile_rows = row_bytes < kTileBytes ? kTileBytes / row_bytes : 1;
@@ -141,7 +156,8 @@ inline __global__ void __launch_bounds__(kCopyThreads)
                     const std::int64_t slot = (start + row) % p.ring_capacity;
                     const std::int64_t until_wrap = p.ring_capacity - slot;
                     const std::int64_t rows = end - row < until_wrap ? end - row : until_wrap;
-                    copy_bytes(block + row * row_bytes, ring + slot * row_bytes, rows * row_bytes);
+                    copy_bytes(block + row * row_bytes, ring + slot * row_bytes,
+                               static_cast<int>(rows * row_bytes));
                     row += rows;
                   }
                 });

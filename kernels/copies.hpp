@@ -27,8 +27,8 @@ struct CopyRunsParams {
   const CopyRun* runs = nullptr;        ///< [max_runs]
   const std::int32_t* count = nullptr;  ///< <= max_runs, read on the device
   std::int64_t max_runs = 0;
-  /// Blocks of 256 threads at most; 0 = 4 for each multiprocessor. A copy over the host's link is
-  /// as fast with a few, which leave the device to others.
+  /// Blocks of 256 threads at most; 0 = what the device runs at once. A copy over the host's link
+  /// is as fast with a few, which leave the device to others.
   std::int64_t max_blocks = 0;
 };
 

@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::int64_t kMaxStepElements = (std::int64_t{1} << 31) - 1;
 
+constexpr std::int64_t kMaxQueryWidth = 1 << 24;  // a block for 32 channels and a split fits a grid
+
 bool rotary_fits(std::int64_t rotary_dim, std::int64_t head_dim) {
   return rotary_dim >= 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim;
 }
@@ -35,7 +37,7 @@ bool takes_packs(const AppendParams& p, std::int64_t pack) {
 bool fits(const MeanQueryParams& p) {
   return is_float(p.dtype) && p.n >= 1 && p.n_heads >= 1 && p.head_dim >= 1 &&
          rotary_fits(p.rotary_dim, p.head_dim) &&
-         product_within(kMaxElements, p.n_heads, p.head_dim, kMeanMaxSplits) &&
+         product_within(kMaxQueryWidth, p.n_heads, p.head_dim) &&
          p.q_row_stride >= p.n_heads * p.head_dim &&
          product_within(kMaxElements, p.n, p.q_row_stride);
 }
@@ -44,9 +46,10 @@ template <class T, int kPack>
 cudaError_t launch_sum(const MeanQueryParams& p, const MeanSplits& splits, cudaStream_t stream) {
   const std::int64_t width = p.n_heads * p.head_dim;
   constexpr std::int64_t kTile = kWarpSize * kPack;
-  return launch(SumQueriesKernel<T, kPack>, blocks_for((width + kTile - 1) / kTile * splits.count),
-                kWindowThreads, 0, stream, static_cast<const T*>(p.q), p.q_row_stride, p.n, width,
-                splits, static_cast<double*>(p.workspace));
+  const auto blocks = static_cast<unsigned>((width + kTile - 1) / kTile * splits.count);
+  return launch(SumQueriesKernel<T, kPack>, blocks, kWindowThreads, 0, stream,
+                static_cast<const T*>(p.q), p.q_row_stride, p.n, width, splits,
+                static_cast<double*>(p.workspace));
 }
 
 template <class T>

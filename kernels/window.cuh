@@ -13,14 +13,16 @@ namespace episodic::kernels {
 
 inline constexpr int kWindowThreads = 256;
 
-/// The angles of one pack of channels turn x1 (channels c) and x2 (channels c + rotary_dim / 2).
-template <int kPack>
-__device__ inline void turn(const float* x1, const float* x2, const Pack<float, kPack>& cos,
-                            const Pack<float, kPack>& sin, float* y1, float* y2) {
+/// Channels c (x1) and c + rotary_dim / 2 (x2) turned together, rounded once.
+template <class T, int kPack>
+__device__ inline void turn(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
+                            const Pack<float, kPack>& cos, const Pack<float, kPack>& sin,
+                            Pack<T, kPack>& y1, Pack<T, kPack>& y2) {
   EPISODIC_UNROLL
   for (int j = 0; j < kPack; ++j) {
-    y1[j] = fmaf(-x2[j], sin.at[j], x1[j] * cos.at[j]);
-    y2[j] = fmaf(x1[j], sin.at[j], x2[j] * cos.at[j]);
+    const float a = widen(x1.at[j]), b = widen(x2.at[j]);
+    y1.at[j] = narrow<T>(fmaf(-b, sin.at[j], a * cos.at[j]));
+    y2.at[j] = narrow<T>(fmaf(a, sin.at[j], b * cos.at[j]));
   }
 }
 
@@ -39,50 +41,34 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
     const unsigned part = item % per_row, g = item / per_row % heads, i = item / per_row / heads;
     const bool turns = part < pairs;
     const unsigned c = turns ? part * kPack : 2 * half + (part - pairs) * kPack;
+    // a pack that does not turn is its own partner: written twice, the same
+    const unsigned shift = turns ? half : 0;
     std::int64_t slot = first_slot + i;
     if (slot >= p.ring_capacity) slot -= p.ring_capacity;
+    const T* const key = k + i * p.k_row_stride + g * d + c;
+    const T* const value = v + i * p.v_row_stride + g * d + c;
+    const Pack<T, kPack> key1 = load_pack<kPack>(key), key2 = load_pack<kPack>(key + shift);
+    const Pack<T, kPack> value1 = load_pack<kPack>(value), value2 = load_pack<kPack>(value + shift);
+    const auto store = [&](void* array, std::int64_t at, const Pack<T, kPack>& pack1,
+                           const Pack<T, kPack>& pack2) {
+      store_pack<kPack>(static_cast<T*>(array) + at, pack1);
+      store_pack<kPack>(static_cast<T*>(array) + at + shift, pack2);
+    };
     const std::int64_t to = g * p.ring_head_stride + slot * d + c;
-    const std::int64_t to_sink = (g * p.n_init + first + i) * d + c;
-    const T* key = k + i * p.k_row_stride + g * d + c;
-    const T* value = v + i * p.v_row_stride + g * d + c;
-    T* const ring_key = static_cast<T*>(p.ring_key) + to;
-    T* const ring_turned = static_cast<T*>(p.ring_turned_key) + to;
-    T* const ring_value = static_cast<T*>(p.ring_value) + to;
-    Pack<T, kPack> keys[2];
-    const unsigned parts = turns ? 2 : 1;
-    EPISODIC_UNROLL
-    for (unsigned part_of_two = 0; part_of_two < 2; ++part_of_two) {
-      if (part_of_two == parts) break;
-      const unsigned shift = part_of_two * half;
-      keys[part_of_two] = load_pack<kPack>(key + shift);
-      const Pack<T, kPack> values = load_pack<kPack>(value + shift);
-      store_pack<kPack>(ring_key + shift, keys[part_of_two]);
-      store_pack<kPack>(ring_value + shift, values);
-      if (first + i < p.n_init) {
-        store_pack<kPack>(static_cast<T*>(p.sink_key) + to_sink + shift, keys[part_of_two]);
-        store_pack<kPack>(static_cast<T*>(p.sink_value) + to_sink + shift, values);
-      }
+    store(p.ring_key, to, key1, key2);
+    store(p.ring_value, to, value1, value2);
+    if (first + i < p.n_init) {
+      const std::int64_t to_sink = (g * p.n_init + first + i) * d + c;
+      store(p.sink_key, to_sink, key1, key2);
+      store(p.sink_value, to_sink, value1, value2);
     }
-    if (!turns) {
-      store_pack<kPack>(ring_turned, keys[0]);
-      continue;
+    Pack<T, kPack> turned1 = key1, turned2 = key2;
+    if (turns) {
+      const std::int64_t angle = static_cast<std::int64_t>(i) * half + c;
+      turn(key1, key2, load_pack<kPack>(p.cos + angle), load_pack<kPack>(p.sin + angle), turned1,
+           turned2);
     }
-    const std::int64_t angle = static_cast<std::int64_t>(i) * half + c;
-    float x[2][kPack], y[2][kPack];
-    EPISODIC_UNROLL
-    for (int j = 0; j < kPack; ++j) {
-      x[0][j] = widen(keys[0].at[j]);
-      x[1][j] = widen(keys[1].at[j]);
-    }
-    turn<kPack>(x[0], x[1], load_pack<kPack>(p.cos + angle), load_pack<kPack>(p.sin + angle), y[0],
-                y[1]);
-    EPISODIC_UNROLL
-    for (int j = 0; j < kPack; ++j) {
-      keys[0].at[j] = narrow<T>(y[0][j]);
-      keys[1].at[j] = narrow<T>(y[1][j]);
-    }
-    store_pack<kPack>(ring_turned, keys[0]);
-    store_pack<kPack>(ring_turned + half, keys[1]);
+    store(p.ring_turned_key, to, turned1, turned2);
   }
 }
 
@@ -135,33 +121,30 @@ __global__ void __launch_bounds__(kWindowThreads)
   const unsigned lane = threadIdx.x % kWarpSize, row_lane = threadIdx.x / kWarpSize;
   constexpr std::int64_t kTile = kWarpSize * kPack;
   const std::int64_t tiles = (width + kTile - 1) / kTile;
-  for (std::int64_t block = blockIdx.x; block < tiles * splits.count; block += gridDim.x) {
-    const std::int64_t split = block / tiles, first_channel = block % tiles * kTile;
-    const std::int64_t channel = first_channel + lane * kPack;
-    const std::int64_t begin = split * splits.rows;
-    const std::int64_t end = begin + splits.rows < n ? begin + splits.rows : n;
-    double sum[kPack] = {};
-    if (channel < width) {
-      EPISODIC_UNROLL
-      for (std::int64_t i = begin + row_lane; i < end; i += kMeanRowLanes) {
-        const Pack<T, kPack> row = load_pack<kPack>(q + i * row_stride + channel);
-        EPISODIC_UNROLL
-        for (int j = 0; j < kPack; ++j) sum[j] += static_cast<double>(widen(row.at[j]));
-      }
-    }
-    // by pack elements, not by lanes: neighbouring lanes write neighbouring words
+  const std::int64_t split = blockIdx.x / tiles, first_channel = blockIdx.x % tiles * kTile;
+  const std::int64_t channel = first_channel + lane * kPack;
+  const std::int64_t begin = split * splits.rows;
+  const std::int64_t end = begin + splits.rows < n ? begin + splits.rows : n;
+  double sum[kPack] = {};
+  if (channel < width) {
     EPISODIC_UNROLL
-    for (int j = 0; j < kPack; ++j)
-      sums[row_lane][static_cast<unsigned>(j) * kWarpSize + lane] = sum[j];
-    __syncthreads();
-    for (unsigned c = threadIdx.x; c < kTile && first_channel + c < width; c += kWindowThreads) {
-      const unsigned at = c % kPack * kWarpSize + c / kPack;
-      double total = 0.0;
+    for (std::int64_t i = begin + row_lane; i < end; i += kMeanRowLanes) {
+      const Pack<T, kPack> row = load_pack<kPack>(q + i * row_stride + channel);
       EPISODIC_UNROLL
-      for (int r = 0; r < kMeanRowLanes; ++r) total += sums[r][at];
-      partial[split * width + first_channel + c] = total;
+      for (int j = 0; j < kPack; ++j) sum[j] += static_cast<double>(widen(row.at[j]));
     }
-    __syncthreads();  // the sums are used again for the next tile
+  }
+  // by pack elements, not by lanes: neighbouring lanes write neighbouring words
+  EPISODIC_UNROLL
+  for (int j = 0; j < kPack; ++j)
+    sums[row_lane][static_cast<unsigned>(j) * kWarpSize + lane] = sum[j];
+  __syncthreads();
+  for (unsigned c = threadIdx.x; c < kTile && first_channel + c < width; c += kWindowThreads) {
+    const unsigned at = c % kPack * kWarpSize + c / kPack;
+    double total = 0.0;
+    EPISODIC_UNROLL
+    for (int r = 0; r < kMeanRowLanes; ++r) total += sums[r][at];
+    partial[split * width + first_channel + c] = total;
   }
 }
 

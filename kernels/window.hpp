@@ -76,7 +76,7 @@ cudaError_t rotary_angles(const RotaryAnglesParams& params, cudaStream_t stream)
 struct MeanQueryParams {
   DType dtype = DType::bfloat16;
   std::int64_t n = 0;                ///< queries, 1 <= n
-  std::int64_t n_heads = 0;          ///< H
+  std::int64_t n_heads = 0;          ///< H; H * d <= 2^24
   std::int64_t head_dim = 0;         ///< d
   std::int64_t rotary_dim = 0;       ///< even, <= d; 0 = no rotation
   const void* q = nullptr;           ///< [n, H, d] of `dtype`, before rotary embedding

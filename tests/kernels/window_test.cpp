@@ -378,6 +378,10 @@ TEST_CASE("window kernels refuse what makes no sense, before any launch") {
   m.workspace_bytes = 4096;
   m.q_row_stride = 7;
   REQUIRE(mean_fixed_query(m, nullptr) == cudaErrorInvalidValue);
+  m.q_row_stride = m.head_dim = (1 << 24) + 1;
+  REQUIRE(mean_query_workspace_bytes(m) == 0);
+  REQUIRE(mean_fixed_query(m, nullptr) == cudaErrorInvalidValue);
+  m.q_row_stride = m.head_dim = 8;
   m.n = 0;
   REQUIRE(mean_query_workspace_bytes(m) == 0);
 }
