@@ -48,6 +48,7 @@ __device__ inline int tiles_of(int count, int tile) { return (count + tile - 1) 
 /// of the queries sees; both cut into tiles.
 struct KeySpan {
   const KvRow* far;
+  const void *ring_keys, *ring_values;  ///< the head's rings
   std::int64_t first_position;
   int far_count, far_tiles;
   int local_count;
@@ -61,10 +62,13 @@ struct KeySpan {
   }
 };
 
-/// Of queries first_query..last_query and kv head `head`.
-__device__ inline KeySpan key_span(const AttentionParams& p, int head, int first_query,
-                                   int last_query, int key_tile) {
+/// Of queries first_query..last_query and kv head `head`, whose elements are T.
+template <class T>
+__device__ KeySpan key_span(const AttentionParams& p, int head, int first_query, int last_query,
+                            int key_tile) {
   KeySpan span = {};
+  span.ring_keys = static_cast<const T*>(p.local_key) + head * p.ring_head_stride;
+  span.ring_values = static_cast<const T*>(p.local_value) + head * p.ring_head_stride;
   span.first_position = *p.first_position;
   if (p.max_rows > 0) {
     const int list = p.rows_per_head ? head : 0;

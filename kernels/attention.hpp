@@ -24,9 +24,12 @@ struct alignas(16) KvRow {
   float value_weight = 1.0f;     ///< factor of the value after the softmax (spec 8)
 };
 
-/// All pointers are to device memory; arrays of queries, keys and values are aligned to 16 bytes
-/// and hold elements of `dtype`: float32, float16 or bfloat16. Products of 16-bit elements are
-/// summed in float32.
+/// All pointers are to device memory; arrays of queries, keys, values, outputs, cosines and sines
+/// are aligned to 16 bytes. Elements are of `dtype`: float32, float16 or bfloat16. Products of
+/// 16-bit elements are summed in float32; turned queries and, where they meet values, probabilities
+/// are rounded to `dtype`. Keys and values must be finite: one that is not may make NaN of outputs
+/// of queries that do not see it. Queries need not be: they spoil their own outputs alone.
+/// n_queries + n_local, n_queries * H / G, max_rows and ring_capacity are at most 2^30.
 struct AttentionParams {
   DType dtype = DType::bfloat16;
   std::int64_t n_queries = 0;   ///< n >= 1
@@ -82,9 +85,15 @@ std::size_t attention_workspace_bytes(const AttentionParams& params);
 /// sees, in one softmax; far keys meet the query turned by angle index n_local - 1, local ones the
 /// query turned by its own position.
 ///
-/// Many queries (prefill) run on the tensor cores in tiles, few (decode) are split over the keys
-/// and merged from (output, log-sum-exp) states; float32 runs without tensor cores. Column sums
-/// take a second pass over the local keys. The same bits on every run.
+/// Tiles of (query, head of the group) rows run over tiles of keys on the tensor cores, float32
+/// without them. Where row tiles alone would leave the device idle (decode), the keys are split
+/// over blocks and the splits' (output, max, sum) merged. Column sums take a second pass over the
+/// local keys; where a group has at most 16 rows, over the scores that the first one wrote. The
+/// same bits on every run.
+///
+/// With k keys that a query sees, w of them local: 4 d n H k floating-point operations, and
+/// 2 d n H w for column sums. Decode reads 2 d G elements for each key, once: its limit is the
+/// memory's bandwidth.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said

@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
   __shared__ KeySpan span;  // not in registers: the outputs need them
-  if (thread == 0) span = key_span(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
+  if (thread == 0)
+    span = key_span<float>(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
   __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kFloatKeys);
   const int tiles_per_split = tiles_of(tiles, a.splits);
@@ -122,10 +123,9 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
         from_key = static_cast<const float*>(table[key].key) + at;
         from_value = static_cast<const float*>(table[key].value) + at;
       } else if (valid) {
-        const std::int64_t at = head * p.ring_head_stride +
-                                span.slot(first + key, p.ring_capacity) * p.head_dim + channel;
-        from_key = static_cast<const float*>(p.local_key) + at;
-        from_value = static_cast<const float*>(p.local_value) + at;
+        const std::int64_t at = span.slot(first + key, p.ring_capacity) * p.head_dim + channel;
+        from_key = static_cast<const float*>(span.ring_keys) + at;
+        from_value = static_cast<const float*>(span.ring_values) + at;
       }
       copy_async_16(keys + key * kStride + channel, from_key, valid);
       copy_async_16(values + key * kStride + channel, from_value, valid);
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const Att
   const int h = static_cast<int>(blockIdx.y), g = h / a.group;
   const int d = static_cast<int>(p.head_dim), n = static_cast<int>(p.n_queries);
   const int n_local = static_cast<int>(p.n_local);
-  const KeySpan span = key_span(p, g, 0, n - 1, kKeys);
+  const KeySpan span = key_span<float>(p, g, 0, n - 1, kKeys);
   const int block_key = static_cast<int>(blockIdx.x) * kKeys;
   if (block_key >= span.local_count) return;
   const int keys_left = span.local_count - block_key;
@@ -243,11 +243,9 @@ __global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const Att
   for (int piece = thread; piece < kKeys * kPieces; piece += kFloatThreads) {
     const int key = piece / kPieces, channel = piece % kPieces * 4;
     const bool valid = key < keys_left && channel < d;
-    const std::int64_t at = valid ? g * p.ring_head_stride +
-                                        span.slot(block_key + key, p.ring_capacity) * p.head_dim +
-                                        channel
-                                  : 0;
-    copy_async_16(keys + key * kStride + channel, static_cast<const float*>(p.local_key) + at,
+    const std::int64_t at =
+        valid ? span.slot(block_key + key, p.ring_capacity) * p.head_dim + channel : 0;
+    copy_async_16(keys + key * kStride + channel, static_cast<const float*>(span.ring_keys) + at,
                   valid);
   }
   commit_copies();

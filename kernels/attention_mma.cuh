@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   __shared__ KeySpan span;
   __shared__ int2 queries_of_warp[kTile.warps];  // first and last; none: it only helps to copy
   __shared__ int to;
-  if (thread == 0) span = key_span(p, head, block_row / a.group, block_last / a.group, kKeys);
+  if (thread == 0) span = key_span<Half>(p, head, block_row / a.group, block_last / a.group, kKeys);
   __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kKeys);
   const int tiles_per_split = tiles_of(tiles, a.splits);
@@ -162,13 +162,13 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     } else {
       const auto d = static_cast<unsigned>(p.head_dim),
                  capacity = static_cast<unsigned>(p.ring_capacity);
-      const std::int64_t of_head = head * p.ring_head_stride;
+      const Half* const ring_keys = static_cast<const Half*>(span.ring_keys);
+      const Half* const ring_values = static_cast<const Half*>(span.ring_values);
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
         slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
-        const std::int64_t at = of_head + std::uint64_t{slot} * d + channel;
-        copy(key, channel, static_cast<const Half*>(p.local_key) + at,
-             static_cast<const Half*>(p.local_value) + at);
+        const std::uint64_t at = std::uint64_t{slot} * d + static_cast<unsigned>(channel);
+        copy(key, channel, ring_keys + at, ring_values + at);
       });
     }
   };
@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   const int h = static_cast<int>(blockIdx.y), g = h / a.group;
   const int chunks = static_cast<int>(p.head_dim / 8), n = static_cast<int>(p.n_queries);
   const int n_local = static_cast<int>(p.n_local);
-  const KeySpan span = key_span(p, g, 0, n - 1, kTile.keys());
+  const KeySpan span = key_span<Half>(p, g, 0, n - 1, kTile.keys());
   const int block_key = static_cast<int>(blockIdx.x) * kTile.keys();
   if (block_key >= span.local_count) return;
   const int keys_left = span.local_count - block_key;
@@ -448,11 +448,9 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
     const bool valid = key < keys_left && chunk < chunks;
-    const std::int64_t at = valid ? g * p.ring_head_stride +
-                                        span.slot(block_key + key, p.ring_capacity) * p.head_dim +
-                                        8 * chunk
-                                  : 0;
-    copy_async_16(keys + key * kStride + 8 * chunk, static_cast<const Half*>(p.local_key) + at,
+    const std::int64_t at =
+        valid ? span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk : 0;
+    copy_async_16(keys + key * kStride + 8 * chunk, static_cast<const Half*>(span.ring_keys) + at,
                   valid);
   }
   commit_copies();
@@ -536,7 +534,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 template <class Half>  // one instance for each source that launches it
 __global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionArgs a) {
   const int n = static_cast<int>(a.p.n_queries);
-  const KeySpan span = key_span(a.p, 0, 0, n - 1, 1);
+  const KeySpan span = key_span<Half>(a.p, 0, 0, n - 1, 1);
   const std::int64_t count = span.local_count * a.p.n_heads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count;
        at += std::int64_t{gridDim.x} * blockDim.x) {

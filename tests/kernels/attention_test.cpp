@@ -416,7 +416,9 @@ TEST_CASE("attention kernels give the same bits in every order, and for every po
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
     for (const std::int64_t n : {1, 40}) {
-      const Problem problem(of(n, 4, 64, 130), dtype, 8);
+      Case c = of(n, 3, 64, 130);
+      c.kv_heads = n > 1 ? 1 : 2;
+      const Problem problem(c, dtype, 8);
       std::vector<Result> results;
       episodic_test::in_every_order([&] { results.push_back(problem.run()); });
       for (const Result& r : results) {
@@ -608,13 +610,14 @@ TEST_CASE("attention kernels refuse parameters that make no sense, without a dev
       {"no workspace", [](AttentionParams& p) { p.workspace = nullptr; }},
       {"a small workspace", [](AttentionParams& p) { p.workspace_bytes -= 1; }},
   };
+  const cudaError_t found = cudaPeekAtLastError();  // without a driver, that it is missing
   for (const Bad& b : bad) {
     INFO(b.what);
     AttentionParams p = fresh();
     b.change(p);
     REQUIRE(segmented_attention(p, nullptr) == cudaErrorInvalidValue);
     REQUIRE((attention_workspace_bytes(p) == 0) == b.sizes);
-    REQUIRE(cudaPeekAtLastError() == cudaSuccess);
+    REQUIRE(cudaPeekAtLastError() == found);
   }
   const Bad misaligned[] = {
       {"q", [](AttentionParams& p) { p.q = memory + 8; }},
