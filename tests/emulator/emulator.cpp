@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <exception>
@@ -383,7 +384,7 @@ struct CUstream_st {
   int unused;
 };
 struct CUevent_st {
-  int unused;
+  std::chrono::steady_clock::time_point recorded;
 };
 
 namespace {
@@ -509,7 +510,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  return event ? cudaSuccess : record(cudaErrorInvalidResourceHandle);
+  if (!event) return record(cudaErrorInvalidResourceHandle);
+  event->recorded = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (!milliseconds || !begin || !end) return record(cudaErrorInvalidResourceHandle);
+  *milliseconds = std::chrono::duration<float, std::milli>(end->recorded - begin->recorded).count();
+  return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   ++device.calls.synchronisations;
@@ -551,6 +559,16 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id)
       return cudaSuccess;
   }
   return record(cudaErrorInvalidValue);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int id) {
+  if (id < 0 || id >= device.count) return record(cudaErrorInvalidDevice);
+  *properties = {"emulated device",
+                 static_cast<std::size_t>(device.capacity),
+                 device.major,
+                 device.minor,
+                 4,
+                 0};
+  return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = device.driver;
