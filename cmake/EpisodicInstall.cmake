@@ -1,4 +1,4 @@
-# The package: find_package(episodic [COMPONENTS core|episodic|kernels]).
+# The package: find_package(episodic [COMPONENTS core|episodic|device|kernels]).
 include(CMakePackageConfigHelpers)
 set(EPISODIC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/episodic)
 
@@ -12,6 +12,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/episodic DESTINATION ${CMAKE_INS
 if(EPISODIC_CUDA)
   install(TARGETS episodic_kernels EXPORT episodicKernelsTargets)
   install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  install(TARGETS episodic_device EXPORT episodicDeviceTargets)
+  install(EXPORT episodicDeviceTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/episodic/kernels
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 endif()
