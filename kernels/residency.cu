@@ -10,8 +10,8 @@ namespace {
 bool is_list_length(std::int64_t n) { return n >= 0 && n <= INT32_MAX - kResidencyThreads; }
 
 bool fits(const ResidencyMap& map) {
-  return map.max_events >= 0 && map.max_events <= INT32_MAX && is_list_length(map.n_slots) && map.slot_of_event &&
-         map.last_recalled && map.event_of_slot;
+  return map.max_events >= 0 && map.max_events <= INT32_MAX && is_list_length(map.n_slots) &&
+         map.slot_of_event && map.last_recalled && map.event_of_slot;
 }
 
 bool is_aligned(const ResidencyMap& map) {

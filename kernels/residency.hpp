@@ -20,22 +20,22 @@ inline constexpr std::int32_t kNoSlot = -1;
 /// Slots of one size and the events in them; all pointers are to device memory, owned by the
 /// caller. At first all are kNoSlot, kNoEvent and kNoEvent (as a stamp: never recalled).
 struct ResidencyMap {
-  std::int32_t* slot_of_event = nullptr;  ///< [max_events], kNoSlot: not resident
-  std::int64_t* last_recalled = nullptr;  ///< [max_events] step
+  std::int32_t* slot_of_event = nullptr;   ///< [max_events], kNoSlot: not resident
+  std::int64_t* last_recalled = nullptr;   ///< [max_events] step
   DeviceEventId* event_of_slot = nullptr;  ///< [n_slots], kNoEvent: free
-  std::int64_t max_events = 0;  ///< < 2^31
-  std::int64_t n_slots = 0;  ///< < 2^31
+  std::int64_t max_events = 0;             ///< < 2^31
+  std::int64_t n_slots = 0;                ///< < 2^31
 };
 
 /// All pointers are to device memory.
 struct TouchParams {
   ResidencyMap map;
-  const std::int64_t* step = nullptr;    ///< number of the step, >= 0, larger than all before it
+  const std::int64_t* step = nullptr;     ///< number of the step, >= 0, larger than all before it
   const DeviceEventId* events = nullptr;  ///< [max_count] recalled, each once
-  const std::int32_t* count = nullptr;   ///< <= max_count; what is beyond that is ignored
-  std::int64_t max_count = 0;            ///< < 2^31
+  const std::int32_t* count = nullptr;    ///< <= max_count; what is beyond that is ignored
+  std::int64_t max_count = 0;             ///< < 2^31
   DeviceEventId* missing = nullptr;       ///< [max_count], written: those not resident, in order
-  std::int32_t* n_missing = nullptr;     ///< written
+  std::int32_t* n_missing = nullptr;      ///< written
 };
 
 /// Stamps the recalled events with the step and lists those that are not resident, in one launch of
@@ -53,7 +53,7 @@ struct VictimParams {
   std::int64_t max_needed = 0;             ///< *n_needed <= max_needed; more is not given
   std::int32_t* slots = nullptr;           ///< [max_needed], written: free ones, then the victims'
   std::int32_t* n_given = nullptr;         ///< written: slots listed, <= *n_needed
-  DeviceEventId* victims = nullptr;         ///< [max_needed], written
+  DeviceEventId* victims = nullptr;        ///< [max_needed], written
   std::int32_t* n_victims = nullptr;       ///< written
 };
 

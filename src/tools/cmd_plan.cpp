@@ -9,8 +9,8 @@
 #include <system_error>
 
 #include "commands.hpp"
-#include "engine.hpp"
 #include "common.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/plan.hpp"
 #include "episodic/model/hf_config.hpp"
@@ -82,40 +82,42 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
     advice.push_back(fmt::format(
         "device memory: {} bytes are needed and {} are available; set device_bytes below {}, so "
         "that events lie in host memory, or lower n_local or chunk",
-        d.total(), plan.available, std::max<std::int64_t>(0, plan.available - d.weights - d.activations)));
+        d.total(), plan.available,
+        std::max<std::int64_t>(0, plan.available - d.weights - d.activations)));
   if (!host_fits)
     advice.push_back(fmt::format(
         "host memory: {} bytes are needed for events and {} are available; raise device_bytes or "
         "read less text",
         plan.host_events, host_free));
   Json json{{"tokens", flags.tokens}, {"fits", device_fits && host_fits}};
-  json["device"] = {{"weights", d.weights},     {"activations", d.activations},
-                    {"windows", d.windows},     {"representatives", d.representatives},
-                    {"event_store", d.events},  {"step", d.step},
-                    {"total", d.total()},       {"available", plan.available}};
-  json["host"] = {{"event_store", plan.host_events}, {"total", plan.host_events},
-                  {"available", host_free}};
+  json["device"] = {{"weights", d.weights},    {"activations", d.activations},
+                    {"windows", d.windows},    {"representatives", d.representatives},
+                    {"event_store", d.events}, {"step", d.step},
+                    {"total", d.total()},      {"available", plan.available}};
+  json["host"] = {
+      {"event_store", plan.host_events}, {"total", plan.host_events}, {"available", host_free}};
   json["disk"] = {{"total", 0}};
   json["advice"] = advice;
-  fmt::print(stderr,
-             "{} tokens\n"
-             "  device {:10.1f} MB  (weights {:.1f}, windows {:.1f}, representatives {:.1f}, events "
-             "{:.1f}, a step {:.1f}{})\n"
-             "  host   {:10.1f} MB  (events; {:.1f} available)\n"
-             "  {}\n",
-             flags.tokens, megabytes(d.total()), megabytes(d.weights), megabytes(d.windows),
-             megabytes(d.representatives), megabytes(d.events), megabytes(d.activations + d.step),
-             plan.available < 0 ? std::string("; no device here to compare with")
-                                : fmt::format("; {:.1f} available", megabytes(plan.available)),
-             megabytes(plan.host_events), megabytes(host_free),
-             json["fits"].get<bool>() ? "it fits" : "it does not fit:");
+  fmt::print(
+      stderr,
+      "{} tokens\n"
+      "  device {:10.1f} MB  (weights {:.1f}, windows {:.1f}, representatives {:.1f}, events "
+      "{:.1f}, a step {:.1f}{})\n"
+      "  host   {:10.1f} MB  (events; {:.1f} available)\n"
+      "  {}\n",
+      flags.tokens, megabytes(d.total()), megabytes(d.weights), megabytes(d.windows),
+      megabytes(d.representatives), megabytes(d.events), megabytes(d.activations + d.step),
+      plan.available < 0 ? std::string("; no device here to compare with")
+                         : fmt::format("; {:.1f} available", megabytes(plan.available)),
+      megabytes(plan.host_events), megabytes(host_free),
+      json["fits"].get<bool>() ? "it fits" : "it does not fit:");
   for (const Json& line : advice) fmt::print(stderr, "  {}\n", line.get<std::string>());
   write_json(flags.json, json);
 }
 
 void run(const PlanFlags& flags) {
-  if (const std::optional<DevicePlan> plan = plan_on_device(
-          flags.common, flags.model, flags.model.memory_config(), flags.tokens))
+  if (const std::optional<DevicePlan> plan =
+          plan_on_device(flags.common, flags.model, flags.model.memory_config(), flags.tokens))
     return report_device(flags, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   const MemoryConfig config = flags.model.memory_config();
@@ -204,7 +206,8 @@ void add_plan(CLI::App& app) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* sub = app.add_subcommand("plan", "What a text will take, before it is read");
   sub->footer(
-      "Bytes per tier of a memory kept in --memory-dir, or with --device cuda of a run on a device, "
+      "Bytes per tier of a memory kept in --memory-dir, or with --device cuda of a run on a "
+      "device, "
       "beside what the machine has. \"fits\" is "
       "false and\n\"advice\" says what to change where something does not fit; exit code 0 either "
       "way.\n\n"

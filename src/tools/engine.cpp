@@ -117,11 +117,10 @@ std::optional<DevicePlan> plan_on_device(const CommonFlags& common, const ModelF
   const ModelConfig m = load_model_config(flags.model);
   const DeviceModelBytes model = DeviceLlama::bytes_needed(flags.model, {}, config.chunk);
   const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(
-      config, {m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim, m.rotary},
-      {model.dtype, tokens});
+      config, {m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim, m.rotary}, {model.dtype, tokens});
   DevicePlan plan;
-  plan.device = {model.weights,          model.activations, memory.window, memory.events,
-                 memory.representatives, memory.workspace};
+  plan.device = {model.weights, model.activations,      memory.window,
+                 memory.events, memory.representatives, memory.workspace};
   plan.host_events = memory.host;
   if (there) plan.available = free_device_bytes();
   return plan;

@@ -30,8 +30,8 @@ TEST_CASE("generate, score and segment compute on a device what they compute on 
   if (!model) EPISODIC_SKIP("no recall model");
   const Scratch scratch;
   put(scratch / "text", some_book(9));
-  const std::string common = " --model " + quoted(model->string()) + " --memory " +
-                             quoted(kSmallMemory) + " --quiet";
+  const std::string common =
+      " --model " + quoted(model->string()) + " --memory " + quoted(kSmallMemory) + " --quiet";
   const std::string text = quoted((scratch / "text").string());
 
   const std::string generate = "generate --max-new 8 --prompt-file " + text + common;
@@ -80,14 +80,14 @@ TEST_CASE("plan says what a device takes, and a run then takes no more") {
   const Scratch scratch;
   put(scratch / "text", some_book(9));
   const std::string with_model = " --model " + quoted(model->string()) + " --memory ";
-  const Json all = Json::parse(
-      on("cuda", "plan --tokens 100000" + with_model + quoted(kSmallMemory)).out);
+  const Json all =
+      Json::parse(on("cuda", "plan --tokens 100000" + with_model + quoted(kSmallMemory)).out);
   REQUIRE(all["fits"] == true);
   REQUIRE(all["host"]["total"] == 0);
   std::string bounded(kSmallMemory);
   bounded.insert(1, "\"device_bytes\": 60000000, ");
-  const Json tiers = Json::parse(
-      on("cuda", "plan --tokens 100000" + with_model + program::quoted(bounded)).out);
+  const Json tiers =
+      Json::parse(on("cuda", "plan --tokens 100000" + with_model + program::quoted(bounded)).out);
   REQUIRE(tiers["device"]["total"] < all["device"]["total"]);
   REQUIRE(tiers["host"]["event_store"] == all["device"]["event_store"]);
   REQUIRE(tiers["device"]["total"].get<std::int64_t>() -
@@ -95,7 +95,8 @@ TEST_CASE("plan says what a device takes, and a run then takes no more") {
               tiers["device"]["activations"].get<std::int64_t>() <=
           60000000);
 
-  const std::string run = "score --quiet --text " + quoted((scratch / "text").string()) + with_model;
+  const std::string run =
+      "score --quiet --text " + quoted((scratch / "text").string()) + with_model;
   const Json a = Json::parse(on("cuda", run + quoted(kSmallMemory)).out);
   std::string tight(kSmallMemory);
   tight.insert(1, "\"device_bytes\": 1600000, ");

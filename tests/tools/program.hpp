@@ -56,9 +56,8 @@ struct Run {
 inline Run episodic(const std::string& arguments, const std::string& before = "",
                     const char* program = "episodic") {
   const Scratch scratch;
-  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/" +
-                              program + "' " + arguments +
-                              " > " + quoted((scratch / "out").string()) + " 2> " +
+  const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/" + program + "' " +
+                              arguments + " > " + quoted((scratch / "out").string()) + " 2> " +
                               quoted((scratch / "err").string());
   Run run;
   const int status = std::system(command.c_str());
