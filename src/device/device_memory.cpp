@@ -23,12 +23,14 @@
 #include "kernels/rows.hpp"
 #include "kernels/threshold.hpp"
 #include "kernels/window.hpp"
+#include "lower_tiers.hpp"
 
 namespace episodic {
 namespace {
 
 using device::Carver;
 using device::DeviceBuffer;
+using device::LowerTiers;
 using device::PinnedBuffer;
 using device::StagingRing;
 using kernels::DeviceEventId;
@@ -86,6 +88,10 @@ struct DeviceMemory::Impl {
   PinnedBuffer host_home;    // the host tier: page-locked, which the device reads and writes
   std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
   std::int64_t slot_bytes = 0;
+  bool on_disk = false;               // events are at home in a DiskStore
+  std::unique_ptr<LowerTiers> lower;  // then; null otherwise
+  std::int64_t pending_start = 0;     // then the host follows what is closed
+  bool broken = false;                // then: a step's events could not be kept
   mutable StagingRing staging;
   std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
 
@@ -111,6 +117,7 @@ struct DeviceMemory::Impl {
   void **blocks = nullptr, **step_blocks = nullptr;
   std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
   std::int32_t* closed_count = nullptr;
+  std::byte* all_slots = nullptr;  // [recalling, n_slots, slot_bytes]
   std::byte* home = nullptr;  // of all events: in device memory, or with a host tier in host_home
   // the lists of a layer's exchange between the tiers
   DeviceEventId *missing = nullptr, *victims = nullptr;
@@ -132,6 +139,12 @@ struct DeviceMemory::Impl {
   void check_settings() const;
   void plan();
   void plan_tiers();
+  StoreShape store_shape() const {
+    return {recalling, shape.n_kv_heads, shape.head_dim, options.dtype};
+  }
+  /// What is pending is shorter than an event.
+  std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
+  void keep_closed();
   void count();
   void swap_in(const Layer& layer, const RecallLists& lists);
   void carve(Carver& carver);
@@ -170,8 +183,6 @@ void DeviceMemory::Impl::check_settings() const {
     refuse("score = max is not built for a device; use mean");
   if (config.index != IndexKind::exact)
     refuse("index = faiss; a device searches exactly, use exact");
-  if (!config.disk_dir.empty())
-    refuse("disk_dir; the disk tier is not built for a device yet, leave it out");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
   if (rotary_dim() % 16 != 0)
@@ -327,32 +338,43 @@ void DeviceMemory::Impl::plan_tiers() {
   if (config.device_bytes == 0 || bytes.total() <= config.device_bytes) return;
   const std::int64_t all = bytes.total(), on_host = recalling * layer_bytes;
   slot_bytes = config.max_block * token_bytes;
+  on_disk = recalling > 0 && !config.disk_dir.empty() &&
+            (config.host_bytes == 0 || on_host > config.host_bytes);
+  // The device reads page-locked memory itself, but no file: there all of a recall needs slots.
+  const std::int64_t least_slots = on_disk ? room : 1;
   const auto with_slots = [&](std::int64_t slots) {
     n_slots = slots;
     count();
     return bytes.total();
   };
-  const std::int64_t least = recalling > 0 ? with_slots(1) : all;
+  const std::int64_t least = recalling > 0 ? with_slots(least_slots) : all;
   if (least > config.device_bytes)
     throw BudgetError(fmt::format(
-        "memory configuration: device_bytes = {}, but {} tokens need {} ({} if events lie in host "
-        "memory; {} of it for representatives, {} for the window, {} for a step); raise "
+        "memory configuration: device_bytes = {}, but {} tokens need {} ({} if events lie in the tier "
+        "below; {} of it for representatives, {} for the window, {} for a step); raise "
         "device_bytes or lower the number of tokens",
         config.device_bytes, options.max_tokens, all, least, bytes.representatives, bytes.window,
         bytes.workspace));
-  if (config.host_bytes > 0 && on_host > config.host_bytes)
+  if (!on_disk && config.host_bytes > 0 && on_host > config.host_bytes)
     throw BudgetError(fmt::format(
         "memory configuration: host_bytes = {}, but the events of {} tokens need {} and do not fit "
-        "device_bytes = {}; raise one of them or lower the number of tokens",
+        "device_bytes = {}; raise one of them, name a disk_dir or lower the number of tokens",
         config.host_bytes, options.max_tokens, on_host, config.device_bytes));
   // Arrays are rounded up one by one: a bisection finds what fits.
-  std::int64_t fits = 1, too_many = max_events + 1;
+  std::int64_t fits = least_slots, too_many = std::max(max_events, least_slots) + 1;
   while (too_many - fits > 1) {
     const std::int64_t middle = fits + (too_many - fits) / 2;
     (with_slots(middle) <= config.device_bytes ? fits : too_many) = middle;
   }
   with_slots(fits);
   bytes.host = on_host;
+  if (on_disk) {
+    const std::int64_t cache =
+        config.host_bytes > 0
+            ? config.host_bytes
+            : default_host_bytes(store_shape(), config.max_block, most_recalled_tokens(config));
+    bytes.host = cache + recalling * most_closed_tokens() * token_bytes + room * slot_bytes;
+  }
 }
 
 void DeviceMemory::Impl::carve(Carver& c) {
@@ -378,9 +400,10 @@ void DeviceMemory::Impl::carve(Carver& c) {
   bytes.window = since();
 
   if (n_slots == 0) home = c.take(recalling * layer_bytes);
+  all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
-    if (layer.slot < 0 || n_slots == 0) continue;
-    layer.slots = c.take(n_slots * slot_bytes);
+    if (layer.slot < 0 || n_slots == 0 || on_disk) continue;
+    if (all_slots) layer.slots = all_slots + layer.slot * n_slots * slot_bytes;
     layer.residency = {c.take<std::int32_t>(max_events), c.take<std::int64_t>(max_events),
                        c.take<DeviceEventId>(n_slots), max_events, n_slots};
   }
@@ -422,7 +445,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
   closed_end = c.take<std::int64_t>(max_closed);
   closed_first = c.take<std::int64_t>(1);
   closed_count = c.take<std::int32_t>(1);
-  if (n_slots > 0) {
+  if (n_slots > 0 && !on_disk) {
     missing = c.take<DeviceEventId>(room);
     victims = c.take<DeviceEventId>(room);
     given_slots = c.take<std::int32_t>(room);
@@ -483,7 +506,7 @@ void DeviceMemory::Impl::clear() {
   for (Layer& layer : layers) {
     if (layer.slot < 0) continue;
     for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
-    if (n_slots == 0) continue;
+    if (n_slots == 0 || on_disk) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
     none(layer.residency.slot_of_event, max_events * 4);
     none(layer.residency.last_recalled, max_events * 8);
@@ -493,6 +516,9 @@ void DeviceMemory::Impl::clear() {
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
   segmenter = config.segmenter == SegmenterKind::surprise ? nullptr : make_segmenter(config, given);
   tokens = steps_since_recall = last_first = last_n = 0;
+  if (lower) lower->clear();
+  pending_start = config.n_init;
+  broken = false;
   lists_now = 0;
   open = far_in_last_step = false;
 }
@@ -524,7 +550,19 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.memory = DeviceBuffer(total, "the memory", "lower the number of tokens, n_local or chunk");
   Carver carver(m.memory.data());
   m.carve(carver);
-  if (m.n_slots > 0) {
+  if (m.on_disk) {
+    DiskStoreOptions store;
+    store.dir = config.disk_dir;
+    store.host_bytes = config.host_bytes;
+    store.disk_bytes = config.disk_bytes;
+    store.max_block = config.max_block;
+    store.lease_tokens = most_recalled_tokens(config);
+    m.lower = std::make_unique<LowerTiers>(
+        m.store_shape(), store,
+        device::SlotArrays{m.all_slots, m.blocks, m.n_slots, m.slot_bytes, m.max_events}, m.room,
+        m.most_closed_tokens());
+    m.home = m.lower->staging();
+  } else if (m.n_slots > 0) {
     m.host_home = PinnedBuffer(m.bytes.host, "page-locked host memory for events (host_bytes)");
     m.home = m.host_home.as<std::byte>();
   }
@@ -556,6 +594,10 @@ void DeviceMemory::begin_step(std::int64_t n) {
         "CUDA memory: it has room for max_tokens = {}, {} are there and {} more come; make it with "
         "more",
         m.options.max_tokens, m.tokens, n));
+  if (m.broken)
+    throw DataError(
+        "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
+  if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
   m.n = n;
   m.next_layer = 0;
@@ -568,6 +610,19 @@ void DeviceMemory::begin_step(std::int64_t n) {
                                 m.shape.rotary.attention_factor, m.cos, m.sin},
                                m.stream),
         "rotary angles");
+}
+
+/// Hands the events that this step has closed to the tier below.
+void DeviceMemory::Impl::keep_closed() {
+  const TimelineState now = read(state, 1)[0];
+  try {
+    lower->keep(read(events + now.n_events - now.n_closed, now.n_closed));
+  } catch (...) {
+    broken = true;  // the device has gone on
+    open = false;
+    throw;
+  }
+  pending_start = now.pending_start;
 }
 
 /// Brings the recalled events that lie in host memory alone to the device, in place of those
@@ -625,7 +680,11 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
     p.recalled = lists.recalled;
     p.sizes = lists.sizes;
     device::check(kernels::recall_events(p, stream), "recall");
-    if (n_slots > 0) swap_in(layer, lists);
+    if (lower)
+      // The one place where the host waits within a step: files are read by the host.
+      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), tokens, stream);
+    else if (n_slots > 0)
+      swap_in(layer, lists);
   }
   kernels::RowsParams p;
   p.dtype = options.dtype;
@@ -761,10 +820,11 @@ void DeviceMemory::end_step(const float* surprise) {
     place.state = m.state;
     place.events = m.events;
     place.max_events = m.max_events;
-    place.n_init = m.config.n_init;
+    // Above files, what the step closes goes to a staging area, from its start on.
+    place.n_init = m.lower ? m.pending_start : m.config.n_init;
     place.home = reinterpret_cast<unsigned char*>(m.home);
     place.n_layers = m.recalling;
-    place.layer_bytes = m.layer_bytes;
+    place.layer_bytes = m.lower ? m.lower->staging_layer_bytes() : m.layer_bytes;
     place.token_bytes = m.token_bytes;
     place.blocks = m.blocks;
     place.max_count = m.max_closed;
@@ -803,6 +863,7 @@ void DeviceMemory::end_step(const float* surprise) {
       block.block = m.step_blocks + layer.slot * m.max_closed;
       device::check(kernels::event_to_block(block, m.stream), "keeping events");
     }
+    if (m.lower) m.keep_closed();
   }
   m.last_first = m.tokens;
   m.last_n = m.n;
@@ -823,6 +884,10 @@ void DeviceMemory::check() const {
   if ((errors & (kernels::kEventTableIsFull | kernels::kStepsTooLong)) ||
       m.read(m.overflow, 1)[0] != 0 || m.read(m.full, 1)[0] != 0)
     throw DataError("CUDA memory: a table on the device overflowed; reset the memory");
+}
+
+StoreCounters DeviceMemory::lower_tiers() const {
+  return impl_->lower ? impl_->lower->counters() : StoreCounters{};
 }
 
 EventTable DeviceMemory::events() const {

@@ -10,6 +10,7 @@
 #include "episodic/base/error.hpp"
 #include "kernels/device.hpp"
 #include "memory/driver.hpp"
+#include "support/temp_dir.hpp"
 
 namespace {
 
@@ -255,6 +256,64 @@ TEST_CASE("device memory gives the same bits wherever events lie, within its bou
   REQUIRE_THROWS_AS(DeviceMemory(config, shape, {DType::bfloat16, kTokens}, nullptr), BudgetError);
 }
 
+TEST_CASE("device memory over a host cache over files gives the same bits, within its bounds") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig config = driver::small_config();
+  config.contiguity = 0.3;
+  config.n_mem = 12;
+  config.min_block = 6;
+  const MemoryShape shape = shape_of();
+  constexpr std::int64_t kTokens = 600;
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+  const auto outputs = [&](DeviceMemory& memory) {
+    std::vector<std::vector<float>> all;
+    for (std::int64_t first = 0; first < kTokens;) {
+      const std::int64_t n = std::min<std::int64_t>(first % 5 == 0 ? 12 : 1, kTokens - first);
+      for (auto& rows : step(memory, tokens, first, n)) all.push_back(std::move(rows));
+      first += n;
+    }
+    return all;
+  };
+  DeviceMemory all_there(config, shape, {DType::float16, kTokens}, nullptr);
+  const auto expected = outputs(all_there);
+
+  const TempDir dir;
+  config.disk_dir = dir.path().string();
+  config.device_bytes = all_there.bytes().total() - all_there.bytes().events / 3;
+  config.host_bytes = least_host_bytes({2, 2, 16, DType::float16}, config.max_block,
+                                       config.n_init + config.chunk + config.n_mem +
+                                           2 * config.max_block);
+  DeviceMemory tiered(config, shape, {DType::float16, kTokens}, nullptr);
+  REQUIRE(tiered.bytes().total() <= config.device_bytes);
+  REQUIRE(outputs(tiered) == expected);
+  const StoreCounters c = tiered.lower_tiers();
+  REQUIRE(c.events == tiered.events().size());
+  REQUIRE(c.evictions > 0);  // host memory held less than all of them
+  REQUIRE(c.read_bytes > 0);
+  REQUIRE(c.bytes_reserved <= config.host_bytes);
+  tiered.reset();
+  REQUIRE(outputs(tiered) == expected);
+
+  config.device_bytes = 1000;
+  REQUIRE_THROWS_AS(DeviceMemory(config, shape, {DType::float16, kTokens}, nullptr), BudgetError);
+  // Too little disk: the step that cannot be kept says so, and reset gives a memory again.
+  config.device_bytes = 3 << 20;
+  config.disk_bytes = 1 << 20;
+  const MemoryShape wide = shape_of(2, 8, 8);
+  const std::vector<Token> wide_tokens = driver::random_tokens(wide, 12, 3);
+  DeviceMemory full(config, wide, {DType::float16, 12000}, nullptr);
+  std::string refusal;
+  try {
+    while (full.tokens() < 11900) step(full, wide_tokens, 0, 12);
+  } catch (const Error& e) {
+    refusal = e.what();
+  }
+  REQUIRE(refusal.find("disk_bytes") != std::string::npos);
+  REQUIRE_THROWS_AS(full.begin_step(1), DataError);
+  full.reset();
+  step(full, wide_tokens, 0, 12);
+}
+
 TEST_CASE("device memory neither allocates nor waits in a step") {
   EPISODIC_NEEDS_DEVICE();
 #if defined(EPISODIC_EMULATED_CUDA)
@@ -298,7 +357,6 @@ TEST_CASE("device memory refuses what it cannot do, by name, and says what it wo
   REQUIRE(names(refusal(R"({"score": "max"})"), "score"));
   REQUIRE(names(refusal(R"({"index": "faiss"})"), "faiss"));
   REQUIRE(names(refusal(R"({"kv_dtype": "int8"})"), "kv_dtype"));
-  REQUIRE(names(refusal(R"({"disk_dir": "/tmp"})"), "disk_dir"));
   REQUIRE(names(refusal("{}", {DType::int8, 100}), "int8"));
   REQUIRE(names(refusal("{}", {DType::float32, 0}), "max_tokens"));
   REQUIRE(names(refusal(R"({"device_bytes": 1000})"), "device_bytes = 1000"));

@@ -23,7 +23,7 @@ ROOMS = {
     "store": ["base", "cpu", "timeline", "attention", "recall"],
     "memory": ["base", "cpu", "timeline", "attention", "recall", "store"],
     "text": ["base"],
-    "device": ["base", "timeline", "attention", "recall", "memory", "model"],
+    "device": ["base", "timeline", "attention", "recall", "store", "memory", "model"],
     "model": ["base", "timeline", "attention", "recall", "store", "memory"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
 }

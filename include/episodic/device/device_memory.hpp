@@ -38,14 +38,18 @@ struct DeviceMemoryBytes {
 ///     for (layer ...) memory.attend(layer, {q, k, v, out, ...});   // in order, each layer once
 ///     memory.end_step(surprise);
 ///
-/// Two tiers: if everything fits device_bytes (0: no bound), all events are at home in device memory.
-/// Otherwise they are at home in page-locked host memory (within host_bytes), and device memory
-/// holds as many as the bound leaves slots for, the least recently recalled leaving first; what is
-/// recalled is fetched by the device itself. Results are the same bits.
+/// Tiers: if everything fits device_bytes (0: no bound), all events are at home in device memory.
+/// Otherwise device memory holds as many as the bound leaves slots for, the least recently recalled
+/// leaving first, and they are at home
+///   in page-locked host memory, if host_bytes (0: no bound) holds them or there is no disk_dir:
+///     what is recalled is fetched by the device itself;
+///   else in a DiskStore, a cache within host_bytes over segment files within disk_bytes: the host
+///     waits for the device in every layer that recalls, to know what to read.
+/// Results are the same bits.
 ///
 /// Every call enqueues work on the stream and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
-/// calls that say so. What the device finds wrong (a NaN surprise) is kept there and thrown by the
+/// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept there and thrown by the
 /// next such call; the sequence must then be reset. One thread at a time.
 class DeviceMemory {
  public:
@@ -80,6 +84,8 @@ class DeviceMemory {
   void attend(std::int64_t layer, const LayerStep& step);
 
   /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
+  /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
+  /// kept: the memory is then good for nothing but reset
   void end_step(const float* surprise);
 
   /// Back to the empty sequence.
@@ -91,6 +97,8 @@ class DeviceMemory {
   const DeviceMemoryBytes& bytes() const;
   /// Tokens of the finished steps.
   std::int64_t tokens() const;
+  /// Of the store below the device; zeros where events are at home in device or page-locked memory.
+  StoreCounters lower_tiers() const;
 
   // -- these wait for the device ------------------------------------------------------------------
 

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What lies under the device's slots where host memory does not hold all events: a DiskStore (host
+// cache, then segment files). Here the host takes part in every step: it must know what is recalled
+// to read it from a file, and waits for the device to say so.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cuda.hpp"
+#include "episodic/store/disk_store.hpp"
+#include "kernels/close_events.hpp"
+#include "kernels/timeline_state.hpp"
+
+namespace episodic::device {
+
+/// Device slots of all layers under the host's management.
+struct SlotArrays {
+  std::byte* slots = nullptr;  ///< [layers, n_slots, slot_bytes], device memory
+  void** blocks = nullptr;     ///< [layers, max_events], device memory: where attention reads
+  std::int64_t n_slots = 0;
+  std::int64_t slot_bytes = 0;
+  std::int64_t max_events = 0;
+};
+
+class LowerTiers {
+ public:
+  /// \param most_recalled events of a layer and step; n_slots must not be less
+  /// \param most_closed_tokens of a step
+  /// \throws BudgetError, FileError as make_disk_store
+  LowerTiers(const StoreShape& shape, const DiskStoreOptions& options, const SlotArrays& arrays,
+             std::int64_t most_recalled, std::int64_t most_closed_tokens);
+
+  /// Page-locked memory that the device writes a step's closed events to, layer by layer: the block
+  /// of an event that starts s tokens behind the step's first closed one at s * token bytes.
+  std::byte* staging() const { return closed_.as<std::byte>(); }
+  std::int64_t staging_layer_bytes() const { return staging_layer_bytes_; }
+
+  void begin_step(std::int64_t step) { store_->begin_step(step); }
+
+  /// Takes the step's closed events over from the staging memory, which the device has finished.
+  /// \throws BudgetError, DiskFullError, FileError: none of them is kept
+  void keep(std::span<const kernels::EventRange> closed);
+
+  /// Brings recalled events of a layer into its slots and tells attention where they are. What it
+  /// enqueues reads page-locked memory of this object: the next fetch must find the stream passed.
+  /// \throws FileError for a damaged block
+  void fetch(std::int64_t layer, std::span<const kernels::DeviceEventId> recalled,
+             std::int64_t step, cudaStream_t stream);
+
+  /// Back to no events.
+  void clear();
+
+  StoreCounters counters() const { return store_->counters(); }
+
+ private:
+  struct Slot {
+    kernels::DeviceEventId event = -1;  // -1: free
+    std::int64_t last_recalled = -1;
+  };
+  /// The slot to give away: a free one, else that recalled longest ago, the earlier event of two.
+  std::int64_t choose(std::span<const Slot> slots) const;
+
+  StoreShape shape_;
+  SlotArrays arrays_;
+  std::unique_ptr<EventStore> store_;
+  std::int64_t n_events_ = 0;
+  std::int64_t staging_layer_bytes_ = 0;
+  PinnedBuffer closed_;    // [layers, staging_layer_bytes_]
+  PinnedBuffer fetched_;   // [most_recalled, slot_bytes]
+  PinnedBuffer pointers_;  // [most_recalled] entries of `blocks`
+  std::vector<std::vector<Slot>> slots_;              // of each layer
+  std::vector<std::vector<std::int32_t>> slot_of_;    // of each layer and event; -1: none
+  std::vector<EventId> missing_;
+  std::vector<KvSegment> segments_;
+  std::vector<float> keys_, values_;
+};
+
+}  // namespace episodic::device
