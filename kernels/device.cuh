@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 
 #include "online_softmax.hpp"
 
@@ -46,9 +47,10 @@ cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t
     }
   }
 #if defined(EPISODIC_EMULATED_CUDA)
-  static_cast<void>(stream);
-  static_cast<void>(emulator::run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
-                                  [&] { kernel(args...); }));
+  // By value, as a launch takes them: a capture runs the kernel when its caller is long gone.
+  static_cast<void>(emulator::run(
+      reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
+      [kernel, values = std::tuple<Params...>(args...)] { std::apply(kernel, values); }));
 #else
   kernel<<<grid, block, shared_bytes, stream>>>(args...);
 #endif

@@ -103,6 +103,15 @@ class Cublas {
 /// the rest of a step.
 constexpr std::int64_t kLogitRows = 64;
 
+/// Kinds of steps that graphs are made of; there are fewer (DeviceMemory::step_kind).
+constexpr std::size_t kMaxGraphs = 16;
+
+/// Of one kind of step.
+struct StepGraph {
+  std::uint32_t kind;
+  std::optional<device::Graph> graph;  // absent after the first such step
+};
+
 }  // namespace
 
 struct DeviceLlama::Impl {
@@ -129,6 +138,9 @@ struct DeviceLlama::Impl {
   std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
             *inner = nullptr;
   bool stepped = false;
+
+  bool use_graphs = true;
+  std::vector<StepGraph> graphs;  // of the memory's steps of one token; they hold its pointers
 
   std::int64_t q_width() const { return config.n_heads * config.head_dim; }
   std::int64_t kv_width() const { return config.n_kv_heads * config.head_dim; }
@@ -161,6 +173,8 @@ struct DeviceLlama::Impl {
   }
   void run_layer(std::int64_t l, std::int64_t n);
   void run_head(std::int64_t n);
+  void run_step(std::int64_t n);
+  bool launch_step();
 };
 
 void DeviceLlama::Impl::carve_weights(Carver& c) {
@@ -308,6 +322,45 @@ void DeviceLlama::Impl::run_head(std::int64_t n) {
   }
 }
 
+/// The open step, from its ids in device memory to its tokens' surprise.
+void DeviceLlama::Impl::run_step(std::int64_t n) {
+  device::check(kernels::embed_tokens({dtype, embedding, config.vocab_size, config.hidden_size, ids,
+                                       n, hidden},
+                                      stream.get()),
+                "embedding");
+  for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(l, n);
+  run_head(n);
+}
+
+/// Launches the graph of an open step of one token, made here at the second step of its kind: at
+/// the first its kernels are loaded and cuBLAS sets itself up, which a capture need not permit.
+/// \return false: nothing is enqueued, the step is as it was begun
+bool DeviceLlama::Impl::launch_step() {
+  const std::optional<std::uint32_t> kind = memory->step_kind();
+  // The first token's surprise is no kernel's; such a step comes once in a sequence.
+  if (!use_graphs || !kind || memory->tokens() == 0) return false;
+  auto at = std::find_if(graphs.begin(), graphs.end(),
+                         [&](const StepGraph& g) { return g.kind == *kind; });
+  if (at == graphs.end()) {
+    if (graphs.size() < kMaxGraphs) graphs.push_back({*kind, std::nullopt});
+    return false;
+  }
+  try {
+    if (!at->graph)
+      at->graph = device::Graph::capture(stream.get(), [&] {
+        run_step(1);
+        memory->enqueue_end(surprise);
+      });
+    at->graph->launch(stream.get());
+    return true;
+  } catch (const DeviceError&) {
+    // What is wrong with the step itself is found again without a graph.
+    use_graphs = false;
+    memory->begin_step(1);
+    return false;
+  }
+}
+
 DeviceLlama::DeviceLlama() = default;
 DeviceLlama::DeviceLlama(DeviceLlama&&) noexcept = default;
 DeviceLlama& DeviceLlama::operator=(DeviceLlama&&) noexcept = default;
@@ -335,6 +388,7 @@ DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& o
   model.impl_->config = config;
   model.impl_->dtype = dtype;
   model.impl_->device = options.device;
+  model.impl_->use_graphs = options.graphs;
   model.impl_->load_weights(dir);
   return model;
 }
@@ -344,6 +398,7 @@ DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max
   Impl& m = *impl_;
   device::check(cudaSetDevice(m.device), "choosing the device");
   device::check(cudaStreamSynchronize(m.stream.get()), "the model's steps");
+  m.graphs.clear();
   m.memory.reset();  // its bytes may be needed
   m.stepped = false;
   const ModelConfig& c = m.config;
@@ -387,13 +442,12 @@ void DeviceLlama::step(std::span<const std::int64_t> ids) {
   memory.begin_step(n);
   m.staging.send(m.ids, n, m.stream.get(),
                  [&](std::int64_t* host) { std::copy(ids.begin(), ids.end(), host); });
-  device::check(kernels::embed_tokens({m.dtype, m.embedding, m.config.vocab_size,
-                                       m.config.hidden_size, m.ids, n, m.hidden},
-                                      m.stream.get()),
-                "embedding");
-  for (std::int64_t l = 0; l < m.config.n_layers; ++l) m.run_layer(l, n);
-  m.run_head(n);
-  memory.end_step(m.surprise);
+  if (n == 1 && m.launch_step()) {
+    memory.end_launched_step();
+  } else {
+    m.run_step(n);
+    memory.end_step(m.surprise);
+  }
   m.stepped = true;
 }
 
@@ -409,6 +463,7 @@ std::span<const float> DeviceLlama::logits() {
 }
 
 DType DeviceLlama::dtype() const { return impl_->dtype; }
+bool DeviceLlama::graphs() const { return impl_->use_graphs; }
 std::int64_t DeviceLlama::weight_bytes() const { return impl_->weights.bytes(); }
 std::int64_t DeviceLlama::activation_bytes() const { return impl_->activations.bytes(); }
 

@@ -125,6 +125,171 @@ TEST_CASE("a session generates the same tokens on the device as on the host") {
   REQUIRE(a.ids == b.ids);
 }
 
+namespace {
+
+/// All that a sequence of steps leaves to be seen, step by step.
+struct Seen {
+  std::vector<std::vector<float>> logits, surprise;
+  std::vector<std::vector<std::uint8_t>> boundaries;
+  std::vector<std::vector<EventId>> recalled;
+  std::vector<EventRange> events;
+  bool operator==(const Seen&) const = default;
+};
+
+/// Decodes 75 tokens behind a prompt, with a longer step amid them.
+Seen decode(DeviceLlama& model) {
+  const std::vector<std::int64_t> ids = random_ids(90, 61, 12);
+  Seen seen;
+  for (std::size_t done = 0; done < ids.size();) {
+    const std::size_t n = done == 0 ? 8 : done == 40 ? 7 : 1;
+    model.step({ids.data() + done, n});
+    done += n;
+    const std::span<const float> logits = model.logits();
+    seen.logits.emplace_back(logits.begin(), logits.end());
+    const StepRecord record = model.memory().last_step();
+    seen.surprise.push_back(record.surprise);
+    seen.boundaries.push_back(record.final_boundaries);
+    for (std::int64_t l = 0; l < 2; ++l) seen.recalled.push_back(model.memory().recalled(l));
+  }
+  seen.events = model.memory().events().all();
+  return seen;
+}
+
+DeviceLlama with_graphs(const TempDir& dir, bool graphs) {
+  return DeviceLlama::load(dir.path(), {std::nullopt, 0, graphs});
+}
+
+}  // namespace
+
+TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by kernel, to the bit") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const TensorType type : {TensorType::f32, TensorType::bf16})
+    for (const std::int64_t recall_every : {1, 3}) {
+      const TempDir dir;
+      TinyLlama(shape_of(false, type), 7).write(dir.path());
+      MemoryConfig config = small_config();
+      config.recall_every = recall_every;
+      DeviceLlama plain = with_graphs(dir, false), model = with_graphs(dir, true);
+      REQUIRE_FALSE(plain.graphs());
+      REQUIRE(model.graphs());
+      plain.remember(config, 90);
+      model.remember(config, 90);
+      const Seen expected = decode(plain);
+      REQUIRE(expected.events.size() > 8);
+      REQUIRE(expected.recalled.back().size() > 1);
+      REQUIRE(decode(model) == expected);
+      // Graphs hold addresses, which a reset leaves and a new memory does not.
+      model.memory().reset();
+      REQUIRE(decode(model) == expected);
+      model.remember(config, 120);
+      REQUIRE(decode(model) == expected);
+      REQUIRE(model.graphs());
+    }
+}
+
+TEST_CASE("a decoder's step in steady state is an upload and a graph") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(true, TensorType::bf16), 7).write(dir.path());
+  MemoryConfig config = small_config();
+  config.recall_every = 3;
+  DeviceLlama model = with_graphs(dir, true);
+  model.remember(config, 90);
+  emulator::reset_calls();
+  decode(model);
+  // 75 steps: not far; far, with nothing to close yet, each of both lists at most; then recalls
+  // now or not, each of both lists. Each kind runs once without, and is captured once.
+  const std::int64_t launched = emulator::calls().graph_launches;
+  REQUIRE(launched >= 75 - 8);
+  REQUIRE(emulator::calls().captures <= 8);
+
+  model.memory().reset();
+  emulator::reset_calls();
+  decode(model);
+  REQUIRE(emulator::calls().captures == 0);  // the kinds are known
+  REQUIRE(emulator::calls().graph_launches >= launched);
+
+  model.remember(config, 200);
+  decode(model);
+  const std::vector<std::int64_t> id{3};
+  const std::int64_t bytes = emulator::device_bytes();
+  emulator::reset_calls();
+  for (int i = 0; i < 30; ++i) model.step(id);
+  const emulator::Calls calls = emulator::calls();
+  REQUIRE(calls.graph_launches == 30);
+  REQUIRE(calls.copies == 30);  // ids
+  REQUIRE(calls.launches == 0);
+  REQUIRE(calls.captures == 0);
+  REQUIRE(calls.synchronisations == 0);
+  REQUIRE(calls.allocations + calls.frees == 0);
+  emulator::reset_calls();
+  model.logits();
+  REQUIRE(emulator::calls().synchronisations == 1);
+  REQUIRE(emulator::calls().allocations == 0);
+  REQUIRE(emulator::device_bytes() == bytes);
+
+  // Graphs are given back with the memory that they were made for.
+  model.remember(config, 200);
+  REQUIRE(emulator::device_bytes() < bytes);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("a decoder does without graphs where they cannot be made") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 7).write(dir.path());
+  DeviceLlama plain = with_graphs(dir, false);
+  emulator::reset_calls();
+  plain.remember(small_config(), 90);
+  const Seen expected = decode(plain);
+  REQUIRE(emulator::calls().captures == 0);
+
+  {  // in the midst of a capture
+    DeviceLlama model = with_graphs(dir, true);
+    model.remember(small_config(), 90);
+    emulator::set_cublas_captures(false);
+    emulator::reset_calls();
+    REQUIRE(decode(model) == expected);
+    REQUIRE(emulator::calls().captures == 1);
+    REQUIRE(emulator::calls().graph_launches == 0);
+    REQUIRE_FALSE(model.graphs());
+    REQUIRE(cudaGetLastError() == cudaSuccess);
+    emulator::set_cublas_captures(true);
+    model.remember(small_config(), 90);
+    REQUIRE(decode(model) == expected);  // for good
+    REQUIRE(emulator::calls().captures == 1);
+  }
+  {  // behind it, for want of memory
+    DeviceLlama model = with_graphs(dir, true);
+    model.remember(small_config(), 90);
+    emulator::set_device_capacity(emulator::device_bytes());
+    REQUIRE(decode(model) == expected);
+    emulator::set_device_capacity(std::int64_t{8} << 30);
+    REQUIRE_FALSE(model.graphs());
+    REQUIRE(cudaGetLastError() == cudaSuccess);
+  }
+  {  // a segmenter on the host
+    MemoryConfig config = small_config();
+    config.segmenter = SegmenterKind::fixed;
+    DeviceLlama model = with_graphs(dir, true);
+    plain.remember(config, 90);
+    model.remember(config, 90);
+    emulator::reset_calls();
+    REQUIRE(decode(model) == decode(plain));
+    REQUIRE(emulator::calls().captures == 0);
+    model.memory().begin_step(1);
+    REQUIRE_FALSE(model.memory().step_kind());
+    REQUIRE_THROWS_AS(model.memory().end_launched_step(), DataError);
+  }
+  plain.remember(small_config(), 90);
+  REQUIRE_THROWS_AS(plain.memory().end_launched_step(), DataError);  // no step is open
+#else
+  EPISODIC_SKIP("the emulated device refuses at will");
+#endif
+}
+
 TEST_CASE("a decoder on the device refuses by name, and goes on") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;

@@ -39,8 +39,9 @@ void copy_async(void* to, const void* from, std::size_t bytes, bool valid);
 void commit_copies();
 void wait_copies(int groups_left);
 
+/// A launch: runs `thread` for every thread of the grid, or records that where `stream` captures.
 cudaError_t run(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
-                const std::function<void()>& thread);
+                cudaStream_t stream, std::function<void()> thread);
 
 template <class T>
 T lane_value(const LanePayload& payload) {
