@@ -72,10 +72,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   constexpr int kElements = kKeys * kStride;  // of one stage
   static_assert(kKeys * kChunks % kThreads == 0, "all threads copy alike");
   EPISODIC_DYNAMIC_SHARED(bytes);
-  Half* const queries = reinterpret_cast<Half*>(bytes);          // [rows][kStride]
-  Half* const keys = queries + kTile.rows() * kStride;           // [stages][kKeys][kStride]
-  Half* const values = keys + kAttentionStages * kElements;      // the same
-  KvRow* const table =                                           // [tables][kKeys]
+  Half* const queries = reinterpret_cast<Half*>(bytes);      // [rows][kStride]
+  Half* const keys = queries + kTile.rows() * kStride;       // [stages][kKeys][kStride]
+  Half* const values = keys + kAttentionStages * kElements;  // the same
+  KvRow* const table =                                       // [tables][kKeys]
       reinterpret_cast<KvRow*>(values + kAttentionStages * kElements);
 
   const AttentionParams& p = a.p;
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         const int i = row / a.group, h = head * a.group + row % a.group;
         q = turned_query<Half>(a, i, h, chunk, local);
         if (local && a.maybe_queries) {
-          Half* const kept = static_cast<Half*>(a.maybe_queries) +
-                             (i * p.n_heads + h) * p.head_dim + 8 * chunk;
+          Half* const kept =
+              static_cast<Half*>(a.maybe_queries) + (i * p.n_heads + h) * p.head_dim + 8 * chunk;
           *reinterpret_cast<Chunk<Half>*>(kept) = q;
         }
       }
@@ -383,8 +383,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       EPISODIC_UNROLL
       for (int j = 0; j < kDim / 8; ++j)
         if (j < chunks)
-          *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) = pack<Half>(
-              out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
+          *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) =
+              pack<Half>(out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
     }
   }
 }
@@ -424,20 +424,19 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
       const unsigned piece = threadIdx.x + step * kThreads;
       const int r = static_cast<int>(piece / kChunks), chunk = static_cast<int>(piece % kChunks);
       const bool valid = first + r < to && chunk < chunks;
-      const std::int64_t at =
-          valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
-      copy_async_16(stage + r * kStride + 8 * chunk,
-                    static_cast<const Half*>(a.maybe_queries) + at, valid);
+      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
+      copy_async_16(stage + r * kStride + 8 * chunk, static_cast<const Half*>(a.maybe_queries) + at,
+                    valid);
     }
     commit_copies();
   };
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
     const bool valid = key < keys_left && chunk < chunks;
-    const std::int64_t at =
-        valid ? g * p.ring_head_stride +
-                    span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk
-              : 0;
+    const std::int64_t at = valid ? g * p.ring_head_stride +
+                                        span.slot(block_key + key, p.ring_capacity) * p.head_dim +
+                                        8 * chunk
+                                  : 0;
     copy_async_16(keys + key * kStride + 8 * chunk, static_cast<const Half*>(p.local_key) + at,
                   valid);
   }
@@ -531,8 +530,7 @@ __global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionA
     for (int i = 0; i < n; ++i) {
       const float2 stats = a.maybe_stats[h * n + i];
       const float score = a.maybe_scores[at * n + i];
-      if (score > -INFINITY || isnan(score))
-        sum += exp2f(fmaf(score, a.scale, -stats.x)) * stats.y;
+      if (score > -INFINITY || isnan(score)) sum += exp2f(fmaf(score, a.scale, -stats.x)) * stats.y;
     }
     a.p.maybe_column_sums[at] = sum;
   }

@@ -15,7 +15,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 
 #include "online_softmax.hpp"
 
@@ -47,10 +46,9 @@ cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t
     }
   }
 #if defined(EPISODIC_EMULATED_CUDA)
-  // By value, as a launch takes them: a capture runs the kernel when its caller is long gone.
-  static_cast<void>(emulator::run(
-      reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
-      [kernel, values = std::tuple<Params...>(args...)] { std::apply(kernel, values); }));
+  // Runs it now, or keeps the arguments by value, as a launch does, until the graph is launched
+  // that the stream captures.
+  emulator::launch(kernel, grid, block, shared_bytes, stream, args...);
 #else
   kernel<<<grid, block, shared_bytes, stream>>>(args...);
 #endif

@@ -30,9 +30,7 @@ void check(cublasStatus_t status, const char* what) {
 }
 
 cudaDataType_t cublas_type(DType dtype) {
-  return dtype == DType::float32   ? CUDA_R_32F
-         : dtype == DType::float16 ? CUDA_R_16F
-                                   : CUDA_R_16BF;
+  return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
 /// y = x W^T + bias, W [out, in] as Hugging Face stores it.
@@ -44,7 +42,7 @@ struct Linear {
 
 struct LayerWeights {
   float *input_norm = nullptr, *post_norm = nullptr;
-  Linear qkv;      // rows of q, of k, of v
+  Linear qkv;  // rows of q, of k, of v
   Linear o;
   Linear gate_up;  // rows of gate, of up
   Linear down;
@@ -215,8 +213,8 @@ void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
   const ModelTensors tensors(dir);
   Carver counter;
   carve_weights(counter);
-  weights = DeviceBuffer(counter.used(), "the model's weights",
-                         "take a smaller model or a 16-bit dtype");
+  weights =
+      DeviceBuffer(counter.used(), "the model's weights", "take a smaller model or a 16-bit dtype");
   Carver carver(weights.data());
   carve_weights(carver);
 
@@ -254,7 +252,8 @@ void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
     return bytes;
   };
   /// Several tensors, one behind the other.
-  const auto linear = [&](const Linear& w, const std::vector<std::pair<std::string, std::int64_t>>& parts) {
+  const auto linear = [&](const Linear& w,
+                          const std::vector<std::pair<std::string, std::int64_t>>& parts) {
     std::byte* weight = w.weight;
     float* bias = w.bias;
     for (const auto& [name, out] : parts) {
@@ -314,20 +313,19 @@ void DeviceLlama::Impl::run_head(std::int64_t n) {
     const std::int64_t followed = std::min(rows, n - 1 - first);
     token_surprise(logit_rows, ids + first + 1, followed, surprise + first + 1);
     if (first + rows == n)
-      device::check(
-          cudaMemcpyAsync(last_logits, logit_rows + (rows - 1) * config.vocab_size,
-                          static_cast<std::size_t>(config.vocab_size) * sizeof(float),
-                          cudaMemcpyDeviceToDevice, stream.get()),
-          "keeping logits");
+      device::check(cudaMemcpyAsync(last_logits, logit_rows + (rows - 1) * config.vocab_size,
+                                    static_cast<std::size_t>(config.vocab_size) * sizeof(float),
+                                    cudaMemcpyDeviceToDevice, stream.get()),
+                    "keeping logits");
   }
 }
 
 /// The open step, from its ids in device memory to its tokens' surprise.
 void DeviceLlama::Impl::run_step(std::int64_t n) {
-  device::check(kernels::embed_tokens({dtype, embedding, config.vocab_size, config.hidden_size, ids,
-                                       n, hidden},
-                                      stream.get()),
-                "embedding");
+  device::check(
+      kernels::embed_tokens(
+          {dtype, embedding, config.vocab_size, config.hidden_size, ids, n, hidden}, stream.get()),
+      "embedding");
   for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(l, n);
   run_head(n);
 }

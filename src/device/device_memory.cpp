@@ -80,7 +80,7 @@ struct DeviceMemory::Impl {
   DeviceMemoryBytes bytes;
   DeviceBuffer memory;
   mutable StagingRing staging;
-  PinnedBuffer found_wrong;  // uint32 [3]: what check copies, to wait once
+  PinnedBuffer found_wrong;              // uint32 [3]: what check copies, to wait once
   std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
 
   // sizes
@@ -140,9 +140,7 @@ struct DeviceMemory::Impl {
     return layer.lists[recalls_now ? 1 - lists_now : lists_now];
   }
   /// All that the host knows of closing: nothing can before something has left the window.
-  bool may_close() const {
-    return recalling > 0 && tokens + n > config.n_local + config.n_init;
-  }
+  bool may_close() const { return recalling > 0 && tokens + n > config.n_local + config.n_init; }
   void recall(Layer& layer, const LayerStep& step);
   void finish_step();
 };
@@ -501,8 +499,7 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   if (!m.open || m.segmenter) return std::nullopt;
   const bool lists = m.far && m.recalling > 0;
   std::uint32_t kind = 0;
-  for (const bool bit :
-       {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
+  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
     kind = kind << 1 | static_cast<std::uint32_t>(bit);
   return kind;
 }
@@ -739,9 +736,9 @@ void DeviceMemory::check() const {
   auto* const found = m.found_wrong.as<std::uint32_t>();
   const void* const from[] = {&m.state->errors, m.overflow, m.full};
   for (std::size_t i = 0; i < 3; ++i)
-    device::check(cudaMemcpyAsync(found + i, from[i], sizeof(*found), cudaMemcpyDeviceToHost,
-                                  m.stream),
-                  "a copy from the device");
+    device::check(
+        cudaMemcpyAsync(found + i, from[i], sizeof(*found), cudaMemcpyDeviceToHost, m.stream),
+        "a copy from the device");
   device::check(cudaStreamSynchronize(m.stream), "the memory's kernels");
   const std::uint32_t errors = found[0];
   if (errors & kernels::kSurpriseIsNaN)

@@ -8,10 +8,10 @@
 // barrier (results differ between orders), a missing wait for an asynchronous copy, unset dynamic
 // shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
 // undefined-behaviour sanitizer).
-// A capture records what is enqueued on its stream and spoils where the runtime's would; captures of
-// several streams that fork and join are refused.
-// Cannot show: speed, races inside a warp, the memory model, the rounding of the device's own
-// functions (exp, tensor cores), anything of the driver.
+// A capture records what is enqueued on its stream and spoils where the runtime's would; captures
+// of several streams that fork and join are refused. Cannot show: speed, races inside a warp, the
+// memory model, the rounding of the device's own functions (exp, tensor cores), anything of the
+// driver.
 
 #include <cstddef>
 #include <cstdint>

@@ -267,9 +267,8 @@ TEST_CASE("emulator refuses in a capture what could not be replayed, and the cap
 
   // The legacy stream waits for streams that wait for it.
   const cudaStream_t blocking = new_stream(0);
-  refused(blocking, cudaErrorStreamCaptureImplicit, [&] {
-    return launch(AppendKernel, 1, 1, 0, nullptr, cells.data(), cells.data(), 1);
-  });
+  refused(blocking, cudaErrorStreamCaptureImplicit,
+          [&] { return launch(AppendKernel, 1, 1, 0, nullptr, cells.data(), cells.data(), 1); });
   REQUIRE(cudaStreamDestroy(blocking) == cudaSuccess);
 
   REQUIRE(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed) == kUnsupported);

@@ -16,8 +16,8 @@
 
 namespace episodic {
 
-/// Checks that a device can run this build. \throws DeviceError: no device; compute capability below
-/// 8.0; a driver older than the CUDA this was built with
+/// Checks that a device can run this build. \throws DeviceError: no device; compute capability
+/// below 8.0; a driver older than the CUDA this was built with
 void require_device(int device = 0);
 
 /// Whether require_device would return.
@@ -27,8 +27,8 @@ bool has_device(int device = 0);
 /// float32. Every step enqueues work and returns; the host waits in `logits` alone. The stream is
 /// the model's own. One thread at a time.
 ///
-/// While a step of one token is captured into a graph (Options::graphs; once per kind of step), this
-/// thread makes no other call of CUDA; other threads may.
+/// While a step of one token is captured into a graph (Options::graphs; once per kind of step),
+/// this thread makes no other call of CUDA; other threads may.
 class DeviceLlama final : public LanguageModel {
  public:
   struct Options {
@@ -42,7 +42,8 @@ class DeviceLlama final : public LanguageModel {
   };
 
   /// Reads config.json and the safetensors of a Hugging Face directory into device memory.
-  /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where the
+  /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where
+  /// the
   ///         device has no room for the weights
   static DeviceLlama load(const std::filesystem::path& model_dir, const Options& options);
   static DeviceLlama load(const std::filesystem::path& model_dir) { return load(model_dir, {}); }
