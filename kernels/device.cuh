@@ -49,9 +49,9 @@ cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t
     }
   }
 #if defined(EPISODIC_EMULATED_CUDA)
-  static_cast<void>(stream);
-  static_cast<void>(emulator::run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
-                                  [&] { kernel(args...); }));
+  // Runs it now, or keeps the arguments by value, as a launch does, until the graph is launched
+  // that the stream captures.
+  emulator::launch(kernel, grid, block, shared_bytes, stream, args...);
 #else
   kernel<<<grid, block, shared_bytes, stream>>>(args...);
 #endif

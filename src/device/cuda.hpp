@@ -108,7 +108,10 @@ class StagingRing {
   void send(T* to, std::int64_t count, cudaStream_t stream, Fill&& fill) {
     Block& b = blocks_[next_++ % kBlocks];
     // Not recorded yet, or passed long ago but for a host that runs kBlocks steps ahead.
-    if (b.used) check(cudaEventSynchronize(b.passed), "staging");
+    if (b.used && cudaEventQuery(b.passed) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // not ready, or what waiting says as well
+      check(cudaEventSynchronize(b.passed), "staging");
+    }
     fill(b.memory.template as<T>());
     check(
         cudaMemcpyAsync(to, b.memory.template as<T>(), static_cast<std::size_t>(count) * sizeof(T),
@@ -127,6 +130,51 @@ class StagingRing {
   };
   Block blocks_[kBlocks];
   std::size_t next_ = 0;
+};
+
+/// Work that was recorded once and is launched as a whole.
+class Graph {
+ public:
+  /// Records what `enqueue` enqueues on `stream`, none of which runs. Whatever goes wrong, the
+  /// stream captures no longer and no error is left behind.
+  /// \throws DeviceError, where something in it cannot be captured; whatever `enqueue` throws
+  template <class Enqueue>
+  static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
+    // Other threads may allocate meanwhile.
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    cudaGraph_t recorded = nullptr;
+    try {
+      enqueue();
+    } catch (...) {
+      static_cast<void>(cudaStreamEndCapture(stream, &recorded));
+      if (recorded) static_cast<void>(cudaGraphDestroy(recorded));
+      static_cast<void>(cudaGetLastError());
+      throw;
+    }
+    check(cudaStreamEndCapture(stream, &recorded), "ending a capture");
+    Graph graph;
+    const cudaError_t error = cudaGraphInstantiate(&graph.executable_, recorded, 0);
+    static_cast<void>(cudaGraphDestroy(recorded));
+    check(error, "making a graph");
+    return graph;
+  }
+  /// What it launched must have ended.
+  ~Graph() {
+    if (executable_) static_cast<void>(cudaGraphExecDestroy(executable_));
+  }
+  Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(executable_, other.executable_);
+    return *this;
+  }
+
+  void launch(cudaStream_t stream) const {
+    check(cudaGraphLaunch(executable_, stream), "launching a graph");
+  }
+
+ private:
+  Graph() = default;
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 /// Cuts one buffer into aligned arrays. With a null base it only counts.

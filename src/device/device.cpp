@@ -26,8 +26,7 @@ void require_device(int device) {
   if (error != cudaSuccess || count == 0)
     throw DeviceError("CUDA: no device is there; use --device cpu");
   if (device < 0 || device >= count)
-    throw DeviceError(
-        fmt::format("CUDA: device {} of {}; the first is number 0", device, count));
+    throw DeviceError(fmt::format("CUDA: device {} of {}; the first is number 0", device, count));
   int major = 0, minor = 0;
   device::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                 "asking for the compute capability");

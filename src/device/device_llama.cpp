@@ -30,9 +30,7 @@ void check(cublasStatus_t status, const char* what) {
 }
 
 cudaDataType_t cublas_type(DType dtype) {
-  return dtype == DType::float32   ? CUDA_R_32F
-         : dtype == DType::float16 ? CUDA_R_16F
-                                   : CUDA_R_16BF;
+  return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
 /// y = x W^T + bias, W [out, in] as Hugging Face stores it.
@@ -44,7 +42,7 @@ struct Linear {
 
 struct LayerWeights {
   float *input_norm = nullptr, *post_norm = nullptr;
-  Linear qkv;      // rows of q, of k, of v
+  Linear qkv;  // rows of q, of k, of v
   Linear o;
   Linear gate_up;  // rows of gate, of up
   Linear down;
@@ -183,6 +181,15 @@ void Arrays::carve_activations(Carver& c, std::int64_t chunk) {
   surprise = c.take<float>(chunk);
 }
 
+/// Kinds of steps that graphs are made of; there are fewer (DeviceMemory::step_kind).
+constexpr std::size_t kMaxGraphs = 16;
+
+/// Of one kind of step.
+struct StepGraph {
+  std::uint32_t kind;
+  std::optional<device::Graph> graph;  // absent after the first such step
+};
+
 }  // namespace
 
 struct DeviceLlama::Impl : Arrays {
@@ -197,6 +204,9 @@ struct DeviceLlama::Impl : Arrays {
   StagingRing staging;
   PinnedBuffer host_logits;
   bool stepped = false;
+
+  bool use_graphs = true;
+  std::vector<StepGraph> graphs;  // of the memory's steps of one token; they hold its pointers
 
   void load_weights(const std::filesystem::path& dir);
 
@@ -223,14 +233,16 @@ struct DeviceLlama::Impl : Arrays {
   }
   void run_layer(std::int64_t l, std::int64_t n);
   void run_head(std::int64_t n);
+  void run_step(std::int64_t n);
+  bool launch_step();
 };
 
 void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
   const ModelTensors tensors(dir);
   Carver counter;
   carve_weights(counter);
-  weights = DeviceBuffer(counter.used(), "the model's weights",
-                         "take a smaller model or a 16-bit dtype");
+  weights =
+      DeviceBuffer(counter.used(), "the model's weights", "take a smaller model or a 16-bit dtype");
   Carver carver(weights.data());
   carve_weights(carver);
 
@@ -268,7 +280,8 @@ void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
     return bytes;
   };
   /// Several tensors, one behind the other.
-  const auto linear = [&](const Linear& w, const std::vector<std::pair<std::string, std::int64_t>>& parts) {
+  const auto linear = [&](const Linear& w,
+                          const std::vector<std::pair<std::string, std::int64_t>>& parts) {
     std::byte* weight = w.weight;
     float* bias = w.bias;
     for (const auto& [name, out] : parts) {
@@ -328,11 +341,49 @@ void DeviceLlama::Impl::run_head(std::int64_t n) {
     const std::int64_t followed = std::min(rows, n - 1 - first);
     token_surprise(logit_rows, ids + first + 1, followed, surprise + first + 1);
     if (first + rows == n)
-      device::check(
-          cudaMemcpyAsync(last_logits, logit_rows + (rows - 1) * config.vocab_size,
-                          static_cast<std::size_t>(config.vocab_size) * sizeof(float),
-                          cudaMemcpyDeviceToDevice, stream.get()),
-          "keeping logits");
+      device::check(cudaMemcpyAsync(last_logits, logit_rows + (rows - 1) * config.vocab_size,
+                                    static_cast<std::size_t>(config.vocab_size) * sizeof(float),
+                                    cudaMemcpyDeviceToDevice, stream.get()),
+                    "keeping logits");
+  }
+}
+
+/// The open step, from its ids in device memory to its tokens' surprise.
+void DeviceLlama::Impl::run_step(std::int64_t n) {
+  device::check(
+      kernels::embed_tokens(
+          {dtype, embedding, config.vocab_size, config.hidden_size, ids, n, hidden}, stream.get()),
+      "embedding");
+  for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(l, n);
+  run_head(n);
+}
+
+/// Launches the graph of an open step of one token, made here at the second step of its kind: at
+/// the first its kernels are loaded and cuBLAS sets itself up, which a capture need not permit.
+/// \return false: nothing is enqueued, the step is as it was begun
+bool DeviceLlama::Impl::launch_step() {
+  const std::optional<std::uint32_t> kind = memory->step_kind();
+  // The first token's surprise is no kernel's; such a step comes once in a sequence.
+  if (!use_graphs || !kind || memory->tokens() == 0) return false;
+  auto at = std::find_if(graphs.begin(), graphs.end(),
+                         [&](const StepGraph& g) { return g.kind == *kind; });
+  if (at == graphs.end()) {
+    if (graphs.size() < kMaxGraphs) graphs.push_back({*kind, std::nullopt});
+    return false;
+  }
+  try {
+    if (!at->graph)
+      at->graph = device::Graph::capture(stream.get(), [&] {
+        run_step(1);
+        memory->enqueue_end(surprise);
+      });
+    at->graph->launch(stream.get());
+    return true;
+  } catch (const DeviceError&) {
+    // What is wrong with the step itself is found again without a graph.
+    use_graphs = false;
+    memory->begin_step(1);
+    return false;
   }
 }
 
@@ -351,6 +402,7 @@ DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& o
   DeviceLlama model;
   model.impl_ = std::make_unique<Impl>(arrays_of(dir, options));
   model.impl_->device = options.device;
+  model.impl_->use_graphs = options.graphs;
   model.impl_->load_weights(dir);
   return model;
 }
@@ -371,6 +423,7 @@ DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max
   Impl& m = *impl_;
   device::check(cudaSetDevice(m.device), "choosing the device");
   device::check(cudaStreamSynchronize(m.stream.get()), "the model's steps");
+  m.graphs.clear();
   m.memory.reset();  // its bytes may be needed
   m.stepped = false;
   const ModelConfig& c = m.config;
@@ -414,13 +467,12 @@ void DeviceLlama::step(std::span<const std::int64_t> ids) {
   memory.begin_step(n);
   m.staging.send(m.ids, n, m.stream.get(),
                  [&](std::int64_t* host) { std::copy(ids.begin(), ids.end(), host); });
-  device::check(kernels::embed_tokens({m.dtype, m.embedding, m.config.vocab_size,
-                                       m.config.hidden_size, m.ids, n, m.hidden},
-                                      m.stream.get()),
-                "embedding");
-  for (std::int64_t l = 0; l < m.config.n_layers; ++l) m.run_layer(l, n);
-  m.run_head(n);
-  memory.end_step(m.surprise);
+  if (n == 1 && m.launch_step()) {
+    memory.end_launched_step();
+  } else {
+    m.run_step(n);
+    memory.end_step(m.surprise);
+  }
   m.stepped = true;
 }
 
@@ -436,6 +488,7 @@ std::span<const float> DeviceLlama::logits() {
 }
 
 DType DeviceLlama::dtype() const { return impl_->dtype; }
+bool DeviceLlama::graphs() const { return impl_->use_graphs; }
 DeviceModelBytes DeviceLlama::bytes() const {
   return {impl_->dtype, impl_->weights.bytes() + Cublas::kWorkspaceBytes,
           impl_->activations.bytes()};

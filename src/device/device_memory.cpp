@@ -93,6 +93,7 @@ struct DeviceMemory::Impl {
   std::int64_t pending_start = 0;     // then the host follows what is closed
   bool broken = false;                // then: a step's events could not be kept
   mutable StagingRing staging;
+  PinnedBuffer found_wrong;              // uint32 [3]: what check copies, to wait once
   std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
 
   // sizes
@@ -166,7 +167,10 @@ struct DeviceMemory::Impl {
   const RecallLists& lists_of_step(const Layer& layer) const {
     return layer.lists[recalls_now ? 1 - lists_now : lists_now];
   }
+  /// All that the host knows of closing: nothing can before something has left the window.
+  bool may_close() const { return recalling > 0 && tokens + n > config.n_local + config.n_init; }
   void recall(Layer& layer, const LayerStep& step);
+  void finish_step();
 };
 
 void DeviceMemory::Impl::check_settings() const {
@@ -567,6 +571,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
     m.home = m.host_home.as<std::byte>();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
+  m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "host memory for errors");
   m.upload_constants();
   m.clear();
 }
@@ -604,12 +609,16 @@ void DeviceMemory::begin_step(std::int64_t n) {
   m.far = m.tokens + n > m.config.n_local;
   m.recalls_now = n > 1 || m.steps_since_recall % m.config.recall_every == 0;
   m.recalled_in_step = m.far && m.recalls_now;
-  if (m.rotary_dim() > 0)
-    device::check(
-        kernels::rotary_angles({n, m.rotary_dim() / 2, m.first_position(), m.inverse_frequency,
-                                m.shape.rotary.attention_factor, m.cos, m.sin},
-                               m.stream),
-        "rotary angles");
+}
+
+std::optional<std::uint32_t> DeviceMemory::step_kind() const {
+  const Impl& m = *impl_;
+  if (!m.open || m.segmenter || m.lower) return std::nullopt;
+  const bool lists = m.far && m.recalling > 0;
+  std::uint32_t kind = 0;
+  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
+    kind = kind << 1 | static_cast<std::uint32_t>(bit);
+  return kind;
 }
 
 /// Hands the events that this step has closed to the tier below.
@@ -722,6 +731,12 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
                     "0 to {} in order, then end_step",
                     l, m.shape.n_layers - 1));
   Layer& layer = m.layers[static_cast<std::size_t>(l)];
+  if (l == 0 && m.rotary_dim() > 0)
+    device::check(
+        kernels::rotary_angles({m.n, m.rotary_dim() / 2, m.first_position(), m.inverse_frequency,
+                                m.shape.rotary.attention_factor, m.cos, m.sin},
+                               m.stream),
+        "rotary angles");
   kernels::AppendParams append;
   append.dtype = m.options.dtype;
   append.n = m.n;
@@ -759,6 +774,18 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
 }
 
 void DeviceMemory::end_step(const float* surprise) {
+  enqueue_end(surprise);
+  impl_->finish_step();
+}
+
+void DeviceMemory::end_launched_step() {
+  if (!step_kind())
+    throw DataError(
+        "end_launched_step: no step is open, or its segmenter runs on the host; use end_step");
+  impl_->finish_step();
+}
+
+void DeviceMemory::enqueue_end(const float* surprise) {
   Impl& m = *impl_;
   if (!m.open || m.next_layer != m.shape.n_layers)
     throw DataError(
@@ -814,8 +841,7 @@ void DeviceMemory::end_step(const float* surprise) {
   close.events = m.events;
   close.event_capacity = m.max_events;
   device::check(kernels::close_events(close, m.stream), "closing events");
-  // The host knows only that nothing can close before something has left the window.
-  if (m.recalling > 0 && m.tokens + m.n > m.config.n_local + m.config.n_init) {
+  if (m.may_close()) {
     kernels::PlaceEventsParams place;
     place.state = m.state;
     place.events = m.events;
@@ -865,24 +891,35 @@ void DeviceMemory::end_step(const float* surprise) {
     }
     if (m.lower) m.keep_closed();
   }
-  m.last_first = m.tokens;
-  m.last_n = m.n;
-  m.tokens += m.n;
-  m.steps_since_recall = m.n > 1 ? 0 : m.steps_since_recall + 1;
-  if (m.recalled_in_step) m.lists_now = 1 - m.lists_now;
-  m.far_in_last_step = m.far;
-  m.open = false;
+}
+
+/// The host's side of a step whose work is enqueued.
+void DeviceMemory::Impl::finish_step() {
+  last_first = tokens;
+  last_n = n;
+  tokens += n;
+  steps_since_recall = n > 1 ? 0 : steps_since_recall + 1;
+  if (recalled_in_step) lists_now = 1 - lists_now;
+  far_in_last_step = far;
+  open = false;
 }
 
 void DeviceMemory::check() const {
   const Impl& m = *impl_;
-  const std::uint32_t errors = m.read(m.state, 1)[0].errors;
+  auto* const found = m.found_wrong.as<std::uint32_t>();
+  const void* const from[] = {&m.state->errors, m.overflow, m.full};
+  for (std::size_t i = 0; i < 3; ++i)
+    device::check(
+        cudaMemcpyAsync(found + i, from[i], sizeof(*found), cudaMemcpyDeviceToHost, m.stream),
+        "a copy from the device");
+  device::check(cudaStreamSynchronize(m.stream), "the memory's kernels");
+  const std::uint32_t errors = found[0];
   if (errors & kernels::kSurpriseIsNaN)
     throw DataError(
         "CUDA memory: a token's surprise is NaN: the logits before it, or the id itself, make no "
         "sense; reset the memory");
-  if ((errors & (kernels::kEventTableIsFull | kernels::kStepsTooLong)) ||
-      m.read(m.overflow, 1)[0] != 0 || m.read(m.full, 1)[0] != 0)
+  if ((errors & (kernels::kEventTableIsFull | kernels::kStepsTooLong)) || found[1] != 0 ||
+      found[2] != 0)
     throw DataError("CUDA memory: a table on the device overflowed; reset the memory");
 }
 

@@ -32,7 +32,8 @@ TinyShape shape_of(bool biased, TensorType type) {
 std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
-  for (std::int64_t& id : ids) id = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
+  for (std::int64_t& id : ids)
+    id = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
   return ids;
 }
 
@@ -68,7 +69,9 @@ TEST_CASE("a decoder on the device computes what float64 does while all is in th
       const auto expected = tiny.logits(ids);
       double scale = 0;
       for (const double x : expected.back()) scale = std::max(scale, std::abs(x));
-      const double tolerance = type == TensorType::f32 ? 2e-5 : type == TensorType::f16 ? 1e-2 : 8e-2;
+      const double tolerance = type == TensorType::f32   ? 2e-5
+                               : type == TensorType::f16 ? 1e-2
+                                                         : 8e-2;
       for (std::size_t done = 0; done < ids.size();) {
         const std::size_t n = std::min<std::size_t>(done == 10 ? 1 : 10, ids.size() - done);
         model.step({ids.data() + done, n});
@@ -125,6 +128,175 @@ TEST_CASE("a session generates the same tokens on the device as on the host") {
   REQUIRE(a.ids == b.ids);
 }
 
+namespace {
+
+/// All that a sequence of steps leaves to be seen, step by step.
+struct Seen {
+  std::vector<std::vector<float>> logits, surprise;
+  std::vector<std::vector<std::uint8_t>> boundaries;
+  std::vector<std::vector<EventId>> recalled;
+  std::vector<TokenRange> events;
+  bool operator==(const Seen&) const = default;
+};
+
+constexpr std::int64_t kTokens = 58, kDecoded = 45;
+
+/// Decodes kDecoded tokens behind a prompt, with a longer step amid them.
+Seen decode(DeviceLlama& model) {
+  const std::vector<std::int64_t> ids = random_ids(kTokens, 61, 12);
+  Seen seen;
+  for (std::size_t done = 0; done < ids.size();) {
+    const std::size_t n = done == 0 ? 8 : done == 35 ? 5 : 1;
+    model.step({ids.data() + done, n});
+    done += n;
+    const std::span<const float> logits = model.logits();
+    seen.logits.emplace_back(logits.begin(), logits.end());
+    const StepRecord record = model.memory().last_step();
+    seen.surprise.push_back(record.surprise);
+    seen.boundaries.push_back(record.final_boundaries);
+    for (std::int64_t l = 0; l < 2; ++l) seen.recalled.push_back(model.memory().recalled(l));
+  }
+  seen.events = model.memory().events().all();
+  return seen;
+}
+
+DeviceLlama with_graphs(const TempDir& dir, bool graphs) {
+  return DeviceLlama::load(dir.path(), {std::nullopt, 0, graphs});
+}
+
+}  // namespace
+
+TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by kernel, to the bit") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const TensorType type : {TensorType::f32, TensorType::bf16})
+    for (const std::int64_t recall_every : {1, 3}) {
+      if (type == TensorType::f32 && recall_every == 1) continue;  // no other kinds of steps
+      const TempDir dir;
+      TinyLlama(shape_of(false, type), 7).write(dir.path());
+      MemoryConfig config = small_config();
+      config.recall_every = recall_every;
+      DeviceLlama plain = with_graphs(dir, false), model = with_graphs(dir, true);
+      REQUIRE_FALSE(plain.graphs());
+      REQUIRE(model.graphs());
+      plain.remember(config, kTokens);
+      model.remember(config, kTokens);
+      const Seen expected = decode(plain);
+      REQUIRE(expected.events.size() > 4);
+      REQUIRE(expected.recalled.back().size() > 1);
+      REQUIRE(decode(model) == expected);
+      REQUIRE(model.graphs());
+      if (type == TensorType::f32) continue;
+      // Graphs hold addresses, which a reset leaves and a new memory does not.
+      model.memory().reset();
+      REQUIRE(decode(model) == expected);
+      model.remember(config, 2 * kTokens);
+      REQUIRE(decode(model) == expected);
+    }
+}
+
+TEST_CASE("a decoder's step in steady state is an upload and a graph") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(true, TensorType::bf16), 7).write(dir.path());
+  MemoryConfig config = small_config();
+  config.recall_every = 3;
+  DeviceLlama model = with_graphs(dir, true);
+  model.remember(config, 200);
+  emulator::reset_calls();
+  decode(model);
+  // Inside the window; past its edge while nothing can close, and afterwards: each with and without
+  // recall on each of two lists. The first step of a kind is no graph's.
+  constexpr std::int64_t kKinds = 9;
+  REQUIRE(emulator::calls().graph_launches >= kDecoded - kKinds);
+  REQUIRE(emulator::calls().captures > 2);
+  model.memory().reset();
+  decode(model);
+  REQUIRE(emulator::calls().captures <= kKinds);
+  model.memory().reset();
+  emulator::reset_calls();
+  decode(model);  // all kinds are known now
+  REQUIRE(emulator::calls().captures == 0);
+  REQUIRE(emulator::calls().graph_launches == kDecoded);
+
+  const std::vector<std::int64_t> id{3};
+  const std::int64_t bytes = emulator::device_bytes();
+  emulator::reset_calls();
+  for (int i = 0; i < 30; ++i) model.step(id);
+  const emulator::Calls calls = emulator::calls();
+  REQUIRE(calls.graph_launches == 30);
+  REQUIRE(calls.copies == 30);  // ids
+  REQUIRE(calls.launches == 0);
+  REQUIRE(calls.captures == 0);
+  REQUIRE(calls.synchronisations == 0);
+  REQUIRE(calls.allocations + calls.frees == 0);
+  emulator::reset_calls();
+  model.logits();
+  REQUIRE(emulator::calls().synchronisations == 1);
+  REQUIRE(emulator::calls().allocations == 0);
+  REQUIRE(emulator::device_bytes() == bytes);
+
+  // Graphs are given back with the memory that they were made for.
+  model.remember(config, 200);
+  REQUIRE(emulator::device_bytes() < bytes);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("a decoder does without graphs where they cannot be made") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::bf16), 7).write(dir.path());
+  DeviceLlama plain = with_graphs(dir, false);
+  emulator::reset_calls();
+  plain.remember(small_config(), kTokens);
+  const Seen expected = decode(plain);
+  REQUIRE(emulator::calls().captures == 0);
+
+  {  // in the midst of a capture
+    DeviceLlama model = with_graphs(dir, true);
+    model.remember(small_config(), kTokens);
+    emulator::set_cublas_captures(false);
+    emulator::reset_calls();
+    REQUIRE(decode(model) == expected);
+    REQUIRE(emulator::calls().captures == 1);
+    REQUIRE(emulator::calls().graph_launches == 0);
+    REQUIRE_FALSE(model.graphs());
+    REQUIRE(cudaGetLastError() == cudaSuccess);
+    emulator::set_cublas_captures(true);
+    model.remember(small_config(), kTokens);
+    REQUIRE(decode(model) == expected);  // for good
+    REQUIRE(emulator::calls().captures == 1);
+  }
+  {  // behind it, for want of memory
+    DeviceLlama model = with_graphs(dir, true);
+    model.remember(small_config(), kTokens);
+    emulator::set_device_capacity(emulator::device_bytes());
+    REQUIRE(decode(model) == expected);
+    emulator::set_device_capacity(std::int64_t{8} << 30);
+    REQUIRE_FALSE(model.graphs());
+    REQUIRE(cudaGetLastError() == cudaSuccess);
+  }
+  {  // a segmenter on the host
+    MemoryConfig config = small_config();
+    config.segmenter = SegmenterKind::fixed;
+    DeviceLlama model = with_graphs(dir, true);
+    plain.remember(config, kTokens + 1);
+    model.remember(config, kTokens + 1);
+    emulator::reset_calls();
+    REQUIRE(decode(model) == decode(plain));
+    REQUIRE(emulator::calls().captures == 0);
+    model.memory().begin_step(1);
+    REQUIRE_FALSE(model.memory().step_kind());
+    REQUIRE_THROWS_AS(model.memory().end_launched_step(), DataError);
+  }
+  plain.remember(small_config(), kTokens);
+  REQUIRE_THROWS_AS(plain.memory().end_launched_step(), DataError);  // no step is open
+#else
+  EPISODIC_SKIP("the emulated device refuses at will");
+#endif
+}
+
 TEST_CASE("a decoder on the device refuses by name, and goes on") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
@@ -139,7 +311,7 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   REQUIRE_THROWS_AS(model.step(bad), DataError);
   model.step(good);
   REQUIRE(model.logits().size() == 61);
-  REQUIRE_THROWS_AS(model.step(random_ids(11, 61, 1)), DataError);   // more than a chunk
+  REQUIRE_THROWS_AS(model.step(random_ids(11, 61, 1)), DataError);  // more than a chunk
   model.step(random_ids(9, 61, 1));
   REQUIRE_THROWS_AS(model.step(good), BudgetError);  // more than there is room for
   REQUIRE_THROWS_AS(DeviceLlama::load(dir.path(), {DType::int8, 0}), ConfigError);

@@ -299,6 +299,7 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
   // Too little disk: the step that cannot be kept says so, and reset gives a memory again.
   config.device_bytes = 3 << 20;
   config.disk_bytes = 1 << 20;
+  config.host_bytes = 1 << 18;
   const MemoryShape wide = shape_of(2, 8, 8);
   const std::vector<Token> wide_tokens = driver::random_tokens(wide, 12, 3);
   DeviceMemory full(config, wide, {DType::float16, 12000}, nullptr);

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 
+#include "emulator.hpp"
 #include "episodic/base/dtype.hpp"
 
 struct cublasContext {
-  int unused;
+  cudaStream_t stream = nullptr;
 };
 
 namespace {
@@ -37,8 +38,10 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t) {
-  return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
+  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+  handle->stream = stream;
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void*, std::size_t) {
   return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
@@ -57,17 +60,20 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
     return CUBLAS_STATUS_NOT_SUPPORTED;
   const double times = static_cast<double>(*static_cast<const float*>(alpha));
   const double plus = static_cast<double>(*static_cast<const float*>(beta));
-  for (std::int64_t j = 0; j < n; ++j)
-    for (std::int64_t i = 0; i < m; ++i) {
-      double sum = 0;
-      for (std::int64_t l = 0; l < k; ++l)
-        sum += load(a, type_a, op_a == CUBLAS_OP_N ? l * lda + i : i * lda + l) *
-               load(b, type_b, op_b == CUBLAS_OP_N ? j * ldb + l : l * ldb + j);
-      const std::int64_t at = j * ldc + i;
-      // as the library: what c holds is not read where beta is 0
-      store(c, type_c, at, times * sum + (plus == 0 ? 0 : plus * load(c, type_c, at)));
-    }
-  return CUBLAS_STATUS_SUCCESS;
+  if (emulator::may_multiply(handle->stream) != cudaSuccess) return CUBLAS_STATUS_ALLOC_FAILED;
+  const cudaError_t error = emulator::enqueue(handle->stream, &emulator::Calls::launches, [=] {
+    for (std::int64_t j = 0; j < n; ++j)
+      for (std::int64_t i = 0; i < m; ++i) {
+        double sum = 0;
+        for (std::int64_t l = 0; l < k; ++l)
+          sum += load(a, type_a, op_a == CUBLAS_OP_N ? l * lda + i : i * lda + l) *
+                 load(b, type_b, op_b == CUBLAS_OP_N ? j * ldb + l : l * ldb + j);
+        const std::int64_t at = j * ldc + i;
+        // as the library: what c holds is not read where beta is 0
+        store(c, type_c, at, times * sum + (plus == 0 ? 0 : plus * load(c, type_c, at)));
+      }
+  });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 const char* cublasGetStatusString(cublasStatus_t status) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,26 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
+
+// ---- the runtime's handles ---------------------------------------------------------------------
+
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;  // in the order of the calls
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+  std::int64_t bytes;
+};
+struct CUstream_st {
+  bool waits_for_legacy;
+  std::unique_ptr<CUgraph_st> capture;  // while it captures
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  bool spoilt = false;
+};
+struct CUevent_st {
+  bool captured = false;  // last recorded in a capture
+  std::chrono::steady_clock::time_point recorded;
+};
 
 // ---- switching between stacks ----------------------------------------------------------------
 
@@ -247,20 +268,76 @@ struct Device {
   std::map<const void*, int> max_shared;
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
   int count = 1, major = 9, minor = 0, driver = 13000;
-  bool capturing = false;
+  bool cublas_captures = true;
+  std::set<cudaStream_t> capturing;
   cudaError_t last_error = cudaSuccess;
   Calls calls;
 };
 Device device;
 
 constexpr int kMaxSharedBytes = 227 << 10;
+constexpr std::int64_t kGraphNodeBytes = 1 << 10;  // of an executable graph
 
 cudaError_t record(cudaError_t error) {
   if (error != cudaSuccess) device.last_error = error;
   return error;
 }
 
+bool is_legacy(cudaStream_t stream) { return !stream || stream == cudaStreamLegacy; }
+bool captures(cudaStream_t stream) { return !is_legacy(stream) && stream->capture; }
+
+/// Whether work may be enqueued. The legacy stream would wait for every capture that waits for it.
+cudaError_t may_enqueue(cudaStream_t stream) {
+  if (captures(stream))
+    return stream->spoilt ? record(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
+  if (!is_legacy(stream)) return cudaSuccess;
+  bool any = false;
+  for (const cudaStream_t other : device.capturing)
+    if (other->waits_for_legacy) any = other->spoilt = true;
+  return any ? record(cudaErrorStreamCaptureImplicit) : cudaSuccess;
+}
+
+/// Calls that no capture could replay: refused to who captures, unless relaxed.
+cudaError_t may_call_unsafe() {
+  bool any = false;
+  for (const cudaStream_t stream : device.capturing)
+    if (stream->mode != cudaStreamCaptureModeRelaxed) any = stream->spoilt = true;
+  return any ? record(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
+cudaError_t refuse_in_capture(cudaStream_t stream) {
+  stream->spoilt = true;
+  return record(cudaErrorStreamCaptureUnsupported);
+}
+
+void run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
+              const std::function<void()>& thread) {
+  block.thread = &thread;
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  for (const std::size_t b : turns(blocks)) {
+    const auto n = static_cast<unsigned>(b);
+    run_block(grid, block_size, {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
+              shared_bytes);
+  }
+}
+
 }  // namespace
+
+cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work) {
+  const cudaError_t error = may_enqueue(stream);
+  if (error != cudaSuccess) return error;
+  if (captures(stream)) {
+    stream->capture->work.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  if (counted) ++(device.calls.*counted);
+  work();
+  return cudaSuccess;
+}
+
+cudaError_t may_multiply(cudaStream_t stream) {
+  return captures(stream) && !device.cublas_captures ? refuse_in_capture(stream) : cudaSuccess;
+}
 
 const ThreadIndex& index() { return current->index; }
 
@@ -331,7 +408,7 @@ void wait_copies(int groups_left) {
 }
 
 cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shared_bytes,
-                const std::function<void()>& thread) {
+                cudaStream_t stream, std::function<void()> thread) {
   if (device.count == 0) return record(cudaErrorNoDevice);
   const std::size_t threads = std::size_t{block_size.x} * block_size.y * block_size.z;
   const auto found = device.max_shared.find(kernel);
@@ -341,15 +418,9 @@ cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shar
       grid.z > 65535 || threads < 1 || threads > 1024 || block_size.z > 64)
     return record(cudaErrorInvalidConfiguration);
   if (shared_bytes > shared_limit) return record(cudaErrorInvalidValue);
-  ++device.calls.launches;
-  block.thread = &thread;
-  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
-  for (const std::size_t b : turns(blocks)) {
-    const auto n = static_cast<unsigned>(b);
-    run_block(grid, block_size, {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
-              shared_bytes);
-  }
-  return cudaSuccess;
+  return enqueue(stream, &Calls::launches, [=, thread = std::move(thread)] {
+    run_grid(grid, block_size, shared_bytes, thread);
+  });
 }
 
 void set_order(Order new_order, std::uint64_t seed) {
@@ -371,26 +442,27 @@ void set_compute_capability(int major, int minor) {
   device.minor = minor;
 }
 void set_driver_version(int version) { device.driver = version; }
-void set_capturing(bool capturing) { device.capturing = capturing; }
+void set_cublas_captures(bool captures) { device.cublas_captures = captures; }
 
 }  // namespace emulator
 
 // ---- the runtime's calls -----------------------------------------------------------------------
 
+using emulator::Calls;
+using emulator::captures;
 using emulator::device;
+using emulator::enqueue;
+using emulator::may_call_unsafe;
+using emulator::may_enqueue;
 using emulator::record;
-
-struct CUstream_st {
-  int unused;
-};
-struct CUevent_st {
-  std::chrono::steady_clock::time_point recorded;
-};
+using emulator::refuse_in_capture;
 
 namespace {
 cudaError_t allocate(void** pointer, std::size_t size) {
   if (!pointer) return record(cudaErrorInvalidValue);
   *pointer = nullptr;
+  const cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
   ++device.calls.allocations;
   const auto bytes = static_cast<std::int64_t>(size);
   if (device.used + bytes > device.capacity) return record(cudaErrorMemoryAllocation);
@@ -413,6 +485,8 @@ cudaError_t cudaMalloc(void** pointer, std::size_t size) {
 
 cudaError_t cudaFree(void* pointer) {
   if (!pointer) return cudaSuccess;
+  const cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
   ++device.calls.frees;
   const auto at = device.allocations.find(pointer);
   if (at == device.allocations.end()) return record(cudaErrorInvalidValue);
@@ -423,11 +497,15 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
+  const cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
   ++device.calls.allocations;
   *pointer = std::aligned_alloc(256, (size + 255) / 256 * 256);
   return *pointer ? cudaSuccess : record(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void* pointer) {
+  const cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
   ++device.calls.frees;
   std::free(pointer);
   return cudaSuccess;
@@ -438,13 +516,15 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
   if (size > 0 && (!to || !from)) return record(cudaErrorInvalidValue);
-  ++device.calls.copies;
-  if (size > 0) std::memmove(to, from, size);
-  return cudaSuccess;
+  return enqueue(stream, &Calls::copies, [=] {
+    if (size > 0) std::memmove(to, from, size);
+  });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
+  const cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
   ++device.calls.synchronisations;
   return cudaMemcpyAsync(to, from, size, kind, nullptr);
 }
@@ -453,7 +533,7 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
                                  std::size_t* first_copies, std::size_t n_attributes,
                                  cudaStream_t stream) {
   if (device.driver < 12080) return record(cudaErrorCallRequiresNewerDriver);
-  if (device.capturing) return record(cudaErrorStreamCaptureUnsupported);
+  if (captures(stream)) return refuse_in_capture(stream);
   if (!stream || stream == cudaStreamLegacy || !attributes || !first_copies || n_attributes != 1 ||
       first_copies[0] != 0 || attributes->srcAccessOrder != cudaMemcpySrcAccessOrderStream)
     return record(cudaErrorInvalidValue);
@@ -466,40 +546,105 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind, cudaStream_t) {
+                              cudaMemcpyKind, cudaStream_t stream) {
   if (width > to_pitch || width > from_pitch) return record(cudaErrorInvalidValue);
-  ++device.calls.copies;
-  for (std::size_t row = 0; row < height; ++row)
-    std::memcpy(static_cast<char*>(to) + row * to_pitch,
-                static_cast<const char*>(from) + row * from_pitch, width);
-  return cudaSuccess;
+  return enqueue(stream, &Calls::copies, [=] {
+    for (std::size_t row = 0; row < height; ++row)
+      std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                  static_cast<const char*>(from) + row * from_pitch, width);
+  });
 }
-cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t) {
-  if (size > 0) std::memset(pointer, value, size);
-  return cudaSuccess;
+cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t stream) {
+  return enqueue(stream, nullptr, [=] {
+    if (size > 0) std::memset(pointer, value, size);
+  });
 }
 cudaError_t cudaMemset(void* pointer, int value, std::size_t size) {
-  return cudaMemsetAsync(pointer, value, size, nullptr);
+  const cudaError_t error = may_call_unsafe();
+  return error == cudaSuccess ? cudaMemsetAsync(pointer, value, size, nullptr) : error;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st{};
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  *stream = new CUstream_st{flags != cudaStreamNonBlocking, nullptr};
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  device.capturing.erase(stream);
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (captures(stream)) return refuse_in_capture(stream);
+  const cudaError_t error = may_enqueue(stream);
+  if (error != cudaSuccess) return error;
   ++device.calls.synchronisations;
   return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   if (!status) return record(cudaErrorInvalidValue);
-  *status = device.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = !captures(stream) ? cudaStreamCaptureStatusNone
+            : stream->spoilt  ? cudaStreamCaptureStatusInvalidated
+                              : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
-  return event ? cudaSuccess : record(cudaErrorInvalidResourceHandle);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (emulator::is_legacy(stream)) return record(cudaErrorStreamCaptureUnsupported);
+  if (captures(stream)) return record(cudaErrorIllegalState);
+  ++device.calls.captures;
+  stream->capture = std::make_unique<CUgraph_st>();
+  stream->mode = mode;
+  stream->spoilt = false;
+  device.capturing.insert(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!graph) return record(cudaErrorInvalidValue);
+  *graph = nullptr;
+  if (!captures(stream)) return record(cudaErrorIllegalState);
+  const std::unique_ptr<CUgraph_st> capture = std::move(stream->capture);
+  device.capturing.erase(stream);
+  if (stream->spoilt) return record(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st(std::move(*capture));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long flags) {
+  if (!executable || !graph || flags != 0) return record(cudaErrorInvalidValue);
+  cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
+  const std::int64_t bytes =
+      static_cast<std::int64_t>(graph->work.size()) * emulator::kGraphNodeBytes;
+  if (device.used + bytes > device.capacity) return record(cudaErrorMemoryAllocation);
+  device.used += bytes;
+  device.peak = std::max(device.peak, device.used);
+  *executable = new CUgraphExec_st{graph->work, bytes};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  if (!executable) return record(cudaErrorInvalidValue);
+  // by value: as part of another graph it may outlive its executable
+  return enqueue(stream, &Calls::graph_launches, [work = executable->work] {
+    for (const auto& node : work) node();
+  });
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  if (!executable) return record(cudaErrorInvalidValue);
+  device.used -= executable->bytes;
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  if (!graph) return record(cudaErrorInvalidValue);
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!event) return record(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = may_enqueue(stream);
+  if (error != cudaSuccess || captures(stream) == event->captured) return error;
+  // Outside of it, or of one that forks: the emulation captures single streams.
+  if (!captures(stream)) return record(cudaErrorStreamCaptureIsolation);
+  stream->spoilt = true;
+  return record(cudaErrorStreamCaptureIsolation);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new CUevent_st{};
@@ -509,22 +654,34 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!event) return record(cudaErrorInvalidResourceHandle);
-  event->recorded = std::chrono::steady_clock::now();
-  return cudaSuccess;
+  const cudaError_t error = may_enqueue(stream);
+  if (error == cudaSuccess) {
+    event->captured = captures(stream);
+    event->recorded = std::chrono::steady_clock::now();
+  }
+  return error;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   if (!milliseconds || !begin || !end) return record(cudaErrorInvalidResourceHandle);
   *milliseconds = std::chrono::duration<float, std::milli>(end->recorded - begin->recorded).count();
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  ++device.calls.synchronisations;
-  return cudaSuccess;
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const cudaError_t error = may_call_unsafe();
+  if (error != cudaSuccess) return error;
+  return event->captured ? record(cudaErrorCapturedEvent) : cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const cudaError_t error = cudaEventQuery(event);
+  if (error == cudaSuccess) ++device.calls.synchronisations;
+  return error;
+}
 cudaError_t cudaDeviceSynchronize() {
+  // illegal in a capture of any mode
+  for (const cudaStream_t stream : device.capturing) stream->spoilt = true;
+  if (!device.capturing.empty()) return record(cudaErrorStreamCaptureUnsupported);
   ++device.calls.synchronisations;
   return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
 }

@@ -8,12 +8,16 @@
 // barrier (results differ between orders), a missing wait for an asynchronous copy, unset dynamic
 // shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
 // undefined-behaviour sanitizer).
-// Cannot show: speed, races inside a warp, the memory model, the rounding of the device's own
-// functions (exp, tensor cores), anything of the driver.
+// A capture records what is enqueued on its stream and spoils where the runtime's would; captures
+// of several streams that fork and join are refused. Cannot show: speed, races inside a warp, the
+// memory model, the rounding of the device's own functions (exp, tensor cores), anything of the
+// driver.
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+
+#include "cuda_runtime_api.h"
 
 namespace emulator {
 
@@ -21,9 +25,11 @@ namespace emulator {
 enum class Order { forward, backward, shuffled };
 void set_order(Order order, std::uint64_t seed = 1);
 
-/// Calls of the runtime since the last reset.
+/// Calls of the runtime since the last reset. A library's product is one launch. What a capture
+/// records counts as nothing, what a graph does as one launch of it.
 struct Calls {
-  std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0;
+  std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0,
+               captures = 0, graph_launches = 0;
 };
 Calls calls();
 void reset_calls();
@@ -39,7 +45,14 @@ void set_device_count(int devices);
 void set_compute_capability(int major, int minor);
 /// What cudaDriverGetVersion says: 13000 by default.
 void set_driver_version(int version);
-/// What cudaStreamIsCapturing says of every stream: no by default. Nothing is recorded.
-void set_capturing(bool capturing);
+/// Whether cuBLAS works in a capture: yes by default. Otherwise it spoils the capture, as where it
+/// has to allocate.
+void set_cublas_captures(bool captures);
+
+/// Does `work` now, or records it where `stream` captures. \param counted what it counts as if done
+/// now, or null. Errors as those of an asynchronous call of the runtime.
+cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work);
+/// Whether cuBLAS may enqueue on `stream`. \return cudaErrorStreamCaptureUnsupported if not
+cudaError_t may_multiply(cudaStream_t stream);
 
 }  // namespace emulator

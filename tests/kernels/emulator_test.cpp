@@ -72,6 +72,15 @@ void MmaKernel(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c) {
     c[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = sum[i];
 }
 
+/// Writes `value` where the device says, and goes on.
+void AppendKernel(int* position, int* out, int value) { out[(*position)++] = value; }
+
+cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, flags) == cudaSuccess);
+  return stream;
+}
+
 }  // namespace
 
 TEST_CASE("emulator shows a missing barrier as a result that depends on the order") {
@@ -160,4 +169,120 @@ TEST_CASE("emulator's matrix product is that of the fragments' documented layout
       for (std::size_t k = 0; k < 16; ++k) sum += double{a[i * 16 + k]} * double{b[k * 8 + j]};
       REQUIRE(std::abs(double{got[i * 8 + j]} - sum) < 1e-5);
     }
+}
+
+TEST_CASE("emulator runs what a stream captured at each launch of the graph, not before") {
+  const DeviceArray<int> position(std::vector<int>{0}), out(std::vector<int>(8, -1)),
+      copy(std::vector<int>(8, -1)), elsewhere(std::vector<int>(2, 0));
+  const cudaStream_t stream = new_stream(), other = new_stream();
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  REQUIRE(cudaStreamIsCapturing(stream, &status) == cudaSuccess);
+  REQUIRE(status == cudaStreamCaptureStatusActive);
+  emulator::reset_calls();
+  for (int value = 7; value < 9; ++value)
+    REQUIRE(launch(AppendKernel, 1, 1, 0, stream, position.data(), out.data(), value) ==
+            cudaSuccess);
+  REQUIRE(cudaMemcpyAsync(copy.data(), out.data(), 16, cudaMemcpyDeviceToDevice, stream) ==
+          cudaSuccess);
+  REQUIRE(cudaMemcpy2DAsync(copy.data() + 4, 4, out.data(), 8, 4, 2, cudaMemcpyDeviceToDevice,
+                            stream) == cudaSuccess);
+  REQUIRE(cudaMemsetAsync(out.data() + 7, 0, 4, stream) == cudaSuccess);
+  REQUIRE(emulator::calls().launches + emulator::calls().copies == 0);
+  // another stream goes on meanwhile
+  REQUIRE(launch(AppendKernel, 1, 1, 0, other, elsewhere.data() + 1, elsewhere.data(), 5) ==
+          cudaSuccess);
+  REQUIRE(emulator::calls().launches == 1);
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  REQUIRE(elsewhere.host() == std::vector<int>{5, 1});
+  REQUIRE(position.host()[0] == 0);
+  REQUIRE(out.host() == std::vector<int>(8, -1));
+
+  const std::int64_t before = emulator::device_bytes();
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  REQUIRE(emulator::device_bytes() > before);
+  REQUIRE(position.host()[0] == 0);
+  emulator::reset_calls();
+  REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  REQUIRE(copy.host() == std::vector<int>{7, 8, -1, -1, 7, -1, -1, -1});
+  REQUIRE(cudaGraphLaunch(executable, other) == cudaSuccess);
+  REQUIRE(out.host() == std::vector<int>{7, 8, 7, 8, -1, -1, -1, 0});
+  REQUIRE(copy.host() == std::vector<int>{7, 8, 7, 8, 7, 7, -1, -1});
+  REQUIRE(emulator::calls().graph_launches == 2);
+  REQUIRE(emulator::calls().launches == 0);
+  // a graph in a graph
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  REQUIRE(cudaGraphExecDestroy(executable) == cudaSuccess);
+  REQUIRE(emulator::device_bytes() == before);
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  REQUIRE(position.host()[0] == 4);
+  REQUIRE(cudaGraphInstantiate(&executable, graph) == cudaSuccess);
+  REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  REQUIRE(position.host()[0] == 6);
+  REQUIRE(cudaGraphExecDestroy(executable) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(other) == cudaSuccess);
+}
+
+TEST_CASE("emulator refuses in a capture what could not be replayed, and the capture with it") {
+  const DeviceArray<int> cells(std::vector<int>(4, 0));
+  const cudaStream_t stream = new_stream();
+  cudaEvent_t event = nullptr;
+  REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  int host[4] = {};
+  void* memory = nullptr;
+  cudaGraph_t graph = nullptr;
+  const auto refused = [&](cudaStream_t by, cudaError_t with, auto&& call) {
+    REQUIRE(cudaStreamBeginCapture(by, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    REQUIRE(call() == with);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    REQUIRE(cudaStreamIsCapturing(by, &status) == cudaSuccess);
+    REQUIRE(status == cudaStreamCaptureStatusInvalidated);
+    static_cast<void>(cudaGetLastError());
+    REQUIRE(launch(AppendKernel, 1, 1, 0, by, cells.data(), cells.data(), 1) ==
+            cudaErrorStreamCaptureInvalidated);
+    REQUIRE(cudaStreamEndCapture(by, &graph) == cudaErrorStreamCaptureInvalidated);
+    REQUIRE(!graph);
+    REQUIRE(cudaGetLastError() == cudaErrorStreamCaptureInvalidated);
+    REQUIRE(cells.host() == std::vector<int>(4, 0));
+  };
+  constexpr cudaError_t kUnsupported = cudaErrorStreamCaptureUnsupported;
+  refused(stream, kUnsupported, [&] { return cudaStreamSynchronize(stream); });
+  refused(stream, kUnsupported, [&] { return cudaDeviceSynchronize(); });
+  refused(stream, kUnsupported, [&] { return cudaEventSynchronize(event); });
+  refused(stream, kUnsupported, [&] { return cudaEventQuery(event); });
+  refused(stream, kUnsupported, [&] { return cudaMalloc(&memory, 16); });
+  refused(stream, kUnsupported, [&] { return cudaHostAlloc(&memory, 16, cudaHostAllocDefault); });
+  refused(stream, kUnsupported,
+          [&] { return cudaMemcpy(host, cells.data(), 16, cudaMemcpyDeviceToHost); });
+  refused(stream, kUnsupported, [&] { return cudaMemset(cells.data(), 1, 16); });
+  refused(stream, cudaErrorStreamCaptureIsolation,
+          [&] { return cudaStreamWaitEvent(stream, event); });
+  REQUIRE(!memory);
+
+  // The legacy stream waits for streams that wait for it.
+  const cudaStream_t blocking = new_stream(0);
+  refused(blocking, cudaErrorStreamCaptureImplicit,
+          [&] { return launch(AppendKernel, 1, 1, 0, nullptr, cells.data(), cells.data(), 1); });
+  REQUIRE(cudaStreamDestroy(blocking) == cudaSuccess);
+
+  REQUIRE(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed) == kUnsupported);
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaErrorIllegalState);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaErrorIllegalState);
+  // relaxed: the caller knows what it does; what the capture holds can still not be waited for
+  REQUIRE(cudaMalloc(&memory, 16) == cudaSuccess);
+  REQUIRE(cudaFree(memory) == cudaSuccess);
+  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  REQUIRE(cudaEventSynchronize(event) == cudaErrorCapturedEvent);
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(event) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+  static_cast<void>(cudaGetLastError());
 }

@@ -16,8 +16,8 @@
 
 namespace episodic {
 
-/// Checks that a device can run this build. \throws DeviceError: no device; compute capability below
-/// 8.0; a driver older than the CUDA this was built with
+/// Checks that a device can run this build. \throws DeviceError: no device; compute capability
+/// below 8.0; a driver older than the CUDA this was built with
 void require_device(int device = 0);
 
 /// Whether require_device would return.
@@ -37,16 +37,24 @@ struct DeviceModelBytes {
 /// A decoder on a device. Weights and activations are of one dtype, sums and the residual stream
 /// float32. Every step enqueues work and returns; the host waits in `logits` alone. The stream is
 /// the model's own. One thread at a time.
+///
+/// While a step of one token is captured into a graph (Options::graphs; once per kind of step),
+/// this thread makes no other call of CUDA; other threads may.
 class DeviceLlama final : public LanguageModel {
  public:
   struct Options {
     /// Of weights and activations: float32, float16, bfloat16; absent: as the weights are stored.
     std::optional<DType> dtype;
     int device = 0;
+    /// Launch a step of one token as one CUDA graph, from the second step of its kind on
+    /// (DeviceMemory::step_kind): the host then spends microseconds on it, whatever the number of
+    /// layers. Results are the same to the bit.
+    bool graphs = true;
   };
 
   /// Reads config.json and the safetensors of a Hugging Face directory into device memory.
-  /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where the
+  /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where
+  /// the
   ///         device has no room for the weights
   static DeviceLlama load(const std::filesystem::path& model_dir, const Options& options);
   static DeviceLlama load(const std::filesystem::path& model_dir);
@@ -72,6 +80,9 @@ class DeviceLlama final : public LanguageModel {
   std::span<const float> logits() override;
 
   DType dtype() const;
+  /// As asked in the options, until a graph could not be made: steps are enqueued one kernel at a
+  /// time from then on.
+  bool graphs() const;
   DeviceModelBytes bytes() const;
 
   DeviceLlama(DeviceLlama&&) noexcept;

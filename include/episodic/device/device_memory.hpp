@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "episodic/base/config.hpp"
@@ -87,6 +88,28 @@ class DeviceMemory {
   /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
   /// kept: the memory is then good for nothing but reset
   void end_step(const float* surprise);
+
+  // -- steps as graphs --------------------------------------------------------------------------
+  // What a step enqueues may be captured once and launched again in its place: whatever depends on
+  // the sequence but for the kind of the step is read on the device.
+  //
+  //     memory.begin_step(n);
+  //     if (!(graph = graphs[memory.step_kind()])) graph = capture(attend ..., enqueue_end(...));
+  //     launch(graph);
+  //     memory.end_launched_step();
+
+  /// Open steps of one kind and one n enqueue the same work, given the same pointers: calls to
+  /// attend and enqueue_end alone, begin_step enqueues nothing. Kinds are small numbers, few, and
+  /// those of before a reset hold after it. Absent where the host takes part in the step's work
+  /// (segmenters other than surprise, a disk tier), which cannot be captured then, and where no step is open.
+  std::optional<std::uint32_t> step_kind() const;
+
+  /// Enqueues what end_step does and leaves the step open; it may be begun anew.
+  void enqueue_end(const float* surprise);
+
+  /// Ends the open step, of whose work a graph was launched. Enqueues nothing.
+  /// \throws DataError where the step has no kind
+  void end_launched_step();
 
   /// Back to the empty sequence.
   void reset();

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <stdexcept>
+#include <tuple>
 
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
@@ -39,8 +40,17 @@ void copy_async(void* to, const void* from, std::size_t bytes, bool valid);
 void commit_copies();
 void wait_copies(int groups_left);
 
+/// A launch: runs `thread` for every thread of the grid, or records that where `stream` captures.
 cudaError_t run(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
-                const std::function<void()>& thread);
+                cudaStream_t stream, std::function<void()> thread);
+/// What it says, cudaGetLastError says as well.
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            cudaStream_t stream, const Args&... args) {
+  static_cast<void>(
+      run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
+          [kernel, values = std::tuple<Params...>(args...)] { std::apply(kernel, values); }));
+}
 
 template <class T>
 T lane_value(const LanePayload& payload) {
