@@ -711,25 +711,35 @@ void run(const Flags& flags) {
                           "median us", "min us", "rate", "limit us", "fraction", "aim", "met")
                   .c_str());
   Bench bench(flags);
-  attention(bench, flags, flags.chunk);
-  attention(bench, flags, 1);
-  surprise(bench, flags, DType::float32);
-  surprise(bench, flags, DType::bfloat16);
-  threshold(bench, flags, flags.chunk);
-  threshold(bench, flags, 1);
-  refinement(bench, flags);
-  recall(bench, flags);
-  closing(bench, flags);
-  append(bench, flags);
-  copies(bench, flags);
+  // Written as it goes: a run that is broken off keeps what it has.
+  const auto save = [&] {
+    document["results"] = bench.results();
+    if (flags.json.empty()) return;
+    std::ofstream out(flags.json);
+    out << document.dump(1) << '\n';
+    if (!out.flush())
+      throw std::runtime_error(fmt::format("{}: cannot be written", flags.json.string()));
+  };
+  save();
+  const std::function<void()> figures[] = {
+      [&] { attention(bench, flags, flags.chunk); },
+      [&] { attention(bench, flags, 1); },
+      [&] { surprise(bench, flags, DType::float32); },
+      [&] { surprise(bench, flags, DType::bfloat16); },
+      [&] { threshold(bench, flags, flags.chunk); },
+      [&] { threshold(bench, flags, 1); },
+      [&] { refinement(bench, flags); },
+      [&] { recall(bench, flags); },
+      [&] { closing(bench, flags); },
+      [&] { append(bench, flags); },
+      [&] { copies(bench, flags); },
+  };
+  for (const auto& figure : figures) {
+    figure();
+    save();
+  }
   if (bench.results().empty())
     throw std::runtime_error(fmt::format("--only {}: no figure has such a name", flags.only));
-  document["results"] = bench.results();
-  if (flags.json.empty()) return;
-  std::ofstream out(flags.json);
-  out << document.dump(1) << '\n';
-  if (!out.flush())
-    throw std::runtime_error(fmt::format("{}: cannot be written", flags.json.string()));
 }
 
 }  // namespace

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole decoder with its memory on a CUDA device: prefill in tokens/s beside a product of as many
+// flops, decoding in ms/token beside a copy of as many bytes.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "episodic/base/config.hpp"
+#include "episodic/device/device_llama.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "support/device.hpp"
+
+namespace episodic::bench {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Flags {
+  std::filesystem::path model, json;
+  bool make_random = false;
+  /// Of a random model; the defaults are those of Llama 3.1 8B.
+  std::int64_t vocab = 128256, hidden = 4096, inner = 14336, layers = 32, heads = 32, kv_heads = 8;
+  std::string memory = "{}", commit;
+  std::int64_t context = 65536, last = 8192, decode = 64;
+  int device = 0;
+};
+
+/// Random bfloat16 weights of a LLaMA shape. Every tensor is the beginning of one array.
+void write_random_model(const Flags& f) {
+  if (std::filesystem::exists(f.model / "config.json"))
+    throw std::runtime_error(
+        fmt::format("--make-random: {} has a model already", f.model.string()));
+  std::filesystem::create_directories(f.model);
+  const std::int64_t head_dim = f.hidden / f.heads;
+  constexpr std::size_t kPeriod = 4194301;  // a prime: no two rows are alike
+  const auto most = static_cast<std::size_t>(std::max(f.vocab, f.inner) * f.hidden);
+  std::vector<std::uint16_t> weights(most);
+  const std::vector<std::uint16_t> ones(static_cast<std::size_t>(f.hidden), to_bfloat16(1.0f));
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  for (std::size_t i = 0; i < std::min(kPeriod, most); ++i)
+    weights[i] = to_bfloat16(normal(random));
+  for (std::size_t i = kPeriod; i < most; ++i) weights[i] = weights[i - kPeriod];
+
+  std::vector<TensorToWrite> tensors;
+  const auto add = [&](const std::string& name, std::int64_t out, std::int64_t in) {
+    tensors.push_back({name + ".weight", TensorType::bf16, {out, in}, weights.data()});
+  };
+  const auto norm = [&](const std::string& name) {
+    tensors.push_back({name + ".weight", TensorType::bf16, {f.hidden}, ones.data()});
+  };
+  add("model.embed_tokens", f.vocab, f.hidden);
+  for (std::int64_t l = 0; l < f.layers; ++l) {
+    const std::string at = fmt::format("model.layers.{}.", l);
+    norm(at + "input_layernorm");
+    norm(at + "post_attention_layernorm");
+    add(at + "self_attn.q_proj", f.heads * head_dim, f.hidden);
+    add(at + "self_attn.k_proj", f.kv_heads * head_dim, f.hidden);
+    add(at + "self_attn.v_proj", f.kv_heads * head_dim, f.hidden);
+    add(at + "self_attn.o_proj", f.hidden, f.heads * head_dim);
+    add(at + "mlp.gate_proj", f.inner, f.hidden);
+    add(at + "mlp.up_proj", f.inner, f.hidden);
+    add(at + "mlp.down_proj", f.hidden, f.inner);
+  }
+  norm("model.norm");
+  add("lm_head", f.vocab, f.hidden);
+  write_safetensors(f.model / "model.safetensors", tensors);
+  std::ofstream out(f.model / "config.json");  // last: a broken run leaves no model
+  out << Json{{"model_type", "llama"},
+              {"vocab_size", f.vocab},
+              {"hidden_size", f.hidden},
+              {"intermediate_size", f.inner},
+              {"num_hidden_layers", f.layers},
+              {"num_attention_heads", f.heads},
+              {"num_key_value_heads", f.kv_heads},
+              {"head_dim", head_dim},
+              {"rms_norm_eps", 1e-5},
+              {"rope_theta", 500000.0},
+              {"tie_word_embeddings", false},
+              {"attention_bias", false},
+              {"mlp_bias", false}}
+             .dump(1);
+  if (!out.flush())
+    throw std::runtime_error(fmt::format("{}: cannot be written", f.model.string()));
+}
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void run(const Flags& flags) {
+  use_device(flags.device);
+  const MemoryConfig config = parse_memory_config(flags.memory);
+  if (flags.make_random) write_random_model(flags);
+  DeviceLlama model = DeviceLlama::load(flags.model, {std::nullopt, flags.device});
+  model.remember(config, flags.context + flags.decode + 1);
+  const ModelConfig& c = model.config();
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+
+  std::mt19937_64 random(1);
+  std::vector<std::int64_t> ids;
+  const auto feed = [&](std::int64_t n) {
+    ids.clear();
+    for (std::int64_t i = 0; i < n; ++i)
+      ids.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(c.vocab_size)));
+    model.step(ids);
+  };
+  // Prefill. The host runs ahead of the device and waits at the beginning of the last part and at
+  // the end.
+  const std::int64_t chunk = model.chunk(), before = flags.context - flags.last;
+  const double begin = seconds_now();
+  double last_begin = begin;
+  for (std::int64_t done = 0; done < flags.context;) {
+    const std::int64_t end = done < before ? before : flags.context;
+    if (done == before) {
+      model.memory().check();
+      last_begin = seconds_now();
+    }
+    const std::int64_t n = std::min(chunk, end - done);
+    feed(n);
+    done += n;
+  }
+  model.memory().check();
+  const double end = seconds_now();
+  std::vector<double> decode;
+  for (std::int64_t i = 0; i <= flags.decode; ++i) {
+    const double start = seconds_now();
+    feed(1);
+    static_cast<void>(model.logits());  // waits
+    if (i > 0) decode.push_back(seconds_now() - start);
+  }
+  const std::int64_t events = model.memory().events().size();
+  const DeviceMemoryBytes bytes = model.memory().bytes();
+
+  // The limits, on what is left of the device.
+  const std::int64_t element = size_of(model.dtype());
+  const double embedding = d(c.vocab_size * c.hidden_size);
+  const double weights = d(model.weight_bytes() / element);
+  const std::int64_t width = c.n_heads * c.head_dim;
+  const double attended =
+      std::min(d(config.n_init + config.n_mem + config.n_local), d(flags.context));
+  const double flops = 2 * d(chunk) * (weights - (c.tie_word_embeddings ? 0 : embedding)) +
+                       4 * d(c.n_layers * chunk * width) * attended;
+  const double read = d(element) * (weights - (c.tie_word_embeddings ? 0 : embedding) +
+                                    2 * d(c.n_layers * c.n_kv_heads * c.head_dim) * attended +
+                                    (config.recall ? d(c.n_layers * events * width) : 0));
+  DeviceClock clock;
+  constexpr double kProduct = 1e12, kCopy = 2e9;  // of the limits' own size, scaled to the work's
+  const DeviceClock::Square product = clock.square_product(std::min(flops, kProduct));
+  const double copied = std::min(read, kCopy);
+  const auto limits = clock.in_turn(
+      {{product.run, {}}, {clock.copy(static_cast<std::int64_t>(copied)), {}}}, 20, 3);
+  const double chunk_limit = flops / product.flops * median(limits[0]);
+  const double token_limit = read / copied * median(limits[1]);
+
+  const double rate = d(flags.context) / (end - begin),
+               last_rate = d(flags.last) / (end - last_begin);
+  const double token = median(decode);
+  const auto [least, most] = std::minmax_element(decode.begin(), decode.end());
+  const Json environment = device_environment(flags.commit);
+  std::printf(
+      "%s\n",
+      fmt::format(
+          "{}, CUDA {}, commit {}, {}\n"
+          "prefill  {:10.0f} tokens/s over {} tokens, {:.0f} over the last {}; a gemm of as "
+          "many flops would make {:.0f} (fraction {:.2f})\n"
+          "decode   {:10.3f} ms/token (min {:.3f}) at {} tokens, {} events; a copy of as many "
+          "bytes takes {:.3f} ms (fraction {:.2f})\n"
+          "memory   weights {:.2f} GB, window {:.2f}, events {:.2f}, representatives {:.2f}, "
+          "a step {:.2f}",
+          environment["device"].get<std::string>(), environment["toolkit"].get<std::string>(),
+          environment["commit"].get<std::string>(), environment["date"].get<std::string>(), rate,
+          flags.context, last_rate, flags.last, d(chunk) / chunk_limit,
+          last_rate * chunk_limit / d(chunk), 1e3 * token, 1e3 * *least, flags.context, events,
+          1e3 * token_limit, token_limit / token, 1e-9 * d(model.weight_bytes()),
+          1e-9 * d(bytes.window), 1e-9 * d(bytes.events), 1e-9 * d(bytes.representatives),
+          1e-9 * d(bytes.workspace + model.activation_bytes()))
+          .c_str());
+  if (flags.json.empty()) return;
+  const Json document{
+      {"program", "bench_device_model"},
+      {"environment", environment},
+      {"model", flags.model.string()},
+      {"dtype", name_of(model.dtype())},
+      {"layers", c.n_layers},
+      {"memory", Json::parse(to_json(config))},
+      {"context", flags.context},
+      {"events", events},
+      {"prefill_tokens_per_second", rate},
+      {"prefill_last_tokens", flags.last},
+      {"prefill_last_tokens_per_second", last_rate},
+      {"chunk_flops", flops},
+      {"chunk_flops_counted",
+       "2 for each weight but the embedding's and token; 4 H d (n_init + n_mem + n_local) a token "
+       "and layer"},
+      {"chunk_limit_seconds", chunk_limit},
+      {"decode_seconds_per_token", {{"min", *least}, {"median", token}, {"max", *most}}},
+      {"decode_bytes", read},
+      {"decode_bytes_counted",
+       "weights but the embedding's, keys and values attended, representatives"},
+      {"decode_limit_seconds", token_limit},
+      {"weight_bytes", model.weight_bytes()},
+      {"memory_bytes", bytes.total()},
+      {"activation_bytes", model.activation_bytes()}};
+  std::ofstream out(flags.json);
+  out << document.dump(1) << '\n';
+  if (!out.flush())
+    throw std::runtime_error(fmt::format("{}: cannot be written", flags.json.string()));
+}
+
+}  // namespace
+}  // namespace episodic::bench
+
+int main(int argc, char** argv) {
+  using namespace episodic::bench;
+  CLI::App app{"Prefill and decoding of a whole model on a CUDA device, beside their limits",
+               "bench_device_model"};
+  app.footer(
+      "Example (a random model of the shape of Llama 3.1 8B, 16 GB on disk):\n"
+      "  bench_device_model --model /tmp/random-8b --make-random --context 500000 --json "
+      "out.json\n\n"
+      "Exit codes: 0 measured, 1 no device or an error (one line on stderr), 2 wrong usage.");
+  Flags flags;
+  const auto add = [&](const char* name, std::int64_t& value, const char* text, std::int64_t least,
+                       std::int64_t most) {
+    app.add_option(name, value, text)->check(CLI::Range(least, most))->capture_default_str();
+  };
+  app.add_option("--model", flags.model, "Hugging Face directory")->required();
+  app.add_flag("--make-random", flags.make_random, "Write a random model there first");
+  add("--vocab", flags.vocab, "Of a random model", 2, 1 << 20);
+  add("--hidden", flags.hidden, "Of a random model, a multiple of 16 times --heads", 16, 1 << 16);
+  add("--inner", flags.inner, "Of a random model", 16, 1 << 18);
+  add("--layers", flags.layers, "Of a random model", 1, 1024);
+  add("--heads", flags.heads, "Of a random model, a multiple of --kv-heads", 1, 1024);
+  add("--kv-heads", flags.kv_heads, "Of a random model", 1, 1024);
+  app.add_option("--memory", flags.memory, "The memory's settings, a JSON object")
+      ->capture_default_str();
+  add("--context", flags.context, "Tokens read before decoding", 2, 1 << 30);
+  add("--last", flags.last, "Of them, the last ones whose rate is told apart", 1, 1 << 30);
+  add("--decode", flags.decode, "Tokens decoded", 1, 1 << 20);
+  app.add_option("--device", flags.device, "Number of the device")->check(CLI::NonNegativeNumber);
+  app.add_option("--commit", flags.commit,
+                 "Commit to name in the result (default: EPISODIC_COMMIT, else the build's)");
+  app.add_option("--json", flags.json, "Result file");
+  try {
+    app.parse(argc, argv);
+    if (flags.last >= flags.context)
+      throw CLI::ValidationError("--last", "must be less than --context");
+    if (flags.heads % flags.kv_heads != 0)
+      throw CLI::ValidationError("--heads", "must be a multiple of --kv-heads");
+    if (flags.hidden % (16 * flags.heads) != 0)
+      throw CLI::ValidationError("--hidden", "must be a multiple of 16 times --heads");
+    run(flags);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;  // 0: help was asked for
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bench_device_model: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}
