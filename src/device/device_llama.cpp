@@ -409,8 +409,8 @@ DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& o
 
 DeviceLlama DeviceLlama::load(const std::filesystem::path& dir) { return load(dir, Options{}); }
 
-DeviceModelBytes DeviceLlama::bytes_needed(const std::filesystem::path& dir,
-                                           const Options& options, std::int64_t chunk) {
+DeviceModelBytes DeviceLlama::bytes_needed(const std::filesystem::path& dir, const Options& options,
+                                           std::int64_t chunk) {
   Arrays arrays = arrays_of(dir, options);
   Carver weights, activations;
   arrays.carve_weights(weights);

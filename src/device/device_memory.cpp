@@ -353,12 +353,13 @@ void DeviceMemory::Impl::plan_tiers() {
   };
   const std::int64_t least = recalling > 0 ? with_slots(least_slots) : all;
   if (least > config.device_bytes)
-    throw BudgetError(fmt::format(
-        "memory configuration: device_bytes = {}, but {} tokens need {} ({} if events lie in the tier "
-        "below; {} of it for representatives, {} for the window, {} for a step); raise "
-        "device_bytes or lower the number of tokens",
-        config.device_bytes, options.max_tokens, all, least, bytes.representatives, bytes.window,
-        bytes.workspace));
+    throw BudgetError(
+        fmt::format("memory configuration: device_bytes = {}, but {} tokens need {} ({} if events "
+                    "lie in the tier "
+                    "below; {} of it for representatives, {} for the window, {} for a step); raise "
+                    "device_bytes or lower the number of tokens",
+                    config.device_bytes, options.max_tokens, all, least, bytes.representatives,
+                    bytes.window, bytes.workspace));
   if (!on_disk && config.host_bytes > 0 && on_host > config.host_bytes)
     throw BudgetError(fmt::format(
         "memory configuration: host_bytes = {}, but the events of {} tokens need {} and do not fit "

@@ -53,8 +53,8 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       const TokenRange& e = ranges[i];
       const std::int64_t n = e.size();
-      const std::byte* block = staging() + layer * staging_layer_bytes_ +
-                               (e.start - ranges.front().start) * token_bytes;
+      const std::byte* block =
+          staging() + layer * staging_layer_bytes_ + (e.start - ranges.front().start) * token_bytes;
       // The store reads rings of floats; one as long as the event holds it at token % n. The
       // elements come back to what they were when the store rounds them.
       keys_.resize(static_cast<std::size_t>(G * n * d));
@@ -71,7 +71,8 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
                     {keys_.data(), values_.data(), n, n * d, d});
     }
   n_events_ += static_cast<std::int64_t>(ranges.size());
-  for (std::vector<std::int32_t>& map : slot_of_) map.resize(static_cast<std::size_t>(n_events_), -1);
+  for (std::vector<std::int32_t>& map : slot_of_)
+    map.resize(static_cast<std::size_t>(n_events_), -1);
 }
 
 std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {

@@ -70,11 +70,11 @@ class LowerTiers {
   std::unique_ptr<EventStore> store_;
   std::int64_t n_events_ = 0;
   std::int64_t staging_layer_bytes_ = 0;
-  PinnedBuffer closed_;    // [layers, staging_layer_bytes_]
-  PinnedBuffer fetched_;   // [most_recalled, slot_bytes]
-  PinnedBuffer pointers_;  // [most_recalled] entries of `blocks`
-  std::vector<std::vector<Slot>> slots_;              // of each layer
-  std::vector<std::vector<std::int32_t>> slot_of_;    // of each layer and event; -1: none
+  PinnedBuffer closed_;                             // [layers, staging_layer_bytes_]
+  PinnedBuffer fetched_;                            // [most_recalled, slot_bytes]
+  PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
+  std::vector<std::vector<Slot>> slots_;            // of each layer
+  std::vector<std::vector<std::int32_t>> slot_of_;  // of each layer and event; -1: none
   std::vector<EventId> missing_;
   std::vector<KvSegment> segments_;
   std::vector<float> keys_, values_;

@@ -280,9 +280,9 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
   const TempDir dir;
   config.disk_dir = dir.path().string();
   config.device_bytes = all_there.bytes().total() - all_there.bytes().events / 3;
-  config.host_bytes = least_host_bytes({2, 2, 16, DType::float16}, config.max_block,
-                                       config.n_init + config.chunk + config.n_mem +
-                                           2 * config.max_block);
+  config.host_bytes =
+      least_host_bytes({2, 2, 16, DType::float16}, config.max_block,
+                       config.n_init + config.chunk + config.n_mem + 2 * config.max_block);
   DeviceMemory tiered(config, shape, {DType::float16, kTokens}, nullptr);
   REQUIRE(tiered.bytes().total() <= config.device_bytes);
   REQUIRE(outputs(tiered) == expected);

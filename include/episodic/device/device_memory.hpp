@@ -50,8 +50,8 @@ struct DeviceMemoryBytes {
 ///
 /// Every call enqueues work on the stream and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
-/// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept there and thrown by the
-/// next such call; the sequence must then be reset. One thread at a time.
+/// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept
+/// there and thrown by the next such call; the sequence must then be reset. One thread at a time.
 class DeviceMemory {
  public:
   /// \param stream must outlive the memory. \param given boundaries, only for segmenter `given`
@@ -101,7 +101,8 @@ class DeviceMemory {
   /// Open steps of one kind and one n enqueue the same work, given the same pointers: calls to
   /// attend and enqueue_end alone, begin_step enqueues nothing. Kinds are small numbers, few, and
   /// those of before a reset hold after it. Absent where the host takes part in the step's work
-  /// (segmenters other than surprise, a disk tier), which cannot be captured then, and where no step is open.
+  /// (segmenters other than surprise, a disk tier), which cannot be captured then, and where no
+  /// step is open.
   std::optional<std::uint32_t> step_kind() const;
 
   /// Enqueues what end_step does and leaves the step open; it may be begun anew.
