@@ -54,8 +54,7 @@ class DeviceLlama final : public LanguageModel {
 
   /// Reads config.json and the safetensors of a Hugging Face directory into device memory.
   /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where
-  /// the
-  ///         device has no room for the weights
+  ///         the device has no room for the weights
   static DeviceLlama load(const std::filesystem::path& model_dir, const Options& options);
   static DeviceLlama load(const std::filesystem::path& model_dir);
 
