@@ -145,7 +145,7 @@ void run(const Flags& flags) {
   // The limits, on what is left of the device.
   const std::int64_t element = size_of(model.dtype());
   const double embedding = d(c.vocab_size * c.hidden_size);
-  const double weights = d(model.weight_bytes() / element);
+  const double weights = d(model.bytes().weights / element);
   const std::int64_t width = c.n_heads * c.head_dim;
   const double attended =
       std::min(d(config.n_init + config.n_mem + config.n_local), d(flags.context));
@@ -182,9 +182,9 @@ void run(const Flags& flags) {
           environment["commit"].get<std::string>(), environment["date"].get<std::string>(), rate,
           flags.context, last_rate, flags.last, d(chunk) / chunk_limit,
           last_rate * chunk_limit / d(chunk), 1e3 * token, 1e3 * *least, flags.context, events,
-          1e3 * token_limit, token_limit / token, 1e-9 * d(model.weight_bytes()),
+          1e3 * token_limit, token_limit / token, 1e-9 * d(model.bytes().weights),
           1e-9 * d(bytes.window), 1e-9 * d(bytes.events), 1e-9 * d(bytes.representatives),
-          1e-9 * d(bytes.workspace + model.activation_bytes()))
+          1e-9 * d(bytes.workspace + model.bytes().activations))
           .c_str());
   if (flags.json.empty()) return;
   const Json document{
@@ -209,9 +209,9 @@ void run(const Flags& flags) {
       {"decode_bytes_counted",
        "weights but the embedding's, keys and values attended, representatives"},
       {"decode_limit_seconds", token_limit},
-      {"weight_bytes", model.weight_bytes()},
+      {"weight_bytes", model.bytes().weights},
       {"memory_bytes", bytes.total()},
-      {"activation_bytes", model.activation_bytes()}};
+      {"activation_bytes", model.bytes().activations}};
   std::ofstream out(flags.json);
   out << document.dump(1) << '\n';
   if (!out.flush())
