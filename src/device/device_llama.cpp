@@ -194,6 +194,8 @@ struct StepGraph {
 
 struct DeviceLlama::Impl : Arrays {
   explicit Impl(Arrays arrays) : Arrays(std::move(arrays)) {}
+  // What is enqueued still reads what is given back here.
+  ~Impl() { static_cast<void>(cudaStreamSynchronize(stream.get())); }
 
   int device = 0;
   Stream stream;
@@ -391,10 +393,7 @@ DeviceLlama::DeviceLlama() = default;
 DeviceLlama::DeviceLlama(DeviceLlama&&) noexcept = default;
 DeviceLlama& DeviceLlama::operator=(DeviceLlama&&) noexcept = default;
 
-DeviceLlama::~DeviceLlama() {
-  // What is enqueued still reads what is given back here.
-  if (impl_) static_cast<void>(cudaStreamSynchronize(impl_->stream.get()));
-}
+DeviceLlama::~DeviceLlama() = default;
 
 DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& options) {
   require_device(options.device);

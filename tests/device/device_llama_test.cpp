@@ -191,6 +191,14 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
       REQUIRE(decode(model) == expected);
       model.remember(config, 2 * kTokens);
       REQUIRE(decode(model) == expected);
+      // Events in page-locked host memory, the device's slots filled within the graphs.
+      model.remember(config, kTokens);
+      const DeviceMemoryBytes all = model.memory().bytes();
+      config.device_bytes = all.total() - all.events / 2;
+      model.remember(config, kTokens);
+      REQUIRE(model.memory().bytes().host > 0);
+      REQUIRE(decode(model) == expected);
+      REQUIRE(model.graphs());
     }
 }
 
