@@ -75,8 +75,7 @@ void make_cold(const std::filesystem::path& dir) {
 /// The medium by itself: one file of pieces.
 class Raw {
  public:
-  Raw(const std::filesystem::path& dir, std::int64_t piece, std::int64_t n, std::int64_t depth,
-      ReadEngine engine, bool direct)
+  Raw(const std::filesystem::path& dir, std::int64_t piece, std::int64_t depth, ReadEngine engine, bool direct)
       : piece_(segment_file::round_up(piece, kPage)),
         depth_(depth),
         path_(dir / "raw"),
@@ -90,12 +89,14 @@ class Raw {
     if (!buffers_) throw BudgetError("bench_store: no memory for the buffers; lower --depth");
     ::madvise(buffers_.get(), bytes, MADV_HUGEPAGE);
     std::memset(buffers_.get(), 0x2a, bytes);
-    file_.allocate(0, n * piece_);
     reader_ =
         io::File(io::system_calls(), io::Kind::segment, path_, O_RDONLY | (direct ? O_DIRECT : 0));
   }
 
+  /// Room is taken round by round, as the store takes it: a region of a disk image that was never
+  /// written may be slower than others.
   void write(std::int64_t first, std::int64_t n) {
+    file_.allocate(first * piece_, n * piece_);
     for (std::int64_t i = first; i < first + n; ++i)
       file_.write({buffers_.get(), static_cast<std::size_t>(piece_)}, i * piece_);
     file_.sync();
@@ -217,8 +218,7 @@ void run(StoreFlags& flags) {
   std::optional<Raw> raw;
   std::vector<std::byte> memory;
   if (disk)
-    raw.emplace(scratch.path() / "raw", block, n_events * shape.n_layers, flags.depth,
-                options.engine, direct);
+    raw.emplace(scratch.path() / "raw", block, flags.depth, options.engine, direct);
   else
     memory.resize(static_cast<std::size_t>(n_events * shape.n_layers * block));
   const double round_bytes = static_cast<double>(per_round * shape.n_layers * block);
