@@ -75,7 +75,8 @@ void make_cold(const std::filesystem::path& dir) {
 /// The medium by itself: one file of pieces.
 class Raw {
  public:
-  Raw(const std::filesystem::path& dir, std::int64_t piece, std::int64_t depth, ReadEngine engine, bool direct)
+  Raw(const std::filesystem::path& dir, std::int64_t piece, std::int64_t depth, ReadEngine engine,
+      bool direct)
       : piece_(segment_file::round_up(piece, kPage)),
         depth_(depth),
         path_(dir / "raw"),

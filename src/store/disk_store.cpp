@@ -1224,8 +1224,7 @@ class Store final : public DiskStore {
   bool is_sound(const Slot& slot) {
     const std::int64_t stride = block_stride(shape_, at(slot.event).range.size());
     return slot.read.result >= slot.skip + stride &&
-           segment_file::block_fault(shape_, name(slot.event, slot.layer),
-                                     slot.read.to + slot.skip)
+           segment_file::block_fault(shape_, name(slot.event, slot.layer), slot.read.to + slot.skip)
                .empty();
   }
 
