@@ -154,7 +154,9 @@ struct DeviceMemory::Impl {
   template <class T>
   std::vector<T> read(const T* from, std::int64_t count) const;
 
-  const std::int64_t* first_position() const { return &state->tokens; }
+  // null while sizes are counted and nothing has a place yet
+  const std::int64_t* first_position() const { return state ? &state->tokens : nullptr; }
+  const std::int64_t* event_count() const { return state ? &state->n_events : nullptr; }
   std::int64_t rotary_dim() const { return shape.rotary.rotary_dim(); }
   std::int64_t width() const { return shape.n_heads * shape.head_dim; }
   kernels::RefineParams refine_params() const;
@@ -244,7 +246,7 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(std::int64_t n_que
 
 kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   kernels::RecallParams p;
-  p.n_events = &state->n_events;
+  p.n_events = event_count();
   p.events = events;
   p.max_events = max_events;
   p.n_init = config.n_init;
@@ -710,7 +712,7 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
   p.ring_value = layer.ring_value;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
-  p.n_events = &state->n_events;
+  p.n_events = event_count();
   p.events = events;
   if (layer.slot >= 0) {
     p.event_block = blocks + layer.slot * max_events;
