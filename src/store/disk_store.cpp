@@ -23,7 +23,6 @@
 #include "block_cache.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/base/parallel.hpp"
 #include "read_queue.hpp"
 #include "segment_file.hpp"
 
@@ -357,7 +356,7 @@ class Store final : public DiskStore {
       for (std::size_t i = 0; i < events.size(); ++i) {
         const std::uint32_t block = cache_->find(events[i], layer);
         if (block == BlockCache::kNone) {
-          misses_.push_back({i, nullptr, false});
+          misses_.push_back({i, nullptr});
           out.emplace_back();
           continue;
         }
@@ -628,7 +627,6 @@ class Store final : public DiskStore {
   struct Miss {
     std::size_t i = 0;  ///< in the list of events
     Slot* slot = nullptr;
-    bool sound = false;  ///< checked already, with others, and found without fault
   };
   /// A block on its way to a file.
   struct Dirty {
@@ -1221,40 +1219,10 @@ class Store final : public DiskStore {
     queue_->submit(slot.read);
   }
 
-  bool is_sound(const Slot& slot) {
-    const std::int64_t stride = block_stride(shape_, at(slot.event).range.size());
-    return slot.read.result >= slot.skip + stride &&
-           segment_file::block_fault(shape_, name(slot.event, slot.layer), slot.read.to + slot.skip)
-               .empty();
-  }
-
-  /// Waits for the block of misses_[first], and checks it together with those behind it that have
-  /// come, on the caller's team of threads: at middling sizes what one thread spends on a block is
-  /// more than what a fast medium does. Larger blocks are bound by memory, smaller ones do not pay
-  /// for a team.
-  void check_arrived(std::size_t first) {
-    constexpr std::size_t kMost = 8;
-    constexpr std::int64_t kLeastBytes = 32 << 10, kMostBytes = 160 << 10;
-    queue_->wait(misses_[first].slot->read);
-    std::size_t end = first;
-    const auto belongs = [&](const Miss& m) {
-      return m.slot && !m.sound && m.slot->read.bytes >= kLeastBytes &&
-             m.slot->read.bytes <= kMostBytes && queue_->done(m.slot->read);
-    };
-    while (end < misses_.size() && end - first < kMost && belongs(misses_[end])) ++end;
-    if (end - first < 2) return;
-    parallel_for(static_cast<std::int64_t>(end - first), [&](std::int64_t k) {
-      Miss& miss = misses_[first + static_cast<std::size_t>(k)];
-      miss.sound = is_sound(*miss.slot);
-    });
-  }
-
-  /// The block that a slot was to read, verified. \param sound whether it is already
-  /// \throws FileError
-  std::byte* finish_read(Slot& slot, bool sound = false) {
+  /// The block that a slot was to read, verified. \throws FileError
+  std::byte* finish_read(Slot& slot) {
     const std::int64_t stride = block_stride(shape_, at(slot.event).range.size());
     std::byte* const block = slot.read.to + slot.skip;
-    if (sound) return block;
     std::string fault;
     int failed = 0;
     // What went wrong may have done so on the way: it is read once more.
@@ -1336,8 +1304,7 @@ class Store final : public DiskStore {
       }
       if (more) queue_->start();
       Miss& miss = misses_[i];
-      if (!miss.sound) check_arrived(i);
-      out[miss.i] = keep(lease, events[miss.i], layer, finish_read(*miss.slot, miss.sound));
+      out[miss.i] = keep(lease, events[miss.i], layer, finish_read(*miss.slot));
       free_slot(*std::exchange(miss.slot, nullptr));
     }
   }
