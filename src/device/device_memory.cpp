@@ -694,7 +694,7 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
     device::check(kernels::recall_events(p, stream), "recall");
     if (lower)
       // The one place where the host waits within a step: files are read by the host.
-      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), tokens, stream);
+      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
     else if (n_slots > 0)
       swap_in(layer, lists);
   }

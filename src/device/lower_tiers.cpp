@@ -90,7 +90,7 @@ std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {
 }
 
 void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventId> recalled,
-                       std::int64_t step, cudaStream_t stream) {
+                       cudaStream_t stream) {
   std::vector<Slot>& slots = slots_[static_cast<std::size_t>(layer)];
   std::vector<std::int32_t>& slot_of = slot_of_[static_cast<std::size_t>(layer)];
   missing_.clear();
@@ -99,7 +99,7 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
     if (slot < 0)
       missing_.push_back(e);
     else
-      slots[static_cast<std::size_t>(slot)].last_recalled = step;
+      slots[static_cast<std::size_t>(slot)].last_recalled = clock_;
   }
   if (missing_.empty()) return;
   segments_.clear();
@@ -108,12 +108,12 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
   const std::int64_t element = size_of(shape_.dtype);
   for (std::size_t i = 0; i < missing_.size(); ++i) {
     const auto e = static_cast<std::size_t>(missing_[i]);
-    // Those recalled in this step carry its stamp, and there are no more of them than slots: what
-    // leaves is older.
+    // Those recalled in this attempt carry its stamp, and there are no more of them than slots:
+    // what leaves is older.
     const std::int64_t s = choose(slots);
     Slot& slot = slots[static_cast<std::size_t>(s)];
     if (slot.event >= 0) slot_of[static_cast<std::size_t>(slot.event)] = -1;
-    slot = {static_cast<kernels::DeviceEventId>(e), step};
+    slot = {static_cast<kernels::DeviceEventId>(e), clock_};
     slot_of[e] = static_cast<std::int32_t>(s);
     const KvSegment& segment = segments_[i];
     const auto half =

@@ -40,7 +40,12 @@ class LowerTiers {
   std::byte* staging() const { return closed_.as<std::byte>(); }
   std::int64_t staging_layer_bytes() const { return staging_layer_bytes_; }
 
-  void begin_step(std::int64_t step) { store_->begin_step(step); }
+  /// \param step number of the step. One that is begun anew counts as another for the slots: what
+  /// its first attempt recalled may leave them.
+  void begin_step(std::int64_t step) {
+    store_->begin_step(step);
+    ++clock_;
+  }
 
   /// Takes the step's closed events over from the staging memory, which the device has finished.
   /// \throws BudgetError, DiskFullError, FileError: none of them is kept
@@ -50,7 +55,7 @@ class LowerTiers {
   /// enqueues reads page-locked memory of this object: the next fetch must find the stream passed.
   /// \throws FileError for a damaged block
   void fetch(std::int64_t layer, std::span<const kernels::DeviceEventId> recalled,
-             std::int64_t step, cudaStream_t stream);
+             cudaStream_t stream);
 
   /// Back to no events.
   void clear();
@@ -69,6 +74,7 @@ class LowerTiers {
   SlotArrays arrays_;
   std::unique_ptr<EventStore> store_;
   std::int64_t n_events_ = 0;
+  std::int64_t clock_ = 0;  // attempts at steps so far: the stamps of slots
   std::int64_t staging_layer_bytes_ = 0;
   PinnedBuffer closed_;                             // [layers, staging_layer_bytes_]
   PinnedBuffer fetched_;                            // [most_recalled, slot_bytes]

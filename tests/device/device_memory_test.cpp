@@ -294,6 +294,30 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
   tiered.reset();
   REQUIRE(outputs(tiered) == expected);
 
+  // As few slots as there may be, and every step begun once in vain, recalling other events.
+  while (true) try {
+      config.device_bytes -= 4096;
+      DeviceMemory::bytes_needed(config, shape, {DType::float16, kTokens});
+    } catch (const BudgetError&) {
+      config.device_bytes += 4096;
+      break;
+    }
+  DeviceMemory narrow(config, shape, {DType::float16, kTokens}, nullptr);
+  std::vector<Token> other = driver::random_tokens(shape, 12, 99);
+  std::vector<std::vector<float>> got;
+  for (std::int64_t first = 0; first < kTokens;) {
+    const std::int64_t n = std::min<std::int64_t>(first % 5 == 0 ? 12 : 1, kTokens - first);
+    narrow.begin_step(n);
+    std::vector<float> q = rows_of(other, &Token::q, 0, 0, n),
+                       k = rows_of(other, &Token::k, 0, 0, n);
+    const DeviceArray<unsigned char> dq(episodic_test::stored(q, DType::float16)),
+        dk(episodic_test::stored(k, DType::float16)), out(dq.size());
+    narrow.attend(0, {dq.data(), dk.data(), dk.data(), 64, 32, 32, out.data()});
+    for (auto& rows : step(narrow, tokens, first, n)) got.push_back(std::move(rows));
+    first += n;
+  }
+  REQUIRE(got == expected);
+
   config.device_bytes = 1000;
   REQUIRE_THROWS_AS(DeviceMemory(config, shape, {DType::float16, kTokens}, nullptr), BudgetError);
   // Too little disk: the step that cannot be kept says so, and reset gives a memory again.
