@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a DeviceMemory is made of, for the sources of this room: its sizes and places
+// (memory_plan.cpp), its steps (memory_step.cpp), and the rest (device_memory.cpp).
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda.hpp"
+#include "episodic/device/device_memory.hpp"
+#include "episodic/timeline/segmenter.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/close_events.hpp"
+#include "kernels/copies.hpp"
+#include "kernels/recall.hpp"
+#include "kernels/refine.hpp"
+#include "kernels/relevance.hpp"
+#include "kernels/residency.hpp"
+#include "kernels/rows.hpp"
+#include "kernels/timeline_state.hpp"
+#include "kernels/window.hpp"
+#include "lower_tiers.hpp"
+
+namespace episodic {
+namespace device {
+
+using kernels::DeviceEventId;
+
+/// What recall leaves in a layer. Two in turn: a step reads the queue of the one before, and a step
+/// that is begun anew finds it untouched.
+struct RecallLists {
+  DeviceEventId* similarity = nullptr;
+  DeviceEventId* contiguity = nullptr;
+  DeviceEventId* recalled = nullptr;
+  std::int32_t* sizes = nullptr;  // [3]
+};
+
+struct DeviceLayer {
+  std::byte *ring_key = nullptr, *ring_turned = nullptr, *ring_value = nullptr;  // [G, capacity, d]
+  std::byte *sink_key = nullptr, *sink_value = nullptr;                          // [G, n_init, d]
+  float* relevance = nullptr;                                                    // [capacity, H]
+  float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
+  std::int64_t slot = -1;                // among the layers that recall; -1: not one of them
+  std::byte* representatives = nullptr;  // [max_events, H * d]
+  std::array<RecallLists, 2> lists;
+  // with a host tier: which events lie in slots of device memory
+  kernels::ResidencyMap residency;
+  std::byte* slots = nullptr;  // [n_slots, slot_bytes]
+};
+
+}  // namespace device
+
+struct DeviceMemory::Impl {
+  using Layer = device::DeviceLayer;
+  using RecallLists = device::RecallLists;
+
+  MemoryConfig config;
+  MemoryShape shape;
+  DeviceMemoryOptions options;
+  std::vector<std::int64_t> given;
+  cudaStream_t stream = nullptr;
+
+  DeviceMemoryBytes bytes;
+  device::DeviceBuffer memory;
+  device::PinnedBuffer host_home;    // the host tier: page-locked, which the device reads and writes
+  std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
+  std::int64_t slot_bytes = 0;
+  bool on_disk = false;               // events are at home in a DiskStore
+  std::unique_ptr<device::LowerTiers> lower;  // then; null otherwise
+  std::int64_t pending_start = 0;     // then the host follows what is closed
+  bool broken = false;                // then: a step's events could not be kept
+  mutable device::StagingRing staging;
+  device::PinnedBuffer found_wrong;              // uint32 [3]: what check copies, to wait once
+  std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
+
+  // sizes
+  std::int64_t capacity = 0, head_stride = 0, element = 2;
+  std::int64_t recalling = 0;  // layers
+  std::int64_t max_events = 0, max_closed = 0, max_rows = 0, room = 0;
+  std::int64_t layer_bytes = 0, token_bytes = 0;  // of events
+
+  // device memory
+  std::vector<Layer> layers;
+  kernels::TimelineState* state = nullptr;
+  kernels::EventRange* events = nullptr;
+  float *recent = nullptr, *threshold = nullptr, *surprise = nullptr;
+  std::int64_t recent_capacity = 0;
+  std::uint8_t *raw = nullptr, *flags = nullptr;
+  double* inverse_frequency = nullptr;
+  float *cos = nullptr, *sin = nullptr, *fixed_cos = nullptr, *fixed_sin = nullptr;
+  float* mean_query = nullptr;
+  kernels::KvRow* rows = nullptr;
+  std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
+  const void** refine_keys = nullptr;
+  void **blocks = nullptr, **step_blocks = nullptr;
+  std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
+  std::int32_t* closed_count = nullptr;
+  std::byte* all_slots = nullptr;  // [recalling, n_slots, slot_bytes]
+  std::byte* home = nullptr;  // of all events: in device memory, or with a host tier in host_home
+  // the lists of a layer's exchange between the tiers
+  kernels::DeviceEventId *missing = nullptr, *victims = nullptr;
+  std::int32_t *n_missing = nullptr, *n_victims = nullptr, *given_slots = nullptr,
+               *n_given = nullptr;
+  kernels::CopyRun* copies = nullptr;
+  std::byte* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
+
+  // the host's side of the sequence
+  std::int64_t tokens = 0;
+  bool open = false, far = false, recalls_now = true;
+  std::int64_t n = 0, next_layer = 0, steps_since_recall = 0;
+  std::size_t lists_now = 0;  // which of the two lists the finished steps left
+  bool recalled_in_step = false;
+  bool far_in_last_step = false;
+  std::int64_t last_first = 0, last_n = 0;
+
+  void check_settings() const;
+  void plan();
+  void plan_tiers();
+  StoreShape store_shape() const {
+    return {recalling, shape.n_kv_heads, shape.head_dim, options.dtype};
+  }
+  /// What is pending is shorter than an event.
+  std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
+  void keep_closed();
+  void count();
+  void swap_in(const Layer& layer, const RecallLists& lists);
+  void carve(device::Carver& carver);
+  void upload_constants();
+  void clear();
+  template <class T>
+  std::vector<T> read(const T* from, std::int64_t count) const;
+
+  // null while sizes are counted and nothing has a place yet
+  const std::int64_t* first_position() const { return state ? &state->tokens : nullptr; }
+  const std::int64_t* event_count() const { return state ? &state->n_events : nullptr; }
+  std::int64_t rotary_dim() const { return shape.rotary.rotary_dim(); }
+  std::int64_t width() const { return shape.n_heads * shape.head_dim; }
+  kernels::RefineParams refine_params() const;
+  kernels::AttentionParams attention_params(std::int64_t n_queries) const;
+  kernels::RecallParams recall_params() const;
+  kernels::MeanQueryParams mean_query_params(std::int64_t n_queries) const;
+  kernels::ClosedEvents closed() const {
+    return {closed_start, closed_end, closed_count, closed_first, max_closed};
+  }
+  const RecallLists& lists_of_step(const Layer& layer) const {
+    return layer.lists[recalls_now ? 1 - lists_now : lists_now];
+  }
+  /// All that the host knows of closing: nothing can before something has left the window.
+  bool may_close() const { return recalling > 0 && tokens + n > config.n_local + config.n_init; }
+  void recall(Layer& layer, const LayerStep& step);
+  void finish_step();
+};
+
+template <class T>
+std::vector<T> DeviceMemory::Impl::read(const T* from, std::int64_t count) const {
+  std::vector<T> host(static_cast<std::size_t>(count));
+  if (count > 0)
+    device::check(
+        cudaMemcpyAsync(host.data(), from, host.size() * sizeof(T), cudaMemcpyDeviceToHost, stream),
+        "a copy from the device");
+  device::check(cudaStreamSynchronize(stream), "the memory's kernels");
+  return host;
+}
+
+}  // namespace episodic

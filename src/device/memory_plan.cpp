@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes of a DeviceMemory, what every launch is told of it, and where each array lies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
+#include "memory_impl.hpp"
+
+namespace episodic {
+
+using device::Carver;
+using device::RecallLists;
+using kernels::DeviceEventId;
+using kernels::EventRange;
+using kernels::KvRow;
+using kernels::TimelineState;
+using Layer = device::DeviceLayer;
+
+namespace {
+
+kernels::RefineObjective objective_of(Refinement r) {
+  switch (r) {
+    case Refinement::none:
+      return kernels::RefineObjective::none;
+    case Refinement::modularity:
+      return kernels::RefineObjective::modularity;
+    case Refinement::conductance:
+      return kernels::RefineObjective::conductance;
+    case Refinement::intra_inter:
+      return kernels::RefineObjective::intra_inter;
+  }
+  return kernels::RefineObjective::none;
+}
+
+}  // namespace
+
+void DeviceMemory::Impl::check_settings() const {
+  config.validate();
+  const auto refuse = [](const std::string& what) { throw ConfigError("CUDA memory: " + what); };
+  if (options.dtype == DType::int8)
+    refuse("dtype = int8; keys and values are kept as float32, float16 or bfloat16");
+  if (config.kv_dtype != DType::float32 && config.kv_dtype != options.dtype)
+    refuse(fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}",
+                       name_of(config.kv_dtype), name_of(options.dtype)));
+  if (options.max_tokens < 1)
+    refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
+  if (config.score != RepresentativeScore::mean)
+    refuse("score = max is not built for a device; use mean");
+  if (config.index != IndexKind::exact)
+    refuse("index = faiss; a device searches exactly, use exact");
+  if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
+    refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
+  if (rotary_dim() % 16 != 0)
+    refuse(fmt::format("rotary_dim = {}, must be a multiple of 16", rotary_dim()));
+}
+
+kernels::RefineParams DeviceMemory::Impl::refine_params() const {
+  kernels::RefineParams p;
+  p.objective = objective_of(config.refine);
+  p.n_init = config.n_init;
+  p.min_block = config.min_block;
+  p.n = config.chunk;
+  p.max_previous = config.chunk;
+  p.state = state;
+  p.raw = raw;
+  p.flags = flags;
+  p.flag_capacity = capacity;
+  p.dtype = options.dtype;
+  p.n_layers = shape.n_layers - config.refine_layers;
+  p.n_kv_heads = shape.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.keys = refine_keys;
+  p.key_capacity = capacity;
+  p.key_head_stride = head_stride;
+  p.key_row_stride = shape.head_dim;
+  p.workspace = workspace;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  return p;
+}
+
+kernels::AttentionParams DeviceMemory::Impl::attention_params(std::int64_t n_queries) const {
+  kernels::AttentionParams p;
+  p.dtype = options.dtype;
+  p.n_queries = n_queries;
+  p.n_heads = shape.n_heads;
+  p.n_kv_heads = shape.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.n_local = config.n_local;
+  p.q_row_stride = width();
+  p.first_position = first_position();
+  p.rotary_dim = rotary_dim();
+  p.query_cos = cos;
+  p.query_sin = sin;
+  p.fixed_cos = fixed_cos;
+  p.fixed_sin = fixed_sin;
+  p.rows = rows;
+  p.n_rows = n_rows;
+  p.max_rows = max_rows;
+  p.ring_capacity = capacity;
+  p.ring_head_stride = head_stride;
+  p.workspace = workspace;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  return p;
+}
+
+kernels::RecallParams DeviceMemory::Impl::recall_params() const {
+  kernels::RecallParams p;
+  p.n_events = event_count();
+  p.events = events;
+  p.max_events = max_events;
+  p.n_init = config.n_init;
+  p.tokens = first_position();
+  p.n = 1;
+  p.dtype = options.dtype;
+  p.width = width();
+  p.query = mean_query;
+  p.n_local = config.n_local;
+  p.n_mem = config.n_mem;
+  p.chunk = config.chunk;
+  p.min_block = config.min_block;
+  p.contiguity = config.contiguity;
+  p.neighbours = config.neighbours;
+  p.workspace = workspace;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  return p;
+}
+
+kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(std::int64_t n_queries) const {
+  kernels::MeanQueryParams p;
+  p.dtype = options.dtype;
+  p.n = n_queries;
+  p.n_heads = shape.n_heads;
+  p.head_dim = shape.head_dim;
+  p.rotary_dim = rotary_dim();
+  p.q_row_stride = width();
+  p.fixed_cos = fixed_cos;
+  p.fixed_sin = fixed_sin;
+  p.mean = mean_query;
+  p.workspace = workspace;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  return p;
+}
+
+/// Sizes of everything; then one pass over the arrays, which counts them.
+void DeviceMemory::Impl::plan() {
+  check_settings();
+  element = size_of(options.dtype);
+  capacity = ring_capacity(config);
+  head_stride = capacity * shape.head_dim;
+  recalling = recalling_layers(config, shape);
+  const std::int64_t closable = std::max<std::int64_t>(0, options.max_tokens - config.n_init);
+  max_events = closable / config.min_block + 1;
+  max_closed = (config.chunk + config.max_block) / config.min_block + 1;
+  // What left the window, and whole events up to both capacities.
+  max_rows = config.n_init + capacity + most_recalled_tokens(config);
+  token_bytes = 2 * shape.n_kv_heads * shape.head_dim * element;
+  layer_bytes = closable * token_bytes;
+  recent_capacity = config.effective_tau() + config.chunk;
+  if (recalling > 0) {
+    room = kernels::recall_room(recall_params());
+    if (room == 0)
+      throw ConfigError(fmt::format(
+          "CUDA memory: n_mem = {} of events of at least min_block = {} tokens are too many for a "
+          "device's selection, or max_tokens = {} for its event numbers; raise min_block",
+          config.n_mem, config.min_block, options.max_tokens));
+  }
+  workspace_bytes = 0;
+  const auto needs = [&](std::size_t size) {
+    workspace_bytes = std::max(workspace_bytes, static_cast<std::int64_t>(size));
+  };
+  for (const std::int64_t queries : {std::int64_t{1}, config.chunk}) {
+    const std::size_t attention = kernels::attention_workspace_bytes(attention_params(queries));
+    if (attention == 0)
+      throw ConfigError(
+          fmt::format("CUDA memory: no attention kernel for head_dim = {}, {} heads, {} kv heads",
+                      shape.head_dim, shape.n_heads, shape.n_kv_heads));
+    needs(attention);
+    needs(kernels::mean_query_workspace_bytes(mean_query_params(queries)));
+  }
+  // Between one and chunk queries the split over keys may change.
+  for (std::int64_t queries = 2; queries < std::min<std::int64_t>(config.chunk, 64); ++queries)
+    needs(kernels::attention_workspace_bytes(attention_params(queries)));
+  if (config.refine != Refinement::none) {
+    const std::size_t refine = kernels::refine_workspace_bytes(refine_params());
+    if (refine == 0)
+      throw ConfigError(fmt::format(
+          "CUDA memory: chunk = {} is too long for refinement on a device", config.chunk));
+    needs(refine);
+  }
+  if (recalling > 0) needs(kernels::recall_workspace_bytes(recall_params()));
+  count();
+  plan_tiers();
+}
+
+void DeviceMemory::Impl::count() {
+  Carver counter;
+  carve(counter);
+}
+
+/// Where events are at home: in device memory if all of it fits device_bytes, else in host memory,
+/// with as many slots on the device as the bound leaves room for.
+void DeviceMemory::Impl::plan_tiers() {
+  if (config.device_bytes == 0 || bytes.total() <= config.device_bytes) return;
+  const std::int64_t all = bytes.total(), on_host = recalling * layer_bytes;
+  slot_bytes = config.max_block * token_bytes;
+  on_disk = recalling > 0 && !config.disk_dir.empty() &&
+            (config.host_bytes == 0 || on_host > config.host_bytes);
+  // The device reads page-locked memory itself, but no file: there all of a recall needs slots.
+  const std::int64_t least_slots = on_disk ? room : 1;
+  const auto with_slots = [&](std::int64_t slots) {
+    n_slots = slots;
+    count();
+    return bytes.total();
+  };
+  const std::int64_t least = recalling > 0 ? with_slots(least_slots) : all;
+  if (least > config.device_bytes)
+    throw BudgetError(
+        fmt::format("memory configuration: device_bytes = {}, but {} tokens need {} ({} if events "
+                    "lie in the tier "
+                    "below; {} of it for representatives, {} for the window, {} for a step); raise "
+                    "device_bytes or lower the number of tokens",
+                    config.device_bytes, options.max_tokens, all, least, bytes.representatives,
+                    bytes.window, bytes.workspace));
+  if (!on_disk && config.host_bytes > 0 && on_host > config.host_bytes)
+    throw BudgetError(fmt::format(
+        "memory configuration: host_bytes = {}, but the events of {} tokens need {} and do not fit "
+        "device_bytes = {}; raise one of them, name a disk_dir or lower the number of tokens",
+        config.host_bytes, options.max_tokens, on_host, config.device_bytes));
+  // Arrays are rounded up one by one: a bisection finds what fits.
+  std::int64_t fits = least_slots, too_many = std::max(max_events, least_slots) + 1;
+  while (too_many - fits > 1) {
+    const std::int64_t middle = fits + (too_many - fits) / 2;
+    (with_slots(middle) <= config.device_bytes ? fits : too_many) = middle;
+  }
+  with_slots(fits);
+  bytes.host = on_host;
+  if (on_disk) {
+    const std::int64_t cache =
+        config.host_bytes > 0
+            ? config.host_bytes
+            : default_host_bytes(store_shape(), config.max_block, most_recalled_tokens(config));
+    bytes.host = cache + recalling * most_closed_tokens() * token_bytes + room * slot_bytes;
+  }
+}
+
+void DeviceMemory::Impl::carve(Carver& c) {
+  const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
+  const std::int64_t angles = rotary_dim() / 2;
+  std::int64_t mark = 0;
+  const auto since = [&] { return c.used() - std::exchange(mark, c.used()); };
+  layers.resize(static_cast<std::size_t>(shape.n_layers));
+  std::int64_t slot = 0;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    for (std::byte** ring : {&layer.ring_key, &layer.ring_turned, &layer.ring_value})
+      *ring = c.take(G * head_stride * element);
+    for (std::byte** sinks : {&layer.sink_key, &layer.sink_value})
+      *sinks = c.take(G * std::max<std::int64_t>(1, config.n_init) * d * element);
+    layer.relevance = c.take<float>(capacity * H);
+    layer.sums = c.take<float>((config.n_local + config.chunk - 1) * H);
+    const auto& named = config.recall_layers;
+    const bool recalls =
+        config.recall && (!named || std::find(named->begin(), named->end(), l) != named->end());
+    layer.slot = recalls ? slot++ : -1;
+  }
+  bytes.window = since();
+
+  if (n_slots == 0) home = c.take(recalling * layer_bytes);
+  all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
+  for (Layer& layer : layers) {
+    if (layer.slot < 0 || n_slots == 0 || on_disk) continue;
+    if (all_slots) layer.slots = all_slots + layer.slot * n_slots * slot_bytes;
+    layer.residency = {c.take<std::int32_t>(max_events), c.take<std::int64_t>(max_events),
+                       c.take<DeviceEventId>(n_slots), max_events, n_slots};
+  }
+  bytes.events = since();
+
+  state = c.take<TimelineState>(1);
+  events = c.take<EventRange>(max_events);
+  blocks = c.take<void*>(recalling * max_events);
+  for (Layer& layer : layers) {
+    if (layer.slot < 0) continue;
+    layer.representatives = c.take(max_events * width() * element);
+    for (RecallLists& lists : layer.lists) {
+      lists.similarity = c.take<DeviceEventId>(room);
+      lists.contiguity = c.take<DeviceEventId>(room);
+      lists.recalled = c.take<DeviceEventId>(room);
+      lists.sizes = c.take<std::int32_t>(3);
+    }
+  }
+  bytes.representatives = since();
+
+  recent = c.take<float>(recent_capacity);
+  threshold = c.take<float>(config.chunk);
+  surprise = c.take<float>(config.chunk);
+  raw = c.take<std::uint8_t>(config.chunk);
+  flags = c.take<std::uint8_t>(capacity);
+  inverse_frequency = c.take<double>(angles);
+  cos = c.take<float>(config.chunk * angles);
+  sin = c.take<float>(config.chunk * angles);
+  fixed_cos = c.take<float>(angles);
+  fixed_sin = c.take<float>(angles);
+  mean_query = c.take<float>(width());
+  rows = c.take<KvRow>(max_rows);
+  n_rows = c.take<std::int32_t>(1);
+  overflow = c.take<std::int32_t>(1);
+  full = c.take<std::int32_t>(1);
+  refine_keys = c.take<const void*>(shape.n_layers);
+  step_blocks = c.take<void*>(recalling * max_closed);
+  closed_start = c.take<std::int64_t>(max_closed);
+  closed_end = c.take<std::int64_t>(max_closed);
+  closed_first = c.take<std::int64_t>(1);
+  closed_count = c.take<std::int32_t>(1);
+  if (n_slots > 0 && !on_disk) {
+    missing = c.take<DeviceEventId>(room);
+    victims = c.take<DeviceEventId>(room);
+    given_slots = c.take<std::int32_t>(room);
+    n_missing = c.take<std::int32_t>(1);
+    n_victims = c.take<std::int32_t>(1);
+    n_given = c.take<std::int32_t>(1);
+    copies = c.take<kernels::CopyRun>(room);
+  }
+  workspace = c.take(workspace_bytes);
+  bytes.workspace = since();
+}
+
+DeviceMemoryBytes DeviceMemory::bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
+                                             const DeviceMemoryOptions& options) {
+  check_shape(config, shape);
+  Impl impl;
+  impl.config = config;
+  impl.shape = shape;
+  impl.options = options;
+  impl.plan();
+  return impl.bytes;
+}
+
+}  // namespace episodic

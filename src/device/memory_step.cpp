@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of a DeviceMemory: what it enqueues, in order.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "episodic/base/error.hpp"
+#include "kernels/place_events.hpp"
+#include "kernels/threshold.hpp"
+#include "kernels/window.hpp"
+#include "memory_impl.hpp"
+
+namespace episodic {
+
+using device::RecallLists;
+using kernels::TimelineState;
+using Layer = device::DeviceLayer;
+
+void DeviceMemory::begin_step(std::int64_t n) {
+  Impl& m = *impl_;
+  if (n < 1 || n > m.config.chunk)
+    throw DataError(
+        fmt::format("begin_step: n = {} tokens, must be in [1, chunk = {}]; feed longer "
+                    "texts in several steps",
+                    n, m.config.chunk));
+  if (m.tokens + n > m.options.max_tokens)
+    throw BudgetError(fmt::format(
+        "CUDA memory: it has room for max_tokens = {}, {} are there and {} more come; make it with "
+        "more",
+        m.options.max_tokens, m.tokens, n));
+  if (m.broken)
+    throw DataError(
+        "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
+  if (m.lower) m.lower->begin_step(m.tokens);
+  m.open = true;
+  m.n = n;
+  m.next_layer = 0;
+  m.far = m.tokens + n > m.config.n_local;
+  m.recalls_now = n > 1 || m.steps_since_recall % m.config.recall_every == 0;
+  m.recalled_in_step = m.far && m.recalls_now;
+}
+
+std::optional<std::uint32_t> DeviceMemory::step_kind() const {
+  const Impl& m = *impl_;
+  if (!m.open || m.segmenter || m.lower) return std::nullopt;
+  const bool lists = m.far && m.recalling > 0;
+  std::uint32_t kind = 0;
+  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
+    kind = kind << 1 | static_cast<std::uint32_t>(bit);
+  return kind;
+}
+
+/// Hands the events that this step has closed to the tier below.
+void DeviceMemory::Impl::keep_closed() {
+  const TimelineState now = read(state, 1)[0];
+  try {
+    lower->keep(read(events + now.n_events - now.n_closed, now.n_closed));
+  } catch (...) {
+    broken = true;  // the device has gone on
+    open = false;
+    throw;
+  }
+  pending_start = now.pending_start;
+}
+
+/// Brings the recalled events that lie in host memory alone to the device, in place of those
+/// recalled longest ago. What finds no slot is attended where it is, over the link.
+void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
+  // Tokens before the step serve as its number: they grow from step to step.
+  const std::int64_t* step = first_position();
+  device::check(kernels::touch_events({layer.residency, step, lists.recalled, lists.sizes + 2, room,
+                                       missing, n_missing},
+                                      stream),
+                "residency");
+  device::check(kernels::choose_victims({layer.residency, step, n_missing, room, given_slots,
+                                         n_given, victims, n_victims},
+                                        stream),
+                "choosing what makes room");
+  kernels::OccupyParams p;
+  p.map = layer.residency;
+  p.missing = missing;
+  p.slots = given_slots;
+  p.n_given = n_given;
+  p.victims = victims;
+  p.n_victims = n_victims;
+  p.max_needed = room;
+  p.events = events;
+  p.n_init = config.n_init;
+  p.home = reinterpret_cast<unsigned char*>(home + layer.slot * layer_bytes);
+  p.token_bytes = token_bytes;
+  p.slot_memory = reinterpret_cast<unsigned char*>(layer.slots);
+  p.slot_bytes = slot_bytes;
+  p.blocks = blocks + layer.slot * max_events;
+  p.runs = copies;
+  device::check(kernels::occupy_slots(p, stream), "residency");
+  // Few blocks fill the host's link.
+  constexpr std::int64_t kCopyBlocks = 32;
+  device::check(kernels::copy_runs({copies, n_given, room, kCopyBlocks}, stream),
+                "fetching events");
+}
+
+/// Queries, lists and rows of a step in which something lies outside the window.
+void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
+  const RecallLists& lists = lists_of_step(layer);
+  if (layer.slot >= 0 && recalls_now) {
+    kernels::MeanQueryParams query = mean_query_params(n);
+    query.q = step.q;
+    query.q_row_stride = step.q_row_stride;
+    device::check(kernels::mean_fixed_query(query, stream), "the mean query");
+    kernels::RecallParams p = recall_params();
+    p.n = n;
+    p.representatives = layer.representatives;
+    const RecallLists& before = layer.lists[lists_now];
+    p.queue = before.contiguity;
+    p.queue_size = before.sizes + 1;
+    p.similarity = lists.similarity;
+    p.contiguity_list = lists.contiguity;
+    p.recalled = lists.recalled;
+    p.sizes = lists.sizes;
+    device::check(kernels::recall_events(p, stream), "recall");
+    if (lower)
+      // The one place where the host waits within a step: files are read by the host.
+      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
+    else if (n_slots > 0)
+      swap_in(layer, lists);
+  }
+  kernels::RowsParams p;
+  p.dtype = options.dtype;
+  p.n_kv_heads = shape.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.tokens = first_position();
+  p.n = n;
+  p.n_init = config.n_init;
+  p.n_local = config.n_local;
+  p.sink_key = layer.sink_key;
+  p.sink_value = layer.sink_value;
+  p.ring_key = layer.ring_key;
+  p.ring_value = layer.ring_value;
+  p.ring_capacity = capacity;
+  p.ring_head_stride = head_stride;
+  p.n_events = event_count();
+  p.events = events;
+  if (layer.slot >= 0) {
+    p.event_block = blocks + layer.slot * max_events;
+    p.recalled = lists.recalled;
+    p.n_recalled = lists.sizes + 2;
+  }
+  p.rows = rows;
+  p.n_rows = n_rows;
+  p.max_rows = max_rows;
+  p.overflow = overflow;
+  device::check(kernels::far_rows(p, stream), "far rows");
+}
+
+void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
+  Impl& m = *impl_;
+  if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
+    throw DataError(
+        fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
+                    "0 to {} in order, then end_step",
+                    l, m.shape.n_layers - 1));
+  Layer& layer = m.layers[static_cast<std::size_t>(l)];
+  if (l == 0 && m.rotary_dim() > 0)
+    device::check(
+        kernels::rotary_angles({m.n, m.rotary_dim() / 2, m.first_position(), m.inverse_frequency,
+                                m.shape.rotary.attention_factor, m.cos, m.sin},
+                               m.stream),
+        "rotary angles");
+  kernels::AppendParams append;
+  append.dtype = m.options.dtype;
+  append.n = m.n;
+  append.n_kv_heads = m.shape.n_kv_heads;
+  append.head_dim = m.shape.head_dim;
+  append.rotary_dim = m.rotary_dim();
+  append.first_position = m.first_position();
+  append.k = step.k;
+  append.v = step.v;
+  append.k_row_stride = step.k_row_stride;
+  append.v_row_stride = step.v_row_stride;
+  append.cos = m.cos;
+  append.sin = m.sin;
+  append.ring_key = layer.ring_key;
+  append.ring_turned_key = layer.ring_turned;
+  append.ring_value = layer.ring_value;
+  append.ring_capacity = m.capacity;
+  append.ring_head_stride = m.head_stride;
+  append.sink_key = layer.sink_key;
+  append.sink_value = layer.sink_value;
+  append.n_init = m.config.n_init;
+  device::check(kernels::append_window(append, m.stream), "appending keys and values");
+  if (m.far) m.recall(layer, step);
+
+  kernels::AttentionParams p = m.attention_params(m.n);
+  p.q = step.q;
+  p.q_row_stride = step.q_row_stride;
+  p.local_key = layer.ring_turned;
+  p.local_value = layer.ring_value;
+  p.out = step.out;
+  p.maybe_column_sums = layer.sums;
+  if (!m.far) p.max_rows = 0;
+  device::check(kernels::segmented_attention(p, m.stream), "attention");
+  ++m.next_layer;
+}
+
+void DeviceMemory::end_step(const float* surprise) {
+  enqueue_end(surprise);
+  impl_->finish_step();
+}
+
+void DeviceMemory::end_launched_step() {
+  if (!step_kind())
+    throw DataError(
+        "end_launched_step: no step is open, or its segmenter runs on the host; use end_step");
+  impl_->finish_step();
+}
+
+void DeviceMemory::enqueue_end(const float* surprise) {
+  Impl& m = *impl_;
+  if (!m.open || m.next_layer != m.shape.n_layers)
+    throw DataError(
+        fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
+                    m.next_layer, m.shape.n_layers));
+  // Raw flags: by surprise on the device, by the other segmenters on the host, which need nothing
+  // from it. The step's surprise is kept for whoever asks.
+  kernels::ThresholdParams raw;
+  raw.window = m.config.window == episodic::ThresholdWindow::moving
+                   ? kernels::ThresholdWindow::moving
+                   : kernels::ThresholdWindow::chunked;
+  raw.tau = m.config.effective_tau();
+  raw.n_init = m.config.n_init;
+  raw.gamma = m.config.gamma;
+  raw.n = m.n;
+  raw.state = m.state;
+  raw.surprise = surprise;
+  raw.recent = m.recent;
+  raw.recent_capacity = m.recent_capacity;
+  raw.threshold = m.threshold;
+  raw.raw = m.raw;
+  device::check(cudaMemcpyAsync(m.surprise, surprise, static_cast<std::size_t>(m.n) * sizeof(float),
+                                cudaMemcpyDeviceToDevice, m.stream),
+                "keeping the surprise");
+  device::check(kernels::surprise_threshold(raw, m.stream), "thresholds");
+  if (m.segmenter) {
+    const auto count = static_cast<std::size_t>(m.n);
+    // These segmenters look at token numbers alone.
+    std::vector<float> ignored(count), thresholds(count);
+    m.staging.send(m.raw, m.n, m.stream, [&](std::uint8_t* host) {
+      m.segmenter->step(m.tokens, ignored, thresholds, {host, count});
+    });
+    m.staging.send(m.threshold, m.n, m.stream,
+                   [&](float* host) { std::copy(thresholds.begin(), thresholds.end(), host); });
+  }
+  kernels::RefineParams refine = m.refine_params();
+  refine.n = m.n;
+  device::check(kernels::refine_boundaries(refine, m.stream), "refinement");
+  for (const Layer& layer : m.layers)
+    device::check(
+        kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
+                                   layer.sums, layer.relevance, m.capacity},
+                                  m.stream),
+        "relevance");
+  kernels::CloseEventsParams close;
+  close.n_local = m.config.n_local;
+  close.min_block = m.config.min_block;
+  close.max_block = m.config.max_block;
+  close.n = m.n;
+  close.state = m.state;
+  close.flags = m.flags;
+  close.flag_capacity = m.capacity;
+  close.events = m.events;
+  close.event_capacity = m.max_events;
+  device::check(kernels::close_events(close, m.stream), "closing events");
+  if (m.may_close()) {
+    kernels::PlaceEventsParams place;
+    place.state = m.state;
+    place.events = m.events;
+    place.max_events = m.max_events;
+    // Above files, what the step closes goes to a staging area, from its start on.
+    place.n_init = m.lower ? m.pending_start : m.config.n_init;
+    place.home = reinterpret_cast<unsigned char*>(m.home);
+    place.n_layers = m.recalling;
+    place.layer_bytes = m.lower ? m.lower->staging_layer_bytes() : m.layer_bytes;
+    place.token_bytes = m.token_bytes;
+    place.blocks = m.blocks;
+    place.max_count = m.max_closed;
+    place.start = m.closed_start;
+    place.end = m.closed_end;
+    place.count = m.closed_count;
+    place.first_id = m.closed_first;
+    place.step_blocks = m.step_blocks;
+    device::check(kernels::place_events(place, m.stream), "placing events");
+    for (const Layer& layer : m.layers) {
+      if (layer.slot < 0) continue;
+      kernels::RepresentativeParams chosen;
+      chosen.events = m.closed();
+      chosen.key_dtype = chosen.repr_dtype = m.options.dtype;
+      chosen.n_heads = m.shape.n_heads;
+      chosen.n_kv_heads = m.shape.n_kv_heads;
+      chosen.head_dim = m.shape.head_dim;
+      chosen.n_repr = m.config.n_repr;
+      chosen.ring_key = layer.ring_key;
+      chosen.ring_capacity = m.capacity;
+      chosen.ring_head_stride = m.head_stride;
+      chosen.relevance = layer.relevance;
+      chosen.mean = layer.representatives;
+      chosen.capacity = m.max_events;
+      chosen.full = m.full;
+      device::check(kernels::select_representatives(chosen, m.stream), "representatives");
+      kernels::EventBlockParams block;
+      block.events = m.closed();
+      block.dtype = m.options.dtype;
+      block.n_kv_heads = m.shape.n_kv_heads;
+      block.head_dim = m.shape.head_dim;
+      block.ring_key = layer.ring_key;
+      block.ring_value = layer.ring_value;
+      block.ring_capacity = m.capacity;
+      block.ring_head_stride = m.head_stride;
+      block.block = m.step_blocks + layer.slot * m.max_closed;
+      device::check(kernels::event_to_block(block, m.stream), "keeping events");
+    }
+    if (m.lower) m.keep_closed();
+  }
+}
+
+/// The host's side of a step whose work is enqueued.
+void DeviceMemory::Impl::finish_step() {
+  last_first = tokens;
+  last_n = n;
+  tokens += n;
+  steps_since_recall = n > 1 ? 0 : steps_since_recall + 1;
+  if (recalled_in_step) lists_now = 1 - lists_now;
+  far_in_last_step = far;
+  open = false;
+}
+
+}  // namespace episodic
