@@ -67,15 +67,15 @@ struct DeviceMemory::Impl {
 
   DeviceMemoryBytes bytes;
   device::DeviceBuffer memory;
-  device::PinnedBuffer host_home;    // the host tier: page-locked, which the device reads and writes
+  device::PinnedBuffer host_home;  // the host tier: page-locked, which the device reads and writes
   std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
   std::int64_t slot_bytes = 0;
-  bool on_disk = false;               // events are at home in a DiskStore
+  bool on_disk = false;                       // events are at home in a DiskStore
   std::unique_ptr<device::LowerTiers> lower;  // then; null otherwise
-  std::int64_t pending_start = 0;     // then the host follows what is closed
-  bool broken = false;                // then: a step's events could not be kept
+  std::int64_t pending_start = 0;             // then the host follows what is closed
+  bool broken = false;                        // then: a step's events could not be kept
   mutable device::StagingRing staging;
-  device::PinnedBuffer found_wrong;              // uint32 [3]: what check copies, to wait once
+  device::PinnedBuffer found_wrong;      // uint32 [3]: what check copies, to wait once
   std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
 
   // sizes

@@ -69,8 +69,23 @@ class DeviceLlama final : public LanguageModel {
   DeviceMemory& remember(const MemoryConfig& config, std::int64_t max_tokens,
                          std::vector<std::int64_t> given = {});
 
+  /// Gives the model a memory that goes on where a memory of the host is. \throws as
+  /// DeviceMemory::load
+  DeviceMemory& remember(EpisodicMemory& from, std::int64_t max_tokens);
+  /// Brings that memory up to the model's steps since (DeviceMemory::save).
+  void save(EpisodicMemory& to);
+
   /// \throws DataError before `remember`
   DeviceMemory& memory();
+
+  /// The memory's state and the logits after its last token, to come back to. Waits.
+  class Snapshot;
+  std::shared_ptr<const Snapshot> snapshot();
+  /// \throws as DeviceMemory::restore
+  void restore(const Snapshot& snapshot);
+
+  /// A step that also gives the logits of all its rows. Waits. \param logits [n, vocab], written
+  void step(std::span<const std::int64_t> ids, std::span<float> logits);
 
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;

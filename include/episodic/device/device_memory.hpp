@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "episodic/base/config.hpp"
@@ -132,8 +133,38 @@ class DeviceMemory {
   StepRecord last_step() const;
   /// Events that a layer attended in the last step, in order of time.
   std::vector<EventId> recalled(std::int64_t layer) const;
+  /// Both recall lists of a layer in the last step, best first; empty where it recalled nothing.
+  struct Recall {
+    std::vector<EventId> similarity, contiguity;
+  };
+  Recall recall_lists(std::int64_t layer) const;
   /// Representative vector [H * d] of an event in a layer. \throws DataError if there is none
   std::vector<float> representative(std::int64_t layer, EventId event) const;
+  /// r(i) of tokens [first, first + n) in a layer: [n, H]; all must be among the last
+  /// n_local + max_block + chunk tokens. \throws DataError
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first, std::int64_t n) const;
+
+  // -- states; these wait for the device too ------------------------------------------------------
+
+  /// A copy in host memory of all but closed events, to come back to.
+  class Snapshot;
+  std::shared_ptr<const Snapshot> snapshot() const;
+  /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
+  /// \throws ConfigError for a snapshot of another memory, or one older than a restore to before it
+  void restore(const Snapshot& snapshot);
+
+  /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
+  /// \throws ConfigError naming the setting, or where events were forgotten; BudgetError beyond
+  ///         max_tokens; FileError where events cannot be read
+  void load(EpisodicMemory& from);
+  /// Brings the host's memory that this one was loaded from up to this one's state: events closed
+  /// since, windows, thresholds. A kept one is then ready for `commit`.
+  /// \param ids of the tokens since the last load or save \param last_logits [vocab] that follow
+  ///        the last token, or empty
+  /// \throws ConfigError if it is not that memory or has gone on by itself; BudgetError,
+  ///         DiskFullError, FileError: it is then as it was
+  void save(EpisodicMemory& to, std::span<const std::int64_t> ids,
+            std::span<const float> last_logits);
 
  private:
   struct Impl;
