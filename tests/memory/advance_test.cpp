@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another memory computed, taken over: a second memory of the host stands for the one elsewhere.
+// What another memory computed, taken over: a second memory of the host stands for the one
+// elsewhere.
 #include <cstring>
 
 #include "driver.hpp"
@@ -49,7 +50,8 @@ SequenceAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_event
                     static_cast<std::size_t>(d) * 4);
       }
     const auto& layers = from.config().recall_layers;
-    const float* r = from.representative(layers ? (*layers)[static_cast<std::size_t>(slot)] : slot, e);
+    const float* r =
+        from.representative(layers ? (*layers)[static_cast<std::size_t>(slot)] : slot, e);
     std::copy_n(r, s.n_heads * d, mean);
     return {keys.data(), values.data(), n, n * d, d};
   };
@@ -65,7 +67,8 @@ KeepOptions in(const std::filesystem::path& dir) {
 
 }  // namespace
 
-TEST_CASE("a memory that takes over a twin's steps is as if it had made them", "[memory][advance]") {
+TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
+          "[memory][advance]") {
   std::vector<MemoryConfig> configs(5, small_config());
   configs[1].contiguity = 0.3;
   configs[1].refine = Refinement::modularity;
@@ -90,9 +93,7 @@ TEST_CASE("a memory that takes over a twin's steps is as if it had made them", "
     }
     // and it goes on by itself, also opened anew
     const std::uint64_t digest = kept.digest();
-    {
-      EpisodicMemory gone = std::move(kept);
-    }
+    { EpisodicMemory gone = std::move(kept); }
     EpisodicMemory again = EpisodicMemory::open(in(temp / "kept"), OpenMode::write);
     CHECK(again.digest() == digest);
     feed(again, tokens, 400);
@@ -102,7 +103,8 @@ TEST_CASE("a memory that takes over a twin's steps is as if it had made them", "
 }
 
 TEST_CASE("a twin may have gone back behind what was taken over", "[memory][advance]") {
-  const auto tokens = random_tokens(small_shape(), 400, 3), other = random_tokens(small_shape(), 400, 4);
+  const auto tokens = random_tokens(small_shape(), 400, 3),
+             other = random_tokens(small_shape(), 400, 4);
   const TempDir temp;
   EpisodicMemory twin(small_config(), small_shape());
   EpisodicMemory kept = EpisodicMemory::create(in(temp / "kept"), small_config(), small_shape());
@@ -116,7 +118,8 @@ TEST_CASE("a twin may have gone back behind what was taken over", "[memory][adva
   feed(twin, other, 240);
   kept.advance(advance_of(twin, events, 96));
   kept.commit();
-  EpisodicMemory itself = EpisodicMemory::create(in(temp / "itself"), small_config(), small_shape());
+  EpisodicMemory itself =
+      EpisodicMemory::create(in(temp / "itself"), small_config(), small_shape());
   feed(itself, tokens, 96);
   feed(itself, other, 240);
   CHECK(kept.digest() == itself.digest());
@@ -126,7 +129,8 @@ TEST_CASE("a twin may have gone back behind what was taken over", "[memory][adva
 }
 
 TEST_CASE("states kept before the sequence went back are not offered", "[memory][kept]") {
-  const auto tokens = random_tokens(small_shape(), 400, 3), other = random_tokens(small_shape(), 400, 4);
+  const auto tokens = random_tokens(small_shape(), 400, 3),
+             other = random_tokens(small_shape(), 400, 4);
   const TempDir temp;
   EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
   feed(memory, tokens, 96);

@@ -28,8 +28,8 @@ struct SequenceState {
   struct Layer {
     std::vector<float> keys, values;  ///< [G, ring_capacity, d], keys before rotary embedding
     std::vector<float> relevance;     ///< [ring_capacity, H]
-    std::vector<float> sink_keys, sink_values;      ///< [G, n_init, d]
-    std::vector<EventId> similarity, contiguity;    ///< recall lists of the last step
+    std::vector<float> sink_keys, sink_values;    ///< [G, n_init, d]
+    std::vector<EventId> similarity, contiguity;  ///< recall lists of the last step
   };
   std::vector<Layer> layers;
 };
@@ -37,10 +37,10 @@ struct SequenceState {
 /// What a memory elsewhere has made of a sequence since it was loaded from here.
 struct SequenceAdvance {
   SequenceState state;
-  std::int64_t shared_events = 0;   ///< closed events that both have, the first ones
-  std::int64_t shared_tokens = 0;   ///< tokens that both have read
-  std::vector<TokenRange> events;   ///< closed events behind the shared ones
-  std::vector<std::int64_t> ids;    ///< of the tokens behind the shared ones; empty: unknown
+  std::int64_t shared_events = 0;  ///< closed events that both have, the first ones
+  std::int64_t shared_tokens = 0;  ///< tokens that both have read
+  std::vector<TokenRange> events;  ///< closed events behind the shared ones
+  std::vector<std::int64_t> ids;   ///< of the tokens behind the shared ones; empty: unknown
   /// Reads one layer (counted among those that recall) of an event: its keys and values, valid
   /// until the next call, and its representative vector [H * d]. Called in order of time, all
   /// layers of an event one after the other.
