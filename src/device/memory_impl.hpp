@@ -164,8 +164,8 @@ struct DeviceMemory::Impl {
   std::vector<TokenRange> read_events(std::int64_t first, std::int64_t end) const;
   device::HostRecallLists read_lists(const Layer& layer) const;
   void write_lists(const Layer& layer, const device::HostRecallLists& lists);
-  SequenceState read_state(const TimelineState& now) const;
-  void write_windows(const SequenceState& from);
+  MemoryState read_state(const TimelineState& now) const;
+  void write_windows(const MemoryState& from);
   void write_events(const EpisodicMemory& from);
   class EventReader;
   void all_at_home(const std::vector<TokenRange>& events);

@@ -35,7 +35,8 @@ std::vector<DeviceEventId> device_ids(const std::vector<EventId>& ids) {
 
 /// Groups of consecutive events of at most `most` tokens (an event at least): f(first, end)
 template <class F>
-void for_groups(const std::vector<TokenRange>& events, std::size_t begin, std::int64_t most, F&& f) {
+void for_groups(const std::vector<TokenRange>& events, std::size_t begin, std::int64_t most,
+                F&& f) {
   while (begin < events.size()) {
     std::size_t end = begin + 1;
     while (end < events.size() && events[end].end - events[begin].start <= most) ++end;
@@ -48,7 +49,8 @@ void for_groups(const std::vector<TokenRange>& events, std::size_t begin, std::i
 
 // -- what the last step left ----------------------------------------------------------------------
 
-std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first, std::int64_t end) const {
+std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first,
+                                                        std::int64_t end) const {
   std::vector<TokenRange> out;
   for (const EventRange& e : read(events + first, end - first)) out.push_back({e.start, e.end});
   return out;
@@ -96,8 +98,8 @@ void DeviceMemory::Impl::write_lists(const Layer& layer, const HostRecallLists& 
   for (std::size_t i = 0; i < 3; ++i) {
     const auto count = static_cast<std::int64_t>(arrays[i].second->size());
     if (count > room)
-      throw DataError(fmt::format("CUDA memory: a recall list of {} events, at most {} fit", count,
-                                  room));
+      throw DataError(
+          fmt::format("CUDA memory: a recall list of {} events, at most {} fit", count, room));
     write(arrays[i].first, arrays[i].second->data(), count);
     sizes[i] = static_cast<std::int32_t>(count);
   }
@@ -128,8 +130,8 @@ std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
   const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
   const std::int64_t H = m.shape.n_heads, oldest = std::max<std::int64_t>(0, m.tokens - m.capacity);
   if (n < 0 || first < oldest || first + n > m.tokens)
-    throw DataError(fmt::format("relevance: tokens {} to {}; it is there for tokens {} to {}", first,
-                                first + n, oldest, m.tokens));
+    throw DataError(fmt::format("relevance: tokens {} to {}; it is there for tokens {} to {}",
+                                first, first + n, oldest, m.tokens));
   const std::vector<float> ring = m.read(layer.relevance, m.capacity * H);
   std::vector<float> out;
   for (std::int64_t t = first; t < first + n; ++t) {
@@ -232,11 +234,11 @@ void DeviceMemory::load(const EpisodicMemory& from) {
         "recall yet; compute on the CPU",
         from.forgotten().size()));
   if (from.tokens() > m.options.max_tokens)
-    throw BudgetError(
-        fmt::format("CUDA memory: the memory to go on from has {} tokens, but this one has room for "
-                    "max_tokens = {}; make it with more",
-                    from.tokens(), m.options.max_tokens));
-  const SequenceState state = from.state();
+    throw BudgetError(fmt::format(
+        "CUDA memory: the memory to go on from has {} tokens, but this one has room for "
+        "max_tokens = {}; make it with more",
+        from.tokens(), m.options.max_tokens));
+  const MemoryState state = from.state();
   m.clear(0);
   try {
     m.write_events(from);
@@ -246,7 +248,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
   }
   m.write_windows(state);
   for (std::size_t l = 0; l < m.layers.size(); ++l) {
-    const SequenceState::Layer& layer = state.layers[l];
+    const MemoryState::Layer& layer = state.layers[l];
     HostRecallLists lists{device_ids(layer.similarity), device_ids(layer.contiguity), {}};
     lists.recalled = lists.similarity;
     lists.recalled.insert(lists.recalled.end(), lists.contiguity.begin(), lists.contiguity.end());
@@ -305,7 +307,8 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
       }
       write(layer.representatives + static_cast<std::int64_t>(begin) * width() * dtype_bytes,
             row.data(), static_cast<std::int64_t>(row.size()));
-      std::byte* const place = home + layer.slot * layer_bytes + (first - config.n_init) * token_bytes;
+      std::byte* const place =
+          home + layer.slot * layer_bytes + (first - config.n_init) * token_bytes;
       if (lower) continue;
       if (n_slots > 0)
         std::memcpy(place, part.data(), static_cast<std::size_t>(bytes_of_group));
@@ -319,7 +322,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
 
 /// Sinks, rings and what goes with them. The rings are appended to as in a step: the turned keys
 /// then are the very bits that a sequence that was never handed over would have.
-void DeviceMemory::Impl::write_windows(const SequenceState& from) {
+void DeviceMemory::Impl::write_windows(const MemoryState& from) {
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   const std::int64_t first = std::max<std::int64_t>(0, from.tokens - capacity);
   const std::int64_t row_elements = G * d, half = config.chunk * row_elements * element;
@@ -333,7 +336,7 @@ void DeviceMemory::Impl::write_windows(const SequenceState& from) {
     write(state, &here, 1);
     turn_angles(count);
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      const SequenceState::Layer& layer = from.layers[l];
+      const MemoryState::Layer& layer = from.layers[l];
       const std::vector<float>* const rings[] = {&layer.keys, &layer.values};
       for (std::int64_t side = 0; side < 2; ++side) {
         for (std::int64_t i = 0; i < count; ++i)
@@ -347,7 +350,7 @@ void DeviceMemory::Impl::write_windows(const SequenceState& from) {
     }
   }
   for (std::size_t l = 0; l < layers.size(); ++l) {
-    const SequenceState::Layer& layer = from.layers[l];
+    const MemoryState::Layer& layer = from.layers[l];
     const auto put = [&](std::byte* to, const std::vector<float>& values) {
       const std::vector<std::byte> narrowed = device::narrowed(values, options.dtype);
       write(to, narrowed.data(), static_cast<std::int64_t>(narrowed.size()));
@@ -367,15 +370,16 @@ void DeviceMemory::Impl::write_windows(const SequenceState& from) {
 
 // -- to a memory of the host ----------------------------------------------------------------------
 
-SequenceState DeviceMemory::Impl::read_state(const TimelineState& now) const {
-  SequenceState s;
+MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
+  MemoryState s;
   s.tokens = now.tokens;
   s.steps_since_recall = steps_since_recall;
   s.last_boundary = now.last_boundary;
   s.last_in_previous = now.last_in_previous;
   if (!segmenter) {
     const std::vector<float> ring = read(recent, recent_capacity);
-    for (std::int64_t t = std::max<std::int64_t>(0, tokens - config.effective_tau()); t < tokens; ++t)
+    for (std::int64_t t = std::max<std::int64_t>(0, tokens - config.effective_tau()); t < tokens;
+         ++t)
       s.recent_surprise.push_back(ring[static_cast<std::size_t>(t % recent_capacity)]);
   }
   s.final_flags = read(flags, capacity);
@@ -388,17 +392,16 @@ SequenceState DeviceMemory::Impl::read_state(const TimelineState& now) const {
     return all;
   };
   const auto widened = [&](const std::byte* from, std::int64_t rows_in) {
-    return rows_of(device::widened(read(from, G * rows_in * d * element), options.dtype), G, rows_in,
-                   d);
+    return rows_of(device::widened(read(from, G * rows_in * d * element), options.dtype), G,
+                   rows_in, d);
   };
   for (const Layer& layer : layers) {
     const HostRecallLists lists = read_lists(layer);
-    s.layers.push_back({widened(layer.ring_key, capacity), widened(layer.ring_value, capacity),
-                        rows_of(read(layer.relevance, capacity * shape.n_heads), 1, capacity,
-                                shape.n_heads),
-                        widened(layer.sink_key, config.n_init),
-                        widened(layer.sink_value, config.n_init), host_ids(lists.similarity),
-                        host_ids(lists.contiguity)});
+    s.layers.push_back(
+        {widened(layer.ring_key, capacity), widened(layer.ring_value, capacity),
+         rows_of(read(layer.relevance, capacity * shape.n_heads), 1, capacity, shape.n_heads),
+         widened(layer.sink_key, config.n_init), widened(layer.sink_value, config.n_init),
+         host_ids(lists.similarity), host_ids(lists.contiguity)});
   }
   return s;
 }
@@ -459,7 +462,7 @@ class DeviceMemory::Impl::EventReader {
   const std::vector<TokenRange>& events_;
   const EventId first_id_;
   std::vector<const Layer*> layers_;
-  std::size_t begin_ = 0, end_ = 0;                                // the group that is here
+  std::size_t begin_ = 0, end_ = 0;                               // the group that is here
   std::vector<std::vector<std::byte>> blocks_, representatives_;  // of each layer
   device::EventRings rings_;
 };
@@ -476,7 +479,7 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
                     "in {} events, but this one has {} in {} or other settings",
                     m.twin.tokens, m.twin.events, to.tokens(), to.events().size()));
   const TimelineState now = m.read_timeline();
-  SequenceAdvance advance;
+  MemoryAdvance advance;
   advance.state = m.read_state(now);
   advance.state.last_logits.assign(last_logits.begin(), last_logits.end());
   advance.shared_events = m.shared.events;

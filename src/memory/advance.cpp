@@ -12,11 +12,11 @@ namespace episodic {
 
 using detail::LayerState;
 
-SequenceState EpisodicMemory::state() const {
+MemoryState EpisodicMemory::state() const {
   const Impl& m = *impl_;
   const OneThreadAtATime guard(m.busy);
   m.check_idle("state");
-  SequenceState s;
+  MemoryState s;
   s.tokens = m.time.tokens;
   s.steps_since_recall = m.time.steps_since_recall;
   s.last_boundary = m.time.refiner.last_boundary();
@@ -36,13 +36,14 @@ void EpisodicMemory::read_event(EventId event, std::int64_t layer, std::byte* bl
   m.store->read(event, layer, block);
 }
 
+const std::vector<float>& EpisodicMemory::last_logits() const { return impl_->time.last_logits; }
 const std::vector<std::int64_t>& EpisodicMemory::given_boundaries() const { return impl_->given; }
 
-void EpisodicMemory::advance(const SequenceAdvance& advance) {
+void EpisodicMemory::advance(const MemoryAdvance& advance) {
   Impl& m = *impl_;
   const OneThreadAtATime guard(m.busy);
   m.check_idle("advance");
-  const SequenceState& s = advance.state;
+  const MemoryState& s = advance.state;
   const std::int64_t new_tokens = s.tokens - advance.shared_tokens;
   if (advance.shared_tokens < 0 || advance.shared_tokens > m.time.tokens || new_tokens < 0 ||
       advance.shared_events < 0 || advance.shared_events > m.time.events.size() ||
@@ -80,7 +81,7 @@ void EpisodicMemory::advance(const SequenceAdvance& advance) {
 }
 
 /// In groups such as a step closes: the store has room for one of them at a time.
-void EpisodicMemory::Impl::append_events(const SequenceAdvance& advance) {
+void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance) {
   std::vector<float> mean(static_cast<std::size_t>(shape.n_heads * shape.head_dim));
   const std::span<const TokenRange> all(advance.events);
   for (std::size_t begin = 0; begin < all.size();) {

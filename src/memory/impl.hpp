@@ -143,7 +143,7 @@ struct EpisodicMemory::Impl {
   void recall(detail::LayerState& layer);
   void fixed_queries(const float* q);
   void finish(std::span<const float> surprise);
-  void append_events(const SequenceAdvance& advance);
+  void append_events(const MemoryAdvance& advance);
 };
 
 }  // namespace episodic

@@ -174,7 +174,7 @@ void LayerState::add_event(const float* mean) {
   if (index_) index_->add(mean, nullptr, 0);
 }
 
-SequenceState::Layer LayerState::state() const {
+MemoryState::Layer LayerState::state() const {
   return {window.keys,
           window.values,
           window.relevance,
@@ -184,7 +184,7 @@ SequenceState::Layer LayerState::state() const {
           window.recall.contiguity()};
 }
 
-void LayerState::check(const SequenceState::Layer& state) const {
+void LayerState::check(const MemoryState::Layer& state) const {
   if (state.keys.size() != window.keys.size() || state.values.size() != window.values.size() ||
       state.relevance.size() != window.relevance.size() ||
       state.sink_keys.size() != window.sink_keys.size() ||
@@ -192,7 +192,7 @@ void LayerState::check(const SequenceState::Layer& state) const {
     throw DataError("layer state: arrays of other sizes than this memory's window");
 }
 
-void LayerState::resume(const SequenceState::Layer& state, std::int64_t tokens) {
+void LayerState::resume(const MemoryState::Layer& state, std::int64_t tokens) {
   window.keys = state.keys;
   window.values = state.values;
   window.relevance = state.relevance;

@@ -10,7 +10,7 @@
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/memory/episodic_memory.hpp"
-#include "episodic/memory/sequence_state.hpp"
+#include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/store/event_store.hpp"
@@ -69,10 +69,10 @@ class LayerState {
   void add_event(const float* mean);
 
   /// The window for a twin elsewhere, and taken over from one.
-  SequenceState::Layer state() const;
+  MemoryState::Layer state() const;
   /// \throws DataError for arrays of other sizes than this window's
-  void check(const SequenceState::Layer& state) const;
-  void resume(const SequenceState::Layer& state, std::int64_t tokens);
+  void check(const MemoryState::Layer& state) const;
+  void resume(const MemoryState::Layer& state, std::int64_t tokens);
 
   /// The windows to bytes and back; the index by itself. \param tokens of the sequence
   void save(ByteWriter& to) const;

@@ -178,8 +178,8 @@ TEST_CASE("host and device go on with each other's memories") {
   const auto feed_device = [&](DeviceMemory& memory, std::int64_t end) {
     std::vector<std::vector<float>> all;
     while (memory.tokens() < end)
-      for (auto& rows : step(memory, tokens, memory.tokens(),
-                             std::min<std::int64_t>(12, end - memory.tokens())))
+      for (auto& rows :
+           step(memory, tokens, memory.tokens(), std::min<std::int64_t>(12, end - memory.tokens())))
         all.push_back(std::move(rows));
     return all;
   };

@@ -27,8 +27,8 @@ inline void round_to(std::vector<Token>& tokens, DType dtype) {
 }
 
 inline std::vector<float> rows_of(const std::vector<Token>& tokens,
-                           std::vector<std::vector<float>> Token::*member, std::int64_t layer,
-                           std::int64_t first, std::int64_t n) {
+                                  std::vector<std::vector<float>> Token::*member,
+                                  std::int64_t layer, std::int64_t first, std::int64_t n) {
   std::vector<float> rows;
   for (std::int64_t i = first; i < first + n; ++i) {
     const std::vector<float>& row =
@@ -40,7 +40,7 @@ inline std::vector<float> rows_of(const std::vector<Token>& tokens,
 
 /// One step on the device. \return outputs per layer
 inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vector<Token>& tokens,
-                                     std::int64_t first, std::int64_t n) {
+                                            std::int64_t first, std::int64_t n) {
   const MemoryShape& s = memory.shape();
   const DType dtype = memory.options().dtype;
   std::vector<std::vector<float>> out;

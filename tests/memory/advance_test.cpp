@@ -23,9 +23,9 @@ void feed(EpisodicMemory& memory, const std::vector<driver::Token>& tokens, std:
 }
 
 /// All that `from` has behind the shared part.
-SequenceAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
-                           std::int64_t shared_tokens) {
-  SequenceAdvance a;
+MemoryAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
+                         std::int64_t shared_tokens) {
+  MemoryAdvance a;
   a.state = from.state();
   a.shared_events = shared_events;
   a.shared_tokens = shared_tokens;
@@ -159,20 +159,20 @@ TEST_CASE("what cannot follow is refused and changes nothing", "[memory][advance
   feed(memory, tokens, 60);
   const std::uint64_t before = memory.digest();
   const auto refused = [&](auto change) {
-    SequenceAdvance a = advance_of(twin, memory.events().size(), 60);
+    MemoryAdvance a = advance_of(twin, memory.events().size(), 60);
     change(a);
     CHECK_THROWS_AS(memory.advance(a), DataError);
     CHECK(memory.digest() == before);
   };
-  refused([](SequenceAdvance& a) { a.shared_tokens = 61; });
-  refused([](SequenceAdvance& a) { a.shared_events += 1; });
-  refused([](SequenceAdvance& a) { a.state.tokens = 12; });
-  refused([](SequenceAdvance& a) { a.state.layers.pop_back(); });
-  refused([](SequenceAdvance& a) { a.state.layers[1].keys.pop_back(); });
-  refused([](SequenceAdvance& a) { a.state.final_flags.pop_back(); });
-  refused([](SequenceAdvance& a) { a.state.recent_surprise.pop_back(); });
-  refused([](SequenceAdvance& a) { a.ids = {1, 2, 3}; });
-  refused([](SequenceAdvance& a) { a.events.front().end += 1; });
+  refused([](MemoryAdvance& a) { a.shared_tokens = 61; });
+  refused([](MemoryAdvance& a) { a.shared_events += 1; });
+  refused([](MemoryAdvance& a) { a.state.tokens = 12; });
+  refused([](MemoryAdvance& a) { a.state.layers.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.layers[1].keys.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.final_flags.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.recent_surprise.pop_back(); });
+  refused([](MemoryAdvance& a) { a.ids = {1, 2, 3}; });
+  refused([](MemoryAdvance& a) { a.events.front().end += 1; });
   memory.advance(advance_of(twin, memory.events().size(), 60));
   CHECK(memory.digest() == twin.digest());
 }

@@ -14,7 +14,7 @@
 namespace episodic {
 
 /// All that a memory carries from step to step but its closed events.
-struct SequenceState {
+struct MemoryState {
   std::int64_t tokens = 0;
   std::int64_t steps_since_recall = 0;  ///< steps of one token since the last longer one
   std::int64_t last_boundary = -1;      ///< last final boundary; -1: none
@@ -35,8 +35,8 @@ struct SequenceState {
 };
 
 /// What a memory elsewhere has made of a sequence since it was loaded from here.
-struct SequenceAdvance {
-  SequenceState state;
+struct MemoryAdvance {
+  MemoryState state;
   std::int64_t shared_events = 0;  ///< closed events that both have, the first ones
   std::int64_t shared_tokens = 0;  ///< tokens that both have read
   std::vector<TokenRange> events;  ///< closed events behind the shared ones
