@@ -44,6 +44,7 @@ constexpr std::int64_t kSlotsPerRead = 2;  // the medium goes on while what came
 constexpr std::int64_t kMostReads = 1024;
 constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
 constexpr std::size_t kMostInBatch = 1024;                    // blocks the writer takes at a time
+constexpr std::int64_t kSector = 512;                         // what most media read at the least
 // From this size on O_DIRECT is the faster way to read a block; below, the page cache.
 constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
 
@@ -111,7 +112,8 @@ struct Segment {
   std::filesystem::path path;  ///< empty: without a name
   io::File write;              ///< closed in a file that was opened, which is never written
   io::File read;
-  bool direct = false;  ///< `read` is opened with O_DIRECT
+  /// What offset and length of a read must be multiples of: more than 1 with O_DIRECT.
+  std::int64_t grain = 1;
   bool own = false;     ///< made by this store
   bool closed = false;  ///< nothing more is appended
   std::int64_t length = kPage;
@@ -719,8 +721,12 @@ class Store final : public DiskStore {
             calls_.read(io::Kind::segment, file.fd(), scratch_page(), kPage, 0);
         why = got < 0 ? static_cast<int>(got) : -EIO;
         if (got == kPage) {
+          // Blocks begin at multiples of 64. In whole pages a block of 64 KiB would be 17 or 18 of
+          // them; most media also take their sectors.
+          const bool sectors = calls_.read(io::Kind::segment, file.fd(), scratch_page(), kSector,
+                                           kSector) == kSector;
           s.read = std::move(file);
-          s.direct = true;
+          s.grain = sectors ? kSector : kPage;
           return;
         }
       }
@@ -1196,15 +1202,15 @@ class Store final : public DiskStore {
     const Event& e = at(event);
     const Segment& s = segment_of_event(e);
     const std::int64_t stride = block_stride(shape_, e.range.size());
-    const std::int64_t grain = s.direct ? kPage : 1, from = e.offset + layer * stride;
+    const std::int64_t from = e.offset + layer * stride;
     slot.event = event;
     slot.layer = layer;
     slot.use = use;
     slot.read.fd = s.read ? s.read.fd() : s.write.fd();
-    slot.read.grain = grain;
-    slot.read.offset = from / grain * grain;
+    slot.read.grain = s.grain;
+    slot.read.offset = from / s.grain * s.grain;
     slot.skip = from - slot.read.offset;
-    slot.read.bytes = round_up(slot.skip + stride, grain);
+    slot.read.bytes = round_up(slot.skip + stride, s.grain);
     counters_.read_bytes += slot.read.bytes;
     queue_->submit(slot.read);
   }
