@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The disk store's one class, for the sources that share its work: what it is made of and its small
+// parts (disk_store.cpp), its files (disk_store_files.cpp), writing behind (disk_store_writing.cpp),
+// reading (disk_store_reading.cpp).
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "block_cache.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/store/disk_store.hpp"
+#include "read_queue.hpp"
+#include "segment_file.hpp"
+
+namespace episodic::disk_store {
+
+using segment_file::block_stride;
+using segment_file::kLine;
+using segment_file::kPage;
+using segment_file::round_up;
+
+constexpr std::int64_t kSegmentBytes = std::int64_t{1} << 30;  // a file is rolled at
+constexpr std::int64_t kLeastSegmentBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kExtentBytes = std::int64_t{64} << 20;  // reserved ahead at most
+constexpr std::int64_t kLeastExtentBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kDefaultHostBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kLeastSlots = 2;    // to read into
+constexpr std::int64_t kSlotsPerRead = 2;  // the medium goes on while what came is looked at
+constexpr std::int64_t kMostReads = 1024;
+constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
+constexpr std::size_t kMostInBatch = 1024;                    // blocks the writer takes at a time
+constexpr std::int64_t kSector = 512;                         // what most media read at the least
+// From this size on O_DIRECT is the faster way to read a block; below, the page cache.
+constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
+
+struct Unmap {
+  void* base = nullptr;
+  std::size_t bytes = 0;
+  void operator()(std::byte*) const { ::munmap(base, bytes); }
+};
+using Mapping = std::unique_ptr<std::byte, Unmap>;
+
+struct Segment {
+  std::uint64_t id = 0;
+  std::filesystem::path path;  ///< empty: without a name
+  io::File write;              ///< closed in a file that was opened, which is never written
+  io::File read;
+  /// What offset and length of a read must be multiples of: more than 1 with O_DIRECT.
+  std::int64_t grain = 1;
+  bool own = false;     ///< made by this store
+  bool closed = false;  ///< nothing more is appended
+  std::int64_t length = kPage;
+  std::int64_t frozen = 0;     ///< what a crash may come back to: never written again
+  std::int64_t allocated = 0;  ///< taken from the file system
+  std::int64_t overhead = 0;   ///< what the file system may take beside for its own account of it
+  std::int64_t live_events = 0, live_bytes = 0;
+};
+
+struct Event {
+  TokenRange range;
+  std::int32_t segment = -1;  ///< -1: forgotten
+  std::int64_t offset = 0;
+  std::int64_t last_recall = -1;
+  std::int64_t recalls = 0;
+  bool pinned = false;
+};
+
+/// Bytes of a file that no event uses and that may hold anything: zeroed before they are committed.
+struct Hole {
+  std::size_t segment = 0;
+  std::int64_t offset = 0, bytes = 0;
+};
+
+class Store final : public DiskStore {
+ public:
+  Store(const StoreShape& shape, const DiskStoreOptions& options, std::filesystem::path new_dir);
+  ~Store() override;
+  void load(const StoreImage& image);
+  void append(std::span<const TokenRange> events) override;
+  void write(EventId event, std::int64_t layer, const RingView& source) override;
+  void acquire(std::int64_t layer, std::span<const EventId> events,
+               std::vector<KvSegment>& out) override;
+  void release(std::int64_t layer) override;
+  void prefetch(std::int64_t layer, std::span<const EventId> events) override;
+  void forget(EventId event) override;
+  void truncate(std::int64_t n) override;
+  void pin(EventId event, bool pinned) override;
+  std::int64_t last_recall(EventId event) const override;
+  std::int64_t recalls(EventId event) const override;
+  bool pinned(EventId event) const override;
+  const char* tier(EventId event) const override;
+  std::uint64_t digest(EventId event) override;
+  void read(EventId event, std::int64_t layer, std::byte* block) override;
+  void begin_step(std::int64_t step) override { step_ = step; }
+
+  StoreImage sync() override;
+  void committed(const StoreImage& image) override;
+  void compact(double dead_share) override;
+  StoreCounters counters() const override;
+
+ private:
+  static constexpr std::size_t kNoSegment = std::numeric_limits<std::size_t>::max();
+
+  /// A buffer to read one block into.
+  struct Slot {
+    enum class Use : std::uint8_t { free, prefetched, taken };
+    PendingRead read;
+    EventId event = -1;
+    std::int64_t layer = -1;
+    std::int64_t skip = 0;  ///< of the block in the buffer
+    Use use = Use::free;
+  };
+  struct Miss {
+    std::size_t i = 0;  ///< in the list of events
+    Slot* slot = nullptr;
+  };
+  /// A block on its way to a file.
+  struct Dirty {
+    std::uint32_t block = 0;
+    io::File* file = nullptr;
+    std::int64_t offset = 0, bytes = 0;
+  };
+  struct Lease {
+    std::vector<std::uint32_t> blocks;
+    bool held = false, overflow = false;
+  };
+
+  // ---- small things
+  // ------------------------------------------------------------------------------
+
+  std::int64_t n_events() const { return static_cast<std::int64_t>(events_.size()); }
+  Event& at(EventId event) { return events_[static_cast<std::size_t>(event)]; }
+  const Event& at(EventId event) const { return events_[static_cast<std::size_t>(event)]; }
+  Segment& segment_of_event(const Event& e) {
+    return *segments_[static_cast<std::size_t>(e.segment)];
+  }
+  std::int64_t record_bytes(std::int64_t n) const {
+    return shape_.n_layers * block_stride(shape_, n);
+  }
+  static std::int64_t file_bytes(std::int64_t records) { return kPage + round_up(records, kPage); }
+  segment_file::BlockName name(EventId event, std::int64_t layer) {
+    return {segment_of_event(at(event)).id, event, layer, at(event).range};
+  }
+
+  void check_event(EventId event) const;
+  void check_layer(std::int64_t layer) const;
+  void check_unleased(const char* what) const;
+  std::size_t pending_at(EventId event, std::int64_t layer) const {
+    return static_cast<std::size_t>((event - first_pending_) * shape_.n_layers + layer);
+  }
+  bool all_written() const;
+  void forget_pending();
+  void count_in(const Event& e);
+
+  /// Takes an event out of its segment; the room at a segment's end that no image names is used
+  /// again.
+  void give_back(Event& e);
+
+  // ---- files
+  // -------------------------------------------------------------------------------------
+
+  /// Opens a file to read from: with O_DIRECT where that is wanted and works. A file of our own
+  /// that cannot is read through the descriptor that it is written with.
+  void open_reader(Segment& s);
+  void open_segment(const SegmentRef& ref);
+
+  /// Segment files in the folder that the image does not name: of commits that were not finished.
+  void find_orphans();
+  void add_orphan(const std::filesystem::path& path);
+
+  /// Room in files for an event. \param rest it and all events still to be placed
+  void place(Event& event, std::span<const TokenRange> rest);
+  void begin_segment(std::int64_t bytes, std::span<const TokenRange> rest);
+  io::File unnamed_file(std::uint64_t id);
+
+  /// Takes room from the file system up to `end`, and ahead of it what is likely to be needed.
+  void reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest);
+  [[noreturn]] void refuse(std::span<const TokenRange> rest) const;
+
+  /// Gives back what a file of our own has reserved beyond `bytes`. A hint: a refusal costs room.
+  void cut(Segment& s, std::int64_t bytes);
+  void remove_file(Segment& s);
+  void forget_file(std::size_t index);
+
+  /// Files of our own that no image can name go at once. One whose name cannot be removed stays,
+  /// and is tried again.
+  void release_empty_segments();
+
+  /// Makes a file of our own durable up to its length, rounded up to a page.
+  void freeze(Segment& s, std::size_t index);
+  StoreImage image() const;
+
+  /// Copies the live events of a file to where new ones go. All or nothing.
+  void move_out(std::size_t index);
+
+  // ---- writing behind
+  // ----------------------------------------------------------------------------
+
+  /// A block to fill, waiting for others to be written if it must.
+  std::uint32_t make_room(std::unique_lock<std::mutex>& lock, const Event& e, EventId event,
+                          std::int64_t layer);
+  void enqueue(std::uint32_t block);
+  void unqueue(std::uint32_t block);
+
+  /// Takes a block off the writer, to fill it anew or to forget it.
+  void withdraw(std::unique_lock<std::mutex>& lock, std::uint32_t block);
+  void abandon(std::uint32_t block);
+  void drop_blocks(std::unique_lock<std::mutex>& lock, EventId event);
+
+  /// Waits until all is written. \throws what a write failed with; nothing is lost then
+  void drain();
+  void retry_writes();
+  void write_behind();
+
+  /// Takes blocks off the queue, in the order of their places in the files.
+  void gather_batch();
+
+  /// Writes the blocks of the batch from `first` on that lie end to end, at once: one large write
+  /// costs little more than a small one. \return the first block after them
+  std::size_t write_run(std::size_t first);
+
+  // ---- reading
+  // -----------------------------------------------------------------------------------
+
+  Slot* find_slot(EventId event, std::int64_t layer);
+
+  /// A free slot, else a prefetched one that `may_go`; null if there is none.
+  template <class MayGo>
+  Slot* free_slot_or(MayGo&& may_go);
+  void free_slot(Slot& slot);
+  void drop_prefetched();
+
+  /// A page to work with, when no acquire is under way.
+  std::byte* scratch_page();
+  void begin_read(Slot& slot, EventId event, std::int64_t layer, Slot::Use use);
+
+  /// The block that a slot was to read, verified. \throws FileError
+  std::byte* finish_read(Slot& slot);
+
+  /// Calls use(block) with a verified block read from its file, header and all.
+  template <class Use>
+  void with_block(EventId event, std::int64_t layer, Use&& use);
+
+  /// Calls use(bytes) with one layer of an event as it is stored, wherever it lies.
+  template <class Use>
+  void with_stored(EventId event, std::int64_t layer, Use&& use);
+  void take(Lease& lease, std::uint32_t block);
+  void read_misses(std::int64_t layer, std::span<const EventId> events, Lease& lease,
+                   std::vector<KvSegment>& out);
+
+  /// Puts a block that was read where it can be leased.
+  KvSegment keep(Lease& lease, EventId event, std::int64_t layer, const std::byte* from);
+
+  StoreShape shape_;
+  DiskStoreOptions options_;
+  std::filesystem::path dir_;  ///< of new files
+  io::Syscalls& calls_;
+  std::int64_t roll_bytes_ = 0;
+  std::int64_t overhead_ = 0;  ///< of one segment
+  bool want_direct_ = false;
+  Mapping memory_;
+  std::vector<Slot> slots_;
+  std::span<std::byte> overflow_;
+  std::int64_t overflow_used_ = 0, n_overflowing_ = 0;
+  std::vector<Lease> leases_;
+  std::vector<Miss> misses_;
+  std::int64_t step_ = 0;
+
+  // The mutex is for the cache, the queue of writes, and what the writer looks up: events and
+  // segments are changed under it, by the store's one user.
+  mutable std::mutex mutex_;
+  std::condition_variable work_;     ///< for the writer: something to write
+  std::condition_variable written_;  ///< from the writer: a block was written, or could not be
+  std::optional<BlockCache> cache_;
+  std::vector<Event> events_;
+  std::vector<std::unique_ptr<Segment>> segments_;  ///< null: removed
+  std::size_t current_ = kNoSegment;                ///< where the next event goes
+  std::vector<Hole> holes_;
+  std::vector<std::pair<std::filesystem::path, std::int64_t>> orphans_;  ///< and their bytes
+  std::int64_t taken_ = 0;  ///< bytes taken from the file system
+  /// Of the events from first_pending_ on, layer by layer: whether it was written.
+  std::vector<std::uint8_t> pending_;
+  EventId first_pending_ = 0;
+  std::uint32_t first_dirty_ = BlockCache::kNone, last_dirty_ = BlockCache::kNone;
+  std::vector<Dirty> batch_;       ///< the writer's own
+  std::span<std::byte> gathered_;  ///< the writer's own
+  std::int64_t n_unclean_ = 0;     ///< blocks that are not `clean`
+  std::exception_ptr error_;       ///< what the last background write failed with
+  bool stopping_ = false;
+  StoreCounters counters_;
+
+  std::unique_ptr<ReadQueue> queue_;
+  std::thread writer_;
+};
+
+template <class MayGo>
+Store::Slot* Store::free_slot_or(MayGo&& may_go) {
+  for (Slot& slot : slots_)
+    if (slot.use == Slot::Use::free) return &slot;
+  for (Slot& slot : slots_)
+    if (slot.use == Slot::Use::prefetched && may_go(slot)) {
+      free_slot(slot);
+      return &slot;
+    }
+  return nullptr;
+}
+
+template <class Use>
+void Store::with_block(EventId event, std::int64_t layer, Use&& use) {
+  Slot* const slot = free_slot_or([](const Slot&) { return true; });
+  begin_read(*slot, event, layer, Slot::Use::taken);
+  queue_->start();
+  try {
+    use(finish_read(*slot));
+  } catch (...) {
+    free_slot(*slot);
+    throw;
+  }
+  free_slot(*slot);
+}
+
+template <class Use>
+void Store::with_stored(EventId event, std::int64_t layer, Use&& use) {
+  check_event(event);
+  const Event& e = at(event);
+  if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
+  const auto bytes = static_cast<std::size_t>(block_bytes(shape_, e.range.size()));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone) {
+      use(std::span<const std::byte>(cache_->data(block) + kLine, bytes));
+      return;
+    }
+  }
+  if (event >= first_pending_ && !pending_[pending_at(event, layer)])
+    throw DataError(
+        fmt::format("disk store: layer {} of event {} was never written", layer, event));
+  with_block(event, layer, [&](const std::byte* block) {
+    use(std::span<const std::byte>(block + kLine, bytes));
+  });
+}
+
+}  // namespace episodic::disk_store

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk store's reading: recalls from the cache or from files, verified, and reading ahead.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "disk_store_impl.hpp"
+#include "episodic/base/checksum.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic::disk_store {
+
+void Store::acquire(std::int64_t layer, std::span<const EventId> events,
+             std::vector<KvSegment>& out) {
+  check_layer(layer);
+  std::int64_t tokens = 0;
+  for (const EventId event : events) {
+    check_event(event);
+    if (at(event).segment < 0)
+      throw DataError(fmt::format("disk store: event {} was forgotten", event));
+    tokens += at(event).range.size();
+  }
+  if (tokens > options_.lease_tokens)
+    throw BudgetError(fmt::format(
+        "disk store: a recall of {} tokens, but lease_tokens = {}; raise lease_tokens", tokens,
+        options_.lease_tokens));
+  Lease& lease = leases_[static_cast<std::size_t>(layer)];
+  if (lease.held)
+    throw Error(
+        fmt::format("disk store: layer {} still holds its last lease; release it first", layer));
+  out.clear();
+  out.reserve(events.size());
+  lease.blocks.clear();
+  lease.blocks.reserve(events.size());
+  misses_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const std::uint32_t block = cache_->find(events[i], layer);
+      if (block == BlockCache::kNone) {
+        misses_.push_back({i, nullptr});
+        out.emplace_back();
+        continue;
+      }
+      take(lease, block);
+      out.push_back(segment_of(shape_, at(events[i]).range, cache_->data(block) + kLine));
+    }
+  }
+  const std::int64_t overflow_used = overflow_used_;
+  try {
+    read_misses(layer, events, lease, out);
+  } catch (...) {
+    for (Miss& miss : misses_)
+      if (miss.slot) free_slot(*miss.slot);
+    const std::lock_guard lock(mutex_);
+    for (const std::uint32_t block : lease.blocks) --(*cache_)[block].leases;
+    lease.blocks.clear();
+    overflow_used_ = overflow_used;
+    out.clear();
+    throw;
+  }
+  {
+    // What was there before and what was read stand in the order given.
+    const std::lock_guard lock(mutex_);
+    if (!misses_.empty())
+      for (const EventId event : events)
+        if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone)
+          cache_->touch(block);
+  }
+  lease.overflow = overflow_used_ > overflow_used;
+  lease.held = true;
+  n_overflowing_ += lease.overflow;
+  for (const EventId event : events) {
+    at(event).last_recall = step_;
+    ++at(event).recalls;
+  }
+  counters_.acquires += static_cast<std::int64_t>(events.size());
+  counters_.hits += static_cast<std::int64_t>(events.size() - misses_.size());
+}
+
+void Store::release(std::int64_t layer) {
+  check_layer(layer);
+  Lease& lease = leases_[static_cast<std::size_t>(layer)];
+  if (!lease.held)
+    throw Error(fmt::format("disk store: layer {} holds no lease to release", layer));
+  const std::lock_guard lock(mutex_);
+  for (const std::uint32_t block : lease.blocks) --(*cache_)[block].leases;
+  lease.blocks.clear();
+  n_overflowing_ -= lease.overflow;
+  if (n_overflowing_ == 0) overflow_used_ = 0;
+  lease.held = lease.overflow = false;
+}
+
+void Store::prefetch(std::int64_t layer, std::span<const EventId> events) {
+  if (layer < 0 || layer >= shape_.n_layers) return;
+  bool begun = false;
+  for (const EventId event : events) {
+    if (event < 0 || event >= n_events() || at(event).segment < 0 || find_slot(event, layer))
+      continue;
+    {
+      const std::lock_guard lock(mutex_);
+      if (cache_->find(event, layer) != BlockCache::kNone) continue;
+    }
+    if (event >= first_pending_ && !pending_[pending_at(event, layer)]) continue;
+    Slot* const slot =
+        free_slot_or([&](Slot& s) { return s.layer != layer && queue_->done(s.read); });
+    if (!slot) break;
+    begin_read(*slot, event, layer, Slot::Use::prefetched);
+    begun = true;
+  }
+  if (begun) queue_->start();
+}
+
+std::uint64_t Store::digest(EventId event) {
+  std::uint64_t sum = 0;
+  for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
+    with_stored(event, layer,
+                [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
+  return sum;
+}
+
+void Store::read(EventId event, std::int64_t layer, std::byte* block) {
+  with_stored(event, layer, [&](std::span<const std::byte> stored) {
+    std::memcpy(block, stored.data(), stored.size());
+  });
+}
+
+Store::Slot* Store::find_slot(EventId event, std::int64_t layer) {
+  for (Slot& slot : slots_)
+    if (slot.use == Slot::Use::prefetched && slot.event == event && slot.layer == layer)
+      return &slot;
+  return nullptr;
+}
+
+void Store::free_slot(Slot& slot) {
+  queue_->wait(slot.read);
+  slot.use = Slot::Use::free;
+}
+
+void Store::drop_prefetched() {
+  for (Slot& slot : slots_)
+    if (slot.use == Slot::Use::prefetched) free_slot(slot);
+}
+
+/// A page to work with, when no acquire is under way.
+std::byte* Store::scratch_page() {
+  free_slot(slots_.front());
+  return slots_.front().read.to;
+}
+
+void Store::begin_read(Slot& slot, EventId event, std::int64_t layer, Slot::Use use) {
+  const Event& e = at(event);
+  const Segment& s = segment_of_event(e);
+  const std::int64_t stride = block_stride(shape_, e.range.size());
+  const std::int64_t from = e.offset + layer * stride;
+  slot.event = event;
+  slot.layer = layer;
+  slot.use = use;
+  slot.read.fd = s.read ? s.read.fd() : s.write.fd();
+  slot.read.grain = s.grain;
+  slot.read.offset = from / s.grain * s.grain;
+  slot.skip = from - slot.read.offset;
+  slot.read.bytes = round_up(slot.skip + stride, s.grain);
+  counters_.read_bytes += slot.read.bytes;
+  queue_->submit(slot.read);
+}
+
+/// The block that a slot was to read, verified. \throws FileError
+std::byte* Store::finish_read(Slot& slot) {
+  const std::int64_t stride = block_stride(shape_, at(slot.event).range.size());
+  std::byte* const block = slot.read.to + slot.skip;
+  std::string fault;
+  int failed = 0;
+  // What went wrong may have done so on the way: it is read once more.
+  for (int tries = 0; tries < 2; ++tries) {
+    if (tries > 0) {
+      queue_->submit(slot.read);
+      queue_->start();
+    }
+    queue_->wait(slot.read);
+    failed = 0;
+    if (slot.read.result < 0) {
+      failed = static_cast<int>(-slot.read.result);
+      continue;
+    }
+    fault = slot.read.result < slot.skip + stride
+                ? "is cut short by the end of the file"
+                : segment_file::block_fault(shape_, name(slot.event, slot.layer), block);
+    if (fault.empty()) return block;
+    ++counters_.read_errors;
+  }
+  const Segment& s = segment_of_event(at(slot.event));
+  const std::filesystem::path path = s.path.empty() ? dir_ / segment_name(s.id) : s.path;
+  const std::int64_t offset = slot.read.offset + slot.skip;
+  if (failed != 0)
+    io::fail(failed, path,
+             fmt::format("read event {}, layer {} at byte {}", slot.event, slot.layer, offset),
+             "run episodic verify; restore from a copy");
+  throw FileError(fmt::format(
+      "{}: event {}, layer {} at byte {} {}; run episodic verify; restore from a copy",
+      path.string(), slot.event, slot.layer, offset, fault));
+}
+
+void Store::take(Lease& lease, std::uint32_t block) {
+  ++(*cache_)[block].leases;
+  cache_->touch(block);
+  lease.blocks.push_back(block);
+}
+
+void Store::read_misses(std::int64_t layer, std::span<const EventId> events, Lease& lease,
+                 std::vector<KvSegment>& out) {
+  for (Miss& miss : misses_) {
+    const EventId event = events[miss.i];
+    if (event >= first_pending_ && !pending_[pending_at(event, layer)])
+      throw DataError(
+          fmt::format("disk store: layer {} of event {} was never written", layer, event));
+    miss.slot = find_slot(event, layer);
+    if (!miss.slot) continue;
+    miss.slot->use = Slot::Use::taken;
+    ++counters_.prefetched;
+  }
+  // Those on their way come first, so that the slot that is waited for next is never taken by a
+  // later one.
+  std::partition(misses_.begin(), misses_.end(), [](const Miss& m) { return m.slot != nullptr; });
+  std::size_t begun = 0;
+  for (std::size_t i = 0; i < misses_.size(); ++i) {
+    bool more = false;
+    for (; begun < misses_.size(); ++begun) {
+      Miss& next = misses_[begun];
+      if (next.slot) continue;
+      next.slot = free_slot_or([](const Slot&) { return true; });
+      if (!next.slot) break;
+      begin_read(*next.slot, events[next.i], layer, Slot::Use::taken);
+      more = true;
+    }
+    if (more) queue_->start();
+    Miss& miss = misses_[i];
+    out[miss.i] = keep(lease, events[miss.i], layer, finish_read(*miss.slot));
+    free_slot(*std::exchange(miss.slot, nullptr));
+  }
+}
+
+/// Puts a block that was read where it can be leased.
+KvSegment Store::keep(Lease& lease, EventId event, std::int64_t layer, const std::byte* from) {
+  constexpr int kMostEvictions = 64;
+  const Event& e = at(event);
+  const std::int64_t stride = block_stride(shape_, e.range.size());
+  const std::lock_guard lock(mutex_);
+  std::uint32_t block = cache_->find(event, layer);
+  if (block == BlockCache::kNone) {
+    block = cache_->insert(event, layer, stride, e.pinned);
+    for (int i = 0; block == BlockCache::kNone && i < kMostEvictions && cache_->evict(); ++i) {
+      ++counters_.evictions;
+      block = cache_->insert(event, layer, stride, e.pinned);
+    }
+    if (block == BlockCache::kNone) {
+      const std::int64_t bytes = stride - kLine;
+      if (overflow_used_ + bytes > static_cast<std::int64_t>(overflow_.size()))
+        throw BudgetError(fmt::format(
+            "disk store: host_bytes = {} cannot hold the leases of several layers at once; set "
+            "host_bytes higher, or release a layer before the next is acquired",
+            options_.host_bytes));
+      std::byte* const to = overflow_.data() + overflow_used_;
+      std::memcpy(to, from + kLine, static_cast<std::size_t>(bytes));
+      overflow_used_ += bytes;
+      return segment_of(shape_, e.range, to);
+    }
+    std::memcpy(cache_->data(block), from, static_cast<std::size_t>(stride));
+    (*cache_)[block].state = BlockCache::State::clean;
+  }
+  take(lease, block);
+  return segment_of(shape_, e.range, cache_->data(block) + kLine);
+}
+
+}  // namespace episodic::disk_store
