@@ -530,7 +530,10 @@ void DeviceLlama::Impl::write_last_logits(const std::vector<float>& row) {
 
 DeviceMemory& DeviceLlama::remember(const EpisodicMemory& from, std::int64_t max_tokens) {
   Impl& m = *impl_;
-  DeviceMemory& memory = remember(from.config(), max_tokens, from.given_boundaries());
+  MemoryConfig config = from.config();
+  // What neither tier above holds lies in the memory's own folder, in files without names.
+  if (config.disk_dir.empty() && config.host_bytes > 0) config.disk_dir = from.folder().string();
+  DeviceMemory& memory = remember(config, max_tokens, from.given_boundaries());
   memory.load(from);
   const std::vector<float>& last = from.last_logits();
   if (!last.empty() && static_cast<std::int64_t>(last.size()) != m.config.vocab_size)

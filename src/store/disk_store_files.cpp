@@ -142,8 +142,7 @@ void Store::committed(const StoreImage& image) {
     return true;
   });
   if (failed != 0)
-    io::fail(failed, where, "remove it",
-             "it is not needed any more; the next commit tries again");
+    io::fail(failed, where, "remove it", "it is not needed any more; the next commit tries again");
 }
 
 void Store::compact(double dead_share) {
@@ -159,8 +158,7 @@ void Store::compact(double dead_share) {
     if (!segments_[i] || segments_[i]->live_events == 0) continue;
     const Segment& s = *segments_[i];
     const double dead = static_cast<double>(s.length - kPage - s.live_bytes);
-    if (s.length > kPage && dead >= dead_share * static_cast<double>(s.length - kPage))
-      move_out(i);
+    if (s.length > kPage && dead >= dead_share * static_cast<double>(s.length - kPage)) move_out(i);
   }
   const std::lock_guard lock(mutex_);
   release_empty_segments();
@@ -176,14 +174,13 @@ void Store::open_reader(Segment& s) {
     int why = calls_.open(io::Kind::segment, path.c_str(), O_RDONLY | O_DIRECT);
     if (why >= 0) {
       io::File file = io::File::adopt(calls_, io::Kind::segment, path, why);
-      const std::int64_t got =
-          calls_.read(io::Kind::segment, file.fd(), scratch_page(), kPage, 0);
+      const std::int64_t got = calls_.read(io::Kind::segment, file.fd(), scratch_page(), kPage, 0);
       why = got < 0 ? static_cast<int>(got) : -EIO;
       if (got == kPage) {
         // Blocks begin at multiples of 64. In whole pages a block of 64 KiB would be 17 or 18 of
         // them; most media also take their sectors.
-        const bool sectors = calls_.read(io::Kind::segment, file.fd(), scratch_page(), kSector,
-                                         kSector) == kSector;
+        const bool sectors =
+            calls_.read(io::Kind::segment, file.fd(), scratch_page(), kSector, kSector) == kSector;
         s.read = std::move(file);
         s.grain = sectors ? kSector : kPage;
         return;
@@ -209,8 +206,8 @@ void Store::open_segment(const SegmentRef& ref) {
         fmt::format("{}: {} bytes long, {} were committed; it is truncated: restore from a copy",
                     s->path.string(), size, ref.bytes));
   // A crash leaves a tail that nothing names. The file may be another memory's too.
-  if (struct stat info{}; options_.keep && size > ref.bytes &&
-                          ::fstat(s->read.fd(), &info) == 0 && info.st_nlink == 1) {
+  if (struct stat info{}; options_.keep && size > ref.bytes && ::fstat(s->read.fd(), &info) == 0 &&
+                          info.st_nlink == 1) {
     io::File writable(calls_, io::Kind::segment, s->path, O_WRONLY);
     writable.truncate(ref.bytes);
     size = ref.bytes;
@@ -252,8 +249,7 @@ void Store::add_orphan(const std::filesystem::path& path) {
 void Store::place(Event& event, std::span<const TokenRange> rest) {
   const std::int64_t bytes = record_bytes(event.range.size());
   if (current_ == kNoSegment || !segments_[current_] || segments_[current_]->closed ||
-      (segments_[current_]->length > kPage &&
-       segments_[current_]->length + bytes > roll_bytes_)) {
+      (segments_[current_]->length > kPage && segments_[current_]->length + bytes > roll_bytes_)) {
     if (current_ != kNoSegment && segments_[current_]) {
       Segment& full = *segments_[current_];
       full.closed = true;
@@ -314,8 +310,7 @@ io::File Store::unnamed_file(std::uint64_t id) {
 void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest) {
   if (end <= s.allocated) return;
   const std::int64_t needed = end - s.allocated;
-  std::int64_t extent =
-      std::max(needed, std::clamp(s.allocated, kLeastExtentBytes, kExtentBytes));
+  std::int64_t extent = std::max(needed, std::clamp(s.allocated, kLeastExtentBytes, kExtentBytes));
   extent = std::max(needed, std::min(extent, round_up(roll_bytes_, kPage) - s.allocated));
   if (options_.disk_bytes > 0) {
     const std::int64_t left = (options_.disk_bytes - taken_) / kPage * kPage;
@@ -333,12 +328,12 @@ void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> re
     calls_.truncate(io::Kind::segment, s.write.fd(), s.allocated);
     std::int64_t bytes = 0;
     for (const TokenRange& range : rest) bytes += record_bytes(range.size());
-    io::fail(-result, s.path.empty() ? dir_ : s.path,
-             fmt::format("reserve {} bytes for {} events", bytes, rest.size()),
-             result == -ENOSPC || result == -EDQUOT
-                 ? fmt::format("free at least {} bytes on its file system; what was stored stays",
-                               bytes)
-                 : "");
+    io::fail(
+        -result, s.path.empty() ? dir_ : s.path,
+        fmt::format("reserve {} bytes for {} events", bytes, rest.size()),
+        result == -ENOSPC || result == -EDQUOT
+            ? fmt::format("free at least {} bytes on its file system; what was stored stays", bytes)
+            : "");
   }
   s.allocated += extent;
   taken_ += extent;
@@ -444,8 +439,7 @@ void Store::move_out(std::size_t index) {
       for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
         with_block(id, layer, [&](std::byte* block) {
           segment_file::seal_block(shape_, {to.id, id, layer, event.range}, block);
-          to.write.write({block, static_cast<std::size_t>(stride)},
-                         event.offset + layer * stride);
+          to.write.write({block, static_cast<std::size_t>(stride)}, event.offset + layer * stride);
         });
     }
   } catch (...) {

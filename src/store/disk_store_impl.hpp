@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The disk store's one class, for the sources that share its work: what it is made of and its small
-// parts (disk_store.cpp), its files (disk_store_files.cpp), writing behind (disk_store_writing.cpp),
-// reading (disk_store_reading.cpp).
+// parts (disk_store.cpp), its files (disk_store_files.cpp), writing behind
+// (disk_store_writing.cpp), reading (disk_store_reading.cpp).
 
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -13,7 +13,7 @@
 namespace episodic::disk_store {
 
 void Store::acquire(std::int64_t layer, std::span<const EventId> events,
-             std::vector<KvSegment>& out) {
+                    std::vector<KvSegment>& out) {
   check_layer(layer);
   std::int64_t tokens = 0;
   for (const EventId event : events) {
@@ -23,9 +23,9 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
     tokens += at(event).range.size();
   }
   if (tokens > options_.lease_tokens)
-    throw BudgetError(fmt::format(
-        "disk store: a recall of {} tokens, but lease_tokens = {}; raise lease_tokens", tokens,
-        options_.lease_tokens));
+    throw BudgetError(
+        fmt::format("disk store: a recall of {} tokens, but lease_tokens = {}; raise lease_tokens",
+                    tokens, options_.lease_tokens));
   Lease& lease = leases_[static_cast<std::size_t>(layer)];
   if (lease.held)
     throw Error(
@@ -198,9 +198,9 @@ std::byte* Store::finish_read(Slot& slot) {
     io::fail(failed, path,
              fmt::format("read event {}, layer {} at byte {}", slot.event, slot.layer, offset),
              "run episodic verify; restore from a copy");
-  throw FileError(fmt::format(
-      "{}: event {}, layer {} at byte {} {}; run episodic verify; restore from a copy",
-      path.string(), slot.event, slot.layer, offset, fault));
+  throw FileError(
+      fmt::format("{}: event {}, layer {} at byte {} {}; run episodic verify; restore from a copy",
+                  path.string(), slot.event, slot.layer, offset, fault));
 }
 
 void Store::take(Lease& lease, std::uint32_t block) {
@@ -210,7 +210,7 @@ void Store::take(Lease& lease, std::uint32_t block) {
 }
 
 void Store::read_misses(std::int64_t layer, std::span<const EventId> events, Lease& lease,
-                 std::vector<KvSegment>& out) {
+                        std::vector<KvSegment>& out) {
   for (Miss& miss : misses_) {
     const EventId event = events[miss.i];
     if (event >= first_pending_ && !pending_[pending_at(event, layer)])

@@ -51,7 +51,7 @@ void Store::write(EventId event, std::int64_t layer, const RingView& source) {
 
 /// A block to fill, waiting for others to be written if it must.
 std::uint32_t Store::make_room(std::unique_lock<std::mutex>& lock, const Event& e, EventId event,
-                        std::int64_t layer) {
+                               std::int64_t layer) {
   for (;;) {
     const std::uint32_t block =
         cache_->insert(event, layer, block_stride(shape_, e.range.size()), e.pinned);

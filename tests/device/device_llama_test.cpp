@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/session/session.hpp"
 #include "kernels/device.hpp"
@@ -180,9 +181,20 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
   const std::vector<std::int64_t> ids = random_ids(150, 61, 2);
   { EpisodicMemory created = EpisodicMemory::create(keep, config, shape); }
   for (const std::size_t end : {30u, 70u, 130u}) {
-    EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::write, &shape);
+    // The second time events lie in files below the device, in the memory's folder.
+    MemoryConfig budgets = config;
+    if (end == 70) {
+      const DeviceMemoryBytes bytes =
+          DeviceMemory::bytes_needed(config, shape, {DType::float32, 150});
+      budgets.device_bytes = bytes.total() - bytes.events / 4;
+      budgets.host_bytes =
+          least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
+                           config.max_block, most_recalled_tokens(config));
+    }
+    EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::write, &shape, &budgets);
     DeviceLlama model = DeviceLlama::load(dir.path());
     model.remember(kept, 150);
+    REQUIRE((model.memory().lower_tiers().events > 0) == (end == 70));
     const auto steps = [&](std::size_t to) {
       while (static_cast<std::size_t>(model.memory().tokens()) < to) {
         const auto at = static_cast<std::size_t>(model.memory().tokens());

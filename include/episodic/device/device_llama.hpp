@@ -69,8 +69,8 @@ class DeviceLlama final : public LanguageModel {
   DeviceMemory& remember(const MemoryConfig& config, std::int64_t max_tokens,
                          std::vector<std::int64_t> given = {});
 
-  /// Gives the model a memory that goes on where a memory of the host is. \throws as
-  /// DeviceMemory::load
+  /// Gives the model a memory that goes on where a memory of the host is, with the budgets of that
+  /// one for its own tiers (a kept one's folder is the disk tier's). \throws as DeviceMemory::load
   DeviceMemory& remember(const EpisodicMemory& from, std::int64_t max_tokens);
   /// Brings that memory up to the model's steps since (DeviceMemory::save).
   void save(EpisodicMemory& to);

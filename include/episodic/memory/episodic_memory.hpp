@@ -5,6 +5,7 @@
 /// Torch-free: any engine that can hand over q, k, v and logits can drive it.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <vector>
@@ -142,10 +143,10 @@ class EpisodicMemory {
 
   /// A kept memory at its last commit, or at an earlier state: what it then computes is equal to
   /// the bit to what the memory that was never closed would have computed. \param shape of the
-  /// model it will serve; null: not compared (to look at it or edit it) \param budgets host_bytes,
-  /// repr_bytes and disk_bytes for this run; null: as in the manifest \param at_token the newest
-  /// state with at most this many tokens; -1: the last commit \throws FileError naming the damaged
-  /// or missing file; ConfigError if it was made with another
+  /// model it will serve; null: not compared (to look at it or edit it) \param budgets
+  /// device_bytes, host_bytes, repr_bytes and disk_bytes for this run; null: as in the manifest
+  /// \param at_token the newest state with at most this many tokens; -1: the last commit \throws
+  /// FileError naming the damaged or missing file; ConfigError if it was made with another
   ///         model, other weights or another tokenizer; BudgetError
   static EpisodicMemory open(const KeepOptions& keep, OpenMode mode,
                              const MemoryShape* shape = nullptr,
@@ -158,6 +159,8 @@ class EpisodicMemory {
   void commit();
 
   bool kept() const;
+  /// Where it is kept; empty if it is not.
+  std::filesystem::path folder() const;
   /// Tokens of the last commit; 0 if the memory is not kept.
   std::int64_t committed_tokens() const;
   /// What the folder's manifest says. \throws ConfigError if the memory is not kept
