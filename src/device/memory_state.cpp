@@ -287,24 +287,27 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
     for (const Layer& layer : layers) {
       if (layer.slot < 0) continue;
       std::byte* const to = lower ? lower->staging() + layer.slot * part_bytes : part.data();
-      row.clear();
-      for (std::size_t e = begin; e < end; ++e) {
-        const std::int64_t count = all[e].size() * token_bytes / dtype_bytes;
-        std::byte* const at = to + (all[e].start - first) * token_bytes;
-        const auto id = static_cast<EventId>(e);
-        if (stored == options.dtype) {
-          from.read_event(id, layer.slot, at);
-        } else {
-          block.resize(static_cast<std::size_t>(count * size_of(stored)));
-          wide.resize(static_cast<std::size_t>(count));
-          from.read_event(id, layer.slot, block.data());
-          device::widen(block.data(), count, stored, wide.data());
-          device::narrow(wide.data(), count, options.dtype, at);
-        }
-        row.resize(row.size() + static_cast<std::size_t>(width() * dtype_bytes));
-        device::narrow(from.representative(&layer - layers.data(), id), width(), options.dtype,
-                       row.data() + row.size() - static_cast<std::size_t>(width() * dtype_bytes));
+      const auto place_of = [&](EventId e) {
+        return to + (all[static_cast<std::size_t>(e)].start - first) * token_bytes;
+      };
+      const auto begin_id = static_cast<EventId>(begin), end_id = static_cast<EventId>(end);
+      if (stored == options.dtype) {
+        from.read_events(begin_id, end_id, layer.slot, place_of);
+      } else {
+        // In the stored dtype first, at as many elements from the group's start.
+        block.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)));
+        from.read_events(begin_id, end_id, layer.slot, [&](EventId e) {
+          return block.data() + (place_of(e) - to) / dtype_bytes * size_of(stored);
+        });
+        wide.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes));
+        const auto count = static_cast<std::int64_t>(wide.size());
+        device::widen(block.data(), count, stored, wide.data());
+        device::narrow(wide.data(), count, options.dtype, to);
       }
+      row.resize((end - begin) * static_cast<std::size_t>(width() * dtype_bytes));
+      for (EventId e = begin_id; e < end_id; ++e)
+        device::narrow(from.representative(&layer - layers.data(), e), width(), options.dtype,
+                       row.data() + (e - begin_id) * width() * dtype_bytes);
       write(layer.representatives + static_cast<std::int64_t>(begin) * width() * dtype_bytes,
             row.data(), static_cast<std::int64_t>(row.size()));
       std::byte* const place =

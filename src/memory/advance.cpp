@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "episodic/base/error.hpp"
 #include "episodic/memory/episodic_memory.hpp"
@@ -28,12 +29,25 @@ MemoryState EpisodicMemory::state() const {
   return s;
 }
 
-void EpisodicMemory::read_event(EventId event, std::int64_t layer, std::byte* block) const {
+void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
+                                 const std::function<std::byte*(EventId)>& block_of) const {
   const Impl& m = *impl_;
   const OneThreadAtATime guard(m.busy);
-  m.check_event(event);
-  if (!m.store) throw DataError("read_event: no layer of this memory recalls, no event is kept");
-  m.store->read(event, layer, block);
+  if (first >= end) return;
+  m.check_event(first);
+  m.check_event(end - 1);
+  if (!m.store) throw DataError("read_events: no layer of this memory recalls, no event is kept");
+  // So many ahead that a disk is never without a read.
+  constexpr EventId kAhead = 32;
+  std::vector<EventId> ahead;
+  for (EventId e = first; e < end; ++e) {
+    if ((e - first) % (kAhead / 2) == 0) {
+      ahead.resize(static_cast<std::size_t>(std::min(kAhead, end - e)));
+      std::iota(ahead.begin(), ahead.end(), e);
+      m.store->prefetch(layer, ahead);
+    }
+    m.store->read(e, layer, block_of(e));
+  }
 }
 
 const std::vector<float>& EpisodicMemory::last_logits() const { return impl_->time.last_logits; }

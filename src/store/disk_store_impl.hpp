@@ -322,9 +322,15 @@ Store::Slot* Store::free_slot_or(MayGo&& may_go) {
 
 template <class Use>
 void Store::with_block(EventId event, std::int64_t layer, Use&& use) {
-  Slot* const slot = free_slot_or([](const Slot&) { return true; });
-  begin_read(*slot, event, layer, Slot::Use::taken);
-  queue_->start();
+  Slot* slot = find_slot(event, layer);
+  if (slot) {
+    slot->use = Slot::Use::taken;
+    ++counters_.prefetched;
+  } else {
+    slot = free_slot_or([](const Slot&) { return true; });
+    begin_read(*slot, event, layer, Slot::Use::taken);
+    queue_->start();
+  }
   try {
     use(finish_read(*slot));
   } catch (...) {

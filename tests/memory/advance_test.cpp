@@ -38,7 +38,7 @@ MemoryAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
     const TokenRange range = from.events()[e];
     const std::int64_t n = range.size(), d = s.head_dim, half = s.n_kv_heads * n * d;
     block.resize(static_cast<std::size_t>(2 * half * 4));
-    from.read_event(e, slot, block.data());
+    from.read_events(e, e + 1, slot, [&](EventId) { return block.data(); });
     keys.resize(static_cast<std::size_t>(half));
     values.resize(keys.size());
     for (std::int64_t g = 0; g < s.n_kv_heads; ++g)

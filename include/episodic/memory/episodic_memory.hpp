@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -120,9 +121,11 @@ class EpisodicMemory {
 
   /// What a twin needs beside the closed events. \throws DataError if a step is open
   MemoryState state() const;
-  /// Copies one layer (counted among those that recall) of an event as the store keeps it, in
-  /// kv_dtype (store/codec.hpp). Not a recall. \throws DataError, FileError for a damaged block
-  void read_event(EventId event, std::int64_t layer, std::byte* block) const;
+  /// Copies one layer (counted among those that recall) of events [first, end) as the store keeps
+  /// them, in kv_dtype (store/codec.hpp). Not a recall. \param block_of where event e goes
+  /// \throws DataError, FileError for a damaged block
+  void read_events(EventId first, EventId end, std::int64_t layer,
+                   const std::function<std::byte*(EventId)>& block_of) const;
   /// [vocab] that follow the last token; empty if none are known.
   const std::vector<float>& last_logits() const;
   /// The boundaries that it was made with (segmenter `given`).
