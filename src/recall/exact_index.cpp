@@ -21,11 +21,16 @@ namespace {
 constexpr std::int64_t kSketchedPerSearch = 8;  // slabs: new ones, and old ones in a new subspace
 constexpr std::int64_t kFirstLook = 4;  // groups, per event asked for, that say what it must reach
 constexpr std::int64_t kSlabsPerTask = 16;
-constexpr std::int64_t kAhead = 4;  // rows whose codes are fetched ahead
+constexpr std::int64_t kAhead = 8;  // rows whose codes are fetched ahead
 
 /// Not a number would break the ranking's order; such an event comes last.
 float rankable(float score) {
   return score == score ? score : -std::numeric_limits<float>::infinity();
+}
+
+/// An order of rows and groups: the largest bound first.
+bool larger(const Sketch::Row& a, const Sketch::Row& b) {
+  return a.upper > b.upper || (a.upper == b.upper && a.event < b.event);
 }
 
 /// f(i) for i in [0, n), in parallel by fixed blocks.
@@ -278,41 +283,15 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   sketch_.follow(shadow_, kSketchedPerSearch);
   sketch_.open(query, static_cast<double>(norm));
 
-  // Upper bounds by groups of rows.
-  const std::int64_t groups = sketch_.groups_per_slab();
-  offset_.resize(static_cast<std::size_t>(slabs));
-  slab_upper_.resize(static_cast<std::size_t>(slabs));
-  upper_.resize(static_cast<std::size_t>(slabs * groups));
-  parallel_slabs(slabs, [&](std::int64_t slab) {
-    const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
-    float* upper = upper_.data() + slab * groups;
-    float& most = slab_upper_[static_cast<std::size_t>(slab)];
-    if (sketch_.has(slab)) {
-      most = sketch_.bound_groups(slab, offset, upper);
-      return;
-    }
-    std::array<float, VectorSlabs::kMostRows> value, error;
-    shadow_.bounds(query, norm, offset, slab, 0, rows, value.data(), error.data());
-    most = -std::numeric_limits<float>::infinity();
-    for (std::int64_t g = 0; g < groups; ++g) {
-      upper[g] = -std::numeric_limits<float>::infinity();
-      for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
-        upper[g] = std::max(
-            upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
-      most = std::max(most, upper[g]);
-    }
-  });
+  bound_groups(query, norm);
   scan(query, slabs * rows, out);  // the slab that is not full yet
 
   // The events with the largest bounds tell what an event of the list must reach; then all that may
   // reach it are looked at more closely, and of these few exactly.
-  const auto first = static_cast<std::size_t>(kFirstLook * k);
-  ranked_ = slab_upper_.size() >= first ? slab_upper_ : upper_;
-  const auto cut =
-      ranked_.begin() + static_cast<std::ptrdiff_t>(std::min(first, ranked_.size())) - 1;
-  std::nth_element(ranked_.begin(), cut, ranked_.end(), std::greater<>());
-  collect(query, norm, *cut);
-  collect(query, norm, least_of(k, out));
+  first_rows(k);
+  bound_rows(query, norm);
+  rows_above(least_of(k, out));
+  bound_rows(query, norm);
   const float least = least_of(k, out);
   candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
                                    [&](const Candidate& c) { return c.value + c.error < least; }),
@@ -344,14 +323,78 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   return true;
 }
 
-void ExactIndex::collect(const float* query, float norm, float least) {
+void ExactIndex::bound_groups(const float* query, float norm) {
+  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  const std::int64_t groups = sketch_.groups_per_slab();
+  offset_.resize(static_cast<std::size_t>(slabs));
+  slab_upper_.resize(static_cast<std::size_t>(slabs));
+  upper_.resize(static_cast<std::size_t>(slabs * groups));
+  parallel_slabs(slabs, [&](std::int64_t slab) {
+    const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
+    float* upper = upper_.data() + slab * groups;
+    float& most = slab_upper_[static_cast<std::size_t>(slab)];
+    if (sketch_.has(slab)) {
+      most = sketch_.bound_groups(slab, offset, upper);
+      return;
+    }
+    std::array<float, VectorSlabs::kMostRows> value, error;
+    shadow_.bounds(query, norm, offset, slab, 0, rows, value.data(), error.data());
+    most = -std::numeric_limits<float>::infinity();
+    for (std::int64_t g = 0; g < groups; ++g) {
+      upper[g] = -std::numeric_limits<float>::infinity();
+      for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+        upper[g] = std::max(
+            upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
+      most = std::max(most, upper[g]);
+    }
+  });
+}
+
+void ExactIndex::first_rows(std::int64_t k) {
+  const auto keep = [&](std::vector<Sketch::Row>& list, std::int64_t n) {
+    if (static_cast<std::int64_t>(list.size()) <= n) return;
+    std::nth_element(list.begin(), list.begin() + n, list.end(), larger);
+    list.resize(static_cast<std::size_t>(n));
+  };
+  const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
+  const std::int64_t first = kFirstLook * k;
+  // So many slabs have as many groups that reach what the last of them does: no others are needed.
+  float cut = -std::numeric_limits<float>::infinity();
+  if (static_cast<std::int64_t>(slab_upper_.size()) >= first) {
+    ranked_ = slab_upper_;
+    const auto last = ranked_.begin() + static_cast<std::ptrdiff_t>(first - 1);
+    std::nth_element(ranked_.begin(), last, ranked_.end(), std::greater<>());
+    cut = *last;
+  }
+  groups_.clear();
+  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
+    if (slab_upper_[static_cast<std::size_t>(slab)] < cut) continue;
+    for (std::int64_t g = slab * groups; g < (slab + 1) * groups; ++g)
+      if (const float upper = upper_[static_cast<std::size_t>(g)]; upper >= cut)
+        groups_.push_back({g, upper});
+  }
+  keep(groups_, first);
+  rows_.clear();
+  for (const Sketch::Row& group : groups_) {
+    const std::int64_t slab = group.event / groups, g = group.event % groups;
+    if (sketch_.has(slab)) {
+      sketch_.rows_of(slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
+      continue;
+    }
+    for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+      rows_.push_back({slab * rows + r, group.upper});
+  }
+  keep(rows_, first);
+}
+
+void ExactIndex::rows_above(float least) {
   const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
   const std::int64_t slabs = shadow_.slabs();
   const std::int64_t tasks = (slabs + kSlabsPerTask - 1) / kSlabsPerTask;
   if (static_cast<std::int64_t>(task_rows_.size()) < tasks)
     task_rows_.resize(static_cast<std::size_t>(tasks));
   parallel_for(tasks, [&](std::int64_t task) {
-    std::vector<EventId>& found = task_rows_[static_cast<std::size_t>(task)];
+    std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
     found.clear();
     const std::int64_t end = std::min(slabs, (task + 1) * kSlabsPerTask);
     for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
@@ -362,23 +405,28 @@ void ExactIndex::collect(const float* query, float norm, float least) {
         continue;
       }
       for (std::int64_t r = 0; r < rows; ++r)
-        if (upper[r / Sketch::kGroup] >= least) found.push_back(slab * rows + r);
+        if (upper[r / Sketch::kGroup] >= least)
+          found.push_back({slab * rows + r, upper[r / Sketch::kGroup]});
     }
   });
   rows_.clear();
   for (std::int64_t task = 0; task < tasks; ++task) {
-    const std::vector<EventId>& found = task_rows_[static_cast<std::size_t>(task)];
+    const std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
     rows_.insert(rows_.end(), found.begin(), found.end());
   }
-  rows_.erase(std::remove_if(rows_.begin(), rows_.end(), [&](EventId e) { return forgotten(e); }),
-              rows_.end());
+}
+
+void ExactIndex::bound_rows(const float* query, float norm) {
+  const std::int64_t rows = means_.rows_per_slab();
+  if (n_forgotten_ > 0)
+    std::erase_if(rows_, [&](const Sketch::Row& row) { return forgotten(row.event); });
   candidates_.resize(rows_.size());
   const auto n = static_cast<std::int64_t>(rows_.size());
   parallel_blocks(n, [&](std::int64_t i) {
     Candidate& c = candidates_[static_cast<std::size_t>(i)];
-    c.event = rows_[static_cast<std::size_t>(i)];
+    c.event = rows_[static_cast<std::size_t>(i)].event;
     if (i + kAhead < n) {
-      const std::int64_t next = rows_[static_cast<std::size_t>(i + kAhead)];
+      const std::int64_t next = rows_[static_cast<std::size_t>(i + kAhead)].event;
       shadow_.fetch(next / rows, next % rows);
     }
     const std::int64_t slab = c.event / rows;
@@ -414,6 +462,11 @@ void ExactIndex::truncate(std::int64_t n_events) {
     count_.resize(static_cast<std::size_t>(n_events));
   }
   forgotten_.resize(static_cast<std::size_t>(n_events));
+  count_forgotten();
+}
+
+void ExactIndex::count_forgotten() {
+  n_forgotten_ = std::count(forgotten_.begin(), forgotten_.end(), std::uint8_t{1});
 }
 
 void ExactIndex::check(EventId event) const {
@@ -425,6 +478,7 @@ void ExactIndex::forget(EventId event) {
   check(event);
   if (forgotten(event)) return;
   forgotten_[static_cast<std::size_t>(event)] = 1;
+  ++n_forgotten_;
   const std::int64_t rows = means_.rows_per_slab(), slab = event / rows;
   if (means_.held(slab)) std::fill_n(means_.row(event), shape_.width(), 0.0f);
   std::fill(fetched_.begin(), fetched_.end(), 0.0f);
@@ -516,6 +570,7 @@ void ExactIndex::load(ByteReader& from) {
     if (flag > 1)
       throw FileError(fmt::format("{}: the flag of a forgotten event is {}; the file is damaged",
                                   from.where(), flag));
+  count_forgotten();
   sketch_.load(from);
   for (std::int64_t slab = 0; slab < in_tier; ++slab) {
     const std::vector<std::byte> codes = place_.tier->codes(place_.layer, slab);

@@ -61,8 +61,15 @@ class ExactIndex final : public RepresentativeIndex {
 
   /// The exact list by way of sketch and shadow; false where they cannot help.
   bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
-  /// Bounds, by the shadow, the events that by the sketch may score at least `least`.
-  void collect(const float* query, float norm, float least);
+  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's first half.
+  void bound_groups(const float* query, float norm);
+  /// The rows with the largest upper bounds in the groups with the largest: `rows_`, about
+  /// kFirstLook * k of them.
+  void first_rows(std::int64_t k);
+  /// The rows that by the sketch may score at least `least`: `rows_`.
+  void rows_above(float least);
+  /// Bounds `rows_`, those not forgotten, by the shadow: `candidates_`.
+  void bound_rows(const float* query, float norm);
   /// The k-th largest of the candidates' lower bounds and the exact scores in `tail`; -inf if there
   /// are fewer.
   float least_of(std::int64_t k, const std::vector<ScoredEvent>& tail);
@@ -79,6 +86,7 @@ class ExactIndex final : public RepresentativeIndex {
   /// The vector of an event wherever it lies; valid until the next call.
   const float* vector(EventId event) const;
 
+  void count_forgotten();
   float score(const float* query, std::int64_t event) const;
   void check(EventId event) const;
 
@@ -87,6 +95,7 @@ class ExactIndex final : public RepresentativeIndex {
   VectorSlabs each_;                     // score max: n_repr rows per event
   std::vector<std::int32_t> count_;      // score max: how many of them are set
   std::vector<std::uint8_t> forgotten_;  // per event
+  std::int64_t n_forgotten_ = 0;         // no flag of a row is fetched where none is set
   ExactTuning tuning_;
   VectorPlace place_;
   std::vector<std::int64_t> unerased_;  // slabs whose copy in the tier shows forgotten events
@@ -99,8 +108,9 @@ class ExactIndex final : public RepresentativeIndex {
   std::vector<float> offset_, slab_upper_;  // per slab
   std::vector<float> upper_;                // per group of rows
   std::vector<float> ranked_;
-  std::vector<std::int64_t> rows_;                    // that may reach the list
-  std::vector<std::vector<std::int64_t>> task_rows_;  // the same, by the task that found them
+  std::vector<Sketch::Row> groups_;                  // number and bound
+  std::vector<Sketch::Row> rows_;                    // that may reach the list
+  std::vector<std::vector<Sketch::Row>> task_rows_;  // the same, by the task that found them
   std::vector<Candidate> candidates_;
 };
 

@@ -20,7 +20,7 @@ IndexBytes index_bytes(const MemoryConfig& config, std::int64_t n_heads, std::in
   // A code of a byte a channel with scales, its error, the sketch and the flag of the forgotten.
   constexpr std::int64_t kScaleChannels = 128;
   const std::int64_t scales = (width + kScaleChannels - 1) / kScaleChannels;
-  bytes.codes = n_events * (width + 4 * scales + 4 + (detail::Sketch::kDims + 1) + 1);
+  bytes.codes = n_events * (width + 4 * scales + 4 + detail::Sketch::kBytes + 1);
   // Links of the graph: 64 at the bottom level, 32 at each of the few above.
   if (config.index == IndexKind::faiss && n_events > config.exact_up_to)
     bytes.codes = n_events * (4 * 66 + 8 + 4);

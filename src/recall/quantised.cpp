@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
+#include <vector>
 
 #include "vector_slabs.hpp"
 
@@ -28,27 +28,28 @@ float dot_codes(const float* query, const std::int8_t* codes, std::int64_t n) {
 
 /// out[i] = offset + sum over the blocks of row i of scale * (query . codes).
 void scan_portable(const float* query, const std::int8_t* codes, const float* scales,
-                   std::int64_t n_rows, std::int64_t width, float offset, float* out) {
+                   std::int64_t stride, std::int64_t n_rows, std::int64_t width, float offset,
+                   float* out) {
   const std::int64_t n_blocks = blocks_of(width);
   for (std::int64_t r = 0; r < n_rows; ++r) {
     out[r] = offset;
     for (std::int64_t b = 0; b < n_blocks; ++b)
       out[r] +=
-          scales[r * n_blocks + b] * dot_codes(query + b * kBlock, codes + r * width + b * kBlock,
-                                               std::min(kBlock, width - b * kBlock));
+          scales[r * stride + b] * dot_codes(query + b * kBlock, codes + r * width + b * kBlock,
+                                             std::min(kBlock, width - b * kBlock));
   }
 }
 
 #if defined(__x86_64__)
 // By hand: compilers do not widen bytes to floats in vectors of a good width.
 [[gnu::target("avx2,fma")]] void scan_avx2(const float* query, const std::int8_t* codes,
-                                           const float* scales, std::int64_t n_rows,
-                                           std::int64_t width, float offset, float* out) {
-  const std::int64_t full = width / kBlock, n_blocks = blocks_of(width),
-                     rest = width - full * kBlock;
+                                           const float* scales, std::int64_t stride,
+                                           std::int64_t n_rows, std::int64_t width, float offset,
+                                           float* out) {
+  const std::int64_t full = width / kBlock, rest = width - full * kBlock;
   for (std::int64_t r = 0; r < n_rows; ++r) {
     const std::int8_t* row = codes + r * width;
-    const float* scale = scales + r * n_blocks;
+    const float* scale = scales + r * stride;
     __m256 total = _mm256_setzero_ps();
     for (std::int64_t b = 0; b < full; ++b) {
       __m256 part = _mm256_setzero_ps();
@@ -70,7 +71,7 @@ void scan_portable(const float* query, const std::int8_t* codes, const float* sc
 #endif
 
 using ScanRows = void (*)(const float*, const std::int8_t*, const float*, std::int64_t,
-                          std::int64_t, float, float*);
+                          std::int64_t, std::int64_t, float, float*);
 
 ScanRows choose_scan() {
 #if defined(__x86_64__)
@@ -101,34 +102,52 @@ float encode(const float* x, const float* m, std::int64_t n, std::int8_t* codes)
 
 }  // namespace
 
+QuantisedSlabs::QuantisedSlabs(std::int64_t width, std::int64_t rows_per_slab)
+    : width_(width),
+      rows_(rows_per_slab),
+      stride_(blocks_of(width) + 1),
+      codes_(rows_per_slab * width),
+      bounds_(4 * (rows_per_slab * stride_ + width)) {}
+
+void QuantisedSlabs::append() {
+  const std::int64_t n = slabs();
+  bounds_.resize(n + 1);
+  try {
+    codes_.resize(n + 1);
+  } catch (...) {
+    bounds_.resize(n);
+    throw;
+  }
+}
+
 void QuantisedSlabs::add(const float* vectors) {
-  const std::int64_t n_blocks = blocks_of(width_);
+  const std::int64_t n_blocks = blocks_of(width_), slab = slabs();
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  Slab out{std::vector<std::int8_t>(size(rows_ * width_)),
-           std::vector<float>(size(rows_ * n_blocks)), std::vector<float>(size(rows_)),
-           std::vector<float>(size(width_))};
   std::vector<double> sum(size(width_));
   for (std::int64_t r = 0; r < rows_; ++r) {
     const float* v = vectors + r * width_;
     for (std::int64_t c = 0; c < width_; ++c)  // one bad row must not cost the others their codes
       sum[size(c)] += std::abs(v[c]) <= kLargest ? static_cast<double>(v[c]) : 0.0;
   }
+  append();
+  float* mean = mean_of(slab);
   double mean_square = 0.0;
   for (std::int64_t c = 0; c < width_; ++c) {
     const float m = static_cast<float>(sum[size(c)] / static_cast<double>(rows_));
-    out.mean[size(c)] = m;
+    mean[c] = m;
     mean_square += static_cast<double>(m) * static_cast<double>(m);
   }
   for (std::int64_t r = 0; r < rows_; ++r) {
     const float* v = vectors + r * width_;
+    float* bounds = bounds_of(slab, r);
     double square = 0.0, rest_square = 0.0;
     for (std::int64_t b = 0; b < n_blocks; ++b) {
       const std::int64_t n = std::min(kBlock, width_ - b * kBlock);
       const float* x = v + b * kBlock;
-      const float* m = out.mean.data() + b * kBlock;
-      std::int8_t* codes = out.codes.data() + r * width_ + b * kBlock;
+      const float* m = mean + b * kBlock;
+      std::int8_t* codes = codes_of(slab, r) + b * kBlock;
       const float scale = encode(x, m, n, codes);
-      out.scales[size(r * n_blocks + b)] = scale;
+      bounds[b] = scale;
 #pragma omp simd reduction(+ : square, rest_square)
       for (std::int64_t c = 0; c < n; ++c) {
         const double value = x[c];
@@ -142,58 +161,73 @@ void QuantisedSlabs::add(const float* vectors) {
     const double norms = 2.0 * (std::sqrt(square) + std::sqrt(mean_square)) + rest;
     const double reach = (rest + 2.0 * rounding(width_) * norms) * (1.0 + 1e-6);
     // Rows with infinities or NaN are bounded by nothing, and so always looked at.
-    out.reach[size(r)] =
+    bounds[n_blocks] =
         reach < 1e30 ? static_cast<float>(reach) : std::numeric_limits<float>::infinity();
   }
-  slabs_.push_back(std::move(out));
+  settle();
+}
+
+void QuantisedSlabs::settle() {
+  codes_.settle(slabs());
+  bounds_.settle(slabs());
 }
 
 void QuantisedSlabs::truncate(std::int64_t n_slabs) {
-  if (n_slabs < slabs()) slabs_.erase(slabs_.begin() + n_slabs, slabs_.end());
+  if (n_slabs >= slabs()) return;
+  codes_.resize(n_slabs);
+  bounds_.resize(n_slabs);
 }
 
 void QuantisedSlabs::erase(std::int64_t slab, std::int64_t row) {
-  Slab& s = slabs_[static_cast<std::size_t>(slab)];
-  const std::int64_t n_blocks = blocks_of(width_);
-  std::fill_n(s.codes.begin() + row * width_, width_, std::int8_t{0});
-  std::fill_n(s.scales.begin() + row * n_blocks, n_blocks, 0.0f);
-  s.reach[static_cast<std::size_t>(row)] = 0.0f;
-}
-
-std::int64_t QuantisedSlabs::slab_bytes() const {
-  return rows_ * width_ + 4 * (rows_ * blocks_of(width_) + rows_ + width_);
+  std::fill_n(codes_of(slab, row), width_, std::int8_t{0});
+  std::fill_n(bounds_of(slab, row), stride_, 0.0f);
 }
 
 void QuantisedSlabs::save(std::int64_t slab, ByteWriter& to) const {
-  const Slab& s = slabs_[static_cast<std::size_t>(slab)];
-  to.put_vector(s.codes);
-  to.put_vector(s.scales);
-  to.put_vector(s.reach);
-  to.put_vector(s.mean);
+  const std::int64_t n_blocks = stride_ - 1;
+  std::vector<float> scales, reach;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const float* bounds = bounds_of(slab, r);
+    scales.insert(scales.end(), bounds, bounds + n_blocks);
+    reach.push_back(bounds[n_blocks]);
+  }
+  const std::int8_t* codes = codes_of(slab, 0);
+  const float* mean = mean_of(slab);
+  to.put_vector(std::vector<std::int8_t>(codes, codes + rows_ * width_));
+  to.put_vector(scales);
+  to.put_vector(reach);
+  to.put_vector(std::vector<float>(mean, mean + width_));
 }
 
 void QuantisedSlabs::load(ByteReader& from) {
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  Slab s;
-  s.codes = from.get_vector<std::int8_t>(size(rows_ * width_), "the codes of a slab");
-  s.scales = from.get_vector<float>(size(rows_ * blocks_of(width_)), "the scales of a slab");
-  s.reach = from.get_vector<float>(size(rows_), "the error bounds of a slab");
-  s.mean = from.get_vector<float>(size(width_), "the mean of a slab");
-  slabs_.push_back(std::move(s));
+  const std::int64_t n_blocks = stride_ - 1;
+  const auto codes = from.get_vector<std::int8_t>(size(rows_ * width_), "the codes of a slab");
+  const auto scales = from.get_vector<float>(size(rows_ * n_blocks), "the scales of a slab");
+  const auto reach = from.get_vector<float>(size(rows_), "the error bounds of a slab");
+  const auto mean = from.get_vector<float>(size(width_), "the mean of a slab");
+  const std::int64_t slab = slabs();
+  append();
+  std::copy(codes.begin(), codes.end(), codes_of(slab, 0));
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    float* bounds = bounds_of(slab, r);
+    std::copy_n(scales.begin() + r * n_blocks, n_blocks, bounds);
+    bounds[n_blocks] = reach[size(r)];
+  }
+  std::copy(mean.begin(), mean.end(), mean_of(slab));
+  settle();
 }
 
 float QuantisedSlabs::offset(const float* query, std::int64_t slab) const {
-  return dot(query, slabs_[static_cast<std::size_t>(slab)].mean.data(), width_);
+  return dot(query, mean_of(slab), width_);
 }
 
 void QuantisedSlabs::bounds(const float* query, float query_norm, float offset, std::int64_t slab,
                             std::int64_t row, std::int64_t n, float* value, float* error) const {
   static const ScanRows scan = choose_scan();
-  const Slab& s = slabs_[static_cast<std::size_t>(slab)];
-  scan(query, s.codes.data() + row * width_, s.scales.data() + row * blocks_of(width_), n, width_,
-       offset, value);
+  scan(query, codes_of(slab, row), bounds_of(slab, row), stride_, n, width_, offset, value);
   for (std::int64_t i = 0; i < n; ++i) {
-    error[i] = query_norm * s.reach[static_cast<std::size_t>(row + i)];
+    error[i] = query_norm * reach(slab, row + i);
     if (!std::isfinite(error[i]) || !std::isfinite(value[i])) {
       value[i] = 0.0f;
       error[i] = std::numeric_limits<float>::infinity();
@@ -202,9 +236,8 @@ void QuantisedSlabs::bounds(const float* query, float query_norm, float offset, 
 }
 
 void QuantisedSlabs::decode(std::int64_t slab, std::int64_t row, float* out) const {
-  const Slab& s = slabs_[static_cast<std::size_t>(slab)];
-  const std::int8_t* codes = s.codes.data() + row * width_;
-  const float* scales = s.scales.data() + row * blocks_of(width_);
+  const std::int8_t* codes = codes_of(slab, row);
+  const float* scales = bounds_of(slab, row);
   for (std::int64_t c = 0; c < width_; ++c)
     out[c] = scales[c / kBlock] * static_cast<float>(codes[c]);
 }

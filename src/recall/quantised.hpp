@@ -5,9 +5,9 @@
 /// it gets wrong, so that a search through it still finds the exact list.
 
 #include <cstdint>
-#include <vector>
 
 #include "episodic/base/bytes.hpp"
+#include "huge_pieces.hpp"
 
 namespace episodic::detail {
 
@@ -19,8 +19,7 @@ inline double rounding(std::int64_t n) { return static_cast<double>(n / 8 + 256)
 /// large common part), s a scale per 128 channels, c the codes and e the rest, whose norm is kept.
 class QuantisedSlabs {
  public:
-  QuantisedSlabs(std::int64_t width, std::int64_t rows_per_slab)
-      : width_(width), rows_(rows_per_slab) {}
+  QuantisedSlabs(std::int64_t width, std::int64_t rows_per_slab);
 
   /// Appends a slab. \param vectors [rows_per_slab, width]
   void add(const float* vectors);
@@ -28,11 +27,11 @@ class QuantisedSlabs {
   /// Makes a row indistinguishable from a vector that equals the slab's mean.
   void erase(std::int64_t slab, std::int64_t row);
 
-  std::int64_t slabs() const { return static_cast<std::int64_t>(slabs_.size()); }
+  std::int64_t slabs() const { return codes_.size(); }
   std::int64_t width() const { return width_; }
   std::int64_t rows_per_slab() const { return rows_; }
   std::int64_t bytes() const { return slabs() * slab_bytes(); }
-  std::int64_t slab_bytes() const;
+  std::int64_t slab_bytes() const { return codes_.piece_bytes() + bounds_.piece_bytes(); }
 
   /// One slab to bytes. `load` appends a slab from them. \throws FileError
   void save(std::int64_t slab, ByteWriter& to) const;
@@ -51,24 +50,31 @@ class QuantisedSlabs {
   void decode(std::int64_t slab, std::int64_t row, float* out) const;
   /// Error of a row per unit of the query's norm; infinite for a row of which nothing is known.
   float reach(std::int64_t slab, std::int64_t row) const {
-    return slabs_[static_cast<std::size_t>(slab)].reach[static_cast<std::size_t>(row)];
+    return bounds_of(slab, row)[stride_ - 1];
   }
   /// Asks the caches for a row's codes.
   void fetch(std::int64_t slab, std::int64_t row) const {
-    const std::int8_t* codes = slabs_[static_cast<std::size_t>(slab)].codes.data() + row * width_;
+    const std::int8_t* codes = codes_of(slab, row);
     for (std::int64_t c = 0; c < width_; c += 64) __builtin_prefetch(codes + c);
+    __builtin_prefetch(bounds_of(slab, row));
   }
 
  private:
-  struct Slab {
-    std::vector<std::int8_t> codes;  // [rows, width]
-    std::vector<float> scales;       // [rows, blocks]
-    std::vector<float> reach;        // [rows] error per unit of the query's norm
-    std::vector<float> mean;         // [width]
-  };
+  std::int8_t* codes_of(std::int64_t slab, std::int64_t row) const {
+    return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) + row * width_;
+  }
+  float* bounds_of(std::int64_t slab, std::int64_t row) const {
+    return reinterpret_cast<float*>(bounds_.piece(slab)) + row * stride_;
+  }
+  float* mean_of(std::int64_t slab) const { return bounds_of(slab, rows_); }
+  /// One more slab, of zeros.
+  void append();
+  void settle();
 
   std::int64_t width_, rows_;
-  std::vector<Slab> slabs_;
+  std::int64_t stride_;  // of a row's scales and its error per unit of the query's norm
+  HugePieces codes_;     // [rows, width] each
+  HugePieces bounds_;    // [rows, stride], and the slab's mean [width]
 };
 
 }  // namespace episodic::detail

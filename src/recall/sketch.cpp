@@ -19,19 +19,20 @@
 namespace episodic::detail {
 namespace {
 
-constexpr std::int64_t kBytes = Sketch::kDims + 1, kPairs = kBytes / 2, kGroup = Sketch::kGroup;
-constexpr int kIterations = 6;  // of the subspace; the queries' energy falls off steeply
+constexpr std::int64_t kGroup = Sketch::kGroup, kHalf = Sketch::kHalf, kPairs = kHalf / 2;
+constexpr std::int64_t kGroupBytes = kGroup * kHalf;  // of one half
+constexpr std::int64_t kMostSaved = 31;  // directions of a subspace that was saved, ever
+constexpr int kIterations = 6;           // of the subspace; the queries' energy falls off steeply
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Place of a row's byte in the codes of its group.
+/// Place of a row's byte in the codes of its group, counted in a half.
 std::int64_t place(std::int64_t row, std::int64_t byte) {
   return (byte / 2 * kGroup + row) * 2 + byte % 2;
 }
 
-/// sums[i] = weights . bytes of row i, in integers: the same on every machine.
+/// sums[i] += weights . bytes of row i of half a group, in integers: the same on every machine.
 void sums_portable(const std::int8_t* codes, const std::int16_t* weight, std::int32_t* sums) {
-  std::fill_n(sums, kGroup, 0);
   for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup)
     for (std::int64_t i = 0; i < kGroup; ++i)
       sums[i] += codes[2 * i] * weight[2 * p] + codes[2 * i + 1] * weight[2 * p + 1];
@@ -40,23 +41,34 @@ void sums_portable(const std::int8_t* codes, const std::int16_t* weight, std::in
 /// most[g] = the largest sum of group g.
 void largest_portable(const std::int8_t* codes, const std::int16_t* weight, std::int64_t n_groups,
                       std::int32_t* most) {
-  std::array<std::int32_t, kGroup> sums;
   for (std::int64_t g = 0; g < n_groups; ++g) {
-    sums_portable(codes + g * kGroup * kBytes, weight, sums.data());
+    std::array<std::int32_t, kGroup> sums = {};
+    sums_portable(codes + g * kGroupBytes, weight, sums.data());
     most[g] = *std::max_element(sums.begin(), sums.end());
   }
 }
 
 #if defined(__x86_64__)
+// A first half is read as a stream, but no slab is long enough for the hardware to see it coming.
+constexpr std::int64_t kAheadGroups = 8;
+
 std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
   return static_cast<std::int32_t>(
       static_cast<std::uint16_t>(weight[2 * p]) |
       static_cast<std::uint32_t>(static_cast<std::uint16_t>(weight[2 * p + 1])) << 16);
 }
 
+/// Asks the caches for the group that is read some groups after group g.
+void fetch_ahead(const std::int8_t* codes, std::int64_t g, std::int64_t n_groups) {
+  if (g + kAheadGroups >= n_groups) return;
+  for (std::int64_t c = 0; c < kGroupBytes; c += 64)
+    __builtin_prefetch(codes + kAheadGroups * kGroupBytes + c);
+}
+
 [[gnu::target("avx2")]] void sums_avx2(const std::int8_t* codes, const std::int16_t* weight,
                                        std::int32_t* sums) {
-  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+  auto* to = reinterpret_cast<__m256i*>(sums);
+  __m256i low = _mm256_loadu_si256(to), high = _mm256_loadu_si256(to + 1);
   for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
     const auto* from = reinterpret_cast<const __m128i*>(codes);
     const __m256i w = _mm256_set1_epi32(pair_at(weight, p));
@@ -64,8 +76,8 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
     high = _mm256_add_epi32(high,
                             _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1)), w));
   }
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), low);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8), high);
+  _mm256_storeu_si256(to, low);
+  _mm256_storeu_si256(to + 1, high);
 }
 
 [[gnu::target("avx2")]] void largest_avx2(const std::int8_t* codes, const std::int16_t* weight,
@@ -73,6 +85,7 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
   __m256i w[kPairs];
   for (std::int64_t p = 0; p < kPairs; ++p) w[p] = _mm256_set1_epi32(pair_at(weight, p));
   for (std::int64_t g = 0; g < n_groups; ++g) {
+    fetch_ahead(codes, g, n_groups);
     __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
     for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
       const auto* from = reinterpret_cast<const __m128i*>(codes);
@@ -95,6 +108,7 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
   __m512i w[kPairs];
   for (std::int64_t p = 0; p < kPairs; ++p) w[p] = _mm512_set1_epi32(pair_at(weight, p));
   for (std::int64_t g = 0; g < n_groups; ++g) {
+    fetch_ahead(codes, g, n_groups);
     __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
     for (std::int64_t p = 0; p < kPairs; p += 2, codes += 4 * kGroup) {
       const auto* from = reinterpret_cast<const __m256i*>(codes);
@@ -135,8 +149,10 @@ const Loops& loops() {
   return chosen;
 }
 
-/// A float that is not below x.
-float above(double x) { return static_cast<float>(x + std::abs(x) * 0x1p-23 + 1e-37); }
+/// Byte of a direction's code among those of a row.
+std::int64_t byte_of(std::int64_t direction) {
+  return direction < Sketch::kCoarse ? direction : direction + 1;
+}
 
 double dot_double(const double* a, const double* b, std::int64_t n) {
   double sum = 0.0;
@@ -175,7 +191,10 @@ std::int64_t orthonormalise(std::vector<double>& rows, std::int64_t n, std::int6
 }  // namespace
 
 Sketch::Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample)
-    : width_(width), rows_(rows_per_slab), sample_size_(sample) {}
+    : width_(width),
+      rows_(rows_per_slab),
+      sample_size_(sample),
+      codes_(groups_per_slab() * kGroup * kBytes) {}
 
 void Sketch::note(const float* query) {
   if (width_ < 2 * kBytes) return;  // the sketch would be no shorter than the shadow
@@ -252,9 +271,11 @@ void Sketch::set_basis(std::shared_ptr<Basis> basis) {
 void Sketch::follow(const QuantisedSlabs& shadow, std::int64_t most) {
   if (!basis_) return;
   slabs_.resize(at(shadow.slabs()));
+  codes_.resize(shadow.slabs());
   const std::int64_t n = std::min(most, shadow.slabs() - stale_);
   parallel_for(n, [&](std::int64_t i) { sketch(shadow, stale_ + i); });
   stale_ += n;
+  codes_.settle(stale_);
 }
 
 void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
@@ -262,9 +283,10 @@ void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
   const std::int64_t dims = basis.dims;
   Slab out;
   out.basis = basis_;
-  out.codes.assign(at(slab_bytes()), 0);
   std::vector<float> x(at(width_)), along(at(rows_ * dims));
-  std::vector<double> square(at(rows_)), rest(at(rows_));
+  std::vector<double> square(at(rows_));
+  std::array<std::vector<double>, 2> rest{std::vector<double>(at(rows_)),
+                                          std::vector<double>(at(rows_))};
   std::array<float, kDims> most = {};
   for (std::int64_t r = 0; r < rows_; ++r) {
     float* b = along.data() + r * dims;
@@ -287,38 +309,49 @@ void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
   }
   // With x the decoded row, p the directions, y the coordinates as coded and z = x - sum y p:
   // q . x = sum y (q . p) + sum a (p . z) + (q - sum a p) . z for any a. |p . z| and |z| are
-  // bounded below from the float32 products b = p . x, whose rounding is at most gamma.
-  double least = std::numeric_limits<double>::infinity(), largest = 0.0;
+  // bounded from above by the float32 products b = p . x, whose rounding is at most gamma. The same
+  // holds for the first directions alone.
+  const auto code_of = [&](std::int64_t row, std::int64_t byte) -> std::int8_t& {
+    const std::int64_t half = byte / kHalf;
+    return codes_of(slab, at(half), row / kGroup)[place(row % kGroup, byte % kHalf)];
+  };
+  double spread = 0.0;  // largest sum |y|
   for (std::int64_t r = 0; r < rows_; ++r) {
     const float* b = along.data() + r * dims;
-    std::int8_t* codes = out.codes.data() + r / kGroup * kGroup * kBytes;
     const double gamma = 2.0 * rounding(width_) * std::sqrt(square[at(r)]) + 1e-30;
-    std::array<double, kDims> y = {};
     double size = 0.0, norm = square[at(r)];
-    for (std::int64_t j = 0; j < dims; ++j) {
-      const float step = out.step[at(j)];
-      const float code = step > 0.0f ? std::clamp(std::nearbyint(b[j] / step), -127.0f, 127.0f) : 0;
-      codes[place(r % kGroup, j)] = static_cast<std::int8_t>(code);
-      y[at(j)] = static_cast<double>(code) * static_cast<double>(step);
-      size += std::abs(y[at(j)]);
-      norm += y[at(j)] * (y[at(j)] - 2.0 * static_cast<double>(b[j]));
+    for (std::int64_t j = 0; j < kDims; ++j) {
+      code_of(r, byte_of(j)) = 0;
+      if (j < dims) {
+        const float step = out.step[at(j)];
+        const float code =
+            step > 0.0f ? std::clamp(std::nearbyint(b[j] / step), -127.0f, 127.0f) : 0;
+        code_of(r, byte_of(j)) = static_cast<std::int8_t>(code);
+        const double y = static_cast<double>(code) * static_cast<double>(step);
+        const double exact = static_cast<double>(b[j]);
+        size += std::abs(y);
+        norm += y * (y - 2.0 * exact);
+        out.miss[at(j)] = std::max(out.miss[at(j)], std::abs(exact - y) + gamma);
+      }
+      if (j + 1 != kCoarse && j + 1 != kDims) continue;
+      const double left =
+          norm + 2.0 * gamma * size + basis.skew * size * size + 1e-9 * square[at(r)];
+      rest[j + 1 == kCoarse ? 0 : 1][at(r)] = std::sqrt(std::max(left, 0.0)) * (1.0 + 1e-6);
     }
-    for (std::int64_t j = 0; j < dims; ++j)
-      out.miss[at(j)] = std::max(out.miss[at(j)], std::abs(static_cast<double>(b[j]) - y[at(j)]) +
-                                                      gamma + basis.skew * size);
-    norm += 2.0 * gamma * size + basis.skew * size * size + 1e-9 * square[at(r)];
-    rest[at(r)] = std::sqrt(std::max(norm, 0.0)) * (1.0 + 1e-6);
-    least = std::min(least, rest[at(r)]);
-    largest = std::max(largest, rest[at(r)]);
+    spread = std::max(spread, size);
   }
-  out.rest = static_cast<float>(least * (1.0 - 1e-6));
-  out.rest_step =
-      static_cast<float>((largest - static_cast<double>(out.rest)) / 127.0 * (1.0 + 1e-6));
-  for (std::int64_t r = 0; r < rows_; ++r) {
-    const double above = rest[at(r)] - static_cast<double>(out.rest);
-    const double step = static_cast<double>(out.rest_step);
-    out.codes[at(r / kGroup * kGroup * kBytes + place(r % kGroup, kDims))] =
-        static_cast<std::int8_t>(step > 0.0 ? std::clamp(std::ceil(above / step), 0.0, 127.0) : 0);
+  for (double& miss : out.miss) miss += basis.skew * spread;
+  for (std::size_t half = 0; half < 2; ++half) {
+    const auto [least, largest] = std::minmax_element(rest[half].begin(), rest[half].end());
+    out.rest[half] = static_cast<float>(*least * (1.0 - 1e-6));
+    out.rest_step[half] = static_cast<float>(
+        (*largest - static_cast<double>(out.rest[half])) / 127.0 * (1.0 + 1e-6) + 1e-37);
+    const double step = static_cast<double>(out.rest_step[half]);
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const double above = rest[half][at(r)] - static_cast<double>(out.rest[half]);
+      code_of(r, static_cast<std::int64_t>(half + 1) * kHalf - 1) =
+          static_cast<std::int8_t>(std::clamp(std::ceil(above / step), 0.0, 127.0));
+    }
   }
   slabs_[at(slab)] = std::move(out);
 }
@@ -326,20 +359,21 @@ void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
 void Sketch::truncate(std::int64_t n_slabs) {
   if (n_slabs < static_cast<std::int64_t>(slabs_.size()))
     slabs_.erase(slabs_.begin() + n_slabs, slabs_.end());
+  codes_.resize(std::min(codes_.size(), n_slabs));
   stale_ = std::min(stale_, n_slabs);
 }
 
 void Sketch::erase(std::int64_t slab, std::int64_t row) {
   if (!has(slab)) return;
-  std::int8_t* codes = slabs_[at(slab)].codes.data() + row / kGroup * kGroup * kBytes;
-  for (std::int64_t byte = 0; byte < kBytes; ++byte) codes[place(row % kGroup, byte)] = 0;
+  for (std::size_t half = 0; half < 2; ++half)
+    for (std::int64_t byte = 0; byte < kHalf; ++byte)
+      codes_of(slab, half, row / kGroup)[place(row % kGroup, byte)] = 0;
 }
 
 std::int64_t Sketch::bytes() const {
-  std::int64_t total = static_cast<std::int64_t>(sample_.size() * sizeof(float));
+  std::int64_t total = codes_.bytes() + static_cast<std::int64_t>(sample_.size() * sizeof(float));
   for (const Slab& s : slabs_)
-    total += static_cast<std::int64_t>(s.codes.size() + sizeof(Slab) +
-                                       s.unbounded.size() * sizeof(std::int32_t));
+    total += static_cast<std::int64_t>(sizeof(Slab) + s.unbounded.size() * sizeof(std::int32_t));
   for (const Basis* basis : {basis_.get(), before_.get()})
     if (basis) total += static_cast<std::int64_t>(basis->rows.size() * sizeof(float));
   return total;
@@ -356,14 +390,16 @@ void Sketch::load(ByteReader& from) {
   stride_ = from.get<std::int64_t>();
   auto basis = std::make_shared<Basis>();
   basis->rows = from.get_vector<float>();
-  const auto n = static_cast<std::int64_t>(basis->rows.size());
+  auto n = static_cast<std::int64_t>(basis->rows.size());
   bool good = noted_ >= 0 && stride_ >= 1 && stride_ <= std::max<std::int64_t>(1, noted_) &&
-              n % width_ == 0 && n / width_ <= kDims;
+              n % width_ == 0 && n / width_ <= kMostSaved;
   for (const float x : basis->rows) good = good && std::abs(x) <= 1.001f;
   if (!good)
     throw FileError(from.where() +
                     ": the subspace of a representative index is impossible; the file is damaged");
   if (n == 0) return;
+  n = std::min(n, kDims * width_);
+  basis->rows.resize(at(n));
   basis->dims = n / width_;
   set_basis(std::move(basis));
 }
@@ -376,6 +412,9 @@ void Sketch::open(const float* query, double query_norm) {
     if (!q.basis) continue;
     scratch_.assign(query, query + width_);
     double* left = scratch_.data();
+    const auto norm_left = [&] {
+      return std::sqrt(dot_double(left, left, width_)) + 1e-9 * query_norm;
+    };
     // In turn rather than at once: any coefficients serve, these leave the shorter rest.
     for (std::int64_t j = 0; j < q.basis->dims; ++j) {
       const float* row = q.basis->rows.data() + j * width_;
@@ -386,71 +425,105 @@ void Sketch::open(const float* query, double query_norm) {
       q.along[at(j)] = along;
 #pragma omp simd
       for (std::int64_t c = 0; c < width_; ++c) left[c] -= along * static_cast<double>(row[c]);
+      if (j + 1 == kCoarse) q.rest[0] = norm_left();
     }
-    q.rest = std::sqrt(dot_double(left, left, width_)) + 1e-9 * query_norm;
+    q.rest[1] = norm_left();
+    if (q.basis->dims < kCoarse) q.rest[0] = q.rest[1];
   }
 }
 
-Sketch::Weights Sketch::weights(const Slab& slab, float offset) const {
+std::int8_t* Sketch::codes_of(std::int64_t slab, std::size_t half, std::int64_t group) const {
+  return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) +
+         (static_cast<std::int64_t>(half) * groups_per_slab() + group) * kGroupBytes;
+}
+
+Sketch::Weights Sketch::weights(const Slab& slab, float offset, std::size_t half) const {
   const Query& query = query_in(slab.basis.get());
+  const std::int64_t dims = std::min(slab.basis->dims, half == 0 ? kCoarse : kDims);
+  std::array<double, kBytes> exact = {};
+  double constant = static_cast<double>(offset) + query_norm_ * static_cast<double>(slab.reach) +
+                    query.rest[half] * static_cast<double>(slab.rest[half]);
+  for (std::int64_t j = 0; j < dims; ++j) {
+    exact[at(byte_of(j))] = query.along[at(j)] * static_cast<double>(slab.step[at(j)]);
+    constant += std::abs(query.along[at(j)]) * slab.miss[at(j)];
+  }
+  exact[(half + 1) * kHalf - 1] = query.rest[half] * static_cast<double>(slab.rest_step[half]);
+  double most = 0.0, sum = 0.0;
+  for (const double w : exact) most = std::max(most, std::abs(w)), sum += std::abs(w);
   Weights out;
-  std::array<double, kDims + 1> exact = {};
-  out.constant = static_cast<double>(offset) + query_norm_ * static_cast<double>(slab.reach) +
-                 query.rest * static_cast<double>(slab.rest);
-  for (std::int64_t j = 0; j < slab.basis->dims; ++j) {
-    exact[at(j)] = query.along[at(j)] * static_cast<double>(slab.step[at(j)]);
-    out.constant += std::abs(query.along[at(j)]) * slab.miss[at(j)];
+  const double size = std::abs(constant) + 254.0 * sum;
+  if (!(size < 1e37)) {  // out of float32's range: bounded by nothing
+    out.constant = std::numeric_limits<float>::infinity();
+    return out;
   }
-  exact[kDims] = query.rest * static_cast<double>(slab.rest_step);
-  double most = 0.0, off = 0.0;
-  for (const double w : exact) most = std::max(most, std::abs(w));
-  out.unit = most > 1e-200 ? most / 32767.0 : 0.0;
-  for (std::size_t j = 0; j < exact.size(); ++j) {
-    if (out.unit > 0.0) out.weight[j] = static_cast<std::int16_t>(std::lrint(exact[j] / out.unit));
-    off += std::abs(exact[j] - static_cast<double>(out.weight[j]) * out.unit);
+  const double unit = most / 32767.0;
+  if (unit > 1e-200) {
+    double off = 0.0;
+    for (std::size_t j = 0; j < exact.size(); ++j) {
+      const double w = exact[j] / unit;
+      out.weight[j] =
+          static_cast<std::int16_t>(static_cast<std::int32_t>(w + (w < 0.0 ? -0.5 : 0.5)));
+      off += std::abs(exact[j] - static_cast<double>(out.weight[j]) * unit);
+    }
+    constant += 127.0 * off;
+    out.unit = static_cast<float>(unit);
   }
-  out.constant += 127.0 * off + 1e-9 * (std::abs(out.constant) + 127.0 * 32.0 * most);
+  // The last terms are for float32: five roundings, and what is too small for it.
+  out.constant = static_cast<float>(constant + 0x1p-20 * size + 1e-36);
   return out;
 }
 
 float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const {
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset);
+  const Weights w = weights(s, offset, 0);
   const std::int64_t n = groups_per_slab();
   std::array<std::int32_t, 64> sums;
   float most = -std::numeric_limits<float>::infinity();
   for (std::int64_t first = 0; first < n; first += 64) {
     const std::int64_t end = std::min<std::int64_t>(n, first + 64);
-    loops().largest(s.codes.data() + first * kGroup * kBytes, w.weight.data(), end - first,
-                    sums.data());
-    for (std::int64_t g = first; g < end; ++g) {
-      upper[g] = above(w.constant + w.unit * sums[at(g - first)]);
-      most = std::max(most, upper[g]);
-    }
+    loops().largest(codes_of(slab, 0, first), w.weight.data(), end - first, sums.data());
+    for (std::int64_t g = first; g < end; ++g)
+      upper[g] = w.constant + w.unit * static_cast<float>(sums[at(g - first)]);
+    most = std::max(most, *std::max_element(upper + first, upper + end));
   }
   for (const std::int32_t row : s.unbounded)
     upper[row / kGroup] = most = std::numeric_limits<float>::infinity();
   return most;
 }
 
-void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, float least,
-                        std::vector<std::int64_t>& out) const {
+void Sketch::append_rows(std::int64_t slab, const Weights& w, std::int64_t group, float least,
+                         std::vector<Row>& out) const {
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset);
-  std::array<std::int32_t, kGroup> sums;
-  auto unbounded = s.unbounded.begin();
+  std::array<std::int32_t, kGroup> sums = {};
+  for (std::size_t half = 0; half < 2; ++half)
+    loops().sums(codes_of(slab, half, group), w.weight.data() + half * kHalf, sums.data());
+  const std::int64_t end = std::min(kGroup, rows_ - group * kGroup);
+  for (std::int64_t i = 0; i < end; ++i) {
+    const auto row = static_cast<std::int32_t>(group * kGroup + i);
+    float upper = w.constant + w.unit * static_cast<float>(sums[at(i)]);
+    if (std::binary_search(s.unbounded.begin(), s.unbounded.end(), row))
+      upper = std::numeric_limits<float>::infinity();
+    if (upper >= least) out.push_back({slab * rows_ + row, upper});
+  }
+}
+
+void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, float least,
+                        std::vector<Row>& out) const {
   for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
     if (upper[g] < least) continue;
-    loops().sums(s.codes.data() + g * kGroup * kBytes, w.weight.data(), sums.data());
-    const std::int64_t end = std::min(kGroup, rows_ - g * kGroup);
-    for (std::int64_t i = 0; i < end; ++i) {
-      const auto row = static_cast<std::int32_t>(g * kGroup + i);
-      unbounded = std::find_if(unbounded, s.unbounded.end(), [&](auto r) { return r >= row; });
-      if (above(w.constant + w.unit * sums[at(i)]) >= least ||
-          (unbounded != s.unbounded.end() && *unbounded == row))
-        out.push_back(slab * rows_ + row);
-    }
+    for (std::size_t half = 0; half < 2; ++half)
+      for (std::int64_t c = 0; c < kGroupBytes; c += 64)
+        __builtin_prefetch(codes_of(slab, half, g) + c);
   }
+  const Weights w = weights(slabs_[at(slab)], offset, 1);
+  for (std::int64_t g = 0; g < groups_per_slab(); ++g)
+    if (upper[g] >= least) append_rows(slab, w, g, least, out);
+}
+
+void Sketch::rows_of(std::int64_t slab, float offset, std::int64_t group,
+                     std::vector<Row>& out) const {
+  append_rows(slab, weights(slabs_[at(slab)], offset, 1), group,
+              -std::numeric_limits<float>::infinity(), out);
 }
 
 }  // namespace episodic::detail

@@ -326,6 +326,54 @@ TEST_CASE("a learned sketch changes no list, whatever the vectors") {
   }
 }
 
+TEST_CASE("a search over many slabs lists what the plain one does, ties and forgotten included") {
+  // Narrow enough to be quick; the first look then goes by slabs, as it does over a long context.
+  std::mt19937 rng(52);
+  const std::int64_t width = 64, n = 40 * 1024;
+  const IndexShape shape{1, width, 1, RepresentativeScore::mean};
+  detail::ExactIndex sketched(shape, {0, 16}), plain(shape, {std::int64_t{1} << 60, 1});
+  const std::vector<float> common = random_vector(rng, width);
+  std::vector<float> v;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (i % 9 != 8) v = random_vector(rng, width);  // else: what came before once more
+    sketched.add(v.data(), nullptr, 0), plain.add(v.data(), nullptr, 0);
+  }
+  std::vector<ScoredEvent> a, b;
+  for (int i = 0; i < 60; ++i) {
+    std::vector<float> q = random_vector(rng, width);
+    for (std::size_t c = 0; c < q.size(); ++c) q[c] = 0.1f * q[c] + common[c] + (c == 3 ? 5.0f : 0);
+    const std::int64_t k = 1 + i % 9;
+    sketched.search(q.data(), k, a), plain.search(q.data(), k, b);
+    REQUIRE(same(a, b));
+    for (const ScoredEvent& e : a)
+      if (i % 3 == 0) sketched.forget(e.event), plain.forget(e.event);
+    if (i == 40) sketched.truncate(n - 3000), plain.truncate(n - 3000);
+  }
+}
+
+TEST_CASE("a subspace of 31 directions, as was saved once, is taken without the last") {
+  const std::int64_t width = 64;
+  const auto saved = [&](std::int64_t directions) {
+    std::vector<float> rows(static_cast<std::size_t>(directions * width));
+    for (std::int64_t j = 0; j < directions; ++j) rows[static_cast<std::size_t>(j * width + j)] = 1;
+    ByteWriter to;
+    to.put(std::int64_t{128});
+    to.put(std::int64_t{1});
+    to.put_vector(rows);
+    return to;
+  };
+  const ByteWriter old = saved(31), now = saved(30), impossible = saved(32);
+  detail::Sketch sketch(width, 1024, 128), other(width, 1024, 128);
+  ByteReader from(old.bytes(), "old.state");
+  sketch.load(from);
+  from.finish();
+  ByteWriter again;
+  sketch.save(again);
+  REQUIRE((again.bytes() == now.bytes()));
+  ByteReader bad(impossible.bytes(), "bad.state");
+  REQUIRE_THROWS_AS(other.load(bad), FileError);
+}
+
 TEST_CASE("forgotten events are never listed, and new ones under their numbers are") {
   std::mt19937 rng(48);
   for (const bool faiss : {false, true}) {
