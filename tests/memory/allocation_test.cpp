@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts large allocations while a memory runs. The library's calls are caught at link time
 // (--wrap, see CMakeLists.txt) and through operator new.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -51,7 +53,9 @@ int __wrap_posix_memalign(void** p, std::size_t alignment, std::size_t size) {
   return note(size), __real_posix_memalign(p, alignment, size);
 }
 void* __wrap_mmap(void* at, std::size_t size, int protection, int flags, int file, long offset) {
-  return note(size), __real_mmap(at, size, protection, flags, file, offset);
+  // Address space alone is no memory: that is taken page by page, as the owner accounts for it.
+  if (!(flags & MAP_NORESERVE)) note(size);
+  return __real_mmap(at, size, protection, flags, file, offset);
 }
 }
 
