@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cuda.hpp"
@@ -64,6 +65,7 @@ struct DeviceMemory::Impl {
   DeviceMemoryOptions options;
   std::vector<std::int64_t> given;
   cudaStream_t stream = nullptr;
+  std::optional<device::Event> left;  // where work on the stream before ended
 
   DeviceMemoryBytes bytes;
   device::DeviceBuffer memory;
