@@ -48,8 +48,8 @@ c10::Device checked(c10::Device device) {
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
     throw NotBuiltError(
         fmt::format("TorchDeviceMemory: device is {}, but no CUDA of libtorch is in this program; "
-                    "link torch_cuda of a CUDA build (with -Wl,--no-as-needed, for nothing in it "
-                    "is called by name)",
+                    "link episodic_torch::cuda, which the package has where its libtorch is a CUDA "
+                    "build, or load torch_cuda otherwise",
                     device.str()));
   if (!device.has_index())
     device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
@@ -59,12 +59,12 @@ c10::Device checked(c10::Device device) {
 
 /// Rows of whole heads as the kernels read them, in place where they lie so.
 struct Rows {
-  Rows(const at::Tensor& x, DType dtype) : kept(x) {
+  explicit Rows(const at::Tensor& x) : kept(x) {
     const std::int64_t heads = x.size(1), dim = x.size(2), width = heads * dim;
     // A dimension of one element may have any stride.
     const bool packed =
         (dim == 1 || x.stride(2) == 1) && (heads == 1 || x.stride(1) == dim) &&
-        (x.size(0) == 1 || (x.stride(0) >= width && x.stride(0) * size_of(dtype) % 16 == 0)) &&
+        (x.size(0) == 1 || (x.stride(0) >= width && x.stride(0) % 8 == 0)) &&
         reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
     if (!packed) kept = x.clone(at::MemoryFormat::Contiguous);
     data = kept.const_data_ptr();
@@ -229,8 +229,7 @@ at::Tensor TorchDeviceMemory::attend(std::int64_t layer, const at::Tensor& q, co
   m.require("k", k, s.n_kv_heads);
   m.require("v", v, s.n_kv_heads);
   return run([&](DeviceMemory& memory) {
-    const DType dtype = memory.options().dtype;
-    const Rows queries(q, dtype), keys(k, dtype), values(v, dtype);
+    const Rows queries(q), keys(k), values(v);
     at::Tensor out = at::empty({q.size(0), s.n_heads * s.head_dim}, q.options());
     memory.attend(layer, {queries.data, keys.data, values.data, queries.stride, keys.stride,
                           values.stride, out.mutable_data_ptr()});

@@ -57,8 +57,8 @@ class TorchDeviceMemory {
 
   /// One layer of the step, in order, each layer once.
   /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary embedding.
-  ///        Rows may lie apart (parts of one projection), whole heads side by side in each and rows
-  ///        aligned to 16 bytes; anything else is copied first
+  ///        Read where they lie if rows begin at multiples of 8 elements and of 16 bytes, the heads
+  ///        of each side by side (parts of one projection do); anything else is copied first
   ///
   /// \return [n, H * d] of the memory's dtype, from torch's allocator
   /// \throws DataError naming the tensor that is of another shape, dtype or device
