@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A decoder of your own on a CUDA device, in bfloat16 (random weights, no feed-forward): its slots
-// hold attention through a memory on that device. Nothing comes back to the host but what is printed.
+// hold attention through a memory on that device. Nothing comes back to the host but what is
+// printed.
 #include <ATen/ATen.h>
 
 #include <cstdio>

@@ -51,8 +51,7 @@ c10::Device checked(c10::Device device) {
                     "link episodic_torch::cuda, which the package has where its libtorch is a CUDA "
                     "build, or load torch_cuda otherwise",
                     device.str()));
-  if (!device.has_index())
-    device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+  if (!device.has_index()) device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
   require_device(device.index());
   return device;
 }
@@ -62,10 +61,9 @@ struct Rows {
   explicit Rows(const at::Tensor& x) : kept(x) {
     const std::int64_t heads = x.size(1), dim = x.size(2), width = heads * dim;
     // A dimension of one element may have any stride.
-    const bool packed =
-        (dim == 1 || x.stride(2) == 1) && (heads == 1 || x.stride(1) == dim) &&
-        (x.size(0) == 1 || (x.stride(0) >= width && x.stride(0) % 8 == 0)) &&
-        reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
+    const bool packed = (dim == 1 || x.stride(2) == 1) && (heads == 1 || x.stride(1) == dim) &&
+                        (x.size(0) == 1 || (x.stride(0) >= width && x.stride(0) % 8 == 0)) &&
+                        reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
     if (!packed) kept = x.clone(at::MemoryFormat::Contiguous);
     data = kept.const_data_ptr();
     stride = packed && x.size(0) > 1 ? x.stride(0) : width;
@@ -139,8 +137,7 @@ void TorchDeviceMemory::Impl::require_logits(const at::Tensor& logits) const {
   const std::int64_t n = memory.open_tokens();
   if (!logits.defined() || logits.dim() != 2 || logits.size(0) != n || logits.size(1) < 1 ||
       !dtype_of(logits.scalar_type()) || logits.device() != device ||
-      (logits.size(1) > 1 && logits.stride(1) != 1) ||
-      (n > 1 && logits.stride(0) < logits.size(1)))
+      (logits.size(1) > 1 && logits.stride(1) != 1) || (n > 1 && logits.stride(0) < logits.size(1)))
     throw DataError(
         fmt::format("end_step: logits is {}, expected [{}, vocab] of float32, float16 or bfloat16 "
                     "on {} with dense rows",
@@ -189,10 +186,10 @@ void TorchDeviceMemory::Impl::end_step(const std::int64_t* device_ids, const at:
   memory.end_step(surprise);
   // Not before: a step that is refused may be begun anew.
   const std::int64_t element = size_of(logits_dtype);
-  device::check(cudaMemcpyAsync(last_logits.data(), rows + (n - 1) * row_stride * element,
-                                static_cast<std::size_t>(vocab * element),
-                                cudaMemcpyDeviceToDevice, stream),
-                "keeping logits");
+  device::check(
+      cudaMemcpyAsync(last_logits.data(), rows + (n - 1) * row_stride * element,
+                      static_cast<std::size_t>(vocab * element), cudaMemcpyDeviceToDevice, stream),
+      "keeping logits");
   last_at = memory.tokens();
 }
 
@@ -241,8 +238,8 @@ void TorchDeviceMemory::end_step(std::span<const std::int64_t> ids, const at::Te
   Impl& m = *impl_;
   const std::int64_t n = m.memory.open_tokens();
   if (n == 0 || static_cast<std::int64_t>(ids.size()) != n)
-    throw DataError(fmt::format("end_step: ids has {} tokens, but the step was begun with {}",
-                                ids.size(), n));
+    throw DataError(
+        fmt::format("end_step: ids has {} tokens, but the step was begun with {}", ids.size(), n));
   m.require_logits(logits);
   run([&](DeviceMemory&) {
     m.staging.send(m.ids, n, m.stream,

@@ -410,8 +410,8 @@ TEST_CASE("device memory changes its stream between steps and within one, to the
   REQUIRE(cudaGraphExecDestroy(executable) == cudaSuccess);
   REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
 
-  // The new stream is made to wait for the old one: a capturing one refuses to wait for work outside
-  // of its capture, and the memory stays where it was.
+  // The new stream is made to wait for the old one: a capturing one refuses to wait for work
+  // outside of its capture, and the memory stays where it was.
   REQUIRE(cudaStreamBeginCapture(a, cudaStreamCaptureModeRelaxed) == cudaSuccess);
   REQUIRE_THROWS_AS(memory.use_stream(a), DeviceError);
   REQUIRE(cudaStreamEndCapture(a, &graph) != cudaSuccess);

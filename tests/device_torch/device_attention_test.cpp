@@ -44,17 +44,13 @@ bool torch_has_cuda() {
 const c10::Device kFirst(c10::DeviceType::CUDA, 0);
 
 at::ScalarType torch_type(DType dtype) {
-  return dtype == DType::float32   ? at::kFloat
-         : dtype == DType::float16 ? at::kHalf
-                                   : at::kBFloat16;
+  return dtype == DType::float32 ? at::kFloat : dtype == DType::float16 ? at::kHalf : at::kBFloat16;
 }
 
 c10::Stream new_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStreamFromGlobalPool(device);
 }
-cudaStream_t handle_of(const c10::Stream& stream) {
-  return device_torch::native_stream(stream);
-}
+cudaStream_t handle_of(const c10::Stream& stream) { return device_torch::native_stream(stream); }
 
 /// A sequence: what a decoder would compute of it, of one dtype, on the CPU.
 struct Sequence {
@@ -68,8 +64,7 @@ struct Sequence {
     v = draw(s.n_kv_heads);
     logits = (2.5 * at::randn({tokens, kVocab})).to(torch_type(dtype));
     const at::Tensor drawn = at::randint(kVocab, {tokens}, at::kLong);
-    ids.assign(drawn.const_data_ptr<std::int64_t>(),
-               drawn.const_data_ptr<std::int64_t>() + tokens);
+    ids.assign(drawn.const_data_ptr<std::int64_t>(), drawn.const_data_ptr<std::int64_t>() + tokens);
   }
   std::span<const std::int64_t> ids_of(std::int64_t first, std::int64_t n) const {
     return {ids.data() + first, static_cast<std::size_t>(n)};
@@ -132,8 +127,9 @@ struct Slots {
   }
   TorchDeviceMemory& memory() { return *state.memory(); }
   /// One step. \return [layers, n, H * d] on the CPU. \param between called before each layer
-  at::Tensor step(const Sequence& s, std::int64_t first, std::int64_t n, Lie lie = Lie::packed,
-                  const std::function<void()>& between = [] {}) {
+  at::Tensor step(
+      const Sequence& s, std::int64_t first, std::int64_t n, Lie lie = Lie::packed,
+      const std::function<void()>& between = [] {}) {
     const c10::Device device = memory().device();
     state.begin_step(s.ids_of(first, n));
     std::vector<at::Tensor> out;
@@ -173,8 +169,8 @@ at::Tensor direct_step(DeviceMemory& memory, const Sequence& s, std::int64_t fir
     };
     const DeviceArray<unsigned char> q(part(s.q)), k(part(s.k)), v(part(s.v)), o(q.size());
     const std::int64_t width = shape.head_dim;
-    memory.attend(l, {q.data(), k.data(), v.data(), shape.n_heads * width,
-                      shape.n_kv_heads * width, shape.n_kv_heads * width, o.data()});
+    memory.attend(l, {q.data(), k.data(), v.data(), shape.n_heads * width, shape.n_kv_heads * width,
+                      shape.n_kv_heads * width, o.data()});
     at::Tensor host = at::empty({n, shape.n_heads * width}, at::dtype(torch_type(dtype)));
     const std::vector<unsigned char> bytes = o.host();
     std::copy(bytes.begin(), bytes.end(), static_cast<unsigned char*>(host.mutable_data_ptr()));
@@ -430,7 +426,8 @@ TEST_CASE("CUDA tensors: ids from the host or the device, steps begun anew, sequ
   REQUIRE(slots.state.tokens() == 0);
   TorchDeviceMemory& memory = slots.memory();
   for (std::int64_t first = 0; first < 72; first += 12) {
-    const at::Tensor ids = at::tensor(at::IntArrayRef(s.ids.data() + first, 12), at::kLong).to(kFirst);
+    const at::Tensor ids =
+        at::tensor(at::IntArrayRef(s.ids.data() + first, 12), at::kLong).to(kFirst);
     const at::Tensor logits = s.logits.narrow(0, first, 12).to(kFirst);
     const auto x = rows_of(s, 0, first, 12, kFirst, Lie::packed);
     memory.begin_step(12);
@@ -502,14 +499,18 @@ TEST_CASE("what is wrong with CUDA tensors is said by name") {
   says([&] { state.end_step(ids, logits.narrow(0, 0, 11)); }, "logits is [11, 13]");
   says([&] { state.end_step(ids, at::zeros({12, 13}, at::kInt).to(kFirst)); }, "of Int on cuda:0");
   says([&] { state.end_step(ids, at::zeros({13, 12}, at::kHalf).to(kFirst).t()); }, "dense rows");
-  says([&] { memory->end_step(at::zeros({12}, at::kInt).to(kFirst), logits); }, "ids is [12] of Int");
+  says([&] { memory->end_step(at::zeros({12}, at::kInt).to(kFirst), logits); },
+       "ids is [12] of Int");
   says([&] { memory->end_step(at::zeros({12}, at::kLong), logits); }, "ids is [12] of Long on cpu");
   state.end_step(ids, logits);
 
   state.begin_step(ids);
   attention.forward(x[0], x[1], x[2]);
-  says([&] { state.end_step(ids, at::zeros({12, 14}, at::kHalf).to(kFirst)); },
-       "those before were [n, 13] of float16");
+  says(
+      [&] {
+        state.end_step(ids, at::zeros({12, 14}, at::kHalf).to(kFirst));
+      },
+      "those before were [n, 13] of float16");
   says([&] { state.end_step(ids, wide.logits.narrow(0, 0, 12).to(kFirst)); }, "of Float on cuda:0");
   memory->run([&](DeviceMemory& m) {
     const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));

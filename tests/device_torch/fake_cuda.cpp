@@ -74,7 +74,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   mutable std::map<c10::DeviceIndex, c10::Stream> current;
-  mutable std::vector<cudaStream_t> handles;  // of stream ids 1, 2, ...; torch's pools end with the process
+  mutable std::vector<cudaStream_t>
+      handles;  // of stream ids 1, 2, ...; torch's pools end with the process
 };
 
 struct Allocator final : c10::Allocator {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Between a torch decoder on a CUDA device and a `DeviceMemory`: the twins of EpisodicAttention and
-/// EpisodicState for CUDA tensors (examples/patch_your_cuda_layer.cpp). In builds with CUDA.
+/// Between a torch decoder on a CUDA device and a `DeviceMemory`: the twins of EpisodicAttention
+/// and EpisodicState for CUDA tensors (examples/patch_your_cuda_layer.cpp). In builds with CUDA.
 ///
 /// Links neither torch_cuda nor c10_cuda: torch's CUDA is reached through what it registers with
 /// c10, by a program that loads it.
@@ -25,20 +25,21 @@
 namespace episodic {
 
 /// The cudaStream_t behind a stream of torch. An empty one asks c10::Stream::native_handle, which
-/// libtorch has from 2.11 on; before, it knows torch's default stream alone, and a decoder that runs
-/// on others gives
+/// libtorch has from 2.11 on; before, it knows torch's default stream alone, and a decoder that
+/// runs on others gives
 ///
 ///     [](const c10::Stream& s) { return c10::cuda::CUDAStream(s).stream(); }
 using NativeStream = std::function<CUstream_st*(const c10::Stream&)>;
 
 /// One sequence's memory (spec 1 to 5) on one of torch's CUDA devices. Every call makes that device
 /// current while it lasts and enqueues on torch's current stream of it, behind what the memory
-/// enqueued before, on whatever stream; the host does not wait but where DeviceMemory's does. Tensors
-/// are taken as torch's own operators take them: ready on the current stream, of the right lifetime
-/// on it.
+/// enqueued before, on whatever stream; the host does not wait but where DeviceMemory's does.
+/// Tensors are taken as torch's own operators take them: ready on the current stream, of the right
+/// lifetime on it.
 ///
 /// The memory's bytes are cudaMalloc's, beside those that torch's allocator holds
-/// (DeviceMemory::bytes_needed says how many). One thread at a time. Not while torch captures a graph.
+/// (DeviceMemory::bytes_needed says how many). One thread at a time. Not while torch captures a
+/// graph.
 class TorchDeviceMemory {
  public:
   /// \param device a CUDA device; without an index, torch's current one
@@ -56,7 +57,8 @@ class TorchDeviceMemory {
   void begin_step(std::int64_t n);
 
   /// One layer of the step, in order, each layer once.
-  /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary embedding.
+  /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary
+  /// embedding.
   ///        Read where they lie if rows begin at multiples of 8 elements and of 16 bytes, the heads
   ///        of each side by side (parts of one projection do); anything else is copied first
   ///
