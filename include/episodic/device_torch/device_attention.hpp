@@ -58,7 +58,7 @@ class TorchDeviceMemory {
 
   /// One layer of the step, in order, each layer once.
   /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary
-  /// embedding.
+  ///        embedding.
   ///        Read where they lie if rows begin at multiples of 8 elements and of 16 bytes, the heads
   ///        of each side by side (parts of one projection do); anything else is copied first
   ///
