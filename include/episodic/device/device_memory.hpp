@@ -72,7 +72,7 @@ class DeviceMemory {
 
   /// From here on enqueues on `stream`, of the same device, which waits for all that the memory has
   /// enqueued; the host does not. Also within a step. The same stream: nothing happens. The stream
-  /// before may be destroyed then. Not while one of the two captures.
+  /// before may be destroyed then. Not while one of the two captures, nor under a DeviceLlama.
   /// \throws DeviceError: the stream is the one before
   void use_stream(CUstream_st* stream);
 
