@@ -1,4 +1,4 @@
-# The package: find_package(episodic [COMPONENTS core|episodic|device|kernels]).
+# The package: find_package(episodic [COMPONENTS core|episodic|device|device_torch|kernels]).
 include(CMakePackageConfigHelpers)
 set(EPISODIC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/episodic)
 
@@ -14,6 +14,8 @@ if(EPISODIC_CUDA)
   install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
   install(TARGETS episodic_device EXPORT episodicDeviceTargets)
   install(EXPORT episodicDeviceTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  install(TARGETS episodic_device_torch EXPORT episodicDeviceTorchTargets)
+  install(EXPORT episodicDeviceTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/episodic/kernels
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 endif()

@@ -1,4 +1,5 @@
-# Defines episodic_torch::torch: the CPU libraries of a libtorch package (libtorch_cpu, libc10).
+# Defines episodic_torch::torch: the CPU libraries of a libtorch package (libtorch_cpu, libc10); and
+# where it is a whole CUDA build episodic_torch::cuda, which loads its CUDA into a program.
 # Own imported targets instead of find_package(Torch), which fails without a CUDA toolkit and in the
 # small CPU installation. Used by the build and, installed beside the package's config, by consumers.
 #
@@ -57,6 +58,19 @@ set_target_properties(episodic_torch::torch PROPERTIES
   INTERFACE_INCLUDE_DIRECTORIES "${_episodic_includes}"
   INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${_episodic_includes}"
   INTERFACE_LINK_LIBRARIES "episodic_torch::torch_cpu;episodic_torch::c10")
+if(EXISTS ${_episodic_torch}/lib/libtorch_cuda.so)
+  # Not where it cannot be loaded: the small installation has it, without what it needs.
+  execute_process(COMMAND ldd ${_episodic_torch}/lib/libtorch_cuda.so
+    OUTPUT_VARIABLE _episodic_needs ERROR_QUIET)
+  if(NOT _episodic_needs MATCHES "not found")
+    # It registers itself with libtorch_cpu when it is loaded. Nothing in it is called by name, so a
+    # linker that drops what is not needed must be told to keep it.
+    add_library(episodic_torch::cuda INTERFACE IMPORTED GLOBAL)
+    set_target_properties(episodic_torch::cuda PROPERTIES INTERFACE_LINK_LIBRARIES
+      "-Wl,--push-state,--no-as-needed,${_episodic_torch}/lib/libtorch_cuda.so,--pop-state;episodic_torch::torch")
+  endif()
+  unset(_episodic_needs)
+endif()
 set(EPISODIC_TORCH_FOUND_ROOT "${_episodic_torch}")
 message(STATUS "episodic: libtorch in ${_episodic_torch}")
 unset(_episodic_torch)

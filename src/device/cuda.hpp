@@ -81,6 +81,19 @@ class PinnedBuffer {
   void* data_ = nullptr;
 };
 
+/// A place in a stream of the device that is current when it is made.
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event"); }
+  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 /// Host memory that the stream reads from, given out again once the stream has passed: a few blocks
 /// in turn, so that the host need not wait in steady state.
 class StagingRing {

@@ -113,6 +113,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
   m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "host memory for errors");
+  m.left.emplace();
   m.upload_constants();
   m.clear(0);
 }
@@ -126,7 +127,17 @@ const MemoryShape& DeviceMemory::shape() const { return impl_->shape; }
 const DeviceMemoryOptions& DeviceMemory::options() const { return impl_->options; }
 const DeviceMemoryBytes& DeviceMemory::bytes() const { return impl_->bytes; }
 std::int64_t DeviceMemory::tokens() const { return impl_->tokens; }
+std::int64_t DeviceMemory::open_tokens() const { return impl_->open ? impl_->n : 0; }
+std::int64_t DeviceMemory::generation() const { return impl_->generation; }
 void DeviceMemory::reset() { impl_->clear(0); }
+
+void DeviceMemory::use_stream(CUstream_st* stream) {
+  Impl& m = *impl_;
+  if (stream == m.stream) return;
+  device::check(cudaEventRecord(m.left->get(), m.stream), "leaving a stream");
+  device::check(cudaStreamWaitEvent(stream, m.left->get(), 0), "changing the stream");
+  m.stream = stream;
+}
 
 void DeviceMemory::check() const {
   const Impl& m = *impl_;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,7 @@ struct DeviceMemory::Impl {
   DeviceMemoryOptions options;
   std::vector<std::int64_t> given;
   cudaStream_t stream = nullptr;
+  std::optional<device::Event> left;  // where work on the stream before ended
 
   DeviceMemoryBytes bytes;
   device::DeviceBuffer memory;

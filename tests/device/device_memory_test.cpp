@@ -310,6 +310,72 @@ TEST_CASE("device memory neither allocates nor waits in a step") {
 #endif
 }
 
+TEST_CASE("device memory changes its stream between steps and within one, to the same bits") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryConfig config = driver::small_config();
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, 96, 3);
+  DeviceMemory one(config, shape, {DType::float32, 96}, nullptr);
+  std::vector<std::vector<float>> expected;
+  for (std::int64_t first = 0; first < 96; first += 12) expected = step(one, tokens, first, 12);
+
+  cudaStream_t a = nullptr, b = nullptr;
+  // Not cudaStreamNonBlocking: the tests' own copies run on the legacy stream.
+  REQUIRE(cudaStreamCreateWithFlags(&a, 0) == cudaSuccess);
+  REQUIRE(cudaStreamCreateWithFlags(&b, 0) == cudaSuccess);
+  DeviceMemory memory(config, shape, {DType::float32, 96}, a);
+  std::vector<std::vector<float>> got;
+  for (std::int64_t first = 0; first < 96; first += 12) {
+    memory.use_stream(first % 24 == 0 ? b : nullptr);
+    got = step(memory, tokens, first, 12);
+  }
+  REQUIRE(got == expected);
+
+  // What follows is enqueued on the new stream: a capture of it takes the layer's work and nothing
+  // is written, until the graph is launched.
+  memory.reset();
+  memory.use_stream(b);
+  const DeviceArray<float> rows(std::vector<float>(12 * 64, 0.5f)),
+      out(std::vector<float>(12 * 64, -7.0f));
+  REQUIRE(memory.open_tokens() == 0);
+  memory.begin_step(12);
+  REQUIRE(memory.open_tokens() == 12);
+  REQUIRE(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  memory.use_stream(b);  // the same: leaves no mark in the capture
+  memory.attend(0, {rows.data(), rows.data(), rows.data(), 64, 32, 32, out.data()});
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(b, &graph) == cudaSuccess);
+  REQUIRE(out.host() == std::vector<float>(12 * 64, -7.0f));
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
+  REQUIRE(cudaGraphLaunch(executable, b) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(b) == cudaSuccess);
+  for (const float x : out.host()) REQUIRE(std::abs(x - 0.5f) < 1e-6f);
+  REQUIRE(cudaGraphExecDestroy(executable) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+
+  // The new stream is made to wait for the old one: a capturing one refuses to wait for work
+  // outside of its capture, and the memory stays where it was.
+  REQUIRE(cudaStreamBeginCapture(a, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  REQUIRE_THROWS_AS(memory.use_stream(a), DeviceError);
+  REQUIRE(cudaStreamEndCapture(a, &graph) != cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+#if defined(EPISODIC_EMULATED_CUDA)
+  // And for the place where the old one is: recorded in a capture, it cannot be waited for outside.
+  REQUIRE(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  REQUIRE_THROWS_AS(memory.use_stream(a), DeviceError);
+  REQUIRE(cudaStreamEndCapture(b, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+#endif
+  memory.reset();
+  for (std::int64_t first = 0; first < 96; first += 12) got = step(memory, tokens, first, 12);
+  REQUIRE(got == expected);
+  memory.use_stream(nullptr);  // the others may go now
+  REQUIRE(cudaStreamDestroy(a) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(b) == cudaSuccess);
+  memory.check();
+}
+
 TEST_CASE("device memory refuses what it cannot do, by name, and says what it would need") {
   const auto refusal = [](const std::string& json,
                           DeviceMemoryOptions options = {DType::float32, 100}) {

@@ -34,11 +34,13 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   bool waits_for_legacy;
+  int device;
   std::unique_ptr<CUgraph_st> capture;  // while it captures
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   bool spoilt = false;
 };
 struct CUevent_st {
+  int device;
   bool captured = false;  // last recorded in a capture
   std::chrono::steady_clock::time_point recorded;
 };
@@ -267,7 +269,7 @@ struct Device {
   std::map<void*, std::size_t> allocations;
   std::map<const void*, int> max_shared;
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
-  int count = 1, major = 9, minor = 0, driver = 13000;
+  int count = 1, current = 0, major = 9, minor = 0, driver = 13000;
   bool cublas_captures = true;
   std::set<cudaStream_t> capturing;
   cudaError_t last_error = cudaSuccess;
@@ -285,6 +287,8 @@ cudaError_t record(cudaError_t error) {
 
 bool is_legacy(cudaStream_t stream) { return !stream || stream == cudaStreamLegacy; }
 bool captures(cudaStream_t stream) { return !is_legacy(stream) && stream->capture; }
+/// Of the legacy stream, which every device has, the current device's.
+int device_of(cudaStream_t stream) { return is_legacy(stream) ? device.current : stream->device; }
 
 /// Whether work may be enqueued. The legacy stream would wait for every capture that waits for it.
 cudaError_t may_enqueue(cudaStream_t stream) {
@@ -418,6 +422,7 @@ cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shar
       grid.z > 65535 || threads < 1 || threads > 1024 || block_size.z > 64)
     return record(cudaErrorInvalidConfiguration);
   if (shared_bytes > shared_limit) return record(cudaErrorInvalidValue);
+  if (device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
   return enqueue(stream, &Calls::launches, [=, thread = std::move(thread)] {
     run_grid(grid, block_size, shared_bytes, thread);
   });
@@ -564,7 +569,7 @@ cudaError_t cudaMemset(void* pointer, int value, std::size_t size) {
   return error == cudaSuccess ? cudaMemsetAsync(pointer, value, size, nullptr) : error;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  *stream = new CUstream_st{flags != cudaStreamNonBlocking, nullptr};
+  *stream = new CUstream_st{flags != cudaStreamNonBlocking, device.current, nullptr};
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -647,7 +652,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return record(cudaErrorStreamCaptureIsolation);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st{};
+  *event = new CUevent_st{device.current};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -655,7 +660,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (!event) return record(cudaErrorInvalidResourceHandle);
+  if (!event || event->device != emulator::device_of(stream))
+    return record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = may_enqueue(stream);
   if (error == cudaSuccess) {
     event->captured = captures(stream);
@@ -692,12 +698,14 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* id) {
-  *id = 0;
+  *id = device.current;
   return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int id) {
   if (device.count == 0) return record(cudaErrorNoDevice);
-  return id < 0 || id >= device.count ? record(cudaErrorInvalidDevice) : cudaSuccess;
+  if (id < 0 || id >= device.count) return record(cudaErrorInvalidDevice);
+  device.current = id;
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id) {
   if (id < 0 || id >= device.count) return record(cudaErrorInvalidDevice);

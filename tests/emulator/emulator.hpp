@@ -7,7 +7,7 @@
 // device memory (under the address sanitizer), a collective that not all threads reach, a missing
 // barrier (results differ between orders), a missing wait for an asynchronous copy, unset dynamic
 // shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
-// undefined-behaviour sanitizer).
+// undefined-behaviour sanitizer), a launch on the stream of a device that is not the current one.
 // A capture records what is enqueued on its stream and spoils where the runtime's would; captures
 // of several streams that fork and join are refused. Cannot show: speed, races inside a warp, the
 // memory model, the rounding of the device's own functions (exp, tensor cores), anything of the
@@ -39,7 +39,8 @@ std::int64_t device_bytes();
 std::int64_t peak_device_bytes();
 /// cudaMalloc fails beyond this; what cudaMemGetInfo calls the total.
 void set_device_capacity(std::int64_t bytes);
-/// What cudaGetDeviceCount finds: 1 by default.
+/// What cudaGetDeviceCount finds: 1 by default. Devices differ in nothing but their streams and
+/// events.
 void set_device_count(int devices);
 /// What the device says of itself: 9.0 by default.
 void set_compute_capability(int major, int minor);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_program.py PROGRAM COMPONENT: runs a consumer, and sees which libraries it loads.
 
-The core's and the kernels' have no torch; the kernels' may say that there is no CUDA device."""
+Those of the torch rooms have torch, the others not; the kernels' may say that there is no CUDA device."""
 import subprocess
 import sys
 
@@ -14,7 +14,8 @@ if ran.returncode != 0 and not no_device:
 libraries = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
 if "not found" in libraries:
     sys.exit(f"{component}: a library is not found\n{libraries}")
-if ("libtorch_cpu" in libraries) != (component == "episodic"):
-    sys.exit(f"{component}: libtorch is {'not linked' if component == 'episodic' else 'linked'}\n{libraries}")
+on_torch = component in ("episodic", "device_torch")
+if ("libtorch_cpu" in libraries) != on_torch:
+    sys.exit(f"{component}: libtorch is {'not linked' if on_torch else 'linked'}\n{libraries}")
 if component == "kernels" and "libcudart" not in libraries:
     sys.exit(f"kernels: the CUDA runtime is not the shared one\n{libraries}")

@@ -25,9 +25,10 @@ ROOMS = {
     "text": ["base"],
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "model"],
     "model": ["base", "timeline", "attention", "recall", "store", "memory"],
+    "device_torch": ["base", "model", "device"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
 }
-TORCH_ROOMS = {"model", "session"}
+TORCH_ROOMS = {"model", "session", "device_torch"}
 
 
 def sources(root, folders=FOLDERS, suffixes=CODE):

@@ -55,7 +55,8 @@ struct DeviceMemoryBytes {
 /// there and thrown by the next such call; the sequence must then be reset. One thread at a time.
 class DeviceMemory {
  public:
-  /// \param stream must outlive the memory. \param given boundaries, only for segmenter `given`
+  /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
+  /// \param given boundaries, only for segmenter `given`
   /// \throws ConfigError; BudgetError naming device_bytes and what is needed, also when the device
   ///         has no room; DeviceError
   DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
@@ -69,6 +70,12 @@ class DeviceMemory {
   /// \throws ConfigError for settings that a device does not have (yet), named
   static DeviceMemoryBytes bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
                                         const DeviceMemoryOptions& options);
+
+  /// From here on enqueues on `stream`, of the same device, which waits for all that the memory has
+  /// enqueued; the host does not. Also within a step. The same stream: nothing happens. The stream
+  /// before may be destroyed then. Not while one of the two captures, nor under a DeviceLlama.
+  /// \throws DeviceError: the stream is the one before
+  void use_stream(CUstream_st* stream);
 
   /// Opens a step of n tokens, 1 <= n <= chunk. A step that was open is begun anew.
   /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens
@@ -122,6 +129,10 @@ class DeviceMemory {
   const DeviceMemoryBytes& bytes() const;
   /// Tokens of the finished steps.
   std::int64_t tokens() const;
+  /// Tokens of the step that is open, 0 if none is.
+  std::int64_t open_tokens() const;
+  /// Another number after each reset, restore and load.
+  std::int64_t generation() const;
   /// Of the store below the device; zeros where events are at home in device or page-locked memory.
   StoreCounters lower_tiers() const;
 

@@ -19,10 +19,10 @@ class AttentionSlot {
   virtual ~AttentionSlot() = default;
 
   /// Attends with the n queries of this step and appends their keys and values.
-  /// \param q [n, H, d], k [n, G, d], v [n, G, d]: float32, CPU, contiguous, before rotary
-  ///        embedding; valid during the call only
+  /// \param q [n, H, d], k, v [n, G, d]: before rotary embedding; valid during the call only;
+  ///        float32, CPU, contiguous, unless the slot takes others (DeviceAttention)
   ///
-  /// \return [n, H * d] float32, contiguous
+  /// \return [n, H * d], contiguous, of q's dtype and device
   virtual at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
 };
 
@@ -35,7 +35,7 @@ class SequenceState {
   /// \param ids the n >= 1 tokens of the step
   virtual void begin_step(std::span<const std::int64_t> ids) = 0;
 
-  /// \param logits [n, vocab] float32: row i follows token i
+  /// \param logits [n, vocab]: row i follows token i; float32, CPU, unless it takes others
   virtual void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) = 0;
 
   /// True if end_step wants logits of every row; false if none are needed.
