@@ -118,7 +118,7 @@ struct TorchDeviceMemory::Impl {
   float* surprise = nullptr;    // [chunk]
   // The last row of logits: it says how surprising the next step's first token is.
   device::DeviceBuffer last_logits;
-  std::int64_t last_at = 0;  // tokens that it follows; 0: there is none
+  std::int64_t last_at = 0;           // tokens that it follows; 0: there is none
   std::int64_t last_generation = -1;  // of the sequence that it is of
   std::int64_t vocab = 0;
   DType logits_dtype = DType::float32;

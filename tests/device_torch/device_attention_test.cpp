@@ -367,6 +367,27 @@ TEST_CASE("an old libtorch's default stream is the null stream, of others the ca
   }
 }
 
+TEST_CASE("CUDA tensors: a restored memory goes on with the logits that it is given") {
+  NEEDS_CUDA_TENSORS();
+  const MemoryShape shape = driver::small_shape(1, 4, 2, 16);
+  const Sequence s(shape, DType::float32, 72);
+  Slots slots = slots_on(kFirst, full_config(), shape, {DType::float32, 72});
+  for (std::int64_t first = 0; first < 48; first += 12) slots.step(s, first, 12);
+  const auto snapshot = slots.memory().run([](DeviceMemory& m) { return m.snapshot(); });
+  const at::Tensor expected = slots.step(s, 48, 12);
+  const auto surprise = [&] {
+    return slots.memory().run([](DeviceMemory& m) { return m.last_step().surprise; });
+  };
+  const std::vector<float> first_surprise = surprise();
+  slots.memory().run([&](DeviceMemory& m) { m.restore(*snapshot); });
+  REQUIRE_THROWS_AS(slots.step(s, 48, 12), DataError);  // which logits came before?
+  REQUIRE_THROWS_AS(slots.memory().set_last_logits(s.logits.narrow(0, 47, 1).to(kFirst)),
+                    DataError);
+  slots.memory().set_last_logits(s.logits.select(0, 47).to(kFirst));
+  REQUIRE(at::equal(slots.step(s, 48, 12), expected));
+  REQUIRE((surprise() == first_surprise));
+}
+
 TEST_CASE("attention on CUDA tensors works on their device, whatever torch's current one is") {
   NEEDS_CUDA_TENSORS();
 #if defined(EPISODIC_EMULATED_CUDA)
