@@ -2,8 +2,10 @@
 // Kept memories with --device cuda, on the emulated device.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "program.hpp"
 #include "support/test.hpp"
@@ -20,7 +22,8 @@ struct Setting {
 
   explicit Setting(const fs::path& of, int sentences = 12) : model(quoted(of.string())) {
     put(scratch / "book", some_book(sentences));
-    ids = Json::parse(on("cpu", "tokenize --model " + model + " --text " + path("book")).out)["ids"];
+    const Run run = on("cpu", "tokenize --model " + model + " --text " + path("book"));
+    ids = Json::parse(run.out)["ids"].get<std::vector<std::int64_t>>();
     ids.resize(ids.size() / 32 * 32);  // whole steps, so that a part of it ends between two
   }
   std::string path(const std::string& name) const { return quoted((scratch / name).string()); }
