@@ -205,7 +205,10 @@ struct DeviceLlama::Impl : Arrays {
   DeviceBuffer activations;
   StagingRing staging;
   PinnedBuffer host_logits;
-  bool stepped = false;
+  bool stepped = false;  // last_logits follow the memory's last token
+  // Of the tokens since the host's memory that this one came from; only then.
+  bool keeps_ids = false;
+  std::vector<std::int64_t> ids_since;
 
   bool use_graphs = true;
   std::vector<StepGraph> graphs;  // of the memory's steps of one token; they hold its pointers
@@ -234,8 +237,13 @@ struct DeviceLlama::Impl : Arrays {
     device::check(kernels::token_surprise(p, stream.get()), "surprise");
   }
   void run_layer(std::int64_t l, std::int64_t n);
-  void run_head(std::int64_t n);
-  void run_step(std::int64_t n);
+  /// \param maybe_logits [n, vocab] in host memory, written; null: not wanted
+  void run_head(std::int64_t n, float* maybe_logits);
+  void run_step(std::int64_t n, float* maybe_logits = nullptr);
+  void step(std::span<const std::int64_t> ids, float* maybe_logits);
+  /// [vocab], or empty if none follow the last token
+  std::vector<float> read_last_logits();
+  void write_last_logits(const std::vector<float>& row);
   bool launch_step();
 };
 
@@ -331,8 +339,8 @@ void DeviceLlama::Impl::run_layer(std::int64_t l, std::int64_t n) {
 
 /// Logits of all rows, a block at a time, and what they say of the tokens behind them: row i of
 /// token i + 1, the row of the step before of token 0.
-void DeviceLlama::Impl::run_head(std::int64_t n) {
-  if (memory->tokens() > 0)
+void DeviceLlama::Impl::run_head(std::int64_t n, float* maybe_logits) {
+  if (stepped)
     token_surprise(last_logits, ids, 1, surprise);
   else
     device::check(cudaMemsetAsync(surprise, 0, sizeof(float), stream.get()), "surprise");
@@ -340,6 +348,12 @@ void DeviceLlama::Impl::run_head(std::int64_t n) {
     const std::int64_t rows = std::min(kLogitRows, n - first);
     norm(final_norm, hidden + first * config.hidden_size, rows);
     multiply(head, normed, rows, DType::float32, logit_rows);
+    if (maybe_logits)
+      device::check(
+          cudaMemcpyAsync(maybe_logits + first * config.vocab_size, logit_rows,
+                          static_cast<std::size_t>(rows * config.vocab_size) * sizeof(float),
+                          cudaMemcpyDeviceToHost, stream.get()),
+          "copying logits");
     const std::int64_t followed = std::min(rows, n - 1 - first);
     token_surprise(logit_rows, ids + first + 1, followed, surprise + first + 1);
     if (first + rows == n)
@@ -351,13 +365,13 @@ void DeviceLlama::Impl::run_head(std::int64_t n) {
 }
 
 /// The open step, from its ids in device memory to its tokens' surprise.
-void DeviceLlama::Impl::run_step(std::int64_t n) {
+void DeviceLlama::Impl::run_step(std::int64_t n, float* maybe_logits) {
   device::check(
       kernels::embed_tokens(
           {dtype, embedding, config.vocab_size, config.hidden_size, ids, n, hidden}, stream.get()),
       "embedding");
   for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(l, n);
-  run_head(n);
+  run_head(n, maybe_logits);
 }
 
 /// Launches the graph of an open step of one token, made here at the second step of its kind: at
@@ -366,7 +380,7 @@ void DeviceLlama::Impl::run_step(std::int64_t n) {
 bool DeviceLlama::Impl::launch_step() {
   const std::optional<std::uint32_t> kind = memory->step_kind();
   // The first token's surprise is no kernel's; such a step comes once in a sequence.
-  if (!use_graphs || !kind || memory->tokens() == 0) return false;
+  if (!use_graphs || !kind || !stepped) return false;
   auto at = std::find_if(graphs.begin(), graphs.end(),
                          [&](const StepGraph& g) { return g.kind == *kind; });
   if (at == graphs.end()) {
@@ -424,7 +438,8 @@ DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max
   device::check(cudaStreamSynchronize(m.stream.get()), "the model's steps");
   m.graphs.clear();
   m.memory.reset();  // its bytes may be needed
-  m.stepped = false;
+  m.stepped = m.keeps_ids = false;
+  m.ids_since.clear();
   const ModelConfig& c = m.config;
   m.memory.emplace(config, MemoryShape{c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary},
                    DeviceMemoryOptions{m.dtype, max_tokens}, m.stream.get(), std::move(given));
@@ -452,27 +467,110 @@ std::int64_t DeviceLlama::chunk() const {
   return impl_->memory->config().chunk;
 }
 
-void DeviceLlama::step(std::span<const std::int64_t> ids) {
-  Impl& m = *impl_;
-  DeviceMemory& memory = this->memory();
-  const auto n = static_cast<std::int64_t>(ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0 || ids[i] >= m.config.vocab_size)
+void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, float* maybe_logits) {
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= config.vocab_size)
       throw DataError(fmt::format(
           "DeviceLlama::step: ids[{}] = {} is not in the vocabulary of {} tokens; use the "
           "tokenizer of this model",
-          i, ids[i], m.config.vocab_size));
-  device::check(cudaSetDevice(m.device), "choosing the device");
-  memory.begin_step(n);
-  m.staging.send(m.ids, n, m.stream.get(),
-                 [&](std::int64_t* host) { std::copy(ids.begin(), ids.end(), host); });
-  if (n == 1 && m.launch_step()) {
-    memory.end_launched_step();
-  } else {
-    m.run_step(n);
-    memory.end_step(m.surprise);
+          i, tokens[i], config.vocab_size));
+  device::check(cudaSetDevice(device), "choosing the device");
+  if (memory->tokens() == 0) {  // it may have been reset
+    stepped = false;
+    ids_since.clear();
   }
-  m.stepped = true;
+  memory->begin_step(n);
+  staging.send(ids, n, stream.get(),
+               [&](std::int64_t* host) { std::copy(tokens.begin(), tokens.end(), host); });
+  if (n == 1 && !maybe_logits && launch_step()) {
+    memory->end_launched_step();
+  } else {
+    run_step(n, maybe_logits);
+    memory->end_step(surprise);
+  }
+  stepped = true;
+  if (keeps_ids) ids_since.insert(ids_since.end(), tokens.begin(), tokens.end());
+}
+
+void DeviceLlama::step(std::span<const std::int64_t> ids) {
+  static_cast<void>(memory());
+  impl_->step(ids, nullptr);
+}
+
+void DeviceLlama::step(std::span<const std::int64_t> ids, std::span<float> logits) {
+  const std::size_t wanted = ids.size() * static_cast<std::size_t>(impl_->config.vocab_size);
+  if (logits.size() != wanted)
+    throw DataError(fmt::format("DeviceLlama::step: room for {} logits, {} tokens have {}",
+                                logits.size(), ids.size(), wanted));
+  memory();
+  impl_->step(ids, logits.data());
+  impl_->memory->check();  // waits
+}
+
+std::vector<float> DeviceLlama::Impl::read_last_logits() {
+  std::vector<float> row;
+  if (!stepped) return row;
+  row.resize(static_cast<std::size_t>(config.vocab_size));
+  device::check(cudaMemcpyAsync(row.data(), last_logits, row.size() * sizeof(float),
+                                cudaMemcpyDeviceToHost, stream.get()),
+                "copying logits");
+  memory->check();  // waits
+  return row;
+}
+
+void DeviceLlama::Impl::write_last_logits(const std::vector<float>& row) {
+  stepped = !row.empty();
+  if (row.empty()) return;
+  device::check(cudaMemcpyAsync(last_logits, row.data(), row.size() * sizeof(float),
+                                cudaMemcpyHostToDevice, stream.get()),
+                "copying logits");
+  device::check(cudaStreamSynchronize(stream.get()), "copying logits");
+}
+
+DeviceMemory& DeviceLlama::remember(const EpisodicMemory& from, std::int64_t max_tokens) {
+  Impl& m = *impl_;
+  DeviceMemory& memory = remember(from.config(), max_tokens, from.given_boundaries());
+  memory.load(from);
+  const std::vector<float>& last = from.last_logits();
+  if (!last.empty() && static_cast<std::int64_t>(last.size()) != m.config.vocab_size)
+    throw ConfigError(fmt::format(
+        "DeviceLlama::remember: the memory's last logits are {}, but the model's vocabulary is {}",
+        last.size(), m.config.vocab_size));
+  m.write_last_logits(last);
+  m.keeps_ids = true;
+  return memory;
+}
+
+void DeviceLlama::save(EpisodicMemory& to) {
+  Impl& m = *impl_;
+  memory().save(to, m.ids_since, m.read_last_logits());
+  m.ids_since.clear();
+}
+
+class DeviceLlama::Snapshot {
+ public:
+  std::shared_ptr<const DeviceMemory::Snapshot> memory;
+  std::int64_t tokens = 0;
+  std::vector<float> last_logits;
+};
+
+std::shared_ptr<const DeviceLlama::Snapshot> DeviceLlama::snapshot() {
+  auto s = std::make_shared<Snapshot>();
+  s->memory = memory().snapshot();
+  s->tokens = memory().tokens();
+  s->last_logits = impl_->read_last_logits();
+  return s;
+}
+
+void DeviceLlama::restore(const Snapshot& s) {
+  Impl& m = *impl_;
+  const std::int64_t saved = memory().tokens() - static_cast<std::int64_t>(m.ids_since.size());
+  memory().restore(*s.memory);
+  m.write_last_logits(s.last_logits);
+  // Those that came between the host's memory and the snapshot; none, if that came before.
+  if (m.keeps_ids)
+    m.ids_since.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, s.tokens - saved)));
 }
 
 std::span<const float> DeviceLlama::logits() {

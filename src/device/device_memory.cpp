@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -43,7 +42,7 @@ void DeviceMemory::Impl::upload_constants() {
   device::check(cudaStreamSynchronize(stream), "the memory's constants");
 }
 
-void DeviceMemory::Impl::clear() {
+void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   const TimelineState empty = kernels::initial_timeline(config.n_init);
   device::check(cudaMemcpyAsync(state, &empty, sizeof(empty), cudaMemcpyHostToDevice, stream),
                 "a copy to the device");
@@ -70,11 +69,14 @@ void DeviceMemory::Impl::clear() {
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
   segmenter = config.segmenter == SegmenterKind::surprise ? nullptr : make_segmenter(config, given);
   tokens = steps_since_recall = last_first = last_n = 0;
-  if (lower) lower->clear();
+  if (lower) lower->truncate(kept_events);
   pending_start = config.n_init;
   broken = false;
   lists_now = 0;
   open = far_in_last_step = false;
+  ++generation;
+  rewinds.assign(1, {generation, 0});
+  shared = {};
 }
 
 DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
@@ -112,7 +114,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
   m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "host memory for errors");
   m.upload_constants();
-  m.clear();
+  m.clear(0);
 }
 
 DeviceMemory::~DeviceMemory() = default;
@@ -124,7 +126,7 @@ const MemoryShape& DeviceMemory::shape() const { return impl_->shape; }
 const DeviceMemoryOptions& DeviceMemory::options() const { return impl_->options; }
 const DeviceMemoryBytes& DeviceMemory::bytes() const { return impl_->bytes; }
 std::int64_t DeviceMemory::tokens() const { return impl_->tokens; }
-void DeviceMemory::reset() { impl_->clear(); }
+void DeviceMemory::reset() { impl_->clear(0); }
 
 void DeviceMemory::check() const {
   const Impl& m = *impl_;
@@ -147,65 +149,6 @@ void DeviceMemory::check() const {
 
 StoreCounters DeviceMemory::lower_tiers() const {
   return impl_->lower ? impl_->lower->counters() : StoreCounters{};
-}
-
-EventTable DeviceMemory::events() const {
-  const Impl& m = *impl_;
-  const TimelineState state = m.read(m.state, 1)[0];
-  const std::vector<EventRange> ranges = m.read(m.events, state.n_events);
-  std::size_t next = 0;
-  EventTable table(m.config.n_init, 1, m.config.max_block + 1);
-  table.close_up_to(state.pending_start + 1, [&](std::int64_t token) {
-    if (next == ranges.size() || ranges[next].end != token) return false;
-    ++next;
-    return true;
-  });
-  return table;
-}
-
-StepRecord DeviceMemory::last_step() const {
-  const Impl& m = *impl_;
-  StepRecord r;
-  const TimelineState state = m.read(m.state, 1)[0];
-  r.first = m.last_first;
-  r.n = m.last_n;
-  r.events_before = state.n_events - state.n_closed;
-  r.surprise = m.read(m.surprise, m.last_n);
-  r.threshold = m.read(m.threshold, m.last_n);
-  r.raw_boundaries = m.read(m.raw, m.last_n);
-  const std::vector<std::uint8_t> ring = m.read(m.flags, m.capacity);
-  for (std::int64_t i = 0; i < m.last_n; ++i)
-    r.final_boundaries.push_back(ring[static_cast<std::size_t>((r.first + i) % m.capacity)]);
-  return r;
-}
-
-std::vector<EventId> DeviceMemory::recalled(std::int64_t l) const {
-  const Impl& m = *impl_;
-  const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
-  if (layer.slot < 0 || !m.far_in_last_step) return {};
-  const RecallLists& lists = layer.lists[m.lists_now];
-  const std::vector<DeviceEventId> ids = m.read(lists.recalled, m.read(lists.sizes, 3)[2]);
-  return {ids.begin(), ids.end()};
-}
-
-std::vector<float> DeviceMemory::representative(std::int64_t l, EventId event) const {
-  const Impl& m = *impl_;
-  const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
-  if (layer.slot < 0 || event < 0 || event >= m.read(m.state, 1)[0].n_events)
-    throw DataError(fmt::format("representative: layer {} has no event {}", l, event));
-  const std::vector<std::byte> row =
-      m.read(layer.representatives + event * m.width() * m.element, m.width() * m.element);
-  std::vector<float> out(static_cast<std::size_t>(m.width()));
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    if (m.options.dtype == DType::float32) {
-      std::memcpy(&out[i], row.data() + 4 * i, 4);
-    } else {
-      std::uint16_t h;
-      std::memcpy(&h, row.data() + 2 * i, 2);
-      out[i] = m.options.dtype == DType::bfloat16 ? from_bfloat16(h) : from_float16(h);
-    }
-  }
-  return out;
 }
 
 }  // namespace episodic

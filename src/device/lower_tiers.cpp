@@ -5,21 +5,6 @@
 #include <cstring>
 
 namespace episodic::device {
-namespace {
-
-float widen(const std::byte* at, DType dtype) {
-  if (dtype == DType::float32) {
-    float x;
-    std::memcpy(&x, at, 4);
-    return x;
-  }
-  std::uint16_t h;
-  std::memcpy(&h, at, 2);
-  return dtype == DType::bfloat16 ? from_bfloat16(h) : from_float16(h);
-}
-
-}  // namespace
-
 LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
                        const SlotArrays& arrays, std::int64_t most_recalled,
                        std::int64_t most_closed_tokens)
@@ -31,15 +16,18 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
       fetched_(most_recalled * arrays.slot_bytes, "page-locked host memory for recalled events"),
       pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)),
                 "page-locked host memory for pointers") {
-  clear();
+  const auto layers = static_cast<std::size_t>(shape.n_layers);
+  slots_.assign(layers, std::vector<Slot>(static_cast<std::size_t>(arrays.n_slots)));
+  slot_of_.resize(layers);
 }
 
-void LowerTiers::clear() {
-  store_->truncate(0);
-  n_events_ = 0;
-  const auto layers = static_cast<std::size_t>(shape_.n_layers);
-  slots_.assign(layers, std::vector<Slot>(static_cast<std::size_t>(arrays_.n_slots)));
-  slot_of_.assign(layers, {});
+void LowerTiers::truncate(std::int64_t n_events) {
+  store_->truncate(n_events);
+  n_events_ = n_events;
+  for (std::vector<std::int32_t>& map : slot_of_) map.resize(static_cast<std::size_t>(n_events));
+  for (std::vector<Slot>& slots : slots_)
+    for (Slot& slot : slots)
+      if (slot.event >= n_events) slot = {};
 }
 
 void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
@@ -47,28 +35,15 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   std::vector<TokenRange> ranges;
   for (const kernels::EventRange& e : closed) ranges.push_back({e.start, e.end});
   store_->append(ranges);
-  const std::int64_t G = shape_.n_kv_heads, d = shape_.head_dim, element = size_of(shape_.dtype);
-  const std::int64_t token_bytes = 2 * G * d * element;
+  const std::int64_t token_bytes = shape_.token_bytes() / shape_.n_layers;
   for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       const TokenRange& e = ranges[i];
-      const std::int64_t n = e.size();
       const std::byte* block =
           staging() + layer * staging_layer_bytes_ + (e.start - ranges.front().start) * token_bytes;
-      // The store reads rings of floats; one as long as the event holds it at token % n. The
-      // elements come back to what they were when the store rounds them.
-      keys_.resize(static_cast<std::size_t>(G * n * d));
-      values_.resize(keys_.size());
-      for (std::int64_t g = 0; g < G; ++g)
-        for (std::int64_t t = 0; t < n; ++t)
-          for (std::int64_t c = 0; c < d; ++c) {
-            const std::int64_t from = (g * n + t) * d + c;
-            const auto to = static_cast<std::size_t>((g * n + (e.start + t) % n) * d + c);
-            keys_[to] = widen(block + from * element, shape_.dtype);
-            values_[to] = widen(block + (G * n * d + from) * element, shape_.dtype);
-          }
+      // The elements come back to what they were when the store rounds them.
       store_->write(n_events_ + static_cast<EventId>(i), layer,
-                    {keys_.data(), values_.data(), n, n * d, d});
+                    rings_.of(block, shape_.dtype, shape_.n_kv_heads, shape_.head_dim, e));
     }
   n_events_ += static_cast<std::int64_t>(ranges.size());
   for (std::vector<std::int32_t>& map : slot_of_)

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "convert.hpp"
 #include "cuda.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "kernels/close_events.hpp"
@@ -57,8 +58,13 @@ class LowerTiers {
   void fetch(std::int64_t layer, std::span<const kernels::DeviceEventId> recalled,
              cudaStream_t stream);
 
-  /// Back to no events.
-  void clear();
+  /// Copies one layer of an event to host memory. Not a recall. \throws FileError
+  void read(EventId event, std::int64_t layer, std::byte* block) {
+    store_->read(event, layer, block);
+  }
+
+  /// Forgets the events from n_events on.
+  void truncate(std::int64_t n_events);
 
   StoreCounters counters() const { return store_->counters(); }
 
@@ -83,7 +89,7 @@ class LowerTiers {
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each layer and event; -1: none
   std::vector<EventId> missing_;
   std::vector<KvSegment> segments_;
-  std::vector<float> keys_, values_;
+  EventRings rings_;
 };
 
 }  // namespace episodic::device

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda.hpp"
@@ -40,6 +41,11 @@ struct RecallLists {
   std::int32_t* sizes = nullptr;  // [3]
 };
 
+/// The same on the host.
+struct HostRecallLists {
+  std::vector<DeviceEventId> similarity, contiguity, recalled;
+};
+
 struct DeviceLayer {
   std::byte *ring_key = nullptr, *ring_turned = nullptr, *ring_value = nullptr;  // [G, capacity, d]
   std::byte *sink_key = nullptr, *sink_value = nullptr;                          // [G, n_init, d]
@@ -57,6 +63,7 @@ struct DeviceLayer {
 
 struct DeviceMemory::Impl {
   using Layer = device::DeviceLayer;
+  using TimelineState = kernels::TimelineState;
   using RecallLists = device::RecallLists;
 
   MemoryConfig config;
@@ -118,6 +125,14 @@ struct DeviceMemory::Impl {
   bool recalled_in_step = false;
   bool far_in_last_step = false;
   std::int64_t last_first = 0, last_n = 0;
+  // Snapshots: dead once a restore went back behind them, for their events may have been given
+  // anew.
+  std::int64_t generation = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> rewinds;  // (generation begun, events kept)
+  // The host's memory at the last load or save, and how much of that still holds.
+  struct Twin {
+    std::int64_t tokens = 0, events = 0;
+  } twin, shared;
 
   void check_settings() const;
   void plan();
@@ -132,9 +147,28 @@ struct DeviceMemory::Impl {
   void swap_in(const Layer& layer, const RecallLists& lists);
   void carve(device::Carver& carver);
   void upload_constants();
-  void clear();
+  /// Back to the empty sequence; with files below, their first events stay for who goes on with
+  /// them.
+  void clear(std::int64_t kept_events);
+  std::byte* windows() const { return memory.data(); }  // [bytes.window], the first of all arrays
+  void turn_angles(std::int64_t n);
+  void append(const Layer& layer, std::int64_t n, const void* k, const void* v,
+              std::int64_t k_row_stride, std::int64_t v_row_stride);
+
+  // memory_state.cpp; these wait
   template <class T>
   std::vector<T> read(const T* from, std::int64_t count) const;
+  template <class T>
+  void write(T* to, const T* from, std::int64_t count);
+  TimelineState read_timeline() const { return read(state, 1)[0]; }
+  std::vector<TokenRange> read_events(std::int64_t first, std::int64_t end) const;
+  device::HostRecallLists read_lists(const Layer& layer) const;
+  void write_lists(const Layer& layer, const device::HostRecallLists& lists);
+  MemoryState read_state(const TimelineState& now) const;
+  void write_windows(const MemoryState& from);
+  void write_events(const EpisodicMemory& from);
+  class EventReader;
+  void all_at_home(const std::vector<TokenRange>& events);
 
   // null while sizes are counted and nothing has a place yet
   const std::int64_t* first_position() const { return state ? &state->tokens : nullptr; }
@@ -166,6 +200,15 @@ std::vector<T> DeviceMemory::Impl::read(const T* from, std::int64_t count) const
         "a copy from the device");
   device::check(cudaStreamSynchronize(stream), "the memory's kernels");
   return host;
+}
+
+template <class T>
+void DeviceMemory::Impl::write(T* to, const T* from, std::int64_t count) {
+  if (count > 0)
+    device::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(count) * sizeof(T),
+                                  cudaMemcpyHostToDevice, stream),
+                  "a copy to the device");
+  device::check(cudaStreamSynchronize(stream), "a copy to the device");
 }
 
 }  // namespace episodic

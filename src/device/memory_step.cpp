@@ -152,6 +152,43 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
   device::check(kernels::far_rows(p, stream), "far rows");
 }
 
+/// cos and sin of the next n positions.
+void DeviceMemory::Impl::turn_angles(std::int64_t count) {
+  if (rotary_dim() == 0) return;
+  device::check(kernels::rotary_angles({count, rotary_dim() / 2, first_position(),
+                                        inverse_frequency, shape.rotary.attention_factor, cos, sin},
+                                       stream),
+                "rotary angles");
+}
+
+/// Keys and values of the next n tokens into the rings; their angles must be there.
+void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const void* k,
+                                const void* v, std::int64_t k_row_stride,
+                                std::int64_t v_row_stride) {
+  kernels::AppendParams p;
+  p.dtype = options.dtype;
+  p.n = count;
+  p.n_kv_heads = shape.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.rotary_dim = rotary_dim();
+  p.first_position = first_position();
+  p.k = k;
+  p.v = v;
+  p.k_row_stride = k_row_stride;
+  p.v_row_stride = v_row_stride;
+  p.cos = cos;
+  p.sin = sin;
+  p.ring_key = layer.ring_key;
+  p.ring_turned_key = layer.ring_turned;
+  p.ring_value = layer.ring_value;
+  p.ring_capacity = capacity;
+  p.ring_head_stride = head_stride;
+  p.sink_key = layer.sink_key;
+  p.sink_value = layer.sink_value;
+  p.n_init = config.n_init;
+  device::check(kernels::append_window(p, stream), "appending keys and values");
+}
+
 void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   Impl& m = *impl_;
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
@@ -160,34 +197,8 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
                     "0 to {} in order, then end_step",
                     l, m.shape.n_layers - 1));
   Layer& layer = m.layers[static_cast<std::size_t>(l)];
-  if (l == 0 && m.rotary_dim() > 0)
-    device::check(
-        kernels::rotary_angles({m.n, m.rotary_dim() / 2, m.first_position(), m.inverse_frequency,
-                                m.shape.rotary.attention_factor, m.cos, m.sin},
-                               m.stream),
-        "rotary angles");
-  kernels::AppendParams append;
-  append.dtype = m.options.dtype;
-  append.n = m.n;
-  append.n_kv_heads = m.shape.n_kv_heads;
-  append.head_dim = m.shape.head_dim;
-  append.rotary_dim = m.rotary_dim();
-  append.first_position = m.first_position();
-  append.k = step.k;
-  append.v = step.v;
-  append.k_row_stride = step.k_row_stride;
-  append.v_row_stride = step.v_row_stride;
-  append.cos = m.cos;
-  append.sin = m.sin;
-  append.ring_key = layer.ring_key;
-  append.ring_turned_key = layer.ring_turned;
-  append.ring_value = layer.ring_value;
-  append.ring_capacity = m.capacity;
-  append.ring_head_stride = m.head_stride;
-  append.sink_key = layer.sink_key;
-  append.sink_value = layer.sink_value;
-  append.n_init = m.config.n_init;
-  device::check(kernels::append_window(append, m.stream), "appending keys and values");
+  if (l == 0) m.turn_angles(m.n);
+  m.append(layer, m.n, step.k, step.v, step.k_row_stride, step.v_row_stride);
   if (m.far) m.recall(layer, step);
 
   kernels::AttentionParams p = m.attention_params(m.n);

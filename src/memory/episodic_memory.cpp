@@ -498,6 +498,7 @@ void EpisodicMemory::restore(const Snapshot& s) {
     throw ConfigError("restore: the memory was reset since this snapshot");
   m.truncate(s.events);
   if (m.directory) m.ids.truncate(s.tokens);
+  m.gone_back_to = std::min(m.gone_back_to, s.tokens);
   m.rewinds.emplace_back(++m.generation, s.events);
   m.time.tokens = s.tokens;
   m.time.segmenter = s.segmenter->clone();
@@ -530,6 +531,7 @@ void EpisodicMemory::reset() {
     for (LayerState& layer : m.layers)
       if (layer.index()) layer.index()->truncate(0);
     m.ids.truncate(0);
+    m.gone_back_to = 0;
     m.build();
   } else {
     m.make_tiers();

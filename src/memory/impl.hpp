@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -115,6 +116,10 @@ struct EpisodicMemory::Impl {
   DiskStore* disk = nullptr;      // `store`, where it is one
   detail::TokenLog ids;           // only of a kept memory
   bool drop_checkpoints = false;  // they would bring back what was forgotten
+  // Least token count since the last commit: states kept before, but past it, tell of a sequence
+  // that was given up.
+  std::int64_t gone_back_to = kNever;
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
   // Set while a call is inside: one memory belongs to one thread at a time.
   mutable std::atomic<bool> busy{false};
@@ -138,6 +143,7 @@ struct EpisodicMemory::Impl {
   void recall(detail::LayerState& layer);
   void fixed_queries(const float* q);
   void finish(std::span<const float> surprise);
+  void append_events(const MemoryAdvance& advance);
 };
 
 }  // namespace episodic

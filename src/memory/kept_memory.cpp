@@ -256,8 +256,9 @@ void EpisodicMemory::Impl::commit() {
   if (!drop_checkpoints) {
     next.checkpoints = last.checkpoints;
     if (directory->has_manifest()) next.checkpoints.push_back(last.state);
-    std::erase_if(next.checkpoints,
-                  [&](const MemoryManifest::State& s) { return s.tokens >= time.tokens; });
+    std::erase_if(next.checkpoints, [&](const MemoryManifest::State& s) {
+      return s.tokens >= time.tokens || s.tokens > gone_back_to;
+    });
     detail::thin_checkpoints(next.checkpoints, time.tokens, keep.checkpoints);
   }
   for (const SegmentRef& s : images.store.segments)
@@ -268,6 +269,7 @@ void EpisodicMemory::Impl::commit() {
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
   directory->commit(std::move(next), state.bytes(), time.tokens, time.events.size());
   drop_checkpoints = false;
+  gone_back_to = kNever;
   if (disk) disk->committed(images.store);
   if (vectors) vectors->committed(images.vectors);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/recall/representatives.hpp"
 
@@ -169,6 +170,38 @@ void LayerState::add_event(const TokenRange& event) {
   index_->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
 }
 
+void LayerState::add_event(const float* mean) {
+  if (index_) index_->add(mean, nullptr, 0);
+}
+
+MemoryState::Layer LayerState::state() const {
+  return {window.keys,
+          window.values,
+          window.relevance,
+          window.sink_keys,
+          window.sink_values,
+          window.recall.similarity(),
+          window.recall.contiguity()};
+}
+
+void LayerState::check(const MemoryState::Layer& state) const {
+  if (state.keys.size() != window.keys.size() || state.values.size() != window.values.size() ||
+      state.relevance.size() != window.relevance.size() ||
+      state.sink_keys.size() != window.sink_keys.size() ||
+      state.sink_values.size() != window.sink_values.size())
+    throw DataError("layer state: arrays of other sizes than this memory's window");
+}
+
+void LayerState::resume(const MemoryState::Layer& state, std::int64_t tokens) {
+  window.keys = state.keys;
+  window.values = state.values;
+  window.relevance = state.relevance;
+  window.sink_keys = state.sink_keys;
+  window.sink_values = state.sink_values;
+  window.recall.resume(state.similarity, state.contiguity);
+  turn_window(tokens);
+}
+
 void LayerState::save(ByteWriter& to) const {
   to.put_vector(window.keys);
   to.put_vector(window.values);
@@ -188,7 +221,11 @@ void LayerState::load(ByteReader& from, std::int64_t tokens, std::int64_t n_even
   fill(window.sink_keys, "keys of the sinks");
   fill(window.sink_values, "values of the sinks");
   window.recall.load(from, n_events);
-  // The rotated keys follow from the others: the same function of the same numbers, row by row.
+  turn_window(tokens);
+}
+
+/// The same function of the same numbers as in append, row by row.
+void LayerState::turn_window(std::int64_t tokens) {
   RotaryAngles angles;
   for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
     angles.compute(*rotary_, t, 1);

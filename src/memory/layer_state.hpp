@@ -10,6 +10,7 @@
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/store/event_store.hpp"
@@ -64,6 +65,15 @@ class LayerState {
   /// Chooses the representatives of a closed event and adds them to the index.
   void add_event(const TokenRange& event);
 
+  /// Adds a closed event whose representatives were chosen elsewhere. \param mean [H * d]
+  void add_event(const float* mean);
+
+  /// The window for a twin elsewhere, and taken over from one.
+  MemoryState::Layer state() const;
+  /// \throws DataError for arrays of other sizes than this window's
+  void check(const MemoryState::Layer& state) const;
+  void resume(const MemoryState::Layer& state, std::int64_t tokens);
+
   /// The windows to bytes and back; the index by itself. \param tokens of the sequence
   void save(ByteWriter& to) const;
   void load(ByteReader& from, std::int64_t tokens, std::int64_t n_events);
@@ -83,6 +93,8 @@ class LayerState {
 
  private:
   std::int64_t slot(std::int64_t token) const { return token % capacity_; }
+  /// The turned keys of all tokens of the window, from the others.
+  void turn_window(std::int64_t tokens);
   std::int64_t head_stride() const { return capacity_ * head_dim_; }
   /// f(token, its row of before_) for the tokens of the step and of its local segments.
   template <class F>

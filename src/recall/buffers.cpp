@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "episodic/base/error.hpp"
 
@@ -89,9 +90,19 @@ void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& inde
   }
   fill_buffer(order_, events, capacity.contiguity, contiguity_);
 
+  merge();
+}
+
+void RecallBuffers::merge() {
   recalled_ = similarity_;
   recalled_.insert(recalled_.end(), contiguity_.begin(), contiguity_.end());
   std::sort(recalled_.begin(), recalled_.end());
+}
+
+void RecallBuffers::resume(std::vector<EventId> similarity, std::vector<EventId> contiguity) {
+  similarity_ = std::move(similarity);
+  contiguity_ = std::move(contiguity);
+  merge();
 }
 
 void RecallBuffers::clear() {

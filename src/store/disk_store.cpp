@@ -497,27 +497,17 @@ class Store final : public DiskStore {
   }
 
   std::uint64_t digest(EventId event) override {
-    check_event(event);
-    const Event& e = at(event);
-    if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
-    const auto bytes = static_cast<std::size_t>(block_bytes(shape_, e.range.size()));
     std::uint64_t sum = 0;
-    for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone) {
-          sum = checksum({cache_->data(block) + kLine, bytes}, sum);
-          continue;
-        }
-      }
-      if (event >= first_pending_ && !pending_[pending_at(event, layer)])
-        throw DataError(
-            fmt::format("disk store: layer {} of event {} was never written", layer, event));
-      with_block(event, layer, [&](const std::byte* block) {
-        sum = checksum({block + kLine, bytes}, sum);
-      });
-    }
+    for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
+      with_stored(event, layer,
+                  [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
     return sum;
+  }
+
+  void read(EventId event, std::int64_t layer, std::byte* block) override {
+    with_stored(event, layer, [&](std::span<const std::byte> stored) {
+      std::memcpy(block, stored.data(), stored.size());
+    });
   }
 
   void begin_step(std::int64_t step) override { step_ = step; }
@@ -1268,6 +1258,28 @@ class Store final : public DiskStore {
       throw;
     }
     free_slot(*slot);
+  }
+
+  /// Calls use(bytes) with one layer of an event as it is stored, wherever it lies.
+  template <class Use>
+  void with_stored(EventId event, std::int64_t layer, Use&& use) {
+    check_event(event);
+    const Event& e = at(event);
+    if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
+    const auto bytes = static_cast<std::size_t>(block_bytes(shape_, e.range.size()));
+    {
+      const std::lock_guard lock(mutex_);
+      if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone) {
+        use(std::span<const std::byte>(cache_->data(block) + kLine, bytes));
+        return;
+      }
+    }
+    if (event >= first_pending_ && !pending_[pending_at(event, layer)])
+      throw DataError(
+          fmt::format("disk store: layer {} of event {} was never written", layer, event));
+    with_block(event, layer, [&](const std::byte* block) {
+      use(std::span<const std::byte>(block + kLine, bytes));
+    });
   }
 
   void take(Lease& lease, std::uint32_t block) {

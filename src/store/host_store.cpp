@@ -115,6 +115,15 @@ class HostStore final : public EventStore {
     leased_[static_cast<std::size_t>(layer)] = 0;
   }
 
+  void read(EventId event, std::int64_t layer, std::byte* block) override {
+    check_event(event);
+    check_layer(layer);
+    const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
+    if (stored.forgotten) throw DataError(fmt::format("host store: event {} was forgotten", event));
+    std::memcpy(block, layer_data(stored, layer),
+                static_cast<std::size_t>(block_bytes(shape_, stored.range.size())));
+  }
+
   void forget(EventId event) override {
     check_event(event);
     check_unleased("forget an event");

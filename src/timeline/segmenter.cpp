@@ -42,6 +42,11 @@ class SurpriseSegmenter final : public Segmenter {
     return std::make_unique<SurpriseSegmenter>(*this);
   }
 
+  std::vector<float> recent_surprise() const override { return threshold_.recent(); }
+  void resume(std::int64_t tokens, std::span<const float> recent) override {
+    threshold_.resume(tokens, recent);
+  }
+
   void save(ByteWriter& to) const override { threshold_.save(to); }
   void load(ByteReader& from) override { threshold_.load(from); }
 

@@ -73,6 +73,26 @@ void SurpriseThreshold::step(const float* surprise, std::int64_t n, float* thres
   tokens_ += n;
 }
 
+std::vector<float> SurpriseThreshold::recent() const {
+  std::vector<float> values;
+  for (std::int64_t t = std::max<std::int64_t>(0, tokens_ - tau_); t < tokens_; ++t)
+    values.push_back(recent_[static_cast<std::size_t>(t % tau_)]);
+  return values;
+}
+
+void SurpriseThreshold::resume(std::int64_t tokens, std::span<const float> recent) {
+  const std::int64_t count = std::min(tokens, tau_);
+  if (tokens < 0 || static_cast<std::int64_t>(recent.size()) != count)
+    throw DataError("surprise threshold: " + std::to_string(recent.size()) +
+                    " values of recent surprise for " + std::to_string(tokens) +
+                    " tokens, must be " + std::to_string(std::max<std::int64_t>(0, count)));
+  tokens_ = tokens;
+  recent_.resize(recent.size());
+  for (std::int64_t t = tokens - count; t < tokens; ++t)
+    recent_[static_cast<std::size_t>(t % tau_)] =
+        recent[static_cast<std::size_t>(t - (tokens - count))];
+}
+
 void SurpriseThreshold::save(ByteWriter& to) const {
   to.put(tokens_);
   to.put_vector(recent_);

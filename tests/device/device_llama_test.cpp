@@ -111,6 +111,113 @@ TEST_CASE("a decoder on the device remembers as the host's does") {
   }
 }
 
+TEST_CASE("a decoder on the device gives the logits of every row of a step") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
+  LlamaModel host = LlamaModel::load(dir.path());
+  patch(host, small_config());
+  DeviceLlama device = DeviceLlama::load(dir.path()), plain = DeviceLlama::load(dir.path());
+  device.remember(small_config(), 90);
+  plain.remember(small_config(), 90);
+  const std::vector<std::int64_t> ids = random_ids(60, 61, 2);
+  for (std::size_t done = 0; done < ids.size();) {
+    const std::size_t n = done == 20 ? 1 : std::min<std::size_t>(10, ids.size() - done);
+    const at::Tensor expected = host.forward({ids.data() + done, n}).contiguous();
+    std::vector<float> got(n * 61);
+    device.step({ids.data() + done, n}, got);
+    plain.step({ids.data() + done, n});
+    REQUIRE(largest_difference({expected.const_data_ptr<float>(), got.size()}, got) < 2e-4);
+    REQUIRE(largest_difference(plain.logits(), std::span(got).last(61)) == 0);
+    done += n;
+  }
+  std::vector<float> few(60);
+  REQUIRE_THROWS_AS(device.step({ids.data(), 1}, few), DataError);
+}
+
+TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::bf16), 4).write(dir.path());
+  DeviceLlama model = DeviceLlama::load(dir.path());
+  model.remember(small_config(), 150);
+  const std::vector<std::int64_t> ids = random_ids(150, 61, 2);
+  const auto empty = model.snapshot();
+  const auto feed = [&](std::size_t first, std::size_t end) {
+    std::vector<std::vector<float>> all;
+    while (first < end) {
+      const std::size_t n = first / 20 % 2 == 1 ? 1 : std::min<std::size_t>(10, end - first);
+      model.step({ids.data() + first, n});
+      const std::span<const float> row = model.logits();
+      all.emplace_back(row.begin(), row.end());
+      first += n;
+    }
+    return all;
+  };
+  const auto begin = feed(0, 60);
+  const auto snapshot = model.snapshot();
+  const auto expected = feed(60, 120);
+  const std::vector<float> surprise = model.memory().last_step().surprise;
+  model.restore(*snapshot);
+  const std::span<const float> row = model.logits();
+  REQUIRE((std::vector<float>(row.begin(), row.end()) == begin.back()));
+  REQUIRE(feed(60, 120) == expected);  // also what the logits before say of the first token
+  REQUIRE(model.memory().last_step().surprise == surprise);
+  model.restore(*empty);
+  REQUIRE_THROWS_AS(model.logits(), DataError);
+  REQUIRE(feed(0, 60) == begin);
+}
+
+TEST_CASE("a kept memory is read on the device, by another process and by the host") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  MemoryConfig config = small_config();
+  LlamaModel host = LlamaModel::load(dir.path());
+  const MemoryShape shape = memory_shape(host.config());
+  KeepOptions keep;
+  keep.dir = dir / "kept";
+  const std::vector<std::int64_t> ids = random_ids(150, 61, 2);
+  { EpisodicMemory created = EpisodicMemory::create(keep, config, shape); }
+  for (const std::size_t end : {30u, 70u, 130u}) {
+    EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::write, &shape);
+    DeviceLlama model = DeviceLlama::load(dir.path());
+    model.remember(kept, 150);
+    const auto steps = [&](std::size_t to) {
+      while (static_cast<std::size_t>(model.memory().tokens()) < to) {
+        const auto at = static_cast<std::size_t>(model.memory().tokens());
+        model.step({ids.data() + at, std::min<std::size_t>(10, to - at)});
+      }
+    };
+    steps(end - 10);
+    model.save(kept);
+    const auto snapshot = model.snapshot();
+    model.step({ids.data() + 140, 5});
+    model.restore(*snapshot);
+    steps(end);
+    model.save(kept);
+    kept.commit();
+    REQUIRE((kept.token_ids(0, static_cast<std::int64_t>(end)) ==
+             std::vector<std::int64_t>(ids.begin(), ids.begin() + static_cast<long>(end))));
+  }
+  DeviceLlama straight = DeviceLlama::load(dir.path());
+  keep.dir = dir / "straight";
+  EpisodicMemory once = EpisodicMemory::create(keep, config, shape);
+  straight.remember(once, 150);
+  for (std::size_t at = 0; at < 130; at += 10) straight.step({ids.data() + at, 10});
+  straight.save(once);
+  keep.dir = dir / "kept";
+  auto kept = std::make_shared<EpisodicMemory>(EpisodicMemory::open(keep, OpenMode::read, &shape));
+  REQUIRE(kept->digest() == once.digest());
+
+  patch(host, kept);
+  host.step({ids.data() + 130, 10});
+  straight.step({ids.data() + 130, 10});
+  REQUIRE(largest_difference(host.logits(), straight.logits()) < 2e-4);
+  REQUIRE(largest_difference(kept->last_step().surprise, straight.memory().last_step().surprise) <
+          2e-4);
+}
+
 TEST_CASE("a session generates the same tokens on the device as on the host") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;

@@ -8,68 +8,12 @@
 #include <vector>
 
 #include "episodic/base/error.hpp"
-#include "kernels/device.hpp"
-#include "memory/driver.hpp"
+#include "steps.hpp"
 #include "support/temp_dir.hpp"
 
 namespace {
 
-using namespace episodic;
-using driver::Token;
-using episodic_test::DeviceArray;
-
-MemoryShape shape_of(std::int64_t layers = 2, std::int64_t heads = 4, std::int64_t kv = 2) {
-  return driver::small_shape(layers, heads, kv, 16);
-}
-
-/// The tokens as they are stored in `dtype`.
-void round_to(std::vector<Token>& tokens, DType dtype) {
-  for (Token& t : tokens)
-    for (auto* rows : {&t.q, &t.k, &t.v})
-      for (std::vector<float>& row : *rows) episodic_test::stored(row, dtype);
-}
-
-std::vector<float> rows_of(const std::vector<Token>& tokens,
-                           std::vector<std::vector<float>> Token::*member, std::int64_t layer,
-                           std::int64_t first, std::int64_t n) {
-  std::vector<float> rows;
-  for (std::int64_t i = first; i < first + n; ++i) {
-    const std::vector<float>& row =
-        (tokens[static_cast<std::size_t>(i)].*member)[static_cast<std::size_t>(layer)];
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  return rows;
-}
-
-/// One step on the device. \return outputs per layer
-std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vector<Token>& tokens,
-                                     std::int64_t first, std::int64_t n) {
-  const MemoryShape& s = memory.shape();
-  const DType dtype = memory.options().dtype;
-  std::vector<std::vector<float>> out;
-  memory.begin_step(n);
-  for (std::int64_t l = 0; l < s.n_layers; ++l) {
-    std::vector<float> q = rows_of(tokens, &Token::q, l, first, n);
-    std::vector<float> k = rows_of(tokens, &Token::k, l, first, n);
-    std::vector<float> v = rows_of(tokens, &Token::v, l, first, n);
-    const DeviceArray<unsigned char> dq(episodic_test::stored(q, dtype)),
-        dk(episodic_test::stored(k, dtype)), dv(episodic_test::stored(v, dtype)), dout(dq.size());
-    memory.attend(l, {dq.data(), dk.data(), dv.data(), s.n_heads * s.head_dim,
-                      s.n_kv_heads * s.head_dim, s.n_kv_heads * s.head_dim, dout.data()});
-    out.push_back(episodic_test::floats(dout.host(), dtype));
-  }
-  std::vector<float> surprise;
-  for (std::int64_t i = first; i < first + n; ++i)
-    surprise.push_back(tokens[static_cast<std::size_t>(i)].surprise);
-  const DeviceArray<float> d_surprise(surprise);
-  memory.end_step(d_surprise.data());
-  memory.check();
-  return out;
-}
-
-double tolerance(DType dtype) {
-  return dtype == DType::float32 ? 2e-5 : dtype == DType::float16 ? 4e-3 : 3e-2;
-}
+using namespace device_steps;
 
 /// Feeds both memories the same steps and compares everything that can be seen.
 void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, std::int64_t total,

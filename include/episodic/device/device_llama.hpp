@@ -71,7 +71,7 @@ class DeviceLlama final : public LanguageModel {
 
   /// Gives the model a memory that goes on where a memory of the host is. \throws as
   /// DeviceMemory::load
-  DeviceMemory& remember(EpisodicMemory& from, std::int64_t max_tokens);
+  DeviceMemory& remember(const EpisodicMemory& from, std::int64_t max_tokens);
   /// Brings that memory up to the model's steps since (DeviceMemory::save).
   void save(EpisodicMemory& to);
 

@@ -156,7 +156,7 @@ class DeviceMemory {
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
   /// \throws ConfigError naming the setting, or where events were forgotten; BudgetError beyond
   ///         max_tokens; FileError where events cannot be read
-  void load(EpisodicMemory& from);
+  void load(const EpisodicMemory& from);
   /// Brings the host's memory that this one was loaded from up to this one's state: events closed
   /// since, windows, thresholds. A kept one is then ready for `commit`.
   /// \param ids of the tokens since the last load or save \param last_logits [vocab] that follow

@@ -12,6 +12,7 @@
 #include "episodic/attention/rotary.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/memory/kept_memory.hpp"
+#include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "episodic/timeline/event_table.hpp"
@@ -112,6 +113,23 @@ class EpisodicMemory {
 
   /// Back to the empty sequence. A kept memory's folder changes with the next commit.
   void reset();
+
+  // -- going on elsewhere, on a device say (DeviceMemory::load and save)
+  // ----------------------------------------------------------------------
+
+  /// What a twin needs beside the closed events. \throws DataError if a step is open
+  MemoryState state() const;
+  /// Copies one layer (counted among those that recall) of an event as the store keeps it, in
+  /// kv_dtype (store/codec.hpp). Not a recall. \throws DataError, FileError for a damaged block
+  void read_event(EventId event, std::int64_t layer, std::byte* block) const;
+  /// [vocab] that follow the last token; empty if none are known.
+  const std::vector<float>& last_logits() const;
+  /// The boundaries that it was made with (segmenter `given`).
+  const std::vector<std::int64_t>& given_boundaries() const;
+  /// Takes over what a twin that was loaded from here has made of the sequence since.
+  /// \throws DataError for a state that cannot follow; BudgetError, DiskFullError, FileError: the
+  ///         memory is then as it was, but for events that the twin had gone back behind
+  void advance(const MemoryAdvance& advance);
 
   // -- keeping it in a folder
   // ----------------------------------------------------------------------

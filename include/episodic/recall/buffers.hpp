@@ -46,6 +46,9 @@ class RecallBuffers {
   /// Both, ordered by time.
   const std::vector<EventId>& recalled() const { return recalled_; }
 
+  /// Takes over the lists of a step that was computed elsewhere.
+  void resume(std::vector<EventId> similarity, std::vector<EventId> contiguity);
+
   /// Nothing recalled and an empty queue (recall off).
   void clear();
 
@@ -57,6 +60,8 @@ class RecallBuffers {
   void load(ByteReader& from, std::int64_t n_events);
 
  private:
+  void merge();
+
   std::vector<EventId> similarity_, contiguity_, recalled_;
   std::vector<EventId> order_, listed_;  // scratch, kept to avoid allocation
   std::vector<ScoredEvent> scored_;

@@ -56,6 +56,10 @@ class EventStore {
   /// Ends the lease of the last acquire of this layer.
   virtual void release(std::int64_t layer) = 0;
 
+  /// Copies one layer of an event, as it is stored. Not a recall. \param block [block_bytes]
+  /// \throws DataError for a forgotten event; FileError for a damaged block
+  virtual void read(EventId event, std::int64_t layer, std::byte* block) = 0;
+
   /// Says which events of a layer may be acquired next, so that a slow tier can begin to read.
   /// Never fails, never waits.
   virtual void prefetch(std::int64_t layer, std::span<const EventId> events) {

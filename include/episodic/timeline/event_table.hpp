@@ -4,9 +4,11 @@
 /// Closed events as token ranges, and the rule that closes them (spec 4).
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "episodic/base/bytes.hpp"
+#include "episodic/base/error.hpp"
 
 namespace episodic {
 
@@ -42,6 +44,17 @@ class EventTable {
     while (limit - start >= max_block_) push(start, start + max_block_), start += max_block_;
     pending_start_ = start;
     return size() - before;
+  }
+
+  /// Takes over an event that was closed by the same rule elsewhere.
+  /// \throws DataError if it does not begin where the last one ends, or is empty or too long
+  void append(const TokenRange& event) {
+    if (event.start != pending_start_ || event.size() < 1 || event.size() > max_block_)
+      throw DataError("event table: tokens " + std::to_string(event.start) + " to " +
+                      std::to_string(event.end) + " are no event that could follow token " +
+                      std::to_string(pending_start_));
+    push(event.start, event.end);
+    pending_start_ = event.end;
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(events_.size()); }

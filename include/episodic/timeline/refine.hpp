@@ -42,6 +42,13 @@ class BoundaryRefiner {
 
   /// Last final boundary of any step so far, -1 if none.
   std::int64_t last_boundary() const { return last_boundary_; }
+  /// Last final boundary inside the last step, -1 if none.
+  std::int64_t last_in_previous() const { return last_in_previous_; }
+  /// Goes on behind steps that left these (MemoryState).
+  void resume(std::int64_t last_boundary, std::int64_t last_in_previous) {
+    last_boundary_ = last_boundary;
+    last_in_previous_ = last_in_previous;
+  }
 
   /// What is carried from step to step, for a memory that is kept.
   void save(ByteWriter& to) const;

@@ -28,6 +28,13 @@ class Segmenter {
   /// An independent copy of the present state (for rewind and fork).
   virtual std::unique_ptr<Segmenter> clone() const = 0;
 
+  /// The present state, for a twin elsewhere, and taken over from one (MemoryState). A segmenter
+  /// that looks at token numbers alone has none.
+  virtual std::vector<float> recent_surprise() const { return {}; }
+  virtual void resume(std::int64_t tokens, std::span<const float> recent) {
+    (void)tokens, (void)recent;
+  }
+
   /// The present state to bytes, and back into a segmenter made by the same settings.
   virtual void save(ByteWriter& to) const = 0;
   virtual void load(ByteReader& from) = 0;

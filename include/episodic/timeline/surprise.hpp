@@ -37,6 +37,12 @@ class SurpriseThreshold {
 
   std::int64_t tokens() const { return tokens_; }
 
+  /// Surprise of the last min(tokens, tau) tokens, in order of time.
+  std::vector<float> recent() const;
+  /// Goes on behind `tokens` tokens, the last of which had this surprise.
+  /// \throws DataError if that is not min(tokens, tau) values
+  void resume(std::int64_t tokens, std::span<const float> recent);
+
   /// What came so far, for a memory that is kept. The settings are not part of it.
   void save(ByteWriter& to) const;
   void load(ByteReader& from);

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What a memory hands to another one that goes on with its sequence elsewhere, on a device say.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "episodic/recall/index.hpp"
+#include "episodic/store/codec.hpp"
+#include "episodic/timeline/event_table.hpp"
+
+namespace episodic {
+
+/// All that a memory carries from step to step but its closed events.
+struct MemoryState {
+  std::int64_t tokens = 0;
+  std::int64_t steps_since_recall = 0;  ///< steps of one token since the last longer one
+  std::int64_t last_boundary = -1;      ///< last final boundary; -1: none
+  std::int64_t last_in_previous = -1;   ///< last final boundary inside the last step; -1: none
+  /// Of the last min(tokens, tau) tokens, in order of time; empty if surprise sets no boundaries.
+  std::vector<float> recent_surprise;
+  std::vector<std::uint8_t> final_flags;  ///< of token t at t % size(), ring_capacity of them
+  std::vector<float> last_logits;         ///< [vocab] that follow the last token, or empty
+
+  /// Rings over tokens: token t at t % ring_capacity; zero where no token was yet.
+  struct Layer {
+    std::vector<float> keys, values;  ///< [G, ring_capacity, d], keys before rotary embedding
+    std::vector<float> relevance;     ///< [ring_capacity, H]
+    std::vector<float> sink_keys, sink_values;    ///< [G, n_init, d]
+    std::vector<EventId> similarity, contiguity;  ///< recall lists of the last step
+  };
+  std::vector<Layer> layers;
+};
+
+/// What a memory elsewhere has made of a sequence since it was loaded from here.
+struct MemoryAdvance {
+  MemoryState state;
+  std::int64_t shared_events = 0;  ///< closed events that both have, the first ones
+  std::int64_t shared_tokens = 0;  ///< tokens that both have read
+  std::vector<TokenRange> events;  ///< closed events behind the shared ones
+  std::vector<std::int64_t> ids;   ///< of the tokens behind the shared ones; empty: unknown
+  /// Reads one layer (counted among those that recall) of an event: its keys and values, valid
+  /// until the next call, and its representative vector [H * d]. Called in order of time, all
+  /// layers of an event one after the other.
+  std::function<RingView(EventId event, std::int64_t layer, float* representative)> read;
+};
+
+}  // namespace episodic

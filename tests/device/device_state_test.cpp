@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// States of a DeviceMemory: snapshots, and the way to a memory of the host and back.
+#include <algorithm>
+#include <string>
+
+#include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
+#include "steps.hpp"
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+
+namespace {
+
+using namespace device_steps;
+
+constexpr std::int64_t kTokens = 260;
+
+/// Steps that depend on the position alone: chunks, with runs of single tokens between them.
+std::vector<std::vector<float>> feed(DeviceMemory& memory, const std::vector<Token>& tokens,
+                                     std::int64_t end) {
+  std::vector<std::vector<float>> all;
+  while (memory.tokens() < end) {
+    const std::int64_t at = memory.tokens();
+    const std::int64_t n = at / 36 % 2 == 1 ? 1 : std::min<std::int64_t>(12, end - at);
+    for (auto& rows : step(memory, tokens, at, n)) all.push_back(std::move(rows));
+  }
+  return all;
+}
+
+/// The same settings with events at home in device memory, in host memory, in files.
+std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape, DType dtype,
+                                const std::filesystem::path& dir) {
+  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, {dtype, kTokens});
+  std::vector<MemoryConfig> all(3, config);
+  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
+  all[2].disk_dir = dir.string();
+  all[2].host_bytes = least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, dtype},
+                                       config.max_block, most_recalled_tokens(config));
+  return all;
+}
+
+MemoryConfig tier_config(DType dtype) {
+  MemoryConfig config = driver::small_config();
+  config.contiguity = 0.3;
+  config.n_mem = 12;
+  config.min_block = 6;
+  config.kv_dtype = dtype;
+  return config;
+}
+
+KeepOptions in(const std::filesystem::path& dir) {
+  KeepOptions keep;
+  keep.dir = dir;
+  return keep;
+}
+
+}  // namespace
+
+TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
+                           other = driver::random_tokens(shape, kTokens, 8);
+  const TempDir dir;
+  MemoryConfig plain = tier_config(DType::float16);
+  plain.recall_every = 3;
+  for (const MemoryConfig& config : tiers(plain, shape, DType::float16, dir.path())) {
+    DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
+    const auto empty = memory.snapshot();
+    const auto from_start = feed(memory, tokens, 130);
+    const auto events = memory.events().all();
+    const auto lists = memory.recall_lists(1);
+    REQUIRE_FALSE(lists.similarity.empty());
+    const auto snapshot = memory.snapshot();
+    const auto expected = feed(memory, tokens, 220);
+    const auto events_then = memory.events().all();
+    memory.restore(*snapshot);
+    REQUIRE(memory.tokens() == 130);
+    REQUIRE((memory.events().all() == events));
+    REQUIRE((memory.recall_lists(1).similarity == lists.similarity));
+    REQUIRE((memory.recall_lists(1).contiguity == lists.contiguity));
+    feed(memory, other, kTokens);  // overwrites all that came after
+    const auto late = memory.snapshot();
+    memory.restore(*snapshot);
+    REQUIRE(feed(memory, tokens, 220) == expected);
+    REQUIRE((memory.events().all() == events_then));
+    // `late` tells of events that were given anew
+    REQUIRE_THROWS_AS(memory.restore(*late), ConfigError);
+    memory.restore(*empty);
+    REQUIRE(feed(memory, tokens, 130) == from_start);
+    REQUIRE_THROWS_AS(memory.restore(*snapshot), ConfigError);
+    DeviceMemory another(config, shape, {DType::float16, kTokens}, nullptr);
+    REQUIRE_THROWS_AS(another.restore(*snapshot), ConfigError);
+  }
+}
+
+TEST_CASE("a NaN surprise is gone with the step that had it") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1);
+  std::vector<Token> tokens = driver::random_tokens(shape, 60, 3);
+  DeviceMemory memory(driver::small_config(), shape, {DType::float32, 60}, nullptr);
+  feed(memory, tokens, 36);
+  const auto snapshot = memory.snapshot();
+  std::vector<Token> wrong = tokens;
+  wrong[36].surprise = std::nanf("");
+  REQUIRE_THROWS_AS(feed(memory, wrong, 37), DataError);
+  REQUIRE_THROWS_AS(memory.snapshot(), DataError);
+  memory.restore(*snapshot);
+  const auto got = feed(memory, tokens, 60);
+  DeviceMemory never(driver::small_config(), shape, {DType::float32, 60}, nullptr);
+  feed(never, tokens, 36);
+  REQUIRE(feed(never, tokens, 60) == got);
+}
+
+TEST_CASE("a sequence that was kept and opened again goes on with the same bits") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  std::vector<std::pair<MemoryConfig, DType>> cases;
+  const TempDir dir;
+  for (const MemoryConfig& config :
+       tiers(tier_config(DType::float16), shape, DType::float16, dir.path()))
+    cases.emplace_back(config, DType::float16);
+  cases.emplace_back(tier_config(DType::bfloat16), DType::bfloat16);
+  cases.back().first.refine = Refinement::modularity;
+  cases.back().first.n_init = 0;
+  cases.emplace_back(driver::small_config(), DType::float32);
+  cases.back().first.window = ThresholdWindow::chunked;
+  cases.back().first.recall_layers = {{1}};
+  cases.emplace_back(driver::small_config(), DType::bfloat16);  // kept as float32
+  cases.back().first.segmenter = SegmenterKind::random;
+  std::size_t number = 0;
+  for (const auto& [config, dtype] : cases) {
+    INFO(number);
+    const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+    const std::filesystem::path at = dir / std::to_string(number++);
+    DeviceMemory straight(config, shape, {dtype, kTokens}, nullptr);
+    EpisodicMemory kept_once = EpisodicMemory::create(in(at.string() + "a"), config, shape);
+    std::vector<std::vector<float>> expected;
+    { EpisodicMemory first = EpisodicMemory::create(in(at.string() + "b"), config, shape); }
+    std::vector<std::vector<float>> got;
+    for (const std::int64_t end : {7, 36, 101, 180, 260}) {
+      expected = feed(straight, tokens, end);
+      EpisodicMemory kept = EpisodicMemory::open(in(at.string() + "b"), OpenMode::write);
+      DeviceMemory again(config, shape, {dtype, kTokens}, nullptr);
+      again.load(kept);
+      REQUIRE(again.tokens() == kept.tokens());
+      got = feed(again, tokens, end);
+      REQUIRE(got == expected);
+      REQUIRE((again.events().all() == straight.events().all()));
+      again.save(kept, {}, {});
+      kept.commit();
+    }
+    // Saved once at the end it is the same memory.
+    straight.save(kept_once, {}, {});
+    kept_once.commit();
+    EpisodicMemory kept = EpisodicMemory::open(in(at.string() + "b"), OpenMode::read);
+    REQUIRE(kept.events().size() > (config.segmenter == SegmenterKind::surprise ? 8 : 4));
+    REQUIRE(kept.digest() == kept_once.digest());
+    REQUIRE(verify_memory(at.string() + "b").damages.empty());
+  }
+}
+
+TEST_CASE("host and device go on with each other's memories") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  MemoryConfig config = driver::small_config();
+  config.contiguity = 0.3;
+  config.refine = Refinement::modularity;
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 11);
+  const auto feed_host = [&](EpisodicMemory& memory, std::int64_t end) {
+    std::vector<std::vector<float>> all;
+    while (memory.tokens() < end)
+      for (auto& rows : driver::step(memory, tokens, memory.tokens(),
+                                     std::min<std::int64_t>(12, end - memory.tokens())))
+        all.push_back(std::move(rows));
+    return all;
+  };
+  const auto feed_device = [&](DeviceMemory& memory, std::int64_t end) {
+    std::vector<std::vector<float>> all;
+    while (memory.tokens() < end)
+      for (auto& rows :
+           step(memory, tokens, memory.tokens(), std::min<std::int64_t>(12, end - memory.tokens())))
+        all.push_back(std::move(rows));
+    return all;
+  };
+  const auto near = [](const auto& a, const auto& b) {
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      REQUIRE(a[i].size() == b[i].size());
+      for (std::size_t c = 0; c < a[i].size(); ++c)
+        REQUIRE(std::abs(a[i][c] - b[i][c]) < tolerance(DType::float32));
+    }
+  };
+  EpisodicMemory whole(config, shape), here(config, shape);
+  feed_host(whole, 130);
+  feed_host(here, 130);
+  DeviceMemory there(config, shape, {DType::float32, kTokens}, nullptr);
+  there.load(here);
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    REQUIRE((there.recall_lists(l).contiguity == here.recalled(l).contiguity()));
+  near(feed_device(there, 200), feed_host(whole, 200));
+  REQUIRE((there.events().all() == whole.events().all()));
+  const std::vector<float> r = there.relevance(1, 190, 10);
+  for (std::int64_t t = 0; t < 10; ++t)
+    for (std::int64_t h = 0; h < shape.n_heads; ++h)
+      REQUIRE(std::abs(r[static_cast<std::size_t>(t * shape.n_heads + h)] -
+                       whole.relevance(1, 190 + t)[h]) < 1e-5f);
+  there.save(here, {}, {});
+  REQUIRE(here.tokens() == 200);
+  near(feed_host(here, kTokens), feed_host(whole, kTokens));
+  REQUIRE((here.events().all() == whole.events().all()));
+  REQUIRE((here.recalled(0).recalled() == whole.recalled(0).recalled()));
+}
+
+TEST_CASE("a memory is saved to what it came from, also after it went back") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  const MemoryConfig config = tier_config(DType::bfloat16);
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
+                           other = driver::random_tokens(shape, kTokens, 8);
+  const TempDir dir;
+  EpisodicMemory kept = EpisodicMemory::create(in(dir / "kept"), config, shape);
+  DeviceMemory memory(config, shape, {DType::bfloat16, kTokens}, nullptr);
+  feed(memory, tokens, 100);
+  const auto snapshot = memory.snapshot();
+  feed(memory, tokens, 200);
+  memory.save(kept, {}, {});
+  memory.restore(*snapshot);
+  feed(memory, other, 210);
+  const std::vector<std::int64_t> few(109, 5), ids(110, 5);
+  REQUIRE_THROWS_AS(memory.save(kept, few, {}), DataError);
+  REQUIRE(kept.tokens() == 200);
+  memory.save(kept, ids, std::vector<float>{1.0f, 2.0f});
+  EpisodicMemory same = EpisodicMemory::create(in(dir / "same"), config, shape);
+  DeviceMemory straight(config, shape, {DType::bfloat16, kTokens}, nullptr);
+  feed(straight, tokens, 100);
+  straight.save(same, {}, {});
+  feed(straight, other, 210);
+  straight.save(same, ids, std::vector<float>{1.0f, 2.0f});
+  REQUIRE(kept.digest() == same.digest());
+  REQUIRE((kept.token_ids(99, 2) == std::vector<std::int64_t>{-1, 5}));
+
+  // one that has gone on by itself, one of other settings, an open step
+  driver::step(kept, tokens, 210, 3);
+  REQUIRE_THROWS_AS(memory.save(kept, {}, {}), ConfigError);
+  MemoryConfig changed = config;
+  changed.gamma = 0.5;
+  EpisodicMemory stranger(changed, shape);
+  DeviceMemory fresh(config, shape, {DType::bfloat16, kTokens}, nullptr);
+  REQUIRE_THROWS_AS(fresh.save(stranger, {}, {}), ConfigError);
+  fresh.begin_step(1);
+  EpisodicMemory empty(config, shape);
+  REQUIRE_THROWS_AS(fresh.save(empty, {}, {}), DataError);
+
+  // and to go on from
+  REQUIRE_THROWS_AS(fresh.load(stranger), ConfigError);
+  EpisodicMemory narrow(config, shape_of(1));
+  REQUIRE_THROWS_AS(fresh.load(narrow), ConfigError);
+  DeviceMemory small(config, shape, {DType::bfloat16, 209}, nullptr);
+  REQUIRE_THROWS_AS(small.load(same), BudgetError);
+  same.forget(3);
+  REQUIRE(mentions(refusal<ConfigError>([&] { fresh.load(same); }), "forgotten"));
+}
+
+TEST_CASE("a store without room for what a device closed says so, and takes it later") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  MemoryConfig config = tier_config(DType::float16);
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+  DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
+  feed(memory, tokens, 60);
+  config.host_bytes = 20000;
+  EpisodicMemory kept(config, shape);
+  memory.save(kept, {}, {});
+  const std::uint64_t before = kept.digest();
+  feed(memory, tokens, kTokens);
+  REQUIRE_THROWS_AS(memory.save(kept, {}, {}), BudgetError);
+  REQUIRE(kept.digest() == before);
+  REQUIRE_THROWS_AS(memory.save(kept, {}, {}), BudgetError);
+  // The device has lost nothing by it.
+  DeviceMemory straight(config, shape, {DType::float16, kTokens}, nullptr);
+  feed(straight, tokens, kTokens);
+  REQUIRE((memory.events().all() == straight.events().all()));
+}

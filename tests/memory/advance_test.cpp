@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// What another memory computed, taken over: a second memory of the host stands for the one
+// elsewhere.
+#include <cstring>
+
+#include "driver.hpp"
+#include "episodic/base/error.hpp"
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+using driver::random_tokens;
+using driver::small_config;
+using driver::small_shape;
+
+namespace {
+
+void feed(EpisodicMemory& memory, const std::vector<driver::Token>& tokens, std::int64_t end) {
+  while (memory.tokens() < end)
+    driver::step(memory, tokens, memory.tokens(),
+                 std::min(memory.config().chunk, end - memory.tokens()));
+}
+
+/// All that `from` has behind the shared part.
+MemoryAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
+                         std::int64_t shared_tokens) {
+  MemoryAdvance a;
+  a.state = from.state();
+  a.shared_events = shared_events;
+  a.shared_tokens = shared_tokens;
+  const auto& all = from.events().all();
+  a.events.assign(all.begin() + shared_events, all.end());
+  a.read = [&from, block = std::vector<std::byte>(), keys = std::vector<float>(),
+            values = std::vector<float>()](EventId e, std::int64_t slot,
+                                           float* mean) mutable -> RingView {
+    const MemoryShape& s = from.shape();
+    const TokenRange range = from.events()[e];
+    const std::int64_t n = range.size(), d = s.head_dim, half = s.n_kv_heads * n * d;
+    block.resize(static_cast<std::size_t>(2 * half * 4));
+    from.read_event(e, slot, block.data());
+    keys.resize(static_cast<std::size_t>(half));
+    values.resize(keys.size());
+    for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
+      for (std::int64_t t = 0; t < n; ++t) {
+        const auto to = static_cast<std::size_t>((g * n + (range.start + t) % n) * d);
+        const auto at = static_cast<std::size_t>(((g * n + t) * d) * 4);
+        std::memcpy(&keys[to], &block[at], static_cast<std::size_t>(d) * 4);
+        std::memcpy(&values[to], &block[at + static_cast<std::size_t>(half) * 4],
+                    static_cast<std::size_t>(d) * 4);
+      }
+    const auto& layers = from.config().recall_layers;
+    const float* r =
+        from.representative(layers ? (*layers)[static_cast<std::size_t>(slot)] : slot, e);
+    std::copy_n(r, s.n_heads * d, mean);
+    return {keys.data(), values.data(), n, n * d, d};
+  };
+  return a;
+}
+
+KeepOptions in(const std::filesystem::path& dir) {
+  KeepOptions keep;
+  keep.dir = dir;
+  keep.identity = {"tiny", "w", "t"};
+  return keep;
+}
+
+}  // namespace
+
+TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
+          "[memory][advance]") {
+  std::vector<MemoryConfig> configs(5, small_config());
+  configs[1].contiguity = 0.3;
+  configs[1].refine = Refinement::modularity;
+  configs[2].segmenter = SegmenterKind::fixed;
+  configs[3].recall_layers = {{1}};
+  configs[4].recall = false;
+  const auto tokens = random_tokens(small_shape(), 400, 3);
+  for (const MemoryConfig& config : configs) {
+    const TempDir temp;
+    EpisodicMemory twin(config, small_shape());
+    EpisodicMemory kept = EpisodicMemory::create(in(temp / "kept"), config, small_shape());
+    EpisodicMemory itself = EpisodicMemory::create(in(temp / "itself"), config, small_shape());
+    std::int64_t events = 0, read = 0;
+    for (const std::int64_t end : {1, 12, 150, 151, 300}) {
+      feed(twin, tokens, end);
+      feed(itself, tokens, end);
+      kept.advance(advance_of(twin, events, read));
+      kept.commit();
+      CHECK(kept.tokens() == end);
+      CHECK(kept.digest() == itself.digest());
+      events = twin.events().size(), read = end;
+    }
+    // and it goes on by itself, also opened anew
+    const std::uint64_t digest = kept.digest();
+    { EpisodicMemory gone = std::move(kept); }
+    EpisodicMemory again = EpisodicMemory::open(in(temp / "kept"), OpenMode::write);
+    CHECK(again.digest() == digest);
+    feed(again, tokens, 400);
+    feed(itself, tokens, 400);
+    CHECK(again.digest() == itself.digest());
+  }
+}
+
+TEST_CASE("a twin may have gone back behind what was taken over", "[memory][advance]") {
+  const auto tokens = random_tokens(small_shape(), 400, 3),
+             other = random_tokens(small_shape(), 400, 4);
+  const TempDir temp;
+  EpisodicMemory twin(small_config(), small_shape());
+  EpisodicMemory kept = EpisodicMemory::create(in(temp / "kept"), small_config(), small_shape());
+  feed(twin, tokens, 96);
+  const auto snapshot = twin.snapshot();
+  const std::int64_t events = twin.events().size();
+  feed(twin, tokens, 200);
+  kept.advance(advance_of(twin, 0, 0));
+  kept.commit();
+  twin.restore(*snapshot);
+  feed(twin, other, 240);
+  kept.advance(advance_of(twin, events, 96));
+  kept.commit();
+  EpisodicMemory itself =
+      EpisodicMemory::create(in(temp / "itself"), small_config(), small_shape());
+  feed(itself, tokens, 96);
+  feed(itself, other, 240);
+  CHECK(kept.digest() == itself.digest());
+  // The state at 200 tokens tells of what was given up; nothing brings it back.
+  for (const auto& s : kept.manifest().checkpoints) CHECK(s.tokens <= 96);
+  CHECK(verify_memory(temp / "kept").damages.empty());
+}
+
+TEST_CASE("states kept before the sequence went back are not offered", "[memory][kept]") {
+  const auto tokens = random_tokens(small_shape(), 400, 3),
+             other = random_tokens(small_shape(), 400, 4);
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  feed(memory, tokens, 96);
+  memory.commit();
+  const auto snapshot = memory.snapshot();
+  feed(memory, tokens, 200);
+  memory.commit();
+  memory.restore(*snapshot);
+  feed(memory, other, 300);
+  memory.commit();
+  std::vector<std::int64_t> offered;
+  for (const auto& s : memory.manifest().checkpoints) offered.push_back(s.tokens);
+  CHECK((offered == std::vector<std::int64_t>{0, 96}));
+  memory.reset();
+  feed(memory, other, 310);
+  memory.commit();
+  offered.clear();
+  for (const auto& s : memory.manifest().checkpoints) offered.push_back(s.tokens);
+  CHECK((offered == std::vector<std::int64_t>{0}));
+}
+
+TEST_CASE("what cannot follow is refused and changes nothing", "[memory][advance]") {
+  const auto tokens = random_tokens(small_shape(), 200, 3);
+  EpisodicMemory twin(small_config(), small_shape()), memory(small_config(), small_shape());
+  feed(twin, tokens, 200);
+  feed(memory, tokens, 60);
+  const std::uint64_t before = memory.digest();
+  const auto refused = [&](auto change) {
+    MemoryAdvance a = advance_of(twin, memory.events().size(), 60);
+    change(a);
+    CHECK_THROWS_AS(memory.advance(a), DataError);
+    CHECK(memory.digest() == before);
+  };
+  refused([](MemoryAdvance& a) { a.shared_tokens = 61; });
+  refused([](MemoryAdvance& a) { a.shared_events += 1; });
+  refused([](MemoryAdvance& a) { a.state.tokens = 12; });
+  refused([](MemoryAdvance& a) { a.state.layers.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.layers[1].keys.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.final_flags.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.recent_surprise.pop_back(); });
+  refused([](MemoryAdvance& a) { a.ids = {1, 2, 3}; });
+  refused([](MemoryAdvance& a) { a.events.front().end += 1; });
+  memory.advance(advance_of(twin, memory.events().size(), 60));
+  CHECK(memory.digest() == twin.digest());
+}
+
+TEST_CASE("a store without room leaves the memory as it was", "[memory][advance]") {
+  const auto tokens = random_tokens(small_shape(), 400, 3);
+  MemoryConfig config = small_config();
+  EpisodicMemory twin(config, small_shape());
+  config.host_bytes = 40000;
+  EpisodicMemory memory(config, small_shape());
+  feed(twin, tokens, 60);
+  memory.advance(advance_of(twin, 0, 0));
+  const std::uint64_t before = memory.digest();
+  const std::int64_t events = memory.events().size();
+  feed(twin, tokens, 400);
+  CHECK_THROWS_AS(memory.advance(advance_of(twin, events, 60)), BudgetError);
+  CHECK(memory.digest() == before);
+  CHECK(memory.events().size() == events);
+  feed(memory, tokens, 80);  // it goes on
+}
