@@ -104,8 +104,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
 
   // The answers come from the memory as the next process finds it.
   const Clock::time_point opening = Clock::now();
-  memory =
-      std::make_shared<EpisodicMemory>(tools::open_kept(flags.model, dir, OpenMode::read));
+  memory = std::make_shared<EpisodicMemory>(tools::open_kept(flags.model, dir, OpenMode::read));
   const double open_seconds = seconds_since(opening);
   patch(model, memory);
   Session asking(model, &tokenizer);

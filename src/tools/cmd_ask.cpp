@@ -26,8 +26,8 @@ void run(const AskFlags& flags) {
   const auto memory = std::make_shared<EpisodicMemory>(
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   const std::vector<std::int64_t> prompt = tokenizer->encode(flags.prompt, memory->tokens() == 0);
-  engine->remember(memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) +
-                               flags.options.max_new);
+  engine->remember(
+      memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) + flags.options.max_new);
   Session session(engine->model(), tokenizer.get());
   const GenerateResult result = session.generate(prompt, flags.options);
   if (flags.keep) {

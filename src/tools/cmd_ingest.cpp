@@ -123,7 +123,7 @@ void add_ingest(CLI::App& app) {
       "gives the same memory, to the bit, as a reading that was never cut off. With --json a line\n"
       "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On "
       "--resume,\n"
-      "--memory may change host_bytes, repr_bytes and disk_bytes only.\n\n"
+      "--memory may change device_bytes, host_bytes, repr_bytes and disk_bytes only.\n\n"
       "Examples:\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");

@@ -83,9 +83,9 @@ class Recorder {
     write_safetensors(out / "trace.safetensors", tensors);
     Json ranges = Json::array();
     for (const TokenRange& r : events.all()) ranges.push_back({r.start, r.end});
-    write_json(out / "trace.json", {{"events", ranges},
-                                    {"pending_start", events.pending_start()},
-                                    {"chunks", chunks_}});
+    write_json(
+        out / "trace.json",
+        {{"events", ranges}, {"pending_start", events.pending_start()}, {"chunks", chunks_}});
   }
 
  private:

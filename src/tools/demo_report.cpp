@@ -166,12 +166,9 @@ Json demo_json(const DemoResult& r, const Tokenizer& tokenizer) {
   const auto without = [](const FactResult& f) -> const Answer& { return f.without_memory; };
   const auto whole = [](const FactResult& f) -> const Answer& { return *f.full; };
   const bool full = r.full_seconds.has_value();
-  Json bytes{{"events", r.bytes("store_bytes")},
-             {"events_reserved", r.bytes("host_bytes")},
-             {"index", r.bytes("index_bytes")},
-             {"window", r.bytes("window_bytes")},
-             {"resident", r.resident},
-             {"peak_resident", r.peak_resident}};
+  Json bytes{{"events", r.bytes("store_bytes")}, {"events_reserved", r.bytes("host_bytes")},
+             {"index", r.bytes("index_bytes")},  {"window", r.bytes("window_bytes")},
+             {"resident", r.resident},           {"peak_resident", r.peak_resident}};
   if (r.memory.contains("device_bytes")) bytes["device"] = r.bytes("device_bytes");
   return {{"model", r.model},
           {"text", r.book},

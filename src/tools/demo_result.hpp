@@ -41,7 +41,7 @@ struct DemoResult {
   double without_seconds = 0;      ///< of the second reading, without recall
   std::vector<TokenRange> events;  ///< closed when the text had been read
   std::vector<FactResult> facts;
-  Json memory;                     ///< Engine::memory_json when the text had been read
+  Json memory;  ///< Engine::memory_json when the text had been read
   std::int64_t resident = 0, peak_resident = 0;
   std::optional<double> full_seconds;
   std::string full_note;  ///< why there is no full attention, or what to think of it

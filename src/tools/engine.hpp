@@ -22,8 +22,9 @@ class Engine {
 
   virtual LanguageModel& model() = 0;
 
-  // -- what attention reads. Each call replaces what was there; none is there at first. `max_tokens`
-  // bounds the tokens that the sequence may come to, and takes a device's room for them.
+  // -- what attention reads. Each call replaces what was there; none is there at first.
+  // `max_tokens` bounds the tokens that the sequence may come to, and takes a device's room for
+  // them.
 
   /// An empty memory. \param given boundaries, only for segmenter `given`
   /// \throws ConfigError, BudgetError

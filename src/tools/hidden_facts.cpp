@@ -26,7 +26,7 @@ constexpr std::array kThings = {
     "guests",   "gloves",    "generals", "visitors", "hounds",  "carts",     "pistols", "bridges"};
 constexpr std::int64_t kMostFacts = kNames.size() + kThings.size();
 constexpr std::size_t kLongestPiece = 400;  // bytes
-constexpr std::int64_t kAnswerTokens = 14;   // at most
+constexpr std::int64_t kAnswerTokens = 14;  // at most
 constexpr const char* kIntro = "Read the text below and remember the facts in it.\n\n";
 
 bool ends_sentence(char c) { return c == '.' || c == '!' || c == '?'; }

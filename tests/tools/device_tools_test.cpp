@@ -124,11 +124,11 @@ TEST_CASE("the demo on a device recalls and answers what it does on the host") {
   if (!model) EPISODIC_SKIP("no recall model");
   const Scratch scratch;
   const fs::path wide = float32_copy(*model, scratch / "float32");
-  put(scratch / "book", some_book(20));
+  put(scratch / "book", some_book(12));
   const auto demo = [&](const char* device) {
     const fs::path json = scratch / device;
     const Run run =
-        on(device, "demo --tokens 400 --facts 2 --seed 3 --model " + quoted(wide.string()) +
+        on(device, "demo --tokens 300 --facts 2 --seed 3 --model " + quoted(wide.string()) +
                        " --text " + quoted((scratch / "book").string()) + " --memory " +
                        quoted(kSmallMemory) + " --json " + quoted(json.string()));
     INFO(run.err);
