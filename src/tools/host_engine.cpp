@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "engines.hpp"
@@ -52,7 +54,7 @@ class HostEngine final : public Engine {
     std::vector<float> all;
     for (std::int64_t t = first; t < first + n; ++t) {
       const float* r = memory().relevance(layer, t);
-      if (!r) throw DataError("relevance: the token's place was given away");
+      if (!r) throw DataError(fmt::format("relevance: token {} left the window long ago", t));
       all.insert(all.end(), r, r + memory_->shape().n_heads);
     }
     return all;
