@@ -90,7 +90,7 @@ std::vector<std::vector<Fact>> contexts(const RecallFlags& flags) {
 }
 
 void run(RecallFlags& flags) {
-  flags.common.apply();
+  flags.common.apply_on_host();
   MemoryConfig config = flags.model.memory_config();
   if (flags.no_recall) config.recall = false;
   const tools::Book book = tools::open_book(flags.text);

@@ -80,7 +80,8 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
       return draw(done, total);
     };
     Clock::time_point last = start;
-    tools::read_and_commit(session, *memory, text.ids, flags.commit_every, sampled, [&] {
+    tools::read_and_commit(session, text.ids, flags.commit_every, sampled, [&] {
+      memory->commit();
       // A part is about a tenth of the text, and at least a tenth of a million tokens.
       const std::int64_t now = memory->tokens();
       const bool end = now == static_cast<std::int64_t>(text.ids.size());
@@ -103,8 +104,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
 
   // The answers come from the memory as the next process finds it.
   const Clock::time_point opening = Clock::now();
-  memory =
-      std::make_shared<EpisodicMemory>(tools::open_kept(flags.model, model, dir, OpenMode::read));
+  memory = std::make_shared<EpisodicMemory>(tools::open_kept(flags.model, dir, OpenMode::read));
   const double open_seconds = seconds_since(opening);
   patch(model, memory);
   Session asking(model, &tokenizer);
@@ -166,7 +166,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
 }
 
 void run(const ScaleFlags& flags) {
-  flags.common.apply();
+  flags.common.apply_on_host();
   const tools::Book book = tools::open_book(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
   LlamaModel model = LlamaModel::load(flags.model.model);

@@ -177,7 +177,7 @@ struct Rates {
 };
 
 void run(StoreFlags& flags) {
-  flags.common.apply();
+  flags.common.apply_on_host();
   const StoreShape shape{4, 2, 64, DType::float32};
   const std::int64_t token = block_bytes(shape, 1);
   const std::int64_t n_tokens = std::max<std::int64_t>(flags.block / token, 1);

@@ -49,7 +49,7 @@ void LayerFlags::add_to(CLI::App& app, const char* chunks_help) {
 }
 
 void LayerFlags::apply() {
-  common.apply();
+  common.apply_on_host();
   if (quick) {
     context = std::min(context, n_local + n_mem);
     chunks = std::min<std::int64_t>(chunks, 2);

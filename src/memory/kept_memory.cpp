@@ -184,9 +184,8 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
         if (!m.config.same_results(*budgets))
           throw ConfigError(
               fmt::format("{}: the memory was made with other settings than those given now; only "
-                          "device_bytes, "
-                          "host_bytes, repr_bytes and disk_bytes may change: leave the settings "
-                          "out, or ingest the text "
+                          "device_bytes, host_bytes, repr_bytes and disk_bytes may change: leave "
+                          "the settings out, or ingest the text "
                           "anew into another folder. It was made with {}",
                           keep.dir.string(), to_json(m.config)));
         m.config.device_bytes = budgets->device_bytes;

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "episodic/model/patch.hpp"
+#include "engine.hpp"
 #include "kept.hpp"
 
 namespace episodic::tools {
@@ -22,21 +22,25 @@ struct AskFlags {
 void run(const AskFlags& flags) {
   flags.common.apply();
   const auto tokenizer = load_tokenizer(flags.model.model);
-  LlamaModel model = LlamaModel::load(flags.model.model);
-  auto memory = std::make_shared<EpisodicMemory>(
-      open_kept(flags.model, model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
-  patch(model, memory);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const auto memory = std::make_shared<EpisodicMemory>(
+      open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   const std::vector<std::int64_t> prompt = tokenizer->encode(flags.prompt, memory->tokens() == 0);
-  Session session(model, tokenizer.get());
+  engine->remember(
+      memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) + flags.options.max_new);
+  Session session(engine->model(), tokenizer.get());
   const GenerateResult result = session.generate(prompt, flags.options);
-  if (flags.keep) memory->commit();
+  if (flags.keep) {
+    engine->save();
+    memory->commit();
+  }
   write_json(flags.json,
              {{"prompt_tokens", prompt.size()},
               {"ids", result.ids},
               {"text", result.text},
               {"finish", name_of(result.finish)},
               {"seconds", {{"prefill", result.prefill_seconds}, {"decode", result.decode_seconds}}},
-              {"memory", memory_json(*memory)},
+              {"memory", engine->memory_json()},
               {"peak_resident_bytes", peak_resident_bytes()}});
 }
 

@@ -11,8 +11,8 @@
 #include "commands.hpp"
 #include "common.hpp"
 #include "demo_result.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/patch.hpp"
 #include "episodic/session/session.hpp"
 #include "hidden_facts.hpp"
 #include "reading.hpp"
@@ -47,16 +47,17 @@ MemoryConfig settings(const ModelFlags& flags, const ModelConfig& model) {
 }
 
 /// Which events the last step recalled, and which of them hold the fact.
-void note_recalls(const EpisodicMemory& memory, std::span<const std::int64_t> ids,
-                  const Tokenizer& tokenizer, FactResult& result) {
+void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Tokenizer& tokenizer,
+                  FactResult& result) {
   const TokenRange fact = result.fact.tokens;
+  const EventTable events = engine.events();
   std::vector<std::vector<Recalled>> layers;
-  for (std::int64_t l = 0; l < memory.shape().n_layers; ++l) {
+  for (std::int64_t l = 0; l < engine.model().config().n_layers; ++l) {
     std::vector<Recalled>& list = layers.emplace_back();
-    const RecallBuffers& buffers = memory.recalled(l);
-    for (const std::vector<EventId>* part : {&buffers.similarity(), &buffers.contiguity()})
+    const Engine::Recall lists = engine.recalled(l);
+    for (const std::vector<EventId>* part : {&lists.similarity, &lists.contiguity})
       for (const EventId e : *part)
-        list.push_back({l, static_cast<std::int64_t>(list.size()) + 1, e, memory.events()[e]});
+        list.push_back({l, static_cast<std::int64_t>(list.size()) + 1, e, events[e]});
     for (const Recalled& r : list)
       if (r.tokens.start < fact.end && fact.start < r.tokens.end) result.holding.push_back(r);
   }
@@ -74,60 +75,59 @@ void note_recalls(const EpisodicMemory& memory, std::span<const std::int64_t> id
     }
   }
   // With nothing of the fact recalled, the last layer's list shows what came instead.
-  if (!layers.empty())
-    result.best = layers[static_cast<std::size_t>(result.source ? result.source->layer
-                                                                : memory.shape().n_layers - 1)];
+  result.best =
+      result.source ? layers[static_cast<std::size_t>(result.source->layer)] : layers.back();
 }
 
 /// Reads the text once, then asks for every fact from the same point.
-void with_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tokenizer,
+void with_memory(const DemoFlags& flags, Engine& engine, const Tokenizer& tokenizer,
                  DemoResult& result) {
-  const std::shared_ptr<EpisodicMemory> memory = patch(model, result.config);
-  Session session(model, &tokenizer);
+  engine.remember(result.config, tokens_to_ask(result.text, tokenizer));
+  Session session(engine.model(), &tokenizer);
   {
     ProgressBar bar("reading with the memory   ", flags.common.quiet);
     result.reading = read_recording(
-        session, [&] { return memory->last_step(); }, result.text.ids, bar.callback());
+        session, [&] { return engine.last_step(); }, result.text.ids, bar.callback());
   }
-  result.counters = memory->counters();
-  result.events = memory->events().all();
+  const EventTable events = engine.events();
+  result.events = events.all();
+  result.memory = engine.memory_json();
   result.resident = resident_bytes();
-  const std::int64_t closed = memory->events().pending_start();
-  const auto snapshot = memory->snapshot();
+  const auto come_back = engine.snapshot();
   for (const Fact& fact : result.text.facts) {
     FactResult f;
     f.fact = fact;
-    f.far = fact.tokens.end <= closed;
-    memory->restore(*snapshot);
+    f.far = fact.tokens.end <= events.pending_start();
+    come_back();
     f.with_memory = ask_for(fact, session, tokenizer,
-                            [&] { note_recalls(*memory, result.text.ids, tokenizer, f); });
+                            [&] { note_recalls(engine, result.text.ids, tokenizer, f); });
     result.facts.push_back(std::move(f));
   }
 }
 
 /// The same text, window and model, but nothing is recalled.
-void without_memory(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tokenizer,
+void without_memory(const DemoFlags& flags, Engine& engine, const Tokenizer& tokenizer,
                     DemoResult& result) {
   MemoryConfig config = result.config;
   config.recall = false;
-  const std::shared_ptr<EpisodicMemory> memory = patch(model, config);
-  Session session(model, &tokenizer);
+  engine.remember(config, tokens_to_ask(result.text, tokenizer));
+  Session session(engine.model(), &tokenizer);
   {
     ProgressBar bar("reading without the memory", flags.common.quiet);
     session.prefill(result.text.ids, bar.callback());
   }
   result.without_seconds = session.counters().prefill_seconds;
-  const auto snapshot = memory->snapshot();
+  const auto come_back = engine.snapshot();
   for (FactResult& f : result.facts) {
-    memory->restore(*snapshot);
+    come_back();
     f.without_memory = ask_for(f.fact, session, tokenizer);
   }
 }
 
 /// Every token before every other, as the model was made. Says in full_note what was not done.
-void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& tokenizer,
+void full_attention(const DemoFlags& flags, Engine& engine, const Tokenizer& tokenizer,
                     DemoResult& result) {
-  const ModelConfig& m = model.config();
+  const ModelConfig& m = engine.model().config();
   const std::int64_t n = result.n_tokens();
   const std::int64_t bytes =
       n * 2 * m.n_layers * m.n_kv_heads * m.head_dim * static_cast<std::int64_t>(sizeof(float));
@@ -147,15 +147,15 @@ void full_attention(const DemoFlags& flags, LlamaModel& model, const Tokenizer& 
   result.full_note = n > m.max_positions && m.max_positions > 0
                          ? fmt::format("{}; this text has {}", trained, n)
                          : trained;
-  unpatch(model);
-  Session session(model, &tokenizer);
+  const std::int64_t max_tokens = tokens_to_ask(result.text, tokenizer);
+  Session session(engine.model(), &tokenizer);
   ProgressBar bar("reading with full attention", flags.common.quiet);
   const ProgressCallback progress = bar.callback();
   const auto start = std::chrono::steady_clock::now();
   const auto questions = static_cast<std::int64_t>(result.facts.size());
   for (std::int64_t i = 0; i < questions; ++i) {
     FactResult& f = result.facts[static_cast<std::size_t>(i)];
-    model.reset();
+    engine.attend_fully(max_tokens);
     session.prefill(result.text.ids, [&](std::int64_t done, std::int64_t) {
       return progress(i * n + done, questions * n);
     });
@@ -170,10 +170,10 @@ void run(DemoFlags& flags) {
   if (flags.model.model.empty()) flags.model.model = shipped_model();
   DemoResult result;
   const auto tokenizer = load_tokenizer(flags.model.model);
-  LlamaModel model = LlamaModel::load(flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
   result.model = std::filesystem::weakly_canonical(flags.model.model).filename().string();
   result.seed = flags.seed;
-  result.config = settings(flags.model, model.config());
+  result.config = settings(flags.model, engine->model().config());
   if (result.config.segmenter == SegmenterKind::given)
     throw ConfigError(
         "segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
@@ -181,9 +181,9 @@ void run(DemoFlags& flags) {
   result.book = book.title;
   result.text = hide_facts(book, *tokenizer, flags.tokens, draw_facts(flags.facts, flags.seed));
 
-  with_memory(flags, model, *tokenizer, result);
-  without_memory(flags, model, *tokenizer, result);
-  full_attention(flags, model, *tokenizer, result);
+  with_memory(flags, *engine, *tokenizer, result);
+  without_memory(flags, *engine, *tokenizer, result);
+  full_attention(flags, *engine, *tokenizer, result);
   result.peak_resident = peak_resident_bytes();
 
   const std::string table = demo_table(result, *tokenizer);

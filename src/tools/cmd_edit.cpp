@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/patch.hpp"
 #include "kept.hpp"
 
 namespace episodic::tools {
@@ -22,13 +22,12 @@ struct EditFlags {
 };
 
 /// Opens the newest state before the token and reads again what lies between.
-EpisodicMemory rewound(const EditFlags& flags) {
+std::shared_ptr<EpisodicMemory> rewound(const EditFlags& flags) {
   if (flags.model.model.empty()) throw ConfigError("--rewind reads tokens again and needs --model");
-  LlamaModel model = LlamaModel::load(flags.model.model);
   std::vector<std::int64_t> ids;
   bool from_start = true;
   {
-    const EpisodicMemory now = open_kept(flags.model, model, flags.dir, OpenMode::read);
+    const EpisodicMemory now = open_kept(flags.model, flags.dir, OpenMode::read);
     if (flags.rewind > now.tokens())
       throw ConfigError(
           fmt::format("--rewind {}: the memory has only {} tokens", flags.rewind, now.tokens()));
@@ -38,7 +37,7 @@ EpisodicMemory rewound(const EditFlags& flags) {
       if (s.tokens <= flags.rewind) from_start = false;
   }
   auto memory = std::make_shared<EpisodicMemory>(
-      open_kept(flags.model, model, flags.dir, OpenMode::write, from_start ? -1 : flags.rewind));
+      open_kept(flags.model, flags.dir, OpenMode::write, from_start ? -1 : flags.rewind));
   if (from_start) memory->reset();
   const std::span<const std::int64_t> again =
       std::span<const std::int64_t>(ids).subspan(static_cast<std::size_t>(memory->tokens()));
@@ -48,13 +47,14 @@ EpisodicMemory rewound(const EditFlags& flags) {
           "--rewind {}: tokens after {} were forgotten and cannot be read again; rewind to a token "
           "before them",
           flags.rewind, memory->tokens()));
-  patch(model, memory);
-  Session session(model);
+  if (again.empty()) return memory;
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  engine->remember(memory, flags.rewind);
+  Session session(engine->model());
   ProgressBar bar("reading again", flags.common.quiet);
   session.prefill(again, bar.callback());
-  EpisodicMemory result = std::move(*memory);
-  unpatch(model);
-  return result;
+  engine->save();
+  return memory;
 }
 
 void run(const EditFlags& flags) {
@@ -62,21 +62,22 @@ void run(const EditFlags& flags) {
   if (flags.forget_tokens.empty() && flags.forget_events.empty() && flags.pin.empty() &&
       flags.unpin.empty() && flags.rewind < 0 && !flags.compact)
     throw ConfigError("edit: nothing to do; see episodic edit --help");
-  EpisodicMemory memory =
-      flags.rewind >= 0 ? rewound(flags) : open_kept(flags.dir, OpenMode::write);
-  for (const std::int64_t e : flags.unpin) memory.pin(e, false);
+  const std::shared_ptr<EpisodicMemory> memory =
+      flags.rewind >= 0 ? rewound(flags)
+                        : std::make_shared<EpisodicMemory>(open_kept(flags.dir, OpenMode::write));
+  for (const std::int64_t e : flags.unpin) memory->pin(e, false);
   for (const std::string& range : flags.forget_tokens)
-    memory.forget(parse_range(range, "--forget-tokens"));
-  for (const std::int64_t e : flags.forget_events) memory.forget(e);
-  for (const std::int64_t e : flags.pin) memory.pin(e);
+    memory->forget(parse_range(range, "--forget-tokens"));
+  for (const std::int64_t e : flags.forget_events) memory->forget(e);
+  for (const std::int64_t e : flags.pin) memory->pin(e);
   if (flags.compact)
-    memory.compact();
+    memory->compact();
   else
-    memory.commit();
-  write_json(flags.json, {{"tokens", memory.tokens()},
-                          {"events", memory.events().size()},
-                          {"forgotten", memory.forgotten().size()},
-                          {"disk_bytes", memory.counters().store.disk_bytes}});
+    memory->commit();
+  write_json(flags.json, {{"tokens", memory->tokens()},
+                          {"events", memory->events().size()},
+                          {"forgotten", memory->forgotten().size()},
+                          {"disk_bytes", memory->counters().store.disk_bytes}});
 }
 
 }  // namespace

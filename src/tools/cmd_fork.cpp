@@ -8,6 +8,7 @@ namespace episodic::tools {
 namespace {
 
 struct ForkFlags {
+  CommonFlags common;
   std::filesystem::path from, to;
 };
 
@@ -23,6 +24,7 @@ void add_fork(CLI::App& app) {
       "Example:\n  episodic fork book.mem draft.mem");
   sub->add_option("from", flags->from, "Folder of the memory")->required();
   sub->add_option("to", flags->to, "Folder of the new memory; made if it is not there")->required();
+  flags->common.add_to(*sub, false);
   sub->callback([flags] { fork_memory(flags->from, flags->to); });
 }
 

@@ -23,7 +23,7 @@ struct GenerateFlags {
 };
 
 void run(GenerateFlags& flags) {
-  flags.common.apply(true);
+  flags.common.apply();
   if (flags.chat)
     throw NotBuiltError(
         "--chat: chat templates are not built yet; write the template into the prompt");

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "commands.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/identity.hpp"
 #include "episodic/model/patch.hpp"
@@ -45,33 +47,40 @@ void check_same_text(const EpisodicMemory& memory, std::span<const std::int64_t>
   }
 }
 
+/// The memory that is in the folder; null if there is none.
+std::shared_ptr<EpisodicMemory> opened(const IngestFlags& flags) {
+  if (!holds_memory(flags.dir)) return nullptr;
+  if (!flags.resume && !flags.append)
+    throw ConfigError(fmt::format(
+        "{}: holds a memory already; --resume goes on with the text it was made from, --append "
+        "reads another one into it",
+        flags.dir.string()));
+  return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
+}
+
+std::shared_ptr<EpisodicMemory> created(const IngestFlags& flags, std::int64_t max_tokens) {
+  const MemoryConfig config = flags.model.memory_config();
+  // What a device refuses, it refuses before there is a folder.
+  plan_on_device(flags.common, flags.model.model, config, std::max<std::int64_t>(1, max_tokens));
+  KeepOptions keep;
+  keep.dir = flags.dir;
+  keep.identity = identity_of(flags.model.model);
+  keep.checkpoints = flags.checkpoints;
+  return std::make_shared<EpisodicMemory>(
+      EpisodicMemory::create(keep, config, memory_shape(load_model_config(flags.model.model))));
+}
+
 void run(const IngestFlags& flags) {
   flags.common.apply();
   const auto tokenizer = flags.text.empty() ? nullptr : load_tokenizer(flags.model.model);
-  LlamaModel model = LlamaModel::load(flags.model.model);
-  std::shared_ptr<EpisodicMemory> memory;
-  if (holds_memory(flags.dir)) {
-    if (!flags.resume && !flags.append)
-      throw ConfigError(fmt::format(
-          "{}: holds a memory already; --resume goes on with the text it was made from, --append "
-          "reads another one into it",
-          flags.dir.string()));
-    memory =
-        std::make_shared<EpisodicMemory>(open_kept(flags.model, model, flags.dir, OpenMode::write));
-  } else {
-    KeepOptions keep;
-    keep.dir = flags.dir;
-    keep.identity = identity_of(flags.model.model);
-    keep.checkpoints = flags.checkpoints;
-    memory = std::make_shared<EpisodicMemory>(
-        EpisodicMemory::create(keep, flags.model.memory_config(), memory_shape(model.config())));
-  }
-  patch(model, memory);
-  const bool first = memory->tokens() == 0;
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  std::shared_ptr<EpisodicMemory> memory = opened(flags);
+  const bool first = !memory || memory->tokens() == 0;
   const std::vector<std::int64_t> all =
       flags.text.empty() ? read_ids(flags.ids_file)
                          : tokenizer->encode(read_text(flags.text), first || !flags.append);
   std::span<const std::int64_t> ids(all);
+  if (!memory) memory = created(flags, static_cast<std::int64_t>(ids.size()));
   if (!flags.append) {
     check_same_text(*memory, ids, flags);
     ids = ids.subspan(static_cast<std::size_t>(memory->tokens()));
@@ -85,12 +94,18 @@ void run(const IngestFlags& flags) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  Session session(model, tokenizer.get());
-  {
+  if (ids.empty()) {
+    report();
+  } else {
+    engine->remember(memory, memory->tokens() + static_cast<std::int64_t>(ids.size()));
+    Session session(engine->model(), tokenizer.get());
     ProgressBar bar("reading", flags.common.quiet);
-    read_and_commit(session, *memory, ids, flags.commit_every, bar.callback(), report);
+    read_and_commit(session, ids, flags.commit_every, bar.callback(), [&] {
+      engine->save();
+      memory->commit();
+      report();
+    });
   }
-  if (ids.empty()) report();
   if (!flags.json)
     fmt::print(stderr, "{}: {} tokens in {} events, {:.0f} MB on disk\n", flags.dir.string(),
                memory->tokens(), memory->events().size(),
@@ -108,7 +123,7 @@ void add_ingest(CLI::App& app) {
       "gives the same memory, to the bit, as a reading that was never cut off. With --json a line\n"
       "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On "
       "--resume,\n"
-      "--memory may change host_bytes, repr_bytes and disk_bytes only.\n\n"
+      "--memory may change device_bytes, host_bytes, repr_bytes and disk_bytes only.\n\n"
       "Examples:\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");

@@ -15,6 +15,7 @@ namespace episodic::tools {
 namespace {
 
 struct InspectFlags {
+  CommonFlags common;
   std::filesystem::path dir, json, html, model;
   bool no_events = false;
 };
@@ -114,6 +115,7 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
 }
 
 void run(const InspectFlags& flags) {
+  flags.common.apply();
   const EpisodicMemory memory = open_kept(flags.dir, OpenMode::read);
   const MemoryManifest& m = memory.manifest();
   Json bytes{{"state", m.state.bytes}, {"checkpoints", 0}};
@@ -182,6 +184,7 @@ void add_inspect(CLI::App& app) {
   sub->add_option("--html", flags->html, "Also a page with the timeline");
   sub->add_option("--model", flags->model, "Model directory whose tokenizer shows the texts");
   sub->add_flag("--no-events", flags->no_events, "Leave out the list of events");
+  flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });
 }
 

@@ -116,8 +116,8 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
 }
 
 void run(const PlanFlags& flags) {
-  if (const std::optional<DevicePlan> plan =
-          plan_on_device(flags.common, flags.model, flags.model.memory_config(), flags.tokens))
+  if (const std::optional<DevicePlan> plan = plan_on_device(
+          flags.common, flags.model.model, flags.model.memory_config(), flags.tokens))
     return report_device(flags, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   const MemoryConfig config = flags.model.memory_config();

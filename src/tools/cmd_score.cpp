@@ -22,7 +22,7 @@ struct ScoreFlags {
 };
 
 void run(const ScoreFlags& flags) {
-  flags.common.apply(true);
+  flags.common.apply();
   const std::vector<std::int64_t> ids =
       flags.ids_file.empty() ? load_tokenizer(flags.model.model)->encode(read_text(flags.text))
                              : read_ids(flags.ids_file);
@@ -62,7 +62,7 @@ void run(const ScoreFlags& flags) {
   write_json(flags.json, {{"tokens", ids.size()},
                           {"nll", mean},
                           {"perplexity", std::exp(std::min(mean, 700.0))},
-                          {"events", engine->events()},
+                          {"events", engine->n_events()},
                           {"seconds", seconds},
                           {"peak_resident_bytes", peak_resident_bytes()}});
 }

@@ -60,7 +60,7 @@ std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
 }
 
 void run(const SegmentFlags& flags) {
-  flags.common.apply(true);
+  flags.common.apply();
   const MemoryConfig config = flags.model.memory_config();
   if (config.segmenter == SegmenterKind::given)
     throw ConfigError(

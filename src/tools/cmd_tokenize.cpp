@@ -31,7 +31,7 @@ void add_tokenize(CLI::App& app) {
   sub->add_option("--model", flags->model, "Model directory with tokenizer.json")->required();
   sub->add_option("--text", flags->text, "Text file; - is stdin")->required();
   sub->add_option("--json", flags->json, "Result file (default: stdout)");
-  flags->common.add_to(*sub);
+  flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });
 }
 

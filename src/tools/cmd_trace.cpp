@@ -7,8 +7,8 @@
 
 #include "commands.hpp"
 #include "common.hpp"
+#include "engine.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/patch.hpp"
 #include "episodic/model/safetensors.hpp"
 
 namespace episodic::tools {
@@ -26,12 +26,14 @@ class Recorder {
       : n_layers_(model.n_layers),
         n_heads_(model.n_heads),
         width_(model.n_heads * model.head_dim),
+        vocab_(model.vocab_size),
         n_tokens_(n_tokens),
         rows_(std::move(rows)),
         relevance_(static_cast<std::size_t>(n_layers_ * n_tokens * n_heads_), 0.0f) {}
 
-  void step(const EpisodicMemory& memory, const at::Tensor& logits) {
-    const StepRecord& s = memory.last_step();
+  /// \param logits [n, vocab] of the step
+  void step(const Engine& engine, const MemoryConfig& config, std::span<const float> logits) {
+    const StepRecord s = engine.last_step();
     const auto append = [](auto& to, const auto& from) {
       to.insert(to.end(), from.begin(), from.end());
     };
@@ -39,22 +41,19 @@ class Recorder {
     append(threshold_, s.threshold);
     append(raw_, s.raw_boundaries);
     append(final_, s.final_boundaries);
-    const std::int64_t vocab = logits.size(1);
     for (std::int64_t i = 0; i < s.n; ++i)
-      if (rows_.empty() || std::binary_search(rows_.begin(), rows_.end(), s.first + i)) {
-        const float* row = logits.const_data_ptr<float>() + i * vocab;
-        logits_.insert(logits_.end(), row, row + vocab);
-      }
+      if (rows_.empty() || std::binary_search(rows_.begin(), rows_.end(), s.first + i))
+        append(logits_, logits.subspan(static_cast<std::size_t>(i * vocab_),
+                                       static_cast<std::size_t>(vocab_)));
     // A token's r changes only while it is in the window of some query of this step.
-    const std::int64_t from = std::max<std::int64_t>(0, s.first - memory.config().n_local);
-    for (std::int64_t l = 0; l < n_layers_; ++l)
-      for (std::int64_t t = from; t < s.first + s.n; ++t)
-        if (const float* r = memory.relevance(l, t))
-          std::copy_n(r, n_heads_, relevance_.begin() + (l * n_tokens_ + t) * n_heads_);
+    const std::int64_t from = std::max<std::int64_t>(0, s.first - config.n_local);
     Json similarity = Json::array(), contiguity = Json::array();
     for (std::int64_t l = 0; l < n_layers_; ++l) {
-      similarity.push_back(memory.recalled(l).similarity());
-      contiguity.push_back(memory.recalled(l).contiguity());
+      const std::vector<float> r = engine.relevance(l, from, s.first + s.n - from);
+      std::copy(r.begin(), r.end(), relevance_.begin() + (l * n_tokens_ + from) * n_heads_);
+      const Engine::Recall lists = engine.recalled(l);
+      similarity.push_back(lists.similarity);
+      contiguity.push_back(lists.contiguity);
     }
     chunks_.push_back({{"start", s.first},
                        {"end", s.first + s.n},
@@ -63,35 +62,34 @@ class Recorder {
                        {"contiguity", contiguity}});
   }
 
-  void write(const EpisodicMemory& memory, std::int64_t vocab,
-             const std::filesystem::path& out) const {
-    const std::int64_t events = memory.events().size();
+  void write(const Engine& engine, const std::filesystem::path& out) const {
+    const EventTable events = engine.events();
     std::vector<float> representatives;
     for (std::int64_t l = 0; l < n_layers_; ++l)
-      for (std::int64_t e = 0; e < events; ++e) {
-        const float* r = memory.representative(l, e);
-        representatives.insert(representatives.end(), r, r + width_);
+      for (EventId e = 0; e < events.size(); ++e) {
+        const std::vector<float> r = engine.representative(l, e);
+        representatives.insert(representatives.end(), r.begin(), r.end());
       }
-    const std::int64_t n = n_tokens_, rows = static_cast<std::int64_t>(logits_.size()) / vocab;
+    const std::int64_t n = n_tokens_, rows = static_cast<std::int64_t>(logits_.size()) / vocab_;
     const TensorType f32 = TensorType::f32, u8 = TensorType::u8;
     const std::vector<TensorToWrite> tensors{
-        {"logits", f32, {rows, vocab}, logits_.data()},
+        {"logits", f32, {rows, vocab_}, logits_.data()},
         {"surprise", f32, {n}, surprise_.data()},
         {"threshold", f32, {n}, threshold_.data()},
         {"raw_boundaries", u8, {n}, raw_.data()},
         {"final_boundaries", u8, {n}, final_.data()},
-        {"representatives", f32, {n_layers_, events, width_}, representatives.data()},
+        {"representatives", f32, {n_layers_, events.size(), width_}, representatives.data()},
         {"relevance", f32, {n_layers_, n, n_heads_}, relevance_.data()}};
     write_safetensors(out / "trace.safetensors", tensors);
     Json ranges = Json::array();
-    for (const TokenRange& r : memory.events().all()) ranges.push_back({r.start, r.end});
-    write_json(out / "trace.json", {{"events", ranges},
-                                    {"pending_start", memory.events().pending_start()},
-                                    {"chunks", chunks_}});
+    for (const TokenRange& r : events.all()) ranges.push_back({r.start, r.end});
+    write_json(
+        out / "trace.json",
+        {{"events", ranges}, {"pending_start", events.pending_start()}, {"chunks", chunks_}});
   }
 
  private:
-  std::int64_t n_layers_, n_heads_, width_, n_tokens_;
+  std::int64_t n_layers_, n_heads_, width_, vocab_, n_tokens_;
   std::vector<std::int64_t> rows_;  // sorted; empty: all
   std::vector<float> logits_, surprise_, threshold_, relevance_;
   std::vector<std::uint8_t> raw_, final_;
@@ -137,17 +135,21 @@ void run(const TraceFlags& flags) {
   if (error)
     throw FileError(fmt::format("{}: cannot be created ({})", flags.out.string(), error.message()));
 
-  LlamaModel model = LlamaModel::load(flags.model);
-  const std::shared_ptr<EpisodicMemory> memory = patch(model, config, std::move(given));
-  Recorder recorder(model.config(), n, std::move(rows));
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  engine->remember(config, n, std::move(given));
+  const ModelConfig& model = engine->model().config();
+  Recorder recorder(model, n, std::move(rows));
+  std::vector<float> logits;
   for (std::int64_t at = 0; at < n;) {
     const std::int64_t step = at < n - decode ? std::min(config.chunk, n - decode - at) : 1;
-    const at::Tensor logits = model.forward(
-        std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(step)));
-    recorder.step(*memory, logits);
+    logits.resize(static_cast<std::size_t>(step * model.vocab_size));
+    engine->step(
+        std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(step)),
+        logits);
+    recorder.step(*engine, config, logits);
     at += step;
   }
-  recorder.write(*memory, model.config().vocab_size, flags.out);
+  recorder.write(*engine, flags.out);
 }
 
 }  // namespace

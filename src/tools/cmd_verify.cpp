@@ -11,11 +11,13 @@ namespace episodic::tools {
 namespace {
 
 struct VerifyFlags {
+  CommonFlags common;
   std::filesystem::path dir, json;
   bool digest = false;
 };
 
 void run(const VerifyFlags& flags) {
+  flags.common.apply();
   const VerifyReport report = verify_memory(flags.dir);
   Json json{{"files", report.files}, {"bytes", report.bytes}};
   json["damaged"] = Json::array();
@@ -50,6 +52,7 @@ void add_verify(CLI::App& app) {
   sub->add_flag("--digest", flags->digest,
                 "Also the checksum of the content, the same for equal memories");
   sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });
 }
 

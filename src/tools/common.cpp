@@ -18,18 +18,24 @@
 
 namespace episodic::tools {
 
-void CommonFlags::add_to(CLI::App& app) {
+void CommonFlags::add_to(CLI::App& app, bool with_model) {
   app.add_option("--threads", threads, "Threads of parallel loops (0: all cores)")
       ->check(CLI::Range(0, 1024));
-  app.add_option("--device", device, "Where to compute: cpu, cuda or auto")
+  app.add_option("--device", device,
+                 with_model ? "Where the model runs: cpu, cuda, or auto (cuda if there is one)"
+                            : "cpu, cuda or auto: all the same here, where no model runs")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   app.add_flag("--quiet", quiet, "No progress on stderr");
 }
 
-void CommonFlags::apply(bool on_device) const {
+void CommonFlags::apply() const {
   if (threads > 0) set_max_threads(threads);
-  if (device == "cuda" && !on_device)
-    throw NotBuiltError("--device cuda: this program has no CUDA path yet; use --device cpu");
+}
+
+void CommonFlags::apply_on_host() const {
+  apply();
+  if (device == "cuda")
+    throw NotBuiltError("--device cuda: this program has no CUDA path; use --device cpu");
 }
 
 void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {

@@ -19,17 +19,20 @@ namespace episodic::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// --threads, --device, --seed, --quiet.
+/// --threads, --device, --quiet.
 struct CommonFlags {
   int threads = 0;  ///< 0: what OpenMP chooses
   std::string device = "auto";
   bool quiet = false;
 
-  void add_to(CLI::App& app);
+  /// \param with_model whether the program runs a model: --device means nothing to the others, and
+  /// its help says so
+  void add_to(CLI::App& app, bool with_model = true);
   /// Sets the thread count.
-  /// \param on_device whether the program has a CUDA path (make_engine then looks at `device`)
-  /// \throws NotBuiltError for --device cuda if it has none
-  void apply(bool on_device = false) const;
+  void apply() const;
+  /// The same in a program that runs its model on the host, whatever there is.
+  /// \throws NotBuiltError for --device cuda
+  void apply_on_host() const;
 };
 
 /// --model DIR with --memory FILE|JSON and --full-attention.

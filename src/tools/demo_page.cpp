@@ -157,8 +157,8 @@ std::string demo_page(const DemoResult& r, const Tokenizer& tokenizer) {
   body += card("right without it", fmt::format("{} of {}", r.right(without), n));
   body += card("tokens a second", fmt::format("{:.0f}", r.tokens_per_second()));
   body += card("events", fmt::format("{}", r.events.size()));
-  body += card("keys and values of events", bytes_text(r.counters.store.bytes_used));
-  body += card("index", bytes_text(r.counters.index_bytes));
+  body += card("keys and values of events", bytes_text(r.bytes("store_bytes")));
+  body += card("index", bytes_text(r.bytes("index_bytes")));
   body += card("the process", bytes_text(r.resident));
   body += "</div>\n<h2>Answers</h2>\n" + answers(r);
   body += fmt::format("<p class=\"soft\">Full attention: {}.</p>\n", escape_html(r.full_note));

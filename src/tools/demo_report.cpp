@@ -126,10 +126,10 @@ std::string demo_table(const DemoResult& r, const Tokenizer& tokenizer) {
       "{}, {}\n",
       r.reading.seconds, r.tokens_per_second(), max_threads(), r.without_seconds,
       n > 0 ? asking / static_cast<double>(n) : 0.0, r.events.size(), mean_event(r),
-      bytes_text(r.counters.store.bytes_used), bytes_text(r.counters.index_bytes),
-      bytes_text(r.counters.window_bytes), bytes_text(r.resident), bytes_text(r.peak_resident),
+      bytes_text(r.bytes("store_bytes")), bytes_text(r.bytes("index_bytes")),
+      bytes_text(r.bytes("window_bytes")), bytes_text(r.resident), bytes_text(r.peak_resident),
       c.n_init, c.n_local, c.n_mem, c.chunk, c.n_repr, c.min_block, c.max_block, c.gamma,
-      name_of(c.kv_dtype));
+      r.memory.at("kv_dtype").get<std::string>());
   out += fmt::format("full attention  {}{}\n",
                      full ? fmt::format("{:.1f} s for all questions; ", *r.full_seconds) : "",
                      r.full_note);
@@ -166,6 +166,10 @@ Json demo_json(const DemoResult& r, const Tokenizer& tokenizer) {
   const auto without = [](const FactResult& f) -> const Answer& { return f.without_memory; };
   const auto whole = [](const FactResult& f) -> const Answer& { return *f.full; };
   const bool full = r.full_seconds.has_value();
+  Json bytes{{"events", r.bytes("store_bytes")}, {"events_reserved", r.bytes("host_bytes")},
+             {"index", r.bytes("index_bytes")},  {"window", r.bytes("window_bytes")},
+             {"resident", r.resident},           {"peak_resident", r.peak_resident}};
+  if (r.memory.contains("device_bytes")) bytes["device"] = r.bytes("device_bytes");
   return {{"model", r.model},
           {"text", r.book},
           {"times_read", r.text.times_read},
@@ -188,13 +192,7 @@ Json demo_json(const DemoResult& r, const Tokenizer& tokenizer) {
            {{"reading", r.reading.seconds},
             {"reading_without_memory", r.without_seconds},
             {"full_attention", full ? Json(*r.full_seconds) : Json(nullptr)}}},
-          {"bytes",
-           {{"events", r.counters.store.bytes_used},
-            {"events_reserved", r.counters.store.bytes_reserved},
-            {"index", r.counters.index_bytes},
-            {"window", r.counters.window_bytes},
-            {"resident", r.resident},
-            {"peak_resident", r.peak_resident}}},
+          {"bytes", bytes},
           {"full_attention_note", r.full_note}};
 }
 

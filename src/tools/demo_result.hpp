@@ -41,7 +41,7 @@ struct DemoResult {
   double without_seconds = 0;      ///< of the second reading, without recall
   std::vector<TokenRange> events;  ///< closed when the text had been read
   std::vector<FactResult> facts;
-  MemoryCounters counters;  ///< when the text had been read
+  Json memory;  ///< Engine::memory_json when the text had been read
   std::int64_t resident = 0, peak_resident = 0;
   std::optional<double> full_seconds;
   std::string full_note;  ///< why there is no full attention, or what to think of it
@@ -50,6 +50,8 @@ struct DemoResult {
   double tokens_per_second() const {
     return reading.seconds > 0 ? static_cast<double>(n_tokens()) / reading.seconds : 0;
   }
+  /// One of the memory's sizes.
+  std::int64_t bytes(const char* key) const { return memory.at(key).get<std::int64_t>(); }
   /// Right answers of one kind, of the far facts only if asked.
   template <class Get>
   std::int64_t right(Get&& answer, bool far_only = false) const {

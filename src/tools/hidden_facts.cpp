@@ -26,6 +26,7 @@ constexpr std::array kThings = {
     "guests",   "gloves",    "generals", "visitors", "hounds",  "carts",     "pistols", "bridges"};
 constexpr std::int64_t kMostFacts = kNames.size() + kThings.size();
 constexpr std::size_t kLongestPiece = 400;  // bytes
+constexpr std::int64_t kAnswerTokens = 14;  // at most
 constexpr const char* kIntro = "Read the text below and remember the facts in it.\n\n";
 
 bool ends_sentence(char c) { return c == '.' || c == '!' || c == '?'; }
@@ -213,10 +214,17 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
   return out;
 }
 
+std::int64_t tokens_to_ask(const HiddenFacts& text, const Tokenizer& tokenizer) {
+  std::size_t question = 0;
+  for (const Fact& fact : text.facts)
+    question = std::max(question, tokenizer.encode(fact.question, false).size());
+  return static_cast<std::int64_t>(text.ids.size() + question) + kAnswerTokens;
+}
+
 Answer ask_for(const Fact& fact, Session& session, const Tokenizer& tokenizer,
                const std::function<void()>& at_first_token) {
   GenerateOptions options;
-  options.max_new = 14;
+  options.max_new = kAnswerTokens;
   options.stop = {"\n"};
   bool first = true;
   options.on_token = [&](std::int64_t, std::string_view) {

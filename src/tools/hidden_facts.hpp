@@ -59,6 +59,9 @@ struct Answer {
   double seconds = 0;  ///< reading the question and writing the answer
 };
 
+/// Most tokens that reading the text and asking for one of its facts comes to.
+std::int64_t tokens_to_ask(const HiddenFacts& text, const Tokenizer& tokenizer);
+
 /// Asks for a fact of what the session has read, the question being a step of its own.
 /// \param at_first_token called when the question has been read and nothing of the answer fed back
 Answer ask_for(const Fact& fact, Session& session, const Tokenizer& tokenizer,

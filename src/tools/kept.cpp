@@ -12,12 +12,12 @@
 
 namespace episodic::tools {
 
-EpisodicMemory open_kept(const ModelFlags& flags, const LlamaModel& model,
-                         const std::filesystem::path& dir, OpenMode mode, std::int64_t at_token) {
+EpisodicMemory open_kept(const ModelFlags& flags, const std::filesystem::path& dir, OpenMode mode,
+                         std::int64_t at_token) {
   KeepOptions keep;
   keep.dir = dir;
   keep.identity = identity_of(flags.model);
-  const MemoryShape shape = memory_shape(model.config());
+  const MemoryShape shape = memory_shape(load_model_config(flags.model));
   std::optional<MemoryConfig> budgets;
   if (!flags.memory.empty()) budgets = flags.memory_config();
   return EpisodicMemory::open(keep, mode, &shape, budgets ? &*budgets : nullptr, at_token);
@@ -29,11 +29,10 @@ EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode) {
   return EpisodicMemory::open(keep, mode);
 }
 
-void read_and_commit(Session& session, EpisodicMemory& memory, std::span<const std::int64_t> ids,
-                     std::int64_t commit_every, const ProgressCallback& progress,
-                     const std::function<void()>& on_commit) {
+void read_and_commit(Session& session, std::span<const std::int64_t> ids, std::int64_t commit_every,
+                     const ProgressCallback& progress, const std::function<void()>& commit) {
   // Whole steps between commits: the steps are then the same wherever a reading was cut off.
-  const std::int64_t chunk = memory.config().chunk;
+  const std::int64_t chunk = session.model().chunk();
   const auto piece =
       static_cast<std::size_t>(std::max<std::int64_t>(1, commit_every / chunk) * chunk);
   const auto total = static_cast<std::int64_t>(ids.size());
@@ -44,8 +43,7 @@ void read_and_commit(Session& session, EpisodicMemory& memory, std::span<const s
         now, [&](std::int64_t n, std::int64_t) { return !progress || progress(done + n, total); });
     done += static_cast<std::int64_t>(now.size());
     ids = ids.subspan(now.size());
-    memory.commit();
-    if (on_commit) on_commit();
+    commit();
   }
 }
 
@@ -53,6 +51,7 @@ Json memory_json(const EpisodicMemory& memory) {
   const MemoryCounters c = memory.counters();
   Json json{{"tokens", memory.tokens()},
             {"events", c.events},
+            {"kv_dtype", name_of(memory.config().kv_dtype)},
             {"recalled_events", c.recalled_events},
             {"store_bytes", c.store.bytes_used},
             {"host_bytes", c.store.bytes_reserved},

@@ -11,26 +11,22 @@
 
 #include "common.hpp"
 #include "episodic/memory/episodic_memory.hpp"
-#include "episodic/model/llama.hpp"
 #include "episodic/session/session.hpp"
 
 namespace episodic::tools {
 
 /// Opens the memory in `dir` for the model in `flags.model`; --memory changes its budgets.
-EpisodicMemory open_kept(const ModelFlags& flags, const LlamaModel& model,
-                         const std::filesystem::path& dir, OpenMode mode,
+EpisodicMemory open_kept(const ModelFlags& flags, const std::filesystem::path& dir, OpenMode mode,
                          std::int64_t at_token = -1);
 
 /// Opens it to look at it or to edit it, without its model.
 EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode);
 
-/// Reads ids into a kept memory, committing about every `commit_every` tokens and at the end.
-/// \param on_commit called after each durable commit
-void read_and_commit(Session& session, EpisodicMemory& memory, std::span<const std::int64_t> ids,
-                     std::int64_t commit_every, const ProgressCallback& progress,
-                     const std::function<void()>& on_commit = {});
+/// Reads ids, calling `commit` about every `commit_every` tokens and at the end.
+void read_and_commit(Session& session, std::span<const std::int64_t> ids, std::int64_t commit_every,
+                     const ProgressCallback& progress, const std::function<void()>& commit);
 
-/// What the programs say of a memory: tokens, events, bytes of each tier.
+/// What the programs say of a memory in host memory and files: tokens, events, bytes of each tier.
 Json memory_json(const EpisodicMemory& memory);
 
 /// "A:B" or "A" as tokens [A, B) or [A, A + 1). \throws ConfigError naming the flag

@@ -47,17 +47,19 @@ double error_of(const episodic::TensorView& got, const episodic::TensorView& exp
   return worst;
 }
 
+/// \param program of the build's bin \param device --device
 /// \return empty if the case passes, else what differs
-std::string check_case(const fs::path& folder, const fs::path& shared) {
+std::string check_case(const fs::path& folder, const fs::path& shared,
+                       const std::string& program = "episodic", const std::string& device = "cpu") {
   const Json test = load(folder / "case.json");
   const auto name = test["model"].get<std::string>();
   const fs::path model = name.rfind("data/", 0) == 0 ? shared / name : folder / name;
   const fs::path out =
       fs::temp_directory_path() /
       ("episodic-golden-" + std::to_string(::getpid()) + folder.filename().string());
-  const std::string command = "'" EPISODIC_BINARY_DIR "/bin/episodic' trace --model '" +
-                              model.string() + "' --case '" + (folder / "case.json").string() +
-                              "' --out '" + out.string() + "'";
+  const std::string command = "'" EPISODIC_BINARY_DIR "/bin/" + program + "' trace --device " +
+                              device + " --model '" + model.string() + "' --case '" +
+                              (folder / "case.json").string() + "' --out '" + out.string() + "'";
   std::string differs;
   if (std::system(command.c_str()) != 0) return "the trace program failed";
   {
@@ -101,6 +103,16 @@ TEST_CASE("golden cases of kind em pass through the trace program", "[golden]") 
     ++cases;
   }
   CHECK(cases >= 14);
+}
+
+TEST_CASE("golden cases pass on the emulated device", "[golden]") {
+  const auto shared = shared_dir();
+  if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
+  // Those with short texts and rotary dimensions that a device has.
+  for (const char* name : {"em04_mqa_intra_inter_two_neighbours", "em07_wide_gamma2"}) {
+    INFO(name);
+    CHECK(check_case(*shared / "golden" / name, *shared, "episodic_emulated", "cuda") == "");
+  }
 }
 
 TEST_CASE("a segmenter that is not built is refused by name", "[golden]") {

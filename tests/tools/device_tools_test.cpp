@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "float32_model.hpp"
 #include "program.hpp"
 #include "support/test.hpp"
 
@@ -12,10 +13,6 @@ using namespace program;
 namespace {
 
 constexpr const char* kProgram = "episodic_emulated";
-constexpr const char* kSmallMemory =
-    R"({"n_init": 4, "n_local": 32, "n_mem": 32, "chunk": 32, "min_block": 4, "max_block": 16,
-        "gamma": 0.5, "contiguity": 0.3, "refine": "modularity"})";
-
 // The shipped weights are bfloat16, and so is what a device computes with them.
 constexpr double kTolerance = 5e-3;
 
@@ -120,8 +117,49 @@ TEST_CASE("what a device cannot do is refused in one line") {
     REQUIRE(run.err.find(name) != std::string::npos);
     REQUIRE(on("cpu", generate + quoted(json) + " --max-new 1").status == 0);
   }
-  // Programs without a CUDA path say so.
-  const Run demo = on("cuda", "demo --tokens 1000");
-  REQUIRE(demo.status == 1);
-  REQUIRE(demo.err.find("--device cpu") != std::string::npos);
+}
+
+TEST_CASE("the demo on a device recalls and answers what it does on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  const fs::path wide = float32_copy(*model, scratch / "float32");
+  put(scratch / "book", some_book(12));
+  const auto demo = [&](const char* device) {
+    const fs::path json = scratch / device;
+    const Run run =
+        on(device, "demo --tokens 300 --facts 2 --seed 3 --model " + quoted(wide.string()) +
+                       " --text " + quoted((scratch / "book").string()) + " --memory " +
+                       quoted(kSmallMemory) + " --json " + quoted(json.string()));
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    return Json::parse(contents(json));
+  };
+  Json host = demo("cpu"), device = demo("cuda");
+  for (Json* facts : {&host["facts"], &device["facts"]})
+    for (Json& f : *facts)
+      for (const char* way : {"with_memory", "without_memory", "full_attention"})
+        f[way].erase("seconds");
+  REQUIRE(host["facts"].size() == 2);
+  REQUIRE(host["facts"] == device["facts"]);
+  REQUIRE(host["totals"] == device["totals"]);
+  REQUIRE(host["events"] == device["events"]);
+  REQUIRE(host["events"]["count"] > 20);
+  REQUIRE(device["bytes"]["events"] > 0);
+  REQUIRE(device["bytes"]["device"] > 0);
+  REQUIRE_FALSE(host["bytes"].contains("device"));
+}
+
+TEST_CASE("where no model runs --device is taken and changes nothing") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", "A text.");
+  const std::string tokenize = "tokenize --model " + quoted(model->string()) + " --text " +
+                               quoted((scratch / "text").string());
+  const Run host = on("cpu", tokenize), device = on("cuda", tokenize);
+  REQUIRE(device.status == 0);
+  REQUIRE(host.out == device.out);
+  const Run help = episodic("verify --help");
+  REQUIRE(help.out.find("no model runs") != std::string::npos);
 }

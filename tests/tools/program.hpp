@@ -86,6 +86,11 @@ constexpr const char* kMemory =
     R"({"n_init": 16, "n_local": 256, "n_mem": 256, "chunk": 256, "n_repr": 4, "min_block": 8,
         "max_block": 128, "gamma": 1})";
 
+/// Settings that make events of a text of a hundred tokens.
+constexpr const char* kSmallMemory =
+    R"({"n_init": 4, "n_local": 32, "n_mem": 32, "chunk": 32, "min_block": 4, "max_block": 16,
+        "gamma": 0.5, "contiguity": 0.3, "refine": "modularity"})";
+
 /// English enough for a small model, with markup and characters of two bytes in it.
 inline std::string some_book(int sentences) {
   const std::vector<std::string> who = {

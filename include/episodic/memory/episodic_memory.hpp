@@ -148,8 +148,8 @@ class EpisodicMemory {
   /// the bit to what the memory that was never closed would have computed. \param shape of the
   /// model it will serve; null: not compared (to look at it or edit it) \param budgets
   /// device_bytes, host_bytes, repr_bytes and disk_bytes for this run; null: as in the manifest
-  /// \param at_token the newest state with at most this many tokens; -1: the last commit \throws
-  /// FileError naming the damaged or missing file; ConfigError if it was made with another
+  /// \param at_token the newest state with at most this many tokens; -1: the last commit
+  /// \throws FileError naming the damaged or missing file; ConfigError if it was made with another
   ///         model, other weights or another tokenizer; BudgetError
   static EpisodicMemory open(const KeepOptions& keep, OpenMode mode,
                              const MemoryShape* shape = nullptr,

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of device_engine.cpp where nothing of CUDA is linked.
+
+#include "engines.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic::tools {
+namespace {
+
+void refuse_cuda(const CommonFlags& common) {
+  if (common.device == "cuda")
+    throw NotBuiltError(
+        "--device cuda: this build has no CUDA path; build with -DEPISODIC_CUDA=ON, or use "
+        "--device cpu");
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> load_device_engine(const CommonFlags& common,
+                                           const std::filesystem::path& /*model*/) {
+  refuse_cuda(common);
+  return nullptr;
+}
+
+std::optional<DevicePlan> plan_on_device(const CommonFlags& common,
+                                         const std::filesystem::path& /*model*/,
+                                         const MemoryConfig& /*config*/, std::int64_t /*tokens*/) {
+  refuse_cuda(common);
+  return std::nullopt;
+}
+
+}  // namespace episodic::tools

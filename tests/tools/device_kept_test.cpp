@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kept memories with --device cuda, on the emulated device.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "program.hpp"
+#include "support/test.hpp"
+
+using namespace program;
+
+namespace {
+
+/// A model, a book's token ids, and the programs with them.
+struct Setting {
+  Scratch scratch;
+  std::string model;
+  std::vector<std::int64_t> ids;
+
+  explicit Setting(const fs::path& of, int sentences = 9) : model(quoted(of.string())) {
+    put(scratch / "book", some_book(sentences));
+    const Run run = on("cpu", "tokenize --model " + model + " --text " + path("book"));
+    ids = Json::parse(run.out)["ids"].get<std::vector<std::int64_t>>();
+    ids.resize(ids.size() / 32 * 32);  // whole steps, so that a part of it ends between two
+  }
+  std::string path(const std::string& name) const { return quoted((scratch / name).string()); }
+  static Run on(const char* device, const std::string& arguments) {
+    return episodic(arguments + " --device " + device, "", "episodic_emulated");
+  }
+  /// \param n of the tokens, from the start \param memory settings, {} for those of the folder
+  Run ingest(const char* device, const std::string& name, std::size_t n,
+             const std::string& more = "", const std::string& memory = kSmallMemory) const {
+    put(scratch / "ids.json",
+        Json(std::vector(ids.begin(), ids.begin() + std::ptrdiff_t(n))).dump());
+    return on(device, fmt::format("ingest --model {} --ids {} --memory-dir {} --commit-every 64 "
+                                  "--quiet --memory {} {}",
+                                  model, path("ids.json"), path(name), quoted(memory), more));
+  }
+  Run ask(const char* device, const std::string& name, const std::string& more = "") const {
+    return on(device,
+              fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 6 {}", model,
+                          path(name), quoted("\n\n\nWho closed the door?\n\nIt was"), more));
+  }
+  std::string digest(const std::string& name) const {
+    const Run run = on("cuda", "verify --digest " + path(name));
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    return Json::parse(run.out)["digest"];
+  }
+};
+
+void require_done(const Run& run) {
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+}
+
+void require_refused(const Run& run, const std::string& name) {
+  INFO(run.err);
+  REQUIRE(run.status == 1);
+  REQUIRE(one_line(run.err));
+  REQUIRE(run.err.find(name) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a memory ingested on a device is whole, and answers alike on both") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Setting s(*model);
+  const Run ingested = s.ingest("cuda", "device", s.ids.size(), "--json");
+  require_done(ingested);
+  REQUIRE(std::count(ingested.out.begin(), ingested.out.end(), '\n') > 2);  // commits
+  const Run verified = s.on("cuda", "verify " + s.path("device"));
+  require_done(verified);
+  REQUIRE(Json::parse(verified.out)["unnamed"].empty());
+  const Json inspected = Json::parse(s.on("cuda", "inspect " + s.path("device")).out);
+  REQUIRE(inspected["tokens"] == s.ids.size());
+  REQUIRE(inspected["n_events"] > 10);
+
+  const std::string digest = s.digest("device");
+  const Run host = s.ask("cpu", "device"), device = s.ask("cuda", "device");
+  require_done(host);
+  require_done(device);
+  const Json a = Json::parse(host.out), b = Json::parse(device.out);
+  REQUIRE(a["ids"].size() >= 3);
+  REQUIRE(a["ids"] == b["ids"]);
+  REQUIRE(a["text"] == b["text"]);
+  REQUIRE(a["memory"]["tokens"] == b["memory"]["tokens"]);
+  REQUIRE(a["memory"]["events"] == b["memory"]["events"]);
+  REQUIRE(b["memory"]["device_bytes"] > 0);
+  REQUIRE(s.digest("device") == digest);  // asking left it as it was
+
+  // The same with less room than its events take, by a budget of this run.
+  Json tight = Json::parse(kSmallMemory);
+  tight["device_bytes"] = 950000;
+  REQUIRE(b["memory"]["device_bytes"] > tight["device_bytes"]);
+  const Run bounded = s.ask("cuda", "device", "--memory " + quoted(tight.dump()));
+  require_done(bounded);
+  const Json c = Json::parse(bounded.out);
+  REQUIRE(c["ids"] == b["ids"]);
+  REQUIRE(c["memory"]["device_bytes"] <= tight["device_bytes"]);
+  REQUIRE(c["memory"]["host_bytes"] > 0);
+
+  // The other way round.
+  require_done(s.ingest("cpu", "host", s.ids.size()));
+  const Run here = s.ask("cpu", "host"), there = s.ask("cuda", "host");
+  require_done(here);
+  require_done(there);
+  REQUIRE(Json::parse(here.out)["ids"] == Json::parse(there.out)["ids"]);
+}
+
+TEST_CASE("an ingest on a device that was cut off goes on to the same memory") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Setting s(*model);
+  const std::size_t whole = s.ids.size(), part = whole / 64 * 32;
+  require_done(s.ingest("cuda", "whole", whole));
+  require_done(s.ingest("cuda", "part", part));
+  REQUIRE(s.digest("part") != s.digest("whole"));
+  require_done(s.ingest("cuda", "part", whole, "--resume"));
+  REQUIRE(s.digest("part") == s.digest("whole"));
+  // Nothing is left to do.
+  require_done(s.ingest("cuda", "part", whole, "--resume"));
+  REQUIRE(s.digest("part") == s.digest("whole"));
+
+  // Rewinding reads again, on a device too, and then the same text gives the same memory.
+  const Run rewound = s.on("cuda", fmt::format("edit {} --rewind {} --model {} --quiet",
+                                               s.path("part"), part + 8, s.model));
+  require_done(rewound);
+  REQUIRE(Json::parse(rewound.out)["tokens"] == part + 8);
+  const Run back = s.on(
+      "cuda", fmt::format("edit {} --rewind {} --model {} --quiet", s.path("part"), part, s.model));
+  require_done(back);
+  require_done(s.ingest("cuda", "part", whole, "--resume"));
+  REQUIRE(s.digest("part") == s.digest("whole"));
+}
+
+TEST_CASE("what is asked on a device can be kept") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Setting s(*model);
+  require_done(s.ingest("cpu", "m", s.ids.size()));
+  require_done(s.on("cpu", "fork " + s.path("m") + " " + s.path("f")));
+  const Run device = s.ask("cuda", "m", "--keep"), host = s.ask("cpu", "f", "--keep");
+  require_done(device);
+  require_done(host);
+  require_done(s.on("cpu", "verify " + s.path("m")));
+  const Json a = Json::parse(s.on("cpu", "inspect " + s.path("m")).out),
+             b = Json::parse(s.on("cpu", "inspect " + s.path("f")).out);
+  REQUIRE(a["tokens"] > s.ids.size());
+  REQUIRE(a["tokens"] == b["tokens"]);
+  REQUIRE(a["n_events"] == b["n_events"]);
+  for (std::size_t e = 0; e < a["events"].size(); ++e) {
+    REQUIRE(a["events"][e]["start"] == b["events"][e]["start"]);
+    REQUIRE(a["events"][e]["end"] == b["events"][e]["end"]);
+  }
+  REQUIRE(s.ask("cuda", "m").status == 0);
+}
+
+TEST_CASE("a kept memory that a device cannot go on with is refused by name") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Setting s(*model);
+  for (const auto& [setting, name] : {std::pair{R"("score": "max")", "score = max"},
+                                      {R"("index": "faiss")", "index = faiss"},
+                                      {R"("kv_dtype": "int8")", "kv_dtype = int8"}}) {
+    std::string memory(kSmallMemory);
+    memory.insert(1, setting + std::string(", "));
+    const std::string dir = std::string("m") + name;
+    require_refused(s.ingest("cuda", dir, 32, "", memory), name);
+    REQUIRE_FALSE(fs::exists(s.scratch / dir));  // refused before anything was made
+    require_done(s.ingest("cpu", dir, 64, "", memory));
+    require_refused(s.ask("cuda", dir), name);
+  }
+  require_done(s.ingest("cpu", "forgotten", s.ids.size()));
+  require_done(s.on("cuda", "edit " + s.path("forgotten") + " --forget-event 2"));
+  require_refused(s.ask("cuda", "forgotten"), "forgotten");
+  require_done(s.ask("cpu", "forgotten"));
+}
