@@ -23,7 +23,7 @@ using kernels::EventRange;
 using kernels::TimelineState;
 using Layer = device::DeviceLayer;
 
-/// What never changes: angles' frequencies, the fixed position, where refinement finds its keys.
+/// What never changes: angles' frequencies, the fixed position, where the layers' arrays lie.
 void DeviceMemory::Impl::upload_constants() {
   RotaryAngles fixed;
   fixed.compute(shape.rotary, config.n_local - 1, 1);
@@ -40,6 +40,19 @@ void DeviceMemory::Impl::upload_constants() {
   for (std::int64_t l = config.refine_layers; l < shape.n_layers; ++l)
     keys.push_back(layers[static_cast<std::size_t>(l)].ring_key);
   send(refine_keys, keys.data(), keys.size() * sizeof(void*));
+  std::vector<kernels::RelevanceLayer> relevance;
+  std::vector<kernels::RepresentativeLayer> representatives;
+  std::vector<kernels::EventBlockLayer> rings;
+  for (const Layer& layer : layers) {
+    relevance.push_back({layer.sums, layer.relevance});
+    if (layer.slot < 0) continue;
+    representatives.push_back({layer.ring_key, layer.relevance, layer.representatives, nullptr});
+    rings.push_back({layer.ring_key, layer.ring_value});
+  }
+  send(relevance_layers, relevance.data(), relevance.size() * sizeof(relevance[0]));
+  send(representative_layers, representatives.data(),
+       representatives.size() * sizeof(representatives[0]));
+  send(block_layers, rings.data(), rings.size() * sizeof(rings[0]));
   device::check(cudaStreamSynchronize(stream), "the memory's constants");
 }
 

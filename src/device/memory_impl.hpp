@@ -97,6 +97,10 @@ struct DeviceMemory::Impl {
   kernels::KvRow* rows = nullptr;
   std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
   const void** refine_keys = nullptr;
+  // of the layers, for what is one launch over all of them
+  kernels::RelevanceLayer* relevance_layers = nullptr;            // [n_layers]
+  kernels::RepresentativeLayer* representative_layers = nullptr;  // [recalling]
+  kernels::EventBlockLayer* block_layers = nullptr;               // [recalling]
   void **blocks = nullptr, **step_blocks = nullptr;
   std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
   std::int32_t* closed_count = nullptr;

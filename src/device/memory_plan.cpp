@@ -309,6 +309,9 @@ void DeviceMemory::Impl::carve(Carver& c) {
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
   refine_keys = c.take<const void*>(shape.n_layers);
+  relevance_layers = c.take<kernels::RelevanceLayer>(shape.n_layers);
+  representative_layers = c.take<kernels::RepresentativeLayer>(recalling);
+  block_layers = c.take<kernels::EventBlockLayer>(recalling);
   step_blocks = c.take<void*>(recalling * max_closed);
   closed_start = c.take<std::int64_t>(max_closed);
   closed_end = c.take<std::int64_t>(max_closed);

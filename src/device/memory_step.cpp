@@ -253,12 +253,11 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   kernels::RefineParams refine = m.refine_params();
   refine.n = m.n;
   device::check(kernels::refine_boundaries(refine, m.stream), "refinement");
-  for (const Layer& layer : m.layers)
-    device::check(
-        kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
-                                   layer.sums, layer.relevance, m.capacity},
-                                  m.stream),
-        "relevance");
+  device::check(
+      kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
+                                 m.capacity, m.relevance_layers, m.shape.n_layers},
+                                m.stream),
+      "relevance");
   kernels::CloseEventsParams close;
   close.n_local = m.config.n_local;
   close.min_block = m.config.min_block;
@@ -289,35 +288,31 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     place.first_id = m.closed_first;
     place.step_blocks = m.step_blocks;
     device::check(kernels::place_events(place, m.stream), "placing events");
-    for (const Layer& layer : m.layers) {
-      if (layer.slot < 0) continue;
-      kernels::RepresentativeParams chosen;
-      chosen.events = m.closed();
-      chosen.key_dtype = chosen.repr_dtype = m.options.dtype;
-      chosen.n_heads = m.shape.n_heads;
-      chosen.n_kv_heads = m.shape.n_kv_heads;
-      chosen.head_dim = m.shape.head_dim;
-      chosen.n_repr = m.config.n_repr;
-      chosen.ring_key = layer.ring_key;
-      chosen.ring_capacity = m.capacity;
-      chosen.ring_head_stride = m.head_stride;
-      chosen.relevance = layer.relevance;
-      chosen.mean = layer.representatives;
-      chosen.capacity = m.max_events;
-      chosen.full = m.full;
-      device::check(kernels::select_representatives(chosen, m.stream), "representatives");
-      kernels::EventBlockParams block;
-      block.events = m.closed();
-      block.dtype = m.options.dtype;
-      block.n_kv_heads = m.shape.n_kv_heads;
-      block.head_dim = m.shape.head_dim;
-      block.ring_key = layer.ring_key;
-      block.ring_value = layer.ring_value;
-      block.ring_capacity = m.capacity;
-      block.ring_head_stride = m.head_stride;
-      block.block = m.step_blocks + layer.slot * m.max_closed;
-      device::check(kernels::event_to_block(block, m.stream), "keeping events");
-    }
+    kernels::RepresentativeParams chosen;
+    chosen.events = m.closed();
+    chosen.key_dtype = chosen.repr_dtype = m.options.dtype;
+    chosen.n_heads = m.shape.n_heads;
+    chosen.n_kv_heads = m.shape.n_kv_heads;
+    chosen.head_dim = m.shape.head_dim;
+    chosen.n_repr = m.config.n_repr;
+    chosen.ring_capacity = m.capacity;
+    chosen.ring_head_stride = m.head_stride;
+    chosen.capacity = m.max_events;
+    chosen.layers = m.representative_layers;
+    chosen.n_layers = m.recalling;
+    chosen.full = m.full;
+    device::check(kernels::select_representatives(chosen, m.stream), "representatives");
+    kernels::EventBlockParams block;
+    block.events = m.closed();
+    block.dtype = m.options.dtype;
+    block.n_kv_heads = m.shape.n_kv_heads;
+    block.head_dim = m.shape.head_dim;
+    block.layers = m.block_layers;
+    block.n_layers = m.recalling;
+    block.ring_capacity = m.capacity;
+    block.ring_head_stride = m.head_stride;
+    block.block = m.step_blocks;
+    device::check(kernels::event_to_block(block, m.stream), "keeping events");
     if (m.lower) m.keep_closed();
   }
 }
