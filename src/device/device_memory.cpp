@@ -57,6 +57,7 @@ void DeviceMemory::Impl::upload_constants() {
 }
 
 void DeviceMemory::Impl::clear() {
+  join_side_streams();
   const TimelineState empty = kernels::initial_timeline(config.n_init);
   device::check(cudaMemcpyAsync(state, &empty, sizeof(empty), cudaMemcpyHostToDevice, stream),
                 "a copy to the device");
@@ -73,11 +74,12 @@ void DeviceMemory::Impl::clear() {
   for (Layer& layer : layers) {
     if (layer.slot < 0) continue;
     for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
-    if (n_slots == 0 || on_disk) continue;
+    if (!has_host_tier()) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
     none(layer.residency.slot_of_event, max_events * 4);
     none(layer.residency.last_recalled, max_events * 8);
     none(layer.residency.event_of_slot, n_slots * 4);
+    none(layer.residency.newest, 8);
   }
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
@@ -121,6 +123,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   } else if (m.n_slots > 0) {
     m.host_home = PinnedBuffer(m.bytes.host, "page-locked host memory for events (host_bytes)");
     m.home = m.host_home.as<std::byte>();
+    m.make_side_streams();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
   m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "host memory for errors");

@@ -114,6 +114,18 @@ struct DeviceMemory::Impl {
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 
+  // With a host tier, the copies over the host's link run beside the stream, one stream for each
+  // direction. None of them is behind what the stream must not overtake (memory_step.cpp).
+  device::SideStream write_stream, fetch_stream;
+  /// Some layers' part of a step's closed events on their way home.
+  struct WriteOut {
+    std::int64_t first, count;  // of the layers that recall
+    device::Event written;
+  };
+  std::vector<WriteOut> write_outs;
+  std::size_t awaited = 0;     // how many of them the stream is behind
+  bool fetches_ahead = false;  // and that it is not yet behind what was fetched for a layer to come
+
   // the host's side of the sequence
   std::int64_t tokens = 0;
   bool open = false, far = false, recalls_now = true;
@@ -133,7 +145,13 @@ struct DeviceMemory::Impl {
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
   void count();
+  bool has_host_tier() const { return n_slots > 0 && !on_disk; }
+  void make_side_streams();
+  void await_homes(std::int64_t slot);
+  void join_side_streams();
+  void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
+  void keep_blocks();
   void carve(device::Carver& carver);
   void upload_constants();
   void clear();

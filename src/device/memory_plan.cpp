@@ -271,10 +271,11 @@ void DeviceMemory::Impl::carve(Carver& c) {
   if (n_slots == 0) home = c.take(recalling * layer_bytes);
   all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
-    if (layer.slot < 0 || n_slots == 0 || on_disk) continue;
+    if (layer.slot < 0 || !has_host_tier()) continue;
     if (all_slots) layer.slots = all_slots + layer.slot * n_slots * slot_bytes;
     layer.residency = {c.take<std::int32_t>(max_events), c.take<std::int64_t>(max_events),
-                       c.take<DeviceEventId>(n_slots), max_events, n_slots};
+                       c.take<DeviceEventId>(n_slots), c.take<std::int64_t>(1), max_events,
+                       n_slots};
   }
   bytes.events = since();
 
@@ -317,7 +318,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
   closed_end = c.take<std::int64_t>(max_closed);
   closed_first = c.take<std::int64_t>(1);
   closed_count = c.take<std::int32_t>(1);
-  if (n_slots > 0 && !on_disk) {
+  if (has_host_tier()) {
     missing = c.take<DeviceEventId>(room);
     victims = c.take<DeviceEventId>(room);
     given_slots = c.take<std::int32_t>(room);

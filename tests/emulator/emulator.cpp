@@ -304,6 +304,7 @@ struct Device {
   std::vector<cudaStream_t> streams;  // the others, in the order they were made
   std::vector<std::shared_ptr<Capture>> captures;
   Overlap overlap = Overlap::none;
+  std::mt19937_64 overlap_random;
   cudaError_t last_error = cudaSuccess;
   Calls calls;
 };
@@ -358,9 +359,59 @@ void run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
   }
 }
 
+void perform(Node& node) {
+  node.done = true;
+  node.after.clear();
+  if (const std::function<void()> work = std::exchange(node.work, nullptr)) work();
+}
+
+/// Does what `ends` are and are behind in an order drawn from all that the waits allow, until `last`
+/// is done.
+void perform_shuffled(const std::vector<NodePtr>& ends, const Node& last) {
+  struct Open {
+    NodePtr node;
+    std::size_t missing = 0;         // of what it is behind
+    std::vector<std::size_t> ahead;  // of what is behind it
+  };
+  std::vector<Open> open;
+  std::map<const Node*, std::size_t> number;
+  const auto add = [&](const NodePtr& node) {
+    const auto [at, is_new] = number.emplace(node.get(), open.size());
+    if (is_new) open.push_back({node});
+    return at->second;
+  };
+  for (const NodePtr& end : ends)
+    if (end && !end->done) add(end);
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const Node& node = *open[i].node;
+    for (const NodePtr& before : node.after) {
+      if (before->done) continue;
+      ++open[i].missing;
+      const std::size_t at = add(before);
+      open[at].ahead.push_back(i);
+    }
+  }
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < open.size(); ++i)
+    if (open[i].missing == 0) ready.push_back(i);
+  while (!last.done) {
+    std::swap(ready[device.overlap_random() % ready.size()], ready.back());
+    const Open& next = open[ready.back()];
+    ready.pop_back();
+    perform(*next.node);
+    for (const std::size_t i : next.ahead)
+      if (--open[i].missing == 0) ready.push_back(i);
+  }
+}
+
 /// Does `last` and all that it is behind, in one of the orders that the waits allow.
 void perform(const NodePtr& last) {
   if (!last || last->done) return;
+  if (device.overlap == Overlap::shuffled) {
+    std::vector<NodePtr> ends = {last, device.legacy.last};
+    for (const cudaStream_t stream : device.streams) ends.push_back(stream->last);
+    return perform_shuffled(ends, *last);
+  }
   std::vector<Node*> open = {last.get()};
   while (!open.empty()) {
     Node& node = *open.back();
@@ -372,9 +423,7 @@ void perform(const NodePtr& last) {
       continue;
     }
     open.pop_back();
-    node.done = true;
-    node.after.clear();
-    if (const std::function<void()> work = std::exchange(node.work, nullptr)) work();
+    perform(node);
   }
 }
 
@@ -419,7 +468,11 @@ void perform_graph(const std::vector<GraphNode>& graph) {
     for (const std::size_t before : each.after) nodes.back()->after.push_back(nodes[before]);
     if (device.overlap == Overlap::none) perform(nodes.back());
   }
-  if (!nodes.empty()) perform(nodes.back());
+  if (nodes.empty()) return;
+  if (device.overlap == Overlap::shuffled)
+    perform_shuffled({nodes.back()}, *nodes.back());
+  else
+    perform(nodes.back());
 }
 
 /// Whether `node` is `last` or among what that is behind.
@@ -578,9 +631,10 @@ void set_compute_capability(int major, int minor) {
 }
 void set_driver_version(int version) { device.driver = version; }
 void set_cublas_captures(bool captures) { device.cublas_captures = captures; }
-void set_overlap(Overlap overlap) {
+void set_overlap(Overlap overlap, std::uint64_t seed) {
   perform_all();
   device.overlap = overlap;
+  device.overlap_random.seed(seed);
 }
 std::vector<std::int64_t> launches_of_streams() {
   std::vector<std::int64_t> launches = {device.legacy.launches};

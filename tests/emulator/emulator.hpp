@@ -27,15 +27,16 @@ enum class Order { forward, backward, shuffled };
 void set_order(Order order, std::uint64_t seed = 1);
 
 /// When the work of streams is done.
-///   none   as it is enqueued: everything in the order of the calls.
-///   late   when the host waits for it, or a stream that is to wait for it has done all the rest: a
-///          stream that does not wait reads what is not there yet, or writes what is still needed.
-///   early  also when the host waits, but what a stream is to wait for comes before the rest of its
-///          own: the other stream shows that it does not wait.
+///   none      as it is enqueued: everything in the order of the calls.
+///   late      when the host waits for it, or a stream that is to wait for it has done all the rest:
+///             one that does not wait reads what is not there yet, or writes what is still needed.
+///   early     also when the host waits, but what a stream is to wait for comes before the rest of
+///             its own: the other stream shows that it does not wait.
+///   shuffled  also when the host waits, in an order drawn from all that the waits allow.
 /// Each is what a device might do. cudaFree and cudaFreeHost wait for everything.
-enum class Overlap { none, late, early };
+enum class Overlap { none, late, early, shuffled };
 /// Waits for everything first.
-void set_overlap(Overlap overlap);
+void set_overlap(Overlap overlap, std::uint64_t seed = 1);
 
 /// Calls of the runtime since the last reset. A library's product is one launch. What a capture
 /// records counts as nothing, what a graph does as one launch of it; streams and events that are
