@@ -103,8 +103,7 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
     return cudaErrorMisalignedAddress;
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
-  return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p,
-                size_of(p.dtype));
+  return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, size_of(p.dtype));
 }
 
 }  // namespace episodic::kernels

@@ -122,10 +122,9 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
     const Key* const keys = static_cast<const Key*>(layer.ring_key) +
                             head / (p.n_heads / p.n_kv_heads) * p.ring_head_stride;
     Repr* const mean = static_cast<Repr*>(layer.mean) + id * width + head * p.head_dim;
-    Repr* const each =
-        layer.maybe_each
-            ? static_cast<Repr*>(layer.maybe_each) + id * p.n_repr * width + head * p.head_dim
-            : nullptr;
+    Repr* const each = layer.maybe_each ? static_cast<Repr*>(layer.maybe_each) +
+                                              id * p.n_repr * width + head * p.head_dim
+                                        : nullptr;
     for (std::int64_t c = lane; c < p.head_dim; c += kWarpSize) {
       double sum = 0.0;
       for (std::int32_t j = 0; j < count; ++j) {

@@ -41,7 +41,8 @@ cudaError_t choose_victims(const VictimParams& p, cudaStream_t stream) {
       (p.max_needed > 0 && (!p.slots || !p.victims)))
     return cudaErrorInvalidValue;
   if (!is_aligned(p.map) || !aligned(p.since, 8) ||
-      !all_aligned(4, p.maybe_kept, p.n_kept, p.victims, p.n_needed, p.slots, p.n_given, p.n_victims))
+      !all_aligned(4, p.maybe_kept, p.n_kept, p.victims, p.n_needed, p.slots, p.n_given,
+                   p.n_victims))
     return cudaErrorMisalignedAddress;
   return launch(ChooseVictimsKernel, blocks_of_threads(p.map.n_slots), kResidencyThreads, 0, stream,
                 p);

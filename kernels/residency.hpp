@@ -66,8 +66,9 @@ struct VictimParams {
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
-/// events recalled longest ago (ties: the earlier event), as many as needed and no more. Some events
-/// stay, so fewer slots may be given than are needed. The map stays as it is until occupy_slots.
+/// events recalled longest ago (ties: the earlier event), as many as needed and no more. Some
+/// events stay, so fewer slots may be given than are needed. The map stays as it is until
+/// occupy_slots.
 ///
 /// Each slot counts those that come before it: n_slots^2 comparisons over all threads, of 16 bytes
 /// each out of shared memory, and none where nothing is needed. For some thousand slots a layer.

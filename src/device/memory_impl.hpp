@@ -67,15 +67,15 @@ struct DeviceMemory::Impl {
 
   DeviceMemoryBytes bytes;
   device::DeviceBuffer memory;
-  device::PinnedBuffer host_home;    // the host tier: page-locked, which the device reads and writes
+  device::PinnedBuffer host_home;  // the host tier: page-locked, which the device reads and writes
   std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
   std::int64_t slot_bytes = 0;
-  bool on_disk = false;               // events are at home in a DiskStore
+  bool on_disk = false;                       // events are at home in a DiskStore
   std::unique_ptr<device::LowerTiers> lower;  // then; null otherwise
-  std::int64_t pending_start = 0;     // then the host follows what is closed
-  bool broken = false;                // then: a step's events could not be kept
+  std::int64_t pending_start = 0;             // then the host follows what is closed
+  bool broken = false;                        // then: a step's events could not be kept
   mutable device::StagingRing staging;
-  device::PinnedBuffer found_wrong;              // uint32 [3]: what check copies, to wait once
+  device::PinnedBuffer found_wrong;      // uint32 [3]: what check copies, to wait once
   std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
 
   // sizes
@@ -114,17 +114,17 @@ struct DeviceMemory::Impl {
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 
-  // With a host tier, the copies over the host's link run beside the stream, one stream for each
-  // direction. None of them is behind what the stream must not overtake (memory_step.cpp).
+  // With a host tier, copies over the host's link run beside the stream, a stream for each
+  // direction. Who waits for whom: memory_step.cpp.
   device::SideStream write_stream, fetch_stream;
-  /// Some layers' part of a step's closed events on their way home.
+  /// Some layers' part of a step's closed events, on their way home.
   struct WriteOut {
-    std::int64_t first, count;  // of the layers that recall
+    std::int64_t first, count;  // among the layers that recall
     device::Event written;
   };
   std::vector<WriteOut> write_outs;
-  std::size_t awaited = 0;     // how many of them the stream is behind
-  bool fetches_ahead = false;  // and that it is not yet behind what was fetched for a layer to come
+  std::size_t awaited = 0;     // of write_outs: those that the stream is behind
+  bool fetches_ahead = false;  // fetch_stream has something that the stream is not behind
 
   // the host's side of the sequence
   std::int64_t tokens = 0;

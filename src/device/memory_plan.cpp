@@ -273,8 +273,11 @@ void DeviceMemory::Impl::carve(Carver& c) {
   for (Layer& layer : layers) {
     if (layer.slot < 0 || !has_host_tier()) continue;
     if (all_slots) layer.slots = all_slots + layer.slot * n_slots * slot_bytes;
-    layer.residency = {c.take<std::int32_t>(max_events), c.take<std::int64_t>(max_events),
-                       c.take<DeviceEventId>(n_slots), c.take<std::int64_t>(1), max_events,
+    layer.residency = {c.take<std::int32_t>(max_events),
+                       c.take<std::int64_t>(max_events),
+                       c.take<DeviceEventId>(n_slots),
+                       c.take<std::int64_t>(1),
+                       max_events,
                        n_slots};
   }
   bytes.events = since();

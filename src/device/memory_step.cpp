@@ -73,14 +73,13 @@ void DeviceMemory::Impl::keep_closed() {
   pending_start = now.pending_start;
 }
 
-/// What is written home in one launch are the layers of one of these parts: the first layer of the
-/// next step is not to wait for all of them, and each part has as long as those before it take.
+/// A step's events are written home in parts of 1, 2, 4, ... layers, a launch each. A layer of the
+/// next step waits for the parts up to its own: the first for its own events and no others.
 void DeviceMemory::Impl::make_side_streams() {
   write_stream = device::SideStream::create();
   fetch_stream = device::SideStream::create();
   for (std::int64_t first = 0; first < recalling; first = 2 * first + 1)
-    write_outs.push_back(
-        {first, std::min(first + 1, recalling - first), device::Event::create()});
+    write_outs.push_back({first, std::min(first + 1, recalling - first), device::Event::create()});
   awaited = write_outs.size();
 }
 

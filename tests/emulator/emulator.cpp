@@ -365,8 +365,8 @@ void perform(Node& node) {
   if (const std::function<void()> work = std::exchange(node.work, nullptr)) work();
 }
 
-/// Does what `ends` are and are behind in an order drawn from all that the waits allow, until `last`
-/// is done.
+/// Does what `ends` are and are behind in an order drawn from all that the waits allow, until
+/// `last` is done.
 void perform_shuffled(const std::vector<NodePtr>& ends, const Node& last) {
   struct Open {
     NodePtr node;
@@ -853,8 +853,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     for (const emulator::NodePtr& before : node->after)
       nodes.back().after.push_back(number.at(before.get()));
   }
-  *graph = new CUgraph_st{
-      std::make_shared<const std::vector<emulator::GraphNode>>(std::move(nodes))};
+  *graph =
+      new CUgraph_st{std::make_shared<const std::vector<emulator::GraphNode>>(std::move(nodes))};
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,

@@ -9,9 +9,9 @@
 // shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
 // undefined-behaviour sanitizer).
 // A capture records what is enqueued on its stream and on those that fork off it, and spoils where
-// the runtime's would. Streams that overlap show a missing wait between them (Overlap). Cannot show:
-// speed, races inside a warp, the memory model, the rounding of the device's own functions (exp,
-// tensor cores), anything of the driver.
+// the runtime's would. Streams that overlap show a missing wait between them (Overlap). Cannot
+// show: speed, races inside a warp, the memory model, the rounding of the device's own functions
+// (exp, tensor cores), anything of the driver.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,8 @@ void set_order(Order order, std::uint64_t seed = 1);
 
 /// When the work of streams is done.
 ///   none      as it is enqueued: everything in the order of the calls.
-///   late      when the host waits for it, or a stream that is to wait for it has done all the rest:
+///   late      when the host waits for it, or a stream that is to wait for it has done all the
+///   rest:
 ///             one that does not wait reads what is not there yet, or writes what is still needed.
 ///   early     also when the host waits, but what a stream is to wait for comes before the rest of
 ///             its own: the other stream shows that it does not wait.

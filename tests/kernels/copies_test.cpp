@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -239,10 +239,10 @@ TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer
               static_cast<std::size_t>(episodic::block_bytes(shape, end[e] - start[e]));
           at.push_back(expected.size());
           std::vector<std::byte> block(bytes);
-          episodic::encode_block(shape, {start[e], end[e]},
-                                 {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity,
-                                  c.capacity * c.d, c.d},
-                                 block.data());
+          episodic::encode_block(
+              shape, {start[e], end[e]},
+              {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
+              block.data());
           for (const std::byte b : block) expected.push_back(static_cast<unsigned char>(b));
           expected.push_back(kUntouched);
           expected.push_back(kUntouched);

@@ -81,8 +81,7 @@ Chosen select(Layer& layer, DType key_dtype, DType repr_dtype, std::int64_t rows
   const std::vector<float> second = episodic_test::floats(mean.host(), repr_dtype);
   for (std::size_t i = 0; i < first.size(); ++i)
     REQUIRE(first[i] == (second[i] == kUntouched ? kUntouched : 1.0f));
-  return {second,
-          episodic_test::floats(each.host(), repr_dtype), full.host()[0]};
+  return {second, episodic_test::floats(each.host(), repr_dtype), full.host()[0]};
 }
 
 Layer random_layer(std::int64_t heads, std::int64_t kv_heads, std::int64_t d, std::int64_t n_repr,
@@ -311,7 +310,8 @@ TEST_CASE("relevance kernels refuse what makes no sense, before any launch") {
   REQUIRE(refused([](auto& x) { x.layers = nullptr; }));
   REQUIRE(refused(
       [&](auto& x) {
-        x.layers = reinterpret_cast<const RepresentativeLayer*>(reinterpret_cast<char*>(memory) + 4);
+        x.layers =
+            reinterpret_cast<const RepresentativeLayer*>(reinterpret_cast<char*>(memory) + 4);
       },
       cudaErrorMisalignedAddress));
   REQUIRE(refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));

@@ -112,7 +112,10 @@ struct Residency {
                                                : kSlots + slots[e] * kSlotBytes));
   }
   ResidencyMap map() const {
-    return {slot_of_event.data(), last_recalled.data(), event_of_slot.data(), newest.data(),
+    return {slot_of_event.data(),
+            last_recalled.data(),
+            event_of_slot.data(),
+            newest.data(),
             static_cast<std::int64_t>(slot_of_event.size()),
             static_cast<std::int64_t>(event_of_slot.size())};
   }
@@ -210,7 +213,8 @@ TEST_CASE("residency follows a plain least-recently-recalled reference over many
         if (step % 4 != 0) {
           Events guess;
           for (const DeviceEventId e : recalled)
-            guess.push_back(random() % 2 == 0 ? e : static_cast<DeviceEventId>(random() % c.n_events));
+            guess.push_back(random() % 2 == 0 ? e
+                                              : static_cast<DeviceEventId>(random() % c.n_events));
           std::sort(guess.begin(), guess.end());
           guess.erase(std::unique(guess.begin(), guess.end()), guess.end());
           const Decision fetched = device_step(residency, step, guess, c.max_count, true);
