@@ -395,7 +395,9 @@ void perform_shuffled(const std::vector<NodePtr>& ends, const Node& last) {
   for (std::size_t i = 0; i < open.size(); ++i)
     if (open[i].missing == 0) ready.push_back(i);
   while (!last.done) {
-    std::swap(ready[device.overlap_random() % ready.size()], ready.back());
+    // Mostly on with what is behind the last one, so that a stream may get far ahead of another.
+    if (device.overlap_random() % 4 == 0)
+      std::swap(ready[device.overlap_random() % ready.size()], ready.back());
     const Open& next = open[ready.back()];
     ready.pop_back();
     perform(*next.node);

@@ -363,7 +363,7 @@ TEST_CASE("emulator shows a missing wait between streams as an order that it sho
   REQUIRE(order_in_graph(Overlap::late) == Order{1, 3, 2, 4});
   REQUIRE(order_in_graph(Overlap::early) == Order{1, 2, 3, 4});
   std::set<Order> orders, in_graph, without_fork;
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
     orders.insert(order(Overlap::shuffled, true, true, seed));
     in_graph.insert(order_in_graph(Overlap::shuffled, seed));
     without_fork.insert(order(Overlap::shuffled, false, true, seed));
