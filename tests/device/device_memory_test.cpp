@@ -493,6 +493,13 @@ TEST_CASE("device memory neither allocates nor waits in a step, wherever events 
   counts = take(tiered, 4, 1).on_streams;
   REQUIRE(counts[1] == 0);
   REQUIRE(counts[2] == 4 * 3 * kFetch);
+  // Only what ends within a step can be captured.
+  tiered.begin_step(12);
+  REQUIRE_FALSE(tiered.step_kind());
+  tiered.begin_step(1);
+  REQUIRE(tiered.step_kind());
+  memory.begin_step(12);
+  REQUIRE(memory.step_kind());
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif
