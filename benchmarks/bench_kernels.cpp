@@ -511,9 +511,10 @@ void closing(Bench& bench, const Flags& f) {
     p.n_heads = f.heads;
     p.n_local = f.n_local;
     p.first_position = position.data();
-    p.column_sums = columns.data();
-    p.relevance = relevance.data();
     p.capacity = capacity;
+    const auto layer = scalar(kernels::RelevanceLayer{columns.data(), relevance.data()});
+    p.layers = layer.data();
+    p.n_layers = 1;
     Figure figure{"relevance"};
     figure.bytes = static_cast<double>(3 * capacity * f.heads * 4);
     figure.counted = "column sums read, relevance read and written";
@@ -529,13 +530,14 @@ void closing(Bench& bench, const Flags& f) {
     p.n_kv_heads = f.kv_heads;
     p.head_dim = f.head_dim;
     p.n_repr = f.n_repr;
-    p.ring_key = ring_key.data();
     p.ring_capacity = capacity;
     p.ring_head_stride = capacity * f.head_dim;
-    p.relevance = relevance.data();
     p.repr_dtype = DType::bfloat16;
-    p.mean = mean.data();
     p.capacity = count;
+    const auto layer = scalar(
+        kernels::RepresentativeLayer{ring_key.data(), relevance.data(), mean.data(), nullptr});
+    p.layers = layer.data();
+    p.n_layers = 1;
     p.full = full.data();
     Figure figure{"representatives"};
     figure.bytes = static_cast<double>(4 * count * f.event_tokens * f.heads +
@@ -557,8 +559,9 @@ void closing(Bench& bench, const Flags& f) {
     p.events = events;
     p.n_kv_heads = f.kv_heads;
     p.head_dim = f.head_dim;
-    p.ring_key = ring_key.data();
-    p.ring_value = ring_value.data();
+    const auto layer = scalar(kernels::EventBlockLayer{ring_key.data(), ring_value.data()});
+    p.layers = layer.data();
+    p.n_layers = 1;
     p.ring_capacity = capacity;
     p.ring_head_stride = capacity * f.head_dim;
     p.block = d_blocks.data();

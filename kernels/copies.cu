@@ -91,20 +91,19 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
   if (!is_float(p.dtype) || p.events.max_count < 0 || p.events.max_count > kMaxElements ||
       p.n_kv_heads < 1 || p.head_dim < 1 || p.head_dim > kMaxHeadDim || p.ring_capacity < 1 ||
       p.max_blocks < 0 || p.max_blocks > kMaxBlocks ||
+      !product_within(kMaxElements, p.n_layers, p.events.max_count) ||
       !product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) ||
       !product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads))
     return cudaErrorInvalidValue;
-  if (p.events.max_count == 0) return cudaSuccess;
-  if (!p.events.start || !p.events.end || !p.events.count || !p.ring_key || !p.ring_value ||
-      !p.block)
+  if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
+  if (!p.events.start || !p.events.end || !p.events.count || !p.layers || !p.block)
     return cudaErrorInvalidValue;
-  const std::int64_t element_bytes = size_of(p.dtype);
-  if (!all_aligned(static_cast<std::size_t>(element_bytes), p.ring_key, p.ring_value) ||
-      !all_aligned(8, p.events.start, p.events.end, p.block) || !aligned(p.events.count, 4))
+  if (!all_aligned(8, p.events.start, p.events.end, p.layers, p.block) ||
+      !aligned(p.events.count, 4))
     return cudaErrorMisalignedAddress;
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
-  return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, element_bytes);
+  return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, size_of(p.dtype));
 }
 
 }  // namespace episodic::kernels

@@ -59,6 +59,13 @@ cudaError_t copy_runs(const CopyRunsParams& params, cudaStream_t stream);
 cudaError_t copy_batch(void* const* to, const void* const* from, const std::size_t* bytes,
                        std::size_t count, cudaStream_t stream);
 
+/// One layer's rings: element (g, t, c) at [g * ring_head_stride + (t % ring_capacity) * d + c].
+/// Aligned to their elements; copies are fastest if they and the rows are aligned to 16 bytes.
+struct EventBlockLayer {
+  const void* ring_key = nullptr;  ///< before rotary embedding
+  const void* ring_value = nullptr;
+};
+
 /// All pointers are to device memory.
 struct EventBlockParams {
   ClosedEvents events;            ///< all their tokens still in the rings
@@ -66,25 +73,25 @@ struct EventBlockParams {
   std::int64_t n_kv_heads = 0;    ///< G
   std::int64_t head_dim = 0;      ///< d
 
-  /// Rings of one layer: element (g, t, c) at [g * ring_head_stride + (t % ring_capacity) * d + c].
-  const void* ring_key = nullptr;  ///< before rotary embedding
-  const void* ring_value = nullptr;
+  const EventBlockLayer* layers = nullptr;  ///< [n_layers]
+  std::int64_t n_layers = 0;
   std::int64_t ring_capacity = 0;
   std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
 
-  /// [max_count] where each event's block goes, 2 G tokens d elements, device or mapped pinned
-  /// memory of any alignment; null: the event is left out.
+  /// [n_layers, max_count] where each event's block goes, 2 G tokens d elements, device or mapped
+  /// pinned memory of any alignment; null: the event is left out.
   void* const* block = nullptr;
   std::int64_t max_blocks = 0;  ///< as in CopyRunsParams
 };
 
-/// One layer of each closed event out of the rings: keys [G, tokens, d], then values [G, tokens,
+/// Each layer of each closed event out of the rings: keys [G, tokens, d], then values [G, tokens,
 /// d], the block of episodic/store/codec.hpp for this dtype. One launch, its work cut as that of
-/// copy_runs. max_count == 0 does nothing.
+/// copy_runs. max_count == 0 or n_layers == 0 does nothing.
 ///
-/// Moves 4 G d elements a token (half read, half written): 4.2 MB for 512 tokens, G = 8, d = 128 in
-/// bfloat16. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
-/// cudaErrorMisalignedAddress for the rings and the arrays, or what the launch said
+/// Moves 4 G d elements a token and layer (half read, half written): 4.2 MB for 512 tokens, G = 8,
+/// d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return
+/// cudaErrorInvalidValue, cudaErrorMisalignedAddress for the arrays of the parameters, or what the
+/// launch said
 cudaError_t event_to_block(const EventBlockParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

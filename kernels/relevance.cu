@@ -6,7 +6,8 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kMaxRepr = 1024;  // 16 KB of shared memory
+constexpr std::int64_t kMaxRepr = 1024;        // 16 KB of shared memory
+constexpr std::int64_t kMaxGridRows = 65'535;  // a launch's limit
 
 bool fits(const RepresentativeParams& p) {
   return is_float(p.key_dtype) && is_float(p.repr_dtype) && p.events.max_count >= 0 &&
@@ -18,7 +19,7 @@ bool fits(const RepresentativeParams& p) {
          product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads) &&
          product_within(kMaxElements, p.capacity, p.n_repr, p.n_heads, p.head_dim) &&
          product_within(kMaxElements, p.ring_capacity, p.n_heads) &&
-         product_within(kMaxElements, p.events.max_count, p.n_heads);
+         product_within(kMaxElements, p.n_layers, p.events.max_count, p.n_heads);
 }
 
 }  // namespace
@@ -26,35 +27,33 @@ bool fits(const RepresentativeParams& p) {
 cudaError_t commit_relevance(const RelevanceParams& p, cudaStream_t stream) {
   if (p.n < 0 || p.n_heads < 1 || p.n_local < 1 || p.capacity < 1 || p.n > kMaxElements ||
       p.n_local > kMaxElements || p.capacity < p.n_local + p.n - 1 ||
-      !product_within(kMaxElements, p.capacity, p.n_heads))
+      !product_within(kMaxElements, p.capacity, p.n_heads) || p.n_layers < 0 ||
+      p.n_layers > kMaxGridRows)
     return cudaErrorInvalidValue;
-  if (p.n == 0) return cudaSuccess;
-  if (!p.first_position || !p.column_sums || !p.relevance) return cudaErrorInvalidValue;
-  if (!all_aligned(sizeof(float), p.column_sums, p.relevance) || !aligned(p.first_position, 8))
-    return cudaErrorMisalignedAddress;
+  if (p.n == 0 || p.n_layers == 0) return cudaSuccess;
+  if (!p.first_position || !p.layers) return cudaErrorInvalidValue;
+  if (!all_aligned(8, p.first_position, p.layers)) return cudaErrorMisalignedAddress;
   const std::int64_t floats = (p.n_local + p.n - 1) * p.n_heads;
-  const auto blocks = [&](std::int64_t pack) {
-    return blocks_for((floats / pack + kRelevanceThreads - 1) / kRelevanceThreads);
+  const auto grid = [&](std::int64_t pack) {
+    return dim3(blocks_for((floats / pack + kRelevanceThreads - 1) / kRelevanceThreads),
+                static_cast<unsigned>(p.n_layers));
   };
-  if (p.n_heads % 4 == 0 && all_aligned(16, p.column_sums, p.relevance))
-    return launch(CommitRelevanceKernel<4>, blocks(4), kRelevanceThreads, 0, stream, p);
-  return launch(CommitRelevanceKernel<1>, blocks(1), kRelevanceThreads, 0, stream, p);
+  if (p.n_heads % 4 == 0)
+    return launch(CommitRelevanceKernel<4>, grid(4), kRelevanceThreads, 0, stream, p);
+  return launch(CommitRelevanceKernel<1>, grid(1), kRelevanceThreads, 0, stream, p);
 }
 
 cudaError_t select_representatives(const RepresentativeParams& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
-  if (p.events.max_count == 0) return cudaSuccess;
-  if (!p.events.start || !p.events.end || !p.events.count || !p.events.first_id || !p.ring_key ||
-      !p.relevance || !p.mean || !p.full)
+  if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
+  if (!p.events.start || !p.events.end || !p.events.count || !p.events.first_id || !p.layers ||
+      !p.full)
     return cudaErrorInvalidValue;
-  const auto repr_bytes = static_cast<std::size_t>(size_of(p.repr_dtype));
-  if (!aligned(p.ring_key, static_cast<std::size_t>(size_of(p.key_dtype))) ||
-      !all_aligned(repr_bytes, p.mean, p.maybe_each) ||
-      !all_aligned(4, p.relevance, p.full, p.events.count) ||
-      !all_aligned(8, p.events.start, p.events.end, p.events.first_id))
+  if (!all_aligned(4, p.full, p.events.count) ||
+      !all_aligned(8, p.events.start, p.events.end, p.events.first_id, p.layers))
     return cudaErrorMisalignedAddress;
-  const unsigned blocks =
-      blocks_for((p.events.max_count * p.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
+  const unsigned blocks = blocks_for(
+      (p.n_layers * p.events.max_count * p.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
   const auto shared = static_cast<std::size_t>(kHeadsPerBlock * p.n_repr) * sizeof(std::int32_t);
   return for_element(p.key_dtype, [&](auto key) {
     return for_element(p.repr_dtype, [&](auto repr) {

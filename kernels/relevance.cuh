@@ -14,18 +14,19 @@ namespace episodic::kernels {
 inline constexpr int kRelevanceThreads = 256;
 inline constexpr int kHeadsPerBlock = 4;  // a warp for each query head of an event
 
-/// One thread for kPack heads of a local token.
+/// One thread for kPack heads of a local token, a row of the grid for a layer.
 template <int kPack>
 __global__ void __launch_bounds__(kRelevanceThreads) CommitRelevanceKernel(RelevanceParams p) {
   const std::int64_t first = *p.first_position;
   const std::int64_t local = first + 1 - p.n_local > 0 ? first + 1 - p.n_local : 0;
+  const RelevanceLayer layer = p.layers[blockIdx.y];
   const std::int64_t per_row = p.n_heads / kPack, items = (first + p.n - local) * per_row;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kRelevanceThreads;
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kRelevanceThreads + threadIdx.x;
        item < items; item += stride) {
     const std::int64_t token = local + item / per_row;
-    float* const at = p.relevance + token % p.capacity * p.n_heads + item % per_row * kPack;
-    Pack<float, kPack> sums = load_pack<kPack>(p.column_sums + item * kPack);
+    float* const at = layer.relevance + token % p.capacity * p.n_heads + item % per_row * kPack;
+    Pack<float, kPack> sums = load_pack<kPack>(layer.column_sums + item * kPack);
     if (token < first) {
       const Pack<float, kPack> before = load_pack<kPack>(at);
       EPISODIC_UNROLL
@@ -84,7 +85,7 @@ __device__ inline Ranked last_chosen(const HeadRelevance& relevance, std::int32_
   return last;
 }
 
-/// One warp for a query head of a closed event.
+/// One warp for a query head of a closed event in a layer.
 template <class Key, class Repr>
 __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
     SelectRepresentativesKernel(RepresentativeParams p) {
@@ -94,11 +95,12 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
   auto* const chosen = reinterpret_cast<std::int32_t*>(bytes) + warp * p.n_repr;
   const std::int64_t n_events =
       *p.events.count < p.events.max_count ? *p.events.count : p.events.max_count;
-  const std::int64_t width = p.n_heads * p.head_dim;
+  const std::int64_t width = p.n_heads * p.head_dim, per_layer = n_events * p.n_heads;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kHeadsPerBlock;
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kHeadsPerBlock + warp;
-       item < n_events * p.n_heads; item += stride) {
-    const std::int64_t event = item / p.n_heads, head = item % p.n_heads;
+       item < p.n_layers * per_layer; item += stride) {
+    const RepresentativeLayer layer = p.layers[item / per_layer];
+    const std::int64_t event = item % per_layer / p.n_heads, head = item % p.n_heads;
     const std::int64_t id = *p.events.first_id + event, start = p.events.start[event];
     if (id < 0 || id >= p.capacity) {
       *p.full = 1;
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
     }
     const auto n = static_cast<std::int32_t>(p.events.end[event] - start);
     const auto count = static_cast<std::int32_t>(p.n_repr < n ? p.n_repr : n);
-    const HeadRelevance relevance{p.relevance + head, start % p.ring_capacity, p.ring_capacity,
+    const HeadRelevance relevance{layer.relevance + head, start % p.ring_capacity, p.ring_capacity,
                                   p.n_heads};
     const Ranked last = count < n ? last_chosen(relevance, n, count) : Ranked{-INFINITY, n};
     std::int32_t held = 0;
@@ -117,12 +119,12 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
       held += __popc(all);
     }
     __syncwarp();
-    const Key* const keys = static_cast<const Key*>(p.ring_key) +
+    const Key* const keys = static_cast<const Key*>(layer.ring_key) +
                             head / (p.n_heads / p.n_kv_heads) * p.ring_head_stride;
-    Repr* const mean = static_cast<Repr*>(p.mean) + id * width + head * p.head_dim;
-    Repr* const each =
-        p.maybe_each ? static_cast<Repr*>(p.maybe_each) + id * p.n_repr * width + head * p.head_dim
-                     : nullptr;
+    Repr* const mean = static_cast<Repr*>(layer.mean) + id * width + head * p.head_dim;
+    Repr* const each = layer.maybe_each ? static_cast<Repr*>(layer.maybe_each) +
+                                              id * p.n_repr * width + head * p.head_dim
+                                        : nullptr;
     for (std::int64_t c = lane; c < p.head_dim; c += kWarpSize) {
       double sum = 0.0;
       for (std::int32_t j = 0; j < count; ++j) {

@@ -13,26 +13,44 @@
 
 namespace episodic::kernels {
 
+/// One layer's part; aligned to 16 bytes where n_heads is a multiple of 4, else to 4.
+struct RelevanceLayer {
+  /// [n_local + n - 1, H]: row j for token max(0, first_position + 1 - n_local) + j, as
+  /// kernels/attention.hpp writes them.
+  const float* column_sums = nullptr;
+  float* relevance = nullptr;  ///< [capacity, H], ring: slot = token % capacity
+};
+
 /// All pointers are to device memory.
 struct RelevanceParams {
   std::int64_t n = 0;                            ///< tokens of the step
   std::int64_t n_heads = 0;                      ///< H, query heads
   std::int64_t n_local = 0;                      ///< window, >= 1
   const std::int64_t* first_position = nullptr;  ///< >= 0, read on the device
-  /// [n_local + n - 1, H]: row j for token max(0, first_position + 1 - n_local) + j, as
-  /// kernels/attention.hpp writes them.
-  const float* column_sums = nullptr;
-  float* relevance = nullptr;  ///< [capacity, H], ring: slot = token % capacity
-  std::int64_t capacity = 0;   ///< >= n_local + n - 1
+  std::int64_t capacity = 0;                     ///< of the rings, >= n_local + n - 1
+  const RelevanceLayer* layers = nullptr;        ///< [n_layers]
+  std::int64_t n_layers = 0;                     ///< <= 65,535
 };
 
 /// Sets the relevance of the step's tokens to what they received in this step and adds to that of
-/// the earlier local ones, in one launch. n == 0 does nothing.
+/// the earlier local ones, all layers in one launch. n == 0 or n_layers == 0 does nothing.
 ///
-/// Moves at most 3 (n_local + n - 1) H floats: 1.8 MB for n = 512, n_local = 4096, H = 32. Neither
-/// allocates nor waits; may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress,
-/// or what the launch said
+/// Moves at most 3 (n_local + n - 1) H floats a layer: 1.8 MB for n = 512, n_local = 4096, H = 32.
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
 cudaError_t commit_relevance(const RelevanceParams& params, cudaStream_t stream);
+
+/// One layer's rings and representatives; each aligned to its elements.
+struct RepresentativeLayer {
+  /// Key (g, t, c) before rotary embedding at [g * ring_head_stride + (t % ring_capacity) * d + c].
+  const void* ring_key = nullptr;
+  const float* relevance = nullptr;  ///< [ring_capacity, H]
+  /// [capacity, H * d]: row `id` is written for event number id.
+  void* mean = nullptr;
+  /// [capacity, n_repr, H * d]: the chosen keys in order of time, the first min(n_repr, tokens) of
+  /// each event written; or null.
+  void* maybe_each = nullptr;
+};
 
 /// All pointers are to device memory.
 struct RepresentativeParams {
@@ -43,32 +61,25 @@ struct RepresentativeParams {
   std::int64_t head_dim = 0;          ///< d
   std::int64_t n_repr = 0;            ///< 1 .. 1024 keys of an event and query head
 
-  /// Rings of one layer: key (g, t, c) before rotary embedding at [g * ring_head_stride +
-  /// (t % ring_capacity) * d + c], relevance [ring_capacity, H].
-  const void* ring_key = nullptr;
   std::int64_t ring_capacity = 0;
   std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
-  const float* relevance = nullptr;
 
-  /// Row `id` for event number id, in repr_dtype: float32, float16 or bfloat16.
-  DType repr_dtype = DType::float32;
-  void* mean = nullptr;  ///< [capacity, H * d], one row written for each event
-  /// [capacity, n_repr, H * d]: the chosen keys in order of time, the first min(n_repr, tokens) of
-  /// each event written; or null.
-  void* maybe_each = nullptr;
-  std::int64_t capacity = 0;  ///< events that the arrays hold
+  DType repr_dtype = DType::float32;  ///< of what is written: float32, float16 or bfloat16
+  std::int64_t capacity = 0;          ///< events that the arrays hold
+  const RepresentativeLayer* layers = nullptr;  ///< [n_layers]
+  std::int64_t n_layers = 0;
   /// Set to 1 if an event's number is not in [0, capacity): it is then not written. Never set to 0.
   std::int32_t* full = nullptr;
 };
 
 /// Per closed event and query head, the min(n_repr, tokens) tokens of largest relevance (ties: the
-/// earlier token; NaN counts as the smallest) and the mean of their keys, in one launch. They are
-/// summed in order of time in float64 and rounded to float32, then to repr_dtype: with float32 keys
-/// the same bits as the CPU's twin. max_count == 0 does nothing.
+/// earlier token; NaN counts as the smallest) and the mean of their keys, all layers in one launch.
+/// They are summed in order of time in float64 and rounded to float32, then to repr_dtype: with
+/// float32 keys the same bits as the CPU's twin. max_count == 0 or n_layers == 0 does nothing.
 ///
-/// Reads the events' relevance n_repr times (from L1: 4 n H bytes) and n_repr H d keys. Neither
-/// allocates nor waits; may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress,
-/// or what the launch said
+/// In each layer reads the events' relevance n_repr times (from L1: 4 n H bytes) and n_repr H d
+/// keys. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
+/// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
 cudaError_t select_representatives(const RepresentativeParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

@@ -11,11 +11,12 @@ bool is_list_length(std::int64_t n) { return n >= 0 && n <= INT32_MAX - kResiden
 
 bool fits(const ResidencyMap& map) {
   return map.max_events >= 0 && map.max_events <= INT32_MAX && is_list_length(map.n_slots) &&
-         map.slot_of_event && map.last_recalled && map.event_of_slot;
+         map.slot_of_event && map.last_recalled && map.event_of_slot && map.newest;
 }
 
 bool is_aligned(const ResidencyMap& map) {
-  return all_aligned(4, map.slot_of_event, map.event_of_slot) && aligned(map.last_recalled, 8);
+  return all_aligned(4, map.slot_of_event, map.event_of_slot) &&
+         all_aligned(8, map.last_recalled, map.newest);
 }
 
 unsigned blocks_of_threads(std::int64_t items) {
@@ -35,11 +36,13 @@ cudaError_t touch_events(const TouchParams& p, cudaStream_t stream) {
 }
 
 cudaError_t choose_victims(const VictimParams& p, cudaStream_t stream) {
-  if (!fits(p.map) || p.map.n_slots < 1 || !is_list_length(p.max_needed) || !p.step ||
-      !p.n_needed || !p.n_given || !p.n_victims || (p.max_needed > 0 && (!p.slots || !p.victims)))
+  if (!fits(p.map) || p.map.n_slots < 1 || !is_list_length(p.max_needed) || !p.since ||
+      !p.n_needed || !p.n_given || !p.n_victims || (p.maybe_kept && !p.n_kept) ||
+      (p.max_needed > 0 && (!p.slots || !p.victims)))
     return cudaErrorInvalidValue;
-  if (!is_aligned(p.map) || !aligned(p.step, 8) ||
-      !all_aligned(4, p.victims, p.n_needed, p.slots, p.n_given, p.n_victims))
+  if (!is_aligned(p.map) || !aligned(p.since, 8) ||
+      !all_aligned(4, p.maybe_kept, p.n_kept, p.victims, p.n_needed, p.slots, p.n_given,
+                   p.n_victims))
     return cudaErrorMisalignedAddress;
   return launch(ChooseVictimsKernel, blocks_of_threads(p.map.n_slots), kResidencyThreads, 0, stream,
                 p);

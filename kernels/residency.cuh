@@ -24,7 +24,7 @@ inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(To
     const std::int64_t i = group + threadIdx.x;
     const DeviceEventId event = i < count ? p.events[i] : kNoEvent;
     const bool known = event >= 0 && event < p.map.max_events;
-    if (known) p.map.last_recalled[event] = step;
+    if (known && p.is_recall) p.map.last_recalled[event] = step;
     const bool is_missing = known && p.map.slot_of_event[event] == kNoSlot;
     std::int32_t before, total;
     Scan(storage).ExclusiveSum(is_missing ? 1 : 0, before, total);
@@ -32,26 +32,42 @@ inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(To
     listed += total;
     __syncthreads();  // the storage is used again for the next group
   }
-  if (threadIdx.x == 0) *p.n_missing = listed;
+  if (threadIdx.x != 0) return;
+  *p.n_missing = listed;
+  if (p.is_recall) *p.map.newest = step;
 }
 
 /// What a slot holds, and since when it was not recalled.
 struct SlotState {
   std::int64_t last_recalled;
   DeviceEventId event;
+  bool may_leave;
 
   __device__ bool is_free() const { return event == kNoEvent; }
-  __device__ bool may_leave(std::int64_t step) const { return !is_free() && last_recalled < step; }
   __device__ bool leaves_before(const SlotState& other) const {
     return last_recalled < other.last_recalled ||
            (last_recalled == other.last_recalled && event < other.event);
   }
 };
 
+/// Whether an ascending list holds an event.
+__device__ inline bool holds(const DeviceEventId* list, std::int32_t count, DeviceEventId event) {
+  std::int32_t low = 0, high = count;
+  while (low < high) {
+    const std::int32_t middle = (low + high) / 2;
+    if (list[middle] < event)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < count && list[low] == event;
+}
+
 /// Each thread finds its slot's place among all: no list is built, and none is sorted.
 inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
   __shared__ SlotState states[kResidencyThreads];
-  const std::int64_t step = *p.step;
+  const std::int64_t since = *p.since;
+  const std::int32_t n_kept = p.maybe_kept ? *p.n_kept : 0;
   const auto needed =
       static_cast<std::int32_t>(*p.n_needed < p.max_needed ? *p.n_needed : p.max_needed);
   const auto n_slots = static_cast<std::int32_t>(p.map.n_slots);
@@ -62,14 +78,16 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
   }
   const auto state_of = [&](std::int32_t slot) {
     const DeviceEventId event = p.map.event_of_slot[slot];
-    return SlotState{event == kNoEvent ? -1 : p.map.last_recalled[event], event};
+    if (event == kNoEvent) return SlotState{-1, event, false};
+    const std::int64_t recalled = p.map.last_recalled[event];
+    return SlotState{recalled, event, recalled < since && !holds(p.maybe_kept, n_kept, event)};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
        first < n_slots; first += stride) {
     const auto slot = static_cast<std::int32_t>(first + threadIdx.x);
     const bool is_slot = first + threadIdx.x < n_slots;
-    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent};
+    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent, false};
     std::int32_t free = 0, free_before = 0, leaving = 0, leaving_before = 0;
     for (std::int32_t group = 0; group < n_slots; group += kResidencyThreads) {
       const std::int32_t left = n_slots - group;
@@ -81,7 +99,7 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
         if (other.is_free()) {
           ++free;
           free_before += group + i < slot ? 1 : 0;
-        } else if (other.may_leave(step)) {
+        } else if (other.may_leave) {
           ++leaving;
           leaving_before += other.leaves_before(own) ? 1 : 0;
         }
@@ -97,14 +115,14 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
     if (!is_slot) continue;
     if (own.is_free()) {
       if (free_before < from_free) p.slots[free_before] = slot;
-    } else if (own.may_leave(step) && leaving_before < to_leave) {
+    } else if (own.may_leave && leaving_before < to_leave) {
       p.slots[from_free + leaving_before] = slot;
       p.victims[leaving_before] = own.event;
     }
   }
 }
 
-/// The victims are none of the missing: those carry the step's stamp.
+/// The victims are none of the missing: those have no slot.
 inline __global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyParams p) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;

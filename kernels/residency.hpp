@@ -18,11 +18,13 @@ inline constexpr DeviceEventId kNoEvent = -1;
 inline constexpr std::int32_t kNoSlot = -1;
 
 /// Slots of one size and the events in them; all pointers are to device memory, owned by the
-/// caller. At first all are kNoSlot, kNoEvent and kNoEvent (as a stamp: never recalled).
+/// caller. At first all are kNoSlot, kNoEvent and kNoEvent (as a stamp: never recalled). One stream
+/// at a time: those that share a map take turns by events.
 struct ResidencyMap {
   std::int32_t* slot_of_event = nullptr;   ///< [max_events], kNoSlot: not resident
   std::int64_t* last_recalled = nullptr;   ///< [max_events] step
   DeviceEventId* event_of_slot = nullptr;  ///< [n_slots], kNoEvent: free
+  std::int64_t* newest = nullptr;          ///< [1] step of the last recall
   std::int64_t max_events = 0;             ///< < 2^31
   std::int64_t n_slots = 0;                ///< < 2^31
 };
@@ -36,6 +38,7 @@ struct TouchParams {
   std::int64_t max_count = 0;             ///< < 2^31
   DeviceEventId* missing = nullptr;       ///< [max_count], written: those not resident, in order
   std::int32_t* n_missing = nullptr;      ///< written
+  bool is_recall = true;  ///< false: lists only, for a fetch ahead of the recall; no stamps
 };
 
 /// Stamps the recalled events with the step and lists those that are not resident, in one launch of
@@ -48,19 +51,24 @@ cudaError_t touch_events(const TouchParams& params, cudaStream_t stream);
 /// All pointers are to device memory.
 struct VictimParams {
   ResidencyMap map;
-  const std::int64_t* step = nullptr;      ///< as touch_events was given it
+  /// Events recalled in this step or later stay: the step as touch_events was given it; for a fetch
+  /// ahead map.newest, so that nothing leaves for a guess that the layer's last recall held.
+  const std::int64_t* since = nullptr;
   const std::int32_t* n_needed = nullptr;  ///< slots asked for: n_missing of touch_events
   std::int64_t max_needed = 0;             ///< *n_needed <= max_needed; more is not given
   std::int32_t* slots = nullptr;           ///< [max_needed], written: free ones, then the victims'
   std::int32_t* n_given = nullptr;         ///< written: slots listed, <= *n_needed
   DeviceEventId* victims = nullptr;        ///< [max_needed], written
   std::int32_t* n_victims = nullptr;       ///< written
+  /// More events that stay, in ascending order: those that a fetch ahead is for. Or null.
+  const DeviceEventId* maybe_kept = nullptr;
+  const std::int32_t* n_kept = nullptr;
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
-/// events recalled longest ago (ties: the earlier event), as many as needed and no more. An event
-/// stamped in this step is never chosen, so fewer slots may be given than are needed. The map stays
-/// as it is until occupy_slots.
+/// events recalled longest ago (ties: the earlier event), as many as needed and no more. Some
+/// events stay, so fewer slots may be given than are needed. The map stays as it is until
+/// occupy_slots.
 ///
 /// Each slot counts those that come before it: n_slots^2 comparisons over all threads, of 16 bytes
 /// each out of shared memory, and none where nothing is needed. For some thousand slots a layer.

@@ -81,17 +81,75 @@ class PinnedBuffer {
   void* data_ = nullptr;
 };
 
-/// A place in a stream of the device that is current when it is made.
+/// A place in a stream's work that other streams wait for, and the host does not. Of the device
+/// that is current when it is made.
 class Event {
  public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event"); }
-  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
+  Event() = default;
+  static Event create() {
+    Event event;
+    check(cudaEventCreateWithFlags(&event.event_, cudaEventDisableTiming), "an event");
+    return event;
+  }
+  ~Event() {
+    if (event_) static_cast<void>(cudaEventDestroy(event_));
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+
+  /// Behind what `stream` has now.
+  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "an event"); }
+  /// What `stream` gets from now on comes behind the place that was last recorded, if any.
+  void hold(cudaStream_t stream) const {
+    check(cudaStreamWaitEvent(stream, event_, 0), "waiting for another stream");
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+/// A stream beside another one, which it forks off and joins by events. It may do so in a capture
+/// of the other one, and is then captured with it.
+class SideStream {
+ public:
+  SideStream() = default;
+  static SideStream create() {
+    SideStream side;
+    side.turn_ = Event::create();
+    check(cudaStreamCreateWithFlags(&side.stream_, cudaStreamNonBlocking), "a stream");
+    return side;
+  }
+  /// Waits for what it has.
+  ~SideStream() {
+    if (!stream_) return;
+    static_cast<void>(cudaStreamSynchronize(stream_));
+    static_cast<void>(cudaStreamDestroy(stream_));
+  }
+  SideStream(SideStream&& other) noexcept { *this = std::move(other); }
+  SideStream& operator=(SideStream&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    std::swap(turn_, other.turn_);
+    return *this;
+  }
+
+  cudaStream_t get() const { return stream_; }
+  /// What this stream gets from now on comes behind what `stream` has now.
+  void fork_from(cudaStream_t stream) const {
+    turn_.record(stream);
+    turn_.hold(stream_);
+  }
+  /// What `stream` gets from now on comes behind what this stream has now.
+  void join(cudaStream_t stream) const {
+    turn_.record(stream_);
+    turn_.hold(stream);
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  Event turn_;
 };
 
 /// Host memory that the stream reads from, given out again once the stream has passed: a few blocks

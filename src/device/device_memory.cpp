@@ -22,7 +22,7 @@ using kernels::EventRange;
 using kernels::TimelineState;
 using Layer = device::DeviceLayer;
 
-/// What never changes: angles' frequencies, the fixed position, where refinement finds its keys.
+/// What never changes: angles' frequencies, the fixed position, where the layers' arrays lie.
 void DeviceMemory::Impl::upload_constants() {
   RotaryAngles fixed;
   fixed.compute(shape.rotary, config.n_local - 1, 1);
@@ -39,10 +39,24 @@ void DeviceMemory::Impl::upload_constants() {
   for (std::int64_t l = config.refine_layers; l < shape.n_layers; ++l)
     keys.push_back(layers[static_cast<std::size_t>(l)].ring_key);
   send(refine_keys, keys.data(), keys.size() * sizeof(void*));
+  std::vector<kernels::RelevanceLayer> relevance;
+  std::vector<kernels::RepresentativeLayer> representatives;
+  std::vector<kernels::EventBlockLayer> rings;
+  for (const Layer& layer : layers) {
+    relevance.push_back({layer.sums, layer.relevance});
+    if (layer.slot < 0) continue;
+    representatives.push_back({layer.ring_key, layer.relevance, layer.representatives, nullptr});
+    rings.push_back({layer.ring_key, layer.ring_value});
+  }
+  send(relevance_layers, relevance.data(), relevance.size() * sizeof(relevance[0]));
+  send(representative_layers, representatives.data(),
+       representatives.size() * sizeof(representatives[0]));
+  send(block_layers, rings.data(), rings.size() * sizeof(rings[0]));
   device::check(cudaStreamSynchronize(stream), "the memory's constants");
 }
 
 void DeviceMemory::Impl::clear(std::int64_t kept_events) {
+  join_side_streams();
   const TimelineState empty = kernels::initial_timeline(config.n_init);
   device::check(cudaMemcpyAsync(state, &empty, sizeof(empty), cudaMemcpyHostToDevice, stream),
                 "a copy to the device");
@@ -59,11 +73,12 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   for (Layer& layer : layers) {
     if (layer.slot < 0) continue;
     for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
-    if (n_slots == 0 || on_disk) continue;
+    if (!has_host_tier()) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
     none(layer.residency.slot_of_event, max_events * 4);
     none(layer.residency.last_recalled, max_events * 8);
     none(layer.residency.event_of_slot, n_slots * 4);
+    none(layer.residency.newest, 8);
   }
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
@@ -110,10 +125,11 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   } else if (m.n_slots > 0) {
     m.host_home = PinnedBuffer(m.bytes.host, "page-locked host memory for events (host_bytes)");
     m.home = m.host_home.as<std::byte>();
+    m.make_side_streams();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
   m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "host memory for errors");
-  m.left.emplace();
+  m.left = device::Event::create();
   m.upload_constants();
   m.clear(0);
 }
@@ -134,8 +150,9 @@ void DeviceMemory::reset() { impl_->clear(0); }
 void DeviceMemory::use_stream(CUstream_st* stream) {
   Impl& m = *impl_;
   if (stream == m.stream) return;
-  device::check(cudaEventRecord(m.left->get(), m.stream), "leaving a stream");
-  device::check(cudaStreamWaitEvent(stream, m.left->get(), 0), "changing the stream");
+  m.join_side_streams();
+  m.left.record(m.stream);
+  m.left.hold(stream);
   m.stream = stream;
 }
 

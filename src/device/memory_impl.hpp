@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -72,7 +71,7 @@ struct DeviceMemory::Impl {
   DeviceMemoryOptions options;
   std::vector<std::int64_t> given;
   cudaStream_t stream = nullptr;
-  std::optional<device::Event> left;  // where work on the stream before ended
+  device::Event left;  // where work on the stream before ended
 
   DeviceMemoryBytes bytes;
   device::DeviceBuffer memory;
@@ -106,6 +105,10 @@ struct DeviceMemory::Impl {
   kernels::KvRow* rows = nullptr;
   std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
   const void** refine_keys = nullptr;
+  // of the layers, for what is one launch over all of them
+  kernels::RelevanceLayer* relevance_layers = nullptr;            // [n_layers]
+  kernels::RepresentativeLayer* representative_layers = nullptr;  // [recalling]
+  kernels::EventBlockLayer* block_layers = nullptr;               // [recalling]
   void **blocks = nullptr, **step_blocks = nullptr;
   std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
   std::int32_t* closed_count = nullptr;
@@ -118,6 +121,18 @@ struct DeviceMemory::Impl {
   kernels::CopyRun* copies = nullptr;
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
+
+  // With a host tier, copies over the host's link run beside the stream, a stream for each
+  // direction. Who waits for whom: memory_step.cpp.
+  device::SideStream write_stream, fetch_stream;
+  /// Some layers' part of a step's closed events, on their way home.
+  struct WriteOut {
+    std::int64_t first, count;  // among the layers that recall
+    device::Event written;
+  };
+  std::vector<WriteOut> write_outs;
+  std::size_t awaited = 0;     // of write_outs: those that the stream is behind
+  bool fetches_ahead = false;  // fetch_stream has something that the stream is not behind
 
   // the host's side of the sequence
   std::int64_t tokens = 0;
@@ -146,7 +161,13 @@ struct DeviceMemory::Impl {
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
   void count();
+  bool has_host_tier() const { return n_slots > 0 && !on_disk; }
+  void make_side_streams();
+  void await_homes(std::int64_t slot);
+  void join_side_streams();
+  void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
+  void keep_blocks();
   void carve(device::Carver& carver);
   void upload_constants();
   /// Back to the empty sequence; with files below, their first events stay for who goes on with

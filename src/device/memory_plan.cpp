@@ -271,10 +271,14 @@ void DeviceMemory::Impl::carve(Carver& c) {
   if (n_slots == 0) home = c.take(recalling * layer_bytes);
   all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
-    if (layer.slot < 0 || n_slots == 0 || on_disk) continue;
+    if (layer.slot < 0 || !has_host_tier()) continue;
     if (all_slots) layer.slots = all_slots + layer.slot * n_slots * slot_bytes;
-    layer.residency = {c.take<std::int32_t>(max_events), c.take<std::int64_t>(max_events),
-                       c.take<DeviceEventId>(n_slots), max_events, n_slots};
+    layer.residency = {c.take<std::int32_t>(max_events),
+                       c.take<std::int64_t>(max_events),
+                       c.take<DeviceEventId>(n_slots),
+                       c.take<std::int64_t>(1),
+                       max_events,
+                       n_slots};
   }
   bytes.events = since();
 
@@ -309,12 +313,15 @@ void DeviceMemory::Impl::carve(Carver& c) {
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
   refine_keys = c.take<const void*>(shape.n_layers);
+  relevance_layers = c.take<kernels::RelevanceLayer>(shape.n_layers);
+  representative_layers = c.take<kernels::RepresentativeLayer>(recalling);
+  block_layers = c.take<kernels::EventBlockLayer>(recalling);
   step_blocks = c.take<void*>(recalling * max_closed);
   closed_start = c.take<std::int64_t>(max_closed);
   closed_end = c.take<std::int64_t>(max_closed);
   closed_first = c.take<std::int64_t>(1);
   closed_count = c.take<std::int32_t>(1);
-  if (n_slots > 0 && !on_disk) {
+  if (has_host_tier()) {
     missing = c.take<DeviceEventId>(room);
     victims = c.take<DeviceEventId>(room);
     given_slots = c.take<std::int32_t>(room);

@@ -473,6 +473,7 @@ class DeviceMemory::Impl::EventReader {
 void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
                         std::span<const float> last_logits) {
   Impl& m = *impl_;
+  m.join_side_streams();  // what was closed last may be on its way home
   check();
   if (m.open) throw DataError("save: a step is open; call end_step first");
   if (!to.config().same_results(m.config) || to.tokens() != m.twin.tokens ||

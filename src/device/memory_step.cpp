@@ -16,6 +16,13 @@ using device::RecallLists;
 using kernels::TimelineState;
 using Layer = device::DeviceLayer;
 
+namespace {
+
+/// Few blocks fill the host's link, and leave the device to others.
+constexpr std::int64_t kLinkBlocks = 32;
+
+}  // namespace
+
 void DeviceMemory::begin_step(std::int64_t n) {
   Impl& m = *impl_;
   if (n < 1 || n > m.config.chunk)
@@ -38,11 +45,14 @@ void DeviceMemory::begin_step(std::int64_t n) {
   m.far = m.tokens + n > m.config.n_local;
   m.recalls_now = n > 1 || m.steps_since_recall % m.config.recall_every == 0;
   m.recalled_in_step = m.far && m.recalls_now;
+  // The stream waits here rather than where it must: for a layer of a step that is now begun anew,
+  // and before a step of one token, which may be a graph. A graph waits for nothing outside it.
+  if (m.fetches_ahead || n == 1) m.join_side_streams();
 }
 
 std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   const Impl& m = *impl_;
-  if (!m.open || m.segmenter || m.lower) return std::nullopt;
+  if (!m.open || m.segmenter || m.lower || (m.has_host_tier() && m.n > 1)) return std::nullopt;
   const bool lists = m.far && m.recalling > 0;
   std::uint32_t kind = 0;
   for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
@@ -63,19 +73,90 @@ void DeviceMemory::Impl::keep_closed() {
   pending_start = now.pending_start;
 }
 
-/// Brings the recalled events that lie in host memory alone to the device, in place of those
-/// recalled longest ago. What finds no slot is attended where it is, over the link.
-void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
+/// A step's events are written home in parts of 1, 2, 4, ... layers, a launch each. A layer of the
+/// next step waits for the parts up to its own: the first for its own events and no others.
+void DeviceMemory::Impl::make_side_streams() {
+  write_stream = device::SideStream::create();
+  fetch_stream = device::SideStream::create();
+  for (std::int64_t first = 0; first < recalling; first = 2 * first + 1)
+    write_outs.push_back({first, std::min(first + 1, recalling - first), device::Event::create()});
+  awaited = write_outs.size();
+}
+
+/// The stream may now read at home what this layer, and those before it, closed in earlier steps.
+void DeviceMemory::Impl::await_homes(std::int64_t slot) {
+  for (; awaited < write_outs.size() && write_outs[awaited].first <= slot; ++awaited)
+    write_outs[awaited].written.hold(stream);
+}
+
+/// The stream comes behind all that runs beside it.
+void DeviceMemory::Impl::join_side_streams() {
+  await_homes(recalling - 1);
+  if (fetches_ahead) fetch_stream.join(stream);
+  fetches_ahead = false;
+}
+
+/// Writes the closed events' keys and values where place_events says.
+///
+/// To host memory beside the stream, from the end of the step on. The stream must not overtake it
+///   in each layer of the next step, which may recall those events: there it waits (await_homes);
+///   in writing to the rings: a step closes tokens from its first one - n_local - max_block on, and
+///     what this step and the next append, 2 chunk at most, overwrites only older ones in rings of
+///     n_local + max_block + 2 chunk (ring_capacity). The step behind those might overwrite them;
+///   in writing the lists of closed events, at the next step's end. All layers have waited by then:
+///     a step of several tokens recalls in each, if an event was closed before it.
+void DeviceMemory::Impl::keep_blocks() {
+  kernels::EventBlockParams p;
+  p.events = closed();
+  p.dtype = options.dtype;
+  p.n_kv_heads = shape.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.ring_capacity = capacity;
+  p.ring_head_stride = head_stride;
+  const auto keep = [&](std::int64_t first, std::int64_t count, cudaStream_t on) {
+    p.layers = block_layers + first;
+    p.n_layers = count;
+    p.block = step_blocks + first * max_closed;
+    device::check(kernels::event_to_block(p, on), "keeping events");
+  };
+  // A step of one token closes little and may be captured: a graph must have joined what forked off
+  // it, so that nothing of this would run beside the next step.
+  if (write_outs.empty() || n == 1) return keep(0, recalling, stream);
+  p.max_blocks = kLinkBlocks;
+  write_stream.fork_from(stream);
+  for (const WriteOut& part : write_outs) {
+    keep(part.first, part.count, write_stream.get());
+    part.written.record(write_stream.get());
+  }
+  awaited = 0;
+}
+
+/// Brings the recalled events that lie in host memory alone into the layer's slots, in place of
+/// those recalled longest ago.
+/// \param ahead the events are those that an earlier layer recalled, a guess: it counts as no
+///        recall, and what this layer recalled in its last step or might now stays
+void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, bool ahead,
+                               cudaStream_t on) {
   // Tokens before the step serve as its number: they grow from step to step.
   const std::int64_t* step = first_position();
   device::check(kernels::touch_events({layer.residency, step, lists.recalled, lists.sizes + 2, room,
-                                       missing, n_missing},
-                                      stream),
+                                       missing, n_missing, !ahead},
+                                      on),
                 "residency");
-  device::check(kernels::choose_victims({layer.residency, step, n_missing, room, given_slots,
-                                         n_given, victims, n_victims},
-                                        stream),
-                "choosing what makes room");
+  kernels::VictimParams room_for;
+  room_for.map = layer.residency;
+  room_for.since = ahead ? layer.residency.newest : step;
+  room_for.n_needed = n_missing;
+  room_for.max_needed = room;
+  room_for.slots = given_slots;
+  room_for.n_given = n_given;
+  room_for.victims = victims;
+  room_for.n_victims = n_victims;
+  if (ahead) {
+    room_for.maybe_kept = lists.recalled;
+    room_for.n_kept = lists.sizes + 2;
+  }
+  device::check(kernels::choose_victims(room_for, on), "choosing what makes room");
   kernels::OccupyParams p;
   p.map = layer.residency;
   p.missing = missing;
@@ -92,11 +173,29 @@ void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
   p.slot_bytes = slot_bytes;
   p.blocks = blocks + layer.slot * max_events;
   p.runs = copies;
-  device::check(kernels::occupy_slots(p, stream), "residency");
-  // Few blocks fill the host's link.
-  constexpr std::int64_t kCopyBlocks = 32;
-  device::check(kernels::copy_runs({copies, n_given, room, kCopyBlocks}, stream),
-                "fetching events");
+  device::check(kernels::occupy_slots(p, on), "residency");
+  device::check(kernels::copy_runs({copies, n_given, room, kLinkBlocks}, on), "fetching events");
+}
+
+/// Brings a layer's recalled events to the device, and while it attends to them, beside the stream,
+/// the same events to the next layer, which recalls much the same. What finds no slot is attended
+/// where it is, over the link.
+///
+/// The streams take turns with the tables and lists of an exchange: those of the next layer are the
+/// other stream's from the end of this function until that layer calls it.
+void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
+  await_homes(layer.slot);
+  if (fetches_ahead) fetch_stream.join(stream);
+  fetches_ahead = false;
+  fetch(layer, lists, false, stream);
+  const auto next = std::find_if(layers.begin() + (&layer - layers.data()) + 1, layers.end(),
+                                 [](const Layer& l) { return l.slot >= 0; });
+  if (next == layers.end()) return;
+  fetch_stream.fork_from(stream);
+  fetches_ahead = true;
+  for (std::size_t i = awaited; i < write_outs.size() && write_outs[i].first <= next->slot; ++i)
+    write_outs[i].written.hold(fetch_stream.get());
+  fetch(*next, lists, true, fetch_stream.get());
 }
 
 /// Queries, lists and rows of a step in which something lies outside the window.
@@ -121,7 +220,7 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
     if (lower)
       // The one place where the host waits within a step: files are read by the host.
       lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
-    else if (n_slots > 0)
+    else if (has_host_tier())
       swap_in(layer, lists);
   }
   kernels::RowsParams p;
@@ -264,12 +363,11 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   kernels::RefineParams refine = m.refine_params();
   refine.n = m.n;
   device::check(kernels::refine_boundaries(refine, m.stream), "refinement");
-  for (const Layer& layer : m.layers)
-    device::check(
-        kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
-                                   layer.sums, layer.relevance, m.capacity},
-                                  m.stream),
-        "relevance");
+  device::check(
+      kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
+                                 m.capacity, m.relevance_layers, m.shape.n_layers},
+                                m.stream),
+      "relevance");
   kernels::CloseEventsParams close;
   close.n_local = m.config.n_local;
   close.min_block = m.config.min_block;
@@ -300,35 +398,21 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     place.first_id = m.closed_first;
     place.step_blocks = m.step_blocks;
     device::check(kernels::place_events(place, m.stream), "placing events");
-    for (const Layer& layer : m.layers) {
-      if (layer.slot < 0) continue;
-      kernels::RepresentativeParams chosen;
-      chosen.events = m.closed();
-      chosen.key_dtype = chosen.repr_dtype = m.options.dtype;
-      chosen.n_heads = m.shape.n_heads;
-      chosen.n_kv_heads = m.shape.n_kv_heads;
-      chosen.head_dim = m.shape.head_dim;
-      chosen.n_repr = m.config.n_repr;
-      chosen.ring_key = layer.ring_key;
-      chosen.ring_capacity = m.capacity;
-      chosen.ring_head_stride = m.head_stride;
-      chosen.relevance = layer.relevance;
-      chosen.mean = layer.representatives;
-      chosen.capacity = m.max_events;
-      chosen.full = m.full;
-      device::check(kernels::select_representatives(chosen, m.stream), "representatives");
-      kernels::EventBlockParams block;
-      block.events = m.closed();
-      block.dtype = m.options.dtype;
-      block.n_kv_heads = m.shape.n_kv_heads;
-      block.head_dim = m.shape.head_dim;
-      block.ring_key = layer.ring_key;
-      block.ring_value = layer.ring_value;
-      block.ring_capacity = m.capacity;
-      block.ring_head_stride = m.head_stride;
-      block.block = m.step_blocks + layer.slot * m.max_closed;
-      device::check(kernels::event_to_block(block, m.stream), "keeping events");
-    }
+    kernels::RepresentativeParams chosen;
+    chosen.events = m.closed();
+    chosen.key_dtype = chosen.repr_dtype = m.options.dtype;
+    chosen.n_heads = m.shape.n_heads;
+    chosen.n_kv_heads = m.shape.n_kv_heads;
+    chosen.head_dim = m.shape.head_dim;
+    chosen.n_repr = m.config.n_repr;
+    chosen.ring_capacity = m.capacity;
+    chosen.ring_head_stride = m.head_stride;
+    chosen.capacity = m.max_events;
+    chosen.layers = m.representative_layers;
+    chosen.n_layers = m.recalling;
+    chosen.full = m.full;
+    device::check(kernels::select_representatives(chosen, m.stream), "representatives");
+    m.keep_blocks();
     if (m.lower) m.keep_closed();
   }
 }

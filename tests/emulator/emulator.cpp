@@ -25,23 +25,54 @@
 
 // ---- the runtime's handles ---------------------------------------------------------------------
 
+namespace emulator {
+namespace {
+
+/// A piece of a stream's work, or nothing but a wait.
+struct Node {
+  std::function<void()> work;
+  std::vector<std::shared_ptr<Node>> after;  // what its stream did before, then what that waits for
+  bool done = false;
+};
+using NodePtr = std::shared_ptr<Node>;
+
+/// A capture, of the streams that an event of it made wait as well.
+struct Capture {
+  cudaStream_t origin;
+  cudaStreamCaptureMode mode;
+  std::vector<cudaStream_t> streams;
+  std::vector<NodePtr> nodes;  // in the order of the calls
+  bool spoilt = false, ended = false;
+};
+
+struct GraphNode {
+  std::function<void()> work;
+  std::vector<std::size_t> after;  // all of them before it
+};
+using GraphNodes = std::shared_ptr<const std::vector<GraphNode>>;  // the last one is behind all
+
+}  // namespace
+}  // namespace emulator
+
 struct CUgraph_st {
-  std::vector<std::function<void()>> work;  // in the order of the calls
+  emulator::GraphNodes nodes;
 };
 struct CUgraphExec_st {
-  std::vector<std::function<void()>> work;
+  emulator::GraphNodes nodes;
   std::int64_t bytes;
 };
 struct CUstream_st {
-  bool waits_for_legacy;
-  int device;
-  std::unique_ptr<CUgraph_st> capture;  // while it captures
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  bool spoilt = false;
+  bool waits_for_legacy = false;
+  int device = 0;
+  emulator::NodePtr last;
+  std::shared_ptr<emulator::Capture> capture;  // while it captures
+  emulator::NodePtr last_captured;
+  std::int64_t launches = 0;
 };
 struct CUevent_st {
-  int device;
-  bool captured = false;  // last recorded in a capture
+  int device = 0;
+  emulator::NodePtr after;                     // the last of its stream when it was recorded
+  std::shared_ptr<emulator::Capture> capture;  // last recorded in one
   std::chrono::steady_clock::time_point recorded;
 };
 
@@ -266,12 +297,16 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
 // ---- the runtime's state -----------------------------------------------------------------------
 
 struct Device {
-  std::map<void*, std::size_t> allocations;
+  std::map<void*, std::size_t> allocations, pinned;
   std::map<const void*, int> max_shared;
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
   int count = 1, current = 0, major = 9, minor = 0, driver = 13000;
   bool cublas_captures = true;
-  std::set<cudaStream_t> capturing;
+  CUstream_st legacy;
+  std::vector<cudaStream_t> streams;  // the others, in the order they were made
+  std::vector<std::shared_ptr<Capture>> captures;
+  Overlap overlap = Overlap::none;
+  std::mt19937_64 overlap_random;
   cudaError_t last_error = cudaSuccess;
   Calls calls;
 };
@@ -290,27 +325,30 @@ bool captures(cudaStream_t stream) { return !is_legacy(stream) && stream->captur
 /// Of the legacy stream, which every device has, the current device's.
 int device_of(cudaStream_t stream) { return is_legacy(stream) ? device.current : stream->device; }
 
+CUstream_st& queue_of(cudaStream_t stream) { return is_legacy(stream) ? device.legacy : *stream; }
+
 /// Whether work may be enqueued. The legacy stream would wait for every capture that waits for it.
 cudaError_t may_enqueue(cudaStream_t stream) {
   if (captures(stream))
-    return stream->spoilt ? record(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
+    return stream->capture->spoilt ? record(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
   if (!is_legacy(stream)) return cudaSuccess;
   bool any = false;
-  for (const cudaStream_t other : device.capturing)
-    if (other->waits_for_legacy) any = other->spoilt = true;
+  for (const auto& capture : device.captures)
+    for (const cudaStream_t other : capture->streams)
+      if (other->waits_for_legacy) any = capture->spoilt = true;
   return any ? record(cudaErrorStreamCaptureImplicit) : cudaSuccess;
 }
 
 /// Calls that no capture could replay: refused to who captures, unless relaxed.
 cudaError_t may_call_unsafe() {
   bool any = false;
-  for (const cudaStream_t stream : device.capturing)
-    if (stream->mode != cudaStreamCaptureModeRelaxed) any = stream->spoilt = true;
+  for (const auto& capture : device.captures)
+    if (capture->mode != cudaStreamCaptureModeRelaxed) any = capture->spoilt = true;
   return any ? record(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
 cudaError_t refuse_in_capture(cudaStream_t stream) {
-  stream->spoilt = true;
+  stream->capture->spoilt = true;
   return record(cudaErrorStreamCaptureUnsupported);
 }
 
@@ -325,17 +363,167 @@ void run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
   }
 }
 
+void perform(Node& node) {
+  node.done = true;
+  node.after.clear();
+  if (const std::function<void()> work = std::exchange(node.work, nullptr)) work();
+}
+
+/// Does what `ends` are and are behind in an order drawn from all that the waits allow, until
+/// `last` is done.
+void perform_shuffled(const std::vector<NodePtr>& ends, const Node& last) {
+  struct Open {
+    NodePtr node;
+    std::size_t missing = 0;         // of what it is behind
+    std::vector<std::size_t> ahead;  // of what is behind it
+  };
+  std::vector<Open> open;
+  std::map<const Node*, std::size_t> number;
+  const auto add = [&](const NodePtr& node) {
+    const auto [at, is_new] = number.emplace(node.get(), open.size());
+    if (is_new) open.push_back({node});
+    return at->second;
+  };
+  for (const NodePtr& end : ends)
+    if (end && !end->done) add(end);
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const Node& node = *open[i].node;
+    for (const NodePtr& before : node.after) {
+      if (before->done) continue;
+      ++open[i].missing;
+      const std::size_t at = add(before);
+      open[at].ahead.push_back(i);
+    }
+  }
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < open.size(); ++i)
+    if (open[i].missing == 0) ready.push_back(i);
+  while (!last.done) {
+    // Mostly on with what is behind the last one, so that a stream may get far ahead of another.
+    if (device.overlap_random() % 4 == 0)
+      std::swap(ready[device.overlap_random() % ready.size()], ready.back());
+    const Open& next = open[ready.back()];
+    ready.pop_back();
+    perform(*next.node);
+    for (const std::size_t i : next.ahead)
+      if (--open[i].missing == 0) ready.push_back(i);
+  }
+}
+
+/// Does `last` and all that it is behind, in one of the orders that the waits allow.
+void perform(const NodePtr& last) {
+  if (!last || last->done) return;
+  if (device.overlap == Overlap::shuffled) {
+    std::vector<NodePtr> ends = {last, device.legacy.last};
+    for (const cudaStream_t stream : device.streams) ends.push_back(stream->last);
+    return perform_shuffled(ends, *last);
+  }
+  std::vector<Node*> open = {last.get()};
+  while (!open.empty()) {
+    Node& node = *open.back();
+    Node* next = nullptr;
+    for (const NodePtr& before : node.after)
+      if (!before->done && (!next || device.overlap == Overlap::early)) next = before.get();
+    if (next) {
+      open.push_back(next);
+      continue;
+    }
+    open.pop_back();
+    perform(node);
+  }
+}
+
+void perform_all() {
+  perform(device.legacy.last);
+  for (const cudaStream_t stream : device.streams) perform(stream->last);
+}
+
+/// Puts work, or a wait alone, behind what the stream has and, if any, behind `other`.
+void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other = nullptr) {
+  CUstream_st& queue = queue_of(stream);
+  const auto node = std::make_shared<Node>();
+  node->work = std::move(work);
+  const auto behind = [&](const NodePtr& before) {
+    if (before && !before->done) node->after.push_back(before);
+  };
+  if (queue.capture) {
+    behind(queue.last_captured);
+    behind(other);
+    queue.capture->nodes.push_back(node);
+    queue.last_captured = node;
+    return;
+  }
+  behind(queue.last);
+  behind(other);
+  // The legacy stream and those that wait for it do so both ways.
+  if (is_legacy(stream)) {
+    for (const cudaStream_t each : device.streams)
+      if (each->waits_for_legacy) behind(each->last);
+  } else if (queue.waits_for_legacy) {
+    behind(device.legacy.last);
+  }
+  queue.last = node;
+  if (device.overlap == Overlap::none) perform(node);
+}
+
+void perform_graph(const std::vector<GraphNode>& graph) {
+  std::vector<NodePtr> nodes;
+  for (const GraphNode& each : graph) {
+    nodes.push_back(std::make_shared<Node>());
+    nodes.back()->work = each.work;
+    for (const std::size_t before : each.after) nodes.back()->after.push_back(nodes[before]);
+    if (device.overlap == Overlap::none) perform(nodes.back());
+  }
+  if (nodes.empty()) return;
+  if (device.overlap == Overlap::shuffled)
+    perform_shuffled({nodes.back()}, *nodes.back());
+  else
+    perform(nodes.back());
+}
+
+/// Whether `node` is `last` or among what that is behind.
+bool is_behind(const NodePtr& last, const NodePtr& node) {
+  std::set<const Node*> seen;
+  std::vector<const Node*> open = {last.get()};
+  while (!open.empty()) {
+    const Node* const each = open.back();
+    open.pop_back();
+    if (each == node.get()) return true;
+    if (!each || !seen.insert(each).second) continue;
+    for (const NodePtr& before : each->after) open.push_back(before.get());
+  }
+  return false;
+}
+
+void leave(const std::shared_ptr<Capture>& capture) {
+  for (const cudaStream_t stream : capture->streams) {
+    stream->capture = nullptr;
+    stream->last_captured = nullptr;
+  }
+  capture->ended = true;
+  std::erase(device.captures, capture);
+}
+
+bool is_within(const std::map<void*, std::size_t>& blocks, const void* at) {
+  auto next = blocks.upper_bound(const_cast<void*>(at));
+  if (next == blocks.begin()) return false;
+  --next;
+  return static_cast<const char*>(at) < static_cast<const char*>(next->first) + next->second;
+}
+bool is_pageable(const void* at) {
+  return !is_within(device.allocations, at) && !is_within(device.pinned, at);
+}
+
 }  // namespace
 
 cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work) {
   const cudaError_t error = may_enqueue(stream);
   if (error != cudaSuccess) return error;
-  if (captures(stream)) {
-    stream->capture->work.push_back(std::move(work));
-    return cudaSuccess;
+  if (!captures(stream) && counted) {
+    ++(device.calls.*counted);
+    if (counted == &Calls::launches) ++queue_of(stream).launches;
   }
-  if (counted) ++(device.calls.*counted);
-  work();
+  append(stream, std::move(work));
   return cudaSuccess;
 }
 
@@ -436,6 +624,8 @@ void set_order(Order new_order, std::uint64_t seed) {
 Calls calls() { return device.calls; }
 void reset_calls() {
   device.calls = {};
+  device.legacy.launches = 0;
+  for (const cudaStream_t stream : device.streams) stream->launches = 0;
   device.peak = device.used;
 }
 std::int64_t device_bytes() { return device.used; }
@@ -448,6 +638,16 @@ void set_compute_capability(int major, int minor) {
 }
 void set_driver_version(int version) { device.driver = version; }
 void set_cublas_captures(bool captures) { device.cublas_captures = captures; }
+void set_overlap(Overlap overlap, std::uint64_t seed) {
+  perform_all();
+  device.overlap = overlap;
+  device.overlap_random.seed(seed);
+}
+std::vector<std::int64_t> launches_of_streams() {
+  std::vector<std::int64_t> launches = {device.legacy.launches};
+  for (const cudaStream_t stream : device.streams) launches.push_back(stream->launches);
+  return launches;
+}
 
 }  // namespace emulator
 
@@ -493,6 +693,7 @@ cudaError_t cudaFree(void* pointer) {
   const cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
   ++device.calls.frees;
+  emulator::perform_all();  // as the runtime does, for what still uses it
   const auto at = device.allocations.find(pointer);
   if (at == device.allocations.end()) return record(cudaErrorInvalidValue);
   device.used -= static_cast<std::int64_t>(at->second);
@@ -506,12 +707,16 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
   if (error != cudaSuccess) return error;
   ++device.calls.allocations;
   *pointer = std::aligned_alloc(256, (size + 255) / 256 * 256);
-  return *pointer ? cudaSuccess : record(cudaErrorMemoryAllocation);
+  if (!*pointer) return record(cudaErrorMemoryAllocation);
+  device.pinned[*pointer] = size;
+  return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
   const cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
   ++device.calls.frees;
+  emulator::perform_all();
+  device.pinned.erase(pointer);
   std::free(pointer);
   return cudaSuccess;
 }
@@ -523,15 +728,29 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
   if (size > 0 && (!to || !from)) return record(cudaErrorInvalidValue);
-  return enqueue(stream, &Calls::copies, [=] {
+  if (size > 0 && !captures(stream) && device.overlap != emulator::Overlap::none &&
+      emulator::is_pageable(from)) {
+    // read before the call returns
+    const auto* bytes = static_cast<const char*>(from);
+    return enqueue(stream, &Calls::copies, [to, kept = std::vector<char>(bytes, bytes + size)] {
+      std::memcpy(to, kept.data(), kept.size());
+    });
+  }
+  const cudaError_t error = enqueue(stream, &Calls::copies, [=] {
     if (size > 0) std::memmove(to, from, size);
   });
+  // written before the call returns
+  if (error == cudaSuccess && !captures(stream) && emulator::is_pageable(to))
+    emulator::perform(emulator::queue_of(stream).last);
+  return error;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
   const cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
   ++device.calls.synchronisations;
-  return cudaMemcpyAsync(to, from, size, kind, nullptr);
+  const cudaError_t copied = cudaMemcpyAsync(to, from, size, kind, nullptr);
+  if (copied == cudaSuccess) emulator::perform(device.legacy.last);
+  return copied;
 }
 cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const std::size_t* sizes,
                                  std::size_t count, cudaMemcpyAttributes* attributes,
@@ -544,10 +763,14 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
     return record(cudaErrorInvalidValue);
   for (std::size_t i = 0; i < count; ++i)
     if (!to[i] || !from[i] || sizes[i] == 0) return record(cudaErrorInvalidValue);
-  ++device.calls.copies;
-  // the order among them is not said
-  for (std::size_t i = count; i-- > 0;) std::memcpy(to[i], from[i], sizes[i]);
-  return cudaSuccess;
+  return enqueue(stream, &Calls::copies,
+                 [tos = std::vector<void*>(to, to + count),
+                  froms = std::vector<const void*>(from, from + count),
+                  bytes = std::vector<std::size_t>(sizes, sizes + count)] {
+                   // the order among them is not said
+                   for (std::size_t i = tos.size(); i-- > 0;)
+                     std::memcpy(tos[i], froms[i], bytes[i]);
+                 });
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
@@ -569,11 +792,20 @@ cudaError_t cudaMemset(void* pointer, int value, std::size_t size) {
   return error == cudaSuccess ? cudaMemsetAsync(pointer, value, size, nullptr) : error;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  *stream = new CUstream_st{flags != cudaStreamNonBlocking, device.current, nullptr};
+  ++device.calls.allocations;
+  *stream = new CUstream_st;
+  (*stream)->waits_for_legacy = flags != cudaStreamNonBlocking;
+  (*stream)->device = device.current;
+  device.streams.push_back(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  device.capturing.erase(stream);
+  if (captures(stream)) {
+    stream->capture->spoilt = true;
+    std::erase(stream->capture->streams, stream);
+  }
+  emulator::perform(stream->last);
+  std::erase(device.streams, stream);
   delete stream;
   return cudaSuccess;
 }
@@ -582,33 +814,55 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const cudaError_t error = may_enqueue(stream);
   if (error != cudaSuccess) return error;
   ++device.calls.synchronisations;
+  // The legacy stream's work is behind that of those it waits for, but only if there is any.
+  if (emulator::is_legacy(stream)) emulator::append(stream, {});
+  emulator::perform(emulator::queue_of(stream).last);
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   if (!status) return record(cudaErrorInvalidValue);
-  *status = !captures(stream) ? cudaStreamCaptureStatusNone
-            : stream->spoilt  ? cudaStreamCaptureStatusInvalidated
-                              : cudaStreamCaptureStatusActive;
+  *status = !captures(stream)         ? cudaStreamCaptureStatusNone
+            : stream->capture->spoilt ? cudaStreamCaptureStatusInvalidated
+                                      : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (emulator::is_legacy(stream)) return record(cudaErrorStreamCaptureUnsupported);
   if (captures(stream)) return record(cudaErrorIllegalState);
   ++device.calls.captures;
-  stream->capture = std::make_unique<CUgraph_st>();
-  stream->mode = mode;
-  stream->spoilt = false;
-  device.capturing.insert(stream);
+  stream->capture = std::make_shared<emulator::Capture>();
+  stream->capture->origin = stream;
+  stream->capture->mode = mode;
+  stream->capture->streams = {stream};
+  device.captures.push_back(stream->capture);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!graph) return record(cudaErrorInvalidValue);
   *graph = nullptr;
   if (!captures(stream)) return record(cudaErrorIllegalState);
-  const std::unique_ptr<CUgraph_st> capture = std::move(stream->capture);
-  device.capturing.erase(stream);
-  if (stream->spoilt) return record(cudaErrorStreamCaptureInvalidated);
-  *graph = new CUgraph_st(std::move(*capture));
+  const std::shared_ptr<emulator::Capture> capture = stream->capture;
+  if (capture->origin != stream) {
+    capture->spoilt = true;
+    return record(cudaErrorStreamCaptureUnmatched);
+  }
+  const emulator::NodePtr last = stream->last_captured;
+  bool all_joined = true;
+  for (const cudaStream_t each : capture->streams)
+    all_joined = all_joined && (!each->last_captured || is_behind(last, each->last_captured));
+  emulator::leave(capture);
+  if (capture->spoilt) return record(cudaErrorStreamCaptureInvalidated);
+  if (!all_joined) return record(cudaErrorStreamCaptureUnjoined);
+  std::map<const emulator::Node*, std::size_t> number;
+  std::vector<emulator::GraphNode> nodes;
+  for (const emulator::NodePtr& node : capture->nodes) {
+    number[node.get()] = nodes.size();
+    nodes.push_back({node->work, {}});
+    for (const emulator::NodePtr& before : node->after)
+      nodes.back().after.push_back(number.at(before.get()));
+  }
+  *graph =
+      new CUgraph_st{std::make_shared<const std::vector<emulator::GraphNode>>(std::move(nodes))};
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
@@ -617,19 +871,18 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
   const std::int64_t bytes =
-      static_cast<std::int64_t>(graph->work.size()) * emulator::kGraphNodeBytes;
+      static_cast<std::int64_t>(graph->nodes->size()) * emulator::kGraphNodeBytes;
   if (device.used + bytes > device.capacity) return record(cudaErrorMemoryAllocation);
   device.used += bytes;
   device.peak = std::max(device.peak, device.used);
-  *executable = new CUgraphExec_st{graph->work, bytes};
+  *executable = new CUgraphExec_st{graph->nodes, bytes};
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   if (!executable) return record(cudaErrorInvalidValue);
-  // by value: as part of another graph it may outlive its executable
-  return enqueue(stream, &Calls::graph_launches, [work = executable->work] {
-    for (const auto& node : work) node();
-  });
+  // shared: as part of another graph it may outlive its executable
+  return enqueue(stream, &Calls::graph_launches,
+                 [nodes = executable->nodes] { emulator::perform_graph(*nodes); });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   if (!executable) return record(cudaErrorInvalidValue);
@@ -645,13 +898,24 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!event) return record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = may_enqueue(stream);
-  if (error != cudaSuccess || captures(stream) == event->captured) return error;
-  // Outside of it, or of one that forks: the emulation captures single streams.
-  if (!captures(stream)) return record(cudaErrorStreamCaptureIsolation);
-  stream->spoilt = true;
-  return record(cudaErrorStreamCaptureIsolation);
+  if (error != cudaSuccess) return error;
+  if (captures(stream) && stream->capture != event->capture) {
+    stream->capture->spoilt = true;
+    return record(cudaErrorStreamCaptureIsolation);
+  }
+  if (!captures(stream) && event->capture) {
+    // It forks off the capture, and captures what comes.
+    if (event->capture->ended || emulator::is_legacy(stream))
+      return record(cudaErrorStreamCaptureIsolation);
+    if (event->capture->spoilt) return record(cudaErrorStreamCaptureInvalidated);
+    stream->capture = event->capture;
+    stream->capture->streams.push_back(stream);
+  }
+  emulator::append(stream, {}, event->after);
+  return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ++device.calls.allocations;
   *event = new CUevent_st{device.current};
   return cudaSuccess;
 }
@@ -664,7 +928,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = may_enqueue(stream);
   if (error == cudaSuccess) {
-    event->captured = captures(stream);
+    const CUstream_st& queue = emulator::queue_of(stream);
+    event->capture = queue.capture;
+    event->after = queue.capture ? queue.last_captured : queue.last;
     event->recorded = std::chrono::steady_clock::now();
   }
   return error;
@@ -677,18 +943,22 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
-  return event->captured ? record(cudaErrorCapturedEvent) : cudaSuccess;
+  if (event->capture) return record(cudaErrorCapturedEvent);
+  return event->after && !event->after->done ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const cudaError_t error = cudaEventQuery(event);
-  if (error == cudaSuccess) ++device.calls.synchronisations;
-  return error;
+  if (error != cudaSuccess && error != cudaErrorNotReady) return error;
+  ++device.calls.synchronisations;
+  emulator::perform(event->after);
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
   // illegal in a capture of any mode
-  for (const cudaStream_t stream : device.capturing) stream->spoilt = true;
-  if (!device.capturing.empty()) return record(cudaErrorStreamCaptureUnsupported);
+  for (const auto& capture : device.captures) capture->spoilt = true;
+  if (!device.captures.empty()) return record(cudaErrorStreamCaptureUnsupported);
   ++device.calls.synchronisations;
+  emulator::perform_all();
   return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return std::exchange(device.last_error, cudaSuccess); }

@@ -8,14 +8,15 @@
 // barrier (results differ between orders), a missing wait for an asynchronous copy, unset dynamic
 // shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
 // undefined-behaviour sanitizer), a launch on the stream of a device that is not the current one.
-// A capture records what is enqueued on its stream and spoils where the runtime's would; captures
-// of several streams that fork and join are refused. Cannot show: speed, races inside a warp, the
-// memory model, the rounding of the device's own functions (exp, tensor cores), anything of the
-// driver.
+// A capture records what is enqueued on its stream and on those that fork off it, and spoils where
+// the runtime's would. Streams that overlap show a missing wait between them (Overlap). Cannot
+// show: speed, races inside a warp, the memory model, the rounding of the device's own functions
+// (exp, tensor cores), anything of the driver.
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "cuda_runtime_api.h"
 
@@ -25,13 +26,30 @@ namespace emulator {
 enum class Order { forward, backward, shuffled };
 void set_order(Order order, std::uint64_t seed = 1);
 
+/// When the work of streams is done.
+///   none      as it is enqueued: everything in the order of the calls.
+///   late      when the host waits for it, or a stream that is to wait for it has done all the
+///   rest:
+///             one that does not wait reads what is not there yet, or writes what is still needed.
+///   early     also when the host waits, but what a stream is to wait for comes before the rest of
+///             its own: the other stream shows that it does not wait.
+///   shuffled  also when the host waits, in an order drawn from all that the waits allow.
+/// Each is what a device might do. cudaFree and cudaFreeHost wait for everything.
+enum class Overlap { none, late, early, shuffled };
+/// Waits for everything first.
+void set_overlap(Overlap overlap, std::uint64_t seed = 1);
+
 /// Calls of the runtime since the last reset. A library's product is one launch. What a capture
-/// records counts as nothing, what a graph does as one launch of it.
+/// records counts as nothing, what a graph does as one launch of it; streams and events that are
+/// made count as allocations.
 struct Calls {
   std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0,
                captures = 0, graph_launches = 0;
 };
 Calls calls();
+/// Launches on each stream since the last reset: the legacy stream, then those that live, in the
+/// order they were made.
+std::vector<std::int64_t> launches_of_streams();
 void reset_calls();
 
 /// Device memory in use, in bytes, and the most there ever was since reset_calls.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -197,7 +198,7 @@ TEST_CASE("copy_batch copies all, by a batch or one by one") {
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
-TEST_CASE("event_to_block writes the blocks of the store's codec") {
+TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(12);
   struct Case {
@@ -215,38 +216,52 @@ TEST_CASE("event_to_block writes the blocks of the store's codec") {
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
     for (const Case& c : cases) {
       const auto ring_size = static_cast<std::size_t>(c.kv_heads * c.capacity * c.d);
-      std::vector<float> key = episodic_test::normal_floats(ring_size, random);
-      std::vector<float> value = episodic_test::normal_floats(ring_size, random);
-      const DeviceArray<unsigned char> ring_key(episodic_test::stored(key, dtype)),
-          ring_value(episodic_test::stored(value, dtype));
+      constexpr int kLayers = 2;
+      std::vector<std::vector<float>> rings;  // keys and values of each layer
+      std::deque<DeviceArray<unsigned char>> d_rings;
+      for (int i = 0; i < 2 * kLayers; ++i) {
+        rings.push_back(episodic_test::normal_floats(ring_size, random));
+        d_rings.emplace_back(episodic_test::stored(rings.back(), dtype));
+      }
+      const DeviceArray<EventBlockLayer> layers(std::vector<EventBlockLayer>{
+          {d_rings[0].data(), d_rings[1].data()}, {d_rings[2].data(), d_rings[3].data()}});
       const episodic::StoreShape shape{1, c.kv_heads, c.d, dtype};
-      const episodic::RingView ring{key.data(), value.data(), c.capacity, c.capacity * c.d, c.d};
       std::vector<std::int64_t> start, end;
       std::vector<std::size_t> at;
       Bytes expected(c.shift, kUntouched);
       for (std::size_t e = 0; e + 1 < c.cuts.size(); ++e) {
         start.push_back(c.cuts[e]);
         end.push_back(c.cuts[e + 1]);
-        const auto bytes =
-            static_cast<std::size_t>(episodic::block_bytes(shape, end[e] - start[e]));
-        at.push_back(expected.size());
-        std::vector<std::byte> block(bytes);
-        episodic::encode_block(shape, {start[e], end[e]}, ring, block.data());
-        for (const std::byte b : block) expected.push_back(static_cast<unsigned char>(b));
-        expected.push_back(kUntouched);
-        expected.push_back(kUntouched);
       }
-      // one event more, which is left out
-      start.push_back(end.back() - 1);
-      end.push_back(end.back());
+      for (std::size_t l = 0; l < kLayers; ++l)
+        for (std::size_t e = 0; e < start.size(); ++e) {
+          const auto bytes =
+              static_cast<std::size_t>(episodic::block_bytes(shape, end[e] - start[e]));
+          at.push_back(expected.size());
+          std::vector<std::byte> block(bytes);
+          episodic::encode_block(
+              shape, {start[e], end[e]},
+              {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
+              block.data());
+          for (const std::byte b : block) expected.push_back(static_cast<unsigned char>(b));
+          expected.push_back(kUntouched);
+          expected.push_back(kUntouched);
+        }
+      // one event more, which is left out, and room for another
+      start.insert(start.end(), 2, end.back() - 1);
+      end.insert(end.end(), 2, end.back());
       const DeviceArray<std::int64_t> d_start(start), d_end(end);
       const DeviceArray<std::int32_t> count(
-          std::vector<std::int32_t>{static_cast<std::int32_t>(start.size())});
+          std::vector<std::int32_t>{static_cast<std::int32_t>(start.size()) - 1});
       episodic_test::in_every_order([&] {
         const DeviceArray<unsigned char> blocks(Bytes(expected.size(), kUntouched));
         std::vector<void*> to;
-        for (const std::size_t offset : at) to.push_back(blocks.data() + offset);
-        to.push_back(nullptr);
+        for (std::size_t i = 0; i < at.size(); ++i) {
+          to.push_back(blocks.data() + at[i]);
+          if ((i + 1) % (start.size() - 2) != 0) continue;
+          to.push_back(nullptr);
+          to.push_back(blocks.data());
+        }
         const DeviceArray<void*> d_to(to);
         EventBlockParams p;
         p.events = {d_start.data(), d_end.data(), count.data(), nullptr,
@@ -254,8 +269,8 @@ TEST_CASE("event_to_block writes the blocks of the store's codec") {
         p.dtype = dtype;
         p.n_kv_heads = c.kv_heads;
         p.head_dim = c.d;
-        p.ring_key = ring_key.data();
-        p.ring_value = ring_value.data();
+        p.layers = layers.data();
+        p.n_layers = kLayers;
         p.ring_capacity = c.capacity;
         p.ring_head_stride = c.capacity * c.d;
         p.block = d_to.data();
@@ -303,7 +318,9 @@ TEST_CASE("copies refuse what makes no sense, before anything is copied") {
   p.events = {&token, &token, &count, nullptr, 1};
   p.n_kv_heads = 1;
   p.head_dim = 8;
-  p.ring_key = p.ring_value = ring;
+  const EventBlockLayer layer{ring, ring};
+  p.layers = &layer;
+  p.n_layers = 1;
   p.ring_capacity = 2;
   p.ring_head_stride = 16;
   p.block = &block;
@@ -317,7 +334,13 @@ TEST_CASE("copies refuse what makes no sense, before anything is copied") {
   REQUIRE(refused([](auto& x) { x.block = nullptr; }));
   REQUIRE(refused([](auto& x) { x.max_blocks = -1; }));
   REQUIRE(refused([](auto& x) { x.events.count = nullptr; }));
-  REQUIRE(refused([](auto& x) { x.ring_value = static_cast<const char*>(x.ring_key) + 1; },
-                  cudaErrorMisalignedAddress));
+  REQUIRE(refused([](auto& x) { x.layers = nullptr; }));
+  REQUIRE(refused([](auto& x) { x.n_layers = std::int64_t{1} << 57; }));
+  REQUIRE(refused(
+      [&](auto& x) {
+        x.layers = reinterpret_cast<const EventBlockLayer*>(reinterpret_cast<char*>(ring) + 4);
+      },
+      cudaErrorMisalignedAddress));
+  REQUIRE(refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));
   REQUIRE(refused([](auto& x) { x.events.max_count = 0; }, cudaSuccess));
 }

@@ -116,4 +116,20 @@ void in_every_order(F&& f) {
 #endif
 }
 
+/// f once for each way in which the streams of an emulated device overlap; on a device, once.
+template <class F>
+void in_every_overlap(F&& f) {
+#if defined(EPISODIC_EMULATED_CUDA)
+  using emulator::Overlap;
+  std::uint64_t seed = 0;
+  for (const Overlap overlap :
+       {Overlap::late, Overlap::early, Overlap::shuffled, Overlap::shuffled, Overlap::none}) {
+    emulator::set_overlap(overlap, ++seed);
+    f();
+  }
+#else
+  f();
+#endif
+}
+
 }  // namespace episodic_test

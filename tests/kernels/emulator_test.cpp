@@ -2,6 +2,7 @@
 // The emulator itself: that it finds what it is there to find.
 #include "emulator.hpp"
 
+#include <set>
 #include <stdexcept>
 #include <vector>
 
@@ -285,4 +286,141 @@ TEST_CASE("emulator refuses in a capture what could not be replayed, and the cap
   REQUIRE(cudaEventDestroy(event) == cudaSuccess);
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
   static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("emulator shows a missing wait between streams as an order that it should not allow") {
+  using emulator::Overlap;
+  using Order = std::vector<int>;
+  const DeviceArray<int> position(Order{0}), out(Order(8, -1));
+  const cudaStream_t stream = new_stream(), side = new_stream();
+  cudaEvent_t event = nullptr;
+  REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  const auto append = [&](cudaStream_t to, int value) {
+    REQUIRE(launch(AppendKernel, 1, 1, 0, to, position.data(), out.data(), value) == cudaSuccess);
+  };
+  const auto wait = [&](cudaStream_t waiting, cudaStream_t other) {
+    REQUIRE(cudaEventRecord(event, other) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(waiting, event) == cudaSuccess);
+  };
+  const auto enqueue = [&](bool forks, bool joins) {
+    append(stream, 1);
+    if (forks) wait(side, stream);
+    append(side, 2);
+    append(stream, 3);
+    if (joins) wait(stream, side);
+    append(stream, 4);
+  };
+  const auto restart = [&](Overlap overlap, std::uint64_t seed = 1) {
+    emulator::set_overlap(overlap, seed);
+    REQUIRE(cudaMemset(position.data(), 0, 4) == cudaSuccess);
+    REQUIRE(cudaMemset(out.data(), 0xff, 32) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
+  };
+  const auto seen = [&] {
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    Order order = out.host();
+    order.resize(static_cast<std::size_t>(position.host()[0]));
+    return order;
+  };
+  const auto order = [&](Overlap overlap, bool forks, bool joins, std::uint64_t seed = 1) {
+    restart(overlap, seed);
+    enqueue(forks, joins);
+    return seen();
+  };
+  for (const bool joins : {true, false})
+    REQUIRE(order(Overlap::none, true, joins) == Order{1, 2, 3, 4});
+  REQUIRE(order(Overlap::late, true, true) == Order{1, 3, 2, 4});
+  REQUIRE(order(Overlap::late, true, false) == Order{1, 3, 4});
+  REQUIRE(order(Overlap::early, true, true) == Order{1, 2, 3, 4});
+  REQUIRE(order(Overlap::early, false, true) == Order{2, 1, 3, 4});
+
+  const auto graph_of = [&](bool joins, cudaError_t said) {
+    restart(Overlap::none);
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    enqueue(true, joins);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    REQUIRE(cudaStreamIsCapturing(side, &status) == cudaSuccess);
+    REQUIRE(status == cudaStreamCaptureStatusActive);
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == said);
+    REQUIRE(cudaStreamIsCapturing(side, &status) == cudaSuccess);
+    REQUIRE(status == cudaStreamCaptureStatusNone);
+    REQUIRE(position.host()[0] == 0);
+    static_cast<void>(cudaGetLastError());
+    return graph;
+  };
+  REQUIRE(!graph_of(false, cudaErrorStreamCaptureUnjoined));
+  cudaGraph_t graph = graph_of(true, cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE(cudaGraphInstantiate(&executable, graph) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  const auto order_in_graph = [&](Overlap overlap, std::uint64_t seed = 1) {
+    restart(overlap, seed);
+    REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
+    return seen();
+  };
+  REQUIRE(order_in_graph(Overlap::none) == Order{1, 2, 3, 4});
+  REQUIRE(order_in_graph(Overlap::late) == Order{1, 3, 2, 4});
+  REQUIRE(order_in_graph(Overlap::early) == Order{1, 2, 3, 4});
+  std::set<Order> orders, in_graph, without_fork;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    orders.insert(order(Overlap::shuffled, true, true, seed));
+    in_graph.insert(order_in_graph(Overlap::shuffled, seed));
+    without_fork.insert(order(Overlap::shuffled, false, true, seed));
+  }
+  REQUIRE(orders == std::set<Order>{{1, 2, 3, 4}, {1, 3, 2, 4}});
+  REQUIRE(in_graph == orders);
+  REQUIRE(without_fork == std::set<Order>{{1, 2, 3, 4}, {1, 3, 2, 4}, {2, 1, 3, 4}});
+
+  // A capture ends where it began.
+  restart(Overlap::none);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  wait(side, stream);
+  REQUIRE(cudaStreamEndCapture(side, &graph) == cudaErrorStreamCaptureUnmatched);
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  static_cast<void>(cudaGetLastError());
+  REQUIRE(cudaStreamWaitEvent(side, event) == cudaErrorStreamCaptureIsolation);
+  static_cast<void>(cudaGetLastError());
+
+  REQUIRE(cudaGraphExecDestroy(executable) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(event) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(side) == cudaSuccess);
+}
+
+TEST_CASE("emulator copies from pageable memory at the call, from pinned memory in its turn") {
+  emulator::set_overlap(emulator::Overlap::late);
+  const cudaStream_t stream = new_stream();
+  cudaEvent_t event = nullptr;
+  REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  int* to = nullptr;
+  int* pinned = nullptr;
+  REQUIRE(cudaMalloc(&to, 2 * sizeof(int)) == cudaSuccess);
+  REQUIRE(cudaHostAlloc(reinterpret_cast<void**>(&pinned), sizeof(int), cudaHostAllocDefault) ==
+          cudaSuccess);
+  int pageable = *pinned = 1;
+  emulator::reset_calls();
+  REQUIRE(cudaMemcpyAsync(to, &pageable, sizeof(int), cudaMemcpyHostToDevice, stream) ==
+          cudaSuccess);
+  REQUIRE(cudaMemcpyAsync(to + 1, pinned, sizeof(int), cudaMemcpyHostToDevice, stream) ==
+          cudaSuccess);
+  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  pageable = *pinned = 2;
+  REQUIRE(cudaEventQuery(event) == cudaErrorNotReady);
+  REQUIRE(emulator::calls().synchronisations == 0);
+  REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
+  REQUIRE(cudaEventQuery(event) == cudaSuccess);
+  int back[2] = {};
+  REQUIRE(cudaMemcpyAsync(back, to, sizeof(back), cudaMemcpyDeviceToHost, stream) == cudaSuccess);
+  REQUIRE(back[0] == 1);
+  REQUIRE(back[1] == 2);
+  // freeing waits for what still reads it
+  REQUIRE(cudaMemcpyAsync(to, pinned, sizeof(int), cudaMemcpyHostToDevice, stream) == cudaSuccess);
+  REQUIRE(cudaFreeHost(pinned) == cudaSuccess);
+  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  REQUIRE(cudaEventQuery(event) == cudaSuccess);
+  emulator::set_overlap(emulator::Overlap::none);
+  REQUIRE(cudaFree(to) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(event) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <random>
 #include <vector>
@@ -37,11 +38,15 @@ struct Chosen {
 
 constexpr float kUntouched = -77.0f;
 
-/// What the kernel writes into `rows` rows of kUntouched.
+/// What the kernel writes into `rows` rows of kUntouched, as the second of two layers; the first is
+/// the same but for its values.
 Chosen select(Layer& layer, DType key_dtype, DType repr_dtype, std::int64_t rows, bool with_each,
               std::int32_t count, std::int64_t max_count) {
   const DeviceArray<unsigned char> key(episodic_test::stored(layer.key, key_dtype));
   const DeviceArray<float> relevance(layer.relevance);
+  std::vector<float> ones(layer.key.size(), 1.0f);
+  const DeviceArray<unsigned char> key_of_first(episodic_test::stored(ones, key_dtype));
+  const DeviceArray<float> relevance_of_first(std::vector<float>(layer.relevance.size(), 0.0f));
   const DeviceArray<std::int64_t> start(layer.start), end(layer.end),
       first_id(std::vector<std::int64_t>{layer.first_id});
   const DeviceArray<std::int32_t> n_events(std::vector<std::int32_t>{count}),
@@ -50,7 +55,11 @@ Chosen select(Layer& layer, DType key_dtype, DType repr_dtype, std::int64_t rows
   std::vector<float> no_mean(static_cast<std::size_t>(rows) * width, kUntouched);
   std::vector<float> no_each(no_mean.size() * static_cast<std::size_t>(layer.n_repr), kUntouched);
   const DeviceArray<unsigned char> mean(episodic_test::stored(no_mean, repr_dtype)),
-      each(episodic_test::stored(no_each, repr_dtype));
+      each(episodic_test::stored(no_each, repr_dtype)),
+      mean_of_first(episodic_test::stored(no_mean, repr_dtype));
+  const DeviceArray<RepresentativeLayer> layers(std::vector<RepresentativeLayer>{
+      {key_of_first.data(), relevance_of_first.data(), mean_of_first.data(), nullptr},
+      {key.data(), relevance.data(), mean.data(), with_each ? each.data() : nullptr}});
   RepresentativeParams p;
   p.events = {start.data(), end.data(), n_events.data(), first_id.data(), max_count};
   p.key_dtype = key_dtype;
@@ -58,19 +67,21 @@ Chosen select(Layer& layer, DType key_dtype, DType repr_dtype, std::int64_t rows
   p.n_kv_heads = layer.kv_heads;
   p.head_dim = layer.d;
   p.n_repr = layer.n_repr;
-  p.ring_key = key.data();
   p.ring_capacity = layer.capacity;
   p.ring_head_stride = layer.capacity * layer.d;
-  p.relevance = relevance.data();
   p.repr_dtype = repr_dtype;
-  p.mean = mean.data();
-  p.maybe_each = with_each ? each.data() : nullptr;
   p.capacity = rows;
+  p.layers = layers.data();
+  p.n_layers = 2;
   p.full = full.data();
   REQUIRE(select_representatives(p, nullptr) == cudaSuccess);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  return {episodic_test::floats(mean.host(), repr_dtype),
-          episodic_test::floats(each.host(), repr_dtype), full.host()[0]};
+  // the means of nothing but ones, in the same rows
+  const std::vector<float> first = episodic_test::floats(mean_of_first.host(), repr_dtype);
+  const std::vector<float> second = episodic_test::floats(mean.host(), repr_dtype);
+  for (std::size_t i = 0; i < first.size(); ++i)
+    REQUIRE(first[i] == (second[i] == kUntouched ? kUntouched : 1.0f));
+  return {second, episodic_test::floats(each.host(), repr_dtype), full.host()[0]};
 }
 
 Layer random_layer(std::int64_t heads, std::int64_t kv_heads, std::int64_t d, std::int64_t n_repr,
@@ -123,33 +134,41 @@ TEST_CASE("commit_relevance zeroes the step's tokens and adds the column sums") 
                         Case{6, 4, 3, 100, 8}, Case{4, 8, 70, 1000, 75}, Case{1, 2, 6, 3, 6}}) {
     const std::int64_t local = std::max<std::int64_t>(0, c.first + 1 - c.n_local);
     const std::int64_t rows = c.first + c.n - local;
-    const std::vector<float> before =
-        episodic_test::normal_floats(static_cast<std::size_t>(c.capacity * c.heads), random);
-    const std::vector<float> sums = episodic_test::normal_floats(
-        static_cast<std::size_t>((c.n_local + c.n - 1) * c.heads), random);
-    std::vector<float> expected = before;
-    for (std::int64_t i = 0; i < c.n; ++i)
-      for (std::int64_t h = 0; h < c.heads; ++h)
-        expected[static_cast<std::size_t>((c.first + i) % c.capacity * c.heads + h)] = 0.0f;
-    for (std::int64_t j = 0; j < rows; ++j)
-      for (std::int64_t h = 0; h < c.heads; ++h)
-        expected[static_cast<std::size_t>((local + j) % c.capacity * c.heads + h)] +=
-            sums[static_cast<std::size_t>(j * c.heads + h)];
-    const DeviceArray<float> column_sums(sums);
+    constexpr std::size_t kLayers = 3;
+    std::vector<std::vector<float>> before, sums, expected;
+    for (std::size_t l = 0; l < kLayers; ++l) {
+      before.push_back(
+          episodic_test::normal_floats(static_cast<std::size_t>(c.capacity * c.heads), random));
+      sums.push_back(episodic_test::normal_floats(
+          static_cast<std::size_t>((c.n_local + c.n - 1) * c.heads), random));
+      expected.push_back(before[l]);
+      for (std::int64_t i = 0; i < c.n; ++i)
+        for (std::int64_t h = 0; h < c.heads; ++h)
+          expected[l][static_cast<std::size_t>((c.first + i) % c.capacity * c.heads + h)] = 0.0f;
+      for (std::int64_t j = 0; j < rows; ++j)
+        for (std::int64_t h = 0; h < c.heads; ++h)
+          expected[l][static_cast<std::size_t>((local + j) % c.capacity * c.heads + h)] +=
+              sums[l][static_cast<std::size_t>(j * c.heads + h)];
+    }
     const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{c.first});
     episodic_test::in_every_order([&] {
-      const DeviceArray<float> relevance(before);
+      std::deque<DeviceArray<float>> column_sums, relevance;
+      std::vector<RelevanceLayer> each;
+      for (std::size_t l = 0; l < kLayers; ++l)
+        each.push_back(
+            {column_sums.emplace_back(sums[l]).data(), relevance.emplace_back(before[l]).data()});
+      const DeviceArray<RelevanceLayer> layers(each);
       RelevanceParams p;
       p.n = c.n;
       p.n_heads = c.heads;
       p.n_local = c.n_local;
       p.first_position = position.data();
-      p.column_sums = column_sums.data();
-      p.relevance = relevance.data();
       p.capacity = c.capacity;
+      p.layers = layers.data();
+      p.n_layers = kLayers;
       REQUIRE(commit_relevance(p, nullptr) == cudaSuccess);
       REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-      REQUIRE(relevance.host() == expected);
+      for (std::size_t l = 0; l < kLayers; ++l) REQUIRE(relevance[l].host() == expected[l]);
     });
   }
 }
@@ -238,15 +257,26 @@ TEST_CASE("relevance kernels refuse what makes no sense, before any launch") {
   r.n_heads = 1;
   r.n_local = 4;
   r.first_position = &number;
-  r.column_sums = memory;
-  r.relevance = memory;
-  r.capacity = 5;  // 6 local tokens
-  REQUIRE(commit_relevance(r, nullptr) == cudaErrorInvalidValue);
-  r.capacity = 6;
-  r.column_sums = nullptr;
-  REQUIRE(commit_relevance(r, nullptr) == cudaErrorInvalidValue);
-  r.n = 0;
-  REQUIRE(commit_relevance(r, nullptr) == cudaSuccess);
+  const RelevanceLayer relevance_layer{memory, memory};
+  r.layers = &relevance_layer;
+  r.n_layers = 1;
+  const auto relevance_refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
+    RelevanceParams changed = r;
+    changed.capacity = 6;
+    change(changed);
+    return commit_relevance(changed, nullptr) == error;
+  };
+  REQUIRE(relevance_refused([](auto& x) { x.capacity = 5; }));  // 6 local tokens
+  REQUIRE(relevance_refused([](auto& x) { x.layers = nullptr; }));
+  REQUIRE(relevance_refused([](auto& x) { x.n_layers = 65'536; }));
+  REQUIRE(relevance_refused([](auto& x) { x.n_layers = -1; }));
+  REQUIRE(relevance_refused(
+      [&](auto& x) {
+        x.layers = reinterpret_cast<const RelevanceLayer*>(reinterpret_cast<char*>(memory) + 4);
+      },
+      cudaErrorMisalignedAddress));
+  REQUIRE(relevance_refused([](auto& x) { x.n = 0; }, cudaSuccess));
+  REQUIRE(relevance_refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));
 
   RepresentativeParams p;
   p.events = {&number, &number, &count, &number, 1};
@@ -254,11 +284,11 @@ TEST_CASE("relevance kernels refuse what makes no sense, before any launch") {
   p.n_kv_heads = 2;
   p.head_dim = 8;
   p.n_repr = 2;
-  p.ring_key = memory;
   p.ring_capacity = 2;
   p.ring_head_stride = 16;
-  p.relevance = memory;
-  p.mean = memory;
+  const RepresentativeLayer layer{memory, memory, memory, nullptr};
+  p.layers = &layer;
+  p.n_layers = 1;
   p.capacity = 1;
   p.full = &count;
   const auto refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
@@ -275,7 +305,15 @@ TEST_CASE("relevance kernels refuse what makes no sense, before any launch") {
   REQUIRE(refused([](auto& x) { x.events.end = nullptr; }));
   REQUIRE(refused([](auto& x) { x.full = nullptr; }));
   REQUIRE(refused([](auto& x) { x.capacity = std::int64_t{1} << 53; }));
-  REQUIRE(refused([](auto& x) { x.ring_key = reinterpret_cast<char*>(x.mean) + 1; },
-                  cudaErrorMisalignedAddress));
+  REQUIRE(refused([](auto& x) { x.n_layers = -1; }));
+  REQUIRE(refused([](auto& x) { x.n_layers = std::int64_t{1} << 55; }));
+  REQUIRE(refused([](auto& x) { x.layers = nullptr; }));
+  REQUIRE(refused(
+      [&](auto& x) {
+        x.layers =
+            reinterpret_cast<const RepresentativeLayer*>(reinterpret_cast<char*>(memory) + 4);
+      },
+      cudaErrorMisalignedAddress));
+  REQUIRE(refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));
   REQUIRE(refused([](auto& x) { x.events.max_count = 0; }, cudaSuccess));
 }

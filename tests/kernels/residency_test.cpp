@@ -30,14 +30,16 @@ struct State {
   Slots slot_of_event;
   Stamps last_recalled;
   Events event_of_slot;
+  std::int64_t newest = -1;
   bool operator==(const State&) const = default;
 };
 
-/// A plain reference of one step: sorts instead of counting.
-Decision reference_step(State& s, std::int64_t step, const Events& recalled) {
+/// A plain reference of one step: sorts instead of counting. \param ahead of the layer's own recall
+Decision reference_step(State& s, std::int64_t step, const Events& recalled, bool ahead = false) {
   Decision d;
+  if (!ahead) s.newest = step;
   for (const DeviceEventId e : recalled) {
-    s.last_recalled[static_cast<std::size_t>(e)] = step;
+    if (!ahead) s.last_recalled[static_cast<std::size_t>(e)] = step;
     if (s.slot_of_event[static_cast<std::size_t>(e)] == kNoSlot) d.missing.push_back(e);
   }
   std::vector<std::tuple<std::int64_t, DeviceEventId, std::int32_t>> leaving;
@@ -46,7 +48,8 @@ Decision reference_step(State& s, std::int64_t step, const Events& recalled) {
     const auto number = static_cast<std::int32_t>(slot);
     if (e == kNoEvent)
       d.slots.push_back(number);
-    else if (s.last_recalled[static_cast<std::size_t>(e)] < step)
+    else if (s.last_recalled[static_cast<std::size_t>(e)] < s.newest &&
+             !(ahead && std::count(recalled.begin(), recalled.end(), e) > 0))
       leaving.emplace_back(s.last_recalled[static_cast<std::size_t>(e)], e, number);
   }
   std::sort(leaving.begin(), leaving.end());
@@ -85,12 +88,14 @@ struct Residency {
   DeviceArray<std::int32_t> slot_of_event;
   DeviceArray<std::int64_t> last_recalled;
   DeviceArray<DeviceEventId> event_of_slot;
+  DeviceArray<std::int64_t> newest;
   DeviceArray<EventRange> events;
   DeviceArray<void*> blocks;
   explicit Residency(const State& s)
       : slot_of_event(s.slot_of_event),
         last_recalled(s.last_recalled),
         event_of_slot(s.event_of_slot),
+        newest(Stamps{s.newest}),
         events(ranges_of(s.slot_of_event.size())),
         blocks([&] {
           std::vector<void*> all;
@@ -107,11 +112,16 @@ struct Residency {
                                                : kSlots + slots[e] * kSlotBytes));
   }
   ResidencyMap map() const {
-    return {slot_of_event.data(), last_recalled.data(), event_of_slot.data(),
+    return {slot_of_event.data(),
+            last_recalled.data(),
+            event_of_slot.data(),
+            newest.data(),
             static_cast<std::int64_t>(slot_of_event.size()),
             static_cast<std::int64_t>(event_of_slot.size())};
   }
-  State state() const { return {slot_of_event.host(), last_recalled.host(), event_of_slot.host()}; }
+  State state() const {
+    return {slot_of_event.host(), last_recalled.host(), event_of_slot.host(), newest.host()[0]};
+  }
 };
 
 template <class T>
@@ -126,7 +136,7 @@ std::vector<T> first_of(const DeviceArray<T>& list, const DeviceArray<std::int32
 
 /// One step on the device; the recalled events fill a list that has room for `max_count`.
 Decision device_step(const Residency& residency, std::int64_t step, Events recalled,
-                     std::size_t max_count) {
+                     std::size_t max_count, bool ahead = false) {
   const DeviceArray<std::int32_t> count(Slots{static_cast<std::int32_t>(recalled.size())}),
       n_missing(1), n_given(1), n_victims(1), slots(max_count);
   recalled.resize(max_count, 0);
@@ -136,10 +146,11 @@ Decision device_step(const Residency& residency, std::int64_t step, Events recal
   const auto n = static_cast<std::int64_t>(max_count);
   const ResidencyMap map = residency.map();
   REQUIRE(touch_events({map, d_step.data(), events.data(), count.data(), n, missing.data(),
-                        n_missing.data()},
+                        n_missing.data(), !ahead},
                        nullptr) == cudaSuccess);
-  REQUIRE(choose_victims({map, d_step.data(), n_missing.data(), n, slots.data(), n_given.data(),
-                          victims.data(), n_victims.data()},
+  REQUIRE(choose_victims({map, ahead ? residency.newest.data() : d_step.data(), n_missing.data(), n,
+                          slots.data(), n_given.data(), victims.data(), n_victims.data(),
+                          ahead ? events.data() : nullptr, ahead ? count.data() : nullptr},
                          nullptr) == cudaSuccess);
   const State before = residency.state();
   const Decision d = {first_of(missing, n_missing), first_of(victims, n_victims),
@@ -174,7 +185,7 @@ Decision device_step(const Residency& residency, std::int64_t step, Events recal
 }
 
 State empty_state(std::size_t n_events, std::size_t n_slots) {
-  return {Slots(n_events, kNoSlot), Stamps(n_events, -1), Events(n_slots, kNoEvent)};
+  return {Slots(n_events, kNoSlot), Stamps(n_events, -1), Events(n_slots, kNoEvent), -1};
 }
 
 }  // namespace
@@ -185,6 +196,7 @@ TEST_CASE("residency follows a plain least-recently-recalled reference over many
     std::size_t n_events, n_slots, max_count;
     int steps;
   };
+  std::size_t fetched_ahead = 0;
   // one slot; more recalled than there are slots; several blocks of slots and lists
   for (const Case& c : {Case{5, 1, 3, 20}, Case{40, 12, 16, 40}, Case{2000, 600, 300, 6}})
     episodic_test::in_every_order([&] {
@@ -197,12 +209,26 @@ TEST_CASE("residency follows a plain least-recently-recalled reference over many
         while (drawn.size() < std::min(wanted, c.n_events))
           drawn.insert(static_cast<DeviceEventId>(random() % c.n_events));
         Events recalled(drawn.begin(), drawn.end());
+        // Before most recalls those of another layer, which has some of them in common, by time.
+        if (step % 4 != 0) {
+          Events guess;
+          for (const DeviceEventId e : recalled)
+            guess.push_back(random() % 2 == 0 ? e
+                                              : static_cast<DeviceEventId>(random() % c.n_events));
+          std::sort(guess.begin(), guess.end());
+          guess.erase(std::unique(guess.begin(), guess.end()), guess.end());
+          const Decision fetched = device_step(residency, step, guess, c.max_count, true);
+          REQUIRE(fetched == reference_step(expected, step, guess, true));
+          REQUIRE(residency.state() == expected);
+          fetched_ahead += fetched.slots.size();
+        }
         std::shuffle(recalled.begin(), recalled.end(), random);
         const Decision decision = device_step(residency, step, recalled, c.max_count);
         REQUIRE(decision == reference_step(expected, step, recalled));
         REQUIRE(residency.state() == expected);
       }
     });
+  REQUIRE(fetched_ahead > 20);
 }
 
 TEST_CASE("an event of this step is never a victim, and room is found as far as there is any") {
@@ -214,6 +240,21 @@ TEST_CASE("an event of this step is never a victim, and room is found as far as 
   REQUIRE(device_step(residency, 7, {3, 1, 4, 5}, 4) == Decision{{3, 4, 5}, {0, 2}, {0, 2}});
   REQUIRE(residency.state().slot_of_event == Slots{-1, 1, -1, 0, 2, -1, -1, -1});
   REQUIRE(device_step(residency, 8, {}, 4) == Decision{});
+}
+
+TEST_CASE("a fetch ahead is no recall, and takes nothing that is likely to be recalled") {
+  EPISODIC_NEEDS_DEVICE();
+  const Residency residency(empty_state(9, 4));
+  // nothing was ever recalled: free slots only
+  REQUIRE(device_step(residency, 3, {1}, 4, true) == Decision{{1}, {}, {0}});
+  REQUIRE(residency.state().newest == -1);
+  REQUIRE(device_step(residency, 3, {2, 3, 4}, 4) == Decision{{2, 3, 4}, {}, {1, 2, 3}});
+  // 1 was never recalled, but is wanted; the others were recalled in the newest step
+  REQUIRE(device_step(residency, 5, {1, 5}, 4, true) == Decision{{5}, {}, {}});
+  REQUIRE(device_step(residency, 5, {4, 6}, 4) == Decision{{6}, {1}, {0}});
+  // 2 and 3 are older than the newest recall; 3 is wanted
+  REQUIRE(device_step(residency, 6, {3, 7, 8}, 4, true) == Decision{{7, 8}, {2}, {1}});
+  REQUIRE(residency.state().last_recalled == Stamps{-1, -1, 3, 3, 5, -1, 5, -1, -1});
 }
 
 TEST_CASE("touch_events passes over what is no event, choose_victims gives no more than asked") {
@@ -241,7 +282,7 @@ TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
   std::int64_t number = 0;
   std::int32_t count = 0;
   DeviceEventId event = 0;
-  const ResidencyMap map{&count, &number, &event, 1, 1};
+  const ResidencyMap map{&count, &number, &event, &number, 1, 1};
   const TouchParams touch{map, &number, &event, &count, 1, &event, &count};
   const auto touch_refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
     TouchParams p = touch;
@@ -254,6 +295,7 @@ TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
       },
       cudaErrorMisalignedAddress));
   REQUIRE(touch_refused([](auto& p) { p.map.last_recalled = nullptr; }));
+  REQUIRE(touch_refused([](auto& p) { p.map.newest = nullptr; }));
   REQUIRE(touch_refused([](auto& p) { p.map.n_slots = std::int64_t{1} << 31; }));
   REQUIRE(touch_refused([](auto& p) { p.max_count = -1; }));
   REQUIRE(touch_refused([](auto& p) { p.events = nullptr; }));
@@ -268,6 +310,7 @@ TEST_CASE("residency kernels refuse what makes no sense, before any launch") {
   REQUIRE(choose_refused([](auto& p) { p.max_needed = -1; }));
   REQUIRE(choose_refused([](auto& p) { p.slots = nullptr; }));
   REQUIRE(choose_refused([](auto& p) { p.n_needed = nullptr; }));
+  REQUIRE(choose_refused([](auto& p) { p.maybe_kept = p.victims; }));  // of how many
   OccupyParams occupy;
   REQUIRE(occupy_slots(occupy, nullptr) == cudaErrorInvalidValue);
   occupy.map = map;

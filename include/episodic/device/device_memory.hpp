@@ -44,12 +44,15 @@ struct DeviceMemoryBytes {
 /// Otherwise device memory holds as many as the bound leaves slots for, the least recently recalled
 /// leaving first, and they are at home
 ///   in page-locked host memory, if host_bytes (0: no bound) holds them or there is no disk_dir:
-///     what is recalled is fetched by the device itself;
+///     what is recalled is fetched by the device itself. Both ways over the host's link run beside
+///     the stream: what a step of several tokens closes is written home while the next step
+///     computes, and what a layer recalls is fetched for the next layer too, while it attends;
 ///   else in a DiskStore, a cache within host_bytes over segment files within disk_bytes: the host
 ///     waits for the device in every layer that recalls, to know what to read.
 /// Results are the same bits.
 ///
-/// Every call enqueues work on the stream and returns. Boundaries, events, recall and its lists are
+/// Every call enqueues work on the stream, or on streams of its own that the stream waits for where
+/// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
 /// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept
 /// there and thrown by the next such call; the sequence must then be reset. One thread at a time.
@@ -107,10 +110,11 @@ class DeviceMemory {
   //     memory.end_launched_step();
 
   /// Open steps of one kind and one n enqueue the same work, given the same pointers: calls to
-  /// attend and enqueue_end alone, begin_step enqueues nothing. Kinds are small numbers, few, and
-  /// those of before a reset hold after it. Absent where the host takes part in the step's work
-  /// (segmenters other than surprise, a disk tier), which cannot be captured then, and where no
-  /// step is open.
+  /// attend and enqueue_end alone. begin_step enqueues a wait at most, for copies of steps before,
+  /// and is no part of a graph. Kinds are small numbers, few, and those of before a reset hold
+  /// after it. Absent where the step's work cannot be captured: the host takes part in it
+  /// (segmenters other than surprise, a disk tier), or it goes on beside the next step (several
+  /// tokens, with events at home in page-locked memory). Absent where no step is open.
   std::optional<std::uint32_t> step_kind() const;
 
   /// Enqueues what end_step does and leaves the step open; it may be begun anew.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The part of the CUDA runtime API that this project uses, on the host: device memory is host
-// memory with its own allocations, streams run in the order of the calls, a kernel runs at its
-// launch, or is recorded where its stream captures. See tests/emulator/emulator.hpp for what that can and cannot show.
+// memory with its own allocations, a kernel runs at its launch, or when something waits for it, or
+// is recorded where its stream captures. See tests/emulator/emulator.hpp for what that can and
+// cannot show.
 
 #include <cstddef>
 
@@ -27,6 +28,8 @@ enum cudaError : int {
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
   cudaErrorStreamCaptureIsolation = 905,
   cudaErrorStreamCaptureImplicit = 906,
   cudaErrorCapturedEvent = 907,
