@@ -191,6 +191,8 @@ void DeviceMemory::Impl::plan() {
     needs(refine);
   }
   if (recalling > 0) needs(kernels::recall_workspace_bytes(recall_params()));
+  // A window that is handed over comes in steps, keys and values.
+  needs(static_cast<std::size_t>(config.chunk * token_bytes));
   count();
   plan_tiers();
 }

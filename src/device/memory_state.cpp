@@ -13,7 +13,6 @@
 
 namespace episodic {
 
-using device::DeviceBuffer;
 using device::HostRecallLists;
 using device::RecallLists;
 using kernels::DeviceEventId;
@@ -329,8 +328,8 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   const std::int64_t first = std::max<std::int64_t>(0, from.tokens - capacity);
   const std::int64_t row_elements = G * d, half = config.chunk * row_elements * element;
-  const DeviceBuffer staged(2 * half, "a window that is handed over", "lower chunk");
-  std::vector<float> rows(static_cast<std::size_t>(config.chunk * row_elements));
+  std::byte* const staged = workspace;
+  std::vector<float> wide_rows(static_cast<std::size_t>(config.chunk * row_elements));
   std::vector<std::byte> narrow_rows(static_cast<std::size_t>(half));
   for (std::int64_t at = first; at < from.tokens; at += config.chunk) {
     const std::int64_t count = std::min(config.chunk, from.tokens - at);
@@ -345,11 +344,11 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
         for (std::int64_t i = 0; i < count; ++i)
           for (std::int64_t g = 0; g < G; ++g)
             std::copy_n(rings[side]->begin() + g * head_stride + (at + i) % capacity * d, d,
-                        rows.begin() + (i * G + g) * d);
-        device::narrow(rows.data(), count * row_elements, options.dtype, narrow_rows.data());
-        write(staged.data() + side * half, narrow_rows.data(), count * row_elements * element);
+                        wide_rows.begin() + (i * G + g) * d);
+        device::narrow(wide_rows.data(), count * row_elements, options.dtype, narrow_rows.data());
+        write(staged + side * half, narrow_rows.data(), count * row_elements * element);
       }
-      append(layers[l], count, staged.data(), staged.data() + half, row_elements, row_elements);
+      append(layers[l], count, staged, staged + half, row_elements, row_elements);
     }
   }
   for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -388,21 +387,21 @@ MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
   s.final_flags = read(flags, capacity);
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   /// [blocks, capacity, row] or sinks; rows that no token has reached yet are zero
-  const auto rows_of = [&](std::vector<float> all, std::int64_t blocks_of, std::int64_t rows_in,
+  const auto reached = [&](std::vector<float> all, std::int64_t blocks_of, std::int64_t rows_in,
                            std::int64_t row) {
     for (std::int64_t b = 0; b < blocks_of && tokens < rows_in; ++b)
       std::fill_n(all.begin() + (b * rows_in + tokens) * row, (rows_in - tokens) * row, 0.0f);
     return all;
   };
   const auto widened = [&](const std::byte* from, std::int64_t rows_in) {
-    return rows_of(device::widened(read(from, G * rows_in * d * element), options.dtype), G,
+    return reached(device::widened(read(from, G * rows_in * d * element), options.dtype), G,
                    rows_in, d);
   };
   for (const Layer& layer : layers) {
     const HostRecallLists lists = read_lists(layer);
     s.layers.push_back(
         {widened(layer.ring_key, capacity), widened(layer.ring_value, capacity),
-         rows_of(read(layer.relevance, capacity * shape.n_heads), 1, capacity, shape.n_heads),
+         reached(read(layer.relevance, capacity * shape.n_heads), 1, capacity, shape.n_heads),
          widened(layer.sink_key, config.n_init), widened(layer.sink_value, config.n_init),
          host_ids(lists.similarity), host_ids(lists.contiguity)});
   }
