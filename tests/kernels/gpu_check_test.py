@@ -7,13 +7,13 @@ import sys
 import tempfile
 
 GPU_CHECK = sys.argv[1]
-TESTS = ("test_kernels", "test_device", "test_device_llama", "example_segmented_attention")
+TESTS = ("test_kernels", "test_device", "test_device_llama", "test_device_torch", "example_segmented_attention")
 PASSED = "echo 'All tests passed (7 assertions in 2 test cases)'"
 # $3 is the tool: compute-sanitizer --tool NAME ... PROGRAM
 SANITIZER = '[ "$1" = --version ] && echo "a sanitizer" && exit 0; [ "$2" != {broken} ] || exit 86; "${{@: -1}}"'
 
 
-def check(changes, sanitizer="none", arguments=()):
+def check(changes, sanitizer="none", arguments=(), torch_cuda=False):
     """(exit code, summary) of a run where `changes` replaces the bodies of some programs."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -24,9 +24,14 @@ def check(changes, sanitizer="none", arguments=()):
             if body is not None:
                 (folder / name).write_text(f"#!/bin/bash\n{body}\n")
                 (folder / name).chmod(0o755)
+        libraries = folder / "torch"
+        libraries.mkdir()
+        if torch_cuda:
+            (libraries / "libtorch_cuda.so").write_text("the loader says that it leaves this out")
         out = folder / "out"
         ran = subprocess.run([GPU_CHECK, "--bin", folder, *arguments, out], capture_output=True, text=True,
-                             env={**os.environ, "COMPUTE_SANITIZER": str(folder / "compute-sanitizer")})
+                             env={**os.environ, "LD_LIBRARY_PATH": str(libraries),
+                                  "COMPUTE_SANITIZER": str(folder / "compute-sanitizer")})
         summary = (out / "summary.txt").read_text() if out.exists() else ran.stderr
         logs = sorted(path.name for path in out.iterdir()) if out.exists() else []
         return ran.returncode, summary, logs
@@ -40,6 +45,12 @@ def expect(what, happened, seen):
 code, summary, logs = check({})
 expect("all passes", code == 0 and "\n0 failed" in summary, summary)
 expect("every test is run plainly and under four tools", summary.count("All tests passed") == 20, summary)
+expect("without torch's CUDA its test is named", "test_device_torch" in summary and "not run" in summary, summary)
+yardstick = 'echo "beside $2 with $LD_PRELOAD"'
+code, summary, _ = check({"bench_torch_attention": yardstick}, torch_cuda=True)
+expect("with it the test runs, preloaded", code == 0 and summary.count("All tests passed") == 25, summary)
+expect("and torch's attention is measured beside", "bench_kernels.json with" in summary and "torch/libtorch_cuda.so" in summary,
+       summary)
 expect("the table is in the summary", "a table" in summary, summary)
 expect("what is written", logs == ["bench_kernels.json", "initcheck.log", "memcheck.log", "plain.log",
                                    "racecheck.log", "summary.txt", "synccheck.log"], logs)
