@@ -42,8 +42,7 @@ void run(const Flags& flags) {
         "LD_PRELOAD=libtorch_cuda.so, or use --device cpu");
   const c10::impl::VirtualGuardImpl guard(device.type());
   if (cuda && guard.deviceCount() == 0) throw DeviceError("--device cuda: there is no CUDA device");
-  const auto options =
-      at::TensorOptions().device(device).dtype(cuda ? at::kBFloat16 : at::kFloat);
+  const auto options = at::TensorOptions().device(device).dtype(cuda ? at::kBFloat16 : at::kFloat);
   const auto rows = [&](std::int64_t heads, std::int64_t n) {
     return at::randn({1, heads, n, flags.head_dim}, options);
   };

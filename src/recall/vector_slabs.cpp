@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vector_slabs.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <new>
 
 #include "episodic/cpu/kernels.hpp"
 
@@ -18,10 +21,20 @@ VectorSlabs::VectorSlabs(std::int64_t width)
       rows_per_slab_(std::clamp<std::int64_t>(
           (std::int64_t{1} << 18) / std::max<std::int64_t>(1, width), 16, kMostRows)) {}
 
+void VectorSlabs::Unmap::operator()(float* slab) const { ::munmap(slab, bytes); }
+
+/// \throws std::bad_alloc
+VectorSlabs::Slab VectorSlabs::map_slab() const {
+  const auto bytes = static_cast<std::size_t>(rows_per_slab_ * width_) * sizeof(float);
+  void* const at =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  return Slab(static_cast<float*>(at), Unmap{bytes});
+}
+
 float* VectorSlabs::append() {
   if (size_ == static_cast<std::int64_t>(slabs_.size()) * rows_per_slab_) {
-    slabs_.push_back(
-        std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows_per_slab_ * width_)));
+    slabs_.push_back(map_slab());
     ++held_;
   }
   const std::int64_t i = size_++;
@@ -42,7 +55,7 @@ void VectorSlabs::release(std::int64_t slab) {
 void VectorSlabs::hold(std::int64_t slab, const float* rows) {
   auto& to = slabs_[static_cast<std::size_t>(slab)];
   if (!to) {
-    to = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows_per_slab_ * width_));
+    to = map_slab();
     ++held_;
   }
   std::copy_n(rows, rows_per_slab_ * width_, to.get());

@@ -47,8 +47,17 @@ class VectorSlabs {
   bool held(std::int64_t slab) const { return slabs_[static_cast<std::size_t>(slab)] != nullptr; }
 
  private:
+  // Mapped, not allocated: a slab that is released goes back to the system, whatever lies around it
+  // in the heap. As an index grows past its budget, most of its rows are.
+  struct Unmap {
+    std::size_t bytes = 0;
+    void operator()(float* slab) const;
+  };
+  using Slab = std::unique_ptr<float[], Unmap>;
+  Slab map_slab() const;
+
   std::int64_t width_, rows_per_slab_, size_ = 0, held_ = 0;
-  std::vector<std::unique_ptr<float[]>> slabs_;
+  std::vector<Slab> slabs_;
 };
 
 }  // namespace episodic::detail
