@@ -188,6 +188,7 @@ struct DeviceMemory::Impl {
   device::HostRecallLists read_lists(const Layer& layer) const;
   void write_lists(const Layer& layer, const device::HostRecallLists& lists);
   MemoryState read_state(const TimelineState& now) const;
+  void go_on_from(const EpisodicMemory& from, const MemoryState& handed);
   void write_windows(const MemoryState& from);
   void write_events(const EpisodicMemory& from);
   class EventReader;

@@ -240,32 +240,36 @@ void DeviceMemory::load(const EpisodicMemory& from) {
   const MemoryState state = from.state();
   m.clear(0);
   try {
-    m.write_events(from);
+    m.go_on_from(from, state);
   } catch (...) {
-    m.clear(0);
+    m.clear(0);  // half of it is of no use
     throw;
   }
-  m.write_windows(state);
-  for (std::size_t l = 0; l < m.layers.size(); ++l) {
-    const MemoryState::Layer& layer = state.layers[l];
+}
+
+void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryState& handed) {
+  write_events(from);
+  write_windows(handed);
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const MemoryState::Layer& layer = handed.layers[l];
     HostRecallLists lists{device_ids(layer.similarity), device_ids(layer.contiguity), {}};
     lists.recalled = lists.similarity;
     lists.recalled.insert(lists.recalled.end(), lists.contiguity.begin(), lists.contiguity.end());
     std::sort(lists.recalled.begin(), lists.recalled.end());
-    m.write_lists(m.layers[l], lists);
+    write_lists(layers[l], lists);
   }
   TimelineState now;
-  now.tokens = state.tokens;
-  now.last_boundary = state.last_boundary;
-  now.last_in_previous = state.last_in_previous;
+  now.tokens = handed.tokens;
+  now.last_boundary = handed.last_boundary;
+  now.last_in_previous = handed.last_in_previous;
   now.pending_start = from.events().pending_start();
   now.n_events = from.events().size();
-  m.write(m.state, &now, 1);
-  m.tokens = now.tokens;
-  m.pending_start = now.pending_start;
-  m.steps_since_recall = state.steps_since_recall;
-  m.far_in_last_step = m.tokens > m.config.n_local;
-  m.twin = m.shared = {now.tokens, now.n_events};
+  write(state, &now, 1);
+  tokens = now.tokens;
+  pending_start = now.pending_start;
+  steps_since_recall = handed.steps_since_recall;
+  far_in_last_step = tokens > config.n_local;
+  twin = shared = {now.tokens, now.n_events};
 }
 
 /// Keys, values and representatives of all closed events, a few at a time.

@@ -55,7 +55,8 @@ struct DeviceMemoryBytes {
 /// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
 /// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept
-/// there and thrown by the next such call; the sequence must then be reset. One thread at a time.
+/// there and thrown by the next such call; the sequence must then be reset or restored. One thread
+/// at a time.
 class DeviceMemory {
  public:
   /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
@@ -170,14 +171,15 @@ class DeviceMemory {
 
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
   /// \throws ConfigError naming the setting, or where events were forgotten; BudgetError beyond
-  ///         max_tokens; FileError where events cannot be read
+  ///         max_tokens: it is then as it was; FileError where events cannot be read: then empty
   void load(const EpisodicMemory& from);
   /// Brings the host's memory that this one was loaded from up to this one's state: events closed
   /// since, windows, thresholds. A kept one is then ready for `commit`.
   /// \param ids of the tokens since the last load or save \param last_logits [vocab] that follow
   ///        the last token, or empty
   /// \throws ConfigError if it is not that memory or has gone on by itself; BudgetError,
-  ///         DiskFullError, FileError: it is then as it was
+  ///         DiskFullError, FileError: it is then as it was, but for events that this one had gone
+  ///         back behind (EpisodicMemory::advance)
   void save(EpisodicMemory& to, std::span<const std::int64_t> ids,
             std::span<const float> last_logits);
 
