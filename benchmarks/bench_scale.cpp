@@ -44,6 +44,13 @@ std::int64_t bytes_in(const fs::path& dir) {
   return sum;
 }
 
+/// What the parts of the work took between two moments.
+Json seconds_of(const MemoryCounters::Seconds& to, const MemoryCounters::Seconds& from = {}) {
+  return {{"recall", to.recall - from.recall}, {"attend", to.attend - from.attend},
+          {"append", to.append - from.append}, {"refine", to.refine - from.refine},
+          {"close", to.close - from.close},    {"store", to.store - from.store}};
+}
+
 Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book& book,
                 const Tokenizer& tokenizer, LlamaModel& model) {
   const fs::path dir = flags.dir / fmt::format("scale-{}", tokens);
@@ -71,6 +78,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
   double commit_seconds = 0;
   const Clock::time_point start = Clock::now();
   Clock::time_point part_start = start;
+  MemoryCounters::Seconds part_seconds;
   {
     tools::ProgressBar bar(fmt::format("reading {}", tokens), flags.common.quiet);
     const ProgressCallback draw = bar.callback();
@@ -86,10 +94,13 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
       const std::int64_t now = memory->tokens();
       const bool end = now == static_cast<std::int64_t>(text.ids.size());
       if (end || now - from >= std::max<std::int64_t>(100'000, tokens / 10)) {
+        const MemoryCounters::Seconds spent = memory->counters().seconds;
         parts.push_back(
             {{"tokens", now},
-             {"tokens_per_second", static_cast<double>(now - from) / seconds_since(part_start)}});
+             {"tokens_per_second", static_cast<double>(now - from) / seconds_since(part_start)},
+             {"seconds", seconds_of(spent, part_seconds)}});
         from = now;
+        part_seconds = spent;
         part_start = Clock::now();
       }
       last = Clock::now();
@@ -144,13 +155,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
            {"seconds_per_answer", answer_seconds / static_cast<double>(text.facts.size())},
            {"right", right},
            {"asked", text.facts.size()},
-           {"seconds",
-            {{"recall", c.seconds.recall},
-             {"attend", c.seconds.attend},
-             {"append", c.seconds.append},
-             {"refine", c.seconds.refine},
-             {"close", c.seconds.close},
-             {"store", c.seconds.store}}},
+           {"seconds", seconds_of(c.seconds)},
            {"answers", answers}};
   fmt::print(
       stderr,

@@ -1,8 +1,9 @@
-# episodic_test(NAME [TORCH] [CUDA] [LABELS label...] SOURCES file...): one Catch2 executable.
+# episodic_test(NAME [TORCH] [CUDA] [EVERY_CPU] [LABELS label...] SOURCES file...): one Catch2 executable.
 #
 # Every test case becomes a ctest test "NAME: case", labelled with NAME and LABELS; a case tagged
 # [heavy] has the label heavy too, and runs alone. A case that calls EPISODIC_SKIP is reported as
 # skipped. TORCH links episodic::episodic, otherwise episodic::core; CUDA adds episodic::kernels.
+# EVERY_CPU: one test more for each instruction set below the best, all cases but heavy ones with its loops.
 find_package(Catch2 REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
@@ -12,7 +13,7 @@ target_compile_features(episodic_test_main PRIVATE cxx_std_20)
 target_link_libraries(episodic_test_main PUBLIC Catch2::Catch2)
 
 function(episodic_test name)
-  cmake_parse_arguments(ARG "TORCH;CUDA" "" "SOURCES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;CUDA;EVERY_CPU" "" "SOURCES;LABELS" ${ARGN})
   set(target test_${name})
   add_executable(${target} ${ARG_SOURCES})
   episodic_warnings(${target})
@@ -47,4 +48,12 @@ endif()
 ]])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES
     ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
+
+  if(ARG_EVERY_CPU)
+    foreach(set avx2 portable)
+      set(test "${name}: everything with the loops for ${set}")
+      add_test(NAME "${test}" COMMAND ${target} "~[heavy]")
+      set_tests_properties("${test}" PROPERTIES ENVIRONMENT EPISODIC_CPU=${set} LABELS "${name}")
+    endforeach()
+  endif()
 endfunction()

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 #include <random>
 #include <stdexcept>
+
+#include "support/commit.hpp"
 
 namespace episodic::bench {
 namespace {
@@ -66,7 +67,6 @@ nlohmann::json device_environment(const std::string& commit) {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  const char* named = std::getenv("EPISODIC_COMMIT");
   return {{"device", properties.name},
           {"compute_capability", fmt::format("{}.{}", properties.major, properties.minor)},
           {"multiprocessors", properties.multiProcessorCount},
@@ -77,9 +77,7 @@ nlohmann::json device_environment(const std::string& commit) {
           {"runtime_cuda", version(runtime)},
           {"toolkit", version(CUDART_VERSION)},
           {"date", date},
-          {"commit", !commit.empty()        ? commit
-                     : named && *named != 0 ? std::string(named)
-                                            : std::string(EPISODIC_COMMIT)}};
+          {"commit", commit.empty() ? commit_name() : commit}};
 }
 
 double median(std::vector<double> values) {

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <new>
 
 #include "episodic/base/parallel.hpp"
+#include "support/commit.hpp"
 
 namespace episodic::bench {
 namespace {
@@ -49,7 +49,6 @@ Json environment() {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  const char* commit = std::getenv("EPISODIC_COMMIT");
   return {{"cpu", cpu_field("model name")},
           {"cpu_family_model", cpu_field("cpu family") + "/" + cpu_field("model\t")},
           {"simd", simd},
@@ -57,7 +56,7 @@ Json environment() {
           {"threads", max_threads()},
           {"last_level_cache_bytes", last_level_cache_bytes()},
           {"load_average_at_start", load},
-          {"commit", commit && *commit ? commit : EPISODIC_COMMIT},
+          {"commit", commit_name()},
           {"compiler", kCompiler},
           {"build_type", EPISODIC_BUILD_TYPE},
           {"date", date}};

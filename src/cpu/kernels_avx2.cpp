@@ -20,6 +20,6 @@ using std::uint32_t;
 }  // namespace
 
 extern const Kernels kernels_avx2;
-constinit const Kernels kernels_avx2 = table("avx2");
+constinit const Kernels kernels_avx2 = table("avx2", InstructionSet::avx2);
 
 }  // namespace episodic::cpu

@@ -20,6 +20,6 @@ using std::uint32_t;
 }  // namespace
 
 extern const Kernels kernels_avx512;
-constinit const Kernels kernels_avx512 = table("avx512");
+constinit const Kernels kernels_avx512 = table("avx512", InstructionSet::avx512);
 
 }  // namespace episodic::cpu

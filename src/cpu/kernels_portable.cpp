@@ -18,6 +18,6 @@ using std::uint32_t;
 }  // namespace
 
 extern const Kernels kernels_portable;
-constinit const Kernels kernels_portable = table("portable");
+constinit const Kernels kernels_portable = table("portable", InstructionSet::portable);
 
 }  // namespace episodic::cpu

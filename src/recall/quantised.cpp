@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "episodic/cpu/kernels.hpp"
 #include "vector_slabs.hpp"
 
 namespace episodic::detail {
@@ -73,9 +74,9 @@ void scan_portable(const float* query, const std::int8_t* codes, const float* sc
 using ScanRows = void (*)(const float*, const std::int8_t*, const float*, std::int64_t,
                           std::int64_t, std::int64_t, float, float*);
 
-ScanRows choose_scan() {
+ScanRows scan_rows() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return scan_avx2;
+  if (cpu::kernels().set != cpu::InstructionSet::portable) return scan_avx2;
 #endif
   return scan_portable;
 }
@@ -224,8 +225,7 @@ float QuantisedSlabs::offset(const float* query, std::int64_t slab) const {
 
 void QuantisedSlabs::bounds(const float* query, float query_norm, float offset, std::int64_t slab,
                             std::int64_t row, std::int64_t n, float* value, float* error) const {
-  static const ScanRows scan = choose_scan();
-  scan(query, codes_of(slab, row), bounds_of(slab, row), stride_, n, width_, offset, value);
+  scan_rows()(query, codes_of(slab, row), bounds_of(slab, row), stride_, n, width_, offset, value);
   for (std::int64_t i = 0; i < n; ++i) {
     error[i] = query_norm * reach(slab, row + i);
     if (!std::isfinite(error[i]) || !std::isfinite(value[i])) {

@@ -135,18 +135,18 @@ struct Loops {
   void (*largest)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
 };
 
-Loops choose_loops() {
+Loops loops() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
-    return {sums_avx2, largest_avx512};
-  if (__builtin_cpu_supports("avx2")) return {sums_avx2, largest_avx2};
+  switch (cpu::kernels().set) {
+    case cpu::InstructionSet::avx512:
+      return {sums_avx2, largest_avx512};
+    case cpu::InstructionSet::avx2:
+      return {sums_avx2, largest_avx2};
+    case cpu::InstructionSet::portable:
+      break;
+  }
 #endif
   return {sums_portable, largest_portable};
-}
-
-const Loops& loops() {
-  static const Loops chosen = choose_loops();
-  return chosen;
 }
 
 /// Byte of a direction's code among those of a row.

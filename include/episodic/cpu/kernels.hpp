@@ -35,8 +35,12 @@ struct Rows {
   std::int64_t next_n = 0;
 };
 
+/// What a machine must have; each has what those before it have.
+enum class InstructionSet { portable, avx2, avx512 };
+
 struct Kernels {
   const char* name;           ///< "avx512", "avx2" or "portable"
+  InstructionSet set;         ///< loops that lie elsewhere follow it
   std::int64_t panel_lanes;   ///< lanes of a panel
   std::int64_t key_multiple;  ///< staged blocks whose length is a multiple of this waste nothing
 

@@ -39,7 +39,7 @@ struct MemoryCounters {
   std::int64_t vector_disk_bytes = 0;  ///< representatives in the disk tier
   IndexQuality index_quality;          ///< of an approximate index, over all layers
   StoreCounters store;
-  struct {
+  struct Seconds {
     double recall = 0, attend = 0, append = 0, refine = 0, close = 0, store = 0;
   } seconds;
 };
