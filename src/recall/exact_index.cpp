@@ -21,7 +21,10 @@ namespace {
 constexpr std::int64_t kSketchedPerSearch = 8;  // slabs: new ones, and old ones in a new subspace
 constexpr std::int64_t kFirstLook = 4;  // groups, per event asked for, that say what it must reach
 constexpr std::int64_t kSlabsPerTask = 16;
-constexpr std::int64_t kAhead = 8;  // rows whose codes are fetched ahead
+constexpr std::int64_t kFewGroups = 1024;  // whose rows are looked at as they are
+constexpr int kUnboxedSearches = 31;       // after one for which boxes were too wide
+constexpr std::int64_t kAhead = 8;         // rows whose codes are fetched ahead
+constexpr std::int64_t kFetched = 4;       // vectors that a task fetches
 
 /// Not a number would break the ranking's order; such an event comes last.
 float rankable(float score) {
@@ -177,12 +180,12 @@ std::vector<float> ExactIndex::slab_from_tier(std::int64_t slab) const {
   return out;
 }
 
-const float* ExactIndex::vector(EventId event) const {
+const float* ExactIndex::vector(EventId event, std::vector<float>& buffer) const {
   const std::int64_t rows = means_.rows_per_slab();
   if (means_.held(event / rows)) return means_.row(event);
-  fetched_.resize(static_cast<std::size_t>(shape_.width()));
-  place_.tier->read(place_.layer, event / rows, event % rows, 1, fetched_.data());
-  return fetched_.data();
+  buffer.resize(static_cast<std::size_t>(shape_.width()));
+  place_.tier->read(place_.layer, event / rows, event % rows, 1, buffer.data());
+  return buffer.data();
 }
 
 void ExactIndex::compact() {
@@ -199,7 +202,7 @@ void ExactIndex::compact() {
 float ExactIndex::score(const float* query, std::int64_t event) const {
   float total = 0.0f;
   if (shape_.score == RepresentativeScore::mean) {
-    total = dot(query, vector(event), shape_.width());
+    total = dot(query, vector(event, fetched_), shape_.width());
   } else {
     for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
       const std::int64_t at = h * shape_.head_dim;
@@ -283,16 +286,39 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   sketch_.follow(shadow_, kSketchedPerSearch);
   sketch_.open(query, static_cast<double>(norm));
 
-  bound_groups(query, norm);
+  const bool boxed = unboxed_searches_ == 0;
+  if (!boxed) --unboxed_searches_;
+  bound_slabs(query, norm, boxed);
   scan(query, slabs * rows, out);  // the slab that is not full yet
 
-  // The events with the largest bounds tell what an event of the list must reach; then all that may
-  // reach it are looked at more closely, and of these few exactly.
+  // The events with the largest bounds, and those of the last list, tell what an event of the list
+  // must reach; then all that may reach it are looked at more closely, and of these few exactly.
   first_rows(k);
+  for (const ScoredEvent& e : last_)
+    if (e.event < slabs * rows) rows_.push_back({e.event, 0.0f});
+  // Each but once: an event cannot be two of the k that are to be reached.
+  std::sort(rows_.begin(), rows_.end(),
+            [](const Sketch::Row& a, const Sketch::Row& b) { return a.event < b.event; });
+  rows_.erase(
+      std::unique(rows_.begin(), rows_.end(),
+                  [](const Sketch::Row& a, const Sketch::Row& b) { return a.event == b.event; }),
+      rows_.end());
   bound_rows(query, norm);
-  rows_above(least_of(k, out));
+  float least = least_of(k, out);
+  if (boxed) {
+    const std::int64_t groups = slabs * sketch_.groups_per_slab(), left = groups_above(least);
+    // Queries that spread over many directions: boxes are too wide for them, and looked at in vain.
+    if (2 * left > groups) unboxed_searches_ = kUnboxedSearches;
+    if (left > kFewGroups) {  // closer bounds before rows are looked at, and with them a first look
+      bound_groups(least);
+      first_rows(k);
+      bound_rows(query, norm);
+      least = std::max(least, least_of(k, out));
+    }
+  }
+  rows_above(least);
   bound_rows(query, norm);
-  const float least = least_of(k, out);
+  least = least_of(k, out);
   candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
                                    [&](const Candidate& c) { return c.value + c.error < least; }),
                     candidates_.end());
@@ -307,10 +333,21 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   });
   keep_best(out, k);
   std::make_heap(out.begin(), out.end(), ranks_before);  // the worst of the list on top
-  for (const Candidate& c : candidates_) {
+  // The first k are wanted anyhow, and their vectors may lie in files: all threads fetch them.
+  const std::int64_t n_first = std::min(k, static_cast<std::int64_t>(candidates_.size()));
+  exact_.resize(static_cast<std::size_t>(n_first));
+  parallel_for((n_first + kFetched - 1) / kFetched, [&](std::int64_t block) {
+    std::vector<float> buffer;
+    for (std::int64_t i = block * kFetched; i < std::min(n_first, (block + 1) * kFetched); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      exact_[at] = rankable(dot(query, vector(candidates_[at].event, buffer), shape_.width()));
+    }
+  });
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const Candidate& c = candidates_[i];
     const bool full = static_cast<std::int64_t>(out.size()) == k;
     if (full && c.value + c.error < out.front().score) break;
-    const ScoredEvent found{c.event, score(query, c.event)};
+    const ScoredEvent found{c.event, i < exact_.size() ? exact_[i] : score(query, c.event)};
     if (full && !ranks_before(found, out.front())) continue;
     if (full) {
       std::pop_heap(out.begin(), out.end(), ranks_before);
@@ -320,21 +357,28 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
     std::push_heap(out.begin(), out.end(), ranks_before);
   }
   keep_best(out, k);
+  last_ = out;
   return true;
 }
 
-void ExactIndex::bound_groups(const float* query, float norm) {
+void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   const std::int64_t groups = sketch_.groups_per_slab();
   offset_.resize(static_cast<std::size_t>(slabs));
   slab_upper_.resize(static_cast<std::size_t>(slabs));
   upper_.resize(static_cast<std::size_t>(slabs * groups));
   parallel_slabs(slabs, [&](std::int64_t slab) {
+    if (slab + 1 < slabs) {
+      shadow_.fetch_mean(slab + 1);
+      boxed ? sketch_.fetch_boxes(slab + 1) : sketch_.fetch_first(slab + 1);
+    }
     const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
     float* upper = upper_.data() + slab * groups;
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
     if (sketch_.has(slab)) {
-      most = sketch_.bound_groups(slab, offset, upper);
+      most = boxed ? sketch_.bound_boxes(slab, offset, upper)
+                   : sketch_.bound_groups(slab, offset, -std::numeric_limits<float>::infinity(),
+                                          upper);
       return;
     }
     std::array<float, VectorSlabs::kMostRows> value, error;
@@ -347,6 +391,26 @@ void ExactIndex::bound_groups(const float* query, float norm) {
             upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
       most = std::max(most, upper[g]);
     }
+  });
+}
+
+std::int64_t ExactIndex::groups_above(float least) const {
+  const std::int64_t groups = sketch_.groups_per_slab();
+  std::int64_t n = 0;
+  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
+    if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
+    const float* upper = upper_.data() + slab * groups;
+    n += std::count_if(upper, upper + groups, [least](float u) { return u >= least; });
+  }
+  return n;
+}
+
+void ExactIndex::bound_groups(float least) {
+  parallel_slabs(shadow_.slabs(), [&](std::int64_t slab) {
+    float& most = slab_upper_[static_cast<std::size_t>(slab)];
+    if (most < least || !sketch_.has(slab)) return;
+    most = sketch_.bound_groups(slab, offset_[static_cast<std::size_t>(slab)], least,
+                                upper_.data() + slab * sketch_.groups_per_slab());
   });
 }
 
@@ -375,6 +439,9 @@ void ExactIndex::first_rows(std::int64_t k) {
   }
   keep(groups_, first);
   rows_.clear();
+  for (const Sketch::Row& group : groups_)
+    if (sketch_.has(group.event / groups))
+      sketch_.fetch_rows(group.event / groups, group.event % groups);
   for (const Sketch::Row& group : groups_) {
     const std::int64_t slab = group.event / groups, g = group.event % groups;
     if (sketch_.has(slab)) {
@@ -397,6 +464,12 @@ void ExactIndex::rows_above(float least) {
     std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
     found.clear();
     const std::int64_t end = std::min(slabs, (task + 1) * kSlabsPerTask);
+    for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
+      if (slab_upper_[static_cast<std::size_t>(slab)] < least || !sketch_.has(slab)) continue;
+      for (std::int64_t g = 0; g < groups; ++g)
+        if (upper_[static_cast<std::size_t>(slab * groups + g)] >= least)
+          sketch_.fetch_rows(slab, g);
+    }
     for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
       if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
       const float* upper = upper_.data() + slab * groups;
@@ -498,7 +571,7 @@ const float* ExactIndex::mean(EventId event) const {
   if (forgotten(event))
     throw DataError(
         fmt::format("representative index: event {} was forgotten, its vector is erased", event));
-  return vector(event);
+  return vector(event, fetched_);
 }
 
 void ExactIndex::save(ByteWriter& to) const {

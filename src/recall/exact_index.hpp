@@ -61,8 +61,12 @@ class ExactIndex final : public RepresentativeIndex {
 
   /// The exact list by way of sketch and shadow; false where they cannot help.
   bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
-  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's first half.
-  void bound_groups(const float* query, float norm);
+  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's boxes or by its
+  /// first halves.
+  void bound_slabs(const float* query, float norm, bool boxed);
+  std::int64_t groups_above(float least) const;
+  /// Those of the groups that may reach `least` anew, by the sketch's first halves.
+  void bound_groups(float least);
   /// The rows with the largest upper bounds in the groups with the largest: `rows_`, about
   /// kFirstLook * k of them.
   void first_rows(std::int64_t k);
@@ -83,8 +87,8 @@ class ExactIndex final : public RepresentativeIndex {
   void shed(std::int64_t more);
   /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
   std::vector<float> slab_from_tier(std::int64_t slab) const;
-  /// The vector of an event wherever it lies; valid until the next call.
-  const float* vector(EventId event) const;
+  /// The vector of an event wherever it lies; in `buffer` if that is a file.
+  const float* vector(EventId event, std::vector<float>& buffer) const;
 
   void count_forgotten();
   float score(const float* query, std::int64_t event) const;
@@ -102,7 +106,10 @@ class ExactIndex final : public RepresentativeIndex {
   mutable std::vector<float> fetched_;  // the last vector read from the tier
   QuantisedSlabs shadow_;
   Sketch sketch_;
-  int plain_searches_ = 0;  // searches to come that leave the shadow alone
+  int plain_searches_ = 0;    // searches to come that leave the shadow alone
+  int unboxed_searches_ = 0;  // and that leave the boxes alone
+
+  std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
 
   // Scratch of a search through the shadow.
   std::vector<float> offset_, slab_upper_;  // per slab
@@ -112,6 +119,7 @@ class ExactIndex final : public RepresentativeIndex {
   std::vector<Sketch::Row> rows_;                    // that may reach the list
   std::vector<std::vector<Sketch::Row>> task_rows_;  // the same, by the task that found them
   std::vector<Candidate> candidates_;
+  std::vector<float> exact_;  // scores of the first of them
 };
 
 }  // namespace episodic::detail

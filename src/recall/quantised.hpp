@@ -52,6 +52,11 @@ class QuantisedSlabs {
   float reach(std::int64_t slab, std::int64_t row) const {
     return bounds_of(slab, row)[stride_ - 1];
   }
+  /// Asks the caches for what `offset` reads.
+  void fetch_mean(std::int64_t slab) const {
+    const float* mean = mean_of(slab);
+    for (std::int64_t c = 0; c < width_; c += 16) __builtin_prefetch(mean + c);
+  }
   /// Asks the caches for a row's codes.
   void fetch(std::int64_t slab, std::int64_t row) const {
     const std::int8_t* codes = codes_of(slab, row);

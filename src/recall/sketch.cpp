@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -19,8 +20,21 @@
 namespace episodic::detail {
 namespace {
 
-constexpr std::int64_t kGroup = Sketch::kGroup, kHalf = Sketch::kHalf, kPairs = kHalf / 2;
-constexpr std::int64_t kGroupBytes = kGroup * kHalf;  // of one half
+constexpr std::int64_t kGroup = Sketch::kGroup;
+constexpr auto kBox = Sketch::kBox;
+constexpr auto kHalf = Sketch::kHalf;
+constexpr auto kWhole = Sketch::kWhole;
+constexpr auto kLevels = Sketch::kLevels;
+constexpr auto kDirections = Sketch::kDirections;
+constexpr auto kLength = Sketch::kLength;
+constexpr std::int64_t kHalfLength = kLength[kHalf], kPairs = kHalfLength / 2;
+constexpr std::int64_t kHalfBytes = kGroup * kHalfLength;  // of a group
+// A box: (largest, smallest) code of each of its directions, (largest norm left, 0).
+constexpr std::int64_t kBoxPairs = kLength[kBox];
+constexpr std::int64_t kBoxesBytes = kGroup * 2 * kBoxPairs;  // of 16 boxes
+// First halves are read as a stream, but no slab is long enough for the hardware to see it coming.
+constexpr std::int64_t kAheadGroups = 8;
+static_assert(kLength[kWhole] == 2 * kHalfLength && kDirections[kHalf] == kHalfLength - 1);
 constexpr std::int64_t kMostSaved = 31;  // directions of a subspace that was saved, ever
 constexpr int kIterations = 6;           // of the subspace; the queries' energy falls off steeply
 
@@ -31,26 +45,26 @@ std::int64_t place(std::int64_t row, std::int64_t byte) {
   return (byte / 2 * kGroup + row) * 2 + byte % 2;
 }
 
-/// sums[i] += weights . bytes of row i of half a group, in integers: the same on every machine.
-void sums_portable(const std::int8_t* codes, const std::int16_t* weight, std::int32_t* sums) {
-  for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup)
+/// sums[i] += weights . n_pairs * 2 bytes of row i of a group, in integers: the same on every
+/// machine.
+void sums_portable(const std::int8_t* codes, const std::int16_t* weight, std::int64_t n_pairs,
+                   std::int32_t* sums) {
+  for (std::int64_t p = 0; p < n_pairs; ++p, codes += 2 * kGroup)
     for (std::int64_t i = 0; i < kGroup; ++i)
       sums[i] += codes[2 * i] * weight[2 * p] + codes[2 * i + 1] * weight[2 * p + 1];
 }
 
-/// most[g] = the largest sum of group g.
+/// most[g] = the largest sum of group g over a half.
 void largest_portable(const std::int8_t* codes, const std::int16_t* weight, std::int64_t n_groups,
                       std::int32_t* most) {
   for (std::int64_t g = 0; g < n_groups; ++g) {
     std::array<std::int32_t, kGroup> sums = {};
-    sums_portable(codes + g * kGroupBytes, weight, sums.data());
+    sums_portable(codes + g * kHalfBytes, weight, kPairs, sums.data());
     most[g] = *std::max_element(sums.begin(), sums.end());
   }
 }
 
 #if defined(__x86_64__)
-// A first half is read as a stream, but no slab is long enough for the hardware to see it coming.
-constexpr std::int64_t kAheadGroups = 8;
 
 std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
   return static_cast<std::int32_t>(
@@ -61,15 +75,15 @@ std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
 /// Asks the caches for the group that is read some groups after group g.
 void fetch_ahead(const std::int8_t* codes, std::int64_t g, std::int64_t n_groups) {
   if (g + kAheadGroups >= n_groups) return;
-  for (std::int64_t c = 0; c < kGroupBytes; c += 64)
-    __builtin_prefetch(codes + kAheadGroups * kGroupBytes + c);
+  for (std::int64_t c = 0; c < kHalfBytes; c += 64)
+    __builtin_prefetch(codes + kAheadGroups * kHalfBytes + c);
 }
 
 [[gnu::target("avx2")]] void sums_avx2(const std::int8_t* codes, const std::int16_t* weight,
-                                       std::int32_t* sums) {
+                                       std::int64_t n_pairs, std::int32_t* sums) {
   auto* to = reinterpret_cast<__m256i*>(sums);
   __m256i low = _mm256_loadu_si256(to), high = _mm256_loadu_si256(to + 1);
-  for (std::int64_t p = 0; p < kPairs; ++p, codes += 2 * kGroup) {
+  for (std::int64_t p = 0; p < n_pairs; ++p, codes += 2 * kGroup) {
     const auto* from = reinterpret_cast<const __m128i*>(codes);
     const __m256i w = _mm256_set1_epi32(pair_at(weight, p));
     low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), w));
@@ -131,7 +145,7 @@ void fetch_ahead(const std::int8_t* codes, std::int64_t g, std::int64_t n_groups
 #endif
 
 struct Loops {
-  void (*sums)(const std::int8_t*, const std::int16_t*, std::int32_t*);
+  void (*sums)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
   void (*largest)(const std::int8_t*, const std::int16_t*, std::int64_t, std::int32_t*);
 };
 
@@ -151,7 +165,7 @@ Loops loops() {
 
 /// Byte of a direction's code among those of a row.
 std::int64_t byte_of(std::int64_t direction) {
-  return direction < Sketch::kCoarse ? direction : direction + 1;
+  return direction < kDirections[kHalf] ? direction : direction + 1;
 }
 
 double dot_double(const double* a, const double* b, std::int64_t n) {
@@ -194,7 +208,7 @@ Sketch::Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t samp
     : width_(width),
       rows_(rows_per_slab),
       sample_size_(sample),
-      codes_(groups_per_slab() * kGroup * kBytes) {}
+      codes_(boxes_per_slab() * kBoxesBytes + groups_per_slab() * kGroup * kBytes) {}
 
 void Sketch::note(const float* query) {
   if (width_ < 2 * kBytes) return;  // the sketch would be no shorter than the shadow
@@ -285,8 +299,8 @@ void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
   out.basis = basis_;
   std::vector<float> x(at(width_)), along(at(rows_ * dims));
   std::vector<double> square(at(rows_));
-  std::array<std::vector<double>, 2> rest{std::vector<double>(at(rows_)),
-                                          std::vector<double>(at(rows_))};
+  std::array<std::vector<double>, kLevels> rest;
+  for (auto& r : rest) r.resize(at(rows_));
   std::array<float, kDims> most = {};
   for (std::int64_t r = 0; r < rows_; ++r) {
     float* b = along.data() + r * dims;
@@ -312,14 +326,15 @@ void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
   // bounded from above by the float32 products b = p . x, whose rounding is at most gamma. The same
   // holds for the first directions alone.
   const auto code_of = [&](std::int64_t row, std::int64_t byte) -> std::int8_t& {
-    const std::int64_t half = byte / kHalf;
-    return codes_of(slab, at(half), row / kGroup)[place(row % kGroup, byte % kHalf)];
+    return codes_of(slab, byte / kHalfLength,
+                    row / kGroup)[place(row % kGroup, byte % kHalfLength)];
   };
   double spread = 0.0;  // largest sum |y|
   for (std::int64_t r = 0; r < rows_; ++r) {
     const float* b = along.data() + r * dims;
     const double gamma = 2.0 * rounding(width_) * std::sqrt(square[at(r)]) + 1e-30;
     double size = 0.0, norm = square[at(r)];
+    std::size_t level = 0;
     for (std::int64_t j = 0; j < kDims; ++j) {
       code_of(r, byte_of(j)) = 0;
       if (j < dims) {
@@ -333,27 +348,48 @@ void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
         norm += y * (y - 2.0 * exact);
         out.miss[at(j)] = std::max(out.miss[at(j)], std::abs(exact - y) + gamma);
       }
-      if (j + 1 != kCoarse && j + 1 != kDims) continue;
+      if (j + 1 != kDirections[level]) continue;
       const double left =
           norm + 2.0 * gamma * size + basis.skew * size * size + 1e-9 * square[at(r)];
-      rest[j + 1 == kCoarse ? 0 : 1][at(r)] = std::sqrt(std::max(left, 0.0)) * (1.0 + 1e-6);
+      rest[level++][at(r)] = std::sqrt(std::max(left, 0.0)) * (1.0 + 1e-6);
     }
     spread = std::max(spread, size);
   }
   for (double& miss : out.miss) miss += basis.skew * spread;
-  for (std::size_t half = 0; half < 2; ++half) {
-    const auto [least, largest] = std::minmax_element(rest[half].begin(), rest[half].end());
-    out.rest[half] = static_cast<float>(*least * (1.0 - 1e-6));
-    out.rest_step[half] = static_cast<float>(
-        (*largest - static_cast<double>(out.rest[half])) / 127.0 * (1.0 + 1e-6) + 1e-37);
-    const double step = static_cast<double>(out.rest_step[half]);
+  std::vector<std::int8_t> norms(at(rows_));
+  for (std::size_t level = 0; level < kLevels; ++level) {
+    const auto [least, largest] = std::minmax_element(rest[level].begin(), rest[level].end());
+    out.rest[level] = static_cast<float>(*least * (1.0 - 1e-6));
+    out.rest_step[level] = static_cast<float>(
+        (*largest - static_cast<double>(out.rest[level])) / 127.0 * (1.0 + 1e-6) + 1e-37);
+    const double step = static_cast<double>(out.rest_step[level]);
     for (std::int64_t r = 0; r < rows_; ++r) {
-      const double above = rest[half][at(r)] - static_cast<double>(out.rest[half]);
-      code_of(r, static_cast<std::int64_t>(half + 1) * kHalf - 1) =
-          static_cast<std::int8_t>(std::clamp(std::ceil(above / step), 0.0, 127.0));
+      const double above = rest[level][at(r)] - static_cast<double>(out.rest[level]);
+      const auto code = static_cast<std::int8_t>(std::clamp(std::ceil(above / step), 0.0, 127.0));
+      (level == kBox ? norms[at(r)] : code_of(r, kLength[level] - 1)) = code;
     }
   }
+  box(slab, norms);
   slabs_[at(slab)] = std::move(out);
+}
+
+void Sketch::box(std::int64_t slab, const std::vector<std::int8_t>& norms) {
+  for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
+    const std::int64_t first = g * kGroup, end = std::min(rows_, first + kGroup);
+    const std::int8_t* codes = codes_of(slab, 0, g);
+    std::int8_t* to = boxes_of(slab, g / kGroup);
+    for (std::int64_t j = 0; j < kDirections[kBox]; ++j) {
+      std::int8_t high = -127, low = 127;
+      for (std::int64_t r = 0; r < end - first; ++r) {
+        high = std::max(high, codes[place(r, j)]);
+        low = std::min(low, codes[place(r, j)]);
+      }
+      to[place(g % kGroup, 2 * j)] = high;
+      to[place(g % kGroup, 2 * j + 1)] = low;
+    }
+    to[place(g % kGroup, 2 * kDirections[kBox])] =
+        *std::max_element(norms.begin() + first, norms.begin() + end);
+  }
 }
 
 void Sketch::truncate(std::int64_t n_slabs) {
@@ -365,9 +401,9 @@ void Sketch::truncate(std::int64_t n_slabs) {
 
 void Sketch::erase(std::int64_t slab, std::int64_t row) {
   if (!has(slab)) return;
-  for (std::size_t half = 0; half < 2; ++half)
-    for (std::int64_t byte = 0; byte < kHalf; ++byte)
-      codes_of(slab, half, row / kGroup)[place(row % kGroup, byte)] = 0;
+  // A box stays as it was, and so around what is left.
+  for (std::int64_t byte = 0; byte < kBytes; ++byte)
+    codes_of(slab, byte / kHalfLength, row / kGroup)[place(row % kGroup, byte % kHalfLength)] = 0;
 }
 
 std::int64_t Sketch::bytes() const {
@@ -425,31 +461,60 @@ void Sketch::open(const float* query, double query_norm) {
       q.along[at(j)] = along;
 #pragma omp simd
       for (std::int64_t c = 0; c < width_; ++c) left[c] -= along * static_cast<double>(row[c]);
-      if (j + 1 == kCoarse) q.rest[0] = norm_left();
+      if (const auto end = std::find(kDirections.begin(), kDirections.end(), j + 1);
+          end != kDirections.end())
+        q.rest[at(end - kDirections.begin())] = norm_left();
     }
-    q.rest[1] = norm_left();
-    if (q.basis->dims < kCoarse) q.rest[0] = q.rest[1];
+    for (std::size_t level = 0; level < kLevels; ++level)
+      if (q.basis->dims < kDirections[level]) q.rest[level] = norm_left();
   }
 }
 
-std::int8_t* Sketch::codes_of(std::int64_t slab, std::size_t half, std::int64_t group) const {
-  return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) +
-         (static_cast<std::int64_t>(half) * groups_per_slab() + group) * kGroupBytes;
+std::int8_t* Sketch::boxes_of(std::int64_t slab, std::int64_t sixteen) const {
+  return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) + sixteen * kBoxesBytes;
 }
 
-Sketch::Weights Sketch::weights(const Slab& slab, float offset, std::size_t half) const {
+std::int8_t* Sketch::codes_of(std::int64_t slab, std::int64_t half, std::int64_t group) const {
+  return boxes_of(slab, boxes_per_slab()) + (half * groups_per_slab() + group) * kHalfBytes;
+}
+
+void Sketch::fetch_boxes(std::int64_t slab) const {
+  const auto fetch = [](const void* from, std::int64_t n) {
+    for (std::int64_t c = 0; c < n; c += 64) __builtin_prefetch(static_cast<const char*>(from) + c);
+  };
+  if (!has(slab)) return;
+  fetch(&slabs_[at(slab)], sizeof(Slab));
+  fetch(boxes_of(slab, 0), boxes_per_slab() * kBoxesBytes);
+}
+
+void Sketch::fetch_first(std::int64_t slab) const {
+  if (!has(slab)) return;
+  for (std::size_t c = 0; c < sizeof(Slab); c += 64)
+    __builtin_prefetch(reinterpret_cast<const char*>(&slabs_[at(slab)]) + c);
+  for (std::int64_t c = 0; c < kAheadGroups * kHalfBytes; c += 64)
+    __builtin_prefetch(codes_of(slab, 0, 0) + c);
+}
+
+void Sketch::fetch_rows(std::int64_t slab, std::int64_t group) const {
+  for (std::int64_t half = 0; half < 2; ++half)
+    for (std::int64_t c = 0; c < kHalfBytes; c += 64)
+      __builtin_prefetch(codes_of(slab, half, group) + c);
+}
+
+Sketch::Weights Sketch::weights(const Slab& slab, float offset, Level level) const {
   const Query& query = query_in(slab.basis.get());
-  const std::int64_t dims = std::min(slab.basis->dims, half == 0 ? kCoarse : kDims);
+  const std::int64_t dims = std::min(slab.basis->dims, kDirections[level]);
   std::array<double, kBytes> exact = {};
+  const std::span used(exact.data(), at(kLength[level]));
   double constant = static_cast<double>(offset) + query_norm_ * static_cast<double>(slab.reach) +
-                    query.rest[half] * static_cast<double>(slab.rest[half]);
+                    query.rest[level] * static_cast<double>(slab.rest[level]);
   for (std::int64_t j = 0; j < dims; ++j) {
     exact[at(byte_of(j))] = query.along[at(j)] * static_cast<double>(slab.step[at(j)]);
     constant += std::abs(query.along[at(j)]) * slab.miss[at(j)];
   }
-  exact[(half + 1) * kHalf - 1] = query.rest[half] * static_cast<double>(slab.rest_step[half]);
+  used.back() = query.rest[level] * static_cast<double>(slab.rest_step[level]);
   double most = 0.0, sum = 0.0;
-  for (const double w : exact) most = std::max(most, std::abs(w)), sum += std::abs(w);
+  for (const double w : used) most = std::max(most, std::abs(w)), sum += std::abs(w);
   Weights out;
   const double size = std::abs(constant) + 254.0 * sum;
   if (!(size < 1e37)) {  // out of float32's range: bounded by nothing
@@ -459,7 +524,7 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset, std::size_t half
   const double unit = most / 32767.0;
   if (unit > 1e-200) {
     double off = 0.0;
-    for (std::size_t j = 0; j < exact.size(); ++j) {
+    for (std::size_t j = 0; j < used.size(); ++j) {
       const double w = exact[j] / unit;
       out.weight[j] =
           static_cast<std::int16_t>(static_cast<std::int32_t>(w + (w < 0.0 ? -0.5 : 0.5)));
@@ -473,19 +538,46 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset, std::size_t half
   return out;
 }
 
-float Sketch::bound_groups(std::int64_t slab, float offset, float* upper) const {
+float Sketch::bound_boxes(std::int64_t slab, float offset, float* upper) const {
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset, 0);
-  const std::int64_t n = groups_per_slab();
-  std::array<std::int32_t, 64> sums;
-  float most = -std::numeric_limits<float>::infinity();
-  for (std::int64_t first = 0; first < n; first += 64) {
-    const std::int64_t end = std::min<std::int64_t>(n, first + 64);
-    loops().largest(codes_of(slab, 0, first), w.weight.data(), end - first, sums.data());
-    for (std::int64_t g = first; g < end; ++g)
-      upper[g] = w.constant + w.unit * static_cast<float>(sums[at(g - first)]);
-    most = std::max(most, *std::max_element(upper + first, upper + end));
+  const Weights w = weights(s, offset, kBox);
+  // No row has more than the box of what counts for it, nor less of what counts against it.
+  std::array<std::int16_t, 2 * kBoxPairs> weight = {};
+  for (std::size_t j = 0; j < at(kDirections[kBox]); ++j) {
+    weight[2 * j] = std::max<std::int16_t>(w.weight[j], 0);
+    weight[2 * j + 1] = std::min<std::int16_t>(w.weight[j], 0);
   }
+  weight[at(2 * kDirections[kBox])] = w.weight[at(kLength[kBox] - 1)];
+  float most = -std::numeric_limits<float>::infinity();
+  for (std::int64_t g = 0; g < groups_per_slab(); g += kGroup) {
+    std::array<std::int32_t, kGroup> sums = {};
+    loops().sums(boxes_of(slab, g / kGroup), weight.data(), kBoxPairs, sums.data());
+    for (std::int64_t i = 0; i < std::min(kGroup, groups_per_slab() - g); ++i)
+      most = std::max(most, upper[g + i] = w.bound(sums[at(i)]));
+  }
+  for (const std::int32_t row : s.unbounded)
+    upper[row / kGroup] = most = std::numeric_limits<float>::infinity();
+  return most;
+}
+
+float Sketch::bound_groups(std::int64_t slab, float offset, float least, float* upper) const {
+  constexpr std::int64_t kRun = 64;
+  const Slab& s = slabs_[at(slab)];
+  const Weights w = weights(s, offset, kHalf);
+  const std::int64_t n = groups_per_slab();
+  for (std::int64_t g = 0; g < n;) {
+    if (upper[g] < least) {
+      ++g;
+      continue;
+    }
+    std::int64_t end = g + 1;  // of a run of those that are looked at
+    while (end < std::min(n, g + kRun) && !(upper[end] < least)) ++end;
+    std::array<std::int32_t, kRun> sums;
+    loops().largest(codes_of(slab, 0, g), w.weight.data(), end - g, sums.data());
+    for (std::int64_t i = g; i < end; ++i) upper[i] = w.bound(sums[at(i - g)]);
+    g = end;
+  }
+  float most = *std::max_element(upper, upper + n);
   for (const std::int32_t row : s.unbounded)
     upper[row / kGroup] = most = std::numeric_limits<float>::infinity();
   return most;
@@ -495,34 +587,30 @@ void Sketch::append_rows(std::int64_t slab, const Weights& w, std::int64_t group
                          std::vector<Row>& out) const {
   const Slab& s = slabs_[at(slab)];
   std::array<std::int32_t, kGroup> sums = {};
-  for (std::size_t half = 0; half < 2; ++half)
-    loops().sums(codes_of(slab, half, group), w.weight.data() + half * kHalf, sums.data());
+  for (std::int64_t half = 0; half < 2; ++half)
+    loops().sums(codes_of(slab, half, group), w.weight.data() + half * kHalfLength, kPairs,
+                 sums.data());
+  std::array<float, kGroup> upper;  // apart, so that the compiler takes them together
+  for (std::size_t i = 0; i < upper.size(); ++i) upper[i] = w.bound(sums[i]);
   const std::int64_t end = std::min(kGroup, rows_ - group * kGroup);
-  for (std::int64_t i = 0; i < end; ++i) {
-    const auto row = static_cast<std::int32_t>(group * kGroup + i);
-    float upper = w.constant + w.unit * static_cast<float>(sums[at(i)]);
-    if (std::binary_search(s.unbounded.begin(), s.unbounded.end(), row))
-      upper = std::numeric_limits<float>::infinity();
-    if (upper >= least) out.push_back({slab * rows_ + row, upper});
-  }
+  if (!s.unbounded.empty())
+    for (std::int64_t i = 0; i < end; ++i)
+      if (std::binary_search(s.unbounded.begin(), s.unbounded.end(), group * kGroup + i))
+        upper[at(i)] = std::numeric_limits<float>::infinity();
+  for (std::int64_t i = 0; i < end; ++i)
+    if (upper[at(i)] >= least) out.push_back({slab * rows_ + group * kGroup + i, upper[at(i)]});
 }
 
 void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, float least,
                         std::vector<Row>& out) const {
-  for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
-    if (upper[g] < least) continue;
-    for (std::size_t half = 0; half < 2; ++half)
-      for (std::int64_t c = 0; c < kGroupBytes; c += 64)
-        __builtin_prefetch(codes_of(slab, half, g) + c);
-  }
-  const Weights w = weights(slabs_[at(slab)], offset, 1);
+  const Weights w = weights(slabs_[at(slab)], offset, kWhole);
   for (std::int64_t g = 0; g < groups_per_slab(); ++g)
     if (upper[g] >= least) append_rows(slab, w, g, least, out);
 }
 
 void Sketch::rows_of(std::int64_t slab, float offset, std::int64_t group,
                      std::vector<Row>& out) const {
-  append_rows(slab, weights(slabs_[at(slab)], offset, 1), group,
+  append_rows(slab, weights(slabs_[at(slab)], offset, kWhole), group,
               -std::numeric_limits<float>::infinity(), out);
 }
 

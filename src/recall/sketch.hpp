@@ -5,10 +5,12 @@
 /// lie close to a subspace of few dimensions; what a vector has in that subspace is kept, of the
 /// rest only its norm. The subspace is learned from the queries that come, and changes no result.
 ///
-/// Its directions are in order of the queries' energy. The first half of the bytes is a coarser
-/// sketch by itself, the first directions and the norm of what these leave, and lies apart: a
-/// search streams through that half alone and reads the other where the coarse bound does not rule
-/// a group out.
+/// Its directions are in order of the queries' energy, so that each of three levels is a sketch by
+/// itself, of the first directions and the norm of what these leave:
+/// - boxes, a byte a row: around each group of rows, the largest and the smallest code in every one
+///   of a few directions. Where queries keep to those, boxes rule out nearly everything;
+/// - the first half of a row's bytes, read as a stream where they do not;
+/// - both halves, of the groups that neither ruled out.
 
 #include <array>
 #include <cstdint>
@@ -22,12 +24,12 @@ namespace episodic::detail {
 class Sketch {
  public:
   static constexpr std::int64_t kGroup = 16;  ///< rows that are bounded together
-  static constexpr std::int64_t kBytes = 32;  ///< of a row
-  static constexpr std::int64_t kHalf = kBytes / 2;
-  /// Of the subspace; each half of a row's bytes ends with the norm of what its directions and
-  /// those before leave.
-  static constexpr std::int64_t kDims = kBytes - 2;
-  static constexpr std::int64_t kCoarse = kHalf - 1;  ///< directions of the first half
+  enum Level : std::size_t { kBox, kHalf, kWhole, kLevels };
+  /// Directions of the subspace that a level knows.
+  static constexpr std::array<std::int64_t, kLevels> kDirections = {7, 15, 30};
+  /// Bytes of a row in its sketch, or half of those of a box. The last is the norm that is left.
+  static constexpr std::array<std::int64_t, kLevels> kLength = {8, 16, 32};
+  static constexpr std::int64_t kBytes = kLength[kWhole], kDims = kDirections[kWhole];
 
   /// \param sample queries that the subspace is learned from, at least 1
   Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample);
@@ -61,10 +63,18 @@ class Sketch {
 
   /// Prepares the bounds of one query.
   void open(const float* query, double query_norm);
-  /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one, by the first
-  /// halves. From several threads at once.
+  /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one, by the boxes.
+  /// From several threads at once, like all that follows.
   /// \param offset dot(query, mean of the slab) \return the largest
-  float bound_groups(std::int64_t slab, float offset, float* upper) const;
+  float bound_boxes(std::int64_t slab, float offset, float* upper) const;
+  /// The same by the first halves, of the groups alone whose upper[g] is at least `least`; the rest
+  /// stays as it is.
+  float bound_groups(std::int64_t slab, float offset, float least, float* upper) const;
+  /// Asks the caches for what bound_boxes reads of a slab, for what bound_groups reads first, or
+  /// for what rows_above reads of a group.
+  void fetch_boxes(std::int64_t slab) const;
+  void fetch_first(std::int64_t slab) const;
+  void fetch_rows(std::int64_t slab, std::int64_t group) const;
   /// Appends the rows of a slab whose score may reach `least`, by both halves.
   /// \param upper of the slab's groups: those below `least` are not looked at
   void rows_above(std::int64_t slab, float offset, const float* upper, float least,
@@ -82,32 +92,38 @@ class Sketch {
     std::shared_ptr<const Basis> basis;
     std::array<float, kDims> step = {};   // of a coordinate's codes
     std::array<double, kDims> miss = {};  // most of |direction . what the codes leave|
-    // Norm of what is left after each half: rest + rest_step * the half's last byte.
-    std::array<float, 2> rest = {}, rest_step = {};
+    // Norm of what each level leaves: rest + rest_step * its last byte.
+    std::array<float, kLevels> rest = {}, rest_step = {};
     float reach = 0.0f;                   // most of the shadow's errors
     std::vector<std::int32_t> unbounded;  // rows of which nothing is known
   };
   struct Query {  // in the terms of one basis
     const Basis* basis = nullptr;
     std::array<double, kDims> along = {};
-    std::array<double, 2> rest = {};  // norm of what is left after the directions of each half
+    std::array<double, kLevels> rest = {};  // norm of what the directions of each level leave
   };
   /// score <= constant + unit * (weight . codes), in float32 arithmetic.
   struct Weights {
     alignas(64) std::array<std::int16_t, kBytes> weight = {};
     float constant = 0.0f, unit = 0.0f;
+
+    float bound(std::int32_t sum) const { return constant + unit * static_cast<float>(sum); }
   };
 
   void learn();
   void set_basis(std::shared_ptr<Basis> basis);
   void sketch(const QuantisedSlabs& shadow, std::int64_t slab);
+  /// Boxes around the groups of a slab's rows. \param norms code of what the boxes' directions
+  /// leave of each row
+  void box(std::int64_t slab, const std::vector<std::int8_t>& norms);
   const Query& query_in(const Basis* basis) const {
     return queries_[0].basis == basis ? queries_[0] : queries_[1];
   }
-  /// Of the bound by the first half (0), or by both (1).
-  Weights weights(const Slab& slab, float offset, std::size_t half) const;
-  /// Codes of a group in one of the halves.
-  std::int8_t* codes_of(std::int64_t slab, std::size_t half, std::int64_t group) const;
+  Weights weights(const Slab& slab, float offset, Level level) const;
+  std::int64_t boxes_per_slab() const { return (groups_per_slab() + kGroup - 1) / kGroup; }
+  /// Codes of 16 boxes, or of one of the halves of a group.
+  std::int8_t* boxes_of(std::int64_t slab, std::int64_t sixteen) const;
+  std::int8_t* codes_of(std::int64_t slab, std::int64_t half, std::int64_t group) const;
   void append_rows(std::int64_t slab, const Weights& w, std::int64_t group, float least,
                    std::vector<Row>& out) const;
 
@@ -117,7 +133,8 @@ class Sketch {
   std::shared_ptr<const Basis> basis_, before_;
   std::int64_t stale_ = 0;  // slabs below are in basis_
   std::vector<Slab> slabs_;
-  HugePieces codes_;              // [2 halves, groups, kHalf / 2 pairs, kGroup, 2] each
+  /// Each: boxes [groups / 16, pairs, 16, 2], then two halves, each [groups, pairs, kGroup, 2].
+  HugePieces codes_;
   std::array<Query, 2> queries_;  // in basis_ and in before_
   double query_norm_ = 0.0;
   std::vector<double> scratch_;  // [width]

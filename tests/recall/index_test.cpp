@@ -351,6 +351,85 @@ TEST_CASE("a search over many slabs lists what the plain one does, ties and forg
   }
 }
 
+TEST_CASE("no level of a sketch bounds a row below its score") {
+  std::mt19937 rng(53);
+  for (const std::int64_t rows : {1024, 250, 16, 17}) {
+    const std::int64_t width = 96, slabs = 3;
+    detail::QuantisedSlabs shadow(width, rows);
+    detail::Sketch sketch(width, rows, 16);
+    const std::vector<float> common = random_vector(rng, width);
+    std::vector<std::vector<float>> all;
+    for (std::int64_t slab = 0; slab < slabs; ++slab) {
+      std::vector<float> vectors;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::vector<float> v = random_vector(rng, width);
+        for (std::size_t c = 0; c < v.size(); ++c) v[c] = 0.5f * v[c] + 2.0f * common[c];
+        if (rng() % 300 == 0) v[7] = std::numeric_limits<float>::infinity();  // nothing is known
+        vectors.insert(vectors.end(), v.begin(), v.end());
+        all.push_back(std::move(v));
+      }
+      shadow.add(vectors.data());
+    }
+    const auto draw_query = [&](float spread) {
+      std::vector<float> q = random_vector(rng, width);
+      for (std::size_t c = 0; c < q.size(); ++c)
+        q[c] = spread * q[c] + (c < 5 ? 3.0f * static_cast<float>(rng() % 7) - 9.0f : 0.0f);
+      return q;
+    };
+    for (int i = 0; i < 16; ++i) sketch.note(draw_query(0.1f).data());
+    sketch.follow(shadow, slabs);
+    const std::int64_t groups = sketch.groups_per_slab();
+    std::vector<float> upper(static_cast<std::size_t>(groups));
+    for (int i = 0; i < 12; ++i) {
+      const std::vector<float> q = draw_query(i % 3 == 0 ? 1.0f : 0.1f);
+      sketch.open(q.data(), 1.001 * std::sqrt(detail::dot(q.data(), q.data(), width)));
+      for (std::int64_t slab = 0; slab < slabs; ++slab) {
+        REQUIRE(sketch.has(slab));
+        std::vector<float> score, best(upper.size(), -std::numeric_limits<float>::infinity());
+        for (std::int64_t r = 0; r < rows; ++r) {
+          score.push_back(
+              detail::dot(q.data(), all[static_cast<std::size_t>(slab * rows + r)].data(), width));
+          float& b = best[static_cast<std::size_t>(r / detail::Sketch::kGroup)];
+          if (score.back() == score.back()) b = std::max(b, score.back());
+        }
+        const auto covers = [&](float most) {
+          for (std::size_t g = 0; g < upper.size(); ++g)
+            if (!(upper[g] >= best[g]) || !(most >= upper[g])) return false;
+          return true;
+        };
+        const float offset = shadow.offset(q.data(), slab);
+        REQUIRE(covers(sketch.bound_boxes(slab, offset, upper.data())));
+        // Of some groups only, in runs: the rest stays as it is.
+        std::vector<float> ranked = upper;
+        std::sort(ranked.begin(), ranked.end());
+        const std::vector<float> boxes = upper;
+        const float least = ranked[ranked.size() / 3];
+        const float most = sketch.bound_groups(slab, offset, least, upper.data());
+        REQUIRE(covers(most));
+        std::int64_t closer = 0;
+        for (std::size_t g = 0; g < upper.size(); ++g) {
+          if (boxes[g] < least) REQUIRE(upper[g] == boxes[g]);
+          closer += upper[g] < boxes[g];
+        }
+        if (i % 3 != 0 && rows > 17) REQUIRE(closer > groups / 4);
+        // All rows that reach a bound, by both halves.
+        std::vector<float> ordered;
+        for (const float x : score)
+          if (x == x) ordered.push_back(x);
+        std::sort(ordered.begin(), ordered.end());
+        const float reach = ordered[ordered.size() * 9 / 10];
+        std::vector<detail::Sketch::Row> found;
+        sketch.rows_above(slab, offset, upper.data(), reach, found);
+        std::vector<float> bound(score.size(), -std::numeric_limits<float>::infinity());
+        for (const auto& row : found)
+          bound[static_cast<std::size_t>(row.event - slab * rows)] = row.upper;
+        for (std::size_t r = 0; r < score.size(); ++r)
+          if (score[r] >= reach) REQUIRE(bound[r] >= score[r]);
+      }
+    }
+  }
+}
+
 TEST_CASE("a subspace of 31 directions, as was saved once, is taken without the last") {
   const std::int64_t width = 64;
   const auto saved = [&](std::int64_t directions) {

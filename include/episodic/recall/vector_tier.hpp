@@ -51,7 +51,7 @@ std::string vector_file_name(std::uint64_t id);
 
 /// Slabs of float rows with what a search needs to know without them ("codes", bytes that the tier
 /// does not look into). Each row has a checksum that is verified whenever it is read. Calls may
-/// come from several threads at once, those about one layer from one at a time.
+/// come from several threads at once, those that change a layer alone among the calls about it.
 class VectorTier {
  public:
   virtual ~VectorTier() = default;
