@@ -286,13 +286,30 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   sketch_.follow(shadow_, kSketchedPerSearch);
   sketch_.open(query, static_cast<double>(norm));
 
+  scan(query, slabs * rows, out);  // the slab that is not full yet
+  // What has large bounds tells what an event of the list must reach; then all that may reach it
+  // are looked at more closely, and of these few exactly.
+  rows_above(least_to_reach(query, norm, k, out));
+  bound_rows(query, norm);
+  const float least = least_of(k, out);
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
+                                   [&](const Candidate& c) { return c.value + c.error < least; }),
+                    candidates_.end());
+  // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
+  if (2 * static_cast<std::int64_t>(candidates_.size()) > slabs * rows && means_.held(0))
+    plain_searches_ = 16;
+
+  rank_candidates(query, k, out);
+  last_ = out;
+  return true;
+}
+
+float ExactIndex::least_to_reach(const float* query, float norm, std::int64_t k,
+                                 const std::vector<ScoredEvent>& tail) {
   const bool boxed = unboxed_searches_ == 0;
   if (!boxed) --unboxed_searches_;
   bound_slabs(query, norm, boxed);
-  scan(query, slabs * rows, out);  // the slab that is not full yet
-
-  // The events with the largest bounds, and those of the last list, tell what an event of the list
-  // must reach; then all that may reach it are looked at more closely, and of these few exactly.
+  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   first_rows(k);
   for (const ScoredEvent& e : last_)
     if (e.event < slabs * rows) rows_.push_back({e.event, 0.0f});
@@ -304,7 +321,7 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
                   [](const Sketch::Row& a, const Sketch::Row& b) { return a.event == b.event; }),
       rows_.end());
   bound_rows(query, norm);
-  float least = least_of(k, out);
+  float least = least_of(k, tail);
   if (boxed) {
     const std::int64_t groups = slabs * sketch_.groups_per_slab(), left = groups_above(least);
     // Queries that spread over many directions: boxes are too wide for them, and looked at in vain.
@@ -313,19 +330,14 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
       bound_groups(least);
       first_rows(k);
       bound_rows(query, norm);
-      least = std::max(least, least_of(k, out));
+      least = std::max(least, least_of(k, tail));
     }
   }
-  rows_above(least);
-  bound_rows(query, norm);
-  least = least_of(k, out);
-  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
-                                   [&](const Candidate& c) { return c.value + c.error < least; }),
-                    candidates_.end());
-  // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
-  if (2 * static_cast<std::int64_t>(candidates_.size()) > slabs * rows && means_.held(0))
-    plain_searches_ = 16;
+  return least;
+}
 
+void ExactIndex::rank_candidates(const float* query, std::int64_t k,
+                                 std::vector<ScoredEvent>& out) {
   // Best bounds first: the k-th exact score soon rules out the rest.
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     const float x = a.value + a.error, y = b.value + b.error;
@@ -357,8 +369,6 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
     std::push_heap(out.begin(), out.end(), ranks_before);
   }
   keep_best(out, k);
-  last_ = out;
-  return true;
 }
 
 void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {

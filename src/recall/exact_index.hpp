@@ -61,6 +61,10 @@ class ExactIndex final : public RepresentativeIndex {
 
   /// The exact list by way of sketch and shadow; false where they cannot help.
   bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+  /// A score that k events reach for certain: by those with the largest bounds, and by the last
+  /// list. \param tail events that the shadow does not know, with their scores
+  float least_to_reach(const float* query, float norm, std::int64_t k,
+                       const std::vector<ScoredEvent>& tail);
   /// Upper bounds of all full slabs and of their groups of rows, by the sketch's boxes or by its
   /// first halves.
   void bound_slabs(const float* query, float norm, bool boxed);
@@ -74,6 +78,8 @@ class ExactIndex final : public RepresentativeIndex {
   void rows_above(float least);
   /// Bounds `rows_`, those not forgotten, by the shadow: `candidates_`.
   void bound_rows(const float* query, float norm);
+  /// The k best of the candidates and of `out`, by exact scores as far as they decide.
+  void rank_candidates(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
   /// The k-th largest of the candidates' lower bounds and the exact scores in `tail`; -inf if there
   /// are fewer.
   float least_of(std::int64_t k, const std::vector<ScoredEvent>& tail);

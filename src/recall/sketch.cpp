@@ -65,7 +65,6 @@ void largest_portable(const std::int8_t* codes, const std::int16_t* weight, std:
 }
 
 #if defined(__x86_64__)
-
 std::int32_t pair_at(const std::int16_t* weight, std::int64_t p) {
   return static_cast<std::int32_t>(
       static_cast<std::uint16_t>(weight[2 * p]) |

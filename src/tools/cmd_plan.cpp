@@ -71,7 +71,8 @@ MemoryPlan unbounded(const PlanFlags& flags, MemoryConfig config, const MemorySh
 
 double megabytes(std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); }
 
-/// A run on a device keeps no folder: device memory, and host memory for what has no room there.
+/// Device memory, and host memory for what has no room there. What the folder of a kept memory takes
+/// besides is the plan's without --device.
 void report_device(const PlanFlags& flags, const DevicePlan& plan) {
   const auto& d = plan.device;
   const std::int64_t host_free = available_memory();
