@@ -4,43 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "episodic/base/error.hpp"
 #include "strict_json.hpp"
+#include "tensor_type.hpp"
 
 namespace episodic {
 namespace {
 
 using Json = nlohmann::json;
-
-struct TypeRow {
-  TensorType type;
-  const char* name;
-  std::int64_t size;
-};
-
-constexpr std::array<TypeRow, 17> kTypes{{{TensorType::boolean, "BOOL", 1},
-                                          {TensorType::u8, "U8", 1},
-                                          {TensorType::i8, "I8", 1},
-                                          {TensorType::f8_e4m3, "F8_E4M3", 1},
-                                          {TensorType::f8_e5m2, "F8_E5M2", 1},
-                                          {TensorType::f8_e8m0, "F8_E8M0", 1},
-                                          {TensorType::i16, "I16", 2},
-                                          {TensorType::u16, "U16", 2},
-                                          {TensorType::f16, "F16", 2},
-                                          {TensorType::bf16, "BF16", 2},
-                                          {TensorType::i32, "I32", 4},
-                                          {TensorType::u32, "U32", 4},
-                                          {TensorType::f32, "F32", 4},
-                                          {TensorType::f64, "F64", 8},
-                                          {TensorType::i64, "I64", 8},
-                                          {TensorType::u64, "U64", 8},
-                                          {TensorType::c64, "C64", 8}}};
-
-const TypeRow& row_of(TensorType type) {
-  return *std::find_if(kTypes.begin(), kTypes.end(), [&](auto& row) { return row.type == type; });
-}
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the reference reader's limit
@@ -59,7 +31,7 @@ class Entry {
     TensorView view;
     view.name = name_;
     view.type = type();
-    std::uint64_t bytes = static_cast<std::uint64_t>(size_of(view.type));
+    std::uint64_t bytes = static_cast<std::uint64_t>(block_bytes(view.type));
     const Json& shape = list("shape");
     if (shape.size() > kHighestRank)
       fail(fmt::format("has {} dimensions, more than {}", shape.size(), kHighestRank));
@@ -111,8 +83,7 @@ class Entry {
   TensorType type() const {
     const Json& v = member("dtype");
     if (v.is_string())
-      for (const TypeRow& row : kTypes)
-        if (v.get_ref<const std::string&>() == row.name) return row.type;
+      if (const auto type = plain_type(v.get_ref<const std::string&>())) return *type;
     fail(fmt::format("its dtype {} is not known; store it as F32, F16 or BF16",
                      printable(v.dump(-1, ' ', true))));
   }
@@ -154,9 +125,6 @@ std::map<std::string, std::string> read_metadata(const Json& value, std::string_
 }
 
 }  // namespace
-
-const char* name_of(TensorType type) { return row_of(type).name; }
-std::int64_t size_of(TensorType type) { return row_of(type).size; }
 
 SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::string_view label) {
   if (bytes.size() < kLengthBytes)

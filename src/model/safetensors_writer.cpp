@@ -74,7 +74,12 @@ class AtomicFile {
 };
 
 std::uint64_t bytes_of(const TensorToWrite& t) {
-  std::uint64_t bytes = static_cast<std::uint64_t>(size_of(t.type));
+  if (block_elements(t.type) != 1)
+    throw DataError(
+        fmt::format("write_safetensors: tensor '{}' is {}, which safetensors files "
+                    "cannot hold; widen it first",
+                    t.name, name_of(t.type)));
+  std::uint64_t bytes = static_cast<std::uint64_t>(block_bytes(t.type));
   for (const std::int64_t d : t.shape)
     if (d < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(d), &bytes))
       throw DataError(
@@ -90,7 +95,8 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   for (const TensorToWrite& t : tensors) order.push_back(&t);
   // widest elements first: then every tensor starts at a multiple of its element size
   std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
-    if (size_of(a->type) != size_of(b->type)) return size_of(a->type) > size_of(b->type);
+    if (block_bytes(a->type) != block_bytes(b->type))
+      return block_bytes(a->type) > block_bytes(b->type);
     return a->name < b->name;
   });
 

@@ -78,7 +78,7 @@ TEST_CASE("safetensors: what was written is read back") {
     if (view.bytes > 0)
       REQUIRE(std::memcmp(view.data, t.data, static_cast<std::size_t>(view.bytes)) == 0);
     REQUIRE(reinterpret_cast<std::uintptr_t>(view.data) %
-                static_cast<std::size_t>(size_of(view.type)) ==
+                static_cast<std::size_t>(block_bytes(view.type)) ==
             0);
   }
   REQUIRE(file.at("scalar").elements() == 1);

@@ -15,46 +15,9 @@
 #include <vector>
 
 #include "episodic/base/mapped_file.hpp"
+#include "episodic/model/tensor_source.hpp"
 
 namespace episodic {
-
-/// Element types of the format.
-enum class TensorType : std::uint8_t {
-  boolean,
-  u8,
-  i8,
-  f8_e4m3,
-  f8_e5m2,
-  f8_e8m0,
-  i16,
-  u16,
-  f16,
-  bf16,
-  i32,
-  u32,
-  f32,
-  f64,
-  i64,
-  u64,
-  c64,
-};
-
-/// Name as in the file: "F32", "BF16", ...
-const char* name_of(TensorType type);
-
-/// Bytes of one element.
-std::int64_t size_of(TensorType type);
-
-/// A tensor of a file, where it lies. Row-major, packed, little-endian; `data` may be unaligned.
-struct TensorView {
-  std::string name;
-  TensorType type = TensorType::f32;
-  std::vector<std::int64_t> shape;  ///< rank 0 and empty tensors are legal
-  const std::byte* data = nullptr;  ///< null if the tensor is empty
-  std::int64_t bytes = 0;           ///< elements() * size_of(type)
-
-  std::int64_t elements() const { return bytes / size_of(type); }
-};
 
 /// What the bytes of a safetensors file hold; the views point into them.
 struct SafetensorsContent {
@@ -90,22 +53,17 @@ class SafetensorsFile {
 
 /// The weights of a model directory: model.safetensors, or the shards that
 /// model.safetensors.index.json lists.
-class Weights {
+class Weights final : public TensorSource {
  public:
   /// \throws FileError for missing or damaged files, and for shard names that leave the directory
   explicit Weights(const std::filesystem::path& model_dir);
 
-  /// Null if there is no such tensor.
-  const TensorView* find(std::string_view name) const;
+  const TensorView* find(std::string_view name) const override;
+  std::vector<const TensorView*> tensors() const override;
+  std::filesystem::path file_of(std::string_view name) const override;
 
   /// \throws FileError naming the file that should hold the tensor
   const TensorView& at(std::string_view name) const;
-
-  /// All tensors in the order of their names.
-  std::vector<const TensorView*> tensors() const;
-
-  /// The file that holds the tensor, or that ought to list it.
-  std::filesystem::path file_of(std::string_view name) const;
 
  private:
   struct Place {
