@@ -7,7 +7,6 @@
 
 #include "episodic/base/error.hpp"
 #include "strict_json.hpp"
-#include "tensor_type.hpp"
 
 namespace episodic {
 namespace {

@@ -11,49 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/base/tensor_type.hpp"
+
 namespace episodic {
-
-/// Element types of stored tensors. Those after `c64` are GGUF's: a run of elements along a row is
-/// packed into a block with scales of its own.
-enum class TensorType : std::uint8_t {
-  boolean,
-  u8,
-  i8,
-  f8_e4m3,
-  f8_e5m2,
-  f8_e8m0,
-  i16,
-  u16,
-  f16,
-  bf16,
-  i32,
-  u32,
-  f32,
-  f64,
-  i64,
-  u64,
-  c64,
-  q4_0,
-  q4_1,
-  q5_0,
-  q5_1,
-  q8_0,
-  q2_k,
-  q3_k,
-  q4_k,
-  q5_k,
-  q6_k,
-  iq4_nl,
-};
-
-/// Name as in the files: "F32", "BF16", "Q4_K", ...
-const char* name_of(TensorType type);
-
-/// Elements in one block: 1 for plain types, 32 or 256 for block types.
-std::int64_t block_elements(TensorType type);
-
-/// Bytes of one block; of one element for plain types.
-std::int64_t block_bytes(TensorType type);
 
 /// A tensor of a file, where it lies. Row-major, packed, little-endian; `data` may be unaligned. Of
 /// a block type the last dimension is a multiple of block_elements.

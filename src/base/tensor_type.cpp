@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor_type.hpp"
+#include "episodic/base/tensor_type.hpp"
 
 #include <algorithm>
 #include <array>
