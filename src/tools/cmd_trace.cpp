@@ -10,6 +10,7 @@
 #include "engine.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "trace_papers.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -110,9 +111,14 @@ void run(const TraceFlags& flags) {
   flags.common.apply();
   const Json test = read_json(flags.case_file);
   const auto kind = field<std::string>(test, flags.case_file, "kind");
+  std::error_code error;
+  std::filesystem::create_directories(flags.out, error);
+  if (error)
+    throw FileError(fmt::format("{}: cannot be created ({})", flags.out.string(), error.message()));
+  if (trace_without_model(kind, test, flags.case_file, flags.out)) return;
   if (kind != "em")
-    throw NotBuiltError(fmt::format("{}: cases of kind \"{}\" are not built yet; only \"em\" is",
-                                    flags.case_file.string(), kind));
+    throw FileError(fmt::format("{}: kind \"{}\" is not known; known are: em, hem, epman, memoria",
+                                flags.case_file.string(), kind));
   if (flags.model.empty())
     throw ConfigError("--model: a case of kind \"em\" needs a model directory");
   const MemoryConfig config =
@@ -130,11 +136,6 @@ void run(const TraceFlags& flags) {
     rows = test["logit_rows"].get<std::vector<std::int64_t>>();
     std::sort(rows.begin(), rows.end());
   }
-  std::error_code error;
-  std::filesystem::create_directories(flags.out, error);
-  if (error)
-    throw FileError(fmt::format("{}: cannot be created ({})", flags.out.string(), error.message()));
-
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   engine->remember(config, n, std::move(given));
   const ModelConfig& model = engine->model().config();

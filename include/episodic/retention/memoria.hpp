@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `Memoria`: association and forgetting over a caller's vectors (spec 9; Memoria 3, ICML 2024).
+/// Header-only, needs nothing but the base headers.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "episodic/base/bytes.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic {
+
+/// Settings of a `Memoria`. Counts are in engrams, lifespans in steps.
+struct MemoriaConfig {
+  std::int64_t n_short = 5;               ///< N_stm, most recalled from the short-term memory
+  std::int64_t n_long = 5;                ///< N_ltm, most recalled from the long-term memory
+  std::int64_t short_term_capacity = 50;  ///< length of the short-term queue
+  std::int64_t depth = 10;                ///< N_depth, steps of the search along the edges
+  double initial_lifespan = 9.0;          ///< > 0, of a new engram
+  double alpha = 8.0;                     ///< lifespan that a step gives out for each recalled one
+  std::int64_t reset_period = 0;          ///< steps after which all is forgotten; 0: never
+
+  /// \throws ConfigError naming the setting and its range
+  void validate() const {
+    const auto least = [](const char* name, std::int64_t value, std::int64_t bound) {
+      if (value < bound)
+        throw ConfigError("memoria: " + std::string(name) + " = " + std::to_string(value) +
+                          ", must be >= " + std::to_string(bound));
+    };
+    least("n_short", n_short, 0);
+    least("n_long", n_long, 0);
+    least("short_term_capacity", short_term_capacity, 1);
+    least("depth", depth, 0);
+    least("reset_period", reset_period, 0);
+    if (!(initial_lifespan > 0) || !std::isfinite(initial_lifespan))
+      throw ConfigError("memoria: initial_lifespan must be a positive number");
+    if (!(alpha >= 0) || !std::isfinite(alpha))
+      throw ConfigError("memoria: alpha must be a number >= 0");
+  }
+
+  bool operator==(const MemoriaConfig&) const = default;
+};
+
+/// Engrams that fire together are linked, those that are not attended are forgotten.
+///
+///     Memoria memoria({}, width);
+///     const Memoria::Recall& r = memoria.recall(vectors, n);     // a step's n new engrams
+///     ... attend with r.short_term and r.long_term ...
+///     std::vector<std::int64_t> gone = memoria.commit(attention);
+///
+/// Engrams are numbered 0, 1, 2 .. in the order in which they came. A value: a copy is a snapshot.
+class Memoria {
+ public:
+  /// What a step recalled. Numbers of engrams.
+  struct Recall {
+    std::vector<std::int64_t> working;     ///< the step's own
+    std::vector<std::int64_t> short_term;  ///< by rank
+    std::vector<std::int64_t> initial;     ///< where the search of long-term memory began, sorted
+    std::vector<std::int64_t> found;       ///< all that it found, sorted, `initial` included
+    std::vector<std::int64_t> long_term;   ///< by rank
+
+    std::int64_t size() const {
+      return static_cast<std::int64_t>(short_term.size() + long_term.size());
+    }
+  };
+
+  /// \param width of the engrams' vectors, >= 1 \throws ConfigError
+  Memoria(const MemoriaConfig& config, std::int64_t width) : config_(config), width_(width) {
+    config_.validate();
+    if (width < 1) throw ConfigError("memoria: width must be >= 1");
+  }
+
+  /// Takes a step's new engrams and recalls by them. A call before `commit` replaces the step that
+  /// is open.
+  /// \param engrams [n, width]; the paper's are of unit length, which is not asked for
+  /// \throws DataError for numbers that are not finite or a span of another size; nothing changed
+  const Recall& recall(std::span<const float> engrams, std::int64_t n) {
+    if (n < 0 || static_cast<std::int64_t>(engrams.size()) != n * width_)
+      throw DataError("memoria: " + std::to_string(engrams.size()) + " numbers for " +
+                      std::to_string(n) + " engrams of width " + std::to_string(width_));
+    for (const float x : engrams)
+      if (!std::isfinite(x)) throw DataError("memoria: an engram holds NaN or infinity");
+    Recall next;
+    std::vector<float> vectors(engrams.begin(), engrams.end());
+    next.working.resize(static_cast<std::size_t>(n));
+    std::iota(next.working.begin(), next.working.end(), next_id_);
+    next.short_term = best({short_term_.begin(), short_term_.end()}, vectors, config_.n_short);
+    search(next);
+    next.long_term = best(next.found, vectors, config_.n_long);
+    recall_ = std::move(next);
+    working_ = std::move(vectors);
+    open_ = true;
+    return recall_;
+  }
+
+  /// Ends the step: fires, extends and shortens lives, forgets, moves engrams on (in that order).
+  /// \param attention [recall.size()] >= 0: what each recalled engram received over all heads,
+  ///        layers and queries of the step, short-term ones first, in the order of `Recall`
+  /// \return the engrams that were forgotten, sorted
+  /// \throws DataError if no step is open, or attention is of another size, negative or not finite
+  std::vector<std::int64_t> commit(std::span<const double> attention) {
+    if (!open_) throw DataError("memoria: commit without recall");
+    if (static_cast<std::int64_t>(attention.size()) != recall_.size())
+      throw DataError("memoria: " + std::to_string(attention.size()) + " weights for " +
+                      std::to_string(recall_.size()) + " recalled engrams");
+    for (const double w : attention)
+      if (!(w >= 0) || !std::isfinite(w))
+        throw DataError("memoria: an attention weight is negative or not finite");
+    add_working();
+    fire();
+    extend(attention);
+    std::vector<std::int64_t> gone = shorten();
+    for (const std::int64_t id : recall_.working)
+      if (holds(id)) short_term_.push_back(id);
+    while (static_cast<std::int64_t>(short_term_.size()) > config_.short_term_capacity) {
+      engrams_.at(short_term_.front()).long_term = true;
+      short_term_.pop_front();
+    }
+    open_ = false;
+    ++steps_;
+    if (config_.reset_period > 0 && steps_ % config_.reset_period == 0) {
+      std::vector<std::int64_t> all = clear();
+      gone.insert(gone.end(), all.begin(), all.end());
+      std::sort(gone.begin(), gone.end());
+    }
+    return gone;
+  }
+
+  const MemoriaConfig& config() const { return config_; }
+  std::int64_t width() const { return width_; }
+  std::int64_t steps() const { return steps_; }
+  /// Engrams that came so far, forgotten ones included.
+  std::int64_t total() const { return next_id_; }
+  /// Engrams that are held now.
+  std::int64_t size() const { return static_cast<std::int64_t>(engrams_.size()); }
+  bool holds(std::int64_t engram) const { return engrams_.count(engram) > 0; }
+  /// Oldest first.
+  std::vector<std::int64_t> short_term() const { return {short_term_.begin(), short_term_.end()}; }
+  /// Sorted.
+  std::vector<std::int64_t> long_term() const {
+    std::vector<std::int64_t> all;
+    for (const auto& [id, e] : engrams_)
+      if (e.long_term) all.push_back(id);
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+  /// Steps left; 0 for an engram that is not held.
+  double lifespan(std::int64_t engram) const {
+    const auto it = engrams_.find(engram);
+    return it == engrams_.end() ? 0.0 : it->second.lifespan;
+  }
+  /// How often two engrams fired together (an engram with itself: how often it fired); 0 if one of
+  /// them is not held.
+  std::int64_t count(std::int64_t a, std::int64_t b) const {
+    const auto it = engrams_.find(a);
+    if (it == engrams_.end()) return 0;
+    const auto to = it->second.counts.find(b);
+    return to == it->second.counts.end() ? 0 : to->second;
+  }
+  /// E_{a->b} = Count_ab / Count_aa; 0 where there is no edge.
+  double edge(std::int64_t a, std::int64_t b) const {
+    const std::int64_t own = count(a, a);
+    return own == 0 ? 0.0 : static_cast<double>(count(a, b)) / static_cast<double>(own);
+  }
+  /// Bytes of vectors and counts, about.
+  std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (const auto& [id, e] : engrams_)
+      sum += static_cast<std::int64_t>(e.vector.size() * sizeof(float)) +
+             static_cast<std::int64_t>(e.counts.size()) * kBytesOfACount + kBytesOfAnEngram;
+    return sum;
+  }
+
+  /// Forgets everything; numbers go on. \return what was held, sorted
+  std::vector<std::int64_t> clear() {
+    std::vector<std::int64_t> all;
+    all.reserve(engrams_.size());
+    for (const auto& [id, e] : engrams_) all.push_back(id);
+    std::sort(all.begin(), all.end());
+    engrams_.clear();
+    short_term_.clear();
+    open_ = false;
+    return all;
+  }
+
+  /// The state between two steps to bytes, and back into a Memoria of the same settings.
+  /// \throws DataError if a step is open
+  void save(ByteWriter& to) const {
+    if (open_) throw DataError("memoria: a step is open; commit it before saving");
+    to.put(width_);
+    to.put(next_id_);
+    to.put(steps_);
+    const std::vector<std::int64_t> queue = short_term(), rest = long_term();
+    to.put_vector(queue);
+    to.put_vector(rest);
+    for (const auto& list : {queue, rest})
+      for (const std::int64_t id : list) {
+        const Engram& e = engrams_.at(id);
+        to.put(e.lifespan);
+        to.put_vector(e.vector);
+        std::vector<std::int64_t> ids, counts;  // sorted, so that equal states give equal bytes
+        for (const auto& [other, n] : e.counts) ids.push_back(other);
+        std::sort(ids.begin(), ids.end());
+        for (const std::int64_t other : ids) counts.push_back(e.counts.at(other));
+        to.put_vector(ids);
+        to.put_vector(counts);
+      }
+  }
+  /// \throws FileError for content that cannot be; this memory is then unchanged
+  void load(ByteReader& from) {
+    const auto refuse = [&](const char* what) {
+      throw FileError(from.where() + ": " + what + "; the file is damaged");
+    };
+    Memoria next(config_, width_);
+    if (from.get<std::int64_t>() != width_) refuse("engrams of another width");
+    next.next_id_ = from.get<std::int64_t>();
+    next.steps_ = from.get<std::int64_t>();
+    if (next.next_id_ < 0 || next.steps_ < 0) refuse("a negative number of engrams or steps");
+    const auto queue = from.get_vector<std::int64_t>();
+    const auto rest = from.get_vector<std::int64_t>();
+    if (static_cast<std::int64_t>(queue.size()) > config_.short_term_capacity)
+      refuse("more engrams than the short-term memory has room for");
+    next.short_term_.assign(queue.begin(), queue.end());
+    for (const auto* list : {&queue, &rest})
+      for (const std::int64_t id : *list) {
+        if (id < 0 || id >= next.next_id_ || next.holds(id)) refuse("an impossible engram");
+        Engram& e = next.engrams_[id];
+        e.long_term = list == &rest;
+        e.lifespan = from.get<double>();
+        if (!(e.lifespan > 0) || !std::isfinite(e.lifespan)) refuse("an impossible lifespan");
+        e.vector = from.get_vector<float>(static_cast<std::size_t>(width_), "an engram's vector");
+        const auto ids = from.get_vector<std::int64_t>();
+        const auto counts = from.get_vector<std::int64_t>(ids.size(), "an engram's counts");
+        for (std::size_t i = 0; i < ids.size(); ++i) e.counts[ids[i]] = counts[i];
+      }
+    for (const auto& [id, e] : next.engrams_)
+      for (const auto& [other, n] : e.counts)  // a pair is kept with both
+        if (n < 1 || next.count(other, id) != n) refuse("counts that are not symmetric");
+    *this = std::move(next);
+  }
+
+ private:
+  static constexpr std::int64_t kBytesOfACount = 32, kBytesOfAnEngram = 128;
+
+  struct Engram {
+    std::vector<float> vector;
+    double lifespan = 0;
+    bool long_term = false;  // else in the queue, or of the step that is open
+    std::unordered_map<std::int64_t, std::int64_t> counts;  // Count_ij, itself included
+  };
+
+  /// log mean_j exp(-||e - w_j||^2) over the working engrams w: the same order as the mean of
+  /// c(e, w_j), where float32 would underflow to equal zeros.
+  double log_correlation(const std::vector<float>& e, std::span<const float> working) const {
+    const std::size_t width = static_cast<std::size_t>(width_);
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (std::size_t at = 0; at < working.size(); at += width) {
+      double distance = 0;
+      for (std::size_t c = 0; c < width; ++c) {
+        const double d = static_cast<double>(e[c]) - working[at + c];
+        distance += d * d;
+      }
+      if (-distance > largest) {
+        sum = sum * std::exp(largest + distance) + 1;
+        largest = -distance;
+      } else {
+        sum += std::exp(-distance - largest);
+      }
+    }
+    return largest + std::log(sum) - std::log(static_cast<double>(working.size() / width));
+  }
+
+  /// The n of `ids` most correlated with the working engrams, best first; ties: the older.
+  std::vector<std::int64_t> best(std::vector<std::int64_t> ids, std::span<const float> working,
+                                 std::int64_t n) const {
+    if (working.empty()) return {};
+    std::vector<std::pair<double, std::int64_t>> ranked;
+    ranked.reserve(ids.size());
+    for (const std::int64_t id : ids)
+      ranked.emplace_back(-log_correlation(engrams_.at(id).vector, working), id);
+    const auto take = std::min(ranked.size(), static_cast<std::size_t>(n));
+    std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(take),
+                      ranked.end());
+    ids.clear();
+    for (std::size_t i = 0; i < take; ++i) ids.push_back(ranked[i].second);
+    return ids;
+  }
+
+  /// The long-term neighbour of largest Count (so of largest edge), not among `excluded` (sorted);
+  /// ties: the older; -1 if there is none.
+  std::int64_t strongest_neighbour(std::int64_t id,
+                                   const std::vector<std::int64_t>& excluded) const {
+    std::int64_t found = -1, most = 0;
+    for (const auto& [other, n] : engrams_.at(id).counts) {
+      if (n < most || (n == most && found >= 0 && other > found)) continue;
+      if (other == id || std::binary_search(excluded.begin(), excluded.end(), other)) continue;
+      if (!engrams_.at(other).long_term) continue;
+      found = other;
+      most = n;
+    }
+    return found;
+  }
+
+  /// Memoria 3.2: from each recalled short-term engram along the strongest edges, level by level.
+  void search(Recall& r) const {
+    const auto unique = [](std::vector<std::int64_t>& ids) {
+      std::sort(ids.begin(), ids.end());
+      ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    };
+    const auto step = [&](const std::vector<std::int64_t>& from) {
+      std::vector<std::int64_t> next;
+      for (const std::int64_t id : from)
+        if (const std::int64_t to = strongest_neighbour(id, r.found); to >= 0) next.push_back(to);
+      unique(next);
+      return next;
+    };
+    std::vector<std::int64_t> level = step(r.short_term);
+    r.initial = level;
+    r.found = level;
+    for (std::int64_t d = 0; d < config_.depth && !level.empty(); ++d) {
+      level = step(level);
+      r.found.insert(r.found.end(), level.begin(), level.end());
+      unique(r.found);
+    }
+  }
+
+  void add_working() {
+    for (std::size_t i = 0; i < recall_.working.size(); ++i) {
+      Engram& e = engrams_[recall_.working[i]];
+      const auto from = working_.begin() + static_cast<std::ptrdiff_t>(i) * width_;
+      e.vector.assign(from, from + width_);
+      e.lifespan = config_.initial_lifespan;
+    }
+    next_id_ += static_cast<std::int64_t>(recall_.working.size());
+  }
+
+  void fire() {
+    std::vector<std::int64_t> firing = recall_.working;
+    firing.insert(firing.end(), recall_.short_term.begin(), recall_.short_term.end());
+    firing.insert(firing.end(), recall_.long_term.begin(), recall_.long_term.end());
+    for (const std::int64_t a : firing) {
+      auto& counts = engrams_.at(a).counts;
+      for (const std::int64_t b : firing) ++counts[b];
+    }
+  }
+
+  void extend(std::span<const double> attention) {
+    const double sum = std::accumulate(attention.begin(), attention.end(), 0.0);
+    if (!(sum > 0)) return;
+    const double given_out = static_cast<double>(recall_.size()) * config_.alpha;
+    std::size_t i = 0;
+    for (const auto& list : {recall_.short_term, recall_.long_term})
+      for (const std::int64_t id : list)
+        engrams_.at(id).lifespan += attention[i++] / sum * given_out;
+  }
+
+  /// All engrams lose a step of life, working ones too. \return those that had none left, sorted
+  std::vector<std::int64_t> shorten() {
+    std::vector<std::int64_t> gone;
+    for (auto& [id, e] : engrams_)
+      if ((e.lifespan -= 1) <= 0) gone.push_back(id);
+    std::sort(gone.begin(), gone.end());
+    for (const std::int64_t id : gone) {
+      for (const auto& [other, n] : engrams_.at(id).counts)
+        if (other != id)
+          if (const auto it = engrams_.find(other); it != engrams_.end())
+            it->second.counts.erase(id);
+      engrams_.erase(id);
+    }
+    if (gone.empty()) return gone;
+    const auto is_gone = [&](std::int64_t id) {
+      return std::binary_search(gone.begin(), gone.end(), id);
+    };
+    short_term_.erase(std::remove_if(short_term_.begin(), short_term_.end(), is_gone),
+                      short_term_.end());
+    return gone;
+  }
+
+  MemoriaConfig config_;
+  std::int64_t width_ = 0, next_id_ = 0, steps_ = 0;
+  std::unordered_map<std::int64_t, Engram> engrams_;
+  std::deque<std::int64_t> short_term_;  // oldest first
+  Recall recall_;                        // of the step that is open
+  std::vector<float> working_;           // its engrams' vectors
+  bool open_ = false;
+};
+
+}  // namespace episodic

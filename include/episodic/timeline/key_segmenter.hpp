@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Boundaries from keys (spec 7; HEM 2.2 to 2.4): an event ends where the keys that come are no
+/// longer like those that it holds. Header-only.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <numbers>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "episodic/base/bytes.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic {
+
+/// What is watched to fall: mean(event keys) . k, or the log-density of k under the event's
+/// diagonal Gaussian.
+enum class KeySignal : std::uint8_t { similarity, gaussian };
+
+struct KeySegmenterSettings {
+  KeySignal signal = KeySignal::similarity;
+  double gamma = 1.0;
+  std::int64_t min_count = 1;  ///< keys that an event holds before a key gives a value
+  double var_floor = 0.01;     ///< least variance of a channel, > 0; `gaussian` only
+  std::int64_t n_init = 0;     ///< the token that opens the first event, without a flag
+};
+
+/// Decides, key by key, where events end. One unit: the whole sequence (keys of all layers and
+/// heads side by side, the signal being their mean), or one key/value head of one layer. In
+/// float64. A value: a copy is a snapshot.
+class KeySegmenter {
+ public:
+  /// What a key said.
+  struct Verdict {
+    bool opens = false;                                           ///< the key opens the next event
+    double signal = std::numeric_limits<double>::quiet_NaN();     ///< NaN where there is none
+    double threshold = std::numeric_limits<double>::quiet_NaN();  ///< mean - gamma * deviation
+  };
+
+  KeySegmenter() = default;
+
+  /// \param heads number of heads whose keys lie side by side; their signals are averaged
+  /// \param head_dim channels of each \throws ConfigError
+  KeySegmenter(const KeySegmenterSettings& settings, std::int64_t heads, std::int64_t head_dim)
+      : settings_(settings), heads_(heads), mean_(size(heads, head_dim)) {
+    if (!std::isfinite(settings.gamma)) throw ConfigError("key segmenter: gamma is not a number");
+    if (settings.min_count < 0) throw ConfigError("key segmenter: min_count must be >= 0");
+    if (settings.signal == KeySignal::gaussian) {
+      if (!(settings.var_floor > 0) || !std::isfinite(settings.var_floor))
+        throw ConfigError("key segmenter: var_floor must be a positive number");
+      variance_.resize(mean_.size());
+    }
+  }
+
+  /// The next token's keys, in order of time from token 0 on. \param key [heads * head_dim],
+  /// unrotated \throws DataError for another number of channels or a key that is not finite
+  Verdict next(std::span<const float> key) {
+    if (key.size() != mean_.size())
+      throw DataError("key segmenter: a key of " + std::to_string(key.size()) +
+                      " channels, expected " + std::to_string(mean_.size()));
+    Verdict verdict;
+    const std::int64_t token = tokens_;
+    if (token < settings_.n_init) {  // a sink: part of no event
+      ++tokens_;
+      return verdict;
+    }
+    if (count_ == 0) {
+      open(key);
+      ++tokens_;
+      return verdict;
+    }
+    if (count_ >= settings_.min_count) {
+      verdict.signal = signal(key);
+      if (!std::isfinite(verdict.signal))
+        throw DataError("key segmenter: the keys of token " + std::to_string(token) +
+                        " are not finite");
+      if (recorded_ >= 2) {
+        const double deviation = std::sqrt(squares_ / static_cast<double>(recorded_ - 1));
+        verdict.threshold = average_ - settings_.gamma * deviation;
+        verdict.opens = verdict.signal < verdict.threshold;
+      }
+      if (verdict.opens) {
+        open(key);
+        ++tokens_;
+        return verdict;
+      }
+      record(verdict.signal);
+    }
+    join(key);
+    ++tokens_;
+    return verdict;
+  }
+
+  std::int64_t tokens() const { return tokens_; }
+
+  /// What is carried from token to token, for a memory that is kept. The settings are not part.
+  void save(ByteWriter& to) const {
+    to.put(tokens_);
+    to.put(count_);
+    to.put(recorded_);
+    to.put(average_);
+    to.put(squares_);
+    to.put_vector(mean_);
+    to.put_vector(variance_);
+  }
+  void load(ByteReader& from) {
+    tokens_ = from.get<std::int64_t>();
+    count_ = from.get<std::int64_t>();
+    recorded_ = from.get<std::int64_t>();
+    average_ = from.get<double>();
+    squares_ = from.get<double>();
+    mean_ = from.get_vector<double>(mean_.size(), "means of the key segmenter");
+    variance_ = from.get_vector<double>(variance_.size(), "variances of the key segmenter");
+    if (tokens_ < 0 || count_ < 0 || recorded_ < 0 || recorded_ > tokens_ || count_ > tokens_)
+      throw FileError(from.where() + ": an impossible state of the key segmenter; damaged");
+  }
+
+ private:
+  static std::size_t size(std::int64_t heads, std::int64_t head_dim) {
+    if (heads < 1 || head_dim < 1)
+      throw ConfigError("key segmenter: heads and head_dim must be >= 1");
+    return static_cast<std::size_t>(heads * head_dim);
+  }
+
+  /// Mean over the heads of the dot products or of the log-densities: sums over channels either
+  /// way, so one loop over all channels and one division.
+  double signal(std::span<const float> key) const {
+    double sum = 0;
+    if (settings_.signal == KeySignal::similarity) {
+      for (std::size_t c = 0; c < key.size(); ++c) sum += mean_[c] * key[c];
+    } else {
+      const double log_two_pi = std::log(2 * std::numbers::pi);
+      for (std::size_t c = 0; c < key.size(); ++c) {
+        const double v = std::max(variance_[c], settings_.var_floor), d = key[c] - mean_[c];
+        sum -= 0.5 * (log_two_pi + std::log(v) + d * d / v);
+      }
+    }
+    return sum / static_cast<double>(heads_);
+  }
+
+  void open(std::span<const float> key) {
+    mean_.assign(key.begin(), key.end());
+    std::fill(variance_.begin(), variance_.end(), 0.0);
+    count_ = 1;
+    recorded_ = 0;
+    average_ = squares_ = 0;
+  }
+
+  void join(std::span<const float> key) {
+    const double n = static_cast<double>(++count_);
+    for (std::size_t c = 0; c < key.size(); ++c) {
+      const double before = mean_[c];
+      mean_[c] = ((n - 1) * before + key[c]) / n;
+      if (!variance_.empty())
+        variance_[c] = ((n - 1) * variance_[c] + (key[c] - before) * (key[c] - mean_[c])) / n;
+    }
+  }
+
+  /// Welford's update: what is seen in this event, without keeping the values.
+  void record(double value) {
+    ++recorded_;
+    const double before = value - average_;
+    average_ += before / static_cast<double>(recorded_);
+    squares_ += before * (value - average_);
+  }
+
+  KeySegmenterSettings settings_;
+  std::int64_t heads_ = 1;
+  std::int64_t tokens_ = 0;
+  std::int64_t count_ = 0;               // keys that the event holds
+  std::int64_t recorded_ = 0;            // signals that it recorded
+  double average_ = 0;                   // of those
+  double squares_ = 0;                   // sum of their squared distances from it
+  std::vector<double> mean_, variance_;  // of the event's keys, by channel
+};
+
+/// A threshold that gives about as many boundaries as wanted (HEM 2.4).
+struct CalibratedGamma {
+  double gamma = 0;
+  std::int64_t boundaries = 0;  ///< that it gives
+};
+
+/// Of gamma = 0, 0.01 .. 8.00 the one whose number of boundaries is nearest to `wanted`; ties: the
+/// smallest. \param boundaries callable: double gamma -> number of boundaries
+template <class Boundaries>
+CalibratedGamma calibrate_gamma(std::int64_t wanted, Boundaries&& boundaries) {
+  CalibratedGamma best;
+  std::int64_t distance = std::numeric_limits<std::int64_t>::max();
+  for (int j = 0; j <= 800; ++j) {
+    const double gamma = j / 100.0;
+    const std::int64_t n = boundaries(gamma);
+    if (std::abs(n - wanted) >= distance) continue;
+    distance = std::abs(n - wanted);
+    best = {gamma, n};
+    if (distance == 0) break;
+  }
+  return best;
+}
+
+}  // namespace episodic
