@@ -23,7 +23,7 @@ constexpr std::int64_t kFewRows = 16;
 [[noreturn]] void fail(const std::string& what) { throw DataError("attend: " + what); }
 
 void check_segment(const AttendShape& shape, const AttendInput& input, const KvSegment& s,
-                   std::size_t list, std::size_t index) {
+                   std::int64_t first_kv_head, std::size_t list, std::size_t index) {
   const auto where = [&] { return fmt::format("segment {} of list {}: ", index, list); };
   if (s.length < 0) fail(where() + fmt::format("length {} is negative", s.length));
   if (s.length == 0) return;
@@ -36,12 +36,73 @@ void check_segment(const AttendShape& shape, const AttendInput& input, const KvS
                                s.row_stride, shape.head_dim));
   }
   if (s.head_stride < 0) fail(where() + fmt::format("head_stride {} is negative", s.head_stride));
+  if (s.first_head < 0 || s.first_head > first_kv_head) {
+    fail(where() + fmt::format("first_head is {}, but the list is read from kv head {} on",
+                               s.first_head, first_kv_head));
+  }
   if (!std::isfinite(s.value_weight)) fail(where() + "value_weight is not finite");
   if (s.position == Position::relative && input.q_relative == nullptr) {
     fail(where() + "is relative, but q_relative is null");
   }
   if (s.position == Position::fixed && input.q_fixed == nullptr) {
     fail(where() + "is fixed, but q_fixed is null");
+  }
+}
+
+// Number of the next relative segment of a list from index i on; the list has one.
+std::size_t next_relative(std::span<const KvSegment> list, std::size_t i) {
+  while (list[i].position != Position::relative) ++i;
+  return i;
+}
+
+// One array for each relative segment of the list, the first at number `first`.
+void check_columns_of(std::span<const KvSegment> list, const AttendOutput& output,
+                      std::size_t first) {
+  for (const KvSegment& s : list) {
+    if (s.position != Position::relative) continue;
+    if (s.length > 0 && output.column_sums[first] == nullptr) {
+      fail(fmt::format("column_sums[{}] is null", first));
+    }
+    ++first;
+  }
+}
+
+void check_column_sums(const AttendInput& input, const AttendOutput& output) {
+  const std::size_t given = output.column_sums.size();
+  if (given == 0) return;
+  const auto lists = input.segments;
+  const auto in_first = static_cast<std::size_t>(detail::count_relative(lists[0]));
+  std::size_t total = 0;
+  bool same_count = true;
+  for (const auto& list : lists) {
+    const auto n = static_cast<std::size_t>(detail::count_relative(list));
+    total += n;
+    same_count &= n == in_first;
+  }
+  if (given == total) {
+    std::size_t first = 0;
+    for (const auto& list : lists) {
+      check_columns_of(list, output, first);
+      first += static_cast<std::size_t>(detail::count_relative(list));
+    }
+    return;
+  }
+  if (!same_count || given != in_first) {
+    fail(fmt::format("column_sums has {} arrays, but the lists have {} relative segments together",
+                     given, total));
+  }
+  check_columns_of(lists[0], output, 0);
+  for (std::size_t l = 1; l < lists.size(); ++l) {
+    std::size_t a = 0, b = 0;
+    for (std::size_t r = 0; r < in_first; ++r, ++a, ++b) {
+      a = next_relative(lists[0], a);
+      b = next_relative(lists[l], b);
+      if (lists[0][a].length == lists[l][b].length) continue;
+      fail(
+          fmt::format("relative segment {} has {} tokens in list {} and {} in list 0, so one set "
+                      "of column_sums does not fit both; give one for each list",
+                      r, lists[l][b].length, l, lists[0][a].length));
+    }
   }
 }
 
@@ -67,46 +128,18 @@ void check(const AttendShape& shape, const AttendInput& input, const AttendOutpu
   if (!std::isfinite(shape.scale)) fail("scale is not finite");
   if (output.out == nullptr) fail("out is null");
   const std::size_t lists = input.segments.size();
-  if (lists != 1 && lists != static_cast<std::size_t>(shape.n_kv_heads)) {
-    fail(fmt::format("there are {} segment lists; give 1, or one per kv head ({})", lists,
+  if (lists == 0 || static_cast<std::size_t>(shape.n_kv_heads) % lists != 0) {
+    fail(fmt::format("there are {} segment lists; their number must divide n_kv_heads {}", lists,
                      shape.n_kv_heads));
   }
+  const std::int64_t kv_heads = shape.n_kv_heads / static_cast<std::int64_t>(lists);
   for (std::size_t l = 0; l < lists; ++l) {
     for (std::size_t i = 0; i < input.segments[l].size(); ++i) {
-      check_segment(shape, input, input.segments[l][i], l, i);
+      check_segment(shape, input, input.segments[l][i], static_cast<std::int64_t>(l) * kv_heads, l,
+                    i);
     }
   }
-  if (output.column_sums.empty()) return;
-  for (std::size_t l = 0; l < lists; ++l) {
-    std::size_t relative = 0;
-    for (const KvSegment& s : input.segments[l]) {
-      if (s.position != Position::relative) continue;
-      if (relative < output.column_sums.size() && s.length > 0 &&
-          output.column_sums[relative] == nullptr) {
-        fail(fmt::format("column_sums[{}] is null", relative));
-      }
-      ++relative;
-    }
-    if (relative != output.column_sums.size()) {
-      fail(fmt::format("column_sums has {} arrays, but list {} has {} relative segments",
-                       output.column_sums.size(), l, relative));
-    }
-    if (l > 0) {
-      const auto& head = input.segments[0];
-      const auto& list = input.segments[l];
-      std::size_t a = 0, b = 0;
-      for (std::size_t r = 0; r < relative; ++r, ++a, ++b) {
-        while (head[a].position != Position::relative) ++a;
-        while (list[b].position != Position::relative) ++b;
-        if (head[a].length != list[b].length) {
-          fail(
-              fmt::format("relative segment {} has {} tokens in list {} and {} in list 0, so "
-                          "column_sums fits only one of them",
-                          r, list[b].length, l, head[a].length));
-        }
-      }
-    }
-  }
+  check_column_sums(input, output);
 }
 
 }  // namespace

@@ -34,15 +34,20 @@ void require_close(const Attended& got, const Attended& want) {
   for (std::size_t i = 0; i < got.column_sums.size(); ++i) {
     REQUIRE(testing::difference(got.column_sums[i], want.column_sums[i]) < 2e-5);
   }
+  REQUIRE(testing::difference(got.segment_mass, want.segment_mass) < 2e-5);
+  REQUIRE(testing::difference(got.weighted_mass, want.weighted_mass) < 4e-6);
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 bool same_bits(const Attended& a, const Attended& b) {
   if (!same_bits(a.out, b.out) || !same_bits(a.lse, b.lse)) return false;
+  if (!same_bits(a.segment_mass, b.segment_mass)) return false;
+  if (!same_bits(a.weighted_mass, b.weighted_mass)) return false;
   for (std::size_t i = 0; i < a.column_sums.size(); ++i) {
     if (!same_bits(a.column_sums[i], b.column_sums[i])) return false;
   }
@@ -60,7 +65,7 @@ struct Stream {
   AttendInput input;
 
   Stream(Random& random, std::int64_t n, std::int64_t heads, std::int64_t kv_heads, std::int64_t d,
-         std::int64_t first, std::int64_t n_local, bool per_head = false,
+         std::int64_t first, std::int64_t n_local, std::int64_t n_lists = 1,
          DType dtype = DType::float32, float sharpness = 1.0f, DType local_dtype = DType::float32) {
     shape = {.n_queries = n,
              .n_heads = heads,
@@ -83,13 +88,18 @@ struct Stream {
     local.push_back(make(start, middle, Position::relative, 1.0f));
     local.push_back(make(middle, middle, Position::relative, 1.0f));  // empty
     local.push_back(make(middle, first + n, Position::relative, 1.0f));
-    for (std::int64_t l = 0; l < (per_head ? kv_heads : 1); ++l) {
+    for (std::int64_t l = 0; l < n_lists; ++l) {
       auto& list = lists.emplace_back();
       const std::int64_t sinks = std::min<std::int64_t>(4, start);
       list.push_back(make(0, sinks, Position::fixed, 1.0f));
       for (std::int64_t t = sinks + l; t < start;) {
         const std::int64_t length = std::min(start - t, testing::uniform(random, 0, 30));
         list.push_back(make(t, t + length, Position::fixed, 0.5f + 0.25f * (t % 3)));
+        if (testing::uniform(random, 0, 1) == 1) {  // a block of the group's own heads
+          list.back() = store.make(random, kv_heads / n_lists, d, length, t, Position::fixed, dtype,
+                                   testing::uniform(random, 0, 1) * 3, list.back().value_weight);
+          list.back().first_head = l * (kv_heads / n_lists);
+        }
         t += length + testing::uniform(random, 0, 3);
       }
       list.insert(list.end(), local.begin(), local.end());
@@ -112,13 +122,66 @@ TEST_CASE("attend equals the definition in float64 on random streams") {
       const auto& h = heads[i % 5];
       const std::int64_t n_local = testing::uniform(random, 1, 120);  // often less than n
       const std::int64_t first = i % 6 == 0 ? 0 : testing::uniform(random, 0, 400);
-      Stream s(random, n, h[0], h[1], d, first, n_local, i % 4 == 1, DType::float32,
+      Stream s(random, n, h[0], h[1], d, first, n_local, i % 4 == 1 ? h[1] : 1, DType::float32,
                i % 7 == 0 ? 4.0f : 1.0f);
       if (i % 10 == 3) s.shape.scale = 0.7f;
       INFO("n " << n << " d " << d << " heads " << h[0] << '/' << h[1] << " n_local " << n_local
                 << " first " << first);
       require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
                     testing::attend_reference(s.shape, s.input, 0.25));
+    }
+  });
+}
+
+TEST_CASE("a list for each group of kv heads, with column sums of one window or of one each") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(31);
+    const std::int64_t heads[][3] = {{8, 4, 2}, {6, 6, 3}, {12, 6, 2}, {4, 4, 4}};  // H, G, lists
+    int i = 0;
+    for (std::int64_t n : {1, 3, 20, 75}) {
+      for (const auto& h : heads) {
+        for (DType dtype : {DType::float32, DType::int8}) {
+          INFO("n " << n << " heads " << h[0] << '/' << h[1] << " lists " << h[2]);
+          Stream s(random, n, h[0], h[1], i % 2 == 0 ? 24 : 7, 150, 40, h[2], dtype);
+          using Sets = testing::ColumnSets;
+          for (Sets sets : {Sets::none, Sets::shared, Sets::each_list}) {
+            require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace, sets),
+                          testing::attend_reference(s.shape, s.input, 0.25, sets));
+          }
+          // windows that differ: only the sums of each list fit
+          s.lists[1].push_back(s.lists[1][s.lists[1].size() - 2]);
+          s.lists[1].back().length /= 2;
+          s.lists[1].erase(s.lists[1].end() - 3);  // the window's newest keys
+          s.spans.assign(s.lists.begin(), s.lists.end());
+          s.input.segments = s.spans;
+          require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace, Sets::each_list),
+                        testing::attend_reference(s.shape, s.input, 0.25, Sets::each_list));
+          REQUIRE_THROWS_AS(testing::run_attend(s.shape, s.input, 0.25f, workspace, Sets::shared),
+                            DataError);
+          ++i;
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("segment masses add up to one for each query and head") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(32);
+    for (std::int64_t n : {1, 4, 90}) {
+      Stream s(random, n, 4, 2, 16, 300, 64);
+      const Attended got = testing::run_attend(s.shape, s.input, 0.0f, workspace);
+      for (std::int64_t h = 0; h < 4; ++h) {
+        double sum = 0.0;
+        for (std::size_t i = 0; i < s.lists[0].size(); ++i) sum += got.segment_mass[4 * i + h];
+        REQUIRE(testing::near(sum, static_cast<double>(n), 1e-6));
+      }
+      for (KvSegment& x : s.lists[0]) x.value_weight = 0.5f;
+      for (float x : testing::run_attend(s.shape, s.input, 0.0f, workspace).weighted_mass) {
+        REQUIRE(testing::near(x, 0.5, 1e-6));
+      }
     }
   });
 }
@@ -134,7 +197,7 @@ TEST_CASE("attend reads segments of every stored dtype, alone and beside float32
         for (std::int64_t d : {1, 3, 12, 33, 64, 80, 128}) {
           const auto& h = heads[i % 4];
           const DType local = i % 3 == 0 ? DType::float32 : dtype;
-          Stream s(random, n, h[0], h[1], d, 200, 60, i % 5 == 1, dtype, 1.0f, local);
+          Stream s(random, n, h[0], h[1], d, 200, 60, i % 5 == 1 ? h[1] : 1, dtype, 1.0f, local);
           INFO(name_of(dtype) << " beside " << name_of(local) << " n " << n << " d " << d
                               << " heads " << h[0] << '/' << h[1]);
           require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
@@ -151,7 +214,7 @@ TEST_CASE("an int8 head of scale 0 stands for zeros") {
   for_each_table([&] {
     Random random(16);
     for (std::int64_t n : {1, 40}) {
-      Stream s(random, n, 2, 2, 16, 90, 8, false, DType::int8);
+      Stream s(random, n, 2, 2, 16, 90, 8, 1, DType::int8);
       const float zeros[2] = {0.0f, 0.0f};
       for (KvSegment& x : s.lists[0]) {
         if (x.dtype == DType::int8) x.key_scale = x.value_scale = zeros;
@@ -265,13 +328,14 @@ TEST_CASE("attend gives the same bits for any number of threads and from run to 
   set_max_threads(threads);
 }
 
-TEST_CASE("attend without column sums or lse gives the same output") {
+TEST_CASE("attend without column sums, masses or lse gives the same output") {
   Random random(12);
   AttendWorkspace workspace;
   for (std::int64_t n : {1, 60}) {
     Stream s(random, n, 4, 2, 32, 150, 64);
     const Attended all = testing::run_attend(s.shape, s.input, 0.0f, workspace);
-    const Attended bare = testing::run_attend(s.shape, s.input, 0.0f, workspace, false);
+    const Attended bare =
+        testing::run_attend(s.shape, s.input, 0.0f, workspace, testing::ColumnSets::none, false);
     REQUIRE(same_bits(all.out, bare.out));
     std::vector<float> out(all.out.size());
     AttendOutput only_out;
@@ -351,6 +415,8 @@ TEST_CASE("attend refuses wrong shapes by name") {
     s.lists[0][0].value_scale = scale;
   });
   fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });
+  fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = 1; });
+  fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = -1; });
   fails("head_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].head_stride = -1; });
   fails("length", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].length = -1; });
   fails("null", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].value = nullptr; });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Segmented attention: one softmax over a list of segments in place (spec 1), with the attention
-/// that each local key received (spec 4, relevance).
+/// Segmented attention: one softmax over a list of segments in place (EM 3.1), with the attention
+/// that each local key (relevance, EM 3.1) and each segment (Memoria 3.3) received.
 
 #include <cstdint>
 #include <span>
@@ -25,7 +25,9 @@ struct AttendShape {
 struct AttendInput {
   const float* q_relative = nullptr;  ///< [n, H, d] rotated by each query's position
   const float* q_fixed = nullptr;     ///< [n, H, d] rotated by angle index n_local - 1
-  /// The segments of each kv head: one list for all, or G lists (recall per head, HEM).
+  /// L lists, L a divisor of G: list l is what the l-th group of G / L consecutive kv heads reads.
+  /// One list serves all heads; G lists are recall per head (HEM 2.4). A segment's `first_head`
+  /// says which heads it holds; a segment of all heads may stand in every list.
   std::span<const std::span<const KvSegment>> segments;
 };
 
@@ -33,10 +35,19 @@ struct AttendOutput {
   float* out = nullptr;  ///< [n, H, d], written; zeros where a query sees no key
   float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
                          ///< key is seen
-  /// For each *relative* segment of the (first) list, in its order: a [length, H] array to which
-  /// the probabilities that its keys received, summed over the n queries, are **added**; or empty.
-  /// Probabilities are those of the joint softmax, before value weights.
+  /// For each *relative* segment of each list, list by list in their order: a [length, H / L] array
+  /// to which the probabilities that its keys received from the list's query heads, summed over the
+  /// n queries, are **added**; or empty. Probabilities are those of the joint softmax, before value
+  /// weights. If the relative segments of all lists have the same lengths (one window for all
+  /// heads), one set of [length, H] arrays, one for each relative segment of a list, will do.
   std::span<float* const> column_sums;
+  /// Null, or [S, H / L], S the segments of all lists, list by list in their order: the probability
+  /// that each segment, fixed ones too, received from each query head of its list, summed over the
+  /// n queries and before value weights, is **added**. Costs one more pass over the probabilities.
+  double* segment_mass = nullptr;
+  /// Null, or [n, H], written: the sum over the keys seen of probability * value_weight
+  /// (EpMAN 3.2); 0 where a query sees no key.
+  float* weighted_mass = nullptr;
 };
 
 /// Scratch memory of `attend`, grown on first use and then kept: hold one per memory or thread.

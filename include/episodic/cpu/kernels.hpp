@@ -79,6 +79,7 @@ struct Kernels {
   void (*add_rows)(const float* p, std::int64_t p_stride, std::int64_t n_rows, const Rows& values,
                    std::int64_t d, float* out, std::int64_t out_stride);
   float (*max_row)(const float* s, std::int64_t n);  ///< at least -3e38
+  float (*sum_row)(const float* s, std::int64_t n);  ///< in an order that depends on n alone
   /// s[i] = 2^(s[i] - max), 0 below 2^-126; returns their sum.
   float (*exp2_row)(float* s, std::int64_t n, float max);
 
@@ -106,6 +107,8 @@ struct Kernels {
   /// out[i] = sum over n_panels panels and their lanes of e[i, lane] * weight[lane], i < n.
   void (*column_sums)(const float* e, std::int64_t panel_stride, std::int64_t n_panels,
                       const float* weight, std::int64_t n, float* out);
+  /// out[lane] = sum over rows i < n of panel e[i, lane].
+  void (*lane_sums)(const float* e, std::int64_t n, float* out);
   /// panel q [d] from lanes rows of floats, row l at rows[l]; times factor; absent lanes are 0.
   void (*pack)(const float* const* rows, std::int64_t lanes, std::int64_t d, float factor,
                float* q);
