@@ -13,6 +13,7 @@
 
 #include "attend_impl.hpp"
 #include "episodic/base/parallel.hpp"
+#include "head_rows.hpp"
 
 namespace episodic::detail {
 namespace {
@@ -31,11 +32,12 @@ struct Piece {
 class Few {
  public:
   Few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-      const AttendOutput& output)
+      const AttendOutput& output, const ScoreScale& scale)
       : k_(k),
         shape_(shape),
         input_(input),
         output_(output),
+        scale_(scale),
         groups_(shape, input),
         group_(shape.n_heads / shape.n_kv_heads),
         rows_(shape.n_queries * group_),
@@ -62,9 +64,9 @@ class Few {
     keys_ = c.take<std::int64_t>(lists);
   }
 
-  void run(float factor) {
+  void run() {
     list_pieces();
-    pack_queries(factor);
+    pack_queries();
     const std::int64_t heads = shape_.n_kv_heads;
     const auto each = [&](std::int64_t n, std::int64_t work, const auto& body) {
       if (work < kSerialWork) {
@@ -114,15 +116,16 @@ class Few {
   }
 
   // [kind][g][i * group + r][d]: the rows of one kv head side by side, times the factor
-  void pack_queries(float factor) {
-    const float* source[2] = {input_.q_relative, input_.q_fixed};
+  void pack_queries() {
+    const HeadRows* source[2] = {&input_.q_relative, &input_.q_fixed};
     for (int kind = 0; kind < 2; ++kind) {
-      if (source[kind] == nullptr) continue;
+      const HeadRows& q = *source[kind];
+      if (q.data == nullptr) continue;
       for (std::int64_t i = 0; i < shape_.n_queries; ++i) {
-        for (std::int64_t g = 0; g < shape_.n_kv_heads; ++g) {
-          const float* from = source[kind] + (i * shape_.n_heads + g * group_) * d_;
-          float* to = q_[kind] + (g * rows_ + i * group_) * d_;
-          for (std::int64_t c = 0; c < group_ * d_; ++c) to[c] = from[c] * factor;
+        for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
+          float* to = q_[kind] + ((h / group_) * rows_ + i * group_ + h % group_) * d_;
+          load_row(k_, q.row(i, h), q.dtype, d_, to);
+          for (std::int64_t c = 0; c < d_; ++c) to[c] *= scale_.query_factor;
         }
       }
     }
@@ -188,6 +191,7 @@ class Few {
                  k_.dot_rows(q, d_, rows_, rows_of(p, false, g, t, n, begin, end), d_, scores + key,
                              s_stride_);
                  scale_scores(key_scale_of(s, g), n, scores + key);
+                 if (scale_.cap > 0.0f) cap_scores(n, scores + key);
                  if (shape_.n_queries > 1) hide(s, t, n, scores + key);
                });
     for (std::int64_t r = 0; r < rows_; ++r) {
@@ -209,6 +213,10 @@ class Few {
       float* row = scores + r * s_stride_;
       for (std::int64_t i = 0; i < n; ++i) row[i] *= scale;
     }
+  }
+
+  void cap_scores(std::int64_t n, float* scores) const {
+    for (std::int64_t r = 0; r < rows_; ++r) k_.soft_cap(scores + r * s_stride_, n, scale_.cap);
   }
 
   void add_values(const cpu::Rows& values, float weight, const float* p, float* out) const {
@@ -258,11 +266,16 @@ class Few {
           total > 0.0 || std::isnan(total) ? static_cast<float>(1.0 / total) : 0.0f;
       for (std::int64_t i = 0; i < splits_; ++i) max[i] *= inverse;  // now: weight of a split
       const std::int64_t row = row_of_output(g, r);
-      float* out = output_.out + row * d_;
+      const MutableHeadRows& rows = output_.out;
+      void* place = rows.row(row / shape_.n_heads, row % shape_.n_heads);
+      // outputs of 16 bits are summed where this head's queries were
+      float* out =
+          rows.dtype == DType::float32 ? static_cast<float*>(place) : q_[0] + g * rows_ * d_;
       std::fill(out, out + d_, 0.0f);
       const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * d_, DType::float32, rows_ * d_,
                              splits_};
       k_.add_rows(max, splits_, 1, states, d_, out, d_);
+      if (out != place) store_row(k_, out, d_, place, rows.dtype);
       if (output_.lse != nullptr) output_.lse[row] = log_sum_exp_of(m, static_cast<float>(total));
     }
   }
@@ -330,6 +343,7 @@ class Few {
   const AttendShape& shape_;
   const AttendInput& input_;
   const AttendOutput& output_;
+  const ScoreScale& scale_;
   const HeadGroups groups_;
   const std::int64_t group_, rows_, d_;
   std::int64_t max_keys_ = 0, max_pieces_ = 0, splits_ = 0, s_stride_ = 0;
@@ -346,13 +360,13 @@ class Few {
 }  // namespace
 
 void attend_few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                const AttendOutput& output, float factor, AttendWorkspace& workspace) {
-  Few few(k, shape, input, output);
+                const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace) {
+  Few few(k, shape, input, output, scale);
   Carver sizes(nullptr);
   few.carve(sizes);
   Carver parts(workspace.floats(sizes.used()));
   few.carve(parts);
-  few.run(factor);
+  few.run();
 }
 
 }  // namespace episodic::detail

@@ -151,9 +151,16 @@ inline std::int64_t seen_keys(std::span<const KvSegment> list, const AttendShape
   return n;
 }
 
+/// Queries are packed times query_factor. With a cap their products become cap * tanh(product);
+/// either way scores are in units of log2 (cpu/kernels.hpp).
+struct ScoreScale {
+  float query_factor = 1.0f;
+  float cap = 0.0f;  // 0: none
+};
+
 void attend_few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                const AttendOutput& output, float factor, AttendWorkspace& workspace);
+                const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace);
 void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                 const AttendOutput& output, float factor, AttendWorkspace& workspace);
+                 const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace);
 
 }  // namespace episodic::detail

@@ -28,6 +28,7 @@
 
 #include "attend_impl.hpp"
 #include "episodic/base/parallel.hpp"
+#include "head_rows.hpp"
 
 namespace episodic::detail {
 namespace {
@@ -54,6 +55,7 @@ struct Run {
 struct Scratch {
   float* q[2];               // relative, fixed: [panel][d][lane]
   float* out;                // [panel][d][lane]
+  float* rows;               // [lane][d] of a panel, between float32 and 16 bits
   float* keys;               // staged rows
   float* values;             // staged rows
   float* e;                  // [panel][key][lane], a block of fixed keys
@@ -72,11 +74,12 @@ struct Scratch {
 class Many {
  public:
   Many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-       const AttendOutput& output)
+       const AttendOutput& output, const ScoreScale& scale)
       : k_(k),
         shape_(shape),
         input_(input),
         output_(output),
+        scale_(scale),
         groups_(shape, input),
         columns_(shape, input, output),
         group_(shape.n_heads / shape.n_kv_heads),
@@ -124,6 +127,7 @@ class Many {
       s.q[0] = c.take(width * d_);
       s.q[1] = c.take(width * d_);
       s.out = c.take(width * d_);
+      s.rows = c.take(wide_rows() * d_);
       s.keys = c.take(strips_ * cpu::kStrip * block_);
       s.values = c.take(strips_ * cpu::kStrip * block_);
       s.e = c.take(width * block_);
@@ -141,15 +145,23 @@ class Many {
     }
   }
 
+  // Rows that are converted on the way in or out: a panel's, or none.
+  std::int64_t wide_rows() const {
+    const bool typed = input_.q_relative.dtype != DType::float32 ||
+                       input_.q_fixed.dtype != DType::float32 ||
+                       output_.out.dtype != DType::float32;
+    return typed ? lanes_ : 0;
+  }
+
   std::int64_t workers() const { return workers_; }
 
-  void run(float factor, const Scratch* scratch) {
+  void run(const Scratch* scratch) {
     // workers draw tiles, so that scratch belongs to a worker and not to a tile
     std::atomic<std::int64_t> next{0};
     parallel_for(workers_, [&](std::int64_t w) {
       for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
         Tile tile(*this, scratch[w], task);
-        tile.attend(factor);
+        tile.attend();
       }
     });
     if (relative_ > 0) add_column_sums();
@@ -197,7 +209,7 @@ class Many {
       list_ = m_.input_.segments[static_cast<std::size_t>(m_.groups_.list_of(g_))];
     }
 
-    void attend(float factor) {
+    void attend() {
       if (n_lanes_ == 0) return;
       const std::int64_t width = panels_ * lanes_;
       std::fill(s_.max, s_.max + width, kLowest);
@@ -207,8 +219,8 @@ class Many {
         s_.lane_query[lane] =
             lane < n_lanes_ ? static_cast<std::int32_t>(query_of(lane)) : -1;  // -1 sees nothing
       }
-      pass(Position::fixed, factor);
-      const std::int64_t kept = pass(Position::relative, factor);
+      pass(Position::fixed);
+      const std::int64_t kept = pass(Position::relative);
       finish();
       if (m_.relative_ > 0) sum_columns(kept);
       if (m_.max_runs_ > 0) sum_runs();
@@ -224,13 +236,13 @@ class Many {
     }
 
     // All keys of one kind, block by block. Returns the number of keys.
-    std::int64_t pass(Position position, float factor) {
+    std::int64_t pass(Position position) {
       Block block;
       std::int64_t keys = 0;
       bool packed = false;
       block.first_run = n_runs_;
       const auto flush = [&] {
-        if (!packed) pack(position, factor);
+        if (!packed) pack(position);
         packed = true;
         product(block, position, keys / m_.block_);
         keys += block.n;
@@ -257,14 +269,23 @@ class Many {
       return keys;
     }
 
-    void pack(Position position, float factor) {
+    void pack(Position position) {
       const bool fixed = position == Position::fixed;
-      const float* q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
+      const HeadRows& q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
       const float* rows[kMaxLanes];
       for (std::int64_t p = 0; p < panels_; ++p) {
         const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
-        for (std::int64_t l = 0; l < n; ++l) rows[l] = q + row_of_lane(p * lanes_ + l) * d_;
-        k_.pack(rows, n, d_, factor, s_.q[fixed] + p * d_ * lanes_);
+        for (std::int64_t l = 0; l < n; ++l) {
+          const std::int64_t lane = p * lanes_ + l;
+          const void* row = q.row(query_of(lane), head_of(lane));
+          if (q.dtype == DType::float32) {
+            rows[l] = static_cast<const float*>(row);
+          } else {
+            k_.to_float(row, q.dtype, d_, s_.rows + l * d_);
+            rows[l] = s_.rows + l * d_;
+          }
+        }
+        k_.pack(rows, n, d_, m_.scale_.query_factor, s_.q[fixed] + p * d_ * lanes_);
       }
     }
 
@@ -296,6 +317,7 @@ class Many {
         if (keys.size() > 0) {
           const float* rows = s_.keys + keys.begin * cpu::kStrip;
           k_.scores(q + p * d_ * lanes_, d_, rows, m_.block_, keys.size(), scores);
+          if (m_.scale_.cap > 0.0f) k_.soft_cap(scores, keys.size() * lanes_, m_.scale_.cap);
           if (block.masked) {
             k_.mask(scores, keys.size(), s_.low + keys.begin, s_.high + keys.begin,
                     s_.lane_query + p * lanes_);
@@ -355,10 +377,17 @@ class Many {
       }
       for (std::int64_t p = 0; p < panels_; ++p) {
         const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
+        const MutableHeadRows& out = m_.output_.out;
+        const auto place = [&](std::int64_t l) {
+          return out.row(query_of(p * lanes_ + l), head_of(p * lanes_ + l));
+        };
+        const bool in_place = out.dtype == DType::float32;
         for (std::int64_t l = 0; l < n; ++l) {
-          rows[l] = m_.output_.out + row_of_lane(p * lanes_ + l) * d_;
+          rows[l] = in_place ? static_cast<float*>(place(l)) : s_.rows + l * d_;
         }
         k_.unpack(s_.out + p * d_ * lanes_, n, d_, s_.inverse + p * lanes_, rows);
+        if (in_place) continue;
+        for (std::int64_t l = 0; l < n; ++l) store_row(k_, rows[l], d_, place(l), out.dtype);
       }
     }
 
@@ -507,6 +536,7 @@ class Many {
   const AttendShape& shape_;
   const AttendInput& input_;
   const AttendOutput& output_;
+  const ScoreScale& scale_;
   const HeadGroups groups_;
   const Columns columns_;
   const std::int64_t group_, d_, lanes_, block_;
@@ -521,8 +551,8 @@ class Many {
 }  // namespace
 
 void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                 const AttendOutput& output, float factor, AttendWorkspace& workspace) {
-  Many many(k, shape, input, output);
+                 const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace) {
+  Many many(k, shape, input, output, scale);
   const auto parts = [&](Carver& c, bool fill) {
     auto* scratch = c.take<Scratch>(many.workers());
     many.carve(c, fill ? scratch : nullptr);
@@ -531,7 +561,7 @@ void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendIn
   Carver sizes(nullptr);
   parts(sizes, false);
   Carver carver(workspace.floats(sizes.used()));
-  many.run(factor, parts(carver, true));
+  many.run(parts(carver, true));
 }
 
 }  // namespace episodic::detail

@@ -121,6 +121,69 @@ struct Attended {
   std::vector<float> weighted_mass;
 };
 
+/// Element (i, h, c) of queries or outputs [n, heads, d] where they lie.
+template <class Element>
+double element(const BasicHeadRows<Element>& rows, std::int64_t heads, std::int64_t d,
+               std::int64_t i, std::int64_t h, std::int64_t c) {
+  const void* row = rows.with_strides(heads, d).row(i, h);
+  if (rows.dtype == DType::float32) return static_cast<const float*>(row)[c];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(row)[c];
+  return rows.dtype == DType::float16 ? from_float16(bits) : from_bfloat16(bits);
+}
+
+template <class Element>
+std::vector<double> row_of(const BasicHeadRows<Element>& rows, std::int64_t heads, std::int64_t d,
+                           std::int64_t i, std::int64_t h) {
+  std::vector<double> x;
+  for (std::int64_t c = 0; rows.data != nullptr && c < d; ++c) {
+    x.push_back(element(rows, heads, d, i, h, c));
+  }
+  return x;
+}
+
+/// Rows of random elements in an array of NaN, for rows with any strides and dtype.
+struct RowStore {
+  std::vector<float> wide;
+  std::vector<std::uint16_t> narrow;
+
+  /// An array of `size` elements, all `fill`.
+  void* make(std::int64_t size, DType dtype, float fill) {
+    if (dtype == DType::float32) {
+      wide.assign(static_cast<std::size_t>(size), fill);
+      return wide.data();
+    }
+    const std::uint16_t bits = dtype == DType::float16 ? to_float16(fill) : to_bfloat16(fill);
+    narrow.assign(static_cast<std::size_t>(size), bits);
+    return narrow.data();
+  }
+  HeadRows random(Random& random, std::int64_t n, std::int64_t heads, std::int64_t d, DType dtype,
+                  std::int64_t row_stride, std::int64_t head_stride) {
+    const std::int64_t size = (n - 1) * row_stride + (heads - 1) * head_stride + d;
+    void* data = make(size, dtype, std::numeric_limits<float>::quiet_NaN());
+    const MutableHeadRows rows(data, dtype, row_stride, head_stride);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const std::vector<float> x = normal(random, d);
+        for (std::int64_t c = 0; c < d; ++c) {
+          if (dtype == DType::float32) {
+            static_cast<float*>(rows.row(i, h))[c] = x[static_cast<std::size_t>(c)];
+          } else {
+            static_cast<std::uint16_t*>(rows.row(i, h))[c] =
+                dtype == DType::float16 ? to_float16(x[static_cast<std::size_t>(c)])
+                                        : to_bfloat16(x[static_cast<std::size_t>(c)]);
+          }
+        }
+      }
+    }
+    return {data, dtype, row_stride, head_stride};
+  }
+};
+
+/// Largest relative error of rounding to a dtype.
+inline double rounding_of(DType dtype) {
+  return dtype == DType::float32 ? 6e-8 : dtype == DType::float16 ? 4.9e-4 : 3.95e-3;
+}
+
 /// Which column sums to ask for: one set for all lists, one for each list.
 enum class ColumnSets { none, shared, each_list };
 
@@ -163,6 +226,8 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
       const std::int64_t g = h / group, p = shape.first_position + i;
       const std::int64_t l = h / list_heads;
       const auto list = input.segments[static_cast<std::size_t>(l)];
+      const auto q_relative = row_of(input.q_relative, heads, d, i, h);
+      const auto q_fixed = row_of(input.q_fixed, heads, d, i, h);
       seen.clear();
       std::int64_t relative = -1;
       double max = -std::numeric_limits<double>::infinity();
@@ -173,11 +238,13 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
           const std::int64_t distance = p - (s.first_token + t);
           if (local ? distance < 0 || distance >= shape.n_local : distance < shape.n_local)
             continue;
-          const float* q = (local ? input.q_relative : input.q_fixed) + (i * heads + h) * d;
+          const std::vector<double>& row = local ? q_relative : q_fixed;
           double dot = 0.0;
-          for (std::int64_t c = 0; c < d; ++c) dot += q[c] * element(s, false, g, t, c);
-          seen.push_back({&s, t, &s - list.data(), local ? relative : -1, dot * scale});
-          max = std::max(max, dot * scale);
+          for (std::int64_t c = 0; c < d; ++c) dot += row[c] * element(s, false, g, t, c);
+          double score = dot * scale;
+          if (shape.softcap > 0.0f) score = shape.softcap * std::tanh(score / shape.softcap);
+          seen.push_back({&s, t, &s - list.data(), local ? relative : -1, score});
+          max = std::max(max, score);
         }
       }
       double sum = 0.0, weighted = 0.0;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/attention/head_rows.hpp"
 #include "episodic/attention/segment.hpp"
 
 namespace episodic {
@@ -18,13 +19,14 @@ struct AttendShape {
   std::int64_t n_kv_heads = 0;      ///< G; query head h reads kv head h / (H / G)
   std::int64_t head_dim = 0;        ///< d, any positive number
   std::int64_t first_position = 0;  ///< position of query 0; query i stands at first_position + i
-  std::int64_t n_local = 0;         ///< window of the visibility rule
+  std::int64_t n_local = 0;         ///< window of the visibility rule; may be any large number
   float scale = 0.0f;               ///< of the dot products; 0 = 1 / sqrt(d)
+  float softcap = 0.0f;  ///< cap > 0: scores are cap * tanh(scale * q . k / cap); 0: as they are
 };
 
 struct AttendInput {
-  const float* q_relative = nullptr;  ///< [n, H, d] rotated by each query's position
-  const float* q_fixed = nullptr;     ///< [n, H, d] rotated by angle index n_local - 1
+  HeadRows q_relative;  ///< [n, H, d] rotated by each query's position; null without local keys
+  HeadRows q_fixed;     ///< [n, H, d] rotated by angle index n_local - 1; null without far keys
   /// L lists, L a divisor of G: list l is what the l-th group of G / L consecutive kv heads reads.
   /// One list serves all heads; G lists are recall per head (HEM 2.4). A segment's `first_head`
   /// says which heads it holds; a segment of all heads may stand in every list.
@@ -32,7 +34,7 @@ struct AttendInput {
 };
 
 struct AttendOutput {
-  float* out = nullptr;  ///< [n, H, d], written; zeros where a query sees no key
+  MutableHeadRows out;   ///< [n, H, d], written; zeros where a query sees no key
   float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
                          ///< key is seen
   /// For each *relative* segment of each list, list by list in their order: a [length, H / L] array
@@ -68,7 +70,12 @@ class AttendWorkspace {
 };
 
 /// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
-/// sees, in one softmax.
+/// sees, in one softmax. Queries are read and outputs written where they lie, in float32, bfloat16
+/// or float16; the arithmetic between is float32.
+///
+/// It needs no memory behind it: relative segments alone are causal attention over a sliding window
+/// of n_local tokens, and with an n_local beyond the sequence full causal attention. Rows of a ring
+/// that no segment covers are never read; nor are keys outside the windows of all queries.
 ///
 /// Two kernels behind it: few queries (decoding) read every key and value once and are bound by
 /// memory bandwidth; many queries (prefill) run as blocked matrix products over packed tiles. The
