@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/attention/attend.hpp"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -10,6 +9,8 @@
 
 #include "attend_impl.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/text.hpp"
+#include "head_rows.hpp"
 
 namespace episodic {
 namespace {
@@ -20,34 +21,98 @@ constexpr std::align_val_t kAlignment{64};
 // blocked product always pays for whole panels of lanes.
 constexpr std::int64_t kFewRows = 16;
 
+// A window of this size or more holds every token; positions added to it do not overflow.
+constexpr std::int64_t kUnboundedWindow = std::int64_t{1} << 62;
+
 [[noreturn]] void fail(const std::string& what) { throw DataError("attend: " + what); }
 
 void check_segment(const AttendShape& shape, const AttendInput& input, const KvSegment& s,
-                   std::size_t list, std::size_t index) {
-  const auto where = [&] { return fmt::format("segment {} of list {}: ", index, list); };
-  if (s.length < 0) fail(where() + fmt::format("length {} is negative", s.length));
+                   std::int64_t first_kv_head, std::size_t list, std::size_t index) {
+  const auto where = [&] { return concat("segment ", index, " of list ", list, ": "); };
+  if (s.length < 0) fail(where() + concat("length ", s.length, " is negative"));
   if (s.length == 0) return;
   if (s.key == nullptr || s.value == nullptr) fail(where() + "key or value is null");
   if (s.dtype == DType::int8 && (s.key_scale == nullptr || s.value_scale == nullptr)) {
     fail(where() + "is int8, but key_scale or value_scale is null");
   }
   if (s.length > 1 && s.row_stride < shape.head_dim) {
-    fail(where() + fmt::format("row_stride {} is less than head_dim {}: rows would overlap",
-                               s.row_stride, shape.head_dim));
+    fail(where() + concat("row_stride ", s.row_stride, " is less than head_dim ", shape.head_dim,
+                          ": rows would overlap"));
   }
-  if (s.head_stride < 0) fail(where() + fmt::format("head_stride {} is negative", s.head_stride));
+  if (s.head_stride < 0) fail(where() + concat("head_stride ", s.head_stride, " is negative"));
+  if (s.first_head < 0 || s.first_head > first_kv_head) {
+    fail(where() + concat("first_head is ", s.first_head, ", but the list is read from kv head ",
+                          first_kv_head, " on"));
+  }
   if (!std::isfinite(s.value_weight)) fail(where() + "value_weight is not finite");
-  if (s.position == Position::relative && input.q_relative == nullptr) {
+  if (s.position == Position::relative && input.q_relative.data == nullptr) {
     fail(where() + "is relative, but q_relative is null");
   }
-  if (s.position == Position::fixed && input.q_fixed == nullptr) {
+  if (s.position == Position::fixed && input.q_fixed.data == nullptr) {
     fail(where() + "is fixed, but q_fixed is null");
+  }
+}
+
+// Number of the next relative segment of a list from index i on; the list has one.
+std::size_t next_relative(std::span<const KvSegment> list, std::size_t i) {
+  while (list[i].position != Position::relative) ++i;
+  return i;
+}
+
+// One array for each relative segment of the list, the first at number `first`.
+void check_columns_of(std::span<const KvSegment> list, const AttendOutput& output,
+                      std::size_t first) {
+  for (const KvSegment& s : list) {
+    if (s.position != Position::relative) continue;
+    if (s.length > 0 && output.column_sums[first] == nullptr) {
+      fail(concat("column_sums[", first, "] is null"));
+    }
+    ++first;
+  }
+}
+
+void check_column_sums(const AttendInput& input, const AttendOutput& output) {
+  const std::size_t given = output.column_sums.size();
+  if (given == 0) return;
+  const auto lists = input.segments;
+  const auto in_first = static_cast<std::size_t>(detail::count_relative(lists[0]));
+  std::size_t total = 0;
+  bool same_count = true;
+  for (const auto& list : lists) {
+    const auto n = static_cast<std::size_t>(detail::count_relative(list));
+    total += n;
+    same_count &= n == in_first;
+  }
+  if (given == total) {
+    std::size_t first = 0;
+    for (const auto& list : lists) {
+      check_columns_of(list, output, first);
+      first += static_cast<std::size_t>(detail::count_relative(list));
+    }
+    return;
+  }
+  if (!same_count || given != in_first) {
+    fail(concat("column_sums has ", given, " arrays, but the lists have ", total,
+                " relative segments together"));
+  }
+  check_columns_of(lists[0], output, 0);
+  for (std::size_t l = 1; l < lists.size(); ++l) {
+    std::size_t a = 0, b = 0;
+    for (std::size_t r = 0; r < in_first; ++r, ++a, ++b) {
+      a = next_relative(lists[0], a);
+      b = next_relative(lists[l], b);
+      if (lists[0][a].length == lists[l][b].length) continue;
+      fail(concat(
+          "relative segment ", r, " has ", lists[l][b].length, " tokens in list ", l, " and ",
+          lists[0][a].length,
+          " in list 0, so one set of column_sums does not fit both; give one for each list"));
+    }
   }
 }
 
 void check(const AttendShape& shape, const AttendInput& input, const AttendOutput& output) {
   const auto positive = [](const char* name, std::int64_t value) {
-    if (value < 1) fail(fmt::format("{} is {}, must be at least 1", name, value));
+    if (value < 1) fail(concat(name, " is ", value, ", must be at least 1"));
   };
   positive("n_queries", shape.n_queries);
   positive("n_heads", shape.n_heads);
@@ -55,58 +120,35 @@ void check(const AttendShape& shape, const AttendInput& input, const AttendOutpu
   positive("head_dim", shape.head_dim);
   positive("n_local", shape.n_local);
   if (shape.n_heads % shape.n_kv_heads != 0) {
-    fail(fmt::format("n_heads {} is not a multiple of n_kv_heads {}", shape.n_heads,
-                     shape.n_kv_heads));
+    fail(concat("n_heads ", shape.n_heads, " is not a multiple of n_kv_heads ", shape.n_kv_heads));
   }
   if (shape.n_queries > std::numeric_limits<std::int32_t>::max()) {
-    fail(fmt::format("n_queries is {}: too many for one call", shape.n_queries));
+    fail(concat("n_queries is ", shape.n_queries, ": too many for one call"));
   }
   if (shape.first_position < 0) {
-    fail(fmt::format("first_position is {}, must not be negative", shape.first_position));
+    fail(concat("first_position is ", shape.first_position, ", must not be negative"));
   }
   if (!std::isfinite(shape.scale)) fail("scale is not finite");
-  if (output.out == nullptr) fail("out is null");
-  const std::size_t lists = input.segments.size();
-  if (lists != 1 && lists != static_cast<std::size_t>(shape.n_kv_heads)) {
-    fail(fmt::format("there are {} segment lists; give 1, or one per kv head ({})", lists,
-                     shape.n_kv_heads));
+  if (!std::isfinite(shape.softcap) || shape.softcap < 0.0f) {
+    fail(concat("softcap is ", shape.softcap, ", must be positive, or 0 for none"));
   }
+  if (input.q_relative.data != nullptr) detail::check_rows("attend: q_relative", input.q_relative);
+  if (input.q_fixed.data != nullptr) detail::check_rows("attend: q_fixed", input.q_fixed);
+  detail::check_written_rows("attend: out", output.out, shape.n_queries, shape.n_heads,
+                             shape.head_dim);
+  const std::size_t lists = input.segments.size();
+  if (lists == 0 || static_cast<std::size_t>(shape.n_kv_heads) % lists != 0) {
+    fail(concat("there are ", lists, " segment lists; their number must divide n_kv_heads ",
+                shape.n_kv_heads));
+  }
+  const std::int64_t kv_heads = shape.n_kv_heads / static_cast<std::int64_t>(lists);
   for (std::size_t l = 0; l < lists; ++l) {
     for (std::size_t i = 0; i < input.segments[l].size(); ++i) {
-      check_segment(shape, input, input.segments[l][i], l, i);
+      check_segment(shape, input, input.segments[l][i], static_cast<std::int64_t>(l) * kv_heads, l,
+                    i);
     }
   }
-  if (output.column_sums.empty()) return;
-  for (std::size_t l = 0; l < lists; ++l) {
-    std::size_t relative = 0;
-    for (const KvSegment& s : input.segments[l]) {
-      if (s.position != Position::relative) continue;
-      if (relative < output.column_sums.size() && s.length > 0 &&
-          output.column_sums[relative] == nullptr) {
-        fail(fmt::format("column_sums[{}] is null", relative));
-      }
-      ++relative;
-    }
-    if (relative != output.column_sums.size()) {
-      fail(fmt::format("column_sums has {} arrays, but list {} has {} relative segments",
-                       output.column_sums.size(), l, relative));
-    }
-    if (l > 0) {
-      const auto& head = input.segments[0];
-      const auto& list = input.segments[l];
-      std::size_t a = 0, b = 0;
-      for (std::size_t r = 0; r < relative; ++r, ++a, ++b) {
-        while (head[a].position != Position::relative) ++a;
-        while (list[b].position != Position::relative) ++b;
-        if (head[a].length != list[b].length) {
-          fail(
-              fmt::format("relative segment {} has {} tokens in list {} and {} in list 0, so "
-                          "column_sums fits only one of them",
-                          r, list[b].length, l, head[a].length));
-        }
-      }
-    }
-  }
+  check_column_sums(input, output);
 }
 
 }  // namespace
@@ -137,18 +179,31 @@ float* AttendWorkspace::floats(std::int64_t n) {
   return data_;
 }
 
-void attend(const AttendShape& shape, const AttendInput& input, const AttendOutput& output,
-            AttendWorkspace& workspace) {
+void attend(const AttendShape& given_shape, const AttendInput& given_input,
+            const AttendOutput& given_output, AttendWorkspace& workspace) {
+  AttendShape shape = given_shape;
+  AttendInput input = given_input;
+  AttendOutput output = given_output;
+  input.q_relative = input.q_relative.with_strides(shape.n_heads, shape.head_dim);
+  input.q_fixed = input.q_fixed.with_strides(shape.n_heads, shape.head_dim);
+  output.out = output.out.with_strides(shape.n_heads, shape.head_dim);
   check(shape, input, output);
+  shape.n_local = std::min(shape.n_local, kUnboundedWindow);
   const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(shape.head_dim))
                                            : static_cast<double>(shape.scale);
-  const auto factor = static_cast<float>(scale * detail::kLog2E);
+  detail::ScoreScale scores;
+  if (shape.softcap > 0.0f) {
+    scores.query_factor = static_cast<float>(scale / shape.softcap);
+    scores.cap = static_cast<float>(shape.softcap * detail::kLog2E);
+  } else {
+    scores.query_factor = static_cast<float>(scale * detail::kLog2E);
+  }
   const cpu::Kernels& kernels = cpu::kernels();
   const std::int64_t rows = shape.n_queries * (shape.n_heads / shape.n_kv_heads);
   if (rows <= kFewRows) {
-    detail::attend_few(kernels, shape, input, output, factor, workspace);
+    detail::attend_few(kernels, shape, input, output, scores, workspace);
   } else {
-    detail::attend_many(kernels, shape, input, output, factor, workspace);
+    detail::attend_many(kernels, shape, input, output, scores, workspace);
   }
 }
 

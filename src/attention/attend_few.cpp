@@ -13,6 +13,7 @@
 
 #include "attend_impl.hpp"
 #include "episodic/base/parallel.hpp"
+#include "head_rows.hpp"
 
 namespace episodic::detail {
 namespace {
@@ -23,18 +24,21 @@ constexpr std::int64_t kSplit = 256;
 struct Piece {
   const KvSegment* segment;
   Range tokens;
-  std::int64_t at;        // number of seen keys before
-  std::int64_t relative;  // which relative segment of the list; -1 if fixed
+  std::int64_t at;      // number of seen keys before
+  std::int64_t number;  // of the segment in its list
+  Column column;        // of a relative segment, if column sums are wanted
 };
 
 class Few {
  public:
   Few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-      const AttendOutput& output)
+      const AttendOutput& output, const ScoreScale& scale)
       : k_(k),
         shape_(shape),
         input_(input),
         output_(output),
+        scale_(scale),
+        groups_(shape, input),
         group_(shape.n_heads / shape.n_kv_heads),
         rows_(shape.n_queries * group_),
         d_(shape.head_dim) {
@@ -60,9 +64,9 @@ class Few {
     keys_ = c.take<std::int64_t>(lists);
   }
 
-  void run(float factor) {
+  void run() {
     list_pieces();
-    pack_queries(factor);
+    pack_queries();
     const std::int64_t heads = shape_.n_kv_heads;
     const auto each = [&](std::int64_t n, std::int64_t work, const auto& body) {
       if (work < kSerialWork) {
@@ -75,41 +79,53 @@ class Few {
     each(heads * splits_, 2 * heads * max_keys_ * d_ * std::max<std::int64_t>(rows_, 4),
          [&](std::int64_t task) { attend_split(task / splits_, task % splits_); });
     each(heads, heads * rows_ * splits_ * d_, [&](std::int64_t g) { merge(g); });
+    const std::int64_t probabilities = heads * rows_ * max_keys_;
     if (!output_.column_sums.empty()) {
-      each(heads, 2 * heads * rows_ * max_keys_, [&](std::int64_t g) { add_column_sums(g); });
+      each(heads, 2 * probabilities, [&](std::int64_t g) { add_column_sums(g); });
+    }
+    if (output_.segment_mass != nullptr || output_.weighted_mass != nullptr) {
+      each(heads, probabilities, [&](std::int64_t g) { add_masses(g); });
     }
   }
 
  private:
-  std::int64_t list_of(std::int64_t g) const { return input_.segments.size() == 1 ? 0 : g; }
+  std::int64_t list_of(std::int64_t g) const { return groups_.list_of(g); }
 
   void list_pieces() {
     const std::int64_t last = shape_.first_position + shape_.n_queries - 1;
-    for (std::size_t l = 0; l < input_.segments.size(); ++l) {
-      Piece* piece = pieces_ + static_cast<std::int64_t>(l) * max_pieces_;
-      std::int64_t n = 0, at = 0, relative = 0;
-      for (const KvSegment& s : input_.segments[l]) {
-        const bool local = s.position == Position::relative;
+    const Columns columns(shape_, input_, output_);
+    std::int64_t relative_before = 0;
+    for (std::int64_t l = 0; l < groups_.lists; ++l) {
+      Piece* piece = pieces_ + l * max_pieces_;
+      std::int64_t n = 0, at = 0, number = 0, relative = 0;
+      for (const KvSegment& s : input_.segments[static_cast<std::size_t>(l)]) {
         const Range seen = seen_by(s, shape_.n_local, shape_.first_position, last);
-        if (seen.size() > 0) piece[n++] = {&s, seen, at, local ? relative : -1};
+        Column column;
+        if (s.position == Position::relative) {
+          if (columns.wanted()) column = columns.of(l, relative_before, relative);
+          ++relative;
+        }
+        if (seen.size() > 0) piece[n++] = {&s, seen, at, number, column};
         at += seen.size();
-        relative += local ? 1 : 0;
+        ++number;
       }
       n_pieces_[l] = n;
       keys_[l] = at;
+      relative_before += relative;
     }
   }
 
   // [kind][g][i * group + r][d]: the rows of one kv head side by side, times the factor
-  void pack_queries(float factor) {
-    const float* source[2] = {input_.q_relative, input_.q_fixed};
+  void pack_queries() {
+    const HeadRows* source[2] = {&input_.q_relative, &input_.q_fixed};
     for (int kind = 0; kind < 2; ++kind) {
-      if (source[kind] == nullptr) continue;
+      const HeadRows& q = *source[kind];
+      if (q.data == nullptr) continue;
       for (std::int64_t i = 0; i < shape_.n_queries; ++i) {
-        for (std::int64_t g = 0; g < shape_.n_kv_heads; ++g) {
-          const float* from = source[kind] + (i * shape_.n_heads + g * group_) * d_;
-          float* to = q_[kind] + (g * rows_ + i * group_) * d_;
-          for (std::int64_t c = 0; c < group_ * d_; ++c) to[c] = from[c] * factor;
+        for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
+          float* to = q_[kind] + ((h / group_) * rows_ + i * group_ + h % group_) * d_;
+          load_row(k_, q.row(i, h), q.dtype, d_, to);
+          for (std::int64_t c = 0; c < d_; ++c) to[c] *= scale_.query_factor;
         }
       }
     }
@@ -175,6 +191,7 @@ class Few {
                  k_.dot_rows(q, d_, rows_, rows_of(p, false, g, t, n, begin, end), d_, scores + key,
                              s_stride_);
                  scale_scores(key_scale_of(s, g), n, scores + key);
+                 if (scale_.cap > 0.0f) cap_scores(n, scores + key);
                  if (shape_.n_queries > 1) hide(s, t, n, scores + key);
                });
     for (std::int64_t r = 0; r < rows_; ++r) {
@@ -196,6 +213,10 @@ class Few {
       float* row = scores + r * s_stride_;
       for (std::int64_t i = 0; i < n; ++i) row[i] *= scale;
     }
+  }
+
+  void cap_scores(std::int64_t n, float* scores) const {
+    for (std::int64_t r = 0; r < rows_; ++r) k_.soft_cap(scores + r * s_stride_, n, scale_.cap);
   }
 
   void add_values(const cpu::Rows& values, float weight, const float* p, float* out) const {
@@ -244,12 +265,17 @@ class Few {
       const float inverse =
           total > 0.0 || std::isnan(total) ? static_cast<float>(1.0 / total) : 0.0f;
       for (std::int64_t i = 0; i < splits_; ++i) max[i] *= inverse;  // now: weight of a split
-      const std::int64_t row = (r / group_) * shape_.n_heads + g * group_ + r % group_;
-      float* out = output_.out + row * d_;
+      const std::int64_t row = row_of_output(g, r);
+      const MutableHeadRows& rows = output_.out;
+      void* place = rows.row(row / shape_.n_heads, row % shape_.n_heads);
+      // outputs of 16 bits are summed where this head's queries were
+      float* out =
+          rows.dtype == DType::float32 ? static_cast<float*>(place) : q_[0] + g * rows_ * d_;
       std::fill(out, out + d_, 0.0f);
       const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * d_, DType::float32, rows_ * d_,
                              splits_};
       k_.add_rows(max, splits_, 1, states, d_, out, d_);
+      if (out != place) store_row(k_, out, d_, place, rows.dtype);
       if (output_.lse != nullptr) output_.lse[row] = log_sum_exp_of(m, static_cast<float>(total));
     }
   }
@@ -261,10 +287,9 @@ class Few {
     for (std::int64_t split = 0; split * kSplit < keys_[l]; ++split) {
       for_pieces(l, split * kSplit, std::min(keys_[l], (split + 1) * kSplit),
                  [&](const Piece& p, std::int64_t t, std::int64_t n, std::int64_t key) {
-                   if (p.relative < 0) return;
-                   float* to = output_.column_sums[static_cast<std::size_t>(p.relative)] +
-                               t * shape_.n_heads + g * group_;
-                   for (std::int64_t i = 0; i < n; ++i, to += shape_.n_heads) {
+                   if (p.column.to == nullptr) return;
+                   float* to = p.column.at(t, g * group_);
+                   for (std::int64_t i = 0; i < n; ++i, to += p.column.stride) {
                      for (std::int64_t r = 0; r < group_; ++r) {
                        float received = 0.0f;
                        for (std::int64_t row = r; row < rows_; row += group_) {
@@ -278,10 +303,48 @@ class Few {
     }
   }
 
+  // What the segments received from the query heads of kv head g, and each query's sum of
+  // probability * value_weight.
+  void add_masses(std::int64_t g) const {
+    const std::int64_t l = list_of(g);
+    const float* weights = max_ + g * rows_ * splits_;
+    double* to = output_.segment_mass;
+    if (to != nullptr) {
+      for (std::int64_t i = 0; i < l; ++i) {
+        to += static_cast<std::int64_t>(input_.segments[static_cast<std::size_t>(i)].size()) *
+              groups_.heads;
+      }
+      to += g * group_ - l * groups_.heads;
+    }
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const float* scores = scores_ + (g * rows_ + r) * s_stride_;
+      double weighted = 0.0;
+      for (std::int64_t split = 0; split * kSplit < keys_[l]; ++split) {
+        const auto weight = static_cast<double>(weights[r * splits_ + split]);
+        for_pieces(l, split * kSplit, std::min(keys_[l], (split + 1) * kSplit),
+                   [&](const Piece& p, std::int64_t, std::int64_t n, std::int64_t key) {
+                     const double mass = weight * k_.sum_row(scores + key, n);
+                     weighted += mass * p.segment->value_weight;
+                     if (to != nullptr) to[p.number * groups_.heads + r % group_] += mass;
+                   });
+      }
+      if (output_.weighted_mass != nullptr) {
+        output_.weighted_mass[row_of_output(g, r)] = static_cast<float>(weighted);
+      }
+    }
+  }
+
+  // Row of [n, H] arrays of row r of kv head g.
+  std::int64_t row_of_output(std::int64_t g, std::int64_t r) const {
+    return (r / group_) * shape_.n_heads + g * group_ + r % group_;
+  }
+
   const cpu::Kernels& k_;
   const AttendShape& shape_;
   const AttendInput& input_;
   const AttendOutput& output_;
+  const ScoreScale& scale_;
+  const HeadGroups groups_;
   const std::int64_t group_, rows_, d_;
   std::int64_t max_keys_ = 0, max_pieces_ = 0, splits_ = 0, s_stride_ = 0;
   float* q_[2] = {nullptr, nullptr};  // relative, fixed
@@ -297,13 +360,13 @@ class Few {
 }  // namespace
 
 void attend_few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                const AttendOutput& output, float factor, AttendWorkspace& workspace) {
-  Few few(k, shape, input, output);
+                const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace) {
+  Few few(k, shape, input, output, scale);
   Carver sizes(nullptr);
   few.carve(sizes);
   Carver parts(workspace.floats(sizes.used()));
   few.carve(parts);
-  few.run(factor);
+  few.run();
 }
 
 }  // namespace episodic::detail

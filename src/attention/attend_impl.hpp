@@ -20,11 +20,57 @@ inline constexpr double kLn2 = 0.69314718055994530942;
 /// Below this many multiply-adds a parallel region costs more than it saves (about 20 us).
 inline constexpr std::int64_t kSerialWork = 500'000;
 
-/// The segments of kv head g.
-inline std::span<const KvSegment> segments_of(const AttendInput& input, std::int64_t g) {
-  return input.segments.size() == 1 ? input.segments[0]
-                                    : input.segments[static_cast<std::size_t>(g)];
+/// How kv heads share segment lists: list l is that of kv heads [l * kv_heads, (l + 1) * kv_heads)
+/// and of the query heads [l * heads, (l + 1) * heads) that read them.
+struct HeadGroups {
+  std::int64_t lists, kv_heads, heads;
+
+  HeadGroups(const AttendShape& shape, const AttendInput& input)
+      : lists(static_cast<std::int64_t>(input.segments.size())),
+        kv_heads(shape.n_kv_heads / lists),
+        heads(shape.n_heads / lists) {}
+  std::int64_t list_of(std::int64_t g) const { return g / kv_heads; }
+};
+
+inline std::int64_t count_relative(std::span<const KvSegment> list) {
+  return std::count_if(list.begin(), list.end(),
+                       [](const KvSegment& s) { return s.position == Position::relative; });
 }
+
+/// Where the column sums of one relative segment go.
+struct Column {
+  float* to = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t first_head = 0;  // query head of element 0 of a row
+  float* at(std::int64_t token, std::int64_t head) const {
+    return to + token * stride + head - first_head;
+  }
+};
+
+/// The two layouts of AttendOutput::column_sums: one set for all lists, or one for each.
+class Columns {
+ public:
+  Columns(const AttendShape& shape, const AttendInput& input, const AttendOutput& output)
+      : sums_(output.column_sums), n_heads_(shape.n_heads), groups_(shape, input) {
+    const std::int64_t first = count_relative(input.segments[0]);
+    for (const auto& list : input.segments) shared_ &= count_relative(list) == first;
+    shared_ &= static_cast<std::int64_t>(sums_.size()) == first;
+  }
+  bool wanted() const { return !sums_.empty(); }
+  bool shared() const { return shared_; }
+  /// \param before relative segments of the lists before `list`; relative: number in its own list
+  Column of(std::int64_t list, std::int64_t before, std::int64_t relative) const {
+    if (shared_) return {sums_[static_cast<std::size_t>(relative)], n_heads_, 0};
+    return {sums_[static_cast<std::size_t>(before + relative)], groups_.heads,
+            list * groups_.heads};
+  }
+
+ private:
+  std::span<float* const> sums_;
+  std::int64_t n_heads_;
+  HeadGroups groups_;
+  bool shared_ = true;
+};
 
 /// Tokens [begin, end) of a segment, the only ones seen by any query at positions [p0, p1].
 struct Range {
@@ -52,15 +98,16 @@ inline void seen_from(const KvSegment& s, const AttendShape& shape, std::int64_t
 }
 
 inline const void* row_of(const void* base, const KvSegment& s, std::int64_t g, std::int64_t t) {
-  return static_cast<const char*>(base) + (g * s.head_stride + t * s.row_stride) * size_of(s.dtype);
+  return static_cast<const char*>(base) +
+         ((g - s.first_head) * s.head_stride + t * s.row_stride) * size_of(s.dtype);
 }
 
 /// What an element of the keys (of the values) of kv head g must be multiplied with: 1 unless int8.
 inline float key_scale_of(const KvSegment& s, std::int64_t g) {
-  return s.dtype == DType::int8 ? s.key_scale[g] : 1.0f;
+  return s.dtype == DType::int8 ? s.key_scale[g - s.first_head] : 1.0f;
 }
 inline float value_scale_of(const KvSegment& s, std::int64_t g) {
-  return s.dtype == DType::int8 ? s.value_scale[g] : 1.0f;
+  return s.dtype == DType::int8 ? s.value_scale[g - s.first_head] : 1.0f;
 }
 
 /// Cuts one block of floats into aligned parts: first over nullptr to learn the size.
@@ -104,9 +151,16 @@ inline std::int64_t seen_keys(std::span<const KvSegment> list, const AttendShape
   return n;
 }
 
+/// Queries are packed times query_factor. With a cap their products become cap * tanh(product);
+/// either way scores are in units of log2 (cpu/kernels.hpp).
+struct ScoreScale {
+  float query_factor = 1.0f;
+  float cap = 0.0f;  // 0: none
+};
+
 void attend_few(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                const AttendOutput& output, float factor, AttendWorkspace& workspace);
+                const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace);
 void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                 const AttendOutput& output, float factor, AttendWorkspace& workspace);
+                 const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace);
 
 }  // namespace episodic::detail

@@ -9,8 +9,10 @@
 // lanes along the vectors neither K nor V is transposed, and softmax and masks need no horizontal
 // operation. The softmax runs with a running maximum per lane; probabilities of relative keys are
 // kept, each block with the maximum it was made under, and are summed over the lanes when the final
-// maximum and sum are known. A panel skips the keys of a block that none of its queries sees, so
-// the work lost at the two edges of the window is half a panel of keys each, not half a tile.
+// maximum and sum are known. Of the other segments' probabilities only the sum per lane is kept
+// ("runs"), if anyone asks for masses. A panel skips the keys of a block that none of its queries
+// sees, so the work lost at the two edges of the window is half a panel of keys each, not half a
+// tile.
 //
 // Floor: 4 * n * H * d flops per seen key. Bytes per tile of 256 lanes and key: 2 * d * 4 read to
 // stage, against 4 * 256 * d flops, that is 128 flops per byte; 1 kB written and read of kept
@@ -26,6 +28,7 @@
 
 #include "attend_impl.hpp"
 #include "episodic/base/parallel.hpp"
+#include "head_rows.hpp"
 
 namespace episodic::detail {
 namespace {
@@ -37,13 +40,22 @@ constexpr std::int64_t kBlockTarget = 128;
 // Keys of one block: seen tokens of one kind of position, from several segments.
 struct Block {
   std::int64_t n = 0;
-  bool masked = false;  // low and high are set, and some lane may not see some key
+  bool masked = false;         // low and high are set, and some lane may not see some key
+  std::int64_t first_run = 0;  // number of the tile's runs in the blocks before
+};
+
+// The keys of one segment in one block of a tile.
+struct Run {
+  std::int64_t segment;  // number in its list
+  std::int64_t block;    // number in the tile
+  Range rows;            // of the block
 };
 
 // One worker's scratch.
 struct Scratch {
   float* q[2];               // relative, fixed: [panel][d][lane]
   float* out;                // [panel][d][lane]
+  float* rows;               // [lane][d] of a panel, between float32 and 16 bits
   float* keys;               // staged rows
   float* values;             // staged rows
   float* e;                  // [panel][key][lane], a block of fixed keys
@@ -52,6 +64,9 @@ struct Scratch {
   float *max, *sum, *alpha;  // [panel * lane]
   float *inverse, *weight;   // [panel * lane]
   float* received;           // [key], of one head
+  Run* runs;                 // [run] of a tile
+  float* run_sums;           // [run][panel * lane], probabilities under the block's maximum
+  float* run_max;            // [block][panel * lane]
   std::int32_t *low, *high;  // [key], queries that see it
   std::int32_t* lane_query;  // [panel * lane]
 };
@@ -59,11 +74,14 @@ struct Scratch {
 class Many {
  public:
   Many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-       const AttendOutput& output)
+       const AttendOutput& output, const ScoreScale& scale)
       : k_(k),
         shape_(shape),
         input_(input),
         output_(output),
+        scale_(scale),
+        groups_(shape, input),
+        columns_(shape, input, output),
         group_(shape.n_heads / shape.n_kv_heads),
         d_(shape.head_dim),
         lanes_(k.panel_lanes),
@@ -74,9 +92,9 @@ class Many {
       if (tasks_ >= kMinTasks || limit <= 2 * lanes_ || limit <= 64) break;
     }
     strips_ = (d_ + cpu::kStrip - 1) / cpu::kStrip;
-    if (!output.column_sums.empty()) {
-      relative_ = relative_keys(input.segments[0]);
+    if (columns_.wanted()) {
       for (const auto& list : input.segments) {
+        relative_ = std::max(relative_, relative_keys(list));
         for (std::int64_t t = 0; t < query_tiles_; ++t) {
           std::int64_t n = 0;
           for (const KvSegment& s : list) {
@@ -89,18 +107,27 @@ class Many {
     kept_blocks_ = (kept_keys_ + block_ - 1) / block_;
     std::int64_t keys = 0;
     for (const auto& list : input.segments) keys = std::max(keys, seen_keys(list, shape));
+    if (output.segment_mass != nullptr || output.weighted_mass != nullptr) {
+      for (const auto& list : input.segments) {
+        max_segments_ = std::max(max_segments_, static_cast<std::int64_t>(list.size()));
+      }
+      max_blocks_ = keys / block_ + 2;  // either kind may end within a block
+      max_runs_ = max_segments_ + max_blocks_;
+    }
     work_ = 2 * shape.n_queries * shape.n_heads * d_ * keys;
     workers_ = work_ < kSerialWork ? 1 : std::min<std::int64_t>(max_threads(), tasks_);
   }
 
   void carve(Carver& c, Scratch* scratch) {
     partial_ = c.take(query_tiles_ * shape_.n_heads * relative_);
+    partial_mass_ = c.take<double>(query_tiles_ * shape_.n_heads * max_segments_);
     const std::int64_t width = panels_ * lanes_;
     for (std::int64_t w = 0; w < workers_; ++w) {
       Scratch s;
       s.q[0] = c.take(width * d_);
       s.q[1] = c.take(width * d_);
       s.out = c.take(width * d_);
+      s.rows = c.take(wide_rows() * d_);
       s.keys = c.take(strips_ * cpu::kStrip * block_);
       s.values = c.take(strips_ * cpu::kStrip * block_);
       s.e = c.take(width * block_);
@@ -108,6 +135,9 @@ class Many {
       s.kept_max = c.take(kept_blocks_ * width);
       for (float** p : {&s.max, &s.sum, &s.alpha, &s.inverse, &s.weight}) *p = c.take(width);
       s.received = c.take(kept_keys_);
+      s.runs = c.take<Run>(max_runs_);
+      s.run_sums = c.take(max_runs_ * width);
+      s.run_max = c.take(max_blocks_ * width);
       s.low = c.take<std::int32_t>(block_);
       s.high = c.take<std::int32_t>(block_);
       s.lane_query = c.take<std::int32_t>(width);
@@ -115,18 +145,27 @@ class Many {
     }
   }
 
+  // Rows that are converted on the way in or out: a panel's, or none.
+  std::int64_t wide_rows() const {
+    const bool typed = input_.q_relative.dtype != DType::float32 ||
+                       input_.q_fixed.dtype != DType::float32 ||
+                       output_.out.dtype != DType::float32;
+    return typed ? lanes_ : 0;
+  }
+
   std::int64_t workers() const { return workers_; }
 
-  void run(float factor, const Scratch* scratch) {
+  void run(const Scratch* scratch) {
     // workers draw tiles, so that scratch belongs to a worker and not to a tile
     std::atomic<std::int64_t> next{0};
     parallel_for(workers_, [&](std::int64_t w) {
       for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
         Tile tile(*this, scratch[w], task);
-        tile.attend(factor);
+        tile.attend();
       }
     });
     if (relative_ > 0) add_column_sums();
+    if (output_.segment_mass != nullptr) add_segment_masses();
   }
 
  private:
@@ -167,10 +206,10 @@ class Many {
       queries_ = m_.queries(query_tile_);
       n_lanes_ = n_heads_ * queries_.size();
       panels_ = (n_lanes_ + lanes_ - 1) / lanes_;
-      list_ = segments_of(m_.input_, g_);
+      list_ = m_.input_.segments[static_cast<std::size_t>(m_.groups_.list_of(g_))];
     }
 
-    void attend(float factor) {
+    void attend() {
       if (n_lanes_ == 0) return;
       const std::int64_t width = panels_ * lanes_;
       std::fill(s_.max, s_.max + width, kLowest);
@@ -180,10 +219,11 @@ class Many {
         s_.lane_query[lane] =
             lane < n_lanes_ ? static_cast<std::int32_t>(query_of(lane)) : -1;  // -1 sees nothing
       }
-      pass(Position::fixed, factor);
-      const std::int64_t kept = pass(Position::relative, factor);
+      pass(Position::fixed);
+      const std::int64_t kept = pass(Position::relative);
       finish();
       if (m_.relative_ > 0) sum_columns(kept);
+      if (m_.max_runs_ > 0) sum_runs();
     }
 
    private:
@@ -196,22 +236,30 @@ class Many {
     }
 
     // All keys of one kind, block by block. Returns the number of keys.
-    std::int64_t pass(Position position, float factor) {
+    std::int64_t pass(Position position) {
       Block block;
       std::int64_t keys = 0;
       bool packed = false;
+      block.first_run = n_runs_;
       const auto flush = [&] {
-        if (!packed) pack(position, factor);
+        if (!packed) pack(position);
         packed = true;
         product(block, position, keys / m_.block_);
         keys += block.n;
         block = {};
+        block.first_run = n_runs_;
+        ++n_blocks_;
       };
-      for (const KvSegment& s : list_) {
+      for (std::size_t i = 0; i < list_.size(); ++i) {
+        const KvSegment& s = list_[i];
         if (s.position != position) continue;
         Range left = m_.seen(s, query_tile_);
         while (left.size() > 0) {
           const Range take{left.begin, std::min(left.end, left.begin + m_.block_ - block.n)};
+          if (m_.max_runs_ > 0) {
+            s_.runs[n_runs_++] = {
+                static_cast<std::int64_t>(i), n_blocks_, {block.n, block.n + take.size()}};
+          }
           add(s, take, block);
           left.begin = take.end;
           if (block.n == m_.block_) flush();
@@ -221,14 +269,23 @@ class Many {
       return keys;
     }
 
-    void pack(Position position, float factor) {
+    void pack(Position position) {
       const bool fixed = position == Position::fixed;
-      const float* q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
+      const HeadRows& q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
       const float* rows[kMaxLanes];
       for (std::int64_t p = 0; p < panels_; ++p) {
         const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
-        for (std::int64_t l = 0; l < n; ++l) rows[l] = q + row_of_lane(p * lanes_ + l) * d_;
-        k_.pack(rows, n, d_, factor, s_.q[fixed] + p * d_ * lanes_);
+        for (std::int64_t l = 0; l < n; ++l) {
+          const std::int64_t lane = p * lanes_ + l;
+          const void* row = q.row(query_of(lane), head_of(lane));
+          if (q.dtype == DType::float32) {
+            rows[l] = static_cast<const float*>(row);
+          } else {
+            k_.to_float(row, q.dtype, d_, s_.rows + l * d_);
+            rows[l] = s_.rows + l * d_;
+          }
+        }
+        k_.pack(rows, n, d_, m_.scale_.query_factor, s_.q[fixed] + p * d_ * lanes_);
       }
     }
 
@@ -260,19 +317,35 @@ class Many {
         if (keys.size() > 0) {
           const float* rows = s_.keys + keys.begin * cpu::kStrip;
           k_.scores(q + p * d_ * lanes_, d_, rows, m_.block_, keys.size(), scores);
+          if (m_.scale_.cap > 0.0f) k_.soft_cap(scores, keys.size() * lanes_, m_.scale_.cap);
           if (block.masked) {
             k_.mask(scores, keys.size(), s_.low + keys.begin, s_.high + keys.begin,
                     s_.lane_query + p * lanes_);
           }
           k_.softmax(scores, keys.size(), max, s_.sum + p * lanes_, s_.alpha);
+          if (m_.max_runs_ > 0) add_runs(block, p, keys, e);
           k_.accumulate(scores, keys.size(), s_.values + keys.begin * cpu::kStrip, m_.block_, d_,
                         s_.alpha, s_.out + p * d_ * lanes_);
+        }
+        if (m_.max_runs_ > 0) {
+          if (keys.size() == 0) add_runs(block, p, keys, e);
+          std::copy(max, max + lanes_, s_.run_max + (n_blocks_ * m_.panels_ + p) * lanes_);
         }
         if (keep) {
           std::fill(e, e + keys.begin * lanes_, 0.0f);
           std::fill(e + keys.end * lanes_, e + block.n * lanes_, 0.0f);
           std::copy(max, max + lanes_, s_.kept_max + (number * m_.panels_ + p) * lanes_);
         }
+      }
+    }
+
+    // Sums of each run of the block over the rows `seen` of a panel's probabilities e.
+    void add_runs(const Block& block, std::int64_t panel, const Range& seen, const float* e) {
+      for (std::int64_t i = block.first_run; i < n_runs_; ++i) {
+        const Range rows{std::max(seen.begin, s_.runs[i].rows.begin),
+                         std::min(seen.end, s_.runs[i].rows.end)};
+        k_.lane_sums(e + rows.begin * lanes_, std::max<std::int64_t>(0, rows.size()),
+                     s_.run_sums + (i * m_.panels_ + panel) * lanes_);
       }
     }
 
@@ -304,10 +377,17 @@ class Many {
       }
       for (std::int64_t p = 0; p < panels_; ++p) {
         const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
+        const MutableHeadRows& out = m_.output_.out;
+        const auto place = [&](std::int64_t l) {
+          return out.row(query_of(p * lanes_ + l), head_of(p * lanes_ + l));
+        };
+        const bool in_place = out.dtype == DType::float32;
         for (std::int64_t l = 0; l < n; ++l) {
-          rows[l] = m_.output_.out + row_of_lane(p * lanes_ + l) * d_;
+          rows[l] = in_place ? static_cast<float*>(place(l)) : s_.rows + l * d_;
         }
         k_.unpack(s_.out + p * d_ * lanes_, n, d_, s_.inverse + p * lanes_, rows);
+        if (in_place) continue;
+        for (std::int64_t l = 0; l < n; ++l) store_row(k_, rows[l], d_, place(l), out.dtype);
       }
     }
 
@@ -334,6 +414,38 @@ class Many {
       }
     }
 
+    // What each segment received from the lanes of each head, to the tile's own row of the partial
+    // masses; and the weighted mass of each lane, which no other tile has.
+    void sum_runs() {
+      const std::int64_t width = m_.panels_ * lanes_, used = panels_ * lanes_;
+      double* masses =
+          m_.partial_mass_ + (query_tile_ * m_.shape_.n_heads + head0_) * m_.max_segments_;
+      std::fill(masses, masses + n_heads_ * m_.max_segments_, 0.0);
+      float* weighted = s_.alpha;  // free by now
+      std::fill(weighted, weighted + used, 0.0f);
+      for (std::int64_t i = 0; i < n_runs_; ++i) {
+        const Run& run = s_.runs[i];
+        if (i == 0 || s_.runs[i - 1].block != run.block) {
+          k_.block_weight(s_.run_max + run.block * width, s_.max, s_.inverse, used, s_.weight);
+        }
+        const float* sums = s_.run_sums + i * width;
+        const float factor = list_[static_cast<std::size_t>(run.segment)].value_weight;
+        for (std::int64_t h = 0; h < n_heads_; ++h) {
+          double mass = 0.0;
+          for (std::int64_t l = h * queries_.size(); l < (h + 1) * queries_.size(); ++l) {
+            const float probability = sums[l] * s_.weight[l];
+            mass += probability;
+            weighted[l] += probability * factor;
+          }
+          masses[h * m_.max_segments_ + run.segment] += mass;
+        }
+      }
+      if (m_.output_.weighted_mass == nullptr) return;
+      for (std::int64_t lane = 0; lane < n_lanes_; ++lane) {
+        m_.output_.weighted_mass[row_of_lane(lane)] = weighted[lane];
+      }
+    }
+
     void scatter(std::int64_t head) const {
       float* to = m_.partial_ + (query_tile_ * m_.shape_.n_heads + head) * m_.relative_;
       const float* from = s_.received;
@@ -353,45 +465,68 @@ class Many {
     const Scratch& s_;
     const std::int64_t d_, lanes_;
     std::int64_t query_tile_, g_, head0_, n_heads_, n_lanes_, panels_;
+    std::int64_t n_runs_ = 0, n_blocks_ = 0;
     Range queries_;
     std::span<const KvSegment> list_;
   };
 
-  // partial [query tile][head][key] -> column_sums [key][head], tiles in order
+  // partial [query tile][head][key] -> column_sums, tiles in order
   void add_column_sums() {
     constexpr std::int64_t kRun = 64;
-    const std::int64_t heads = shape_.n_heads;
-    const auto add_run = [&](float* to, std::int64_t at, std::int64_t n) {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const float* from = partial_ + h * relative_ + at;
-        for (std::int64_t i = 0; i < n; ++i) {
-          float sum = 0.0f;
-          for (std::int64_t t = 0; t < query_tiles_; ++t) {
-            sum += from[t * heads * relative_ + i];
-          }
-          to[i * heads + h] += sum;
-        }
-      }
-    };
-    const auto runs = [&](std::int64_t run) {
-      const std::int64_t begin = run * kRun, end = std::min(relative_, begin + kRun);
-      std::int64_t at = 0;
-      std::size_t r = 0;
-      for (const KvSegment& s : input_.segments[0]) {
-        if (s.position != Position::relative) continue;
-        const std::int64_t from = std::max(begin, at), to = std::min(end, at + s.length);
-        if (from < to) {
-          add_run(output_.column_sums[r] + (from - at) * heads, from, to - from);
-        }
-        at += s.length;
-        ++r;
-      }
-    };
     const std::int64_t n = (relative_ + kRun - 1) / kRun;
+    const auto body = [&](std::int64_t task) {
+      add_columns_of(task / n, {task % n * kRun, (task % n + 1) * kRun});
+    };
     if (workers_ == 1) {
-      for (std::int64_t run = 0; run < n; ++run) runs(run);
+      for (std::int64_t task = 0; task < groups_.lists * n; ++task) body(task);
     } else {
-      parallel_for(n, runs);
+      parallel_for(groups_.lists * n, body);
+    }
+  }
+
+  // Keys [run.begin, run.end) of a list's relative segments, laid end to end.
+  void add_columns_of(std::int64_t l, const Range& run) {
+    std::int64_t before = 0;
+    for (std::int64_t i = 0; i < l; ++i) {
+      before += count_relative(input_.segments[static_cast<std::size_t>(i)]);
+    }
+    std::int64_t at = 0, relative = 0;
+    for (const KvSegment& s : input_.segments[static_cast<std::size_t>(l)]) {
+      if (s.position != Position::relative) continue;
+      const std::int64_t from = std::max(run.begin, at), to = std::min(run.end, at + s.length);
+      if (from < to) add_run(l, columns_.of(l, before, relative), at, {from, to});
+      at += s.length;
+      ++relative;
+    }
+  }
+
+  // Keys [keys.begin, keys.end) of a segment that begins at key `at`.
+  void add_run(std::int64_t l, const Column& column, std::int64_t at, const Range& keys) {
+    const std::int64_t heads = shape_.n_heads;
+    for (std::int64_t h = l * groups_.heads; h < (l + 1) * groups_.heads; ++h) {
+      const float* from = partial_ + h * relative_ + keys.begin;
+      float* to = column.at(keys.begin - at, h);
+      for (std::int64_t i = 0; i < keys.size(); ++i) {
+        float sum = 0.0f;
+        for (std::int64_t t = 0; t < query_tiles_; ++t) sum += from[t * heads * relative_ + i];
+        to[i * column.stride] += sum;
+      }
+    }
+  }
+
+  // partial_mass [query tile][head][segment] -> segment_mass, tiles in order
+  void add_segment_masses() {
+    double* to = output_.segment_mass;
+    for (std::int64_t l = 0; l < groups_.lists; ++l) {
+      const auto n = static_cast<std::int64_t>(input_.segments[static_cast<std::size_t>(l)].size());
+      for (std::int64_t t = 0; t < query_tiles_; ++t) {
+        for (std::int64_t h = 0; h < groups_.heads; ++h) {
+          const double* from =
+              partial_mass_ + (t * shape_.n_heads + l * groups_.heads + h) * max_segments_;
+          for (std::int64_t i = 0; i < n; ++i) to[i * groups_.heads + h] += from[i];
+        }
+      }
+      to += n * groups_.heads;
     }
   }
 
@@ -401,18 +536,23 @@ class Many {
   const AttendShape& shape_;
   const AttendInput& input_;
   const AttendOutput& output_;
+  const ScoreScale& scale_;
+  const HeadGroups groups_;
+  const Columns columns_;
   const std::int64_t group_, d_, lanes_, block_;
   std::int64_t tile_queries_ = 0, tile_heads_ = 0, query_tiles_ = 0, head_tiles_ = 0;
   std::int64_t panels_ = 0, tasks_ = 0, strips_ = 0, workers_ = 0, work_ = 0;
   std::int64_t relative_ = 0, kept_keys_ = 0, kept_blocks_ = 0;
+  std::int64_t max_segments_ = 0, max_blocks_ = 0, max_runs_ = 0;  // 0: nobody asks for masses
   float* partial_ = nullptr;
+  double* partial_mass_ = nullptr;
 };
 
 }  // namespace
 
 void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
-                 const AttendOutput& output, float factor, AttendWorkspace& workspace) {
-  Many many(k, shape, input, output);
+                 const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace) {
+  Many many(k, shape, input, output, scale);
   const auto parts = [&](Carver& c, bool fill) {
     auto* scratch = c.take<Scratch>(many.workers());
     many.carve(c, fill ? scratch : nullptr);
@@ -421,7 +561,7 @@ void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendIn
   Carver sizes(nullptr);
   parts(sizes, false);
   Carver carver(workspace.floats(sizes.used()));
-  many.run(factor, parts(carver, true));
+  many.run(parts(carver, true));
 }
 
 }  // namespace episodic::detail

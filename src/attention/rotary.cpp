@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/attention/rotary.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <cstring>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
 #include "episodic/cpu/kernels.hpp"
+#include "head_rows.hpp"
+#include "row_buffer.hpp"
 
 namespace episodic {
 namespace {
@@ -18,17 +19,56 @@ namespace {
 // whatever `first` is. The product adds an error of 2e-16, which float32 does not see.
 constexpr std::int64_t kAnchor = 64;
 
-constexpr std::int64_t kSerialElements = 1 << 17;  // about 20 us
+// Turns one row of float32; y == x is allowed. Channels from rotary_dim on are copied.
+class Turn {
+ public:
+  Turn(const cpu::Kernels& k, const RotaryTable& table, std::int64_t head_dim)
+      : turn_(table.pairs == RotaryPairs::halves ? k.rotate : k.rotate_interleaved),
+        half_(table.rotary_dim() / 2),
+        head_dim_(head_dim) {}
+
+  void operator()(const AngleRows& angles, std::int64_t row, const float* x, float* y) const {
+    const std::int64_t at = angles.n == 1 ? 0 : row * half_;
+    turn_(x, angles.cos + at, angles.sin + at, half_, y);
+    const std::int64_t rest = head_dim_ - 2 * half_;
+    if (y != x && rest > 0) {
+      std::memcpy(y + 2 * half_, x + 2 * half_, static_cast<std::size_t>(rest) * sizeof(float));
+    }
+  }
+
+ private:
+  decltype(cpu::Kernels::rotate) turn_;
+  std::int64_t half_, head_dim_;
+};
+
+void check_angles(const char* name, const RotaryTable& table, const AngleRows& angles,
+                  std::int64_t n) {
+  if (angles.n != 1 && angles.n != n) {
+    throw DataError(concat(name, ": angles has ", angles.n, " rows, must have 1 or n = ", n));
+  }
+  if (2 * angles.half != table.rotary_dim()) {
+    throw DataError(concat(name, ": angles were computed for another rotary table than this one, ",
+                           "whose rotary_dim is ", table.rotary_dim()));
+  }
+}
+
+void check_sizes(const char* name, const RotaryTable& table, std::int64_t n, std::int64_t heads,
+                 std::int64_t head_dim) {
+  if (n < 0 || heads < 0 || head_dim < table.rotary_dim()) {
+    throw DataError(concat(name, ": n is ", n, ", heads ", heads, ", head_dim ", head_dim,
+                           "; head_dim must hold rotary_dim ", table.rotary_dim()));
+  }
+}
 
 }  // namespace
 
 RotaryTable plain_rotary(std::int64_t rotary_dim, double theta) {
   if (rotary_dim < 0 || rotary_dim % 2 != 0) {
     throw DataError(
-        fmt::format("plain_rotary: rotary_dim is {}, must be even and not negative", rotary_dim));
+        concat("plain_rotary: rotary_dim is ", rotary_dim, ", must be even and not negative"));
   }
   if (!(theta > 0.0) || !std::isfinite(theta)) {
-    throw DataError(fmt::format("plain_rotary: theta is {}, must be positive", theta));
+    throw DataError(concat("plain_rotary: theta is ", theta, ", must be positive"));
   }
   RotaryTable table;
   table.inverse_frequency.resize(static_cast<std::size_t>(rotary_dim / 2));
@@ -41,16 +81,30 @@ RotaryTable plain_rotary(std::int64_t rotary_dim, double theta) {
 
 void RotaryAngles::compute(const RotaryTable& table, std::int64_t first, std::int64_t count) {
   if (count < 0 || first < 0) {
-    throw DataError(fmt::format(
-        "RotaryAngles::compute: first is {} and n is {}, must not be negative", first, count));
+    throw DataError(concat("RotaryAngles::compute: first is ", first, " and n is ", count,
+                           ", must not be negative"));
   }
+  fill(table, first, count, table.attention_factor);
+}
+
+void RotaryAngles::compute_fixed(const RotaryTable& table, std::int64_t n_local) {
+  if (n_local < 1) {
+    throw DataError(
+        concat("RotaryAngles::compute_fixed: n_local is ", n_local, ", must be at least 1"));
+  }
+  fill(table, n_local - 1, 1, table.attention_factor * table.attention_factor);
+}
+
+void RotaryAngles::fill(const RotaryTable& table, std::int64_t first, std::int64_t count,
+                        double factor) {
   n = count;
-  const std::size_t half = table.inverse_frequency.size();
-  cos.resize(static_cast<std::size_t>(n) * half);
-  sin.resize(static_cast<std::size_t>(n) * half);
+  half = static_cast<std::int64_t>(table.inverse_frequency.size());
+  const auto pairs = static_cast<std::size_t>(half);
+  cos.resize(static_cast<std::size_t>(n) * pairs);
+  sin.resize(static_cast<std::size_t>(n) * pairs);
   if (n == 0) return;
   double turn_cos[kAnchor], turn_sin[kAnchor];
-  for (std::size_t c = 0; c < half; ++c) {
+  for (std::size_t c = 0; c < pairs; ++c) {
     const double frequency = table.inverse_frequency[c];
     bool known[kAnchor] = {};
     double anchor_cos = 0.0, anchor_sin = 0.0;
@@ -60,59 +114,103 @@ void RotaryAngles::compute(const RotaryTable& table, std::int64_t first, std::in
       if (a != anchor) {
         anchor = a;
         const double angle = static_cast<double>(a * kAnchor) * frequency;
-        anchor_cos = std::cos(angle) * table.attention_factor;
-        anchor_sin = std::sin(angle) * table.attention_factor;
+        anchor_cos = std::cos(angle) * factor;
+        anchor_sin = std::sin(angle) * factor;
       }
       if (!known[b]) {
         known[b] = true;
         turn_cos[b] = std::cos(static_cast<double>(b) * frequency);
         turn_sin[b] = std::sin(static_cast<double>(b) * frequency);
       }
-      const std::size_t at = static_cast<std::size_t>(i) * half + c;
+      const std::size_t at = static_cast<std::size_t>(i) * pairs + c;
       cos[at] = static_cast<float>(anchor_cos * turn_cos[b] - anchor_sin * turn_sin[b]);
       sin[at] = static_cast<float>(anchor_sin * turn_cos[b] + anchor_cos * turn_sin[b]);
     }
   }
 }
 
+void rotate(const RotaryTable& table, const AngleRows& angles, std::int64_t n, std::int64_t heads,
+            std::int64_t head_dim, const HeadRows& from, const MutableHeadRows& to) {
+  check_sizes("rotate", table, n, heads, head_dim);
+  check_angles("rotate", table, angles, n);
+  if (n == 0 || heads == 0) return;
+  const HeadRows x = from.with_strides(heads, head_dim);
+  const MutableHeadRows y = to.with_strides(heads, head_dim);
+  detail::check_rows("rotate: x", x);
+  detail::check_written_rows("rotate: y", y, n, heads, head_dim);
+  const cpu::Kernels& k = cpu::kernels();
+  const Turn turn(k, table, head_dim);
+  const bool in_place = y.dtype == DType::float32;  // y itself holds the row as float32
+  detail::for_row_runs(n, n * heads * head_dim, [&](std::int64_t begin, std::int64_t end) {
+    detail::RowBuffer buffer(head_dim);
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        void* place = y.row(i, h);
+        float* wide = in_place ? static_cast<float*>(place) : buffer.data();
+        if (x.dtype == DType::float32) {
+          turn(angles, i, static_cast<const float*>(x.row(i, h)), wide);
+        } else {
+          k.to_float(x.row(i, h), x.dtype, head_dim, wide);
+          turn(angles, i, wide, wide);
+        }
+        if (!in_place) detail::store_row(k, wide, head_dim, place, y.dtype);
+      }
+    }
+  });
+}
+
 void rotate(const RotaryTable& table, const RotaryAngles& angles, std::int64_t n,
             std::int64_t heads, std::int64_t head_dim, const float* x, std::int64_t x_row,
             std::int64_t x_head, float* y, std::int64_t y_row, std::int64_t y_head) {
-  const std::int64_t rotary_dim = table.rotary_dim(), half = rotary_dim / 2;
-  if (n < 0 || heads < 0 || head_dim < rotary_dim) {
-    throw DataError(
-        fmt::format("rotate: n is {}, heads {}, head_dim {}; head_dim must hold rotary_dim {}", n,
-                    heads, head_dim, rotary_dim));
+  rotate(table, angles.rows(), n, heads, head_dim, HeadRows(x, DType::float32, x_row, x_head),
+         MutableHeadRows(y, DType::float32, y_row, y_head));
+}
+
+void rotate_queries(const RotaryTable& table, const AngleRows& position, const AngleRows& fixed,
+                    std::int64_t n, std::int64_t heads, std::int64_t head_dim, const HeadRows& from,
+                    const RotatedQueries& out, AttendWorkspace& workspace) {
+  check_sizes("rotate_queries", table, n, heads, head_dim);
+  check_angles("rotate_queries", table, position, n);
+  if (out.fixed != nullptr) check_angles("rotate_queries: fixed", table, fixed, 1);
+  if (n < 1) throw DataError("rotate_queries: n is 0; there is no mean of no query");
+  if (out.relative == nullptr) throw DataError("rotate_queries: relative is null");
+  if (out.mean != nullptr && out.fixed == nullptr) {
+    throw DataError("rotate_queries: mean is asked for, but fixed is null");
   }
-  if (angles.n != 1 && angles.n != n) {
-    throw DataError(fmt::format("rotate: angles has {} rows, must have 1 or n = {}", angles.n, n));
+  const HeadRows q = from.with_strides(heads, head_dim);
+  detail::check_rows("rotate_queries: q", q);
+  const cpu::Kernels& k = cpu::kernels();
+  const Turn turn(k, table, head_dim);
+  double* sums = nullptr;
+  if (out.mean != nullptr) {
+    sums = reinterpret_cast<double*>(workspace.floats(2 * heads * head_dim));
   }
-  if (static_cast<std::int64_t>(angles.cos.size()) != angles.n * half) {
-    throw DataError(
-        fmt::format("rotate: angles were computed for another rotary table than this "
-                    "one with rotary_dim {}",
-                    rotary_dim));
-  }
-  const auto turn = cpu::kernels().rotate;
-  const auto row = [&](std::int64_t i) {
-    const std::int64_t at = angles.n == 1 ? 0 : i * half;
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const float* from = x + i * x_row + h * x_head;
-      float* to = y + i * y_row + h * y_head;
-      turn(from, angles.cos.data() + at, angles.sin.data() + at, half, to);
-      if (to != from && head_dim > rotary_dim) {
-        std::memcpy(to + rotary_dim, from + rotary_dim,
-                    static_cast<std::size_t>(head_dim - rotary_dim) * sizeof(float));
+  // A task is a head with all its queries, so that each sum has one thread and one order.
+  const auto head = [&](std::int64_t h) {
+    double* sum = sums == nullptr ? nullptr : sums + h * head_dim;
+    if (sum != nullptr) std::fill(sum, sum + head_dim, 0.0);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t at = (i * heads + h) * head_dim;
+      float* relative = out.relative + at;
+      detail::load_row(k, q.row(i, h), q.dtype, head_dim, relative);
+      if (out.fixed != nullptr) {
+        float* same = out.fixed + at;
+        turn(fixed, 0, relative, same);
+        if (sum != nullptr) {
+          for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
+        }
       }
+      turn(position, i, relative, relative);
+    }
+    if (sum == nullptr) return;
+    for (std::int64_t c = 0; c < head_dim; ++c) {
+      out.mean[h * head_dim + c] = static_cast<float>(sum[c] / static_cast<double>(n));
     }
   };
-  if (n * heads * head_dim < kSerialElements) {
-    for (std::int64_t i = 0; i < n; ++i) row(i);
+  if (n * heads * head_dim < detail::kSerialElements) {
+    for (std::int64_t h = 0; h < heads; ++h) head(h);
   } else {
-    constexpr std::int64_t kRows = 16;
-    parallel_for((n + kRows - 1) / kRows, [&](std::int64_t run) {
-      for (std::int64_t i = run * kRows; i < n && i < (run + 1) * kRows; ++i) row(i);
-    });
+    parallel_for(heads, head);
   }
 }
 

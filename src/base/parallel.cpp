@@ -1,36 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/base/parallel.hpp"
 
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 
 #include <atomic>
 #include <exception>
 
 namespace episodic {
+namespace {
 
-int max_threads() { return omp_get_max_threads(); }
+std::atomic<Executor*> process_executor{nullptr};
+thread_local Executor* thread_executor = nullptr;
+thread_local bool in_loop = false;  // this thread runs a task of a parallel loop
 
-void set_max_threads(int n) { omp_set_num_threads(n < 1 ? 1 : n); }
+Executor* current_executor() {
+  return thread_executor != nullptr ? thread_executor
+                                    : process_executor.load(std::memory_order_acquire);
+}
 
-namespace detail {
+bool inside_loop() {
+#ifdef _OPENMP
+  if (omp_in_parallel()) return true;  // also in a region of the caller's
+#endif
+  return in_loop;
+}
 
-void parallel_for_impl(std::int64_t n, void (*body)(void*, std::int64_t), void* context) {
-  if (n <= 1 || omp_in_parallel() || omp_get_max_threads() == 1) {
-    for (std::int64_t i = 0; i < n; ++i) body(context, i);
-    return;
-  }
-  std::exception_ptr failure;
+// A loop with its first exception, which waits for the calling thread.
+struct Loop {
+  void (*body)(void*, std::int64_t);
+  void* context;
   std::atomic<bool> failed{false};
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (failed.load(std::memory_order_relaxed)) continue;
+  std::exception_ptr failure;
+
+  void run(std::int64_t i) noexcept {
+    if (failed.load(std::memory_order_relaxed)) return;
+    const bool before = in_loop;
+    in_loop = true;
     try {
       body(context, i);
     } catch (...) {
       if (!failed.exchange(true)) failure = std::current_exception();
     }
+    in_loop = before;
   }
-  if (failure) std::rethrow_exception(failure);
+};
+
+void run_by_default(std::int64_t n, Loop& loop) {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic, 1)
+#endif
+  for (std::int64_t i = 0; i < n; ++i) loop.run(i);
+}
+
+}  // namespace
+
+Executor* set_executor(Executor* executor) {
+  return process_executor.exchange(executor, std::memory_order_acq_rel);
+}
+
+ExecutorScope::ExecutorScope(Executor& executor) : before_(thread_executor) {
+  thread_executor = &executor;
+}
+
+ExecutorScope::~ExecutorScope() { thread_executor = before_; }
+
+int max_threads() {
+  if (const Executor* executor = current_executor()) {
+    const int n = executor->concurrency();
+    return n < 1 ? 1 : n;
+  }
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+void set_max_threads([[maybe_unused]] int n) {
+#ifdef _OPENMP
+  omp_set_num_threads(n < 1 ? 1 : n);
+#endif
+}
+
+namespace detail {
+
+void parallel_for_impl(std::int64_t n, void (*body)(void*, std::int64_t), void* context) {
+  if (n <= 1 || inside_loop() || max_threads() == 1) {
+    for (std::int64_t i = 0; i < n; ++i) body(context, i);
+    return;
+  }
+  Loop loop{body, context, {false}, nullptr};
+  if (Executor* executor = current_executor()) {
+    executor->run(
+        n, [](void* l, std::int64_t i) { static_cast<Loop*>(l)->run(i); }, &loop);
+  } else {
+    run_by_default(n, loop);
+  }
+  if (loop.failure) std::rethrow_exception(loop.failure);
 }
 
 }  // namespace detail

@@ -99,7 +99,7 @@ struct SegmentStore {
 inline double element(const KvSegment& s, bool value, std::int64_t g, std::int64_t i,
                       std::int64_t c) {
   const void* base = value ? s.value : s.key;
-  const std::int64_t at = g * s.head_stride + i * s.row_stride + c;
+  const std::int64_t at = (g - s.first_head) * s.head_stride + i * s.row_stride + c;
   switch (s.dtype) {
     case DType::float32:
       return static_cast<const float*>(base)[at];
@@ -111,38 +111,123 @@ inline double element(const KvSegment& s, bool value, std::int64_t g, std::int64
       break;
   }
   const float* scale = value ? s.value_scale : s.key_scale;
-  return static_cast<double>(scale[g]) * static_cast<const std::int8_t*>(base)[at];
+  return static_cast<double>(scale[g - s.first_head]) * static_cast<const std::int8_t*>(base)[at];
 }
 
 struct Attended {
   std::vector<float> out, lse;
   std::vector<std::vector<float>> column_sums;  // added to what is here
+  std::vector<double> segment_mass;             // likewise
+  std::vector<float> weighted_mass;
 };
 
+/// Element (i, h, c) of queries or outputs [n, heads, d] where they lie.
+template <class Element>
+double element(const BasicHeadRows<Element>& rows, std::int64_t heads, std::int64_t d,
+               std::int64_t i, std::int64_t h, std::int64_t c) {
+  const void* row = rows.with_strides(heads, d).row(i, h);
+  if (rows.dtype == DType::float32) return static_cast<const float*>(row)[c];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(row)[c];
+  return rows.dtype == DType::float16 ? from_float16(bits) : from_bfloat16(bits);
+}
+
+template <class Element>
+std::vector<double> row_of(const BasicHeadRows<Element>& rows, std::int64_t heads, std::int64_t d,
+                           std::int64_t i, std::int64_t h) {
+  std::vector<double> x;
+  for (std::int64_t c = 0; rows.data != nullptr && c < d; ++c) {
+    x.push_back(element(rows, heads, d, i, h, c));
+  }
+  return x;
+}
+
+/// Rows of random elements in an array of NaN, for rows with any strides and dtype.
+struct RowStore {
+  std::vector<float> wide;
+  std::vector<std::uint16_t> narrow;
+
+  /// An array of `size` elements, all `fill`.
+  void* make(std::int64_t size, DType dtype, float fill) {
+    if (dtype == DType::float32) {
+      wide.assign(static_cast<std::size_t>(size), fill);
+      return wide.data();
+    }
+    const std::uint16_t bits = dtype == DType::float16 ? to_float16(fill) : to_bfloat16(fill);
+    narrow.assign(static_cast<std::size_t>(size), bits);
+    return narrow.data();
+  }
+  HeadRows random(Random& random, std::int64_t n, std::int64_t heads, std::int64_t d, DType dtype,
+                  std::int64_t row_stride, std::int64_t head_stride) {
+    const std::int64_t size = (n - 1) * row_stride + (heads - 1) * head_stride + d;
+    void* data = make(size, dtype, std::numeric_limits<float>::quiet_NaN());
+    const MutableHeadRows rows(data, dtype, row_stride, head_stride);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const std::vector<float> x = normal(random, d);
+        for (std::int64_t c = 0; c < d; ++c) {
+          if (dtype == DType::float32) {
+            static_cast<float*>(rows.row(i, h))[c] = x[static_cast<std::size_t>(c)];
+          } else {
+            static_cast<std::uint16_t*>(rows.row(i, h))[c] =
+                dtype == DType::float16 ? to_float16(x[static_cast<std::size_t>(c)])
+                                        : to_bfloat16(x[static_cast<std::size_t>(c)]);
+          }
+        }
+      }
+    }
+    return {data, dtype, row_stride, head_stride};
+  }
+};
+
+/// Largest relative error of rounding to a dtype.
+inline double rounding_of(DType dtype) {
+  return dtype == DType::float32 ? 6e-8 : dtype == DType::float16 ? 4.9e-4 : 3.95e-3;
+}
+
+/// Which column sums to ask for: one set for all lists, one for each list.
+enum class ColumnSets { none, shared, each_list };
+
 /// The definition: for each query and head a list of all keys it sees, one softmax, one sum.
-inline Attended attend_reference(const AttendShape& shape, const AttendInput& input,
-                                 double before) {
+inline Attended attend_reference(const AttendShape& shape, const AttendInput& input, double before,
+                                 ColumnSets sets = ColumnSets::shared) {
   const std::int64_t n = shape.n_queries, heads = shape.n_heads, d = shape.head_dim;
   const std::int64_t group = heads / shape.n_kv_heads;
+  const auto lists = static_cast<std::int64_t>(input.segments.size());
+  const std::int64_t list_heads = heads / lists;
   const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(d)) : shape.scale;
   Attended result;
   result.out.assign(static_cast<std::size_t>(n * heads * d), 0.0f);
   result.lse.assign(static_cast<std::size_t>(n * heads), 0.0f);
+  result.weighted_mass.assign(static_cast<std::size_t>(n * heads), 0.0f);
   std::vector<std::vector<double>> columns;
-  for (const KvSegment& s : input.segments[0]) {
-    if (s.position != Position::relative) continue;
-    columns.emplace_back(static_cast<std::size_t>(s.length * heads), before);
+  std::vector<std::size_t> first_column, first_segment;  // of each list
+  std::size_t segments = 0;
+  for (const auto& list : input.segments) {
+    first_column.push_back(sets == ColumnSets::shared ? 0 : columns.size());
+    first_segment.push_back(segments);
+    segments += list.size();
+    if (sets == ColumnSets::none || (sets == ColumnSets::shared && first_column.size() > 1))
+      continue;
+    for (const KvSegment& s : list) {
+      if (s.position != Position::relative) continue;
+      const std::int64_t width = sets == ColumnSets::shared ? heads : list_heads;
+      columns.emplace_back(static_cast<std::size_t>(s.length * width), before);
+    }
   }
+  result.segment_mass.assign(segments * static_cast<std::size_t>(list_heads), before);
   struct Seen {
     const KvSegment* segment;
-    std::int64_t token, relative;
+    std::int64_t token, number, relative;
     double score;
   };
   std::vector<Seen> seen;
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t h = 0; h < heads; ++h) {
       const std::int64_t g = h / group, p = shape.first_position + i;
-      const auto list = input.segments[input.segments.size() == 1 ? 0 : g];
+      const std::int64_t l = h / list_heads;
+      const auto list = input.segments[static_cast<std::size_t>(l)];
+      const auto q_relative = row_of(input.q_relative, heads, d, i, h);
+      const auto q_fixed = row_of(input.q_fixed, heads, d, i, h);
       seen.clear();
       std::int64_t relative = -1;
       double max = -std::numeric_limits<double>::infinity();
@@ -153,25 +238,37 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
           const std::int64_t distance = p - (s.first_token + t);
           if (local ? distance < 0 || distance >= shape.n_local : distance < shape.n_local)
             continue;
-          const float* q = (local ? input.q_relative : input.q_fixed) + (i * heads + h) * d;
+          const std::vector<double>& row = local ? q_relative : q_fixed;
           double dot = 0.0;
-          for (std::int64_t c = 0; c < d; ++c) dot += q[c] * element(s, false, g, t, c);
-          seen.push_back({&s, t, local ? relative : -1, dot * scale});
-          max = std::max(max, dot * scale);
+          for (std::int64_t c = 0; c < d; ++c) dot += row[c] * element(s, false, g, t, c);
+          double score = dot * scale;
+          if (shape.softcap > 0.0f) score = shape.softcap * std::tanh(score / shape.softcap);
+          seen.push_back({&s, t, &s - list.data(), local ? relative : -1, score});
+          max = std::max(max, score);
         }
       }
-      double sum = 0.0;
+      double sum = 0.0, weighted = 0.0;
       for (const Seen& k : seen) sum += std::exp(k.score - max);
       result.lse[i * heads + h] = static_cast<float>(max + std::log(sum));
       std::vector<double> out(static_cast<std::size_t>(d), 0.0);
       for (const Seen& k : seen) {
         const double probability = std::exp(k.score - max) / sum;
+        const double weight = k.segment->value_weight;
         for (std::int64_t c = 0; c < d; ++c) {
-          out[c] +=
-              probability * k.segment->value_weight * element(*k.segment, true, g, k.token, c);
+          out[c] += probability * weight * element(*k.segment, true, g, k.token, c);
         }
-        if (k.relative >= 0) columns[k.relative][k.token * heads + h] += probability;
+        weighted += probability * weight;
+        const std::size_t segment = first_segment[l] + static_cast<std::size_t>(k.number);
+        result.segment_mass[segment * list_heads + h % list_heads] += probability;
+        if (k.relative < 0 || sets == ColumnSets::none) continue;
+        std::vector<double>& column = columns[first_column[l] + k.relative];
+        if (sets == ColumnSets::shared) {
+          column[k.token * heads + h] += probability;
+        } else {
+          column[k.token * list_heads + h % list_heads] += probability;
+        }
       }
+      result.weighted_mass[i * heads + h] = static_cast<float>(weighted);
       for (std::int64_t c = 0; c < d; ++c) {
         result.out[(i * heads + h) * d + c] = static_cast<float>(out[c]);
       }
@@ -181,26 +278,39 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
   return result;
 }
 
-/// attend() into fresh arrays whose contents before are `before` (column sums) and garbage.
+/// attend() into fresh arrays whose contents before are `before` (what is added to) and garbage.
 inline Attended run_attend(const AttendShape& shape, const AttendInput& input, float before,
-                           AttendWorkspace& workspace, bool want_columns = true) {
+                           AttendWorkspace& workspace, ColumnSets sets = ColumnSets::shared,
+                           bool masses = true) {
   Attended result;
   const float garbage = 1.0e30f;
-  result.out.assign(static_cast<std::size_t>(shape.n_queries * shape.n_heads * shape.head_dim),
-                    garbage);
-  result.lse.assign(static_cast<std::size_t>(shape.n_queries * shape.n_heads), garbage);
-  std::vector<float*> columns;
-  if (want_columns) {
-    for (const KvSegment& s : input.segments[0]) {
+  const auto rows = static_cast<std::size_t>(shape.n_queries * shape.n_heads);
+  const auto lists = static_cast<std::int64_t>(input.segments.size());
+  result.out.assign(rows * static_cast<std::size_t>(shape.head_dim), garbage);
+  result.lse.assign(rows, garbage);
+  std::size_t segments = 0;
+  for (const auto& list : input.segments) {
+    segments += list.size();
+    const bool first = &list == input.segments.data();
+    if (sets == ColumnSets::none || (sets == ColumnSets::shared && !first)) continue;
+    const std::int64_t width = shape.n_heads / (sets == ColumnSets::shared ? 1 : lists);
+    for (const KvSegment& s : list) {
       if (s.position != Position::relative) continue;
-      result.column_sums.emplace_back(static_cast<std::size_t>(s.length * shape.n_heads), before);
+      result.column_sums.emplace_back(static_cast<std::size_t>(s.length * width), before);
     }
-    for (auto& c : result.column_sums) columns.push_back(c.data());
   }
+  std::vector<float*> columns;
+  for (auto& c : result.column_sums) columns.push_back(c.data());
   AttendOutput output;
   output.out = result.out.data();
   output.lse = result.lse.data();
   output.column_sums = columns;
+  if (masses) {
+    result.segment_mass.assign(segments * static_cast<std::size_t>(shape.n_heads / lists), before);
+    result.weighted_mass.assign(rows, garbage);
+    output.segment_mass = result.segment_mass.data();
+    output.weighted_mass = result.weighted_mass.data();
+  }
   attend(shape, input, output, workspace);
   return result;
 }
@@ -210,7 +320,8 @@ inline bool near(double a, double b, double relative) {
 }
 
 /// Largest |a - b| / (1 + |b|); infinity if only one of two is finite, or the sizes differ.
-inline double difference(const std::vector<float>& a, const std::vector<float>& b) {
+template <class T>
+double difference(const std::vector<T>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double worst = 0.0;
   for (std::size_t i = 0; i < a.size(); ++i) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <string>
 
 #include "attend_reference.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
 #include "support/test.hpp"
+#include "support/thread_pool.hpp"
 
 namespace episodic {
 namespace {
@@ -34,15 +36,20 @@ void require_close(const Attended& got, const Attended& want) {
   for (std::size_t i = 0; i < got.column_sums.size(); ++i) {
     REQUIRE(testing::difference(got.column_sums[i], want.column_sums[i]) < 2e-5);
   }
+  REQUIRE(testing::difference(got.segment_mass, want.segment_mass) < 2e-5);
+  REQUIRE(testing::difference(got.weighted_mass, want.weighted_mass) < 4e-6);
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 bool same_bits(const Attended& a, const Attended& b) {
   if (!same_bits(a.out, b.out) || !same_bits(a.lse, b.lse)) return false;
+  if (!same_bits(a.segment_mass, b.segment_mass)) return false;
+  if (!same_bits(a.weighted_mass, b.weighted_mass)) return false;
   for (std::size_t i = 0; i < a.column_sums.size(); ++i) {
     if (!same_bits(a.column_sums[i], b.column_sums[i])) return false;
   }
@@ -60,7 +67,7 @@ struct Stream {
   AttendInput input;
 
   Stream(Random& random, std::int64_t n, std::int64_t heads, std::int64_t kv_heads, std::int64_t d,
-         std::int64_t first, std::int64_t n_local, bool per_head = false,
+         std::int64_t first, std::int64_t n_local, std::int64_t n_lists = 1,
          DType dtype = DType::float32, float sharpness = 1.0f, DType local_dtype = DType::float32) {
     shape = {.n_queries = n,
              .n_heads = heads,
@@ -83,13 +90,18 @@ struct Stream {
     local.push_back(make(start, middle, Position::relative, 1.0f));
     local.push_back(make(middle, middle, Position::relative, 1.0f));  // empty
     local.push_back(make(middle, first + n, Position::relative, 1.0f));
-    for (std::int64_t l = 0; l < (per_head ? kv_heads : 1); ++l) {
+    for (std::int64_t l = 0; l < n_lists; ++l) {
       auto& list = lists.emplace_back();
       const std::int64_t sinks = std::min<std::int64_t>(4, start);
       list.push_back(make(0, sinks, Position::fixed, 1.0f));
       for (std::int64_t t = sinks + l; t < start;) {
         const std::int64_t length = std::min(start - t, testing::uniform(random, 0, 30));
         list.push_back(make(t, t + length, Position::fixed, 0.5f + 0.25f * (t % 3)));
+        if (testing::uniform(random, 0, 1) == 1) {  // a block of the group's own heads
+          list.back() = store.make(random, kv_heads / n_lists, d, length, t, Position::fixed, dtype,
+                                   testing::uniform(random, 0, 1) * 3, list.back().value_weight);
+          list.back().first_head = l * (kv_heads / n_lists);
+        }
         t += length + testing::uniform(random, 0, 3);
       }
       list.insert(list.end(), local.begin(), local.end());
@@ -112,13 +124,67 @@ TEST_CASE("attend equals the definition in float64 on random streams") {
       const auto& h = heads[i % 5];
       const std::int64_t n_local = testing::uniform(random, 1, 120);  // often less than n
       const std::int64_t first = i % 6 == 0 ? 0 : testing::uniform(random, 0, 400);
-      Stream s(random, n, h[0], h[1], d, first, n_local, i % 4 == 1, DType::float32,
+      Stream s(random, n, h[0], h[1], d, first, n_local, i % 4 == 1 ? h[1] : 1, DType::float32,
                i % 7 == 0 ? 4.0f : 1.0f);
       if (i % 10 == 3) s.shape.scale = 0.7f;
+      if (i % 5 == 2) s.shape.softcap = i % 2 == 0 ? 50.0f : 1.5f;
       INFO("n " << n << " d " << d << " heads " << h[0] << '/' << h[1] << " n_local " << n_local
                 << " first " << first);
       require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
                     testing::attend_reference(s.shape, s.input, 0.25));
+    }
+  });
+}
+
+TEST_CASE("a list for each group of kv heads, with column sums of one window or of one each") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(31);
+    const std::int64_t heads[][3] = {{8, 4, 2}, {6, 6, 3}, {12, 6, 2}, {4, 4, 4}};  // H, G, lists
+    int i = 0;
+    for (std::int64_t n : {1, 3, 20, 75}) {
+      for (const auto& h : heads) {
+        for (DType dtype : {DType::float32, DType::int8}) {
+          INFO("n " << n << " heads " << h[0] << '/' << h[1] << " lists " << h[2]);
+          Stream s(random, n, h[0], h[1], i % 2 == 0 ? 24 : 7, 150, 40, h[2], dtype);
+          using Sets = testing::ColumnSets;
+          for (Sets sets : {Sets::none, Sets::shared, Sets::each_list}) {
+            require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace, sets),
+                          testing::attend_reference(s.shape, s.input, 0.25, sets));
+          }
+          // windows that differ: only the sums of each list fit
+          s.lists[1].push_back(s.lists[1][s.lists[1].size() - 2]);
+          s.lists[1].back().length /= 2;
+          s.lists[1].erase(s.lists[1].end() - 3);  // the window's newest keys
+          s.spans.assign(s.lists.begin(), s.lists.end());
+          s.input.segments = s.spans;
+          require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace, Sets::each_list),
+                        testing::attend_reference(s.shape, s.input, 0.25, Sets::each_list));
+          REQUIRE_THROWS_AS(testing::run_attend(s.shape, s.input, 0.25f, workspace, Sets::shared),
+                            DataError);
+          ++i;
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("segment masses add up to one for each query and head") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(32);
+    for (std::int64_t n : {1, 4, 90}) {
+      Stream s(random, n, 4, 2, 16, 300, 64);
+      const Attended got = testing::run_attend(s.shape, s.input, 0.0f, workspace);
+      for (std::int64_t h = 0; h < 4; ++h) {
+        double sum = 0.0;
+        for (std::size_t i = 0; i < s.lists[0].size(); ++i) sum += got.segment_mass[4 * i + h];
+        REQUIRE(testing::near(sum, static_cast<double>(n), 1e-6));
+      }
+      for (KvSegment& x : s.lists[0]) x.value_weight = 0.5f;
+      for (float x : testing::run_attend(s.shape, s.input, 0.0f, workspace).weighted_mass) {
+        REQUIRE(testing::near(x, 0.5, 1e-6));
+      }
     }
   });
 }
@@ -134,9 +200,10 @@ TEST_CASE("attend reads segments of every stored dtype, alone and beside float32
         for (std::int64_t d : {1, 3, 12, 33, 64, 80, 128}) {
           const auto& h = heads[i % 4];
           const DType local = i % 3 == 0 ? DType::float32 : dtype;
-          Stream s(random, n, h[0], h[1], d, 200, 60, i % 5 == 1, dtype, 1.0f, local);
+          Stream s(random, n, h[0], h[1], d, 200, 60, i % 5 == 1 ? h[1] : 1, dtype, 1.0f, local);
           INFO(name_of(dtype) << " beside " << name_of(local) << " n " << n << " d " << d
                               << " heads " << h[0] << '/' << h[1]);
+          if (i % 4 == 2) s.shape.softcap = 2.0f;
           require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
                         testing::attend_reference(s.shape, s.input, 0.25));
           ++i;
@@ -146,12 +213,153 @@ TEST_CASE("attend reads segments of every stored dtype, alone and beside float32
   }
 }
 
+TEST_CASE("attend takes queries out of a fused projection and writes outputs of any dtype") {
+  AttendWorkspace workspace;
+  const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16};
+  const std::int64_t heads[][2] = {{4, 2}, {1, 1}, {6, 3}};
+  for_each_table([&] {
+    Random random(41);
+    int i = 0;
+    for (std::int64_t n : {1, 3, 45}) {
+      for (DType q_dtype : dtypes) {
+        for (DType out_dtype : dtypes) {
+          const std::int64_t H = heads[i % 3][0], G = heads[i % 3][1], d = i % 2 == 0 ? 16 : 5;
+          Stream s(random, n, H, G, d, 200, 60);
+          INFO(name_of(q_dtype) << " to " << name_of(out_dtype) << " n " << n << " d " << d);
+          testing::RowStore fused, by_head, outputs;
+          s.input.q_relative = fused.random(random, n, H, d, q_dtype, (H + 2 * G) * d + 3, d);
+          s.input.q_fixed = by_head.random(random, n, H, d, q_dtype, d + 1, n * (d + 1));
+          Attended want = testing::attend_reference(s.shape, s.input, 0.0);
+          const std::int64_t row = i % 4 == 0 ? d : H * d + 2, head = i % 4 == 0 ? n * d + 1 : d;
+          const std::int64_t size = (n - 1) * row + (H - 1) * head + d;
+          AttendOutput output;
+          output.out = {outputs.make(size, out_dtype, 7.0f), out_dtype, row, head};
+          attend(s.shape, s.input, output, workspace);
+          std::int64_t untouched = size;
+          for (std::int64_t t = 0; t < n; ++t) {
+            for (std::int64_t h = 0; h < H; ++h) {
+              for (std::int64_t c = 0; c < d; ++c, --untouched) {
+                const double got = testing::element(output.out, H, d, t, h, c);
+                const double is = want.out[(t * H + h) * d + c];
+                REQUIRE(std::abs(got - is) <
+                        2e-5 * (1 + std::abs(is)) + testing::rounding_of(out_dtype) * std::abs(is));
+              }
+            }
+          }
+          std::int64_t sevens = 0;
+          for (std::int64_t at = 0; at < size; ++at) {
+            const HeadRows all(output.out.data, out_dtype, 1, 1);
+            sevens += testing::element(all, 1, 1, at, 0, 0) == 7.0;
+          }
+          REQUIRE(sevens == untouched);
+          ++i;
+        }
+      }
+    }
+  });
+}
+
+// A model's own sliding window, over rings that hold NaN wherever no query may look.
+TEST_CASE("without a memory attend is causal attention over a sliding window, or over everything") {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(42);
+    for (std::int64_t n : {1, 5, 64}) {
+      for (std::int64_t window : {std::int64_t{1}, std::int64_t{12}, std::int64_t{90},
+                                  std::numeric_limits<std::int64_t>::max()}) {
+        const std::int64_t H = 4, G = 2, d = 8, first = 137, end = first + n;
+        const bool full = window > end;
+        const std::int64_t capacity = full ? end + 9 : window + n + 3;
+        const auto slot = [&](std::int64_t t) { return t % capacity; };
+        std::vector<float> keys(static_cast<std::size_t>(G * capacity * d), kNan), values = keys;
+        const std::int64_t oldest = full ? 0 : std::max<std::int64_t>(0, first - window + 1);
+        for (std::int64_t g = 0; g < G; ++g) {
+          for (std::int64_t t = oldest; t < end; ++t) {
+            for (std::vector<float>* x : {&keys, &values}) {
+              const auto row = testing::normal(random, d);
+              std::copy(row.begin(), row.end(), x->begin() + (g * capacity + slot(t)) * d);
+            }
+          }
+        }
+        // all the ring's tokens, two segments where it wraps; those before `oldest` hold NaN
+        std::vector<KvSegment> ring;
+        for (std::int64_t t = full ? 0 : std::max<std::int64_t>(0, end - capacity); t < end;) {
+          KvSegment s;
+          s.key = keys.data() + slot(t) * d;
+          s.value = values.data() + slot(t) * d;
+          s.length = std::min(end - t, capacity - slot(t));
+          s.first_token = t;
+          s.head_stride = capacity * d;
+          s.row_stride = d;
+          s.position = Position::relative;
+          ring.push_back(s);
+          t += s.length;
+        }
+        const auto q = testing::normal(random, n * H * d);
+        const AttendShape shape{.n_queries = n,
+                                .n_heads = H,
+                                .n_kv_heads = G,
+                                .head_dim = d,
+                                .first_position = first,
+                                .n_local = window};
+        const std::span<const KvSegment> lists[] = {ring};
+        std::vector<float> out(q.size(), kNan);
+        AttendOutput output;
+        output.out = out.data();
+        attend(shape, {q.data(), nullptr, lists}, output, workspace);
+        INFO("n " << n << " window " << window);
+        for (std::int64_t i = 0; i < n; ++i) {
+          for (std::int64_t h = 0; h < H; ++h) {
+            const std::int64_t p = first + i, g = h / 2;
+            const std::int64_t begin = full ? 0 : std::max<std::int64_t>(0, p - window + 1);
+            double sum = 0.0;
+            std::vector<double> want(d);
+            for (std::int64_t t = begin; t <= p; ++t) {
+              const auto at = static_cast<std::size_t>((g * capacity + slot(t)) * d);
+              double dot = 0.0;
+              for (std::int64_t c = 0; c < d; ++c) {
+                dot += static_cast<double>(q[(i * H + h) * d + c]) * keys[at + c];
+              }
+              const double e = std::exp(dot / std::sqrt(8.0));
+              sum += e;
+              for (std::int64_t c = 0; c < d; ++c) want[c] += e * values[at + c];
+            }
+            for (std::int64_t c = 0; c < d; ++c) {
+              const double is = want[c] / sum;
+              REQUIRE(std::abs(out[(i * H + h) * d + c] - is) < 1e-5 * (1 + std::abs(is)));
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("attend gives the same bits on any executor") {
+  testing::ThreadPool pool(3);
+  testing::BackwardExecutor backward(4);
+  Random random(43);
+  Stream many(random, 200, 8, 4, 64, 700, 512, 2);
+  Stream few(random, 1, 8, 4, 64, 3000, 2000, 2);
+  for (const Stream* s : {&many, &few}) {
+    AttendWorkspace workspace;
+    const Attended want = testing::run_attend(s->shape, s->input, 0.5f, workspace);
+    for (Executor* executor : {static_cast<Executor*>(&pool), static_cast<Executor*>(&backward)}) {
+      const ExecutorScope scope(*executor);
+      REQUIRE(same_bits(want, testing::run_attend(s->shape, s->input, 0.5f, workspace)));
+    }
+  }
+  REQUIRE(pool.loops() > 2);
+  REQUIRE(backward.tasks() > 2);
+}
+
 TEST_CASE("an int8 head of scale 0 stands for zeros") {
   AttendWorkspace workspace;
   for_each_table([&] {
     Random random(16);
     for (std::int64_t n : {1, 40}) {
-      Stream s(random, n, 2, 2, 16, 90, 8, false, DType::int8);
+      Stream s(random, n, 2, 2, 16, 90, 8, 1, DType::int8);
       const float zeros[2] = {0.0f, 0.0f};
       for (KvSegment& x : s.lists[0]) {
         if (x.dtype == DType::int8) x.key_scale = x.value_scale = zeros;
@@ -265,13 +473,14 @@ TEST_CASE("attend gives the same bits for any number of threads and from run to 
   set_max_threads(threads);
 }
 
-TEST_CASE("attend without column sums or lse gives the same output") {
+TEST_CASE("attend without column sums, masses or lse gives the same output") {
   Random random(12);
   AttendWorkspace workspace;
   for (std::int64_t n : {1, 60}) {
     Stream s(random, n, 4, 2, 32, 150, 64);
     const Attended all = testing::run_attend(s.shape, s.input, 0.0f, workspace);
-    const Attended bare = testing::run_attend(s.shape, s.input, 0.0f, workspace, false);
+    const Attended bare =
+        testing::run_attend(s.shape, s.input, 0.0f, workspace, testing::ColumnSets::none, false);
     REQUIRE(same_bits(all.out, bare.out));
     std::vector<float> out(all.out.size());
     AttendOutput only_out;
@@ -337,7 +546,17 @@ TEST_CASE("attend refuses wrong shapes by name") {
   fails("n_local", [](Stream& s, AttendOutput&, Columns&) { s.shape.n_local = 0; });
   fails("first_position", [](Stream& s, AttendOutput&, Columns&) { s.shape.first_position = -1; });
   fails("scale", [](Stream& s, AttendOutput&, Columns&) { s.shape.scale = NAN; });
+  fails("softcap", [](Stream& s, AttendOutput&, Columns&) { s.shape.softcap = -1.0f; });
+  fails("softcap", [](Stream& s, AttendOutput&, Columns&) { s.shape.softcap = NAN; });
   fails("out is null", [](Stream&, AttendOutput& o, Columns&) { o.out = nullptr; });
+  fails("out is int8", [](Stream&, AttendOutput& o, Columns&) { o.out.dtype = DType::int8; });
+  fails("overlap", [](Stream&, AttendOutput& o, Columns&) {
+    o.out = {o.out.data, DType::float32, 31, 8};
+  });
+  fails("q_relative is int8",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative.dtype = DType::int8; });
+  fails("q_fixed has row_stride",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.row_stride = -8; });
   fails("q_fixed", [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed = nullptr; });
   fails("q_relative", [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative = nullptr; });
   fails("segment lists", [](Stream& s, AttendOutput&, Columns&) { s.input.segments = {}; });
@@ -351,6 +570,8 @@ TEST_CASE("attend refuses wrong shapes by name") {
     s.lists[0][0].value_scale = scale;
   });
   fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });
+  fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = 1; });
+  fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = -1; });
   fails("head_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].head_stride = -1; });
   fails("length", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].length = -1; });
   fails("null", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].value = nullptr; });

@@ -128,6 +128,73 @@ TEST_CASE("float16 conversion agrees with the scalar one, for every float16") {
   });
 }
 
+TEST_CASE("soft_cap is cap times tanh to 5e-7, and keeps NaN") {
+  std::vector<float> x;
+  for (float v = 1e-30f; v < 1e30f; v *= 1.31f) x.push_back(v);
+  for (float v = 0.0f; v < 12.0f; v += 0.0037f) x.push_back(v);
+  for (std::size_t i = 0, n = x.size(); i < n; ++i) x.push_back(-x[i]);
+  x.push_back(INFINITY);
+  x.push_back(-INFINITY);
+  const auto size = static_cast<std::int64_t>(x.size());
+  for_each_table([&](const cpu::Kernels& k) {
+    for (float cap : {1.0f, 50.0f}) {
+      auto y = x;
+      k.soft_cap(y.data(), size, cap);
+      for (std::int64_t i = 0; i < size; ++i) {
+        const double want = cap * std::tanh(static_cast<double>(x[i]));
+        if (!(std::abs(y[i] - want) <= 5e-7 * std::abs(want))) FAIL(x[i] << " gives " << y[i]);
+      }
+    }
+    for (std::int64_t n : {1, 3, 8, 16, 21}) {
+      std::vector<float> y(24, 0.5f);
+      y[n - 1] = NAN;
+      k.soft_cap(y.data(), n, 2.0f);
+      REQUIRE(std::isnan(y[n - 1]));
+      for (std::int64_t i = 0; i < 24; ++i) {
+        if (i == n - 1) continue;
+        REQUIRE(testing::near(y[i], i < n ? 2.0 * std::tanh(0.5) : 0.5, 5e-7));
+      }
+    }
+  });
+}
+
+TEST_CASE("to_float widens every dtype exactly, and sum_row and lane_sums add") {
+  Random random(22);
+  for_each_table([&](const cpu::Kernels& k) {
+    for (std::int64_t n : {1, 3, 8, 16, 33, 100}) {
+      const auto x = testing::normal(random, n);
+      std::vector<std::uint16_t> bf16(n), fp16(n);
+      std::vector<std::int8_t> codes(n);
+      for (std::int64_t i = 0; i < n; ++i) {
+        bf16[i] = to_bfloat16(x[i]);
+        fp16[i] = to_float16(x[i]);
+        codes[i] = static_cast<std::int8_t>(testing::uniform(random, -128, 127));
+      }
+      std::vector<float> y(n + 1, 9.0f);
+      const auto widened = [&](const void* from, DType dtype, const auto& want) {
+        k.to_float(from, dtype, n, y.data());
+        for (std::int64_t i = 0; i < n; ++i) REQUIRE(y[i] == want(i));
+        REQUIRE(y[n] == 9.0f);
+      };
+      widened(x.data(), DType::float32, [&](std::int64_t i) { return x[i]; });
+      widened(bf16.data(), DType::bfloat16, [&](std::int64_t i) { return from_bfloat16(bf16[i]); });
+      widened(fp16.data(), DType::float16, [&](std::int64_t i) { return from_float16(fp16[i]); });
+      widened(codes.data(), DType::int8, [&](std::int64_t i) { return codes[i]; });
+      double want = 0.0;
+      for (float v : x) want += v;
+      REQUIRE(std::abs(k.sum_row(x.data(), n) - want) < 1e-5);
+      const auto panel = testing::normal(random, n * k.panel_lanes);
+      std::vector<float> sums(k.panel_lanes);
+      k.lane_sums(panel.data(), n, sums.data());
+      for (std::int64_t lane = 0; lane < k.panel_lanes; ++lane) {
+        want = 0.0;
+        for (std::int64_t i = 0; i < n; ++i) want += panel[i * k.panel_lanes + lane];
+        REQUIRE(std::abs(sums[lane] - want) < 2e-5);
+      }
+    }
+  });
+}
+
 TEST_CASE("max_magnitude finds the largest, and NaN before all") {
   Random random(21);
   for_each_table([&](const cpu::Kernels& k) {

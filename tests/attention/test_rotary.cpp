@@ -4,12 +4,15 @@
 #include "attend_reference.hpp"
 #include "episodic/attention/rotary.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
 #include "support/test.hpp"
 
 namespace episodic {
 namespace {
 
 using testing::Random;
+using testing::row_of;
 
 TEST_CASE("plain_rotary is theta to the minus 2c / dim") {
   const RotaryTable table = plain_rotary(8, 10000.0);
@@ -83,6 +86,218 @@ TEST_CASE("rotate turns channel pairs, with strides, in place, and one row for a
       }
     }
   }
+}
+
+// x rotated as the definition says, in double.
+std::vector<double> rotated(const RotaryTable& table, const std::vector<double>& x,
+                            double position) {
+  std::vector<double> y = x;
+  const auto half = static_cast<std::int64_t>(table.inverse_frequency.size());
+  for (std::int64_t c = 0; c < half; ++c) {
+    const bool halves = table.pairs == RotaryPairs::halves;
+    const std::int64_t a = halves ? c : 2 * c, b = halves ? c + half : 2 * c + 1;
+    const double angle = position * table.inverse_frequency[c], f = table.attention_factor;
+    y[a] = f * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
+    y[b] = f * (x[b] * std::cos(angle) + x[a] * std::sin(angle));
+  }
+  return y;
+}
+
+TEST_CASE("rotate takes and gives any dtype and stride, in both layouts, partial too") {
+  const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16};
+  for (int set = 0; const cpu::Kernels* kernels = cpu::available_kernels(set); ++set) {
+    cpu::use_kernels(kernels);
+    Random random(51);
+    for (RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {
+      for (std::int64_t d : {2, 6, 33, 64}) {
+        for (std::int64_t rotary_dim : {d / 2 * 2, d / 4 * 2}) {
+          for (DType from : dtypes) {
+            for (DType to : dtypes) {
+              RotaryTable table = plain_rotary(rotary_dim, 500.0);
+              table.pairs = pairs;
+              table.attention_factor = 1.2;
+              const std::int64_t n = 7, heads = 3;
+              testing::RowStore source, ring;
+              const HeadRows x = source.random(random, n, heads, d, from, 5 * d + 1, d);
+              const std::int64_t capacity = n + 2;
+              const MutableHeadRows y(ring.make(heads * capacity * d, to, 7.0f), to, d,
+                                      capacity * d);
+              RotaryAngles angles;
+              angles.compute(table, 90, n + 4);
+              rotate(table, angles.rows(4, n), n, heads, d, x, y);
+              for (std::int64_t i = 0; i < n; ++i) {
+                for (std::int64_t h = 0; h < heads; ++h) {
+                  const auto want = rotated(table, row_of(x, heads, d, i, h), 94.0 + i);
+                  const auto got = row_of(y, heads, d, i, h);
+                  for (std::int64_t c = 0; c < d; ++c) {
+                    REQUIRE(std::abs(got[c] - want[c]) <
+                            3e-6 + testing::rounding_of(to) * std::abs(want[c]));
+                  }
+                }
+              }
+              REQUIRE(testing::element(y, heads, d, n, 0, 0) == 7.0);  // beyond the rows
+              copy_rows(n, heads, d, x, y);
+              for (std::int64_t i = 0; i < n; ++i) {
+                const auto want = row_of(x, heads, d, i, 1), got = row_of(y, heads, d, i, 1);
+                for (std::int64_t c = 0; c < d; ++c) {
+                  REQUIRE(std::abs(got[c] - want[c]) <=
+                          (from == to ? 0.0 : testing::rounding_of(to)) * std::abs(want[c]));
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  cpu::use_kernels(nullptr);
+}
+
+TEST_CASE("rotate_queries gives both rotations and the mean, the same bits for any threads") {
+  const int threads = max_threads();
+  Random random(52);
+  AttendWorkspace workspace;
+  for (std::int64_t n : {1, 3, 200}) {
+    for (DType dtype : {DType::float32, DType::bfloat16}) {
+      const std::int64_t heads = 6, d = 132, n_local = 50,
+                         size = n * heads * d;  // 200: in parallel
+      RotaryTable table = plain_rotary(100, 10000.0);
+      table.attention_factor = 1.1;
+      testing::RowStore source;
+      const HeadRows q = source.random(random, n, heads, d, dtype, 9 * d, d);
+      RotaryAngles position, fixed;
+      position.compute(table, 1000, n);
+      fixed.compute_fixed(table, n_local);
+      std::vector<float> relative(size), same(size), mean(heads * d);
+      set_max_threads(1);
+      rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q,
+                     {relative.data(), same.data(), mean.data()}, workspace);
+      RotaryTable squared = table;
+      squared.attention_factor = 1.1 * 1.1;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        std::vector<double> sum(d);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const auto x = row_of(q, heads, d, i, h);
+          const auto own = rotated(table, x, 1000.0 + i), far = rotated(squared, x, n_local - 1.0);
+          for (std::int64_t c = 0; c < d; ++c) {
+            const std::size_t at = (i * heads + h) * d + c;
+            REQUIRE(std::abs(relative[at] - own[c]) < 3e-6);
+            REQUIRE(std::abs(same[at] - far[c]) < 3e-6);
+            sum[c] += same[at];
+          }
+        }
+        for (std::int64_t c = 0; c < d; ++c) {
+          REQUIRE(mean[h * d + c] == static_cast<float>(sum[c] / n));
+        }
+      }
+      for (int team : {1, 2, 3}) {
+        set_max_threads(team);
+        std::vector<float> relative2(size), same2(size), mean2(heads * d), alone(size);
+        rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q,
+                       {relative2.data(), same2.data(), mean2.data()}, workspace);
+        REQUIRE(relative2 == relative);
+        REQUIRE(same2 == same);
+        REQUIRE(mean2 == mean);
+        rotate_queries(table, position.rows(), {}, n, heads, d, q, {alone.data(), nullptr, nullptr},
+                       workspace);
+        REQUIRE(alone == relative);
+      }
+    }
+  }
+  set_max_threads(threads);
+}
+
+TEST_CASE("a far score carries the attention factor twice, as a local one does") {
+  Random random(53);
+  for (RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {
+    const std::int64_t d = 24, n_local = 37;
+    RotaryTable table = plain_rotary(16, 100.0);  // the last 8 channels carry no factor at all
+    table.pairs = pairs;
+    table.attention_factor = 1.3;
+    const auto q = testing::normal(random, d), k = testing::normal(random, d);
+    // the definition: both rotated, n_local - 1 apart, each with its factor
+    const auto far_q = rotated(table, {q.begin(), q.end()}, n_local - 1.0);
+    const auto far_k = rotated(table, {k.begin(), k.end()}, 0.0);
+    double want = 0.0;
+    for (std::int64_t c = 0; c < d; ++c) want += far_q[c] * far_k[c];
+    // here: the key as it is, and the query of compute_fixed
+    RotaryAngles position, fixed;
+    position.compute(table, n_local - 1, 1);
+    fixed.compute_fixed(table, n_local);
+    std::vector<float> relative(d), same(d);
+    AttendWorkspace workspace;
+    rotate_queries(table, position.rows(), fixed.rows(), 1, 1, d, q.data(),
+                   {relative.data(), same.data(), nullptr}, workspace);
+    double got = 0.0, once = 0.0;
+    for (std::int64_t c = 0; c < d; ++c) {
+      got += static_cast<double>(same[c]) * k[c];
+      once += static_cast<double>(relative[c]) * k[c];
+    }
+    REQUIRE(std::abs(got - want) < 1e-5);
+    REQUIRE(std::abs(once - want) > 1e-2);
+    // and through attend: a key at the fixed position next to the same key in the window
+    std::vector<float> rotated_key(d);
+    RotaryAngles zero;
+    zero.compute(table, 0, 1);
+    rotate(table, zero.rows(), 1, 1, d, k.data(), rotated_key.data());
+    KvSegment far{k.data(), k.data(), 1, 0, 0, d};
+    KvSegment near = far;
+    near.key = rotated_key.data();
+    near.position = Position::relative;
+    const auto lse = [&](const KvSegment& s, std::int64_t p, std::int64_t window) {
+      const std::span<const KvSegment> list(&s, 1);
+      std::vector<float> out(d);
+      float result = 0.0f;
+      const AttendShape shape{.n_queries = 1,
+                              .n_heads = 1,
+                              .n_kv_heads = 1,
+                              .head_dim = d,
+                              .first_position = p,
+                              .n_local = window};
+      AttendOutput output;
+      output.out = out.data();
+      output.lse = &result;
+      attend(shape, {relative.data(), same.data(), std::span(&list, 1)}, output, workspace);
+      return static_cast<double>(result);
+    };
+    REQUIRE(std::abs(lse(far, 500, n_local) - lse(near, n_local - 1, n_local)) < 1e-5);
+  }
+}
+
+TEST_CASE("rotate_queries and copy_rows refuse what they cannot do, by name") {
+  const RotaryTable table = plain_rotary(8, 100.0);
+  RotaryAngles angles, fixed, other;
+  angles.compute(table, 0, 3);
+  fixed.compute_fixed(table, 4);
+  other.compute_fixed(plain_rotary(4, 100.0), 4);
+  std::vector<float> q(3 * 8), a(q.size()), b(q.size()), mean(8);
+  AttendWorkspace workspace;
+  const auto fails = [&](const std::string& word, const auto& call) {
+    std::string message;
+    try {
+      call();
+    } catch (const DataError& e) {
+      message = e.what();
+    }
+    INFO(word << " in: " << message);
+    REQUIRE(message.find(word) != std::string::npos);
+  };
+  const auto run = [&](std::int64_t n, const HeadRows& x, const RotaryAngles& f,
+                       const RotatedQueries& out) {
+    rotate_queries(table, angles.rows(), f.rows(), n, 1, 8, x, out, workspace);
+  };
+  fails("rows", [&] { run(2, q.data(), fixed, {a.data(), b.data(), mean.data()}); });
+  fails("another rotary", [&] { run(3, q.data(), other, {a.data(), b.data(), mean.data()}); });
+  fails("q is null", [&] { run(3, nullptr, fixed, {a.data(), b.data(), mean.data()}); });
+  fails("relative is null", [&] { run(3, q.data(), fixed, {nullptr, b.data(), mean.data()}); });
+  fails("mean", [&] { run(3, q.data(), fixed, {a.data(), nullptr, mean.data()}); });
+  fails("int8", [&] {
+    run(3, {q.data(), DType::int8, 8, 8}, fixed, {a.data(), b.data(), mean.data()});
+  });
+  fails("n_local", [&] { fixed.compute_fixed(table, 0); });
+  fails("overlap", [&] { copy_rows(3, 1, 8, q.data(), {a.data(), DType::float32, 7, 8}); });
+  fails("to is null", [&] { copy_rows(3, 1, 8, q.data(), nullptr); });
+  copy_rows(0, 1, 8, nullptr, nullptr);
 }
 
 TEST_CASE("rotate refuses angles that do not fit") {

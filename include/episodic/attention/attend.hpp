@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Segmented attention: one softmax over a list of segments in place (spec 1), with the attention
-/// that each local key received (spec 4, relevance).
+/// Segmented attention: one softmax over a list of segments in place (EM 3.1), with the attention
+/// that each local key (relevance, EM 3.1) and each segment (Memoria 3.3) received.
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "episodic/attention/head_rows.hpp"
 #include "episodic/attention/segment.hpp"
 
 namespace episodic {
@@ -18,25 +19,37 @@ struct AttendShape {
   std::int64_t n_kv_heads = 0;      ///< G; query head h reads kv head h / (H / G)
   std::int64_t head_dim = 0;        ///< d, any positive number
   std::int64_t first_position = 0;  ///< position of query 0; query i stands at first_position + i
-  std::int64_t n_local = 0;         ///< window of the visibility rule
+  std::int64_t n_local = 0;         ///< window of the visibility rule; may be any large number
   float scale = 0.0f;               ///< of the dot products; 0 = 1 / sqrt(d)
+  float softcap = 0.0f;  ///< cap > 0: scores are cap * tanh(scale * q . k / cap); 0: as they are
 };
 
 struct AttendInput {
-  const float* q_relative = nullptr;  ///< [n, H, d] rotated by each query's position
-  const float* q_fixed = nullptr;     ///< [n, H, d] rotated by angle index n_local - 1
-  /// The segments of each kv head: one list for all, or G lists (recall per head, HEM).
+  HeadRows q_relative;  ///< [n, H, d] rotated by each query's position; null without local keys
+  HeadRows q_fixed;     ///< [n, H, d] rotated by angle index n_local - 1; null without far keys
+  /// L lists, L a divisor of G: list l is what the l-th group of G / L consecutive kv heads reads.
+  /// One list serves all heads; G lists are recall per head (HEM 2.4). A segment's `first_head`
+  /// says which heads it holds; a segment of all heads may stand in every list.
   std::span<const std::span<const KvSegment>> segments;
 };
 
 struct AttendOutput {
-  float* out = nullptr;  ///< [n, H, d], written; zeros where a query sees no key
+  MutableHeadRows out;   ///< [n, H, d], written; zeros where a query sees no key
   float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
                          ///< key is seen
-  /// For each *relative* segment of the (first) list, in its order: a [length, H] array to which
-  /// the probabilities that its keys received, summed over the n queries, are **added**; or empty.
-  /// Probabilities are those of the joint softmax, before value weights.
+  /// For each *relative* segment of each list, list by list in their order: a [length, H / L] array
+  /// to which the probabilities that its keys received from the list's query heads, summed over the
+  /// n queries, are **added**; or empty. Probabilities are those of the joint softmax, before value
+  /// weights. If the relative segments of all lists have the same lengths (one window for all
+  /// heads), one set of [length, H] arrays, one for each relative segment of a list, will do.
   std::span<float* const> column_sums;
+  /// Null, or [S, H / L], S the segments of all lists, list by list in their order: the probability
+  /// that each segment, fixed ones too, received from each query head of its list, summed over the
+  /// n queries and before value weights, is **added**. Costs one more pass over the probabilities.
+  double* segment_mass = nullptr;
+  /// Null, or [n, H], written: the sum over the keys seen of probability * value_weight
+  /// (EpMAN 3.2); 0 where a query sees no key.
+  float* weighted_mass = nullptr;
 };
 
 /// Scratch memory of `attend`, grown on first use and then kept: hold one per memory or thread.
@@ -57,7 +70,12 @@ class AttendWorkspace {
 };
 
 /// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
-/// sees, in one softmax.
+/// sees, in one softmax. Queries are read and outputs written where they lie, in float32, bfloat16
+/// or float16; the arithmetic between is float32.
+///
+/// It needs no memory behind it: relative segments alone are causal attention over a sliding window
+/// of n_local tokens, and with an n_local beyond the sequence full causal attention. Rows of a ring
+/// that no segment covers are never read; nor are keys outside the windows of all queries.
 ///
 /// Two kernels behind it: few queries (decoding) read every key and value once and are bound by
 /// memory bandwidth; many queries (prefill) run as blocked matrix products over packed tiles. The

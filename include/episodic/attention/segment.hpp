@@ -16,11 +16,13 @@ enum class Position : std::uint8_t {
   fixed,     ///< all else: keys unrotated, `q_fixed` rotated by angle index n_local - 1
 };
 
-/// A run of `length` tokens first_token, first_token + 1, ... of all key/value heads.
+/// A run of `length` tokens first_token, first_token + 1, ... of the key/value heads first_head,
+/// first_head + 1, ..., at least of those whose list it is in.
 ///
-/// Element (g, i, c) of the keys is key[g * head_stride + i * row_stride + c] for kv head g, token
-/// first_token + i, channel c; the same strides hold for the values. Strides are in elements.
-/// Elements of int8 are codes, and stand for key_scale[g] * code and value_scale[g] * code.
+/// Element (g, i, c) of the keys is key[(g - first_head) * head_stride + i * row_stride + c] for kv
+/// head g, token first_token + i, channel c; the same strides hold for the values. Strides are in
+/// elements. Elements of int8 are codes, and stand for key_scale[g - first_head] * code and
+/// value_scale[g - first_head] * code.
 ///
 /// Visibility is per query at position p and follows from `position` (spec 1, trap b):
 ///   relative: token i is seen iff 0 <= p - i < n_local
@@ -37,8 +39,9 @@ struct KvSegment {
   DType dtype = DType::float32;
   Position position = Position::fixed;
   float value_weight = 1.0f;         ///< factor of the values after the softmax (EpMAN 3.2, spec 8)
-  const float* key_scale = nullptr;  ///< [G], read for int8 only
-  const float* value_scale = nullptr;  ///< [G], read for int8 only
+  const float* key_scale = nullptr;  ///< one per head of the segment, read for int8 only
+  const float* value_scale = nullptr;  ///< one per head of the segment, read for int8 only
+  std::int64_t first_head = 0;         ///< kv head whose rows `key` and `value` point to
 };
 
 }  // namespace episodic

@@ -61,6 +61,8 @@ struct Kernels {
   void (*narrow)(const float* x, std::int64_t n, std::uint16_t* y);
   /// float32 -> float16, to nearest even, NaN stays NaN, beyond the range infinity.
   void (*narrow_half)(const float* x, std::int64_t n, std::uint16_t* y);
+  /// float32, bfloat16 or float16 (int8: the codes) -> float32, exact.
+  void (*to_float)(const void* x, DType dtype, std::int64_t n, float* y);
   /// max |x[i]|, 0 for n = 0, NaN if any is NaN.
   float (*max_magnitude)(const float* x, std::int64_t n);
   /// y[i] = x[i] * inverse_scale to the nearest integer, even at ties; the products are in
@@ -69,6 +71,11 @@ struct Kernels {
   /// (y[c], y[c + half]) = (x[c], x[c + half]) turned by (cos[c], sin[c]), c < half. x == y is
   /// fine.
   void (*rotate)(const float* x, const float* cos, const float* sin, std::int64_t half, float* y);
+  /// The same for the pairs (x[2 c], x[2 c + 1]).
+  void (*rotate_interleaved)(const float* x, const float* cos, const float* sin, std::int64_t half,
+                             float* y);
+  /// s[i] = cap * tanh(s[i]); NaN stays NaN. Relative error below 5e-7.
+  void (*soft_cap)(float* s, std::int64_t n, float cap);
 
   // -- few queries: keys and values read in place ------------------------------------------------
 
@@ -79,6 +86,7 @@ struct Kernels {
   void (*add_rows)(const float* p, std::int64_t p_stride, std::int64_t n_rows, const Rows& values,
                    std::int64_t d, float* out, std::int64_t out_stride);
   float (*max_row)(const float* s, std::int64_t n);  ///< at least -3e38
+  float (*sum_row)(const float* s, std::int64_t n);  ///< in an order that depends on n alone
   /// s[i] = 2^(s[i] - max), 0 below 2^-126; returns their sum.
   float (*exp2_row)(float* s, std::int64_t n, float max);
 
@@ -106,6 +114,8 @@ struct Kernels {
   /// out[i] = sum over n_panels panels and their lanes of e[i, lane] * weight[lane], i < n.
   void (*column_sums)(const float* e, std::int64_t panel_stride, std::int64_t n_panels,
                       const float* weight, std::int64_t n, float* out);
+  /// out[lane] = sum over rows i < n of panel e[i, lane].
+  void (*lane_sums)(const float* e, std::int64_t n, float* out);
   /// panel q [d] from lanes rows of floats, row l at rows[l]; times factor; absent lanes are 0.
   void (*pack)(const float* const* rows, std::int64_t lanes, std::int64_t d, float factor,
                float* q);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/base/parallel.hpp"
+
+#include <atomic>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "episodic/base/text.hpp"
+#include "support/test.hpp"
+#include "support/thread_pool.hpp"
+
+namespace episodic {
+namespace {
+
+using testing::BackwardExecutor;
+using testing::ThreadPool;
+
+std::vector<int> count_calls(std::int64_t n) {
+  std::vector<std::atomic<int>> calls(static_cast<std::size_t>(n));
+  parallel_for(n, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
+  return {calls.begin(), calls.end()};
+}
+
+TEST_CASE("a parallel loop calls each task once, on OpenMP, a pool and a serial executor") {
+  ThreadPool pool(3);
+  BackwardExecutor serial;
+  for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool),
+                             static_cast<Executor*>(&serial)}) {
+    REQUIRE(set_executor(executor) == nullptr);
+    for (std::int64_t n : {0, 1, 2, 7, 1000}) {
+      REQUIRE(count_calls(n) == std::vector<int>(static_cast<std::size_t>(n), 1));
+    }
+    REQUIRE(set_executor(nullptr) == executor);
+  }
+  REQUIRE(pool.loops() == 3);  // not those of 0 and 1 tasks
+  REQUIRE(serial.tasks() == 1009);
+}
+
+TEST_CASE("a scope's executor goes before the process's, for its own thread only") {
+  BackwardExecutor process(5), first(2), second(3);
+  set_executor(&process);
+  REQUIRE(max_threads() == 5);
+  {
+    const ExecutorScope outer(first);
+    REQUIRE(max_threads() == 2);
+    {
+      const ExecutorScope inner(second);
+      REQUIRE(max_threads() == 3);
+      count_calls(4);
+    }
+    count_calls(6);
+    int elsewhere = 0;
+    std::thread([&] { elsewhere = max_threads(); }).join();
+    REQUIRE(elsewhere == 5);
+  }
+  count_calls(8);
+  set_executor(nullptr);
+  REQUIRE(second.tasks() == 4);
+  REQUIRE(first.tasks() == 6);
+  REQUIRE(process.tasks() == 8);
+  BackwardExecutor alone(1);
+  const ExecutorScope scope(alone);
+  count_calls(9);
+  REQUIRE(alone.tasks() == 0);
+}
+
+TEST_CASE("an exception of a task reaches the caller of the loop, on every executor") {
+  ThreadPool pool(2);
+  BackwardExecutor serial;
+  for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool),
+                             static_cast<Executor*>(&serial)}) {
+    set_executor(executor);
+    std::string message;
+    try {
+      parallel_for(100, [](std::int64_t i) {
+        if (i % 10 == 3) throw std::runtime_error("task failed");
+      });
+    } catch (const std::runtime_error& e) {
+      message = e.what();
+    }
+    REQUIRE(message == "task failed");
+    REQUIRE(count_calls(5) == std::vector<int>(5, 1));  // and the next loop runs
+    set_executor(nullptr);
+  }
+}
+
+TEST_CASE("a loop inside a task runs on the task's thread") {
+  ThreadPool pool(2);
+  const ExecutorScope scope(pool);
+  std::atomic<int> calls{0}, moved{0};
+  parallel_for(8, [&](std::int64_t) {
+    const auto here = std::this_thread::get_id();
+    parallel_for(8, [&](std::int64_t) {
+      ++calls;
+      if (std::this_thread::get_id() != here) ++moved;
+    });
+  });
+  REQUIRE(calls == 64);
+  REQUIRE(moved == 0);
+  REQUIRE(pool.loops() == 1);
+}
+
+TEST_CASE("concat puts text and numbers together") {
+  REQUIRE(concat() == "");
+  REQUIRE(concat("n is ", 3, ", must be ", std::string("less than "), std::int64_t{-7}) ==
+          "n is 3, must be less than -7");
+  REQUIRE(concat(0.5, " ", 1e-30f, " ", std::nan("")) == "0.5 1e-30 nan");
+}
+
+}  // namespace
+}  // namespace episodic
