@@ -90,8 +90,8 @@ enum class Way : std::uint8_t {
   sgemm,    ///< float32 weights, for sgemm in place
 };
 
-constexpr int64_t kFewFloatRows = 4, kFewIntegerRows = 16;
-constexpr int64_t kPanelIn = 512;  // times 128 outputs: 256 KB
+constexpr int64_t kFewFloatRows = 4;  // with more, panels and sgemm are faster
+constexpr int64_t kPanelIn = 512;     // times 128 outputs: 256 KB
 
 bool plain(TensorType type) { return block_elements(type) == 1; }
 
@@ -100,7 +100,7 @@ bool aligned(const void* p, int64_t to) { return reinterpret_cast<std::uintptr_t
 Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
   const bool integer = !plain(p.type) && options.activations == Activations::rounded &&
                        integer_loops() != nullptr && integer_loops()->knows(p.type);
-  if (options.sgemm != nullptr && n > (integer ? kFewIntegerRows : kFewFloatRows))
+  if (options.sgemm != nullptr && n > (integer ? integer_loops()->few_rows : kFewFloatRows))
     return p.type == TensorType::f32 && aligned(p.weight, 4) ? Way::sgemm : Way::panel;
   if (integer) return Way::integer;
   // loops read elements of two and four bytes where they lie

@@ -295,6 +295,6 @@ struct UnitQ3K {
 
 extern const IntegerLoops integer_loops_avx2;
 constinit const IntegerLoops integer_loops_avx2{
-    .name = "avx2", .knows = knows, .round = round_row, .few = few};
+    .name = "avx2", .few_rows = 8, .knows = knows, .round = round_row, .few = few};
 
 }  // namespace episodic::cpu

@@ -308,6 +308,6 @@ struct UnitQ3K {
 
 extern const IntegerLoops integer_loops_vnni;
 constinit const IntegerLoops integer_loops_vnni{
-    .name = "vnni", .knows = knows, .round = round_row, .few = few};
+    .name = "vnni", .few_rows = 16, .knows = knows, .round = round_row, .few = few};
 
 }  // namespace episodic::cpu

@@ -45,6 +45,7 @@ struct FloatLoops {
 /// Loops over rounded activations; each instruction set rounds for itself (RoundedLayout::sums).
 struct IntegerLoops {
   const char* name;
+  std::int64_t few_rows;  ///< with more rows, panels and sgemm are faster
   bool (*knows)(TensorType type);
   void (*round)(const float* x, std::int64_t in, unsigned char* row);
   void (*few)(TensorType type, const FewRows& product, const unsigned char* rows);
