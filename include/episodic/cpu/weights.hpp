@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Products with weights as they are stored: plain floats of 4 or 2 bytes, and the block types of
+/// GGUF. A matrix is never widened as a whole. An internal room: callers check shapes; nothing here
+/// throws but std::bad_alloc.
+///
+/// A weight matrix is [out, in], one row per output, rows packed one after another, unaligned. Of a
+/// block type `in` is a multiple of block_elements(type).
+
+#include <cstdint>
+#include <span>
+
+#include "episodic/base/tensor_type.hpp"
+
+namespace episodic::cpu {
+
+/// Whether the functions below know the type: F32, F16, BF16 and the block types.
+bool is_weight_type(TensorType type);
+
+/// Bytes of a row of n elements.
+std::int64_t row_bytes(TensorType type, std::int64_t n);
+
+/// The numbers that a stored row stands for, exactly as the format defines them (products and sums
+/// in float32, each rounded).
+/// \param row n elements, unaligned
+void widen_row(TensorType type, const void* row, std::int64_t n, float* out);
+
+/// Stores n numbers as `type`: F32, F16, BF16 (to nearest even), Q8_0 and Q4_0 (with the rounding
+/// of the format's reference: halves away from zero, and for Q4_0 the scale that keeps the number
+/// of the largest magnitude). Numbers must be finite and, for Q8_0 and Q4_0, their scales within
+/// float16's range.
+/// \return false for another type
+bool quantize_row(TensorType type, const float* x, std::int64_t n, void* row);
+
+/// What a product with block-quantised weights does with the activations. The products of plain
+/// types always take them as they are.
+enum class Activations : std::uint8_t {
+  /// Rounded to 8 bits with a scale for each 32 of them: integer products, the fastest. The
+  /// rounding adds about 0.4 % (root mean square, of the sum's scale) to each output.
+  rounded,
+  /// As they are: rows of weights are widened, products are float32.
+  exact,
+};
+
+/// A float32 product by the caller's BLAS, on the calling thread alone:
+/// y[i * y_stride + o] = beta * y + sum_c x[i * x_stride + c] * w[o * w_stride + c], i < n, o <
+/// out.
+using Sgemm = void (*)(std::int64_t n, std::int64_t out, std::int64_t in, const float* x,
+                       std::int64_t x_stride, const float* w, std::int64_t w_stride, float beta,
+                       float* y, std::int64_t y_stride);
+
+/// y[i, o] (+)= sum_c x[i, c] * weight[o, c] + bias[o].
+struct WeightProduct {
+  TensorType type = TensorType::f32;
+  const void* weight = nullptr;  ///< [out, in] as stored
+  std::int64_t out = 0, in = 0;
+  const float* bias = nullptr;  ///< [out], or null
+  const float* x = nullptr;     ///< [n, in], rows x_stride apart
+  std::int64_t x_stride = 0;
+  float* y = nullptr;  ///< [n, out], rows y_stride apart; does not overlap x
+  std::int64_t y_stride = 0;
+  bool add = false;  ///< add to what y holds instead of overwriting it
+};
+
+struct WeightOptions {
+  /// For many rows: blocks of weights are widened to panels that stay in cache and handed to it.
+  /// Null: own loops, slower for many rows.
+  Sgemm sgemm = nullptr;
+  Activations activations = Activations::rounded;
+  /// Spread over threads by parallel_for; false: the calling thread does it all.
+  bool parallel = true;
+};
+
+/// All products for the same number of rows n, as one parallel loop. The results do not depend on
+/// the number of threads. Products with the same x share its rounding. Scratch memory (a few
+/// hundred KB, and 4 bytes for each rounded activation) is kept by each thread.
+void multiply_weights(std::int64_t n, std::span<const WeightProduct> products,
+                      const WeightOptions& options = {});
+
+}  // namespace episodic::cpu

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Inner loops over stored weights, compiled once per instruction set. weights.cpp chooses.
+
+#include <cstdint>
+
+#include "episodic/base/tensor_type.hpp"
+
+namespace episodic::cpu {
+
+/// An activation row rounded to 8 bits: x[c] = codes[c] * scale of its block of 32. One buffer of
+/// `bytes`, zero from `in` to `padded`; `sums` are what a loop of the instruction set subtracts for
+/// weights whose codes were shifted to be unsigned.
+struct RoundedLayout {
+  std::int64_t padded = 0;      ///< elements, a multiple of 128
+  std::int64_t sums = 0;        ///< byte offset: sums of neighbouring codes, negated (2 or 4 codes)
+  std::int64_t scales = 0;      ///< byte offset: float [padded / 4], each block's scale 8 times
+  std::int64_t block_sums = 0;  ///< byte offset: float [padded / 32], scale times sum of codes
+  std::int64_t bytes = 0;
+
+  explicit constexpr RoundedLayout(std::int64_t in)
+      : padded((in + 127) / 128 * 128),
+        sums(padded),
+        scales(2 * padded),
+        block_sums(3 * padded),
+        bytes(3 * padded + (padded / 8 + 63) / 64 * 64) {}
+};
+
+/// Products of a few rows x with `out` rows of weights: y[r * y_stride + o], overwritten.
+struct FewRows {
+  const unsigned char* weight;
+  std::int64_t row_bytes, out, in;
+  std::int64_t n;
+  float* y;
+  std::int64_t y_stride;
+};
+
+/// Float loops. Each sum's order depends on `in` only.
+struct FloatLoops {
+  void (*widen)(TensorType type, const unsigned char* row, std::int64_t n, float* y);
+  /// F32, F16 and BF16.
+  void (*few)(TensorType type, const FewRows& product, const float* x, std::int64_t x_stride);
+};
+
+/// Loops over rounded activations; each instruction set rounds for itself (RoundedLayout::sums).
+struct IntegerLoops {
+  const char* name;
+  std::int64_t few_rows;  ///< with more rows, panels and sgemm are faster
+  bool (*knows)(TensorType type);
+  void (*round)(const float* x, std::int64_t in, unsigned char* row);
+  void (*few)(TensorType type, const FewRows& product, const unsigned char* rows);
+};
+
+}  // namespace episodic::cpu

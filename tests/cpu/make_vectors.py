@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes vectors/blocks.bin: blocks of every GGUF type with the numbers that the Python package `gguf` reads from them.
+
+    python3 -m venv v && v/bin/pip install gguf==0.19.0 && v/bin/python make_vectors.py
+
+Records, little-endian: name (8 bytes, padded with zeros), elements (uint32), block bytes (uint32), the bytes, then float32 elements.
+Records "q8_0in" and "q4_0in" hold numbers instead: float32 [elements] after `block bytes` bytes that the package made of them.
+"""
+import os
+import struct
+
+import numpy as np
+from gguf import GGMLQuantizationType as T
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize, quantize
+
+random = np.random.default_rng(7)
+out = bytearray()
+
+
+def record(name, numbers, blocks):
+    global out
+    out += struct.pack("<8sII", name.encode(), numbers.size, blocks.size)
+    out += blocks.tobytes() + numbers.astype("<f4").tobytes()
+
+
+def finite(half):
+    """A float16 that is finite and of a size that scales have, as two bytes."""
+    return np.float16(half).view(np.uint16)
+
+
+# where each type keeps its float16 scales
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
+          "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "BF16": [], "F16": []}
+for name, places in HALVES.items():
+    elements, size = GGML_QUANT_SIZES[T[name]]
+    count = max(1, 1024 // elements)
+    blocks = random.integers(0, 256, (count, size), dtype=np.uint8)
+    for place in places:
+        scale = random.normal(0, 0.02, count).astype("<f2")
+        scale[0] = 6e-8  # subnormal
+        blocks[:, place:place + 2] = scale.view(np.uint8).reshape(count, 2)
+    if name in ("BF16", "F16"):
+        blocks = random.normal(0, 1, count).astype("<f2").view(np.uint8).reshape(count, 2)
+        if name == "BF16":
+            blocks = (random.normal(0, 1, count).astype("<f4").view(np.uint32) >> 16).astype("<u2").view(np.uint8).reshape(count, 2)
+    flat = blocks.reshape(-1)
+    record(name, dequantize(flat, T[name]).reshape(-1), flat)
+
+for name in ("Q8_0", "Q4_0"):
+    x = random.normal(0, 1, (32, 32)).astype(np.float32)
+    x[1] = 0
+    x[2] = -x[2].max()                      # all equal
+    x[3] = np.arange(32) / 2 - 8            # ties
+    x[4] *= 1e-7                            # a subnormal scale
+    record(name.lower() + "in", x.reshape(-1), quantize(x, T[name]).reshape(-1))
+
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors", "blocks.bin")
+open(path, "wb").write(out)
+print(path, len(out), "bytes")

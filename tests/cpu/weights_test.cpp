@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/cpu/weights.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "episodic/base/dtype.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+using namespace episodic::cpu;
+
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+constexpr TensorType kTypes[] = {
+    TensorType::f32,  TensorType::f16,  TensorType::bf16, TensorType::q8_0,  TensorType::q4_0,
+    TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q2_k,  TensorType::q3_k,
+    TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::iq4_nl};
+
+bool is_block(TensorType type) { return block_elements(type) > 1; }
+
+// -- the formats again, one element at a time, from the description of their layouts
+// ----------------
+
+int bits_at(const unsigned char* p, int first, int count) {
+  int value = 0;
+  for (int i = 0; i < count; ++i) value |= (p[(first + i) / 8] >> ((first + i) % 8) & 1) << i;
+  return value;
+}
+
+float half_at(const unsigned char* p) {
+  return from_float16(static_cast<std::uint16_t>(p[0] | p[1] << 8));
+}
+
+/// Element i of a block of 32: the low halves of the code bytes hold 0..15, the high ones 16..31.
+int nibble(const unsigned char* codes, int i) { return bits_at(codes, i % 16 * 8 + i / 16 * 4, 4); }
+
+/// Number j of the eight scales (part 0) or minima (part 1) of Q4_K and Q5_K.
+int six_bits(const unsigned char* p, int j, int part) {
+  if (j < 4) return bits_at(p, (part * 4 + j) * 8, 6);
+  return bits_at(p, (8 + j - 4) * 8 + part * 4, 4) | bits_at(p, (part * 4 + j - 4) * 8 + 6, 2) << 4;
+}
+
+float element(TensorType type, const unsigned char* b, int i) {
+  const int half = i / 128, in_half = i % 128;  // of blocks of 256
+  switch (type) {
+    case TensorType::f32: {
+      float x;
+      std::memcpy(&x, b, 4);
+      return x;
+    }
+    case TensorType::f16:
+      return half_at(b);
+    case TensorType::bf16:
+      return from_bfloat16(static_cast<std::uint16_t>(b[0] | b[1] << 8));
+    case TensorType::q8_0:
+      return half_at(b) * static_cast<float>(static_cast<signed char>(b[2 + i]));
+    case TensorType::q4_0:
+      return half_at(b) * static_cast<float>(nibble(b + 2, i) - 8);
+    case TensorType::q4_1: {
+      const float scaled = half_at(b) * static_cast<float>(nibble(b + 4, i));
+      return scaled + half_at(b + 2);
+    }
+    case TensorType::q5_0:
+      return half_at(b) * static_cast<float>((nibble(b + 6, i) | bits_at(b + 2, i, 1) << 4) - 16);
+    case TensorType::q5_1: {
+      const float scaled =
+          half_at(b) * static_cast<float>(nibble(b + 8, i) | bits_at(b + 4, i, 1) << 4);
+      return scaled + half_at(b + 2);
+    }
+    case TensorType::iq4_nl: {
+      const int values[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                            1,    13,   25,  38,  53,  69,  89,  113};
+      return half_at(b) * static_cast<float>(values[nibble(b + 2, i)]);
+    }
+    case TensorType::q2_k: {
+      const float scale = half_at(b + 80) * static_cast<float>(b[i / 16] & 15);
+      const float least = half_at(b + 82) * static_cast<float>(b[i / 16] >> 4);
+      const int byte = 16 + half * 32 + in_half % 32;
+      const float scaled = scale * static_cast<float>(bits_at(b, byte * 8 + in_half / 32 * 2, 2));
+      return scaled - least;
+    }
+    case TensorType::q3_k: {
+      const int s = i / 16;
+      const int scale = bits_at(b + 96, s % 8 * 8 + s / 8 * 4, 4) |
+                        bits_at(b + 104, s % 4 * 8 + s / 4 * 2, 2) << 4;
+      const int low = bits_at(b + 32, (half * 32 + in_half % 32) * 8 + in_half / 32 * 2, 2);
+      const int high = bits_at(b, i % 32 * 8 + i / 32, 1);
+      return half_at(b + 108) * static_cast<float>(scale - 32) *
+             static_cast<float>(low + 4 * high - 4);
+    }
+    case TensorType::q4_k: {
+      const int s = i / 32;
+      const float scale = half_at(b) * static_cast<float>(six_bits(b + 4, s, 0));
+      const float least = half_at(b + 2) * static_cast<float>(six_bits(b + 4, s, 1));
+      const float scaled =
+          scale * static_cast<float>(bits_at(b + 16, (s / 2 * 32 + i % 32) * 8 + s % 2 * 4, 4));
+      return scaled - least;
+    }
+    case TensorType::q5_k: {
+      const int s = i / 32;
+      const float scale = half_at(b) * static_cast<float>(six_bits(b + 4, s, 0));
+      const float least = half_at(b + 2) * static_cast<float>(six_bits(b + 4, s, 1));
+      const int code = bits_at(b + 48, (s / 2 * 32 + i % 32) * 8 + s % 2 * 4, 4) |
+                       bits_at(b + 16, i % 32 * 8 + s, 1) << 4;
+      const float scaled = scale * static_cast<float>(code);
+      return scaled - least;
+    }
+    case TensorType::q6_k: {
+      const int low = bits_at(b, (half * 64 + in_half % 64) * 8 + in_half / 64 * 4, 4);
+      const int high = bits_at(b + 128, (half * 32 + in_half % 32) * 8 + in_half / 32 * 2, 2);
+      const float scale =
+          half_at(b + 208) * static_cast<float>(static_cast<signed char>(b[192 + i / 16]));
+      return scale * static_cast<float>((low | high << 4) - 32);
+    }
+    default:
+      FAIL("no reference for this type");
+      return 0;
+  }
+}
+
+std::vector<float> reference_row(TensorType type, const unsigned char* row, std::int64_t n) {
+  std::vector<float> out;
+  const std::int64_t elements = block_elements(type);
+  for (std::int64_t i = 0; i < n; ++i)
+    out.push_back(
+        element(type, row + i / elements * block_bytes(type), static_cast<int>(i % elements)));
+  return out;
+}
+
+// -- random weights
+// --------------------------------------------------------------------------------
+
+/// Rows of random bytes with scales of a sensible size.
+Bytes random_weights(std::mt19937& random, TensorType type, std::int64_t out, std::int64_t in) {
+  Bytes bytes(static_cast<std::size_t>(out * row_bytes(type, in)));
+  std::normal_distribution<float> normal;
+  if (!is_block(type)) {
+    std::vector<float> x(static_cast<std::size_t>(out * in));
+    for (float& v : x) v = normal(random);
+    quantize_row(type, x.data(), out * in, bytes.data());
+    return bytes;
+  }
+  for (unsigned char& b : bytes) b = static_cast<unsigned char>(random());
+  std::vector<std::int64_t> halves{0};
+  if (type == TensorType::q4_1 || type == TensorType::q5_1 || type == TensorType::q4_k ||
+      type == TensorType::q5_k)
+    halves = {0, 2};
+  if (type == TensorType::q2_k) halves = {80, 82};
+  if (type == TensorType::q3_k) halves = {108};
+  if (type == TensorType::q6_k) halves = {208};
+  for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(block_bytes(type)))
+    for (const std::int64_t half : halves) {
+      const std::uint16_t h = to_float16(0.02f * normal(random));
+      std::memcpy(bytes.data() + at + half, &h, 2);
+    }
+  return bytes;
+}
+
+/// Numbers that 8 bits with a scale for each 32 hold without loss.
+std::vector<float> eight_bit_numbers(std::mt19937& random, std::int64_t n) {
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<float>(static_cast<int>(random() % 255) - 127) / 16;
+  for (std::size_t i = 0; i < x.size(); i += 32) x[i] = random() % 2 ? 127.0f / 16 : -127.0f / 16;
+  return x;
+}
+
+void plain_sgemm(std::int64_t n, std::int64_t out, std::int64_t in, const float* x,
+                 std::int64_t x_stride, const float* w, std::int64_t w_stride, float beta, float* y,
+                 std::int64_t y_stride) {
+  for (std::int64_t r = 0; r < n; ++r)
+    for (std::int64_t o = 0; o < out; ++o) {
+      double sum = beta != 0 ? beta * y[r * y_stride + o] : 0.0;
+      for (std::int64_t c = 0; c < in; ++c)
+        sum += static_cast<double>(x[r * x_stride + c]) * w[o * w_stride + c];
+      y[r * y_stride + o] = static_cast<float>(sum);
+    }
+}
+
+/// Sizes of one product, its operands, and what it must give in float64.
+struct Case {
+  std::int64_t n, out, in;
+  Bytes weights;
+  std::vector<float> x, bias, before;
+  std::int64_t x_stride, y_stride;
+  TensorType type;
+
+  Case(std::mt19937& random, TensorType t, std::int64_t rows, std::int64_t outs, std::int64_t ins)
+      : n(rows),
+        out(outs),
+        in(ins),
+        x_stride((ins + 31) / 32 * 32 + 32),
+        y_stride(outs + 3),
+        type(t) {
+    weights = random_weights(random, type, out, in);
+    x = eight_bit_numbers(random, n * x_stride);
+    bias = eight_bit_numbers(random, out);
+    before = eight_bit_numbers(random, n * y_stride);
+  }
+
+  WeightProduct product(std::vector<float>& y, bool with_bias, bool add) const {
+    y = before;
+    return {.type = type,
+            .weight = weights.data(),
+            .out = out,
+            .in = in,
+            .bias = with_bias ? bias.data() : nullptr,
+            .x = x.data(),
+            .x_stride = x_stride,
+            .y = y.data(),
+            .y_stride = y_stride,
+            .add = add};
+  }
+
+  void check(const std::vector<float>& y, bool with_bias, bool add) const {
+    for (std::int64_t o = 0; o < out; ++o) {
+      const auto w = reference_row(type, weights.data() + o * row_bytes(type, in), in);
+      for (std::int64_t r = 0; r < n; ++r) {
+        const std::size_t at = static_cast<std::size_t>(r * y_stride + o);
+        double want =
+            (with_bias ? bias[static_cast<std::size_t>(o)] : 0.0) + (add ? before[at] : 0.0);
+        double size = 1;
+        for (std::int64_t c = 0; c < in; ++c) {
+          const double part = static_cast<double>(w[static_cast<std::size_t>(c)]) *
+                              x[static_cast<std::size_t>(r * x_stride + c)];
+          want += part;
+          size += std::abs(part);
+        }
+        if (std::abs(y[at] - want) > 2e-6 * size) {
+          INFO(name_of(type) << " n " << n << " out " << out << " in " << in << " row " << r
+                             << " output " << o << ": " << y[at] << ", expected " << want);
+          REQUIRE(std::abs(y[at] - want) <= 2e-6 * size);
+        }
+      }
+    }
+    for (std::size_t i = 0; i < y.size(); ++i)  // what lies between rows stays
+      if (static_cast<std::int64_t>(i) % y_stride >= out && y[i] != before[i])
+        REQUIRE(y[i] == before[i]);
+  }
+};
+
+class Threads {
+ public:
+  explicit Threads(int n) : before_(max_threads()) { set_max_threads(n); }
+  ~Threads() { set_max_threads(before_); }
+
+ private:
+  int before_;
+};
+
+struct Record {
+  std::vector<float> numbers;
+  Bytes blocks;
+};
+
+/// vectors/blocks.bin, which make_vectors.py writes.
+std::map<std::string, Record> records() {
+  std::ifstream file(std::string(EPISODIC_SOURCE_DIR) + "/tests/cpu/vectors/blocks.bin",
+                     std::ios::binary);
+  const Bytes all{std::istreambuf_iterator<char>(file), {}};
+  std::map<std::string, Record> out;
+  for (std::size_t at = 0; at + 16 <= all.size();) {
+    const std::string name(reinterpret_cast<const char*>(all.data() + at));
+    std::uint32_t elements, bytes;
+    std::memcpy(&elements, all.data() + at + 8, 4);
+    std::memcpy(&bytes, all.data() + at + 12, 4);
+    at += 16;
+    Record& record = out[name];
+    record.blocks.assign(all.begin() + static_cast<long>(at),
+                         all.begin() + static_cast<long>(at + bytes));
+    record.numbers.resize(elements);
+    std::memcpy(record.numbers.data(), all.data() + at + bytes, elements * 4);
+    at += bytes + elements * 4;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("weights: every block type reads as the reference package reads it") {
+  const auto all = records();
+  REQUIRE(all.size() == 15);
+  int types = 0;
+  for (const TensorType type : kTypes) {
+    const auto at = all.find(name_of(type));
+    if (at == all.end()) continue;
+    ++types;
+    const Record& r = at->second;
+    const auto n = static_cast<std::int64_t>(r.numbers.size());
+    REQUIRE(row_bytes(type, n) == static_cast<std::int64_t>(r.blocks.size()));
+    for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
+      use_kernels(table);
+      std::vector<float> got(r.numbers.size());
+      widen_row(type, r.blocks.data(), n, got.data());
+      INFO(name_of(type) << " " << table->name);
+      REQUIRE(got == r.numbers);
+    }
+    use_kernels(nullptr);
+    REQUIRE(reference_row(type, r.blocks.data(), n) == r.numbers);
+  }
+  REQUIRE(types == 13);  // all but F32
+}
+
+TEST_CASE("weights: rows of random blocks, at any address") {
+  std::mt19937 random(1);
+  for (const TensorType type : kTypes)
+    for (const std::int64_t n : {std::int64_t{0}, block_elements(type), 5 * block_elements(type),
+                                 std::int64_t{is_block(type) ? 512 : 1037}}) {
+      const Bytes row = random_weights(random, type, 1, n);
+      const std::vector<float> want = reference_row(type, row.data(), n);
+      for (std::size_t shift : {0, 1}) {
+        Bytes moved(row.size() + shift + 1);
+        std::copy(row.begin(), row.end(), moved.begin() + static_cast<long>(shift));
+        std::vector<float> got(want.size());
+        widen_row(type, moved.data() + shift, n, got.data());
+        INFO(name_of(type) << " " << n);
+        REQUIRE(got == want);
+      }
+    }
+}
+
+TEST_CASE("weights: quantised as the reference package quantises") {
+  const auto all = records();
+  for (const TensorType type : {TensorType::q8_0, TensorType::q4_0}) {
+    const Record& r = all.at(type == TensorType::q8_0 ? "q8_0in" : "q4_0in");
+    Bytes got(r.blocks.size());
+    REQUIRE(quantize_row(type, r.numbers.data(), static_cast<std::int64_t>(r.numbers.size()),
+                         got.data()));
+    REQUIRE(got == r.blocks);
+  }
+  float x = 1;
+  REQUIRE_FALSE(quantize_row(TensorType::q4_k, &x, 0, &x));
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(320);
+  for (float& v : numbers) v = normal(random);
+  for (const auto& [type, share] :
+       {std::pair{TensorType::q8_0, 0.5f / 127}, std::pair{TensorType::q4_0, 1.0f / 8}}) {
+    Bytes row(static_cast<std::size_t>(row_bytes(type, 320)));
+    std::vector<float> back(320);  // half a unit, and the scale is itself rounded to float16
+    quantize_row(type, numbers.data(), 320, row.data());
+    widen_row(type, row.data(), 320, back.data());
+    for (std::size_t b = 0; b < 320; b += 32) {
+      float most = 0;
+      for (std::size_t i = b; i < b + 32; ++i) most = std::max(most, std::abs(numbers[i]));
+      for (std::size_t i = b; i < b + 32; ++i)
+        REQUIRE(std::abs(back[i] - numbers[i]) <= most * share * 1.15f);
+    }
+  }
+}
+
+TEST_CASE("weights: products of every type, any number of rows") {
+  std::mt19937 random(3);
+  for (const TensorType type : kTypes)
+    for (const std::int64_t n : {1, 2, 3, 5, 8, 15, 17, 33})
+      for (const std::int64_t blocks : {1, 3, 8}) {
+        const std::int64_t in = is_block(type) ? blocks * block_elements(type) : blocks * 17 - 10;
+        const Case c(random, type, n, blocks == 1 ? 1 : n == 5 ? 131 : 7, in);
+        std::vector<float> y;
+        for (const Activations how : {Activations::rounded, Activations::exact})
+          for (const Sgemm sgemm : {Sgemm{nullptr}, Sgemm{plain_sgemm}}) {
+            const bool with_bias = random() % 2, add = random() % 2;
+            const WeightProduct p = c.product(y, with_bias, add);
+            multiply_weights(n, {&p, 1}, {.sgemm = sgemm, .activations = how});
+            c.check(y, with_bias, add);
+          }
+      }
+}
+
+TEST_CASE("weights: panels of several pieces") {
+  std::mt19937 random(4);
+  for (const TensorType type : {TensorType::bf16, TensorType::q4_0, TensorType::q6_k}) {
+    const Case c(random, type, 20, 150, 1280);
+    std::vector<float> y;
+    for (const bool with_bias : {false, true})
+      for (const bool add : {false, true}) {
+        const WeightProduct p = c.product(y, with_bias, add);
+        multiply_weights(20, {&p, 1}, {.sgemm = plain_sgemm});
+        c.check(y, with_bias, add);
+      }
+  }
+}
+
+TEST_CASE("weights: several products at once, of the same rows and of others") {
+  std::mt19937 random(5);
+  const Case a(random, TensorType::q8_0, 3, 9, 256), b(random, TensorType::q4_k, 3, 300, 512);
+  const Case d(random, TensorType::f16, 3, 40, 64);
+  std::vector<float> ya, yb, yc, yd;
+  WeightProduct products[] = {a.product(ya, true, false), b.product(yb, false, true),
+                              a.product(yc, false, false), d.product(yd, false, false)};
+  multiply_weights(3, products);
+  a.check(ya, true, false);
+  b.check(yb, false, true);
+  a.check(yc, false, false);
+  d.check(yd, false, false);
+  multiply_weights(0, products);
+  multiply_weights(3, {});
+}
+
+TEST_CASE("weights: the same bits with any number of threads and in any company") {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  for (const TensorType type : kTypes) {
+    Case c(random, type, 9, 700, 1024);
+    for (float& v : c.x) v = normal(random);
+    std::vector<float> one, many, alone;
+    const WeightProduct p = c.product(one, true, false), q = c.product(many, true, false);
+    {
+      const Threads threads(1);
+      multiply_weights(9, {&p, 1});
+    }
+    {
+      const Threads threads(4);
+      multiply_weights(9, {&q, 1});
+    }
+    INFO(name_of(type));
+    REQUIRE(one == many);
+    WeightProduct row = c.product(alone, true, false);
+    for (std::int64_t r = 0; r < 9; ++r) {
+      row.x = c.x.data() + r * c.x_stride;
+      row.y = alone.data() + r * c.y_stride;
+      multiply_weights(1, {&row, 1}, {.parallel = false});
+    }
+    REQUIRE(one == alone);
+  }
+}
+
+TEST_CASE("weights: what rounding the activations costs is bounded") {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const TensorType type : kTypes) {
+    if (!is_block(type)) continue;
+    Case c(random, type, 2, 50, 1024);
+    for (float& v : c.x) v = normal(random);
+    std::vector<float> rounded, exact;
+    const WeightProduct p = c.product(rounded, false, false), q = c.product(exact, false, false);
+    multiply_weights(2, {&p, 1});
+    multiply_weights(2, {&q, 1}, {.activations = Activations::exact});
+    double error = 0, size = 0;
+    for (std::int64_t o = 0; o < c.out; ++o) {
+      const auto w = reference_row(type, c.weights.data() + o * row_bytes(type, c.in), c.in);
+      for (std::int64_t r = 0; r < 2; ++r) {
+        double bound = 1e-4, squares = 0;  // half a unit of each block's scale
+        for (std::int64_t i = 0; i < c.in; i += 32) {
+          double most = 0, sum = 0;
+          for (std::int64_t j = i; j < i + 32; ++j) {
+            const double x = c.x[static_cast<std::size_t>(r * c.x_stride + j)];
+            const double weight = w[static_cast<std::size_t>(j)];
+            most = std::max(most, std::abs(x));
+            sum += std::abs(weight);
+            squares += weight * weight * x * x;
+          }
+          bound += most / 254 * sum;
+        }
+        const std::size_t at = static_cast<std::size_t>(r * c.y_stride + o);
+        const double off = static_cast<double>(rounded[at]) - exact[at];
+        REQUIRE(std::abs(off) <= bound);
+        error += off * off;
+        size += squares;
+      }
+    }
+    INFO(name_of(type) << ": " << std::sqrt(error / size));
+    REQUIRE(std::sqrt(error / size) < 0.008);
+  }
+}
+
+TEST_CASE("weights: a row without a number gives none, its neighbours do") {
+  std::mt19937 random(8);
+  const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity()};
+  for (const TensorType type : kTypes)
+    for (const float value : bad) {
+      Case c(random, type, 3, 5, 256);
+      c.x[static_cast<std::size_t>(c.x_stride + 77)] = value;
+      std::vector<float> y;
+      const WeightProduct p = c.product(y, false, false);
+      multiply_weights(3, {&p, 1});
+      INFO(name_of(type));
+      for (std::int64_t o = 0; o < 5; ++o) {
+        REQUIRE_FALSE(std::isfinite(y[static_cast<std::size_t>(c.y_stride + o)]));
+        REQUIRE(std::isfinite(y[static_cast<std::size_t>(o)]));
+        REQUIRE(std::isfinite(y[static_cast<std::size_t>(2 * c.y_stride + o)]));
+      }
+    }
+}
+
+TEST_CASE("weights: activations that are all zero, and very small ones") {
+  std::mt19937 random(9);
+  for (const TensorType type : kTypes) {
+    Case c(random, type, 2, 5, 256);
+    for (float& v : c.x) v = 0;
+    c.x[static_cast<std::size_t>(c.x_stride)] = 1e-38f;
+    std::vector<float> y;
+    const WeightProduct p = c.product(y, false, false);
+    multiply_weights(2, {&p, 1});
+    for (std::int64_t o = 0; o < 5; ++o) {
+      REQUIRE(y[static_cast<std::size_t>(o)] == 0.0f);
+      REQUIRE(std::abs(y[static_cast<std::size_t>(c.y_stride + o)]) < 1e-30f);
+    }
+  }
+}
+
+TEST_CASE("weights: types that are no weights are known as such") {
+  for (const TensorType type : kTypes) REQUIRE(is_weight_type(type));
+  for (const TensorType type : {TensorType::boolean, TensorType::i8, TensorType::i64,
+                                TensorType::f64, TensorType::f8_e4m3, TensorType::c64})
+    REQUIRE_FALSE(is_weight_type(type));
+}
