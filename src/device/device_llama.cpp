@@ -11,6 +11,7 @@
 #include "cuda.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/memory_layers.hpp"
 #include "kernels/decoder.hpp"
 #include "kernels/surprise.hpp"
 #include "model/elementwise.hpp"
@@ -141,6 +142,11 @@ DType dtype_of(const DeviceLlama::Options& options, const TensorView& embedding)
 Arrays arrays_of(const std::filesystem::path& dir, const DeviceLlama::Options& options) {
   Arrays arrays;
   arrays.config = load_model_config(dir);
+  if (const std::string beyond = beyond_plain_llama(arrays.config); !beyond.empty())
+    throw ConfigError(
+        fmt::format("DeviceLlama: {}: this {} model has {}, which the device does not compute yet; "
+                    "run it on the CPU",
+                    dir.string(), arrays.config.model_type, beyond));
   arrays.dtype = dtype_of(
       options, ModelTensors(dir).at("model.embed_tokens.weight",
                                     {arrays.config.vocab_size, arrays.config.hidden_size}));
@@ -157,10 +163,10 @@ void Arrays::carve_weights(Carver& c) {
   for (LayerWeights& w : layers) {
     w.input_norm = c.take<float>(width);
     w.post_norm = c.take<float>(width);
-    w.qkv = linear(qkv_width(), width, config.attention_bias);
-    w.o = linear(width, q_width(), config.attention_bias);
-    w.gate_up = linear(2 * config.intermediate_size, width, config.mlp_bias);
-    w.down = linear(width, config.intermediate_size, config.mlp_bias);
+    w.qkv = linear(qkv_width(), width, config.layers[0].qkv_bias);
+    w.o = linear(width, q_width(), config.layers[0].qkv_bias);
+    w.gate_up = linear(2 * config.intermediate_size, width, config.layers[0].mlp_bias);
+    w.down = linear(width, config.intermediate_size, config.layers[0].mlp_bias);
   }
   final_norm = c.take<float>(width);
   head = config.tie_word_embeddings ? Linear{embedding, nullptr, config.vocab_size, width}
@@ -441,7 +447,7 @@ DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max
   m.stepped = m.keeps_ids = false;
   m.ids_since.clear();
   const ModelConfig& c = m.config;
-  m.memory.emplace(config, MemoryShape{c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary},
+  m.memory.emplace(config, memory_shape(c, config.n_local),
                    DeviceMemoryOptions{m.dtype, max_tokens}, m.stream.get(), std::move(given));
   Carver counter;
   m.carve_activations(counter, config.chunk);

@@ -58,6 +58,23 @@ EPISODIC_CLONES void silu_times_span(float* gate, const float* up, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
 }
 
+/// 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+EPISODIC_CLONES void gelu_times_span(float* gate, const float* up, std::int64_t n) {
+  constexpr float kTwice = 1.59576912160573f;  // 2 sqrt(2 / pi)
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = gate[i], twice_u = kTwice * (x + 0.044715f * x * x * x);
+    gate[i] = x / (1.0f + fast_exp(-twice_u)) * up[i];
+  }
+}
+
+/// cap * tanh(x / cap) with tanh(t) = 1 - 2 / (1 + e^2t)
+EPISODIC_CLONES void soft_cap_span(float cap, float* x, std::int64_t n) {
+  const float twice = 2.0f / cap;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = cap - 2.0f * cap / (1.0f + fast_exp(twice * x[i]));
+}
+
 constexpr std::int64_t kSpan = 1 << 14;  // elements of one task, a multiple of every vector length
 
 /// f(begin, end) over [0, n) in spans, parallel if there are several.
@@ -82,20 +99,37 @@ void silu_times(float* gate, const float* up, std::int64_t n) {
   over_spans(n, [&](std::int64_t a, std::int64_t b) { silu_times_span(gate + a, up + a, b - a); });
 }
 
-bool widen(const TensorView& tensor, float* out) {
-  const std::byte* from = tensor.data;
+void gelu_times(float* gate, const float* up, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) { gelu_times_span(gate + a, up + a, b - a); });
+}
+
+void scale(float factor, float* x, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) {
+    for (std::int64_t i = a; i < b; ++i) x[i] *= factor;
+  });
+}
+
+void add_scaled(float factor, const float* x, float* to, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) {
+    for (std::int64_t i = a; i < b; ++i) to[i] += factor * x[i];
+  });
+}
+
+void soft_cap(float cap, float* x, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) { soft_cap_span(cap, x + a, b - a); });
+}
+
+bool widen(TensorType type, const std::byte* from, std::int64_t n, float* out) {
   const auto convert = [&](auto one) {
-    over_spans(tensor.elements(), [&](std::int64_t a, std::int64_t b) {
-      for (std::int64_t i = a; i < b; ++i) {
-        std::uint16_t bits;
-        std::memcpy(&bits, from + 2 * i, 2);  // the file promises no alignment
-        out[i] = one(bits);
-      }
-    });
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::uint16_t bits;
+      std::memcpy(&bits, from + 2 * i, 2);  // the file promises no alignment
+      out[i] = one(bits);
+    }
   };
-  switch (tensor.type) {
+  switch (type) {
     case TensorType::f32:
-      if (tensor.bytes) std::memcpy(out, from, static_cast<std::size_t>(tensor.bytes));
+      if (n > 0) std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(float));
       return true;
     case TensorType::bf16:
       convert([](std::uint16_t bits) { return from_bfloat16(bits); });
@@ -106,6 +140,15 @@ bool widen(const TensorView& tensor, float* out) {
     default:
       return false;
   }
+}
+
+bool widen(const TensorView& tensor, float* out) {
+  if (!widen(tensor.type, tensor.data, 0, out)) return false;
+  const std::int64_t element = block_bytes(tensor.type);
+  over_spans(tensor.elements(), [&](std::int64_t a, std::int64_t b) {
+    widen(tensor.type, tensor.data + a * element, b - a, out + a);
+  });
+  return true;
 }
 
 }  // namespace episodic

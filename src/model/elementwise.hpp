@@ -4,18 +4,34 @@
 
 #include <cstdint>
 
-#include "episodic/model/safetensors.hpp"
+#include "episodic/model/tensor_source.hpp"
 
 namespace episodic {
 
-/// y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + eps) * weight; all [n, width] packed.
+/// y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + eps) * weight; all [n, width] packed; x == y is fine.
 void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, std::int64_t width,
               float* y);
 
 /// gate[i] = silu(gate[i]) * up[i]
 void silu_times(float* gate, const float* up, std::int64_t n);
 
-/// Elements of an F32, F16 or BF16 tensor as float32, exact. False for any other type.
+/// gate[i] = gelu(gate[i]) * up[i], GELU by its tanh formula
+void gelu_times(float* gate, const float* up, std::int64_t n);
+
+/// x[i] *= factor
+void scale(float factor, float* x, std::int64_t n);
+
+/// to[i] += factor * x[i]
+void add_scaled(float factor, const float* x, float* to, std::int64_t n);
+
+/// x[i] = cap * tanh(x[i] / cap)
+void soft_cap(float cap, float* x, std::int64_t n);
+
+/// n elements of F32, F16 or BF16 as float32, exact, on the calling thread; `from` may be
+/// unaligned. False for any other type.
+bool widen(TensorType type, const std::byte* from, std::int64_t n, float* out);
+
+/// All elements of a tensor, on several threads.
 bool widen(const TensorView& tensor, float* out);
 
 }  // namespace episodic

@@ -9,7 +9,7 @@
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/mapped_file.hpp"
 #include "episodic/base/parallel.hpp"
-#include "episodic/model/safetensors.hpp"
+#include "episodic/model/open_model.hpp"
 
 namespace episodic {
 namespace {
@@ -30,24 +30,31 @@ std::uint64_t checksum_of_parts(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-MemoryIdentity identity_of(const std::filesystem::path& model_dir) {
+MemoryIdentity identity_of(const OpenModel& model) {
   namespace fs = std::filesystem;
   MemoryIdentity id;
-  const fs::path absolute = fs::weakly_canonical(model_dir);
-  id.model = absolute.filename().string();
+  id.model = fs::weakly_canonical(model.path).filename().string();
   ByteWriter all;
-  all.put(checksum(MappedFile(model_dir / "config.json").bytes()));
-  const Weights weights(model_dir);
-  for (const TensorView* tensor : weights.tensors()) {
+  all.put(checksum(std::as_bytes(std::span(model.config_json))));
+  for (const TensorView* tensor : model.tensors->tensors()) {
     all.put_string(tensor->name);
     all.put(static_cast<std::uint8_t>(tensor->type));
     all.put_vector(tensor->shape);
     all.put(checksum_of_parts({tensor->data, static_cast<std::size_t>(tensor->bytes)}));
   }
   id.weights = fmt::format("{:016x}", checksum(all.bytes()));
-  if (const fs::path tokenizer = model_dir / "tokenizer.json"; fs::exists(tokenizer))
-    id.tokenizer = fmt::format("{:016x}", checksum(MappedFile(tokenizer).bytes()));
+  // tokenizer_config.json decides which tokens begin and end a text
+  ByteWriter tokenizer;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    if (const fs::path file = model.tokenizer_dir / name; fs::exists(file))
+      tokenizer.put(checksum(MappedFile(file).bytes()));
+  if (!tokenizer.bytes().empty())
+    id.tokenizer = fmt::format("{:016x}", checksum(tokenizer.bytes()));
   return id;
+}
+
+MemoryIdentity identity_of(const std::filesystem::path& model_dir) {
+  return identity_of(open_model(model_dir));
 }
 
 }  // namespace episodic

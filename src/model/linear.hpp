@@ -4,20 +4,27 @@
 // operands only, each computed by one thread. So results do not depend on the number of threads,
 // and are the same from run to run.
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "episodic/base/tensor_type.hpp"
+
 namespace episodic {
 
-/// A weight as Hugging Face stores it, rows being outputs: a block of outputs is contiguous, which
-/// is what one token needs, and sgemm runs as fast on it as on its transpose.
+/// A weight as it is stored, rows being outputs: a block of outputs is contiguous, which is what
+/// one token needs, and sgemm runs as fast on it as on its transpose. It owns nothing.
 struct Linear {
-  at::Tensor weight;  ///< [out, in] float32
-  at::Tensor bias;    ///< [out] float32, or undefined
+  TensorType type = TensorType::f32;  ///< f32, f16 or bf16
+  const std::byte* weight = nullptr;  ///< [out, in], aligned to its element
+  const float* bias = nullptr;        ///< [out], or null
   std::int64_t out = 0, in = 0;
+
+  std::int64_t row_bytes() const { return in / block_elements(type) * block_bytes(type); }
 };
+
+/// Whether `multiply` knows weights of this type.
+bool can_multiply(TensorType type);
 
 struct Product {
   const Linear* linear = nullptr;

@@ -1,29 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/patch.hpp"
 
+#include <fmt/format.h>
+
+#include "causal_attention.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/episodic_attention.hpp"
 
 namespace episodic {
 namespace {
 
-/// The state of a patched model also keeps what was there before.
+/// The state of a patched model: the memory, the sliding layers that it does not serve, and what
+/// was there before.
 class PatchedState final : public SequenceState {
  public:
-  PatchedState(std::shared_ptr<EpisodicMemory> memory, std::shared_ptr<SequenceState> original,
+  PatchedState(std::shared_ptr<EpisodicMemory> memory, std::shared_ptr<CausalState> sliding,
+               std::shared_ptr<SequenceState> original,
                std::vector<std::shared_ptr<AttentionSlot>> original_slots)
       : episodic_(std::move(memory)),
+        sliding_(std::move(sliding)),
         original_(std::move(original)),
         original_slots_(std::move(original_slots)) {}
 
-  void begin_step(std::span<const std::int64_t> ids) override { episodic_.begin_step(ids); }
+  void begin_step(std::span<const std::int64_t> ids) override {
+    follow_memory();
+    episodic_.begin_step(ids);
+    if (sliding_) sliding_->begin_step(ids);
+  }
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
-    episodic_.end_step(ids, logits);
+    episodic_.end_step(ids, logits);  // may refuse the step
+    if (sliding_) sliding_->end_step(ids, logits);
   }
   bool wants_all_logits() const override { return episodic_.wants_all_logits(); }
   std::int64_t tokens() const override { return episodic_.tokens(); }
   std::int64_t chunk() const override { return episodic_.chunk(); }
-  void reset() override { episodic_.reset(); }
+  void reset() override {
+    episodic_.reset();
+    if (sliding_) sliding_->reset();
+  }
 
   const std::shared_ptr<EpisodicMemory>& memory() const { return episodic_.memory(); }
   const std::shared_ptr<SequenceState>& original() const { return original_; }
@@ -32,33 +46,69 @@ class PatchedState final : public SequenceState {
   }
 
  private:
+  /// The memory may have been reset or restored by its own calls.
+  void follow_memory() {
+    if (!sliding_ || sliding_->tokens() == episodic_.tokens()) return;
+    if (episodic_.tokens() == 0) return sliding_->reset();
+    throw DataError(
+        fmt::format("patch: the memory stands at token {}, but the model's sliding layers have "
+                    "seen {}; reset the model, or go back to no other state of its memory",
+                    episodic_.tokens(), sliding_->tokens()));
+  }
+
   EpisodicState episodic_;
+  std::shared_ptr<CausalState> sliding_;  // null if the memory serves all layers
   std::shared_ptr<SequenceState> original_;
   std::vector<std::shared_ptr<AttentionSlot>> original_slots_;
 };
 
-}  // namespace
-
-MemoryShape memory_shape(const ModelConfig& c) {
-  return {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary};
+void check_window(const ModelConfig& c, const MemoryConfig& config, const LogCallback& log) {
+  for (const std::int64_t l : c.memory_layers()) {
+    const std::int64_t window = c.layers[static_cast<std::size_t>(l)].window;
+    if (window > 0 && config.n_local > window)
+      throw ConfigError(
+          fmt::format("patch: n_local = {} exceeds the sliding window of {} tokens that layer {} "
+                      "has; set n_local to at most that",
+                      config.n_local, window, l));
+  }
+  if (log && c.max_positions > 0 && config.n_local > c.max_positions)
+    log(LogLevel::warning,
+        fmt::format("n_local = {} exceeds the window of {} tokens that the model was trained for; "
+                    "longer texts may come out wrong",
+                    config.n_local, c.max_positions));
 }
 
-std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& config,
-                                      std::vector<std::int64_t> given) {
-  auto memory =
-      std::make_shared<EpisodicMemory>(config, memory_shape(model.config()), std::move(given));
-  patch(model, memory);
-  return memory;
-}
-
-void patch(LlamaModel& model, std::shared_ptr<EpisodicMemory> memory) {
-  const ModelConfig& c = model.config();
-  const MemoryShape& s = memory->shape();
-  if (s.n_layers != c.n_layers || s.n_heads != c.n_heads || s.n_kv_heads != c.n_kv_heads ||
-      s.head_dim != c.head_dim || s.rotary.inverse_frequency != c.rotary.inverse_frequency)
+void check_memory(const ModelConfig& c, const EpisodicMemory& memory) {
+  const MemoryShape wanted = memory_shape(c, memory.config().n_local), &s = memory.shape();
+  if (s.n_layers != wanted.n_layers || s.n_heads != wanted.n_heads ||
+      s.n_kv_heads != wanted.n_kv_heads || s.head_dim != wanted.head_dim ||
+      s.rotary.inverse_frequency != wanted.rotary.inverse_frequency ||
+      s.rotary.attention_factor != wanted.rotary.attention_factor)
     throw ConfigError(
         "patch: the memory was made for a model of another shape; open it with the model it was "
         "made with");
+  if (wanted.n_layers != c.n_layers && memory.tokens() > 0)
+    throw ConfigError(
+        fmt::format("patch: the memory holds {} tokens, and this {} model has sliding layers "
+                    "whose keys a memory does not keep; start with an empty memory",
+                    memory.tokens(), c.model_type));
+}
+
+}  // namespace
+
+std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config,
+                                      std::vector<std::int64_t> given, const LogCallback& log) {
+  check_window(model.config(), config, {});
+  auto memory = std::make_shared<EpisodicMemory>(
+      config, memory_shape(model.config(), config.n_local), std::move(given));
+  patch(model, memory, log);
+  return memory;
+}
+
+void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCallback& log) {
+  const ModelConfig& c = model.config();
+  check_window(c, memory->config(), log);
+  check_memory(c, *memory);
   std::shared_ptr<SequenceState> original = model.state();
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   if (const auto* patched = dynamic_cast<const PatchedState*>(original.get())) {
@@ -67,12 +117,24 @@ void patch(LlamaModel& model, std::shared_ptr<EpisodicMemory> memory) {
   } else {
     for (std::int64_t l = 0; l < c.n_layers; ++l) slots.push_back(model.attention(l));
   }
-  for (std::int64_t l = 0; l < c.n_layers; ++l)
-    model.attention(l) = std::make_shared<EpisodicAttention>(memory, l);
-  model.state() = std::make_shared<PatchedState>(memory, std::move(original), std::move(slots));
+  const std::vector<std::int64_t> served = c.memory_layers();
+  std::shared_ptr<CausalState> sliding;
+  if (static_cast<std::int64_t>(served.size()) < c.n_layers)
+    sliding = std::make_shared<CausalState>(c);
+  std::int64_t next = 0;
+  for (std::int64_t l = 0; l < c.n_layers; ++l) {
+    const bool mine = next < static_cast<std::int64_t>(served.size()) &&
+                      served[static_cast<std::size_t>(next)] == l;
+    if (mine)
+      model.attention(l) = std::make_shared<EpisodicAttention>(memory, next++);
+    else
+      model.attention(l) = causal_slot(sliding, l);
+  }
+  model.state() = std::make_shared<PatchedState>(memory, std::move(sliding), std::move(original),
+                                                 std::move(slots));
 }
 
-bool unpatch(LlamaModel& model) {
+bool unpatch(Decoder& model) {
   const std::shared_ptr<SequenceState> state = model.state();
   const auto* patched = dynamic_cast<const PatchedState*>(state.get());
   if (!patched) return false;
@@ -82,7 +144,7 @@ bool unpatch(LlamaModel& model) {
   return true;
 }
 
-std::shared_ptr<EpisodicMemory> memory_of(const LlamaModel& model) {
+std::shared_ptr<EpisodicMemory> memory_of(const Decoder& model) {
   const auto* patched = dynamic_cast<const PatchedState*>(model.state().get());
   return patched ? patched->memory() : nullptr;
 }

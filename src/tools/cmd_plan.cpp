@@ -14,6 +14,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/memory/plan.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/memory_layers.hpp"
 #include "episodic/model/safetensors.hpp"
 
 namespace episodic::tools {
@@ -71,8 +72,8 @@ MemoryPlan unbounded(const PlanFlags& flags, MemoryConfig config, const MemorySh
 
 double megabytes(std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); }
 
-/// Device memory, and host memory for what has no room there. What the folder of a kept memory takes
-/// besides is the plan's without --device.
+/// Device memory, and host memory for what has no room there. What the folder of a kept memory
+/// takes besides is the plan's without --device.
 void report_device(const PlanFlags& flags, const DevicePlan& plan) {
   const auto& d = plan.device;
   const std::int64_t host_free = available_memory();
@@ -122,8 +123,7 @@ void run(const PlanFlags& flags) {
     return report_device(flags, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   const MemoryConfig config = flags.model.memory_config();
-  const MemoryShape shape{model.n_layers, model.n_heads, model.n_kv_heads, model.head_dim,
-                          model.rotary};
+  const MemoryShape shape = memory_shape(model);
   std::int64_t weights = 0;
   const Weights files(flags.model.model);
   for (const TensorView* t : files.tensors()) weights += 4 * t->elements();  // float32 in memory

@@ -4,6 +4,7 @@
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_llama.hpp"
+#include "episodic/model/memory_layers.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -120,8 +121,8 @@ std::optional<DevicePlan> plan_on_device(const CommonFlags& common,
   if (!on_device(common)) return std::nullopt;
   const ModelConfig m = load_model_config(model);
   const DeviceModelBytes around = DeviceLlama::bytes_needed(model, {}, config.chunk);
-  const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(
-      config, {m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim, m.rotary}, {around.dtype, tokens});
+  const DeviceMemoryBytes memory =
+      DeviceMemory::bytes_needed(config, memory_shape(m, config.n_local), {around.dtype, tokens});
   DevicePlan plan;
   plan.device = {around.weights, around.activations,     memory.window,
                  memory.events,  memory.representatives, memory.workspace};

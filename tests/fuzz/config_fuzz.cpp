@@ -20,10 +20,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         "sizes are positive");
     fuzz::require(c.n_heads > 0 && c.n_kv_heads > 0 && c.n_heads % c.n_kv_heads == 0,
                   "kv heads divide heads");
-    fuzz::require(c.rotary.rotary_dim() >= 2 && c.rotary.rotary_dim() <= c.head_dim,
-                  "the rotation fits a head");
-    for (const double f : c.rotary.inverse_frequency)
-      fuzz::require(std::isfinite(f) && f >= 0, "frequencies are finite");
+    fuzz::require(static_cast<std::int64_t>(c.layers.size()) == c.n_layers, "all layers are there");
+    fuzz::require(!c.memory_layers().empty(), "a memory has layers to serve");
+    for (const LayerSpec& layer : c.layers)
+      fuzz::require(layer.rope < static_cast<int>(c.ropes.size()) && layer.window >= 0 &&
+                        std::isfinite(layer.scale) && layer.soft_cap >= 0,
+                    "layers are sound");
+    for (const Rope& rope : c.ropes) {
+      fuzz::require(rope.table.rotary_dim() >= 2 && rope.table.rotary_dim() <= c.head_dim,
+                    "the rotation fits a head");
+      for (const double f : rope.table.inverse_frequency)
+        fuzz::require(std::isfinite(f) && f >= 0, "frequencies are finite");
+    }
     fuzz::require(c.rms_norm_eps > 0, "eps is positive");
   } catch (const Error&) {
   }

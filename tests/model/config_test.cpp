@@ -73,9 +73,10 @@ TEST_CASE("config: a plain LLaMA") {
   REQUIRE_FALSE(c.tie_word_embeddings);
   REQUIRE(c.bos_token == 1);
   REQUIRE(c.eos_tokens == std::vector<std::int64_t>{2});
-  REQUIRE(c.rotary.inverse_frequency.size() == 3);
+  REQUIRE(c.ropes[0].table.inverse_frequency.size() == 3);
   for (int i = 0; i < 3; ++i)
-    REQUIRE(c.rotary.inverse_frequency[static_cast<std::size_t>(i)] == Near{plain(500, i, 6)});
+    REQUIRE(c.ropes[0].table.inverse_frequency[static_cast<std::size_t>(i)] ==
+            Near{plain(500, i, 6)});
 }
 
 TEST_CASE("config: defaults of what may be absent") {
@@ -87,7 +88,7 @@ TEST_CASE("config: defaults of what may be absent") {
   const ModelConfig c = parse(json);
   REQUIRE(c.n_kv_heads == 4);
   REQUIRE(c.rms_norm_eps == 1e-6);
-  REQUIRE(c.rotary.inverse_frequency[1] == Near{plain(10000, 1, 6)});
+  REQUIRE(c.ropes[0].table.inverse_frequency[1] == Near{plain(10000, 1, 6)});
   REQUIRE(c.bos_token == -1);
   REQUIRE(c.eos_tokens.empty());
   REQUIRE(c.max_positions == 0);
@@ -106,15 +107,17 @@ TEST_CASE("config: both generations of rope settings") {
       parse(with(without(tiny(), "rope_theta"), "rope_parameters", parameters));
   for (int i = 0; i < 3; ++i) {
     const auto c = static_cast<std::size_t>(i);
-    REQUIRE(old_style.rotary.inverse_frequency[c] == Near{plain(500, i, 6) / 4});
-    REQUIRE(older.rotary.inverse_frequency[c] == old_style.rotary.inverse_frequency[c]);
-    REQUIRE(new_style.rotary.inverse_frequency[c] == old_style.rotary.inverse_frequency[c]);
+    REQUIRE(old_style.ropes[0].table.inverse_frequency[c] == Near{plain(500, i, 6) / 4});
+    REQUIRE(older.ropes[0].table.inverse_frequency[c] ==
+            old_style.ropes[0].table.inverse_frequency[c]);
+    REQUIRE(new_style.ropes[0].table.inverse_frequency[c] ==
+            old_style.ropes[0].table.inverse_frequency[c]);
   }
   const ModelConfig partial = parse(
       with(with(tiny(), "head_dim", 8), "rope_parameters",
            {{"rope_type", "default"}, {"rope_theta", 100.0}, {"partial_rotary_factor", 0.5}}));
-  REQUIRE(partial.rotary.rotary_dim() == 4);
-  REQUIRE(partial.rotary.inverse_frequency[1] == Near{0.1});
+  REQUIRE(partial.ropes[0].table.rotary_dim() == 4);
+  REQUIRE(partial.ropes[0].table.inverse_frequency[1] == Near{0.1});
 }
 
 TEST_CASE("config: llama3 scaling keeps, blends and stretches") {
@@ -125,7 +128,7 @@ TEST_CASE("config: llama3 scaling keeps, blends and stretches") {
                           {"low_freq_factor", low},
                           {"high_freq_factor", high},
                           {"original_max_position_embeddings", window}};
-  const auto table = parse(json).rotary.inverse_frequency;
+  const auto table = parse(json).ropes[0].table.inverse_frequency;
   REQUIRE(table.size() == 64);
   int kept = 0, blended = 0, stretched = 0;
   for (int i = 0; i < 64; ++i) {
@@ -152,26 +155,118 @@ TEST_CASE("config: llama3 scaling keeps, blends and stretches") {
 }
 
 TEST_CASE("config: scaling that is not supported is refused by name") {
-  for (const char* kind : {"dynamic", "yarn", "longrope", "su"})
-    refuses(with(tiny(), "rope_scaling", {{"rope_type", kind}, {"factor", 2.0}}),
-            std::string("rope_scaling.rope_type = \"") + kind +
-                "\" is not supported; supported are: default, linear, llama3");
+  refuses(with(tiny(), "rope_scaling", {{"rope_type", "ntk"}, {"factor", 2.0}}),
+          "rope_scaling.rope_type = \"ntk\" is not supported; supported are: default, linear, "
+          "dynamic, llama3, yarn, longrope");
   refuses(with(tiny(), "rope_scaling", {{"type", "linear"}}), "rope_scaling.factor is missing");
   refuses(with(tiny(), "rope_scaling", "linear"), "rope_scaling expected an object");
 }
 
 TEST_CASE("config: families") {
-  Json mistral = with(tiny(), "model_type", "mistral");
+  const Json mistral = with(tiny(), "model_type", "mistral");
   REQUIRE(parse(mistral).model_type == "mistral");
-  REQUIRE(parse(with(mistral, "sliding_window", nullptr)).n_kv_heads == 2);
-  refuses(with(mistral, "sliding_window", 4096), "sliding_window is set");
+  refuses(with(tiny(), "model_type", "gpt2"),
+          "model_type = \"gpt2\" is not supported; supported are: llama, mistral, qwen2, qwen3, "
+          "phi3, gemma2, gemma3_text, smollm3, olmo2, granite");
+  refuses(without(tiny(), "model_type"), "model_type");
+  refuses(with(tiny(), "hidden_act", "gelu"), "hidden_act = \"gelu\" is not supported");
+}
+
+TEST_CASE("config: what the reference's classes take where a key is absent or null") {
+  Json mistral = with(tiny(), "model_type", "mistral");
+  REQUIRE(parse(mistral).layers[1].window == 4096);
+  REQUIRE(parse(with(mistral, "sliding_window", nullptr)).layers[1].window == 0);
+  REQUIRE(parse(with(mistral, "sliding_window", 7)).layers[0].window == 7);
+  refuses(with(mistral, "sliding_window", 0), "sliding_window is 0");
   mistral = without(with(mistral, "num_attention_heads", 24), "num_key_value_heads");
   mistral["head_dim"] = 2;
   REQUIRE(parse(mistral).n_kv_heads == 8);
-  refuses(with(tiny(), "model_type", "gpt2"),
-          "model_type = \"gpt2\" is not supported; supported are");
-  refuses(without(tiny(), "model_type"), "model_type");
-  refuses(with(tiny(), "hidden_act", "gelu"), "hidden_act = \"gelu\" is not supported");
+  REQUIRE(parse(with(mistral, "num_key_value_heads", nullptr)).n_kv_heads == 24);
+  const Json gemma = with(tiny(), "model_type", "gemma3_text");
+  REQUIRE(parse(gemma).head_dim == 256);
+  REQUIRE(parse(gemma).tie_word_embeddings);
+  REQUIRE(parse(gemma).layers[0].window == 4096);
+  REQUIRE(parse(gemma).layers[0].activation == Activation::gelu_tanh);
+  REQUIRE(parse(with(gemma, "head_dim", nullptr)).head_dim == 6);
+  REQUIRE(parse(with(tiny(), "model_type", "phi3")).rms_norm_eps == 1e-5);
+}
+
+TEST_CASE("config: which layers slide, and which a memory serves") {
+  Json gemma = with(with(tiny(), "model_type", "gemma3_text"), "num_hidden_layers", 7);
+  gemma["sliding_window"] = 16;
+  const auto windows = [](const ModelConfig& c) {
+    std::vector<std::int64_t> all;
+    for (const LayerSpec& layer : c.layers) all.push_back(layer.window);
+    return all;
+  };
+  using List = std::vector<std::int64_t>;
+  REQUIRE(windows(parse(gemma)) == List{16, 16, 16, 16, 16, 0, 16});
+  REQUIRE(parse(gemma).memory_layers() == List{5});
+  REQUIRE(windows(parse(with(gemma, "sliding_window_pattern", 2))) ==
+          List{16, 0, 16, 0, 16, 0, 16});
+  REQUIRE(parse(gemma).layers[5].rope == 0);
+  REQUIRE(parse(gemma).layers[6].rope == 1);
+  gemma["layer_types"] = Json::array({"full_attention", "full_attention"});
+  refuses(gemma, "layer_types has 2 entries, expected 7");
+  gemma["num_hidden_layers"] = 2;
+  REQUIRE(parse(gemma).memory_layers() == List{0, 1});
+  gemma["layer_types"][1] = "chunked_attention";
+  refuses(gemma, "layer_types = \"chunked_attention\" is not supported; supported are");
+
+  Json qwen = with(with(tiny(), "model_type", "qwen2"), "num_hidden_layers", 3);
+  qwen["sliding_window"] = 8;
+  qwen["max_window_layers"] = 1;
+  REQUIRE(windows(parse(qwen)) == List{0, 0, 0});
+  qwen["use_sliding_window"] = true;
+  REQUIRE(windows(parse(qwen)) == List{0, 8, 8});
+  REQUIRE(parse(qwen).memory_layers() == List{0});
+
+  const Json mistral = with(with(tiny(), "model_type", "mistral"), "sliding_window", 8);
+  REQUIRE(parse(mistral).memory_layers() == List{0, 1});
+  Json smol = with(with(tiny(), "model_type", "smollm3"), "num_hidden_layers", 5);
+  REQUIRE(parse(smol).layers[3].rope == -1);
+  REQUIRE(parse(smol).layers[4].rope == 0);
+  smol["no_rope_layers"] = List{1, 0, 1, 1, 1};
+  REQUIRE(parse(smol).layers[1].rope == -1);
+  smol["no_rope_layers"] = List{1, 2, 1, 1, 1};
+  refuses(smol, "no_rope_layers is 2");
+}
+
+TEST_CASE("config: ropes that depend on the length of the context") {
+  const Json around = with(with(tiny(), "head_dim", 8), "max_position_embeddings", 64);
+  const Rope dynamic =
+      parse(with(around, "rope_scaling", {{"type", "dynamic"}, {"factor", 3.0}})).ropes[0];
+  REQUIRE(dynamic.original == 64);
+  REQUIRE(dynamic.at(64).inverse_frequency == dynamic.table.inverse_frequency);
+  const double base = 500 * std::pow(3.0 * 96 / 64 - 2, 8.0 / 6);
+  REQUIRE(dynamic.at(96).inverse_frequency[2] == Near{plain(base, 2, 8)});
+
+  Json scaling{{"type", "su"},
+               {"short_factor", {1.0, 1.0, 2.0, 2.0}},
+               {"long_factor", {1.0, 2.0, 3.0, 4.0}}};
+  Json phi = with(with(around, "model_type", "phi3"), "original_max_position_embeddings", 16);
+  phi["rope_scaling"] = scaling;
+  const Rope longrope = parse(phi).ropes[0];
+  REQUIRE(longrope.at(16).inverse_frequency[2] == Near{plain(500, 2, 8) / 2});
+  REQUIRE(longrope.at(17).inverse_frequency[3] == Near{plain(500, 3, 8) / 4});
+  REQUIRE(longrope.at(17).attention_factor == Near{std::sqrt(1.5)});  // 64 / 16 = 16^0.5
+  phi["rope_scaling"]["type"] = "yarn";  // as the first files of Phi-3 have it
+  REQUIRE(parse(phi).ropes[0] == longrope);
+  phi["rope_scaling"]["long_factor"] = {1.0, 2.0};
+  refuses(phi, "rope_scaling.long_factor has 2 entries, expected 4");
+  phi["rope_scaling"].erase("short_factor");
+  phi["rope_scaling"]["type"] = "longrope";
+  refuses(phi, "rope_scaling.short_factor is missing");
+
+  const Rope yarn =
+      parse(with(around, "rope_scaling", {{"type", "yarn"}, {"factor", 4.0}})).ropes[0];
+  REQUIRE_FALSE(yarn.depends_on_length());
+  REQUIRE(yarn.table.attention_factor == Near{0.1 * std::log(4.0) + 1});
+  refuses(with(around, "rope_scaling",
+               {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 1e300}}),
+          "rope_scaling.original_max_position_embeddings is 1e+300");
+  refuses(with(around, "rope_scaling", {{"type", "linear"}, {"factor", 1e-320}}),
+          "rope_scaling.factor gives frequencies beyond all numbers");
 }
 
 TEST_CASE("config: end tokens, from either file") {

@@ -136,7 +136,7 @@ class TinyLlama {
         std::memcpy(bytes, &bits, 2);
       }
       t.value.push_back(x);
-      t.stored.insert(t.stored.end(), bytes, bytes + episodic::size_of(shape.type));
+      t.stored.insert(t.stored.end(), bytes, bytes + episodic::block_bytes(shape.type));
     }
     tensors_[name] = std::move(t);
   }

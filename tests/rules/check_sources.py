@@ -25,7 +25,7 @@ ROOMS = {
     "memory": ["base", "cpu", "timeline", "attention", "recall", "store", "retention"],
     "text": ["base"],
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "model"],
-    "model": ["base", "timeline", "attention", "recall", "store", "memory"],
+    "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory"],
     "device_torch": ["base", "model", "device"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// config.json and generation_config.json of a Hugging Face model directory. Torch-free.
+/// `ModelConfig`: a decoder as data, read from the config.json and generation_config.json of a
+/// Hugging Face model. Torch-free.
 
 #include <cstdint>
 #include <filesystem>
@@ -9,25 +10,64 @@
 #include <string_view>
 #include <vector>
 
-#include "episodic/attention/rotary.hpp"
+#include "episodic/model/rope.hpp"
 
 namespace episodic {
+
+/// What the feed-forward network applies to its gate.
+enum class Activation : std::uint8_t { silu, gelu_tanh };
+
+/// RMS norm of queries and keys before the rotary embedding: none, of each head over its head_dim
+/// channels, or of a token's whole row over all heads (OLMo 2).
+enum class QkNorm : std::uint8_t { none, head, row };
+
+/// Where a block (attention, feed-forward network) has its RMS norm: on what it reads, on what it
+/// adds to the residual stream, or both.
+enum class NormPlace : std::uint8_t { before, after, both };
+
+/// One layer of a decoder.
+struct LayerSpec {
+  std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0, intermediate_size = 0;
+  std::int64_t window = 0;  ///< sliding window: a token sees the last `window` tokens; 0: all
+  int rope = 0;             ///< of ModelConfig::ropes; -1: no rotary embedding (NoPE)
+  double scale = 0;         ///< of q . k
+  double soft_cap = 0;  ///< scaled scores s become soft_cap * tanh(s / soft_cap); 0: as they are
+  QkNorm qk_norm = QkNorm::none;
+  NormPlace norms = NormPlace::before;
+  Activation activation = Activation::silu;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool fused_qkv = false;      ///< q, k and v are rows of one tensor
+  bool fused_gate_up = false;  ///< gate and up are rows of one tensor
+
+  bool operator==(const LayerSpec&) const = default;
+};
 
 /// A decoder as data. Both generations of config.json are read (rope_theta / rope_parameters).
 struct ModelConfig {
   std::string model_type;
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0;
-  std::int64_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  std::int64_t n_layers = 0;
+  std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0;  ///< of every layer
   std::int64_t max_positions = 0;  ///< window the model was trained for; 0 if not said
   double rms_norm_eps = 1e-6;
+  double norm_offset = 0;           ///< norms multiply by norm_offset + weight (Gemma: 1)
+  double embedding_multiplier = 1;  ///< of the rows of the embedding (Gemma, Granite)
+  double residual_multiplier = 1;   ///< of what a block adds to the residual stream (Granite)
+  double logit_multiplier = 1;      ///< of the logits, before their cap (Granite)
+  double logit_soft_cap = 0;        ///< logits x become cap * tanh(x / cap); 0: as they are
   bool tie_word_embeddings = false;
-  bool attention_bias = false, mlp_bias = false;
-  RotaryTable rotary;
+  std::vector<Rope> ropes;
+  std::vector<LayerSpec> layers;
   std::int64_t bos_token = -1;
   std::vector<std::int64_t> eos_tokens;  ///< generation_config.json overrides config.json
+
+  /// Layers that a memory serves, in order: those of full attention where a model mixes them with
+  /// sliding windows (which need no memory of what has left them), else all.
+  std::vector<std::int64_t> memory_layers() const;
 };
 
-/// \throws FileError naming the file, the key and what is expected there
+/// \throws FileError naming the file, the key and what is expected there; for a model_type, a kind
+///         of rope or an activation that is not supported, with the list of those that are
 ModelConfig load_model_config(const std::filesystem::path& model_dir);
 
 /// The same from the texts of the two files.
@@ -36,5 +76,13 @@ ModelConfig load_model_config(const std::filesystem::path& model_dir);
 /// \throws FileError as load_model_config
 ModelConfig parse_model_config(std::string_view config_json, std::string_view generation_json,
                                std::string_view label);
+
+/// The model_type of every family that is supported.
+std::vector<std::string_view> model_families();
+
+/// Why a decoder of plain LLaMA shape (RMS norms before, separate projections, SiLU, one rotary
+/// table, full attention, no multipliers) cannot run this model; empty if it can. What
+/// computes such decoders alone (DeviceLlama) refuses the others with it.
+std::string beyond_plain_llama(const ModelConfig& config);
 
 }  // namespace episodic

@@ -9,7 +9,8 @@
 
 namespace episodic {
 
-/// Fingerprints of config.json with all weights, and of tokenizer.json (empty if there is none).
+/// Fingerprints of config.json with all weights, and of tokenizer.json with tokenizer_config.json
+/// (empty if there is neither).
 /// Reads all of the weights once: about as long as loading them, and then they are in the page
 /// cache. Names and order of the files do not matter, every tensor's name, type, shape and bytes
 /// do. \throws FileError for missing or damaged files

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "episodic/model/llama.hpp"
+#include "episodic/model/decoder.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "decoder_weights.hpp"
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "linear.hpp"
-#include "llama_weights.hpp"
 
 namespace episodic {
 namespace {
@@ -54,70 +55,105 @@ float* rows_of(at::Tensor& t, std::int64_t first) {
 
 }  // namespace
 
-struct LlamaModel::Impl {
-  std::shared_ptr<const LlamaWeights> weights;
+struct Decoder::Impl {
+  std::shared_ptr<const DecoderWeights> weights;
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::shared_ptr<SequenceState> state;
   StepBuffers step;
   at::Tensor logits;       // reused while nobody else holds it
   at::Tensor last_logits;  // what `step` left for `logits`
 
-  explicit Impl(std::shared_ptr<const LlamaWeights> w)
+  explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
 
   const ModelConfig& config() const { return weights->config; }
 
   void check_ids(std::span<const std::int64_t> ids) const {
-    if (ids.empty()) throw DataError("LlamaModel::forward: no tokens; a step needs at least one");
+    if (ids.empty()) throw DataError("Decoder::forward: no tokens; a step needs at least one");
     for (std::size_t i = 0; i < ids.size(); ++i)
       if (ids[i] < 0 || ids[i] >= config().vocab_size)
         throw DataError(
-            fmt::format("LlamaModel::forward: ids[{}] = {} is not in the vocabulary of {} "
+            fmt::format("Decoder::forward: ids[{}] = {} is not in the vocabulary of {} "
                         "tokens; use the tokenizer of this model",
                         i, ids[i], config().vocab_size));
   }
 
   void embed(std::span<const std::int64_t> ids) {
-    const std::int64_t width = config().hidden_size;
-    const float* table = weights->embedding.const_data_ptr<float>();
+    const Linear& table = weights->embedding;
+    const auto multiplier = static_cast<float>(config().embedding_multiplier);
     float* to = step.hidden.mutable_data_ptr<float>();
     for (const std::int64_t id : ids) {
-      std::memcpy(to, table + id * width, sizeof(float) * static_cast<std::size_t>(width));
-      to += width;
+      widen(table.type, table.weight + id * table.row_bytes(), table.in, to);
+      if (multiplier != 1.0f) scale(multiplier, to, table.in);
+      to += table.in;
     }
   }
 
-  void norm(const at::Tensor& weight, std::int64_t first, std::int64_t n) {
-    rms_norm(rows_of(step.hidden, first), weight.const_data_ptr<float>(),
-             static_cast<float>(config().rms_norm_eps), n, config().hidden_size,
-             rows_of(step.normed, first));
+  /// y = the RMS norm of n rows of x; y may be x.
+  void norm(const std::vector<float>& weight, const float* x, std::int64_t n, float* y) const {
+    const auto width = static_cast<std::int64_t>(weight.size());
+    rms_norm(x, weight.data(), static_cast<float>(config().rms_norm_eps), n, width, y);
+  }
+
+  /// Rows of the residual stream, through the norm that a block reads them by, if it has one.
+  const float* read_stream(const std::vector<float>& weight, std::int64_t first, std::int64_t n) {
+    const float* hidden = rows_of(step.hidden, first);
+    if (weight.empty()) return hidden;
+    norm(weight, hidden, n, rows_of(step.normed, first));
+    return rows_of(step.normed, first);
+  }
+
+  /// Adds a block's last product to the residual stream, through the norm behind it, if it has one.
+  void add_to_stream(const Linear& w, const float* x, const std::vector<float>& weight,
+                     std::int64_t first, std::int64_t n, Cut cut) {
+    float* hidden = rows_of(step.hidden, first);
+    const auto multiplier = static_cast<float>(config().residual_multiplier);
+    const bool directly = weight.empty() && multiplier == 1.0f;
+    float* to = directly ? hidden : rows_of(step.normed, first);
+    const Product product{&w, x, to, directly};
+    multiply(n, {&product, 1}, cut);
+    if (directly) return;
+    if (!weight.empty()) norm(weight, to, n, to);
+    add_scaled(multiplier, to, hidden, n * config().hidden_size);
+  }
+
+  /// Norms of queries or keys: of each head, or of a token's whole row.
+  void norm_heads(const std::vector<float>& weight, std::int64_t n, std::int64_t row_width,
+                  float* x) const {
+    if (weight.empty()) return;
+    norm(weight, x, n * row_width / static_cast<std::int64_t>(weight.size()), x);
   }
 
   /// Rows [first, first + n) of the residual stream to rows of q, k and v.
-  void before_attention(const LlamaLayer& w, std::int64_t first, std::int64_t n, Cut cut) {
-    norm(w.input_norm, first, n);
-    const float* x = rows_of(step.normed, first);
-    const Product qkv[] = {{&w.q, x, rows_of(step.q, first)},
-                           {&w.k, x, rows_of(step.k, first)},
-                           {&w.v, x, rows_of(step.v, first)}};
+  void before_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
+    const DecoderLayer& w = weights->layers[l];
+    const LayerSpec& spec = config().layers[l];
+    const float* x = read_stream(w.input_norm, first, n);
+    float* q = rows_of(step.q, first);
+    float* k = rows_of(step.k, first);
+    const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, rows_of(step.v, first)}};
     multiply(n, qkv, cut);
+    norm_heads(w.q_norm, n, w.q.out, q);
+    norm_heads(w.k_norm, n, w.k.out, k);
+    // slots scale by 1 / sqrt(head_dim)
+    const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
+    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * w.q.out);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
-  void after_attention(const LlamaLayer& w, const float* attended, std::int64_t first,
-                       std::int64_t n, Cut cut) {
-    float* hidden = rows_of(step.hidden, first);
-    const Product out{&w.o, attended + first * w.o.in, hidden, true};
-    multiply(n, {&out, 1}, cut);
-    norm(w.post_norm, first, n);
-    const float* x = rows_of(step.normed, first);
+  void after_attention(std::size_t l, const float* attended, std::int64_t first, std::int64_t n,
+                       Cut cut) {
+    const DecoderLayer& w = weights->layers[l];
+    const LayerSpec& spec = config().layers[l];
+    add_to_stream(w.o, attended + first * w.o.in, w.attended_norm, first, n, cut);
+    const float* x = read_stream(w.feed_norm, first, n);
     float* gate = rows_of(step.gate, first);
     float* up = rows_of(step.up, first);
     const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
     multiply(n, gate_up, cut);
-    silu_times(gate, up, n * config().intermediate_size);
-    const Product down{&w.down, gate, hidden, true};
-    multiply(n, {&down, 1}, cut);
+    const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
+    activate(gate, up, n * spec.intermediate_size);
+    add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
   }
 
   /// Runs f(first, n, cut) over all rows. A small layer stays in the cache while blocks of rows
@@ -138,7 +174,7 @@ struct LlamaModel::Impl {
   const float* attend(std::size_t layer, std::int64_t n, at::Tensor& attended) {
     if (!slots[layer])
       throw DataError(
-          fmt::format("LlamaModel::forward: the attention slot of layer {} is empty; put "
+          fmt::format("Decoder::forward: the attention slot of layer {} is empty; put "
                       "one there, or call use_full_attention",
                       layer));
     attended = slots[layer]->forward(step.q_rows, step.k_rows, step.v_rows);
@@ -147,66 +183,74 @@ struct LlamaModel::Impl {
         attended.size(1) != width || attended.scalar_type() != at::kFloat ||
         !attended.device().is_cpu() || !attended.is_contiguous())
       throw DataError(
-          fmt::format("LlamaModel::forward: the attention slot of layer {} must return a "
+          fmt::format("Decoder::forward: the attention slot of layer {} must return a "
                       "contiguous float32 tensor [{}, {}] on the CPU",
                       layer, n, width));
     return attended.const_data_ptr<float>();
   }
 
   void run_layers(std::int64_t n) {
-    const auto& layers = weights->layers;
+    const std::size_t layers = weights->layers.size();
     over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
-      before_attention(layers[0], first, rows, cut);
+      before_attention(0, first, rows, cut);
     });
-    for (std::size_t l = 0; l < layers.size(); ++l) {
+    for (std::size_t l = 0; l < layers; ++l) {
       at::Tensor attended;
       const float* from = attend(l, n, attended);
       over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
-        after_attention(layers[l], from, first, rows, cut);
-        if (l + 1 < layers.size()) before_attention(layers[l + 1], first, rows, cut);
+        after_attention(l, from, first, rows, cut);
+        if (l + 1 < layers) before_attention(l + 1, first, rows, cut);
       });
     }
   }
 
   /// Logits of the last `rows` of n rows.
   void run_head(std::int64_t n, std::int64_t rows) {
-    norm(weights->final_norm, n - rows, rows);
+    const ModelConfig& c = config();
+    const float* x = read_stream(weights->final_norm, n - rows, rows);
     if (!logits.defined() || logits.size(0) != rows || logits.use_count() > 1 ||
         logits.storage().use_count() > 1)
-      logits = at::empty({rows, config().vocab_size}, at::kFloat);
-    const Product head{&weights->head, rows_of(step.normed, n - rows), rows_of(logits, 0)};
+      logits = at::empty({rows, c.vocab_size}, at::kFloat);
+    float* to = rows_of(logits, 0);
+    const Product head{&weights->head, x, to};
     multiply(rows, {&head, 1}, Cut::blocks);
+    if (c.logit_multiplier != 1)
+      scale(static_cast<float>(c.logit_multiplier), to, rows * c.vocab_size);
+    if (c.logit_soft_cap != 0)
+      soft_cap(static_cast<float>(c.logit_soft_cap), to, rows * c.vocab_size);
   }
 };
 
-LlamaModel::LlamaModel() = default;
-LlamaModel::LlamaModel(LlamaModel&&) noexcept = default;
-LlamaModel& LlamaModel::operator=(LlamaModel&&) noexcept = default;
-LlamaModel::~LlamaModel() = default;
+Decoder::Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+Decoder::~Decoder() = default;
 
-LlamaModel LlamaModel::load(const std::filesystem::path& dir) {
-  LlamaModel model;
-  model.impl_ = std::make_unique<Impl>(load_llama_weights(dir));
+Decoder Decoder::load(const std::filesystem::path& path) { return load(open_model(path)); }
+
+Decoder Decoder::load(const OpenModel& opened) {
+  Decoder model;
+  model.impl_ = std::make_unique<Impl>(load_decoder_weights(opened));
   use_full_attention(model);
   return model;
 }
 
-LlamaModel LlamaModel::share_weights() const {
-  LlamaModel model;
+Decoder Decoder::share_weights() const {
+  Decoder model;
   model.impl_ = std::make_unique<Impl>(impl_->weights);
   use_full_attention(model);
   return model;
 }
 
-const ModelConfig& LlamaModel::config() const { return impl_->config(); }
+const ModelConfig& Decoder::config() const { return impl_->config(); }
 
-at::Tensor LlamaModel::forward(std::span<const std::int64_t> ids, LogitRows rows) {
+at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows) {
   const at::NoGradGuard no_grad;
   Impl& m = *impl_;
   m.check_ids(ids);
   if (!m.state)
     throw DataError(
-        "LlamaModel::forward: the model has no sequence state; put one there, or call "
+        "Decoder::forward: the model has no sequence state; put one there, or call "
         "use_full_attention");
   const auto n = static_cast<std::int64_t>(ids.size());
   m.step.fit(m.config(), n);
@@ -221,31 +265,31 @@ at::Tensor LlamaModel::forward(std::span<const std::int64_t> ids, LogitRows rows
   return m.logits;
 }
 
-std::int64_t LlamaModel::chunk() const {
+std::int64_t Decoder::chunk() const {
   if (!impl_->state)
-    throw DataError("LlamaModel: the model has no sequence state; call use_full_attention");
+    throw DataError("Decoder: the model has no sequence state; call use_full_attention");
   return impl_->state->chunk();
 }
 
-void LlamaModel::step(std::span<const std::int64_t> ids) {
+void Decoder::step(std::span<const std::int64_t> ids) {
   impl_->last_logits = at::Tensor();  // so that forward may write into the same storage again
   impl_->last_logits = forward(ids, LogitRows::last);
 }
 
-std::span<const float> LlamaModel::logits() {
+std::span<const float> Decoder::logits() {
   const at::Tensor& last = impl_->last_logits;
-  if (!last.defined()) throw DataError("LlamaModel::logits: no step was made yet; call step first");
+  if (!last.defined()) throw DataError("Decoder::logits: no step was made yet; call step first");
   return {last.const_data_ptr<float>(), static_cast<std::size_t>(last.numel())};
 }
 
-std::shared_ptr<AttentionSlot>& LlamaModel::attention(std::int64_t layer) {
+std::shared_ptr<AttentionSlot>& Decoder::attention(std::int64_t layer) {
   if (layer < 0 || layer >= impl_->config().n_layers)
-    throw DataError(fmt::format("LlamaModel::attention: layer = {}, must be in [0, {})", layer,
+    throw DataError(fmt::format("Decoder::attention: layer = {}, must be in [0, {})", layer,
                                 impl_->config().n_layers));
   return impl_->slots[static_cast<std::size_t>(layer)];
 }
 
-std::shared_ptr<SequenceState>& LlamaModel::state() { return impl_->state; }
-const std::shared_ptr<SequenceState>& LlamaModel::state() const { return impl_->state; }
+std::shared_ptr<SequenceState>& Decoder::state() { return impl_->state; }
+const std::shared_ptr<SequenceState>& Decoder::state() const { return impl_->state; }
 
 }  // namespace episodic

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Decoders of all families (docs/models.md), attention being a slot in each layer.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "episodic/model/attention_slot.hpp"
+#include "episodic/model/hf_config.hpp"
+#include "episodic/model/language_model.hpp"
+#include "episodic/model/open_model.hpp"
+
+namespace episodic {
+
+/// Which rows of logits a forward call returns.
+enum class LogitRows : std::uint8_t { all, last };
+
+/// A decoder with its weights (shared between copies) and one attention slot per layer (its own).
+/// Weights stay mapped as they are stored (F32, F16, BF16); activations are float32.
+class Decoder final : public LanguageModel {
+ public:
+  /// Opens a model's files. Fresh slots hold the model's own attention: full causal attention, or a
+  /// sliding window where the layer has one.
+  ///
+  /// \throws FileError, DataError naming the file, tensor or key
+  static Decoder load(const std::filesystem::path& path);
+
+  /// The same of a model that is already open.
+  static Decoder load(const OpenModel& model);
+
+  /// A second model on the same weights, with fresh slots: for another sequence.
+  Decoder share_weights() const;
+
+  const ModelConfig& config() const override;
+  std::int64_t chunk() const override;
+  void step(std::span<const std::int64_t> ids) override;
+  std::span<const float> logits() override;
+
+  /// One step: n >= 1 tokens. \return logits float32 [n, vocab] or [1, vocab]
+  /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
+  at::Tensor forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all);
+
+  /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
+  std::shared_ptr<AttentionSlot>& attention(std::int64_t layer);
+  std::shared_ptr<SequenceState>& state();
+  const std::shared_ptr<SequenceState>& state() const;
+
+  /// Back to the empty sequence.
+  void reset() { state()->reset(); }
+
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+  ~Decoder() override;
+
+ private:
+  Decoder();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Puts the model's own attention into every slot: full causal attention with a growing cache, or
+/// exact sliding-window attention with a bounded one.
+void use_full_attention(Decoder& model);
+
+}  // namespace episodic

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Which tensors of a checkpoint are which weights of a decoder: names, shapes, slices of fused
+/// tensors, transforms. One list for every executor. Torch-free.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "episodic/model/hf_config.hpp"
+#include "episodic/model/tensor_source.hpp"
+
+namespace episodic {
+
+/// What a weight is for. Those from input_norm to down are of one layer.
+enum class WeightRole : std::uint8_t {
+  embedding,      ///< [vocab, hidden]
+  input_norm,     ///< [hidden], on what attention reads
+  attended_norm,  ///< [hidden], on what attention adds
+  feed_norm,      ///< [hidden], on what the feed-forward network reads
+  fed_norm,       ///< [hidden], on what it adds
+  q_norm,         ///< [head_dim], or [heads * head_dim] for QkNorm::row
+  k_norm,         ///< the same for keys
+  q,
+  k,
+  v,  ///< [heads * head_dim, hidden]
+  o,  ///< [hidden, heads * head_dim]
+  gate,
+  up,          ///< [intermediate, hidden]
+  down,        ///< [hidden, intermediate]
+  final_norm,  ///< [hidden]
+  head,        ///< [vocab, hidden]; of a tied model the embedding's tensor
+};
+
+/// Name for messages: "q", "input_norm", ...
+const char* name_of(WeightRole role);
+
+/// One weight and where it lies.
+struct WeightEntry {
+  WeightRole role = WeightRole::embedding;
+  std::int64_t layer = -1;                 ///< -1: of no layer
+  bool bias = false;                       ///< the bias of that role's product: [rows]
+  std::string tensor;                      ///< name in the checkpoint
+  std::vector<std::int64_t> tensor_shape;  ///< of the whole tensor
+  std::int64_t first_row = 0, rows = 0;    ///< the part of the tensor's first dimension
+  double offset = 0;  ///< added to every element (norms that store w for 1 + w)
+};
+
+/// All weights of a model, in the order in which a step needs them.
+std::vector<WeightEntry> weight_plan(const ModelConfig& config);
+
+/// A weight where it lies: rows of row-major elements, as they are stored (block types too).
+struct WeightView {
+  TensorType type = TensorType::f32;
+  const std::byte* data = nullptr;  ///< may be unaligned
+  std::int64_t rows = 0, columns = 1;
+  double offset = 0;  ///< still to be added
+
+  std::int64_t row_bytes() const { return columns / block_elements(type) * block_bytes(type); }
+};
+
+/// A plan whose every tensor was found in a checkpoint and has the shape it must have.
+class PlannedWeights {
+ public:
+  /// \throws FileError naming the tensor, its file and what was expected: for a tensor that is
+  ///         missing, has another shape or a type that no executor multiplies, and for one that
+  ///         the plan does not use (the weights are then not of this model_type)
+  PlannedWeights(const ModelConfig& config, std::shared_ptr<const TensorSource> source);
+
+  const std::vector<WeightEntry>& entries() const { return entries_; }
+
+  /// \throws DataError if the plan has no such entry
+  WeightView at(WeightRole role, std::int64_t layer = -1, bool bias = false) const;
+  bool has(WeightRole role, std::int64_t layer = -1, bool bias = false) const;
+
+  const std::shared_ptr<const TensorSource>& source() const { return source_; }
+
+ private:
+  const WeightEntry* find(WeightRole role, std::int64_t layer, bool bias) const;
+
+  std::shared_ptr<const TensorSource> source_;
+  std::vector<WeightEntry> entries_;
+  std::vector<std::size_t> first_of_layer_;  // entries_ are grouped by layer; -1 first and last
+};
+
+}  // namespace episodic

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random tiny checkpoints of every family, and what the reference implementation says of them.
+
+usage: make_checkpoints.py [--only NAME] [OUT_DIR]        OUT_DIR: tests/model/families
+
+Needs torch and transformers from PyPI, and the network only to install them:
+
+    python3 -m venv v && v/bin/pip install torch==2.11.0 transformers==5.23.0 safetensors numpy
+    v/bin/python models/reference/make_checkpoints.py
+
+For each case a directory: config.json, model.safetensors (float32) and expected.safetensors:
+  ids [n] int32, logits [n, vocab]       one prefill of all ids, longer than any sliding window
+  short [m, vocab]                       one prefill of the first m ids alone
+  greedy [32] int32                      what follows ids[:start] token by token; start is [1] int32
+The numbers do not change from run to run on one machine, and by rounding between machines.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+GREEDY = 32
+# alike in all cases; small, and no two sizes equal
+BASE = dict(vocab_size=72, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+GEMMA = dict(head_dim=8, query_pre_attn_scalar=12, sliding_window=8, hidden_activation="gelu_pytorch_tanh")
+
+
+def rope(kind, theta=10000.0, **more):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=theta, **more))
+
+
+def case(model_type, old=None, ids=40, start=12, **changes):
+    """`old` replaces keys of the written config.json by those of the generation before (None: removes)."""
+    return dict(model_type=model_type, old=old, ids=ids, start=start, config={**BASE, **changes})
+
+
+LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+LONGROPE = dict(short_factor=[1.0, 1.1, 1.3], long_factor=[1.5, 4.0, 9.0], original_max_position_embeddings=24)
+CASES = {
+    # LLaMA 2, as written by transformers 4: theta outside
+    "llama2": case("llama", old=dict(rope_parameters=None, rope_theta=10000.0, rope_scaling=None),
+                   num_key_value_heads=4),
+    "llama_biases": case("llama", attention_bias=True, mlp_bias=True, head_dim=10, tie_word_embeddings=True),
+    # LLaMA 3.1 to 3.3
+    "llama3": case("llama", tie_word_embeddings=True,
+                   old=dict(rope_parameters=None, rope_theta=500000.0, rope_scaling=dict(rope_type="llama3", **LLAMA3)),
+                   **rope("llama3", 500000.0, **LLAMA3)),
+    "rope_linear": case("llama", **rope("linear", factor=4.0)),
+    # within its window for the greedy tokens, beyond it in the prefill
+    "rope_dynamic": case("llama", ids=64, start=8, **{**rope("dynamic", factor=3.0), "max_position_embeddings": 48}),
+    "rope_yarn": case("llama", **rope("yarn", 10000.0, factor=4.0, original_max_position_embeddings=128)),
+    # Mistral v0.1; v0.3; Nemo, whose heads are not hidden / heads wide
+    "mistral_window": case("mistral", sliding_window=9),
+    "mistral": case("mistral", sliding_window=None, **rope("default", 1e6)),
+    "mistral_nemo": case("mistral", sliding_window=None, head_dim=10, **rope("default", 1e6)),
+    "qwen2": case("qwen2", **rope("default", 1e6)),
+    "qwen2_window": case("qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=1,
+                         num_hidden_layers=3, tie_word_embeddings=True),
+    "qwen3": case("qwen3", head_dim=10, tie_word_embeddings=True, **rope("default", 1e6)),
+    # Phi-3-mini 4K; 128K, whose long factors hold beyond 24 tokens; Phi-4-mini turns a part of each head
+    "phi3": case("phi3", sliding_window=11),
+    "phi3_longrope": case("phi3", ids=48, start=30, **rope("longrope", **LONGROPE)),
+    "phi3_partial": case("phi3", ids=48, start=30, hidden_size=32, tie_word_embeddings=True,
+                         **rope("longrope", partial_rotary_factor=0.75, **LONGROPE)),
+    "gemma2": case("gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0, num_hidden_layers=3, **GEMMA),
+    "gemma3": case("gemma3_text", num_hidden_layers=3,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention"], **GEMMA),
+    # as transformers 4 wrote it, full layers scaled as in the larger models
+    "gemma3_linear": case("gemma3_text", num_hidden_layers=3, sliding_window_pattern=3,
+                          old=dict(rope_parameters=None, layer_types=None, rope_theta=1e6,
+                                   rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0)),
+                          rope_parameters=dict(
+                              sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+                              full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6)), **GEMMA),
+    "smollm3": case("smollm3", num_hidden_layers=4, **rope("default", 5e6)),
+    "olmo2": case("olmo2", **rope("default", 5e5)),
+    "granite": case("granite", embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.3,
+                    attention_multiplier=0.2, tie_word_embeddings=True),
+}
+
+
+def randomise(model, seed):
+    """Weights at which every part of the model matters: norms away from 1, biases and heads away from 0."""
+    config = model.config
+    multiplier = getattr(config, "embedding_multiplier", config.hidden_size**0.5 if "gemma" in config.model_type else 1)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        draw = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() > 1:
+            scale = 0.5 / multiplier if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[1] ** 0.5
+            parameter.data.copy_(draw * scale)
+        elif name.endswith("bias"):
+            parameter.data.copy_(0.3 * draw)
+        else:
+            parameter.data.add_(0.3 * draw)
+
+
+@torch.no_grad()
+def logits_of(model, ids):
+    return model(torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+def make(name, spec, out):
+    config = AutoConfig.for_model(spec["model_type"], **spec["config"])
+    config._attn_implementation = "eager"
+    seed = 1 + list(CASES).index(name)
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    randomise(model, seed)
+
+    folder = out / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    state = {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    save_file(state, folder / "model.safetensors")
+    written = json.loads(config.to_json_string(use_diff=False))
+    known = {"architectures", "model_type", "transformers_version", "layer_types", "no_rope_layers", "rope_parameters",
+             "tie_word_embeddings", "rms_norm_eps", "hidden_act", *spec["config"], *(spec["old"] or {})}
+    known |= {k for k in written if "multiplier" in k or "window" in k or k.endswith(("_bias", "softcapping", "scaling"))}
+    written = {k: v for k, v in written.items() if k in known and (v is not None or k in spec["config"])}
+    for key, value in (spec["old"] or {}).items():
+        if value is None and key != "rope_scaling":
+            written.pop(key, None)
+        else:
+            written[key] = value
+    (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
+
+    random = np.random.default_rng(seed)
+    ids = random.integers(3, spec["config"]["vocab_size"], spec["ids"]).tolist()
+    short = 16
+    sequence = ids[:spec["start"]]
+    for _ in range(GREEDY):
+        sequence.append(int(logits_of(model, sequence)[-1].argmax()))
+    expected = {
+        "ids": np.array(ids, np.int32),
+        "logits": logits_of(model, ids).numpy(),
+        "short": logits_of(model, ids[:short]).numpy(),
+        "start": np.array([spec["start"]], np.int32),
+        "greedy": np.array(sequence[spec["start"]:], np.int32),
+    }
+    save_file(expected, folder / "expected.safetensors")
+    size = sum(p.stat().st_size for p in folder.iterdir())
+    largest = float(np.abs(expected["logits"]).max())
+    print(f"{name}: {size / 1000:.0f} KB, logits up to {largest:.2f}, {len(set(expected['greedy'].tolist()))} greedy ids")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = pathlib.Path(__file__).resolve().parents[2]
+    parser.add_argument("out", nargs="?", type=pathlib.Path, default=root / "tests/model/families")
+    parser.add_argument("--only", choices=CASES)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    transformers.logging.set_verbosity_error()
+    for name, spec in CASES.items():
+        if args.only in (None, name):
+            make(name, spec, args.out)
+
+
+main()

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "causal_attention.hpp"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/model/decoder.hpp"
+
+namespace episodic {
+namespace {
+
+constexpr std::int64_t kWholeSequence = std::int64_t{1} << 40;  // a window that nothing leaves
+constexpr std::int64_t kChunk = 512;
+constexpr std::int64_t kFirstCapacity = 256;
+
+/// Attention over one segment of rotated keys whose scores are capped: cap * tanh(score / cap).
+void attend_capped(const AttendShape& shape, const float* q, const KvSegment& segment, double cap,
+                   float* out) {
+  const std::int64_t d = shape.head_dim, share = shape.n_heads / shape.n_kv_heads;
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  parallel_for(shape.n_queries * shape.n_heads, [&](std::int64_t task) {
+    thread_local std::vector<double> p;
+    const std::int64_t position = shape.first_position + task / shape.n_heads;
+    const std::int64_t g = task % shape.n_heads / share;
+    const auto* keys = static_cast<const float*>(segment.key) + g * segment.head_stride;
+    const auto* values = static_cast<const float*>(segment.value) + g * segment.head_stride;
+    const std::int64_t begin =
+        std::max<std::int64_t>(0, position - shape.n_local + 1 - segment.first_token);
+    const std::int64_t end = position + 1 - segment.first_token;
+    p.assign(static_cast<std::size_t>(end - begin), 0);
+    double most = -cap, sum = 0;
+    for (std::int64_t j = begin; j < end; ++j) {
+      double dot = 0;
+      for (std::int64_t c = 0; c < d; ++c)
+        dot += static_cast<double>(q[task * d + c]) *
+               static_cast<double>(keys[j * segment.row_stride + c]);
+      double& score = p[static_cast<std::size_t>(j - begin)];
+      score = cap * std::tanh(scale * dot / cap);
+      most = std::max(most, score);
+    }
+    for (double& x : p) sum += x = std::exp(x - most);
+    for (std::int64_t c = 0; c < d; ++c) {
+      double mean = 0;
+      for (std::int64_t j = begin; j < end; ++j)
+        mean += p[static_cast<std::size_t>(j - begin)] *
+                static_cast<double>(values[j * segment.row_stride + c]);
+      out[task * d + c] = static_cast<float>(mean / sum);
+    }
+  });
+}
+
+class CausalSlot final : public AttentionSlot {
+ public:
+  CausalSlot(std::shared_ptr<CausalState> state, std::int64_t layer)
+      : state_(std::move(state)), layer_(layer) {}
+
+  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
+    return state_->attend_layer(layer_, q, k, v);
+  }
+
+ private:
+  std::shared_ptr<CausalState> state_;
+  std::int64_t layer_;
+};
+
+}  // namespace
+
+CausalState::CausalState(const ModelConfig& config)
+    : config_(config), caches_(config.layers.size()) {
+  for (const Rope& rope : config.ropes) rotations_.push_back({rope, rope.table, {}, 0});
+  rotations_.push_back({});
+}
+
+const LayerSpec& CausalState::spec(std::int64_t layer) const {
+  return config_.layers[static_cast<std::size_t>(layer)];
+}
+
+CausalState::Rotation& CausalState::rotation(std::int64_t layer) {
+  const int rope = spec(layer).rope;
+  return rope < 0 ? rotations_.back() : rotations_[static_cast<std::size_t>(rope)];
+}
+
+std::int64_t CausalState::first_seen(std::int64_t layer) const {
+  const std::int64_t window = spec(layer).window;
+  return window == 0 ? 0 : std::max<std::int64_t>(0, tokens_ - window + 1);
+}
+
+std::int64_t CausalState::chunk() const { return kChunk; }
+
+void CausalState::begin_step(std::span<const std::int64_t> ids) {
+  step_ = 0;
+  const auto n = static_cast<std::int64_t>(ids.size());
+  for (Rotation& r : rotations_) {
+    if (r.rope.depends_on_length()) {
+      RotaryTable table = r.rope.at(tokens_ + n);
+      if (table.inverse_frequency != r.table.inverse_frequency) ++r.version;
+      r.table = std::move(table);
+    }
+    r.angles.compute(r.table, tokens_, n);
+  }
+  step_ = n;
+}
+
+void CausalState::end_step(std::span<const std::int64_t>, const at::Tensor&) {
+  tokens_ += step_;
+  step_ = 0;
+}
+
+void CausalState::reset() {
+  tokens_ = 0;
+  step_ = 0;
+  for (Cache& cache : caches_) cache.first = 0;
+}
+
+at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
+                                     const at::Tensor& v) {
+  const LayerSpec& s = spec(layer);
+  check("q", q, s.n_heads, s.head_dim);
+  check("k", k, s.n_kv_heads, s.head_dim);
+  check("v", v, s.n_kv_heads, s.head_dim);
+  reserve(layer);
+  append(layer, k.const_data_ptr<float>(), v.const_data_ptr<float>());
+
+  const std::int64_t width = s.n_heads * s.head_dim;
+  if (!rotated_.defined() || rotated_.numel() < step_ * width || out_.size(1) != width) {
+    rotated_ = at::empty({step_, s.n_heads, s.head_dim}, at::kFloat);
+    out_ = at::empty({step_, width}, at::kFloat);
+  }
+  const Rotation& r = rotation(layer);
+  rotate(r.table, r.angles, step_, s.n_heads, s.head_dim, q.const_data_ptr<float>(), width,
+         s.head_dim, rotated_.mutable_data_ptr<float>(), width, s.head_dim);
+
+  const Cache& cache = caches_[static_cast<std::size_t>(layer)];
+  const std::int64_t first = first_seen(layer), skipped = (first - cache.first) * s.head_dim;
+  KvSegment segment;
+  segment.key = cache.keys.const_data_ptr<float>() + skipped;
+  segment.value = cache.values.const_data_ptr<float>() + skipped;
+  segment.first_token = first;
+  segment.length = tokens_ + step_ - first;
+  segment.head_stride = cache.capacity * s.head_dim;
+  segment.row_stride = s.head_dim;
+  segment.position = Position::relative;
+  const AttendShape shape{.n_queries = step_,
+                          .n_heads = s.n_heads,
+                          .n_kv_heads = s.n_kv_heads,
+                          .head_dim = s.head_dim,
+                          .first_position = tokens_,
+                          .n_local = s.window == 0 ? kWholeSequence : s.window};
+  float* out = out_.mutable_data_ptr<float>();
+  if (s.soft_cap != 0) {
+    attend_capped(shape, rotated_.const_data_ptr<float>(), segment, s.soft_cap, out);
+  } else {
+    const std::span<const KvSegment> list(&segment, 1);
+    AttendInput input;
+    input.q_relative = rotated_.const_data_ptr<float>();
+    input.segments = {&list, 1};
+    AttendOutput output;
+    output.out = out;
+    attend(shape, input, output, workspace_);
+  }
+  return out_.size(0) == step_ ? out_ : out_.narrow(0, 0, step_);
+}
+
+void CausalState::check(const char* name, const at::Tensor& t, std::int64_t heads,
+                        std::int64_t dim) const {
+  if (t.dim() != 3 || t.size(0) != step_ || t.size(1) != heads || t.size(2) != dim ||
+      t.scalar_type() != at::kFloat || !t.is_contiguous() || !t.device().is_cpu())
+    throw DataError(
+        fmt::format("causal attention: {} must be a contiguous float32 tensor [{}, {}, {}] "
+                    "on the CPU, within begin_step and end_step",
+                    name, step_, heads, dim));
+}
+
+/// Room for the step behind what its queries still see: by moving that to the front of a bounded
+/// cache, or into a larger one.
+void CausalState::reserve(std::int64_t layer) {
+  Cache& cache = caches_[static_cast<std::size_t>(layer)];
+  if (tokens_ + step_ - cache.first <= cache.capacity) return;
+  const LayerSpec& s = spec(layer);
+  const std::int64_t first = first_seen(layer), kept = tokens_ - first, need = kept + step_;
+  Cache grown = cache;
+  grown.first = first;
+  if (need > cache.capacity) {
+    // twice the window, so that moving costs little for each token
+    const std::int64_t enough = s.window == 0 ? kWholeSequence : 2 * s.window;
+    grown.capacity = std::max({need, std::min(2 * cache.capacity, enough), kFirstCapacity});
+    const auto fresh = [&] {
+      return at::empty({s.n_kv_heads, grown.capacity, s.head_dim}, at::kFloat);
+    };
+    grown.keys = fresh();
+    grown.values = fresh();
+    if (rotation(layer).rope.depends_on_length()) grown.unrotated = fresh();
+  }
+  const auto bytes = static_cast<std::size_t>(kept * s.head_dim) * sizeof(float);
+  const auto move = [&](at::Tensor& from, at::Tensor& to) {
+    if (kept == 0 || !to.defined()) return;
+    for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
+      std::memmove(
+          to.mutable_data_ptr<float>() + g * grown.capacity * s.head_dim,
+          from.const_data_ptr<float>() + (g * cache.capacity + first - cache.first) * s.head_dim,
+          bytes);
+  };
+  move(cache.keys, grown.keys);
+  move(cache.values, grown.values);
+  move(cache.unrotated, grown.unrotated);
+  cache = std::move(grown);
+}
+
+void CausalState::append(std::int64_t layer, const float* k, const float* v) {
+  const LayerSpec& s = spec(layer);
+  const Rotation& r = rotation(layer);
+  Cache& cache = caches_[static_cast<std::size_t>(layer)];
+  const std::int64_t d = s.head_dim, head_stride = cache.capacity * d;
+  const std::int64_t at = (tokens_ - cache.first) * d;
+  const auto store = [&](const float* from, at::Tensor& to) {
+    float* rows = to.mutable_data_ptr<float>() + at;
+    for (std::int64_t i = 0; i < step_; ++i)
+      for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
+        std::memcpy(rows + g * head_stride + i * d, from + (i * s.n_kv_heads + g) * d,
+                    static_cast<std::size_t>(d) * sizeof(float));
+  };
+  if (cache.unrotated.defined()) {
+    store(k, cache.unrotated);
+    if (cache.version != r.version) {  // what came before was turned by another table
+      const std::int64_t first = first_seen(layer), n = tokens_ - first;
+      const std::int64_t from = (first - cache.first) * d;
+      RotaryAngles angles;
+      angles.compute(r.table, first, n);
+      rotate(r.table, angles, n, s.n_kv_heads, d, cache.unrotated.const_data_ptr<float>() + from, d,
+             head_stride, cache.keys.mutable_data_ptr<float>() + from, d, head_stride);
+      cache.version = r.version;
+    }
+  }
+  rotate(r.table, r.angles, step_, s.n_kv_heads, d, k, s.n_kv_heads * d, d,
+         cache.keys.mutable_data_ptr<float>() + at, d, head_stride);
+  store(v, cache.values);
+}
+
+std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, std::int64_t layer) {
+  return std::make_shared<CausalSlot>(std::move(state), layer);
+}
+
+void use_full_attention(Decoder& model) {
+  auto state = std::make_shared<CausalState>(model.config());
+  for (std::int64_t l = 0; l < model.config().n_layers; ++l)
+    model.attention(l) = causal_slot(state, l);
+  model.state() = std::move(state);
+}
+
+}  // namespace episodic

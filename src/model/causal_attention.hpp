@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A model's own attention: full causal attention with a growing cache, or exact sliding-window
+// attention with a bounded one, by what each layer's specification says.
+
+#include <memory>
+#include <vector>
+
+#include "episodic/attention/attend.hpp"
+#include "episodic/attention/rotary.hpp"
+#include "episodic/model/attention_slot.hpp"
+#include "episodic/model/hf_config.hpp"
+
+namespace episodic {
+
+/// State of one sequence over some layers of a model. Every layer's keys are kept as its queries
+/// meet them: rotated by their position.
+class CausalState final : public SequenceState {
+ public:
+  explicit CausalState(const ModelConfig& config);
+
+  void begin_step(std::span<const std::int64_t> ids) override;
+  /// Only here do the tokens of the step count, so a step that throws leaves no trace.
+  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
+  bool wants_all_logits() const override { return false; }
+  std::int64_t tokens() const override { return tokens_; }
+  std::int64_t chunk() const override;
+  void reset() override;
+
+  at::Tensor attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
+                          const at::Tensor& v);
+
+ private:
+  /// One of the model's ropes, at the length that the step reaches.
+  struct Rotation {
+    Rope rope;
+    RotaryTable table;
+    RotaryAngles angles;  // of the step's positions
+    int version = 0;      // counts the tables
+  };
+
+  /// Keys and values of tokens `first` and on, of one layer: [G, capacity, d] each.
+  struct Cache {
+    at::Tensor keys, values;
+    at::Tensor unrotated;  // keys, only where the rotary table depends on the length
+    std::int64_t first = 0, capacity = 0;
+    int version = 0;  // of the table that turned the keys
+  };
+
+  const LayerSpec& spec(std::int64_t layer) const;
+  Rotation& rotation(std::int64_t layer);
+  /// First token that a query of this step may still see.
+  std::int64_t first_seen(std::int64_t layer) const;
+  void check(const char* name, const at::Tensor& t, std::int64_t heads, std::int64_t dim) const;
+  void reserve(std::int64_t layer);
+  void append(std::int64_t layer, const float* k, const float* v);
+
+  const ModelConfig config_;
+  std::vector<Rotation> rotations_;  // of config_.ropes, and one that does not turn
+  std::vector<Cache> caches_;        // of each layer, empty until it is used
+  at::Tensor rotated_, out_;         // [longest step so far * H * d], reused by all layers
+  AttendWorkspace workspace_;
+  std::int64_t tokens_ = 0;
+  std::int64_t step_ = 0;  // tokens between begin_step and end_step
+};
+
+/// The slot of one layer on a shared state.
+std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, std::int64_t layer);
+
+}  // namespace episodic

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "decoder_weights.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "elementwise.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/model/weight_plan.hpp"
+
+namespace episodic {
+namespace {
+
+class Loader {
+ public:
+  Loader(const OpenModel& model, DecoderWeights& to)
+      : planned_(model.config, model.tensors), to_(to) {}
+
+  Linear linear(WeightRole role, std::int64_t layer) {
+    const WeightView view = planned_.at(role, layer);
+    if (!can_multiply(view.type))
+      throw FileError(fmt::format("{}: {} is stored as {}; store it as F32, F16 or BF16",
+                                  to_.source->file_of("").string(), name_of(role),
+                                  name_of(view.type)));
+    Linear result{view.type, aligned(view), nullptr, view.rows, view.columns};
+    if (planned_.has(role, layer, true)) {
+      to_.biases.push_back(floats(planned_.at(role, layer, true)));
+      result.bias = to_.biases.back().data();
+    }
+    return result;
+  }
+
+  /// A norm's factors; empty if the plan has no such norm.
+  std::vector<float> norm(WeightRole role, std::int64_t layer) const {
+    if (!planned_.has(role, layer)) return {};
+    return floats(planned_.at(role, layer));
+  }
+
+ private:
+  static std::vector<float> floats(const WeightView& view) {
+    std::vector<float> out(static_cast<std::size_t>(view.rows * view.columns));
+    widen(view.type, view.data, view.rows * view.columns, out.data());
+    if (view.offset != 0)
+      for (float& x : out) x += static_cast<float>(view.offset);
+    return out;
+  }
+
+  /// The rows where they lie, or a copy of them: a file promises no alignment.
+  const std::byte* aligned(const WeightView& view) {
+    const auto element =
+        static_cast<std::uintptr_t>(block_elements(view.type) == 1 ? block_bytes(view.type) : 1);
+    if (reinterpret_cast<std::uintptr_t>(view.data) % element == 0) return view.data;
+    const auto bytes = static_cast<std::size_t>(view.rows * view.row_bytes());
+    to_.copies.push_back(std::make_unique<std::byte[]>(bytes));
+    std::memcpy(to_.copies.back().get(), view.data, bytes);
+    return to_.copies.back().get();
+  }
+
+  PlannedWeights planned_;
+  DecoderWeights& to_;
+};
+
+}  // namespace
+
+std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& model) {
+  using Role = WeightRole;
+  auto w = std::make_shared<DecoderWeights>();
+  w->config = model.config;
+  w->source = model.tensors;
+  Loader load(model, *w);
+  w->embedding = load.linear(Role::embedding, -1);
+  for (std::int64_t l = 0; l < model.config.n_layers; ++l) {
+    DecoderLayer layer;
+    layer.input_norm = load.norm(Role::input_norm, l);
+    layer.attended_norm = load.norm(Role::attended_norm, l);
+    layer.feed_norm = load.norm(Role::feed_norm, l);
+    layer.fed_norm = load.norm(Role::fed_norm, l);
+    layer.q_norm = load.norm(Role::q_norm, l);
+    layer.k_norm = load.norm(Role::k_norm, l);
+    layer.q = load.linear(Role::q, l);
+    layer.k = load.linear(Role::k, l);
+    layer.v = load.linear(Role::v, l);
+    layer.o = load.linear(Role::o, l);
+    layer.gate = load.linear(Role::gate, l);
+    layer.up = load.linear(Role::up, l);
+    layer.down = load.linear(Role::down, l);
+    w->layers.push_back(std::move(layer));
+  }
+  w->final_norm = load.norm(Role::final_norm, -1);
+  w->head = load.linear(Role::head, -1);
+  return w;
+}
+
+}  // namespace episodic

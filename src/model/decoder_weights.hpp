@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The weights of a decoder where they lie in their files, shared by all models made from them.
+
+#include <memory>
+#include <vector>
+
+#include "episodic/model/open_model.hpp"
+#include "linear.hpp"
+
+namespace episodic {
+
+struct DecoderLayer {
+  // RMS norms [hidden], by what they are applied to (WeightRole); empty where there is none
+  std::vector<float> input_norm, attended_norm, feed_norm, fed_norm;
+  std::vector<float> q_norm, k_norm;
+  Linear q, k, v, o;
+  Linear gate, up, down;
+};
+
+struct DecoderWeights {
+  ModelConfig config;
+  Linear embedding;  ///< [vocab, hidden]: rows that are looked up
+  std::vector<DecoderLayer> layers;
+  std::vector<float> final_norm;
+  Linear head;
+
+  // what the above points into
+  std::shared_ptr<const TensorSource> source;
+  std::vector<std::unique_ptr<std::byte[]>> copies;  // of tensors that lie unaligned
+  std::vector<std::vector<float>> biases;
+};
+
+/// \throws FileError naming the tensor and its file
+std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& model);
+
+}  // namespace episodic

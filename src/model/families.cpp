@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "families.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "rope.hpp"
+
+namespace episodic {
+namespace {
+
+// Far above any model that exists, and small enough that products of three stay within 63 bits.
+constexpr std::int64_t kMostWidth = 1 << 20;
+constexpr std::int64_t kMostVocabulary = 1 << 24;
+constexpr std::int64_t kMostLayers = 1 << 14;
+constexpr std::int64_t kMostHeads = 1 << 14;
+constexpr std::int64_t kMostHeadDim = 1 << 14;
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
+
+/// What the reference's classes take where config.json says nothing.
+struct Defaults {
+  std::int64_t n_kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;    // 0: hidden_size / heads
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  bool tied = false;
+  std::int64_t window = 0;  // 0: none
+  const char* activation = "silu";
+};
+
+/// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
+/// is the same for all layers; then `layers`, if there is one, sees every layer by its number.
+struct Family {
+  const char* model_type;
+  Defaults defaults;
+  void (*read)(const JsonObject& in, const Defaults& defaults, ModelConfig& c, LayerSpec& each);
+  void (*layers)(const JsonObject& in, const Defaults& defaults, ModelConfig& c);
+};
+
+// -- sliding windows --
+
+/// A window in all layers, unless it is null.
+std::int64_t window_of(const JsonObject& in, std::int64_t otherwise) {
+  if (in.null("sliding_window")) return 0;
+  return in.integer("sliding_window", 1, kMostPositions, otherwise);
+}
+
+/// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
+/// has no such list.
+template <class F>
+void mix_windows(const JsonObject& in, std::int64_t window, ModelConfig& c, F slides) {
+  const auto types = in.strings("layer_types", c.n_layers);
+  for (std::int64_t l = 0; l < c.n_layers; ++l) {
+    const auto at = static_cast<std::size_t>(l);
+    if (types && (*types)[at] != "full_attention" && (*types)[at] != "sliding_attention")
+      in.unsupported("layer_types", (*types)[at], "full_attention, sliding_attention");
+    const bool sliding = types ? (*types)[at] == "sliding_attention" : slides(l);
+    if (sliding && window == 0)
+      in.fail("sliding_window", fmt::format("is missing, but layer {} slides", l));
+    c.layers[at].window = sliding ? window : 0;
+  }
+}
+
+// -- families --
+
+void llama(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.mlp_bias = in.boolean("mlp_bias", false);
+}
+
+void mistral(const JsonObject& in, const Defaults& d, ModelConfig&, LayerSpec& each) {
+  each.window = window_of(in, d.window);
+}
+
+void qwen2(const JsonObject&, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = true;
+}
+
+void qwen3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.qk_norm = QkNorm::head;
+}
+
+/// Only where use_sliding_window says so, and only layers from max_window_layers on.
+void qwen_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  const bool used = in.boolean("use_sliding_window", false);
+  const std::int64_t first = in.integer("max_window_layers", 0, kMostLayers, 28);
+  const std::int64_t window = used ? window_of(in, d.window) : 0;
+  mix_windows(in, window, c, [&](std::int64_t l) { return window > 0 && l >= first; });
+}
+
+void phi3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.window = window_of(in, 0);
+  each.fused_qkv = each.fused_gate_up = true;
+}
+
+void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& each) {
+  const auto cap = [&](const char* key, double otherwise) {
+    return in.null(key) ? 0.0 : in.positive(key, otherwise);
+  };
+  c.norm_offset = 1;
+  c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
+  c.logit_soft_cap = cap("final_logit_softcapping", 30);
+  each.soft_cap = cap("attn_logit_softcapping", 50);
+  each.scale = 1 / std::sqrt(in.positive("query_pre_attn_scalar", 256));
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.norms = NormPlace::both;
+}
+
+void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  mix_windows(in, window_of(in, d.window), c, [](std::int64_t l) { return l % 2 == 0; });
+}
+
+void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
+  gemma2(in, d, c, each);
+  if (!in.has("final_logit_softcapping")) c.logit_soft_cap = 0;
+  if (!in.has("attn_logit_softcapping")) each.soft_cap = 0;
+  each.qk_norm = QkNorm::head;
+  if (in.boolean("use_bidirectional_attention", false))
+    in.fail("use_bidirectional_attention", "is true; only causal decoders are supported");
+}
+
+/// Sliding layers turn by a table of their own.
+void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 6);
+  mix_windows(in, window_of(in, d.window), c,
+              [&](std::int64_t l) { return (l + 1) % pattern != 0; });
+  const auto both = in.object("rope_parameters");
+  if (both && both->has("sliding_attention")) {
+    c.ropes.push_back(
+        read_rope(in, both->object("sliding_attention"), {c.head_dim, c.max_positions, 10000}));
+  } else {
+    Rope local;
+    local.table = plain_rotary(c.head_dim, in.positive("rope_local_base_freq", 10000.0));
+    c.ropes.push_back(std::move(local));
+  }
+  for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
+}
+
+/// Some layers do not rotate; windows, if there are any, are in those.
+void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  const std::int64_t interval = in.integer("no_rope_layer_interval", 1, kMostLayers, 4);
+  const auto rotated = in.integers("no_rope_layers", c.n_layers, 0, 1);
+  const bool used = in.boolean("use_sliding_window", false);
+  const std::int64_t window = used ? window_of(in, d.window) : 0;
+  const auto turns = [&](std::int64_t l) {
+    return rotated ? (*rotated)[static_cast<std::size_t>(l)] == 1 : (l + 1) % interval != 0;
+  };
+  mix_windows(in, window, c, [&](std::int64_t l) { return window > 0 && !turns(l); });
+  for (std::int64_t l = 0; l < c.n_layers; ++l)
+    if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
+}
+
+void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.norms = NormPlace::after;
+  each.qk_norm = QkNorm::row;
+}
+
+void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
+  llama(in, d, c, each);
+  c.embedding_multiplier = in.positive("embedding_multiplier", 1.0);
+  c.residual_multiplier = in.positive("residual_multiplier", 1.0);
+  c.logit_multiplier = 1 / in.positive("logits_scaling", 1.0);
+  each.scale = in.positive("attention_multiplier", 1.0);
+}
+
+const Family kFamilies[] = {
+    {"llama", {}, llama, nullptr},
+    {"mistral", {.n_kv_heads = 8, .window = 4096}, mistral, nullptr},
+    {"qwen2", {.n_kv_heads = 32, .window = 4096}, qwen2, qwen_layers},
+    {"qwen3", {.n_kv_heads = 32, .head_dim = 128, .window = 4096}, qwen3, qwen_layers},
+    {"phi3", {.rms_norm_eps = 1e-5}, phi3, nullptr},
+    {"gemma2",
+     {.n_kv_heads = 4,
+      .head_dim = 256,
+      .tied = true,
+      .window = 4096,
+      .activation = "gelu_pytorch_tanh"},
+     gemma2,
+     gemma2_layers},
+    {"gemma3_text",
+     {.n_kv_heads = 4,
+      .head_dim = 256,
+      .rope_theta = 1e6,
+      .tied = true,
+      .window = 4096,
+      .activation = "gelu_pytorch_tanh"},
+     gemma3,
+     gemma3_layers},
+    {"smollm3", {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true}, llama, smollm3_layers},
+    {"olmo2", {.rms_norm_eps = 1e-5}, olmo2, nullptr},
+    {"granite", {}, granite, nullptr},
+};
+
+Activation read_activation(const JsonObject& in, const char* otherwise) {
+  // Gemma says hidden_activation, and its hidden_act is not to be believed
+  const char* key = in.has("hidden_activation") ? "hidden_activation" : "hidden_act";
+  const bool gemma = std::string_view(otherwise) != "silu";
+  const std::string name =
+      gemma && !in.has("hidden_activation") ? otherwise : in.string(key, otherwise);
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
+  in.unsupported(key, name, "silu, swish, gelu_pytorch_tanh, gelu_new");
+}
+
+const Family& family_of(const JsonObject& in, const std::string& model_type) {
+  std::string names;
+  for (const Family& family : kFamilies) {
+    if (model_type == family.model_type) return family;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", family.model_type);
+  }
+  in.unsupported("model_type", model_type, names);
+}
+
+void read_sizes(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  c.vocab_size = in.integer("vocab_size", 1, kMostVocabulary);
+  c.hidden_size = in.integer("hidden_size", 1, kMostWidth);
+  c.intermediate_size = in.integer("intermediate_size", 1, kMostWidth);
+  c.n_layers = in.integer("num_hidden_layers", 1, kMostLayers);
+  c.n_heads = in.integer("num_attention_heads", 1, kMostHeads);
+  // null says as many as heads, whatever the class has as its default
+  const bool all = d.n_kv_heads == 0 || in.null("num_key_value_heads");
+  c.n_kv_heads = in.integer("num_key_value_heads", 1, kMostHeads, all ? c.n_heads : d.n_kv_heads);
+  if (c.n_heads % c.n_kv_heads != 0)
+    in.fail("num_key_value_heads",
+            fmt::format("= {} does not divide num_attention_heads = {}", c.n_kv_heads, c.n_heads));
+  const bool divided = d.head_dim == 0 || in.null("head_dim");
+  if (!in.has("head_dim") && divided && c.hidden_size % c.n_heads != 0)
+    in.fail("head_dim", fmt::format("is missing, and num_attention_heads = {} does not divide "
+                                    "hidden_size = {}",
+                                    c.n_heads, c.hidden_size));
+  c.head_dim =
+      in.integer("head_dim", 1, kMostHeadDim, divided ? c.hidden_size / c.n_heads : d.head_dim);
+  if (c.n_heads * c.head_dim > kMostWidth)
+    in.fail("head_dim",
+            fmt::format("= {} times {} heads is wider than {}", c.head_dim, c.n_heads, kMostWidth));
+  c.max_positions = in.integer("max_position_embeddings", 0, kMostPositions, 0);
+  c.rms_norm_eps = in.positive("rms_norm_eps", d.rms_norm_eps);
+  c.tie_word_embeddings = in.boolean("tie_word_embeddings", d.tied);
+}
+
+/// The table of the layers of full attention.
+Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+  // 5.x puts everything into rope_parameters; before, theta stood outside and scaling in a dict
+  auto parameters = in.object("rope_parameters");
+  if (parameters && parameters->has("full_attention"))
+    parameters = parameters->object("full_attention");
+  else if (!parameters)
+    parameters = in.object("rope_scaling");
+  return read_rope(in, parameters, {c.head_dim, c.max_positions, d.rope_theta});
+}
+
+}  // namespace
+
+void read_family(const JsonObject& in, ModelConfig& c) {
+  c.model_type = in.string("model_type", "");
+  const Family& family = family_of(in, c.model_type);
+  read_sizes(in, family.defaults, c);
+  c.ropes.push_back(read_main_rope(in, family.defaults, c));
+  LayerSpec each;
+  each.n_heads = c.n_heads;
+  each.n_kv_heads = c.n_kv_heads;
+  each.head_dim = c.head_dim;
+  each.intermediate_size = c.intermediate_size;
+  each.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  each.activation = read_activation(in, family.defaults.activation);
+  family.read(in, family.defaults, c, each);
+  c.layers.assign(static_cast<std::size_t>(c.n_layers), each);
+  if (family.layers) family.layers(in, family.defaults, c);
+}
+
+std::vector<std::string_view> model_families() {
+  std::vector<std::string_view> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.model_type);
+  return names;
+}
+
+std::vector<std::int64_t> ModelConfig::memory_layers() const {
+  const bool some_full = std::any_of(layers.begin(), layers.end(),
+                                     [](const LayerSpec& layer) { return layer.window == 0; });
+  std::vector<std::int64_t> served;
+  for (std::int64_t l = 0; l < n_layers; ++l)
+    if (!some_full || layers[static_cast<std::size_t>(l)].window == 0) served.push_back(l);
+  return served;
+}
+
+std::string beyond_plain_llama(const ModelConfig& c) {
+  if (c.norm_offset != 0 || c.embedding_multiplier != 1 || c.residual_multiplier != 1 ||
+      c.logit_multiplier != 1 || c.logit_soft_cap != 0)
+    return "scaled embeddings, norms, residuals or logits";
+  if (c.ropes.size() != 1 || c.ropes[0].depends_on_length())
+    return "rotary tables that differ by layer or by length";
+  for (const LayerSpec& layer : c.layers) {
+    if (layer.window > 0) return "sliding windows";
+    if (layer.rope != 0) return "layers without rotary embedding";
+    if (layer.qk_norm != QkNorm::none) return "norms of queries and keys";
+    if (layer.norms != NormPlace::before) return "norms behind its blocks";
+    if (layer.activation != Activation::silu) return "an activation other than SiLU";
+    if (layer.fused_qkv || layer.fused_gate_up) return "fused projections";
+    if (layer.qkv_bias != layer.o_bias) return "biases of q, k and v without one of the output";
+    if (layer.soft_cap != 0 || layer.scale != 1 / std::sqrt(static_cast<double>(layer.head_dim)))
+      return "scaled or capped attention scores";
+  }
+  return "";
+}
+
+}  // namespace episodic

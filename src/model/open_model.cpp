@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/model/open_model.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/mapped_file.hpp"
+#include "episodic/model/safetensors.hpp"
+
+namespace episodic {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string text_of(const fs::path& path) {
+  constexpr std::size_t kLongest = 16 << 20;
+  const MappedFile file(path);
+  if (file.bytes().size() > kLongest)
+    throw FileError(
+        fmt::format("{}: {} bytes are too many for a configuration; is it the right file?",
+                    path.string(), file.bytes().size()));
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+void check_directory(const fs::path& path) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  if (!fs::exists(status))
+    throw FileError(
+        fmt::format("{}: no such directory; give the directory of a model (a hub's name is not "
+                    "fetched: download the model first)",
+                    path.string()));
+  if (!fs::is_directory(status))
+    throw FileError(
+        fmt::format("{}: is not a directory; give the directory that holds config.json and "
+                    "model.safetensors",
+                    path.string()));
+}
+
+}  // namespace
+
+OpenModel open_model(const fs::path& path) {
+  check_directory(path);
+  OpenModel model;
+  model.path = path;
+  model.tokenizer_dir = path;
+  model.config_json = text_of(path / "config.json");
+  std::error_code ignored;
+  if (fs::exists(path / "generation_config.json", ignored))
+    model.generation_json = text_of(path / "generation_config.json");
+  model.config = parse_model_config(model.config_json, model.generation_json, path.string());
+  model.tensors = std::make_shared<const Weights>(path);
+  return model;
+}
+
+}  // namespace episodic

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The rope settings of config.json, of either generation, as a `Rope`.
+
+#include "episodic/model/rope.hpp"
+#include "json_object.hpp"
+
+namespace episodic {
+
+/// What a model says outside of its rope settings.
+struct RopeAround {
+  std::int64_t head_dim = 0;
+  std::int64_t max_positions = 0;  ///< 0 if not said
+  double theta = 10000;            ///< where config.json states none
+};
+
+/// \param config the model's keys \param parameters rope_parameters or rope_scaling, if there is
+/// one \throws FileError naming the key
+Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parameters,
+               const RopeAround& around);
+
+}  // namespace episodic

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/model/weight_plan.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "episodic/base/error.hpp"
+#include "strict_json.hpp"
+
+namespace episodic {
+namespace {
+
+using Role = WeightRole;
+
+constexpr std::array kRoleNames{"embedding", "input_norm", "attended_norm",
+                                "feed_norm", "fed_norm",   "q_norm",
+                                "k_norm",    "q",          "k",
+                                "v",         "o",          "gate",
+                                "up",        "down",       "final_norm",
+                                "head"};
+
+/// Writes the entries of one model, layer by layer.
+class Planner {
+ public:
+  explicit Planner(const ModelConfig& config) : c_(config) {}
+
+  std::vector<WeightEntry> plan() {
+    add(Role::embedding, "model.embed_tokens.weight", {c_.vocab_size, c_.hidden_size});
+    for (layer_ = 0; layer_ < c_.n_layers; ++layer_) add_layer();
+    layer_ = -1;
+    norm(Role::final_norm, "model.norm", c_.hidden_size);
+    add(Role::head, c_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+        {c_.vocab_size, c_.hidden_size});
+    return std::move(entries_);
+  }
+
+ private:
+  void add_layer() {
+    const LayerSpec& s = c_.layers[static_cast<std::size_t>(layer_)];
+    prefix_ = fmt::format("model.layers.{}.", layer_);
+    const std::int64_t hidden = c_.hidden_size, inner = s.intermediate_size;
+    const std::int64_t q = s.n_heads * s.head_dim, kv = s.n_kv_heads * s.head_dim;
+
+    // With norms on both sides of a block, the name that LLaMA gives to the norm before the
+    // feed-forward network is that of the norm behind attention.
+    if (s.norms != NormPlace::after) norm(Role::input_norm, prefix_ + "input_layernorm", hidden);
+    if (s.fused_qkv) {
+      fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
+            {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
+    } else {
+      linear(Role::q, "self_attn.q_proj", q, hidden, s.qkv_bias);
+      linear(Role::k, "self_attn.k_proj", kv, hidden, s.qkv_bias);
+      linear(Role::v, "self_attn.v_proj", kv, hidden, s.qkv_bias);
+    }
+    if (s.qk_norm != QkNorm::none) {
+      const bool row = s.qk_norm == QkNorm::row;
+      norm(Role::q_norm, prefix_ + "self_attn.q_norm", row ? q : s.head_dim);
+      norm(Role::k_norm, prefix_ + "self_attn.k_norm", row ? kv : s.head_dim);
+    }
+    linear(Role::o, "self_attn.o_proj", hidden, q, s.o_bias);
+    if (s.norms == NormPlace::before)
+      norm(Role::feed_norm, prefix_ + "post_attention_layernorm", hidden);
+    else
+      norm(Role::attended_norm, prefix_ + "post_attention_layernorm", hidden);
+    if (s.norms == NormPlace::both)
+      norm(Role::feed_norm, prefix_ + "pre_feedforward_layernorm", hidden);
+    if (s.fused_gate_up) {
+      fused(prefix_ + "mlp.gate_up_proj", hidden, s.mlp_bias,
+            {{Role::gate, inner}, {Role::up, inner}});
+    } else {
+      linear(Role::gate, "mlp.gate_proj", inner, hidden, s.mlp_bias);
+      linear(Role::up, "mlp.up_proj", inner, hidden, s.mlp_bias);
+    }
+    linear(Role::down, "mlp.down_proj", hidden, inner, s.mlp_bias);
+    if (s.norms != NormPlace::before)
+      norm(Role::fed_norm, prefix_ + "post_feedforward_layernorm", hidden);
+  }
+
+  void add(Role role, const std::string& tensor, const std::vector<std::int64_t>& shape,
+           bool bias = false) {
+    entries_.push_back({role, layer_, bias, tensor, shape, 0, shape[0], 0});
+  }
+
+  void norm(Role role, const std::string& name, std::int64_t width) {
+    add(role, name + ".weight", {width});
+    entries_.back().offset = c_.norm_offset;
+  }
+
+  void linear(Role role, const char* name, std::int64_t out, std::int64_t in, bool bias) {
+    add(role, fmt::format("{}{}.weight", prefix_, name), {out, in});
+    if (bias) add(role, fmt::format("{}{}.bias", prefix_, name), {out}, true);
+  }
+
+  /// Several products whose rows lie behind each other in one tensor.
+  void fused(const std::string& name, std::int64_t in, bool bias,
+             const std::vector<std::pair<Role, std::int64_t>>& parts) {
+    std::int64_t out = 0, first = 0;
+    for (const auto& part : parts) out += part.second;
+    for (const auto& [role, rows] : parts) {
+      entries_.push_back({role, layer_, false, name + ".weight", {out, in}, first, rows, 0});
+      if (bias) entries_.push_back({role, layer_, true, name + ".bias", {out}, first, rows, 0});
+      first += rows;
+    }
+  }
+
+  const ModelConfig& c_;
+  std::int64_t layer_ = -1;
+  std::string prefix_;
+  std::vector<WeightEntry> entries_;
+};
+
+/// Tensors that some checkpoints carry beside the weights: tables that follow from config.json, and
+/// the head of a tied model, which is its embedding.
+bool harmless(const std::string& name, const ModelConfig& c) {
+  const auto ends_with = [&](std::string_view end) {
+    return name.size() >= end.size() &&
+           name.compare(name.size() - end.size(), end.size(), end) == 0;
+  };
+  return ends_with("rotary_emb.inv_freq") || ends_with("rotary_emb.cos_cached") ||
+         ends_with("rotary_emb.sin_cached") || ends_with("self_attn.masked_bias") ||
+         (c.tie_word_embeddings && name == "lm_head.weight");
+}
+
+/// Matrices are multiplied as they lie; norms and biases are read as numbers.
+bool known(TensorType type, std::size_t rank) {
+  return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16 ||
+         (rank == 2 && block_elements(type) > 1);
+}
+
+}  // namespace
+
+const char* name_of(WeightRole role) { return kRoleNames[static_cast<std::size_t>(role)]; }
+
+std::vector<WeightEntry> weight_plan(const ModelConfig& config) { return Planner(config).plan(); }
+
+PlannedWeights::PlannedWeights(const ModelConfig& config,
+                               std::shared_ptr<const TensorSource> source)
+    : source_(std::move(source)), entries_(weight_plan(config)) {
+  std::set<std::string, std::less<>> used;
+  for (const WeightEntry& e : entries_) {
+    const auto file = [&] { return source_->file_of(e.tensor).string(); };
+    const TensorView* view = source_->find(e.tensor);
+    if (!view)
+      throw FileError(
+          fmt::format("{}: has no tensor '{}', which model_type \"{}\" calls for; weights and "
+                      "config.json must be of one model",
+                      file(), e.tensor, config.model_type));
+    if (view->shape != e.tensor_shape)
+      throw FileError(fmt::format(
+          "{}: tensor '{}' has shape [{}], config.json calls for [{}]; weights "
+          "and config.json must be of one model",
+          file(), e.tensor, fmt::join(view->shape, ", "), fmt::join(e.tensor_shape, ", ")));
+    if (!known(view->type, view->shape.size()))
+      throw FileError(fmt::format("{}: tensor '{}' is stored as {}; store it as F32, F16 or BF16",
+                                  file(), e.tensor, name_of(view->type)));
+    used.insert(e.tensor);
+  }
+  for (const TensorView* view : source_->tensors())
+    if (!used.count(view->name) && !harmless(view->name, config))
+      throw FileError(fmt::format(
+          "{}: tensor '{}' has no place in a model of model_type \"{}\"; weights and "
+          "config.json must be of one model",
+          source_->file_of(view->name).string(), printable(view->name), config.model_type));
+  std::int64_t layer = -2;
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (entries_[i].layer != layer) {
+      layer = entries_[i].layer;
+      first_of_layer_.push_back(i);
+    }
+}
+
+const WeightEntry* PlannedWeights::find(WeightRole role, std::int64_t layer, bool bias) const {
+  const auto is_it = [&](const WeightEntry& e) { return e.role == role && e.bias == bias; };
+  // groups: the embedding, the layers, what follows them
+  const std::size_t groups = first_of_layer_.size();
+  const auto group = [&](std::size_t g) -> const WeightEntry* {
+    const auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(first_of_layer_[g]);
+    const auto end = g + 1 < groups
+                         ? entries_.begin() + static_cast<std::ptrdiff_t>(first_of_layer_[g + 1])
+                         : entries_.end();
+    const auto it = std::find_if(begin, end, is_it);
+    return it == end ? nullptr : &*it;
+  };
+  if (layer >= 0)
+    return static_cast<std::size_t>(layer) + 2 < groups ? group(static_cast<std::size_t>(layer) + 1)
+                                                        : nullptr;
+  const WeightEntry* first = group(0);
+  return first ? first : group(groups - 1);
+}
+
+bool PlannedWeights::has(WeightRole role, std::int64_t layer, bool bias) const {
+  return find(role, layer, bias) != nullptr;
+}
+
+WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias) const {
+  const WeightEntry* e = find(role, layer, bias);
+  if (!e)
+    throw DataError(fmt::format("weight plan: layer {} has no {}{}", layer, name_of(role),
+                                bias ? " bias" : ""));
+  const TensorView& t = *source_->find(e->tensor);
+  WeightView view{t.type, t.data, e->rows, t.shape.size() > 1 ? t.shape[1] : 1, e->offset};
+  if (view.data) view.data += e->first_row * view.row_bytes();
+  return view;
+}
+
+}  // namespace episodic

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every family against the reference implementation: random checkpoints and their logits, made by
+// models/reference/make_checkpoints.py.
+#include <ATen/core/Tensor.h>
+
+#include "support/test.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "episodic/base/error.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "support/refusal.hpp"
+
+using namespace episodic;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kFamilies = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families";
+
+std::vector<fs::path> checkpoints() {
+  std::vector<fs::path> all;
+  for (const auto& entry : fs::directory_iterator(kFamilies)) all.push_back(entry.path());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+template <class T>
+std::vector<T> elements(const TensorView& t) {
+  std::vector<T> out(static_cast<std::size_t>(t.elements()));
+  std::memcpy(out.data(), t.data, out.size() * sizeof(T));
+  return out;
+}
+
+std::vector<std::int64_t> ids_of(const TensorView& t) {
+  const auto narrow = elements<std::int32_t>(t);
+  return {narrow.begin(), narrow.end()};
+}
+
+struct Expected {
+  std::vector<std::int64_t> ids, greedy;
+  std::vector<float> logits, first_logits;  // of all ids in one step; of the first few alone
+  std::size_t start = 0, few = 0;
+
+  explicit Expected(const fs::path& dir) {
+    const SafetensorsFile file(dir / "expected.safetensors");
+    ids = ids_of(file.at("ids"));
+    greedy = ids_of(file.at("greedy"));
+    logits = elements<float>(file.at("logits"));
+    first_logits = elements<float>(file.at("short"));
+    start = static_cast<std::size_t>(ids_of(file.at("start")).at(0));
+    few = static_cast<std::size_t>(file.at("short").shape.at(0));
+  }
+};
+
+/// Rows [0, rows) of both, within 1e-4 of the largest logit.
+void same(const at::Tensor& got, const std::vector<float>& expected, std::int64_t rows) {
+  const std::int64_t vocab = got.size(1);
+  REQUIRE(got.size(0) >= rows);
+  REQUIRE(static_cast<std::int64_t>(expected.size()) >= rows * vocab);
+  float largest = 0;
+  for (const float x : expected) largest = std::max(largest, std::abs(x));
+  REQUIRE(largest > 0.1f);
+  const float* from = got.const_data_ptr<float>();
+  for (std::int64_t i = 0; i < rows * vocab; ++i) {
+    const float difference = std::abs(from[i] - expected[static_cast<std::size_t>(i)]);
+    if (difference <= 1e-4f * largest) continue;  // not so for NaN
+    INFO("row " << i / vocab << ", logit " << i % vocab << ": " << from[i] << " instead of "
+                << expected[static_cast<std::size_t>(i)] << ", logits up to " << largest);
+    REQUIRE(difference <= 1e-4f * largest);
+  }
+}
+
+std::int64_t best(const at::Tensor& logits) {
+  const float* row = logits.const_data_ptr<float>() + (logits.size(0) - 1) * logits.size(1);
+  return std::max_element(row, row + logits.size(1)) - row;
+}
+
+std::vector<std::int64_t> greedy(Decoder& model, std::span<const std::int64_t> prompt,
+                                 std::size_t n) {
+  std::vector<std::int64_t> out{best(model.forward(prompt))};
+  while (out.size() < n) out.push_back(best(model.forward({&out.back(), 1})));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("families: logits and greedy tokens are the reference's", "[proof]") {
+  REQUIRE(checkpoints().size() >= 20);
+  for (const fs::path& dir : checkpoints()) {
+    INFO(dir.filename().string());
+    const Expected expected(dir);
+    Decoder model = Decoder::load(dir);
+    const auto n = static_cast<std::int64_t>(expected.ids.size());
+    same(model.forward(expected.ids), expected.logits, n);
+    model.reset();
+    const std::span<const std::int64_t> ids(expected.ids);
+    same(model.forward(ids.first(expected.few)), expected.first_logits,
+         static_cast<std::int64_t>(expected.few));
+    model.reset();
+    REQUIRE(greedy(model, ids.first(expected.start), expected.greedy.size()) == expected.greedy);
+  }
+}
+
+TEST_CASE("families: pieces of any size give what one step gives") {
+  for (const fs::path& dir : checkpoints()) {
+    Decoder model = Decoder::load(dir);
+    if (model.config().ropes[0].depends_on_length()) continue;  // a step's length decides its table
+    INFO(dir.filename().string());
+    const Expected expected(dir);
+    const std::int64_t vocab = model.config().vocab_size;
+    for (const std::size_t piece : {1, 3, 17}) {
+      model.reset();
+      for (std::size_t at = 0; at < expected.ids.size(); at += piece) {
+        const std::size_t n = std::min(piece, expected.ids.size() - at);
+        const auto begin = expected.logits.begin() + static_cast<std::ptrdiff_t>(at) * vocab;
+        same(model.forward(std::span(expected.ids).subspan(at, n)),
+             {begin, begin + static_cast<std::ptrdiff_t>(n) * vocab}, static_cast<std::int64_t>(n));
+      }
+    }
+  }
+}
+
+TEST_CASE("families: the memory inside its window gives the reference's logits", "[proof]") {
+  int served = 0;
+  for (const fs::path& dir : checkpoints()) {
+    INFO(dir.filename().string());
+    const Expected expected(dir);
+    Decoder model = Decoder::load(dir);
+    const ModelConfig& c = model.config();
+    const auto n = static_cast<std::int64_t>(expected.ids.size());
+    // the reference sees all ids, or a window that a memory of the same window sees too
+    const std::int64_t window = c.layers[static_cast<std::size_t>(c.memory_layers()[0])].window;
+    MemoryConfig config;
+    config.n_init = 4;
+    config.n_local = window ? window : n;
+    config.chunk = n;
+    try {
+      memory_shape(c);
+    } catch (const ConfigError& e) {
+      REQUIRE((c.model_type == "gemma2" || c.model_type == "smollm3"));
+      REQUIRE(mentions(e.what(), "a memory does not serve yet"));
+      continue;
+    }
+    const auto memory = patch(model, config);
+    REQUIRE(memory->shape().n_layers == static_cast<std::int64_t>(c.memory_layers().size()));
+    const std::int64_t rows = window ? window : n;
+    same(model.forward(std::span(expected.ids).first(static_cast<std::size_t>(rows))),
+         expected.logits, rows);
+    ++served;
+  }
+  REQUIRE(served >= 18);
+}
+
+TEST_CASE("families: a memory beside sliding layers") {
+  Decoder model = Decoder::load(kFamilies / "gemma3");
+  const Expected expected(kFamilies / "gemma3");
+  const std::span<const std::int64_t> ids(expected.ids);
+  MemoryConfig config;
+  config.n_init = 4;
+  config.n_local = 64;
+  config.chunk = 64;
+  const auto memory = patch(model, config);
+  const auto half = ids.first(20), rest = ids.subspan(20);
+  const auto rows = static_cast<std::ptrdiff_t>(20 * model.config().vocab_size);
+  const std::vector<float> last(expected.logits.begin() + rows, expected.logits.end());
+
+  SECTION("the memory's own reset is followed") {
+    model.forward(half);
+    memory->reset();
+    model.forward(half);
+    same(model.forward(rest), last, 20);
+  }
+  SECTION("a step that the memory refuses leaves the sliding layers as they were") {
+    model.forward(half);
+    const std::vector<std::int64_t> too_long(65, 3);
+    REQUIRE_THROWS_AS(model.forward(too_long), Error);
+    same(model.forward(rest), last, 20);
+  }
+  SECTION("going back by the memory alone is refused") {
+    model.forward(half);
+    const auto snapshot = memory->snapshot();
+    model.forward(rest);
+    memory->restore(*snapshot);
+    REQUIRE(mentions(refusal<DataError>([&] { model.forward(rest); }), "sliding layers"));
+    model.reset();
+    same(model.forward(ids), expected.logits, 40);
+  }
+  SECTION("a memory with tokens is refused by a model that has not seen them") {
+    model.forward(half);
+    Decoder other = model.share_weights();
+    REQUIRE(mentions(refusal<ConfigError>([&] { patch(other, memory); }), "sliding layers"));
+    REQUIRE(memory_of(other) == nullptr);
+  }
+  SECTION("unpatching gives back the attention that was there") {
+    model.forward(half);
+    REQUIRE(unpatch(model));
+    REQUIRE(model.state()->tokens() == 0);
+    same(model.forward(ids), expected.logits, 40);
+  }
+}
+
+TEST_CASE("families: a memory's window and the model's") {
+  Decoder model = Decoder::load(kFamilies / "mistral_window");
+  MemoryConfig config;
+  config.n_local = 10;
+  REQUIRE(mentions(refusal<ConfigError>([&] { patch(model, config); }),
+                   "n_local = 10 exceeds the sliding window of 9 tokens"));
+  REQUIRE(memory_of(model) == nullptr);
+
+  Decoder full = Decoder::load(kFamilies / "qwen3");
+  std::vector<std::string> heard;
+  const LogCallback log = [&](LogLevel level, std::string_view line) {
+    REQUIRE(level == LogLevel::warning);
+    heard.emplace_back(line);
+  };
+  config.n_local = 512;
+  patch(full, config, {}, log);
+  REQUIRE(heard.empty());
+  config.n_local = 513;
+  patch(full, config, {}, log);
+  REQUIRE(heard.size() == 1);
+  REQUIRE(mentions(heard[0], "n_local = 513 exceeds the window of 512 tokens"));
+}
+
+TEST_CASE("families: weights of another family are refused by the tensor that does not fit") {
+  const auto load_as = [](const char* weights, const char* config) {
+    OpenModel model = open_model(kFamilies / config);
+    model.tensors = open_model(kFamilies / weights).tensors;
+    return refusal<FileError>([&] { Decoder::load(model); });
+  };
+  REQUIRE(mentions(load_as("qwen2", "llama2"), "self_attn.k_proj.weight' has shape"));
+  // Qwen files that say llama: what LLaMA has no place for is named
+  OpenModel model = open_model(kFamilies / "qwen2");
+  std::string text = model.config_json;
+  text.replace(text.find("\"qwen2\""), 7, "\"llama\"");
+  model.config = parse_model_config(text, "", "disguised");
+  const std::string error = refusal<FileError>([&] { Decoder::load(model); });
+  REQUIRE(mentions(error, "_proj.bias' has no place in a model of model_type \"llama\""));
+  REQUIRE(mentions(load_as("llama3", "qwen3"), "has shape"));
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma 3 270M, as scripts/real_model writes it, against a float32 run of the reference
+// implementation.
+#include <ATen/core/Tensor.h>
+
+#include "support/test.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "episodic/model/patch.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "episodic/text/tokenizer.hpp"
+#include "episodic/timeline/surprise.hpp"
+#include "support/shared.hpp"
+
+using namespace episodic;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Where scripts/real_model leaves it; nothing if it is not there.
+std::optional<fs::path> real_model_dir() {
+  const char* dir = std::getenv("EPISODIC_REAL_MODEL");
+  const char* cache = std::getenv("EPISODIC_CACHE");
+  const fs::path at = dir     ? fs::path(dir)
+                      : cache ? fs::path(cache) / "gemma3-270m"
+                              : fs::path(EPISODIC_SOURCE_DIR) / ".cache/gemma3-270m";
+  if (!fs::exists(at / "config.json")) return std::nullopt;
+  return at;
+}
+
+struct Material {
+  fs::path model, golden;
+};
+
+std::optional<Material> material() {
+  const auto model = real_model_dir();
+  const auto shared = shared_dir();
+  if (!model || !shared || !fs::exists(*shared / "golden/gemma3_270m")) return std::nullopt;
+  return Material{*model, *shared / "golden/gemma3_270m"};
+}
+
+constexpr const char* kNotHere =
+    "the real model or its golden run is not here: scripts/real_model, and ../shared";
+
+template <class T>
+std::vector<T> elements(const TensorView& t) {
+  std::vector<T> out(static_cast<std::size_t>(t.elements()));
+  std::memcpy(out.data(), t.data, out.size() * sizeof(T));
+  return out;
+}
+
+/// What the reference says of one text.
+struct Golden {
+  std::vector<std::int64_t> ids, rows, top_ids, greedy;
+  std::vector<float> nll, top_logits;
+
+  Golden(const fs::path& dir, const std::string& name) {
+    const SafetensorsFile file(dir / "expected.safetensors");
+    ids = elements<std::int64_t>(file.at(name + ".ids"));
+    rows = elements<std::int64_t>(file.at(name + ".rows"));
+    top_ids = elements<std::int64_t>(file.at(name + ".top_ids"));
+    nll = elements<float>(file.at(name + ".nll"));
+    top_logits = elements<float>(file.at(name + ".top_logits"));
+    std::ifstream in(dir / "expected.json");
+    greedy = nlohmann::json::parse(in).at(name).at("greedy_ids").get<std::vector<std::int64_t>>();
+  }
+};
+
+/// Feeds the first n ids of a text in chunks and compares every row with the reference's. Returns
+/// the id that follows the last.
+std::int64_t check_text(Decoder& model, const Golden& golden, std::size_t n) {
+  constexpr std::size_t kChunk = 128, kTop = 16;
+  const std::int64_t vocab = model.config().vocab_size;
+  double sum = 0, expected_sum = 0;
+  std::int64_t next = -1;
+  for (std::size_t first = 0; first < n; first += kChunk) {
+    const std::size_t rows = std::min(kChunk, n - first);
+    const at::Tensor logits = model.forward(std::span(golden.ids).subspan(first, rows));
+    const float* from = logits.const_data_ptr<float>();
+    const std::size_t followed = std::min(rows, golden.ids.size() - 1 - first);
+    std::vector<float> nll(followed);
+    token_surprise(from, static_cast<std::int64_t>(followed), vocab, vocab,
+                   golden.ids.data() + first + 1, nll.data());
+    for (std::size_t i = 0; i < followed; ++i) {
+      INFO("row " << first + i << ": nll " << nll[i] << " instead of " << golden.nll[first + i]);
+      REQUIRE(std::abs(nll[i] - golden.nll[first + i]) < 2e-3f);
+      sum += static_cast<double>(nll[i]);
+      expected_sum += static_cast<double>(golden.nll[first + i]);
+    }
+    for (std::size_t r = 0; r < golden.rows.size(); ++r) {
+      const auto row = static_cast<std::size_t>(golden.rows[r]);
+      if (row < first || row >= first + rows) continue;
+      for (std::size_t k = 0; k < kTop; ++k) {
+        const auto id = golden.top_ids[r * kTop + k];
+        const float got = from[static_cast<std::int64_t>(row - first) * vocab + id];
+        INFO("row " << row << ", id " << id);
+        REQUIRE(std::abs(got - golden.top_logits[r * kTop + k]) < 2e-3f);
+      }
+    }
+    const float* last = from + static_cast<std::int64_t>(rows - 1) * vocab;
+    next = std::max_element(last, last + vocab) - last;
+  }
+  REQUIRE(std::abs(sum - expected_sum) < 1e-4 * expected_sum);
+  return next;
+}
+
+void check_greedy(Decoder& model, std::int64_t next, const Golden& golden) {
+  for (const std::int64_t expected : golden.greedy) {
+    REQUIRE(next == expected);
+    const at::Tensor logits = model.forward({&next, 1});
+    const float* row = logits.const_data_ptr<float>();
+    next = std::max_element(row, row + logits.size(1)) - row;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("real model: every token's nll, the top logits and the greedy text", "[heavy]") {
+  const auto here = material();
+  if (!here) EPISODIC_SKIP(kNotHere);
+  Decoder model = Decoder::load(here->model);
+  const Golden passkey(here->golden, "passkey_1068");
+  check_greedy(model, check_text(model, passkey, passkey.ids.size()), passkey);
+  model.reset();
+  const Golden book(here->golden, "frankenstein_2048");
+  check_text(model, book, 700);  // beyond the sliding windows of 512
+}
+
+TEST_CASE("real model: the memory inside its window gives the reference's numbers", "[heavy]") {
+  const auto here = material();
+  if (!here) EPISODIC_SKIP(kNotHere);
+  Decoder model = Decoder::load(here->model);
+  MemoryConfig config;
+  config.n_local = 2048;
+  config.chunk = 128;
+  const auto memory = patch(model, config);
+  REQUIRE(memory->shape().n_layers == 3);
+  const Golden passkey(here->golden, "passkey_1068");
+  check_greedy(model, check_text(model, passkey, passkey.ids.size()), passkey);
+}
+
+TEST_CASE("real model: the tokenizer's vectors") {
+  const auto here = material();
+  if (!here) EPISODIC_SKIP(kNotHere);
+  const auto tokenizer = load_tokenizer(here->model);
+  std::ifstream in(here->golden / "tokenizer_vectors.json");
+  const auto vectors = nlohmann::json::parse(in);
+  REQUIRE(vectors.size() >= 10);
+  for (const auto& v : vectors) {
+    const auto text = v.at("text").get<std::string>();
+    const auto ids = v.at("ids").get<std::vector<std::int64_t>>();
+    INFO(text);
+    REQUIRE(tokenizer->encode(text) == ids);
+    REQUIRE(tokenizer->decode(ids) == v.at("decoded").get<std::string>());
+  }
+}
