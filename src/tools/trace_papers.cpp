@@ -209,22 +209,14 @@ void trace_epman(const Case& test, const std::filesystem::path& out) {
   push(pending, outside, Position::fixed, 1.0f);
   push(std::max<std::int64_t>(0, start + 1 - n_local), start + n, Position::relative, 1.0f);
 
-  const AttendShape shape{n, H, G, d, start, n_local, 0.0f};
+  const AttendShape shape{n, H, G, d, start, n_local};
   AttendWorkspace workspace;
-  std::vector<float> output(q.data.size()), ones(q.data.size());
-  const auto attend_over = [&](std::vector<float>& to) {
-    const std::span<const KvSegment> list(segments);
-    attend(shape, {q_relative.data(), q_fixed.data(), std::span(&list, 1)},
-           {to.data(), nullptr, {}}, workspace);
-  };
-  attend_over(output);
-  // With values of one, what comes out is the sum of probability * weight.
-  const std::vector<float> one(v.data.size(), 1.0f);
-  for (KvSegment& s : segments)
-    s.value = one.data() + (static_cast<const float*>(s.value) - v.data.data());
-  attend_over(ones);
-  std::vector<float> mass, weight;
-  for (std::int64_t i = 0; i < n * H; ++i) mass.push_back(ones[static_cast<std::size_t>(i * d)]);
+  std::vector<float> output(q.data.size()), mass(static_cast<std::size_t>(n * H)), weight;
+  const std::span<const KvSegment> all(segments);
+  AttendOutput result;
+  result.out = output.data();
+  result.weighted_mass = mass.data();
+  attend(shape, {q_relative.data(), q_fixed.data(), std::span(&all, 1)}, result, workspace);
   Json list = Json::array();
   for (const WeightedEvent& e : present) {
     list.push_back(e.event);
