@@ -8,6 +8,7 @@
 
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/cpu/weights.hpp"
 
 // Plain loops that the compiler vectorises; on x86 it makes one copy per instruction set and the
 // loader takes the best one that the machine has.
@@ -120,34 +121,8 @@ void soft_cap(float cap, float* x, std::int64_t n) {
 }
 
 bool widen(TensorType type, const std::byte* from, std::int64_t n, float* out) {
-  const auto convert = [&](auto one) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      std::uint16_t bits;
-      std::memcpy(&bits, from + 2 * i, 2);  // the file promises no alignment
-      out[i] = one(bits);
-    }
-  };
-  switch (type) {
-    case TensorType::f32:
-      if (n > 0) std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(float));
-      return true;
-    case TensorType::bf16:
-      convert([](std::uint16_t bits) { return from_bfloat16(bits); });
-      return true;
-    case TensorType::f16:
-      convert([](std::uint16_t bits) { return from_float16(bits); });
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool widen(const TensorView& tensor, float* out) {
-  if (!widen(tensor.type, tensor.data, 0, out)) return false;
-  const std::int64_t element = block_bytes(tensor.type);
-  over_spans(tensor.elements(), [&](std::int64_t a, std::int64_t b) {
-    widen(tensor.type, tensor.data + a * element, b - a, out + a);
-  });
+  if (!cpu::is_weight_type(type)) return false;
+  if (n > 0) cpu::widen_row(type, from, n, out);
   return true;
 }
 

@@ -27,11 +27,8 @@ void add_scaled(float factor, const float* x, float* to, std::int64_t n);
 /// x[i] = cap * tanh(x[i] / cap)
 void soft_cap(float cap, float* x, std::int64_t n);
 
-/// n elements of F32, F16 or BF16 as float32, exact, on the calling thread; `from` may be
-/// unaligned. False for any other type.
+/// n elements as float32, exact, on the calling thread; `from` may be unaligned. False for a type
+/// that is none of weights.
 bool widen(TensorType type, const std::byte* from, std::int64_t n, float* out);
-
-/// All elements of a tensor, on several threads.
-bool widen(const TensorView& tensor, float* out);
 
 }  // namespace episodic

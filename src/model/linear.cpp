@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "elementwise.hpp"
 #include "episodic/base/parallel.hpp"
-#include "episodic/cpu/kernels.hpp"
+#include "episodic/cpu/weights.hpp"
 
 // torch's BLAS, by its standard name: a call costs far less than at::mm, which matters for one
 // token
@@ -34,28 +32,17 @@ class OneThreadPerCall {
   int before_;
 };
 
-// Few rows: bound by reading W, so many small blocks. From this many on, blocks of stored weights
-// are widened and multiplied by sgemm.
-constexpr std::int64_t kFewRows = 16;
-constexpr std::int64_t kRowBlock = 128;
-
-/// How one product is cut: blocks of rows times blocks of columns (outputs).
+/// How one product of float32 weights is cut: blocks of rows times blocks of columns (outputs).
 struct Grid {
   std::int64_t rows = 0, cols = 0;  // of a block
   std::int64_t row_blocks = 1, col_blocks = 1;
 
   Grid(std::int64_t n, const Linear& w, bool cut) : rows(n), cols(w.out) {
-    const bool stored = w.type != TensorType::f32;
-    if (!cut && !stored) return;
-    if (stored) {
-      // all rows of x at once, so that a block of weights is widened once; it stays in cache
-      constexpr std::int64_t kPanel = 1 << 18;  // elements
-      cols = n < kFewRows ? 64 : std::clamp<std::int64_t>(kPanel / w.in / 16 * 16, 16, 256);
-    } else {
-      // blocks that MKL runs at full speed
-      if (n > kRowBlock + kRowBlock / 2) rows = kRowBlock;
-      cols = n < kFewRows ? 64 : w.out < 1024 ? 128 : 256;
-    }
+    if (!cut) return;
+    // few rows: bound by reading W, so many small blocks; else blocks that MKL runs at full speed
+    constexpr std::int64_t kFewRows = 16, kRowBlock = 128;
+    if (n > kRowBlock + kRowBlock / 2) rows = kRowBlock;
+    cols = n < kFewRows ? 64 : w.out < 1024 ? 128 : 256;
     row_blocks = (n + rows - 1) / rows;
     col_blocks = (w.out + cols - 1) / cols;
   }
@@ -90,43 +77,29 @@ float begin_with_bias(const Block& b) {
   return 1.0f;
 }
 
-void multiply_floats(const Block& b, const float* weight) {
-  const Linear& w = *b.product.linear;
-  const int rows = static_cast<int>(b.rows), cols = static_cast<int>(b.cols);
-  const int in = static_cast<int>(w.in), out = static_cast<int>(w.out);
-  const float one = 1.0f, beta = begin_with_bias(b);
+void sgemm(std::int64_t n, std::int64_t out, std::int64_t in, const float* x, std::int64_t x_stride,
+           const float* w, std::int64_t w_stride, float beta, float* y, std::int64_t y_stride) {
+  const OneThreadPerCall guard;
+  const auto narrow = [](std::int64_t i) { return static_cast<int>(i); };
+  const int rows = narrow(n), cols = narrow(out), depth = narrow(in);
+  const int ldx = narrow(x_stride), ldw = narrow(w_stride), ldy = narrow(y_stride);
+  const float one = 1.0f;
   // column-major eyes: y^T = W x^T
-  sgemm_("T", "N", &cols, &rows, &in, &one, weight, &in, b.x(), &in, &beta, b.y(), &out);
+  sgemm_("T", "N", &cols, &rows, &depth, &one, w, &ldw, x, &ldx, &beta, y, &ldy);
 }
 
-/// Weights of 16 bits: widened in registers for few rows, else as a panel that sgemm reads.
-void multiply_stored(const Block& b) {
-  const Linear& w = *b.product.linear;
-  thread_local std::vector<float> panel;
-  const cpu::Kernels& kernels = cpu::kernels();
-  const bool few = b.rows < kFewRows;
-  const bool in_place = few && w.type == TensorType::bf16;
-  if (!in_place) {
-    panel.resize(static_cast<std::size_t>(b.cols * w.in));
-    widen(w.type, b.weight(), b.cols * w.in, panel.data());
-  }
-  if (!few) {
-    for (std::int64_t i = 0; i < b.rows; i += kRowBlock)
-      multiply_floats({b.product, b.row + i, std::min(kRowBlock, b.rows - i), b.col, b.cols},
-                      panel.data());
-    return;
-  }
-  const bool keep = begin_with_bias(b) != 0.0f;
-  float sums[64];
-  for (std::int64_t i = 0; i < b.rows; ++i) {
-    const float* x = b.x() + i * w.in;
-    if (in_place)
-      kernels.dots_bf16(x, reinterpret_cast<const std::uint16_t*>(b.weight()), b.cols, w.in, w.in,
-                        sums);
-    else
-      kernels.dots(x, panel.data(), b.cols, w.in, w.in, sums);
-    float* y = b.y() + i * w.out;
-    for (std::int64_t c = 0; c < b.cols; ++c) y[c] = keep ? y[c] + sums[c] : sums[c];
+/// Weights that are not float32: as they lie for few rows, in panels for many.
+void multiply_stored(std::int64_t n, std::span<const Product> products, Cut cut) {
+  constexpr std::size_t kMost = 8;  // one call's products share a loop and the rounding of x
+  cpu::WeightProduct stored[kMost];
+  for (std::size_t first = 0; first < products.size(); first += kMost) {
+    const std::size_t count = std::min(kMost, products.size() - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Product& p = products[first + i];
+      const Linear& w = *p.linear;
+      stored[i] = {w.type, w.weight, w.out, w.in, w.bias, p.x, w.in, p.y, w.out, p.add};
+    }
+    cpu::multiply_weights(n, {stored, count}, {.sgemm = sgemm, .parallel = cut == Cut::blocks});
   }
 }
 
@@ -135,19 +108,21 @@ void run_block(const Product& p, std::int64_t n, const Grid& grid, std::int64_t 
   const std::int64_t col = block / grid.row_blocks * grid.cols;
   const Block b{p, row, std::min(grid.rows, n - row), col,
                 std::min(grid.cols, p.linear->out - col)};
-  if (p.linear->type == TensorType::f32)
-    multiply_floats(b, reinterpret_cast<const float*>(b.weight()));
-  else
-    multiply_stored(b);
+  const Linear& w = *p.linear;
+  const float beta = begin_with_bias(b);
+  sgemm(b.rows, b.cols, w.in, b.x(), w.in, reinterpret_cast<const float*>(b.weight()), w.in, beta,
+        b.y(), w.out);
 }
 
 }  // namespace
 
-bool can_multiply(TensorType type) {
-  return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16;
-}
+bool can_multiply(TensorType type) { return cpu::is_weight_type(type); }
 
 void multiply(std::int64_t n, std::span<const Product> products, Cut cut) {
+  const bool floats = std::all_of(products.begin(), products.end(), [](const Product& p) {
+    return p.linear->type == TensorType::f32;
+  });
+  if (!floats) return multiply_stored(n, products, cut);
   // Below this many multiply-adds (about 0.1 ms) waking another thread costs more than it brings. A
   // product for one row runs at the speed of memory, as if it had a few rows more.
   constexpr std::int64_t kWorthThreads = 5'000'000, kRowsForFree = 3;
@@ -157,7 +132,6 @@ void multiply(std::int64_t n, std::span<const Product> products, Cut cut) {
   std::int64_t total = 0;
   for (const Product& p : products) total += Grid(n, *p.linear, blocks).blocks();
   const auto run = [&](std::int64_t i) {
-    const OneThreadPerCall guard;
     for (const Product& p : products) {
       const Grid grid(n, *p.linear, blocks);
       if (i < grid.blocks()) return run_block(p, n, grid, i);

@@ -15,8 +15,8 @@ namespace episodic {
 /// A weight as it is stored, rows being outputs: a block of outputs is contiguous, which is what
 /// one token needs, and sgemm runs as fast on it as on its transpose. It owns nothing.
 struct Linear {
-  TensorType type = TensorType::f32;  ///< f32, f16 or bf16
-  const std::byte* weight = nullptr;  ///< [out, in], aligned to its element
+  TensorType type = TensorType::f32;  ///< f32, f16, bf16 or a block type
+  const std::byte* weight = nullptr;  ///< [out, in], plain types aligned to their element
   const float* bias = nullptr;        ///< [out], or null
   std::int64_t out = 0, in = 0;
 
