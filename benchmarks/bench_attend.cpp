@@ -3,6 +3,9 @@
 // Both sides alternate in one process and the least time of the repetitions counts, so that other
 // work on the machine disturbs the ratios little.
 //
+// masses_... and softcap_... are attend() that also gives segment masses, or caps its scores,
+// against attend() that does not.
+//
 // cpu_... compare CPU time instead of wall time: steadier on a busy machine.
 //
 //   bench_attend [repetitions = 5] [threads = 1,2]
@@ -70,6 +73,7 @@ std::vector<float> random_floats(std::int64_t n, unsigned seed) {
 struct Problem {
   AttendShape shape;
   std::vector<float> keys, values, q_relative, q_fixed, out, columns;
+  std::vector<double> masses;
   std::vector<KvSegment> list;
   std::int64_t seen = 0;  // keys that each query sees
 
@@ -115,13 +119,24 @@ struct Problem {
     at = n_init + 2 * n_mem;
     add(window, first - n_local + 1, Position::relative);
     seen = n_init + n_mem + n_local;
+    masses.resize(list.size() * static_cast<std::size_t>(heads));
   }
 
-  void attend(episodic::AttendWorkspace& workspace) {
+  void attend(episodic::AttendWorkspace& workspace, bool with_masses = false, float softcap = 0) {
     const std::span<const KvSegment> lists[] = {list};
     float* const column_sums[] = {columns.data()};
-    episodic::attend(shape, {q_relative.data(), q_fixed.data(), lists},
-                     {.out = out.data(), .lse = nullptr, .column_sums = column_sums}, workspace);
+    AttendShape capped = shape;
+    capped.softcap = softcap;
+    episodic::AttendOutput output;
+    output.out = out.data();
+    output.column_sums = column_sums;
+    if (with_masses) output.segment_mass = masses.data();
+    episodic::attend(capped, {q_relative.data(), q_fixed.data(), lists}, output, workspace);
+  }
+  // attend(), with masses, with a soft-cap: the first three works of a race
+  std::vector<std::function<void()>> works(episodic::AttendWorkspace& workspace) {
+    return {[&] { attend(workspace); }, [&] { attend(workspace, true); },
+            [&] { attend(workspace, false, 50.0f); }};
   }
 
   double flops() const {
@@ -158,37 +173,43 @@ Json prefill(const char* name, Problem problem, int repetitions) {
   // about the flops of the problem, in products of one size; the rest is scaled
   const int products = std::max(1, static_cast<int>(problem.flops() / product + 0.5));
   episodic::AttendWorkspace workspace;
-  const auto times =
-      race({[&] { problem.attend(workspace); },
-            [&] {
-              const float one = 1.0f, zero = 0.0f;
-              for (int i = 0; i < products; ++i) {
-                sgemm_("N", "N", &m, &m, &m, &one, a.data(), &m, b.data(), &m, &zero, c.data(), &m);
-              }
-            }},
-           repetitions);
+  auto works = problem.works(workspace);
+  works.push_back([&] {
+    const float one = 1.0f, zero = 0.0f;
+    for (int i = 0; i < products; ++i) {
+      sgemm_("N", "N", &m, &m, &m, &one, a.data(), &m, b.data(), &m, &zero, c.data(), &m);
+    }
+  });
+  const auto times = race(works, repetitions);
+  const Time& sgemm = times.back();
   const double scale = problem.flops() / (product * products);
   return {{"case", name},
           {"gflop", problem.flops() * 1e-9},
           {"attend_ms", times[0].wall * 1e3},
-          {"sgemm_ms", times[1].wall * scale * 1e3},
-          {"sgemm_gflops", product * products / times[1].wall * 1e-9},
-          {"ratio_to_sgemm", times[0].wall / (times[1].wall * scale)},
-          {"cpu_ratio_to_sgemm", times[0].cpu / (times[1].cpu * scale)},
+          {"sgemm_ms", sgemm.wall * scale * 1e3},
+          {"sgemm_gflops", product * products / sgemm.wall * 1e-9},
+          {"ratio_to_sgemm", times[0].wall / (sgemm.wall * scale)},
+          {"cpu_ratio_to_sgemm", times[0].cpu / (sgemm.cpu * scale)},
+          {"cpu_masses_ratio", times[1].cpu / times[0].cpu},
+          {"cpu_softcap_ratio", times[2].cpu / times[0].cpu},
           {"workspace_bytes", workspace.bytes()}};
 }
 
 Json decode(const char* name, Problem problem, int repetitions) {
   episodic::AttendWorkspace workspace;
-  const auto times =
-      race({[&] { problem.attend(workspace); }, [&] { problem.read(); }}, repetitions);
+  auto works = problem.works(workspace);
+  works.push_back([&] { problem.read(); });
+  const auto times = race(works, repetitions);
+  const Time& read = times.back();
   return {{"case", name},
           {"mbytes", problem.bytes() * 1e-6},
           {"attend_ms", times[0].wall * 1e3},
-          {"read_ms", times[1].wall * 1e3},
-          {"read_gbytes_per_s", problem.bytes() / times[1].wall * 1e-9},
-          {"share_of_read_bandwidth", times[1].wall / times[0].wall},
-          {"cpu_share_of_read_bandwidth", times[1].cpu / times[0].cpu},
+          {"read_ms", read.wall * 1e3},
+          {"read_gbytes_per_s", problem.bytes() / read.wall * 1e-9},
+          {"share_of_read_bandwidth", read.wall / times[0].wall},
+          {"cpu_share_of_read_bandwidth", read.cpu / times[0].cpu},
+          {"cpu_masses_ratio", times[1].cpu / times[0].cpu},
+          {"cpu_softcap_ratio", times[2].cpu / times[0].cpu},
           {"workspace_bytes", workspace.bytes()}};
 }
 
