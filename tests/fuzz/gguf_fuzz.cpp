@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <span>
+
+#include "episodic/base/error.hpp"
+#include "episodic/model/gguf.hpp"
+#include "support/gguf_writer.hpp"
+#include "target.hpp"
+
+using namespace episodic;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::vector<std::uint8_t> copy(data, data + size);  // exact size: sanitizers see overruns
+  const auto bytes = std::as_bytes(std::span(copy));
+  try {
+    const GgufContent content = parse_gguf(bytes, "fuzz");
+    const TensorView* before = nullptr;
+    for (const TensorView& t : content.tensors) {
+      std::int64_t elements = 1;
+      for (const std::int64_t d : t.shape) elements *= d;
+      fuzz::require(t.elements() == elements, "the shape is the number of elements");
+      fuzz::require(!before || before->name < t.name, "names rise");
+      before = &t;
+      if (t.bytes == 0) continue;
+      fuzz::require(t.data >= bytes.data() && t.data + t.bytes <= bytes.data() + bytes.size(),
+                    "data lie within the file");
+    }
+    for (const auto& [key, value] : content.metadata)
+      if (const auto* list = std::get_if<std::vector<std::string_view>>(&value))
+        for (const std::string_view s : *list)
+          fuzz::require(
+              s.empty() || (reinterpret_cast<const std::byte*>(s.data()) >= bytes.data() &&
+                            reinterpret_cast<const std::byte*>(s.data() + s.size()) <=
+                                bytes.data() + bytes.size()),
+              "strings lie within the file");
+  } catch (const Error&) {
+  }
+  return 0;
+}
+
+namespace fuzz {
+
+std::vector<std::string> seeds() {
+  using W = GgufWriter;
+  W plain, aligned, nested;
+  plain.put("general.architecture", "llama").put("x.count", 7u).put("x.eps", 1e-6f);
+  plain.put_array("tokens", W::string, std::vector<std::string>{"<s>", "a", "bc"});
+  plain.put_array("scores", W::f32, std::vector<float>{0, -1, -2});
+  plain.floats("a", {2, 3}, {1, 2, 3, 4, 5, 6}).tensor("b", 8, {32}, std::string(34, 'b'));
+  aligned.alignment = 8;
+  aligned.put("general.alignment", 8u).put("flag", true);
+  aligned.tensor("k", 12, {1, 256}, std::string(144, 'k')).floats("e", {0}, {});
+  nested.put("l", W::array,
+             W::raw(std::uint32_t{W::array}) + W::raw(std::uint64_t{1}) +
+                 W::raw(std::uint32_t{W::u16}) + W::raw(std::uint64_t{2}) + "wxyz");
+  return {plain.bytes(), aligned.bytes(), nested.bytes(), W().bytes()};
+}
+
+/// The magic, without which nothing else is looked at.
+void repair(std::string& input) {
+  if (input.size() >= 4) std::memcpy(input.data(), "GGUF", 4);
+}
+
+}  // namespace fuzz

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GGUF file of a real model beside what was made of it for Hugging Face, if they are there:
+// scripts or tools that fetch them say how (docs/weights.md).
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "episodic/cpu/weights.hpp"
+#include "episodic/model/gguf.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The folder with the file and its converted form: EPISODIC_GEMMA, or gemma beside the checkout.
+std::optional<fs::path> gguf_file() {
+  const char* wish = std::getenv("EPISODIC_GEMMA");
+  const fs::path dir =
+      wish != nullptr ? fs::path(wish) : fs::path(EPISODIC_SOURCE_DIR) / "../gemma";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    if (entry.path().extension() == ".gguf") return entry.path();
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("gguf, a real model: it agrees with its converted form") {
+  const auto path = gguf_file();
+  if (!path) EPISODIC_SKIP("no folder with a GGUF file of Gemma (EPISODIC_GEMMA)");
+  const GgufSource source(*path);
+  const fs::path dir = path->parent_path();
+  if (!fs::exists(dir / "model.safetensors")) EPISODIC_SKIP("no converted form beside it");
+
+  const Weights converted(dir);
+  const auto names = [](const TensorSource& s) {
+    std::vector<std::string> out;
+    for (const TensorView* t : s.tensors()) out.push_back(t->name);
+    return out;
+  };
+  REQUIRE(names(source) == names(converted));
+  std::int64_t elements = 0;
+  for (const TensorView* t : source.tensors()) {
+    const TensorView* other = converted.find(t->name);
+    INFO(t->name);
+    REQUIRE(t->shape == other->shape);
+    elements += t->elements();
+    const std::int64_t width = t->shape.back();
+    const std::int64_t rows = t->elements() / width;
+    std::vector<float> a(static_cast<std::size_t>(width)), b(a);
+    for (std::int64_t r = 0; r<rows; r += rows> 3000 ? 997 : 1) {
+      cpu::widen_row(t->type, t->data + r * cpu::row_bytes(t->type, width), width, a.data());
+      cpu::widen_row(other->type, other->data + r * cpu::row_bytes(other->type, width), width,
+                     b.data());
+      for (std::size_t c = 0; c < a.size(); ++c)  // it was rounded to bfloat16
+        if (std::abs(a[c] - b[c]) > std::abs(a[c]) * 0.00391f)
+          REQUIRE(std::abs(a[c] - b[c]) <= std::abs(a[c]) * 0.00391f);
+    }
+  }
+  REQUIRE(elements > 260'000'000);
+}
+
+TEST_CASE("gguf, a real model: its settings are those of the converted form") {
+  const auto path = gguf_file();
+  if (!path) EPISODIC_SKIP("no folder with a GGUF file of Gemma (EPISODIC_GEMMA)");
+  const auto config = nlohmann::json::parse(GgufSource(*path).config_json());
+  const MappedFile file(path->parent_path() / "config.json");
+  const auto wanted = nlohmann::json::parse(
+      std::string_view(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()));
+  for (const char* key : {"model_type",          "vocab_size",        "hidden_size",
+                          "intermediate_size",   "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "head_dim",          "max_position_embeddings",
+                          "rms_norm_eps",        "hidden_activation", "tie_word_embeddings",
+                          "rope_theta",          "rope_scaling",      "rope_local_base_freq",
+                          "sliding_window",      "layer_types",       "query_pre_attn_scalar",
+                          "attention_bias",      "bos_token_id"}) {
+    INFO(key << ": " << config[key] << ", expected " << wanted[key]);
+    CHECK(config[key] == wanted[key]);
+  }
+}
