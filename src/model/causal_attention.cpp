@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "causal_attention.hpp"
 
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -116,6 +117,34 @@ void CausalState::reset() {
   tokens_ = 0;
   step_ = 0;
   for (Cache& cache : caches_) cache.first = 0;
+}
+
+struct CausalState::Snapshot final : SequenceSnapshot {
+  std::int64_t tokens = 0;
+  std::vector<Cache> caches;
+};
+
+std::vector<CausalState::Cache> CausalState::copies_of(const std::vector<Cache>& caches) {
+  std::vector<Cache> copies = caches;
+  for (Cache& cache : copies)
+    for (at::Tensor* t : {&cache.keys, &cache.values, &cache.unrotated})
+      if (t->defined()) *t = t->clone();
+  return copies;
+}
+
+std::shared_ptr<const SequenceSnapshot> CausalState::snapshot() const {
+  auto copy = std::make_shared<Snapshot>();
+  copy->tokens = tokens_;
+  copy->caches = copies_of(caches_);
+  return copy;
+}
+
+void CausalState::restore(const SequenceSnapshot& snapshot) {
+  const auto* copy = dynamic_cast<const Snapshot*>(&snapshot);
+  if (!copy || copy->caches.size() != caches_.size()) return SequenceState::restore(snapshot);
+  caches_ = copies_of(copy->caches);
+  tokens_ = copy->tokens;
+  step_ = 0;
 }
 
 at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,

@@ -26,6 +26,9 @@ class CausalState final : public SequenceState {
   std::int64_t tokens() const override { return tokens_; }
   std::int64_t chunk() const override;
   void reset() override;
+  /// Copies the caches.
+  std::shared_ptr<const SequenceSnapshot> snapshot() const override;
+  void restore(const SequenceSnapshot& snapshot) override;
 
   at::Tensor attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
                           const at::Tensor& v);
@@ -46,6 +49,9 @@ class CausalState final : public SequenceState {
     std::int64_t first = 0, capacity = 0;
     int version = 0;  // of the table that turned the keys
   };
+
+  struct Snapshot;
+  static std::vector<Cache> copies_of(const std::vector<Cache>& caches);
 
   const LayerSpec& spec(std::int64_t layer) const;
   Rotation& rotation(std::int64_t layer);

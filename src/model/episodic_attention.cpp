@@ -9,6 +9,10 @@
 namespace episodic {
 namespace {
 
+struct MemorySnapshot final : SequenceSnapshot {
+  std::shared_ptr<const EpisodicMemory::Snapshot> memory;
+};
+
 void check(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
            std::int64_t dim) {
   if (x.dim() == 3 && x.size(0) == n && x.size(1) == heads && x.size(2) == dim &&
@@ -47,6 +51,22 @@ at::Tensor EpisodicAttention::forward(const at::Tensor& q, const at::Tensor& k,
   memory_->attend(layer_, q.const_data_ptr<float>(), k.const_data_ptr<float>(),
                   v.const_data_ptr<float>(), out.mutable_data_ptr<float>());
   return out;
+}
+
+void SequenceState::restore(const SequenceSnapshot&) {
+  throw ConfigError("restore: the snapshot was not taken from this sequence's state");
+}
+
+std::shared_ptr<const SequenceSnapshot> EpisodicState::snapshot() const {
+  auto copy = std::make_shared<MemorySnapshot>();
+  copy->memory = memory_->snapshot();
+  return copy;
+}
+
+void EpisodicState::restore(const SequenceSnapshot& snapshot) {
+  const auto* copy = dynamic_cast<const MemorySnapshot*>(&snapshot);
+  if (!copy) return SequenceState::restore(snapshot);
+  memory_->restore(*copy->memory);
 }
 
 void EpisodicState::begin_step(std::span<const std::int64_t> ids) {

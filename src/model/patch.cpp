@@ -10,6 +10,10 @@
 namespace episodic {
 namespace {
 
+struct PatchedSnapshot final : SequenceSnapshot {
+  std::shared_ptr<const SequenceSnapshot> memory, sliding;
+};
+
 /// The state of a patched model: the memory, the sliding layers that it does not serve, and what
 /// was there before.
 class PatchedState final : public SequenceState {
@@ -39,6 +43,19 @@ class PatchedState final : public SequenceState {
     if (sliding_) sliding_->reset();
   }
 
+  std::shared_ptr<const SequenceSnapshot> snapshot() const override {
+    auto copy = std::make_shared<PatchedSnapshot>();
+    copy->memory = episodic_.snapshot();
+    if (sliding_) copy->sliding = sliding_->snapshot();
+    return copy;
+  }
+  void restore(const SequenceSnapshot& snapshot) override {
+    const auto* copy = dynamic_cast<const PatchedSnapshot*>(&snapshot);
+    if (!copy || !copy->sliding != !sliding_) return SequenceState::restore(snapshot);
+    episodic_.restore(*copy->memory);  // may refuse
+    if (sliding_) sliding_->restore(*copy->sliding);
+  }
+
   const std::shared_ptr<EpisodicMemory>& memory() const { return episodic_.memory(); }
   const std::shared_ptr<SequenceState>& original() const { return original_; }
   const std::vector<std::shared_ptr<AttentionSlot>>& original_slots() const {
@@ -52,7 +69,7 @@ class PatchedState final : public SequenceState {
     if (episodic_.tokens() == 0) return sliding_->reset();
     throw DataError(
         fmt::format("patch: the memory stands at token {}, but the model's sliding layers have "
-                    "seen {}; reset the model, or go back to no other state of its memory",
+                    "seen {}; go back by the snapshots of the model's state, not of its memory",
                     episodic_.tokens(), sliding_->tokens()));
   }
 

@@ -35,7 +35,7 @@ class HostEngine final : public Engine {
 
   std::function<void()> snapshot() override {
     memory();
-    return [memory = memory_, state = memory_->snapshot()] { memory->restore(*state); };
+    return [state = model_.state(), at = model_.state()->snapshot()] { state->restore(*at); };
   }
 
   StepRecord last_step() const override { return memory().last_step(); }

@@ -180,6 +180,25 @@ TEST_CASE("families: a memory beside sliding layers") {
     REQUIRE_THROWS_AS(model.forward(too_long), Error);
     same(model.forward(rest), last, 20);
   }
+  SECTION("the state goes back whole") {
+    model.forward(half);
+    const auto snapshot = model.state()->snapshot();
+    for (int round = 0; round < 2; ++round) {
+      model.forward(ids.first(13));
+      model.state()->restore(*snapshot);
+      REQUIRE(model.state()->tokens() == 20);
+      REQUIRE(memory->tokens() == 20);
+      same(model.forward(rest), last, 20);
+    }
+    Decoder other = model.share_weights();
+    REQUIRE_THROWS_AS(other.state()->restore(*snapshot), ConfigError);
+    other.forward(half);
+    const auto full = other.state()->snapshot();
+    other.forward(ids.first(5));
+    other.state()->restore(*full);
+    same(other.forward(rest), last, 20);
+    REQUIRE_THROWS_AS(model.state()->restore(*full), ConfigError);
+  }
   SECTION("going back by the memory alone is refused") {
     model.forward(half);
     const auto snapshot = memory->snapshot();

@@ -26,6 +26,12 @@ class AttentionSlot {
   virtual at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
 };
 
+/// What a sequence's state gives to come back to.
+class SequenceSnapshot {
+ public:
+  virtual ~SequenceSnapshot() = default;
+};
+
 /// State of one sequence over all layers. The decoder calls begin_step before the first layer and
 /// end_step after the last; a step that throws in between leaves the state as it was before it.
 class SequenceState {
@@ -49,6 +55,12 @@ class SequenceState {
 
   /// Back to the empty sequence.
   virtual void reset() = 0;
+
+  /// A copy of the state, which later steps leave alone; null if this state cannot go back.
+  virtual std::shared_ptr<const SequenceSnapshot> snapshot() const { return nullptr; }
+
+  /// Back to a snapshot that this state gave. \throws ConfigError if it gave none such
+  virtual void restore(const SequenceSnapshot& snapshot);
 };
 
 }  // namespace episodic

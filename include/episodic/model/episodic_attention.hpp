@@ -37,6 +37,8 @@ class EpisodicState final : public SequenceState {
   std::int64_t tokens() const override { return memory_->tokens(); }
   std::int64_t chunk() const override { return memory_->config().chunk; }
   void reset() override { memory_->reset(); }
+  std::shared_ptr<const SequenceSnapshot> snapshot() const override;
+  void restore(const SequenceSnapshot& snapshot) override;
 
   const std::shared_ptr<EpisodicMemory>& memory() const { return memory_; }
 
