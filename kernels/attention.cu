@@ -119,6 +119,25 @@ std::size_t attention_workspace_bytes(const AttentionParams& params) {
   return plan_attention(params, plan) ? plan.bytes : 0;
 }
 
+std::size_t largest_attention_workspace_bytes(const AttentionParams& params) {
+  std::size_t most = 0;
+  AttentionPlan plan;
+  for (const std::int64_t max_rows : {params.max_rows, std::int64_t{0}}) {
+    AttentionParams p = params;
+    p.max_rows = max_rows;
+    if (!plan_attention(p, plan)) return 0;
+    most = std::max(most, plan.bytes);
+    // Fewer queries may be split among more blocks, and then need more. Once row tiles alone fill
+    // the device nothing is split, and bytes grow with the queries up to those counted above.
+    for (p.n_queries = 1; p.n_queries < params.n_queries; ++p.n_queries) {
+      plan_attention(p, plan);
+      most = std::max(most, plan.bytes);
+      if (!plan.few_rows && plan.row_tiles * p.n_kv_heads > kBlocks / 2) break;
+    }
+  }
+  return most;
+}
+
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
   AttentionPlan plan;
   if (!plan_attention(params, plan)) return cudaErrorInvalidValue;

@@ -142,7 +142,7 @@ template <class T, int kWarpsPerRow>
 __global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(const AttentionArgs a) {
   constexpr int kRowsPerBlock = kMergeWarps / kWarpsPerRow;
   constexpr int kChannels = 4 * kWarpSize;  // of a warp at once
-  __shared__ float4 sums[kMergeWarps][kWarpSize];
+  EPISODIC_SHARED(sums, float4[kMergeWarps][kWarpSize]);
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int part = warp % kWarpsPerRow;

@@ -45,7 +45,8 @@ struct AttentionParams {
   const std::int64_t* first_position = nullptr;
 
   /// Rotary embedding, rotate-half: channels c and c + rotary_dim / 2 turn together, those from
-  /// rotary_dim on are left alone. cos and sin have attention_factor in them.
+  /// rotary_dim on are left alone. cos and sin have attention_factor in
+  /// them, the fixed ones its square: far keys are not turned and bring none.
   std::int64_t rotary_dim = 0;       ///< even, <= d; a multiple of 16, or 0
   const float* query_cos = nullptr;  ///< [n, rotary_dim / 2] of the queries' own positions
   const float* query_sin = nullptr;
@@ -80,6 +81,12 @@ struct AttentionParams {
 /// Bytes of workspace that any call with these sizes needs, whatever the device holds. 0 for sizes
 /// that segmented_attention refuses.
 std::size_t attention_workspace_bytes(const AttentionParams& params);
+
+/// The most that attention_workspace_bytes gives for 1 to params.n_queries queries, each with
+/// params.max_rows far rows or with none: enough for every step of at most n_queries tokens. More
+/// than the largest step's own: fewer queries may be split over more blocks. 0 for sizes that
+/// segmented_attention refuses. Takes microseconds, a millisecond at most.
+std::size_t largest_attention_workspace_bytes(const AttentionParams& params);
 
 /// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
 /// sees, in one softmax; far keys meet the query turned by angle index n_local - 1, local ones the

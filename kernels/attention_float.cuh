@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
   const int d = static_cast<int>(p.head_dim);
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
-  __shared__ KeySpan span;  // not in registers: the outputs need them
+  EPISODIC_SHARED(span, KeySpan);  // not in registers: the outputs need them
   if (thread == 0)
     span = key_span<float>(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
   __syncthreads();

@@ -98,9 +98,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   const int block_row = static_cast<int>(blockIdx.x) * kTile.rows();
   const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
   // In shared memory, as outputs and scores leave few registers.
-  __shared__ KeySpan span;
-  __shared__ int2 queries_of_warp[kTile.warps];  // first and last; none: it only helps to copy
-  __shared__ int to;
+  EPISODIC_SHARED(span, KeySpan);
+  EPISODIC_SHARED(queries_of_warp,
+                  int2[kTile.warps]);  // first and last; none: it only helps to copy
+  EPISODIC_SHARED(to, int);
   if (thread == 0) span = key_span<Half>(p, head, block_row / a.group, block_last / a.group, kKeys);
   __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kKeys);

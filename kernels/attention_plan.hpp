@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "attention.hpp"
+#include "limits.hpp"
 #include "online_softmax.hpp"
 
 namespace episodic::kernels {
@@ -28,10 +29,11 @@ struct MmaTile {
 
 /// Few rows (decode): one warp, whose loads alone keep the memory busy. Many: each key fragment
 /// read from shared memory meets 32 rows, except where the outputs of 32 would not fit in the
-/// registers.
+/// registers. Tiles of heads of 256 are short, so that a block fits into the shared memory of every
+/// device, and two into that of an A100.
 EPISODIC_HOST_DEVICE constexpr MmaTile mma_tile(int dim, bool few_rows) {
   if (few_rows) return {1, 1, 32};
-  return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 32};
+  return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 16};
 }
 
 /// One block of the tensor-core kernel for column sums: row tiles are of keys.
@@ -74,6 +76,18 @@ EPISODIC_HOST_DEVICE constexpr std::size_t float_column_shared_bytes(int dim) {
   return static_cast<std::size_t>(kFloatRows + kFloatKeys) *
          static_cast<std::size_t>(shared_stride(dim, 4)) * 4;
 }
+
+/// Of all attention kernels for heads of `dim`, and of what they have of static memory at most.
+EPISODIC_HOST_DEVICE constexpr bool attention_fits_every_device(int dim) {
+  constexpr std::size_t kStatic = 256;
+  const std::size_t most = kSharedOfEveryDevice - kStatic;
+  return mma_shared_bytes(dim, mma_tile(dim, true)) <= most &&
+         mma_shared_bytes(dim, mma_tile(dim, false)) <= most &&
+         column_shared_bytes(dim, column_tile(dim)) <= most && float_shared_bytes(dim) <= most &&
+         float_column_shared_bytes(dim) <= most;
+}
+static_assert(attention_fits_every_device(64) && attention_fits_every_device(96) &&
+              attention_fits_every_device(128) && attention_fits_every_device(256));
 
 struct AttentionPlan {
   int dim = 0;            ///< d rounded up to the next instance

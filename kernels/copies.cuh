@@ -22,8 +22,8 @@ inline constexpr std::int64_t kTileBytes = 4096;
 template <class TilesOf, class CopyTile>
 __device__ inline void for_each_tile(std::int64_t n_items, TilesOf tiles_of, CopyTile copy_tile) {
   using Scan = cub::BlockScan<std::int64_t, kCopyThreads>;
-  __shared__ typename Scan::TempStorage storage;
-  __shared__ std::int64_t first_tile[kCopyThreads];
+  EPISODIC_SHARED(storage, typename Scan::TempStorage);
+  EPISODIC_SHARED(first_tile, std::int64_t[kCopyThreads]);
   const std::int64_t n_warps = static_cast<std::int64_t>(gridDim.x) * kCopyWarps;
   std::int64_t next = static_cast<std::int64_t>(blockIdx.x) * kCopyWarps + threadIdx.x / kWarpSize;
   std::int64_t base = 0;

@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kDecoderThreads) EmbedKernel(EmbedParams p) {
 template <class T>
 __global__ void __launch_bounds__(kDecoderThreads) RmsNormKernel(RmsNormParams p) {
   using Reduce = cub::BlockReduce<float, kDecoderThreads>;
-  __shared__ typename Reduce::TempStorage storage;
-  __shared__ float factor;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(factor, float);
   for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
     const float* x = p.x + i * p.width;
     float squares = 0;

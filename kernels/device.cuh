@@ -16,16 +16,24 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "limits.hpp"
 #include "online_softmax.hpp"
 
-/// Declares `name`, the block's dynamic shared memory, as an array of bytes aligned to 128.
+/// EPISODIC_DYNAMIC_SHARED(name) declares the block's dynamic shared memory, as an array of bytes
+/// aligned to 128. EPISODIC_SHARED(name, type) declares a variable of static shared memory, also of
+/// an array's type: EPISODIC_SHARED(sums, float[4][32]). The emulation counts those, and sees that
+/// a block finds nothing of the block before it in them.
 #if defined(EPISODIC_EMULATED_CUDA)
 #define EPISODIC_DYNAMIC_SHARED(name) unsigned char* const name = emulator::dynamic_shared()
+#define EPISODIC_SHARED(name, ...)        \
+  static constexpr char name##_place = 0; \
+  auto& name = *emulator::static_shared<__VA_ARGS__>(&name##_place)
 #define EPISODIC_UNROLL
 #define EPISODIC_UNROLL_BY(n)
 #else
 #define EPISODIC_PRAGMA(text) _Pragma(#text)
 #define EPISODIC_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define EPISODIC_SHARED(name, ...) __shared__ episodic::kernels::Same<__VA_ARGS__> name
 #define EPISODIC_UNROLL _Pragma("unroll")
 #define EPISODIC_UNROLL_BY(n) EPISODIC_PRAGMA(unroll n)
 #endif
@@ -35,18 +43,18 @@ namespace episodic::kernels {
 inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kFullMask = 0xffffffffu;
 
+/// T: lets a declaration name an array's type.
+template <class T>
+using Same = T;
+
 /// Launches `kernel`, allowing it the shared memory it asks for. \return what the launch said
 template <class... Params, class... Args>
 cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
                    cudaStream_t stream, const Args&... args) {
-  constexpr std::size_t kSharedWithoutAsking = 48 << 10;
-  if (shared_bytes > kSharedWithoutAsking) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-    if (error != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // said here; not to be found again by the next call
-      return error;
-    }
+  if (shared_bytes > 0) {
+    const cudaError_t error =
+        allow_dynamic_shared(reinterpret_cast<const void*>(kernel), shared_bytes);
+    if (error != cudaSuccess) return error;
   }
 #if defined(EPISODIC_EMULATED_CUDA)
   // Runs it now, or keeps the arguments by value, as a launch does, until the graph is launched

@@ -30,7 +30,7 @@ __device__ inline bool gives_value(const KeySegmenterParams& p, std::int64_t cou
 template <class Key, KeySignal kSignal>
 __device__ void look_ahead(const KeySegmenterParams& p, const KeyRound& round,
                            std::int64_t channels, double* sums) {
-  __shared__ double of_warp[kKeyAhead][kKeyWarps];
+  EPISODIC_SHARED(of_warp, double[kKeyAhead][kKeyWarps]);
   constexpr bool kGaussian = kSignal == KeySignal::gaussian;
   constexpr double kTwoPi = 6.283185307179586476925286766559;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -134,9 +134,9 @@ __device__ inline void decide(const KeySegmenterParams& p, const KeyRound& round
 template <class Key, KeySignal kSignal>
 __global__ void __launch_bounds__(kKeyThreads)
     KeySegmenterKernel(KeySegmenterParams p, std::int64_t channels, double* workspace) {
-  __shared__ double groups[kKeyAhead][kKeyWarps];
-  __shared__ double totals[kKeyAhead];
-  __shared__ int is_last;
+  EPISODIC_SHARED(groups, double[kKeyAhead][kKeyWarps]);
+  EPISODIC_SHARED(totals, double[kKeyAhead]);
+  EPISODIC_SHARED(is_last, int);
   const std::int64_t first = p.state[blockIdx.y].tokens, end = first + p.n;
   double* sums = workspace + static_cast<std::int64_t>(blockIdx.y) * gridDim.x * kKeyAhead;
   do {

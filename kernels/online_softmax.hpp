@@ -6,11 +6,7 @@
 
 #include <cmath>
 
-#if defined(__CUDACC__)
-#define EPISODIC_HOST_DEVICE __host__ __device__
-#else
-#define EPISODIC_HOST_DEVICE
-#endif
+#include "episodic/base/rules/host_device.hpp"
 
 namespace episodic::kernels {
 
@@ -42,9 +38,10 @@ EPISODIC_HOST_DEVICE inline OnlineSoftmax merge(const OnlineSoftmax& a, const On
   return {max, a.sum * exp_below(a.max, max) + b.sum * exp_below(b.max, max)};
 }
 
-/// Natural log of the sum of exp of all logits; -inf for the empty set.
-EPISODIC_HOST_DEVICE inline float log_sum_exp(const OnlineSoftmax& state) {
-  return state.max + ::logf(state.sum);
+/// Natural log of the sum of exp of all logits, in float64: no bit of the maximum is lost to it.
+/// -inf for the empty set; +inf for a set with +inf in it.
+EPISODIC_HOST_DEVICE inline double log_sum_exp(const OnlineSoftmax& state) {
+  return static_cast<double>(state.max) + ::log(static_cast<double>(state.sum));
 }
 
 }  // namespace episodic::kernels

@@ -9,9 +9,6 @@
 namespace episodic::kernels {
 namespace {
 
-// A block's list of ranks, beside its other shared memory, on every architecture we build for.
-constexpr std::int64_t kMostRoom = 12 << 10;
-
 bool sensible(const RecallParams& p) {
   return p.max_events >= 1 && p.max_events <= std::numeric_limits<std::int32_t>::max() &&
          p.n >= 1 && p.n_init >= 0 && p.n_local >= 1 && p.n_mem >= 0 && p.chunk >= 1 &&
@@ -34,7 +31,7 @@ std::int64_t recall_room(const RecallParams& p) {
   if (!sensible(p)) return 0;
   // Less than capacity + 1 tokens are taken before the last event of either buffer.
   const std::int64_t room = (p.n_init + p.chunk + p.n_mem) / p.min_block + 3;
-  if (room > kMostRoom) return 0;
+  if (room > kMostRecallRoom) return 0;
   // Places of neighbours are counted in 32 bits.
   const std::int64_t reach = p.neighbours < p.max_events ? p.neighbours : p.max_events;
   return room * 2 * reach + room < std::numeric_limits<std::int32_t>::max() ? room : 0;
@@ -47,9 +44,8 @@ std::size_t recall_workspace_bytes(const RecallParams& p) {
 }
 
 cudaError_t recall_events(const RecallParams& p, cudaStream_t stream) {
-  constexpr std::int64_t kMostWidth = (200 << 10) / 4;  // the query lies in shared memory
   const std::int64_t room = recall_room(p);
-  if (room == 0 || p.width < 8 || p.width % 8 != 0 || p.width > kMostWidth)
+  if (room == 0 || p.width < 8 || p.width % 8 != 0 || p.width > kMostRecallWidth)
     return cudaErrorInvalidValue;
   if (!p.n_events || !p.events || !p.tokens || !p.representatives || !p.query || !p.queue ||
       !p.queue_size || !p.similarity || !p.contiguity_list || !p.recalled || !p.sizes ||

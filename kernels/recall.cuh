@@ -8,20 +8,25 @@
 #include <cub/block/block_scan.cuh>
 
 #include "device.cuh"
+#include "episodic/base/rules/recall.hpp"
 #include "recall.hpp"
-#include "recall_rules.hpp"
 
 namespace episodic::kernels {
+
+using rules::event_rank;
+using rules::FillStep;
 
 inline constexpr int kScoreThreads = 256;
 inline constexpr int kScoreRows = 4;  // rows of a warp at a time: they share its loads of the query
 inline constexpr int kSelectThreads = 1024;
 inline constexpr int kBins = 2048;
+/// Ranks that SelectKernel lists, beside its other shared memory (scripts/check_sass adds that).
+inline constexpr std::int64_t kMostRecallRoom = 9 << 10;
 
 /// What a step may recall, from the counts on the device.
 struct RecallNow {
   std::int64_t events, event_tokens;
-  RecallBudget budget;
+  rules::RecallBudget budget;
   __device__ bool all_fit() const { return event_tokens <= budget.similarity; }
 };
 
@@ -29,8 +34,8 @@ __device__ inline RecallNow recall_now(const RecallParams& p) {
   RecallNow now;
   now.events = *p.n_events;
   now.event_tokens = now.events > 0 ? p.events[now.events - 1].end - p.n_init : 0;
-  now.budget = recall_budget(p.n_init + p.chunk + p.n_mem, p.contiguity,
-                             *p.tokens + p.n - p.n_local, now.event_tokens);
+  const std::int64_t outside = rules::outside_events(*p.tokens + p.n - p.n_local, now.event_tokens);
+  now.budget = rules::recall_budget(p.n_init + p.chunk + p.n_mem - outside, p.contiguity);
   return now;
 }
 
@@ -81,7 +86,8 @@ __global__ void __launch_bounds__(kScoreThreads) ScoreKernel(RecallParams p, flo
 /// The second launch: one block.
 class Selection {
  public:
-  using Scan = cub::BlockScan<std::int64_t, kSelectThreads>;
+  // Warp by warp: in the default's one warp a thread would hold 32 sums, more than its registers.
+  using Scan = cub::BlockScan<std::int64_t, kSelectThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   using ReduceRank = cub::BlockReduce<std::uint64_t, kSelectThreads>;
   struct Shared {
     union Temp {
@@ -161,7 +167,7 @@ class Selection {
     do {
       low = s_.low;
       high = s_.high;
-      const int shift = bin_shift(high - low, kBins);
+      const int shift = rules::bin_shift(high - low, kBins);
       for (int b = thread(); b < kBins; b += kSelectThreads) s_.tokens[b] = s_.count[b] = 0;
       __syncthreads();
       for (std::int64_t e = thread(); e < now_.events; e += kSelectThreads) {
@@ -225,7 +231,7 @@ class Selection {
       const std::uint64_t own = list_[i];
       int better = 0;
       for (int j = 0; j < listed; ++j) better += list_[j] > own;
-      p_.similarity[better] = event_of(own);
+      p_.similarity[better] = rules::event_of(own);
     }
     __syncthreads();
     return fill(
@@ -234,15 +240,13 @@ class Selection {
 
   /// Neighbours of what is similar, then the queue; each event at its first place, none twice.
   __device__ int fill_contiguity(int similar, int queued) {
-    const std::int64_t most = now_.events - 1;
-    const int reach = static_cast<int>(p_.neighbours < most ? p_.neighbours : most);
+    const int reach = static_cast<int>(rules::neighbour_reach(p_.neighbours, now_.events));
     const int fresh = similar * 2 * reach;
     const int candidates = fresh + queued;
     const auto candidate = [&](int c) -> DeviceEventId {
       if (c >= fresh) return old_queue_[c - fresh];
-      const int distance = c % (2 * reach) / 2 + 1;
-      const DeviceEventId e = p_.similarity[c / (2 * reach)] + (c % 2 == 0 ? distance : -distance);
-      return e >= 0 && e < now_.events ? e : -1;
+      const std::int64_t e = rules::neighbour(p_.similarity[c / (2 * reach)], c % (2 * reach));
+      return e >= 0 && e < now_.events ? static_cast<DeviceEventId>(e) : -1;
     };
     // Each event's mark becomes the first place that names it; -1 if it is similar.
     for (int c = thread(); c < candidates; c += kSelectThreads)
@@ -281,7 +285,8 @@ class Selection {
       Scan(s_.temp.scan).ExclusiveSum(size * kOne + (e >= 0), before, total);
       const std::int64_t tokens_before = tokens + before / kOne;
       const int at = taken + static_cast<int>(before % kOne);
-      const FillStep step = e >= 0 ? fill_step(tokens_before, size, capacity) : FillStep::skip;
+      const FillStep step =
+          e >= 0 ? rules::fill_step(tokens_before, size, capacity) : FillStep::skip;
       if (out && (step == FillStep::take || step == FillStep::take_last)) out[at] = e;
       if (step == FillStep::take_last || step == FillStep::leave_last) {
         s_.crossing = at;
@@ -330,7 +335,7 @@ class Selection {
 __global__ void __launch_bounds__(kSelectThreads)
     SelectKernel(RecallParams p, const float* scores, std::int32_t* marks, DeviceEventId* old_queue,
                  int room) {
-  __shared__ Selection::Shared shared;
+  EPISODIC_SHARED(shared, Selection::Shared);
   EPISODIC_DYNAMIC_SHARED(bytes);
   const RecallNow now = recall_now(p);
   Selection(p, now, scores, marks, old_queue, room, shared, reinterpret_cast<std::uint64_t*>(bytes))

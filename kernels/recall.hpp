@@ -14,6 +14,9 @@
 
 namespace episodic::kernels {
 
+/// Most elements of a representative.
+inline constexpr std::int64_t kMostRecallWidth = 24 << 10;
+
 /// All pointers are to device memory.
 struct RecallParams {
   // -- the closed events
@@ -27,7 +30,7 @@ struct RecallParams {
   // -- representatives
   const void* representatives = nullptr;  ///< [max_events, width] of `dtype`, aligned to 16 bytes
   DType dtype = DType::bfloat16;          ///< float32, float16 or bfloat16
-  std::int64_t width = 0;                 ///< H * d, a multiple of 8
+  std::int64_t width = 0;                 ///< H * d, a multiple of 8; at most kMostRecallWidth
   const float* query = nullptr;           ///< [width] mean fixed-position query
 
   // -- budgets (spec 5)
@@ -56,7 +59,7 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 
 /// Scores all events (dot product in float32, one pass over the representatives, bound by their
 /// bytes: n_events * width * size_of(dtype)) and fills both buffers as spec 5 says, with its ties:
-/// the earlier event first. A NaN score ranks last.
+/// the earlier event first. A NaN score counts as -inf.
 ///
 /// Two launches. The first, a warp for four rows at a time, is the scan. In the second one block
 /// narrows the range of scores by histograms of 2048 bins until what is left fits its shared

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 16;  // 64 tiles of 64 squared: offsets within int64
 constexpr std::int64_t kMostUnits = 1 << 20;
+constexpr std::int64_t kMostHalfChannels = 1 << 12;  // of a 16-bit head
 constexpr std::int64_t kAlignment = 256;
 
 bool is_float(DType dtype) {
@@ -22,7 +23,7 @@ bool sizes_fit(const RefineParams& p) {
     return false;
   if (!is_float(p.dtype) || p.n_layers < 1 || p.n_kv_heads < 1 || p.head_dim < 1) return false;
   if (p.n_layers > kMostUnits || p.n_kv_heads > kMostUnits / p.n_layers) return false;
-  return p.dtype == DType::float32 || p.head_dim % 8 == 0;
+  return p.dtype == DType::float32 || (p.head_dim % 8 == 0 && p.head_dim <= kMostHalfChannels);
 }
 
 struct Layout {
@@ -71,12 +72,13 @@ cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, cudaSt
   const dim3 grid(static_cast<unsigned>(w.n_tiles), static_cast<unsigned>(w.splits));
   switch (p.dtype) {
     case DType::float32:
-      return launch(GraphFloatKernel, grid, kFloatThreads, 0, stream, p, w);
+      return launch(GraphFloatKernel, grid, kFloatGraphThreads, 0, stream, p, w);
     case DType::float16:
-      return launch(GraphHalfKernel<__half>, grid, kHalfThreads, kHalfSharedBytes, stream, p, w);
+      return launch(GraphHalfKernel<__half>, grid, kHalfGraphThreads, kHalfGraphSharedBytes, stream,
+                    p, w);
     case DType::bfloat16:
-      return launch(GraphHalfKernel<__nv_bfloat16>, grid, kHalfThreads, kHalfSharedBytes, stream, p,
-                    w);
+      return launch(GraphHalfKernel<__nv_bfloat16>, grid, kHalfGraphThreads, kHalfGraphSharedBytes,
+                    stream, p, w);
     case DType::int8:
       break;  // keys at hand are floats
   }
@@ -103,7 +105,7 @@ cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {
   }
 
   if (!sizes_fit(params) || params.n_timelines != 1 || !params.keys) return cudaErrorInvalidValue;
-  if (params.key_capacity < params.max_previous + params.n ||
+  if (params.key_capacity < params.max_previous + params.n || params.key_capacity > INT32_MAX ||
       params.key_row_stride < params.head_dim || params.key_head_stride < 0)
     return cudaErrorInvalidValue;
   if (params.dtype != DType::float32 &&

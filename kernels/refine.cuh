@@ -8,6 +8,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "device.cuh"
+#include "episodic/base/rules/refinement.hpp"
 #include "ptx.cuh"
 #include "refine.hpp"
 
@@ -83,16 +84,17 @@ __device__ const Key* head_keys(const RefineParams& p, std::int64_t unit) {
 
 // -- 16-bit keys: tensor cores --
 
-inline constexpr int kHalfThreads = 128;  // 2 x 2 warps of 32 x 32
-inline constexpr int kHalfChannels = 64;  // of a stage
+inline constexpr int kHalfGraphThreads = 128;  // 2 x 2 warps of 32 x 32
+inline constexpr int kHalfGraphChannels = 64;  // of a stage
 /// An odd number of 16-byte units: the 8 rows of a matrix lie in different banks.
-inline constexpr int kHalfPitch = kHalfChannels + 8;
-inline constexpr int kHalfStage = 2 * kGraphTile * kHalfPitch;  // elements: rows', columns' keys
-inline constexpr std::size_t kHalfSharedBytes = 2 * kHalfStage * 2;
+inline constexpr int kHalfGraphPitch = kHalfGraphChannels + 8;
+inline constexpr int kHalfGraphStage =
+    2 * kGraphTile * kHalfGraphPitch;  // elements: rows', columns' keys
+inline constexpr std::size_t kHalfGraphSharedBytes = 2 * kHalfGraphStage * 2;
 
 /// One block per tile and split of (layer, head); two stages, so that copies run under products.
 template <class Half>
-__global__ void __launch_bounds__(kHalfThreads, 3)
+__global__ void __launch_bounds__(kHalfGraphThreads, 3)
     GraphHalfKernel(RefineParams p, RefineWorkspace w) {
   EPISODIC_DYNAMIC_SHARED(shared_bytes);
   Half* const shared = reinterpret_cast<Half*>(shared_bytes);
@@ -102,29 +104,32 @@ __global__ void __launch_bounds__(kHalfThreads, 3)
 
   // This thread copies the same 8 channels of rows tid / 8, + 16, + 32, + 48 of both operands.
   constexpr int kPack = 8;
-  constexpr int kPacks = kHalfChannels / kPack;
-  constexpr int kRows = kGraphTile * kPacks / kHalfThreads;
+  constexpr int kPacks = kHalfGraphChannels / kPack;
+  constexpr int kRows = kGraphTile * kPacks / kHalfGraphThreads;
   const int pack = static_cast<int>(threadIdx.x) % kPacks;
-  std::int64_t offset[2][kRows];  // of the token's row in a head's ring; -1 beyond the tokens
+  int slot[2][kRows];  // of the token in the rings; -1 beyond the tokens
   EPISODIC_UNROLL
   for (int side = 0; side < 2; ++side) EPISODIC_UNROLL
   for (int i = 0; i < kRows; ++i) {
     const std::int64_t t = tokens.start + (side ? tile.column : tile.row) * kGraphTile +
-                           threadIdx.x / kPacks + i * (kHalfThreads / kPacks);
-    offset[side][i] = t < tokens.end ? t % p.key_capacity * p.key_row_stride : -1;
+                           threadIdx.x / kPacks + i * (kHalfGraphThreads / kPacks);
+    slot[side][i] = t < tokens.end ? static_cast<int>(t % p.key_capacity) : -1;
   }
-  const std::int64_t stages_per_unit = (p.head_dim + kHalfChannels - 1) / kHalfChannels;
-  const std::int64_t n_stages = (tile.end - tile.units) * stages_per_unit;
-  const auto copy = [&](std::int64_t stage) {
+  // counted in 32 bits, for the registers' sake
+  const int head_dim = static_cast<int>(p.head_dim);
+  const int stages_per_unit = (head_dim + kHalfGraphChannels - 1) / kHalfGraphChannels;
+  const int n_stages = static_cast<int>(tile.end - tile.units) * stages_per_unit;
+  const auto copy = [&](int stage) {
     const Half* keys = head_keys<Half>(p, tile.units + stage / stages_per_unit);
-    const std::int64_t channel = stage % stages_per_unit * kHalfChannels + pack * kPack;
-    Half* to = shared + stage % 2 * kHalfStage + threadIdx.x / kPacks * kHalfPitch + pack * kPack;
+    const int channel = stage % stages_per_unit * kHalfGraphChannels + pack * kPack;
+    Half* to = shared + stage % 2 * kHalfGraphStage + threadIdx.x / kPacks * kHalfGraphPitch +
+               pack * kPack;
     EPISODIC_UNROLL
     for (int side = 0; side < 2; ++side) EPISODIC_UNROLL
     for (int i = 0; i < kRows; ++i) {
-      const bool valid = channel < p.head_dim && offset[side][i] >= 0;
-      copy_async_16(to + (side * kGraphTile + i * (kHalfThreads / kPacks)) * kHalfPitch,
-                    valid ? keys + offset[side][i] + channel : keys, valid);
+      const bool valid = channel < head_dim && slot[side][i] >= 0;
+      copy_async_16(to + (side * kGraphTile + i * (kHalfGraphThreads / kPacks)) * kHalfGraphPitch,
+                    valid ? keys + slot[side][i] * p.key_row_stride + channel : keys, valid);
     }
   };
 
@@ -135,25 +140,25 @@ __global__ void __launch_bounds__(kHalfThreads, 3)
   float part[2][4][4] = {};  // of one head
   copy(0);
   commit_copies();
-  for (std::int64_t stage = 0; stage < n_stages; ++stage) {
+  for (int stage = 0; stage < n_stages; ++stage) {
     if (stage + 1 < n_stages) copy(stage + 1);
     commit_copies();
     wait_copies<1>();
     __syncthreads();
-    const Half* rows = shared + stage % 2 * kHalfStage;
-    const Half* columns = rows + kGraphTile * kHalfPitch;
-    const std::int64_t left = p.head_dim - stage % stages_per_unit * kHalfChannels;
-    const int channels = left < kHalfChannels ? static_cast<int>(left) : kHalfChannels;
+    const Half* rows = shared + stage % 2 * kHalfGraphStage;
+    const Half* columns = rows + kGraphTile * kHalfGraphPitch;
+    const int left = head_dim - stage % stages_per_unit * kHalfGraphChannels;
+    const int channels = left < kHalfGraphChannels ? left : kHalfGraphChannels;
     for (int k = 0; k < channels; k += 16) {
       std::uint32_t a[2][4], b[2][4];
       EPISODIC_UNROLL
       for (int i = 0; i < 2; ++i) {
-        load_matrices_x4(a[i],
-                         rows + (warp_row + 16 * i + lane % 16) * kHalfPitch + k + lane / 16 * 8);
+        load_matrices_x4(
+            a[i], rows + (warp_row + 16 * i + lane % 16) * kHalfGraphPitch + k + lane / 16 * 8);
         // two tiles of 8 columns: channels 0..7 and 8..15 of each
-        load_matrices_x4(b[i], columns +
-                                   (warp_column + 16 * i + lane / 16 * 8 + lane % 8) * kHalfPitch +
-                                   k + lane / 8 % 2 * 8);
+        load_matrices_x4(
+            b[i], columns + (warp_column + 16 * i + lane / 16 * 8 + lane % 8) * kHalfGraphPitch +
+                      k + lane / 8 % 2 * 8);
       }
       EPISODIC_UNROLL
       for (int i = 0; i < 2; ++i) EPISODIC_UNROLL
@@ -162,7 +167,7 @@ __global__ void __launch_bounds__(kHalfThreads, 3)
         mma_m16n8k16<Half>(part[i][j], a[i], pair);
       }
     }
-    if (left <= kHalfChannels) {  // the head is complete
+    if (left <= kHalfGraphChannels) {  // the head is complete
       EPISODIC_UNROLL
       for (int i = 0; i < 2; ++i) EPISODIC_UNROLL
       for (int j = 0; j < 4; ++j) EPISODIC_UNROLL
@@ -183,14 +188,15 @@ __global__ void __launch_bounds__(kHalfThreads, 3)
 
 // -- float32 keys: float64 products --
 
-inline constexpr int kFloatThreads = 256;
-inline constexpr int kFloatChannels = 16;  // of a stage
-inline constexpr int kFloatPitch = kGraphTile + 2;
+inline constexpr int kFloatGraphThreads = 256;
+inline constexpr int kFloatGraphChannels = 16;  // of a stage
+inline constexpr int kFloatGraphPitch = kGraphTile + 2;
 
 /// As above; thread (y, x) of 16 x 16 has rows y + 16 i and columns x + 16 j.
-__global__ void __launch_bounds__(kFloatThreads)
+__global__ void __launch_bounds__(kFloatGraphThreads)
     GraphFloatKernel(RefineParams p, RefineWorkspace w) {
-  __shared__ double keys[2][kFloatChannels][kFloatPitch];  // of the rows, of the columns
+  EPISODIC_SHARED(keys,
+                  double[2][kFloatGraphChannels][kFloatGraphPitch]);  // of the rows, of the columns
   const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
   const GraphTile tile = graph_tile(p, w);
   if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p)) return;
@@ -205,12 +211,12 @@ __global__ void __launch_bounds__(kFloatThreads)
     const std::int64_t t = tokens.start + (side ? tile.column : tile.row) * kGraphTile + token;
     offset[side] = t < tokens.end ? t % p.key_capacity * p.key_row_stride : -1;
   }
-  const std::int64_t stages_per_unit = (p.head_dim + kFloatChannels - 1) / kFloatChannels;
+  const std::int64_t stages_per_unit = (p.head_dim + kFloatGraphChannels - 1) / kFloatGraphChannels;
   const std::int64_t n_stages = (tile.end - tile.units) * stages_per_unit;
   float next[2][kOwn];
   const auto load = [&](std::int64_t stage) {
     const float* head = head_keys<float>(p, tile.units + stage / stages_per_unit);
-    const std::int64_t c = stage % stages_per_unit * kFloatChannels + channel;
+    const std::int64_t c = stage % stages_per_unit * kFloatGraphChannels + channel;
     EPISODIC_UNROLL
     for (int side = 0; side < 2; ++side) EPISODIC_UNROLL
     for (int i = 0; i < kOwn; ++i)
@@ -228,7 +234,7 @@ __global__ void __launch_bounds__(kFloatThreads)
     __syncthreads();
     if (stage + 1 < n_stages) load(stage + 1);
     EPISODIC_UNROLL
-    for (int k = 0; k < kFloatChannels; ++k) {
+    for (int k = 0; k < kFloatGraphChannels; ++k) {
       double a[4], b[4];
       EPISODIC_UNROLL
       for (int i = 0; i < 4; ++i) {
@@ -256,7 +262,7 @@ inline constexpr int kTileSumThreads = 2 * kGraphTile;
 /// With the diagonal halved, half of A(S, S) is the sum of its upper triangle.
 __global__ void __launch_bounds__(kTileSumThreads)
     GraphSumsKernel(RefineParams p, RefineWorkspace w) {
-  __shared__ double graph[kGraphTile][kGraphTile + 1];
+  EPISODIC_SHARED(graph, double[kGraphTile][kGraphTile + 1]);
   const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
   const GraphTile tile = graph_tile(p, w);
   if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p)) return;
@@ -324,42 +330,15 @@ class GraphSums {
 
 inline constexpr int kChooseThreads = 256;
 
-/// A split's objective, larger is better, and the size that rounding is measured against.
-struct SplitScore {
-  double value, scale;
-};
-
-__device__ inline double nonzero(double denominator) {
-  return denominator == 0.0 ? 1e-15 : denominator;
+__device__ inline rules::Objective rule_of(RefineObjective objective) {
+  return objective == RefineObjective::modularity    ? rules::Objective::modularity
+         : objective == RefineObjective::conductance ? rules::Objective::conductance
+                                                     : rules::Objective::intra_inter;
 }
 
-/// \param ss, rr, total half of A(S, S), A(R, R) and A(W, W)
-__device__ inline SplitScore split_score(RefineObjective objective, double ss, double rr,
-                                         double total, std::int64_t n_left, std::int64_t n_right) {
-  // A difference of sums: what is below their rounding is zero, as it would be had the products
-  // been summed (keys of zeros, sides without a common channel).
-  constexpr double kRounding = 1e-13;
-  double sr = total - ss - rr;
-  if (fabs(sr) <= kRounding * fmax(fabs(total), fmax(ss, rr))) sr = 0.0;
-  ss *= 2.0, rr *= 2.0;
-  if (objective == RefineObjective::modularity) {
-    const double all = ss + 2.0 * sr + rr;
-    if (all == 0.0) return {0.0, 0.0};
-    const double product = ss / all * (rr / all), cross = sr / all;
-    return {product - cross * cross, product};
-  }
-  if (objective == RefineObjective::conductance) {
-    const double value = sr / nonzero(fmin(ss, rr));
-    return {-value, fabs(value)};
-  }
-  const double l = static_cast<double>(n_left), r = static_cast<double>(n_right);
-  const double inter = nonzero(sr / (l * r));
-  const double value = 0.5 * (ss / (l * l) / inter + rr / (r * r) / inter);
-  return {value, fabs(value)};
-}
-
+/// Lies in shared memory, which nothing initialises.
 struct BestScore {
-  double value, scale;
+  double value, slack;
   std::int64_t split;
 };
 /// The larger value, of equal ones the earlier split.
@@ -398,8 +377,8 @@ struct ChooseStorage {
 __device__ inline std::int64_t best_split(const RefineParams& p, const RefineWorkspace& w,
                                           std::int64_t start, std::int64_t end, std::int64_t from,
                                           std::int64_t to, ChooseStorage& storage) {
-  __shared__ BestScore best;
-  __shared__ std::int64_t latest;
+  EPISODIC_SHARED(best, BestScore);
+  EPISODIC_SHARED(latest, std::int64_t);
   const GraphSums sums(w);
   const std::int64_t size = end - start;
   SumPair carry;
@@ -420,24 +399,23 @@ __device__ inline std::int64_t best_split(const RefineParams& p, const RefineWor
   }
   const double total = carry.left;
   const auto score = [&](std::int64_t t) {
-    return split_score(p.objective, w.left[t - start], w.right[end - t], total, t - start, end - t);
+    const double ss = w.left[t - start], rr = w.right[end - t];  // half of A(S, S), of A(R, R)
+    return rules::split_score(rule_of(p.objective), {2.0 * ss, 2.0 * rr, total - ss - rr},
+                              t - start, end - t);
   };
 
   BestScore own{-INFINITY, 0.0, to};
   for (std::int64_t t = from + threadIdx.x; t <= to; t += kChooseThreads) {
-    const SplitScore s = score(t);
-    if (s.value > own.value) own = {s.value, s.scale, t};
+    const rules::SplitScore s = score(t);
+    if (s.value > own.value) own = {s.value, s.slack, t};
   }
   own = ChooseBest(storage.best).Reduce(own, BetterScore{});
   if (threadIdx.x == 0) best = own;
   __syncthreads();
   // An objective that is not a number never wins; if all are, the boundary stays.
-  constexpr double kRounding = 1e-12;
   std::int64_t last = -1;
-  for (std::int64_t t = from + threadIdx.x; t <= to; t += kChooseThreads) {
-    const SplitScore s = score(t);
-    if (s.value >= best.value - kRounding * fmax(best.scale, s.scale)) last = t;
-  }
+  for (std::int64_t t = from + threadIdx.x; t <= to; t += kChooseThreads)
+    if (rules::ties_with(score(t), {best.value, best.slack})) last = t;
   last = ChooseLatest(storage.latest).Reduce(last, Later{});
   if (threadIdx.x == 0) latest = last >= 0 ? last : to;
   __syncthreads();
@@ -446,7 +424,7 @@ __device__ inline std::int64_t best_split(const RefineParams& p, const RefineWor
 
 /// One block: the step's flags from left to right.
 __global__ void __launch_bounds__(kChooseThreads) RefineKernel(RefineParams p, RefineWorkspace w) {
-  __shared__ ChooseStorage storage;
+  EPISODIC_SHARED(storage, ChooseStorage);
   const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
   const std::int64_t first = p.state->tokens;
   std::int64_t last = p.state->last_boundary, last_in_step = -1;
@@ -467,14 +445,12 @@ __global__ void __launch_bounds__(kChooseThreads) RefineKernel(RefineParams p, R
     if (b - a < p.min_block) continue;
     std::int64_t moved = b;
     if (b - a > p.min_block) {
-      const std::int64_t half = (b - a) / 2;
-      const std::int64_t start = a - half > tokens.start ? a - half : tokens.start;
-      const std::int64_t end = b + half < tokens.end ? b + half : tokens.end;
-      std::int64_t from = start + 1 > first ? start + 1 : first;
-      if (a + p.min_block > from) from = a + p.min_block;
-      if (from < b)
-        moved = tokens.start + best_split(p, w, start - tokens.start, end - tokens.start,
-                                          from - tokens.start, b - tokens.start, storage);
+      const rules::BoundaryWindow window =
+          rules::boundary_window(a, b, tokens.start, tokens.end, first, p.min_block);
+      if (window.from < b)
+        moved =
+            tokens.start + best_split(p, w, window.start - tokens.start, window.end - tokens.start,
+                                      window.from - tokens.start, b - tokens.start, storage);
     }
     if (threadIdx.x == 0) p.flags[moved % p.flag_capacity] = 1;
     last = last_in_step = moved;
@@ -487,8 +463,8 @@ __global__ void __launch_bounds__(kChooseThreads) RefineKernel(RefineParams p, R
 }
 
 /// Without an objective: one block per timeline copies its flags.
-__global__ void __launch_bounds__(kChooseThreads) KeepFlagsKernel(RefineParams p) {
-  __shared__ typename ChooseLatest::TempStorage storage;
+__global__ void __launch_bounds__(kChooseThreads, 4) KeepFlagsKernel(RefineParams p) {
+  EPISODIC_SHARED(storage, typename ChooseLatest::TempStorage);
   TimelineState& state = p.state[blockIdx.x];
   const std::int64_t first = state.tokens;
   const std::uint8_t* raw = p.raw + blockIdx.x * p.n;

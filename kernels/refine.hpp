@@ -36,12 +36,12 @@ struct RefineParams {
   DType dtype = DType::bfloat16;  ///< float32, float16 or bfloat16
   std::int64_t n_layers = 0;      ///< layers that enter the graph, >= 1
   std::int64_t n_kv_heads = 0;    ///< each counts once
-  std::int64_t head_dim = 0;      ///< d; a multiple of 8 for 16-bit keys
+  std::int64_t head_dim = 0;      ///< d; for 16-bit keys a multiple of 8, <= 4096
   /// [n_layers] rings of unrotated keys: element (g, t, c) of token t lies at
   /// keys[layer][g * key_head_stride + (t % key_capacity) * key_row_stride + c]. They hold the
   /// previous step and this one. 16-bit keys: aligned to 16 bytes, strides multiples of 8.
   const void* const* keys = nullptr;
-  std::int64_t key_capacity = 0;  ///< >= max_previous + n
+  std::int64_t key_capacity = 0;  ///< >= max_previous + n, < 2^31
   std::int64_t key_head_stride = 0, key_row_stride = 0;
 
   void* workspace = nullptr;  ///< refine_workspace_bytes(), aligned to 256

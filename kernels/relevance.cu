@@ -6,13 +6,12 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kMaxRepr = 1024;        // 16 KB of shared memory
 constexpr std::int64_t kMaxGridRows = 65'535;  // a launch's limit
 
 bool fits(const RepresentativeParams& p) {
   return is_float(p.key_dtype) && is_float(p.repr_dtype) && p.events.max_count >= 0 &&
          p.n_heads >= 1 && p.n_kv_heads >= 1 && p.n_heads % p.n_kv_heads == 0 && p.head_dim >= 1 &&
-         p.n_repr >= 1 && p.n_repr <= kMaxRepr && p.ring_capacity >= 1 &&
+         p.n_repr >= 1 && p.n_repr <= kMostRepresentatives && p.ring_capacity >= 1 &&
          // an event's tokens are counted in int32
          p.ring_capacity <= INT32_MAX - kWarpSize && p.capacity >= 0 &&
          product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&

@@ -12,6 +12,7 @@
 namespace episodic::kernels {
 
 inline constexpr int kRelevanceThreads = 256;
+inline constexpr std::int64_t kMostRepresentatives = 1024;  // of an event and head
 inline constexpr int kHeadsPerBlock = 4;  // a warp for each query head of an event
 
 /// One thread for kPack heads of a local token, a row of the grid for a layer.

@@ -7,6 +7,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "device.cuh"
+#include "episodic/base/rules/eviction.hpp"
 #include "residency.hpp"
 
 namespace episodic::kernels {
@@ -16,7 +17,7 @@ inline constexpr int kResidencyThreads = 256;
 /// One block, so that the list keeps the order of the recalled events.
 inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchParams p) {
   using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
-  __shared__ typename Scan::TempStorage storage;
+  EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t step = *p.step;
   const std::int64_t count = *p.count < p.max_count ? *p.count : p.max_count;
   std::int32_t listed = 0;
@@ -37,17 +38,13 @@ inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(To
   if (p.is_recall) *p.map.newest = step;
 }
 
-/// What a slot holds, and since when it was not recalled.
+/// What a slot holds, and whether that may leave. Lies in shared memory, which nothing initialises.
 struct SlotState {
   std::int64_t last_recalled;
   DeviceEventId event;
   bool may_leave;
 
-  __device__ bool is_free() const { return event == kNoEvent; }
-  __device__ bool leaves_before(const SlotState& other) const {
-    return last_recalled < other.last_recalled ||
-           (last_recalled == other.last_recalled && event < other.event);
-  }
+  __device__ rules::Resident held() const { return {last_recalled, event}; }
 };
 
 /// Whether an ascending list holds an event.
@@ -65,7 +62,7 @@ __device__ inline bool holds(const DeviceEventId* list, std::int32_t count, Devi
 
 /// Each thread finds its slot's place among all: no list is built, and none is sorted.
 inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
-  __shared__ SlotState states[kResidencyThreads];
+  EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
   const std::int32_t n_kept = p.maybe_kept ? *p.n_kept : 0;
   const auto needed =
@@ -78,9 +75,11 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
   }
   const auto state_of = [&](std::int32_t slot) {
     const DeviceEventId event = p.map.event_of_slot[slot];
-    if (event == kNoEvent) return SlotState{-1, event, false};
+    if (event == kNoEvent) return SlotState{-1, kNoEvent, false};
     const std::int64_t recalled = p.map.last_recalled[event];
-    return SlotState{recalled, event, recalled < since && !holds(p.maybe_kept, n_kept, event)};
+    return SlotState{
+        recalled, event,
+        rules::may_leave({recalled, event}, since) && !holds(p.maybe_kept, n_kept, event)};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
@@ -96,12 +95,12 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
       __syncthreads();
       for (std::int32_t i = 0; i < left && i < kResidencyThreads; ++i) {
         const SlotState other = states[i];
-        if (other.is_free()) {
+        if (rules::is_free(other.held())) {
           ++free;
           free_before += group + i < slot ? 1 : 0;
         } else if (other.may_leave) {
           ++leaving;
-          leaving_before += other.leaves_before(own) ? 1 : 0;
+          leaving_before += rules::leaves_before(other.held(), own.held()) ? 1 : 0;
         }
       }
       __syncthreads();  // the states are used again for the next group
@@ -113,7 +112,7 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
       *p.n_victims = to_leave;
     }
     if (!is_slot) continue;
-    if (own.is_free()) {
+    if (rules::is_free(own.held())) {
       if (free_before < from_free) p.slots[free_before] = slot;
     } else if (own.may_leave && leaving_before < to_leave) {
       p.slots[from_free + leaving_before] = slot;

@@ -6,16 +6,15 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kMaxWidth = 48 << 10;  // 192 KB of shared memory
 // Each block reads the query anew: no more blocks than a device runs at once.
 constexpr std::int64_t kScoreBlocks = 1024;
 
 template <class T, int kPack>
 cudaError_t launch_score(const EventScoreParams& p, cudaStream_t stream) {
-  const std::int64_t blocks = (p.max_events + kScoreWarps - 1) / kScoreWarps;
+  const std::int64_t blocks = (p.max_events + kEventScoreWarps - 1) / kEventScoreWarps;
   return launch(ScoreEventsKernel<T, kPack>,
-                static_cast<unsigned>(blocks < kScoreBlocks ? blocks : kScoreBlocks), kScoreThreads,
-                static_cast<std::size_t>(p.width) * sizeof(float), stream, p);
+                static_cast<unsigned>(blocks < kScoreBlocks ? blocks : kScoreBlocks),
+                kEventScoreThreads, static_cast<std::size_t>(p.width) * sizeof(float), stream, p);
 }
 
 /// Events that a list may come to hold.
@@ -28,7 +27,7 @@ std::int64_t most_listed(const EventWeightParams& p) {
 }  // namespace
 
 cudaError_t score_events(const EventScoreParams& p, cudaStream_t stream) {
-  if (!is_float(p.dtype) || p.width < 1 || p.width > kMaxWidth || p.max_events < 0 ||
+  if (!is_float(p.dtype) || p.width < 1 || p.width > kMostScoredWidth || p.max_events < 0 ||
       !product_within(kMaxElements, p.max_events, p.width))
     return cudaErrorInvalidValue;
   if (p.max_events == 0) return cudaSuccess;

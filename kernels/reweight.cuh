@@ -13,8 +13,9 @@
 
 namespace episodic::kernels {
 
-inline constexpr int kScoreThreads = 256;
-inline constexpr int kScoreWarps = kScoreThreads / kWarpSize;
+inline constexpr std::int64_t kMostScoredWidth = 24 << 10;  // the query lies in shared memory
+inline constexpr int kEventScoreThreads = 256;
+inline constexpr int kEventScoreWarps = kEventScoreThreads / kWarpSize;
 inline constexpr int kWeighThreads = 1024;
 inline constexpr int kRadixBits = 8, kRadixBins = 1 << kRadixBits;
 
@@ -27,14 +28,14 @@ __device__ inline float weight_of(float score) { return score > 0.0f ? score : 0
 
 /// A warp for each event; the query lies in shared memory.
 template <class T, int kPack>
-__global__ void __launch_bounds__(kScoreThreads) ScoreEventsKernel(EventScoreParams p) {
+__global__ void __launch_bounds__(kEventScoreThreads) ScoreEventsKernel(EventScoreParams p) {
   EPISODIC_DYNAMIC_SHARED(bytes);  // [width] the query
   auto* const query = reinterpret_cast<float*>(bytes);
-  using Reduce = cub::BlockReduce<double, kScoreThreads>;
-  __shared__ typename Reduce::TempStorage storage;
-  __shared__ double query_square;
+  using Reduce = cub::BlockReduce<double, kEventScoreThreads>;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(query_square, double);
   double own = 0.0;
-  for (std::int64_t c = threadIdx.x; c < p.width; c += kScoreThreads) {
+  for (std::int64_t c = threadIdx.x; c < p.width; c += kEventScoreThreads) {
     query[c] = p.query[c];
     own += static_cast<double>(query[c]) * static_cast<double>(query[c]);
   }
@@ -43,9 +44,9 @@ __global__ void __launch_bounds__(kScoreThreads) ScoreEventsKernel(EventScorePar
   __syncthreads();
   const unsigned lane = threadIdx.x % kWarpSize;
   const std::int64_t n = count_within(p.n_events, p.max_events);
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kScoreWarps;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kEventScoreWarps;
   for (std::int64_t event =
-           static_cast<std::int64_t>(blockIdx.x) * kScoreWarps + threadIdx.x / kWarpSize;
+           static_cast<std::int64_t>(blockIdx.x) * kEventScoreWarps + threadIdx.x / kWarpSize;
        event < n; event += stride) {
     const T* row = static_cast<const T*>(p.representative) + event * p.width;
     float dot = 0.0f, square = 0.0f;
@@ -94,9 +95,9 @@ __device__ inline unsigned weight_bits(const EventWeightParams& p, std::int64_t 
 __device__ inline TopThreshold top_threshold(const EventWeightParams& p, std::int64_t n,
                                              std::int32_t wanted) {
   using Scan = cub::BlockScan<std::int32_t, kWeighThreads>;
-  __shared__ typename Scan::TempStorage storage;
-  __shared__ std::int32_t in_bin[kRadixBins];
-  __shared__ TopThreshold found;
+  EPISODIC_SHARED(storage, typename Scan::TempStorage);
+  EPISODIC_SHARED(in_bin, std::int32_t[kRadixBins]);
+  EPISODIC_SHARED(found, TopThreshold);
   unsigned prefix = 0;
   for (int shift = 32 - kRadixBits; shift >= 0; shift -= kRadixBits) {
     if (threadIdx.x < kRadixBins) in_bin[threadIdx.x] = 0;
@@ -126,7 +127,7 @@ __device__ inline TopThreshold top_threshold(const EventWeightParams& p, std::in
 /// neighbours, which get their weight when no one looks at the marks any more.
 inline __global__ void __launch_bounds__(kWeighThreads) WeighTopKernel(EventWeightParams p) {
   using Scan = cub::BlockScan<std::int32_t, kWeighThreads>;
-  __shared__ typename Scan::TempStorage storage;
+  EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t n = count_within(p.n_events, p.max_events);
   if (n <= 0) {
     if (threadIdx.x == 0) *p.count = 0;

@@ -14,7 +14,7 @@ namespace episodic::kernels {
 /// All pointers are to device memory.
 struct EventScoreParams {
   const float* query = nullptr;            ///< [H * d], mean_fixed_query
-  std::int64_t width = 0;                  ///< H * d, 1 .. 49152
+  std::int64_t width = 0;                  ///< H * d, 1 .. 24576
   DType dtype = DType::float32;            ///< of the representatives: float32, float16 or bfloat16
   const void* representative = nullptr;    ///< [max_events, width], row = event
   const std::int64_t* n_events = nullptr;  ///< <= max_events, read on the device

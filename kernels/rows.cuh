@@ -19,8 +19,8 @@ __device__ inline const void* offset_by(const void* base, std::int64_t elements,
 
 __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int element) {
   using Scan = cub::BlockScan<int, kRowsThreads>;
-  __shared__ typename Scan::TempStorage scan;
-  __shared__ int first_row[kRowsThreads + 1];  // of the events of this round
+  EPISODIC_SHARED(scan, typename Scan::TempStorage);
+  EPISODIC_SHARED(first_row, int[kRowsThreads + 1]);  // of the events of this round
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t left = *p.tokens + p.n - p.n_local;  // tokens that some query no longer sees
   const std::int64_t outside = left > 0 ? left : 0;

@@ -8,6 +8,7 @@ set(EPISODIC_KERNEL_SOURCES
   copies.cu
   decoder.cu
   key_segmenter.cu
+  limits.cu
   place_events.cu
   recall.cu
   refine.cu

@@ -7,6 +7,7 @@
 #include <cub/block/block_reduce.cuh>
 
 #include "device.cuh"
+#include "episodic/base/rules/threshold.hpp"
 #include "online_softmax.hpp"
 #include "surprise.hpp"
 
@@ -49,16 +50,16 @@ struct MergeSoftmax {
 template <class Logit>
 __global__ void __launch_bounds__(kSurpriseThreads) SurpriseKernel(SurpriseParams p) {
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
-  __shared__ typename Reduce::TempStorage storage;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
     const Logit* row = static_cast<const Logit*>(p.logits) + i * p.row_stride;
     const OnlineSoftmax state = Reduce(storage).Reduce(scan_row(row, p.vocab), MergeSoftmax{});
     if (threadIdx.x == 0) {
-      const float total = log_sum_exp(state);
+      const double total = log_sum_exp(state);
       const std::int64_t target = p.targets[i];
       const bool known = target >= 0 && target < p.vocab;
-      p.surprise[i] = known ? total - widen(row[target]) : NAN;
-      if (p.maybe_log_sum_exp) p.maybe_log_sum_exp[i] = total;
+      p.surprise[i] = known ? rules::surprise_of(total, widen(row[target])) : NAN;
+      if (p.maybe_log_sum_exp) p.maybe_log_sum_exp[i] = static_cast<float>(total);
     }
     __syncthreads();  // the storage is used again for the next row
   }

@@ -22,9 +22,10 @@ struct SurpriseParams {
   float* maybe_log_sum_exp = nullptr;     ///< [n], written; or null
 };
 
-/// surprise[i] = log-sum-exp(logits[i]) - logits[i][targets[i]], in float32, in one pass over the
-/// logits. NaN where the row holds NaN or the target is not in [0, vocab): the caller looks at the
-/// values where it reads them. The same bits on every run. n == 0 does nothing.
+/// surprise[i] = log-sum-exp(logits[i]) - logits[i][targets[i]], never below 0, in one pass over
+/// the logits with sums in float32. NaN where the CPU's twin refuses the row (it holds NaN or +inf,
+/// or nothing but -inf) or the target is not in [0, vocab): the caller looks at the values where it
+/// reads them. The same bits on every run. n == 0 does nothing.
 ///
 /// Neither allocates nor waits. \return what the launch said
 cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream);

@@ -114,10 +114,10 @@ inline MeanSplits mean_splits(std::int64_t n) {
 /// partial[split, channel] = sum over the split's queries. A block takes 32 packs of channels; its
 /// warps take the rows in turn and are added in their order.
 template <class T, int kPack>
-__global__ void __launch_bounds__(kWindowThreads)
+__global__ void __launch_bounds__(kWindowThreads, 4)
     SumQueriesKernel(const T* q, std::int64_t row_stride, std::int64_t n, std::int64_t width,
                      MeanSplits splits, double* partial) {
-  __shared__ double sums[kMeanRowLanes][kWarpSize * kPack];
+  EPISODIC_SHARED(sums, double[kMeanRowLanes][kWarpSize * kPack]);
   const unsigned lane = threadIdx.x % kWarpSize, row_lane = threadIdx.x / kWarpSize;
   constexpr std::int64_t kTile = kWarpSize * kPack;
   const std::int64_t tiles = (width + kTile - 1) / kTile;

@@ -18,9 +18,35 @@ namespace episodic::device {
 inline void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());  // said once, here
-  throw DeviceError(
-      fmt::format("CUDA: {}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
+  // What is said again was no wrong call but a fault on the device, which nothing clears.
+  const bool is_lost = cudaGetLastError() != cudaSuccess;
+  throw DeviceError(fmt::format(
+      "CUDA: {}: {} ({}){}", what, cudaGetErrorString(error), cudaGetErrorName(error),
+      is_lost ? "; a kernel before it went wrong and the CUDA context is lost with all that is in "
+                "device memory: end this process and begin anew"
+              : ""));
 }
+
+/// Makes a device current for as long as it lives: an entry of the library works on its own device,
+/// whatever the caller's current one is, and leaves that as it was.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    int current = 0;
+    check(cudaGetDevice(&current), "asking for the current device");
+    if (current == device) return;
+    check(cudaSetDevice(device), "choosing the device");
+    before_ = current;
+  }
+  ~CurrentDevice() {
+    if (before_ >= 0) static_cast<void>(cudaSetDevice(before_));
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = -1;  // -1: the same
+};
 
 /// Device memory that is taken once and given back at the end.
 class DeviceBuffer {
@@ -61,8 +87,17 @@ class DeviceBuffer {
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  PinnedBuffer(std::int64_t bytes, const char* what) {
-    check(cudaHostAlloc(&data_, static_cast<std::size_t>(bytes), cudaHostAllocDefault), what);
+  /// \param budget setting to lower or raise, for the message. \throws BudgetError, DeviceError
+  PinnedBuffer(std::int64_t bytes, const char* what, const char* budget) {
+    const cudaError_t error =
+        cudaHostAlloc(&data_, static_cast<std::size_t>(bytes), cudaHostAllocDefault);
+    if (error == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      throw BudgetError(fmt::format(
+          "CUDA: {} needs {} bytes of page-locked host memory, more than the system gives; {}",
+          what, bytes, budget));
+    }
+    check(error, what);
   }
   ~PinnedBuffer() {
     if (data_) static_cast<void>(cudaFreeHost(data_));
@@ -159,7 +194,7 @@ class StagingRing {
   StagingRing() = default;
   explicit StagingRing(std::int64_t bytes) {
     for (Block& b : blocks_) {
-      b.memory = PinnedBuffer(bytes, "host memory for staging");
+      b.memory = PinnedBuffer(bytes, "a step's staging", "lower chunk");
       check(cudaEventCreateWithFlags(&b.passed, cudaEventDisableTiming), "an event");
     }
   }

@@ -3,6 +3,7 @@
 
 #include "cuda.hpp"
 #include "episodic/device/device_llama.hpp"
+#include "kernels/limits.hpp"
 
 namespace episodic {
 
@@ -37,6 +38,13 @@ void require_device(int device) {
         "CUDA: device {} has compute capability {}.{}; the kernels need 8.0 (A100) or later, use "
         "--device cpu",
         device, major, minor));
+  const device::CurrentDevice current(device);
+  const cudaError_t image = kernels::probe_kernels();
+  if (image != cudaSuccess)
+    throw DeviceError(fmt::format(
+        "CUDA: this build's kernels cannot run on device {} of compute capability {}.{}: {}; build "
+        "with -DEPISODIC_CUDA_ARCHITECTURES={}{}-real, update the driver, or use --device cpu",
+        device, major, minor, cudaGetErrorString(image), major, minor));
 }
 
 bool has_device(int device) {

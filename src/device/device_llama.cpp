@@ -417,7 +417,7 @@ DeviceLlama::~DeviceLlama() = default;
 
 DeviceLlama DeviceLlama::load(const std::filesystem::path& dir, const Options& options) {
   require_device(options.device);
-  device::check(cudaSetDevice(options.device), "choosing the device");
+  const device::CurrentDevice current(options.device);
   DeviceLlama model;
   model.impl_ = std::make_unique<Impl>(arrays_of(dir, options));
   model.impl_->device = options.device;
@@ -440,24 +440,29 @@ DeviceModelBytes DeviceLlama::bytes_needed(const std::filesystem::path& dir, con
 DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max_tokens,
                                     std::vector<std::int64_t> given) {
   Impl& m = *impl_;
-  device::check(cudaSetDevice(m.device), "choosing the device");
+  const device::CurrentDevice current(m.device);
   device::check(cudaStreamSynchronize(m.stream.get()), "the model's steps");
   m.graphs.clear();
   m.memory.reset();  // its bytes may be needed
   m.stepped = m.keeps_ids = false;
   m.ids_since.clear();
   const ModelConfig& c = m.config;
-  m.memory.emplace(config, memory_shape(c, config.n_local),
-                   DeviceMemoryOptions{m.dtype, max_tokens}, m.stream.get(), std::move(given));
+  // Without a memory no step can be made: if something is refused here, nothing is used that was
+  // made for another chunk.
+  DeviceMemory memory(config, memory_shape(c, config.n_local),
+                      {m.dtype, max_tokens}, m.stream.get(), std::move(given));
   Carver counter;
   m.carve_activations(counter, config.chunk);
-  if (m.activations.bytes() < counter.used())
+  if (m.activations.bytes() < counter.used()) {
+    m.activations = DeviceBuffer();  // its bytes may be needed too
     m.activations = DeviceBuffer(counter.used(), "a step's activations", "lower chunk");
+  }
   Carver carver(m.activations.data());
   m.carve_activations(carver, config.chunk);
   m.staging = StagingRing(config.chunk * static_cast<std::int64_t>(sizeof(std::int64_t)));
   m.host_logits = PinnedBuffer(c.vocab_size * static_cast<std::int64_t>(sizeof(float)),
-                               "host memory for logits");
+                               "a row of logits", "raise the limit of locked memory");
+  m.memory.emplace(std::move(memory));
   return *m.memory;
 }
 
@@ -481,7 +486,7 @@ void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, float* maybe_
           "DeviceLlama::step: ids[{}] = {} is not in the vocabulary of {} tokens; use the "
           "tokenizer of this model",
           i, tokens[i], config.vocab_size));
-  device::check(cudaSetDevice(device), "choosing the device");
+  const device::CurrentDevice current(device);
   if (memory->tokens() == 0) {  // it may have been reset
     stepped = false;
     ids_since.clear();
@@ -539,20 +544,28 @@ DeviceMemory& DeviceLlama::remember(const EpisodicMemory& from, std::int64_t max
   MemoryConfig config = from.config();
   // What neither tier above holds lies in the memory's own folder, in files without names.
   if (config.disk_dir.empty() && config.host_bytes > 0) config.disk_dir = from.folder().string();
-  DeviceMemory& memory = remember(config, max_tokens, from.given_boundaries());
-  memory.load(from);
   const std::vector<float>& last = from.last_logits();
   if (!last.empty() && static_cast<std::int64_t>(last.size()) != m.config.vocab_size)
     throw ConfigError(fmt::format(
         "DeviceLlama::remember: the memory's last logits are {}, but the model's vocabulary is {}",
         last.size(), m.config.vocab_size));
-  m.write_last_logits(last);
+  const device::CurrentDevice current(m.device);
+  DeviceMemory& memory = remember(config, max_tokens, from.given_boundaries());
+  try {
+    memory.load(from);
+    m.write_last_logits(last);
+  } catch (...) {
+    m.memory.reset();  // half of it is of no use
+    m.stepped = false;
+    throw;
+  }
   m.keeps_ids = true;
   return memory;
 }
 
 void DeviceLlama::save(EpisodicMemory& to) {
   Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   memory().save(to, m.ids_since, m.read_last_logits());
   m.ids_since.clear();
 }
@@ -566,6 +579,7 @@ class DeviceLlama::Snapshot {
 
 std::shared_ptr<const DeviceLlama::Snapshot> DeviceLlama::snapshot() {
   auto s = std::make_shared<Snapshot>();
+  const device::CurrentDevice current(impl_->device);
   s->memory = memory().snapshot();
   s->tokens = memory().tokens();
   s->last_logits = impl_->read_last_logits();
@@ -574,17 +588,19 @@ std::shared_ptr<const DeviceLlama::Snapshot> DeviceLlama::snapshot() {
 
 void DeviceLlama::restore(const Snapshot& s) {
   Impl& m = *impl_;
-  const std::int64_t saved = memory().tokens() - static_cast<std::int64_t>(m.ids_since.size());
-  memory().restore(*s.memory);
+  const device::CurrentDevice current(m.device);
+  const std::int64_t back = memory().tokens() - s.tokens;
+  memory().restore(*s.memory);  // which refuses a snapshot of later tokens
   m.write_last_logits(s.last_logits);
-  // Those that came between the host's memory and the snapshot; none, if that came before.
-  if (m.keeps_ids)
-    m.ids_since.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, s.tokens - saved)));
+  // Left are those between the host's memory and the snapshot; none, if that came before.
+  const auto known = static_cast<std::int64_t>(m.ids_since.size());
+  m.ids_since.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, known - back)));
 }
 
 std::span<const float> DeviceLlama::logits() {
   Impl& m = *impl_;
   if (!m.stepped) throw DataError("DeviceLlama::logits: no step was made yet; call step first");
+  const device::CurrentDevice current(m.device);
   const auto vocab = static_cast<std::size_t>(m.config.vocab_size);
   device::check(cudaMemcpyAsync(m.host_logits.as<float>(), m.last_logits, vocab * sizeof(float),
                                 cudaMemcpyDeviceToHost, m.stream.get()),

@@ -24,8 +24,12 @@ using Layer = device::DeviceLayer;
 
 /// What never changes: angles' frequencies, the fixed position, where the layers' arrays lie.
 void DeviceMemory::Impl::upload_constants() {
+  // A local score has the attention factor of the query's turn and of the key's; far keys are not
+  // turned, so that the fixed query brings both.
+  RotaryTable far = shape.rotary;
+  far.attention_factor *= shape.rotary.attention_factor;
   RotaryAngles fixed;
-  fixed.compute(shape.rotary, config.n_local - 1, 1);
+  fixed.compute(far, config.n_local - 1, 1);
   const auto send = [&](void* to, const void* from, std::size_t size) {
     if (size > 0)
       device::check(cudaMemcpyAsync(to, from, size, cudaMemcpyHostToDevice, stream),
@@ -90,7 +94,7 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   lists_now = 0;
   open = far_in_last_step = false;
   ++generation;
-  rewinds.assign(1, {generation, 0});
+  rewinds.assign(1, Rewind{generation, 0});
   shared = {};
 }
 
@@ -106,6 +110,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.given = std::move(given);
   m.stream = stream;
   m.plan();
+  device::check(cudaGetDevice(&m.device), "asking for the current device");
   const std::int64_t total = m.bytes.total();
   m.memory = DeviceBuffer(total, "the memory", "lower the number of tokens, n_local or chunk");
   Carver carver(m.memory.data());
@@ -123,15 +128,23 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
         m.most_closed_tokens());
     m.home = m.lower->staging();
   } else if (m.n_slots > 0) {
-    m.host_home = PinnedBuffer(m.bytes.host, "page-locked host memory for events (host_bytes)");
+    m.host_home = PinnedBuffer(m.bytes.host, "the tier of events in host memory",
+                               "lower host_bytes and name a disk_dir, raise device_bytes, lower "
+                               "the number of tokens, or raise the limit of locked memory");
     m.home = m.host_home.as<std::byte>();
     m.make_side_streams();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
-  m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "host memory for errors");
+  m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "the place for errors",
+                               "raise the limit of locked memory");
   m.left = device::Event::create();
   m.upload_constants();
   m.clear(0);
+}
+
+/// What is enqueued reads and writes what is given back behind this, page-locked memory too.
+DeviceMemory::Impl::~Impl() {
+  if (memory.data()) static_cast<void>(cudaStreamSynchronize(stream));
 }
 
 DeviceMemory::~DeviceMemory() = default;
@@ -145,11 +158,15 @@ const DeviceMemoryBytes& DeviceMemory::bytes() const { return impl_->bytes; }
 std::int64_t DeviceMemory::tokens() const { return impl_->tokens; }
 std::int64_t DeviceMemory::open_tokens() const { return impl_->open ? impl_->n : 0; }
 std::int64_t DeviceMemory::generation() const { return impl_->generation; }
-void DeviceMemory::reset() { impl_->clear(0); }
+void DeviceMemory::reset() {
+  const device::CurrentDevice current(impl_->device);
+  impl_->clear(0);
+}
 
 void DeviceMemory::use_stream(CUstream_st* stream) {
   Impl& m = *impl_;
   if (stream == m.stream) return;
+  const device::CurrentDevice current(m.device);
   m.join_side_streams();
   m.left.record(m.stream);
   m.left.hold(stream);
@@ -158,6 +175,7 @@ void DeviceMemory::use_stream(CUstream_st* stream) {
 
 void DeviceMemory::check() const {
   const Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   auto* const found = m.found_wrong.as<std::uint32_t>();
   const void* const from[] = {&m.state->errors, m.overflow, m.full};
   for (std::size_t i = 0; i < 3; ++i)

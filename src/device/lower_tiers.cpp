@@ -12,10 +12,12 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
       arrays_(arrays),
       store_(make_disk_store(shape, options)),
       staging_layer_bytes_(most_closed_tokens * shape.token_bytes() / shape.n_layers),
-      closed_(shape.n_layers * staging_layer_bytes_, "page-locked host memory for closed events"),
-      fetched_(most_recalled * arrays.slot_bytes, "page-locked host memory for recalled events"),
-      pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)),
-                "page-locked host memory for pointers") {
+      closed_(shape.n_layers * staging_layer_bytes_, "the staging of closed events",
+              "lower chunk or max_block"),
+      fetched_(most_recalled * arrays.slot_bytes, "the staging of recalled events",
+               "lower n_mem or max_block"),
+      pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)), "the staging of pointers",
+                "lower n_mem or raise min_block") {
   const auto layers = static_cast<std::size_t>(shape.n_layers);
   slots_.assign(layers, std::vector<Slot>(static_cast<std::size_t>(arrays.n_slots)));
   slot_of_.resize(layers);
@@ -53,12 +55,9 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
 std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {
   std::int64_t best = -1;
   for (std::size_t s = 0; s < slots.size(); ++s) {
-    if (slots[s].event < 0) return static_cast<std::int64_t>(s);
-    const auto older = [&](const Slot& a, const Slot& b) {
-      return a.last_recalled < b.last_recalled ||
-             (a.last_recalled == b.last_recalled && a.event < b.event);
-    };
-    if (best < 0 || older(slots[s], slots[static_cast<std::size_t>(best)]))
+    if (rules::is_free(slots[s])) return static_cast<std::int64_t>(s);
+    if (!rules::may_leave(slots[s], clock_)) continue;
+    if (best < 0 || rules::leaves_before(slots[s], slots[static_cast<std::size_t>(best)]))
       best = static_cast<std::int64_t>(s);
   }
   return best;
@@ -88,7 +87,7 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
     const std::int64_t s = choose(slots);
     Slot& slot = slots[static_cast<std::size_t>(s)];
     if (slot.event >= 0) slot_of[static_cast<std::size_t>(slot.event)] = -1;
-    slot = {static_cast<kernels::DeviceEventId>(e), clock_};
+    slot = {clock_, missing_[i]};
     slot_of[e] = static_cast<std::int32_t>(s);
     const KvSegment& segment = segments_[i];
     const auto half =

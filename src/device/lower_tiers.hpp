@@ -13,6 +13,7 @@
 
 #include "convert.hpp"
 #include "cuda.hpp"
+#include "episodic/base/rules/eviction.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "kernels/close_events.hpp"
 #include "kernels/timeline_state.hpp"
@@ -69,11 +70,8 @@ class LowerTiers {
   StoreCounters counters() const { return store_->counters(); }
 
  private:
-  struct Slot {
-    kernels::DeviceEventId event = -1;  // -1: free
-    std::int64_t last_recalled = -1;
-  };
-  /// The slot to give away: a free one, else that recalled longest ago, the earlier event of two.
+  using Slot = rules::Resident;
+  /// The slot to give away, by the rules of episodic/base/rules/eviction.hpp.
   std::int64_t choose(std::span<const Slot> slots) const;
 
   StoreShape shape_;

@@ -52,7 +52,7 @@ struct DeviceLayer {
   float* relevance = nullptr;                                                    // [capacity, H]
   float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
   std::int64_t slot = -1;                // among the layers that recall; -1: not one of them
-  std::byte* representatives = nullptr;  // [max_events, H * d]
+  std::byte* representatives = nullptr;  // [max_events, H * d] of their own dtype
   std::array<RecallLists, 2> lists;
   // with a host tier: which events lie in slots of device memory
   kernels::ResidencyMap residency;
@@ -66,10 +66,14 @@ struct DeviceMemory::Impl {
   using TimelineState = kernels::TimelineState;
   using RecallLists = device::RecallLists;
 
+  Impl() = default;
+  ~Impl();
+
   MemoryConfig config;
   MemoryShape shape;
   DeviceMemoryOptions options;
   std::vector<std::int64_t> given;
+  int device = 0;  // current whenever this works
   cudaStream_t stream = nullptr;
   device::Event left;  // where work on the stream before ended
 
@@ -142,10 +146,13 @@ struct DeviceMemory::Impl {
   bool recalled_in_step = false;
   bool far_in_last_step = false;
   std::int64_t last_first = 0, last_n = 0;
-  // Snapshots: dead once a restore went back behind them, for their events may have been given
+  // Snapshots: dead once a restore went back behind them, for their tokens may have been given
   // anew.
   std::int64_t generation = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> rewinds;  // (generation begun, events kept)
+  struct Rewind {
+    std::int64_t generation, tokens;  // begun with it, and gone back to
+  };
+  std::vector<Rewind> rewinds;
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
     std::int64_t tokens = 0, events = 0;
@@ -199,6 +206,8 @@ struct DeviceMemory::Impl {
   const std::int64_t* event_count() const { return state ? &state->n_events : nullptr; }
   std::int64_t rotary_dim() const { return shape.rotary.rotary_dim(); }
   std::int64_t width() const { return shape.n_heads * shape.head_dim; }
+  /// Bytes of a representative vector.
+  std::int64_t repr_row() const { return width() * size_of(options.representatives); }
   kernels::RefineParams refine_params() const;
   kernels::AttentionParams attention_params(std::int64_t n_queries) const;
   kernels::RecallParams recall_params() const;

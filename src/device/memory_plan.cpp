@@ -45,6 +45,8 @@ void DeviceMemory::Impl::check_settings() const {
   if (config.kv_dtype != DType::float32 && config.kv_dtype != options.dtype)
     refuse(fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}",
                        name_of(config.kv_dtype), name_of(options.dtype)));
+  if (options.representatives == DType::int8)
+    refuse("representatives = int8, must be float32, float16 or bfloat16");
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
   if (config.score != RepresentativeScore::mean)
@@ -53,6 +55,9 @@ void DeviceMemory::Impl::check_settings() const {
     refuse("index = faiss; a device searches exactly, use exact");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
+  if (width() > kernels::kMostRecallWidth)
+    refuse(fmt::format("{} heads of {}, together at most {}", shape.n_heads, shape.head_dim,
+                       kernels::kMostRecallWidth));
   if (rotary_dim() % 16 != 0)
     refuse(fmt::format("rotary_dim = {}, must be a multiple of 16", rotary_dim()));
 }
@@ -114,7 +119,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   p.n_init = config.n_init;
   p.tokens = first_position();
   p.n = 1;
-  p.dtype = options.dtype;
+  p.dtype = options.representatives;
   p.width = width();
   p.query = mean_query;
   p.n_local = config.n_local;
@@ -171,18 +176,14 @@ void DeviceMemory::Impl::plan() {
   const auto needs = [&](std::size_t size) {
     workspace_bytes = std::max(workspace_bytes, static_cast<std::int64_t>(size));
   };
-  for (const std::int64_t queries : {std::int64_t{1}, config.chunk}) {
-    const std::size_t attention = kernels::attention_workspace_bytes(attention_params(queries));
-    if (attention == 0)
-      throw ConfigError(
-          fmt::format("CUDA memory: no attention kernel for head_dim = {}, {} heads, {} kv heads",
-                      shape.head_dim, shape.n_heads, shape.n_kv_heads));
-    needs(attention);
-    needs(kernels::mean_query_workspace_bytes(mean_query_params(queries)));
-  }
-  // Between one and chunk queries the split over keys may change.
-  for (std::int64_t queries = 2; queries < std::min<std::int64_t>(config.chunk, 64); ++queries)
-    needs(kernels::attention_workspace_bytes(attention_params(queries)));
+  const std::size_t attention =
+      kernels::largest_attention_workspace_bytes(attention_params(config.chunk));
+  if (attention == 0)
+    throw ConfigError(
+        fmt::format("CUDA memory: no attention kernel for head_dim = {}, {} heads, {} kv heads",
+                    shape.head_dim, shape.n_heads, shape.n_kv_heads));
+  needs(attention);
+  needs(kernels::mean_query_workspace_bytes(mean_query_params(config.chunk)));
   if (config.refine != Refinement::none) {
     const std::size_t refine = kernels::refine_workspace_bytes(refine_params());
     if (refine == 0)
@@ -289,7 +290,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
   blocks = c.take<void*>(recalling * max_events);
   for (Layer& layer : layers) {
     if (layer.slot < 0) continue;
-    layer.representatives = c.take(max_events * width() * element);
+    layer.representatives = c.take(max_events * repr_row());
     for (RecallLists& lists : layer.lists) {
       lists.similarity = c.take<DeviceEventId>(room);
       lists.contiguity = c.take<DeviceEventId>(room);

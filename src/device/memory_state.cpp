@@ -57,6 +57,7 @@ std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first,
 
 EventTable DeviceMemory::events() const {
   const Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   EventTable table(m.config.n_init, m.config.min_block, m.config.max_block);
   for (const TokenRange& e : m.read_events(0, m.read_timeline().n_events)) table.append(e);
   return table;
@@ -64,6 +65,7 @@ EventTable DeviceMemory::events() const {
 
 StepRecord DeviceMemory::last_step() const {
   const Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   StepRecord r;
   const TimelineState state = m.read_timeline();
   r.first = m.last_first;
@@ -106,26 +108,30 @@ void DeviceMemory::Impl::write_lists(const Layer& layer, const HostRecallLists& 
 }
 
 std::vector<EventId> DeviceMemory::recalled(std::int64_t l) const {
+  const device::CurrentDevice current(impl_->device);
   return host_ids(impl_->read_lists(impl_->layers.at(static_cast<std::size_t>(l))).recalled);
 }
 
 DeviceMemory::Recall DeviceMemory::recall_lists(std::int64_t l) const {
+  const device::CurrentDevice current(impl_->device);
   const HostRecallLists lists = impl_->read_lists(impl_->layers.at(static_cast<std::size_t>(l)));
   return {host_ids(lists.similarity), host_ids(lists.contiguity)};
 }
 
 std::vector<float> DeviceMemory::representative(std::int64_t l, EventId event) const {
   const Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
   if (layer.slot < 0 || event < 0 || event >= m.read_timeline().n_events)
     throw DataError(fmt::format("representative: layer {} has no event {}", l, event));
-  const std::int64_t row = m.width() * m.element;
-  return device::widened(m.read(layer.representatives + event * row, row), m.options.dtype);
+  return device::widened(m.read(layer.representatives + event * m.repr_row(), m.repr_row()),
+                         m.options.representatives);
 }
 
 std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
                                            std::int64_t n) const {
   const Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
   const std::int64_t H = m.shape.n_heads, oldest = std::max<std::int64_t>(0, m.tokens - m.capacity);
   if (n < 0 || first < oldest || first + n > m.tokens)
@@ -157,6 +163,7 @@ class DeviceMemory::Snapshot {
 
 std::shared_ptr<const DeviceMemory::Snapshot> DeviceMemory::snapshot() const {
   const Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   check();
   auto s = std::make_shared<Snapshot>();
   s->owner = impl_.get();
@@ -173,11 +180,14 @@ std::shared_ptr<const DeviceMemory::Snapshot> DeviceMemory::snapshot() const {
 
 void DeviceMemory::restore(const Snapshot& s) {
   Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   if (s.owner != impl_.get())
     throw ConfigError("restore: the snapshot was taken of another memory");
-  for (const auto& [generation, kept] : m.rewinds)
-    if (generation > s.generation && kept < s.timeline.n_events)
-      throw ConfigError("restore: the memory has meanwhile gone back to before this snapshot");
+  for (const Impl::Rewind& rewind : m.rewinds)
+    if (rewind.generation > s.generation && rewind.tokens < s.timeline.tokens)
+      throw ConfigError(fmt::format(
+          "restore: the memory has meanwhile gone back to {} tokens, before this snapshot of {}",
+          rewind.tokens, s.timeline.tokens));
   const std::vector<TokenRange> events = m.read_events(0, s.timeline.n_events);
   const Impl::Twin twin = m.twin;
   Impl::Twin shared = m.shared;
@@ -186,7 +196,7 @@ void DeviceMemory::restore(const Snapshot& s) {
   auto rewinds = std::move(m.rewinds);
   m.clear(s.timeline.n_events);
   m.rewinds = std::move(rewinds);
-  m.rewinds.emplace_back(m.generation, s.timeline.n_events);
+  m.rewinds.push_back({m.generation, s.timeline.tokens});
   m.twin = twin;
   m.shared = shared;
   m.write(m.windows(), s.windows.data(), m.bytes.window);
@@ -217,6 +227,7 @@ void DeviceMemory::Impl::all_at_home(const std::vector<TokenRange>& ranges) {
 
 void DeviceMemory::load(const EpisodicMemory& from) {
   Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   const MemoryShape& s = from.shape();
   if (!from.config().same_results(m.config))
     throw ConfigError("CUDA memory: the memory to go on from was made with other settings: " +
@@ -307,12 +318,12 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
         device::widen(block.data(), count, stored, wide.data());
         device::narrow(wide.data(), count, options.dtype, to);
       }
-      row.resize((end - begin) * static_cast<std::size_t>(width() * dtype_bytes));
+      row.resize((end - begin) * static_cast<std::size_t>(repr_row()));
       for (EventId e = begin_id; e < end_id; ++e)
-        device::narrow(from.representative(&layer - layers.data(), e), width(), options.dtype,
-                       row.data() + (e - begin_id) * width() * dtype_bytes);
-      write(layer.representatives + static_cast<std::int64_t>(begin) * width() * dtype_bytes,
-            row.data(), static_cast<std::int64_t>(row.size()));
+        device::narrow(from.representative(&layer - layers.data(), e), width(),
+                       options.representatives, row.data() + (e - begin_id) * repr_row());
+      write(layer.representatives + begin_id * repr_row(), row.data(),
+            static_cast<std::int64_t>(row.size()));
       std::byte* const place =
           home + layer.slot * layer_bytes + (first - config.n_init) * token_bytes;
       if (lower) continue;
@@ -427,9 +438,9 @@ class DeviceMemory::Impl::EventReader {
   RingView read(EventId event, std::int64_t slot, float* representative) {
     const auto at = static_cast<std::size_t>(event - first_id_), s = static_cast<std::size_t>(slot);
     if (at >= end_) fetch(at);
-    const std::int64_t row = m_.width() * m_.element;
-    device::widen(representatives_[s].data() + static_cast<std::int64_t>(at - begin_) * row,
-                  m_.width(), m_.options.dtype, representative);
+    device::widen(
+        representatives_[s].data() + static_cast<std::int64_t>(at - begin_) * m_.repr_row(),
+        m_.width(), m_.options.representatives, representative);
     return rings_.of(
         blocks_[s].data() + (events_[at].start - events_[begin_].start) * m_.token_bytes,
         m_.options.dtype, m_.shape.n_kv_heads, m_.shape.head_dim, events_[at]);
@@ -442,7 +453,7 @@ class DeviceMemory::Impl::EventReader {
     while (end_ < events_.size() &&
            events_[end_].end - events_[begin].start <= m_.most_closed_tokens())
       ++end_;
-    const std::int64_t first = events_[begin_].start, row = m_.width() * m_.element;
+    const std::int64_t first = events_[begin_].start, row = m_.repr_row();
     const std::int64_t bytes = (events_[end_ - 1].end - first) * m_.token_bytes;
     for (std::size_t s = 0; s < layers_.size(); ++s) {
       const std::int64_t id = first_id_ + static_cast<EventId>(begin_);
@@ -476,6 +487,7 @@ class DeviceMemory::Impl::EventReader {
 void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
                         std::span<const float> last_logits) {
   Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   m.join_side_streams();  // what was closed last may be on its way home
   check();
   if (m.open) throw DataError("save: a step is open; call end_step first");

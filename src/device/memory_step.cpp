@@ -38,6 +38,7 @@ void DeviceMemory::begin_step(std::int64_t n) {
   if (m.broken)
     throw DataError(
         "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
+  const device::CurrentDevice current(m.device);
   if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
   m.n = n;
@@ -290,6 +291,7 @@ void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const vo
 
 void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
     throw DataError(
         fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
@@ -326,6 +328,7 @@ void DeviceMemory::end_launched_step() {
 
 void DeviceMemory::enqueue_end(const float* surprise) {
   Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
   if (!m.open || m.next_layer != m.shape.n_layers)
     throw DataError(
         fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
@@ -400,7 +403,8 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     device::check(kernels::place_events(place, m.stream), "placing events");
     kernels::RepresentativeParams chosen;
     chosen.events = m.closed();
-    chosen.key_dtype = chosen.repr_dtype = m.options.dtype;
+    chosen.key_dtype = m.options.dtype;
+    chosen.repr_dtype = m.options.representatives;
     chosen.n_heads = m.shape.n_heads;
     chosen.n_kv_heads = m.shape.n_kv_heads;
     chosen.head_dim = m.shape.head_dim;

@@ -162,6 +162,9 @@ TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {
   model.restore(*snapshot);
   const std::span<const float> row = model.logits();
   REQUIRE((std::vector<float>(row.begin(), row.end()) == begin.back()));
+  const auto late = model.snapshot();
+  model.restore(*snapshot);
+  REQUIRE_THROWS_AS(model.restore(*late), ConfigError);  // its last tokens are gone
   REQUIRE(feed(60, 120) == expected);  // also what the logits before say of the first token
   REQUIRE(model.memory().last_step().surprise == surprise);
   model.restore(*empty);
@@ -446,6 +449,82 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   REQUIRE_THROWS_AS(DeviceLlama::load(dir.path(), {DType::int8, 0}), ConfigError);
 }
 
+TEST_CASE("a decoder without room for a step's activations has no memory, and takes another") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  DeviceLlama model = DeviceLlama::load(dir.path());
+  const std::vector<std::int64_t> ids = random_ids(10, 61, 3);
+  const auto logits_of = [&] {
+    model.step(ids);
+    const std::span<const float> row = model.logits();
+    return std::vector<float>(row.begin(), row.end());
+  };
+  model.remember(small_config(), 40);
+  const std::vector<float> expected = logits_of();
+
+  MemoryConfig longer = small_config();
+  longer.chunk = 200;
+  const ModelConfig& c = model.config();
+  const std::int64_t memory =
+      DeviceMemory::bytes_needed(
+          longer, {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary}, {model.dtype(), 400})
+          .total();
+  const std::int64_t activations = DeviceLlama::bytes_needed(dir.path(), {}, 200).activations;
+  const std::int64_t rest =
+      emulator::device_bytes() - model.memory().bytes().total() - model.bytes().activations;
+  emulator::set_device_capacity(rest + memory + activations - 1);
+  try {
+    model.remember(longer, 400);
+    REQUIRE(false);
+  } catch (const BudgetError& e) {
+    REQUIRE(std::string(e.what()).find("lower chunk") != std::string::npos);
+  }
+  REQUIRE_THROWS_AS(model.step(ids), DataError);  // nothing that was made for another chunk is used
+  REQUIRE_THROWS_AS(model.memory(), DataError);
+  REQUIRE_THROWS_AS(model.logits(), DataError);
+  emulator::set_device_capacity(rest + memory + activations);
+  model.remember(longer, 400);  // no byte was left behind
+  REQUIRE(logits_of() == expected);
+  emulator::set_device_capacity(std::int64_t{8} << 30);
+#else
+  EPISODIC_SKIP("told to the emulated device");
+#endif
+}
+
+TEST_CASE("a decoder works on its own device and leaves the current one as it was") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  emulator::set_device_count(2);
+  const auto current = [] {
+    int device = -1;
+    REQUIRE(cudaGetDevice(&device) == cudaSuccess);
+    return device;
+  };
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  {
+    DeviceLlama model = DeviceLlama::load(dir.path(), {std::nullopt, 1});
+    REQUIRE(current() == 0);
+    model.remember(small_config(), 60);
+    REQUIRE(current() == 0);
+    for (int i = 0; i < 3; ++i) model.step(random_ids(10, 61, 3));
+    for (int i = 0; i < 3; ++i) model.step(random_ids(1, 61, 3));  // and their graph
+    REQUIRE(current() == 0);
+    REQUIRE(model.logits().size() == 61);
+    const auto snapshot = model.snapshot();
+    model.step(random_ids(1, 61, 4));
+    model.restore(*snapshot);
+    model.memory().reset();
+    REQUIRE(current() == 0);
+  }
+  REQUIRE(current() == 0);
+  emulator::set_device_count(1);
+  REQUIRE(cudaGetLastError() == cudaSuccess);
+#else
+  EPISODIC_SKIP("needs two devices: told to the emulated one");
+#endif
+}
+
 TEST_CASE("a device that cannot serve is refused by what it lacks") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const auto refusal = [] {
@@ -474,6 +553,10 @@ TEST_CASE("a device that cannot serve is refused by what it lacks") {
   REQUIRE(names(refusal(), "no driver"));
   emulator::set_driver_version(13000);
   REQUIRE_THROWS_AS(require_device(1), DeviceError);
+  emulator::set_kernel_image(false);
+  REQUIRE(names(refusal(), "compute capability 9.0"));
+  REQUIRE(names(refusal(), "EPISODIC_CUDA_ARCHITECTURES=90-real"));
+  emulator::set_kernel_image(true);
 
   // Too little memory: what was needed is said, nothing is left behind.
   const TempDir dir;

@@ -20,6 +20,7 @@
 #include "emulated_device.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -188,6 +189,17 @@ struct Fiber {
   std::int64_t group = 0;
 };
 
+/// A variable of static shared memory.
+struct StaticShared {
+  const char* place;
+  unsigned char* at;
+  std::size_t bytes;
+};
+/// Static memory of a block; no compiler gives it more.
+constexpr std::size_t kMostStatic = 48 << 10;
+/// Between two variables, never written: an access beyond one of them meets no other.
+constexpr std::size_t kStaticGap = 64;
+
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::size_t size = 0, alive = 0;
@@ -196,6 +208,9 @@ struct Block {
   std::uint64_t barrier_generation = 0;
   std::vector<std::map<unsigned, Meeting>> warps;
   std::vector<unsigned char> shared;
+  std::vector<StaticShared> statics;  // those that were met so far
+  std::unique_ptr<unsigned char[]> static_memory;
+  std::size_t static_bytes = 0, shared_bytes = 0;
   const std::function<void()>* thread = nullptr;
   std::exception_ptr failure;
 };
@@ -251,6 +266,46 @@ std::vector<std::size_t> turns(std::size_t n) {
   return all;
 }
 
+/// Room for all variables and their gaps; poisoned where none is.
+constexpr std::size_t kStaticRoom = kMostStatic + 64 * (kStaticGap + 128);
+
+/// Nothing of the block before is left, and nothing may be touched before it is declared.
+void reset_static() {
+  std::size_t used = kStaticRoom;
+  if (!block.static_memory) {
+    block.static_memory.reset(new unsigned char[kStaticRoom]);
+  } else if (block.statics.empty()) {
+    return;
+  } else {
+    const StaticShared& last = block.statics.back();
+    used = static_cast<std::size_t>(last.at + last.bytes - block.static_memory.get());
+  }
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(block.static_memory.get(), used);
+#endif
+  std::memset(block.static_memory.get(), 0xff, used);
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(block.static_memory.get(), used);
+#endif
+  block.statics.clear();
+}
+
+void* add_static(const char* place, std::size_t bytes) {
+  unsigned char* at = block.static_memory.get();
+  if (!block.statics.empty()) {
+    const StaticShared& last = block.statics.back();
+    at = last.at + last.bytes + kStaticGap;
+  }
+  at += (128 - reinterpret_cast<std::uintptr_t>(at) % 128) % 128;
+  if (at + bytes > block.static_memory.get() + kStaticRoom)
+    throw std::logic_error("emulated kernel: too many variables in static shared memory");
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(at, bytes);
+#endif
+  block.statics.push_back({place, at, bytes});
+  return at;
+}
+
 void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
   block.size = std::size_t{block_size.x} * block_size.y * block_size.z;
   block.alive = block.size;
@@ -259,6 +314,9 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
   block.warps.assign((block.size + 31) / 32, {});
   // quiet NaNs in every float type, so that what was never set shows
   block.shared.assign(shared_bytes + 128, 0xff);
+  reset_static();
+  block.static_bytes = 0;
+  block.shared_bytes = shared_bytes;
   while (block.fibers.size() < block.size) {
     block.fibers.push_back(std::make_unique<Fiber>());
     block.fibers.back()->stack = new_stack();
@@ -298,10 +356,14 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
 
 struct Device {
   std::map<void*, std::size_t> allocations, pinned;
-  std::map<const void*, int> max_shared;
+  std::vector<void*> left_pinned;  // given back while work may still have used it
+  std::map<std::pair<int, const void*>, int> max_shared;  // of a device and kernel
+  std::map<const void*, std::size_t> static_shared;       // of kernels that have run
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
   int count = 1, current = 0, major = 9, minor = 0, driver = 13000;
-  bool cublas_captures = true;
+  bool cublas_captures = true, has_image = true;
+  cudaError_t lost = cudaSuccess;
+  std::int64_t pinned_used = 0, pinned_capacity = std::int64_t{1} << 50;
   CUstream_st legacy;
   std::vector<cudaStream_t> streams;  // the others, in the order they were made
   std::vector<std::shared_ptr<Capture>> captures;
@@ -312,7 +374,12 @@ struct Device {
 };
 Device device;
 
-constexpr int kMaxSharedBytes = 227 << 10;
+/// Of a block, as the programming guide's table of compute capabilities has it.
+int shared_bytes_of_block() {
+  const int version = 10 * device.major + device.minor;
+  if (version == 86 || version == 89 || device.major >= 12) return 99 << 10;
+  return device.major == 8 ? 163 << 10 : 227 << 10;
+}
 constexpr std::int64_t kGraphNodeBytes = 1 << 10;  // of an executable graph
 
 cudaError_t record(cudaError_t error) {
@@ -352,15 +419,18 @@ cudaError_t refuse_in_capture(cudaStream_t stream) {
   return record(cudaErrorStreamCaptureUnsupported);
 }
 
-void run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
+void run_grid(const void* kernel, dim3 grid, dim3 block_size, std::size_t shared_bytes,
               const std::function<void()>& thread) {
   block.thread = &thread;
+  std::size_t most_static = device.static_shared[kernel];
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
   for (const std::size_t b : turns(blocks)) {
     const auto n = static_cast<unsigned>(b);
     run_block(grid, block_size, {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
               shared_bytes);
+    most_static = std::max(most_static, block.static_bytes);
   }
+  device.static_shared[kernel] = most_static;
 }
 
 void perform(Node& node) {
@@ -436,6 +506,7 @@ void perform(const NodePtr& last) {
 void perform_all() {
   perform(device.legacy.last);
   for (const cudaStream_t stream : device.streams) perform(stream->last);
+  for (void* const pointer : std::exchange(device.left_pinned, {})) std::free(pointer);
 }
 
 /// Puts work, or a wait alone, behind what the stream has and, if any, behind `other`.
@@ -578,6 +649,20 @@ unsigned char* dynamic_shared() {
   return block.shared.data() + (128 - at % 128) % 128;
 }
 
+void* static_shared(const char* place, std::size_t bytes, std::size_t alignment) {
+  for (const StaticShared& known : block.statics)
+    if (known.place == place) return known.at;
+  // As a compiler lays them out, if in another order; the gaps do not count.
+  block.static_bytes = (block.static_bytes + alignment - 1) / alignment * alignment + bytes;
+  if (block.static_bytes > kMostStatic)
+    throw std::logic_error("emulated kernel: more than 48 KB of static shared memory");
+  if (block.static_bytes + block.shared_bytes > shared_limit())
+    throw std::logic_error("emulated kernel: " + std::to_string(block.static_bytes) +
+                           " bytes of static and " + std::to_string(block.shared_bytes) +
+                           " of dynamic shared memory are more than the device has");
+  return add_static(place, bytes);
+}
+
 void copy_async(void* to, const void* from, std::size_t bytes, bool valid) {
   if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 ||
       (valid && reinterpret_cast<std::uintptr_t>(from) % bytes != 0))
@@ -603,16 +688,21 @@ cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shar
                 cudaStream_t stream, std::function<void()> thread) {
   if (device.count == 0) return record(cudaErrorNoDevice);
   const std::size_t threads = std::size_t{block_size.x} * block_size.y * block_size.z;
-  const auto found = device.max_shared.find(kernel);
-  const auto shared_limit =
-      static_cast<std::size_t>(found == device.max_shared.end() ? 48 << 10 : found->second);
+  const auto found = device.max_shared.find({device.current, kernel});
+  const auto seen = device.static_shared.find(kernel);
+  const std::size_t known = seen == device.static_shared.end() ? 0 : seen->second;
+  // Without asking a block has 48 KB, static memory included.
+  const std::size_t allowed = found == device.max_shared.end()
+                                  ? (std::size_t{48} << 10) - known
+                                  : static_cast<std::size_t>(found->second);
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 ||
       grid.z > 65535 || threads < 1 || threads > 1024 || block_size.z > 64)
     return record(cudaErrorInvalidConfiguration);
-  if (shared_bytes > shared_limit) return record(cudaErrorInvalidValue);
+  if (shared_bytes > allowed || known + shared_bytes > shared_limit())
+    return record(cudaErrorInvalidValue);
   if (device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
   return enqueue(stream, &Calls::launches, [=, thread = std::move(thread)] {
-    run_grid(grid, block_size, shared_bytes, thread);
+    run_grid(kernel, grid, block_size, shared_bytes, thread);
   });
 }
 
@@ -637,6 +727,13 @@ void set_compute_capability(int major, int minor) {
   device.minor = minor;
 }
 void set_driver_version(int version) { device.driver = version; }
+void set_pinned_capacity(std::int64_t bytes) { device.pinned_capacity = bytes; }
+void set_kernel_image(bool is_there) { device.has_image = is_there; }
+void set_context_lost(cudaError_t error) {
+  device.lost = error;
+  device.last_error = cudaSuccess;
+}
+std::size_t shared_limit() { return static_cast<std::size_t>(shared_bytes_of_block()); }
 void set_cublas_captures(bool captures) { device.cublas_captures = captures; }
 void set_overlap(Overlap overlap, std::uint64_t seed) {
   perform_all();
@@ -706,18 +803,27 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
   const cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
   ++device.calls.allocations;
+  const auto bytes = static_cast<std::int64_t>(size);
+  *pointer = nullptr;
+  if (device.pinned_used + bytes > device.pinned_capacity) return record(cudaErrorMemoryAllocation);
   *pointer = std::aligned_alloc(256, (size + 255) / 256 * 256);
   if (!*pointer) return record(cudaErrorMemoryAllocation);
   device.pinned[*pointer] = size;
+  device.pinned_used += bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
   const cudaError_t error = may_call_unsafe();
   if (error != cudaSuccess) return error;
+  if (!pointer) return cudaSuccess;
   ++device.calls.frees;
-  emulator::perform_all();
-  device.pinned.erase(pointer);
-  std::free(pointer);
+  const auto at = device.pinned.find(pointer);
+  if (at == device.pinned.end()) return record(cudaErrorInvalidValue);
+  // Nothing says that this waits. What still uses it finds NaNs, and does no harm later on.
+  std::memset(pointer, 0xff, at->second);
+  device.pinned_used -= static_cast<std::int64_t>(at->second);
+  device.pinned.erase(at);
+  device.left_pinned.push_back(pointer);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -783,6 +889,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
   });
 }
 cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t stream) {
+  if (emulator::device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
   return enqueue(stream, nullptr, [=] {
     if (size > 0) std::memset(pointer, value, size);
   });
@@ -813,6 +920,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (captures(stream)) return refuse_in_capture(stream);
   const cudaError_t error = may_enqueue(stream);
   if (error != cudaSuccess) return error;
+  if (device.lost != cudaSuccess) return record(device.lost);
   ++device.calls.synchronisations;
   // The legacy stream's work is behind that of those it waits for, but only if there is any.
   if (emulator::is_legacy(stream)) emulator::append(stream, {});
@@ -961,7 +1069,9 @@ cudaError_t cudaDeviceSynchronize() {
   emulator::perform_all();
   return device.count == 0 ? record(cudaErrorNoDevice) : cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return std::exchange(device.last_error, cudaSuccess); }
+cudaError_t cudaGetLastError() {
+  return device.lost != cudaSuccess ? device.lost : std::exchange(device.last_error, cudaSuccess);
+}
 cudaError_t cudaPeekAtLastError() { return device.last_error; }
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = device.count;
@@ -990,7 +1100,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id)
       *value = device.minor;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = emulator::kMaxSharedBytes;
+      *value = emulator::shared_bytes_of_block();
       return cudaSuccess;
   }
   return record(cudaErrorInvalidValue);
@@ -1013,11 +1123,24 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttributeOf(const void* kernel, cudaFuncAttribute attribute, int value) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  if (device.count == 0) return record(cudaErrorNoDevice);
+  if (!attributes || !kernel) return record(cudaErrorInvalidValue);
+  if (!device.has_image) return record(cudaErrorNoKernelImageForDevice);
+  const auto seen = device.static_shared.find(kernel);
+  const auto found = device.max_shared.find({device.current, kernel});
+  attributes->sharedSizeBytes = seen == device.static_shared.end() ? 0 : seen->second;
+  attributes->maxDynamicSharedSizeBytes =
+      found == device.max_shared.end() ? 48 << 10 : found->second;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  const auto seen = device.static_shared.find(kernel);
+  const int known = seen == device.static_shared.end() ? 0 : static_cast<int>(seen->second);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      value > emulator::kMaxSharedBytes)
+      value > emulator::shared_bytes_of_block() - known)
     return record(cudaErrorInvalidValue);
-  device.max_shared[kernel] = value;
+  device.max_shared[{device.current, kernel}] = value;
   return cudaSuccess;
 }
 const char* cudaGetErrorName(cudaError_t error) {
@@ -1030,6 +1153,12 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorNoDevice:
       return "cudaErrorNoDevice";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
     default:
       return "another error";
   }

@@ -5,8 +5,9 @@
 //
 // Shows: the results of every index, mask, tile, merge and fill in them, out-of-bounds access of
 // device memory (under the address sanitizer), a collective that not all threads reach, a missing
-// barrier (results differ between orders), a missing wait for an asynchronous copy, unset dynamic
-// shared memory (it starts as NaNs), illegal launch parameters, unaligned vector access (under the
+// barrier (results differ between orders), a missing wait for an asynchronous copy, unset shared
+// memory, static or dynamic (each block's starts as NaNs), more shared memory than the device has,
+// illegal launch parameters, unaligned vector access (under the
 // undefined-behaviour sanitizer), a launch on the stream of a device that is not the current one.
 // A capture records what is enqueued on its stream and on those that fork off it, and spoils where
 // the runtime's would. Streams that overlap show a missing wait between them (Overlap). Cannot
@@ -62,6 +63,15 @@ void set_device_capacity(std::int64_t bytes);
 void set_device_count(int devices);
 /// What the device says of itself: 9.0 by default.
 void set_compute_capability(int major, int minor);
+/// cudaHostAlloc fails beyond this: no bound by default.
+void set_pinned_capacity(std::int64_t bytes);
+/// Whether the library holds code for the device: yes by default.
+void set_kernel_image(bool is_there);
+/// From here on every call that waits says `error`, as after a fault in a kernel; cudaSuccess: the
+/// device is sound again.
+void set_context_lost(cudaError_t error);
+/// Shared memory of a block, static and dynamic, that the current device allows.
+std::size_t shared_limit();
 /// What cudaDriverGetVersion says: 13000 by default.
 void set_driver_version(int version);
 /// Whether cuBLAS works in a capture: yes by default. Otherwise it spoils the capture, as where it

@@ -18,7 +18,7 @@ using episodic_test::DeviceArray;
 /// out[i] = sum over the block of in, each thread adding its neighbour's after a barrier.
 template <bool kBarrier>
 void NeighbourKernel(const int* in, int* out) {
-  __shared__ int cells[64];
+  EPISODIC_SHARED(cells, int[64]);
   cells[threadIdx.x] = in[threadIdx.x];
   if (kBarrier) __syncthreads();
   out[threadIdx.x] = cells[(threadIdx.x + 1) % 64];
@@ -414,11 +414,15 @@ TEST_CASE("emulator copies from pageable memory at the call, from pinned memory 
   REQUIRE(cudaMemcpyAsync(back, to, sizeof(back), cudaMemcpyDeviceToHost, stream) == cudaSuccess);
   REQUIRE(back[0] == 1);
   REQUIRE(back[1] == 2);
-  // freeing waits for what still reads it
+  // Nothing says that freeing it waits: what still reads it does not find what was there.
   REQUIRE(cudaMemcpyAsync(to, pinned, sizeof(int), cudaMemcpyHostToDevice, stream) == cudaSuccess);
   REQUIRE(cudaFreeHost(pinned) == cudaSuccess);
   REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
-  REQUIRE(cudaEventQuery(event) == cudaSuccess);
+  REQUIRE(cudaEventQuery(event) == cudaErrorNotReady);
+  REQUIRE(cudaMemcpyAsync(back, to, sizeof(back), cudaMemcpyDeviceToHost, stream) == cudaSuccess);
+  REQUIRE(back[0] == -1);
+  REQUIRE(cudaFreeHost(pinned) == cudaErrorInvalidValue);  // once only
+  static_cast<void>(cudaGetLastError());
   emulator::set_overlap(emulator::Overlap::none);
   REQUIRE(cudaFree(to) == cudaSuccess);
   REQUIRE(cudaEventDestroy(event) == cudaSuccess);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/surprise.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -84,6 +85,29 @@ TEST_CASE("surprise kernel shows NaN rows and unknown targets as NaN, other rows
   REQUIRE(std::abs(result.surprise[0] - std::log(700.0f)) < 1e-4f);
   for (const int i : {1, 2, 3}) REQUIRE(std::isnan(result.surprise[static_cast<std::size_t>(i)]));
   REQUIRE(std::isfinite(result.log_sum_exp[2]));
+}
+
+TEST_CASE("surprise kernel refuses the rows that the host refuses, and is never below 0") {
+  EPISODIC_NEEDS_DEVICE();
+  const float inf = std::numeric_limits<float>::infinity();
+  constexpr std::size_t kVocab = 700;
+  std::vector<float> logits(6 * kVocab, 0.25f);
+  const auto row = [&](std::size_t i) { return logits.begin() + static_cast<long>(i * kVocab); };
+  row(0)[5] = inf;  // +inf beside the target
+  row(1)[3] = inf;  // +inf is the target
+  std::fill_n(row(2), kVocab, -inf);
+  row(3)[3] = -inf;  // cannot come, and comes
+  std::fill_n(row(4), kVocab, -inf);
+  row(4)[3] = 17.3f;  // nothing else can come
+  row(5)[3] = 90.0f;  // hardly anything else
+  const Result result =
+      run(logits, DType::float32, 6, kVocab, kVocab, 0, std::vector<std::int64_t>(6, 3));
+  for (const std::size_t i : {0, 1, 2}) REQUIRE(std::isnan(result.surprise[i]));
+  REQUIRE(result.surprise[3] == inf);
+  for (const std::size_t i : {4, 5}) {
+    REQUIRE(result.surprise[i] == 0.0f);
+    REQUIRE_FALSE(std::signbit(result.surprise[i]));
+  }
 }
 
 TEST_CASE("surprise kernel takes more rows than a grid has blocks") {

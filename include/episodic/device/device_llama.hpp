@@ -17,7 +17,8 @@
 namespace episodic {
 
 /// Checks that a device can run this build. \throws DeviceError: no device; compute capability
-/// below 8.0; a driver older than the CUDA this was built with
+/// below 8.0; a driver older than the CUDA this was built with; no machine code for the device in
+/// this build, nor any that its driver could compile
 void require_device(int device = 0);
 
 /// Whether require_device would return.
@@ -65,7 +66,7 @@ class DeviceLlama final : public LanguageModel {
 
   /// Gives the model a fresh, empty memory in place of the one it has.
   /// \param max_tokens most tokens that the sequence may come to. \param given boundaries, only for
-  /// segmenter `given`. \throws as DeviceMemory
+  /// segmenter `given`. \throws as DeviceMemory: the model is then without a memory
   DeviceMemory& remember(const MemoryConfig& config, std::int64_t max_tokens,
                          std::vector<std::int64_t> given = {});
 

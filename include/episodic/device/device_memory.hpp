@@ -21,6 +21,10 @@ struct DeviceMemoryOptions {
   /// Of queries, keys, values, outputs and everything that is kept: float32, float16 or bfloat16.
   DType dtype = DType::bfloat16;
   std::int64_t max_tokens = 0;  ///< tokens that the sequence may come to, >= 1
+  /// Of representative vectors: float32, as the host's memory has them, or a 16-bit dtype. That
+  /// takes half the bytes, and half the time of a search, but rounds scores by 2^-9 (bfloat16) or
+  /// 2^-11 of theirs: events whose scores are nearer than that may be recalled in another order.
+  DType representatives = DType::float32;
 };
 
 /// Device memory that a DeviceMemory takes, in bytes. All of it is taken when it is made.
@@ -56,16 +60,18 @@ struct DeviceMemoryBytes {
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
 /// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept
 /// there and thrown by the next such call; the sequence must then be reset or restored. One thread
-/// at a time.
+/// at a time. Every call works on the device that was current when the memory was made, whatever is
+/// current then, and leaves the current device as it was.
 class DeviceMemory {
  public:
   /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
   /// \param given boundaries, only for segmenter `given`
-  /// \throws ConfigError; BudgetError naming device_bytes and what is needed, also when the device
-  ///         has no room; DeviceError
+  /// \throws ConfigError; BudgetError naming device_bytes or host_bytes and what is needed, also
+  ///         when the device, or the system's page-locked memory, has no room; DeviceError
   DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
                const DeviceMemoryOptions& options, CUstream_st* stream,
                std::vector<std::int64_t> given = {});
+  /// Waits for the stream.
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&&) noexcept;
   DeviceMemory& operator=(DeviceMemory&&) noexcept;
@@ -167,6 +173,7 @@ class DeviceMemory {
   std::shared_ptr<const Snapshot> snapshot() const;
   /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
   /// \throws ConfigError for a snapshot of another memory, or one older than a restore to before it
+  ///         (to fewer tokens): the tokens between are gone
   void restore(const Snapshot& snapshot);
 
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.

@@ -35,6 +35,12 @@ const LanePayload* rendezvous(unsigned mask, const void* payload, std::size_t by
 unsigned lane();
 
 unsigned char* dynamic_shared();
+/// The running block's variable that `place` stands for.
+void* static_shared(const char* place, std::size_t bytes, std::size_t alignment);
+template <class T>
+T* static_shared(const char* place) {
+  return static_cast<T*>(static_shared(place, sizeof(T), alignof(T)));
+}
 /// Queued until the thread waits for it.
 void copy_async(void* to, const void* from, std::size_t bytes, bool valid);
 void commit_copies();

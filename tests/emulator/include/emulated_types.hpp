@@ -8,8 +8,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
-// One block runs at a time, so what a block shares is static.
-#define __shared__ static
+// Shared memory is declared by EPISODIC_SHARED (kernels/device.cuh), which the emulation counts.
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;

@@ -4,24 +4,30 @@
 
 namespace cub {
 
-template <class T, int kThreads>
+enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SCAN_WARP_SCANS };
+
+template <class T, int kThreads, BlockScanAlgorithm = BLOCK_SCAN_RAKING>
 class BlockScan {
  public:
   struct TempStorage {
-    T items[kThreads], sums[kThreads + 1];
+    T items[kThreads + 1];
   };
   explicit BlockScan(TempStorage& storage) : storage_(storage) {}
   void ExclusiveSum(T item, T& before, T& total) {
     storage_.items[threadIdx.x] = item;
     __syncthreads();
     if (threadIdx.x == 0) {
-      storage_.sums[0] = T{};
-      for (int i = 0; i < kThreads; ++i)
-        storage_.sums[i + 1] = storage_.sums[i] + storage_.items[i];
+      T sum{};
+      for (int i = 0; i < kThreads; ++i) {
+        const T next = sum + storage_.items[i];
+        storage_.items[i] = sum;
+        sum = next;
+      }
+      storage_.items[kThreads] = sum;
     }
     __syncthreads();
-    before = storage_.sums[threadIdx.x];
-    total = storage_.sums[kThreads];
+    before = storage_.items[threadIdx.x];
+    total = storage_.items[kThreads];
   }
   void ExclusiveSum(T item, T& before) {
     T total;

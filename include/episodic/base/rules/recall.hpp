@@ -1,39 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The rules of recall that host and device share (spec 5): budgets, the order of events, the
-/// filling of a buffer. C++17-clean.
+/// The rules of recall (spec 5; EM 3.4): budgets, the order of events, the filling of a buffer, the
+/// neighbours of an event.
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "online_softmax.hpp"
+#include "episodic/base/rules/host_device.hpp"
 
-namespace episodic::kernels {
+namespace episodic::rules {
 
-/// Token budgets of the two buffers.
+/// Token budgets of the two buffers; may be <= 0.
 struct RecallBudget {
   std::int64_t similarity = 0;
   std::int64_t contiguity = 0;  ///< 0 when contiguity is off
 };
 
-/// \param capacity n_init + C + n_mem
+/// Tokens outside the last query's window that are in no event (sinks and pending).
 /// \param left_window tokens so far and of this step less n_local; may be negative
 /// \param in_events tokens of the closed events
-EPISODIC_HOST_DEVICE inline RecallBudget recall_budget(std::int64_t capacity, double share,
-                                                       std::int64_t left_window,
-                                                       std::int64_t in_events) {
-  const std::int64_t outside = left_window > 0 ? left_window : 0;
-  const std::int64_t total = capacity - (outside > in_events ? outside - in_events : 0);
+EPISODIC_HOST_DEVICE inline std::int64_t outside_events(std::int64_t left_window,
+                                                        std::int64_t in_events) {
+  return larger(larger(left_window, 0) - in_events, 0);
+}
+
+/// \param total tokens that may be recalled: n_init + C + n_mem less those outside events
+/// \param share k_r, 0 to 1; 0 turns contiguity off
+EPISODIC_HOST_DEVICE inline RecallBudget recall_budget(std::int64_t total, double share) {
   if (share == 0.0) return {total, 0};
   const auto contiguity =
-      static_cast<std::int64_t>(::floor(share * static_cast<double>(total) + 1.0));
+      static_cast<std::int64_t>(::floor(add(multiply(share, static_cast<double>(total)), 1.0)));
   return {total - contiguity, contiguity};
 }
 
 /// A number that is larger for the event that comes first: by score, then the earlier event. NaN
-/// comes last, 0 and -0 are equal.
+/// counts as -inf; 0 and -0 are equal.
 EPISODIC_HOST_DEVICE inline std::uint64_t event_rank(float score, std::int32_t event) {
   const float positive_zero = score + 0.0f;
   std::uint32_t bits;
@@ -42,8 +45,9 @@ EPISODIC_HOST_DEVICE inline std::uint64_t event_rank(float score, std::int32_t e
 #else
   std::memcpy(&bits, &positive_zero, 4);
 #endif
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  const std::uint32_t key = nan ? 0u : (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+  constexpr std::uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u;
+  if ((bits & ~kSign) > kInfinity) bits = kSign | kInfinity;
+  const std::uint32_t key = (bits & kSign) ? ~bits : bits | kSign;
   return static_cast<std::uint64_t>(key) << 32 | ~static_cast<std::uint32_t>(event);
 }
 EPISODIC_HOST_DEVICE inline std::int32_t event_of(std::uint64_t rank) {
@@ -57,11 +61,12 @@ EPISODIC_HOST_DEVICE inline int bin_shift(std::uint64_t range, int bins) {
   return shift;
 }
 
+/// What happens to an event on its way into a buffer. `skip`: the buffer was full before it.
 enum class FillStep { skip, take, take_last, leave_last };
 
 /// What happens to an event of `size` tokens when those before it come to `before`: at the first
 /// one that reaches or passes the capacity filling stops, and keeps it only if the total with it is
-/// strictly nearer to the capacity. `skip` after that.
+/// strictly nearer to the capacity.
 EPISODIC_HOST_DEVICE inline FillStep fill_step(std::int64_t before, std::int64_t size,
                                                std::int64_t capacity) {
   if (before >= capacity) return FillStep::skip;
@@ -70,4 +75,17 @@ EPISODIC_HOST_DEVICE inline FillStep fill_step(std::int64_t before, std::int64_t
   return with - capacity < capacity - before ? FillStep::take_last : FillStep::leave_last;
 }
 
-}  // namespace episodic::kernels
+/// How far neighbours reach in a sequence of n_events.
+EPISODIC_HOST_DEVICE inline std::int64_t neighbour_reach(std::int64_t neighbours,
+                                                         std::int64_t n_events) {
+  return larger(smaller(neighbours, n_events - 1), 0);
+}
+
+/// The i-th neighbour of an event, 0 <= i < 2 reach: its successor, its predecessor (asymmetry),
+/// then those two away, and so on. May lie outside [0, n_events).
+EPISODIC_HOST_DEVICE inline std::int64_t neighbour(std::int64_t event, std::int64_t i) {
+  const std::int64_t distance = i / 2 + 1;
+  return i % 2 == 0 ? event + distance : event - distance;
+}
+
+}  // namespace episodic::rules

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "limits.hpp"
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "device.cuh"
+
+namespace episodic::kernels {
+namespace {
+
+/// Never launched: there to be asked for.
+__global__ void ProbeKernel() {}
+
+/// Dynamic shared memory that `kernel` was allowed on a device; 0 where all of it is static.
+struct Allowance {
+  std::mutex mutex;
+  std::map<std::pair<int, const void*>, std::size_t> bytes;
+};
+
+/// Allows `kernel` all that a block of `device` can have beside static memory.
+cudaError_t allow_all(const void* kernel, int device, std::size_t& allowed) {
+  int of_block = 0;
+  cudaError_t error =
+      cudaDeviceGetAttribute(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaFuncAttributes attributes;
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error != cudaSuccess) return error;
+  const auto most = static_cast<std::size_t>(of_block);
+  const std::size_t left =
+      attributes.sharedSizeBytes < most ? most - attributes.sharedSizeBytes : 0;
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(left));
+  if (error == cudaSuccess) allowed = left;
+  return error;
+}
+
+}  // namespace
+
+cudaError_t probe_kernels() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(ProbeKernel));
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return error;
+}
+
+cudaError_t allow_dynamic_shared(const void* kernel, std::size_t bytes) {
+  static Allowance allowance;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  std::size_t allowed = 0;
+  if (error == cudaSuccess) {
+    // Held while the attribute is set: nobody launches on an allowance that is not there yet.
+    const std::lock_guard lock(allowance.mutex);
+    const auto found = allowance.bytes.find({device, kernel});
+    if (found != allowance.bytes.end()) {
+      allowed = found->second;
+    } else {
+      error = allow_all(kernel, device, allowed);
+      if (error == cudaSuccess) allowance.bytes[{device, kernel}] = allowed;
+    }
+  }
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // said here; not to be found again by the next call
+    return error;
+  }
+  return bytes <= allowed ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace episodic::kernels

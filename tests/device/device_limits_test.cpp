@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a DeviceMemory asks of the device, the system and the caller: room for every step, its own
+// device, memory that outlives the work on it, and one clear error where something is short.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/cuda.hpp"
+#include "episodic/base/error.hpp"
+#include "steps.hpp"
+#include "support/refusal.hpp"
+
+namespace {
+
+using namespace device_steps;
+
+MemoryConfig tiered_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
+  MemoryConfig config = driver::small_config();
+  config.n_mem = 40;
+  const DeviceMemoryBytes all = DeviceMemory::bytes_needed(config, shape, options);
+  config.device_bytes = all.total() - all.events / 3;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("device memory has room for steps of every length up to its chunk") {
+  EPISODIC_NEEDS_DEVICE();
+  // Of these sizes a step of 138 tokens needs more workspace than the longest, or one of one token:
+  // its few tiles of rows are split over more blocks.
+  MemoryConfig config;
+  config.n_init = 4;
+  config.n_local = 512;
+  config.n_mem = 32;
+  config.chunk = 160;
+  config.min_block = 4;
+  config.max_block = 16;
+  config.recall = false;
+  config.refine = Refinement::none;
+  const MemoryShape shape = driver::small_shape(1, 4, 1, 16);
+  constexpr std::int64_t kLongest = 160;
+  const DeviceArray<float> zeros(std::vector<float>(kLongest * 64, 0.0f)), out(kLongest * 64);
+  DeviceMemory memory(config, shape, {DType::float32, 4 * kLongest}, nullptr);
+  const auto attend = [&](std::int64_t n) {
+    memory.begin_step(n);
+    memory.attend(0, {zeros.data(), zeros.data(), zeros.data(), 64, 16, 16, out.data()});
+  };
+  for (int i = 0; i < 3; ++i) {
+    attend(kLongest);
+    memory.end_step(zeros.data());
+  }
+  REQUIRE_NOTHROW(attend(138));
+}
+
+TEST_CASE("device memory works on its own device, whichever is current") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  emulator::set_device_count(2);
+  const auto on = [](int device) { REQUIRE(cudaSetDevice(device) == cudaSuccess); };
+  const auto current = [] {
+    int device = -1;
+    REQUIRE(cudaGetDevice(&device) == cudaSuccess);
+    return device;
+  };
+  const MemoryShape shape = shape_of();
+  const DeviceMemoryOptions options{DType::float32, 120};
+  const std::vector<Token> tokens = driver::random_tokens(shape, 120, 5);
+  for (const bool tiered : {false, true}) {
+    const MemoryConfig config = tiered ? tiered_config(shape, options) : driver::small_config();
+    EpisodicMemory host(driver::small_config(), shape);
+    on(1);
+    cudaStream_t stream = nullptr, other = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    REQUIRE(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess);
+    auto memory = std::make_unique<DeviceMemory>(config, shape, options, stream);
+    on(0);
+    const auto stays = [&](auto&& call) {
+      REQUIRE_NOTHROW(call());
+      REQUIRE(current() == 0);
+    };
+    for (std::int64_t first = 0; first < 96; first += 12)
+      stays([&] { step(*memory, tokens, first, 12); });
+    std::shared_ptr<const DeviceMemory::Snapshot> snapshot;
+    stays([&] { snapshot = memory->snapshot(); });
+    stays([&] { step(*memory, tokens, 96, 1); });
+    stays([&] { memory->restore(*snapshot); });
+    stays([&] { static_cast<void>(memory->events()); });
+    stays([&] { static_cast<void>(memory->last_step()); });
+    stays([&] { static_cast<void>(memory->recalled(1)); });
+    stays([&] { static_cast<void>(memory->recall_lists(1)); });
+    stays([&] { static_cast<void>(memory->representative(1, 0)); });
+    stays([&] { static_cast<void>(memory->relevance(1, 90, 2)); });
+    stays([&] { memory->use_stream(other); });
+    stays([&] { step(*memory, tokens, 96, 12); });
+    stays([&] { memory->reset(); });
+    if (!tiered) {
+      stays([&] { memory->load(host); });
+      stays([&] { step(*memory, tokens, 0, 12); });
+      const std::vector<std::int64_t> ids(12, 1);
+      stays([&] { memory->save(host, ids, {}); });
+    }
+    stays([&] { memory.reset(); });
+    REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+    REQUIRE(cudaStreamDestroy(other) == cudaSuccess);
+  }
+  on(0);
+  emulator::set_device_count(1);
+  REQUIRE(cudaGetLastError() == cudaSuccess);
+#else
+  EPISODIC_SKIP("needs two devices: told to the emulated one");
+#endif
+}
+
+TEST_CASE("a device's memory ends behind the work that it has enqueued") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const MemoryShape shape = shape_of();
+  const DeviceMemoryOptions options{DType::float32, 120};
+  const std::vector<Token> tokens = driver::random_tokens(shape, 120, 6);
+  const MemoryConfig config = tiered_config(shape, options);
+  const auto q = rows_of(tokens, &Token::q, 0, 96, 12), k = rows_of(tokens, &Token::k, 0, 96, 12),
+             v = rows_of(tokens, &Token::v, 0, 96, 12);
+  const DeviceArray<float> dq(q), dk(k), dv(v), out(q.size());
+  const auto attended = [&](bool wait) {
+    auto memory = std::make_unique<DeviceMemory>(config, shape, options, nullptr);
+    for (std::int64_t first = 0; first < 96; first += 12) step(*memory, tokens, first, 12);
+    memory->begin_step(12);
+    memory->attend(0, {dq.data(), dk.data(), dv.data(), 64, 32, 32, out.data()});
+    if (wait) memory->check();
+    memory.reset();  // its events lie in page-locked memory, which attention may still read
+    return out.host();
+  };
+  const std::vector<float> expected = attended(true);
+  REQUIRE(std::none_of(expected.begin(), expected.end(), [](float x) { return x != x; }));
+  emulator::set_overlap(emulator::Overlap::late);
+  const std::vector<float> got = attended(false);
+  emulator::set_overlap(emulator::Overlap::none);
+  REQUIRE((got == expected));
+#else
+  EPISODIC_SKIP("told to the emulated device, which runs what is enqueued as late as it may");
+#endif
+}
+
+TEST_CASE("page-locked memory that runs out is said with the setting that takes less") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const MemoryShape shape = shape_of();
+  const DeviceMemoryOptions options{DType::float32, 120};
+  const MemoryConfig config = tiered_config(shape, options);
+  const std::int64_t host = DeviceMemory::bytes_needed(config, shape, options).host;
+  REQUIRE(host > 0);
+  emulator::set_pinned_capacity(host - 1);
+  const std::string said =
+      refusal<BudgetError>([&] { DeviceMemory(config, shape, options, nullptr); });
+  emulator::set_pinned_capacity(std::int64_t{1} << 50);
+  REQUIRE(mentions(said, std::to_string(host)));
+  REQUIRE(mentions(said, "host_bytes"));
+  REQUIRE(mentions(said, "page-locked"));
+  REQUIRE(cudaGetLastError() == cudaSuccess);
+#else
+  EPISODIC_SKIP("told to the emulated device");
+#endif
+}
+
+TEST_CASE("a fault on the device is told from a wrong call: the context is lost") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  DeviceMemory memory(driver::small_config(), shape_of(), {DType::float32, 24}, nullptr);
+  emulator::set_context_lost(cudaErrorIllegalAddress);
+  const std::string lost = refusal<DeviceError>([&] { memory.check(); });
+  emulator::set_context_lost(cudaSuccess);
+  REQUIRE(mentions(lost, "cudaErrorIllegalAddress"));
+  REQUIRE(mentions(lost, "context is lost"));
+  const std::string wrong =
+      refusal<DeviceError>([] { device::check(cudaErrorInvalidValue, "a wrong call"); });
+  REQUIRE(mentions(wrong, "a wrong call"));
+  REQUIRE_FALSE(mentions(wrong, "lost"));
+#else
+  EPISODIC_SKIP("told to the emulated device");
+#endif
+}
+
+TEST_CASE("device memory refuses heads that no device's shared memory holds, by name") {
+  const MemoryShape shape = driver::small_shape(1, 128, 128, 256);
+  const std::string said = refusal<ConfigError>([&] {
+    DeviceMemory::bytes_needed(driver::small_config(), shape, {DType::float16, 100});
+  });
+  REQUIRE(mentions(said, "128 heads of 256"));
+}
+
+TEST_CASE("a restore to tokens that a restore took back is refused, whatever closed between") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1);
+  const std::vector<Token> tokens = driver::random_tokens(shape, 60, 9);
+  MemoryConfig config = driver::small_config();
+  config.gamma = 1e6;  // no boundary: events close only when they are as long as they may be
+  config.max_block = 40;
+  DeviceMemory memory(config, shape, {DType::float32, 60}, nullptr);
+  for (std::int64_t first = 0; first < 36; first += 12) step(memory, tokens, first, 12);
+  const auto early = memory.snapshot();
+  step(memory, tokens, 36, 5);
+  const auto late = memory.snapshot();
+  REQUIRE(memory.events().size() == 0);  // the same number of events in both
+  memory.restore(*late);
+  memory.restore(*early);
+  REQUIRE(mentions(refusal<ConfigError>([&] { memory.restore(*late); }), "36 tokens"));
+  memory.restore(*early);  // and is as it was
+  step(memory, tokens, 36, 5);
+  REQUIRE(memory.tokens() == 41);
+}
+
+TEST_CASE("the attention factor of a rotary table counts twice for far keys, as for local ones") {
+  EPISODIC_NEEDS_DEVICE();
+  // A factor of 2 is undone by queries and keys of half the size, to the bit, if far scores, which
+  // choose what is recalled too, carry its square like local ones.
+  const MemoryShape plain = shape_of(1);
+  MemoryShape scaled = plain;
+  scaled.rotary.attention_factor = 2.0;
+  const std::vector<Token> tokens = driver::random_tokens(plain, 96, 11);
+  std::vector<Token> halves = tokens;
+  for (Token& t : halves)
+    for (auto* rows : {&t.q, &t.k})
+      for (std::vector<float>& row : *rows)
+        for (float& x : row) x *= 0.5f;
+  MemoryConfig config = driver::small_config();
+  config.contiguity = 0.3;
+  DeviceMemory one(config, plain, {DType::float32, 96}, nullptr),
+      two(config, scaled, {DType::float32, 96}, nullptr);
+  bool recalled = false;
+  for (std::int64_t first = 0; first < 96; first += 12) {
+    REQUIRE((step(one, tokens, first, 12) == step(two, halves, first, 12)));
+    REQUIRE(one.recalled(0) == two.recalled(0));
+    recalled = recalled || !one.recalled(0).empty();
+  }
+  REQUIRE(recalled);
+}
+
+TEST_CASE("a device's representatives are float32, or take half the bytes where that is asked") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1);
+  std::vector<Token> tokens = driver::random_tokens(shape, 96, 12);
+  round_to(tokens, DType::bfloat16);
+  const MemoryConfig config = driver::small_config();
+  DeviceMemory wide(config, shape, {DType::bfloat16, 96}, nullptr),
+      narrow(config, shape, {DType::bfloat16, 96, DType::bfloat16}, nullptr);
+  for (std::int64_t first = 0; first < 48; first += 12) {  // until the first events close
+    step(wide, tokens, first, 12);
+    step(narrow, tokens, first, 12);
+  }
+  REQUIRE((wide.events().all() == narrow.events().all()));
+  REQUIRE(wide.events().size() > 0);
+  const std::vector<float> exact = wide.representative(0, 0);
+  std::vector<float> expected = exact;
+  static_cast<void>(episodic_test::stored(expected, DType::bfloat16));
+  REQUIRE(expected != exact);  // or the wide ones were no wider
+  REQUIRE(narrow.representative(0, 0) == expected);
+  const auto bytes = [&](DType dtype) {
+    return DeviceMemory::bytes_needed(config, shape, {DType::bfloat16, 96, dtype}).representatives;
+  };
+  REQUIRE(bytes(DType::float32) - bytes(DType::bfloat16) >= (96 - 4) / 3 * 64 * 2);
+  REQUIRE(mentions(refusal<ConfigError>([&] {
+                     DeviceMemory::bytes_needed(config, shape, {DType::float32, 96, DType::int8});
+                   }),
+                   "representatives"));
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prints, for each kernel, the threads of a block and the most bytes of dynamic shared memory that
+// a launch asks for: a line "kernel instance threads bytes", "-" for all instances. For
+// scripts/check_sass, which adds the registers and static memory that the machine code has.
+#include <cstdio>
+
+#include "kernels/attention_float.cuh"
+#include "kernels/attention_mma.cuh"
+#include "kernels/close_events.cuh"
+#include "kernels/copies.cuh"
+#include "kernels/decoder.cuh"
+#include "kernels/key_segmenter.cuh"
+#include "kernels/place_events.cuh"
+#include "kernels/recall.cuh"
+#include "kernels/refine.cuh"
+#include "kernels/relevance.cuh"
+#include "kernels/residency.cuh"
+#include "kernels/reweight.cuh"
+#include "kernels/rows.cuh"
+#include "kernels/surprise.cuh"
+#include "kernels/threshold.cuh"
+#include "kernels/window.cuh"
+
+using namespace episodic::kernels;
+
+namespace {
+
+void print(const char* kernel, int threads, std::size_t bytes = 0, const char* instance = "-") {
+  std::printf("%s %s %d %zu\n", kernel, instance, threads, bytes);
+}
+
+}  // namespace
+
+int main() {
+  for (const int dim : {64, 96, 128, 256}) {
+    char name[32];
+    for (const bool few : {false, true}) {
+      const MmaTile tile = mma_tile(dim, few);
+      std::snprintf(name, sizeof(name), "%d,%s", dim, few ? "few" : "many");
+      print("MmaAttentionKernel", kWarpSize * tile.warps, mma_shared_bytes(dim, tile), name);
+    }
+    const ColumnTile tile = column_tile(dim);
+    std::snprintf(name, sizeof(name), "%d", dim);
+    print("MmaColumnSumsKernel", kWarpSize * tile.warps, column_shared_bytes(dim, tile), name);
+    print("FloatAttentionKernel", kFloatThreads, float_shared_bytes(dim), name);
+    print("FloatColumnSumsKernel", kFloatThreads, float_column_shared_bytes(dim), name);
+  }
+  print("MergeSplitsKernel", kWarpSize * kMergeWarps);
+  print("ScoresToColumnSumsKernel", 256);
+  print("CloseEventsKernel", kCloseThreads);
+  print("CopyRunsKernel", kCopyThreads);
+  print("EventToBlockKernel", kCopyThreads);
+  for (const char* kernel : {"EmbedKernel", "RmsNormKernel", "SiluKernel", "BiasKernel"})
+    print(kernel, kDecoderThreads);
+  print("KeySegmenterKernel", kKeyThreads);
+  print("PlaceKernel", kPlaceThreads);
+  print("ProbeKernel", 1);
+  print("ScoreKernel", kScoreThreads, kMostRecallWidth * sizeof(float));
+  print("SelectKernel", kSelectThreads, kMostRecallRoom * sizeof(std::uint64_t));
+  print("GraphHalfKernel", kHalfGraphThreads, kHalfGraphSharedBytes);
+  print("GraphFloatKernel", kFloatGraphThreads);
+  print("GraphSumsKernel", kTileSumThreads);
+  print("RefineKernel", kChooseThreads);
+  print("KeepFlagsKernel", kChooseThreads);
+  print("CommitRelevanceKernel", kRelevanceThreads);
+  print("SelectRepresentativesKernel", kHeadsPerBlock * kWarpSize,
+        kHeadsPerBlock * kMostRepresentatives * sizeof(std::int32_t));
+  for (const char* kernel : {"TouchEventsKernel", "ChooseVictimsKernel", "OccupySlotsKernel"})
+    print(kernel, kResidencyThreads);
+  print("ScoreEventsKernel", kEventScoreThreads, kMostScoredWidth * sizeof(float));
+  print("WeighAllKernel", kWeighThreads);
+  print("WeighTopKernel", kWeighThreads);
+  print("RowsKernel", kRowsThreads);
+  print("SurpriseKernel", kSurpriseThreads);
+  print("ThresholdKernel", kThresholdThreads);
+  for (const char* kernel :
+       {"AppendWindowKernel", "RotaryAnglesKernel", "SumQueriesKernel", "TurnMeanKernel"})
+    print(kernel, kWindowThreads);
+  return 0;
+}
