@@ -8,9 +8,9 @@
 #include <optional>
 #include <system_error>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/mapped_file.hpp"
-#include "strict_json.hpp"
 
 namespace episodic {
 namespace {
@@ -107,7 +107,7 @@ class Object {
     return v.get<std::int64_t>();
   }
 
-  static std::string text(const Json& v) { return printable(v.dump(-1, ' ', true)); }
+  static std::string text(const Json& v) { return printable_value(v); }
 
   const Json& object_;
   std::string file_, prefix_;
@@ -199,7 +199,7 @@ void check_family(const Object& config, const ModelConfig& c) {
 }
 
 Json parse_file(std::string_view text, const std::string& file) {
-  return parse_strict(text, file, {.depth = 12, .array_length = 1 << 16});
+  return parse_strict(text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16});
 }
 
 std::string_view text_of(const MappedFile& file) {
