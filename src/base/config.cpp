@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic {
@@ -137,7 +138,7 @@ class Reader {
       throw ConfigError(
           fmt::format("memory configuration: {} = {} is not built yet; leave it out or "
                       "set it to {}",
-                      key, v->dump(), value.dump()));
+                      key, printable_value(*v), printable_value(value)));
   }
 
   void finish() const {
@@ -145,8 +146,8 @@ class Reader {
       if (!known_.count(key)) {
         std::string all;
         for (const auto& k : known_) all += (all.empty() ? "" : ", ") + k;
-        throw ConfigError(
-            fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}", key, all));
+        throw ConfigError(fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}",
+                                      printable(key), all));
       }
   }
 
@@ -159,8 +160,7 @@ class Reader {
 
   [[noreturn]] static void wrong(const char* key, const Json& value, const std::string& expected) {
     throw ConfigError(fmt::format("memory configuration: {} = {}, expected {}", key,
-                                  value.dump(-1, ' ', false, Json::error_handler_t::replace),
-                                  expected));
+                                  printable_value(value), expected));
   }
 
   const Json& object_;
@@ -241,9 +241,10 @@ bool MemoryConfig::same_results(const MemoryConfig& other) const {
 MemoryConfig parse_memory_config(std::string_view text) {
   Json json;
   try {
-    json = Json::parse(text);
-  } catch (const Json::exception& e) {
-    throw ConfigError(fmt::format("memory configuration: not valid JSON ({})", e.what()));
+    json = parse_strict(text, "memory configuration",
+                        {.depth = 8, .remedy = "check what was given as memory settings"});
+  } catch (const FileError& e) {
+    throw ConfigError(e.what());
   }
   if (!json.is_object())
     throw ConfigError(
@@ -290,37 +291,43 @@ MemoryConfig parse_memory_config(std::string_view text) {
   return c;
 }
 
+// Written out rather than made a tree of: when memory runs out on the way, nothing is lost.
 std::string to_json(const MemoryConfig& c) {
-  Json j;
-  j["n_init"] = c.n_init;
-  j["n_local"] = c.n_local;
-  j["n_mem"] = c.n_mem;
-  j["chunk"] = c.chunk;
-  j["segmenter"] = name_of(c.segmenter);
-  j["gamma"] = c.gamma;
-  j["window"] = name_of(c.window);
-  j["tau"] = c.tau;
-  j["min_block"] = c.min_block;
-  j["max_block"] = c.max_block;
-  j["seed"] = c.seed;
-  j["refine"] = c.refine == Refinement::none ? Json(nullptr) : Json(name_of(c.refine));
-  j["refine_layers"] = c.refine_layers;
-  j["n_repr"] = c.n_repr;
-  j["contiguity"] = c.contiguity;
-  j["neighbours"] = c.neighbours;
-  j["recall"] = c.recall;
-  j["recall_layers"] = c.recall_layers ? Json(*c.recall_layers) : Json(nullptr);
-  j["recall_every"] = c.recall_every;
-  j["score"] = name_of(c.score);
-  j["index"] = name_of(c.index);
-  j["exact_up_to"] = c.exact_up_to;
-  j["kv_dtype"] = name_of(c.kv_dtype);
-  j["device_bytes"] = c.device_bytes;
-  j["host_bytes"] = c.host_bytes;
-  j["repr_bytes"] = c.repr_bytes;
-  j["disk_bytes"] = c.disk_bytes;
-  j["disk_dir"] = c.disk_dir.empty() ? Json(nullptr) : Json(c.disk_dir);
-  return j.dump();
+  std::string out;
+  const auto put = [&](const char* key, const auto& value) {
+    out += fmt::format(R"({}"{}":{})", out.empty() ? "{" : ",", key, value);
+  };
+  const auto quoted = [](const char* name) { return json_string(name); };
+  put("n_init", c.n_init);
+  put("n_local", c.n_local);
+  put("n_mem", c.n_mem);
+  put("chunk", c.chunk);
+  put("segmenter", quoted(name_of(c.segmenter)));
+  put("gamma", c.gamma);
+  put("window", quoted(name_of(c.window)));
+  put("tau", c.tau);
+  put("min_block", c.min_block);
+  put("max_block", c.max_block);
+  put("seed", c.seed);
+  put("refine", c.refine == Refinement::none ? "null" : quoted(name_of(c.refine)));
+  put("refine_layers", c.refine_layers);
+  put("n_repr", c.n_repr);
+  put("contiguity", c.contiguity);
+  put("neighbours", c.neighbours);
+  put("recall", c.recall);
+  put("recall_layers",
+      c.recall_layers ? fmt::format("[{}]", fmt::join(*c.recall_layers, ",")) : "null");
+  put("recall_every", c.recall_every);
+  put("score", quoted(name_of(c.score)));
+  put("index", quoted(name_of(c.index)));
+  put("exact_up_to", c.exact_up_to);
+  put("kv_dtype", quoted(name_of(c.kv_dtype)));
+  put("device_bytes", c.device_bytes);
+  put("host_bytes", c.host_bytes);
+  put("repr_bytes", c.repr_bytes);
+  put("disk_bytes", c.disk_bytes);
+  put("disk_dir", c.disk_dir.empty() ? "null" : json_string(c.disk_dir));
+  return out + "}";
 }
 
 }  // namespace episodic

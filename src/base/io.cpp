@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/base/io.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -79,8 +81,8 @@ const char* name_of(Op op) {
   return "?";
 }
 
-int Syscalls::open(Kind, const char* path, int flags) {
-  return retried([&] { return ::open(path, flags | O_CLOEXEC, 0666); });
+int Syscalls::open(Kind, int dir, const char* path, int flags) {
+  return retried([&] { return ::openat(dir, path, flags | O_CLOEXEC, 0666); });
 }
 
 void Syscalls::close(int fd) { ::close(fd); }
@@ -116,16 +118,16 @@ int Syscalls::truncate(Kind, int fd, std::int64_t bytes) {
   return retried([&] { return ::ftruncate(fd, bytes); });
 }
 
-int Syscalls::rename(Kind, const char* from, const char* to) {
-  return retried([&] { return std::rename(from, to); });
+int Syscalls::rename(Kind, int dir, const char* from, const char* to) {
+  return retried([&] { return ::renameat(dir, from, dir, to); });
 }
 
-int Syscalls::link(Kind, const char* from, const char* to) {
-  return retried([&] { return ::link(from, to); });
+int Syscalls::link(Kind, int from_dir, const char* from, int to_dir, const char* to) {
+  return retried([&] { return ::linkat(from_dir, from, to_dir, to, 0); });
 }
 
-int Syscalls::unlink(Kind, const char* path) {
-  return retried([&] { return ::unlink(path); });
+int Syscalls::unlink(Kind, int dir, const char* name) {
+  return retried([&] { return ::unlinkat(dir, name, 0); });
 }
 
 int Syscalls::make_directory(const char* path) {
@@ -153,13 +155,6 @@ void fail(int errno_value, const std::filesystem::path& path, const std::string&
                   std::generic_category().message(errno_value), remedy.empty() ? "" : "; ", remedy);
   if (errno_value == ENOSPC || errno_value == EDQUOT) throw DiskFullError(text);
   throw FileError(text);
-}
-
-File::File(Syscalls& calls, Kind kind, std::filesystem::path path, int flags)
-    : calls_(&calls), kind_(kind), path_(std::move(path)) {
-  const int fd = calls.open(kind, path_.c_str(), flags);
-  if (fd < 0) fail(-fd, path_, (flags & O_CREAT) != 0 ? "create it" : "open it");
-  fd_ = fd;
 }
 
 File File::adopt(Syscalls& calls, Kind kind, std::filesystem::path path, int fd) {
@@ -215,8 +210,9 @@ void File::write(std::span<const std::byte> from, std::int64_t offset) {
         calls_->write(kind_, fd_, from.data(), static_cast<std::int64_t>(from.size()), offset);
     if (put <= 0)
       fail(put < 0 ? static_cast<int>(-put) : EIO, path_, fmt::format("write {} bytes", all),
-           put == -ENOSPC ? fmt::format("free at least {} bytes on its file system", from.size())
-                          : "");
+           put == -ENOSPC  ? fmt::format("free at least {} bytes on its file system", from.size())
+           : put == -EFBIG ? "raise the limit of a file's size (ulimit -f)"
+                           : "");
     from = from.subspan(static_cast<std::size_t>(put));
     offset += put;
   }
@@ -243,39 +239,154 @@ std::int64_t File::size() const {
   return info.st_size;
 }
 
-void sync_directory(Syscalls& calls, const std::filesystem::path& dir) {
-  File handle(calls, Kind::directory, dir, O_RDONLY | O_DIRECTORY);
-  handle.sync();
+std::int64_t File::links() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) fail(errno, path_, "learn how many names it has");
+  return static_cast<std::int64_t>(info.st_nlink);
 }
 
-void replace_file(Syscalls& calls, Kind kind, const std::filesystem::path& path,
-                  std::span<const std::byte> content) {
-  std::filesystem::path temporary = path;
-  temporary += ".new";
-  try {
-    File file(calls, kind, temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    file.write(content, 0);
-    file.sync();
-    file.close();
-    if (const int r = calls.rename(kind, temporary.c_str(), path.c_str()); r < 0)
-      fail(-r, path, "put the new file in its place");
-  } catch (...) {
-    calls.unlink(kind, temporary.c_str());
-    throw;
-  }
-  sync_directory(calls, path.parent_path().empty() ? "." : path.parent_path());
+int File::open_again(int flags) const {
+  return calls_->open(kind_, AT_FDCWD, fmt::format("/proc/self/fd/{}", fd_).c_str(), flags);
 }
 
-std::vector<std::byte> read_file(Syscalls& calls, Kind kind, const std::filesystem::path& path,
-                                 std::int64_t most) {
-  const File file(calls, kind, path, O_RDONLY);
+namespace {
+
+/// \throws FileError unless a name stays in its folder
+std::string plain(const std::filesystem::path& dir, std::string_view name) {
+  constexpr std::size_t kLongest = 255;
+  if (name.empty() || name.size() > kLongest || name == "." || name == ".." ||
+      name.find_first_of(std::string_view("/\0", 2)) != std::string_view::npos)
+    throw FileError(
+        fmt::format("{}: asked for a file whose name ({} bytes long) is no plain file name",
+                    dir.string(), name.size()));
+  return std::string(name);
+}
+
+[[noreturn]] void refuse_kind(const std::filesystem::path& path, const char* what) {
+  throw FileError(
+      fmt::format("{}: is {}, where only a regular file may lie; remove it, or take the folder "
+                  "from a copy",
+                  path.string(), what));
+}
+
+/// Opens what is a regular file, or throws. Pipes and devices are never waited for.
+File open_regular(Syscalls& calls, Kind kind, int dir, const std::filesystem::path& path,
+                  const std::string& name, int flags) {
+  const int fd = calls.open(kind, dir, name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK);
+  if (fd == -ELOOP) refuse_kind(path, "a symbolic link");
+  if (fd == -ENXIO || fd == -EISDIR) refuse_kind(path, "a pipe, a device or a folder");
+  if (fd < 0) fail(-fd, path, (flags & O_CREAT) != 0 ? "create it" : "open it");
+  File file = File::adopt(calls, kind, path, fd);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail(errno, path, "learn what it is");
+  if (!S_ISREG(info.st_mode)) refuse_kind(path, "a pipe, a device or a folder");
+  // Only opening must not wait; io_uring would give up reads of a file that is not to block.
+  if (const int now = ::fcntl(fd, F_GETFL); now >= 0) ::fcntl(fd, F_SETFL, now & ~O_NONBLOCK);
+  return file;
+}
+
+}  // namespace
+
+Directory::Directory(Syscalls& calls, const std::filesystem::path& path) : calls_(&calls) {
+  const std::filesystem::path given = path.empty() ? std::filesystem::path(".") : path;
+  const int fd = calls.open(Kind::directory, AT_FDCWD, given.c_str(), O_RDONLY | O_DIRECTORY);
+  if (fd < 0) fail(-fd, given, "open the folder");
+  handle_ = std::make_shared<File>(File::adopt(calls, Kind::directory, given, fd));
+}
+
+const std::filesystem::path& Directory::path() const {
+  static const std::filesystem::path kNone;
+  return handle_ ? handle_->path() : kNone;
+}
+
+int Directory::fd() const { return handle_ ? handle_->fd() : -1; }
+
+File Directory::open(Kind kind, std::string_view name, int flags) const {
+  const std::string file = plain(path(), name);
+  return open_regular(*calls_, kind, fd(), path() / file, file, flags);
+}
+
+File Directory::create(Kind kind, std::string_view name) const {
+  return open(kind, name, O_RDWR | O_CREAT | O_EXCL);
+}
+
+File Directory::create_unnamed(Kind kind, std::string_view name) const {
+#ifdef O_TMPFILE
+  const int fd = calls_->open(kind, this->fd(), ".", O_RDWR | O_TMPFILE);
+  if (fd >= 0) return File::adopt(*calls_, kind, path(), fd);
+  // what file systems answer that have no files without names
+  if (fd != -EOPNOTSUPP && fd != -EISDIR && fd != -ENOENT && fd != -EINVAL)
+    fail(-fd, path(), fmt::format("create a file of {} in it", name_of(kind)));
+#endif
+  File file = create(kind, name);
+  if (const int r = remove(kind, name); r < 0) fail(-r, path() / name, "take its name away");
+  return file;
+}
+
+std::vector<std::byte> Directory::read(Kind kind, std::string_view name, std::int64_t most) const {
+  const File file = open(kind, name);
   const std::int64_t size = file.size();
   if (size > most)
-    throw FileError(
-        fmt::format("{}: {} bytes long, at most {} were expected", path.string(), size, most));
+    throw FileError(fmt::format("{}: {} bytes long, at most {} were expected", file.path().string(),
+                                size, most));
   std::vector<std::byte> content(static_cast<std::size_t>(size));
   file.read(content, 0);
   return content;
+}
+
+void Directory::replace(Kind kind, std::string_view name,
+                        std::span<const std::byte> content) const {
+  const std::string to = plain(path(), name), temporary = to + ".new";
+  // What an earlier run left goes; a link goes itself. Then the new file is surely ours.
+  if (look(temporary))
+    if (const int r = remove(kind, temporary); r < 0)
+      fail(-r, path() / temporary, "remove it", "remove it by hand");
+  try {
+    File file = create(kind, temporary);
+    file.write(content, 0);
+    file.sync();
+    file.close();
+    if (const int r = calls_->rename(kind, fd(), temporary.c_str(), to.c_str()); r < 0)
+      fail(-r, path() / to, "put the new file in its place");
+  } catch (...) {
+    remove(kind, temporary);
+    throw;
+  }
+  sync();
+}
+
+int Directory::remove(Kind kind, std::string_view name) const {
+  return calls_->unlink(kind, fd(), plain(path(), name).c_str());
+}
+
+void Directory::sync() const { handle_->sync(); }
+
+std::optional<Directory::Entry> Directory::look(std::string_view name) const {
+  const std::string file = plain(path(), name);
+  struct stat info {};
+  if (::fstatat(fd(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+    return Entry{S_ISREG(info.st_mode), info.st_size};
+  if (errno != ENOENT) fail(errno, path() / file, "look at it");
+  return std::nullopt;
+}
+
+std::vector<std::string> Directory::names() const {
+  // A descriptor of its own, for where it stands in the list belongs to a descriptor.
+  const int copy = calls_->open(Kind::directory, fd(), ".", O_RDONLY | O_DIRECTORY);
+  if (copy < 0) fail(-copy, path(), "list it");
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(copy), &::closedir);
+  if (!list) {
+    const int error = errno;
+    calls_->close(copy);
+    fail(error, path(), "list it");
+  }
+  std::vector<std::string> names;
+  for (errno = 0; const dirent* entry = ::readdir(list.get()); errno = 0)
+    if (const std::string_view name = entry->d_name; name != "." && name != "..")
+      names.emplace_back(name);
+  if (errno != 0) fail(errno, path(), "list it");
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace episodic::io

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <system_error>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
@@ -16,7 +18,7 @@
 namespace episodic {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "manifest.json";
@@ -33,53 +35,87 @@ std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 std::uint64_t from_hex(const Json& j) {
   const std::string s = j.get<std::string>();
   if (s.size() != 16 || s.find_first_not_of("0123456789abcdef") != std::string::npos)
-    throw std::invalid_argument("a number of 16 hexadecimal digits expected, found " + s);
+    throw std::invalid_argument("a number of 16 hexadecimal digits expected, found " +
+                                printable(s));
   return std::stoull(s, nullptr, 16);
 }
 
-Json to_json(const MemoryManifest::State& s) {
-  return {{"file", s.file},
-          {"bytes", s.bytes},
-          {"checksum", hex(s.checksum)},
-          {"tokens", s.tokens},
-          {"events", s.events}};
+std::string to_json(const MemoryManifest::State& s) {
+  return fmt::format(R"({{"file": {}, "bytes": {}, "checksum": "{}", "tokens": {}, "events": {}}})",
+                     json_string(s.file), s.bytes, hex(s.checksum), s.tokens, s.events);
 }
 
-/// A name that stays in its folder.
-std::string plain_name(const Json& j) {
-  const std::string name = j.get<std::string>();
-  if (name.empty() || name[0] == '.' ||
-      name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
-    throw std::invalid_argument("'" + name + "' is no plain file name");
-  return name;
+/// Kind of the file that a memory gives a name to; nullopt for names that it gives to nothing.
+std::optional<io::Kind> kind_of(std::string_view name) {
+  const auto is = [&](std::string_view prefix, std::string_view suffix) {
+    return name.size() == prefix.size() + 16 + suffix.size() && name.starts_with(prefix) &&
+           name.ends_with(suffix) &&
+           name.substr(prefix.size(), 16).find_first_not_of("0123456789abcdef") ==
+               std::string_view::npos;
+  };
+  if (is("state-", ".bin")) return io::Kind::state;
+  if (is("kv-", ".seg")) return io::Kind::segment;
+  if (is("vectors-", ".vec")) return io::Kind::vectors;
+  if (is("tokens-", ".ids")) return io::Kind::tokens;
+  if (name == std::string(kManifest) + ".new") return io::Kind::manifest;
+  return std::nullopt;
+}
+
+std::int64_t count_of(const Json& j) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  if (!j.is_number_unsigned() || j.get<std::uint64_t>() > kMost)
+    throw std::invalid_argument("a count from 0 to 2^62 expected");
+  return j.get<std::int64_t>();
+}
+
+/// A file that the manifest may name. Others it may not: what it names is opened, and removed one
+/// day.
+MemoryManifest::FileEntry file_of(const Json& j, const char* key, bool state) {
+  const std::string name = j.at(key).get<std::string>();
+  const auto kind = kind_of(name);
+  if (!kind || *kind == io::Kind::manifest || (*kind == io::Kind::state) != state)
+    throw std::invalid_argument(fmt::format("'{}' is no name of a {} file", printable(name),
+                                            state ? "state" : "segment, vector or token"));
+  return {name, count_of(j.at("bytes"))};
 }
 
 MemoryManifest::State state_of(const Json& j) {
-  const std::string file = plain_name(j.at("file"));
-  if (file.size() != 26 || !file.starts_with("state-") || !file.ends_with(".bin") ||
-      file.substr(6, 16).find_first_not_of("0123456789abcdef") != std::string::npos)
-    throw std::invalid_argument("'" + file + "' is no name of a state file");
-  return {file, j.at("bytes").get<std::int64_t>(), from_hex(j.at("checksum")),
-          j.at("tokens").get<std::int64_t>(), j.at("events").get<std::int64_t>()};
+  const MemoryManifest::FileEntry file = file_of(j, "file", true);
+  return {file.name, file.bytes, from_hex(j.at("checksum")), count_of(j.at("tokens")),
+          count_of(j.at("events"))};
 }
 
+/// Written out rather than made a tree of: when memory runs out on the way, nothing is lost.
 std::string text_of(const MemoryManifest& m) {
-  Json j;
-  j["format"] = kFormat;
-  j["version"] = MemoryManifest::kVersion;
-  j["id"] = hex(m.id);
-  j["parent"] = m.parent ? Json(hex(m.parent)) : Json(nullptr);
-  j["generation"] = m.generation;
-  j["model"] = m.identity.model;
-  j["weights"] = m.identity.weights;
-  j["tokenizer"] = m.identity.tokenizer;
-  j["config"] = Json::parse(to_json(m.config));
-  j["state"] = to_json(m.state);
-  j["checkpoints"] = Json::array();
-  for (const auto& s : m.checkpoints) j["checkpoints"].push_back(to_json(s));
-  j["files"] = Json::array();
-  for (const auto& f : m.files) j["files"].push_back({{"name", f.name}, {"bytes", f.bytes}});
-  std::string text = j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const auto join = [](const auto& items, auto&& text_of_item) {
+    std::string out;
+    for (const auto& item : items) out += (out.empty() ? "\n  " : ",\n  ") + text_of_item(item);
+    return out.empty() ? "[]" : "[" + out + "\n ]";
+  };
+  const auto file = [](const MemoryManifest::FileEntry& f) {
+    return fmt::format(R"({{"name": {}, "bytes": {}}})", json_string(f.name), f.bytes);
+  };
+  const std::string text = fmt::format(
+      R"({{
+ "format": {},
+ "version": {},
+ "id": "{}",
+ "parent": {},
+ "generation": {},
+ "model": {},
+ "weights": {},
+ "tokenizer": {},
+ "config": {},
+ "state": {},
+ "checkpoints": {},
+ "files": {}
+}}
+)",
+      json_string(kFormat), MemoryManifest::kVersion, hex(m.id),
+      m.parent ? json_string(hex(m.parent)) : "null", m.generation, json_string(m.identity.model),
+      json_string(m.identity.weights), json_string(m.identity.tokenizer), to_json(m.config),
+      to_json(m.state), join(m.checkpoints, [](const auto& s) { return to_json(s); }),
+      join(m.files, file));
   return text + std::string(kChecksumLine) +
          hex(checksum_of(std::span<const char>(text.data(), text.size()))) + "\n";
 }
@@ -92,56 +128,46 @@ MemoryManifest parse(std::string_view text, const std::string& where) {
   };
   const std::size_t line = text.rfind(kChecksumLine);
   const std::string_view body = text.substr(0, line == std::string_view::npos ? 0 : line);
-  const Json j = Json::parse(body, nullptr, false);
+  const bool whole =
+      line != std::string_view::npos &&
+      text.substr(line) == std::string(kChecksumLine) +
+                               hex(checksum_of(std::span<const char>(body.data(), body.size()))) +
+                               "\n";
+  Json j;
+  try {
+    j = parse_strict(body, where, {.depth = 8});
+  } catch (const FileError&) {
+    throw damaged(whole ? "it is no manifest" : "its checksum is wrong: it is damaged");
+  }
   // Said first, because a newer format may have another checksum.
   if (j.is_object() && j.value("format", Json()) == Json(kFormat) && j.contains("version") &&
       j["version"].is_number_integer() && j["version"] > Json(MemoryManifest::kVersion))
     throw FileError(fmt::format(
         "{}: written in format {} by a newer version of episodic; this one reads formats up to {}: "
         "use the newer version",
-        where, j["version"].dump(), MemoryManifest::kVersion));
-  if (line == std::string_view::npos ||
-      text.substr(line) != std::string(kChecksumLine) +
-                               hex(checksum_of(std::span<const char>(body.data(), body.size()))) +
-                               "\n")
-    throw damaged("its checksum is wrong: it is damaged");
+        where, printable_value(j["version"]), MemoryManifest::kVersion));
+  if (!whole) throw damaged("its checksum is wrong: it is damaged");
   try {
     if (j.at("format") != Json(kFormat) || j.at("version") != Json(MemoryManifest::kVersion))
       throw std::invalid_argument("not a manifest of this format");
     MemoryManifest m;
     m.id = from_hex(j.at("id"));
     m.parent = j.at("parent").is_null() ? 0 : from_hex(j.at("parent"));
-    m.generation = j.at("generation").get<std::int64_t>();
+    m.generation = count_of(j.at("generation"));
     m.identity = {j.at("model").get<std::string>(), j.at("weights").get<std::string>(),
                   j.at("tokenizer").get<std::string>()};
     m.config = parse_memory_config(j.at("config").dump());
+    m.config.disk_dir.clear();  // a memory lies in its folder, and says of no other
     m.state = state_of(j.at("state"));
     for (const Json& s : j.at("checkpoints")) m.checkpoints.push_back(state_of(s));
-    for (const Json& f : j.at("files"))
-      m.files.push_back({plain_name(f.at("name")), f.at("bytes").get<std::int64_t>()});
+    for (const Json& f : j.at("files")) m.files.push_back(file_of(f, "name", false));
     if (m.generation < 1) throw std::invalid_argument("generation below 1");
     return m;
+  } catch (const std::bad_alloc&) {
+    throw;  // says nothing about the file
   } catch (const std::exception& e) {
-    throw damaged(fmt::format("its content is impossible ({})", e.what()));
+    throw damaged(fmt::format("its content is impossible ({})", printable(e.what())));
   }
-}
-
-/// Files that a memory makes; nothing else is ever removed.
-bool is_ours(const std::string& name) {
-  const auto has = [&](std::string_view prefix, std::string_view suffix) {
-    return name.size() == prefix.size() + 16 + suffix.size() && name.starts_with(prefix) &&
-           name.ends_with(suffix);
-  };
-  return has("state-", ".bin") || has("kv-", ".seg") || has("vectors-", ".vec") ||
-         has("tokens-", ".ids") || name == std::string(kManifest) + ".new";
-}
-
-io::Kind kind_of(const std::string& name) {
-  if (name.starts_with("state-")) return io::Kind::state;
-  if (name.starts_with("kv-")) return io::Kind::segment;
-  if (name.starts_with("vectors-")) return io::Kind::vectors;
-  if (name.starts_with("tokens-")) return io::Kind::tokens;
-  return io::Kind::manifest;
 }
 
 std::set<std::string> names_in(const MemoryManifest& m) {
@@ -151,92 +177,125 @@ std::set<std::string> names_in(const MemoryManifest& m) {
   return names;
 }
 
-std::vector<std::string> list(const fs::path& dir) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  if (error)
-    throw FileError(fmt::format("{}: could not be listed: {}", dir.string(), error.message()));
-  std::sort(names.begin(), names.end());
-  return names;
+/// \throws FileError unless all files that count are there, as long as they must be
+void check_files(const io::Directory& folder, const MemoryManifest& m) {
+  for (const MemoryManifest::FileEntry& f : m.files) {
+    const auto found = folder.look(f.name);
+    const auto missing = [&](const std::string& what) {
+      return FileError(fmt::format(
+          "{}: {}; the memory is not whole: take the folder from a copy or a fork of it",
+          (folder.path() / f.name).string(), what));
+    };
+    if (!found) throw missing("is missing");
+    if (!found->regular) throw missing("is no regular file");
+    if (found->bytes < f.bytes)
+      throw missing(fmt::format("{} bytes long, {} were committed", found->bytes, f.bytes));
+  }
 }
 
-io::File take_lock(const fs::path& dir, io::Syscalls& calls) {
-  io::File lock(calls, io::Kind::lock, dir / kLock, O_RDWR | O_CREAT);
-  if (const int r = calls.lock(lock.fd(), true); r == -EWOULDBLOCK)
+void remove(const io::Directory& folder, const std::string& name) {
+  if (const auto kind = kind_of(name)) folder.remove(*kind, name);
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+fs::path parent_of(const fs::path& dir) {
+  return dir.has_parent_path() ? dir.parent_path() : fs::path(".");
+}
+
+MemoryManifest read_manifest(const io::Directory& folder) {
+  const std::vector<std::byte> bytes = folder.read(io::Kind::manifest, kManifest, kMostManifest);
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+               (folder.path() / kManifest).string());
+}
+
+/// Refuses a folder that is to become a memory, but holds other things.
+void check_ours(const io::Directory& folder) {
+  for (const std::string& name : folder.names())
+    if (name != kLock && name != kManifest && !kind_of(name))
+      throw FileError(
+          fmt::format("{}: holds '{}', which is no part of a memory; name an empty or a new folder",
+                      folder.path().string(), printable(name)));
+}
+
+io::File take_lock(const io::Directory& folder) {
+  // Held, but never written to: it may be a link to a file of someone else's.
+  io::File lock = folder.open(io::Kind::lock, kLock, O_RDWR | O_CREAT);
+  if (const int r = folder.calls().lock(lock.fd(), true); r == -EWOULDBLOCK)
     throw FileError(fmt::format(
         "{}: another process is writing to this memory; wait until it ends, or fork the memory and "
         "write to the fork",
-        dir.string()));
+        folder.path().string()));
   else if (r < 0)
-    io::fail(-r, dir / kLock, "take the lock of the memory");
+    io::fail(-r, lock.path(), "take the lock of the memory");
   return lock;
+}
+
+/// Shares a file with another folder, or copies it where it cannot be shared.
+void share(const io::Directory& from, const io::Directory& to, const std::string& name) {
+  const io::Kind kind = *kind_of(name);
+  const io::File source = from.open(kind, name);  // refuses what is no regular file
+  const int r = from.calls().link(kind, from.fd(), name.c_str(), to.fd(), name.c_str());
+  if (r >= 0) return;
+  if (r != -EXDEV && r != -EPERM && r != -EMLINK && r != -EOPNOTSUPP)
+    io::fail(-r, source.path(), fmt::format("share it with {}", to.path().string()));
+  io::File copy = to.create(kind, name);
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  const std::int64_t size = source.size();
+  for (std::int64_t at = 0; at < size;) {
+    const auto n = std::min<std::int64_t>(size - at, static_cast<std::int64_t>(buffer.size()));
+    const std::span part(buffer.data(), static_cast<std::size_t>(n));
+    source.read(part, at);
+    copy.write(part, at);
+    at += n;
+  }
+  copy.sync();
 }
 
 }  // namespace
 
 MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
-  const fs::path path = dir / kManifest;
-  std::error_code ignored;
-  if (!fs::exists(path, ignored))
+  if (!holds_memory(dir))
     throw FileError(
         fmt::format("{}: holds no memory (there is no {}); make one with `episodic ingest`",
                     dir.string(), kManifest));
-  const std::vector<std::byte> bytes =
-      io::read_file(calls, io::Kind::manifest, path, kMostManifest);
-  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+  return read_manifest(io::Directory(calls, dir));
 }
 
 bool holds_memory(const fs::path& dir) {
   std::error_code ignored;
-  return fs::exists(dir / kManifest, ignored);
+  return fs::exists(fs::symlink_status(dir / kManifest, ignored));
 }
 
 void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) {
   MemoryManifest m = MemoryManifest::read(from, calls);
+  const io::Directory source(calls, from);
   std::error_code error;
-  const bool existed = fs::exists(to, error);
-  if (existed && (!fs::is_directory(to, error) || !list(to).empty()))
+  const bool existed = fs::exists(fs::symlink_status(to, error));
+  if (existed && (!fs::is_directory(to, error) || !io::Directory(calls, to).names().empty()))
     throw FileError(
         fmt::format("{}: exists and is not an empty folder; name another one", to.string()));
   if (!existed)
     if (const int r = calls.make_directory(to.c_str()); r < 0)
       io::fail(-r, to, "make the folder", "its parent must exist and be writable");
-  std::vector<fs::path> made;
+  io::Directory fork;
+  std::vector<std::string> made;
   try {
+    fork = io::Directory(calls, to);
     for (const std::string& name : names_in(m)) {
-      const io::Kind kind = kind_of(name);
-      made.push_back(to / name);
-      const int r = calls.link(kind, (from / name).c_str(), made.back().c_str());
-      if (r == -EXDEV || r == -EPERM || r == -EMLINK || r == -EOPNOTSUPP) {
-        const io::File source(calls, kind, from / name, O_RDONLY);
-        io::File copy(calls, kind, made.back(), O_WRONLY | O_CREAT | O_EXCL);
-        std::vector<std::byte> buffer(std::size_t{1} << 20);
-        const std::int64_t size = source.size();
-        for (std::int64_t at = 0; at < size;) {
-          const auto n =
-              std::min<std::int64_t>(size - at, static_cast<std::int64_t>(buffer.size()));
-          const std::span part(buffer.data(), static_cast<std::size_t>(n));
-          source.read(part, at);
-          copy.write(part, at);
-          at += n;
-        }
-        copy.sync();
-      } else if (r < 0) {
-        io::fail(-r, from / name, fmt::format("share it with {}", to.string()));
-      }
+      made.push_back(name);  // the folder was empty: whatever has the name is from here
+      share(source, fork, name);
     }
     m.parent = m.id;
     m.id = detail::unique_id();
-    const std::string text = text_of(m);
-    made.push_back(to / kManifest);
-    io::replace_file(calls, io::Kind::manifest, to / kManifest,
-                     std::as_bytes(std::span(text.data(), text.size())));
-    io::sync_directory(calls, to.has_parent_path() ? to.parent_path() : ".");
+    made.push_back(kManifest);
+    fork.replace(io::Kind::manifest, kManifest, bytes_of(text_of(m)));
+    io::Directory(calls, parent_of(to)).sync();
   } catch (...) {
     for (auto it = made.rbegin(); it != made.rend(); ++it)
-      calls.unlink(kind_of(it->filename().string()), it->c_str());
+      fork.remove(kind_of(*it).value_or(io::Kind::manifest), *it);
     if (!existed) fs::remove(to, error);
     throw;
   }
@@ -244,82 +303,99 @@ void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) 
 
 namespace detail {
 
-MemoryDirectory::MemoryDirectory(fs::path dir, io::Syscalls& calls)
-    : dir_(std::move(dir)), calls_(&calls) {}
-
 MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls) {
-  MemoryDirectory d(dir, calls);
+  MemoryDirectory d;
   std::error_code error;
   if (!fs::exists(dir, error)) {
     if (const int r = calls.make_directory(dir.c_str()); r < 0 && r != -EEXIST)
       io::fail(-r, dir, "make the folder", "its parent must exist and be writable");
-    io::sync_directory(calls, dir.has_parent_path() ? dir.parent_path() : ".");
+    io::Directory(calls, parent_of(dir)).sync();
   }
-  d.lock_ = take_lock(dir, calls);
-  for (const std::string& name : list(dir)) {
-    if (name == kManifest)
-      throw FileError(fmt::format(
-          "{}: holds a memory already; go on with it (--resume), or name another folder",
-          dir.string()));
-    if (name != kLock && !is_ours(name))
-      throw FileError(
-          fmt::format("{}: holds '{}', which is no part of a memory; name an empty or a new folder",
-                      dir.string(), name));
-  }
+  d.folder_ = io::Directory(calls, dir);
+  check_ours(d.folder_);  // first: nothing is put into a folder that holds other things
+  d.lock_ = take_lock(d.folder_);
+  if (d.folder_.look(kManifest))
+    throw FileError(
+        fmt::format("{}: holds a memory already; go on with it (--resume), or name another folder",
+                    dir.string()));
   d.remove_unnamed();
   return d;
 }
 
 MemoryDirectory MemoryDirectory::open(const fs::path& dir, OpenMode mode, io::Syscalls& calls) {
-  MemoryDirectory d(dir, calls);
-  if (mode == OpenMode::write && holds_memory(dir)) d.lock_ = take_lock(dir, calls);
-  d.manifest_ = MemoryManifest::read(dir, calls);
-  d.attempts_ = d.manifest_.generation;
-  return d;
+  MemoryDirectory d;
+  d.manifest_ = MemoryManifest::read(dir, calls);  // says what is wrong where there is no memory
+  d.folder_ = io::Directory(calls, dir);
+  if (mode == OpenMode::write) d.lock_ = take_lock(d.folder_);
+  // A writer may replace files between a reader's look at the manifest and at them.
+  constexpr int kAttempts = 20;
+  for (int attempt = 0;; ++attempt) {
+    d.manifest_ = read_manifest(d.folder_);
+    d.attempts_ = d.manifest_.generation;
+    try {
+      check_files(d.folder_, d.manifest_);
+      return d;
+    } catch (const FileError&) {
+      if (d.lock_ || attempt == kAttempts ||
+          read_manifest(d.folder_).generation == d.manifest_.generation)
+        throw;
+    }
+  }
 }
 
 void MemoryDirectory::remove_unnamed() {
   const std::set<std::string> named = names_in(manifest_);
-  for (const std::string& name : list(dir_))
-    if (is_ours(name) && !named.count(name))
-      calls_->unlink(kind_of(name), (dir_ / name).c_str());  // what cannot go now goes later
+  for (const std::string& name : folder_.names())
+    if (kind_of(name) && !named.count(name)) remove(folder_, name);  // or else later
+}
+
+io::File MemoryDirectory::create_state(MemoryManifest& next) {
+  const std::set<std::string> named = names_in(manifest_);
+  // A name of its own for each attempt: after one that failed late, nobody knows which counts. And
+  // none that counts, or that cannot be freed, whatever lies in the folder.
+  constexpr int kAttempts = 100;
+  for (int attempt = 0;; ++attempt) {
+    next.generation = std::max(attempts_, manifest_.generation) + 1;
+    attempts_ = next.generation;
+    next.state.file = fmt::format("state-{:016x}.bin", next.generation);
+    if (named.count(next.state.file) && attempt < kAttempts) continue;
+    if (folder_.look(next.state.file))
+      if (folder_.remove(io::Kind::state, next.state.file) < 0 && attempt < kAttempts) continue;
+    return folder_.create(io::Kind::state, next.state.file);
+  }
 }
 
 void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> state,
                              std::int64_t tokens, std::int64_t events) {
-  // A name of its own for each attempt: after one that failed late, nobody knows which counts.
-  next.generation = std::max(attempts_, manifest_.generation) + 1;
-  attempts_ = next.generation;
+  // What was removed behind our back is noticed now, not when the memory is opened again.
+  check_files(folder_, next);
+  io::File file = create_state(next);
   next.id = manifest_.id ? manifest_.id : unique_id();
   next.parent = manifest_.parent;
-  next.state.file = fmt::format("state-{:016x}.bin", next.generation);
   next.state.bytes = kStateHeader + static_cast<std::int64_t>(state.size());
   next.state.checksum = checksum(state, static_cast<std::uint64_t>(next.generation));
   next.state.tokens = tokens;
   next.state.events = events;
-  ByteWriter head;
-  head.put(kStateMagic);
-  head.put(kStateVersion);
-  head.put(static_cast<std::uint64_t>(state.size()));
-  head.put(next.state.checksum);
-  const fs::path path = dir_ / next.state.file;
   bool named = false;
   try {
-    io::File file(*calls_, io::Kind::state, path, O_WRONLY | O_CREAT | O_TRUNC);
+    ByteWriter head;
+    head.put(kStateMagic);
+    head.put(kStateVersion);
+    head.put(static_cast<std::uint64_t>(state.size()));
+    head.put(next.state.checksum);
     file.write(head.bytes(), 0);
     file.write(state, kStateHeader);
     file.sync();
     file.close();
-    io::sync_directory(*calls_, dir_);
+    folder_.sync();
     const std::string text = text_of(next);
     named = true;  // from here on the manifest on the medium may be the new one
-    io::replace_file(*calls_, io::Kind::manifest, dir_ / kManifest,
-                     std::as_bytes(std::span(text.data(), text.size())));
+    folder_.replace(io::Kind::manifest, kManifest, bytes_of(text));
   } catch (...) {
     if (named)
       doubtful_.push_back(next.state.file);
     else
-      calls_->unlink(io::Kind::state, path.c_str());
+      remove(folder_, next.state.file);
     throw;
   }
   std::set<std::string> old = names_in(manifest_);
@@ -328,13 +404,18 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
   doubtful_.clear();
   manifest_ = std::move(next);
   for (const std::string& name : old)
-    if (!name.empty() && !now.count(name)) calls_->unlink(kind_of(name), (dir_ / name).c_str());
+    if (!now.count(name)) remove(folder_, name);
 }
 
 std::vector<std::byte> read_state(const fs::path& dir, const MemoryManifest::State& state,
                                   io::Syscalls& calls) {
   const fs::path path = dir / state.file;
-  std::vector<std::byte> all = io::read_file(calls, io::Kind::state, path);
+  const io::Directory folder(calls, dir);
+  if (!folder.look(state.file))
+    throw FileError(fmt::format(
+        "{}: is missing; the memory cannot be opened: take the folder from a copy or a fork of it",
+        path.string()));
+  std::vector<std::byte> all = folder.read(io::Kind::state, state.file);
   const auto damaged = [&](const char* what) {
     return FileError(fmt::format(
         "{}: {}; the memory cannot be opened: take the folder from a copy or a fork of it",

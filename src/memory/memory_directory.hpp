@@ -19,11 +19,11 @@ class MemoryDirectory {
   /// its first commit are removed.
   /// \throws FileError if it holds a memory or something else, or another process has it
   static MemoryDirectory create(const std::filesystem::path& dir, io::Syscalls& calls);
-  /// \throws FileError
+  /// \throws FileError also if a file that the manifest counts on is missing or cut short
   static MemoryDirectory open(const std::filesystem::path& dir, OpenMode mode, io::Syscalls& calls);
 
-  const std::filesystem::path& dir() const { return dir_; }
-  io::Syscalls& calls() const { return *calls_; }
+  const std::filesystem::path& dir() const { return folder_.path(); }
+  io::Syscalls& calls() const { return folder_.calls(); }
   bool writable() const { return static_cast<bool>(lock_); }
   bool has_manifest() const { return manifest_.generation > 0; }
   const MemoryManifest& manifest() const { return manifest_; }
@@ -33,14 +33,17 @@ class MemoryDirectory {
 
   /// Writes the state, then the manifest that names it: from then on that is what an open finds.
   /// \param next identity, config, checkpoints and files of the new manifest; the rest is filled in
-  /// \throws FileError, DiskFullError: then what was committed before still is
+  /// \throws FileError (also if one of the files is gone), DiskFullError: then what was committed
+  /// before still is
   void commit(MemoryManifest next, std::span<const std::byte> state, std::int64_t tokens,
               std::int64_t events);
 
  private:
-  MemoryDirectory(std::filesystem::path dir, io::Syscalls& calls);
-  std::filesystem::path dir_;
-  io::Syscalls* calls_;
+  MemoryDirectory() = default;
+  /// A new file under a name that nothing has, which goes into `next` with its generation.
+  io::File create_state(MemoryManifest& next);
+
+  io::Directory folder_;
   io::File lock_;
   MemoryManifest manifest_;
   std::int64_t attempts_ = 0;          // generation of the last commit that was tried

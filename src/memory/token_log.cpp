@@ -17,6 +17,10 @@ constexpr std::uint32_t kVersion = 1;
 constexpr std::int64_t kHeader = 24;       // of the file: magic, version, id, checksum
 constexpr std::int64_t kBlockHeader = 32;  // magic, count, first token, file id, checksum
 constexpr std::int64_t kMostInBlock = 1 << 16;
+constexpr std::int64_t kIdBytes = sizeof(std::uint32_t);
+// Bounds of what a damaged list may claim: sums of them stay far from the end of an int64.
+constexpr std::uint64_t kMostParts = 1 << 20;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 
 struct Block {
   std::int64_t first = 0;
@@ -67,9 +71,8 @@ Block read_block(const io::File& file, std::uint64_t id, std::int64_t offset, st
   return block;
 }
 
-io::File open_part(const std::filesystem::path& dir, const TokenLog::Part& part,
-                   io::Syscalls& calls) {
-  io::File file(calls, io::Kind::tokens, dir / TokenLog::file_name(part.id), O_RDONLY);
+io::File open_part(const io::Directory& folder, const TokenLog::Part& part) {
+  io::File file = folder.open(io::Kind::tokens, TokenLog::file_name(part.id));
   std::vector<std::byte> head(kHeader);
   file.read(head, 0);
   if (head != file_header(part.id)) damaged(file, 0);
@@ -78,8 +81,7 @@ io::File open_part(const std::filesystem::path& dir, const TokenLog::Part& part,
 
 }  // namespace
 
-TokenLog::TokenLog(std::filesystem::path dir, io::Syscalls& calls)
-    : dir_(std::move(dir)), calls_(&calls) {}
+TokenLog::TokenLog(const std::filesystem::path& dir, io::Syscalls& calls) : folder_(calls, dir) {}
 
 std::string TokenLog::file_name(std::uint64_t id) { return fmt::format("tokens-{:016x}.ids", id); }
 
@@ -108,9 +110,9 @@ void TokenLog::truncate(std::int64_t n_tokens) {
 }
 
 std::vector<std::uint32_t> TokenLog::read(std::int64_t first, std::int64_t n) const {
-  if (first < 0 || n < 0 || first + n > tokens())
-    throw DataError(fmt::format("tokens {} to {} asked for, but the memory has {}", first,
-                                first + n, tokens()));
+  if (first < 0 || n < 0 || first > tokens() || n > tokens() - first)
+    throw DataError(
+        fmt::format("{} tokens from {} on asked for, but the memory has {}", n, first, tokens()));
   std::vector<std::uint32_t> out;
   out.reserve(static_cast<std::size_t>(n));
   const std::int64_t end = first + n;
@@ -121,7 +123,7 @@ std::vector<std::uint32_t> TokenLog::read(std::int64_t first, std::int64_t n) co
   };
   for (const Part& part : parts_) {
     if (part.first >= end || part.first + part.tokens <= first) continue;
-    const io::File file = open_part(dir_, part, *calls_);
+    const io::File file = open_part(folder_, part);
     std::int64_t token = part.first;
     for (std::int64_t at = kHeader; token < part.first + part.tokens;) {
       const Block block = read_block(file, part.id, at, part.bytes);
@@ -144,7 +146,7 @@ void TokenLog::sync() {
     Part part;
     part.id = unique_id();
     part.first = first;
-    io::File file(*calls_, io::Kind::tokens, dir_ / file_name(part.id), O_RDWR | O_CREAT | O_EXCL);
+    io::File file = folder_.create(io::Kind::tokens, file_name(part.id));
     file.write(file_header(part.id), 0);
     part.bytes = kHeader;
     file_ = std::move(file);
@@ -176,7 +178,8 @@ void TokenLog::rewrite(const std::function<bool(std::int64_t)>& forgotten) {
   std::vector<std::uint32_t> all = read(0, tokens());
   for (std::size_t t = 0; t < all.size(); ++t)
     if (forgotten(static_cast<std::int64_t>(t))) all[t] = kUnknown;
-  TokenLog anew(dir_, *calls_);
+  TokenLog anew;
+  anew.folder_ = folder_;
   anew.pending_ = std::move(all);
   anew.sync();
   *this = std::move(anew);
@@ -197,20 +200,30 @@ void TokenLog::load(ByteReader& from) {
   pending_.clear();
   own_last_ = false;
   const auto n = from.get<std::uint64_t>();
+  const auto check = [&](bool right) {
+    if (!right) throw FileError(from.where() + ": the list of token files is damaged");
+  };
+  check(n <= kMostParts);
   for (std::uint64_t i = 0; i < n; ++i) {
     Part p;
     p.id = from.get<std::uint64_t>();
     p.bytes = from.get<std::int64_t>();
     p.first = from.get<std::int64_t>();
     p.tokens = from.get<std::int64_t>();
-    if (p.first != tokens() || p.tokens < 0 || p.bytes < kHeader)
-      throw FileError(from.where() + ": the list of token files is damaged");
+    check(p.first == tokens() && p.bytes >= kHeader && p.bytes <= kMostBytes && p.tokens >= 0 &&
+          p.tokens <= (p.bytes - kHeader) / kIdBytes);
+    // Now, not when the tokens are asked for: then room for them was made already.
+    const auto file = folder_.look(file_name(p.id));
+    if (!file || !file->regular || file->bytes < p.bytes)
+      throw FileError(fmt::format(
+          "{}: is missing or cut short ({} bytes were committed); take the folder from a copy",
+          (folder_.path() / file_name(p.id)).string(), p.bytes));
     parts_.push_back(p);
   }
 }
 
 void TokenLog::verify(const std::filesystem::path& dir, const Part& part, io::Syscalls& calls) {
-  const io::File file = open_part(dir, part, calls);
+  const io::File file = open_part(io::Directory(calls, dir), part);
   std::int64_t token = part.first, at = kHeader;
   while (at < part.bytes) {
     const Block block = read_block(file, part.id, at, part.bytes);

@@ -28,7 +28,7 @@ class TokenLog {
   };
 
   TokenLog() = default;
-  TokenLog(std::filesystem::path dir, io::Syscalls& calls);
+  TokenLog(const std::filesystem::path& dir, io::Syscalls& calls);
 
   void push(const std::int64_t* ids, std::int64_t n);  ///< \param ids null: unknown
   /// Forgets tokens from `n_tokens` on.
@@ -52,8 +52,7 @@ class TokenLog {
   static void verify(const std::filesystem::path& dir, const Part& part, io::Syscalls& calls);
 
  private:
-  std::filesystem::path dir_;
-  io::Syscalls* calls_ = nullptr;
+  io::Directory folder_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> pending_;  // not yet in a file
   io::File file_;                       // this run's, once there is one

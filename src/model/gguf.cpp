@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "episodic/base/error.hpp"
-#include "strict_json.hpp"
+#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {

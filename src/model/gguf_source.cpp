@@ -10,7 +10,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
-#include "strict_json.hpp"
+#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {

@@ -6,10 +6,10 @@
 #include <optional>
 #include <system_error>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/mapped_file.hpp"
 #include "families.hpp"
-#include "strict_json.hpp"
 
 namespace episodic {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse_file(std::string_view text, const std::string& file) {
-  return parse_strict(text, file, {.depth = 12, .array_length = 1 << 16});
+  return parse_strict(text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16});
 }
 
 std::string_view text_of(const MappedFile& file) {

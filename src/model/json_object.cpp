@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "episodic/base/error.hpp"
-#include "strict_json.hpp"
+#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {
@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostTokenId = 1 << 24;
 
-std::string text(const Json& v) { return printable(v.dump(-1, ' ', true)); }
+std::string text(const Json& v) { return printable_value(v); }
 
 }  // namespace
 

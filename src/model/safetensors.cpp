@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
-#include "strict_json.hpp"
 
 namespace episodic {
 namespace {
@@ -37,7 +37,7 @@ class Entry {
     for (const Json& dim : shape) {
       const std::uint64_t d = count(dim, "shape");
       if (d > kMostBytes || __builtin_mul_overflow(bytes, d, &bytes) || bytes > kMostBytes)
-        fail(fmt::format("its shape {} overflows", printable(shape.dump())));
+        fail(fmt::format("its shape {} overflows", printable_value(shape)));
       view.shape.push_back(static_cast<std::int64_t>(d));
     }
     const Json& offsets = list("data_offsets");
@@ -83,8 +83,8 @@ class Entry {
     const Json& v = member("dtype");
     if (v.is_string())
       if (const auto type = plain_type(v.get_ref<const std::string&>())) return *type;
-    fail(fmt::format("its dtype {} is not known; store it as F32, F16 or BF16",
-                     printable(v.dump(-1, ' ', true))));
+    fail(
+        fmt::format("its dtype {} is not known; store it as F32, F16 or BF16", printable_value(v)));
   }
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -144,7 +144,8 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::stri
                     label, length, kLongestHeader));
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
   const auto data = bytes.subspan(kLengthBytes + length);
-  const Json root = parse_strict(header, label, {.depth = 3, .array_length = kMostTensors});
+  const Json root =
+      parse_strict(header, label, {.depth = 3, .array_length = kMostTensors, .keys = kMostTensors});
   if (!root.is_object())
     throw FileError(
         fmt::format("{}: its header is not a JSON object; is it a safetensors file?", label));

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "episodic/base/error.hpp"
-#include "strict_json.hpp"
+#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
-#include "strict_json.hpp"
+#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {

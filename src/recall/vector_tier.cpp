@@ -106,28 +106,28 @@ void take_row(const std::byte* from, std::int64_t width, std::uint64_t seed, std
 
 class Tier final : public VectorTier {
  public:
-  Tier(std::int64_t width, const VectorTierOptions& options, std::filesystem::path new_dir)
+  Tier(std::int64_t width, const VectorTierOptions& options, const std::filesystem::path& new_dir)
       : width_(width),
         options_(options),
-        calls_(options.calls ? *options.calls : io::system_calls()),
-        new_dir_(std::move(new_dir)) {
+        calls_(options.calls ? *options.calls : io::system_calls()) {
     if (width < 1)
       throw ConfigError(fmt::format("vector tier: width = {}, must be at least 1", width));
+    folder_ = io::Directory(calls_, new_dir);
   }
 
   ~Tier() override {
     if (!options_.keep) return;
     // What no commit ever named is of no use to anyone.
     for (const auto& f : files_)
-      if (f->ours && !f->committed) calls_.unlink(io::Kind::vectors, f->file.path().c_str());
+      if (f->ours && !f->committed) remove(*f);
   }
 
   void open(const VectorImage& image) {
+    const io::Directory folder = options_.keep ? folder_ : io::Directory(calls_, options_.dir);
     for (const VectorImage::File& from : image.files) {
       auto file = std::make_shared<File>();
       file->id = from.id;
-      file->file =
-          io::File(calls_, io::Kind::vectors, options_.dir / vector_file_name(from.id), O_RDONLY);
+      file->file = folder.open(io::Kind::vectors, vector_file_name(from.id));
       const std::int64_t length = file->file.size();
       if (from.bytes < kFileHeader || length < from.bytes)
         refuse(file->file.path(), fmt::format("{} bytes long, {} were committed; it is truncated",
@@ -240,7 +240,7 @@ class Tier final : public VectorTier {
       f->dirty = false;
       named = named || (f->ours && !f->linked);
     }
-    if (named && options_.keep) io::sync_directory(calls_, new_dir_);
+    if (named && options_.keep) folder_.sync();
     VectorImage image;
     std::map<const File*, std::int32_t> number;
     for (const auto& f : files_) {
@@ -264,7 +264,7 @@ class Tier final : public VectorTier {
       f->committed = named.contains(f->id);
       if (f->committed || f->live > 0 || f == current_) return false;
       // Without `keep` the files of the image that was opened are not ours to remove.
-      if (options_.keep) calls_.unlink(io::Kind::vectors, f->file.path().c_str());
+      if (options_.keep) remove(*f);
       return true;
     });
   }
@@ -426,11 +426,9 @@ class Tier final : public VectorTier {
     std::random_device random;
     file->id = (std::uint64_t{random()} << 32) ^ random();
     file->ours = true;
-    const std::filesystem::path path = new_dir_ / vector_file_name(file->id);
-    if (!options_.keep)
-      file->file = unnamed(path);
-    else
-      file->file = io::File(calls_, io::Kind::vectors, path, O_RDWR | O_CREAT | O_EXCL);
+    const std::string name = vector_file_name(file->id);
+    file->file = options_.keep ? folder_.create(io::Kind::vectors, name)
+                               : folder_.create_unnamed(io::Kind::vectors, name);
     try {
       FileHeader header;
       header.id = file->id;
@@ -440,30 +438,20 @@ class Tier final : public VectorTier {
       file->end = file->reserved = kFileHeader;
       files_.push_back(file);
     } catch (...) {
-      if (options_.keep) calls_.unlink(io::Kind::vectors, path.c_str());
+      if (options_.keep) remove(*file);
       throw;
     }
     current_ = std::move(file);
   }
 
-  /// A file that vanishes with its last user. Some file systems have none without a name: there the
-  /// name is taken away at once.
-  io::File unnamed(const std::filesystem::path& path) {
-    try {
-      return io::File(calls_, io::Kind::vectors, new_dir_, O_RDWR | O_TMPFILE);
-    } catch (const io::DiskFullError&) {
-      throw;
-    } catch (const FileError&) {
-      io::File file(calls_, io::Kind::vectors, path, O_RDWR | O_CREAT | O_EXCL);
-      calls_.unlink(io::Kind::vectors, path.c_str());
-      return file;
-    }
+  void remove(const File& file) {
+    folder_.remove(io::Kind::vectors, vector_file_name(file.id));  // else by the next writer
   }
 
   std::int64_t width_;
   VectorTierOptions options_;
   io::Syscalls& calls_;
-  std::filesystem::path new_dir_;
+  io::Directory folder_;  // of new files
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<File>> files_;
   std::shared_ptr<File> current_;  // takes what comes
@@ -472,10 +460,10 @@ class Tier final : public VectorTier {
 };
 
 /// Checks one file of an image block by block; the slabs that its places promise are struck off.
-std::string verify_file(io::Syscalls& calls, const std::filesystem::path& path, std::int64_t width,
+std::string verify_file(const io::Directory& folder, std::int64_t width,
                         const VectorImage::File& from,
                         std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>>& promised) {
-  const io::File file(calls, io::Kind::vectors, path, O_RDONLY);
+  const io::File file = folder.open(io::Kind::vectors, vector_file_name(from.id));
   const std::int64_t length = file.size();
   if (from.bytes < kFileHeader || length < from.bytes)
     return fmt::format("{} bytes long, {} were committed; it is truncated", length, from.bytes);
@@ -581,6 +569,7 @@ std::int64_t verify_vectors(
     std::int64_t width, const std::filesystem::path& dir, const VectorImage& image,
     io::Syscalls& calls,
     const std::function<void(const std::filesystem::path&, const std::string&)>& report) {
+  const io::Directory folder(calls, dir);
   std::int64_t damages = 0;
   for (std::size_t i = 0; i < image.files.size(); ++i) {
     const std::filesystem::path path = dir / vector_file_name(image.files[i].id);
@@ -589,7 +578,7 @@ std::int64_t verify_vectors(
       if (static_cast<std::size_t>(s.file) == i) promised[s.offset] = {s.layer, s.slab};
     std::string fault;
     try {
-      fault = verify_file(calls, path, width, image.files[i], promised);
+      fault = verify_file(folder, width, image.files[i], promised);
     } catch (const FileError& e) {
       fault = e.what();
     }

@@ -71,10 +71,9 @@ Mapping reserve_memory(std::int64_t bytes) {
 }  // namespace
 
 Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
-             std::filesystem::path new_dir)
+             const std::filesystem::path& new_dir)
     : shape_(shape),
       options_(options),
-      dir_(std::move(new_dir)),
       calls_(options.calls ? *options.calls : io::system_calls()) {
   options_.lease_tokens = std::max(options.lease_tokens, options.max_block);
   check_shape(shape, options.max_block, options.lease_tokens < 0 ? 0 : options_.lease_tokens);
@@ -97,6 +96,7 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
         "disk store: disk_bytes = {} cannot hold one event of max_block = {} tokens; set "
         "disk_bytes to at least {} (0: no bound), or lower max_block",
         options.disk_bytes, options.max_block, one));
+  folder_ = io::Directory(calls_, new_dir);
   roll_bytes_ = options.disk_bytes == 0
                     ? kSegmentBytes
                     : std::clamp(options.disk_bytes / 16, kLeastSegmentBytes, kSegmentBytes);
@@ -143,9 +143,9 @@ Store::~Store() {
   drop_prefetched();
   // What no image names is of no use to anyone.
   for (const auto& s : segments_)
-    if (s && s->own && !s->path.empty()) {
+    if (s && s->own && !s->name.empty()) {
       if (s->frozen == 0)
-        calls_.unlink(io::Kind::segment, s->path.c_str());
+        folder_.remove(io::Kind::segment, s->name);
       else if (s->allocated > s->frozen)
         calls_.truncate(io::Kind::segment, s->write.fd(), s->frozen);
     }

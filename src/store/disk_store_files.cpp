@@ -2,7 +2,6 @@
 // The disk store's segment files: taking and giving back room, commits, compaction.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +15,8 @@ namespace episodic::disk_store {
 
 void Store::load(const StoreImage& image) {
   const std::lock_guard lock(mutex_);
-  for (const SegmentRef& ref : image.segments) open_segment(ref);
+  const io::Directory folder = options_.keep ? folder_ : io::Directory(calls_, options_.dir);
+  for (const SegmentRef& ref : image.segments) open_segment(folder, ref);
   events_.reserve(image.events.size());
   for (std::size_t i = 0; i < image.events.size(); ++i) {
     const StoreImage::Event& e = image.events[i];
@@ -32,7 +32,7 @@ void Store::load(const StoreImage& image) {
         throw FileError(fmt::format(
             "{}: event {} of {} tokens (max_block {}) at byte {} does not fit; restore from a "
             "copy",
-            s.path.string(), i, e.range.size(), options_.max_block, e.offset));
+            where(s).string(), i, e.range.size(), options_.max_block, e.offset));
       count_in(event);
     }
     events_.push_back(event);
@@ -108,7 +108,7 @@ StoreImage Store::sync() {
         freeze(*segments_[i], i);
         names |= segments_[i]->frozen == 0;
       }
-    if (names) io::sync_directory(calls_, dir_);
+    if (names) folder_.sync();
     for (const auto& s : segments_)
       if (changed(s)) s->frozen = s->length;
   }
@@ -122,19 +122,19 @@ void Store::committed(const StoreImage& image) {
   };
   if (!options_.keep) return;
   int failed = 0;
-  std::filesystem::path where;
-  const auto remove = [&](const std::filesystem::path& path) {
-    const int r = calls_.unlink(io::Kind::segment, path.c_str());
+  std::string which;
+  const auto remove = [&](const std::string& name) {
+    const int r = folder_.remove(io::Kind::segment, name);
     if (r >= 0 || r == -ENOENT) return true;
     failed = -r;
-    where = path;
+    which = name;
     return false;
   };
   drop_prefetched();
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < segments_.size(); ++i)
     if (const auto& s = segments_[i];
-        s && s->live_events == 0 && s->frozen > 0 && !named(s->id) && remove(s->path))
+        s && s->live_events == 0 && s->frozen > 0 && !named(s->id) && remove(s->name))
       forget_file(i);
   std::erase_if(orphans_, [&](const auto& orphan) {
     if (!remove(orphan.first)) return false;
@@ -142,7 +142,8 @@ void Store::committed(const StoreImage& image) {
     return true;
   });
   if (failed != 0)
-    io::fail(failed, where, "remove it", "it is not needed any more; the next commit tries again");
+    io::fail(failed, folder_.path() / which, "remove it",
+             "it is not needed any more; the next commit tries again");
 }
 
 void Store::compact(double dead_share) {
@@ -164,58 +165,54 @@ void Store::compact(double dead_share) {
   release_empty_segments();
 }
 
-/// Opens a file to read from: with O_DIRECT where that is wanted and works. A file of our own
-/// that cannot is read through the descriptor that it is written with.
+/// Opens a file once more to read from it with O_DIRECT, where that is wanted and works.
 void Store::open_reader(Segment& s) {
-  if (want_direct_) {
-    // Through the descriptor, for a file without a name has no other way.
-    const std::filesystem::path path =
-        s.write ? std::filesystem::path(fmt::format("/proc/self/fd/{}", s.write.fd())) : s.path;
-    int why = calls_.open(io::Kind::segment, path.c_str(), O_RDONLY | O_DIRECT);
-    if (why >= 0) {
-      io::File file = io::File::adopt(calls_, io::Kind::segment, path, why);
-      const std::int64_t got = calls_.read(io::Kind::segment, file.fd(), scratch_page(), kPage, 0);
-      why = got < 0 ? static_cast<int>(got) : -EIO;
-      if (got == kPage) {
-        // Blocks begin at multiples of 64. In whole pages a block of 64 KiB would be 17 or 18 of
-        // them; most media also take their sectors.
-        const bool sectors =
-            calls_.read(io::Kind::segment, file.fd(), scratch_page(), kSector, kSector) == kSector;
-        s.read = std::move(file);
-        s.grain = sectors ? kSector : kPage;
-        return;
-      }
+  if (!want_direct_) return;
+  int why = (s.write ? s.write : s.read).open_again(O_RDONLY | O_DIRECT);
+  if (why >= 0) {
+    io::File file = io::File::adopt(calls_, io::Kind::segment, where(s), why);
+    const std::int64_t got = calls_.read(io::Kind::segment, file.fd(), scratch_page(), kPage, 0);
+    why = got < 0 ? static_cast<int>(got) : -EIO;
+    if (got == kPage) {
+      // Blocks begin at multiples of 64. In whole pages a block of 64 KiB would be 17 or 18 of
+      // them; most media also take their sectors.
+      const bool sectors =
+          calls_.read(io::Kind::segment, file.fd(), scratch_page(), kSector, kSector) == kSector;
+      s.read = std::move(file);
+      s.grain = sectors ? kSector : kPage;
+      return;
     }
-    if (options_.direct == DirectIo::on)
-      io::fail(-why, s.path.empty() ? dir_ : s.path, "read it with O_DIRECT",
-               "set direct to automatic");
   }
-  if (!s.own) s.read = io::File(calls_, io::Kind::segment, s.path, O_RDONLY);
+  if (options_.direct == DirectIo::on)
+    io::fail(-why, where(s), "read it with O_DIRECT", "set direct to automatic");
 }
 
-void Store::open_segment(const SegmentRef& ref) {
+void Store::open_segment(const io::Directory& folder, const SegmentRef& ref) {
   auto s = std::make_unique<Segment>();
   s->id = ref.id;
-  s->path = options_.dir / segment_name(ref.id);
+  s->name = segment_name(ref.id);
   s->closed = true;
   s->length = s->frozen = ref.bytes;
-  open_reader(*s);
+  s->read = folder.open(io::Kind::segment, s->name);
   std::int64_t size = s->read.size();
   if (ref.bytes < kPage || size < ref.bytes)
     throw FileError(
         fmt::format("{}: {} bytes long, {} were committed; it is truncated: restore from a copy",
-                    s->path.string(), size, ref.bytes));
-  // A crash leaves a tail that nothing names. The file may be another memory's too.
-  if (struct stat info{}; options_.keep && size > ref.bytes && ::fstat(s->read.fd(), &info) == 0 &&
-                          info.st_nlink == 1) {
-    io::File writable(calls_, io::Kind::segment, s->path, O_WRONLY);
-    writable.truncate(ref.bytes);
-    size = ref.bytes;
+                    s->read.path().string(), size, ref.bytes));
+  // A crash leaves a tail that nothing names. The file may be another memory's too, or a hard link
+  // to something else: what has another name is never cut.
+  if (options_.keep && size > ref.bytes) {
+    io::File writable = folder.open(io::Kind::segment, s->name, O_RDWR);
+    if (writable.links() == 1) {
+      writable.truncate(ref.bytes);
+      size = ref.bytes;
+    }
   }
+  open_reader(*s);
   std::byte* const page = scratch_page();
   s->read.read({page, static_cast<std::size_t>(kPage)}, 0);
   if (const std::string fault = segment_file::header_fault(shape_, ref.id, page); !fault.empty())
-    throw FileError(fmt::format("{}: {}; restore from a copy", s->path.string(), fault));
+    throw FileError(fmt::format("{}: {}; restore from a copy", s->read.path().string(), fault));
   if (options_.keep) {
     s->allocated = round_up(size, kPage);
     s->overhead = overhead_;
@@ -226,23 +223,16 @@ void Store::open_segment(const SegmentRef& ref) {
 
 /// Segment files in the folder that the image does not name: of commits that were not finished.
 void Store::find_orphans() {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(options_.dir, error)) {
-    const std::string file = entry.path().filename().string();
-    if (file.size() != segment_name(0).size() || !file.starts_with("kv-") ||
-        !file.ends_with(".seg"))
+  for (const std::string& name : folder_.names()) {
+    if (name.size() != segment_name(0).size() || !name.starts_with("kv-") ||
+        !name.ends_with(".seg") ||
+        std::any_of(segments_.begin(), segments_.end(),
+                    [&](const auto& s) { return s->name == name; }))
       continue;
-    if (std::none_of(segments_.begin(), segments_.end(),
-                     [&](const auto& s) { return s->path.filename() == file; }))
-      add_orphan(entry.path());
+    const auto entry = folder_.look(name);
+    orphans_.emplace_back(name, round_up(entry ? entry->bytes : 0, kPage));
+    taken_ += orphans_.back().second;
   }
-}
-
-void Store::add_orphan(const std::filesystem::path& path) {
-  struct stat info {};
-  const std::int64_t bytes = ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
-  orphans_.emplace_back(path, round_up(bytes, kPage));
-  taken_ += orphans_.back().second;
 }
 
 /// Room in files for an event. \param rest it and all events still to be placed
@@ -271,10 +261,10 @@ void Store::begin_segment(std::int64_t bytes, std::span<const TokenRange> rest) 
   s->id = (std::uint64_t{random()} << 32) | random();
   try {
     if (options_.keep) {
-      s->path = dir_ / segment_name(s->id);
-      s->write = io::File(calls_, io::Kind::segment, s->path, O_RDWR | O_CREAT | O_EXCL);
+      s->write = folder_.create(io::Kind::segment, segment_name(s->id));
+      s->name = segment_name(s->id);
     } else {
-      s->write = unnamed_file(s->id);
+      s->write = folder_.create_unnamed(io::Kind::segment, segment_name(s->id));
     }
     s->overhead = overhead_;
     taken_ += overhead_;
@@ -290,20 +280,6 @@ void Store::begin_segment(std::int64_t bytes, std::span<const TokenRange> rest) 
     if (s && s->write) remove_file(*s);
     throw;
   }
-}
-
-io::File Store::unnamed_file(std::uint64_t id) {
-#ifdef O_TMPFILE
-  const int fd = calls_.open(io::Kind::segment, dir_.c_str(), O_RDWR | O_TMPFILE);
-  if (fd >= 0) return io::File::adopt(calls_, io::Kind::segment, dir_, fd);
-  if (fd != -EOPNOTSUPP && fd != -EISDIR && fd != -ENOENT && fd != -EINVAL)
-    io::fail(-fd, dir_, "create a segment file in it");
-#endif
-  const std::filesystem::path path = dir_ / segment_name(id);
-  io::File file(calls_, io::Kind::segment, path, O_RDWR | O_CREAT | O_EXCL);
-  if (const int r = calls_.unlink(io::Kind::segment, path.c_str()); r < 0)
-    io::fail(-r, path, "take its name away");
-  return file;
 }
 
 /// Takes room from the file system up to `end`, and ahead of it what is likely to be needed.
@@ -329,8 +305,7 @@ void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> re
     std::int64_t bytes = 0;
     for (const TokenRange& range : rest) bytes += record_bytes(range.size());
     io::fail(
-        -result, s.path.empty() ? dir_ : s.path,
-        fmt::format("reserve {} bytes for {} events", bytes, rest.size()),
+        -result, where(s), fmt::format("reserve {} bytes for {} events", bytes, rest.size()),
         result == -ENOSPC || result == -EDQUOT
             ? fmt::format("free at least {} bytes on its file system; what was stored stays", bytes)
             : "");
@@ -358,7 +333,7 @@ void Store::cut(Segment& s, std::int64_t bytes) {
 }
 
 void Store::remove_file(Segment& s) {
-  if (!s.path.empty()) calls_.unlink(io::Kind::segment, s.path.c_str());
+  if (!s.name.empty()) folder_.remove(io::Kind::segment, s.name);
   taken_ -= s.allocated + s.overhead;
   s.allocated = s.overhead = 0;
 }
@@ -380,7 +355,7 @@ void Store::release_empty_segments() {
     if (i == current_ && !s.closed) {  // begin it anew
       s.length = kPage;
       std::erase_if(holes_, [&](const Hole& h) { return h.segment == i; });
-    } else if (s.path.empty() || calls_.unlink(io::Kind::segment, s.path.c_str()) >= 0) {
+    } else if (s.name.empty() || folder_.remove(io::Kind::segment, s.name) >= 0) {
       forget_file(i);
     }
   }

@@ -57,8 +57,8 @@ using Mapping = std::unique_ptr<std::byte, Unmap>;
 
 struct Segment {
   std::uint64_t id = 0;
-  std::filesystem::path path;  ///< empty: without a name
-  io::File write;              ///< closed in a file that was opened, which is never written
+  std::string name;  ///< empty: without one
+  io::File write;    ///< closed in a file that was opened, which is never written
   io::File read;
   /// What offset and length of a read must be multiples of: more than 1 with O_DIRECT.
   std::int64_t grain = 1;
@@ -88,7 +88,8 @@ struct Hole {
 
 class Store final : public DiskStore {
  public:
-  Store(const StoreShape& shape, const DiskStoreOptions& options, std::filesystem::path new_dir);
+  Store(const StoreShape& shape, const DiskStoreOptions& options,
+        const std::filesystem::path& new_dir);
   ~Store() override;
   void load(const StoreImage& image);
   void append(std::span<const TokenRange> events) override;
@@ -177,16 +178,14 @@ class Store final : public DiskStore {
   /// Opens a file to read from: with O_DIRECT where that is wanted and works. A file of our own
   /// that cannot is read through the descriptor that it is written with.
   void open_reader(Segment& s);
-  void open_segment(const SegmentRef& ref);
+  void open_segment(const io::Directory& folder, const SegmentRef& ref);
 
   /// Segment files in the folder that the image does not name: of commits that were not finished.
   void find_orphans();
-  void add_orphan(const std::filesystem::path& path);
 
   /// Room in files for an event. \param rest it and all events still to be placed
   void place(Event& event, std::span<const TokenRange> rest);
   void begin_segment(std::int64_t bytes, std::span<const TokenRange> rest);
-  io::File unnamed_file(std::uint64_t id);
 
   /// Takes room from the file system up to `end`, and ahead of it what is likely to be needed.
   void reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest);
@@ -195,6 +194,10 @@ class Store final : public DiskStore {
   /// Gives back what a file of our own has reserved beyond `bytes`. A hint: a refusal costs room.
   void cut(Segment& s, std::int64_t bytes);
   void remove_file(Segment& s);
+  /// What errors name.
+  static const std::filesystem::path& where(const Segment& s) {
+    return s.write ? s.write.path() : s.read.path();
+  }
   void forget_file(std::size_t index);
 
   /// Files of our own that no image can name go at once. One whose name cannot be removed stays,
@@ -268,8 +271,8 @@ class Store final : public DiskStore {
 
   StoreShape shape_;
   DiskStoreOptions options_;
-  std::filesystem::path dir_;  ///< of new files
   io::Syscalls& calls_;
+  io::Directory folder_;  ///< of new files; of all files that have names here
   std::int64_t roll_bytes_ = 0;
   std::int64_t overhead_ = 0;  ///< of one segment
   bool want_direct_ = false;
@@ -291,8 +294,8 @@ class Store final : public DiskStore {
   std::vector<std::unique_ptr<Segment>> segments_;  ///< null: removed
   std::size_t current_ = kNoSegment;                ///< where the next event goes
   std::vector<Hole> holes_;
-  std::vector<std::pair<std::filesystem::path, std::int64_t>> orphans_;  ///< and their bytes
-  std::int64_t taken_ = 0;  ///< bytes taken from the file system
+  std::vector<std::pair<std::string, std::int64_t>> orphans_;  ///< and their bytes
+  std::int64_t taken_ = 0;                                     ///< bytes taken from the file system
   /// Of the events from first_pending_ on, layer by layer: whether it was written.
   std::vector<std::uint8_t> pending_;
   EventId first_pending_ = 0;

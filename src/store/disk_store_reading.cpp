@@ -192,7 +192,7 @@ std::byte* Store::finish_read(Slot& slot) {
     ++counters_.read_errors;
   }
   const Segment& s = segment_of_event(at(slot.event));
-  const std::filesystem::path path = s.path.empty() ? dir_ / segment_name(s.id) : s.path;
+  const std::filesystem::path path = s.own ? folder_.path() / segment_name(s.id) : s.read.path();
   const std::int64_t offset = slot.read.offset + slot.skip;
   if (failed != 0)
     io::fail(failed, path,

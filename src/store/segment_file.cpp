@@ -147,13 +147,13 @@ class Verifier {
   using Report = std::function<void(const std::filesystem::path&, const std::string&)>;
 
   Verifier(const StoreShape& shape, const std::filesystem::path& path, const SegmentRef& ref,
-           io::Syscalls& calls, const Report& report)
-      : shape_(shape), path_(path), ref_(ref), calls_(calls), report_(report) {}
+           const io::Directory& folder, const Report& report)
+      : shape_(shape), path_(path), ref_(ref), folder_(folder), report_(report) {}
 
   /// \param events numbers of the events that lie in the file, by offset
   std::int64_t run(const StoreImage& image, const std::vector<EventId>& events) {
     try {
-      file_ = io::File(calls_, io::Kind::segment, path_, O_RDONLY);
+      file_ = folder_.open(io::Kind::segment, segment_name(ref_.id));
       check(image, events);
     } catch (const Error& e) {
       damage(e.what());
@@ -233,7 +233,7 @@ class Verifier {
   const StoreShape& shape_;
   const std::filesystem::path& path_;
   const SegmentRef& ref_;
-  io::Syscalls& calls_;
+  const io::Directory& folder_;
   const Report& report_;
   io::File file_;
   std::vector<std::byte> buffer_;
@@ -307,13 +307,14 @@ std::int64_t verify_segments(
     }
     in_file[static_cast<std::size_t>(e.segment)].push_back(static_cast<EventId>(i));
   }
+  const io::Directory folder(calls, dir);
   for (std::size_t s = 0; s < in_file.size(); ++s) {
     std::sort(in_file[s].begin(), in_file[s].end(), [&](EventId a, EventId b) {
       return image.events[static_cast<std::size_t>(a)].offset <
              image.events[static_cast<std::size_t>(b)].offset;
     });
     const std::filesystem::path path = dir / segment_name(image.segments[s].id);
-    damages += segment_file::Verifier(shape, path, image.segments[s], calls, report)
+    damages += segment_file::Verifier(shape, path, image.segments[s], folder, report)
                    .run(image, in_file[s]);
   }
   return damages;

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
+#include <span>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/mapped_file.hpp"
 
 namespace episodic::text {
 namespace {
@@ -46,17 +48,20 @@ std::int64_t JsonNode::index(std::int64_t limit) const {
 }
 
 void JsonNode::fail(const std::string& what) const {
-  throw FileError(fmt::format("{}: {}{}{}", file_, key_, key_.empty() ? "" : ": ", what));
+  throw FileError(fmt::format("{}: {}{}{}", file_, printable(key_), key_.empty() ? "" : ": ",
+                              printable(what, 400)));
 }
 
 nlohmann::json parse_json_file(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw FileError(fmt::format("{}: cannot be opened", file.string()));
-  try {
-    return nlohmann::json::parse(in);
-  } catch (const nlohmann::json::exception& e) {
-    throw FileError(fmt::format("{}: is not valid JSON ({})", file.string(), e.what()));
-  }
+  const MappedFile mapped(file);
+  const std::span<const std::byte> bytes = mapped.bytes();
+  // A normalizer or a pre-tokenizer is a sequence of sequences at the deepest. Vocabularies are
+  // large; of a key that stands twice the last one counts, as for Hugging Face.
+  return parse_strict({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.string(),
+                      {.depth = 32,
+                       .array_length = std::size_t{1} << 22,
+                       .keys = std::size_t{1} << 22,
+                       .repeated_keys = true});
 }
 
 }  // namespace episodic::text

@@ -5,6 +5,10 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
 #include "episodic/base/error.hpp"
 #include "utf8.hpp"
 
@@ -65,11 +69,21 @@ struct Scratch {
   Owned<pcre2_match_context> context;
   Owned<pcre2_jit_stack> stack;
 
-  explicit Scratch(const pcre2_code* code)
+  /// A match of a whole text takes some steps a byte, so the limit grows with the text: white space
+  /// of any length is matched, and what an expression does beyond that is cut off.
+  static std::uint32_t step_limit(std::size_t bytes) {
+    constexpr std::size_t kLeast = 10'000'000, kStepsPerByte = 16;
+    constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
+    return static_cast<std::uint32_t>(
+        std::clamp(bytes, kLeast / kStepsPerByte, kMost / kStepsPerByte) * kStepsPerByte);
+  }
+
+  Scratch(const pcre2_code* code, std::size_t text_bytes)
       : data(owned(pcre2_match_data_create_from_pattern(code, nullptr))),
         context(owned(pcre2_match_context_create(nullptr))),
         stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 22, nullptr))) {
     pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
+    pcre2_set_match_limit(context.get(), step_limit(text_bytes));
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
@@ -145,7 +159,7 @@ void Pattern::split(std::string_view text, std::vector<Span>& spans) const {
 
 void Pattern::split_valid(std::string_view text, std::size_t offset,
                           std::vector<Span>& spans) const {
-  const Scratch scratch(code_->code.get());
+  const Scratch scratch(code_->code.get(), text.size());
   const std::size_t* found = pcre2_get_ovector_pointer(scratch.data.get());
   std::size_t done = 0, from = 0;
   while (from <= text.size()) {
@@ -154,8 +168,10 @@ void Pattern::split_valid(std::string_view text, std::size_t offset,
                     PCRE2_NO_UTF_CHECK, scratch.data.get(), scratch.context.get());
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0)
-      throw DataError(fmt::format("the tokenizer's regular expression gave up on this text: {}",
-                                  message_of(rc)));
+      throw DataError(fmt::format(
+          "the tokenizer's regular expression gave up on this text at byte {} ({}); cut "
+          "the text there, for instance at a line end, and give it in parts",
+          offset + from, message_of(rc)));
     // \K may put the begin before what is already cut, or behind the end
     const std::size_t begin = found[0], end = found[1];
     if (begin < done || end < begin)

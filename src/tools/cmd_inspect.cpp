@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/strict_json.hpp"
 #include "commands.hpp"
 #include "episodic/base/error.hpp"
 #include "html.hpp"
@@ -139,7 +140,7 @@ void run(const InspectFlags& flags) {
              {{"name", m.identity.model},
               {"weights", m.identity.weights},
               {"tokenizer", m.identity.tokenizer}}},
-            {"config", Json::parse(to_json(m.config))},
+            {"config", parse_ordered(to_json(m.config), "settings", {})},
             {"tokens", memory.tokens()},
             {"n_events", memory.events().size()},
             {"forgotten", memory.forgotten().size()},

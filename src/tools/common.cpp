@@ -13,6 +13,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 
@@ -71,9 +72,19 @@ MemoryConfig ModelFlags::memory_config() const {
 }
 
 void limit_spinning(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
-  ::setenv("GOMP_SPINCOUNT", "20000", 1);  // some tens of microseconds
-  ::execv("/proc/self/exe", argv);         // returns only if it fails; then threads spin for long
+  bool changed = false;
+  const auto set = [&](const char* name, const char* value) {
+    changed = ::setenv(name, value, 1) == 0 || changed;
+  };
+  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT"))
+    set("GOMP_SPINCOUNT", "20000");  // some tens of microseconds
+  // Workers of OpenBLAS, which FAISS brings along, ask for 128 MiB each until they get them. Under
+  // a limit of address space that may be never, and the end of the program waits for them.
+  if (struct rlimit space{}; ::getrlimit(RLIMIT_AS, &space) == 0 &&
+                             space.rlim_cur != RLIM_INFINITY &&
+                             !std::getenv("OPENBLAS_NUM_THREADS"))
+    set("OPENBLAS_NUM_THREADS", "1");
+  if (changed) ::execv("/proc/self/exe", argv);  // returns only if it fails; then it is as it was
 }
 
 std::string read_text(const std::filesystem::path& path) {
@@ -89,11 +100,12 @@ std::string read_text(const std::filesystem::path& path) {
 }
 
 Json read_json(const std::filesystem::path& path) {
-  try {
-    return Json::parse(read_text(path));
-  } catch (const Json::exception& e) {
-    throw FileError(fmt::format("{}: not valid JSON ({})", path.string(), e.what()));
-  }
+  constexpr std::size_t kMostEntries = std::size_t{1} << 28;  // ids of a very long text
+  return parse_ordered(read_text(path), path.string(),
+                       {.depth = 32,
+                        .array_length = kMostEntries,
+                        .bytes = std::size_t{4} << 30,
+                        .remedy = "check the file"});
 }
 
 std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {
@@ -106,8 +118,8 @@ std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {
                                 path.string()));
   for (const Json& x : j) {
     if (!x.is_number_integer())
-      throw FileError(
-          fmt::format("{}: token ids must be integers, found {}", path.string(), x.dump()));
+      throw FileError(fmt::format("{}: token ids must be integers, found {}", path.string(),
+                                  printable_value(x)));
     ids.push_back(x.get<std::int64_t>());
   }
   return ids;

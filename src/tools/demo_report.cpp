@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/strict_json.hpp"
 #include "demo_result.hpp"
 #include "episodic/base/parallel.hpp"
 
@@ -176,7 +177,7 @@ Json demo_json(const DemoResult& r, const Tokenizer& tokenizer) {
           {"tokens", r.n_tokens()},
           {"seed", r.seed},
           {"threads", max_threads()},
-          {"memory", Json::parse(to_json(r.config))},
+          {"memory", parse_ordered(to_json(r.config), "settings", {})},
           {"facts", facts},
           {"totals",
            {{"facts", n},

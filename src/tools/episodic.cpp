@@ -2,6 +2,7 @@
 // The `episodic` program: one subcommand per file of this folder.
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -11,6 +12,7 @@
 
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a message
   CLI::App app{"episodic: transformer inference with an episodic memory"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all subcommands");

@@ -111,8 +111,18 @@ def leftovers(root):
             yield f"{path}:{number}: {line}"
 
 
+def json(root):
+    """One place parses JSON: it bounds depth and length, and what its messages repeat."""
+    for path in sources(root, ["include", "src"]):
+        if path.name == "strict_json.cpp":
+            continue
+        for number, line in enumerate(without_comments(path.read_text(errors="replace")).splitlines(), 1):
+            if re.search(r"\b[Jj]son::(parse|accept|sax_parse|from_\w+) *\(", line):
+                yield f"{path}:{number}: {line.strip()}"
+
+
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
-         "silent": silent, "leftovers": leftovers}
+         "silent": silent, "leftovers": leftovers, "json": json}
 
 
 def self_test(_root):
@@ -125,6 +135,7 @@ def self_test(_root):
         "layers": ("src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
         "silent": ("src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
         "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
+        "json": ("src/tools/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     }
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'
              "static_assert(sizeof(int) == 4);\nint snprintf_size = 0;\n")

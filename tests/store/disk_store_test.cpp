@@ -218,8 +218,10 @@ TEST_CASE("every change of a byte and every truncation of a small store is found
   const auto path = dir.path() / segment_name(image.segments[0].id);
   const std::int64_t size = image.segments[0].bytes;
   REQUIRE(static_cast<std::int64_t>(std::filesystem::file_size(path)) == size);
-  std::vector<std::byte> content = io::read_file(io::system_calls(), io::Kind::segment, path);
-  io::File file(io::system_calls(), io::Kind::segment, path, O_RDWR);
+  const io::Directory folder(io::system_calls(), dir.path());
+  const std::string name = path.filename().string();
+  std::vector<std::byte> content = folder.read(io::Kind::segment, name);
+  io::File file = folder.open(io::Kind::segment, name, O_RDWR);
   for (std::int64_t i = 0; i < size; ++i) {
     std::byte& b = content[static_cast<std::size_t>(i)];
     const std::byte changed = b ^ std::byte(1u << (rng() % 8));
@@ -267,7 +269,8 @@ TEST_CASE("forks share files by hard links, and neither changes what the other h
     const StoreImage at_fork = images[0];
     const auto first = dirs[1].path() / segment_name(at_fork.segments[0].id);
     const auto committed_bytes = [&] {
-      auto bytes = io::read_file(io::system_calls(), io::Kind::segment, first);
+      auto bytes = io::Directory(io::system_calls(), dirs[1].path())
+                       .read(io::Kind::segment, first.filename().string());
       bytes.resize(static_cast<std::size_t>(at_fork.segments[0].bytes));
       return bytes;
     };
@@ -318,7 +321,8 @@ TEST_CASE("the tail that a crash leaves is cut, unless another memory shares the
     store.reset();
     const auto path = dir.path() / segment_name(image.segments[0].id);
     std::vector<std::byte> junk(10000, std::byte{0x5a});
-    io::File(io::system_calls(), io::Kind::segment, path, O_WRONLY)
+    io::Directory(io::system_calls(), dir.path())
+        .open(io::Kind::segment, path.filename().string(), O_WRONLY)
         .write(junk, image.segments[0].bytes);
     const auto orphan = dir.path() / segment_name(7);
     std::filesystem::copy_file(path, orphan);

@@ -75,10 +75,10 @@ class FaultyCalls : public episodic::io::Syscalls {
     return out;
   }
 
-  int open(Kind kind, const char* path, int flags) override {
+  int open(Kind kind, int dir, const char* path, int flags) override {
     const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
     if (const int e = failing({kind, creates ? Op::create : Op::open})) return -e;
-    return Syscalls::open(kind, path, flags);
+    return Syscalls::open(kind, dir, path, flags);
   }
   std::int64_t read(Kind kind, int fd, void* to, std::int64_t bytes, std::int64_t offset) override {
     const auto fault = next({kind, Op::read});
@@ -113,17 +113,17 @@ class FaultyCalls : public episodic::io::Syscalls {
     if (const int e = failing({kind, Op::truncate})) return -e;
     return Syscalls::truncate(kind, fd, bytes);
   }
-  int rename(Kind kind, const char* from, const char* to) override {
+  int rename(Kind kind, int dir, const char* from, const char* to) override {
     if (const int e = failing({kind, Op::rename})) return -e;
-    return Syscalls::rename(kind, from, to);
+    return Syscalls::rename(kind, dir, from, to);
   }
-  int link(Kind kind, const char* from, const char* to) override {
+  int link(Kind kind, int from_dir, const char* from, int to_dir, const char* to) override {
     if (const int e = failing({kind, Op::link})) return -e;
-    return Syscalls::link(kind, from, to);
+    return Syscalls::link(kind, from_dir, from, to_dir, to);
   }
-  int unlink(Kind kind, const char* path) override {
+  int unlink(Kind kind, int dir, const char* name) override {
     if (const int e = failing({kind, Op::unlink})) return -e;
-    return Syscalls::unlink(kind, path);
+    return Syscalls::unlink(kind, dir, name);
   }
   int make_directory(const char* path) override {
     if (const int e = failing({Kind::directory, Op::create})) return -e;

@@ -3,14 +3,23 @@
 /// \file
 /// The seam between the library and the file system. Everything a memory writes or reads back goes
 /// through `io::Syscalls`, so that a test can make any call at any place fail, fall short, be late
-/// or return flipped bits. The functions below it turn what the calls return into all or one clear
+/// or return flipped bits. `File` and `Directory` turn what the calls return into all or one clear
 /// exception.
+///
+/// Files are reached by plain names beneath an open `Directory` only, never through links, and only
+/// regular ones: a folder that came from someone else cannot make a program touch anything outside
+/// of it, nor wait for ever at a named pipe (docs/security.md).
+
+#include <fcntl.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/base/error.hpp"
@@ -50,8 +59,9 @@ class Syscalls {
  public:
   virtual ~Syscalls() = default;
 
-  /// \param flags of open(2); O_CLOEXEC is added. The mode of a new file is 0666 less the umask.
-  virtual int open(Kind kind, const char* path, int flags);
+  /// \param dir descriptor of the folder where `path` begins, or AT_FDCWD
+  /// \param flags of openat(2); O_CLOEXEC is added. The mode of a new file is 0666 less the umask.
+  virtual int open(Kind kind, int dir, const char* path, int flags);
   virtual void close(int fd);
   virtual std::int64_t read(Kind kind, int fd, void* to, std::int64_t bytes, std::int64_t offset);
   virtual std::int64_t write(Kind kind, int fd, const void* from, std::int64_t bytes,
@@ -61,9 +71,11 @@ class Syscalls {
   /// the file system cannot reserve, the file is only made longer.
   virtual int allocate(Kind kind, int fd, std::int64_t offset, std::int64_t bytes);
   virtual int truncate(Kind kind, int fd, std::int64_t bytes);
-  virtual int rename(Kind kind, const char* from, const char* to);
-  virtual int link(Kind kind, const char* from, const char* to);
-  virtual int unlink(Kind kind, const char* path);
+  /// Both names in one folder.
+  virtual int rename(Kind kind, int dir, const char* from, const char* to);
+  /// A link as `from` is itself linked, never followed.
+  virtual int link(Kind kind, int from_dir, const char* from, int to_dir, const char* to);
+  virtual int unlink(Kind kind, int dir, const char* name);
   virtual int make_directory(const char* path);
   /// Takes (without waiting) the advisory lock of an open file; it falls with the file's closing.
   virtual int lock(int fd, bool exclusive);
@@ -86,12 +98,10 @@ class DiskFullError : public FileError {
 [[noreturn]] void fail(int errno_value, const std::filesystem::path& path, const std::string& what,
                        const std::string& remedy = {});
 
-/// An open file. Closed by the destructor. Movable.
+/// An open file. Closed by the destructor. Movable. `Directory` makes them.
 class File {
  public:
   File() = default;
-  /// \param flags of open(2). \throws FileError naming the path
-  File(Syscalls& calls, Kind kind, std::filesystem::path path, int flags);
   /// Takes over a descriptor. \param path what errors name
   static File adopt(Syscalls& calls, Kind kind, std::filesystem::path path, int fd);
   ~File();
@@ -112,6 +122,11 @@ class File {
   void truncate(std::int64_t bytes);
   /// Length now. \throws FileError
   std::int64_t size() const;
+  /// Names that the file has. \throws FileError
+  std::int64_t links() const;
+  /// The same file opened once more, with other flags; it need have no name.
+  /// \return a descriptor for `adopt`, or -errno
+  int open_again(int flags) const;
   /// Closes now; for a file that was written, call sync first.
   void close();
 
@@ -122,17 +137,55 @@ class File {
   int fd_ = -1;
 };
 
-/// Makes the names in a directory durable. \throws FileError
-void sync_directory(Syscalls& calls, const std::filesystem::path& dir);
+/// An open folder, and the files right in it. Copies share the handle. Names must be plain: not
+/// empty, at most 255 bytes, without '/' or NUL, neither "." nor ".."; other names are refused with
+/// a FileError by everything here. No link is followed, only regular files are opened.
+class Directory {
+ public:
+  /// What stands under a name.
+  struct Entry {
+    bool regular = false;  ///< a regular file
+    std::int64_t bytes = 0;
+  };
 
-/// Writes a whole file so that after a crash there is the old one or the new one: temporary file
-/// beside it, sync, rename, sync of the directory. On failure the temporary file is removed and the
-/// old one stands. \throws FileError, DiskFullError
-void replace_file(Syscalls& calls, Kind kind, const std::filesystem::path& path,
-                  std::span<const std::byte> content);
+  Directory() = default;
+  /// The path is the caller's: links on the way to the folder are followed. \throws FileError
+  Directory(Syscalls& calls, const std::filesystem::path& path);
 
-/// A whole file. \param most refuses longer ones \throws FileError
-std::vector<std::byte> read_file(Syscalls& calls, Kind kind, const std::filesystem::path& path,
-                                 std::int64_t most = std::int64_t{1} << 40);
+  explicit operator bool() const { return handle_ != nullptr; }
+  const std::filesystem::path& path() const;
+  Syscalls& calls() const { return *calls_; }
+
+  /// A regular file that is there. \param flags of openat(2), for instance O_RDWR \throws FileError
+  File open(Kind kind, std::string_view name, int flags = O_RDONLY) const;
+  /// A new file, to read and write. \throws FileError if the name is taken, DiskFullError
+  File create(Kind kind, std::string_view name) const;
+  /// A new file that vanishes when it is closed. \param name where the file system has no files
+  /// without one: it is taken away at once \throws FileError, DiskFullError
+  File create_unnamed(Kind kind, std::string_view name) const;
+
+  /// A whole file. \param most refuses longer ones \throws FileError
+  std::vector<std::byte> read(Kind kind, std::string_view name,
+                              std::int64_t most = std::int64_t{1} << 40) const;
+  /// Writes a whole file so that after a crash there is the old one or the new one: a new file
+  /// "NAME.new" (one that lies there is removed), sync, rename, sync of the folder. On failure the
+  /// old one stands. \throws FileError, DiskFullError
+  void replace(Kind kind, std::string_view name, std::span<const std::byte> content) const;
+  /// Removes a name; a link goes itself, not what it points to. \return 0 or -errno
+  int remove(Kind kind, std::string_view name) const;
+  /// Makes the names durable. \throws FileError
+  void sync() const;
+
+  /// What stands under a name; nullopt if nothing does. \throws FileError
+  std::optional<Entry> look(std::string_view name) const;
+  /// All names, sorted. \throws FileError
+  std::vector<std::string> names() const;
+  /// The descriptor.
+  int fd() const;
+
+ private:
+  Syscalls* calls_ = nullptr;
+  std::shared_ptr<File> handle_;
+};
 
 }  // namespace episodic::io
