@@ -259,7 +259,7 @@ MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls
   for (const std::string& name : list(dir)) {
     if (name == kManifest)
       throw FileError(fmt::format(
-          "{}: holds a memory already; go on with it (--resume), or name another folder",
+          "{}: holds a memory already; open it to go on with it, or name another folder",
           dir.string()));
     if (name != kLock && !is_ours(name))
       throw FileError(
