@@ -3,6 +3,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/episodic_attention.hpp"
+#include "episodic/model/memory_settings.hpp"
 
 namespace episodic {
 namespace {
@@ -22,6 +23,7 @@ class PatchedState final : public SequenceState {
   }
   bool wants_all_logits() const override { return episodic_.wants_all_logits(); }
   std::int64_t tokens() const override { return episodic_.tokens(); }
+  std::span<const float> last_logits() const override { return episodic_.last_logits(); }
   std::int64_t chunk() const override { return episodic_.chunk(); }
   void reset() override { episodic_.reset(); }
 
@@ -49,6 +51,10 @@ std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& con
       std::make_shared<EpisodicMemory>(config, memory_shape(model.config()), std::move(given));
   patch(model, memory);
   return memory;
+}
+
+std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const std::filesystem::path& model_dir) {
+  return patch(model, memory_config_of(model_dir));
 }
 
 void patch(LlamaModel& model, std::shared_ptr<EpisodicMemory> memory) {

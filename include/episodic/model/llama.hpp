@@ -35,6 +35,7 @@ class LlamaModel final : public LanguageModel {
 
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;
+  std::int64_t tokens() const override;
   void step(std::span<const std::int64_t> ids) override;
   std::span<const float> logits() override;
 

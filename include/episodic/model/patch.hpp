@@ -3,6 +3,7 @@
 /// \file
 /// Replacing a model's attention by EpisodicAttention in place, and giving it back.
 
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace episodic {
 /// \return the memory; the model keeps a share of it
 std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given = {});
+
+/// The same with the settings of a model directory (memory_config_of).
+std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const std::filesystem::path& model_dir);
 
 /// The same with a memory that is there already, a kept one for instance.
 /// \throws ConfigError if its shape is not the model's; the model is then untouched
