@@ -1,12 +1,15 @@
-# The package: find_package(episodic [COMPONENTS core|episodic|device|device_torch|kernels]).
+# The package: find_package(episodic [COMPONENTS core|torch|device|device_torch|kernels]); the programs; and
+# what CPack makes of them.
 include(CMakePackageConfigHelpers)
 set(EPISODIC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/episodic)
 
 # One export set per component: a consumer of the core alone needs no torch.
 install(TARGETS episodic_core EXPORT episodicCoreTargets)
 install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
-install(TARGETS episodic EXPORT episodicTargets)
-install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+if(EPISODIC_TORCH)
+  install(TARGETS episodic EXPORT episodicTargets)
+  install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/episodic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.hpp")
 if(EPISODIC_CUDA)
@@ -14,14 +17,29 @@ if(EPISODIC_CUDA)
   install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
   install(TARGETS episodic_device EXPORT episodicDeviceTargets)
   install(EXPORT episodicDeviceTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
-  install(TARGETS episodic_device_torch EXPORT episodicDeviceTorchTargets)
-  install(EXPORT episodicDeviceTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  if(EPISODIC_TORCH)
+    install(TARGETS episodic_device_torch EXPORT episodicDeviceTorchTargets)
+    install(EXPORT episodicDeviceTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/episodic/kernels
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 endif()
 if(EPISODIC_PROGRAMS)
   install(TARGETS episodic_program)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/recall-2m6 DESTINATION ${CMAKE_INSTALL_DATADIR}/episodic/models)
+endif()
+if(EPISODIC_BUNDLE)
+  # libtorch is in no Debian release: its CPU part, and what that needs of its own, go along.
+  file(GLOB_RECURSE carried FOLLOW_SYMLINKS
+    ${EPISODIC_TORCH_FOUND_ROOT}/../nvidia/*/lib/libcudart.so.[0-9]*
+    ${EPISODIC_TORCH_FOUND_ROOT}/../nvidia/*/lib/libcupti.so.[0-9]*)
+  list(FILTER carried EXCLUDE REGEX "[.]so[.][0-9]+[.]")  # the name that is asked for is enough
+  foreach(name libtorch_cpu.so libc10.so libgomp.so.1)
+    if(EXISTS ${EPISODIC_TORCH_FOUND_ROOT}/lib/${name})
+      list(APPEND carried ${EPISODIC_TORCH_FOUND_ROOT}/lib/${name})
+    endif()
+  endforeach()
+  install(FILES ${carried} DESTINATION ${CMAKE_INSTALL_LIBDIR}/episodic)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/episodicConfig.cmake.in
@@ -32,3 +50,20 @@ install(FILES ${PROJECT_BINARY_DIR}/episodicConfig.cmake ${PROJECT_BINARY_DIR}/e
   DESTINATION ${EPISODIC_PACKAGE_DIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/cmake/ DESTINATION ${EPISODIC_PACKAGE_DIR}
   FILES_MATCHING PATTERN "Find*.cmake" PATTERN "EpisodicTorch.cmake")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/episodic RENAME copyright)
+
+# cpack -G DEB, from a build configured with -DEPISODIC_BUNDLE=ON -DCMAKE_INSTALL_PREFIX=/usr (preset `package`).
+set(CPACK_PACKAGE_NAME episodic)
+set(CPACK_PACKAGE_VENDOR "episodic")
+set(CPACK_PACKAGE_CONTACT "episodic maintainers <episodic@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_GENERATOR DEB)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_COMPRESSION_TYPE gzip)  # libtorch under xz takes minutes
+set(CPACK_DEBIAN_PACKAGE_DEPENDS
+  "libc6 (>= 2.36), libstdc++6 (>= 12), libgomp1, libblas3, liblapack3, libpcre2-8-0, libutf8proc2, liburing2")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "bible-kjv")
+include(CPack)

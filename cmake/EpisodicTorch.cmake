@@ -2,6 +2,7 @@
 # where it is a whole CUDA build episodic_torch::cuda, which loads its CUDA into a program.
 # Own imported targets instead of find_package(Torch), which fails without a CUDA toolkit and in the
 # small CPU installation. Used by the build and, installed beside the package's config, by consumers.
+# Without a libtorch it defines no target and EPISODIC_TORCH_NOT_FOUND_MESSAGE, which says where it looked.
 #
 # Looks in: EPISODIC_TORCH_ROOT (variable, then environment), EPISODIC_TORCH_HINTS, python3's torch.
 if(TARGET episodic_torch::torch)
@@ -42,11 +43,15 @@ function(_episodic_find_torch result)
     endif()
   endif()
   list(JOIN candidates ", " looked)
-  message(FATAL_ERROR "episodic: no libtorch; looked in: ${looked}. Set EPISODIC_TORCH_ROOT to the folder "
-    "of a torch package (with lib/libtorch_cpu.so), or run scripts/setup.")
+  set(EPISODIC_TORCH_NOT_FOUND_MESSAGE "no libtorch; looked in: ${looked}. Set EPISODIC_TORCH_ROOT to the folder \
+of a torch package (with lib/libtorch_cpu.so), or run scripts/setup." PARENT_SCOPE)
+  set(${result} "" PARENT_SCOPE)
 endfunction()
 
 _episodic_find_torch(_episodic_torch)
+if(NOT _episodic_torch)
+  return()
+endif()
 foreach(_episodic_lib c10 torch_cpu)
   add_library(episodic_torch::${_episodic_lib} SHARED IMPORTED GLOBAL)
   set_target_properties(episodic_torch::${_episodic_lib} PROPERTIES
@@ -72,7 +77,6 @@ if(EXISTS ${_episodic_torch}/lib/libtorch_cuda.so)
   unset(_episodic_needs)
 endif()
 set(EPISODIC_TORCH_FOUND_ROOT "${_episodic_torch}")
-message(STATUS "episodic: libtorch in ${_episodic_torch}")
 unset(_episodic_torch)
 unset(_episodic_includes)
 unset(_episodic_lib)

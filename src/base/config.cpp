@@ -134,6 +134,7 @@ class Reader {
   /// A setting of the specification that no code serves yet: only its neutral value is taken.
   void neutral(const char* key, const Json& value) {
     const Json* v = find(key);
+    refused_.insert(key);
     if (v && *v != value)
       throw ConfigError(
           fmt::format("memory configuration: {} = {} is not built yet; leave it out or "
@@ -145,9 +146,11 @@ class Reader {
     for (const auto& [key, value] : object_.items())
       if (!known_.count(key)) {
         std::string all;
-        for (const auto& k : known_) all += (all.empty() ? "" : ", ") + k;
-        throw ConfigError(fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}",
-                                      printable(key), all));
+        for (const auto& k : known_)
+          if (!refused_.count(k)) all += (all.empty() ? "" : ", ") + k;
+        throw ConfigError(
+            fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}",
+                        printable(key), all));
       }
   }
 
@@ -165,6 +168,7 @@ class Reader {
 
   const Json& object_;
   std::set<std::string> known_;
+  std::set<std::string> refused_;  // of them, those that only their neutral value is taken for
 };
 
 void require(bool holds, const char* key, double value, const char* range) {

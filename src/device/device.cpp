@@ -13,19 +13,19 @@ void require_device(int device) {
   // 0: no driver at all
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     static_cast<void>(cudaGetLastError());
-    throw DeviceError("CUDA: no driver is installed; install NVIDIA's driver, or use --device cpu");
+    throw DeviceError("CUDA: no driver is installed; install NVIDIA's driver, or compute on the host");
   }
   // Within a major version of the toolkit any driver of that version serves.
   if (driver / 1000 < runtime / 1000)
     throw DeviceError(fmt::format(
-        "CUDA: the driver supports CUDA {}.{}, this build needs {}.{}; update the driver, or use "
-        "--device cpu",
+        "CUDA: the driver supports CUDA {}.{}, this build needs {}.{}; update the driver, or "
+        "compute on the host",
         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10));
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   static_cast<void>(cudaGetLastError());
   if (error != cudaSuccess || count == 0)
-    throw DeviceError("CUDA: no device is there; use --device cpu");
+    throw DeviceError("CUDA: no device is there; compute on the host");
   if (device < 0 || device >= count)
     throw DeviceError(fmt::format("CUDA: device {} of {}; the first is number 0", device, count));
   int major = 0, minor = 0;
@@ -35,8 +35,8 @@ void require_device(int device) {
                 "asking for the compute capability");
   if (major < 8)
     throw DeviceError(fmt::format(
-        "CUDA: device {} has compute capability {}.{}; the kernels need 8.0 (A100) or later, use "
-        "--device cpu",
+        "CUDA: device {} has compute capability {}.{}; the kernels need 8.0 (A100) or later; "
+        "compute on the host",
         device, major, minor));
   const device::CurrentDevice current(device);
   const cudaError_t image = kernels::probe_kernels();

@@ -478,6 +478,8 @@ std::int64_t DeviceLlama::chunk() const {
   return impl_->memory->config().chunk;
 }
 
+std::int64_t DeviceLlama::tokens() const { return impl_->memory ? impl_->memory->tokens() : 0; }
+
 void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, float* maybe_logits) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i)

@@ -306,6 +306,8 @@ std::filesystem::path EpisodicMemory::folder() const {
 
 bool EpisodicMemory::kept() const { return impl_->directory.has_value(); }
 
+bool EpisodicMemory::writable() const { return kept() && impl_->mode == OpenMode::write; }
+
 std::int64_t EpisodicMemory::committed_tokens() const {
   return impl_->directory ? impl_->directory->manifest().state.tokens : 0;
 }

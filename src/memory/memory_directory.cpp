@@ -316,7 +316,7 @@ MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls
   d.lock_ = take_lock(d.folder_);
   if (d.folder_.look(kManifest))
     throw FileError(
-        fmt::format("{}: holds a memory already; go on with it (--resume), or name another folder",
+        fmt::format("{}: holds a memory already; open it to go on with it, or name another folder",
                     dir.string()));
   d.remove_unnamed();
   return d;

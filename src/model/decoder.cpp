@@ -271,14 +271,20 @@ std::int64_t Decoder::chunk() const {
   return impl_->state->chunk();
 }
 
+std::int64_t Decoder::tokens() const { return impl_->state ? impl_->state->tokens() : 0; }
+
 void Decoder::step(std::span<const std::int64_t> ids) {
   impl_->last_logits = at::Tensor();  // so that forward may write into the same storage again
   impl_->last_logits = forward(ids, LogitRows::last);
 }
 
 std::span<const float> Decoder::logits() {
+  // A state that keeps them has the right ones after it was restored, too.
+  if (impl_->state)
+    if (const std::span<const float> kept = impl_->state->last_logits(); !kept.empty()) return kept;
   const at::Tensor& last = impl_->last_logits;
-  if (!last.defined()) throw DataError("Decoder::logits: no step was made yet; call step first");
+  if (!last.defined() || tokens() == 0)
+    throw DataError("Decoder::logits: no step was made yet; call step first");
   return {last.const_data_ptr<float>(), static_cast<std::size_t>(last.numel())};
 }
 

@@ -6,6 +6,7 @@
 #include "causal_attention.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/episodic_attention.hpp"
+#include "episodic/model/memory_settings.hpp"
 
 namespace episodic {
 namespace {
@@ -37,6 +38,7 @@ class PatchedState final : public SequenceState {
   }
   bool wants_all_logits() const override { return episodic_.wants_all_logits(); }
   std::int64_t tokens() const override { return episodic_.tokens(); }
+  std::span<const float> last_logits() const override { return episodic_.last_logits(); }
   std::int64_t chunk() const override { return episodic_.chunk(); }
   void reset() override {
     episodic_.reset();
@@ -120,6 +122,11 @@ std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config
       config, memory_shape(model.config(), config.n_local), std::move(given));
   patch(model, memory, log);
   return memory;
+}
+
+std::shared_ptr<EpisodicMemory> patch(Decoder& model, const std::filesystem::path& model_dir,
+                                      const LogCallback& log) {
+  return patch(model, memory_config_of(model_dir), {}, log);
 }
 
 void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCallback& log) {

@@ -39,7 +39,26 @@ Sampler::Sampler(const SamplingOptions& options, std::uint64_t draws)
   options_.validate();
 }
 
-std::int64_t Sampler::sample(std::span<const float> logits, std::span<const std::int64_t> history) {
+void Sampler::see_one(std::int64_t id) {
+  if (id < 0) return;
+  const auto i = static_cast<std::size_t>(id);
+  if (i >= seen_.size()) seen_.resize(std::max(i + 1, 2 * seen_.size()), false);
+  if (seen_[i]) return;
+  seen_[i] = true;
+  seen_list_.push_back(id);
+}
+
+void Sampler::see(std::span<const std::int64_t> ids) {
+  if (options_.repetition_penalty == 1) return;
+  for (const std::int64_t id : ids) see_one(id);
+}
+
+void Sampler::see(std::span<const std::int32_t> ids) {
+  if (options_.repetition_penalty == 1) return;
+  for (const std::int32_t id : ids) see_one(id);
+}
+
+std::int64_t Sampler::sample(std::span<const float> logits) {
   if (logits.empty()) throw DataError("logits to sample from are empty");
   for (std::size_t i = 0; i < logits.size(); ++i)
     if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity())
@@ -48,7 +67,7 @@ std::int64_t Sampler::sample(std::span<const float> logits, std::span<const std:
                       "weights",
                       i, std::isnan(logits[i]) ? "NaN" : "infinite"));
   scores_.assign(logits.begin(), logits.end());
-  penalize(history);
+  penalize();
   const auto best = std::max_element(scores_.begin(), scores_.end());
   if (std::isinf(*best)) throw DataError("every logit is infinite, no token can be sampled");
   if (options_.temperature == 0) return best - scores_.begin();
@@ -76,19 +95,13 @@ std::int64_t Sampler::sample(std::span<const float> logits, std::span<const std:
   return last;
 }
 
-void Sampler::penalize(std::span<const std::int64_t> history) {
-  const auto n = static_cast<std::int64_t>(scores_.size());
-  for (const std::int64_t id : history)
-    if (id < 0 || id >= n)
-      throw DataError(fmt::format("token {} of the history is not among {} logits", id, n));
-  if (options_.repetition_penalty == 1) return;
-  penalized_.assign(scores_.size(), false);
-  for (const std::int64_t id : history) {
-    const auto i = static_cast<std::size_t>(id);
-    if (penalized_[i]) continue;
-    penalized_[i] = true;
-    scores_[i] = scores_[i] < 0 ? scores_[i] * options_.repetition_penalty
-                                : scores_[i] / options_.repetition_penalty;
+void Sampler::penalize() {
+  for (const std::int64_t id : seen_list_) {
+    if (id >= static_cast<std::int64_t>(scores_.size()))
+      throw DataError(
+          fmt::format("token {} of the context is not among {} logits", id, scores_.size()));
+    double& score = scores_[static_cast<std::size_t>(id)];
+    score = score < 0 ? score * options_.repetition_penalty : score / options_.repetition_penalty;
   }
 }
 

@@ -48,14 +48,35 @@ void Session::check_ids(std::span<const std::int64_t> ids) const {
                       i, ids[i], vocab));
 }
 
+/// Brings the history in line with the model's count of tokens: shorter after a restore, and with
+/// unknown tokens where another one fed the model.
+void Session::align_history() {
+  const std::int64_t tokens = model_->tokens();
+  if (tokens < 0) return;
+  if (!aligned_ || tokens < history_start_) {
+    history_start_ = tokens;
+    history_.clear();
+    if (static_cast<std::int64_t>(earlier_.size()) > tokens)
+      earlier_.resize(static_cast<std::size_t>(tokens));
+  }
+  aligned_ = true;
+  history_.resize(static_cast<std::size_t>(tokens - history_start_), -1);
+}
+
+void Session::step(std::span<const std::int64_t> ids) {
+  model_->step(ids);
+  for (const std::int64_t id : ids) history_.push_back(static_cast<std::int32_t>(id));
+}
+
 std::int64_t Session::read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                            std::int64_t total) {
   const Clock::time_point start = Clock::now();
   const auto chunk = static_cast<std::size_t>(model_->chunk());
+  align_history();
   std::size_t done = 0;
   while (done < ids.size()) {
     const std::size_t n = std::min(chunk, ids.size() - done);
-    model_->step(ids.subspan(done, n));
+    step(ids.subspan(done, n));
     done += n;
     if (progress && !progress(static_cast<std::int64_t>(done), total)) break;
   }
@@ -80,6 +101,7 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
     throw ConfigError("generate: stop strings need a tokenizer; construct the Session with one");
   check_ids(prompt);
   Sampler sampler(options.sampling);
+  StopMatcher matcher(options.stop);
   std::vector<std::int64_t> stop_tokens = options.stop_tokens;
   if (stop_tokens.empty() && !options.ignore_eos) stop_tokens = model_->config().eos_tokens;
 
@@ -93,25 +115,28 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
     result.finish = FinishReason::cancelled;
     return result;
   }
-  model_->step(prompt.last(1));
+  step(prompt.last(1));
   std::span<const float> logits = model_->logits();
   result.prefill_seconds = seconds_since(start);
   counters_.prefill_tokens += 1;
 
   start = Clock::now();
-  // The repetition penalty looks at the whole of prompt and answer.
-  std::vector<std::int64_t> history(prompt.begin(), prompt.end());
+  // The repetition penalty looks at the whole context: what was read, the prompt and the answer.
+  sampler.see(earlier_);
+  sampler.see(history_);
   std::optional<StreamDecoder> decoder;
-  if (tokenizer_) decoder.emplace(*tokenizer_);
-  StopMatcher matcher(options.stop);
+  if (tokenizer_) {
+    decoder.emplace(*tokenizer_);
+    decoder->push(prompt.back());  // so that a space between it and the answer is not lost
+  }
   for (std::int64_t i = 0; i < options.max_new; ++i) {
-    const std::int64_t id = sampler.sample(logits, history);
+    const std::int64_t id = sampler.sample(logits);
     if (std::find(stop_tokens.begin(), stop_tokens.end(), id) != stop_tokens.end()) {
       result.finish = FinishReason::stop_token;
       break;
     }
     result.ids.push_back(id);
-    history.push_back(id);
+    sampler.see(id);
     std::string text;
     if (decoder) text = matcher.push(decoder->push(id));
     result.text += text;
@@ -124,11 +149,16 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
       break;
     }
     if (i + 1 < options.max_new) {
-      model_->step(std::span(&id, 1));
+      step(std::span(&id, 1));
       logits = model_->logits();
-      ++counters_.decode_tokens;
+      ++result.fed;
     }
   }
+  if (options.feed_last && result.fed < static_cast<std::int64_t>(result.ids.size())) {
+    step(std::span(result.ids).last(1));
+    ++result.fed;
+  }
+  counters_.decode_tokens += result.fed;
   if (decoder && result.finish != FinishReason::stop_string) {
     std::string rest = matcher.push(decoder->finish());
     if (!matcher.stopped()) rest += matcher.finish();

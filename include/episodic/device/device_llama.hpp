@@ -90,6 +90,7 @@ class DeviceLlama final : public LanguageModel {
 
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;
+  std::int64_t tokens() const override;
   void step(std::span<const std::int64_t> ids) override;
   /// Also throws what the memory found wrong on the device (DeviceMemory::check).
   std::span<const float> logits() override;

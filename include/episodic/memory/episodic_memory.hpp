@@ -162,6 +162,8 @@ class EpisodicMemory {
   void commit();
 
   bool kept() const;
+  /// True if it is kept and was opened to be written, so that `commit` may be called.
+  bool writable() const;
   /// Where it is kept; empty if it is not.
   std::filesystem::path folder() const;
   /// Tokens of the last commit; 0 if the memory is not kept.

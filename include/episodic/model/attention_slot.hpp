@@ -50,6 +50,9 @@ class SequenceState {
   /// Tokens seen so far.
   virtual std::int64_t tokens() const = 0;
 
+  /// Logits [vocab] that follow the last token, if the state keeps them; empty otherwise.
+  virtual std::span<const float> last_logits() const { return {}; }
+
   /// Largest step worth feeding at once.
   virtual std::int64_t chunk() const = 0;
 

@@ -39,6 +39,7 @@ class Decoder final : public LanguageModel {
 
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;
+  std::int64_t tokens() const override;
   void step(std::span<const std::int64_t> ids) override;
   std::span<const float> logits() override;
 

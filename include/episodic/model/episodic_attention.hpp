@@ -35,6 +35,7 @@ class EpisodicState final : public SequenceState {
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
   bool wants_all_logits() const override { return true; }
   std::int64_t tokens() const override { return memory_->tokens(); }
+  std::span<const float> last_logits() const override { return memory_->last_logits(); }
   std::int64_t chunk() const override { return memory_->config().chunk; }
   void reset() override { memory_->reset(); }
   std::shared_ptr<const SequenceSnapshot> snapshot() const override;

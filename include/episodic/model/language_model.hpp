@@ -20,11 +20,14 @@ class LanguageModel {
   /// Largest step worth feeding at once.
   virtual std::int64_t chunk() const = 0;
 
+  /// Tokens of the sequence so far; -1 if the model does not count them.
+  virtual std::int64_t tokens() const { return -1; }
+
   /// One step of n >= 1 tokens. A device may still be at work when this returns.
   /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
   virtual void step(std::span<const std::int64_t> ids) = 0;
 
-  /// Logits [vocab] that follow the last token of the last step, in host memory; waits for them.
+  /// Logits [vocab] that follow the last token of the sequence, in host memory; waits for them.
   /// Valid until the next step. \throws DataError before the first step
   virtual std::span<const float> logits() = 0;
 

@@ -3,6 +3,7 @@
 /// \file
 /// Replacing a model's attention by EpisodicAttention in place, and giving it back.
 
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,10 @@ namespace episodic {
 /// \throws ConfigError as below
 std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given = {},
+                                      const LogCallback& log = {});
+
+/// The same with the settings of a model directory (memory_config_of).
+std::shared_ptr<EpisodicMemory> patch(Decoder& model, const std::filesystem::path& model_dir,
                                       const LogCallback& log = {});
 
 /// The same with a memory that is there already, a kept one for instance.

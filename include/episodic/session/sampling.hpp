@@ -35,28 +35,42 @@ class Sampler {
   /// \throws ConfigError
   explicit Sampler(const SamplingOptions& options, std::uint64_t draws = 0);
 
+  /// Tokens of the context (read and generated), which the repetition penalty is for; negative ids
+  /// are skipped. Costs nothing where there is no penalty.
+  void see(std::span<const std::int64_t> ids);
+  void see(std::span<const std::int32_t> ids);
+  void see(std::int64_t id) { see(std::span(&id, 1)); }
+
   /// \param logits (vocabulary); -infinity: never drawn
-  /// \param history tokens so far (prompt and generated), for the repetition penalty
-  /// \throws DataError if logits are empty, NaN, +infinity or all -infinity, or a token of the
-  ///   history is out of the vocabulary
-  std::int64_t sample(std::span<const float> logits, std::span<const std::int64_t> history);
+  /// \throws DataError if logits are empty, NaN, +infinity or all -infinity, or a token that was
+  ///   seen is out of the vocabulary
+  std::int64_t sample(std::span<const float> logits);
+  /// The same with the whole context in one call. \param history tokens so far
+  std::int64_t sample(std::span<const float> logits, std::span<const std::int64_t> history) {
+    seen_.clear();
+    seen_list_.clear();
+    see(history);
+    return sample(logits);
+  }
 
   /// Random numbers used so far.
   std::uint64_t draws() const { return draws_; }
   const SamplingOptions& options() const { return options_; }
 
  private:
-  void penalize(std::span<const std::int64_t> history);
+  void see_one(std::int64_t id);
+  void penalize();
   std::size_t keep_top_k();
   std::size_t keep_top_p(std::size_t kept);
   double uniform();
 
   SamplingOptions options_;
   std::uint64_t draws_;
-  std::vector<double> scores_;       // (vocabulary), reused from call to call
-  std::vector<double> weights_;      // (vocabulary) unnormalised probabilities
-  std::vector<std::int64_t> order_;  // candidates
-  std::vector<bool> penalized_;
+  std::vector<double> scores_;           // (vocabulary), reused from call to call
+  std::vector<double> weights_;          // (vocabulary) unnormalised probabilities
+  std::vector<std::int64_t> order_;      // candidates
+  std::vector<bool> seen_;               // by id
+  std::vector<std::int64_t> seen_list_;  // the same, each once
 };
 
 }  // namespace episodic

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
@@ -32,14 +33,20 @@ struct GenerateOptions {
   SamplingOptions sampling;    ///< greedy by default
   /// Tokens that end the generation and are not part of it. Empty: the model's eos tokens.
   std::vector<std::int64_t> stop_tokens;
-  bool ignore_eos = false;        ///< with it, empty stop_tokens mean none
+  bool ignore_eos = false;  ///< with it, empty stop_tokens mean none
+  /// Also feed the last token, though nothing follows it: the state then holds the whole answer,
+  /// to be gone on with or committed. Costs one step.
+  bool feed_last = false;
   std::vector<std::string> stop;  ///< strings that end it; cut from the text. Need a tokenizer
   TokenCallback on_token;
 };
 
 struct GenerateResult {
-  std::vector<std::int64_t> ids;  ///< generated tokens; all of them were fed back but the last
-  std::string text;               ///< decoded, without stop strings; empty without a tokenizer
+  std::vector<std::int64_t> ids;  ///< generated tokens
+  /// How many of them the model's state holds: all but the last, for nothing needed what follows
+  /// it; all of them with `feed_last`, and where a stop token ended the answer.
+  std::int64_t fed = 0;
+  std::string text;  ///< decoded, without stop strings; empty without a tokenizer
   FinishReason finish = FinishReason::length;
   double prefill_seconds = 0, decode_seconds = 0;
 };
@@ -50,7 +57,13 @@ struct SessionCounters {
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
-/// Feeds a model. Holds no sequence state of its own: that is the model's.
+/// Ids of a text that goes on after another one, without special tokens. Tokenizers that put a
+/// space before every text (LLaMA 2's) put none before this one.
+std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer, std::string_view text);
+
+/// Feeds a model. The state of the sequence is the model's; the session remembers which tokens it
+/// fed, for the repetition penalty, and where the model's count of tokens went back (a restore, a
+/// reset) it forgets those behind. One thread at a time.
 class Session {
  public:
   /// Both must outlive the session. \param tokenizer may be null: then there is no text.
@@ -70,17 +83,32 @@ class Session {
   GenerateResult generate(std::span<const std::int64_t> prompt, const GenerateOptions& options = {},
                           const ProgressCallback& progress = {});
 
+  /// Tokens of the sequence that were read before this session: it does not know them, and the
+  /// repetition penalty does not cover them unless they are handed over here (a kept memory's
+  /// token_ids; negative ids are unknown). \param ids the last ones before `history_start`
+  void set_earlier_history(std::vector<std::int64_t> ids) { earlier_ = std::move(ids); }
+  std::int64_t history_start() {
+    align_history();
+    return history_start_;
+  }
+
   LanguageModel& model() { return *model_; }
   const SessionCounters& counters() const { return counters_; }
 
  private:
   void check_ids(std::span<const std::int64_t> ids) const;
+  void align_history();
+  void step(std::span<const std::int64_t> ids);
   std::int64_t read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                     std::int64_t total);
 
   LanguageModel* model_;
   const Tokenizer* tokenizer_;
   SessionCounters counters_;
+  std::vector<std::int64_t> earlier_;  // of tokens before history_start_
+  std::vector<std::int32_t> history_;  // ids of tokens [history_start_, ...); -1: unknown
+  std::int64_t history_start_ = 0;
+  bool aligned_ = false;
 };
 
 }  // namespace episodic

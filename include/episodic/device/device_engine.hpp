@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The engine of a CUDA device (session/engine.hpp), and what it would take. In builds with CUDA.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "episodic/device/device_llama.hpp"
+#include "episodic/session/engine.hpp"
+
+namespace episodic {
+
+/// The model of a directory on a CUDA device, in the dtype of the stored weights unless the options
+/// say otherwise. Its `attach` needs max_tokens. A kept memory belongs to the host: the device goes
+/// on with a copy, and `save` and `commit` hand back what it closed.
+/// \throws DeviceError; FileError, DataError naming the file, tensor or key; BudgetError
+std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
+                                           const DeviceLlama::Options& options = {});
+
+/// Bytes of a run on a CUDA device, before it is started.
+struct DevicePlan {
+  struct {
+    std::int64_t weights = 0, activations = 0, windows = 0, events = 0, representatives = 0,
+                 step = 0;
+    std::int64_t total() const {
+      return weights + activations + windows + events + representatives + step;
+    }
+  } device;
+  std::int64_t host_events = 0;  ///< page-locked, where device_bytes leaves them no room
+  std::int64_t available = -1;   ///< of device memory; -1 if there is no device to ask
+};
+
+/// Needs no device. \param tokens that the sequence will come to
+/// \throws FileError, DataError; ConfigError for settings that a device does not have; BudgetError
+/// where device_bytes or host_bytes are too small
+DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
+                          std::int64_t tokens);
+
+}  // namespace episodic

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Everything that can be declared here: the memory on plain pointers, tokenizers, sessions and the
+/// engine; and where libtorch's headers are, models and their attention. What is defined is up to
+/// the linked target: episodic::core, episodic::episodic, episodic::device, episodic::device_torch.
+/// A program that uses one part includes that part's header instead.
+
+#include "episodic/base/config.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/base/units.hpp"
+#include "episodic/device/device_engine.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/memory/kept_memory.hpp"
+#include "episodic/memory/plan.hpp"
+#include "episodic/model/hf_config.hpp"
+#include "episodic/model/identity.hpp"
+#include "episodic/model/language_model.hpp"
+#include "episodic/model/memory_settings.hpp"
+#include "episodic/session/engine.hpp"
+#include "episodic/session/session.hpp"
+#include "episodic/text/tokenizer.hpp"
+
+
+#if __has_include(<ATen/core/Tensor.h>)
+#include "episodic/device_torch/device_attention.hpp"
+#include "episodic/model/episodic_attention.hpp"
+#include "episodic/model/llama.hpp"
+#include "episodic/model/patch.hpp"
+#endif

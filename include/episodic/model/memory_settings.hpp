@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Memory settings that belong to a model: those in its directory, changes to them, and what the
+/// model was trained for. Torch-free.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "episodic/base/config.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/model/hf_config.hpp"
+
+namespace episodic {
+
+/// The settings that a model directory brings along: its memory.json, or the defaults (the paper's,
+/// for Mistral-7B) if it has none. \throws FileError, ConfigError naming the file and the key
+MemoryConfig memory_config_of(const std::filesystem::path& model_dir);
+
+/// `base` with the fields changed that the JSON object names; the others stay as they are. Byte
+/// budgets may be strings with a unit: {"host_bytes": "1.5GB"}.
+/// \param label of the text for messages, empty: none
+/// \throws ConfigError naming the key
+MemoryConfig change_memory_config(const MemoryConfig& base, std::string_view json,
+                                  std::string_view label = "");
+
+/// A sentence for the user where settings reach further than the model was trained for: attention
+/// over positions that it never saw gives poor text. Empty if all is well, or if the model does not
+/// say how long its window was.
+std::string window_warning(const MemoryConfig& config, const ModelConfig& model);
+
+/// Memory that this process can still take, in bytes: what the system has available, within the
+/// limits of its control group. -1 if it cannot be found out.
+std::int64_t available_host_bytes();
+
+/// Checks, before anything is taken, that the host has room for what a memory takes whatever it
+/// reads: sinks, windows and pending tokens of all layers.
+/// \throws BudgetError naming n_local and what is needed and available; ConfigError
+void require_host_room(const MemoryConfig& config, const MemoryShape& shape);
+
+}  // namespace episodic

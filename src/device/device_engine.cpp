@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/device/device_engine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic {
+namespace {
+
+class DeviceEngine final : public Engine {
+ public:
+  DeviceEngine(const std::filesystem::path& dir, const DeviceLlama::Options& options)
+      : Engine(dir), model_(DeviceLlama::load(dir, options)) {}
+
+  const char* device() const override { return "cuda"; }
+
+  const ModelConfig& config() const override { return model_.config(); }
+  std::int64_t chunk() const override { return model_.chunk(); }
+  std::int64_t tokens() const override { return attached_ ? model_.memory().tokens() : 0; }
+  void step(std::span<const std::int64_t> ids) override { model_.step(ids); }
+  std::span<const float> logits() override { return model_.logits(); }
+
+  StepRecord last_step() const override { return memory().last_step(); }
+  EventTable events() const override { return memory().events(); }
+  Recall recalled(std::int64_t layer) const override {
+    DeviceMemory::Recall lists = memory().recall_lists(layer);
+    return {std::move(lists.similarity), std::move(lists.contiguity)};
+  }
+  std::vector<float> representative(std::int64_t layer, EventId event) const override {
+    return memory().representative(layer, event);
+  }
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
+                               std::int64_t n) const override {
+    return memory().relevance(layer, first, n);
+  }
+  MemoryUsage usage() const override {
+    const DeviceMemoryBytes& bytes = memory().bytes();
+    const bool in_folder = kept() && kept()->kept();
+    const StoreCounters files =
+        in_folder ? kept()->counters().store : model_.memory().lower_tiers();
+    MemoryUsage u;
+    u.tokens = model_.memory().tokens();
+    u.events = events().size();
+    u.kv_dtype = model_.dtype();
+    u.store_bytes = bytes.events;
+    u.host_bytes = bytes.host;
+    u.disk_bytes = files.disk_bytes;
+    u.index_bytes = bytes.representatives;
+    u.window_bytes = bytes.window;
+    u.device_bytes = bytes.total();
+    u.step_bytes = bytes.workspace + model_.bytes().activations;
+    u.weight_bytes = model_.bytes().weights;
+    return u;
+  }
+
+  void step(std::span<const std::int64_t> ids, std::span<float> logits) override {
+    model_.step(ids, logits);
+  }
+  void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
+             std::span<float> nll) override {
+    model_.step(ids.subspan(first, n));
+    model_.memory().check();
+    const std::vector<float> surprise = model_.memory().last_step().surprise;
+    std::copy(surprise.begin(), surprise.end(), nll.begin() + static_cast<std::ptrdiff_t>(first));
+  }
+
+ protected:
+  void do_attach(const MemoryConfig& config, std::int64_t max_tokens,
+                 std::vector<std::int64_t> given) override {
+    attached_ = false;
+    require_length(max_tokens);
+    model_.remember(config, max_tokens, std::move(given));
+    attached_ = true;
+  }
+  void do_attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_tokens) override {
+    attached_ = false;
+    require_length(max_tokens);
+    model_.remember(*memory, max_tokens);
+    attached_ = true;
+  }
+  void do_attach_full_attention(std::int64_t max_tokens) override {
+    // A window as long as the text is plain causal attention.
+    MemoryConfig config;
+    config.n_init = config.n_mem = 0;
+    config.n_local = max_tokens;
+    config.recall = false;
+    do_attach(config, max_tokens, {});
+  }
+
+  struct OnDevice final : Snapshot {
+    std::shared_ptr<const DeviceLlama::Snapshot> state;
+  };
+  std::shared_ptr<Snapshot> do_snapshot() override {
+    auto s = std::make_shared<OnDevice>();
+    s->state = model_.snapshot();
+    return s;
+  }
+  void do_restore(const Snapshot& s) override {
+    model_.restore(*static_cast<const OnDevice&>(s).state);
+  }
+  void do_save() override { model_.save(*kept()); }
+
+  std::string kind_refusal(Capability capability) const override {
+    if (capability == Capability::forget || capability == Capability::pin)
+      return std::string(name_of(capability)) +
+             ": a memory on a device cannot; keep it in a folder and edit it on the host";
+    return {};
+  }
+  EpisodicMemory* host_memory() override { return nullptr; }
+
+ private:
+  static void require_length(std::int64_t max_tokens) {
+    if (max_tokens < 1)
+      throw ConfigError(
+          "max_tokens: a device takes its room when a memory is attached; say how many tokens the "
+          "sequence may come to");
+  }
+  DeviceMemory& memory() const {
+    require(Capability::inspect);
+    return model_.memory();
+  }
+
+  mutable DeviceLlama model_;  // its getters wait for the device
+  bool attached_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
+                                           const DeviceLlama::Options& options) {
+  return std::make_unique<DeviceEngine>(model_dir, options);
+}
+
+DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
+                          std::int64_t tokens) {
+  const ModelConfig m = load_model_config(model_dir);
+  const DeviceModelBytes around = DeviceLlama::bytes_needed(model_dir, {}, config.chunk);
+  const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(
+      config, {m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim, m.rotary}, {around.dtype, tokens});
+  DevicePlan plan;
+  plan.device = {around.weights, around.activations,     memory.window,
+                 memory.events,  memory.representatives, memory.workspace};
+  plan.host_events = memory.host;
+  if (has_device()) plan.available = free_device_bytes();
+  return plan;
+}
+
+}  // namespace episodic

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of the host: a decoder on libtorch, its memory in host memory and files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/model/memory_settings.hpp"
+#include "episodic/model/memory_layers.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/session/engine.hpp"
+#include "episodic/timeline/surprise.hpp"
+
+namespace episodic {
+namespace {
+
+class HostEngine final : public Engine {
+ public:
+  explicit HostEngine(const std::filesystem::path& dir)
+      : Engine(dir), model_(Decoder::load(dir)) {}
+
+  const char* device() const override { return "cpu"; }
+
+  const ModelConfig& config() const override { return model_.config(); }
+  std::int64_t chunk() const override { return model_.chunk(); }
+  std::int64_t tokens() const override { return model_.state()->tokens(); }
+  void step(std::span<const std::int64_t> ids) override { model_.step(ids); }
+  std::span<const float> logits() override {
+    if (!memory_) return model_.logits();
+    // The memory keeps them with its state, so they are right after a restore too.
+    const std::vector<float>& last = memory_->last_logits();
+    if (last.empty()) throw DataError("Engine::logits: no step was made yet; call step first");
+    return last;
+  }
+
+  StepRecord last_step() const override { return memory().last_step(); }
+  EventTable events() const override { return memory().events(); }
+  Recall recalled(std::int64_t layer) const override {
+    const RecallBuffers& buffers = memory().recalled(layer);
+    return {buffers.similarity(), buffers.contiguity()};
+  }
+  std::vector<float> representative(std::int64_t layer, EventId event) const override {
+    const MemoryShape& shape = memory().shape();
+    const float* r = memory_->representative(layer, event);
+    return {r, r + shape.n_heads * shape.head_dim};
+  }
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
+                               std::int64_t n) const override {
+    std::vector<float> all;
+    for (std::int64_t t = first; t < first + n; ++t) {
+      const float* r = memory().relevance(layer, t);
+      if (!r) throw DataError(fmt::format("relevance: token {} left the window long ago", t));
+      all.insert(all.end(), r, r + memory_->shape().n_heads);
+    }
+    return all;
+  }
+  MemoryUsage usage() const override {
+    const MemoryCounters c = memory().counters();
+    MemoryUsage u;
+    u.tokens = memory_->tokens();
+    u.events = c.events;
+    u.kv_dtype = memory_->config().kv_dtype;
+    u.recalled_events = c.recalled_events;
+    u.store_bytes = c.store.bytes_used;
+    u.host_bytes = c.store.bytes_reserved;
+    u.disk_bytes = c.store.disk_bytes;
+    u.index_bytes = c.index_bytes;
+    u.window_bytes = c.window_bytes;
+    if (c.index_quality.checked > 0) u.index_recall = c.index_quality.recall();
+    return u;
+  }
+
+  void step(std::span<const std::int64_t> ids, std::span<float> logits) override {
+    const at::Tensor rows = model_.forward(ids);
+    if (static_cast<std::int64_t>(logits.size()) != rows.numel())
+      throw DataError(fmt::format("Engine::step: room for {} logits, {} tokens have {}",
+                                  logits.size(), ids.size(), rows.numel()));
+    std::copy_n(rows.const_data_ptr<float>(), rows.numel(), logits.begin());
+  }
+  void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
+             std::span<float> nll) override {
+    const at::Tensor logits = model_.forward(ids.subspan(first, n));
+    const std::size_t scored = std::min(n, ids.size() - first - 1);
+    token_surprise(logits.const_data_ptr<float>(), static_cast<std::int64_t>(scored),
+                   model_.config().vocab_size, logits.stride(0), ids.data() + first + 1,
+                   nll.data() + first + 1);
+  }
+
+ protected:
+  void do_attach(const MemoryConfig& config, std::int64_t /*max_tokens*/,
+                 std::vector<std::int64_t> given) override {
+    attach_full();  // what was there goes first: its room may be needed
+    require_host_room(config, memory_shape(model_.config(), config.n_local));
+    memory_ = patch(model_, config, std::move(given));
+  }
+  void do_attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t /*max_tokens*/) override {
+    patch(model_, memory);
+    memory_ = std::move(memory);
+  }
+  void do_attach_full_attention(std::int64_t /*max_tokens*/) override { attach_full(); }
+
+  struct HostSnapshot final : Snapshot {
+    std::shared_ptr<const SequenceSnapshot> state;  // the memory, and layers beside it
+  };
+  std::shared_ptr<Snapshot> do_snapshot() override {
+    auto s = std::make_shared<HostSnapshot>();
+    s->state = model_.state()->snapshot();  // has the logits with the rest
+    return s;
+  }
+  void do_restore(const Snapshot& s) override {
+    model_.state()->restore(*static_cast<const HostSnapshot&>(s).state);
+  }
+  void do_save() override {}  // it is the attached memory that computes
+
+  std::string kind_refusal(Capability capability) const override {
+    if (capability == Capability::pin && !memory_->disk_store())
+      return "pin: the memory has no disk tier, where nothing ever leaves host memory; keep it in "
+             "a folder or set disk_dir";
+    return {};
+  }
+  EpisodicMemory* host_memory() override { return memory_.get(); }
+
+ private:
+  void attach_full() {
+    unpatch(model_);
+    model_.reset();
+    memory_ = nullptr;
+  }
+  const EpisodicMemory& memory() const {
+    require(Capability::inspect);
+    return *memory_;
+  }
+
+  Decoder model_;
+  std::shared_ptr<EpisodicMemory> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> load_engine(const std::filesystem::path& model_dir) {
+  return std::make_unique<HostEngine>(model_dir);
+}
+
+}  // namespace episodic

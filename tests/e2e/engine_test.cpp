@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of the host on the shipped model: reading, asking, states, what it can and cannot.
+#include "support/model.hpp"
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test.hpp"
+
+#include <string>
+#include <vector>
+
+#include "episodic/model/memory_settings.hpp"
+#include "episodic/model/patch.hpp"
+#include "episodic/session/engine.hpp"
+
+using namespace episodic;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool no_model() { return !fs::exists(shipped_model_dir() / "model.safetensors"); }
+
+MemoryConfig small_memory() {
+  MemoryConfig c;
+  c.n_init = 4;
+  c.n_local = 32;
+  c.n_mem = 32;
+  c.chunk = 32;
+  c.min_block = 4;
+  c.max_block = 16;
+  c.gamma = 0.5;
+  return c;
+}
+
+std::string some_text(int sentences) {
+  static const char* said[] = {"The old man walked along the river. ",
+                               "My sister sold the brown horse before the snow fell. ",
+                               "Nobody spoke of the war that evening. ",
+                               "The doctor came home too late and closed the door. "};
+  std::string text;
+  for (int i = 0; i < sentences; ++i) text += said[(i * 7 + i / 3) % 4];
+  return text;
+}
+
+std::vector<float> logits_of(Engine& engine) {
+  const auto l = engine.logits();
+  return {l.begin(), l.end()};
+}
+
+GenerateOptions few(std::int64_t n) {
+  GenerateOptions o;
+  o.max_new = n;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("engine: with its directory's settings it answers from far before its window",
+          "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  engine->attach();
+  CHECK(memory_config_of(shipped_model_dir()).n_local == 256);
+  std::string text = "The pass key is 60453. Remember it. 60453 is the pass key.\n";
+  for (int i = 0; i < 60; ++i)
+    text +=
+        "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+        "again.\n";
+  const std::int64_t n = engine->read(text);
+  CHECK(n > 4 * 256);
+  CHECK(engine->tokens() == n);
+  const std::vector<float> before = logits_of(*engine);
+  const GenerateResult answer =
+      engine->ask("\n\nWhat is the pass key?\n\nThe pass key is", few(12));
+  CHECK(mentions(answer.text, "60453"));
+  // and it is back where it was
+  CHECK(engine->tokens() == n);
+  CHECK(logits_of(*engine) == before);
+  CHECK(engine->ask("\n\nWhat is the pass key?\n\nThe pass key is", few(12)).ids == answer.ids);
+}
+
+TEST_CASE("engine: what a restore leaves is the state of then, logits included", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  engine->attach(small_memory());
+  engine->read(some_text(20));
+  const auto state = engine->snapshot();
+  const std::vector<float> then = logits_of(*engine);
+  const GenerateResult first = engine->generate("Then", few(6));
+  engine->read(some_text(9));
+  CHECK(logits_of(*engine) != then);
+  engine->restore(*state);
+  CHECK(engine->tokens() == state->tokens);
+  CHECK(logits_of(*engine) == then);
+  CHECK(engine->generate("Then", few(6)).ids == first.ids);
+  engine->attach(small_memory());
+  CHECK(mentions(refusal<ConfigError>([&] { engine->restore(*state); }), "no longer attached"));
+  CHECK(mentions(refusal<DataError>([&] { engine->logits(); }), "no step"));
+}
+
+TEST_CASE("a patched model serves the logits of the state that was restored", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  const auto memory = patch(model, small_memory());
+  const std::vector<std::int64_t> a{1, 70, 71, 72}, b{80, 81};
+  model.step(a);
+  const auto state = memory->snapshot();
+  const std::vector<float> then(model.logits().begin(), model.logits().end());
+  model.step(b);
+  const std::vector<float> later(model.logits().begin(), model.logits().end());
+  CHECK(later != then);
+  memory->restore(*state);
+  CHECK(std::vector<float>(model.logits().begin(), model.logits().end()) == then);
+  memory->reset();
+  CHECK(mentions(refusal<DataError>([&] { model.logits(); }), "no step"));
+}
+
+TEST_CASE("patch with a model directory takes its memory.json", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  const auto memory = patch(model, shipped_model_dir());
+  CHECK(memory->config() == memory_config_of(shipped_model_dir()));
+  CHECK(memory->config().n_local == 256);
+}
+
+TEST_CASE("engine: a kept memory commits, rewinds, forgets and pins; a memory of its own says no",
+          "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const TempDir scratch;
+  const auto engine = load_engine(shipped_model_dir());
+  for (const Capability c : {Capability::inspect, Capability::snapshot, Capability::rewind,
+                             Capability::forget, Capability::pin, Capability::commit}) {
+    INFO(name_of(c));
+    CHECK_FALSE(engine->can(c));  // full attention
+  }
+  CHECK(mentions(refusal<ConfigError>([&] { engine->ask("x"); }), "no memory"));
+  engine->attach(small_memory());
+  CHECK(engine->can(Capability::forget));
+  CHECK_FALSE(engine->can(Capability::pin));
+  CHECK(mentions(refusal<ConfigError>([&] { engine->commit(); }), "folder"));
+  CHECK(mentions(refusal<ConfigError>([&] { engine->rewind(0); }), "snapshot"));
+
+  KeptFolder folder;
+  folder.dir = scratch / "kept";
+  const auto memory =
+      std::make_shared<EpisodicMemory>(create_memory(shipped_model_dir(), folder, small_memory()));
+  engine->attach(memory);
+  for (const Capability c : {Capability::inspect, Capability::snapshot, Capability::rewind,
+                             Capability::forget, Capability::pin, Capability::commit}) {
+    INFO(name_of(c));
+    CHECK(engine->refusal(c).empty());
+  }
+  const std::vector<std::int64_t> ids = engine->tokenizer().encode(some_text(24));
+  REQUIRE(ids.size() > 200);
+  engine->read(std::span(ids).first(96));
+  engine->commit();
+  engine->read(std::span(ids).subspan(96, 96));
+  engine->commit();
+  const std::uint64_t digest = memory->digest();
+  CHECK(engine->n_events() > 5);
+
+  // Back to a state that was kept, and on: the same memory to the bit. And to one in between.
+  for (const std::int64_t to : {96, 128}) {
+    engine->rewind(to);
+    CHECK(engine->tokens() == to);
+    CHECK(memory->tokens() == to);
+    engine->read(
+        std::span(ids).subspan(static_cast<std::size_t>(to), static_cast<std::size_t>(192 - to)));
+    CHECK(memory->digest() == digest);
+    engine->commit();
+  }
+  // What was read since the last commit counts too.
+  engine->read(std::span(ids).subspan(192, 8));
+  engine->rewind(0);
+  CHECK(engine->tokens() == 0);
+  engine->read(std::span(ids).first(192));
+  CHECK(memory->digest() == digest);
+  CHECK(mentions(refusal<ConfigError>([&] { engine->rewind(193); }), "193"));
+
+  engine->pin(3);
+  CHECK(memory->disk_store()->pinned(3));
+  CHECK(engine->forget(TokenRange{40, 60}).size() >= 1);
+  engine->forget(0);
+  CHECK(memory->forgotten().size() >= 2);
+  engine->commit();
+
+  // The same folder, only read.
+  engine->attach(small_memory());
+  *memory = EpisodicMemory(small_memory(), memory_shape(engine->config()));  // the writer is gone
+  folder.mode = OpenMode::read;
+  const auto reader = engine->attach(folder);
+  CHECK(reader->tokens() == 192);
+  CHECK(mentions(refusal<ConfigError>([&] { engine->commit(); }), "read only"));
+  CHECK(engine->ask("Then", few(4)).ids.size() == 4);
+}
+
+TEST_CASE("engine: what cannot be rewound to says which token is missing", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const TempDir scratch;
+  const auto engine = load_engine(shipped_model_dir());
+  KeptFolder folder;
+  folder.dir = scratch / "kept";
+  auto memory =
+      std::make_shared<EpisodicMemory>(create_memory(shipped_model_dir(), folder, small_memory()));
+  engine->attach(memory);
+  const std::vector<std::int64_t> ids = engine->tokenizer().encode(some_text(24));
+  engine->read(std::span(ids).first(192));
+  engine->commit();
+  const std::vector<EventId> gone = engine->forget(TokenRange{50, 60});
+  REQUIRE(!gone.empty());
+  const std::int64_t first = memory->events()[gone.front()].start;
+  memory->compact();
+  const std::string why = refusal<DataError>([&] { engine->rewind(150); });
+  INFO(why);
+  CHECK(mentions(why, "token " + std::to_string(first)));
+  CHECK(engine->tokens() == 192);  // nothing has changed
+  CHECK(engine->can(Capability::commit));
+  engine->rewind(192);
+  CHECK(engine->tokens() == 192);
+}
+
+TEST_CASE("settings of a directory, changed by fields and with units", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const MemoryConfig own = memory_config_of(shipped_model_dir());
+  const MemoryConfig c = change_memory_config(own, R"({"n_mem": 128, "host_bytes": "1.5GB"})");
+  CHECK(c.n_mem == 128);
+  CHECK(c.n_local == own.n_local);
+  CHECK(c.gamma == own.gamma);
+  CHECK(c.host_bytes == 1500000000);
+  for (const auto& [json, names] : {std::pair{R"({"n_lokal": 3})", "n_lokal"},
+                                    {R"({"host_bytes": "much"})", "host_bytes"},
+                                    {R"([1])", "object"},
+                                    {"{", "JSON"},
+                                    {R"({"n_local": "256"})", "n_local"}}) {
+    INFO(json);
+    CHECK(mentions(refusal<ConfigError>([&] { change_memory_config(own, json, "file.json"); }),
+                   names));
+    CHECK(mentions(refusal<ConfigError>([&] { change_memory_config(own, json, "file.json"); }),
+                   "file.json"));
+  }
+  const TempDir none;
+  CHECK(memory_config_of(none.path()) == MemoryConfig{});
+
+  const ModelConfig model = load_model_config(shipped_model_dir());
+  CHECK(model.max_positions == 512);
+  CHECK(window_warning(own, model).empty());
+  CHECK(mentions(window_warning({}, model), "512"));
+  MemoryConfig huge = own;
+  huge.n_local = std::int64_t{1} << 36;
+  CHECK(mentions(refusal<BudgetError>([&] { require_host_room(huge, memory_shape(model)); }),
+                 "n_local"));
+  CHECK(mentions(refusal<BudgetError>([&] { load_engine(shipped_model_dir())->attach(huge); }),
+                 "available"));
+}
+
+TEST_CASE("what is not a model directory is said to be what it is", "[e2e][engine]") {
+  const TempDir scratch;
+  CHECK(mentions(model_dir_problem(scratch / "none"), "no such directory"));
+  CHECK(mentions(model_dir_problem("meta-llama/Llama-3.2-1B"), "hf download"));
+  CHECK(mentions(model_dir_problem(scratch.write("m.gguf", "GGUF")), "GGUF"));
+  CHECK(mentions(model_dir_problem(scratch.write("text", "x")), "is a file"));
+  CHECK(mentions(model_dir_problem(scratch.path()), "config.json"));
+  scratch.write("config.json", "{}");
+  CHECK(model_dir_problem(scratch.path()).empty());
+}
+
+TEST_CASE("an answer is fed to its end where that is asked for", "[e2e][engine][session]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  engine->attach(small_memory());
+  const std::vector<std::int64_t> prompt = engine->tokenizer().encode("The old man said");
+  const auto n = static_cast<std::int64_t>(prompt.size());
+  GenerateOptions o = few(5);
+  const GenerateResult plain = engine->generate(prompt, o);
+  CHECK(plain.fed == 4);
+  CHECK(engine->tokens() == n + 4);
+
+  const auto fed_of = [&](GenerateOptions options) {
+    options.feed_last = true;
+    engine->attach(small_memory());
+    const GenerateResult r = engine->generate(prompt, options);
+    CHECK(r.fed == static_cast<std::int64_t>(r.ids.size()));
+    CHECK(engine->tokens() == n + r.fed);
+    return r;
+  };
+  CHECK(fed_of(o).ids == plain.ids);
+  CHECK(fed_of(few(0)).ids.empty());
+  GenerateOptions stop = o;
+  stop.stop = {engine->tokenizer().decode({plain.ids[1]})};
+  CHECK(fed_of(stop).finish == FinishReason::stop_string);
+  GenerateOptions token = o;
+  token.stop_tokens = {plain.ids[2]};
+  CHECK(fed_of(token).finish == FinishReason::stop_token);
+  GenerateOptions cancel = o;
+  int left = 3;
+  cancel.on_token = [&](std::int64_t, std::string_view) { return --left > 0; };
+  CHECK(fed_of(cancel).finish == FinishReason::cancelled);
+}
+
+TEST_CASE("the repetition penalty covers what was read before the prompt",
+          "[e2e][engine][session]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const TempDir scratch;
+  const auto engine = load_engine(shipped_model_dir());
+  const std::vector<std::int64_t> ids = engine->tokenizer().encode(some_text(6));
+  const auto context = std::span(ids).first(ids.size() - 4), prompt = std::span(ids).last(4);
+  GenerateOptions o = few(8);
+  o.sampling.repetition_penalty = 3;
+
+  // By hand: one token at a time, the whole context in every call.
+  engine->attach(small_memory());
+  engine->read(context);
+  engine->read(prompt.first(3));
+  engine->read(prompt.last(1));
+  std::vector<std::int64_t> history = ids, expected;
+  Sampler sampler(o.sampling);
+  for (int i = 0; i < 8; ++i) {
+    expected.push_back(sampler.sample(engine->logits(), history));
+    history.push_back(expected.back());
+    engine->step(std::span(expected).last(1));
+  }
+  const auto answer = [&] { return engine->generate(prompt, o).ids; };
+  engine->attach(small_memory());
+  engine->read(context);
+  const auto state = engine->snapshot();
+  CHECK(answer() == expected);
+  engine->restore(*state);  // what was generated is no context any more
+  CHECK(answer() == expected);
+  engine->restore(*state);
+  CHECK(engine->ask(prompt, o).ids == expected);
+
+  // and what another process read into a kept memory
+  KeptFolder folder;
+  folder.dir = scratch / "kept";
+  {
+    const auto writer = load_engine(shipped_model_dir());
+    writer->attach(std::make_shared<EpisodicMemory>(
+        create_memory(shipped_model_dir(), folder, small_memory())));
+    writer->read(context);
+    writer->commit();
+  }
+  const auto reader = load_engine(shipped_model_dir());
+  folder.mode = OpenMode::read;
+  reader->attach(folder);
+  CHECK(reader->ask(prompt, o).ids == expected);
+}
+
+TEST_CASE("stop strings are refused before anything is read", "[e2e][engine][session]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  engine->attach(small_memory());
+  GenerateOptions o = few(2);
+  o.stop = {"x", ""};
+  CHECK(mentions(refusal<ConfigError>([&] { engine->generate("The old man", o); }), "empty"));
+  CHECK(engine->tokens() == 0);
+}
