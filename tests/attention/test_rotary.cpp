@@ -109,7 +109,7 @@ TEST_CASE("rotate takes and gives any dtype and stride, in both layouts, partial
     cpu::use_kernels(kernels);
     Random random(51);
     for (RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {
-      for (std::int64_t d : {2, 6, 33, 64}) {
+      for (std::int64_t d : {2, 6, 33, 64, 1030}) {
         for (std::int64_t rotary_dim : {d / 2 * 2, d / 4 * 2}) {
           for (DType from : dtypes) {
             for (DType to : dtypes) {
