@@ -108,7 +108,11 @@ void multiply_stored(const Block& b) {
   const bool in_place = few && w.type == TensorType::bf16;
   if (!in_place) {
     panel.resize(static_cast<std::size_t>(b.cols * w.in));
-    widen(w.type, b.weight(), b.cols * w.in, panel.data());
+    if (w.type == TensorType::bf16)
+      kernels.widen(reinterpret_cast<const std::uint16_t*>(b.weight()), b.cols * w.in,
+                    panel.data());
+    else
+      widen(w.type, b.weight(), b.cols * w.in, panel.data());
   }
   if (!few) {
     for (std::int64_t i = 0; i < b.rows; i += kRowBlock)
