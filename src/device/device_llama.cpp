@@ -12,6 +12,8 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "episodic/model/weight_plan.hpp"
 #include "kernels/decoder.hpp"
 #include "kernels/surprise.hpp"
 #include "model/elementwise.hpp"
@@ -147,6 +149,8 @@ Arrays arrays_of(const std::filesystem::path& dir, const DeviceLlama::Options& o
         fmt::format("DeviceLlama: {}: this {} model has {}, which the device does not compute yet; "
                     "run it on the CPU",
                     dir.string(), arrays.config.model_type, beyond));
+  // every tensor has its place: weights of another family are refused, not half used
+  PlannedWeights(arrays.config, std::make_shared<const Weights>(dir));
   arrays.dtype = dtype_of(
       options, ModelTensors(dir).at("model.embed_tokens.weight",
                                     {arrays.config.vocab_size, arrays.config.hidden_size}));

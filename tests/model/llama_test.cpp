@@ -96,17 +96,28 @@ TEST_CASE("llama: logits are those of a float64 reference") {
 }
 
 TEST_CASE("llama: products cut into blocks give the reference's logits too") {
-  const TempDir dir;
-  // enough multiply-adds for the blocked path, with ragged last blocks; more than 64 rows
-  const TinyLlama tiny({.vocab = 301, .hidden = 150, .inner = 270, .layers = 1, .dim = 34}, 5);
-  tiny.write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
-  const auto ids = random_ids(201, 301, 6);
-  const auto expected = tiny.logits(ids);
-  same(values(model.forward(ids)), expected);
-  for (const std::size_t chunk : {60, 64, 65, 200}) {
-    model.reset();
-    same(run(model, ids, chunk), expected);
+  for (const TensorType type : {TensorType::f32, TensorType::bf16, TensorType::f16}) {
+    INFO("weights of " << name_of(type));
+    const TempDir dir;
+    // enough multiply-adds for the blocked path, with ragged last blocks; more than 64 rows
+    const TinyLlama tiny({.vocab = 301,
+                          .hidden = 150,
+                          .inner = 270,
+                          .layers = 1,
+                          .dim = 34,
+                          .attention_bias = true,
+                          .mlp_bias = true,
+                          .type = type},
+                         5);
+    tiny.write(dir.path());
+    LlamaModel model = LlamaModel::load(dir.path());
+    const auto ids = random_ids(201, 301, 6);
+    const auto expected = tiny.logits(ids);
+    same(values(model.forward(ids)), expected);
+    for (const std::size_t chunk : {7, 15, 16, 60, 64, 65, 200}) {
+      model.reset();
+      same(run(model, ids, chunk), expected);
+    }
   }
 }
 
@@ -176,9 +187,13 @@ TEST_CASE("llama: logits that the caller holds are not overwritten") {
 }
 
 TEST_CASE("llama: equal to the bit for any number of threads, and from run to run") {
-  const TempDir dir;
-  const TinyLlama tiny({.vocab = 301, .hidden = 150, .inner = 270, .layers = 2, .dim = 34}, 5);
-  tiny.write(dir.path());
+  const TempDir floats, halves;
+  const TinyShape shape{.vocab = 301, .hidden = 150, .inner = 270, .layers = 2, .dim = 34};
+  TinyShape half = shape;
+  half.type = TensorType::bf16;
+  TinyLlama(shape, 5).write(floats.path());
+  TinyLlama(half, 5).write(halves.path());
+  const TempDir& dir = GENERATE(true, false) ? floats : halves;
   const auto ids = random_ids(333, 301, 6);
   const int before = max_threads();
   std::vector<float> first;
