@@ -51,6 +51,20 @@ class Folder {
   std::filesystem::path path_;
 };
 
+/// The files of a run have ids of its own, which an input that is kept for later runs cannot know:
+/// inputs have these in their places.
+constexpr std::uint64_t kSegmentId = 0x3144497367655321, kVectorsId = 0x3144497365566321,
+                        kTokensId = 0x314449736b6f5421;
+
+/// Bytes with every occurrence of one id, little-endian, replaced by another.
+inline std::string with_id(std::string bytes, std::uint64_t from, std::uint64_t to) {
+  const std::string_view before(reinterpret_cast<const char*>(&from), sizeof from);
+  const std::string_view after(reinterpret_cast<const char*>(&to), sizeof to);
+  for (std::size_t at = 0; (at = bytes.find(before, at)) != std::string::npos; at += sizeof to)
+    bytes.replace(at, sizeof to, after);
+  return bytes;
+}
+
 inline episodic::MemoryConfig small_config() {
   episodic::MemoryConfig c;
   c.n_init = 2;

@@ -100,7 +100,8 @@ void use(const std::string& file) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  std::string file(reinterpret_cast<const char*>(data), size);
+  std::string file = fuzz::with_id({reinterpret_cast<const char*>(data), size}, fuzz::kSegmentId,
+                                   files().image.segments[0].id);
   use(file);
   put_checksums(file);
   use(file);
@@ -109,7 +110,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace fuzz {
 
-std::vector<std::string> seeds() { return {files().good}; }
+std::vector<std::string> seeds() {
+  return {with_id(files().good, files().image.segments[0].id, kSegmentId)};
+}
 void repair(std::string&) {}
 
 }  // namespace fuzz

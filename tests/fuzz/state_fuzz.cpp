@@ -27,6 +27,7 @@ struct Memory {
   fuzz::Folder folder;
   Json manifest;
   std::string state_name, state;
+  std::uint64_t segment = 0, tokens = 0;  // ids of the files
 
   Memory() {
     fuzz::make_memory(folder);
@@ -35,6 +36,11 @@ struct Memory {
     manifest["checkpoints"] = Json::array();
     state_name = manifest["state"]["file"].get<std::string>();
     state = folder.read("m/" + state_name);
+    for (const Json& f : manifest["files"]) {
+      const auto name = f["name"].get<std::string>();
+      if (name.starts_with("kv-")) segment = std::stoull(name.substr(3, 16), nullptr, 16);
+      if (name.starts_with("tokens-")) tokens = std::stoull(name.substr(7, 16), nullptr, 16);
+    }
   }
   void put(std::string_view payload) {
     const auto generation = manifest["generation"].get<std::uint64_t>();
@@ -64,7 +70,9 @@ Memory& memory() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Memory& m = memory();
-  m.put({reinterpret_cast<const char*>(data), size});
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  m.put(
+      fuzz::with_id(fuzz::with_id(input, fuzz::kSegmentId, m.segment), fuzz::kTokensId, m.tokens));
   KeepOptions keep;
   keep.dir = m.folder.path() / "m";
   const MemoryShape shape = fuzz::small_shape();
@@ -82,7 +90,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace fuzz {
 
-std::vector<std::string> seeds() { return {memory().state.substr(kHeader)}; }
+std::vector<std::string> seeds() {
+  const Memory& m = memory();
+  return {with_id(with_id(m.state.substr(kHeader), m.segment, kSegmentId), m.tokens, kTokensId)};
+}
 void repair(std::string&) {}
 
 }  // namespace fuzz

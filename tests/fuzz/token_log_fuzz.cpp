@@ -21,6 +21,7 @@ constexpr std::size_t kHeader = 24, kBlockHeader = 32;
 struct Files {
   fuzz::Folder folder;
   std::string name, good, list;
+  std::uint64_t id = 0;
 
   Files() {
     TokenLog log(folder.path(), io::system_calls());
@@ -30,7 +31,8 @@ struct Files {
     log.push(ids, 3);
     log.push(nullptr, 2);
     log.sync();
-    name = TokenLog::file_name(log.parts()[0].id);
+    id = log.parts()[0].id;
+    name = TokenLog::file_name(id);
     good = folder.read(name);
     ByteWriter w;
     log.save(w);
@@ -82,9 +84,12 @@ void use(std::span<const std::byte> list, const std::string& file) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 1) return 0;
+  const std::string input =
+      fuzz::with_id({reinterpret_cast<const char*>(data), size}, fuzz::kTokensId, files().id);
   const std::size_t length = std::min<std::size_t>(data[0], size - 1);
-  const std::vector<std::uint8_t> copy(data + 1, data + 1 + length);
-  std::string file(reinterpret_cast<const char*>(data + 1 + length), size - 1 - length);
+  const std::vector<char> copy(input.begin() + 1,
+                               input.begin() + 1 + static_cast<std::ptrdiff_t>(length));
+  std::string file = input.substr(1 + length);
   use(std::as_bytes(std::span(copy)), file);
   put_checksums(file);
   use(std::as_bytes(std::span(copy)), file);
@@ -95,7 +100,8 @@ namespace fuzz {
 
 std::vector<std::string> seeds() {
   const Files& f = files();
-  return {std::string(1, static_cast<char>(f.list.size())) + f.list + f.good};
+  return {
+      with_id(std::string(1, static_cast<char>(f.list.size())) + f.list + f.good, f.id, kTokensId)};
 }
 void repair(std::string&) {}
 

@@ -87,9 +87,12 @@ void use(std::span<const std::byte> list, const std::string& file) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
+  const std::string input = fuzz::with_id({reinterpret_cast<const char*>(data), size},
+                                          fuzz::kVectorsId, files().image.files[0].id);
   const std::size_t length = std::min<std::size_t>(data[0] | data[1] << 8, size - 2);
-  const std::vector<std::uint8_t> copy(data + 2, data + 2 + length);
-  std::string file(reinterpret_cast<const char*>(data + 2 + length), size - 2 - length);
+  const std::vector<char> copy(input.begin() + 2,
+                               input.begin() + 2 + static_cast<std::ptrdiff_t>(length));
+  std::string file = input.substr(2 + length);
   use(std::as_bytes(std::span(copy)), file);
   put_checksums(file);
   use(std::as_bytes(std::span(copy)), file);
@@ -102,7 +105,7 @@ std::vector<std::string> seeds() {
   const Files& f = files();
   const std::string length{static_cast<char>(f.list.size() & 255),
                            static_cast<char>(f.list.size() >> 8)};
-  return {length + f.list + f.good};
+  return {with_id(length + f.list + f.good, f.image.files[0].id, kVectorsId)};
 }
 void repair(std::string&) {}
 

@@ -36,7 +36,7 @@ TORCH_ROOMS = {"model", "session", "device_torch"}
 def sources(root, folders=FOLDERS, suffixes=CODE):
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in suffixes and path.is_file():
+            if path.suffix in suffixes and path.is_file() and "corpus" not in path.parts:
                 yield path
 
 
