@@ -97,9 +97,9 @@ std::vector<Sentence> sentences_at_lines(std::u32string_view text, Vocabulary& v
   for (const std::u32string_view line : split_at(text, U'\n')) {
     if (line.empty()) continue;
     Sentence& sentence = sentences.emplace_back();
-    std::u32string word, text = lower(line);
-    text.push_back(U' ');
-    for (const char32_t c : text) {
+    std::u32string word, lowered = lower(line);
+    lowered.push_back(U' ');  // ends the last word
+    for (const char32_t c : lowered) {
       if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
         word.push_back(c);
       } else if (!word.empty()) {

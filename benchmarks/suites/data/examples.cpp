@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/examples.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "episodic/base/error.hpp"
+#include "scoring/unicode.hpp"
+
+namespace episodic::suites {
+namespace {
+
+constexpr std::string_view kLetters = "ABCD";
+
+/// [text, letter] of a multiple-choice row, whose answer is the text, a list of it, or both.
+Json choice_gold(const Row& row, const Json& answer, const std::vector<std::string>& options) {
+  if (answer.is_array() && answer.size() == 2 && answer[0].is_string() && answer[1].is_string() &&
+      answer[1].get<std::string>().size() == 1 &&
+      kLetters.find(answer[1].get<std::string>()) != std::string_view::npos)
+    return answer;
+  const Json& one = answer.is_array() && answer.size() == 1 ? answer.front() : answer;
+  if (!one.is_string()) row.fail("\"answer\" must be an option's text");
+  const auto found = std::find(options.begin(), options.end(), one.get<std::string>());
+  if (found == options.end()) row.fail("\"answer\" is none of \"options\"");
+  return {one, std::string(1, kLetters[static_cast<std::size_t>(found - options.begin())])};
+}
+
+std::int64_t count_words(const std::string& text) {
+  return static_cast<std::int64_t>(split_words(to_code_points(text)).size());
+}
+
+const Json& or_null(const Json* found) {
+  static const Json none;
+  return found ? *found : none;
+}
+
+}  // namespace
+
+std::vector<Example> read_longbench(const std::filesystem::path& path) {
+  std::vector<Example> all;
+  for (const Row& row : read_rows(path)) {
+    Example e;
+    e.id = row.id("_id");
+    e.context = row.text("context");
+    e.input = row.text("input");
+    e.gold = row.texts("answers");
+    row.texts("all_classes");  // a list of strings or null, checked
+    e.all_classes = row.at("all_classes");
+    e.length = row.integer("length");
+    all.push_back(std::move(e));
+  }
+  return all;
+}
+
+std::vector<Example> read_infinitebench(const std::filesystem::path& path, std::string_view task) {
+  const bool choice = task == "code_debug" || task == "longbook_choice_eng";
+  std::vector<Example> all;
+  for (const Row& row : read_rows(path)) {
+    Example e;
+    e.id = row.id("id");
+    e.context = row.text(row.has("content") ? "content" : "context");
+    e.input = row.text("input");
+    const Json& answer = row.at("answer");
+    if (row.has("options") || choice) e.options = row.texts("options");
+    if (choice && e.options.size() != kLetters.size())
+      row.fail(fmt::format("\"options\" must hold {} texts", kLetters.size()));
+    if (answer.is_null() || answer.is_object() || answer.is_boolean())
+      row.fail("\"answer\" must be a string, a number or a list");
+    e.gold = choice ? choice_gold(row, answer, e.options) : answer;
+    e.length = count_words(e.context);
+    e.depth = or_null(row.find({"depth"}));
+    e.tokens = or_null(row.find({"tokens"}));
+    all.push_back(std::move(e));
+  }
+  return all;
+}
+
+Predictions read_predictions(const std::filesystem::path& path, const std::vector<Example>* data) {
+  Predictions out;
+  std::unordered_set<std::string> seen;
+  for (const Row& row : read_rows(path)) {
+    Prediction p;
+    p.text = row.text(row.has("pred") || !row.has("prediction") ? "pred" : "prediction");
+    if (row.has("id"))
+      p.id = row.id("id");
+    else
+      p.id = row.has("_id") ? row.id("_id") : std::to_string(row.line());
+    p.gold = or_null(row.find({"answers", "answer", "ground_truth", "label"}));
+    if (row.has("all_classes")) row.texts("all_classes");
+    p.all_classes = or_null(row.find({"all_classes"}));
+    if (row.has("length")) p.length = row.integer("length");
+    if (p.gold.is_null() && !data)
+      row.fail(
+          "no gold answer (\"answers\", \"answer\", \"ground_truth\" or \"label\"); name the "
+          "task's data with --data");
+    p.row = row.object();
+    if (seen.insert(p.id).second)
+      out.kept.push_back(std::move(p));
+    else
+      out.doubled.push_back(p.id);
+  }
+  if (!data) return out;
+  std::unordered_map<std::string, std::size_t> at;
+  for (std::size_t i = 0; i < out.kept.size(); ++i) at[out.kept[i].id] = i;
+  std::vector<Prediction> ordered;
+  for (const Example& e : *data) {
+    const auto found = at.find(e.id);
+    if (found == at.end()) {
+      out.missing.push_back(e.id);
+      continue;
+    }
+    Prediction p = std::move(out.kept[found->second]);
+    at.erase(found);
+    p.gold = e.gold;
+    p.all_classes = e.all_classes;
+    p.length = e.length;
+    ordered.push_back(std::move(p));
+  }
+  for (const Prediction& p : out.kept)
+    if (at.contains(p.id)) out.unknown.push_back(p.id);
+  out.kept = std::move(ordered);
+  return out;
+}
+
+}  // namespace episodic::suites

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Examples of both suites' released files, and files of predictions, ours and the published
+/// programs'.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/jsonl.hpp"
+
+namespace episodic::suites {
+
+/// One question about one context.
+struct Example {
+  std::string id;
+  std::string context, input;
+  Json gold;                         ///< as the scorers take it
+  std::vector<std::string> options;  ///< of multiple-choice tasks
+  Json all_classes;                  ///< LongBench: list or null
+  std::int64_t length = 0;           ///< LongBench: as the data says; else words of the context
+  Json depth, tokens;                ///< of our generators, null elsewhere
+};
+
+/// THUDM/LongBench's files. \throws FileError naming file, line, field
+std::vector<Example> read_longbench(const std::filesystem::path& path);
+
+/// OpenBMB/InfiniteBench's files, older ones (`content`) too. Golds of code_debug and
+/// longbook_choice_eng become [text, letter]. \throws FileError naming file, line, field
+std::vector<Example> read_infinitebench(const std::filesystem::path& path, std::string_view task);
+
+/// What a model answered.
+struct Prediction {
+  std::string id;  ///< its line's number where the file has no ids, as the official LongBench's
+  std::string text;
+  Json gold;  ///< null if the file does not hold it
+  Json all_classes;
+  std::optional<std::int64_t> length;
+  Json row;  ///< all of the line
+};
+
+/// A file of predictions after it was looked through.
+struct Predictions {
+  std::vector<Prediction> kept;                        ///< of doubled ids the first
+  std::vector<std::string> doubled, missing, unknown;  ///< ids, beside those of the data
+};
+
+/// Fields: `pred` or `prediction`; `answers`, `answer`, `ground_truth` or `label`; `id` or `_id`.
+/// \param data if given, golds are taken from it and ids compared; ordered as the data is
+/// \throws FileError naming file, line and field; ConfigError if there are neither golds nor data
+Predictions read_predictions(const std::filesystem::path& path,
+                             const std::vector<Example>* data = nullptr);
+
+}  // namespace episodic::suites

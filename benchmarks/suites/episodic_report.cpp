@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic-report`: results of longbench and infinitebench side by side.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+#include "report/report.hpp"
+
+int main(int argc, char** argv) {
+  using namespace episodic;
+  std::vector<std::filesystem::path> files;
+  std::filesystem::path out, json;
+  suites::ReportOptions options;
+  tools::CommonFlags common;
+  CLI::App app{"Tables and plots of results of `score --json`", "episodic-report"};
+  app.footer(
+      "Writes report.md, scores.csv, scores.svg, and for generated tasks heat maps of depth and "
+      "length.\n\nExample:\n  episodic-report --out report --baseline window scores/*.json");
+  app.add_option("results", files, "Result files")->required();
+  app.add_option("--out", out, "Folder for the report")->required();
+  app.add_option("--baseline", options.baseline,
+                 "Method that the others are compared with, example by example");
+  app.add_option("--resamples", options.resamples, "Of the bootstrap");
+  app.add_option("--seed", options.seed, "Of the bootstrap");
+  app.add_option("--json", json, "Names of the files written, as JSON; - is stdout");
+  common.add_to(app, false);
+  try {
+    app.parse(argc, argv);
+    std::vector<suites::Json> results;
+    for (const auto& file : files) results.push_back(tools::read_json(file));
+    const suites::ReportFiles written = suites::make_report(results, options);
+    std::error_code error;
+    std::filesystem::create_directories(out, error);
+    if (error)
+      throw FileError(fmt::format("{}: cannot be made ({})", out.string(), error.message()));
+    tools::Json names = tools::Json::array();
+    for (const auto& [name, text] : written) {
+      tools::write_text(out / name, text);
+      names.push_back((out / name).string());
+    }
+    if (!json.empty())
+      tools::write_json(json == "-" ? std::filesystem::path() : json, {{"files", names}});
+    if (json == "-") return 0;
+    std::fputs(fmt::format("{} results, {} files: {}\n", results.size(), written.size(),
+                           (out / "report.md").string())
+                   .c_str(),
+               stdout);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "episodic-report: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

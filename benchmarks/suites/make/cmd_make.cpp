@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "make/cmd_make.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <memory>
+
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/text/tokenizer.hpp"
+#include "hidden_facts.hpp"
+#include "make/generate.hpp"
+
+namespace episodic::suites {
+namespace {
+
+struct MakeFlags {
+  tools::CommonFlags common;
+  MakeOptions options;
+  std::vector<std::int64_t> tokens;
+  std::vector<double> depths;
+  std::filesystem::path model, out, haystack, source, json;
+};
+
+/// Rows go to a file beside OUT that takes its name when all are written: a row may be 40 MB, and
+/// nobody reads half a file.
+class RowWriter {
+ public:
+  explicit RowWriter(std::filesystem::path out)
+      : out_(std::move(out)),
+        part_(out_.string() + fmt::format(".{}.part", ::getpid())),
+        stream_(part_, std::ios::binary) {}
+  ~RowWriter() {
+    std::error_code ignored;
+    if (!finished_) std::filesystem::remove(part_, ignored);
+  }
+  void write(Json row) {
+    row["id"] = rows_++;
+    if (const auto tokens = row.find("tokens"); tokens != row.end()) {
+      least_ = std::min(least_, tokens->get<std::int64_t>());
+      most_ = std::max(most_, tokens->get<std::int64_t>());
+    }
+    stream_ << to_line(row) << '\n';
+  }
+  Json finish() {
+    stream_.close();
+    std::error_code error;
+    if (stream_) std::filesystem::rename(part_, out_, error);
+    if (!stream_ || error)
+      throw FileError(
+          fmt::format("{}: cannot be written; check the folder and the free space", out_.string()));
+    finished_ = true;
+    return {{"rows", rows_}, {"tokens", {{"min", least_}, {"max", most_}}}, {"out", out_.string()}};
+  }
+
+ private:
+  std::filesystem::path out_, part_;
+  std::ofstream stream_;
+  std::int64_t rows_ = 0, least_ = std::numeric_limits<std::int64_t>::max(), most_ = 0;
+  bool finished_ = false;
+};
+
+Haystack haystack_of(const std::filesystem::path& file) {
+  Haystack haystack;
+  for (const std::string& piece : tools::open_book(file).pieces)
+    haystack.lines.push_back(piece + "\n");
+  return haystack;
+}
+
+/// EM-LLM's construction, of every row of a passkey file.
+void stretch_all(const MakeFlags& flags, const TokenCounter& count, RowWriter& out) {
+  if (flags.source.empty())
+    throw ConfigError("--source: passkey__long needs a file of passkey rows to stretch");
+  for (const std::int64_t tokens : flags.tokens)
+    for (const Row& row : read_rows(flags.source)) {
+      Json longer;
+      try {
+        row.text("context");
+        row.at("answer");
+        longer = stretch_passkey(row.object(), tokens / 1000);
+      } catch (const DataError& e) {
+        row.fail(e.what());
+      }
+      longer["tokens"] = count(longer["context"].get_ref<const std::string&>());
+      out.write(std::move(longer));
+    }
+}
+
+void make_all(const MakeFlags& flags, const TokenCounter& count, RowWriter& out) {
+  MakeOptions options = flags.options;
+  if (!flags.haystack.empty()) options.haystack = haystack_of(flags.haystack);
+  std::vector<double> depths = flags.depths;
+  if (depths.empty()) depths.push_back(-1);  // spread over the rows
+  for (const std::int64_t tokens : flags.tokens)
+    for (const double depth : depths) {
+      options.tokens = tokens;
+      options.depth = depth;
+      make_rows(options, count, [&](Json row) { out.write(std::move(row)); });
+      ++options.seed;  // other values in every cell
+    }
+}
+
+void run(const MakeFlags& flags) {
+  flags.common.apply();
+  const auto tokenizer = load_tokenizer(flags.model);
+  const TokenCounter count = [&](const std::string& text) {
+    return static_cast<std::int64_t>(tokenizer->encode(text, false).size());
+  };
+  RowWriter out(flags.out);
+  if (flags.options.task == "passkey__long")
+    stretch_all(flags, count, out);
+  else
+    make_all(flags, count, out);
+  Json json{{"task", flags.options.task}};
+  json.update(out.finish());
+  if (flags.json == "-") return tools::write_json({}, json);
+  if (!flags.json.empty()) tools::write_json(flags.json, json);
+  std::fputs(
+      fmt::format("{} rows with {} to {} tokens of context: {}\n", json["rows"].get<std::int64_t>(),
+                  json["tokens"]["min"].get<std::int64_t>(),
+                  json["tokens"]["max"].get<std::int64_t>(), flags.out.string())
+          .c_str(),
+      stdout);
+}
+
+}  // namespace
+
+void add_make(CLI::App& app) {
+  auto flags = std::make_shared<MakeFlags>();
+  CLI::App* sub = app.add_subcommand("make", "Make rows of a generated task");
+  sub->footer(
+      "Tasks: passkey, number_string, kv_retrieval, math_find, math_calc, code_run, after the "
+      "official script;\npasskey__long, EM-LLM's construction from rows of --source. With "
+      "--haystack, pass keys and numbers lie in\na text of yours: needles in a haystack, over "
+      "every length and depth named.\n\nExample:\n  infinitebench make --task passkey --model M "
+      "--tokens 4000,16000 --depth 0,0.5,1 --count 2 --out passkey.jsonl");
+  sub->add_option("--task", flags->options.task, "Name of the task")->required();
+  sub->add_option("--tokens", flags->tokens, "Tokens of the context, at most; several by commas")
+      ->required()
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--depth", flags->depths,
+                  "Where the needle lies, from 0 to 1; several by commas (default: spread)")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--count", flags->options.count, "Rows for every length and depth")
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--seed", flags->options.seed, "Of what is drawn");
+  sub->add_option("--model", flags->model, "Model directory: its tokenizer counts")->required();
+  sub->add_option("--out", flags->out, "File of rows")->required();
+  sub->add_option("--haystack", flags->haystack,
+                  "Text file that passkey and number_string are hidden in");
+  sub->add_option("--source", flags->source, "passkey__long: rows of passkey to stretch");
+  sub->add_option("--json", flags->json, "What was made as JSON; - is stdout");
+  flags->common.add_to(*sub, false);
+  sub->callback([flags] { run(*flags); });
+}
+
+}  // namespace episodic::suites

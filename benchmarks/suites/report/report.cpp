@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "episodic/base/error.hpp"
+#include "report/svg.hpp"
+
+namespace episodic::suites {
+namespace {
+
+/// One result file, as the report needs it.
+struct Result {
+  std::string task, data, label;
+  std::map<std::string, double> scores;  // by example id, in [0, 1]
+  struct Cell {
+    double depth, tokens, score;
+  };
+  std::vector<Cell> cells;  // of generated rows
+  Json cost, settings;
+};
+
+std::string text_or(const Json& json, const char* key, const std::string& otherwise) {
+  return json.is_object() && json.contains(key) && json[key].is_string()
+             ? json[key].get<std::string>()
+             : otherwise;
+}
+
+/// "episodic", or "episodic em-llm-sm" with a preset.
+std::string label_of(const Json& settings, std::size_t index) {
+  if (!settings.is_object()) return fmt::format("file {}", index + 1);
+  std::string label = text_or(settings, "method", "?");
+  if (const std::string preset = text_or(settings, "preset", ""); !preset.empty())
+    label += " " + preset;
+  return label;
+}
+
+Result read_result(const Json& json, std::size_t index) {
+  if (!json.is_object() || !json.contains("task") || !json.contains("examples"))
+    throw ConfigError(fmt::format("result file {}: not of `score --json`", index + 1));
+  Result r;
+  r.task = json["task"].get<std::string>();
+  r.settings = json.value("settings", Json());
+  r.data = text_or(r.settings, "data", "");
+  r.label = label_of(r.settings, index);
+  r.cost = json.value("cost", Json());
+  for (const Json& e : json["examples"]) {
+    const double score = e.at("score").get<double>();
+    r.scores[e.at("id").get<std::string>()] = score;
+    if (e.contains("depth") && e["depth"].is_number() && e["tokens"].is_number())
+      r.cells.push_back({e["depth"].get<double>(), e["tokens"].get<double>(), score});
+  }
+  if (r.scores.empty())
+    throw ConfigError(fmt::format("result file {}: holds no example", index + 1));
+  return r;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+template <class T>
+std::size_t place_of(std::vector<T>& list, const T& value) {
+  const auto found = std::find(list.begin(), list.end(), value);
+  if (found != list.end()) return static_cast<std::size_t>(found - list.begin());
+  list.push_back(value);
+  return list.size() - 1;
+}
+
+/// Results by row (task and data) and column (method).
+struct Grid {
+  std::vector<std::string> rows, labels;
+  std::vector<std::vector<const Result*>> at;
+};
+
+Grid grid_of(const std::vector<Result>& results) {
+  Grid grid;
+  std::map<std::string, std::set<std::string>> data;
+  for (const Result& r : results) data[r.task].insert(r.data);
+  for (const Result& r : results) {
+    const std::string row = data[r.task].size() > 1 && !r.data.empty()
+                                ? fmt::format("{} ({})", r.task, r.data)
+                                : r.task;
+    const std::size_t i = place_of(grid.rows, row), j = place_of(grid.labels, r.label);
+    grid.at.resize(grid.rows.size());
+    for (auto& line : grid.at) line.resize(grid.labels.size(), nullptr);
+    if (grid.at[i][j])
+      throw ConfigError(
+          fmt::format("two results of {} with the method {}; give each task, data and "
+                      "method once",
+                      row, r.label));
+    grid.at[i][j] = &r;
+  }
+  return grid;
+}
+
+std::vector<double> values_of(const Result& r) {
+  std::vector<double> values;
+  for (const auto& [id, score] : r.scores) values.push_back(score);
+  return values;
+}
+
+double percentile(const std::vector<double>& sorted, double share) {
+  const double at = share * static_cast<double>(sorted.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, sorted.size() - 1);
+  return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
+}
+
+/// A length as it is spoken of: two digits, thousands and millions.
+double rounded_tokens(double tokens) {
+  if (tokens < 1) return tokens;
+  const double unit = std::pow(10, std::floor(std::log10(tokens)) - 1);
+  return std::round(tokens / unit) * unit;
+}
+
+std::string tokens_text(double tokens) {
+  if (tokens >= 1e6) return fmt::format("{:g}M", tokens / 1e6);
+  return tokens >= 1e3 ? fmt::format("{:g}K", tokens / 1e3) : fmt::format("{:g}", tokens);
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  return bytes >= 1 << 30 ? fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30))
+                          : fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+std::string table_head(const std::string& first, const std::vector<std::string>& labels) {
+  std::string head = fmt::format("| {} |", first), rule = "|---|";
+  for (const std::string& l : labels) head += fmt::format(" {} |", l), rule += "---|";
+  return fmt::format("{}\n{}\n", head, rule);
+}
+
+std::string file_part(std::string text) {
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
+  return text;
+}
+
+/// Depth and length of a task's examples under one method, over all its data.
+std::string heat_of(const std::string& task, const std::string& label,
+                    const std::vector<Result::Cell>& cells) {
+  std::map<std::pair<double, double>, std::pair<double, int>> sums;  // by depth and length
+  std::set<double> depths, lengths;
+  for (const Result::Cell& c : cells) {
+    const double depth = std::round(100 * c.depth), length = rounded_tokens(c.tokens);
+    depths.insert(depth);
+    lengths.insert(length);
+    auto& [sum, n] = sums[{depth, length}];
+    sum += c.score, ++n;
+  }
+  std::vector<std::string> columns, rows;
+  std::vector<std::vector<std::optional<double>>> grid;
+  for (const double l : lengths) columns.push_back(tokens_text(l));
+  for (const double d : depths) {
+    rows.push_back(fmt::format("{:.0f} %", d));
+    auto& line = grid.emplace_back();
+    for (const double l : lengths) {
+      const auto found = sums.find({d, l});
+      line.push_back(found == sums.end()
+                         ? std::nullopt
+                         : std::optional(100 * found->second.first / found->second.second));
+    }
+  }
+  return heat_map(fmt::format("{}, {}: percent right", task, label), columns, rows, grid);
+}
+
+/// Means with their intervals, in percent, where there is a result.
+using Means = std::vector<std::vector<std::optional<Bar>>>;
+
+Means means_of(const Grid& grid, const ReportOptions& options) {
+  Means means;
+  for (const auto& line : grid.at) {
+    auto& row = means.emplace_back();
+    for (const Result* r : line) {
+      if (!r) {
+        row.push_back(std::nullopt);
+        continue;
+      }
+      const Interval i = bootstrap_mean(values_of(*r), options.resamples, options.seed);
+      row.push_back(Bar{100 * i.mean, 100 * i.low, 100 * i.high});
+    }
+  }
+  return means;
+}
+
+std::string score_table(const Grid& grid, const Means& means) {
+  std::string table = table_head("task", grid.labels);
+  for (std::size_t i = 0; i < grid.rows.size(); ++i) {
+    table += fmt::format("| {} |", grid.rows[i]);
+    for (const std::optional<Bar>& m : means[i])
+      table += m ? fmt::format(" {:.1f} [{:.1f}, {:.1f}] |", m->value, m->low, m->high) : " - |";
+    table += "\n";
+  }
+  return table;
+}
+
+std::string difference_section(const Grid& grid, const ReportOptions& options) {
+  std::string text = fmt::format(
+      "\n# Differences from {}\n\nPercentage points, paired by example. An interval without 0 is a "
+      "difference.\n\n{}",
+      options.baseline, table_head("task", grid.labels));
+  const auto base = static_cast<std::size_t>(
+      std::find(grid.labels.begin(), grid.labels.end(), options.baseline) - grid.labels.begin());
+  for (std::size_t i = 0; i < grid.rows.size(); ++i) {
+    text += fmt::format("| {} |", grid.rows[i]);
+    for (std::size_t j = 0; j < grid.labels.size(); ++j) {
+      const Result *a = grid.at[i][base], *b = grid.at[i][j];
+      std::optional<Interval> d;
+      if (j != base && a && b)
+        d = bootstrap_difference(a->scores, b->scores, options.resamples, options.seed);
+      text += d ? fmt::format(" {:+.1f} [{:+.1f}, {:+.1f}] |", 100 * d->mean, 100 * d->low,
+                              100 * d->high)
+                : " |";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// What our own runs say of their cost; other programs' files say nothing.
+struct Cost {
+  std::optional<double> tokens_per_second;
+  std::int64_t event_bytes = 0, peak_bytes = 0;
+};
+std::optional<Cost> cost_of(const Result* r) {
+  if (!r || !r->cost.is_object()) return std::nullopt;
+  Cost cost;
+  const Json& rate = r->cost.at("read_tokens_per_second");
+  if (rate.is_number()) cost.tokens_per_second = rate.get<double>();
+  cost.event_bytes = r->cost.at("event_bytes").get<std::int64_t>();
+  cost.peak_bytes = r->cost.at("peak_resident_bytes").get<std::int64_t>();
+  return cost;
+}
+
+std::string cost_section(const Grid& grid) {
+  std::string rows;
+  for (std::size_t i = 0; i < grid.rows.size(); ++i)
+    for (std::size_t j = 0; j < grid.labels.size(); ++j)
+      if (const auto cost = cost_of(grid.at[i][j]))
+        rows += fmt::format(
+            "| {} | {} | {} | {} | {} |\n", grid.rows[i], grid.labels[j],
+            cost->tokens_per_second ? fmt::format("{:.0f}", *cost->tokens_per_second) : "-",
+            cost->event_bytes > 0 ? bytes_text(cost->event_bytes) : "-",
+            bytes_text(cost->peak_bytes));
+  if (rows.empty()) return rows;
+  return fmt::format(
+      "\n# Cost\n\n| task | method | tokens read per second | keys and values of events | peak "
+      "resident |\n|---|---|---|---|---|\n{}",
+      rows);
+}
+
+std::string csv_of(const Grid& grid, const Means& means) {
+  std::string csv =
+      "task,method,examples,score,low,high,read_tokens_per_second,event_bytes,peak_resident_"
+      "bytes\n";
+  for (std::size_t i = 0; i < grid.rows.size(); ++i)
+    for (std::size_t j = 0; j < grid.labels.size(); ++j) {
+      const std::optional<Bar>& m = means[i][j];
+      if (!m) continue;
+      csv += fmt::format("\"{}\",\"{}\",{},{:.4f},{:.4f},{:.4f}", grid.rows[i], grid.labels[j],
+                         grid.at[i][j]->scores.size(), m->value, m->low, m->high);
+      const auto cost = cost_of(grid.at[i][j]);
+      csv +=
+          cost ? fmt::format(
+                     ",{},{},{}\n",
+                     cost->tokens_per_second ? fmt::format("{:.1f}", *cost->tokens_per_second) : "",
+                     cost->event_bytes, cost->peak_bytes)
+               : ",,,\n";
+    }
+  return csv;
+}
+
+/// What files of several lengths have in common: passkey-text of passkey-text-4000.jsonl.
+std::string series_of(const Result& r) {
+  std::string name = std::filesystem::path(r.data).stem().string();
+  const std::size_t end = name.find_last_not_of("0123456789");
+  if (end != std::string::npos && end + 1 < name.size() && name[end] == '-') name.resize(end);
+  return name.empty() ? r.task : name;
+}
+
+/// Heat maps of the generated tasks, each a file of its own.
+std::string heat_section(const std::vector<Result>& results, ReportFiles& files) {
+  std::map<std::pair<std::string, std::string>, std::vector<Result::Cell>> maps;
+  for (const Result& r : results)
+    if (!r.cells.empty()) {
+      auto& cells = maps[{series_of(r), r.label}];
+      cells.insert(cells.end(), r.cells.begin(), r.cells.end());
+    }
+  std::string text;
+  for (const auto& [name, cells] : maps) {
+    const auto& [task, label] = name;
+    std::string file = fmt::format("heat_{}_{}.svg", file_part(task), file_part(label));
+    text += fmt::format("\n![{}, {}]({})\n", task, label, file);
+    files.emplace_back(std::move(file), heat_of(task, label, cells));
+  }
+  return text.empty() ? text : fmt::format("\n# By depth and length\n{}", text);
+}
+
+std::string origin_section(const std::vector<Result>& results) {
+  for (const Result& r : results)
+    if (r.settings.is_object() && r.settings.contains("environment")) {
+      const Json& e = r.settings["environment"];
+      return fmt::format("\n# Made with\n\nmodel {}, commit {}, {}, {}\n",
+                         text_or(r.settings, "model", "?"), text_or(e, "commit", "?"),
+                         text_or(e, "date", "?"), text_or(e, "cpu", "?"));
+    }
+  return {};
+}
+
+}  // namespace
+
+Interval bootstrap_mean(const std::vector<double>& values, std::int64_t resamples,
+                        std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto n = static_cast<double>(values.size());
+  std::vector<double> means;
+  for (std::int64_t r = 0; r < resamples; ++r) {
+    double sum = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) sum += values[random() % values.size()];
+    means.push_back(sum / n);
+  }
+  std::sort(means.begin(), means.end());
+  return {std::accumulate(values.begin(), values.end(), 0.0) / n, percentile(means, 0.025),
+          percentile(means, 0.975)};
+}
+
+std::optional<Interval> bootstrap_difference(const std::map<std::string, double>& a,
+                                             const std::map<std::string, double>& b,
+                                             std::int64_t resamples, std::uint64_t seed) {
+  std::vector<double> differences;
+  for (const auto& [id, score] : b)
+    if (const auto found = a.find(id); found != a.end())
+      differences.push_back(score - found->second);
+  if (differences.empty()) return std::nullopt;
+  return bootstrap_mean(differences, resamples, seed);
+}
+
+ReportFiles make_report(const std::vector<Json>& json, const ReportOptions& options) {
+  if (options.resamples < 100) throw ConfigError("--resamples: must be at least 100");
+  std::vector<Result> results;
+  for (std::size_t i = 0; i < json.size(); ++i) results.push_back(read_result(json[i], i));
+  const Grid grid = grid_of(results);
+  if (!options.baseline.empty() && !contains(grid.labels, options.baseline))
+    throw ConfigError(
+        fmt::format("--baseline {}: the results are of {}", options.baseline, listed(grid.labels)));
+  const Means means = means_of(grid, options);
+  ReportFiles files{{"scores.csv", csv_of(grid, means)},
+                    {"scores.svg", bar_chart("Scores in percent", grid.rows, grid.labels, means)}};
+  std::string text = fmt::format(
+      "# Scores\n\nPercent, with 95 % intervals (bootstrap over examples, {} resamples, seed "
+      "{}).\n\n{}\n![scores](scores.svg)\n",
+      options.resamples, options.seed, score_table(grid, means));
+  if (!options.baseline.empty()) text += difference_section(grid, options);
+  text += cost_section(grid) + heat_section(results, files) + origin_section(results);
+  files.emplace_back("report.md", std::move(text));
+  return files;
+}
+
+}  // namespace episodic::suites

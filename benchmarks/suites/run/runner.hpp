@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// A model answers a task's examples.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "common.hpp"
+#include "data/suite.hpp"
+#include "run/prediction_file.hpp"
+
+namespace episodic::suites {
+
+struct RunOptions {
+  tools::CommonFlags common;
+  tools::ModelFlags model;  ///< with --memory
+  Suite suite = Suite::infinitebench;
+  std::string task;
+  std::filesystem::path data, out;
+  std::filesystem::path prompts;       ///< empty: our own wording
+  std::string prompt_family = "gpt4";  ///< of a file with several
+  std::string method = "episodic";     ///< see methods()
+  std::string preset;                  ///< see presets(); changes fields of the memory's settings
+  Limits limits = Limits::official;
+  std::int64_t limit = 0;       ///< first examples only; 0: all
+  std::int64_t max_length = 0;  ///< of method truncate; 0: the model's window
+  bool question_step = true;    ///< the question a step of its own; else its last token
+  bool beyond_window = false;   ///< method full: also where the model's window ends before
+  bool raw = false;             ///< no chat format for a model that has one
+  Shard shard;
+};
+
+/// "episodic, full, window, truncate".
+std::string methods();
+/// "em-llm-s, em-llm-sm, em-llm-sm+c, infllm".
+std::string presets();
+
+/// Answers the examples that OUT has not, one line each, and says on stderr how far it is.
+/// \return {"done", "skipped", "out"}: answered now, there already, and the file
+/// \throws ConfigError, FileError, DataError; NotBuiltError for methods known by name only
+Json run_task(const RunOptions& options);
+
+}  // namespace episodic::suites

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/score_file.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+#include "run/prediction_file.hpp"
+#include "scoring/longbench.hpp"
+
+namespace episodic::suites {
+namespace {
+
+/// JSON has no NaN.
+Json number_or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
+
+/// Errors of a gold answer name its file and id.
+template <class F>
+auto naming(const ScoreOptions& options, const Prediction& p, F&& score) {
+  try {
+    return score();
+  } catch (const DataError& e) {
+    throw FileError(fmt::format("{}: id {}: {}",
+                                (options.data.empty() ? options.preds : options.data).string(),
+                                p.id, e.what()));
+  }
+}
+
+std::vector<std::string> texts(const Json& list) {
+  return list.is_array() ? list.get<std::vector<std::string>>() : std::vector<std::string>();
+}
+
+std::vector<std::string> golds_of(const ScoreOptions& options, const Prediction& p) {
+  if (p.gold.is_string()) return {p.gold.get<std::string>()};
+  std::vector<std::string> golds;
+  if (p.gold.is_array())
+    for (const Json& one : p.gold)
+      if (one.is_string()) golds.push_back(one.get<std::string>());
+  if (golds.empty() || golds.size() != p.gold.size())
+    naming(options, p,
+           []() -> int { throw DataError("the gold answers must be a list of strings"); });
+  return golds;
+}
+
+struct Scores {
+  std::vector<double> each;
+  Json guessed = Json::array(), undefined = Json::array();  // ids
+};
+
+Scores longbench_scores(const ScoreOptions& options, const Predictions& predictions) {
+  const LongBenchTask& task = longbench_task(options.task);
+  Scores scores;
+  if (predictions.kept.empty()) return scores;
+  // as published: the classes of the file's last row count for all
+  const std::vector<std::string> classes = texts(predictions.kept.back().all_classes);
+  if (task.metric == Metric::classification && classes.empty())
+    throw FileError(
+        fmt::format("{}: the last row's \"all_classes\" is no list; task {} is scored by "
+                    "it: name the task's data with --data",
+                    options.preds.string(), options.task));
+  for (const Prediction& p : predictions.kept) {
+    const std::vector<std::string> golds = golds_of(options, p);
+    scores.each.push_back(naming(options, p, [&] {
+      return score_longbench(task, p.text, golds, classes, options.code_similarity);
+    }));
+  }
+  return scores;
+}
+
+Scores infinitebench_scores(const ScoreOptions& options, const Predictions& predictions) {
+  const InfiniteTask& task = infinitebench_task(options.task);
+  Scores scores;
+  for (const Prediction& p : predictions.kept) {
+    const ExampleScore s = naming(options, p, [&] {
+      return score_infinitebench(task, p.text, p.gold, {options.scorer, options.drop_first_number});
+    });
+    scores.each.push_back(s.score);
+    if (s.guessed) scores.guessed.push_back(p.id);
+    if (s.undefined) scores.undefined.push_back(p.id);
+  }
+  return scores;
+}
+
+double mean_percent(const std::vector<double>& scores) {
+  if (scores.empty()) return std::nan("");
+  double sum = 0;
+  for (const double s : scores) sum += s;
+  return 100 * sum / static_cast<double>(scores.size());
+}
+
+Json by_length(const Predictions& predictions, const Scores& scores) {
+  std::vector<std::int64_t> lengths;
+  for (const Prediction& p : predictions.kept) {
+    if (!p.length)
+      throw ConfigError(
+          fmt::format("--by-length: the prediction of id {} has no \"length\"; name "
+                      "the task's data with --data",
+                      p.id));
+    lengths.push_back(*p.length);
+  }
+  const auto buckets = scores_by_length(scores.each, lengths);
+  Json json;
+  for (std::size_t i = 0; i < buckets.size(); ++i)
+    json[kLengthBuckets[i]] = number_or_null(buckets[i]);
+  return json;
+}
+
+/// Sums of what the rows of our own program say of their cost; null for other programs' files.
+Json cost_of(const Predictions& predictions) {
+  std::int64_t tokens = 0, generated = 0, peak = 0, store = 0;
+  double read = 0, answer = 0;
+  for (const Prediction& p : predictions.kept) {
+    if (!p.row.contains("seconds")) return {};
+    const Json& seconds = p.row["seconds"];
+    tokens += p.row.value("read_tokens", std::int64_t{0});
+    generated += p.row.value("new_tokens", std::int64_t{0});
+    read += seconds.value("read", 0.0);
+    answer += seconds.value("answer", 0.0);
+    peak = std::max(peak, p.row.value("peak_resident_bytes", std::int64_t{0}));
+    if (const auto memory = p.row.find("memory"); memory != p.row.end() && memory->is_object())
+      store = std::max(store, memory->value("store_bytes", std::int64_t{0}));
+  }
+  return {{"read_tokens", tokens},
+          {"new_tokens", generated},
+          {"seconds", {{"read", read}, {"answer", answer}}},
+          {"read_tokens_per_second", read > 0 ? Json(static_cast<double>(tokens) / read) : Json()},
+          {"event_bytes", store},
+          {"peak_resident_bytes", peak}};
+}
+
+}  // namespace
+
+Json score_file(const ScoreOptions& options) {
+  check_task(options.suite, options.task);
+  std::vector<Example> data;
+  if (!options.data.empty()) data = read_examples(options.suite, options.data, options.task);
+  const Predictions predictions =
+      read_predictions(options.preds, options.data.empty() ? nullptr : &data);
+  if (predictions.kept.empty())
+    throw FileError(fmt::format("{}: holds no prediction{}", options.preds.string(),
+                                data.empty() ? "" : " of the data's ids"));
+  const bool longbench = options.suite == Suite::longbench;
+  const Scores scores = longbench ? longbench_scores(options, predictions)
+                                  : infinitebench_scores(options, predictions);
+  const double score = longbench ? task_score(scores.each) : mean_percent(scores.each);
+  Json result{{"suite", name_of(options.suite)},
+              {"task", options.task},
+              {"count", scores.each.size()},
+              {"score", score},
+              {"scorer", options.scorer == Scorer::official ? "official" : "em-llm"}};
+  if (longbench && longbench_task(options.task).metric == Metric::code_similarity)
+    result["code_sim"] =
+        options.code_similarity == CodeSimilarity::difflib ? "difflib" : "levenshtein";
+  if (options.by_length) result["by_length"] = by_length(predictions, scores);
+  // The mean is over the predictions there are; one that is missing is 0 in the second figure.
+  result["missing"] = predictions.missing;
+  if (!predictions.missing.empty())
+    result["score_with_missing_as_zero"] =
+        score * static_cast<double>(scores.each.size()) /
+        static_cast<double>(scores.each.size() + predictions.missing.size());
+  result["doubled"] = predictions.doubled;
+  result["unknown"] = predictions.unknown;
+  result["guessed"] = scores.guessed;
+  result["undefined"] = scores.undefined;
+  if (const Json cost = cost_of(predictions); !cost.is_null()) result["cost"] = cost;
+  if (std::filesystem::exists(settings_path(options.preds)))
+    result["settings"] = tools::read_json(settings_path(options.preds));
+  result["per_example"] = scores.each;
+  result["examples"] = Json::array();
+  for (std::size_t i = 0; i < scores.each.size(); ++i) {
+    const Json& row = predictions.kept[i].row;
+    result["examples"].push_back({{"id", predictions.kept[i].id},
+                                  {"score", scores.each[i]},
+                                  {"depth", row.value("depth", Json())},
+                                  {"tokens", row.value("tokens", Json())}});
+  }
+  return result;
+}
+
+std::string score_text(const Json& r) {
+  std::string text = fmt::format(
+      "{:<22} {:>7.2f}  {} examples, scorer {}{}\n", r["task"].get<std::string>(),
+      r["score"].get<double>(), r["count"].get<std::int64_t>(), r["scorer"].get<std::string>(),
+      r.contains("code_sim") ? ", " + r["code_sim"].get<std::string>() : std::string());
+  if (r.contains("by_length"))
+    for (const auto& [bucket, score] : r["by_length"].items())
+      text += score.is_null() ? fmt::format("  {:<20} {:>7}\n", bucket, "-")
+                              : fmt::format("  {:<20} {:>7.2f}\n", bucket, score.get<double>());
+  const std::pair<const char*, const char*> notes[] = {
+      {"missing", "of the data's ids have no prediction; the score is over the others"},
+      {"doubled", "predictions with an id that was there already; the first counts"},
+      {"unknown", "predictions with an id that the data has not; left out"},
+      {"guessed", "were scored by the authors' random letter: nothing could be read off them"},
+      {"undefined", "make the published program fail; scored 0"}};
+  for (const auto& [key, what] : notes)
+    if (!r[key].empty()) text += fmt::format("  {} {}\n", r[key].size(), what);
+  return text;
+}
+
+Json averages_of(const std::vector<Json>& results) {
+  std::map<std::string, double> scores;
+  for (const Json& r : results) {
+    if (!r.is_object() || !r.contains("suite") || !r.contains("score") || !r.contains("task"))
+      throw ConfigError("average: takes result files of `score --json`");
+    if (r["suite"] != results.front()["suite"])
+      throw ConfigError("average: the results are of two suites");
+    std::string task = r["task"].get<std::string>();
+    if (!scores.emplace(task, r["score"].get<double>()).second)
+      throw ConfigError(fmt::format("average: the task {} is given twice", task));
+  }
+  if (results.empty()) throw ConfigError("average: names no result file");
+  Json json{{"suite", results.front()["suite"]}, {"scores", scores}};
+  if (results.front()["suite"] == "longbench") {
+    const LongBenchAverages a = longbench_averages(scores);
+    json["groups"] = {{"en", a.groups_en}, {"zh", a.groups_zh}};
+    json["overall"] = {{"en", number_or_null(a.overall_en)}, {"zh", number_or_null(a.overall_zh)}};
+    json["em_llm"] = {{"columns", a.em_columns}, {"average", number_or_null(a.em_llm)}};
+    json["missing"] = {{"en", a.missing_en}, {"zh", a.missing_zh}, {"em_llm", a.missing_em_llm}};
+    return json;
+  }
+  // There is no official mean over infinity-Bench; EM-LLM averages its six tasks.
+  std::vector<double> six;
+  Json missing = Json::array();
+  for (const InfiniteTask& task : infinitebench_tasks()) {
+    if (!task.em_llm) continue;
+    const auto found = scores.find(std::string(task.name));
+    if (found != scores.end())
+      six.push_back(found->second / 100);
+    else
+      missing.push_back(task.name);
+  }
+  json["em_llm"] = {{"average", number_or_null(mean_percent(six))}};
+  json["missing"] = {{"em_llm", missing}};
+  return json;
+}
+
+}  // namespace episodic::suites

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "suite_program.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+
+#include "common.hpp"
+#include "run/runner.hpp"
+#include "run/score_file.hpp"
+
+namespace episodic::suites {
+namespace {
+
+/// Text for people on stdout, JSON to FILE; with `-` the JSON alone.
+void report(const std::filesystem::path& json_file, const Json& json, const std::string& text) {
+  if (json_file == "-") return tools::write_json({}, json);
+  if (!json_file.empty()) tools::write_json(json_file, json);
+  std::fputs(text.c_str(), stdout);
+}
+
+void add_json(CLI::App& app, std::filesystem::path& file) {
+  app.add_option("--json", file, "Result as JSON; - is stdout");
+}
+
+struct ScoreFlags {
+  ScoreOptions options;
+  std::filesystem::path json;
+  std::string scorer = "official", code_sim = "difflib";
+  tools::CommonFlags common;
+};
+
+struct RunFlags {
+  RunOptions options;
+  std::filesystem::path json;
+  std::string limits = "official", shard = "auto";
+  bool last_token = false;
+};
+
+}  // namespace
+
+void add_run(CLI::App& app, Suite suite) {
+  auto flags = std::make_shared<RunFlags>();
+  RunOptions& o = flags->options;
+  o.suite = suite;
+  const std::string name = name_of(suite);
+  CLI::App* sub = app.add_subcommand("run", "Let a model answer a task's examples");
+  sub->footer(fmt::format(
+      "One line of OUT an example, on the disk before the next one is begun; a second call goes on "
+      "where the\nfirst stopped. Greedy. Examples with the same context are asked from one reading "
+      "of it.\n\nExample:\n  {} run --model M --task {} --data {}.jsonl \\\n    --method episodic "
+      "--out preds.jsonl",
+      name, suite == Suite::longbench ? "qasper --prompts dataset2prompt.json" : "passkey",
+      suite == Suite::longbench ? "qasper" : "passkey"));
+  o.model.add_to(*sub, false);
+  sub->add_option("--task", o.task, "Name of the task")->required();
+  sub->add_option("--data", o.data, "The task's file, as released or as made here")->required();
+  sub->add_option("--out", o.out, "File of predictions")->required();
+  sub->add_option("--prompts", o.prompts,
+                  "Official prompts, a JSON file (default: our own wording, for generated tasks)");
+  sub->add_option("--prompt-family", o.prompt_family,
+                  "Which of a file with several families: gpt4, yarn-mistral, ...");
+  sub->add_option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
+  sub->add_option("--preset", o.preset,
+                  fmt::format("A paper's variant of the memory's settings: {}", presets()));
+  sub->add_option("--limits", flags->limits, "Whose number of generated tokens")
+      ->check(CLI::IsMember({"official", "em-llm"}));
+  sub->add_option("--limit", o.limit, "Only the first so many examples (0: all)")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--max-length", o.max_length,
+                  "Tokens of the prompt that method truncate keeps (0: the model's window)")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_flag(
+      "--last-token", flags->last_token,
+      "Only the prompt's last token is a step of its own, as in EM-LLM's program, not the "
+      "question");
+  sub->add_flag("--beyond-window", o.beyond_window,
+                "Method full: read prompts longer than the model's window all the same");
+  sub->add_flag("--raw", o.raw, "No chat format, for a model that has one");
+  sub->add_option("--shard", flags->shard,
+                  "PART/PARTS of the examples, as 0/4; auto: what MPI or SLURM started");
+  add_json(*sub, flags->json);
+  o.common.add_to(*sub);
+  sub->callback([flags] {
+    RunOptions& options = flags->options;
+    options.limits = flags->limits == "official" ? Limits::official : Limits::em_llm;
+    options.shard = Shard::parse(flags->shard);
+    options.question_step = !flags->last_token;
+    const Json done = run_task(options);
+    report(flags->json, done,
+           fmt::format("{} answered, {} were there: {}\n", done["done"].get<std::int64_t>(),
+                       done["skipped"].get<std::int64_t>(), done["out"].get<std::string>()));
+  });
+}
+
+void add_score(CLI::App& app, Suite suite) {
+  auto flags = std::make_shared<ScoreFlags>();
+  ScoreOptions& o = flags->options;
+  o.suite = suite;
+  const std::string name = name_of(suite);
+  CLI::App* sub = app.add_subcommand("score", "Score a file of predictions");
+  sub->footer(
+      fmt::format("Takes our own files and those of the published programs.\n\nExample:\n  "
+                  "{} score --task {} --preds preds.jsonl --json score.json",
+                  name, suite == Suite::longbench ? "qasper" : "passkey"));
+  sub->add_option("--task", o.task, "Name of the task")->required();
+  sub->add_option("--preds", o.preds, "File of predictions")->required();
+  sub->add_option("--data", o.data,
+                  "The task's file: golds are taken from it, and missing ids reported");
+  sub->add_option("--scorer", flags->scorer, "official, or the EM-LLM authors' variant")
+      ->check(CLI::IsMember({"official", "em-llm"}));
+  if (suite == Suite::longbench) {
+    sub->add_flag("--by-length", o.by_length, "LongBench-E: scores by length of the text");
+    sub->add_option("--code-sim", flags->code_sim, "Code similarity of lcc and repobench-p")
+        ->check(CLI::IsMember({"difflib", "levenshtein"}));
+  } else {
+    sub->add_flag("--drop-first-number", o.drop_first_number,
+                  "math_calc: as the official program does for a model called gpt4");
+  }
+  add_json(*sub, flags->json);
+  flags->common.add_to(*sub, false);
+  sub->callback([flags] {
+    ScoreOptions& options = flags->options;
+    options.scorer = flags->scorer == "official" ? Scorer::official : Scorer::em_llm;
+    options.code_similarity =
+        flags->code_sim == "difflib" ? CodeSimilarity::difflib : CodeSimilarity::levenshtein;
+    const Json result = score_file(options);
+    report(flags->json, result, score_text(result));
+  });
+}
+
+void add_average(CLI::App& app, Suite suite) {
+  struct Flags {
+    std::vector<std::filesystem::path> files;
+    std::filesystem::path json;
+    tools::CommonFlags common;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("average", "The published averages over several tasks");
+  sub->footer(fmt::format("Example:\n  {} average qasper.json hotpotqa.json", name_of(suite)));
+  sub->add_option("scores", flags->files, "Result files of `score --json`")->required();
+  add_json(*sub, flags->json);
+  flags->common.add_to(*sub, false);
+  sub->callback([flags] {
+    std::vector<Json> results;
+    for (const auto& file : flags->files) results.push_back(tools::read_json(file));
+    const Json json = averages_of(results);
+    report(flags->json, json, json.dump(1) + "\n");
+  });
+}
+
+void add_merge(CLI::App& app, Suite suite) {
+  struct Flags {
+    std::vector<std::filesystem::path> shards;
+    std::filesystem::path out, json;
+    tools::CommonFlags common;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("merge", "One file of several shards' predictions");
+  sub->footer(
+      fmt::format("Example:\n  {} merge --out preds.jsonl preds.*-of-4.jsonl", name_of(suite)));
+  sub->add_option("shards", flags->shards, "Files that `run --shard` wrote")->required();
+  sub->add_option("--out", flags->out, "File of predictions")->required();
+  add_json(*sub, flags->json);
+  flags->common.add_to(*sub, false);
+  sub->callback([flags] {
+    const Json found = merge_predictions(flags->shards, flags->out);
+    report(flags->json, found,
+           fmt::format("{} predictions, {} doubled, {} missing: {}\n",
+                       found["rows"].get<std::int64_t>(), found["doubled"].size(),
+                       found["missing"].get<std::int64_t>(), flags->out.string()));
+  });
+}
+
+int run_suite_program(CLI::App& app, int argc, char** argv) {
+  tools::limit_spinning(argv);
+  const std::string name = app.get_name();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;  // 0: help was asked for
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "%s: out of memory; take shorter contexts, or a memory with less\n",
+                 name.c_str());
+    return 1;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), e.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace episodic::suites

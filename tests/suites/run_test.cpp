@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of predictions: growing, cut off, sharded, merged, scored, and reported.
+#include "support/test.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "common.hpp"
+#include "episodic/base/error.hpp"
+#include "report/report.hpp"
+#include "report/svg.hpp"
+#include "run/prediction_file.hpp"
+#include "run/score_file.hpp"
+#include "suites/vectors.hpp"
+#include "support/temp_dir.hpp"
+
+using namespace episodic;
+using namespace episodic::suites;
+
+namespace {
+
+Json row_of(const std::string& id, std::int64_t index, const std::string& pred) {
+  return {{"id", id}, {"index", index}, {"pred", pred}, {"answers", Json::array({"12345"})}};
+}
+
+/// The variables of the shell that runs the tests, put back at the end.
+struct Variable {
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* was = std::getenv(name)) was_ = was, set_ = true;
+    ::setenv(name, value, 1);
+  }
+  ~Variable() {
+    if (set_)
+      ::setenv(name_, was_.c_str(), 1);
+    else
+      ::unsetenv(name_);
+  }
+  const char* name_;
+  std::string was_;
+  bool set_ = false;
+};
+
+/// A result as score_file makes it.
+Json result_of(const std::string& task, const std::string& method,
+               const std::vector<double>& scores, double tokens = 4000) {
+  Json examples = Json::array();
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    examples.push_back({{"id", std::to_string(i)},
+                        {"score", scores[i]},
+                        {"depth", static_cast<double>(i % 2)},
+                        {"tokens", tokens}});
+  return {{"suite", "infinitebench"},
+          {"task", task},
+          {"score", 50.0},
+          {"examples", examples},
+          {"settings", {{"method", method}, {"data", task + ".jsonl"}}}};
+}
+
+std::string file_of(const ReportFiles& files, const std::string& name) {
+  for (const auto& [n, text] : files)
+    if (n == name) return text;
+  FAIL("no file " << name);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a run goes on where it was cut off") {
+  const TempDir dir;
+  const auto out = dir / "preds.jsonl";
+  const Json settings{{"task", "passkey"}, {"environment", {{"date", "1"}}}};
+  {
+    PredictionFile file(out, settings);
+    CHECK_FALSE(file.has("a"));
+    file.append(row_of("a", 0, "1"));
+    file.append(row_of("b", 1, "2"));
+    CHECK(file.has("b"));
+  }
+  // a kill in the middle of a line
+  dir.write("preds.jsonl", tools::read_text(out) + R"({"id": "c", "ind)");
+  {
+    PredictionFile file(out, {{"task", "passkey"}, {"environment", {{"date", "2"}}}});
+    CHECK(file.has("a"));
+    CHECK(file.has("b"));
+    CHECK_FALSE(file.has("c"));
+    file.append(row_of("c", 2, "3"));
+  }
+  const auto rows = read_rows(out);
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[2].text("pred") == "3");
+}
+
+TEST_CASE("a file made with other settings, or damaged, or in use is refused") {
+  const TempDir dir;
+  const auto out = dir / "preds.jsonl";
+  {
+    PredictionFile file(out, {{"method", "full"}});
+    file.append(row_of("a", 0, "1"));
+    CHECK_THROWS_WITH(PredictionFile(out, {{"method", "full"}}),
+                      Catch::Contains("another process"));
+  }
+  CHECK_THROWS_WITH(PredictionFile(out, {{"method", "episodic"}}), Catch::Contains("\"method\"") &&
+                                                                       Catch::Contains("full") &&
+                                                                       Catch::Contains("--out"));
+  dir.write("preds.jsonl", "{}}\n");
+  CHECK_THROWS_WITH(PredictionFile(out, {{"method", "full"}}), Catch::Contains("preds.jsonl:1"));
+  CHECK_THROWS_AS(PredictionFile(dir / "none/preds.jsonl", Json::object()), FileError);
+}
+
+TEST_CASE("shards are named, and found in the environment of MPI and SLURM") {
+  CHECK(Shard::parse("1/4").file("x/preds.jsonl") == "x/preds.1-of-4.jsonl");
+  CHECK(Shard::parse("0/1").file("preds.jsonl") == "preds.jsonl");
+  for (const char* bad : {"4/4", "-1/2", "1", "a/b", "1/0", "1/2/3", ""})
+    CHECK_THROWS_WITH(Shard::parse(bad), Catch::Contains("--shard"));
+  const char* ranks[][2] = {{"SLURM_PROCID", "SLURM_NTASKS"},
+                            {"PMI_RANK", "PMI_SIZE"},
+                            {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}};
+  for (const auto& [rank, size] : ranks) {
+    const Variable r(rank, "2"), s(size, "3");
+    const Shard shard = Shard::parse("auto");
+    CHECK(shard.part == 2);
+    CHECK(shard.of == 3);
+  }
+}
+
+TEST_CASE("shards are merged in the order of the data") {
+  const TempDir dir;
+  const Json settings{{"task", "passkey"}, {"examples", 5}};
+  for (int part = 0; part < 2; ++part) {
+    Json mine = settings;
+    mine["shard"] = part;
+    PredictionFile file(dir / ("p" + std::to_string(part)), mine);
+    for (int i = part; i < 4; i += 2) file.append(row_of(std::to_string(i), i, "x"));
+    if (part == 1) file.append(row_of("0", 0, "again"));
+  }
+  const Json found = merge_predictions({dir / "p1", dir / "p0"}, dir / "all");
+  CHECK(found["rows"] == 4);
+  CHECK(found["missing"] == 1);
+  CHECK(found["doubled"] == Json::array({"0"}));
+  const auto rows = read_rows(dir / "all");
+  for (std::size_t i = 0; i < rows.size(); ++i) CHECK(rows[i].id("id") == std::to_string(i));
+  CHECK(tools::read_json(settings_path(dir / "all")) == settings);
+  PredictionFile other(dir / "p2", {{"task", "kv_retrieval"}});
+  CHECK_THROWS_AS(merge_predictions({dir / "p0", dir / "p2"}, dir / "all"), ConfigError);
+}
+
+TEST_CASE("a file's score, and what is said of it") {
+  const TempDir dir;
+  ScoreOptions options;
+  options.task = "passkey";
+  options.preds = dir.write("p.jsonl", R"({"id": 0, "pred": "12345", "answers": ["12345"]})"
+                                       "\n"
+                                       R"({"id": 1, "pred": "1234", "answers": ["12345"]})"
+                                       "\n"
+                                       R"({"id": 1, "pred": "12345", "answers": ["12345"]})");
+  options.data =
+      dir.write("d.jsonl", R"({"id": 0, "context": "", "input": "", "answer": "12345"})"
+                           "\n"
+                           R"({"id": 1, "context": "", "input": "", "answer": "12345"})"
+                           "\n"
+                           R"({"id": 2, "context": "", "input": "", "answer": "12345"})");
+  const Json r = score_file(options);
+  CHECK(r["count"] == 2);
+  CHECK(r["score"] == 50.0);
+  CHECK(r["per_example"] == Json{1.0, 0.0});
+  CHECK(r["missing"] == Json::array({"2"}));
+  CHECK(r["doubled"] == Json::array({"1"}));
+  CHECK(r["score_with_missing_as_zero"].get<double>() == Approx(100.0 / 3));
+  const std::string text = score_text(r);
+  CHECK(text.find("50.00") != std::string::npos);
+  CHECK(text.find("1 of the data's ids have no prediction") != std::string::npos);
+
+  options.preds = dir.write("bad.jsonl", R"({"id": 0, "pred": "1", "answers": 5})");
+  options.data.clear();
+  CHECK_THROWS_WITH(score_file(options),
+                    Catch::Contains("bad.jsonl: id 0") && Catch::Contains("string"));
+  options.preds = dir.write("empty.jsonl", "\n");
+  CHECK_THROWS_AS(score_file(options), FileError);
+  options.task = "nope";
+  CHECK_THROWS_WITH(score_file(options), Catch::Contains("kv_retrieval"));
+}
+
+TEST_CASE("LongBench files are scored, by length too") {
+  if (!suite_vectors::have("scorers/longbench_e_allam")) EPISODIC_SKIP("../shared is not there");
+  const Json published = suite_vectors::json_of("scorers/longbench_e_allam/official_scores.json");
+  ScoreOptions options;
+  options.suite = Suite::longbench;
+  options.by_length = true;
+  for (const char* task : {"trec", "lcc", "multi_news"}) {
+    options.task = task;
+    options.preds =
+        suite_vectors::data_dir() / "scorers/longbench_e_allam" / (std::string(task) + ".jsonl");
+    const Json r = score_file(options);
+    CHECK(r["by_length"]["0-4k"] == published[task][0]);
+    CHECK(r["by_length"]["8k+"] == published[task][2]);  // null where there is no example
+    CHECK(r.dump().find("NaN") == std::string::npos);
+  }
+}
+
+TEST_CASE("averages over result files") {
+  const auto score = [](const char* suite, const char* task, double value) {
+    return Json{{"suite", suite}, {"task", task}, {"score", value}};
+  };
+  const Json a = averages_of({score("longbench", "qasper", 40), score("longbench", "lcc", 60)});
+  CHECK(a["overall"]["en"] == 50.0);
+  CHECK(a["em_llm"]["columns"]["Cod"] == 60.0);
+  CHECK(a["missing"]["em_llm"].size() == 13);
+  const Json b = averages_of({score("infinitebench", "passkey", 100)});
+  CHECK(b["em_llm"]["average"] == 100.0);
+  CHECK(b["missing"]["em_llm"].size() == 5);
+  CHECK_THROWS_AS(averages_of({Json::object()}), ConfigError);
+  CHECK_THROWS_AS(averages_of({}), ConfigError);
+  CHECK_THROWS_AS(averages_of({score("longbench", "lcc", 1), score("longbench", "lcc", 1)}),
+                  ConfigError);
+  CHECK_THROWS_AS(averages_of({score("longbench", "lcc", 1), score("infinitebench", "passkey", 1)}),
+                  ConfigError);
+}
+
+TEST_CASE("intervals of the bootstrap") {
+  std::vector<double> values;
+  for (int i = 0; i < 100; ++i) values.push_back(i % 2);
+  const Interval i = bootstrap_mean(values, 4000, 1);
+  CHECK(i.mean == 0.5);
+  CHECK(i.low == Approx(0.402).margin(0.015));  // 0.5 -+ 1.96 sqrt(0.25 / 100)
+  CHECK(i.high == Approx(0.598).margin(0.015));
+  CHECK(bootstrap_mean({0.25}, 100, 1).low == 0.25);
+  // Pairs: b is better by 0.1 on every example, however those differ among themselves.
+  const std::map<std::string, double> a = {{"x", 0.0}, {"y", 0.5}, {"z", 0.9}, {"only a", 0}},
+                                      b = {{"x", 0.1}, {"y", 0.6}, {"z", 1.0}, {"only b", 0}};
+  const auto d = bootstrap_difference(a, b, 1000, 1);
+  REQUIRE(d);
+  CHECK(d->low == Approx(0.1));
+  CHECK(d->high == Approx(0.1));
+  CHECK_FALSE(bootstrap_difference({{"x", 0}}, {{"y", 0}}, 1000, 1));
+}
+
+TEST_CASE("a report sets methods side by side") {
+  const std::vector<double> all(10, 1.0), half = {1, 0, 1, 0, 1, 0, 1, 0, 1, 0};
+  ReportOptions options;
+  options.baseline = "window";
+  options.resamples = 500;
+  const ReportFiles files =
+      make_report({result_of("passkey", "episodic", all), result_of("passkey", "window", half),
+                   result_of("kv_retrieval", "episodic", half)},
+                  options);
+  const std::string text = file_of(files, "report.md");
+  CHECK(text.find("| task | episodic | window |") != std::string::npos);
+  CHECK(text.find("| passkey | 100.0 [100.0, 100.0] | 50.0 [") != std::string::npos);
+  CHECK(text.find("| kv_retrieval | 50.0 [") != std::string::npos);
+  CHECK(text.find("+50.0 [+") != std::string::npos);
+  const std::string csv = file_of(files, "scores.csv");
+  CHECK(csv.find("\"passkey\",\"window\",10,50.0000") != std::string::npos);
+  const std::string heat = file_of(files, "heat_passkey_window.svg");
+  CHECK(heat.find(">4K<") != std::string::npos);
+  CHECK(heat.find(">100 %<") != std::string::npos);
+  for (const auto& [name, svg] : files)
+    if (name.ends_with(".svg")) {
+      CHECK(svg.starts_with("<svg"));
+      CHECK(svg.ends_with("</svg>\n"));
+    }
+  CHECK_THROWS_WITH(
+      make_report({result_of("passkey", "full", all), result_of("passkey", "full", all)}, {}),
+      Catch::Contains("two results"));
+  options.baseline = "rag";
+  CHECK_THROWS_WITH(make_report({result_of("passkey", "full", all)}, options),
+                    Catch::Contains("--baseline rag") && Catch::Contains("full"));
+  CHECK_THROWS_AS(make_report({Json{{"score", 1}}}, {}), ConfigError);
+}
+
+TEST_CASE("plots leave out what is not there and escape what they are given") {
+  const std::string svg = heat_map("a < b & c", {"4K"}, {"0 %", "50 %"}, {{100.0}, {std::nullopt}});
+  CHECK(svg.find("a &lt; b &amp; c") != std::string::npos);
+  CHECK(svg.find(">100<") != std::string::npos);
+  std::size_t cells = 0;
+  for (std::size_t at = 0; (at = svg.find("rgb(", at)) != std::string::npos; ++at) ++cells;
+  CHECK(cells == 1);
+  CHECK(bar_chart("t", {"g"}, {"s"}, {{std::nullopt}}).find("#4477aa") != std::string::npos);
+}
