@@ -99,18 +99,25 @@ EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder
 Engine::Engine(const fs::path& model_dir) : dir_(model_dir) {
   require_model_dir(dir_);
   std::error_code error;
-  if (fs::exists(dir_ / "tokenizer.json", error)) tokenizer_ = load_tokenizer(dir_);
+  if (fs::exists(dir_ / "tokenizer.json", error)) {
+    try {
+      tokenizer_ = load_tokenizer(dir_);
+    } catch (const Error& e) {  // whoever has token ids needs none
+      tokenizer_problem_ = e.what();
+    }
+  } else {
+    tokenizer_problem_ = fmt::format(
+        "{}/tokenizer.json: is not there; copy the model's tokenizer beside its weights, or hand "
+        "over token ids",
+        dir_.string());
+  }
   session_ = std::make_unique<Session>(*this, tokenizer_.get());
 }
 
 Engine::~Engine() = default;
 
 const Tokenizer& Engine::tokenizer() const {
-  if (!tokenizer_)
-    throw FileError(fmt::format(
-        "{}/tokenizer.json: is not there; copy the model's tokenizer beside its weights, or hand "
-        "over token ids",
-        dir_.string()));
+  if (!tokenizer_) throw FileError(tokenizer_problem_);
   return *tokenizer_;
 }
 

@@ -164,8 +164,29 @@ TEST_CASE("bad options and bad logits") {
     CHECK_THROWS_AS(sampler.sample(std::vector<float>{1, NAN}, {}), DataError);
     CHECK_THROWS_AS(sampler.sample(std::vector<float>{1, kInf}, {}), DataError);
     CHECK_THROWS_AS(sampler.sample(std::vector<float>{-kInf, -kInf}, {}), DataError);
-    CHECK_THROWS_AS(sampler.sample(std::vector<float>{1, 2}, Ids{2}), DataError);
-    CHECK_THROWS_AS(sampler.sample(std::vector<float>{1, 2}, Ids{-1}), DataError);
     CHECK(sampler.draws() == 0);
+    Sampler penalized({temperature, 0, 1.0, 1.1});
+    CHECK_THROWS_AS(penalized.sample(std::vector<float>{1, 2}, Ids{2}), DataError);
+    CHECK(penalized.draws() == 0);
+  }
+}
+
+TEST_CASE("the context is looked at only where there is a penalty, and may come piece by piece") {
+  // Without one a token that is out of the vocabulary is not even noticed.
+  CHECK(Sampler({}).sample(std::vector<float>{1, 2}, Ids{2, 99999}) == 1);
+  SamplingOptions options;
+  options.repetition_penalty = 1.3;
+  std::mt19937 random(4);
+  Sampler whole(options), pieces(options);
+  Ids history;
+  for (int step = 0; step < 200; ++step) {
+    const std::vector<float> logits = random_logits(random, 40);
+    const std::int64_t id = pieces.sample(logits);
+    REQUIRE(id == whole.sample(logits, history));
+    const std::vector<std::int32_t> more{static_cast<std::int32_t>(random() % 40), -1};
+    pieces.see(id);
+    pieces.see(more);  // unknown tokens are skipped
+    history.push_back(id);
+    history.push_back(more[0]);
   }
 }

@@ -21,7 +21,7 @@ std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_di
 
 /// Bytes of a run on a CUDA device, before it is started.
 struct DevicePlan {
-  struct {
+  struct Device {
     std::int64_t weights = 0, activations = 0, windows = 0, events = 0, representatives = 0,
                  step = 0;
     std::int64_t total() const {

@@ -13,13 +13,13 @@ namespace episodic {
 /// Bytes per tier of a memory of `tokens` tokens in `events` events.
 struct MemoryPlan {
   std::int64_t tokens = 0, events = 0;
-  struct {
+  struct Host {
     std::int64_t windows = 0;          ///< sinks, window and pending of all layers; scratch
     std::int64_t representatives = 0;  ///< within repr_bytes, or all
     std::int64_t event_store = 0;      ///< within host_bytes, or all without a disk tier
     std::int64_t total() const { return windows + representatives + event_store; }
   } host;
-  struct {
+  struct Disk {
     std::int64_t segments = 0;  ///< keys and values
     std::int64_t vectors = 0;   ///< representatives
     std::int64_t tokens = 0;    ///< ids

@@ -85,7 +85,7 @@ class Engine : public LanguageModel {
 
   /// The directory it was loaded from.
   const std::filesystem::path& model_dir() const { return dir_; }
-  /// \throws FileError if the directory has no tokenizer
+  /// \throws FileError if the directory has no tokenizer, or one that cannot be used
   const Tokenizer& tokenizer() const;
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   /// "cpu" or "cuda".
@@ -226,6 +226,7 @@ class Engine : public LanguageModel {
 
   std::filesystem::path dir_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::string tokenizer_problem_;  // why there is none
   std::unique_ptr<Session> session_;
   std::shared_ptr<EpisodicMemory> kept_;
   KeptFolder folder_;  // of kept_, if it is kept
