@@ -94,10 +94,13 @@ TEST_CASE("patterns and templates must make sense") {
   check_complaint("/post_processor/processors/1/special_tokens/<|bos|>/ids/0", 99999,
                   {"post_processor.processors[1].special_tokens.<|bos|>.ids[0]"});
   check_complaint("/post_processor/processors/1/single", Json::array(), {"single"});
-  Json nested = nullptr;
-  for (int i = 0; i < 1000; ++i)
-    nested = {{"type", "Sequence"}, {"normalizers", Json::array({nested})}};
-  check_complaint("/normalizer", nested, {"nested too deep"});
+  for (const auto& [levels, because] :
+       {std::pair{20, "nested too deep"}, std::pair{1000, "nested more than 64 deep"}}) {
+    Json nested = nullptr;
+    for (int i = 0; i < levels; ++i)
+      nested = {{"type", "Sequence"}, {"normalizers", Json::array({nested})}};
+    check_complaint("/normalizer", nested, {because});
+  }
 }
 
 TEST_CASE("a regular expression that runs away is a DataError") {
