@@ -25,7 +25,7 @@ using Layer = device::DeviceLayer;
 /// What never changes: angles' frequencies, the fixed position, where the layers' arrays lie.
 void DeviceMemory::Impl::upload_constants() {
   RotaryAngles fixed;
-  fixed.compute(shape.rotary, config.n_local - 1, 1);
+  fixed.compute(far_query_rotary(shape.rotary), config.n_local - 1, 1);
   const auto send = [&](void* to, const void* from, std::size_t size) {
     if (size > 0)
       device::check(cudaMemcpyAsync(to, from, size, cudaMemcpyHostToDevice, stream),

@@ -217,16 +217,13 @@ void DeviceMemory::Impl::all_at_home(const std::vector<TokenRange>& ranges) {
 
 void DeviceMemory::load(const EpisodicMemory& from) {
   Impl& m = *impl_;
-  const MemoryShape& s = from.shape();
   if (!from.config().same_results(m.config))
     throw ConfigError("CUDA memory: the memory to go on from was made with other settings: " +
                       to_json(from.config()));
-  if (s.n_layers != m.shape.n_layers || s.n_heads != m.shape.n_heads ||
-      s.n_kv_heads != m.shape.n_kv_heads || s.head_dim != m.shape.head_dim ||
-      s.rotary.inverse_frequency != m.shape.rotary.inverse_frequency ||
-      s.rotary.attention_factor != m.shape.rotary.attention_factor ||
-      from.given_boundaries() != m.given)
-    throw ConfigError("CUDA memory: the memory to go on from is of another model's shape");
+  if (const std::string what = difference(from.shape(), m.shape); !what.empty())
+    throw ConfigError("CUDA memory: the memory to go on from was made with another model: " + what);
+  if (from.given_boundaries() != m.given)
+    throw ConfigError("CUDA memory: the memory to go on from was made with other given boundaries");
   if (!from.forgotten().empty())
     throw ConfigError(fmt::format(
         "CUDA memory: {} events of the memory were forgotten, which a device cannot leave out of a "
@@ -309,8 +306,8 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
       }
       row.resize((end - begin) * static_cast<std::size_t>(width() * dtype_bytes));
       for (EventId e = begin_id; e < end_id; ++e)
-        device::narrow(from.representative(&layer - layers.data(), e), width(), options.dtype,
-                       row.data() + (e - begin_id) * width() * dtype_bytes);
+        device::narrow(from.representative(&layer - layers.data(), e).data(), width(),
+                       options.dtype, row.data() + (e - begin_id) * width() * dtype_bytes);
       write(layer.representatives + static_cast<std::int64_t>(begin) * width() * dtype_bytes,
             row.data(), static_cast<std::int64_t>(row.size()));
       std::byte* const place =

@@ -53,12 +53,9 @@ std::shared_ptr<EpisodicMemory> patch(LlamaModel& model, const MemoryConfig& con
 
 void patch(LlamaModel& model, std::shared_ptr<EpisodicMemory> memory) {
   const ModelConfig& c = model.config();
-  const MemoryShape& s = memory->shape();
-  if (s.n_layers != c.n_layers || s.n_heads != c.n_heads || s.n_kv_heads != c.n_kv_heads ||
-      s.head_dim != c.head_dim || s.rotary.inverse_frequency != c.rotary.inverse_frequency)
-    throw ConfigError(
-        "patch: the memory was made for a model of another shape; open it with the model it was "
-        "made with");
+  if (const std::string what = difference(memory->shape(), memory_shape(c)); !what.empty())
+    throw ConfigError("patch: the memory was made for another model: " + what +
+                      "; open it with the model it was made with");
   std::shared_ptr<SequenceState> original = model.state();
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   if (const auto* patched = dynamic_cast<const PatchedState*>(original.get())) {

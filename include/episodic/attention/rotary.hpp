@@ -18,6 +18,7 @@ struct RotaryTable {
   std::int64_t rotary_dim() const {
     return 2 * static_cast<std::int64_t>(inverse_frequency.size());
   }
+  bool operator==(const RotaryTable&) const = default;
 };
 
 /// inverse_frequency[c] = theta^(-2c / rotary_dim), no scaling.
