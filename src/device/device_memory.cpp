@@ -24,12 +24,8 @@ using Layer = device::DeviceLayer;
 
 /// What never changes: angles' frequencies, the fixed position, where the layers' arrays lie.
 void DeviceMemory::Impl::upload_constants() {
-  // A local score has the attention factor of the query's turn and of the key's; far keys are not
-  // turned, so that the fixed query brings both.
-  RotaryTable far = shape.rotary;
-  far.attention_factor *= shape.rotary.attention_factor;
   RotaryAngles fixed;
-  fixed.compute(far, config.n_local - 1, 1);
+  fixed.compute_fixed(shape.rotary, config.n_local);
   const auto send = [&](void* to, const void* from, std::size_t size) {
     if (size > 0)
       device::check(cudaMemcpyAsync(to, from, size, cudaMemcpyHostToDevice, stream),

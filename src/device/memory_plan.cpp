@@ -53,6 +53,9 @@ void DeviceMemory::Impl::check_settings() const {
     refuse("score = max is not built for a device; use mean");
   if (config.index != IndexKind::exact)
     refuse("index = faiss; a device searches exactly, use exact");
+  if (shape !=
+      MemoryShape{shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rotary})
+    refuse("layers that differ in rotary table, scale or soft cap");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
   if (width() > kernels::kMostRecallWidth)

@@ -228,16 +228,13 @@ void DeviceMemory::Impl::all_at_home(const std::vector<TokenRange>& ranges) {
 void DeviceMemory::load(const EpisodicMemory& from) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  const MemoryShape& s = from.shape();
   if (!from.config().same_results(m.config))
     throw ConfigError("CUDA memory: the memory to go on from was made with other settings: " +
                       to_json(from.config()));
-  if (s.n_layers != m.shape.n_layers || s.n_heads != m.shape.n_heads ||
-      s.n_kv_heads != m.shape.n_kv_heads || s.head_dim != m.shape.head_dim ||
-      s.rotary.inverse_frequency != m.shape.rotary.inverse_frequency ||
-      s.rotary.attention_factor != m.shape.rotary.attention_factor ||
-      from.given_boundaries() != m.given)
-    throw ConfigError("CUDA memory: the memory to go on from is of another model's shape");
+  if (const std::string what = difference(from.shape(), m.shape); !what.empty())
+    throw ConfigError("CUDA memory: the memory to go on from was made with another model: " + what);
+  if (from.given_boundaries() != m.given)
+    throw ConfigError("CUDA memory: the memory to go on from was made with other given boundaries");
   if (!from.forgotten().empty())
     throw ConfigError(fmt::format(
         "CUDA memory: {} events of the memory were forgotten, which a device cannot leave out of a "
@@ -320,7 +317,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
       }
       row.resize((end - begin) * static_cast<std::size_t>(repr_row()));
       for (EventId e = begin_id; e < end_id; ++e)
-        device::narrow(from.representative(&layer - layers.data(), e), width(),
+        device::narrow(from.representative(&layer - layers.data(), e).data(), width(),
                        options.representatives, row.data() + (e - begin_id) * repr_row());
       write(layer.representatives + begin_id * repr_row(), row.data(),
             static_cast<std::int64_t>(row.size()));

@@ -15,28 +15,23 @@ using detail::LayerState;
 
 MemoryState EpisodicMemory::state() const {
   const Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   m.check_idle("state");
   MemoryState s;
-  s.tokens = m.time.tokens;
-  s.steps_since_recall = m.time.steps_since_recall;
-  s.last_boundary = m.time.refiner.last_boundary();
-  s.last_in_previous = m.time.refiner.last_in_previous();
-  s.recent_surprise = m.time.segmenter->recent_surprise();
-  s.final_flags = m.time.final_flags;
-  s.last_logits = m.time.last_logits;
-  for (const LayerState& layer : m.layers) s.layers.push_back(layer.state());
+  static_cast<Timeline::State&>(s) = m.time.state();
+  for (const LayerState& layer : m.bank.layers) s.layers.push_back(layer.state());
   return s;
 }
 
 void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
                                  const std::function<std::byte*(EventId)>& block_of) const {
   const Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   if (first >= end) return;
   m.check_event(first);
   m.check_event(end - 1);
-  if (!m.store) throw DataError("read_events: no layer of this memory recalls, no event is kept");
+  EventStore* const store = m.bank.tiers.store.get();
+  if (!store) throw DataError("read_events: no layer of this memory recalls, no event is kept");
   // So many ahead that a disk is never without a read.
   constexpr EventId kAhead = 32;
   std::vector<EventId> ahead;
@@ -44,54 +39,57 @@ void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
     if ((e - first) % (kAhead / 2) == 0) {
       ahead.resize(static_cast<std::size_t>(std::min(kAhead, end - e)));
       std::iota(ahead.begin(), ahead.end(), e);
-      m.store->prefetch(layer, ahead);
+      store->prefetch(layer, ahead);
     }
-    m.store->read(e, layer, block_of(e));
+    store->read(e, layer, block_of(e));
   }
 }
 
-const std::vector<float>& EpisodicMemory::last_logits() const { return impl_->time.last_logits; }
+const std::vector<float>& EpisodicMemory::last_logits() const {
+  impl_->threads.check();
+  return impl_->time.last_logits();
+}
+
 const std::vector<std::int64_t>& EpisodicMemory::given_boundaries() const { return impl_->given; }
 
 void EpisodicMemory::advance(const MemoryAdvance& advance) {
   Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   m.check_idle("advance");
   const MemoryState& s = advance.state;
+  const std::int64_t tokens_before = m.time.tokens();
   const std::int64_t new_tokens = s.tokens - advance.shared_tokens;
-  if (advance.shared_tokens < 0 || advance.shared_tokens > m.time.tokens || new_tokens < 0 ||
-      advance.shared_events < 0 || advance.shared_events > m.time.events.size() ||
-      s.layers.size() != m.layers.size() || s.final_flags.size() != m.time.final_flags.size())
+  if (advance.shared_tokens < 0 || advance.shared_tokens > m.time.tokens() || new_tokens < 0 ||
+      advance.shared_events < 0 || advance.shared_events > m.time.events().size() ||
+      s.layers.size() != m.bank.layers.size())
     throw DataError("advance: the state does not go on from this memory, or is of another shape");
   if (!advance.ids.empty() && static_cast<std::int64_t>(advance.ids.size()) != new_tokens)
     throw DataError(fmt::format("advance: {} ids for {} new tokens; give one for each, or none",
                                 advance.ids.size(), new_tokens));
-  for (std::size_t l = 0; l < m.layers.size(); ++l) m.layers[l].check(s.layers[l]);
-  std::unique_ptr<Segmenter> segmenter = m.time.segmenter->clone();
-  segmenter->resume(s.tokens, s.recent_surprise);
+  for (std::size_t l = 0; l < s.layers.size(); ++l) m.bank.layers[l].check(s.layers[l]);
+  std::vector<RecallBuffers> lists(s.layers.size());
+  for (std::size_t l = 0; l < lists.size(); ++l)
+    lists[l].resume(s.layers[l].similarity, s.layers[l].contiguity);
+  if (m.directory) m.ids.reserve(new_tokens);
+  m.snapshots.reserve();
   m.gone_back_to = std::min(m.gone_back_to, advance.shared_tokens);
-  if (advance.shared_events < m.time.events.size())
-    m.rewinds.emplace_back(++m.generation, advance.shared_events);
   m.truncate(advance.shared_events);
   try {
     m.append_events(advance);
+    m.time.resume(s);
   } catch (...) {
     m.truncate(advance.shared_events);
     throw;
   }
-  for (std::size_t l = 0; l < m.layers.size(); ++l) m.layers[l].resume(s.layers[l], s.tokens);
-  m.time.segmenter = std::move(segmenter);
-  m.time.refiner.resume(s.last_boundary, s.last_in_previous);
-  m.time.final_flags = s.final_flags;
-  m.time.last_logits = s.last_logits;
-  m.time.steps_since_recall = s.steps_since_recall;
+  for (std::size_t l = 0; l < lists.size(); ++l)
+    m.bank.layers[l].resume(s.layers[l], std::move(lists[l]), s.tokens);
+  // What the twin went back behind, snapshots of it included, is given up.
+  if (advance.shared_tokens < tokens_before) m.snapshots.went_back(advance.shared_tokens);
   if (m.directory) {
     m.ids.truncate(advance.shared_tokens);
     m.ids.push(advance.ids.empty() ? nullptr : advance.ids.data(), new_tokens);
   }
   m.counters.tokens += new_tokens;
-  m.time.tokens = s.tokens;
-  m.record = {};
 }
 
 /// In groups such as a step closes: the store has room for one of them at a time.
@@ -104,13 +102,14 @@ void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance) {
     do tokens += all[end++].size();
     while (end < all.size() && tokens + all[end].size() <= config.chunk);
     const std::span<const TokenRange> group = all.subspan(begin, end - begin);
-    const EventId first = time.events.size();
-    for (const TokenRange& e : group) time.events.append(e);
-    if (store) store->append(group);
-    for (EventId e = first; e < time.events.size(); ++e)
-      for (LayerState& layer : layers) {
+    const EventId first = time.events().size();
+    for (const TokenRange& e : group) time.append(e);
+    if (bank.tiers.store) bank.tiers.store->append(group);
+    for (EventId e = first; e < time.events().size(); ++e)
+      for (LayerState& layer : bank.layers) {
         if (layer.store_slot() < 0) continue;
-        store->write(e, layer.store_slot(), advance.read(e, layer.store_slot(), mean.data()));
+        bank.tiers.store->write(e, layer.store_slot(),
+                                advance.read(e, layer.store_slot(), mean.data()));
         layer.add_event(mean.data());
       }
     begin = end;

@@ -18,62 +18,57 @@ namespace {
 namespace fs = std::filesystem;
 using detail::LayerState;
 using detail::MemoryDirectory;
+using detail::TierImages;
 using detail::TokenLog;
 
 io::Syscalls& calls_of(const KeepOptions& keep) {
   return keep.calls ? *keep.calls : io::system_calls();
 }
 
-void save_shape(ByteWriter& to, const MemoryShape& s) {
-  to.put(s.n_layers);
-  to.put(s.n_heads);
-  to.put(s.n_kv_heads);
-  to.put(s.head_dim);
-  to.put_vector(s.rotary.inverse_frequency);
-  to.put(s.rotary.attention_factor);
-}
-
-MemoryShape load_shape(ByteReader& from) {
-  MemoryShape s;
-  s.n_layers = from.get<std::int64_t>();
-  s.n_heads = from.get<std::int64_t>();
-  s.n_kv_heads = from.get<std::int64_t>();
-  s.head_dim = from.get<std::int64_t>();
-  s.rotary.inverse_frequency = from.get_vector<double>();
-  s.rotary.attention_factor = from.get<double>();
-  constexpr std::int64_t kMost = 1 << 20;
-  for (const std::int64_t x : {s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim})
-    if (x < 1 || x > kMost)
-      throw FileError(from.where() + ": names an impossible model shape; the file is damaged");
-  return s;
-}
-
-bool same(const MemoryShape& a, const MemoryShape& b) {
-  return a.n_layers == b.n_layers && a.n_heads == b.n_heads && a.n_kv_heads == b.n_kv_heads &&
-         a.head_dim == b.head_dim && a.rotary.inverse_frequency == b.rotary.inverse_frequency &&
-         a.rotary.attention_factor == b.rotary.attention_factor;
+/// For a message.
+std::string named(const MemoryIdentity& identity) {
+  return identity.model.empty() ? "a model without a name"
+                                : fmt::format("model '{}'", identity.model);
 }
 
 void check_identity(const fs::path& dir, const MemoryIdentity& made, const MemoryIdentity& now) {
   const auto compare = [&](const char* what, const std::string& then, const std::string& here) {
     if (then.empty() || here.empty() || then == here) return;
     throw ConfigError(fmt::format(
-        "{}: this memory was made with model '{}'; {} given now ('{}') differ ({} instead of {}): "
+        "{}: this memory was made with {}; {} of {} given now differ ({} instead of {}): "
         "open it with the model it was made with, or ingest the text anew into another folder",
-        dir.string(), made.model, what, now.model, here, then));
+        dir.string(), named(made), what, named(now), here, then));
   };
   compare("the weights", made.weights, now.weights);
   compare("the tokenizer's files", made.tokenizer, now.tokenizer);
 }
 
+/// \throws FileError naming a file that is gone, or shorter than what counts of it
+void check_files(const fs::path& dir, std::span<const MemoryManifest::FileEntry> files) {
+  for (const MemoryManifest::FileEntry& file : files) {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(dir / file.name, error);
+    if (error)
+      throw FileError(fmt::format(
+          "{}: {}, but the memory needs it; take the folder from a copy or a fork of it, "
+          "or ingest the text anew",
+          (dir / file.name).string(), error.message()));
+    if (bytes < static_cast<std::uintmax_t>(file.bytes))
+      throw FileError(fmt::format(
+          "{}: {} bytes long, {} were committed; it is truncated: take the folder from a copy or a "
+          "fork of it",
+          (dir / file.name).string(), bytes, file.bytes));
+  }
+}
+
 }  // namespace
 
-void TierImages::save(ByteWriter& to) const {
+void detail::TierImages::save(ByteWriter& to) const {
   vectors.save(to);
   store.save(to);
 }
 
-TierImages TierImages::load(ByteReader& from) {
+TierImages detail::TierImages::load(ByteReader& from) {
   TierImages images;
   images.vectors = VectorImage::load(from);
   images.store = StoreImage::load(from);
@@ -82,23 +77,18 @@ TierImages TierImages::load(ByteReader& from) {
 
 void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images) const {
   // First what verify needs, and what the layers' indexes are loaded over.
-  save_shape(to, shape);
+  shape.save(to);
   images.save(to);
   ids.save(to);
   to.put_vector(given);
-  to.put(time.tokens);
-  to.put(time.steps_since_recall);
-  to.put_vector(time.last_logits);
-  to.put_vector(time.final_flags);
-  time.events.save(to);
-  time.segmenter->save(to);
-  time.refiner.save(to);
+  time.state().save(to);
+  time.events().save(to);
   to.put_vector(forgotten);
   to.put(step_number);
   to.put(counters.tokens);
   to.put(counters.steps);
   to.put(counters.recalled_events);
-  for (const LayerState& layer : layers) {
+  for (const LayerState& layer : bank.layers) {
     layer.save(to);
     if (layer.index()) layer.index()->save(to);
   }
@@ -106,32 +96,33 @@ void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images) const 
 
 /// What follows the given boundaries, into a memory that was built with them.
 void EpisodicMemory::Impl::load(ByteReader& from) {
-  time.tokens = from.get<std::int64_t>();
-  time.steps_since_recall = from.get<std::int64_t>();
-  time.last_logits = from.get_vector<float>();
-  time.final_flags = from.get_vector<std::uint8_t>(time.final_flags.size(), "boundary flags");
-  time.events.load(from);
-  if (time.tokens < 0 || time.events.pending_start() > std::max(time.tokens, config.n_init))
+  Timeline::State state;
+  state.load(from);
+  time.load_events(from);
+  try {
+    time.resume(std::move(state));
+  } catch (const DataError& e) {
+    throw FileError(fmt::format("{}: {}; the file is damaged", from.where(), e.what()));
+  }
+  if (time.events().pending_start() > std::max(time.tokens(), config.n_init))
     throw FileError(from.where() + ": its events reach past its tokens; the file is damaged");
-  time.segmenter->load(from);
-  time.refiner.load(from);
   forgotten = from.get_vector<EventId>();
   for (const EventId e : forgotten) check_event(e);
   step_number = from.get<std::int64_t>();
   counters.tokens = from.get<std::int64_t>();
   counters.steps = from.get<std::int64_t>();
   counters.recalled_events = from.get<std::int64_t>();
-  for (LayerState& layer : layers) {
-    layer.load(from, time.tokens, time.events.size());
+  for (LayerState& layer : bank.layers) {
+    layer.load(from, time.tokens(), time.events().size());
     if (!layer.index()) continue;
     layer.index()->load(from);
-    if (layer.index()->size() != time.events.size())
+    if (layer.index()->size() != time.events().size())
       throw FileError(fmt::format("{}: {} representatives for {} events; the file is damaged",
-                                  from.where(), layer.index()->size(), time.events.size()));
+                                  from.where(), layer.index()->size(), time.events().size()));
   }
-  if (ids.tokens() != time.tokens)
+  if (ids.tokens() != time.tokens())
     throw FileError(fmt::format("{}: {} token ids for {} tokens; the file is damaged", from.where(),
-                                ids.tokens(), time.tokens));
+                                ids.tokens(), time.tokens()));
   from.finish();
 }
 
@@ -147,7 +138,7 @@ EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfi
   impl->keep = keep;
   impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
   impl->ids = TokenLog(keep.dir, calls_of(keep));
-  impl->make_tiers();
+  impl->bank.tiers = impl->make_tiers();
   impl->build();
   EpisodicMemory memory(std::move(impl));
   memory.commit();
@@ -166,6 +157,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       auto impl = std::make_unique<Impl>();
       const MemoryManifest& manifest = directory.manifest();
       check_identity(keep.dir, manifest.identity, keep.identity);
+      check_files(keep.dir, manifest.files);
       MemoryManifest::State state = manifest.state;
       if (at_token >= 0 && state.tokens > at_token) {
         state = {};
@@ -193,14 +185,14 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
         m.config.repr_bytes = budgets->repr_bytes;
         m.config.disk_bytes = budgets->disk_bytes;
       }
-      m.shape = load_shape(from);
+      m.shape = MemoryShape::load(from);
       check_shape(m.config, m.shape);
-      if (shape && !same(m.shape, *shape))
-        throw ConfigError(
-            fmt::format("{}: this memory was made with model '{}' of another shape than the one "
-                        "given now; open "
-                        "it with the model it was made with",
-                        keep.dir.string(), manifest.identity.model));
+      if (shape)
+        if (const std::string what = difference(m.shape, *shape); !what.empty())
+          throw ConfigError(fmt::format(
+              "{}: this memory was made with {}, not with the one given now: {}; open it with the "
+              "model it was made with",
+              keep.dir.string(), named(manifest.identity), what));
       const TierImages images = TierImages::load(from);
       m.keep = keep;
       m.mode = mode;
@@ -210,16 +202,16 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       m.given = from.get_vector<std::int64_t>();
       if (const StoreShape s = m.store_shape(); s.n_layers > 0) {
         const fs::path scratch = fs::temp_directory_path();
-        m.vectors = open_vector_tier(m.shape.n_heads * m.shape.head_dim, m.vector_options(),
-                                     images.vectors, scratch);
+        detail::Tiers& tiers = m.bank.tiers;
+        tiers.vectors = open_vector_tier(m.shape.n_heads * m.shape.head_dim, m.vector_options(),
+                                         images.vectors, scratch);
         std::unique_ptr<DiskStore> store =
             open_disk_store(s, m.disk_options(), images.store, scratch);
-        m.disk = store.get();
-        m.store = std::move(store);
+        tiers.disk = store.get();
+        tiers.store = std::move(store);
       }
       m.build();
       m.load(from);
-      m.rewinds.front().second = m.time.events.size();
       if (mode == OpenMode::write) m.directory->remove_unnamed();
       return EpisodicMemory(std::move(impl));
     } catch (const FileError&) {
@@ -233,7 +225,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
 
 void EpisodicMemory::commit() {
   Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   m.commit();
 }
 
@@ -245,8 +237,11 @@ void EpisodicMemory::Impl::commit() {
                                   directory->dir().string()));
   open = false;  // a step that was refused (a full disk, say) is not part of it
   TierImages images;
-  if (disk) images.store = disk->sync();
-  if (vectors) images.vectors = vectors->sync();
+  const detail::Tiers& tiers = bank.tiers;
+  if (tiers.disk) images.store = tiers.disk->sync();
+  for (const LayerState& layer : bank.layers)
+    if (layer.index()) layer.index()->settle();
+  if (tiers.vectors) images.vectors = tiers.vectors->sync();
   ids.sync();
   ByteWriter state;
   save(state, images);
@@ -259,9 +254,9 @@ void EpisodicMemory::Impl::commit() {
     next.checkpoints = last.checkpoints;
     if (directory->has_manifest()) next.checkpoints.push_back(last.state);
     std::erase_if(next.checkpoints, [&](const MemoryManifest::State& s) {
-      return s.tokens >= time.tokens || s.tokens > gone_back_to;
+      return s.tokens >= time.tokens() || s.tokens > gone_back_to;
     });
-    detail::thin_checkpoints(next.checkpoints, time.tokens, keep.checkpoints);
+    detail::thin_checkpoints(next.checkpoints, time.tokens(), keep.checkpoints);
   }
   for (const SegmentRef& s : images.store.segments)
     next.files.push_back({segment_name(s.id), s.bytes});
@@ -269,16 +264,18 @@ void EpisodicMemory::Impl::commit() {
     next.files.push_back({vector_file_name(f.id), f.bytes});
   for (const TokenLog::Part& p : ids.parts())
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
-  directory->commit(std::move(next), state.bytes(), time.tokens, time.events.size());
+  // Someone may have removed the folder meanwhile: files that are open still take what is written.
+  check_files(directory->dir(), next.files);
+  directory->commit(std::move(next), state.bytes(), time.tokens(), time.events().size());
   drop_checkpoints = false;
   gone_back_to = kNever;
-  if (disk) disk->committed(images.store);
-  if (vectors) vectors->committed(images.vectors);
+  if (tiers.disk) tiers.disk->committed(images.store);
+  if (tiers.vectors) tiers.vectors->committed(images.vectors);
 }
 
 void EpisodicMemory::compact() {
   Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   m.check_idle("compact");
   if (!m.directory)
     throw ConfigError(
@@ -287,12 +284,12 @@ void EpisodicMemory::compact() {
   m.drop_checkpoints = true;
   // every file that holds anything forgotten, however little
   constexpr double kAnything = std::numeric_limits<double>::min();
-  if (m.disk) m.disk->compact(kAnything);
-  for (LayerState& layer : m.layers)
+  if (m.bank.tiers.disk) m.bank.tiers.disk->compact(kAnything);
+  for (LayerState& layer : m.bank.layers)
     if (layer.index()) layer.index()->compact();
-  if (m.vectors) m.vectors->compact(kAnything);
-  const EventTable& events = m.time.events;
-  std::vector<bool> gone(static_cast<std::size_t>(m.time.tokens), false);
+  if (m.bank.tiers.vectors) m.bank.tiers.vectors->compact(kAnything);
+  const EventTable& events = m.time.events();
+  std::vector<bool> gone(static_cast<std::size_t>(m.time.tokens()), false);
   for (const EventId e : m.forgotten)
     for (std::int64_t t = events[e].start; t < events[e].end; ++t)
       gone[static_cast<std::size_t>(t)] = true;
@@ -309,10 +306,12 @@ bool EpisodicMemory::kept() const { return impl_->directory.has_value(); }
 bool EpisodicMemory::writable() const { return kept() && impl_->mode == OpenMode::write; }
 
 std::int64_t EpisodicMemory::committed_tokens() const {
+  impl_->threads.check();
   return impl_->directory ? impl_->directory->manifest().state.tokens : 0;
 }
 
 const MemoryManifest& EpisodicMemory::manifest() const {
+  impl_->threads.check();
   if (!impl_->directory)
     throw ConfigError("manifest: this memory is kept nowhere; make it with EpisodicMemory::create");
   return impl_->directory->manifest();
@@ -320,56 +319,54 @@ const MemoryManifest& EpisodicMemory::manifest() const {
 
 std::vector<std::int64_t> EpisodicMemory::token_ids(std::int64_t first, std::int64_t n) const {
   const Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   if (!m.directory)
     throw ConfigError("token_ids: only a kept memory knows the ids; see EpisodicMemory::create");
   std::vector<std::int64_t> out;
   for (const std::uint32_t id : m.ids.read(first, n))
     out.push_back(id == TokenLog::kUnknown ? -1 : static_cast<std::int64_t>(id));
   for (const EventId e : m.forgotten) {
-    const TokenRange& range = m.time.events[e];
+    const TokenRange& range = m.time.events()[e];
     for (std::int64_t t = std::max(range.start, first); t < std::min(range.end, first + n); ++t)
       out[static_cast<std::size_t>(t - first)] = -1;
   }
   return out;
 }
 
-const DiskStore* EpisodicMemory::disk_store() const { return impl_->disk; }
+const DiskStore* EpisodicMemory::disk_store() const {
+  impl_->threads.check();
+  return impl_->bank.tiers.disk;
+}
 
 std::uint64_t EpisodicMemory::digest() {
   Impl& m = *impl_;
-  const OneThreadAtATime guard(m.busy);
+  const ThreadGuard::Inside guard(m.threads);
   m.check_idle("digest");
   ByteWriter w;
-  save_shape(w, m.shape);
+  m.shape.save(w);
   w.put_vector(m.given);
-  w.put(m.time.tokens);
-  w.put(m.time.steps_since_recall);
-  w.put_vector(m.time.last_logits);
-  w.put_vector(m.time.final_flags);
-  m.time.events.save(w);
-  m.time.segmenter->save(w);
-  m.time.refiner.save(w);
+  m.time.state().save(w);
+  m.time.events().save(w);
   w.put_vector(m.forgotten);
   std::uint64_t sum = checksum(w.bytes());
-  for (LayerState& layer : m.layers) {
+  for (LayerState& layer : m.bank.layers) {
     ByteWriter window;
     layer.save(window);
     sum = checksum(window.bytes(), sum);
     if (!layer.index()) continue;
     const auto width = static_cast<std::size_t>(m.shape.n_heads * m.shape.head_dim);
-    for (EventId e = 0; e < m.time.events.size(); ++e)
+    for (EventId e = 0; e < m.time.events().size(); ++e)
       if (!std::binary_search(m.forgotten.begin(), m.forgotten.end(), e))
         sum = checksum_of(std::span<const float>(layer.index()->mean(e), width), sum);
   }
-  if (m.disk)
-    for (EventId e = 0; e < m.time.events.size(); ++e)
+  if (m.bank.tiers.disk)
+    for (EventId e = 0; e < m.time.events().size(); ++e)
       if (!std::binary_search(m.forgotten.begin(), m.forgotten.end(), e)) {
-        const std::uint64_t part = m.disk->digest(e);
+        const std::uint64_t part = m.bank.tiers.disk->digest(e);
         sum = checksum_of(std::span<const std::uint64_t>(&part, 1), sum);
       }
   if (m.directory) {
-    const std::vector<std::uint32_t> all = m.ids.read(0, m.time.tokens);
+    const std::vector<std::uint32_t> all = m.ids.read(0, m.time.tokens());
     sum = checksum_of(std::span<const std::uint32_t>(all), sum);
   }
   return sum;
@@ -381,7 +378,7 @@ namespace {
 void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteReader& state,
                      io::Syscalls& calls,
                      const std::function<void(const fs::path&, const std::string&)>& damage) {
-  const MemoryShape shape = load_shape(state);
+  const MemoryShape shape = MemoryShape::load(state);
   check_shape(manifest.config, shape);
   const TierImages images = TierImages::load(state);
   TokenLog ids(dir, calls);

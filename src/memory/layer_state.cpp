@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
@@ -15,9 +16,10 @@ constexpr std::int64_t kTokensPerTask = 32;
 
 }  // namespace
 
-LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape, std::int64_t capacity,
+LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
+                       const Rotation& rotation, std::int64_t capacity,
                        std::unique_ptr<RepresentativeIndex> index, std::int64_t store_slot)
-    : rotary_(&shape.rotary),
+    : rotation_(&rotation),
       n_init_(config.n_init),
       n_local_(config.n_local),
       n_heads_(shape.n_heads),
@@ -42,9 +44,9 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape, std
   if (keeps_each_) each_.resize(mean_.size() * static_cast<std::size_t>(n_repr_));
 }
 
-void LayerState::append(std::int64_t first, std::span<const StepRun> runs, const float* k,
-                        const float* v) {
+void LayerState::append(std::int64_t first, const float* k, const float* v) {
   const std::int64_t d = head_dim_;
+  const std::vector<StepRun>& runs = rotation_->runs;
   const std::int64_t n = runs.back().offset + runs.back().n;
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
   parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
@@ -65,7 +67,7 @@ void LayerState::append(std::int64_t first, std::span<const StepRun> runs, const
     }
   });
   for (const StepRun& run : runs)
-    rotate(*rotary_, run.angles, run.n, n_kv_heads_, d, k + run.offset * n_kv_heads_ * d,
+    rotate(rotation_->table, run.angles, run.n, n_kv_heads_, d, k + run.offset * n_kv_heads_ * d,
            n_kv_heads_ * d, d, window.rotated.data() + slot(first + run.offset) * d, d,
            head_stride());
 }
@@ -106,7 +108,6 @@ void LayerState::window_segments(std::int64_t first, std::int64_t n, std::int64_
 
 void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<float*>& out) {
   out.clear();
-  committed_ = false;
   sums_rows_ = 0;
   for (const KvSegment& s : segments) {
     if (s.position != Position::relative) continue;
@@ -117,17 +118,36 @@ void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<floa
   std::fill_n(sums_.begin(), sums_rows_ * n_heads_, 0.0f);
 }
 
-void LayerState::commit(std::int64_t first, std::int64_t n, bool undoable) {
-  const std::int64_t H = n_heads_;
-  if (undoable) {
-    commit_first_ = first;
-    commit_n_ = n;
-    before_.resize(static_cast<std::size_t>((n + sums_rows_) * H));
-    for_committed([&](std::int64_t token, float* saved) {
-      std::copy_n(window.relevance.data() + slot(token) * H, H, saved);
-    });
-    committed_ = true;
+void LayerState::add_event(const TokenRange& event, std::int64_t first) {
+  if (!index_) return;
+  const std::int64_t n = event.size(), d = head_dim_, H = n_heads_;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t token = event.start + i;
+    float* r = event_relevance_.data() + i * H;
+    if (token < first)
+      std::copy_n(relevance(token), H, r);
+    else
+      std::fill_n(r, H, 0.0f);
+    if (token < sums_first_ || token >= sums_first_ + sums_rows_) continue;
+    const float* s = sums_.data() + (token - sums_first_) * H;
+    for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
+  KeyView keys{window.keys.data() + slot(event.start) * d, head_stride(), d};
+  if (slot(event.start) + n > capacity_) {  // wraps around the ring
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t g = 0; g < n_kv_heads_; ++g)
+        std::copy_n(window.keys.data() + g * head_stride() + slot(event.start + i) * d, d,
+                    event_keys_.data() + (g * n + i) * d);
+    keys = {event_keys_.data(), n * d, d};
+  }
+  const std::int64_t count =
+      select_representatives(keys, event_relevance_.data(), n, H, n_kv_heads_, d, n_repr_,
+                             mean_.data(), keeps_each_ ? each_.data() : nullptr);
+  index_->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
+}
+
+void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
+  const std::int64_t H = n_heads_;
   for (std::int64_t i = 0; i < n; ++i)
     std::fill_n(window.relevance.begin() + slot(first + i) * H, H, 0.0f);
   for (std::int64_t i = 0; i < sums_rows_; ++i) {
@@ -136,38 +156,6 @@ void LayerState::commit(std::int64_t first, std::int64_t n, bool undoable) {
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
   std::swap(window.recall, next_recall);
-}
-
-void LayerState::undo_commit() {
-  if (!committed_) return;
-  committed_ = false;
-  for_committed([&](std::int64_t token, const float* saved) {
-    std::copy_n(saved, n_heads_, window.relevance.data() + slot(token) * n_heads_);
-  });
-  std::swap(window.recall, next_recall);
-}
-
-void LayerState::add_event(const TokenRange& event) {
-  if (!index_) return;
-  const std::int64_t n = event.size(), d = head_dim_;
-  KeyView keys{window.keys.data() + slot(event.start) * d, head_stride(), d};
-  const float* r = window.relevance.data() + slot(event.start) * n_heads_;
-  if (slot(event.start) + n > capacity_) {  // wraps around the ring
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t at = slot(event.start + i);
-      for (std::int64_t g = 0; g < n_kv_heads_; ++g)
-        std::copy_n(window.keys.data() + g * head_stride() + at * d, d,
-                    event_keys_.data() + (g * n + i) * d);
-      std::copy_n(window.relevance.data() + at * n_heads_, n_heads_,
-                  event_relevance_.data() + i * n_heads_);
-    }
-    keys = {event_keys_.data(), n * d, d};
-    r = event_relevance_.data();
-  }
-  const std::int64_t count =
-      select_representatives(keys, r, n, n_heads_, n_kv_heads_, d, n_repr_, mean_.data(),
-                             keeps_each_ ? each_.data() : nullptr);
-  index_->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
 }
 
 void LayerState::add_event(const float* mean) {
@@ -192,14 +180,37 @@ void LayerState::check(const MemoryState::Layer& state) const {
     throw DataError("layer state: arrays of other sizes than this memory's window");
 }
 
-void LayerState::resume(const MemoryState::Layer& state, std::int64_t tokens) {
+void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
+                        std::int64_t tokens) {
   window.keys = state.keys;
   window.values = state.values;
   window.relevance = state.relevance;
   window.sink_keys = state.sink_keys;
   window.sink_values = state.sink_values;
-  window.recall.resume(state.similarity, state.contiguity);
+  window.recall = std::move(recall);
   turn_window(tokens);
+}
+
+void LayerState::restore(const LayerWindow& from, RecallBuffers recall) noexcept {
+  // Of one size: nothing is allocated.
+  const auto copy = [](const std::vector<float>& source, std::vector<float>& to) {
+    std::copy(source.begin(), source.end(), to.begin());
+  };
+  copy(from.keys, window.keys);
+  copy(from.rotated, window.rotated);
+  copy(from.values, window.values);
+  copy(from.relevance, window.relevance);
+  copy(from.sink_keys, window.sink_keys);
+  copy(from.sink_values, window.sink_values);
+  window.recall = std::move(recall);
+}
+
+void LayerState::reset(std::unique_ptr<RepresentativeIndex> index) noexcept {
+  for (std::vector<float>* array : {&window.keys, &window.rotated, &window.values,
+                                    &window.relevance, &window.sink_keys, &window.sink_values})
+    std::fill(array->begin(), array->end(), 0.0f);
+  window.recall.clear();
+  index_ = std::move(index);
 }
 
 void LayerState::save(ByteWriter& to) const {
@@ -228,10 +239,10 @@ void LayerState::load(ByteReader& from, std::int64_t tokens, std::int64_t n_even
 void LayerState::turn_window(std::int64_t tokens) {
   RotaryAngles angles;
   for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
-    angles.compute(*rotary_, t, 1);
-    rotate(*rotary_, angles, 1, n_kv_heads_, head_dim_, window.keys.data() + slot(t) * head_dim_,
-           n_kv_heads_ * head_dim_, head_stride(), window.rotated.data() + slot(t) * head_dim_,
-           head_dim_, head_stride());
+    angles.compute(rotation_->table, t, 1);
+    rotate(rotation_->table, angles, 1, n_kv_heads_, head_dim_,
+           window.keys.data() + slot(t) * head_dim_, n_kv_heads_ * head_dim_, head_stride(),
+           window.rotated.data() + slot(t) * head_dim_, head_dim_, head_stride());
   }
 }
 

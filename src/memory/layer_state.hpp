@@ -25,6 +25,13 @@ struct StepRun {
   RotaryAngles angles;
 };
 
+/// A rotary table with its angles, shared by all layers that have it.
+struct Rotation {
+  RotaryTable table;
+  RotaryAngles fixed;         ///< of queries for far keys, at n_local - 1
+  std::vector<StepRun> runs;  ///< of the open step
+};
+
 /// What a snapshot must copy of a layer: everything but the index, whose early entries never
 /// change.
 struct LayerWindow {
@@ -42,12 +49,14 @@ struct LayerWindow {
 class LayerState {
  public:
   /// \param index null for a layer that does not recall
-  LayerState(const MemoryConfig& config, const MemoryShape& shape, std::int64_t capacity,
-             std::unique_ptr<RepresentativeIndex> index, std::int64_t store_slot);
+  /// \param rotation outlives the layer
+  LayerState(const MemoryConfig& config, const MemoryShape& shape, const Rotation& rotation,
+             std::int64_t capacity, std::unique_ptr<RepresentativeIndex> index,
+             std::int64_t store_slot);
 
   /// Writes the step's keys and values [n, G, d] behind token `first`; nothing that a restart of
   /// the step would need is overwritten.
-  void append(std::int64_t first, std::span<const StepRun> runs, const float* k, const float* v);
+  void append(std::int64_t first, const float* k, const float* v);
 
   /// Sinks, pending tokens and the local window as the queries first .. first + n - 1 see them.
   void window_segments(std::int64_t first, std::int64_t n, std::int64_t pending_start,
@@ -56,14 +65,13 @@ class LayerState {
   /// Zeroed arrays to which `attend` adds what the keys of the relative segments receive.
   void open_sums(std::span<const KvSegment> segments, std::vector<float*>& out);
 
-  /// Adds the step's sums to the relevance of its tokens and takes over its recall.
-  /// \param undoable whether undo_commit may follow
-  void commit(std::int64_t first, std::int64_t n, bool undoable);
-  /// Takes the last commit back, to the bit; nothing if there was none since open_sums.
-  void undo_commit();
+  /// Chooses the representatives of an event that the open step closes, by the relevance that its
+  /// tokens will have, and adds them to the index. \param first of the step's tokens
+  void add_event(const TokenRange& event, std::int64_t first);
 
-  /// Chooses the representatives of a closed event and adds them to the index.
-  void add_event(const TokenRange& event);
+  /// The step of n tokens has come: adds its sums to the relevance of its tokens and takes over its
+  /// recall.
+  void commit(std::int64_t first, std::int64_t n) noexcept;
 
   /// Adds a closed event whose representatives were chosen elsewhere. \param mean [H * d]
   void add_event(const float* mean);
@@ -72,7 +80,13 @@ class LayerState {
   MemoryState::Layer state() const;
   /// \throws DataError for arrays of other sizes than this window's
   void check(const MemoryState::Layer& state) const;
-  void resume(const MemoryState::Layer& state, std::int64_t tokens);
+  /// \param recall its lists, made of the state before anything changes
+  void resume(const MemoryState::Layer& state, RecallBuffers recall, std::int64_t tokens);
+
+  /// Back to a copy of the window. \param recall that of the copy, or what is still to be recalled
+  void restore(const LayerWindow& from, RecallBuffers recall) noexcept;
+  /// The window of an empty sequence, and an index of none.
+  void reset(std::unique_ptr<RepresentativeIndex> index) noexcept;
 
   /// The windows to bytes and back; the index by itself. \param tokens of the sequence
   void save(ByteWriter& to) const;
@@ -96,17 +110,10 @@ class LayerState {
   /// The turned keys of all tokens of the window, from the others.
   void turn_window(std::int64_t tokens);
   std::int64_t head_stride() const { return capacity_ * head_dim_; }
-  /// f(token, its row of before_) for the tokens of the step and of its local segments.
-  template <class F>
-  void for_committed(F&& f) {
-    float* row = before_.data();
-    for (std::int64_t i = 0; i < commit_n_; ++i, row += n_heads_) f(commit_first_ + i, row);
-    for (std::int64_t i = 0; i < sums_rows_; ++i, row += n_heads_) f(sums_first_ + i, row);
-  }
   void push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
                  std::vector<KvSegment>& out) const;
 
-  const RotaryTable* rotary_;
+  const Rotation* rotation_;
   std::int64_t n_init_, n_local_, n_heads_, n_kv_heads_, head_dim_, n_repr_, capacity_;
   bool keeps_each_;  // best-of-k scoring needs the single representatives
   std::unique_ptr<RepresentativeIndex> index_;
@@ -114,9 +121,6 @@ class LayerState {
   std::vector<float> sums_;      // [local tokens, H] of the step that is open
   std::int64_t sums_first_ = 0;  // token of their first row
   std::int64_t sums_rows_ = 0;
-  bool committed_ = false;     // since the last open_sums, undoably
-  std::vector<float> before_;  // relevance of the tokens that the commit changed
-  std::int64_t commit_first_ = 0, commit_n_ = 0;
   std::vector<float> event_keys_, event_relevance_, mean_, each_;  // scratch of add_event
 };
 

@@ -27,7 +27,7 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-constexpr std::uint32_t kStateVersion = 1;
+constexpr std::uint32_t kStateVersion = 2;
 constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
@@ -146,6 +146,12 @@ MemoryManifest parse(std::string_view text, const std::string& where) {
         "{}: written in format {} by a newer version of episodic; this one reads formats up to {}: "
         "use the newer version",
         where, printable_value(j["version"]), MemoryManifest::kVersion));
+  if (j.is_object() && j.value("format", Json()) == Json(kFormat) && j.contains("version") &&
+      j["version"].is_number_integer() && j["version"] < Json(MemoryManifest::kVersion))
+    throw FileError(
+        fmt::format("{}: written in format {} by an older version of episodic; this one reads "
+                    "format {}: use that version, or ingest the text anew into another folder",
+                    where, printable_value(j["version"]), MemoryManifest::kVersion));
   if (!whole) throw damaged("its checksum is wrong: it is damaged");
   try {
     if (j.at("format") != Json(kFormat) || j.at("version") != Json(MemoryManifest::kVersion))

@@ -85,7 +85,12 @@ TokenLog::TokenLog(const std::filesystem::path& dir, io::Syscalls& calls) : fold
 
 std::string TokenLog::file_name(std::uint64_t id) { return fmt::format("tokens-{:016x}.ids", id); }
 
-void TokenLog::push(const std::int64_t* ids, std::int64_t n) {
+void TokenLog::reserve(std::int64_t n) {
+  const std::size_t needed = pending_.size() + static_cast<std::size_t>(n);
+  if (needed > pending_.capacity()) pending_.reserve(std::max(needed, 2 * pending_.capacity()));
+}
+
+void TokenLog::push(const std::int64_t* ids, std::int64_t n) noexcept {
   for (std::int64_t i = 0; i < n; ++i)
     pending_.push_back(ids ? static_cast<std::uint32_t>(ids[i]) : kUnknown);
 }
@@ -95,7 +100,7 @@ std::int64_t TokenLog::tokens() const {
   return written + static_cast<std::int64_t>(pending_.size());
 }
 
-void TokenLog::truncate(std::int64_t n_tokens) {
+void TokenLog::truncate(std::int64_t n_tokens) noexcept {
   const std::int64_t written = tokens() - static_cast<std::int64_t>(pending_.size());
   if (n_tokens >= written) {
     pending_.resize(static_cast<std::size_t>(std::min(tokens(), n_tokens) - written));

@@ -30,9 +30,12 @@ class TokenLog {
   TokenLog() = default;
   TokenLog(const std::filesystem::path& dir, io::Syscalls& calls);
 
-  void push(const std::int64_t* ids, std::int64_t n);  ///< \param ids null: unknown
+  /// Room for n more tokens, so that pushing them cannot fail.
+  void reserve(std::int64_t n);
+  /// \param ids null: unknown \pre reserve(n)
+  void push(const std::int64_t* ids, std::int64_t n) noexcept;
   /// Forgets tokens from `n_tokens` on.
-  void truncate(std::int64_t n_tokens);
+  void truncate(std::int64_t n_tokens) noexcept;
   std::int64_t tokens() const;
 
   /// Ids of tokens [first, first + n), kUnknown among them. \throws FileError, DataError

@@ -98,14 +98,10 @@ void check_window(const ModelConfig& c, const MemoryConfig& config, const LogCal
 }
 
 void check_memory(const ModelConfig& c, const EpisodicMemory& memory) {
-  const MemoryShape wanted = memory_shape(c, memory.config().n_local), &s = memory.shape();
-  if (s.n_layers != wanted.n_layers || s.n_heads != wanted.n_heads ||
-      s.n_kv_heads != wanted.n_kv_heads || s.head_dim != wanted.head_dim ||
-      s.rotary.inverse_frequency != wanted.rotary.inverse_frequency ||
-      s.rotary.attention_factor != wanted.rotary.attention_factor)
-    throw ConfigError(
-        "patch: the memory was made for a model of another shape; open it with the model it was "
-        "made with");
+  const MemoryShape wanted = memory_shape(c, memory.config().n_local);
+  if (const std::string what = difference(memory.shape(), wanted); !what.empty())
+    throw ConfigError("patch: the memory was made for another model: " + what +
+                      "; open it with the model it was made with");
   if (wanted.n_layers != c.n_layers && memory.tokens() > 0)
     throw ConfigError(
         fmt::format("patch: the memory holds {} tokens, and this {} model has sliding layers "

@@ -105,6 +105,7 @@ ExactIndex::ExactIndex(const IndexShape& shape, const ExactTuning& tuning, const
 }
 
 void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
+  settle();
   const std::int64_t rows = means_.rows_per_slab();
   if (place_.host_bytes > 0 && size() % rows == 0) {
     const std::int64_t each_slab =
@@ -137,10 +138,10 @@ void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
   }
   forgotten_.push_back(0);
   std::copy_n(mean, shape_.width(), means_.append());
-  if (place_.tier && size() % rows == 0) settle();
+  if (place_.tier && size() % rows == 0) write_slab();
 }
 
-void ExactIndex::settle() {
+void ExactIndex::write_slab() {
   const std::int64_t rows = means_.rows_per_slab(), slab = size() / rows - 1;
   try {
     shadow_.add(means_.row(slab * rows));
@@ -174,7 +175,7 @@ std::vector<float> ExactIndex::slab_from_tier(std::int64_t slab) const {
   const std::int64_t rows = means_.rows_per_slab();
   std::vector<float> out(static_cast<std::size_t>(rows * shape_.width()));
   place_.tier->read(place_.layer, slab, 0, rows, out.data());
-  for (std::int64_t r = 0; r < rows; ++r)
+  for (std::int64_t r = 0; r < std::min(rows, size() - slab * rows); ++r)
     if (forgotten(slab * rows + r))
       std::fill_n(out.begin() + r * shape_.width(), shape_.width(), 0.0f);
   return out;
@@ -189,6 +190,7 @@ const float* ExactIndex::vector(EventId event, std::vector<float>& buffer) const
 }
 
 void ExactIndex::compact() {
+  settle();
   while (!unerased_.empty()) {
     const std::int64_t slab = unerased_.back();
     const std::vector<float> rows = slab_from_tier(slab);
@@ -199,7 +201,15 @@ void ExactIndex::compact() {
   }
 }
 
-float ExactIndex::score(const float* query, std::int64_t event) const {
+float ExactIndex::score(const float* query, EventId event) const {
+  check(event);
+  if (forgotten(event))
+    throw DataError(
+        fmt::format("representative index: event {} was forgotten, its vector is erased", event));
+  return score_of(query, event);
+}
+
+float ExactIndex::score_of(const float* query, std::int64_t event) const {
   float total = 0.0f;
   if (shape_.score == RepresentativeScore::mean) {
     total = dot(query, vector(event, fetched_), shape_.width());
@@ -225,7 +235,7 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
   out.resize(needed);
   if (shape_.score == RepresentativeScore::max) {
     parallel_blocks(size() - from, [&](std::int64_t i) {
-      out[old + static_cast<std::size_t>(i)] = {from + i, score(query, from + i)};
+      out[old + static_cast<std::size_t>(i)] = {from + i, score_of(query, from + i)};
     });
   } else {
     const std::int64_t rows = means_.rows_per_slab(), first = from / rows;
@@ -256,6 +266,7 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
 void ExactIndex::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
+  settle();
   const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
   if (bytes >= tuning_.shadow_from && 4 * k <= size() && search_shadow(query, k, out)) return;
   scan(query, 0, out);
@@ -359,7 +370,7 @@ void ExactIndex::rank_candidates(const float* query, std::int64_t k,
     const Candidate& c = candidates_[i];
     const bool full = static_cast<std::int64_t>(out.size()) == k;
     if (full && c.value + c.error < out.front().score) break;
-    const ScoredEvent found{c.event, i < exact_.size() ? exact_[i] : score(query, c.event)};
+    const ScoredEvent found{c.event, i < exact_.size() ? exact_[i] : score_of(query, c.event)};
     if (full && !ranks_before(found, out.front())) continue;
     if (full) {
       std::pop_heap(out.begin(), out.end(), ranks_before);
@@ -533,9 +544,9 @@ void ExactIndex::truncate(std::int64_t n_events) {
     throw DataError(
         fmt::format("representative index: cannot truncate {} events to {}", size(), n_events));
   const std::int64_t rows = means_.rows_per_slab(), full = n_events / rows;
-  if (n_events % rows != 0 && !means_.held(full))  // becomes the slab that is not full
-    means_.hold(full, slab_from_tier(full).data());
-  if (place_.tier) place_.tier->truncate(place_.layer, full);
+  // What becomes the slab that is not full may lie in the tier only, which keeps it until settle.
+  const bool fetch = n_events % rows != 0 && !means_.held(full);
+  if (place_.tier) place_.tier->truncate(place_.layer, full + fetch);
   std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
   means_.truncate(n_events);
   shadow_.truncate(full);
@@ -546,6 +557,15 @@ void ExactIndex::truncate(std::int64_t n_events) {
   }
   forgotten_.resize(static_cast<std::size_t>(n_events));
   count_forgotten();
+}
+
+void ExactIndex::settle() {
+  const std::int64_t rows = means_.rows_per_slab(), full = size() / rows;
+  if (size() % rows == 0 || means_.held(full)) return;
+  shed(4 * rows * shape_.width());
+  means_.hold(full, slab_from_tier(full).data());
+  place_.tier->truncate(place_.layer, full);
+  std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
 }
 
 void ExactIndex::count_forgotten() {
@@ -560,6 +580,7 @@ void ExactIndex::check(EventId event) const {
 void ExactIndex::forget(EventId event) {
   check(event);
   if (forgotten(event)) return;
+  unerased_.reserve(unerased_.size() + 1);
   forgotten_[static_cast<std::size_t>(event)] = 1;
   ++n_forgotten_;
   const std::int64_t rows = means_.rows_per_slab(), slab = event / rows;

@@ -35,7 +35,9 @@ class ExactIndex final : public RepresentativeIndex {
 
   void add(const float* mean, const float* each, std::int64_t count) override;
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override;
+  float score(const float* query, EventId event) const override;
   void truncate(std::int64_t n_events) override;
+  void settle() override;
   void forget(EventId event) override;
   bool forgotten(EventId event) const override {
     return forgotten_[static_cast<std::size_t>(event)] != 0;
@@ -88,7 +90,7 @@ class ExactIndex final : public RepresentativeIndex {
   /// Host memory with n full slabs, all of them only in the tier.
   std::int64_t least_bytes(std::int64_t n_slabs) const;
   /// Writes the slab that has just become full to the tier.
-  void settle();
+  void write_slab();
   /// Gives up full slabs that the tier holds, the oldest first, until `more` bytes fit host_bytes.
   void shed(std::int64_t more);
   /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
@@ -97,7 +99,7 @@ class ExactIndex final : public RepresentativeIndex {
   const float* vector(EventId event, std::vector<float>& buffer) const;
 
   void count_forgotten();
-  float score(const float* query, std::int64_t event) const;
+  float score_of(const float* query, std::int64_t event) const;
   void check(EventId event) const;
 
   IndexShape shape_;

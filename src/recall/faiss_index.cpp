@@ -102,13 +102,17 @@ class FaissIndex final : public RepresentativeIndex {
   }
 
   void add(const float* mean, const float* each, std::int64_t count) override {
+    link();
     vectors_.add(mean, each, count);
     link();
   }
 
+  void settle() override { link(); }
+
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override {
     out.clear();
     if (k <= 0) return;
+    link();
     if (!graph_ || 4 * k >= linked()) return vectors_.search(query, k, out);
     score_.resize(static_cast<std::size_t>(k));
     label_.resize(static_cast<std::size_t>(k));
@@ -132,13 +136,15 @@ class FaissIndex final : public RepresentativeIndex {
     }
   }
 
+  float score(const float* query, EventId event) const override {
+    return vectors_.score(query, event);
+  }
+
   IndexQuality quality() const override { return quality_; }
 
   void truncate(std::int64_t n_events) override {
     vectors_.truncate(n_events);
-    if (n_events >= linked()) return;
-    graph_.reset();
-    link();
+    if (n_events < linked()) graph_.reset();  // settle makes it anew
   }
 
   void forget(EventId event) override { vectors_.forget(event); }
@@ -250,7 +256,12 @@ class FaissIndex final : public RepresentativeIndex {
       for (std::int64_t i = from; i < due; ++i)
         std::copy_n(vectors_.row(i), width_, block.data() + (i - from) * width_);
       const OneThread one;
-      graph_->hnsw.add(due - from, block.data());
+      try {
+        graph_->hnsw.add(due - from, block.data());
+      } catch (...) {
+        graph_.reset();  // half linked; the next call begins anew
+        throw;
+      }
     }
   }
 

@@ -94,7 +94,7 @@ std::string fault_of(const FileHeader& h, std::uint64_t id, std::int64_t width) 
   return {};
 }
 
-/// \throws FileError unless a row is what was written
+/// A row into `out` (null: only looked at); `good` becomes false unless it is what was written.
 void take_row(const std::byte* from, std::int64_t width, std::uint64_t seed, std::int64_t row,
               bool& good, float* out) {
   const std::size_t n = static_cast<std::size_t>(row_bytes(width) - kCheck);
@@ -224,7 +224,9 @@ class Tier final : public VectorTier {
 
   void truncate(std::int64_t layer, std::int64_t n_slabs) override {
     const std::lock_guard lock(mutex_);
-    auto& places = layer_of(layer);
+    const auto at = layers_.find(layer);
+    if (at == layers_.end()) return;
+    std::vector<Place>& places = at->second;
     while (static_cast<std::int64_t>(places.size()) > std::max<std::int64_t>(0, n_slabs)) {
       drop(places.back());
       places.pop_back();

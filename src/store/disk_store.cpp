@@ -158,6 +158,7 @@ void Store::forget(EventId event) {
   if (e.segment < 0) return;
   drop_prefetched();
   std::unique_lock lock(mutex_);
+  holes_.reserve(holes_.size() + 1);
   drop_blocks(lock, event);
   give_back(e);
   for (std::int64_t layer = 0; event >= first_pending_ && layer < shape_.n_layers; ++layer)
@@ -171,6 +172,8 @@ void Store::truncate(std::int64_t n) {
   check_unleased("truncate");
   drop_prefetched();
   std::unique_lock lock(mutex_);
+  holes_.reserve(holes_.size() +
+                 static_cast<std::size_t>(n_events() - n));  // then nothing can fail
   while (n_events() > n) {
     const EventId last = n_events() - 1;
     drop_blocks(lock, last);

@@ -54,6 +54,17 @@ void Store::append(std::span<const TokenRange> events) {
   const std::size_t current = current_;
   const bool closed = current != kNoSegment && segments_[current]->closed;
   const std::int64_t allocated = current != kNoSegment ? segments_[current]->allocated : 0;
+  // Room first, so that an event that is counted is also listed, and can be taken back.
+  const auto reserve_more = [](auto& list, std::size_t n) {
+    if (list.size() + n > list.capacity())
+      list.reserve(std::max(list.size() + n, 2 * list.capacity()));
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    reserve_more(events_, events.size());
+    reserve_more(pending_, events.size() * static_cast<std::size_t>(shape_.n_layers));
+    reserve_more(holes_, events.size());  // to take them back
+  }
   try {
     for (std::size_t i = 0; i < events.size(); ++i) {
       Event event{events[i], -1, 0, -1, 0, false};
@@ -398,6 +409,12 @@ StoreImage Store::image() const {
 /// Copies the live events of a file to where new ones go. All or nothing.
 void Store::move_out(std::size_t index) {
   std::vector<std::pair<EventId, Event>> moved;
+  const auto live = static_cast<std::size_t>(segments_[index]->live_events);
+  moved.reserve(live);  // what is counted can be taken back
+  {
+    const std::lock_guard lock(mutex_);
+    holes_.reserve(holes_.size() + 2 * live);
+  }
   segments_[index]->closed = true;
   try {
     for (EventId id = 0; id < n_events(); ++id) {

@@ -35,6 +35,7 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
   lease.blocks.clear();
   lease.blocks.reserve(events.size());
   misses_.clear();
+  misses_.reserve(events.size());
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < events.size(); ++i) {

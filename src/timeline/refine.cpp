@@ -187,14 +187,4 @@ void BoundaryRefiner::step(std::span<const KeyRing> layers, std::int64_t first,
   last_in_previous_ = last_in_step;
 }
 
-void BoundaryRefiner::save(ByteWriter& to) const {
-  to.put(last_boundary_);
-  to.put(last_in_previous_);
-}
-
-void BoundaryRefiner::load(ByteReader& from) {
-  last_boundary_ = from.get<std::int64_t>();
-  last_in_previous_ = from.get<std::int64_t>();
-}
-
 }  // namespace episodic

@@ -13,12 +13,12 @@
 namespace episodic {
 namespace {
 
-void check_lengths(std::span<const float> surprise, std::span<float> threshold,
+void check_lengths(const StepSignal& signal, std::span<float> threshold,
                    std::span<std::uint8_t> flags) {
-  if (surprise.size() != flags.size() || threshold.size() != flags.size())
+  if (signal.surprise.size() != flags.size() || threshold.size() != flags.size())
     throw DataError(fmt::format(
         "segmenter: {} surprise values, {} thresholds and {} flags; give one of each per token",
-        surprise.size(), threshold.size(), flags.size()));
+        signal.surprise.size(), threshold.size(), flags.size()));
 }
 
 class SurpriseSegmenter final : public Segmenter {
@@ -26,17 +26,19 @@ class SurpriseSegmenter final : public Segmenter {
   explicit SurpriseSegmenter(const MemoryConfig& c)
       : threshold_(c.window, c.effective_tau(), c.gamma, c.n_init) {}
 
-  void step(std::int64_t first, std::span<const float> surprise, std::span<float> threshold,
-            std::span<std::uint8_t> flags) override {
-    check_lengths(surprise, threshold, flags);
-    if (first != threshold_.tokens())
+  void prepare(const StepSignal& signal, std::span<float> threshold,
+               std::span<std::uint8_t> flags) override {
+    check_lengths(signal, threshold, flags);
+    if (signal.first != threshold_.tokens())
       throw DataError(
           fmt::format("segmenter: the step starts at token {}, but {} tokens came so far; "
                       "give the steps in order",
-                      first, threshold_.tokens()));
-    threshold_.step(surprise.data(), static_cast<std::int64_t>(surprise.size()), threshold.data());
-    for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = surprise[i] > threshold[i];
+                      signal.first, threshold_.tokens()));
+    threshold_.prepare(signal.surprise.data(), static_cast<std::int64_t>(flags.size()),
+                       threshold.data());
+    for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = signal.surprise[i] > threshold[i];
   }
+  void commit() noexcept override { threshold_.commit(); }
 
   std::unique_ptr<Segmenter> clone() const override {
     return std::make_unique<SurpriseSegmenter>(*this);
@@ -46,9 +48,6 @@ class SurpriseSegmenter final : public Segmenter {
   void resume(std::int64_t tokens, std::span<const float> recent) override {
     threshold_.resume(tokens, recent);
   }
-
-  void save(ByteWriter& to) const override { threshold_.save(to); }
-  void load(ByteReader& from) override { threshold_.load(from); }
 
  private:
   SurpriseThreshold threshold_;
@@ -60,21 +59,17 @@ class PositionSegmenter final : public Segmenter {
  public:
   explicit PositionSegmenter(IsBoundary is_boundary) : is_boundary_(std::move(is_boundary)) {}
 
-  void step(std::int64_t first, std::span<const float> surprise, std::span<float> threshold,
-            std::span<std::uint8_t> flags) override {
-    check_lengths(surprise, threshold, flags);
+  void prepare(const StepSignal& signal, std::span<float> threshold,
+               std::span<std::uint8_t> flags) override {
+    check_lengths(signal, threshold, flags);
     std::fill(threshold.begin(), threshold.end(), std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < flags.size(); ++i)
-      flags[i] = is_boundary_(first + static_cast<std::int64_t>(i));
+      flags[i] = is_boundary_(signal.first + static_cast<std::int64_t>(i));
   }
 
   std::unique_ptr<Segmenter> clone() const override {
     return std::make_unique<PositionSegmenter>(*this);
   }
-
-  // Nothing is carried from step to step.
-  void save(ByteWriter&) const override {}
-  void load(ByteReader&) override {}
 
  private:
   IsBoundary is_boundary_;

@@ -40,7 +40,8 @@ SurpriseThreshold::SurpriseThreshold(ThresholdWindow window, std::int64_t tau, d
     throw ConfigError("surprise threshold: tau = " + std::to_string(tau) + ", must be at least 1");
 }
 
-void SurpriseThreshold::step(const float* surprise, std::int64_t n, float* threshold) {
+void SurpriseThreshold::prepare(const float* surprise, std::int64_t n, float* threshold) {
+  coming_.assign(surprise, surprise + std::max<std::int64_t>(0, n));
   if (n <= 0) return;
   const std::int64_t first = tokens_;
   // All values a threshold of this step may look back on, in order of time: token t at t - base.
@@ -66,11 +67,17 @@ void SurpriseThreshold::step(const float* surprise, std::int64_t n, float* thres
   }
   if (first == 0) threshold[0] = std::numeric_limits<float>::infinity();
 
-  if (static_cast<std::int64_t>(recent_.size()) < tau_)
+  // Room for commit. Places that no token has had yet are never read.
+  if (static_cast<std::int64_t>(recent_.size()) < std::min(tau_, first + n))
     recent_.resize(static_cast<std::size_t>(std::min(tau_, first + n)));
+}
+
+void SurpriseThreshold::commit() noexcept {
+  const auto n = static_cast<std::int64_t>(coming_.size());
   for (std::int64_t i = std::max<std::int64_t>(0, n - tau_); i < n; ++i)
-    recent_[static_cast<std::size_t>((first + i) % tau_)] = surprise[i];
+    recent_[static_cast<std::size_t>((tokens_ + i) % tau_)] = coming_[static_cast<std::size_t>(i)];
   tokens_ += n;
+  coming_.clear();
 }
 
 std::vector<float> SurpriseThreshold::recent() const {
@@ -86,22 +93,12 @@ void SurpriseThreshold::resume(std::int64_t tokens, std::span<const float> recen
     throw DataError("surprise threshold: " + std::to_string(recent.size()) +
                     " values of recent surprise for " + std::to_string(tokens) +
                     " tokens, must be " + std::to_string(std::max<std::int64_t>(0, count)));
-  tokens_ = tokens;
   recent_.resize(recent.size());
   for (std::int64_t t = tokens - count; t < tokens; ++t)
     recent_[static_cast<std::size_t>(t % tau_)] =
         recent[static_cast<std::size_t>(t - (tokens - count))];
-}
-
-void SurpriseThreshold::save(ByteWriter& to) const {
-  to.put(tokens_);
-  to.put_vector(recent_);
-}
-
-void SurpriseThreshold::load(ByteReader& from) {
-  tokens_ = from.get<std::int64_t>();
-  recent_ = from.get_vector<float>(
-      static_cast<std::size_t>(std::clamp<std::int64_t>(tokens_, 0, tau_)), "recent surprise");
+  coming_.clear();
+  tokens_ = tokens;
 }
 
 }  // namespace episodic

@@ -45,9 +45,7 @@ class HostEngine final : public Engine {
     return {buffers.similarity(), buffers.contiguity()};
   }
   std::vector<float> representative(std::int64_t layer, EventId event) const override {
-    const MemoryShape& shape = memory().shape();
-    const float* r = memory_->representative(layer, event);
-    return {r, r + shape.n_heads * shape.head_dim};
+    return memory_->representative(layer, event);
   }
   std::vector<float> relevance(std::int64_t layer, std::int64_t first,
                                std::int64_t n) const override {

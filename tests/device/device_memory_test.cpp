@@ -131,7 +131,7 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
   if (config.recall && dtype == DType::float32)
     for (EventId e = 0; e < host.events().size(); ++e) {
       const std::vector<float> mean = device.representative(layer, e);
-      const float* same = host.representative(layer, e);
+      const std::vector<float> same = host.representative(layer, e);
       for (std::size_t c = 0; c < mean.size(); ++c) REQUIRE(std::abs(mean[c] - same[c]) < 1e-5f);
     }
 }

@@ -50,9 +50,9 @@ MemoryAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
                     static_cast<std::size_t>(d) * 4);
       }
     const auto& layers = from.config().recall_layers;
-    const float* r =
+    const std::vector<float> r =
         from.representative(layers ? (*layers)[static_cast<std::size_t>(slot)] : slot, e);
-    std::copy_n(r, s.n_heads * d, mean);
+    std::copy(r.begin(), r.end(), mean);
     return {keys.data(), values.data(), n, n * d, d};
   };
   return a;

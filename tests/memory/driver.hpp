@@ -62,10 +62,11 @@ inline std::vector<Token> random_tokens(const MemoryShape& s, std::int64_t n, st
 /// Feeds tokens [first, first + n) as one step. \return outputs per layer, each [n, H * d]
 inline std::vector<std::vector<float>> step(EpisodicMemory& memory,
                                             const std::vector<Token>& tokens, std::int64_t first,
-                                            std::int64_t n) {
+                                            std::int64_t n,
+                                            episodic::StepKind kind = episodic::StepKind::decode) {
   const MemoryShape& s = memory.shape();
   std::vector<std::vector<float>> out;
-  memory.begin_step(n);
+  memory.begin_step(n, kind);
   for (std::int64_t l = 0; l < s.n_layers; ++l) {
     std::vector<float> q, k, v;
     for (std::int64_t i = first; i < first + n; ++i) {
@@ -85,17 +86,18 @@ inline std::vector<std::vector<float>> step(EpisodicMemory& memory,
   return out;
 }
 
-/// x [heads, d] of one token, turned to a position in float64, rotate-half layout.
+/// x [heads, d] of one token, turned to a position in float64, rotate-half layout. The channels
+/// that turn are multiplied by attention_factor.
 inline std::vector<double> turned(const std::vector<float>& x, const MemoryShape& s,
-                                  std::int64_t head, double position) {
-  const auto d = static_cast<std::size_t>(s.head_dim), half = d / 2;
+                                  std::int64_t layer, std::int64_t head, double position) {
+  const episodic::RotaryTable table = s.layer(layer).rotary;
+  const std::size_t half = table.inverse_frequency.size();
   std::vector<double> y(x.begin() + head * s.head_dim, x.begin() + (head + 1) * s.head_dim);
-  std::vector<double> r(d);
+  std::vector<double> r = y;
   for (std::size_t c = 0; c < half; ++c) {
-    const double angle =
-        position * std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(d));
-    r[c] = y[c] * std::cos(angle) - y[c + half] * std::sin(angle);
-    r[c + half] = y[c + half] * std::cos(angle) + y[c] * std::sin(angle);
+    const double angle = position * table.inverse_frequency[c], f = table.attention_factor;
+    r[c] = f * (y[c] * std::cos(angle) - y[c + half] * std::sin(angle));
+    r[c + half] = f * (y[c + half] * std::cos(angle) + y[c] * std::sin(angle));
   }
   return r;
 }
@@ -110,20 +112,23 @@ std::vector<double> reference(const std::vector<Token>& tokens, const MemoryShap
   for (std::int64_t h = 0; h < s.n_heads; ++h) {
     const std::int64_t g = h / (s.n_heads / s.n_kv_heads);
     const std::vector<double> near_query =
-        turned(tokens[static_cast<std::size_t>(p)].q[L], s, h, static_cast<double>(p));
-    const std::vector<double> far_query =
-        turned(tokens[static_cast<std::size_t>(p)].q[L], s, h, static_cast<double>(n_local - 1));
+        turned(tokens[static_cast<std::size_t>(p)].q[L], s, layer, h, static_cast<double>(p));
+    const std::vector<double> far_query = turned(tokens[static_cast<std::size_t>(p)].q[L], s, layer,
+                                                 h, static_cast<double>(n_local - 1));
     std::vector<double> sum(static_cast<std::size_t>(s.head_dim), 0.0);
     double total = 0;
     for (std::int64_t i = 0; i <= p; ++i) {
       const bool local = p - i < n_local;
       if (!local && !far(i)) continue;
       const Token& t = tokens[static_cast<std::size_t>(i)];
-      const std::vector<double> key = turned(t.k[L], s, g, local ? static_cast<double>(i) : 0.0);
+      const std::vector<double> key =
+          turned(t.k[L], s, layer, g, local ? static_cast<double>(i) : 0.0);
       const std::vector<double>& query = local ? near_query : far_query;
       double dot = 0;
       for (std::size_t c = 0; c < key.size(); ++c) dot += query[c] * key[c];
-      const double weight = std::exp(dot / std::sqrt(static_cast<double>(s.head_dim)));
+      const double scale = s.layer(layer).scale;
+      const double weight =
+          std::exp(dot * (scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(s.head_dim))));
       total += weight;
       for (std::size_t c = 0; c < sum.size(); ++c)
         sum[c] += weight * t.v[L][static_cast<std::size_t>(g * s.head_dim) + c];

@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <iterator>
 #include <map>
 #include <thread>
@@ -190,8 +192,8 @@ TEST_CASE("representatives may lie in files too", "[memory][kept][tiers]") {
     memory.commit();
     fork_memory(temp / "m", temp / "fork");
     // what is forgotten is gone from the vector files as well
-    const float* row = memory.representative(0, 5);
-    const std::string needle(reinterpret_cast<const char*>(row), 256);
+    const std::vector<float> row = memory.representative(0, 5);
+    const std::string needle(reinterpret_cast<const char*>(row.data()), 256);
     const auto holds = [&](const fs::path& dir) {
       for (const auto& [name, bytes] : contents(dir))
         if (bytes.find(needle) != std::string::npos) return true;
@@ -361,7 +363,29 @@ TEST_CASE("a kept memory is opened only for the model it was made with", "[memor
   keep.identity.tokenizer = "t2";
   CHECK(mentions(opened(keep), "tokenizer"));
   const MemoryShape shape = small_shape(2, 4, 2, 12);
-  CHECK(mentions(opened(in(temp / "m"), &shape), "shape"));
+  CHECK(mentions(opened(in(temp / "m"), &shape), "head_dim is 10, not 12"));
+  // What differs is named as what it is.
+  const auto given = [&](auto change) {
+    MemoryShape other = small_shape();
+    change(other);
+    return opened(in(temp / "m"), &other);
+  };
+  CHECK(given([](MemoryShape&) {}) == "no error");
+  CHECK(mentions(given([](MemoryShape& s) { s.rotary = plain_rotary(10, 500000.0); }),
+                 "rotary base or scaling of layer 0"));
+  CHECK(mentions(given([](MemoryShape& s) { s.rotary.attention_factor = 1.5; }),
+                 "attention_factor of layer 0 is 1, not 1.5"));
+  CHECK(mentions(given([](MemoryShape& s) { s.rotary = plain_rotary(8, 10000.0); }),
+                 "rotary dimension of layer 0 is 10, not 8"));
+  const auto layer_1 = [&](auto change) {
+    return given([&](MemoryShape& s) {
+      s.layers.assign(2, {s.rotary});
+      change(s.layers[1]);
+    });
+  };
+  CHECK(layer_1([](LayerShape&) {}) == "no error");  // the same, written down otherwise
+  CHECK(mentions(layer_1([](LayerShape& l) { l.scale = 0.5f; }), "scale of layer 1 is 0, not 0.5"));
+  CHECK(mentions(layer_1([](LayerShape& l) { l.rotary = {}; }), "rotary dimension of layer 1"));
   MemoryConfig config = small_config();
   config.host_bytes = 1 << 22;
   CHECK(opened(in(temp / "m"), nullptr, &config) == "no error");
@@ -406,18 +430,23 @@ TEST_CASE("one writer, many readers, clear words for all else", "[memory][kept][
   CHECK(mentions(refusal<ConfigError>([&] { plain.commit(); }), "kept nowhere"));
 }
 
-TEST_CASE("a newer format is refused by name", "[memory][kept][refuse]") {
+TEST_CASE("another format, newer or older, is refused by name", "[memory][kept][refuse]") {
   const TempDir temp;
   { EpisodicMemory::create(in(temp / "m"), small_config(), small_shape()); }
-  std::string text = bytes_of(temp / "m/manifest.json");
-  const std::size_t at = text.find("\"version\": 1");
+  const std::string text = bytes_of(temp / "m/manifest.json");
+  const std::string ours = "\"version\": " + std::to_string(MemoryManifest::kVersion);
+  const std::size_t at = text.find(ours);
   REQUIRE(at != std::string::npos);
-  text.replace(at, 12, "\"version\": 2");
-  std::ofstream(temp / "m/manifest.json", std::ios::binary) << text;
-  const std::string said =
-      refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); });
-  CHECK(mentions(said, "newer version"));
-  CHECK(mentions(said, "manifest.json"));
+  for (const int by : {1, -1}) {
+    std::string other = text;
+    other.replace(at, ours.size(), "\"version\": " + std::to_string(MemoryManifest::kVersion + by));
+    std::ofstream(temp / "m/manifest.json", std::ios::binary) << other;
+    const std::string said =
+        refusal<FileError>([&] { EpisodicMemory::open(in(temp / "m"), OpenMode::write); });
+    INFO(said);
+    CHECK(mentions(said, by > 0 ? "newer version" : "older version"));
+    CHECK(mentions(said, "manifest.json"));
+  }
 }
 
 TEST_CASE("verify sees every single-byte change, and nothing damaged is opened or served",
@@ -617,27 +646,179 @@ TEST_CASE("snapshots of a kept memory go back over commits", "[memory][kept]") {
   CHECK(verify_memory(temp / "m").damages.empty());
 }
 
-TEST_CASE("one memory used from two threads at once is refused", "[memory][threads]") {
-  EpisodicMemory memory(small_config(), small_shape());
-  const auto tokens = random_tokens(small_shape(), 12, 17);
-  std::atomic<int> refused{0}, other{0};
-  std::atomic<bool> stop{false};
-  // Both only look: whoever comes second is refused, nobody is harmed.
-  const auto look = [&] {
-    while (!stop) try {
-        (void)memory.snapshot();
-      } catch (const Error& e) {
-        (mentions(e.what(), "two threads") ? refused : other)++;
-        stop = true;
-      }
+TEST_CASE("one memory used from two threads at once is refused, getters too", "[memory][threads]") {
+  const TempDir temp;
+  EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+  const auto tokens = random_tokens(small_shape(), 120, 17);
+  feed(memory, tokens, 0, 108);
+  REQUIRE(memory.events().size() > 1);
+  const auto snapshot = memory.snapshot();
+  std::promise<void> inside, leave;
+  std::vector<std::byte> block(1 << 16);
+  std::int64_t seen_inside = -1;
+  std::thread other([&] {
+    memory.read_events(0, 1, 0, [&](EventId) {
+      seen_inside = memory.tokens();  // the thread that is inside may ask
+      inside.set_value();
+      leave.get_future().wait();
+      return block.data();
+    });
+  });
+  // Never longer than this, whatever fails: then the checks below say so.
+  const bool entered =
+      inside.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+  std::vector<float> row(1000);
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"begin_step", [&] { memory.begin_step(1); }},
+      {"attend", [&] { memory.attend(0, row.data(), row.data(), row.data(), row.data()); }},
+      {"end_step", [&] { memory.end_step(row.data()); }},
+      {"tokens", [&] { (void)memory.tokens(); }},
+      {"open_tokens", [&] { (void)memory.open_tokens(); }},
+      {"events", [&] { (void)memory.events(); }},
+      {"last_step", [&] { (void)memory.last_step(); }},
+      {"recalled", [&] { (void)memory.recalled(0); }},
+      {"representative", [&] { (void)memory.representative(0, 0); }},
+      {"relevance", [&] { (void)memory.relevance(0, 100); }},
+      {"counters", [&] { (void)memory.counters(); }},
+      {"last_logits", [&] { (void)memory.last_logits(); }},
+      {"forgotten", [&] { (void)memory.forgotten(); }},
+      {"committed_tokens", [&] { (void)memory.committed_tokens(); }},
+      {"manifest", [&] { (void)memory.manifest(); }},
+      {"disk_store", [&] { (void)memory.disk_store(); }},
+      {"snapshot", [&] { (void)memory.snapshot(); }},
+      {"restore", [&] { memory.restore(*snapshot); }},
+      {"reset", [&] { memory.reset(); }},
+      {"state", [&] { (void)memory.state(); }},
+      {"advance", [&] { memory.advance({}); }},
+      {"commit", [&] { memory.commit(); }},
+      {"token_ids", [&] { (void)memory.token_ids(0, 1); }},
+      {"digest", [&] { (void)memory.digest(); }},
+      {"forget an event", [&] { memory.forget(EventId{0}); }},
+      {"forget tokens",
+       [&] {
+         memory.forget(TokenRange{4, 6});
+       }},
+      {"pin", [&] { memory.pin(0); }},
+      {"compact", [&] { memory.compact(); }},
   };
-  std::thread a(look), b(look);
-  a.join();
-  b.join();
-  CHECK(refused >= 1);
-  CHECK(other == 0);
-  step(memory, tokens, 0, 12);  // and it still works
-  CHECK(memory.tokens() == 12);
+  for (const auto& [name, call] : calls) {
+    INFO(name);
+    CHECK(mentions(refusal<Error>(call), "two threads"));
+  }
+  CHECK(memory.config().n_init == 4);  // never changes: anyone may ask
+  CHECK(memory.shape().n_layers == 2);
+  CHECK(memory.folder() == temp / "m");
+  leave.set_value();
+  other.join();
+  CHECK(entered);
+  CHECK(seen_inside == 108);
+  step(memory, tokens, 108, 12);  // and it still works
+  CHECK(memory.tokens() == 120);
+}
+
+TEST_CASE("a snapshot of what was given up is refused, also where no event had closed",
+          "[memory][kept][snapshot]") {
+  const auto tokens = random_tokens(small_shape(), 400, 31);
+  const auto other = random_tokens(small_shape(), 400, 32);
+  for (const bool kept : {false, true}) {
+    const TempDir temp;
+    MemoryConfig c = small_config();
+    c.n_local = 60;  // room for steps that close nothing
+    EpisodicMemory memory = kept ? EpisodicMemory::create(in(temp / "m"), c, small_shape())
+                                 : EpisodicMemory(c, small_shape());
+    feed(memory, tokens, 0, 50);
+    const auto a = memory.snapshot();
+    step(memory, tokens, 50, 6);
+    const auto b = memory.snapshot();
+    REQUIRE(memory.events().size() == 0);
+    memory.restore(*a);
+    CHECK(mentions(refusal<ConfigError>([&] { memory.restore(*b); }), "gone back to token 50"));
+    CHECK(memory.tokens() == 50);  // as it was
+    // The silent variant: other tokens in the place of those that the snapshot knew.
+    step(memory, other, 50, 7);
+    CHECK(mentions(refusal<ConfigError>([&] { memory.restore(*b); }), "gone back"));
+    const auto d = memory.snapshot();
+    step(memory, other, 57, 3);
+    memory.restore(*d);  // what came since may be gone back to, again and again
+    memory.restore(*d);
+    memory.restore(*a);
+    CHECK_THROWS_AS(memory.restore(*d), ConfigError);
+    feed(memory, tokens, 50, 300);
+    CHECK_THROWS_AS(memory.restore(*b), ConfigError);
+    CHECK_THROWS_AS(memory.restore(*d), ConfigError);
+    if (kept) {
+      memory.commit();
+      EpisodicMemory again = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+      CHECK(again.tokens() == 300);
+      CHECK(again.digest() == memory.digest());
+    }
+    memory.restore(*a);
+    memory.reset();
+    CHECK(mentions(refusal<ConfigError>([&] { memory.restore(*a); }), "reset"));
+  }
+}
+
+TEST_CASE("a folder that went away, or a file of it, is noticed", "[memory][kept][errors]") {
+  const auto tokens = random_tokens(small_shape(), 300, 33);
+  const TempDir temp;
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+    feed(memory, tokens, 0, 200);
+    memory.commit();
+    fork_memory(temp / "m", temp / "fork");
+    fork_memory(temp / "m", temp / "cut");
+    feed(memory, tokens, 200, 240);
+    fs::remove_all(temp / "m");
+    CHECK_THROWS_AS(memory.commit(), FileError);
+    fs::create_directory(temp / "m");  // as where files went while the folder was written to
+    CHECK(mentions(refusal<FileError>([&] { memory.commit(); }), (temp / "m").string()));
+    CHECK(memory.tokens() == 240);
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(temp / "fork"))
+    if (const std::string name = entry.path().filename().string();
+        name.starts_with("kv-") || name.starts_with("tokens-"))
+      files.push_back(entry.path());
+  REQUIRE(files.size() == 2);
+  for (const fs::path& file : files) {
+    fs::rename(file, temp / "aside");
+    for (const OpenMode mode : {OpenMode::read, OpenMode::write})
+      CHECK(mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "fork"), mode); }),
+                     file.filename().string()));
+    fs::rename(temp / "aside", file);
+    CHECK(EpisodicMemory::open(in(temp / "fork"), OpenMode::read).tokens() == 200);
+    // too short
+    const fs::path copy = temp / "cut" / file.filename();
+    fs::copy_file(copy, temp / "aside");
+    fs::remove(copy);
+    fs::rename(temp / "aside", copy);
+    fs::resize_file(copy, fs::file_size(copy) / 2);
+    CHECK(mentions(
+        refusal<FileError>([&] { EpisodicMemory::open(in(temp / "cut"), OpenMode::read); }),
+        "truncated"));
+  }
+}
+
+TEST_CASE("representatives are copies: a later call does not change an earlier answer",
+          "[memory][kept]") {
+  const MemoryShape shape = small_shape(1, 64, 1, 256);  // 16 events in a slab
+  MemoryConfig c = small_config();
+  c.repr_bytes = 16 << 20;
+  const auto tokens = random_tokens(shape, 300, 34);
+  const TempDir temp;
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), c, shape);
+    feed(memory, tokens, 0, 300);
+    REQUIRE(memory.events().size() > 20);
+    memory.commit();
+  }
+  const EpisodicMemory memory = EpisodicMemory::open(in(temp / "m"), OpenMode::read);
+  const std::vector<float> first = memory.representative(0, 1);
+  const std::vector<float> copy = first, second = memory.representative(0, 9);
+  CHECK(first.size() == static_cast<std::size_t>(64 * 256));
+  CHECK(first == copy);
+  CHECK(first != second);
+  CHECK(memory.representative(0, 1) == first);
 }
 
 TEST_CASE("two memories on two threads do not meet", "[memory][threads]") {

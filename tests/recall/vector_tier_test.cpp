@@ -10,6 +10,7 @@
 
 #include "../../src/recall/exact_index.hpp"
 #include "episodic/base/error.hpp"
+#include "support/faulty_calls.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
@@ -248,6 +249,55 @@ TEST_CASE("an index with its vectors in a tier lists what one in host memory lis
   REQUIRE(std::all_of(row.begin(), row.end(), [](float x) { return x == 0.0f; }));
   REQUIRE(tier->disk_bytes() < 5 * vector_block_bytes(1024, width, 300 * 1024));
   compare(index);
+}
+
+TEST_CASE(
+    "going back into a slab that only the tier holds cannot fail; fetching it can, and again") {
+  std::mt19937 rng(65);
+  const Folder folder;
+  const std::int64_t width = 256;
+  const IndexShape shape{4, 64, 4, RepresentativeScore::mean};
+  FaultyCalls calls;
+  const auto tier = make_vector_tier(width, {folder.path, true, 0, &calls});
+  detail::ExactIndex index(shape, {0, 16}, {tier.get(), 0, std::int64_t{4} << 20});
+  detail::ExactIndex plain(shape, {std::int64_t{1} << 60, 1});
+  const auto add = [&] {
+    const std::vector<float> v = near_mean(rng, width, 2.0f, 0.5f);
+    index.add(v.data(), nullptr, 0);
+    plain.add(v.data(), nullptr, 0);
+  };
+  while (plain.size() < 5000) add();
+  index.forget(490), plain.forget(490);
+  FaultyCalls::Script script;
+  script.site = {io::Kind::vectors, io::Op::read};
+  script.for_ever = true;
+  calls.play(script);
+  REQUIRE_NOTHROW(index.truncate(500));
+  plain.truncate(500);
+  REQUIRE(calls.faults() == 0);  // no file was asked
+  const std::vector<float> v = random_rows(rng, width);
+  std::vector<ScoredEvent> got, want;
+  REQUIRE_THROWS_AS(index.add(v.data(), nullptr, 0), FileError);
+  REQUIRE_THROWS_AS(index.search(v.data(), 5, got), FileError);
+  REQUIRE_THROWS_AS(index.settle(), FileError);
+  REQUIRE(index.size() == 500);
+  index.forget(491), plain.forget(491);
+  REQUIRE_NOTHROW(index.truncate(495));  // and back once more before it is there
+  plain.truncate(495);
+  calls.heal();
+  index.settle();
+  REQUIRE(tier->slabs(0) == 0);
+  while (plain.size() < 2200) add();
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<float> q = random_rows(rng, width);
+    index.search(q.data(), 9, got);
+    plain.search(q.data(), 9, want);
+    REQUIRE(same(got, want));
+    REQUIRE(index.score(q.data(), got[3].event) == got[3].score);
+  }
+  REQUIRE_THROWS_AS(index.mean(491), DataError);
+  REQUIRE_THROWS_AS(index.score(v.data(), 491), DataError);
+  REQUIRE_THROWS_AS(index.score(v.data(), 2200), DataError);
 }
 
 TEST_CASE("a budget that not even the codes fit into is refused, and nothing is added") {

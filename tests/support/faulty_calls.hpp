@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,7 @@ class FaultyCalls : public episodic::io::Syscalls {
   };
   struct Script {
     Site site{};
+    bool any = false;  ///< calls of all sites, counted together, instead of those of `site`
     Fault fault = Fault::error;
     int error = 5;          ///< errno
     std::int64_t at = 0;    ///< the first call of the site that it befalls, from 0
@@ -41,8 +43,11 @@ class FaultyCalls : public episodic::io::Syscalls {
     const std::lock_guard lock(mutex_);
     script_ = script;
     calls_.clear();
-    faults_ = 0;
+    faults_ = all_ = 0;
   }
+  /// Called before each call, from the thread that makes it.
+  std::function<void(Site)> watch;
+
   /// No more faults.
   void heal() {
     const std::lock_guard lock(mutex_);
@@ -140,11 +145,12 @@ class FaultyCalls : public episodic::io::Syscalls {
 
   /// Counts a call; what befalls it.
   std::optional<Script> next(Site site) {
+    if (watch) watch(site);
     std::unique_lock lock(mutex_);
-    const std::int64_t number = calls_[key(site)]++;
-    if (!script_ || !(script_->site == site) || number < script_->at ||
-        (number > script_->at && !script_->for_ever))
-      return std::nullopt;
+    const std::int64_t of_site = calls_[key(site)]++, of_all = all_++;
+    if (!script_ || !(script_->any || script_->site == site)) return std::nullopt;
+    const std::int64_t number = script_->any ? of_all : of_site;
+    if (number < script_->at || (number > script_->at && !script_->for_ever)) return std::nullopt;
     ++faults_;
     const Script script = *script_;
     lock.unlock();
@@ -165,5 +171,5 @@ class FaultyCalls : public episodic::io::Syscalls {
   mutable std::mutex mutex_;
   std::optional<Script> script_;
   std::map<Key, std::int64_t> calls_;
-  std::int64_t faults_ = 0, flips_ = 37;
+  std::int64_t faults_ = 0, all_ = 0, flips_ = 37;
 };

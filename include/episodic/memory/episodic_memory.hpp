@@ -11,24 +11,16 @@
 #include <span>
 #include <vector>
 
-#include "episodic/attention/rotary.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/memory/kept_memory.hpp"
+#include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
+#include "episodic/recall/recall_hook.hpp"
 #include "episodic/store/disk_store.hpp"
-#include "episodic/timeline/event_table.hpp"
+#include "episodic/timeline/timeline.hpp"
 
 namespace episodic {
-
-/// What the memory must know of the model it serves.
-struct MemoryShape {
-  std::int64_t n_layers = 0;
-  std::int64_t n_heads = 0;
-  std::int64_t n_kv_heads = 0;
-  std::int64_t head_dim = 0;
-  RotaryTable rotary;
-};
 
 /// Counters since construction or reset; seconds are wall time inside the memory.
 struct MemoryCounters {
@@ -44,23 +36,17 @@ struct MemoryCounters {
   } seconds;
 };
 
-/// What the last finished step decided; rows of the step's n tokens.
-struct StepRecord {
-  std::int64_t first = 0, n = 0;
-  std::int64_t events_before = 0;  ///< closed before this step
-  std::vector<float> surprise, threshold;
-  std::vector<std::uint8_t> raw_boundaries, final_boundaries;
-};
-
 /// One sequence's memory. Drive it step by step:
 ///
 ///     memory.begin_step(n);
 ///     for (layer ...) memory.attend(layer, q, k, v, out);   // in order, each layer once
 ///     memory.end_step(ids, logits, vocab, vocab);
 ///
-/// One thread at a time: a call made while another thread is inside is refused. Two memories on two
-/// threads do not meet. Until end_step returns nothing of the
-/// step counts: begin_step after a failed step starts it anew from the same state.
+/// One thread at a time: any call but config, shape and folder made while another thread is inside
+/// one is refused with an Error, getters too; what a getter refers to must not be read while
+/// another thread may change it. Two memories on two threads do not meet. Until end_step returns
+/// nothing of the step counts, whatever it fails with: begin_step after a failed step starts it
+/// anew from the same state.
 class EpisodicMemory {
  public:
   /// \param given boundaries, only for segmenter `given`
@@ -71,11 +57,16 @@ class EpisodicMemory {
   EpisodicMemory(EpisodicMemory&&) noexcept;
   EpisodicMemory& operator=(EpisodicMemory&&) noexcept;
 
-  /// Opens a step of n tokens, 1 <= n <= chunk.
-  void begin_step(std::int64_t n);
+  /// Opens a step of n tokens, 1 <= n <= chunk. A step of several tokens always recalls, whatever
+  /// `recall_every` says. \param kind of a step of one token: `decode` recalls every `recall_every`
+  /// such steps, counted from the last longer one; `prompt` recalls and starts the count anew. The
+  /// last token of a prompt decides what the answer recalls (spec 5): feed it as `prompt`.
+  void begin_step(std::int64_t n, StepKind kind = StepKind::decode);
 
   /// One layer of the step. \param q [n, H, d], k, v [n, G, d] before rotary embedding, contiguous
   /// \param out [n, H, d], written
+  /// \throws DataError naming layer and token for a NaN or an infinity in q, k or v; FileError for
+  ///         a damaged event. The step may then be begun anew
   void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);
 
   /// Ends the step: surprise, boundaries, refinement, closing of events.
@@ -89,6 +80,10 @@ class EpisodicMemory {
   /// The same with the surprise given by the caller ([n] nats; that of token 0 is ignored).
   void end_step(const float* surprise);
 
+  /// Calls `hook` in every layer that recalls events, between recall and attention, from the next
+  /// step on; empty: no more. It is no part of a snapshot or of what is kept.
+  void set_recall_hook(RecallHook hook);
+
   const MemoryConfig& config() const;
   const MemoryShape& shape() const;
   /// Tokens of the finished steps.
@@ -99,8 +94,9 @@ class EpisodicMemory {
   const StepRecord& last_step() const;
   /// Recall lists of one layer in the last step.
   const RecallBuffers& recalled(std::int64_t layer) const;
-  /// Representative vector [H * d] of an event in a layer; valid until the next step.
-  const float* representative(std::int64_t layer, EventId event) const;
+  /// Representative vector [H * d] of an event in a layer, a copy.
+  /// \throws DataError for an event that is not there or forgotten; FileError for a damaged one
+  std::vector<float> representative(std::int64_t layer, EventId event) const;
   /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token
   /// has left the window, and still there then for at least one step.
   const float* relevance(std::int64_t layer, std::int64_t token) const;
@@ -110,7 +106,9 @@ class EpisodicMemory {
   class Snapshot;
   std::shared_ptr<const Snapshot> snapshot() const;
   /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
-  /// \throws ConfigError for a snapshot of another memory, or one older than a restore to before it
+  /// Going back gives up what came later for good, snapshots of it included.
+  /// \throws ConfigError for a snapshot of another memory, or one taken before the memory went back
+  ///         to fewer tokens than it has (restore, reset, advance); all is then as before
   void restore(const Snapshot& snapshot);
 
   /// Back to the empty sequence. A kept memory's folder changes with the next commit.

@@ -9,21 +9,13 @@
 
 #include "episodic/recall/index.hpp"
 #include "episodic/store/codec.hpp"
-#include "episodic/timeline/event_table.hpp"
+#include "episodic/timeline/timeline.hpp"
 
 namespace episodic {
 
-/// All that a memory carries from step to step but its closed events.
-struct MemoryState {
-  std::int64_t tokens = 0;
-  std::int64_t steps_since_recall = 0;  ///< steps of one token since the last longer one
-  std::int64_t last_boundary = -1;      ///< last final boundary; -1: none
-  std::int64_t last_in_previous = -1;   ///< last final boundary inside the last step; -1: none
-  /// Of the last min(tokens, tau) tokens, in order of time; empty if surprise sets no boundaries.
-  std::vector<float> recent_surprise;
-  std::vector<std::uint8_t> final_flags;  ///< of token t at t % size(), ring_capacity of them
-  std::vector<float> last_logits;         ///< [vocab] that follow the last token, or empty
-
+/// All that a memory carries from step to step but its closed events: its timeline's state and its
+/// layers'.
+struct MemoryState : Timeline::State {
   /// Rings over tokens: token t at t % ring_capacity; zero where no token was yet.
   struct Layer {
     std::vector<float> keys, values;  ///< [G, ring_capacity, d], keys before rotary embedding

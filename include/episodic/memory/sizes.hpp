@@ -13,6 +13,9 @@ namespace episodic {
 /// \throws ConfigError for a shape that makes no sense, or settings that name layers it has not
 void check_shape(const MemoryConfig& config, const MemoryShape& shape);
 
+/// Whether a layer recalls.
+bool recalls(const MemoryConfig& config, std::int64_t layer);
+
 /// Layers that recall: those with events in the store.
 std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& shape);
 

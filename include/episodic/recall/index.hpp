@@ -59,8 +59,17 @@ class RepresentativeIndex {
   /// are fewer. `out` is overwritten. Exact makers return the exact list.
   virtual void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) = 0;
 
-  /// Forgets the events from `n_events` on (rewind). Later ids are given anew.
+  /// The score of one event for `query`, the number that search ranks by.
+  /// \throws DataError for an event that is not there or forgotten; FileError for a damaged one
+  virtual float score(const float* query, EventId event) const = 0;
+
+  /// Forgets the events from `n_events` on (rewind). Later ids are given anew. Fails for no reason
+  /// but an `n_events` that is not in [0, size()]: what needs files or memory is left to `settle`.
   virtual void truncate(std::int64_t n_events) = 0;
+
+  /// Does what truncate left to do. Any add, search or compact begins with it; before the tier's
+  /// sync and `save` the caller does. \throws FileError: call again
+  virtual void settle() {}
 
   /// Never lists this event again; its number stays taken, its vectors become zeros. Once more is
   /// nothing. \throws DataError for an event that is not there

@@ -80,7 +80,7 @@ class VectorTier {
 
   virtual std::int64_t slabs(std::int64_t layer) const = 0;
   virtual std::int64_t rows(std::int64_t layer, std::int64_t slab) const = 0;
-  /// Gives up the slabs of a layer from `n_slabs` on.
+  /// Gives up the slabs of a layer from `n_slabs` on. Cannot fail.
   virtual void truncate(std::int64_t layer, std::int64_t n_slabs) = 0;
 
   /// Makes all slabs durable and tells what a later open needs. \throws FileError,

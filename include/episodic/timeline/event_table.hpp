@@ -3,6 +3,7 @@
 /// \file
 /// Closed events as token ranges, and the rule that closes them (spec 4).
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,23 +28,49 @@ class EventTable {
   EventTable(std::int64_t n_init, std::int64_t min_block, std::int64_t max_block)
       : n_init_(n_init), min_block_(min_block), max_block_(max_block), pending_start_(n_init) {}
 
-  /// Closes what the rule of spec 4 closes up to `limit` = (tokens so far) - n_local.
+  /// What the rule of spec 4 closes up to `limit` = (tokens so far) - n_local. The table stays as
+  /// it is until `extend`.
   /// \param is_boundary callable: int64_t token -> bool, the final boundary flags; asked only for
   ///        tokens in (pending_start, limit)
-  /// \return number of events closed; they are the last ones of the table
+  /// \param closed overwritten: the events to be closed, in order of time
   template <class IsBoundary>
-  std::int64_t close_up_to(std::int64_t limit, IsBoundary&& is_boundary) {
-    const std::int64_t before = size();
+  void find_closed(std::int64_t limit, IsBoundary&& is_boundary,
+                   std::vector<TokenRange>& closed) const {
+    closed.clear();
     std::int64_t start = pending_start_;
+    const auto close = [&](std::int64_t end) {
+      closed.push_back({start, end});
+      start = end;
+    };
     for (std::int64_t b = start + 1; b < limit; ++b) {
       if (!is_boundary(b)) continue;
-      while (b - start >= max_block_) push(start, start + max_block_), start += max_block_;
+      while (b - start >= max_block_) close(start + max_block_);
       if (b - start < min_block_) continue;  // merged into the next event
-      push(start, b), start = b;
+      close(b);
     }
-    while (limit - start >= max_block_) push(start, start + max_block_), start += max_block_;
-    pending_start_ = start;
-    return size() - before;
+    while (limit - start >= max_block_) close(start + max_block_);
+  }
+
+  /// Room for `n` more events, so that extending by them cannot fail.
+  void reserve(std::int64_t n) {
+    const std::size_t needed = events_.size() + static_cast<std::size_t>(n);
+    if (needed > events_.capacity()) events_.reserve(std::max(needed, 2 * events_.capacity()));
+  }
+  /// Appends what find_closed found. \pre reserve(closed.size())
+  void extend(const std::vector<TokenRange>& closed) noexcept {
+    events_.insert(events_.end(), closed.begin(), closed.end());
+    if (!closed.empty()) pending_start_ = closed.back().end;
+  }
+
+  /// Finds and appends at once. \return number of events closed; they are the last ones of the
+  /// table
+  template <class IsBoundary>
+  std::int64_t close_up_to(std::int64_t limit, IsBoundary&& is_boundary) {
+    std::vector<TokenRange> closed;
+    find_closed(limit, is_boundary, closed);
+    reserve(static_cast<std::int64_t>(closed.size()));
+    extend(closed);
+    return static_cast<std::int64_t>(closed.size());
   }
 
   /// Takes over an event that was closed by the same rule elsewhere.
@@ -88,8 +115,8 @@ class EventTable {
   }
 
   /// Forgets the events from `n_events` on (rewind).
-  void truncate(std::int64_t n_events) {
-    events_.resize(static_cast<std::size_t>(n_events));
+  void truncate(std::int64_t n_events) noexcept {
+    events_.erase(events_.begin() + n_events, events_.end());
     pending_start_ = events_.empty() ? n_init_ : events_.back().end;
   }
 

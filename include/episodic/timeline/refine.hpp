@@ -8,20 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/timeline/event_table.hpp"
+#include "episodic/timeline/key_ring.hpp"
 
 namespace episodic {
-
-/// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies
-/// at data[g * head_stride + (t % capacity) * row_stride + c].
-struct KeyRing {
-  const float* data = nullptr;
-  std::int64_t capacity = 0;
-  std::int64_t head_stride = 0;
-  std::int64_t row_stride = 0;
-};
 
 /// Refines the raw flags of one step after another.
 class BoundaryRefiner {
@@ -44,15 +35,11 @@ class BoundaryRefiner {
   std::int64_t last_boundary() const { return last_boundary_; }
   /// Last final boundary inside the last step, -1 if none.
   std::int64_t last_in_previous() const { return last_in_previous_; }
-  /// Goes on behind steps that left these (MemoryState).
-  void resume(std::int64_t last_boundary, std::int64_t last_in_previous) {
+  /// Goes on behind steps that left these (Timeline::State).
+  void resume(std::int64_t last_boundary, std::int64_t last_in_previous) noexcept {
     last_boundary_ = last_boundary;
     last_in_previous_ = last_in_previous;
   }
-
-  /// What is carried from step to step, for a memory that is kept.
-  void save(ByteWriter& to) const;
-  void load(ByteReader& from);
 
  private:
   /// Best split t in [from, to] of `window` into [start, t) and [t, end); ties: the latest.

@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 
 namespace episodic {
@@ -32,8 +31,15 @@ class SurpriseThreshold {
   /// The next n tokens (one step): their thresholds, +inf where there are fewer than 2 values.
   /// Token 0 has no surprise: its value is ignored, it is in no average, its threshold is +inf.
   /// `moving`: the result does not depend on how the stream is cut into steps, to the bit.
+  /// Nothing counts before `commit`; another prepare takes the place of the last.
   /// \param surprise, threshold [n]
-  void step(const float* surprise, std::int64_t n, float* threshold);
+  void prepare(const float* surprise, std::int64_t n, float* threshold);
+  /// The tokens of the last prepare have come.
+  void commit() noexcept;
+  void step(const float* surprise, std::int64_t n, float* threshold) {
+    prepare(surprise, n, threshold);
+    commit();
+  }
 
   std::int64_t tokens() const { return tokens_; }
 
@@ -43,16 +49,13 @@ class SurpriseThreshold {
   /// \throws DataError if that is not min(tokens, tau) values
   void resume(std::int64_t tokens, std::span<const float> recent);
 
-  /// What came so far, for a memory that is kept. The settings are not part of it.
-  void save(ByteWriter& to) const;
-  void load(ByteReader& from);
-
  private:
   ThresholdWindow window_ = ThresholdWindow::moving;
   std::int64_t tau_ = 1, n_init_ = 0, tokens_ = 0;
   double gamma_ = 1.0;
   std::vector<float> recent_;  // ring of the last tau values; value of token t at t % tau
   std::vector<float> line_;    // scratch of one step: those values and its own, in order of time
+  std::vector<float> coming_;  // surprise of the step that is prepared
 };
 
 }  // namespace episodic

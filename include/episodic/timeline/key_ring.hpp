@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Keys of recent tokens where a layer keeps them.
+
+#include <cstdint>
+
+namespace episodic {
+
+/// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies
+/// at data[g * head_stride + (t % capacity) * row_stride + c].
+struct KeyRing {
+  const float* data = nullptr;
+  std::int64_t capacity = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t row_stride = 0;
+};
+
+}  // namespace episodic
