@@ -354,7 +354,7 @@ TEST_CASE("an allocation that fails as slabs of representatives fill loses nothi
   c.min_block = c.max_block = 3;  // events enough to fill slabs of 16, and to give them up
   c.repr_bytes = 1;
   const MemoryShape shape = driver::small_shape(1, 64, 1, 256);
-  for (std::int64_t bytes = 1 << 20;; bytes += 1 << 18) {  // the least that is enough
+  for (std::int64_t bytes = 14 << 20;; bytes += 1 << 18) {  // about the least that is enough
     c.repr_bytes = bytes;
     try {
       const TempDir temp;
