@@ -360,8 +360,9 @@ ReportFiles make_report(const std::vector<Json>& json, const ReportOptions& opti
   ReportFiles files{{"scores.csv", csv_of(grid, means)},
                     {"scores.svg", bar_chart("Scores in percent", grid.rows, grid.labels, means)}};
   std::string text = fmt::format(
-      "# Scores\n\nPercent, with 95 % intervals (bootstrap over examples, {} resamples, seed "
-      "{}).\n\n{}\n![scores](scores.svg)\n",
+      "# Scores\n\nPercent, with 95 % intervals (bootstrap over examples, {} resamples, seed {}). "
+      "Where all examples score\nalike the interval has no width: of few examples (their number is "
+      "in scores.csv) it then says nothing.\n\n{}\n![scores](scores.svg)\n",
       options.resamples, options.seed, score_table(grid, means));
   if (!options.baseline.empty()) text += difference_section(grid, options);
   text += cost_section(grid) + heat_section(results, files) + origin_section(results);
