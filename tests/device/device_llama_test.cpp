@@ -159,11 +159,10 @@ TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {
   const auto snapshot = model.snapshot();
   const auto expected = feed(60, 120);
   const std::vector<float> surprise = model.memory().last_step().surprise;
+  const auto late = model.snapshot();
   model.restore(*snapshot);
   const std::span<const float> row = model.logits();
   REQUIRE((std::vector<float>(row.begin(), row.end()) == begin.back()));
-  const auto late = model.snapshot();
-  model.restore(*snapshot);
   REQUIRE_THROWS_AS(model.restore(*late), ConfigError);  // its last tokens are gone
   REQUIRE(feed(60, 120) == expected);  // also what the logits before say of the first token
   REQUIRE(model.memory().last_step().surprise == surprise);
