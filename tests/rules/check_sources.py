@@ -24,7 +24,7 @@ ROOMS = {
     "memory": ["base", "cpu", "timeline", "attention", "recall", "store"],
     "text": ["base"],
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "model"],
-    "model": ["base", "timeline", "attention", "recall", "store", "memory"],
+    "model": ["base", "timeline", "attention", "recall", "store", "memory", "text"],
     "device_torch": ["base", "model", "device"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
 }
