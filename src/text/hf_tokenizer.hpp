@@ -31,6 +31,10 @@ struct TokenizerParts {
   std::int64_t bos = -1, eos = -1;
 };
 
+/// The parts that the content of a tokenizer.json describes, but for bos and eos.
+/// \param file for messages \throws FileError
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json);
+
 class HfTokenizer : public Tokenizer {
  public:
   explicit HfTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}

@@ -132,8 +132,9 @@ void read_config(const std::filesystem::path& file, TokenizerParts& p, bool has_
   }
 }
 
-TokenizerParts read_parts(const std::filesystem::path& file) {
-  const nlohmann::json json = parse_json_file(file);
+/// The parts that tokenizer.json describes; whether it says what stands around a text.
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
+                          bool& has_template) {
   const JsonNode root(file, json);
   PreTokenizer pre_tokenizer(root.at("pre_tokenizer"));
   Bpe model(root.at("model"), pre_tokenizer.byte_level());
@@ -149,20 +150,32 @@ TokenizerParts read_parts(const std::filesystem::path& file) {
       p.normalized_added.add(p.normalizer(a.content), a);
     else
       p.raw_added.add(a.content, a);
-  bool has_template = false;
+  has_template = false;
   read_post_processor(root.at("post_processor"), p, has_template, 0);
+  return p;
+}
+
+TokenizerParts read_directory(const std::filesystem::path& file) {
+  bool has_template = false;
+  TokenizerParts p = read_parts(file, parse_json_file(file), has_template);
   const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
   if (std::filesystem::exists(config)) read_config(config, p, has_template);
   return p;
 }
 
 }  // namespace
+
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json) {
+  bool has_template = false;
+  return read_parts(file, json, has_template);
+}
+
 }  // namespace text
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
   const std::filesystem::path file = model_dir / "tokenizer.json";
   try {
-    return std::make_unique<text::HfTokenizer>(text::read_parts(file));
+    return std::make_unique<text::HfTokenizer>(text::read_directory(file));
   } catch (const FileError&) {
     throw;
   } catch (const Error& e) {

@@ -10,6 +10,8 @@
 #include "episodic/cpu/weights.hpp"
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "episodic/text/tokenizer.hpp"
+#include "support/shared.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
@@ -82,5 +84,39 @@ TEST_CASE("gguf, a real model: its settings are those of the converted form") {
                           "attention_bias",      "bos_token_id"}) {
     INFO(key << ": " << config[key] << ", expected " << wanted[key]);
     CHECK(config[key] == wanted[key]);
+  }
+}
+
+TEST_CASE("gguf, a real model: its tokenizer gives the ids of the converted form") {
+  const auto path = gguf_file();
+  if (!path) EPISODIC_SKIP("no folder with a GGUF file of Gemma (EPISODIC_GEMMA)");
+  const GgufFile file(*path);
+  const auto tokenizer = load_tokenizer(file);
+  const auto converted = load_tokenizer(path->parent_path());
+  REQUIRE(tokenizer->vocab_size() == converted->vocab_size());
+  REQUIRE(tokenizer->bos() == converted->bos());
+  REQUIRE_FALSE(chat_template(file).has_value());
+  for (const char* text :
+       {"", "Hello, world!", "  two  spaces\n\n\nlines\t\ttabs",
+        "<start_of_turn>user\nhi<end_of_turn>",
+        "caf\xc3\xa9 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80 \xd0\x9c\xd0\xb8\xd1\x80",
+        "def f(x):\n    return x ** 2  # 12345.678", "<table><b>x</b></table>"}) {
+    INFO(text);
+    const auto ids = tokenizer->encode(text);
+    CHECK(ids == converted->encode(text));
+    CHECK(tokenizer->decode(ids) == converted->decode(ids));
+  }
+  const auto shared = shared_dir();
+  if (!shared || !fs::exists(*shared / "golden/gemma3_270m/tokenizer_vectors.json")) return;
+  const MappedFile vectors(*shared / "golden/gemma3_270m/tokenizer_vectors.json");
+  const auto golden = nlohmann::json::parse(std::string_view(
+      reinterpret_cast<const char*>(vectors.bytes().data()), vectors.bytes().size()));
+  REQUIRE(golden.size() > 0);
+  for (const auto& v : golden) {
+    const std::string text = v["text"];
+    INFO(text);
+    const auto ids = v["ids"].get<std::vector<std::int64_t>>();
+    CHECK(tokenizer->encode(text) == ids);
+    CHECK(tokenizer->decode(ids) == converted->decode(ids));
   }
 }

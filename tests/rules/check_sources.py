@@ -26,7 +26,7 @@ ROOMS = {
     "text": ["base"],
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model",
                "session"],
-    "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory"],
+    "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
     "device_torch": ["base", "model", "device"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
 }

@@ -23,6 +23,8 @@
 
 namespace episodic {
 
+class Tokenizer;  // text/tokenizer.hpp
+
 /// A value of a GGUF file's metadata. Integers of all widths are one type, floats of both another;
 /// strings point into the file. Arrays of arrays are checked but not kept.
 struct GgufNested {};
@@ -116,5 +118,12 @@ class GgufSource final : public TensorSource {
   std::deque<std::vector<std::byte>> copies_;  // of tensors that cannot be used as they lie
   std::string config_json_;
 };
+
+/// The tokenizer that a GGUF file holds.
+/// \throws FileError naming the file and what in it is missing or unsupported
+std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
+
+/// The Jinja text of the file's chat template; nothing if it has none.
+std::optional<std::string_view> chat_template(const GgufFile& file);
 
 }  // namespace episodic

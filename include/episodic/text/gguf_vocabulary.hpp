@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Tokenizers from the vocabulary of a GGUF file. Which file format it came from is not known here.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "episodic/text/tokenizer.hpp"
+
+namespace episodic {
+
+/// What the keys tokenizer.ggml.* say. The views need to live only until the tokenizer is made.
+struct GgufVocabulary {
+  std::filesystem::path file;  ///< for messages
+  std::string model;           ///< "llama": SentencePiece's BPE by scores; "gpt2": byte-level BPE
+  std::string pre;             ///< of "gpt2": the name of the rule that cuts a text into words
+  std::vector<std::string_view> tokens;
+  std::vector<double> scores;            ///< of "llama", one for each token
+  std::vector<std::int64_t> types;       ///< 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
+  std::vector<std::string_view> merges;  ///< of "gpt2": two tokens with a space between
+  std::int64_t bos = -1, eos = -1, unknown = -1;
+  std::optional<bool> add_bos, add_eos, add_space_prefix;  ///< nothing: as the kind has it
+};
+
+/// \throws FileError naming the file and what is missing, contradictory or not supported
+std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary);
+
+}  // namespace episodic
