@@ -11,10 +11,11 @@
 #include "commands.hpp"
 #include "common.hpp"
 #include "demo_result.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/session/session.hpp"
 #include "hidden_facts.hpp"
+#include "kept.hpp"
 #include "reading.hpp"
 
 namespace episodic::tools {
@@ -35,7 +36,8 @@ struct DemoFlags {
   ModelFlags model;
   std::int64_t tokens = 100000, facts = 10;
   std::uint64_t seed = 1;
-  std::filesystem::path text, json, html;
+  std::filesystem::path text, html;
+  JsonFlag json;
   bool full = false;
 };
 
@@ -52,7 +54,7 @@ void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Token
   const TokenRange fact = result.fact.tokens;
   const EventTable events = engine.events();
   std::vector<std::vector<Recalled>> layers;
-  for (std::int64_t l = 0; l < engine.model().config().n_layers; ++l) {
+  for (std::int64_t l = 0; l < engine.config().n_layers; ++l) {
     std::vector<Recalled>& list = layers.emplace_back();
     const Engine::Recall lists = engine.recalled(l);
     for (const std::vector<EventId>* part : {&lists.similarity, &lists.contiguity})
@@ -82,8 +84,8 @@ void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Token
 /// Reads the text once, then asks for every fact from the same point.
 void with_memory(const DemoFlags& flags, Engine& engine, const Tokenizer& tokenizer,
                  DemoResult& result) {
-  engine.remember(result.config, tokens_to_ask(result.text, tokenizer));
-  Session session(engine.model(), &tokenizer);
+  engine.attach(result.config, tokens_to_ask(result.text, tokenizer));
+  Session session(engine, &tokenizer);
   {
     ProgressBar bar("reading with the memory   ", flags.common.quiet);
     result.reading = read_recording(
@@ -91,14 +93,14 @@ void with_memory(const DemoFlags& flags, Engine& engine, const Tokenizer& tokeni
   }
   const EventTable events = engine.events();
   result.events = events.all();
-  result.memory = engine.memory_json();
+  result.memory = memory_json(engine);
   result.resident = resident_bytes();
-  const auto come_back = engine.snapshot();
+  const std::shared_ptr<const Engine::Snapshot> end_of_text = engine.snapshot();
   for (const Fact& fact : result.text.facts) {
     FactResult f;
     f.fact = fact;
     f.far = fact.tokens.end <= events.pending_start();
-    come_back();
+    engine.restore(*end_of_text);
     f.with_memory = ask_for(fact, session, tokenizer,
                             [&] { note_recalls(engine, result.text.ids, tokenizer, f); });
     result.facts.push_back(std::move(f));
@@ -110,16 +112,16 @@ void without_memory(const DemoFlags& flags, Engine& engine, const Tokenizer& tok
                     DemoResult& result) {
   MemoryConfig config = result.config;
   config.recall = false;
-  engine.remember(config, tokens_to_ask(result.text, tokenizer));
-  Session session(engine.model(), &tokenizer);
+  engine.attach(config, tokens_to_ask(result.text, tokenizer));
+  Session session(engine, &tokenizer);
   {
     ProgressBar bar("reading without the memory", flags.common.quiet);
     session.prefill(result.text.ids, bar.callback());
   }
   result.without_seconds = session.counters().prefill_seconds;
-  const auto come_back = engine.snapshot();
+  const std::shared_ptr<const Engine::Snapshot> end_of_text = engine.snapshot();
   for (FactResult& f : result.facts) {
-    come_back();
+    engine.restore(*end_of_text);
     f.without_memory = ask_for(f.fact, session, tokenizer);
   }
 }
@@ -127,7 +129,7 @@ void without_memory(const DemoFlags& flags, Engine& engine, const Tokenizer& tok
 /// Every token before every other, as the model was made. Says in full_note what was not done.
 void full_attention(const DemoFlags& flags, Engine& engine, const Tokenizer& tokenizer,
                     DemoResult& result) {
-  const ModelConfig& m = engine.model().config();
+  const ModelConfig& m = engine.config();
   const std::int64_t n = result.n_tokens();
   const std::int64_t bytes =
       n * 2 * m.n_layers * m.n_kv_heads * m.head_dim * static_cast<std::int64_t>(sizeof(float));
@@ -148,14 +150,14 @@ void full_attention(const DemoFlags& flags, Engine& engine, const Tokenizer& tok
                          ? fmt::format("{}; this text has {}", trained, n)
                          : trained;
   const std::int64_t max_tokens = tokens_to_ask(result.text, tokenizer);
-  Session session(engine.model(), &tokenizer);
+  Session session(engine, &tokenizer);
   ProgressBar bar("reading with full attention", flags.common.quiet);
   const ProgressCallback progress = bar.callback();
   const auto start = std::chrono::steady_clock::now();
   const auto questions = static_cast<std::int64_t>(result.facts.size());
   for (std::int64_t i = 0; i < questions; ++i) {
     FactResult& f = result.facts[static_cast<std::size_t>(i)];
-    engine.attend_fully(max_tokens);
+    engine.attach_full_attention(max_tokens);
     session.prefill(result.text.ids, [&](std::int64_t done, std::int64_t) {
       return progress(i * n + done, questions * n);
     });
@@ -169,28 +171,27 @@ void run(DemoFlags& flags) {
   flags.common.apply();
   if (flags.model.model.empty()) flags.model.model = shipped_model();
   DemoResult result;
-  const auto tokenizer = load_tokenizer(flags.model.model);
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const Tokenizer& tokenizer = engine->tokenizer();
   result.model = std::filesystem::weakly_canonical(flags.model.model).filename().string();
   result.seed = flags.seed;
-  result.config = settings(flags.model, engine->model().config());
+  result.config = settings(flags.model, engine->config());
   if (result.config.segmenter == SegmenterKind::given)
     throw ConfigError(
         "segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
   const Book book = open_book(flags.text);
   result.book = book.title;
-  result.text = hide_facts(book, *tokenizer, flags.tokens, draw_facts(flags.facts, flags.seed));
+  result.text = hide_facts(book, tokenizer, flags.tokens, draw_facts(flags.facts, flags.seed));
 
-  with_memory(flags, *engine, *tokenizer, result);
-  without_memory(flags, *engine, *tokenizer, result);
-  full_attention(flags, *engine, *tokenizer, result);
+  with_memory(flags, *engine, tokenizer, result);
+  without_memory(flags, *engine, tokenizer, result);
+  full_attention(flags, *engine, tokenizer, result);
   result.peak_resident = peak_resident_bytes();
 
-  const std::string table = demo_table(result, *tokenizer);
-  std::fwrite(table.data(), 1, table.size(), stdout);
-  if (!flags.json.empty()) write_json(flags.json, demo_json(result, *tokenizer));
+  flags.json.say(demo_table(result, tokenizer));
+  flags.json.write(demo_json(result, tokenizer));
   if (!flags.html.empty()) {
-    write_text(flags.html, demo_page(result, *tokenizer));
+    write_text(flags.html, demo_page(result, tokenizer));
     if (!flags.common.quiet) fmt::print(stderr, "page: {}\n", flags.html.string());
   }
 }
@@ -211,20 +212,16 @@ void add_demo(CLI::App& app) {
       "(keys: docs/programs.md).\n\n"
       "Examples:\n"
       "  episodic demo --html demo.html\n"
-      "  episodic demo --tokens 1000000 --text book.txt --json demo.json");
-  sub->add_option("--tokens", flags->tokens, "Tokens to read")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--facts", flags->facts, "Facts to hide")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      "  episodic demo --tokens 1M --text book.txt --json demo.json");
+  add_count(*sub, "--tokens", flags->tokens, "Tokens to read", 1);
+  add_count(*sub, "--facts", flags->facts, "Facts to hide", 1);
   sub->add_option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
   sub->add_option("--seed", flags->seed, "Draws names and values")->capture_default_str();
   sub->add_option("--model", flags->model.model, "Model directory (default: the shipped model)");
   sub->add_option("--memory", flags->model.memory,
-                  "Memory settings: a JSON file or inline JSON (default: MODEL/memory.json)");
+                  "Changes to the memory's settings: a JSON file or inline JSON");
   sub->add_flag("--full", flags->full, "Ask with full attention, whatever it costs");
-  sub->add_option("--json", flags->json, "Everything as JSON");
+  flags->json.add_to(*sub, "Everything as JSON");
   sub->add_option("--html", flags->html, "A page that shows events and recalls");
   flags->common.add_to(*sub);
   sub->callback([flags] { run(*flags); });

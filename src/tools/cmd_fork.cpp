@@ -25,7 +25,10 @@ void add_fork(CLI::App& app) {
   sub->add_option("from", flags->from, "Folder of the memory")->required();
   sub->add_option("to", flags->to, "Folder of the new memory; made if it is not there")->required();
   flags->common.add_to(*sub, false);
-  sub->callback([flags] { fork_memory(flags->from, flags->to); });
+  sub->callback([flags] {
+    require_memory_dir(flags->from);
+    fork_memory(flags->from, flags->to);
+  });
 }
 
 }  // namespace episodic::tools

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic generate`: continues a prompt, through the memory or with full attention.
 
-#include <fmt/format.h>
-
-#include <cstdio>
-
 #include "commands.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/session/session.hpp"
+#include "kept.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -17,56 +13,54 @@ struct GenerateFlags {
   CommonFlags common;
   ModelFlags model;
   std::string prompt, question;
-  std::filesystem::path prompt_file, ids_file, json;
+  TextFlags prompt_file;
+  std::filesystem::path ids_file;
+  JsonFlag json;
   GenerateOptions options;
-  bool chat = false, stream = false, no_special = false;
+  bool no_special = false;
 };
 
-void run(GenerateFlags& flags) {
-  flags.common.apply();
-  if (flags.chat)
-    throw NotBuiltError(
-        "--chat: chat templates are not built yet; write the template into the prompt");
-  // With --ids a tokenizer is welcome but not needed: a model directory may have none.
-  std::unique_ptr<Tokenizer> tokenizer;
-  const bool from_ids = !flags.ids_file.empty();
-  if (!from_ids || std::filesystem::exists(flags.model.model / "tokenizer.json"))
-    tokenizer = load_tokenizer(flags.model.model);
-  std::vector<std::int64_t> prompt, question;
-  if (from_ids)
-    prompt = read_ids(flags.ids_file);
-  else
-    prompt = tokenizer->encode(
-        flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file), !flags.no_special);
-  if (!flags.question.empty()) {
-    if (!tokenizer)
-      throw FileError(
-          fmt::format("{}: --question needs a tokenizer.json there", flags.model.model.string()));
-    question = tokenizer->encode(flags.question, false);
-  }
+std::vector<std::int64_t> prompt_ids(const GenerateFlags& flags, const Engine& engine) {
+  if (!flags.ids_file.empty()) return read_ids(flags.ids_file);
+  const bool from_file = !flags.prompt_file.text.empty();
+  if (!from_file && flags.prompt.empty())
+    throw DataError("--prompt: is empty; there is nothing to go on with");
+  return engine.tokenizer().encode(from_file ? flags.prompt_file.read() : flags.prompt,
+                                   !flags.no_special);
+}
 
-  const std::unique_ptr<Engine> engine = make_engine(
-      flags.common, flags.model, flags.model.memory_config(),
-      static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new);
-  Session session(engine->model(), tokenizer.get());
-  if (flags.stream)
-    flags.options.on_token = [](std::int64_t, std::string_view text) {
-      std::fwrite(text.data(), 1, text.size(), stderr);
-      return true;
-    };
+void run(const GenerateFlags& flags) {
+  flags.common.apply();
+  const MemoryConfig config = flags.model.memory_config();
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const std::vector<std::int64_t> prompt = prompt_ids(flags, *engine);
+  std::vector<std::int64_t> question;
+  if (!flags.question.empty()) question = encode_continuation(engine->tokenizer(), flags.question);
+  attach(*engine, flags.common, flags.model, config,
+         static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new);
+
+  GenerateOptions options = flags.options;
+  options.on_token = [&](std::int64_t, std::string_view text) {
+    flags.json.say(std::string(text));
+    return true;
+  };
   GenerateResult result;
   double prefill_seconds = 0;
   {
-    ProgressBar bar("reading", flags.common.quiet || flags.stream);
+    ProgressBar bar("reading", flags.common.quiet);
     if (question.empty()) {
-      result = session.generate(prompt, flags.options, bar.callback());
+      // all but the last token, which the answer starts from in a step of its own
+      const auto body = std::span(prompt).first(prompt.empty() ? 0 : prompt.size() - 1);
+      engine->read(body, bar.callback());
     } else {
-      session.prefill(prompt, bar.callback());
-      prefill_seconds = session.counters().prefill_seconds;
-      result = session.generate(question, flags.options);
+      engine->read(prompt, bar.callback());
     }
+    prefill_seconds = engine->session().counters().prefill_seconds;
   }
-  if (flags.stream) std::fputc('\n', stderr);
+  result = question.empty()
+               ? engine->generate(std::span(prompt).last(prompt.empty() ? 0 : 1), options)
+               : engine->generate(question, options);
+  flags.json.say("\n");
   Json json{
       {"prompt_tokens", prompt.size() + question.size()},
       {"ids", result.ids},
@@ -75,47 +69,36 @@ void run(GenerateFlags& flags) {
       {"seconds",
        {{"prefill", prefill_seconds + result.prefill_seconds}, {"decode", result.decode_seconds}}},
       {"peak_resident_bytes", peak_resident_bytes()}};
-  if (const Json memory = engine->memory_json(); !memory.is_null()) json["memory"] = memory;
-  write_json(flags.json, json);
+  if (const Json memory = memory_json(*engine); !memory.is_null()) json["memory"] = memory;
+  flags.json.write(json);
 }
 
 }  // namespace
 
 void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
-  GenerateOptions& o = flags->options;
   CLI::App* sub = app.add_subcommand("generate", "Continue a prompt of any length");
   sub->footer(
-      "The prompt is read in chunks, its last token in a step of its own; with --question the "
-      "question\n"
-      "is a step of its own, so that it alone decides what is recalled.\n\n"
+      "Writes the text that follows the prompt to stdout. The prompt is read in chunks, its last "
+      "token\nin a step of its own; with --question the question is a step of its own, so that it "
+      "alone decides\nwhat is recalled.\n\n"
       "Examples:\n"
       "  episodic generate --model M --prompt 'Once upon a time' --max-new 40\n"
       "  episodic generate --model M --prompt-file book.txt \\\n"
       "    --question $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
-      "  episodic generate --model M --ids prompt.json --memory '{\"n_local\": 512}' --json "
-      "out.json");
+      "  episodic generate --model M --ids prompt.json --memory '{\"n_mem\": 512}' --json -");
   flags->model.add_to(*sub);
   auto* source = sub->add_option_group("prompt");
   source->add_option("--prompt", flags->prompt, "The prompt");
-  source->add_option("--prompt-file", flags->prompt_file, "The prompt in a file; - is stdin");
-  source->add_option("--ids", flags->ids_file, "The prompt as token ids in a JSON file");
+  flags->prompt_file.add_to(*sub, *source, "--prompt-file", "The prompt in a file");
+  source->add_option("--ids", flags->ids_file, "The prompt as token ids in a JSON file")
+      ->type_name("FILE");
   source->require_option(1);
   sub->add_option("--question", flags->question, "Text read after the prompt as a step of its own");
   sub->add_flag("--no-special", flags->no_special,
                 "Add no BOS or other special token to the prompt");
-  sub->add_option("--max-new", o.max_new, "Most tokens to generate")->check(CLI::NonNegativeNumber);
-  sub->add_option("--temperature", o.sampling.temperature, "0 is greedy");
-  sub->add_option("--top-p", o.sampling.top_p,
-                  "Keep the most likely tokens up to this probability");
-  sub->add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens (0: all)");
-  sub->add_option("--repetition-penalty", o.sampling.repetition_penalty, "1 is none");
-  sub->add_option("--seed", o.sampling.seed, "Seed of the sampling");
-  sub->add_option("--stop", o.stop, "Text that ends the generation (may be given several times)");
-  sub->add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end-of-sequence tokens");
-  sub->add_flag("--stream", flags->stream, "Also write the text to stderr as it comes");
-  sub->add_flag("--chat", flags->chat, "Not built yet");
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  add_generation(*sub, flags->options);
+  flags->json.add_to(*sub);
   flags->common.add_to(*sub);
   sub->callback([flags] { run(*flags); });
 }

@@ -7,10 +7,9 @@
 #include <cstdio>
 
 #include "commands.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/identity.hpp"
-#include "episodic/model/patch.hpp"
+#include "episodic/base/units.hpp"
 #include "kept.hpp"
 
 namespace episodic::tools {
@@ -19,7 +18,8 @@ namespace {
 struct IngestFlags {
   CommonFlags common;
   ModelFlags model;
-  std::filesystem::path text, ids_file, dir;
+  TextFlags text;
+  std::filesystem::path ids_file, dir;
   std::int64_t commit_every = 65536;
   int checkpoints = 4;
   bool resume = false, append = false, json = false;
@@ -28,7 +28,7 @@ struct IngestFlags {
 /// Checks that what the memory has read is how the text begins.
 void check_same_text(const EpisodicMemory& memory, std::span<const std::int64_t> ids,
                      const IngestFlags& flags) {
-  const std::string text = (flags.text.empty() ? flags.ids_file : flags.text).string();
+  const std::string text = (flags.text.text.empty() ? flags.ids_file : flags.text.text).string();
   const std::int64_t read = memory.tokens();
   if (read > static_cast<std::int64_t>(ids.size()))
     throw ConfigError(fmt::format(
@@ -58,29 +58,32 @@ std::shared_ptr<EpisodicMemory> opened(const IngestFlags& flags) {
   return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
 }
 
-std::shared_ptr<EpisodicMemory> created(const IngestFlags& flags, std::int64_t max_tokens) {
+std::shared_ptr<EpisodicMemory> created(const IngestFlags& flags, const ModelConfig& model,
+                                        std::int64_t max_tokens) {
   const MemoryConfig config = flags.model.memory_config();
+  warn_of_window(flags.common, config, model);
   // What a device refuses, it refuses before there is a folder.
-  plan_on_device(flags.common, flags.model.model, config, std::max<std::int64_t>(1, max_tokens));
-  KeepOptions keep;
-  keep.dir = flags.dir;
-  keep.identity = identity_of(flags.model.model);
-  keep.checkpoints = flags.checkpoints;
-  return std::make_shared<EpisodicMemory>(
-      EpisodicMemory::create(keep, config, memory_shape(load_model_config(flags.model.model))));
+  plan_for_device(flags.common, flags.model.model, config, std::max<std::int64_t>(1, max_tokens));
+  KeptFolder folder;
+  folder.dir = flags.dir;
+  folder.checkpoints = flags.checkpoints;
+  return std::make_shared<EpisodicMemory>(create_memory(flags.model.model, folder, config));
 }
 
 void run(const IngestFlags& flags) {
   flags.common.apply();
-  const auto tokenizer = flags.text.empty() ? nullptr : load_tokenizer(flags.model.model);
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
   std::shared_ptr<EpisodicMemory> memory = opened(flags);
   const bool first = !memory || memory->tokens() == 0;
-  const std::vector<std::int64_t> all =
-      flags.text.empty() ? read_ids(flags.ids_file)
-                         : tokenizer->encode(read_text(flags.text), first || !flags.append);
+  std::vector<std::int64_t> all;
+  if (flags.text.text.empty())
+    all = read_ids(flags.ids_file);
+  else if (first || !flags.append)
+    all = engine->tokenizer().encode(flags.text.read());
+  else
+    all = encode_continuation(engine->tokenizer(), flags.text.read());
   std::span<const std::int64_t> ids(all);
-  if (!memory) memory = created(flags, static_cast<std::int64_t>(ids.size()));
+  if (!memory) memory = created(flags, engine->config(), static_cast<std::int64_t>(ids.size()));
   if (!flags.append) {
     check_same_text(*memory, ids, flags);
     ids = ids.subspan(static_cast<std::size_t>(memory->tokens()));
@@ -97,19 +100,18 @@ void run(const IngestFlags& flags) {
   if (ids.empty()) {
     report();
   } else {
-    engine->remember(memory, memory->tokens() + static_cast<std::int64_t>(ids.size()));
-    Session session(engine->model(), tokenizer.get());
+    engine->attach(memory, memory->tokens() + static_cast<std::int64_t>(ids.size()));
+    Session& session = engine->session();
     ProgressBar bar("reading", flags.common.quiet);
     read_and_commit(session, ids, flags.commit_every, bar.callback(), [&] {
-      engine->save();
-      memory->commit();
+      engine->commit();
       report();
     });
   }
   if (!flags.json)
-    fmt::print(stderr, "{}: {} tokens in {} events, {:.0f} MB on disk\n", flags.dir.string(),
-               memory->tokens(), memory->events().size(),
-               1e-6 * static_cast<double>(memory->counters().store.disk_bytes));
+    fmt::print("{}: {} tokens in {} events, {} on disk\n", flags.dir.string(),
+               count_text(memory->tokens()), count_text(memory->events().size()),
+               bytes_text(memory->counters().store.disk_bytes));
 }
 
 }  // namespace
@@ -129,7 +131,7 @@ void add_ingest(CLI::App& app) {
       "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");
   flags->model.add_to(*sub, false);
   auto* source = sub->add_option_group("text");
-  source->add_option("--text", flags->text, "Text file; - is stdin");
+  flags->text.add_to(*sub, *source, "--text", "Text file");
   source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
   source->require_option(1);
   sub->add_option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
@@ -138,12 +140,12 @@ void add_ingest(CLI::App& app) {
                                "Go on with the same text after the last commit, if there is one");
   sub->add_flag("--append", flags->append, "Read the text after what the memory has read already")
       ->excludes(resume);
-  sub->add_option("--commit-every", flags->commit_every, "Tokens from one commit to the next")
-      ->check(CLI::PositiveNumber);
+  add_count(*sub, "--commit-every", flags->commit_every, "Tokens from one commit to the next", 1);
   sub->add_option("--checkpoints", flags->checkpoints,
                   "Earlier states to keep, from which edit --rewind starts")
-      ->check(CLI::Range(0, 1000));
-  sub->add_flag("--json", flags->json, "A line of JSON after each commit");
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  sub->add_flag("--json", flags->json, "A line of JSON on stdout after each commit");
   flags->common.add_to(*sub);
   sub->callback([flags] { run(*flags); });
 }

@@ -9,6 +9,7 @@
 #include "base/strict_json.hpp"
 #include "commands.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 #include "html.hpp"
 #include "kept.hpp"
 
@@ -17,7 +18,8 @@ namespace {
 
 struct InspectFlags {
   CommonFlags common;
-  std::filesystem::path dir, json, html, model;
+  std::filesystem::path dir, html, model;
+  JsonFlag json;
   bool no_events = false;
 };
 
@@ -63,35 +65,82 @@ Json event_json(const EpisodicMemory& memory, EventId e, const std::vector<std::
   return j;
 }
 
-/// The timeline: neighbouring events drawn together, the warmer the oftener they were recalled.
-std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const Json& json) {
+/// How many events are forgotten or pinned among [first, last].
+struct Marks {
+  std::int64_t forgotten = 0, pinned = 0;
+};
+
+Marks marks_of(const EpisodicMemory& memory, EventId first, EventId last) {
+  Marks m;
+  for (EventId e = first; e <= last; ++e) {
+    if (std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), e))
+      ++m.forgotten;
+    else if (memory.disk_store() && memory.disk_store()->pinned(e))
+      ++m.pinned;
+  }
+  return m;
+}
+
+/// The timeline: neighbouring events drawn together, the warmer the more often they were recalled.
+std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const Json& json,
+                 const std::vector<std::string>& text) {
   const EventTable& events = memory.events();
   const DiskStore* store = memory.disk_store();
   constexpr std::int64_t kMostBlocks = 4000;
-  const std::int64_t group = (events.size() + kMostBlocks - 1) / kMostBlocks;
+  const std::int64_t group =
+      std::max<std::int64_t>(1, (events.size() + kMostBlocks - 1) / kMostBlocks);
   std::vector<EventBlock> blocks;
+  std::vector<MapMark> marks;
+  std::int64_t pinned = 0;
   for (EventId e = 0; e < events.size(); e += group) {
     const EventId last = std::min(events.size(), e + group) - 1;
     double recalls = 0;
     for (EventId i = e; i <= last && store; ++i) recalls += static_cast<double>(store->recalls(i));
-    blocks.push_back({{events[e].start, events[last].end},
-                      e,
-                      last,
-                      std::log2(1 + recalls / static_cast<double>(last - e + 1))});
+    const double mean = recalls / static_cast<double>(last - e + 1);
+    const Marks m = marks_of(memory, e, last);
+    pinned += m.pinned;
+    EventBlock block;
+    block.tokens = {events[e].start, events[last].end};
+    block.first = e;
+    block.last = last;
+    block.surprise = std::log2(1 + mean);
+    block.grey = m.forgotten == last - e + 1;
+    block.note = fmt::format("{:.1f} recalls{}{}", mean,
+                             m.forgotten ? fmt::format(", {} forgotten", m.forgotten) : "",
+                             m.pinned ? fmt::format(", {} pinned", m.pinned) : "");
+    blocks.push_back(block);
+    if (m.pinned > 0) marks.push_back({block.tokens, "", block.note});
   }
   std::string body = fmt::format(
-      "<h1>The memory in {}</h1>\n<p class=\"soft\">{} tokens, {} events, made with {}; commit {}. "
-      "The text from left to right, line by line; colours: how often an event was recalled (in "
-      "powers of two).</p>\n",
-      escape_html(flags.dir.filename().string()), memory.tokens(), events.size(),
-      escape_html(memory.manifest().identity.model), memory.manifest().generation);
-  body += event_map(blocks, memory.tokens(), {});
-  body += "<h2>Bytes</h2>\n<table>\n";
-  for (const auto& [key, value] : json["bytes"].items())
-    body += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape_html(key), value.dump());
+      "<h1>The memory in {}</h1>\n<p class=\"soft\">Made with {}. The text from left to right, "
+      "line by line; the number on the left is the line's first token.</p>\n",
+      escape_html(flags.dir.filename().string()), escape_html(memory.manifest().identity.model));
+  body += "<div class=\"cards\">\n";
+  const auto card = [&](const char* name, const std::string& value) {
+    body += fmt::format("<div class=\"card\"><b>{}</b>{}</div>\n", value, name);
+  };
+  card("tokens", count_text(memory.tokens()));
+  card("events", count_text(events.size()));
+  card("forgotten", count_text(static_cast<std::int64_t>(memory.forgotten().size())));
+  card("pinned", count_text(pinned));
+  card("commits", count_text(memory.manifest().generation));
+  card("on disk", bytes_text(json["bytes"]["total"].get<std::int64_t>()));
+  body += "</div>\n<p class=\"soft\">Recalls of an event, over all layers and steps:";
+  for (int i = 0; i < 9; ++i)
+    body += fmt::format(" <i class=\"s{0}\">&nbsp;{1}{2}&nbsp;</i>", i, (1 << i) - 1,
+                        i == 8 ? "+" : "");
   body +=
-      "</table>\n<h2>Most recalled</h2>\n<table>\n<tr><th>event</th><th>tokens</th>"
-      "<th>recalls</th><th>text</th></tr>\n";
+      " <i class=\"gone\">&nbsp;forgotten&nbsp;</i> <i "
+      "class=\"pinned\">&nbsp;pinned&nbsp;</i></p>\n";
+  body += event_map(blocks, memory.tokens(), marks);
+  body += "<h2>Bytes</h2>\n<div class=\"wide\"><table>\n";
+  for (const auto& [key, value] : json["bytes"].items())
+    body += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td></tr>\n", escape_html(key),
+                        bytes_text(value.get<std::int64_t>()));
+  body += fmt::format(
+      "</table></div>\n<h2>Most recalled</h2>\n<div class=\"wide\"><table>\n<tr><th>event</th>"
+      "<th>tokens</th><th>recalls</th><th></th>{}</tr>\n",
+      text.empty() ? "" : "<th>text</th>");
   std::vector<EventId> order;
   for (EventId e = 0; e < events.size() && store; ++e)
     if (!std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), e))
@@ -105,14 +154,20 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
                     });
   for (std::size_t i = 0; i < most; ++i) {
     const EventId e = order[i];
-    const Json* text = nullptr;
-    if (json.contains("events") && json["events"][static_cast<std::size_t>(e)].contains("text"))
-      text = &json["events"][static_cast<std::size_t>(e)]["text"];
-    body += fmt::format("<tr><td>{}</td><td>{} to {}</td><td>{}</td><td>{}</td></tr>\n", e,
-                        events[e].start, events[e].end, store->recalls(e),
-                        text ? escape_html(text->get_ref<const std::string&>()) : "");
+    body += fmt::format(
+        "<tr><td class=\"n\">{}</td><td>{} to {}</td><td class=\"n\">{}</td><td>{}</td>{}</tr>\n",
+        e, events[e].start, events[e].end, store->recalls(e), store->pinned(e) ? "pinned" : "",
+        text.empty() ? std::string()
+                     : fmt::format("<td class=\"text\">{}</td>",
+                                   escape_html(text[static_cast<std::size_t>(e)])));
   }
-  return html_page("Memory in " + flags.dir.filename().string(), body + "</table>\n");
+  return html_page("Memory in " + flags.dir.filename().string(), body + "</table></div>\n");
+}
+
+std::string states_text(const MemoryManifest& m) {
+  std::string out;
+  for (const auto& s : m.checkpoints) out += fmt::format(" {}", count_text(s.tokens));
+  return out.empty() ? " none" : out;
 }
 
 void run(const InspectFlags& flags) {
@@ -153,22 +208,30 @@ void run(const InspectFlags& flags) {
   json["checkpoints"] = Json::array();
   for (const auto& s : m.checkpoints)
     json["checkpoints"].push_back({{"tokens", s.tokens}, {"events", s.events}, {"bytes", s.bytes}});
-  if (!flags.no_events) {
-    std::vector<std::string> text;
-    if (!flags.model.empty()) text = texts(memory, *load_tokenizer(flags.model));
+  std::vector<std::string> text;
+  if (!flags.model.empty() && (flags.json.wanted() || !flags.html.empty()))
+    text = texts(memory, *load_tokenizer(flags.model));
+  if (!flags.no_events && flags.json.wanted()) {
     json["events"] = Json::array();
     for (EventId e = 0; e < memory.events().size(); ++e)
       json["events"].push_back(event_json(memory, e, text));
   }
-  fmt::print(
-      stderr,
-      "{}: {} tokens in {} events ({} forgotten), made with {}; {:.1f} MB on disk, {:.1f} MB "
-      "of representatives in memory; commit {}\n",
-      flags.dir.string(), memory.tokens(), memory.events().size(), memory.forgotten().size(),
-      m.identity.model, 1e-6 * static_cast<double>(total),
-      1e-6 * static_cast<double>(c.index_bytes), m.generation);
-  if (!flags.html.empty()) write_text(flags.html, page(flags, memory, json));
-  write_json(flags.json, json);
+  flags.json.say(fmt::format(
+      "{}: {} tokens in {} events ({} forgotten), made with {}\n"
+      "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}\n"
+      "  memory  {:>10}  representatives {}, windows {}, events {}\n"
+      "  commit {}; earlier states to rewind to, at tokens:{}\n",
+      flags.dir.string(), count_text(memory.tokens()), count_text(memory.events().size()),
+      memory.forgotten().size(), m.identity.model, bytes_text(total),
+      bytes_text(bytes["segments"].get<std::int64_t>()),
+      bytes_text(bytes["vectors"].get<std::int64_t>()),
+      bytes_text(bytes["tokens"].get<std::int64_t>()),
+      bytes_text(bytes["state"].get<std::int64_t>() + bytes["checkpoints"].get<std::int64_t>()),
+      bytes_text(c.index_bytes + c.window_bytes + c.store.bytes_reserved),
+      bytes_text(c.index_bytes), bytes_text(c.window_bytes), bytes_text(c.store.bytes_reserved),
+      m.generation, states_text(m)));
+  if (!flags.html.empty()) write_text(flags.html, page(flags, memory, json, text));
+  flags.json.write(json);
 }
 
 }  // namespace
@@ -181,10 +244,10 @@ void add_inspect(CLI::App& app) {
       "recall.\nWith --model also the text of each event.\n\n"
       "Example:\n  episodic inspect book.mem --json book.json --html book.html --model M");
   sub->add_option("dir", flags->dir, "Folder of the memory")->required();
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  flags->json.add_to(*sub, "All of it as JSON");
   sub->add_option("--html", flags->html, "Also a page with the timeline");
   sub->add_option("--model", flags->model, "Model directory whose tokenizer shows the texts");
-  sub->add_flag("--no-events", flags->no_events, "Leave out the list of events");
+  sub->add_flag("--no-events", flags->no_events, "Leave the list of events out of the JSON");
   flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });
 }

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// `episodic plan`: what a text will take, before it is read.
+// `episodic plan`: what a text will take, before it is read, or the weights downloaded.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <system_error>
 
 #include "commands.hpp"
 #include "common.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 #include "episodic/memory/plan.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "episodic/model/memory_settings.hpp"
 #include "episodic/model/safetensors.hpp"
 
 namespace episodic::tools {
@@ -27,21 +28,10 @@ struct PlanFlags {
   ModelFlags model;
   std::int64_t tokens = 0;
   double event_tokens = 0;
-  fs::path dir = ".", json;
+  fs::path dir = ".";
+  JsonFlag json;
   int checkpoints = 4;
 };
-
-/// Of the system's memory, in bytes; -1 if it does not say.
-std::int64_t available_memory() {
-  std::ifstream in("/proc/meminfo");
-  for (std::string key, unit; in >> key;) {
-    std::int64_t kilobytes = 0;
-    in >> kilobytes;
-    std::getline(in, unit);
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return -1;
-}
 
 /// Mean event length to reckon with: fixed steps are known; surprise with the settings of the
 /// shipped model gave 13.7 tokens at min_block 8, and longer minima lengthen events in proportion.
@@ -50,6 +40,29 @@ double expected_event_tokens(const MemoryConfig& c) {
   if (c.segmenter == SegmenterKind::random)
     return static_cast<double>(c.min_block + c.max_block) / 2.0;
   return std::min(static_cast<double>(c.max_block), 1.7 * static_cast<double>(c.min_block));
+}
+
+/// Weights of a decoder by its configuration: embedding, head, projections and norms.
+std::int64_t weights_of(const ModelConfig& m) {
+  const std::int64_t q = m.n_heads * m.head_dim, kv = m.n_kv_heads * m.head_dim;
+  const std::int64_t attention =
+      m.hidden_size * (2 * q + 2 * kv) + (m.attention_bias ? q + 2 * kv + m.hidden_size : 0);
+  const std::int64_t mlp = 3 * m.hidden_size * m.intermediate_size +
+                           (m.mlp_bias ? 2 * m.intermediate_size + m.hidden_size : 0);
+  return m.vocab_size * m.hidden_size * (m.tie_word_embeddings ? 1 : 2) +
+         m.n_layers * (attention + mlp + 2 * m.hidden_size) + m.hidden_size;
+}
+
+/// float32 in memory. The files know exactly; before they are there, the configuration does.
+std::int64_t weight_bytes(const fs::path& dir, const ModelConfig& model, bool& from_files) {
+  std::error_code error;
+  from_files = fs::exists(dir / "model.safetensors", error) ||
+               fs::exists(dir / "model.safetensors.index.json", error);
+  if (!from_files) return 4 * weights_of(model);
+  std::int64_t bytes = 0;
+  const Weights files(dir);
+  for (const TensorView* t : files.tensors()) bytes += 4 * t->elements();
+  return bytes;
 }
 
 /// The plan, or nothing with the reason in `advice` where a budget cannot hold it.
@@ -70,27 +83,35 @@ MemoryPlan unbounded(const PlanFlags& flags, MemoryConfig config, const MemorySh
   return plan_memory(config, shape, flags.tokens, events, true, flags.checkpoints);
 }
 
-double megabytes(std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); }
+std::string available_text(std::int64_t bytes, const char* word) {
+  return bytes < 0 ? std::string("unknown") : fmt::format("{} {}", bytes_text(bytes), word);
+}
+
+std::string verdict(const Json& json) {
+  std::string out = json["fits"].get<bool>() ? "it fits\n" : "it does not fit:\n";
+  for (const Json& line : json["advice"]) out += fmt::format("  {}\n", line.get<std::string>());
+  return out;
+}
 
 /// Device memory, and host memory for what has no room there. What the folder of a kept memory
 /// takes besides is the plan's without --device.
 void report_device(const PlanFlags& flags, const DevicePlan& plan) {
   const auto& d = plan.device;
-  const std::int64_t host_free = available_memory();
+  const std::int64_t host_free = available_host_bytes();
   const bool device_fits = plan.available < 0 || d.total() <= plan.available;
   const bool host_fits = host_free < 0 || plan.host_events <= host_free;
   Json advice = Json::array();
   if (!device_fits)
     advice.push_back(fmt::format(
-        "device memory: {} bytes are needed and {} are available; set device_bytes below {}, so "
-        "that events lie in host memory, or lower n_local or chunk",
-        d.total(), plan.available,
+        "device memory: {} are needed and {} are available; set device_bytes below {}, so that "
+        "events lie in host memory, or lower n_local or chunk",
+        bytes_text(d.total()), bytes_text(plan.available),
         std::max<std::int64_t>(0, plan.available - d.weights - d.activations)));
   if (!host_fits)
     advice.push_back(fmt::format(
-        "host memory: {} bytes are needed for events and {} are available; raise device_bytes or "
-        "read less text",
-        plan.host_events, host_free));
+        "host memory: {} are needed for events and {} are available; raise device_bytes or read "
+        "less text",
+        bytes_text(plan.host_events), bytes_text(host_free)));
   Json json{{"tokens", flags.tokens}, {"fits", device_fits && host_fits}};
   json["device"] = {{"weights", d.weights},    {"activations", d.activations},
                     {"windows", d.windows},    {"representatives", d.representatives},
@@ -100,33 +121,30 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
       {"event_store", plan.host_events}, {"total", plan.host_events}, {"available", host_free}};
   json["disk"] = {{"total", 0}};
   json["advice"] = advice;
-  fmt::print(
-      stderr,
+  flags.json.say(fmt::format(
       "{} tokens\n"
-      "  device {:10.1f} MB  (weights {:.1f}, windows {:.1f}, representatives {:.1f}, events "
-      "{:.1f}, a step {:.1f}{})\n"
-      "  host   {:10.1f} MB  (events; {:.1f} available)\n"
-      "  {}\n",
-      flags.tokens, megabytes(d.total()), megabytes(d.weights), megabytes(d.windows),
-      megabytes(d.representatives), megabytes(d.events), megabytes(d.activations + d.step),
-      plan.available < 0 ? std::string("; no device here to compare with")
-                         : fmt::format("; {:.1f} available", megabytes(plan.available)),
-      megabytes(plan.host_events), megabytes(host_free),
-      json["fits"].get<bool>() ? "it fits" : "it does not fit:");
-  for (const Json& line : advice) fmt::print(stderr, "  {}\n", line.get<std::string>());
-  write_json(flags.json, json);
+      "  device  {:>10}  weights {}, windows {}, representatives {}, events {}, a step {}; {}\n"
+      "  host    {:>10}  events; {}\n"
+      "{}",
+      count_text(flags.tokens), bytes_text(d.total()), bytes_text(d.weights), bytes_text(d.windows),
+      bytes_text(d.representatives), bytes_text(d.events), bytes_text(d.activations + d.step),
+      plan.available < 0 ? std::string("no device here to compare with")
+                         : available_text(plan.available, "available"),
+      bytes_text(plan.host_events), available_text(host_free, "available"), verdict(json)));
+  flags.json.write(json);
 }
 
 void run(const PlanFlags& flags) {
-  if (const std::optional<DevicePlan> plan = plan_on_device(
-          flags.common, flags.model.model, flags.model.memory_config(), flags.tokens))
+  require_model_dir(flags.model.model);
+  const MemoryConfig config = flags.model.memory_config();
+  if (const std::optional<DevicePlan> plan =
+          plan_for_device(flags.common, flags.model.model, config, flags.tokens))
     return report_device(flags, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
-  const MemoryConfig config = flags.model.memory_config();
-  const MemoryShape shape = memory_shape(model);
-  std::int64_t weights = 0;
-  const Weights files(flags.model.model);
-  for (const TensorView* t : files.tensors()) weights += 4 * t->elements();  // float32 in memory
+  warn_of_window(flags.common, config, model);
+  const MemoryShape shape = memory_shape(model, config.n_local);
+  bool from_files = false;
+  const std::int64_t weights = weight_bytes(flags.model.model, model, from_files);
 
   const double mean = flags.event_tokens > 0 ? flags.event_tokens : expected_event_tokens(config);
   const auto expected =
@@ -142,21 +160,21 @@ void run(const PlanFlags& flags) {
     dir = dir.parent_path();
   const fs::space_info space = fs::space(dir, error);
   const std::int64_t disk_free = error ? -1 : static_cast<std::int64_t>(space.available);
-  const std::int64_t memory_free = available_memory();
+  const std::int64_t memory_free = available_host_bytes();
   const std::int64_t host = weights + plan.host.total();
   const bool host_fits = memory_free < 0 || host <= memory_free;
   const bool disk_fits = disk_free < 0 || plan.disk.total() <= disk_free;
   if (!host_fits)
     advice.push_back(fmt::format(
-        "host memory: {} bytes are needed and {} are available; lower host_bytes (events), set "
-        "repr_bytes (representatives, now {} bytes) or lower n_local (windows, {} bytes)",
-        host, memory_free, plan.host.representatives, plan.host.windows));
+        "host memory: {} are needed and {} are available; lower host_bytes (events), set "
+        "repr_bytes (representatives, now {}) or lower n_local (windows, {})",
+        bytes_text(host), bytes_text(memory_free), bytes_text(plan.host.representatives),
+        bytes_text(plan.host.windows)));
   if (!disk_fits)
-    advice.push_back(
-        fmt::format("{}: {} bytes are needed and {} are free; use another disk, or kv_dtype "
-                    "\"bfloat16\" (half) "
-                    "or \"int8\" (a quarter of float32)",
-                    dir.string(), plan.disk.total(), disk_free));
+    advice.push_back(fmt::format(
+        "{}: {} are needed and {} are free; use another disk, or kv_dtype \"bfloat16\" (half) or "
+        "\"int8\" (a quarter of float32)",
+        dir.string(), bytes_text(plan.disk.total()), bytes_text(disk_free)));
   const auto tiers = [](const MemoryPlan& p) {
     return Json{{"windows", p.host.windows},
                 {"representatives", p.host.representatives},
@@ -167,6 +185,7 @@ void run(const PlanFlags& flags) {
   json["device"] = {{"total", 0}};
   json["host"] = tiers(plan);
   json["host"]["weights"] = weights;
+  json["host"]["weights_from"] = from_files ? "files" : "config.json";
   json["host"]["total"] = host;
   json["host"]["available"] = memory_free;
   json["disk"] = {{"segments", plan.disk.segments}, {"vectors", plan.disk.vectors},
@@ -184,21 +203,21 @@ void run(const PlanFlags& flags) {
                    (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
                    (disk_free < 0 || limit.disk.total() <= disk_free)}};
   json["advice"] = advice;
-  fmt::print(
-      stderr,
+  flags.json.say(fmt::format(
       "{} tokens in about {} events\n"
-      "  host   {:10.1f} MB  (weights {:.1f}, windows {:.1f}, representatives {:.1f}, events "
-      "{:.1f}; {:.1f} available)\n"
-      "  disk   {:10.1f} MB  (events {:.1f}, representatives {:.1f}, tokens {:.1f}, states "
-      "{:.1f}; {:.1f} free)\n"
-      "  {}\n",
-      flags.tokens, expected, megabytes(host), megabytes(weights), megabytes(plan.host.windows),
-      megabytes(plan.host.representatives), megabytes(plan.host.event_store),
-      megabytes(memory_free), megabytes(plan.disk.total()), megabytes(plan.disk.segments),
-      megabytes(plan.disk.vectors), megabytes(plan.disk.tokens), megabytes(plan.disk.states),
-      megabytes(disk_free), json["fits"].get<bool>() ? "it fits" : "it does not fit:");
-  for (const Json& line : advice) fmt::print(stderr, "  {}\n", line.get<std::string>());
-  write_json(flags.json, json);
+      "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}; {}\n"
+      "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
+      "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
+      "{}",
+      count_text(flags.tokens), count_text(expected), bytes_text(host), bytes_text(weights),
+      from_files ? "" : " (by config.json)", bytes_text(plan.host.windows),
+      bytes_text(plan.host.representatives), bytes_text(plan.host.event_store),
+      available_text(memory_free, "available"), bytes_text(plan.disk.total()),
+      bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors), bytes_text(plan.disk.tokens),
+      bytes_text(plan.disk.states), available_text(disk_free, "free"),
+      bytes_text(weights + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
+      verdict(json)));
+  flags.json.write(json);
 }
 
 }  // namespace
@@ -208,20 +227,20 @@ void add_plan(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("plan", "What a text will take, before it is read");
   sub->footer(
       "Bytes per tier of a memory kept in --memory-dir, or with --device cuda of a run on a "
-      "device, "
-      "beside what the machine has. \"fits\" is "
-      "false and\n\"advice\" says what to change where something does not fit; exit code 0 either "
-      "way.\n\n"
-      "Example:\n  episodic plan --model M --tokens 10000000 --memory-dir book.mem");
+      "device, beside\nwhat the machine has. config.json is enough: the weights need not be there "
+      "yet (without --device).\n\"fits\" is false and \"advice\" says what to change where "
+      "something does not fit; exit code 0 either way.\n\n"
+      "Example:\n  episodic plan --model M --tokens 10M --memory-dir book.mem");
   flags->model.add_to(*sub, false);
-  sub->add_option("--tokens", flags->tokens, "Length of the text")
-      ->required()
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--event-tokens", flags->event_tokens, "Mean length of an event")
+  add_count(*sub, "--tokens", flags->tokens, "Length of the text", 1)->required();
+  sub->add_option("--event-tokens", flags->event_tokens,
+                  "Mean length of an event (default: reckoned from min_block)")
       ->check(CLI::PositiveNumber);
   sub->add_option("--memory-dir", flags->dir, "Where the memory will be kept");
-  sub->add_option("--checkpoints", flags->checkpoints, "As of ingest")->check(CLI::Range(0, 1000));
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  sub->add_option("--checkpoints", flags->checkpoints, "As of ingest")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  flags->json.add_to(*sub);
   flags->common.add_to(*sub);
   sub->callback([flags] { run(*flags); });
 }

@@ -7,8 +7,9 @@
 #include <cmath>
 
 #include "commands.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "episodic/text/tokenizer.hpp"
 
@@ -18,18 +19,20 @@ namespace {
 struct ScoreFlags {
   CommonFlags common;
   ModelFlags model;
-  std::filesystem::path text, ids_file, json, per_token;
+  TextFlags text;
+  std::filesystem::path ids_file, per_token;
+  JsonFlag json;
 };
 
 void run(const ScoreFlags& flags) {
   flags.common.apply();
   const std::vector<std::int64_t> ids =
-      flags.ids_file.empty() ? load_tokenizer(flags.model.model)->encode(read_text(flags.text))
+      flags.ids_file.empty() ? load_tokenizer(flags.model.model)->encode(flags.text.read())
                              : read_ids(flags.ids_file);
   if (ids.size() < 2)
-    throw DataError(fmt::format("{}: {} tokens; perplexity needs at least 2",
-                                (flags.ids_file.empty() ? flags.text : flags.ids_file).string(),
-                                ids.size()));
+    throw DataError(fmt::format(
+        "{}: {} tokens; perplexity needs at least 2",
+        (flags.ids_file.empty() ? flags.text.text : flags.ids_file).string(), ids.size()));
   const std::unique_ptr<Engine> engine =
       make_engine(flags.common, flags.model, flags.model.memory_config(),
                   static_cast<std::int64_t>(ids.size()));
@@ -40,7 +43,7 @@ void run(const ScoreFlags& flags) {
   {
     ProgressBar bar("scoring", flags.common.quiet);
     const ProgressCallback progress = bar.callback();
-    const auto chunk = static_cast<std::size_t>(engine->model().chunk());
+    const auto chunk = static_cast<std::size_t>(engine->chunk());
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
       const std::size_t n = std::min(chunk, ids.size() - at);
       engine->score(ids, at, n, nll);
@@ -58,13 +61,17 @@ void run(const ScoreFlags& flags) {
                                              {"ids", TensorType::i64, {n}, ids.data()}};
     write_safetensors(flags.per_token, tensors);
   }
+  flags.json.say(fmt::format(
+      "perplexity {:.3f}, {:.4f} nats a token: {} tokens, {} events, {:.1f} s\n",
+      std::exp(std::min(mean, 700.0)), mean, count_text(static_cast<std::int64_t>(ids.size())),
+      count_text(engine->n_events()), seconds));
   // e^mean overflows only for a model that is no language model; JSON has no infinity.
-  write_json(flags.json, {{"tokens", ids.size()},
-                          {"nll", mean},
-                          {"perplexity", std::exp(std::min(mean, 700.0))},
-                          {"events", engine->n_events()},
-                          {"seconds", seconds},
-                          {"peak_resident_bytes", peak_resident_bytes()}});
+  flags.json.write({{"tokens", ids.size()},
+                    {"nll", mean},
+                    {"perplexity", std::exp(std::min(mean, 700.0))},
+                    {"events", engine->n_events()},
+                    {"seconds", seconds},
+                    {"peak_resident_bytes", peak_resident_bytes()}});
 }
 
 }  // namespace
@@ -77,10 +84,10 @@ void add_score(CLI::App& app) {
       "Example:\n  episodic score --model M --text book.txt --json score.json");
   flags->model.add_to(*sub);
   auto* source = sub->add_option_group("text");
-  source->add_option("--text", flags->text, "Text file; - is stdin");
+  flags->text.add_to(*sub, *source, "--text", "Text file");
   source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
   source->require_option(1);
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  flags->json.add_to(*sub);
   sub->add_option("--per-token", flags->per_token,
                   "safetensors file for nll float32 [N], ids int64 [N]");
   flags->common.add_to(*sub);

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "html.hpp"
 #include "reading.hpp"
@@ -15,7 +15,9 @@ namespace {
 struct SegmentFlags {
   CommonFlags common;
   ModelFlags model;
-  std::filesystem::path text, json, html;
+  TextFlags text;
+  std::filesystem::path html;
+  JsonFlag json;
 };
 
 /// Events of the whole text: the memory itself never closes what is still in its window, so the
@@ -32,7 +34,7 @@ std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
                  std::span<const std::int64_t> ids, const Reading& reading,
                  const EventTable& events) {
   const auto n = static_cast<std::int64_t>(ids.size());
-  const std::string name = flags.text.filename().string();
+  const std::string name = flags.text.text.filename().string();
   std::string body = fmt::format(
       "<h1>Events of {}</h1>\n<p class=\"soft\">{} tokens, {} events, {:.2f} nats a token. A bar "
       "on the "
@@ -66,12 +68,12 @@ void run(const SegmentFlags& flags) {
     throw ConfigError(
         "segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
         "\"fixed\" or \"random\"");
-  const std::string text = read_text(flags.text);
+  const std::string text = flags.text.read();
   const auto tokenizer = load_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);
   const std::unique_ptr<Engine> engine =
       make_engine(flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()));
-  Session session(engine->model(), tokenizer.get());
+  Session session(*engine, tokenizer.get());
   Reading reading;
   {
     ProgressBar bar("reading", flags.common.quiet);
@@ -86,7 +88,13 @@ void run(const SegmentFlags& flags) {
                     {"text", text_of(*tokenizer, ids, e)},
                     {"surprise", reading.mean_surprise(e)}});
   if (!flags.html.empty()) write_text(flags.html, page(flags, *tokenizer, ids, reading, events));
-  write_json(flags.json, json);
+  flags.json.write(json);
+  std::string table = fmt::format("{:>10} {:>10} {:>7}  text\n", "start", "end", "nats");
+  for (const Json& e : json)
+    table += fmt::format("{:>10} {:>10} {:>7.2f}  {}\n", e["start"].get<std::int64_t>(),
+                         e["end"].get<std::int64_t>(), e["surprise"].get<double>(),
+                         on_one_line(e["text"].get_ref<const std::string&>()));
+  flags.json.say(table);
 }
 
 }  // namespace
@@ -95,7 +103,8 @@ void add_segment(CLI::App& app) {
   auto flags = std::make_shared<SegmentFlags>();
   CLI::App* sub = app.add_subcommand("segment", "Cut a text into events");
   sub->footer(
-      "JSON: a list of {\"start\", \"end\", \"text\", \"surprise\"}: tokens [start, end), surprise "
+      "Writes one event a line. JSON: a list of {\"start\", \"end\", \"text\", \"surprise\"}: "
+      "tokens [start, end), surprise "
       "the mean\n"
       "in nats. The events lie end to end from token n_init on. Unlike a memory, which closes only "
       "what\n"
@@ -105,8 +114,8 @@ void add_segment(CLI::App& app) {
       "Example:\n  episodic segment --model M --text story.txt --json events.json --html "
       "events.html");
   flags->model.add_to(*sub, false);
-  sub->add_option("--text", flags->text, "Text file; - is stdin")->required();
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  flags->text.add_to(*sub, *sub, "--text", "Text file")->required();
+  flags->json.add_to(*sub, "The events as JSON");
   sub->add_option("--html", flags->html, "Also a page with the text and its events");
   flags->common.add_to(*sub);
   sub->callback([flags] { run(*flags); });

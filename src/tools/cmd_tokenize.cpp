@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic tokenize`: ids and tokens of a text.
 
+#include <fmt/format.h>
+
 #include "commands.hpp"
 #include "common.hpp"
+#include "episodic/session/engine.hpp"
 #include "episodic/text/tokenizer.hpp"
 
 namespace episodic::tools {
@@ -10,16 +13,24 @@ namespace {
 
 struct TokenizeFlags {
   CommonFlags common;
-  std::filesystem::path model, text, json;
+  std::filesystem::path model;
+  TextFlags text;
+  JsonFlag json;
 };
 
 void run(const TokenizeFlags& flags) {
   flags.common.apply();
+  require_model_dir(flags.model);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(flags.model);
-  const std::vector<std::int64_t> ids = tokenizer->encode(read_text(flags.text));
+  const std::vector<std::int64_t> ids = tokenizer->encode(flags.text.read());
   Json tokens = Json::array();
   for (const std::int64_t id : ids) tokens.push_back(tokenizer->token(id));
-  write_json(flags.json, {{"ids", ids}, {"tokens", tokens}});
+  std::string lines;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    lines +=
+        fmt::format("{:>8}  {}\n", ids[i], on_one_line(tokens[i].get_ref<const std::string&>()));
+  flags.json.say(lines);
+  flags.json.write({{"ids", ids}, {"tokens", tokens}});
 }
 
 }  // namespace
@@ -29,8 +40,8 @@ void add_tokenize(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("tokenize", "Token ids of a text");
   sub->footer("Example:\n  episodic tokenize --model M --text book.txt --json ids.json");
   sub->add_option("--model", flags->model, "Model directory with tokenizer.json")->required();
-  sub->add_option("--text", flags->text, "Text file; - is stdin")->required();
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  flags->text.add_to(*sub, *sub, "--text", "Text file")->required();
+  flags->json.add_to(*sub, "Ids and tokens as JSON");
   flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });
 }

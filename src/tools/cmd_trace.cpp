@@ -7,7 +7,7 @@
 
 #include "commands.hpp"
 #include "common.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "trace_papers.hpp"
@@ -19,6 +19,13 @@ struct TraceFlags {
   CommonFlags common;
   std::filesystem::path model, case_file, out;
 };
+
+/// Layers that do not recall have no representatives: zeros are written for them.
+bool recalls(const MemoryConfig& config, std::int64_t layer) {
+  if (!config.recall) return false;
+  const auto& some = config.recall_layers;
+  return !some || std::find(some->begin(), some->end(), layer) != some->end();
+}
 
 /// Everything that expected.safetensors and expected.json hold, gathered step by step.
 class Recorder {
@@ -63,12 +70,15 @@ class Recorder {
                        {"contiguity", contiguity}});
   }
 
-  void write(const Engine& engine, const std::filesystem::path& out) const {
+  void write(const Engine& engine, const MemoryConfig& config,
+             const std::filesystem::path& out) const {
     const EventTable events = engine.events();
     std::vector<float> representatives;
     for (std::int64_t l = 0; l < n_layers_; ++l)
       for (EventId e = 0; e < events.size(); ++e) {
-        const std::vector<float> r = engine.representative(l, e);
+        const std::vector<float> r =
+            recalls(config, l) ? engine.representative(l, e)
+                               : std::vector<float>(static_cast<std::size_t>(width_), 0.0f);
         representatives.insert(representatives.end(), r.begin(), r.end());
       }
     const std::int64_t n = n_tokens_, rows = static_cast<std::int64_t>(logits_.size()) / vocab_;
@@ -137,8 +147,8 @@ void run(const TraceFlags& flags) {
     std::sort(rows.begin(), rows.end());
   }
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
-  engine->remember(config, n, std::move(given));
-  const ModelConfig& model = engine->model().config();
+  engine->attach(config, n, std::move(given));
+  const ModelConfig& model = engine->config();
   Recorder recorder(model, n, std::move(rows));
   std::vector<float> logits;
   for (std::int64_t at = 0; at < n;) {
@@ -150,7 +160,7 @@ void run(const TraceFlags& flags) {
     recorder.step(*engine, config, logits);
     at += step;
   }
-  recorder.write(*engine, flags.out);
+  recorder.write(*engine, config, flags.out);
 }
 
 }  // namespace

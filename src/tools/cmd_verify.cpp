@@ -5,6 +5,7 @@
 
 #include "commands.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 #include "kept.hpp"
 
 namespace episodic::tools {
@@ -12,12 +13,14 @@ namespace {
 
 struct VerifyFlags {
   CommonFlags common;
-  std::filesystem::path dir, json;
+  std::filesystem::path dir;
+  JsonFlag json;
   bool digest = false;
 };
 
 void run(const VerifyFlags& flags) {
   flags.common.apply();
+  require_memory_dir(flags.dir);
   const VerifyReport report = verify_memory(flags.dir);
   Json json{{"files", report.files}, {"bytes", report.bytes}};
   json["damaged"] = Json::array();
@@ -26,10 +29,14 @@ void run(const VerifyFlags& flags) {
   json["unnamed"] = report.unnamed;
   if (flags.digest && report.damages.empty())
     json["digest"] = fmt::format("{:016x}", open_kept(flags.dir, OpenMode::read).digest());
-  write_json(flags.json, json);
+  flags.json.write(json);
   if (report.damages.empty()) {
-    fmt::print(stderr, "{}: {} files, {:.1f} MB, all of it as it was written\n", flags.dir.string(),
-               report.files, 1e-6 * static_cast<double>(report.bytes));
+    std::string text = fmt::format("{}: {} files, {}, all of it as it was written\n",
+                                   flags.dir.string(), report.files, bytes_text(report.bytes));
+    if (flags.digest) text += fmt::format("digest {}\n", json["digest"].get<std::string>());
+    for (const std::string& name : report.unnamed)
+      text += fmt::format("{}: left by a crash, no part of the memory\n", name);
+    flags.json.say(text);
     return;
   }
   const auto& first = report.damages.front();
@@ -51,7 +58,7 @@ void add_verify(CLI::App& app) {
   sub->add_option("dir", flags->dir, "Folder of the memory")->required();
   sub->add_flag("--digest", flags->digest,
                 "Also the checksum of the content, the same for equal memories");
-  sub->add_option("--json", flags->json, "Result file (default: stdout)");
+  flags->json.add_to(*sub);
   flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });
 }

@@ -2,10 +2,13 @@
 #include "common.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,16 +19,63 @@
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/units.hpp"
+#include "episodic/model/memory_settings.hpp"
 
 namespace episodic::tools {
 
+CLI::Option* add_count(CLI::App& app, const std::string& name, std::int64_t& value,
+                       const std::string& help, std::int64_t least) {
+  const auto take = [&value, name, least](const std::string& text) {
+    try {
+      value = parse_count(text, name);
+    } catch (const ConfigError& e) {
+      throw CLI::ValidationError(e.what());
+    }
+    if (value < least)
+      throw CLI::ValidationError(
+          fmt::format("{}: {} is too little, at least {}", name, text, least));
+  };
+  CLI::Option* option = app.add_option_function<std::string>(name, take, help);
+  option->type_name("N");
+  if (value >= least) option->default_str(fmt::format("{}", value));
+  return option;
+}
+
+void JsonFlag::add_to(CLI::App& app, const std::string& what) {
+  app.add_option("--json", path, what + "; - is stdout, and nothing else then goes there")
+      ->type_name("FILE");
+}
+
+void JsonFlag::write(const Json& json) const {
+  if (wanted()) write_json(path, json);
+}
+
+void JsonFlag::say(const std::string& text) const {
+  if (on_stdout()) return;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+CLI::Option* TextFlags::add_to(CLI::App& app, CLI::App& group, const std::string& flag,
+                               const std::string& help) {
+  app.add_option("--encoding", encoding, "Of the text file: utf-8, latin-1 or utf-16")
+      ->check(CLI::IsMember({"utf-8", "latin-1", "utf-16"}))
+      ->capture_default_str();
+  return group.add_option(flag, text, help + "; - is stdin")->type_name("FILE");
+}
+
+std::string TextFlags::read() const { return read_document(text, encoding); }
+
 void CommonFlags::add_to(CLI::App& app, bool with_model) {
   app.add_option("--threads", threads, "Threads of parallel loops (0: all cores)")
-      ->check(CLI::Range(0, 1024));
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--device", device,
                  with_model ? "Where the model runs: cpu, cuda, or auto (cuda if there is one)"
                             : "cpu, cuda or auto: all the same here, where no model runs")
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->capture_default_str();
   app.add_flag("--quiet", quiet, "No progress on stderr");
 }
 
@@ -41,34 +91,29 @@ void CommonFlags::apply_on_host() const {
 
 void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {
   app.add_option("--model", model, "Model directory in Hugging Face layout")->required();
-  auto* m =
-      app.add_option("--memory", memory,
-                     "Memory settings: a JSON file or inline JSON (default: MODEL/memory.json, "
-                     "else the paper's)");
+  auto* m = app.add_option(
+      "--memory", memory,
+      "Changes to the memory's settings: a JSON file or inline JSON. What it does not "
+      "name is as in MODEL/memory.json, else as in the paper");
   if (with_full_attention)
     app.add_flag("--full-attention", full_attention, "Full causal attention instead of the memory")
         ->excludes(m);
 }
 
-MemoryConfig ModelFlags::memory_config() const {
-  if (!memory.empty()) {
-    const std::size_t at = memory.find_first_not_of(" \t\r\n");
-    if (at != std::string::npos && memory[at] == '{') return parse_memory_config(memory);
-    try {
-      return parse_memory_config(read_text(memory));
-    } catch (const ConfigError& e) {
-      throw ConfigError(fmt::format("{}: {}", memory, e.what()));
-    }
-  }
-  const std::filesystem::path beside = model / "memory.json";
-  if (std::filesystem::exists(beside)) {
-    try {
-      return parse_memory_config(read_text(beside));
-    } catch (const ConfigError& e) {
-      throw ConfigError(fmt::format("{}: {}", beside.string(), e.what()));
-    }
-  }
-  return {};
+MemoryConfig ModelFlags::memory_config() const { return changed(memory_config_of(model)); }
+
+MemoryConfig ModelFlags::changed(const MemoryConfig& base) const {
+  if (memory.empty()) return base;
+  const std::size_t at = memory.find_first_not_of(" \t\r\n");
+  if (at != std::string::npos && memory[at] == '{')
+    return change_memory_config(base, memory, "--memory");
+  return change_memory_config(base, read_text(memory), memory);
+}
+
+void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
+                    const ModelConfig& model) {
+  if (const std::string text = window_warning(config, model); !text.empty() && !common.quiet)
+    fmt::print(stderr, "episodic: warning: {}\n", text);
 }
 
 void limit_spinning(char** argv) {
@@ -148,7 +193,7 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 
 void write_json(const std::filesystem::path& path, const Json& json) {
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (path.empty())
+  if (path.empty() || path == "-")
     std::fwrite(text.data(), 1, text.size(), stdout);
   else
     write_text(path, text);
@@ -197,17 +242,49 @@ ProgressCallback ProgressBar::callback() {
   };
 }
 
+std::string progress_line(const std::string& label, std::int64_t done, std::int64_t total,
+                          double seconds, int columns) {
+  const double share =
+      total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1;
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  std::string left;
+  if (done < total && rate > 0) {
+    const auto s = static_cast<std::int64_t>(static_cast<double>(total - done) / rate + 0.5);
+    left = s >= 3600 ? fmt::format("{}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
+                     : fmt::format("{}:{:02} left", s / 60, s % 60);
+  }
+  const auto join = [](std::initializer_list<std::string> parts) {
+    std::string out;
+    for (const std::string& p : parts)
+      if (!p.empty()) out += (out.empty() ? "" : " ") + p;
+    return out;
+  };
+  const std::string percent = fmt::format("{:3.0f}%", 100 * share);
+  const std::string tokens = fmt::format("{}/{} tokens", count_text(done), count_text(total));
+  const std::string speed = fmt::format("{} tokens/s", count_text(std::llround(rate)));
+  constexpr int kBar = 24;
+  const std::string bar =
+      fmt::format("[{:<{}}]", std::string(static_cast<std::size_t>(kBar * share), '#'), kBar);
+  const auto most = static_cast<std::size_t>(std::max(1, columns - 1));
+  for (const std::string& line :
+       {join({label, bar, percent, tokens, speed, left}),
+        join({label, percent, tokens, speed, left}), join({label, percent, speed, left}),
+        join({label, percent, left}), join({percent, left})})
+    if (line.size() <= most) return line;
+  return percent.substr(0, most);
+}
+
 void ProgressBar::draw(std::int64_t done, std::int64_t total) {
   const auto now = std::chrono::steady_clock::now();
   if (drawn_ && done < total && now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
   drawn_ = true;
+  winsize size{};
+  const int columns =
+      ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  constexpr int kWidth = 30;
-  const int full = total > 0 ? static_cast<int>(kWidth * done / total) : kWidth;
   const std::string line =
-      fmt::format("\r{} [{:<{}}] {}/{} tokens, {:.0f} tokens/s  ", label_, std::string(full, '#'),
-                  kWidth, done, total, seconds > 0 ? static_cast<double>(done) / seconds : 0.0);
+      "\r" + progress_line(label_, done, total, seconds, columns) + "\x1b[K";  // clears the rest
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

@@ -10,14 +10,56 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/model/hf_config.hpp"
 
 namespace episodic::tools {
 
 using Json = nlohmann::ordered_json;
+
+/// A flag that takes a count with or without a unit (100K); its default stands in the help.
+CLI::Option* add_count(CLI::App& app, const std::string& name, std::int64_t& value,
+                       const std::string& help, std::int64_t least = 0);
+
+/// --json FILE.
+struct JsonFlag {
+  std::filesystem::path path;
+
+  void add_to(CLI::App& app, const std::string& what = "Result as JSON");
+  bool wanted() const { return !path.empty(); }
+  /// True if JSON goes to stdout, where nothing else may be written then.
+  bool on_stdout() const { return path == "-"; }
+  /// Writes it if it was asked for. \throws FileError
+  void write(const Json& json) const;
+  /// Text for people on stdout, unless JSON goes there.
+  void say(const std::string& text) const;
+};
+
+/// --text FILE or the like, with --encoding.
+struct TextFlags {
+  std::filesystem::path text;
+  std::string encoding = "utf-8";
+
+  /// \param flag its name, "--text" \param required whether it must be given
+  CLI::Option* add_to(CLI::App& app, CLI::App& group, const std::string& flag,
+                      const std::string& help);
+  /// The file as UTF-8. \throws as read_document
+  std::string read() const;
+};
+
+/// A text as one printable line: line feeds and other control characters as in C.
+std::string on_one_line(const std::string& text);
+
+/// Bytes of the UTF-8 character at `text[i]`, 0 if there is none.
+std::size_t utf8_length(std::string_view text, std::size_t i);
+
+/// A text file as UTF-8; `-` is stdin. \param encoding utf-8, latin-1 or utf-16
+/// \throws FileError; DataError where it is empty, binary or not of that encoding, with the remedy
+std::string read_document(const std::filesystem::path& path, const std::string& encoding);
 
 /// --threads, --device, --quiet.
 struct CommonFlags {
@@ -42,9 +84,15 @@ struct ModelFlags {
   bool full_attention = false;
 
   void add_to(CLI::App& app, bool with_full_attention = true);
-  /// The memory's settings: --memory, else MODEL/memory.json, else the defaults.
+  /// The memory's settings: MODEL/memory.json or the defaults, changed by --memory.
   MemoryConfig memory_config() const;
+  /// Other settings, changed by --memory.
+  MemoryConfig changed(const MemoryConfig& base) const;
 };
+
+/// Says on stderr that settings reach further than the model was trained for, if they do.
+void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
+                    const ModelConfig& model);
 
 /// Starts the program anew with a short GOMP_SPINCOUNT, unless the caller chose how threads wait:
 /// on cores that others use too, threads that spin for milliseconds at the end of every loop cost
@@ -53,7 +101,7 @@ struct ModelFlags {
 /// OpenBLAS is told to make no workers, which would wait for memory for ever.
 void limit_spinning(char** argv);
 
-/// Whole file; "-" is stdin. \throws FileError
+/// Whole file, whatever its bytes; "-" is stdin. \throws FileError
 std::string read_text(const std::filesystem::path& path);
 
 /// \throws FileError naming the file and the JSON error
@@ -65,7 +113,7 @@ std::vector<std::int64_t> read_ids(const std::filesystem::path& path);
 /// Writes through a temporary file and a rename, so that no reader sees half. \throws FileError
 void write_text(const std::filesystem::path& path, const std::string& text);
 
-/// The JSON with a newline, to a file or (empty path) stdout.
+/// The JSON with a newline, to a file or (empty path or "-") stdout.
 void write_json(const std::filesystem::path& path, const Json& json);
 
 /// The file a shared default model lies in: beside the sources, or installed beside the program.
@@ -75,6 +123,11 @@ std::filesystem::path shipped_model();
 /// Resident memory of this process in bytes, now and at its peak.
 std::int64_t resident_bytes();
 std::int64_t peak_resident_bytes();
+
+/// One line about `done` of `total` tokens after so many seconds, no wider than `columns`: what
+/// does not fit is left out, the time that is left last.
+std::string progress_line(const std::string& label, std::int64_t done, std::int64_t total,
+                          double seconds, int columns);
 
 /// A bar on stderr, drawn at most ten times a second; silent when stderr is no terminal.
 class ProgressBar {

@@ -28,7 +28,8 @@ std::string answer_cell(const Answer& a) {
 
 std::string answers(const DemoResult& r) {
   std::string out =
-      "<table><tr><th>#</th><th>depth</th><th>asked</th><th>truth</th><th>with the memory</th>"
+      "<div class=\"wide\"><table><tr><th>#</th><th>depth</th><th>asked</th><th>truth</th><th>with "
+      "the memory</th>"
       "<th>without</th><th>full attention</th><th>recalled from</th></tr>\n";
   for (std::size_t i = 0; i < r.facts.size(); ++i) {
     const FactResult& f = r.facts[i];
@@ -45,7 +46,7 @@ std::string answers(const DemoResult& r) {
         answer_cell(f.with_memory), answer_cell(f.without_memory),
         f.full ? answer_cell(*f.full) : std::string("<td class=\"soft\">not run</td>"), from);
   }
-  return out + "</table>\n";
+  return out + "</table></div>\n";
 }
 
 /// The whole text as one strip; from the question at its right end an arc to every recalled event

@@ -55,13 +55,6 @@ double mean_event(const DemoResult& r) {
 
 }  // namespace
 
-std::string bytes_text(std::int64_t bytes) {
-  const auto b = static_cast<double>(bytes);
-  if (bytes >= 1000000000) return fmt::format("{:.2f} GB", b / 1e9);
-  if (bytes >= 1000000) return fmt::format("{:.1f} MB", b / 1e6);
-  return fmt::format("{:.1f} kB", b / 1e3);
-}
-
 std::string ranks_text(const FactResult& fact, EventId event) {
   std::map<std::int64_t, std::string> layers;  // of each rank
   for (const Recalled& r : fact.holding)

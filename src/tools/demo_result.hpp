@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common.hpp"
+#include "episodic/base/units.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "hidden_facts.hpp"
 #include "reading.hpp"
@@ -41,7 +42,7 @@ struct DemoResult {
   double without_seconds = 0;      ///< of the second reading, without recall
   std::vector<TokenRange> events;  ///< closed when the text had been read
   std::vector<FactResult> facts;
-  Json memory;  ///< Engine::memory_json when the text had been read
+  Json memory;  ///< memory_json when the text had been read
   std::int64_t resident = 0, peak_resident = 0;
   std::optional<double> full_seconds;
   std::string full_note;  ///< why there is no full attention, or what to think of it
@@ -75,9 +76,6 @@ Json demo_json(const DemoResult& result, const Tokenizer& tokenizer);
 
 /// The table on stdout.
 std::string demo_table(const DemoResult& result, const Tokenizer& tokenizer);
-
-/// "1.5 MB"
-std::string bytes_text(std::int64_t bytes);
 
 /// "rank 1 in layers 2, 3; rank 4 in layer 0": where an event of `holding` was recalled.
 std::string ranks_text(const FactResult& fact, EventId event);

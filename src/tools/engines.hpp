@@ -1,17 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The two kinds of engine.
+// Where --device says that the model runs.
 
-#include "engine.hpp"
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "common.hpp"
+#include "episodic/device/device_engine.hpp"
+#include "episodic/session/engine.hpp"
 
 namespace episodic::tools {
 
-/// float32 in host memory, through libtorch.
-std::unique_ptr<Engine> load_host_engine(const std::filesystem::path& model);
+/// The model where --device says: `auto` takes a device if this build has a CUDA path and there is
+/// one. \throws NotBuiltError for cuda in a build without it, DeviceError, FileError, DataError
+std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model);
 
-/// The stored dtype on the current CUDA device; null where `common.device` means the host.
-/// device_engine.cpp, and in builds without a CUDA path no_device.cpp, have it and plan_on_device.
-std::unique_ptr<Engine> load_device_engine(const CommonFlags& common,
-                                           const std::filesystem::path& model);
+/// The same with an empty memory, or --full-attention.
+std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
+                                    const MemoryConfig& config, std::int64_t max_tokens);
+
+/// Gives the engine an empty memory, or full attention, as the flags say. Warns of settings that
+/// reach further than the model was trained for.
+void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
+            const MemoryConfig& config, std::int64_t max_tokens);
+
+/// --max-new, the sampling's flags, --stop and --ignore-eos.
+void add_generation(CLI::App& app, GenerateOptions& options);
+
+// with_device.cpp, and in builds without a CUDA path no_device.cpp:
+
+/// Null where --device means the host.
+std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
+                                              const std::filesystem::path& model);
+
+/// For --device cuda, also without a device, and for `auto` where there is one; nothing for the
+/// host. \throws as load_engine and plan_on_device
+std::optional<DevicePlan> plan_for_device(const CommonFlags& common,
+                                          const std::filesystem::path& model,
+                                          const MemoryConfig& config, std::int64_t tokens);
 
 }  // namespace episodic::tools

@@ -2,19 +2,24 @@
 // The `episodic` program: one subcommand per file of this folder.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 
 #include "commands.hpp"
 #include "common.hpp"
+#include "usage.hpp"
 
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a message
   CLI::App app{"episodic: transformer inference with an episodic memory"};
+  app.name("episodic");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "episodic " EPISODIC_VERSION);
   app.set_help_all_flag("--help-all", "Help of all subcommands");
   episodic::tools::add_demo(app);
   episodic::tools::add_generate(app);
@@ -32,8 +37,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    // 0: help was asked for; 2: wrong usage
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);  // help or the version was asked for
+    std::string problem = episodic::tools::usage_problem(app, argc, argv, e);
+    std::replace(problem.begin(), problem.end(), '\n', ' ');
+    std::fprintf(stderr, "episodic: %s\n", problem.c_str());
+    return 2;
   } catch (const std::bad_alloc&) {
     std::fputs("episodic: out of memory; lower n_local, n_mem or host_bytes, or read less text\n",
                stderr);

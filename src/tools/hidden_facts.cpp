@@ -126,7 +126,7 @@ Book open_book(const std::filesystem::path& path) {
           "(apt-get install bible-kjv) or name a text file with --text");
   } else {
     book.title = path == "-" ? "stdin" : path.filename().string();
-    text = read_text(path);
+    text = read_document(path, "utf-8");
   }
   book.pieces = split(collapse(text));
   if (book.pieces.empty())

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common.hpp"
+
 namespace episodic::tools {
 namespace {
 
@@ -42,23 +44,12 @@ g.fact:hover .arc{opacity:1;stroke-width:1.6}
 .markbox{fill:none;stroke:var(--mark);stroke-width:1.6}
 details{border-bottom:1px solid var(--line);padding:6px 0}
 summary{cursor:pointer}
-code{font:13px ui-monospace,monospace}
+code{font:13px/1.6 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
+.wide{overflow-x:auto}
+.gone{fill:var(--line);background:var(--line);color:var(--soft)}
+.pinned{outline:2px solid var(--mark);outline-offset:-1px}
+@media (max-width:700px){body{padding:14px}th,td{padding:4px 5px}}
 )";
-
-/// Length of the UTF-8 character at `text[i]`, 0 if there is none.
-std::size_t utf8_length(std::string_view text, std::size_t i) {
-  const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned char c = byte(i);
-  const std::size_t n = c < 0x80                ? 1
-                        : c >= 0xC2 && c < 0xE0 ? 2
-                        : c >= 0xE0 && c < 0xF0 ? 3
-                        : c >= 0xF0 && c < 0xF5 ? 4
-                                                : 0;
-  if (n == 0 || i + n > text.size()) return 0;
-  for (std::size_t k = 1; k < n; ++k)
-    if ((byte(i + k) & 0xC0) != 0x80) return 0;
-  return n;
-}
 
 /// Hue from calm blue to hot red, for SVG blocks and token backgrounds alike.
 constexpr const char* kShades[] = {"#4575b4", "#6f9bc8", "#9dbfd9", "#c9dbe0", "#f0dfb8",
@@ -158,7 +149,7 @@ std::vector<EventBlock> event_blocks(const std::vector<TokenRange>& events, cons
       blocks.back().tokens.end = events[e].end;
       blocks.back().last = id;
     } else {
-      blocks.push_back({events[e], id, id, 0});
+      blocks.push_back({events[e], id, id, 0, false, ""});
     }
   }
   for (EventBlock& b : blocks) b.surprise = reading.mean_surprise(b.tokens);
@@ -191,11 +182,11 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
                                                : fmt::format("events {} to {}", b.first, b.last);
     pieces(b.tokens, [&](double x, double y, double w, bool) {
       out += fmt::format(
-          "<rect class=\"b{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: "
-          "tokens "
-          "{} to {}, {:.2f} nats</title></rect>\n",
-          surprise_class(b.surprise), x, y, std::max(0.3, w - 0.4), kRow, name, b.tokens.start,
-          b.tokens.end, b.surprise);
+          "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: "
+          "tokens {} to {}, {}</title></rect>\n",
+          b.grey ? std::string("gone") : fmt::format("b{}", surprise_class(b.surprise)), x, y,
+          std::max(0.3, w - 0.4), kRow, name, b.tokens.start, b.tokens.end,
+          b.note.empty() ? fmt::format("{:.2f} nats", b.surprise) : escape_html(b.note));
     });
   }
   for (const MapMark& m : marks) {

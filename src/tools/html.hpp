@@ -33,7 +33,9 @@ std::string coloured_tokens(const Tokenizer& tokenizer, std::span<const std::int
 struct EventBlock {
   TokenRange tokens;
   std::int64_t first = 0, last = 0;  ///< event numbers, both included
-  double surprise = 0;               ///< mean nats
+  double surprise = 0;               ///< mean nats, or what else the colours stand for
+  bool grey = false;                 ///< drawn without a colour: forgotten
+  std::string note;                  ///< said of it instead of the nats
 };
 
 /// Joins neighbours until no more than `most` blocks are left.

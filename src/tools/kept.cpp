@@ -7,20 +7,16 @@
 #include <charconv>
 
 #include "episodic/base/error.hpp"
-#include "episodic/model/identity.hpp"
-#include "episodic/model/patch.hpp"
 
 namespace episodic::tools {
 
-EpisodicMemory open_kept(const ModelFlags& flags, const std::filesystem::path& dir, OpenMode mode,
-                         std::int64_t at_token) {
-  KeepOptions keep;
-  keep.dir = dir;
-  keep.identity = identity_of(flags.model);
-  const MemoryShape shape = memory_shape(load_model_config(flags.model));
-  std::optional<MemoryConfig> budgets;
-  if (!flags.memory.empty()) budgets = flags.memory_config();
-  return EpisodicMemory::open(keep, mode, &shape, budgets ? &*budgets : nullptr, at_token);
+EpisodicMemory open_kept(const ModelFlags& flags, const std::filesystem::path& dir, OpenMode mode) {
+  require_memory_dir(dir);
+  KeptFolder folder;
+  folder.dir = dir;
+  folder.mode = mode;
+  if (!flags.memory.empty()) folder.budgets = flags.changed(MemoryManifest::read(dir).config);
+  return open_memory(flags.model, folder);
 }
 
 EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode) {
@@ -47,19 +43,34 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, std::i
   }
 }
 
-Json memory_json(const EpisodicMemory& memory) {
-  const MemoryCounters c = memory.counters();
-  Json json{{"tokens", memory.tokens()},
-            {"events", c.events},
-            {"kv_dtype", name_of(memory.config().kv_dtype)},
-            {"recalled_events", c.recalled_events},
-            {"store_bytes", c.store.bytes_used},
-            {"host_bytes", c.store.bytes_reserved},
-            {"disk_bytes", c.store.disk_bytes},
-            {"index_bytes", c.index_bytes},
-            {"window_bytes", c.window_bytes}};
-  if (c.index_quality.checked > 0) json["index_recall"] = c.index_quality.recall();
+Json memory_json(const Engine& engine) {
+  if (!engine.has_memory()) return {};
+  const MemoryUsage u = engine.usage();
+  Json json{{"tokens", u.tokens}, {"events", u.events}, {"kv_dtype", name_of(u.kv_dtype)}};
+  if (u.recalled_events >= 0) json["recalled_events"] = u.recalled_events;
+  if (u.device_bytes >= 0) json["device_bytes"] = u.device_bytes;
+  json["store_bytes"] = u.store_bytes;
+  json["host_bytes"] = u.host_bytes;
+  json["disk_bytes"] = u.disk_bytes;
+  json["index_bytes"] = u.index_bytes;
+  json["window_bytes"] = u.window_bytes;
+  if (u.step_bytes >= 0) json["step_bytes"] = u.step_bytes;
+  if (u.weight_bytes >= 0) json["weight_bytes"] = u.weight_bytes;
+  if (u.index_recall) json["index_recall"] = *u.index_recall;
   return json;
+}
+
+void require_memory_dir(const std::filesystem::path& dir) {
+  std::error_code error;
+  if (std::filesystem::is_directory(dir, error)) return;
+  if (std::filesystem::exists(dir, error))
+    throw FileError(
+        fmt::format("{}: is a file; name the folder of the memory{}", dir.string(),
+                    dir.filename() == "manifest.json"
+                        ? fmt::format(": {}", dir.has_parent_path() ? dir.parent_path().string()
+                                                                    : std::string("."))
+                        : std::string()));
+  throw FileError(fmt::format("{}: there is no such folder; check the path", dir.string()));
 }
 
 TokenRange parse_range(const std::string& text, const char* flag) {

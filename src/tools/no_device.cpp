@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of device_engine.cpp where nothing of CUDA is linked.
+// In place of with_device.cpp where nothing of CUDA is linked.
 
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
@@ -16,15 +16,15 @@ void refuse_cuda(const CommonFlags& common) {
 
 }  // namespace
 
-std::unique_ptr<Engine> load_device_engine(const CommonFlags& common,
-                                           const std::filesystem::path& /*model*/) {
+std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
+                                              const std::filesystem::path& /*model*/) {
   refuse_cuda(common);
   return nullptr;
 }
 
-std::optional<DevicePlan> plan_on_device(const CommonFlags& common,
-                                         const std::filesystem::path& /*model*/,
-                                         const MemoryConfig& /*config*/, std::int64_t /*tokens*/) {
+std::optional<DevicePlan> plan_for_device(const CommonFlags& common,
+                                          const std::filesystem::path& /*model*/,
+                                          const MemoryConfig& /*config*/, std::int64_t /*tokens*/) {
   refuse_cuda(common);
   return std::nullopt;
 }

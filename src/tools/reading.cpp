@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reading.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 namespace episodic::tools {
 
 double Reading::mean_surprise(TokenRange range) const {
+  range.start = std::max<std::int64_t>(1, range.start);  // nothing comes before token 0
   if (range.size() <= 0) return 0;
   double sum = 0;
   for (std::int64_t t = range.start; t < range.end; ++t)

@@ -22,7 +22,7 @@ struct Setting {
 
   explicit Setting(const fs::path& of, int sentences = 9) : model(quoted(of.string())) {
     put(scratch / "book", some_book(sentences));
-    const Run run = on("cpu", "tokenize --model " + model + " --text " + path("book"));
+    const Run run = on("cpu", "tokenize --json - --model " + model + " --text " + path("book"));
     ids = Json::parse(run.out)["ids"].get<std::vector<std::int64_t>>();
     ids.resize(ids.size() / 32 * 32);  // whole steps, so that a part of it ends between two
   }
@@ -41,11 +41,11 @@ struct Setting {
   }
   Run ask(const char* device, const std::string& name, const std::string& more = "") const {
     return on(device,
-              fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 6 {}", model,
-                          path(name), quoted("\n\n\nWho closed the door?\n\nIt was"), more));
+              fmt::format("ask --json - --model {} --memory-dir {} --prompt {} --max-new 6 {}",
+                          model, path(name), quoted("\n\n\nWho closed the door?\n\nIt was"), more));
   }
   std::string digest(const std::string& name) const {
-    const Run run = on("cuda", "verify --digest " + path(name));
+    const Run run = on("cuda", "verify --digest --json - " + path(name));
     INFO(run.err);
     REQUIRE(run.status == 0);
     return Json::parse(run.out)["digest"];
@@ -73,10 +73,10 @@ TEST_CASE("a memory ingested on a device is whole, and answers alike on both") {
   const Run ingested = s.ingest("cuda", "device", s.ids.size(), "--json");
   require_done(ingested);
   REQUIRE(std::count(ingested.out.begin(), ingested.out.end(), '\n') > 2);  // commits
-  const Run verified = s.on("cuda", "verify " + s.path("device"));
+  const Run verified = s.on("cuda", "verify --json - " + s.path("device"));
   require_done(verified);
   REQUIRE(Json::parse(verified.out)["unnamed"].empty());
-  const Json inspected = Json::parse(s.on("cuda", "inspect " + s.path("device")).out);
+  const Json inspected = Json::parse(s.on("cuda", "inspect --json - " + s.path("device")).out);
   REQUIRE(inspected["tokens"] == s.ids.size());
   REQUIRE(inspected["n_events"] > 10);
 
@@ -127,12 +127,12 @@ TEST_CASE("an ingest on a device that was cut off goes on to the same memory") {
   REQUIRE(s.digest("part") == s.digest("whole"));
 
   // Rewinding reads again, on a device too, and then the same text gives the same memory.
-  const Run rewound = s.on("cuda", fmt::format("edit {} --rewind {} --model {} --quiet",
+  const Run rewound = s.on("cuda", fmt::format("edit {} --rewind {} --json - --model {} --quiet",
                                                s.path("part"), part + 8, s.model));
   require_done(rewound);
   REQUIRE(Json::parse(rewound.out)["tokens"] == part + 8);
-  const Run back = s.on(
-      "cuda", fmt::format("edit {} --rewind {} --model {} --quiet", s.path("part"), part, s.model));
+  const Run back = s.on("cuda", fmt::format("edit {} --rewind {} --json - --model {} --quiet",
+                                            s.path("part"), part, s.model));
   require_done(back);
   require_done(s.ingest("cuda", "part", whole, "--resume"));
   REQUIRE(s.digest("part") == s.digest("whole"));
@@ -147,9 +147,9 @@ TEST_CASE("what is asked on a device can be kept") {
   const Run device = s.ask("cuda", "m", "--keep"), host = s.ask("cpu", "f", "--keep");
   require_done(device);
   require_done(host);
-  require_done(s.on("cpu", "verify " + s.path("m")));
-  const Json a = Json::parse(s.on("cpu", "inspect " + s.path("m")).out),
-             b = Json::parse(s.on("cpu", "inspect " + s.path("f")).out);
+  require_done(s.on("cpu", "verify --json - " + s.path("m")));
+  const Json a = Json::parse(s.on("cpu", "inspect --json - " + s.path("m")).out),
+             b = Json::parse(s.on("cpu", "inspect --json - " + s.path("f")).out);
   REQUIRE(a["tokens"] > s.ids.size());
   REQUIRE(a["tokens"] == b["tokens"]);
   REQUIRE(a["n_events"] == b["n_events"]);

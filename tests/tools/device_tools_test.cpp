@@ -31,7 +31,7 @@ TEST_CASE("generate, score and segment compute on a device what they compute on 
       " --model " + quoted(model->string()) + " --memory " + quoted(kSmallMemory) + " --quiet";
   const std::string text = quoted((scratch / "text").string());
 
-  const std::string generate = "generate --max-new 8 --prompt-file " + text + common;
+  const std::string generate = "generate --json - --max-new 8 --prompt-file " + text + common;
   const Run host = on("cpu", generate), device = on("cuda", generate);
   INFO(device.err);
   REQUIRE(host.status == 0);
@@ -44,14 +44,14 @@ TEST_CASE("generate, score and segment compute on a device what they compute on 
   REQUIRE(b["memory"]["device_bytes"] > 0);
   REQUIRE_FALSE(a["memory"].contains("device_bytes"));
 
-  const Json of_host = Json::parse(on("cpu", "score --text " + text + common).out);
-  const Json of_device = Json::parse(on("cuda", "score --text " + text + common).out);
+  const Json of_host = Json::parse(on("cpu", "score --json - --text " + text + common).out);
+  const Json of_device = Json::parse(on("cuda", "score --json - --text " + text + common).out);
   REQUIRE(of_host["tokens"] == of_device["tokens"]);
   REQUIRE(of_host["events"] == of_device["events"]);
   REQUIRE(std::abs(of_host["nll"].get<double>() - of_device["nll"].get<double>()) < kTolerance);
 
-  const Json events = Json::parse(on("cuda", "segment --text " + text + common).out);
-  Json expected = Json::parse(on("cpu", "segment --text " + text + common).out);
+  const Json events = Json::parse(on("cuda", "segment --json - --text " + text + common).out);
+  Json expected = Json::parse(on("cpu", "segment --json - --text " + text + common).out);
   REQUIRE(events.size() == expected.size());
   REQUIRE(events.size() > 5);
   for (std::size_t i = 0; i < events.size(); ++i)
@@ -63,8 +63,9 @@ TEST_CASE("full attention on a device is plain causal attention") {
   if (!model) EPISODIC_SKIP("no recall model");
   const Scratch scratch;
   put(scratch / "text", some_book(4));
-  const std::string score = "score --full-attention --quiet --model " + quoted(model->string()) +
-                            " --text " + quoted((scratch / "text").string());
+  const std::string score = "score --json - --full-attention --quiet --model " +
+                            quoted(model->string()) + " --text " +
+                            quoted((scratch / "text").string());
   const Json host = Json::parse(on("cpu", score).out), device = Json::parse(on("cuda", score).out);
   REQUIRE(host["events"] == 0);
   REQUIRE(device["events"] == 0);
@@ -77,14 +78,14 @@ TEST_CASE("plan says what a device takes, and a run then takes no more") {
   const Scratch scratch;
   put(scratch / "text", some_book(9));
   const std::string with_model = " --model " + quoted(model->string()) + " --memory ";
-  const Json all =
-      Json::parse(on("cuda", "plan --tokens 100000" + with_model + quoted(kSmallMemory)).out);
+  const Json all = Json::parse(
+      on("cuda", "plan --json - --tokens 100K" + with_model + quoted(kSmallMemory)).out);
   REQUIRE(all["fits"] == true);
   REQUIRE(all["host"]["total"] == 0);
   std::string bounded(kSmallMemory);
   bounded.insert(1, "\"device_bytes\": 60000000, ");
-  const Json tiers =
-      Json::parse(on("cuda", "plan --tokens 100000" + with_model + program::quoted(bounded)).out);
+  const Json tiers = Json::parse(
+      on("cuda", "plan --json - --tokens 100K" + with_model + program::quoted(bounded)).out);
   REQUIRE(tiers["device"]["total"] < all["device"]["total"]);
   REQUIRE(tiers["host"]["event_store"] == all["device"]["event_store"]);
   REQUIRE(tiers["device"]["total"].get<std::int64_t>() -
@@ -93,7 +94,7 @@ TEST_CASE("plan says what a device takes, and a run then takes no more") {
           60000000);
 
   const std::string run =
-      "score --quiet --text " + quoted((scratch / "text").string()) + with_model;
+      "score --json - --quiet --text " + quoted((scratch / "text").string()) + with_model;
   const Json a = Json::parse(on("cuda", run + quoted(kSmallMemory)).out);
   std::string tight(kSmallMemory);
   tight.insert(1, "\"device_bytes\": 1600000, ");

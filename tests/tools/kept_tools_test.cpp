@@ -35,9 +35,9 @@ struct Setting {
         text, dir(name), quoted(kMemory), more);
   }
   std::string digest(const std::string& name) const {
-    const Run run = episodic("verify --digest " + dir(name));
-    REQUIRE(run.status == 0);
-    return Json::parse(run.out)["digest"];
+    const Json json = json_of("verify --digest " + dir(name));
+    REQUIRE(json.is_object());
+    return json["digest"];
   }
 };
 
@@ -79,7 +79,7 @@ TEST_CASE("ingest commits, resumes and appends") {
   CHECK(differs.status == 1);
   CHECK(differs.err.find("differs at token") != std::string::npos);
   CHECK(episodic(other + "--append --quiet").status == 0);
-  const Json inspected = Json::parse(episodic("inspect --no-events " + s.dir("whole")).out);
+  const Json inspected = json_of("inspect --no-events " + s.dir("whole"));
   CHECK(inspected["tokens"].get<std::int64_t>() > last);
 }
 
@@ -87,13 +87,14 @@ TEST_CASE("ask answers as generate does, and leaves the memory as it is") {
   const Setting s;
   REQUIRE(episodic(s.ingest("m")).status == 0);
   const std::string digest = s.digest("m");
-  const std::string ask = fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 ",
-                                      s.model, s.dir("m"), kQuestion);
+  const std::string ask =
+      fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 --json - ", s.model,
+                  s.dir("m"), kQuestion);
   const Run asked = episodic(ask);
   REQUIRE(asked.status == 0);
-  const Run generated = episodic(
-      fmt::format("generate --model {} --prompt-file {} --question {} --max-new 8 --memory {}",
-                  s.model, s.text, kQuestion, quoted(kMemory)));
+  const Run generated = episodic(fmt::format(
+      "generate --model {} --prompt-file {} --question {} --max-new 8 --json - --memory {}",
+      s.model, s.text, kQuestion, quoted(kMemory)));
   REQUIRE(generated.status == 0);
   const Json a = Json::parse(asked.out), g = Json::parse(generated.out);
   CHECK(a["ids"] == g["ids"]);
@@ -116,8 +117,8 @@ TEST_CASE("ask answers as generate does, and leaves the memory as it is") {
 TEST_CASE("inspect shows what is there") {
   const Setting s(120);
   REQUIRE(episodic(s.ingest("m")).status == 0);
-  const Run run = episodic(fmt::format("inspect {} --model {} --html {}", s.dir("m"), s.model,
-                                       quoted((s.scratch / "m.html").string())));
+  const Run run = episodic(fmt::format("inspect {} --json - --model {} --html {}", s.dir("m"),
+                                       s.model, quoted((s.scratch / "m.html").string())));
   REQUIRE(run.status == 0);
   const Json j = Json::parse(run.out);
   CHECK(j["n_events"] == j["events"].size());
@@ -184,7 +185,8 @@ TEST_CASE("a fork is equal, then its own; edit forgets, pins, rewinds and compac
   CHECK(again.status == 1);
   CHECK(one_line(again.err));
 
-  const Run forgot = episodic("edit " + s.dir("f") + " --forget-tokens 500:900 --pin 2 --compact");
+  const Run forgot =
+      episodic("edit " + s.dir("f") + " --forget-tokens 500:900 --pin 2 --compact --json -");
   REQUIRE(forgot.status == 0);
   CHECK(Json::parse(forgot.out)["forgotten"].get<int>() > 5);
   CHECK(episodic("verify " + s.dir("f")).status == 0);
@@ -194,7 +196,7 @@ TEST_CASE("a fork is equal, then its own; edit forgets, pins, rewinds and compac
   CHECK(s.digest("m") == digest);
 
   const Run rewound =
-      episodic(fmt::format("edit {} --rewind 2048 --model {}", s.dir("m"), s.model));
+      episodic(fmt::format("edit {} --rewind 2048 --json - --model {}", s.dir("m"), s.model));
   REQUIRE(rewound.status == 0);
   CHECK(Json::parse(rewound.out)["tokens"] == 2048);
   CHECK(episodic(s.ingest("m", "--resume")).status == 0);
@@ -205,11 +207,11 @@ TEST_CASE("a fork is equal, then its own; edit forgets, pins, rewinds and compac
 TEST_CASE("plan says what a text will take, and it is so") {
   const Setting s;
   REQUIRE(episodic(s.ingest("m")).status == 0);
-  const Json j = Json::parse(episodic("inspect --no-events " + s.dir("m")).out);
+  const Json j = json_of("inspect --no-events " + s.dir("m"));
   const std::int64_t tokens = j["tokens"], events = j["n_events"];
-  const Run run = episodic(
-      fmt::format("plan --model {} --tokens {} --event-tokens {} --memory {}", s.model, tokens,
-                  static_cast<double>(tokens) / static_cast<double>(events), quoted(kMemory)));
+  const Run run = episodic(fmt::format(
+      "plan --json - --model {} --tokens {} --event-tokens {} --memory {}", s.model, tokens,
+      static_cast<double>(tokens) / static_cast<double>(events), quoted(kMemory)));
   REQUIRE(run.status == 0);
   const Json plan = Json::parse(run.out);
   CHECK(plan["fits"] == true);
@@ -219,7 +221,7 @@ TEST_CASE("plan says what a text will take, and it is so") {
   CHECK(said > 0.9 * found);
   CHECK(said < 1.2 * found);
   const Run tight = episodic(fmt::format(
-      "plan --model {} --tokens 1000000 --memory {}", s.model,
+      "plan --json - --model {} --tokens 1M --memory {}", s.model,
       quoted(R"({"n_local": 256, "n_mem": 256, "chunk": 256, "disk_bytes": 100000000})")));
   REQUIRE(tight.status == 0);
   CHECK(Json::parse(tight.out)["fits"] == false);

@@ -67,6 +67,13 @@ inline Run episodic(const std::string& arguments, const std::string& before = ""
   return run;
 }
 
+/// What a program that must not fail says as JSON.
+inline Json json_of(const std::string& arguments, const std::string& before = "",
+                    const char* program = "episodic") {
+  const Run run = episodic(arguments + " --json -", before, program);
+  return run.status == 0 ? Json::parse(run.out) : Json("failed: " + run.err);
+}
+
 inline bool one_line(const std::string& text) {
   return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
 }

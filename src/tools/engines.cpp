@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "episodic/model/memory_settings.hpp"
+
+namespace episodic::tools {
+
+std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model) {
+  require_model_dir(model);
+  if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model)) return engine;
+  return episodic::load_engine(model);
+}
+
+void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
+            const MemoryConfig& config, std::int64_t max_tokens) {
+  if (flags.full_attention) return engine.attach_full_attention(max_tokens);
+  warn_of_window(common, config, engine.config());
+  engine.attach(config, max_tokens);
+}
+
+std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
+                                    const MemoryConfig& config, std::int64_t max_tokens) {
+  std::unique_ptr<Engine> engine = load_engine(common, flags.model);
+  attach(*engine, common, flags, config, max_tokens);
+  return engine;
+}
+
+void add_generation(CLI::App& app, GenerateOptions& o) {
+  add_count(app, "--max-new", o.max_new, "Most tokens to generate");
+  app.add_option("--temperature", o.sampling.temperature, "0 is greedy")->capture_default_str();
+  app.add_option("--top-p", o.sampling.top_p, "Keep the most likely tokens up to this probability")
+      ->capture_default_str();
+  app.add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens (0: all)")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", o.sampling.repetition_penalty,
+                 "Against all tokens of the context; 1 is none")
+      ->capture_default_str();
+  app.add_option("--seed", o.sampling.seed, "Seed of the sampling")->capture_default_str();
+  app.add_option("--stop", o.stop, "Text that ends the generation (may be given several times)");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end-of-sequence tokens");
+}
+
+}  // namespace episodic::tools

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines.hpp"
+
+namespace episodic::tools {
+namespace {
+
+bool on_device(const CommonFlags& common) {
+  return common.device == "cuda" || (common.device == "auto" && has_device());
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
+                                              const std::filesystem::path& model) {
+  return on_device(common) ? load_device_engine(model) : nullptr;
+}
+
+std::optional<DevicePlan> plan_for_device(const CommonFlags& common,
+                                          const std::filesystem::path& model,
+                                          const MemoryConfig& config, std::int64_t tokens) {
+  if (!on_device(common)) return std::nullopt;
+  return plan_on_device(model, config, tokens);
+}
+
+}  // namespace episodic::tools
