@@ -61,7 +61,7 @@ std::int64_t weight_bytes(const fs::path& dir, const ModelConfig& model, bool& f
   if (!from_files) return 4 * weights_of(model);
   std::int64_t bytes = 0;
   const Weights files(dir);
-  for (const TensorView* t : files.tensors()) bytes += 4 * t->elements();
+  for (const TensorView* t : files.tensors()) bytes += t->bytes;  // they stay as they are stored
   return bytes;
 }
 
