@@ -8,10 +8,10 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/memory/plan.hpp"
-#include "strict_json.hpp"
 
 namespace episodic {
 namespace {
@@ -60,7 +60,7 @@ std::int64_t number_in(const fs::path& file) {
 MemoryConfig change_memory_config(const MemoryConfig& base, std::string_view json,
                                   std::string_view label) {
   Json changes = parse_object(json, label);
-  Json all = Json::parse(to_json(base));
+  Json all = parse_object(to_json(base), label);
   try {
     for (auto& [key, value] : changes.items()) {
       if (key.ends_with("_bytes") && value.is_string())

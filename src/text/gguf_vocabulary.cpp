@@ -185,7 +185,8 @@ Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tok
   Json decoders = {{{"type", "Replace"}, {"pattern", literal_mark}, {"content", " "}},
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}}};
-  if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  if (prefix)
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1u}, {"stop", 0u}});
   Json model = {{"type", "BPE"},
                 {"byte_fallback", true},
                 {"fuse_unk", true},

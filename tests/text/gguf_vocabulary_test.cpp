@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/text/gguf_vocabulary.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <iterator>
+#include <sstream>
+
+#include "support/refusal.hpp"
+#include "support/shared.hpp"
+#include "support/test.hpp"
+#include "tokenizer_files.hpp"
+
+using namespace episodic;
+using namespace episodic::test;
+
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+/// A vocabulary that owns its texts.
+struct Vocabulary {
+  std::deque<std::string> texts;
+  GgufVocabulary v;
+
+  std::int64_t add(const std::string& token, std::int64_t type = 1, double score = 0) {
+    v.tokens.push_back(texts.emplace_back(token));
+    v.types.push_back(type);
+    v.scores.push_back(score);
+    return static_cast<std::int64_t>(v.tokens.size()) - 1;
+  }
+  void merge(const std::string& text) { v.merges.push_back(texts.emplace_back(text)); }
+};
+
+/// Pieces by scores: bytes, a few letters, and what they join to.
+Vocabulary small_pieces() {
+  Vocabulary w;
+  w.v.file = "m.gguf";
+  w.v.model = "llama";
+  w.v.unknown = w.add("<unk>", 2);
+  w.v.bos = w.add("<s>", 3);
+  w.v.eos = w.add("</s>", 3);
+  for (int b = 0; b < 256; ++b) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", b);
+    w.add(name, 6);
+  }
+  for (const char* piece : {"\xe2\x96\x81", "a", "b", "c"}) w.add(piece, 1, -100);
+  w.add("ab", 1, -2);
+  w.add("bc", 1, -1);  // better than ab
+  w.add(
+      "\xe2\x96\x81"
+      "a",
+      1, -3);
+  w.add("<mark>", 4);
+  return w;
+}
+
+std::filesystem::path folder() { return *shared_dir() / "data/tokenizers"; }
+
+void check_vectors(const Tokenizer& tokenizer, const std::string& name) {
+  const auto file = folder() / "llama_cpp_vectors" / ("ggml-vocab-" + name + ".gguf");
+  const std::string inputs = read_file(file.string() + ".inp");
+  std::istringstream outputs(read_file(file.string() + ".out"));
+  const std::string separator = "\n__ggml_vocab_test__\n";
+  int count = 0;
+  std::string line;
+  for (std::size_t at = 0; at < inputs.size() && std::getline(outputs, line); ++count) {
+    const std::size_t end = std::min(inputs.find(separator, at), inputs.size());
+    const std::string text = inputs.substr(at, end - at);
+    at = end + separator.size();
+    std::istringstream numbers(line);
+    const Ids expected{std::istream_iterator<std::int64_t>(numbers), {}};
+    INFO(name << ": '" << text << "'");
+    CHECK(tokenizer.encode(text, false) == expected);
+    CHECK(tokenizer.decode(expected) == text);
+  }
+  CHECK(count == 46);
+}
+
+std::string error_of(const Vocabulary& w) {
+  return refusal<FileError>([&] { make_tokenizer(w.v); });
+}
+
+}  // namespace
+
+TEST_CASE("vocabulary of a GGUF file: pieces join by their scores") {
+  Vocabulary w = small_pieces();
+  const auto t = make_tokenizer(w.v);
+  const auto id = [&](const char* token) { return t->id_of(token); };
+  CHECK(t->vocab_size() == static_cast<std::int64_t>(w.v.tokens.size()));
+  CHECK(t->bos() == 1);
+  CHECK(t->eos() == 2);
+  // bc has the higher score, so that ab does not come to be
+  CHECK(t->encode("abc") == Ids{1,
+                                id("\xe2\x96\x81"
+                                   "a"),
+                                id("bc")});
+  CHECK(t->encode("b<mark>c", false) ==
+        Ids{id("\xe2\x96\x81"), id("b"), id("<mark>"), id("\xe2\x96\x81"), id("c")});
+  CHECK(t->encode("z", false) == Ids{id("\xe2\x96\x81"), id("<0x7A>")});
+  CHECK(t->decode({1,
+                   id("\xe2\x96\x81"
+                      "a"),
+                   id("bc")}) == "abc");
+  w.v.add_bos = false;
+  w.v.add_eos = true;
+  w.v.add_space_prefix = false;
+  CHECK(make_tokenizer(w.v)->encode("abc") == Ids{id("a"), id("bc"), 2});
+}
+
+TEST_CASE("vocabulary of a GGUF file: entries that fill up a vocabulary") {
+  Vocabulary w = small_pieces();
+  const std::int64_t empty = w.add("", 5), again = w.add("ab", 5);
+  const auto t = make_tokenizer(w.v);
+  CHECK(t->vocab_size() == again + 1);
+  CHECK(t->token(empty) == "[unused token " + std::to_string(empty) + "]");
+  CHECK(t->id_of("ab") < empty);
+}
+
+TEST_CASE("vocabulary of a GGUF file: every rule of byte-level vocabularies can be made") {
+  for (const char* pre : {"default", "gpt-2", "olmo", "llama-bpe", "dbrx", "qwen2", "smollm",
+                          "refact", "tekken", "gpt-4o", ""}) {
+    Vocabulary w;
+    w.v.file = "m.gguf";
+    w.v.model = "gpt2";
+    w.v.pre = pre;
+    for (const char* token : {"a", "b", "1", "\xc4\xa0", "ab", "11"}) w.add(token);
+    w.v.bos = w.add("<|begin|>", 3);
+    w.merge("a b");
+    w.merge("1 1");
+    const auto t = make_tokenizer(w.v);
+    INFO(pre);
+    const bool begins = std::string(pre) == "llama-bpe" || std::string(pre) == "tekken";
+    CHECK(t->encode("ab") == (begins ? Ids{6, 4} : Ids{4}));
+    const bool one_digit = std::string(pre) == "qwen2" || std::string(pre) == "smollm" ||
+                           std::string(pre) == "refact" || std::string(pre) == "tekken";
+    CHECK(t->encode("ab 11", false) == (one_digit ? Ids{4, 3, 2, 2} : Ids{4, 3, 5}));
+    CHECK(t->decode({4, 3, 5}) == "ab 11");
+  }
+}
+
+TEST_CASE("vocabulary of a GGUF file: what does not hold is refused") {
+  const auto changed = [](auto&& change) {
+    Vocabulary w = small_pieces();
+    change(w.v);
+    const std::string error = error_of(w);
+    INFO(error);
+    REQUIRE(error.find("m.gguf: tokenizer.ggml.") == 0);
+    return error;
+  };
+  CHECK(mentions(changed([](auto& v) { v.tokens.clear(); }), "tokens has 0 entries"));
+  CHECK(mentions(changed([](auto& v) { v.scores.pop_back(); }), "scores has"));
+  CHECK(mentions(changed([](auto& v) { v.scores[0] = std::nan(""); }), "no number"));
+  CHECK(mentions(changed([](auto& v) { v.types.pop_back(); }), "token_type has"));
+  CHECK(mentions(changed([](auto& v) { v.model = "t5"; }), "model = 't5' is not supported"));
+  CHECK(mentions(changed([](auto& v) { v.bos = 9999; }), "bos_token_id = 9999"));
+  CHECK(mentions(changed([](auto& v) { v.unknown = -7; }), "unknown_token_id = -7"));
+  CHECK(mentions(changed([](auto& v) { v.model = "gpt2"; }), "merges is missing"));
+  CHECK(mentions(changed([](auto& v) {
+                   v.model = "gpt2";
+                   v.pre = "unheard-of";
+                 }),
+                 "pre = 'unheard-of' is not supported; supported are: default"));
+}
+
+TEST_CASE("vocabulary of a GGUF file: LLaMA-2 agrees with llama.cpp") {
+  if (!shared_dir()) EPISODIC_SKIP("no ../shared");
+  // the pieces stand in the order of their scores, but those of spaces alone, which come last
+  const Json json = Json::parse(read_file(folder() / "llama2_hf/tokenizer.json"));
+  std::vector<std::string> tokens(json["model"]["vocab"].size());
+  for (const auto& [token, id] : json["model"]["vocab"].items())
+    tokens[id.get<std::size_t>()] = token;
+  Vocabulary w;
+  w.v.file = "llama2.gguf";
+  w.v.model = "llama";
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    std::string rest = tokens[i];
+    while (rest.starts_with("\xe2\x96\x81")) rest.erase(0, 3);
+    const double score = rest.empty() ? -1e9 : 259.0 - static_cast<double>(i);
+    w.add(tokens[i], i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1, score);
+  }
+  w.v.unknown = 0;
+  w.v.bos = 1;
+  w.v.eos = 2;
+  const auto t = make_tokenizer(w.v);
+  check_vectors(*t, "llama-spm");
+  CHECK(t->encode("Hello") == Ids{1, 15043});
+}
+
+TEST_CASE("vocabulary of a GGUF file: GPT-2 agrees with llama.cpp") {
+  if (!shared_dir()) EPISODIC_SKIP("no ../shared");
+  const Json json = Json::parse(read_file(folder() / "gpt2/gpt2.vocab"));
+  std::vector<std::string> tokens(json.size());
+  for (const auto& [token, id] : json.items()) tokens[id.get<std::size_t>()] = token;
+  Vocabulary w;
+  w.v.file = "gpt2.gguf";
+  w.v.model = "gpt2";
+  w.v.pre = "gpt-2";
+  for (const std::string& token : tokens) w.add(token, token == "<|endoftext|>" ? 3 : 1);
+  std::istringstream lines(read_file(folder() / "gpt2/gpt2.merges.txt"));
+  std::string line;
+  std::getline(lines, line);  // the version
+  while (std::getline(lines, line))
+    if (!line.empty()) w.merge(line);
+  check_vectors(*make_tokenizer(w.v), "gpt-2");
+}
