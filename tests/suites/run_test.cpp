@@ -259,6 +259,13 @@ TEST_CASE("a report sets methods side by side") {
       CHECK(svg.starts_with("<svg"));
       CHECK(svg.ends_with("</svg>\n"));
     }
+  // Several data files of a task are rows of their own.
+  Json longer = result_of("passkey", "episodic", half);
+  longer["settings"]["data"] = "passkey-16000.jsonl";
+  const std::string rows =
+      file_of(make_report({result_of("passkey", "episodic", all), longer}, {}), "report.md");
+  CHECK(rows.find("| passkey | 100.0") != std::string::npos);
+  CHECK(rows.find("| passkey-16000 | 50.0") != std::string::npos);
   CHECK_THROWS_WITH(
       make_report({result_of("passkey", "full", all), result_of("passkey", "full", all)}, {}),
       Catch::Contains("two results"));

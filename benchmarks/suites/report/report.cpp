@@ -86,14 +86,18 @@ struct Grid {
   std::vector<std::vector<const Result*>> at;
 };
 
+/// A result's row where its task has several data files: passkey-4000.
+std::string named_by_data(const Result& r) {
+  const std::string name = std::filesystem::path(r.data).stem().string();
+  return name.starts_with(r.task) ? name : fmt::format("{} ({})", r.task, name);
+}
+
 Grid grid_of(const std::vector<Result>& results) {
   Grid grid;
   std::map<std::string, std::set<std::string>> data;
   for (const Result& r : results) data[r.task].insert(r.data);
   for (const Result& r : results) {
-    const std::string row = data[r.task].size() > 1 && !r.data.empty()
-                                ? fmt::format("{} ({})", r.task, r.data)
-                                : r.task;
+    const std::string row = data[r.task].size() > 1 ? named_by_data(r) : r.task;
     const std::size_t i = place_of(grid.rows, row), j = place_of(grid.labels, r.label);
     grid.at.resize(grid.rows.size());
     for (auto& line : grid.at) line.resize(grid.labels.size(), nullptr);
