@@ -31,30 +31,30 @@ void check_refused(const Run& run, int status, const std::vector<std::string>& p
 }  // namespace
 
 TEST_CASE("mistyped commands and flags are told what was meant") {
-  check_refused(episodic("generat --model x"), 2, {"generat", "'generate'"});
-  check_refused(episodic("generate --model x --promt 'a'"), 2, {"--promt", "--prompt"});
-  check_refused(episodic("score --model x --txt=a"), 2, {"--txt", "--text"});
-  check_refused(episodic("xyzzyplugh"), 2, {"xyzzyplugh", "generate", "ingest"});
-  check_refused(episodic(""), 2, {"command", "demo"});
-  check_refused(episodic("generate --model x --prompt a --max-new -3"), 2, {"--max-new", "-3"});
-  check_refused(episodic("demo --tokens 0"), 2, {"--tokens", "at least 1"});
-  using episodic::tools::nearest;
+  check_refused(program::episodic("generat --model x"), 2, {"generat", "'generate'"});
+  check_refused(program::episodic("generate --model x --promt 'a'"), 2, {"--promt", "--prompt"});
+  check_refused(program::episodic("score --model x --txt=a"), 2, {"--txt", "--text"});
+  check_refused(program::episodic("xyzzyplugh"), 2, {"xyzzyplugh", "generate", "ingest"});
+  check_refused(program::episodic(""), 2, {"command", "demo"});
+  check_refused(program::episodic("generate --model x --prompt a --max-new -3"), 2, {"--max-new", "-3"});
+  check_refused(program::episodic("demo --tokens 0"), 2, {"--tokens", "at least 1"});
+  using ::episodic::tools::nearest;
   CHECK(nearest("inspct", {"ingest", "inspect"}) == "inspect");
   CHECK(nearest("--htlm", {"--help", "--html"}) == "--html");
   CHECK(nearest("completely-else", {"--help", "--html"}).empty());
 }
 
 TEST_CASE("the version, and defaults in the help") {
-  const Run version = episodic("--version");
+  const Run version = program::episodic("--version");
   CHECK(version.status == 0);
   CHECK(version.out.rfind("episodic ", 0) == 0);
-  const std::string help = episodic("generate --help").out;
+  const std::string help = program::episodic("generate --help").out;
   for (const char* part : {"--max-new", "128", "--repetition-penalty", "--encoding", "utf-8"}) {
     INFO(part);
     CHECK(mentions(help, part));
   }
   CHECK_FALSE(mentions(help, "Not built"));
-  CHECK(mentions(episodic("ingest --help").out, "65536"));
+  CHECK(mentions(program::episodic("ingest --help").out, "65536"));
 }
 
 TEST_CASE("a path that is no model is said to be what it is") {
@@ -62,7 +62,7 @@ TEST_CASE("a path that is no model is said to be what it is") {
   put(scratch / "m.gguf", "GGUF");
   fs::create_directories(scratch / "empty");
   const auto with = [&](const std::string& model) {
-    return episodic("generate --prompt a --model " + quoted(model));
+    return program::episodic("generate --prompt a --model " + quoted(model));
   };
   check_refused(with("meta-llama/Llama-3.2-1B"), 1, {"hub", "hf download"});
   check_refused(with((scratch / "m.gguf").string()), 1, {"GGUF"});
@@ -81,7 +81,7 @@ TEST_CASE("what is no text is refused, and other encodings are read where they a
   const Scratch scratch;
   const auto tokens_of = [&](const std::string& bytes, const std::string& more = "") {
     put(scratch / "text", bytes);
-    return episodic(fmt::format("tokenize --model {} --text {} {} --json -",
+    return program::episodic(fmt::format("tokenize --model {} --text {} {} --json -",
                                 quoted(model->string()), quoted((scratch / "text").string()),
                                 more));
   };
@@ -106,7 +106,7 @@ TEST_CASE("what is no text is refused, and other encodings are read where they a
                   "caf\xC3\xA9 au lait")
             .out == expected);
   CHECK(tokens_of(utf16, "--encoding utf-16").out == tokens_of("caf\xC3\xA9 \xF0\x9F\x98\x80").out);
-  check_refused(episodic("generate --prompt '' --model " + quoted(model->string())), 1,
+  check_refused(program::episodic("generate --prompt '' --model " + quoted(model->string())), 1,
                 {"--prompt", "empty"});
 }
 
@@ -116,14 +116,14 @@ TEST_CASE("generate writes the text, and JSON where it is asked for") {
   const Scratch scratch;
   const std::string command = "generate --quiet --prompt 'The old man said' --max-new 12 --model " +
                               quoted(model->string());
-  const Run text = episodic(command);
+  const Run text = program::episodic(command);
   INFO(text.err);
   REQUIRE(text.status == 0);
   const Json json = json_of(command);
   CHECK(text.out == json["text"].get<std::string>() + "\n");
   CHECK(text.out.front() == ' ');  // what follows the prompt, with the space between
   CHECK(json["ids"].size() == 12);
-  const Run both = episodic(command + " --json " + quoted((scratch / "j").string()));
+  const Run both = program::episodic(command + " --json " + quoted((scratch / "j").string()));
   CHECK(both.out == text.out);
   CHECK(Json::parse(contents(scratch / "j"))["ids"] == json["ids"]);
   CHECK_FALSE(fs::exists("-"));
@@ -135,11 +135,11 @@ TEST_CASE("settings change fields, say what they cannot, and are held against th
   const std::string command = "generate --prompt 'The old man' --max-new 1 --model " +
                               quoted(model->string()) + " --memory ";
   // one field; the others stay those of memory.json, which suit the model
-  const Run fine = episodic(command + quoted(R"({"n_mem": 128, "host_bytes": "1.5GB"})"));
+  const Run fine = program::episodic(command + quoted(R"({"n_mem": 128, "host_bytes": "1.5GB"})"));
   INFO(fine.err);
   CHECK(fine.status == 0);
   CHECK(fine.err.empty());
-  const Run warned = episodic(command + quoted(R"({"n_local": 4096})"));
+  const Run warned = program::episodic(command + quoted(R"({"n_local": 4096})"));
   CHECK(warned.status == 0);
   CHECK(one_line(warned.err));
   CHECK(mentions(warned.err, "warning"));
@@ -150,12 +150,12 @@ TEST_CASE("a window that no machine holds is a refusal, before memory is taken")
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   for (const char* n : {"10000000000", "100000000000"}) {
-    const Run run = episodic("generate --quiet --prompt 'The old man' --max-new 1 --model " +
+    const Run run = program::episodic("generate --quiet --prompt 'The old man' --max-new 1 --model " +
                              quoted(model->string()) + " --memory " +
                              quoted(fmt::format("{{\"n_local\": {}}}", n)));
     check_refused(run, 1, {"n_local", "available"});
   }
-  const Run unknown = episodic("generate --prompt a --model " + quoted(model->string()) +
+  const Run unknown = program::episodic("generate --prompt a --model " + quoted(model->string()) +
                                " --memory '{\"n_lokal\": 1}'");
   check_refused(unknown, 1, {"n_lokal", "n_local"});
   CHECK_FALSE(mentions(unknown.err, "var_floor"));  // a key that is refused is not advised
@@ -176,7 +176,7 @@ TEST_CASE("plan needs config.json alone and speaks in units") {
   CHECK(a["host"]["weights_from"] == "config.json");
   CHECK(b["host"]["weights_from"] == "files");
   CHECK(a["disk"]["segments"] == b["disk"]["segments"]);
-  const Run text = episodic(full);
+  const Run text = program::episodic(full);
   CHECK(mentions(text.out, "1,500,000 tokens"));
   CHECK(mentions(text.out, " GB"));
   CHECK(text.err.empty());
@@ -188,20 +188,20 @@ TEST_CASE("a memory's path that is none is told apart") {
   const Scratch scratch;
   put(scratch / "book.txt", some_book(60));
   const std::string dir = (scratch / "m").string();
-  const Run made = episodic(fmt::format("ingest --quiet --model {} --text {} --memory-dir {}",
+  const Run made = program::episodic(fmt::format("ingest --quiet --model {} --text {} --memory-dir {}",
                                         quoted(model->string()),
                                         quoted((scratch / "book.txt").string()), quoted(dir)));
   INFO(made.err);
   REQUIRE(made.status == 0);
   CHECK(mentions(made.out, "tokens in"));
-  check_refused(episodic("verify " + quoted(dir + "/manifest.json")), 1,
+  check_refused(program::episodic("verify " + quoted(dir + "/manifest.json")), 1,
                 {"is a file", "folder of the memory: " + dir});
-  check_refused(episodic("inspect " + quoted(dir + "x")), 1, {"no such folder"});
-  const Run fine = episodic("verify " + quoted(dir));
+  check_refused(program::episodic("inspect " + quoted(dir + "x")), 1, {"holds no memory"});
+  const Run fine = program::episodic("verify " + quoted(dir));
   CHECK(fine.status == 0);
   CHECK(mentions(fine.out, "as it was written"));
 
-  CHECK(mentions(episodic("inspect " + quoted(dir)).out, "events"));
+  CHECK(mentions(program::episodic("inspect " + quoted(dir)).out, "events"));
 }
 
 TEST_CASE("an answer that is kept is kept whole, and what compacting drops is said") {
@@ -211,7 +211,7 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
   put(scratch / "book.txt", some_book(120));
   const std::string m = quoted(model->string()), dir = quoted((scratch / "m").string());
   REQUIRE(
-      episodic(fmt::format("ingest --quiet --model {} --text {} --memory-dir {} --commit-every 512 "
+      program::episodic(fmt::format("ingest --quiet --model {} --text {} --memory-dir {} --commit-every 512 "
                            "--memory {}",
                            m, quoted((scratch / "book.txt").string()), dir, quoted(kSmallMemory)))
           .status == 0);
@@ -225,17 +225,17 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
   CHECK(tokens() == before + answer["prompt_tokens"].get<std::int64_t>() +
                         static_cast<std::int64_t>(answer["ids"].size()));
 
-  const Run compacted = episodic(fmt::format("edit {} --forget-tokens 200:260 --compact", dir));
+  const Run compacted = program::episodic(fmt::format("edit {} --forget-tokens 200:260 --compact", dir));
   CHECK(compacted.status == 0);
   CHECK(mentions(compacted.err, "earlier states"));
   CHECK(mentions(compacted.out, "forgotten"));
-  const Run rewound = episodic(fmt::format("edit {} --rewind 400 --model {}", dir, m));
+  const Run rewound = program::episodic(fmt::format("edit {} --rewind 400 --model {}", dir, m));
   check_refused(rewound, 1, {"rewind to 400", "forgotten"});
   CHECK_FALSE(mentions(rewound.err, "token 0 between"));
 
-  REQUIRE(episodic(fmt::format("edit {} --pin 3", dir)).status == 0);
+  REQUIRE(program::episodic(fmt::format("edit {} --pin 3", dir)).status == 0);
   for (const char* more : {"", "--no-events"}) {
-    REQUIRE(episodic(fmt::format("inspect {} --html {} {}", dir,
+    REQUIRE(program::episodic(fmt::format("inspect {} --html {} {}", dir,
                                  quoted((scratch / "m.html").string()), more))
                 .status == 0);
     const std::string page = contents(scratch / "m.html");
@@ -246,7 +246,7 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
     }
     CHECK_FALSE(mentions(page, "<th>text</th>"));
   }
-  REQUIRE(episodic(fmt::format("inspect {} --html {} --model {}", dir,
+  REQUIRE(program::episodic(fmt::format("inspect {} --html {} --model {}", dir,
                                quoted((scratch / "m.html").string()), m))
               .status == 0);
   CHECK(mentions(contents(scratch / "m.html"), "<th>text</th>"));
@@ -259,9 +259,10 @@ TEST_CASE("trace runs without recall, and with it in some layers") {
   Json test{{"kind", "em"}, {"decode", 2}, {"memory", Json::parse(kSmallMemory)}};
   for (int i = 0; i < 150; ++i) test["tokens"].push_back(60 + (i * 37) % 400);
   for (const char* change : {R"({"recall": false})", R"({"recall_layers": [1, 3]})"}) {
-    for (const auto& [key, value] : Json::parse(change).items()) test["memory"][key] = value;
+    const Json changes = Json::parse(change);
+    for (const auto& [key, value] : changes.items()) test["memory"][key] = value;
     put(scratch / "case.json", test.dump());
-    const Run run = episodic(
+    const Run run = program::episodic(
         fmt::format("trace --model {} --case {} --out {}", quoted(model->string()),
                     quoted((scratch / "case.json").string()), quoted((scratch / "out").string())));
     INFO(change << "\n" << run.err);
@@ -273,7 +274,7 @@ TEST_CASE("trace runs without recall, and with it in some layers") {
 }
 
 TEST_CASE("progress fits its terminal and says what time is left") {
-  using episodic::tools::progress_line;
+  using ::episodic::tools::progress_line;
   for (int columns = 1; columns <= 200; ++columns)
     for (const auto& [done, total] : {std::pair<std::int64_t, std::int64_t>{0, 10},
                                       {123456, 10000000},
@@ -294,7 +295,7 @@ TEST_CASE("progress fits its terminal and says what time is left") {
 }
 
 TEST_CASE("sizes with units") {
-  using namespace episodic;
+  using namespace ::episodic;
   for (const auto& [text, count] : std::vector<std::pair<const char*, std::int64_t>>{
            {"0", 0},
            {"100", 100},
