@@ -12,9 +12,11 @@
 #include <unordered_map>
 
 #include "data/prompts.hpp"
-#include "engine.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/session/engine.hpp"
 #include "episodic/session/session.hpp"
+#include "kept.hpp"
 #include "support/environment.hpp"
 
 namespace episodic::suites {
@@ -149,7 +151,7 @@ class Answerer {
         max_new_(max_new_of(options.suite, options.task, options.limits)),
         tokenizer_(load_tokenizer(options.model.model)),
         engine_(tools::load_engine(options.common, options.model.model)),
-        session_(engine_->model(), tokenizer_.get()) {}
+        session_(*engine_, tokenizer_.get()) {}
 
   /// \param shared whether the next example may have the same context
   Json answer(const Example& example, std::int64_t index, bool shared) {
@@ -160,10 +162,10 @@ class Answerer {
         prompt.ids.begin(), prompt.ids.begin() + static_cast<std::ptrdiff_t>(prompt.question));
     double read_seconds = 0;
     std::int64_t read_tokens = n - static_cast<std::int64_t>(document.size());
-    if (come_back_ && document == document_) {
-      come_back_();
+    if (read_ && document == document_) {
+      engine_->restore(*read_);
     } else {
-      come_back_ = nullptr;
+      read_ = nullptr;
       // Room for any question about this document.
       begin(n + max_new_ + (shared ? kQuestionRoom : 0));
       const Clock::time_point start = Clock::now();
@@ -171,7 +173,7 @@ class Answerer {
       read_seconds = seconds_since(start);
       read_tokens = n;
       document_ = document;
-      if (shared && uses_memory(options_.method)) come_back_ = engine_->snapshot();
+      if (shared && uses_memory(options_.method)) read_ = engine_->snapshot();
     }
     const Answer answer = generate(std::span(prompt.ids).subspan(prompt.question));
     Json row{{"id", example.id},
@@ -189,7 +191,7 @@ class Answerer {
              {"finish", name_of(answer.finish)},
              {"seconds", {{"read", read_seconds}, {"answer", answer.seconds}}},
              {"peak_resident_bytes", tools::peak_resident_bytes()}};
-    if (uses_memory(options_.method)) row["memory"] = engine_->memory_json();
+    if (uses_memory(options_.method)) row["memory"] = tools::memory_json(*engine_);
     return row;
   }
 
@@ -220,9 +222,8 @@ class Answerer {
 
   /// As LongBench does: the first and last halves of the window's tokens, as text, read again.
   void truncate(std::vector<std::int64_t>& ids) const {
-    const std::int64_t window = options_.max_length > 0
-                                    ? options_.max_length
-                                    : engine_->model().config().max_positions - max_new_;
+    const std::int64_t window =
+        options_.max_length > 0 ? options_.max_length : engine_->config().max_positions - max_new_;
     if (window < 2)
       throw ConfigError(
           "--max-length: must be given, and at least 2, for a model that does not say "
@@ -236,7 +237,7 @@ class Answerer {
 
   /// \throws DataError for a prompt that full attention was not made for
   void check_window(const Example& example, std::int64_t n) const {
-    const std::int64_t window = engine_->model().config().max_positions;
+    const std::int64_t window = engine_->config().max_positions;
     if (options_.method != "full" || options_.beyond_window || window <= 0 ||
         n + max_new_ <= window)
       return;
@@ -249,9 +250,9 @@ class Answerer {
 
   void begin(std::int64_t max_tokens) {
     if (uses_memory(options_.method))
-      engine_->remember(config_, max_tokens);
+      engine_->attach(config_, max_tokens);
     else
-      engine_->attend_fully(max_tokens);
+      engine_->attach_full_attention(max_tokens);
   }
 
   Answer generate(std::span<const std::int64_t> question) {
@@ -261,12 +262,12 @@ class Answerer {
     Answer answer;
     std::vector<std::int64_t> next(question.begin(), question.end());
     if (ends_with_line(options_.suite, options_.task) && max_new_ > 0) {
-      options.stop_tokens = engine_->model().config().eos_tokens;
+      options.stop_tokens = engine_->config().eos_tokens;
       options.stop_tokens.push_back(tokenizer_->encode("\n", false).back());
       // At least one token: the first is the likeliest that does not end the text.
       session_.prefill(std::span(question).first(question.size() - 1));
-      engine_->model().step(question.last(1));
-      next = {first_token(engine_->model().config().eos_tokens)};
+      engine_->step(question.last(1));
+      next = {first_token(engine_->config().eos_tokens)};
       answer.ids = next;
       --options.max_new;
     }
@@ -278,7 +279,7 @@ class Answerer {
   }
 
   std::int64_t first_token(const std::vector<std::int64_t>& forbidden) {
-    const std::span<const float> logits = engine_->model().logits();
+    const std::span<const float> logits = engine_->logits();
     std::vector<float> allowed(logits.begin(), logits.end());
     for (const std::int64_t id : forbidden)
       allowed[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
@@ -290,10 +291,10 @@ class Answerer {
   const Template& prompt_;
   std::int64_t max_new_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<tools::Engine> engine_;
+  std::unique_ptr<Engine> engine_;
   Session session_;
   std::vector<std::int64_t> document_;
-  std::function<void()> come_back_;  ///< to the state after document_
+  std::shared_ptr<const Engine::Snapshot> read_;  ///< the state after document_
 };
 
 /// All that decides what comes out, and where it was computed.
