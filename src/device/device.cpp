@@ -13,7 +13,8 @@ void require_device(int device) {
   // 0: no driver at all
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     static_cast<void>(cudaGetLastError());
-    throw DeviceError("CUDA: no driver is installed; install NVIDIA's driver, or compute on the host");
+    throw DeviceError(
+        "CUDA: no driver is installed; install NVIDIA's driver, or compute on the host");
   }
   // Within a major version of the toolkit any driver of that version serves.
   if (driver / 1000 < runtime / 1000)

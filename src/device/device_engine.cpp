@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/memory_layers.hpp"
 
 namespace episodic {
 namespace {
@@ -137,8 +138,8 @@ DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryCo
                           std::int64_t tokens) {
   const ModelConfig m = load_model_config(model_dir);
   const DeviceModelBytes around = DeviceLlama::bytes_needed(model_dir, {}, config.chunk);
-  const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(
-      config, {m.n_layers, m.n_heads, m.n_kv_heads, m.head_dim, m.rotary}, {around.dtype, tokens});
+  const DeviceMemoryBytes memory =
+      DeviceMemory::bytes_needed(config, memory_shape(m, config.n_local), {around.dtype, tokens});
   DevicePlan plan;
   plan.device = {around.weights, around.activations,     memory.window,
                  memory.events,  memory.representatives, memory.workspace};

@@ -288,7 +288,7 @@ void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
       return bytes;
     }
     wide.resize(static_cast<std::size_t>(count));
-    widen(view, wide.data());
+    widen(view.type, view.data, count, wide.data());
     if (as == DType::float32) {
       send(to, wide.data(), bytes);
       return bytes;
@@ -453,8 +453,8 @@ DeviceMemory& DeviceLlama::remember(const MemoryConfig& config, std::int64_t max
   const ModelConfig& c = m.config;
   // Without a memory no step can be made: if something is refused here, nothing is used that was
   // made for another chunk.
-  DeviceMemory memory(config, memory_shape(c, config.n_local),
-                      {m.dtype, max_tokens}, m.stream.get(), std::move(given));
+  DeviceMemory memory(config, memory_shape(c, config.n_local), {m.dtype, max_tokens},
+                      m.stream.get(), std::move(given));
   Carver counter;
   m.carve_activations(counter, config.chunk);
   if (m.activations.bytes() < counter.used()) {

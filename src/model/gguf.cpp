@@ -7,8 +7,8 @@
 #include <bit>
 #include <cstring>
 
-#include "episodic/base/error.hpp"
 #include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
 
 namespace episodic {
 namespace {

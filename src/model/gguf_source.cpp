@@ -8,9 +8,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
-#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {
@@ -353,6 +353,10 @@ bool is_one_of(std::string_view name, std::initializer_list<const char*> parts) 
 }
 
 }  // namespace
+
+std::string gguf_config_json(const GgufFile& file) {
+  return config_of(file, architecture_of(file)).dump(1);
+}
 
 GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
   const Architecture& a = architecture_of(file_);

@@ -9,6 +9,7 @@
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/mapped_file.hpp"
+#include "episodic/model/gguf.hpp"
 #include "families.hpp"
 
 namespace episodic {
@@ -53,6 +54,8 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
 }
 
 ModelConfig load_model_config(const std::filesystem::path& dir) {
+  if (std::error_code none; std::filesystem::is_regular_file(dir, none))
+    return parse_model_config(gguf_config_json(GgufFile(dir)), "", dir.string());
   const MappedFile config(dir / "config.json");
   std::optional<MappedFile> generation;
   std::error_code ignored;

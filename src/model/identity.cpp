@@ -9,6 +9,7 @@
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/mapped_file.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
 
 namespace episodic {
@@ -28,6 +29,24 @@ std::uint64_t checksum_of_parts(std::span<const std::byte> bytes) {
   return checksum_of(std::span<const std::uint64_t>(sums));
 }
 
+/// Of all that a GGUF file says about its vocabulary.
+std::uint64_t checksum_of_tokenizer(const GgufFile& file) {
+  ByteWriter all;
+  for (const char* key : {"tokenizer.ggml.model", "tokenizer.ggml.pre"})
+    all.put_string(std::string(file.string(key).value_or("")));
+  for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"})
+    if (const auto* texts = file.strings(key))
+      for (const std::string_view text : *texts) all.put_string(std::string(text));
+  if (const auto* scores = file.numbers("tokenizer.ggml.scores")) all.put_vector(*scores);
+  if (const auto* types = file.integers("tokenizer.ggml.token_type")) all.put_vector(*types);
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"})
+    all.put(file.integer(key).value_or(-1));
+  for (const char* key : {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
+                          "tokenizer.ggml.add_space_prefix"})
+    all.put(file.boolean(key).value_or(false));
+  return checksum(all.bytes());
+}
+
 }  // namespace
 
 MemoryIdentity identity_of(const OpenModel& model) {
@@ -43,6 +62,10 @@ MemoryIdentity identity_of(const OpenModel& model) {
     all.put(checksum_of_parts({tensor->data, static_cast<std::size_t>(tensor->bytes)}));
   }
   id.weights = fmt::format("{:016x}", checksum(all.bytes()));
+  if (const auto* gguf = dynamic_cast<const GgufSource*>(model.tensors.get())) {
+    id.tokenizer = fmt::format("{:016x}", checksum_of_tokenizer(gguf->file()));
+    return id;
+  }
   // tokenizer_config.json decides which tokens begin and end a text
   ByteWriter tokenizer;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "episodic/base/error.hpp"
 #include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
 
 namespace episodic {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/mapped_file.hpp"
+#include "episodic/model/gguf.hpp"
 #include "episodic/model/safetensors.hpp"
 
 namespace episodic {
@@ -34,17 +35,33 @@ void check_directory(const fs::path& path) {
                     path.string()));
   if (!fs::is_directory(status))
     throw FileError(
-        fmt::format("{}: is not a directory; give the directory that holds config.json and "
-                    "model.safetensors",
+        fmt::format("{}: is neither a directory nor a file; give the directory that holds "
+                    "config.json and model.safetensors, or a GGUF file",
                     path.string()));
 }
 
 }  // namespace
 
+bool is_model_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+std::unique_ptr<Tokenizer> load_model_tokenizer(const fs::path& path) {
+  return is_model_file(path) ? load_tokenizer(GgufFile(path)) : load_tokenizer(path);
+}
+
 OpenModel open_model(const fs::path& path) {
-  check_directory(path);
   OpenModel model;
   model.path = path;
+  if (is_model_file(path)) {
+    auto source = std::make_shared<const GgufSource>(path);
+    model.config_json = source->config_json();
+    model.config = parse_model_config(model.config_json, "", path.string());
+    model.tensors = std::move(source);
+    return model;
+  }
+  check_directory(path);
   model.tokenizer_dir = path;
   model.config_json = text_of(path / "config.json");
   std::error_code ignored;

@@ -8,8 +8,8 @@
 #include <array>
 #include <set>
 
-#include "episodic/base/error.hpp"
 #include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
 
 namespace episodic {
 namespace {

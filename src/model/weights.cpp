@@ -3,9 +3,9 @@
 
 #include <system_error>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
-#include "base/strict_json.hpp"
 
 namespace episodic {
 namespace {

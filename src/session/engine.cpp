@@ -8,16 +8,14 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/identity.hpp"
+#include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/model/open_model.hpp"
 
 namespace episodic {
 namespace {
 
 namespace fs = std::filesystem;
-
-MemoryShape shape_of(const ModelConfig& c) {
-  return {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary};
-}
 
 std::vector<std::int64_t> ids_of(const Tokenizer& tokenizer, std::string_view text, bool opens) {
   return opens ? tokenizer.encode(text) : encode_continuation(tokenizer, text);
@@ -48,13 +46,13 @@ std::string model_dir_problem(const fs::path& dir) {
   const std::string name = dir.string();
   if (name.empty()) return "no model is named; name a model directory in Hugging Face layout";
   if (fs::exists(dir / "config.json", error)) return {};
-  if (fs::is_regular_file(dir, error))
+  if (is_model_file(dir))
     return dir.extension() == ".gguf"
-               ? fmt::format(
-                     "{}: is a GGUF file; this build reads directories in Hugging Face "
-                     "layout (config.json, *.safetensors, tokenizer.json)",
-                     name)
-               : fmt::format("{}: is a file; name the directory that holds config.json", name);
+               ? std::string()
+               : fmt::format(
+                     "{}: is a file; name the directory that holds config.json, or a .gguf "
+                     "file",
+                     name);
   if (!fs::exists(dir, error)) {
     const bool like_hub = std::count(name.begin(), name.end(), '/') == 1 && name.front() != '/' &&
                           name.front() != '.' && name.back() != '/';
@@ -80,9 +78,16 @@ EpisodicMemory open_memory(const fs::path& model_dir, const KeptFolder& folder) 
   keep.dir = folder.dir;
   keep.identity = identity_of(model_dir);
   keep.checkpoints = folder.checkpoints;
-  const MemoryShape shape = shape_of(load_model_config(model_dir));
-  return EpisodicMemory::open(keep, folder.mode, &shape,
-                              folder.budgets ? &*folder.budgets : nullptr, folder.at_token);
+  EpisodicMemory memory = EpisodicMemory::open(
+      keep, folder.mode, nullptr, folder.budgets ? &*folder.budgets : nullptr, folder.at_token);
+  // a rotary table may depend on the memory's n_local, which only the folder knows
+  const MemoryShape now = memory_shape(load_model_config(model_dir), memory.config().n_local);
+  if (const std::string what = difference(memory.shape(), now); !what.empty())
+    throw ConfigError(
+        fmt::format("{}: the memory was made for another model: {}; open it with the "
+                    "model it was made with",
+                    folder.dir.string(), what));
+  return memory;
 }
 
 EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder,
@@ -91,7 +96,7 @@ EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder
   keep.dir = folder.dir;
   keep.identity = identity_of(model_dir);
   keep.checkpoints = folder.checkpoints;
-  const MemoryShape shape = shape_of(load_model_config(model_dir));
+  const MemoryShape shape = memory_shape(load_model_config(model_dir), config.n_local);
   require_host_room(config, shape);
   return EpisodicMemory::create(keep, config, shape);
 }
@@ -99,9 +104,9 @@ EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder
 Engine::Engine(const fs::path& model_dir) : dir_(model_dir) {
   require_model_dir(dir_);
   std::error_code error;
-  if (fs::exists(dir_ / "tokenizer.json", error)) {
+  if (is_model_file(dir_) || fs::exists(dir_ / "tokenizer.json", error)) {
     try {
-      tokenizer_ = load_tokenizer(dir_);
+      tokenizer_ = load_model_tokenizer(dir_);
     } catch (const Error& e) {  // whoever has token ids needs none
       tokenizer_problem_ = e.what();
     }

@@ -10,6 +10,7 @@
 #include "commands.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/model/open_model.hpp"
 #include "html.hpp"
 #include "kept.hpp"
 
@@ -210,7 +211,7 @@ void run(const InspectFlags& flags) {
     json["checkpoints"].push_back({{"tokens", s.tokens}, {"events", s.events}, {"bytes", s.bytes}});
   std::vector<std::string> text;
   if (!flags.model.empty() && (flags.json.wanted() || !flags.html.empty()))
-    text = texts(memory, *load_tokenizer(flags.model));
+    text = texts(memory, *load_model_tokenizer(flags.model));
   if (!flags.no_events && flags.json.wanted()) {
     json["events"] = Json::array();
     for (EventId e = 0; e < memory.events().size(); ++e)

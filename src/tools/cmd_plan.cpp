@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <system_error>
 
 #include "commands.hpp"
@@ -16,7 +17,8 @@
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
-#include "episodic/model/safetensors.hpp"
+#include "episodic/model/open_model.hpp"
+#include "episodic/model/weight_plan.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -42,26 +44,26 @@ double expected_event_tokens(const MemoryConfig& c) {
   return std::min(static_cast<double>(c.max_block), 1.7 * static_cast<double>(c.min_block));
 }
 
-/// Weights of a decoder by its configuration: embedding, head, projections and norms.
-std::int64_t weights_of(const ModelConfig& m) {
-  const std::int64_t q = m.n_heads * m.head_dim, kv = m.n_kv_heads * m.head_dim;
-  const std::int64_t attention =
-      m.hidden_size * (2 * q + 2 * kv) + (m.attention_bias ? q + 2 * kv + m.hidden_size : 0);
-  const std::int64_t mlp = 3 * m.hidden_size * m.intermediate_size +
-                           (m.mlp_bias ? 2 * m.intermediate_size + m.hidden_size : 0);
-  return m.vocab_size * m.hidden_size * (m.tie_word_embeddings ? 1 : 2) +
-         m.n_layers * (attention + mlp + 2 * m.hidden_size) + m.hidden_size;
+/// Numbers in the weights of a decoder, by its configuration.
+std::int64_t weights_of(const ModelConfig& model) {
+  std::int64_t elements = 0;
+  std::set<std::pair<std::string, std::int64_t>> seen;  // a tied head is the embedding's tensor
+  for (const WeightEntry& e : weight_plan(model)) {
+    if (!seen.emplace(e.tensor, e.first_row).second) continue;
+    elements += e.rows * (e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1);
+  }
+  return elements;
 }
 
-/// float32 in memory. The files know exactly; before they are there, the configuration does.
+/// As they are stored. The files know exactly; before they are there, the configuration does.
 std::int64_t weight_bytes(const fs::path& dir, const ModelConfig& model, bool& from_files) {
   std::error_code error;
-  from_files = fs::exists(dir / "model.safetensors", error) ||
+  from_files = is_model_file(dir) || fs::exists(dir / "model.safetensors", error) ||
                fs::exists(dir / "model.safetensors.index.json", error);
-  if (!from_files) return 4 * weights_of(model);
+  if (!from_files) return 2 * weights_of(model);  // 16 bits each, as nearly all come
   std::int64_t bytes = 0;
-  const Weights files(dir);
-  for (const TensorView* t : files.tensors()) bytes += t->bytes;  // they stay as they are stored
+  const OpenModel opened = open_model(dir);  // they stay as they are stored
+  for (const TensorView* t : opened.tensors->tensors()) bytes += t->bytes;
   return bytes;
 }
 

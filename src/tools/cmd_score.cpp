@@ -10,6 +10,7 @@
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "episodic/text/tokenizer.hpp"
 
@@ -27,7 +28,7 @@ struct ScoreFlags {
 void run(const ScoreFlags& flags) {
   flags.common.apply();
   const std::vector<std::int64_t> ids =
-      flags.ids_file.empty() ? load_tokenizer(flags.model.model)->encode(flags.text.read())
+      flags.ids_file.empty() ? load_model_tokenizer(flags.model.model)->encode(flags.text.read())
                              : read_ids(flags.ids_file);
   if (ids.size() < 2)
     throw DataError(fmt::format(

@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/open_model.hpp"
 #include "html.hpp"
 #include "reading.hpp"
 
@@ -69,7 +70,7 @@ void run(const SegmentFlags& flags) {
         "segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
         "\"fixed\" or \"random\"");
   const std::string text = flags.text.read();
-  const auto tokenizer = load_tokenizer(flags.model.model);
+  const auto tokenizer = load_model_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);
   const std::unique_ptr<Engine> engine =
       make_engine(flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()));

@@ -5,6 +5,7 @@
 
 #include "commands.hpp"
 #include "common.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/text/tokenizer.hpp"
 
@@ -21,7 +22,7 @@ struct TokenizeFlags {
 void run(const TokenizeFlags& flags) {
   flags.common.apply();
   require_model_dir(flags.model);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(flags.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(flags.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(flags.text.read());
   Json tokens = Json::array();
   for (const std::int64_t id : ids) tokens.push_back(tokenizer->token(id));

@@ -12,6 +12,7 @@
 
 #include "common.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/text/tokenizer.hpp"
 #include "hidden_facts.hpp"
 #include "make/generate.hpp"
@@ -107,7 +108,7 @@ void make_all(const MakeFlags& flags, const TokenCounter& count, RowWriter& out)
 
 void run(const MakeFlags& flags) {
   flags.common.apply();
-  const auto tokenizer = load_tokenizer(flags.model);
+  const auto tokenizer = load_model_tokenizer(flags.model);
   const TokenCounter count = [&](const std::string& text) {
     return static_cast<std::int64_t>(tokenizer->encode(text, false).size());
   };

@@ -14,6 +14,7 @@
 #include "data/prompts.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/session/session.hpp"
 #include "kept.hpp"
@@ -149,7 +150,7 @@ class Answerer {
         config_(config),
         prompt_(prompt),
         max_new_(max_new_of(options.suite, options.task, options.limits)),
-        tokenizer_(load_tokenizer(options.model.model)),
+        tokenizer_(load_model_tokenizer(options.model.model)),
         engine_(tools::load_engine(options.common, options.model.model)),
         session_(*engine_, tokenizer_.get()) {}
 

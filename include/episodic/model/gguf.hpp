@@ -119,6 +119,10 @@ class GgufSource final : public TensorSource {
   std::string config_json_;
 };
 
+/// Text of a config.json that says what the file's metadata say.
+/// \throws FileError for an architecture or a setting that is not known
+std::string gguf_config_json(const GgufFile& file);
+
 /// The tokenizer that a GGUF file holds.
 /// \throws FileError naming the file and what in it is missing or unsupported
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);

@@ -68,7 +68,8 @@ struct ModelConfig {
 
 /// \throws FileError naming the file, the key and what is expected there; for a model_type, a kind
 ///         of rope or an activation that is not supported, with the list of those that are
-ModelConfig load_model_config(const std::filesystem::path& model_dir);
+/// \param model a Hugging Face directory, or a GGUF file
+ModelConfig load_model_config(const std::filesystem::path& model);
 
 /// The same from the texts of the two files.
 /// \param generation_json text of generation_config.json, empty if there is none

@@ -11,6 +11,7 @@
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/tensor_source.hpp"
+#include "episodic/text/tokenizer.hpp"
 
 namespace episodic {
 
@@ -21,13 +22,20 @@ struct OpenModel {
   std::string config_json;      ///< text of config.json
   std::string generation_json;  ///< text of generation_config.json, or empty
   std::shared_ptr<const TensorSource> tensors;
-  /// Directory with tokenizer.json and tokenizer_config.json.
+  /// Directory with tokenizer.json and tokenizer_config.json; empty for a GGUF file.
   std::filesystem::path tokenizer_dir;
 };
 
-/// \param path of a Hugging Face directory
+/// \param path of a Hugging Face directory, or of a GGUF file (the first part of a split one)
 /// \throws FileError naming the path, or the file and key in it, and the remedy
 OpenModel open_model(const std::filesystem::path& path);
+
+/// The tokenizer of a Hugging Face directory (text/tokenizer.hpp) or out of a GGUF file.
+/// \throws FileError
+std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& path);
+
+/// True if the path is a file rather than a directory: a model in one piece (GGUF).
+bool is_model_file(const std::filesystem::path& path);
 
 /// Fingerprints of an open model (model/identity.hpp).
 MemoryIdentity identity_of(const OpenModel& model);
