@@ -65,11 +65,17 @@ class Scratch {
 
 /// Drops a folder's files from the page cache.
 void make_cold(const std::filesystem::path& dir) {
-  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
-    const io::File file(io::system_calls(), io::Kind::segment, entry.path(), O_RDONLY);
+  const io::Directory folder(io::system_calls(), dir);
+  for (const std::string& name : folder.names()) {
+    const io::File file = folder.open(io::Kind::segment, name);
     ::fdatasync(file.fd());
     ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
   }
+}
+
+io::File fresh_file(const io::Directory& folder) {
+  folder.remove(io::Kind::segment, "raw");  // of the measurement before
+  return folder.create(io::Kind::segment, "raw");
 }
 
 /// The medium by itself: one file of pieces.
@@ -80,7 +86,7 @@ class Raw {
       : piece_(segment_file::round_up(piece, kPage)),
         depth_(depth),
         path_(dir / "raw"),
-        file_(io::system_calls(), io::Kind::segment, path_, O_RDWR | O_CREAT),
+        file_(fresh_file(io::Directory(io::system_calls(), dir))),
         queue_(make_read_queue(engine, io::system_calls(), depth)),
         reads_(static_cast<std::size_t>(depth)) {
     // In large pages, as the store's: otherwise the rate depends on how small ones happen to lie.
@@ -90,8 +96,8 @@ class Raw {
     if (!buffers_) throw BudgetError("bench_store: no memory for the buffers; lower --depth");
     ::madvise(buffers_.get(), bytes, MADV_HUGEPAGE);
     std::memset(buffers_.get(), 0x2a, bytes);
-    reader_ =
-        io::File(io::system_calls(), io::Kind::segment, path_, O_RDONLY | (direct ? O_DIRECT : 0));
+    reader_ = io::Directory(io::system_calls(), dir)
+                  .open(io::Kind::segment, "raw", O_RDONLY | (direct ? O_DIRECT : 0));
   }
 
   /// Room is taken round by round, as the store takes it: a region of a disk image that was never
