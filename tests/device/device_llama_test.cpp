@@ -466,8 +466,7 @@ TEST_CASE("a decoder without room for a step's activations has no memory, and ta
   longer.chunk = 200;
   const ModelConfig& c = model.config();
   const std::int64_t memory =
-      DeviceMemory::bytes_needed(
-          longer, {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.rotary}, {model.dtype(), 400})
+      DeviceMemory::bytes_needed(longer, memory_shape(c, longer.n_local), {model.dtype(), 400})
           .total();
   const std::int64_t activations = DeviceLlama::bytes_needed(dir.path(), {}, 200).activations;
   const std::int64_t rest =

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "kernels/attention_plan.hpp"
-#include "kernels/device.cuh"
 #include "kernels/device.hpp"
 #include "kernels/recall.hpp"
+#if defined(EPISODIC_EMULATED_CUDA)
+#include "kernels/device.cuh"  // elsewhere only nvcc reads it
+#endif
 
 namespace {
 
