@@ -31,12 +31,12 @@ class FaultyCalls : public episodic::io::Syscalls {
   };
   struct Script {
     Site site{};
-    bool any = false;  ///< calls of all sites, counted together, instead of those of `site`
     Fault fault = Fault::error;
     int error = 5;          ///< errno
     std::int64_t at = 0;    ///< the first call of the site that it befalls, from 0
     bool for_ever = false;  ///< and all later ones
     std::chrono::milliseconds delay{1};
+    bool any = false;  ///< calls of all sites, counted together, instead of those of `site`
   };
 
   void play(const Script& script) {
