@@ -257,7 +257,9 @@ TEST_CASE("what is not a model directory is said to be what it is", "[e2e][engin
   const TempDir scratch;
   CHECK(mentions(model_dir_problem(scratch / "none"), "no such directory"));
   CHECK(mentions(model_dir_problem("meta-llama/Llama-3.2-1B"), "hf download"));
-  CHECK(mentions(model_dir_problem(scratch.write("m.gguf", "GGUF")), "GGUF"));
+  const auto gguf = scratch.write("m.gguf", "GGUF");
+  CHECK(model_dir_problem(gguf).empty());  // what is wrong in it, its reader says
+  CHECK(mentions(refusal<FileError>([&] { load_engine(gguf); }), "m.gguf"));
   CHECK(mentions(model_dir_problem(scratch.write("text", "x")), "is a file"));
   CHECK(mentions(model_dir_problem(scratch.path()), "config.json"));
   scratch.write("config.json", "{}");

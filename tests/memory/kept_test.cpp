@@ -795,7 +795,7 @@ TEST_CASE("a folder that went away, or a file of it, is noticed", "[memory][kept
     fs::resize_file(copy, fs::file_size(copy) / 2);
     CHECK(mentions(
         refusal<FileError>([&] { EpisodicMemory::open(in(temp / "cut"), OpenMode::read); }),
-        "truncated"));
+        "were committed"));
   }
 }
 

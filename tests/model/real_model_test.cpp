@@ -120,6 +120,40 @@ void check_greedy(Decoder& model, std::int64_t next, const Golden& golden) {
 
 }  // namespace
 
+TEST_CASE("real model: the package's GGUF computes what its converted form does", "[heavy]") {
+  const auto here = material();
+  const fs::path gguf = here ? here->model / "gemma-3-270m-q4_k_m.gguf" : fs::path();
+  if (!here || !fs::exists(gguf)) EPISODIC_SKIP(NOT_HERE);
+  Decoder model = Decoder::load(gguf);  // 4 to 8 bits a weight, multiplied as they lie
+  const Golden book(here->golden, "frankenstein_2048");
+  constexpr std::size_t kTokens = 256, kChunk = 128, kDecoded = 16;
+  const std::int64_t vocab = model.config().vocab_size;
+  double sum = 0, expected = 0, apart = 0;
+  std::size_t first = 0;
+  while (first < kTokens) {
+    // chunks multiply widened weights, single tokens round activations to 8 bits: both are tried
+    const std::size_t n =
+        first < kTokens - kDecoded ? std::min(kChunk, kTokens - kDecoded - first) : 1;
+    const at::Tensor logits = model.forward(std::span(book.ids).subspan(first, n));
+    std::vector<float> nll(n);
+    token_surprise(logits.const_data_ptr<float>(), static_cast<std::int64_t>(n), vocab, vocab,
+                   book.ids.data() + first + 1, nll.data());
+    for (std::size_t i = 0; i < n; ++i) {
+      const double difference = std::abs(static_cast<double>(nll[i]) - book.nll[first + i]);
+      INFO("row " << first + i << ": nll " << nll[i] << " instead of " << book.nll[first + i]);
+      REQUIRE(difference < 0.5);
+      apart += difference;
+      sum += nll[i];
+      expected += book.nll[first + i];
+    }
+    first += n;
+  }
+  INFO("mean nll " << sum / kTokens << " instead of " << expected / kTokens << ", apart "
+                   << apart / kTokens);
+  REQUIRE(std::abs(sum - expected) < 0.01 * expected);
+  REQUIRE(apart < 0.05 * kTokens);
+}
+
 TEST_CASE("real model: every token's nll, the top logits and the greedy text", "[heavy]") {
   const auto here = material();
   if (!here) EPISODIC_SKIP(NOT_HERE);

@@ -122,8 +122,8 @@ TEST_CASE("open model: a path that is no model says what to give") {
   REQUIRE(mentions(refusal<FileError>([&] { open_model("google/gemma-3-270m"); }),
                    "google/gemma-3-270m: no such directory"));
   dir.write("weights.bin", "");
-  REQUIRE(
-      mentions(refusal<FileError>([&] { open_model(dir / "weights.bin"); }), "is not a directory"));
+  REQUIRE(mentions(refusal<FileError>([&] { open_model(dir / "weights.bin"); }),
+                   "too few for a GGUF file"));
   REQUIRE(mentions(refusal<FileError>([&] { open_model(dir.path()); }),
                    "config.json: cannot be opened"));
 }
