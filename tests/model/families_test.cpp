@@ -138,13 +138,6 @@ TEST_CASE("families: the memory inside its window gives the reference's logits",
     config.n_init = 4;
     config.n_local = window ? window : n;
     config.chunk = n;
-    try {
-      memory_shape(c);
-    } catch (const ConfigError& e) {
-      REQUIRE((c.model_type == "gemma2" || c.model_type == "smollm3"));
-      REQUIRE(mentions(e.what(), "a memory does not serve yet"));
-      continue;
-    }
     const auto memory = patch(model, config);
     REQUIRE(memory->shape().n_layers == static_cast<std::int64_t>(c.memory_layers().size()));
     const std::int64_t rows = window ? window : n;
@@ -152,7 +145,7 @@ TEST_CASE("families: the memory inside its window gives the reference's logits",
          expected.logits, rows);
     ++served;
   }
-  REQUIRE(served >= 18);
+  REQUIRE(served >= 21);  // soft caps and layers without rotary embedding among them
 }
 
 TEST_CASE("families: a memory beside sliding layers") {
