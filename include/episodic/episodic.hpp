@@ -22,7 +22,6 @@
 #include "episodic/session/session.hpp"
 #include "episodic/text/tokenizer.hpp"
 
-
 #if __has_include(<ATen/core/Tensor.h>)
 #include "episodic/device_torch/device_attention.hpp"
 #include "episodic/model/episodic_attention.hpp"

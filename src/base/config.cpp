@@ -148,9 +148,8 @@ class Reader {
         std::string all;
         for (const auto& k : known_)
           if (!refused_.count(k)) all += (all.empty() ? "" : ", ") + k;
-        throw ConfigError(
-            fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}",
-                        printable(key), all));
+        throw ConfigError(fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}",
+                                      printable(key), all));
       }
   }
 

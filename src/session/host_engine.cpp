@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
-#include "episodic/model/memory_settings.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "episodic/model/memory_settings.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/timeline/surprise.hpp"
@@ -17,8 +17,7 @@ namespace {
 
 class HostEngine final : public Engine {
  public:
-  explicit HostEngine(const std::filesystem::path& dir)
-      : Engine(dir), model_(Decoder::load(dir)) {}
+  explicit HostEngine(const std::filesystem::path& dir) : Engine(dir), model_(Decoder::load(dir)) {}
 
   const char* device() const override { return "cpu"; }
 

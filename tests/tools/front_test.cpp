@@ -36,7 +36,8 @@ TEST_CASE("mistyped commands and flags are told what was meant") {
   check_refused(program::episodic("score --model x --txt=a"), 2, {"--txt", "--text"});
   check_refused(program::episodic("xyzzyplugh"), 2, {"xyzzyplugh", "generate", "ingest"});
   check_refused(program::episodic(""), 2, {"command", "demo"});
-  check_refused(program::episodic("generate --model x --prompt a --max-new -3"), 2, {"--max-new", "-3"});
+  check_refused(program::episodic("generate --model x --prompt a --max-new -3"), 2,
+                {"--max-new", "-3"});
   check_refused(program::episodic("demo --tokens 0"), 2, {"--tokens", "at least 1"});
   using ::episodic::tools::nearest;
   CHECK(nearest("inspct", {"ingest", "inspect"}) == "inspect");
@@ -82,8 +83,8 @@ TEST_CASE("what is no text is refused, and other encodings are read where they a
   const auto tokens_of = [&](const std::string& bytes, const std::string& more = "") {
     put(scratch / "text", bytes);
     return program::episodic(fmt::format("tokenize --model {} --text {} {} --json -",
-                                quoted(model->string()), quoted((scratch / "text").string()),
-                                more));
+                                         quoted(model->string()),
+                                         quoted((scratch / "text").string()), more));
   };
   check_refused(tokens_of(""), 1, {"empty"});
   check_refused(tokens_of(" \n\t"), 1, {"empty"});
@@ -150,13 +151,13 @@ TEST_CASE("a window that no machine holds is a refusal, before memory is taken")
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   for (const char* n : {"10000000000", "100000000000"}) {
-    const Run run = program::episodic("generate --quiet --prompt 'The old man' --max-new 1 --model " +
-                             quoted(model->string()) + " --memory " +
-                             quoted(fmt::format("{{\"n_local\": {}}}", n)));
+    const Run run = program::episodic(
+        "generate --quiet --prompt 'The old man' --max-new 1 --model " + quoted(model->string()) +
+        " --memory " + quoted(fmt::format("{{\"n_local\": {}}}", n)));
     check_refused(run, 1, {"n_local", "available"});
   }
   const Run unknown = program::episodic("generate --prompt a --model " + quoted(model->string()) +
-                               " --memory '{\"n_lokal\": 1}'");
+                                        " --memory '{\"n_lokal\": 1}'");
   check_refused(unknown, 1, {"n_lokal", "n_local"});
   CHECK_FALSE(mentions(unknown.err, "var_floor"));  // a key that is refused is not advised
 }
@@ -188,9 +189,9 @@ TEST_CASE("a memory's path that is none is told apart") {
   const Scratch scratch;
   put(scratch / "book.txt", some_book(60));
   const std::string dir = (scratch / "m").string();
-  const Run made = program::episodic(fmt::format("ingest --quiet --model {} --text {} --memory-dir {}",
-                                        quoted(model->string()),
-                                        quoted((scratch / "book.txt").string()), quoted(dir)));
+  const Run made = program::episodic(
+      fmt::format("ingest --quiet --model {} --text {} --memory-dir {}", quoted(model->string()),
+                  quoted((scratch / "book.txt").string()), quoted(dir)));
   INFO(made.err);
   REQUIRE(made.status == 0);
   CHECK(mentions(made.out, "tokens in"));
@@ -210,11 +211,11 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
   const Scratch scratch;
   put(scratch / "book.txt", some_book(120));
   const std::string m = quoted(model->string()), dir = quoted((scratch / "m").string());
-  REQUIRE(
-      program::episodic(fmt::format("ingest --quiet --model {} --text {} --memory-dir {} --commit-every 512 "
-                           "--memory {}",
-                           m, quoted((scratch / "book.txt").string()), dir, quoted(kSmallMemory)))
-          .status == 0);
+  REQUIRE(program::episodic(
+              fmt::format("ingest --quiet --model {} --text {} --memory-dir {} --commit-every 512 "
+                          "--memory {}",
+                          m, quoted((scratch / "book.txt").string()), dir, quoted(kSmallMemory)))
+              .status == 0);
   const auto tokens = [&] {
     return json_of("inspect --no-events " + dir)["tokens"].get<std::int64_t>();
   };
@@ -225,7 +226,8 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
   CHECK(tokens() == before + answer["prompt_tokens"].get<std::int64_t>() +
                         static_cast<std::int64_t>(answer["ids"].size()));
 
-  const Run compacted = program::episodic(fmt::format("edit {} --forget-tokens 200:260 --compact", dir));
+  const Run compacted =
+      program::episodic(fmt::format("edit {} --forget-tokens 200:260 --compact", dir));
   CHECK(compacted.status == 0);
   CHECK(mentions(compacted.err, "earlier states"));
   CHECK(mentions(compacted.out, "forgotten"));
@@ -236,7 +238,7 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
   REQUIRE(program::episodic(fmt::format("edit {} --pin 3", dir)).status == 0);
   for (const char* more : {"", "--no-events"}) {
     REQUIRE(program::episodic(fmt::format("inspect {} --html {} {}", dir,
-                                 quoted((scratch / "m.html").string()), more))
+                                          quoted((scratch / "m.html").string()), more))
                 .status == 0);
     const std::string page = contents(scratch / "m.html");
     for (const char* part :
@@ -247,7 +249,7 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
     CHECK_FALSE(mentions(page, "<th>text</th>"));
   }
   REQUIRE(program::episodic(fmt::format("inspect {} --html {} --model {}", dir,
-                               quoted((scratch / "m.html").string()), m))
+                                        quoted((scratch / "m.html").string()), m))
               .status == 0);
   CHECK(mentions(contents(scratch / "m.html"), "<th>text</th>"));
 }
