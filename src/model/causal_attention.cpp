@@ -6,11 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "episodic/base/error.hpp"
-#include "episodic/base/parallel.hpp"
 #include "episodic/model/decoder.hpp"
 
 namespace episodic {
@@ -19,42 +17,6 @@ namespace {
 constexpr std::int64_t kWholeSequence = std::int64_t{1} << 40;  // a window that nothing leaves
 constexpr std::int64_t kChunk = 512;
 constexpr std::int64_t kFirstCapacity = 256;
-
-/// Attention over one segment of rotated keys whose scores are capped: cap * tanh(score / cap).
-void attend_capped(const AttendShape& shape, const float* q, const KvSegment& segment, double cap,
-                   float* out) {
-  const std::int64_t d = shape.head_dim, share = shape.n_heads / shape.n_kv_heads;
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
-  parallel_for(shape.n_queries * shape.n_heads, [&](std::int64_t task) {
-    thread_local std::vector<double> p;
-    const std::int64_t position = shape.first_position + task / shape.n_heads;
-    const std::int64_t g = task % shape.n_heads / share;
-    const auto* keys = static_cast<const float*>(segment.key) + g * segment.head_stride;
-    const auto* values = static_cast<const float*>(segment.value) + g * segment.head_stride;
-    const std::int64_t begin =
-        std::max<std::int64_t>(0, position - shape.n_local + 1 - segment.first_token);
-    const std::int64_t end = position + 1 - segment.first_token;
-    p.assign(static_cast<std::size_t>(end - begin), 0);
-    double most = -cap, sum = 0;
-    for (std::int64_t j = begin; j < end; ++j) {
-      double dot = 0;
-      for (std::int64_t c = 0; c < d; ++c)
-        dot += static_cast<double>(q[task * d + c]) *
-               static_cast<double>(keys[j * segment.row_stride + c]);
-      double& score = p[static_cast<std::size_t>(j - begin)];
-      score = cap * std::tanh(scale * dot / cap);
-      most = std::max(most, score);
-    }
-    for (double& x : p) sum += x = std::exp(x - most);
-    for (std::int64_t c = 0; c < d; ++c) {
-      double mean = 0;
-      for (std::int64_t j = begin; j < end; ++j)
-        mean += p[static_cast<std::size_t>(j - begin)] *
-                static_cast<double>(values[j * segment.row_stride + c]);
-      out[task * d + c] = static_cast<float>(mean / sum);
-    }
-  });
-}
 
 class CausalSlot final : public AttentionSlot {
  public:
@@ -180,19 +142,15 @@ at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, co
                           .n_kv_heads = s.n_kv_heads,
                           .head_dim = s.head_dim,
                           .first_position = tokens_,
-                          .n_local = s.window == 0 ? kWholeSequence : s.window};
-  float* out = out_.mutable_data_ptr<float>();
-  if (s.soft_cap != 0) {
-    attend_capped(shape, rotated_.const_data_ptr<float>(), segment, s.soft_cap, out);
-  } else {
-    const std::span<const KvSegment> list(&segment, 1);
-    AttendInput input;
-    input.q_relative = rotated_.const_data_ptr<float>();
-    input.segments = {&list, 1};
-    AttendOutput output;
-    output.out = out;
-    attend(shape, input, output, workspace_);
-  }
+                          .n_local = s.window == 0 ? kWholeSequence : s.window,
+                          .softcap = static_cast<float>(s.soft_cap)};
+  const std::span<const KvSegment> list(&segment, 1);
+  AttendInput input;
+  input.q_relative = rotated_.const_data_ptr<float>();
+  input.segments = {&list, 1};
+  AttendOutput output;
+  output.out = out_.mutable_data_ptr<float>();
+  attend(shape, input, output, workspace_);
   return out_.size(0) == step_ ? out_ : out_.narrow(0, 0, step_);
 }
 
