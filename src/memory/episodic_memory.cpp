@@ -18,7 +18,6 @@ namespace {
 
 using detail::LayerState;
 using detail::Lease;
-using detail::StepRun;
 
 /// Adds the wall time of its scope to a counter.
 class Stopwatch {
@@ -253,34 +252,10 @@ void EpisodicMemory::begin_step(std::int64_t n, StepKind kind) {
   m.n = n;
   m.next_layer = m.n_recalled = 0;
   m.recalls_now = m.time.begin(n, kind);
-  const std::int64_t first = m.time.tokens();
-  const std::int64_t unwrapped = std::min(n, m.capacity - first % m.capacity);
-  for (detail::Rotation& rotation : m.rotations) {
-    std::vector<StepRun>& runs = rotation.runs;
-    runs.resize(unwrapped < n ? 2 : 1);
-    runs[0].offset = 0;
-    runs[0].n = unwrapped;
-    if (unwrapped < n) runs[1].offset = unwrapped, runs[1].n = n - unwrapped;
-    for (StepRun& run : runs) run.angles.compute(rotation.table, first + run.offset, run.n);
-  }
+  for (detail::Rotation& rotation : m.rotations)
+    rotation.step.compute(rotation.table, m.time.tokens(), n);
   if (m.bank.tiers.store) m.bank.tiers.store->begin_step(m.step_number);
   m.open = true;
-}
-
-/// The step's queries turned to the fixed position, and their mean.
-void EpisodicMemory::Impl::fixed_queries(const detail::Rotation& rotation, const float* q) {
-  const std::int64_t width = shape.n_heads * shape.head_dim;
-  q_fixed.resize(static_cast<std::size_t>(config.chunk * width));
-  rotate(rotation.table, rotation.fixed, n, shape.n_heads, shape.head_dim, q, width, shape.head_dim,
-         q_fixed.data(), width, shape.head_dim);
-  query_sum.assign(static_cast<std::size_t>(width), 0.0);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float* row = q_fixed.data() + i * width;
-    for (std::int64_t c = 0; c < width; ++c) query_sum[static_cast<std::size_t>(c)] += row[c];
-  }
-  mean_query.resize(static_cast<std::size_t>(width));
-  for (std::size_t c = 0; c < mean_query.size(); ++c)
-    mean_query[c] = static_cast<float>(query_sum[c] / static_cast<double>(n));
 }
 
 void EpisodicMemory::Impl::recall(LayerState& layer) {
@@ -324,6 +299,8 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
   const detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
   const std::int64_t first = m.time.tokens(), width = m.shape.n_heads * m.shape.head_dim;
   const std::int64_t kv_width = m.shape.n_kv_heads * m.shape.head_dim;
+  // Only keys outside some query's window need the fixed position.
+  const bool far = first + m.n > m.config.n_local;
   {
     Stopwatch watch(m.counters.seconds.append);
     check_finite("q", q, m.n, width, l, first);
@@ -331,14 +308,16 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
     check_finite("v", v, m.n, kv_width, l, first);
     layer.append(first, k, v);
     m.q_relative.resize(static_cast<std::size_t>(m.config.chunk * width));
-    for (const StepRun& run : rotation.runs)
-      rotate(rotation.table, run.angles, run.n, m.shape.n_heads, m.shape.head_dim,
-             q + run.offset * width, width, m.shape.head_dim,
-             m.q_relative.data() + run.offset * width, width, m.shape.head_dim);
-    // Only keys outside some query's window need the fixed position.
-    if (first + m.n > m.config.n_local) m.fixed_queries(rotation, q);
+    RotatedQueries queries{m.q_relative.data(), nullptr, nullptr};
+    if (far) {
+      m.q_fixed.resize(m.q_relative.size());
+      m.mean_query.resize(static_cast<std::size_t>(width));
+      queries.fixed = m.q_fixed.data();
+      queries.mean = m.mean_query.data();
+    }
+    rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n,
+                   m.shape.n_heads, m.shape.head_dim, q, queries, m.workspace);
   }
-  const bool far = first + m.n > m.config.n_local;
   if (far) {
     m.recall(layer);
   } else {

@@ -117,7 +117,6 @@ struct EpisodicMemory::Impl {
   bool recalls_now = true;
   AttendWorkspace workspace;
   std::vector<float> q_relative, q_fixed, mean_query;
-  std::vector<double> query_sum;
   std::vector<KvSegment> segments, event_segments;
   std::vector<float*> sums;
   RecallHook recall_hook;
@@ -154,7 +153,6 @@ struct EpisodicMemory::Impl {
   void save(ByteWriter& to, const detail::TierImages& images) const;
   void load(ByteReader& from);
   void recall(detail::LayerState& layer);
-  void fixed_queries(const detail::Rotation& rotation, const float* q);
   void ask_hook(std::int64_t l, const std::vector<EventId>& events);
   void check_end() const;
   /// The step's end, once the timeline has read its signal. \param ids null: unknown

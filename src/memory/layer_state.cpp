@@ -46,8 +46,7 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
 
 void LayerState::append(std::int64_t first, const float* k, const float* v) {
   const std::int64_t d = head_dim_;
-  const std::vector<StepRun>& runs = rotation_->runs;
-  const std::int64_t n = runs.back().offset + runs.back().n;
+  const std::int64_t n = rotation_->step.n;
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
   parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
     const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
@@ -66,10 +65,14 @@ void LayerState::append(std::int64_t first, const float* k, const float* v) {
       }
     }
   });
-  for (const StepRun& run : runs)
-    rotate(rotation_->table, run.angles, run.n, n_kv_heads_, d, k + run.offset * n_kv_heads_ * d,
-           n_kv_heads_ * d, d, window.rotated.data() + slot(first + run.offset) * d, d,
-           head_stride());
+  const HeadRows keys = HeadRows(k).with_strides(n_kv_heads_, d);
+  for (std::int64_t i = 0; i < n;) {  // twice, where the ring wraps
+    const std::int64_t rows = std::min(n - i, capacity_ - slot(first + i));
+    rotate(rotation_->table, rotation_->step.rows(i, rows), rows, n_kv_heads_, d, keys.from_row(i),
+           MutableHeadRows(window.rotated.data() + slot(first + i) * d, DType::float32, d,
+                           head_stride()));
+    i += rows;
+  }
 }
 
 void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end,

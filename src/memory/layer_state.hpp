@@ -18,18 +18,11 @@
 
 namespace episodic::detail {
 
-/// Rows [offset, offset + n) of a step whose ring slots do not wrap, with the angles of their
-/// positions.
-struct StepRun {
-  std::int64_t offset = 0, n = 0;
-  RotaryAngles angles;
-};
-
 /// A rotary table with its angles, shared by all layers that have it.
 struct Rotation {
   RotaryTable table;
-  RotaryAngles fixed;         ///< of queries for far keys, at n_local - 1
-  std::vector<StepRun> runs;  ///< of the open step
+  RotaryAngles fixed;  ///< of queries for far keys, at n_local - 1
+  RotaryAngles step;   ///< of the open step's tokens
 };
 
 /// What a snapshot must copy of a layer: everything but the index, whose early entries never
