@@ -52,7 +52,7 @@ Json seconds_of(const MemoryCounters::Seconds& to, const MemoryCounters::Seconds
 }
 
 Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book& book,
-                const Tokenizer& tokenizer, LlamaModel& model) {
+                const Tokenizer& tokenizer, Decoder& model) {
   const fs::path dir = flags.dir / fmt::format("scale-{}", tokens);
   if (fs::exists(dir))
     throw FileError(
@@ -174,7 +174,7 @@ void run(const ScaleFlags& flags) {
   flags.common.apply_on_host();
   const tools::Book book = tools::open_book(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
-  LlamaModel model = LlamaModel::load(flags.model.model);
+  Decoder model = Decoder::load(flags.model.model);
   Json result{{"program", "bench_scale"},
               {"environment", environment()},
               {"model", flags.model.model.string()},

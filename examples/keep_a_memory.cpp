@@ -21,7 +21,7 @@ int main(int argc, char** argv) try {
         "EPISODIC_SKIP: no model. Usage: example_keep_a_memory MODEL DOCUMENT FOLDER NAME...");
     return 2;
   }
-  LlamaModel model = LlamaModel::load(argv[1]);
+  Decoder model = Decoder::load(argv[1]);
   const auto tokenizer = load_tokenizer(argv[1]);
   const MemoryShape shape = memory_shape(model.config());
   KeepOptions keep;

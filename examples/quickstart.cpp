@@ -13,7 +13,7 @@ int main(int argc, char** argv) try {
     std::puts("EPISODIC_SKIP: no model. Usage: example_quickstart MODEL_DIR");
     return argc == 2 ? 1 : 2;
   }
-  episodic::LlamaModel model = episodic::LlamaModel::load(argv[1]);
+  episodic::Decoder model = episodic::Decoder::load(argv[1]);
   const auto tokenizer = episodic::load_tokenizer(argv[1]);
 
   // What the model was trained for; a large model takes the defaults, which are the paper's.

@@ -18,7 +18,7 @@ int main(int argc, char** argv) try {
         "EPISODIC_SKIP: no model. Usage: example_stream_a_document MODEL_DIR FILE|- [QUESTION...]");
     return argc >= 3 ? 1 : 2;
   }
-  episodic::LlamaModel model = episodic::LlamaModel::load(argv[1]);
+  episodic::Decoder model = episodic::Decoder::load(argv[1]);
   const auto tokenizer = episodic::load_tokenizer(argv[1]);
   episodic::MemoryConfig config;
   config.n_init = 16;

@@ -24,7 +24,7 @@
 
 #if __has_include(<ATen/core/Tensor.h>)
 #include "episodic/device_torch/device_attention.hpp"
+#include "episodic/model/decoder.hpp"
 #include "episodic/model/episodic_attention.hpp"
-#include "episodic/model/llama.hpp"
 #include "episodic/model/patch.hpp"
 #endif

@@ -20,7 +20,7 @@ class DeviceEngine final : public Engine {
   const ModelConfig& config() const override { return model_.config(); }
   std::int64_t chunk() const override { return model_.chunk(); }
   std::int64_t tokens() const override { return attached_ ? model_.memory().tokens() : 0; }
-  void step(std::span<const std::int64_t> ids) override { model_.step(ids); }
+  void step(std::span<const std::int64_t> ids, StepKind kind) override { model_.step(ids, kind); }
   std::span<const float> logits() override { return model_.logits(); }
 
   StepRecord last_step() const override { return memory().last_step(); }

@@ -250,11 +250,11 @@ struct DeviceLlama::Impl : Arrays {
   /// \param maybe_logits [n, vocab] in host memory, written; null: not wanted
   void run_head(std::int64_t n, float* maybe_logits);
   void run_step(std::int64_t n, float* maybe_logits = nullptr);
-  void step(std::span<const std::int64_t> ids, float* maybe_logits);
+  void step(std::span<const std::int64_t> ids, StepKind kind, float* maybe_logits);
   /// [vocab], or empty if none follow the last token
   std::vector<float> read_last_logits();
   void write_last_logits(const std::vector<float>& row);
-  bool launch_step();
+  bool launch_step(StepKind kind);
 };
 
 void DeviceLlama::Impl::load_weights(const std::filesystem::path& dir) {
@@ -387,14 +387,14 @@ void DeviceLlama::Impl::run_step(std::int64_t n, float* maybe_logits) {
 /// Launches the graph of an open step of one token, made here at the second step of its kind: at
 /// the first its kernels are loaded and cuBLAS sets itself up, which a capture need not permit.
 /// \return false: nothing is enqueued, the step is as it was begun
-bool DeviceLlama::Impl::launch_step() {
-  const std::optional<std::uint32_t> kind = memory->step_kind();
+bool DeviceLlama::Impl::launch_step(StepKind kind) {
+  const std::optional<std::uint32_t> shape = memory->step_kind();
   // The first token's surprise is no kernel's; such a step comes once in a sequence.
-  if (!use_graphs || !kind || !stepped) return false;
+  if (!use_graphs || !shape || !stepped) return false;
   auto at = std::find_if(graphs.begin(), graphs.end(),
-                         [&](const StepGraph& g) { return g.kind == *kind; });
+                         [&](const StepGraph& g) { return g.kind == *shape; });
   if (at == graphs.end()) {
-    if (graphs.size() < kMaxGraphs) graphs.push_back({*kind, std::nullopt});
+    if (graphs.size() < kMaxGraphs) graphs.push_back({*shape, std::nullopt});
     return false;
   }
   try {
@@ -408,7 +408,7 @@ bool DeviceLlama::Impl::launch_step() {
   } catch (const DeviceError&) {
     // What is wrong with the step itself is found again without a graph.
     use_graphs = false;
-    memory->begin_step(1);
+    memory->begin_step(1, kind);
     return false;
   }
 }
@@ -484,7 +484,8 @@ std::int64_t DeviceLlama::chunk() const {
 
 std::int64_t DeviceLlama::tokens() const { return impl_->memory ? impl_->memory->tokens() : 0; }
 
-void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, float* maybe_logits) {
+void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, StepKind kind,
+                             float* maybe_logits) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= config.vocab_size)
@@ -497,10 +498,10 @@ void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, float* maybe_
     stepped = false;
     ids_since.clear();
   }
-  memory->begin_step(n);
+  memory->begin_step(n, kind);
   staging.send(ids, n, stream.get(),
                [&](std::int64_t* host) { std::copy(tokens.begin(), tokens.end(), host); });
-  if (n == 1 && !maybe_logits && launch_step()) {
+  if (n == 1 && !maybe_logits && launch_step(kind)) {
     memory->end_launched_step();
   } else {
     run_step(n, maybe_logits);
@@ -510,9 +511,9 @@ void DeviceLlama::Impl::step(std::span<const std::int64_t> tokens, float* maybe_
   if (keeps_ids) ids_since.insert(ids_since.end(), tokens.begin(), tokens.end());
 }
 
-void DeviceLlama::step(std::span<const std::int64_t> ids) {
+void DeviceLlama::step(std::span<const std::int64_t> ids, StepKind kind) {
   static_cast<void>(memory());
-  impl_->step(ids, nullptr);
+  impl_->step(ids, kind, nullptr);
 }
 
 void DeviceLlama::step(std::span<const std::int64_t> ids, std::span<float> logits) {
@@ -521,7 +522,7 @@ void DeviceLlama::step(std::span<const std::int64_t> ids, std::span<float> logit
     throw DataError(fmt::format("DeviceLlama::step: room for {} logits, {} tokens have {}",
                                 logits.size(), ids.size(), wanted));
   memory();
-  impl_->step(ids, logits.data());
+  impl_->step(ids, StepKind::decode, logits.data());
   impl_->memory->check();  // waits
 }
 

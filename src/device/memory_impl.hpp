@@ -141,7 +141,7 @@ struct DeviceMemory::Impl {
   // the host's side of the sequence
   std::int64_t tokens = 0;
   bool open = false, far = false, recalls_now = true;
-  std::int64_t n = 0, next_layer = 0, steps_since_recall = 0;
+  std::int64_t n = 0, next_layer = 0, steps_since_recall = 0, next_since_recall = 0;
   std::size_t lists_now = 0;  // which of the two lists the finished steps left
   bool recalled_in_step = false;
   bool far_in_last_step = false;

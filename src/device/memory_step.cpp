@@ -23,7 +23,7 @@ constexpr std::int64_t kLinkBlocks = 32;
 
 }  // namespace
 
-void DeviceMemory::begin_step(std::int64_t n) {
+void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   Impl& m = *impl_;
   if (n < 1 || n > m.config.chunk)
     throw DataError(
@@ -44,7 +44,9 @@ void DeviceMemory::begin_step(std::int64_t n) {
   m.n = n;
   m.next_layer = 0;
   m.far = m.tokens + n > m.config.n_local;
-  m.recalls_now = n > 1 || m.steps_since_recall % m.config.recall_every == 0;
+  const RecallTurn turn = recall_turn(n, kind, m.steps_since_recall, m.config.recall_every);
+  m.recalls_now = turn.recalls;
+  m.next_since_recall = turn.since;
   m.recalled_in_step = m.far && m.recalls_now;
   // The stream waits here rather than where it must: for a layer of a step that is now begun anew,
   // and before a step of one token, which may be a graph. A graph waits for nothing outside it.
@@ -426,7 +428,7 @@ void DeviceMemory::Impl::finish_step() {
   last_first = tokens;
   last_n = n;
   tokens += n;
-  steps_since_recall = n > 1 ? 0 : steps_since_recall + 1;
+  steps_since_recall = next_since_recall;
   if (recalled_in_step) lists_now = 1 - lists_now;
   far_in_last_step = far;
   open = false;

@@ -220,8 +220,8 @@ DeviceMemory& TorchDeviceMemory::on_current_stream() {
   return m.memory;
 }
 
-void TorchDeviceMemory::begin_step(std::int64_t n) {
-  run([&](DeviceMemory& memory) { memory.begin_step(n); });
+void TorchDeviceMemory::begin_step(std::int64_t n, StepKind kind) {
+  run([&](DeviceMemory& memory) { memory.begin_step(n, kind); });
 }
 
 at::Tensor TorchDeviceMemory::attend(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,

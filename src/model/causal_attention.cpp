@@ -56,7 +56,7 @@ std::int64_t CausalState::first_seen(std::int64_t layer) const {
 
 std::int64_t CausalState::chunk() const { return kChunk; }
 
-void CausalState::begin_step(std::span<const std::int64_t> ids) {
+void CausalState::begin_step(std::span<const std::int64_t> ids, StepKind) {
   step_ = 0;
   const auto n = static_cast<std::int64_t>(ids.size());
   for (Rotation& r : rotations_) {

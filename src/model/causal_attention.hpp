@@ -19,7 +19,8 @@ class CausalState final : public SequenceState {
  public:
   explicit CausalState(const ModelConfig& config);
 
-  void begin_step(std::span<const std::int64_t> ids) override;
+  using SequenceState::begin_step;
+  void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
   /// Only here do the tokens of the step count, so a step that throws leaves no trace.
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
   bool wants_all_logits() const override { return false; }

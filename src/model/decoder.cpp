@@ -244,7 +244,7 @@ Decoder Decoder::share_weights() const {
 
 const ModelConfig& Decoder::config() const { return impl_->config(); }
 
-at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows) {
+at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
   const at::NoGradGuard no_grad;
   Impl& m = *impl_;
   m.check_ids(ids);
@@ -254,7 +254,7 @@ at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows) {
         "use_full_attention");
   const auto n = static_cast<std::int64_t>(ids.size());
   m.step.fit(m.config(), n);
-  m.state->begin_step(ids);
+  m.state->begin_step(ids, kind);
   m.embed(ids);
   m.run_layers(n);
   const bool all = rows == LogitRows::all || m.state->wants_all_logits();
@@ -273,9 +273,9 @@ std::int64_t Decoder::chunk() const {
 
 std::int64_t Decoder::tokens() const { return impl_->state ? impl_->state->tokens() : 0; }
 
-void Decoder::step(std::span<const std::int64_t> ids) {
+void Decoder::step(std::span<const std::int64_t> ids, StepKind kind) {
   impl_->last_logits = at::Tensor();  // so that forward may write into the same storage again
-  impl_->last_logits = forward(ids, LogitRows::last);
+  impl_->last_logits = forward(ids, LogitRows::last, kind);
 }
 
 std::span<const float> Decoder::logits() {

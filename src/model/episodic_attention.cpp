@@ -69,8 +69,8 @@ void EpisodicState::restore(const SequenceSnapshot& snapshot) {
   memory_->restore(*copy->memory);
 }
 
-void EpisodicState::begin_step(std::span<const std::int64_t> ids) {
-  memory_->begin_step(static_cast<std::int64_t>(ids.size()));
+void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind) {
+  memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
 }
 
 void EpisodicState::end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) {

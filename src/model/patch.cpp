@@ -27,10 +27,11 @@ class PatchedState final : public SequenceState {
         original_(std::move(original)),
         original_slots_(std::move(original_slots)) {}
 
-  void begin_step(std::span<const std::int64_t> ids) override {
+  using SequenceState::begin_step;
+  void begin_step(std::span<const std::int64_t> ids, StepKind kind) override {
     follow_memory();
-    episodic_.begin_step(ids);
-    if (sliding_) sliding_->begin_step(ids);
+    episodic_.begin_step(ids, kind);
+    if (sliding_) sliding_->begin_step(ids, kind);
   }
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
     episodic_.end_step(ids, logits);  // may refuse the step

@@ -24,7 +24,7 @@ class HostEngine final : public Engine {
   const ModelConfig& config() const override { return model_.config(); }
   std::int64_t chunk() const override { return model_.chunk(); }
   std::int64_t tokens() const override { return model_.state()->tokens(); }
-  void step(std::span<const std::int64_t> ids) override { model_.step(ids); }
+  void step(std::span<const std::int64_t> ids, StepKind kind) override { model_.step(ids, kind); }
   std::span<const float> logits() override {
     if (!memory_) return model_.logits();
     // The memory keeps them with its state, so they are right after a restore too.

@@ -63,8 +63,8 @@ void Session::align_history() {
   history_.resize(static_cast<std::size_t>(tokens - history_start_), -1);
 }
 
-void Session::step(std::span<const std::int64_t> ids) {
-  model_->step(ids);
+void Session::step(std::span<const std::int64_t> ids, StepKind kind) {
+  model_->step(ids, kind);
   for (const std::int64_t id : ids) history_.push_back(static_cast<std::int32_t>(id));
 }
 
@@ -76,7 +76,7 @@ std::int64_t Session::read(std::span<const std::int64_t> ids, const ProgressCall
   std::size_t done = 0;
   while (done < ids.size()) {
     const std::size_t n = std::min(chunk, ids.size() - done);
-    step(ids.subspan(done, n));
+    step(ids.subspan(done, n), StepKind::prompt);
     done += n;
     if (progress && !progress(static_cast<std::int64_t>(done), total)) break;
   }
@@ -115,7 +115,7 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
     result.finish = FinishReason::cancelled;
     return result;
   }
-  step(prompt.last(1));
+  step(prompt.last(1), StepKind::prompt);
   std::span<const float> logits = model_->logits();
   result.prefill_seconds = seconds_since(start);
   counters_.prefill_tokens += 1;
@@ -149,13 +149,13 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
       break;
     }
     if (i + 1 < options.max_new) {
-      step(std::span(&id, 1));
+      step(std::span(&id, 1), StepKind::decode);
       logits = model_->logits();
       ++result.fed;
     }
   }
   if (options.feed_last && result.fed < static_cast<std::int64_t>(result.ids.size())) {
-    step(std::span(result.ids).last(1));
+    step(std::span(result.ids).last(1), StepKind::decode);
     ++result.fed;
   }
   counters_.decode_tokens += result.fed;

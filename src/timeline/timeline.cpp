@@ -65,11 +65,9 @@ Timeline::Timeline(const MemoryConfig& config, std::int64_t n_kv_heads, std::int
 
 bool Timeline::begin(std::int64_t n, StepKind kind) noexcept {
   n_ = n;
-  // Text that is read recalls whenever it comes; the token after it does too, and counts from
-  // there.
-  const std::int64_t since = n > 1 || kind == StepKind::prompt ? 0 : now_.steps_since_recall;
-  next_steps_since_recall_ = n > 1 ? 0 : since + 1;
-  return since % recall_every_ == 0;
+  const RecallTurn turn = recall_turn(n, kind, now_.steps_since_recall, recall_every_);
+  next_steps_since_recall_ = turn.since;
+  return turn.recalls;
 }
 
 void Timeline::read(const std::int64_t* ids, const float* logits, std::int64_t vocab,

@@ -89,7 +89,7 @@ TEST_CASE("a decoder on the device remembers as the host's does") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
   TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
-  LlamaModel host = LlamaModel::load(dir.path());
+  Decoder host = Decoder::load(dir.path());
   const std::shared_ptr<EpisodicMemory> memory = patch(host, small_config());
   DeviceLlama device = DeviceLlama::load(dir.path());
   device.remember(small_config(), 90);
@@ -116,7 +116,7 @@ TEST_CASE("a decoder on the device gives the logits of every row of a step") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
   TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
-  LlamaModel host = LlamaModel::load(dir.path());
+  Decoder host = Decoder::load(dir.path());
   patch(host, small_config());
   DeviceLlama device = DeviceLlama::load(dir.path()), plain = DeviceLlama::load(dir.path());
   device.remember(small_config(), 90);
@@ -176,7 +176,7 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
   MemoryConfig config = small_config();
-  LlamaModel host = LlamaModel::load(dir.path());
+  Decoder host = Decoder::load(dir.path());
   const MemoryShape shape = memory_shape(host.config());
   KeepOptions keep;
   keep.dir = dir / "kept";
@@ -236,7 +236,7 @@ TEST_CASE("a session generates the same tokens on the device as on the host") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
-  LlamaModel host = LlamaModel::load(dir.path());
+  Decoder host = Decoder::load(dir.path());
   patch(host, small_config());
   DeviceLlama device = DeviceLlama::load(dir.path());
   device.remember(small_config(), 60);

@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool no_model() { return !fs::exists(shipped_model_dir() / "model.safetensors"); }
-
 MemoryConfig small_memory() {
   MemoryConfig c;
   c.n_init = 4;
@@ -100,7 +98,7 @@ TEST_CASE("engine: what a restore leaves is the state of then, logits included",
 
 TEST_CASE("a patched model serves the logits of the state that was restored", "[e2e][engine]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   const auto memory = patch(model, small_memory());
   const std::vector<std::int64_t> a{1, 70, 71, 72}, b{80, 81};
   model.step(a);
@@ -117,7 +115,7 @@ TEST_CASE("a patched model serves the logits of the state that was restored", "[
 
 TEST_CASE("patch with a model directory takes its memory.json", "[e2e][engine]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   const auto memory = patch(model, shipped_model_dir());
   CHECK(memory->config() == memory_config_of(shipped_model_dir()));
   CHECK(memory->config().n_local == 256);

@@ -96,7 +96,7 @@ struct Run {
 };
 
 Run ask_all(const MemoryConfig& config, std::int64_t n_tokens, std::uint32_t seed) {
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   const auto tokenizer = load_tokenizer(shipped_model_dir());
   const auto memory = patch(model, config);
   Chatter chatter(seed);
@@ -179,10 +179,10 @@ TEST_CASE("the model with its memory does not depend on threads, and repeats its
 
 TEST_CASE("unpatch gives back the attention that was there, with its state", "[e2e]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   const std::vector<std::int64_t> first{1, 50, 60, 70}, second{80, 90};
   model.forward(first);
-  LlamaModel plain = model.share_weights();
+  Decoder plain = model.share_weights();
   plain.forward(first);
   const auto memory = patch(model, model_memory());
   CHECK(memory_of(model) == memory);
@@ -197,8 +197,8 @@ TEST_CASE("unpatch gives back the attention that was there, with its state", "[e
 
 TEST_CASE("inside the window patching changes nothing but rounding", "[e2e][oracle]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
-  LlamaModel plain = LlamaModel::load(shipped_model_dir());
-  LlamaModel patched = plain.share_weights();
+  Decoder plain = Decoder::load(shipped_model_dir());
+  Decoder patched = plain.share_weights();
   patch(patched, model_memory());
   std::vector<std::int64_t> ids{1};
   for (std::int64_t i = 1; i < 200; ++i) ids.push_back(3 + i * 37 % 1000);

@@ -21,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool no_model() { return !fs::exists(shipped_model_dir() / "model.safetensors"); }
-
 MemoryConfig small_memory() {
   MemoryConfig c;
   c.n_init = 8;
@@ -63,7 +61,7 @@ fs::path poisoned_model() {
 TEST_CASE("generation is the same in one piece, streamed, and after a prefill", "[e2e][session]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const auto tokenizer = load_tokenizer(shipped_model_dir());
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   patch(model, small_memory());
   const auto prompt = tokenizer->encode(
       "The prince looked at the old man and said nothing. He thought of the war and");
@@ -100,7 +98,7 @@ TEST_CASE("generation is the same in one piece, streamed, and after a prefill", 
 TEST_CASE("sampling repeats itself with its seed and differs with another", "[e2e][session]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const auto tokenizer = load_tokenizer(shipped_model_dir());
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   patch(model, small_memory());
   const auto prompt = tokenizer->encode("In the evening");
   const auto draw = [&](std::uint64_t seed) {
@@ -120,7 +118,7 @@ TEST_CASE("stop tokens, stop strings and cancelling end a generation where they 
           "[e2e][session]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const auto tokenizer = load_tokenizer(shipped_model_dir());
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   patch(model, small_memory());
   const auto prompt = tokenizer->encode("The old prince said that he would");
   const auto run = [&](GenerateOptions options) {
@@ -162,7 +160,7 @@ TEST_CASE("stop tokens, stop strings and cancelling end a generation where they 
 TEST_CASE("what a session cannot do is refused by name and leaves the state alone",
           "[e2e][session][errors]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
-  LlamaModel model = LlamaModel::load(shipped_model_dir());
+  Decoder model = Decoder::load(shipped_model_dir());
   const auto memory = patch(model, small_memory());
   Session session(model);
   const std::vector<std::int64_t> good(40, 70), bad{5, 6, 99999, 7}, negative{-1};
@@ -187,7 +185,7 @@ TEST_CASE("NaN in logits is an error that names it, with the memory and without"
           "[e2e][session][errors]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const fs::path dir = poisoned_model();
-  LlamaModel model = LlamaModel::load(dir);
+  Decoder model = Decoder::load(dir);
   const std::vector<std::int64_t> ids{1, 50, 60};
   {
     Session session(model);

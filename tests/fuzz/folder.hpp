@@ -2,8 +2,6 @@
 #pragma once
 // What the targets about a memory's files share: a folder in memory, and a small memory in it.
 
-#include <stdlib.h>
-
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -14,41 +12,23 @@
 #include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
+#include "support/temp_dir.hpp"
 #include "target.hpp"
 
 namespace fuzz {
 
 /// A folder that goes with the process, in memory where the system has such a place.
-class Folder {
+class Folder : public TempDir {
  public:
-  Folder() {
-    std::error_code ignored;
-    const std::filesystem::path base = std::filesystem::is_directory("/dev/shm", ignored)
-                                           ? "/dev/shm"
-                                           : std::filesystem::temp_directory_path();
-    std::string name = (base / "episodic-fuzz-XXXXXX").string();
-    require(::mkdtemp(name.data()) != nullptr, "a temporary folder");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
+  Folder()
+      : TempDir(std::filesystem::is_directory("/dev/shm")
+                    ? "/dev/shm"
+                    : std::filesystem::temp_directory_path()) {}
 
-  void write(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path_ / name, std::ios::binary)
-        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  }
   std::string read(const std::string& name) const {
-    std::ifstream in(path_ / name, std::ios::binary);
+    std::ifstream in(path() / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// The files of a run have ids of its own, which an input that is kept for later runs cannot know:

@@ -4,7 +4,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
-#include "target.hpp"
+#include "tensors.hpp"
 
 using namespace episodic;
 
@@ -13,17 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span(copy));
   try {
     const SafetensorsContent content = parse_safetensors(bytes, "fuzz");
-    const TensorView* before = nullptr;
-    for (const TensorView& t : content.tensors) {
-      std::int64_t elements = 1;
-      for (const std::int64_t d : t.shape) elements *= d;
-      fuzz::require(t.elements() == elements, "the shape is the number of elements");
-      fuzz::require(!before || before->name < t.name, "names rise");
-      before = &t;
-      if (t.bytes == 0) continue;
-      fuzz::require(t.data >= bytes.data() && t.data + t.bytes <= bytes.data() + bytes.size(),
-                    "data lie within the file");
-    }
+    fuzz::check_tensors(content.tensors, bytes);
   } catch (const Error&) {
   }
   return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "episodic/model/llama.hpp"
+#include "episodic/model/decoder.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -32,7 +32,7 @@ std::vector<float> values(const at::Tensor& t) {
 }
 
 /// Feeds the ids in chunks of the given size, all rows.
-std::vector<float> run(LlamaModel& model, const std::vector<std::int64_t>& ids, std::size_t chunk) {
+std::vector<float> run(Decoder& model, const std::vector<std::int64_t>& ids, std::size_t chunk) {
   std::vector<float> all;
   for (std::size_t at = 0; at < ids.size(); at += chunk) {
     const auto part = std::span(ids).subspan(at, std::min(chunk, ids.size() - at));
@@ -83,7 +83,7 @@ TEST_CASE("llama: logits are those of a float64 reference") {
     const TempDir dir;
     const TinyLlama tiny(shape, ++seed);
     tiny.write(dir.path());
-    LlamaModel model = LlamaModel::load(dir.path());
+    Decoder model = Decoder::load(dir.path());
     for (const std::int64_t n : {1, 2, 19}) {
       INFO("shape " << seed << ", " << n << " tokens");
       const auto ids = random_ids(n, shape.vocab, seed);
@@ -110,7 +110,7 @@ TEST_CASE("llama: products cut into blocks give the reference's logits too") {
                           .type = type},
                          5);
     tiny.write(dir.path());
-    LlamaModel model = LlamaModel::load(dir.path());
+    Decoder model = Decoder::load(dir.path());
     const auto ids = random_ids(201, 301, 6);
     const auto expected = tiny.logits(ids);
     same(values(model.forward(ids)), expected);
@@ -133,7 +133,7 @@ TEST_CASE("llama: large layers are cut product by product") {
                         .mlp_bias = true},
                        7);
   tiny.write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   const auto ids = random_ids(70, 20, 8);
   const auto expected = tiny.logits(ids);
   same(values(model.forward(ids)), expected);
@@ -145,7 +145,7 @@ TEST_CASE("llama: chunks give what one step gives") {
   const TempDir dir;
   const TinyLlama tiny({}, 3);
   tiny.write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   const auto ids = random_ids(300, tiny.shape.vocab, 4);
   const auto whole = values(model.forward(ids));
   for (const std::size_t chunk : {1, 7, 256, 299}) {
@@ -161,7 +161,7 @@ TEST_CASE("llama: the last row alone is the last row of all") {
   const TempDir dir;
   const TinyLlama tiny({}, 9);
   tiny.write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   const auto ids = random_ids(30, tiny.shape.vocab, 1);
   const auto all = values(model.forward(ids));
   model.reset();
@@ -177,7 +177,7 @@ TEST_CASE("llama: logits that the caller holds are not overwritten") {
   const TempDir dir;
   const TinyLlama tiny({}, 9);
   tiny.write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   const at::Tensor first = model.forward(random_ids(3, 50, 1));
   const at::Tensor view = model.forward(random_ids(3, 50, 2)).narrow(0, 1, 1);
   const auto kept = values(first), kept_view = values(view);
@@ -199,7 +199,7 @@ TEST_CASE("llama: equal to the bit for any number of threads, and from run to ru
   std::vector<float> first;
   for (const int threads : {1, 2, 3, 8, 1}) {
     set_max_threads(threads);
-    LlamaModel model = LlamaModel::load(dir.path());
+    Decoder model = Decoder::load(dir.path());
     for (const std::size_t chunk : {256, 40, 3}) {
       model.reset();
       auto got = run(model, ids, chunk);
@@ -220,7 +220,7 @@ TEST_CASE("llama: bad tokens change nothing") {
   const TempDir dir;
   const TinyLlama tiny({}, 2);
   tiny.write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   const auto ids = random_ids(5, 61, 3);
   model.forward(ids);
   REQUIRE_THROWS_AS(model.forward({}), DataError);
@@ -235,7 +235,7 @@ TEST_CASE("llama: bad tokens change nothing") {
   }
   REQUIRE(model.state()->tokens() == 5);
   const auto after = values(model.forward(ids));
-  LlamaModel fresh = LlamaModel::load(dir.path());
+  Decoder fresh = Decoder::load(dir.path());
   fresh.forward(ids);
   REQUIRE(values(fresh.forward(ids)) == after);
 }
@@ -244,16 +244,16 @@ TEST_CASE("llama: models on shared weights do not meet") {
   const TempDir dir;
   const TinyLlama tiny({}, 2);
   tiny.write(dir.path());
-  LlamaModel a = LlamaModel::load(dir.path());
+  Decoder a = Decoder::load(dir.path());
   const auto ids = random_ids(9, 61, 3);
   const auto expected = values(a.forward(ids));
-  LlamaModel b = a.share_weights();
+  Decoder b = a.share_weights();
   REQUIRE(b.state()->tokens() == 0);
   REQUIRE(values(b.forward(ids)) == expected);
   REQUIRE(a.attention(0) != b.attention(0));
   b.forward(ids);
   REQUIRE(a.state()->tokens() == 9);
-  LlamaModel c = std::move(a);
+  Decoder c = std::move(a);
   REQUIRE(c.state()->tokens() == 9);
 }
 
@@ -271,23 +271,22 @@ TEST_CASE("llama: sharded weights") {
     map[tensors[i].name] = i < 7 ? "model-1.safetensors" : "model-2.safetensors";
   parts.write("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
   const auto ids = random_ids(9, 61, 3);
-  LlamaModel a = LlamaModel::load(whole.path()), b = LlamaModel::load(parts.path());
+  Decoder a = Decoder::load(whole.path()), b = Decoder::load(parts.path());
   REQUIRE(values(a.forward(ids)) == values(b.forward(ids)));
 }
 
 TEST_CASE("llama: missing and misshapen weights are named") {
   const TempDir dir;
   const TinyLlama tiny({}, 4);
-  contains(refusal<FileError>([&] { LlamaModel::load(dir.path()); }),
-           "config.json: cannot be opened");
+  contains(refusal<FileError>([&] { Decoder::load(dir.path()); }), "config.json: cannot be opened");
   dir.write("config.json", tiny.config().dump());
-  contains(refusal<FileError>([&] { LlamaModel::load(dir.path()); }), "neither model.safetensors");
+  contains(refusal<FileError>([&] { Decoder::load(dir.path()); }), "neither model.safetensors");
   auto tensors = tiny.tensors();
   const auto load_with = [&](auto change) {
     auto changed = tensors;
     change(changed);
     write_safetensors(dir / "model.safetensors", changed);
-    return refusal<FileError>([&] { LlamaModel::load(dir.path()); });
+    return refusal<FileError>([&] { Decoder::load(dir.path()); });
   };
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string error =

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "episodic/base/error.hpp"
-#include "episodic/model/llama.hpp"
+#include "episodic/model/decoder.hpp"
 #include "support/temp_dir.hpp"
 #include "tiny_llama.hpp"
 
@@ -37,7 +37,7 @@ class Probe : public AttentionSlot {
 
 class Listener : public SequenceState {
  public:
-  void begin_step(std::span<const std::int64_t> ids) override {
+  void begin_step(std::span<const std::int64_t> ids, StepKind) override {
     begun.assign(ids.begin(), ids.end());
   }
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
@@ -70,7 +70,7 @@ std::vector<float> values(const at::Tensor& t) {
 TEST_CASE("slot: a step that throws in a layer leaves the sequence as it was") {
   const TempDir dir;
   TinyLlama({}, 1).write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path()), untouched = model.share_weights();
+  Decoder model = Decoder::load(dir.path()), untouched = model.share_weights();
   const std::vector<std::int64_t> first{1, 2, 3, 4, 5}, failing{9, 8, 7}, second{6, 7};
   auto probe = std::make_shared<Probe>(model.attention(1));
   model.attention(1) = probe;
@@ -87,7 +87,7 @@ TEST_CASE("slot: a step that throws in a layer leaves the sequence as it was") {
 TEST_CASE("slot: what a slot returns is checked") {
   const TempDir dir;
   TinyLlama({}, 1).write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   auto probe = std::make_shared<Probe>(model.attention(0));
   model.attention(0) = probe;
   const std::vector<std::int64_t> ids{1, 2};
@@ -110,7 +110,7 @@ TEST_CASE("slot: what a slot returns is checked") {
 TEST_CASE("slot: full attention checks what it is given") {
   const TempDir dir;
   TinyLlama({}, 1).write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   const auto q = at::zeros({1, 4, 12}, at::kFloat), k = at::zeros({1, 2, 12}, at::kFloat);
   REQUIRE_THROWS_AS(model.attention(0)->forward(q, k, k), DataError);  // outside a step
   const std::vector<std::int64_t> ids{1};
@@ -123,7 +123,7 @@ TEST_CASE("slot: full attention checks what it is given") {
 TEST_CASE("slot: the state hears of every step and gets the rows that it wants") {
   const TempDir dir;
   TinyLlama({}, 1).write(dir.path());
-  LlamaModel model = LlamaModel::load(dir.path());
+  Decoder model = Decoder::load(dir.path());
   auto listener = std::make_shared<Listener>();
   model.state() = listener;
   for (std::int64_t l = 0; l < 2; ++l) model.attention(l) = std::make_shared<Silent>();

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "episodic/model/llama.hpp"
+#include "episodic/model/decoder.hpp"
 #include "support/shared.hpp"
 
 using namespace episodic;
@@ -43,7 +43,7 @@ TEST_CASE("stories260k: 200 greedy tokens are those of the float64 run", "[proof
   std::ifstream in(*models / "stories260k_greedy_float64.json");
   const auto expected = nlohmann::json::parse(in);
   const auto tokens = expected.at("greedy_tokens").get<std::vector<std::int64_t>>();
-  LlamaModel model = LlamaModel::load(*models / "stories260k");
+  Decoder model = Decoder::load(*models / "stories260k");
   const std::int64_t vocab = model.config().vocab_size;
 
   std::int64_t token = tokens.at(0);

@@ -11,6 +11,7 @@
 #include "../../src/recall/exact_index.hpp"
 #include "episodic/base/error.hpp"
 #include "support/faulty_calls.hpp"
+#include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
@@ -18,21 +19,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-class Folder {
+class Folder : public TempDir {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "episodic-vectors-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
   std::int64_t files() const {
-    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+    return std::distance(fs::directory_iterator(path()), fs::directory_iterator());
   }
-  fs::path path;
 };
 
 std::vector<float> random_rows(std::mt19937& rng, std::int64_t n) {
@@ -72,7 +63,7 @@ TEST_CASE("a tier keeps slabs over a commit, and every changed byte is found") {
   std::mt19937 rng(61);
   const Folder folder;
   const std::int64_t width = 5, rows = 7;
-  const VectorTierOptions options{folder.path, true};
+  const VectorTierOptions options{folder.path(), true};
   std::vector<std::vector<float>> slabs;
   const std::vector<std::byte> codes(11, std::byte{3});
   VectorImage image;
@@ -120,10 +111,10 @@ TEST_CASE("a tier keeps slabs over a commit, and every changed byte is found") {
   REQUIRE(folder.files() == 1);
 
   const auto damages = [&] {
-    return verify_vectors(width, folder.path, image, io::system_calls(), [](auto&, auto&) {});
+    return verify_vectors(width, folder.path(), image, io::system_calls(), [](auto&, auto&) {});
   };
   REQUIRE(damages() == 0);
-  const fs::path path = folder.path / vector_file_name(image.files[0].id);
+  const fs::path path = folder.path() / vector_file_name(image.files[0].id);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   for (std::int64_t i = 0; i < image.files[0].bytes; ++i) {
     file.seekg(i);
@@ -158,7 +149,7 @@ TEST_CASE("a tier without keep leaves no names, keeps its budget, and outlives a
   const Folder folder;
   const std::int64_t width = 4, rows = 8, block = vector_block_bytes(rows, width, 0);
   NoRoom calls;
-  const auto tier = make_vector_tier(width, {folder.path, false, 3 * block, &calls});
+  const auto tier = make_vector_tier(width, {folder.path(), false, 3 * block, &calls});
   const std::vector<float> a = random_rows(rng, rows * width), b = random_rows(rng, rows * width);
   tier->append(0, rows, a.data(), {});
   REQUIRE(folder.files() == 0);
@@ -181,7 +172,7 @@ TEST_CASE("an index with its vectors in a tier lists what one in host memory lis
   const Folder folder;
   const std::int64_t width = 256, n = 5000;
   const IndexShape shape{4, 64, 4, RepresentativeScore::mean};
-  const VectorTierOptions options{folder.path, true};
+  const VectorTierOptions options{folder.path(), true};
   auto tier = make_vector_tier(width, options);
   const VectorPlace place{tier.get(), 2, std::int64_t{4} << 20};
   detail::ExactIndex index(shape, {0, 16}, place), plain(shape, {std::int64_t{1} << 60, 1});
@@ -258,7 +249,7 @@ TEST_CASE(
   const std::int64_t width = 256;
   const IndexShape shape{4, 64, 4, RepresentativeScore::mean};
   FaultyCalls calls;
-  const auto tier = make_vector_tier(width, {folder.path, true, 0, &calls});
+  const auto tier = make_vector_tier(width, {folder.path(), true, 0, &calls});
   detail::ExactIndex index(shape, {0, 16}, {tier.get(), 0, std::int64_t{4} << 20});
   detail::ExactIndex plain(shape, {std::int64_t{1} << 60, 1});
   const auto add = [&] {
@@ -303,7 +294,7 @@ TEST_CASE(
 TEST_CASE("a budget that not even the codes fit into is refused, and nothing is added") {
   std::mt19937 rng(64);
   const Folder folder;
-  const auto tier = make_vector_tier(256, {folder.path});
+  const auto tier = make_vector_tier(256, {folder.path()});
   const auto index =
       make_exact_index({4, 64, 4, RepresentativeScore::mean}, {tier.get(), 0, 2 << 20});
   const std::vector<float> v = random_rows(rng, 256);

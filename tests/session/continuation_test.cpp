@@ -54,7 +54,10 @@ class Parrot final : public LanguageModel {
   const ModelConfig& config() const override { return config_; }
   std::int64_t chunk() const override { return 64; }
   std::int64_t tokens() const override { return static_cast<std::int64_t>(read.size()); }
-  void step(std::span<const std::int64_t> ids) override {
+  using LanguageModel::step;
+  std::vector<StepKind> kinds;  // of each step of one token
+  void step(std::span<const std::int64_t> ids, StepKind kind) override {
+    if (ids.size() == 1) kinds.push_back(kind);
     read.insert(read.end(), ids.begin(), ids.end());
     if (said_ > 0 || ids.size() == 1) ++said_;
   }
@@ -124,4 +127,19 @@ TEST_CASE("what was read is forgotten with the state that held it") {
   second.prefill(bytes_of("xyz"));
   later.read.resize(5);  // restored to a state before the session began
   CHECK(second.history_start() == 5);
+}
+
+TEST_CASE("tokens that are read say so, those that are written do too") {
+  Parrot model("abcd");
+  Session session(model);
+  std::vector<std::int64_t> text(model.chunk() + 1, 'x');  // a chunk, and one token that is left
+  session.prefill(text);
+  CHECK(model.kinds == std::vector{StepKind::prompt});
+  model.kinds.clear();
+  GenerateOptions options;
+  options.max_new = 3;
+  options.feed_last = true;
+  session.generate(std::vector<std::int64_t>{'y'}, options);
+  CHECK(model.kinds ==
+        std::vector{StepKind::prompt, StepKind::decode, StepKind::decode, StepKind::decode});
 }

@@ -15,30 +15,12 @@
 #include <vector>
 
 #include "episodic/store/disk_store.hpp"
+#include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
 namespace store_test {
 
 using namespace episodic;
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "episodic-store-XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw FileError(name + ": could not be created");
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Blocks that the file system has given to the files of a folder, in bytes.
 inline std::int64_t blocks_of(const std::filesystem::path& dir) {

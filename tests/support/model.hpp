@@ -6,3 +6,7 @@
 inline std::filesystem::path shipped_model_dir() {
   return std::filesystem::path(EPISODIC_SOURCE_DIR) / "models" / "recall-2m6";
 }
+
+inline bool no_model() {
+  return !std::filesystem::exists(shipped_model_dir() / "model.safetensors");
+}

@@ -16,25 +16,14 @@
 #include <vector>
 
 #include "support/shared.hpp"
+#include "support/temp_dir.hpp"
 
 namespace program {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// A folder of this test's own, gone at its end.
-struct Scratch {
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "episodic-tools-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  fs::path operator/(const std::string& name) const { return path / name; }
-  fs::path path;
-};
+using Scratch = TempDir;
 
 inline std::string quoted(const std::string& s) { return "'" + s + "'"; }
 

@@ -50,14 +50,10 @@ struct Kernels {
   /// rows give equal bits.
   void (*dots)(const float* q, const float* rows, std::int64_t n, std::int64_t width,
                std::int64_t row_stride, float* out);
-  /// The same for rows of bfloat16.
-  void (*dots_bf16)(const float* q, const std::uint16_t* rows, std::int64_t n, std::int64_t width,
-                    std::int64_t row_stride, float* out);
   /// sum_i exp(x[i] - *max) over n elements, *max a value not below any x[i] (finite, -3e38 for an
   /// empty row). NaN or +inf anywhere makes the result NaN. One pass; relative error below 5e-7.
   double (*sum_exp)(const float* x, std::int64_t n, float* max);
-  /// bfloat16 -> float32, exact; and back, to nearest even, NaN stays NaN.
-  void (*widen)(const std::uint16_t* x, std::int64_t n, float* y);
+  /// float32 -> bfloat16, to nearest even, NaN stays NaN.
   void (*narrow)(const float* x, std::int64_t n, std::uint16_t* y);
   /// float32 -> float16, to nearest even, NaN stays NaN, beyond the range infinity.
   void (*narrow_half)(const float* x, std::int64_t n, std::uint16_t* y);

@@ -91,7 +91,8 @@ class DeviceLlama final : public LanguageModel {
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;
   std::int64_t tokens() const override;
-  void step(std::span<const std::int64_t> ids) override;
+  using LanguageModel::step;
+  void step(std::span<const std::int64_t> ids, StepKind kind) override;
   /// Also throws what the memory found wrong on the device (DeviceMemory::check).
   std::span<const float> logits() override;
 

@@ -12,6 +12,7 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/timeline/step_kind.hpp"
 
 struct CUstream_st;  // what a cudaStream_t points to
 
@@ -89,7 +90,7 @@ class DeviceMemory {
 
   /// Opens a step of n tokens, 1 <= n <= chunk. A step that was open is begun anew.
   /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens
-  void begin_step(std::int64_t n);
+  void begin_step(std::int64_t n, StepKind kind = StepKind::decode);
 
   /// One layer's part of a step: rows of `dtype` in device memory, aligned to 16 bytes, strides in
   /// elements and multiples of 8. Queries and keys are not turned yet.

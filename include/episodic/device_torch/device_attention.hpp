@@ -54,7 +54,7 @@ class TorchDeviceMemory {
   TorchDeviceMemory& operator=(const TorchDeviceMemory&) = delete;
 
   /// As DeviceMemory::begin_step.
-  void begin_step(std::int64_t n);
+  void begin_step(std::int64_t n, StepKind kind = StepKind::decode);
 
   /// One layer of the step, in order, each layer once.
   /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary
@@ -127,8 +127,9 @@ class DeviceState final : public SequenceState {
  public:
   explicit DeviceState(std::shared_ptr<TorchDeviceMemory> memory) : memory_(std::move(memory)) {}
 
-  void begin_step(std::span<const std::int64_t> ids) override {
-    memory_->begin_step(static_cast<std::int64_t>(ids.size()));
+  using SequenceState::begin_step;
+  void begin_step(std::span<const std::int64_t> ids, StepKind kind) override {
+    memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
   }
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
     memory_->end_step(ids, logits);

@@ -10,6 +10,8 @@
 #include <memory>
 #include <span>
 
+#include "episodic/timeline/step_kind.hpp"
+
 namespace episodic {
 
 /// What sits where a layer's attention was: everything between the q, k, v projections and the
@@ -39,7 +41,9 @@ class SequenceState {
   virtual ~SequenceState() = default;
 
   /// \param ids the n >= 1 tokens of the step
-  virtual void begin_step(std::span<const std::int64_t> ids) = 0;
+  /// \param kind of a step of one token; longer ones are read text
+  virtual void begin_step(std::span<const std::int64_t> ids, StepKind kind) = 0;
+  void begin_step(std::span<const std::int64_t> ids) { begin_step(ids, StepKind::decode); }
 
   /// \param logits [n, vocab]: row i follows token i; float32, CPU, unless it takes others
   virtual void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) = 0;

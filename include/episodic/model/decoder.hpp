@@ -40,12 +40,14 @@ class Decoder final : public LanguageModel {
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;
   std::int64_t tokens() const override;
-  void step(std::span<const std::int64_t> ids) override;
+  using LanguageModel::step;
+  void step(std::span<const std::int64_t> ids, StepKind kind) override;
   std::span<const float> logits() override;
 
   /// One step: n >= 1 tokens. \return logits float32 [n, vocab] or [1, vocab]
   /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
-  at::Tensor forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all);
+  at::Tensor forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all,
+                     StepKind kind = StepKind::decode);
 
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
   std::shared_ptr<AttentionSlot>& attention(std::int64_t layer);

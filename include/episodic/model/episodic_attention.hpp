@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// The two adapters between torch tensors and an `EpisodicMemory`: a slot for each layer, and the
-/// state that hears of every step. `patch` puts them into a LlamaModel; a decoder of your own takes
+/// state that hears of every step. `patch` puts them into a Decoder; a decoder of your own takes
 /// them the same way (examples/patch_your_layer.cpp).
 
 #include <memory>
@@ -31,7 +31,8 @@ class EpisodicState final : public SequenceState {
  public:
   explicit EpisodicState(std::shared_ptr<EpisodicMemory> memory) : memory_(std::move(memory)) {}
 
-  void begin_step(std::span<const std::int64_t> ids) override;
+  using SequenceState::begin_step;
+  void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
   bool wants_all_logits() const override { return true; }
   std::int64_t tokens() const override { return memory_->tokens(); }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "episodic/model/hf_config.hpp"
+#include "episodic/timeline/step_kind.hpp"
 
 namespace episodic {
 
@@ -24,8 +25,10 @@ class LanguageModel {
   virtual std::int64_t tokens() const { return -1; }
 
   /// One step of n >= 1 tokens. A device may still be at work when this returns.
+  /// \param kind of a step of one token; longer ones are read text
   /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
-  virtual void step(std::span<const std::int64_t> ids) = 0;
+  virtual void step(std::span<const std::int64_t> ids, StepKind kind) = 0;
+  void step(std::span<const std::int64_t> ids) { step(ids, StepKind::decode); }
 
   /// Logits [vocab] that follow the last token of the sequence, in host memory; waits for them.
   /// Valid until the next step. \throws DataError before the first step

@@ -10,7 +10,6 @@
 #include "episodic/base/callbacks.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/model/decoder.hpp"
-#include "episodic/model/llama.hpp"
 #include "episodic/model/memory_layers.hpp"
 
 namespace episodic {

@@ -98,7 +98,7 @@ class Session {
  private:
   void check_ids(std::span<const std::int64_t> ids) const;
   void align_history();
-  void step(std::span<const std::int64_t> ids);
+  void step(std::span<const std::int64_t> ids, StepKind kind);
   std::int64_t read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                     std::int64_t total);
 

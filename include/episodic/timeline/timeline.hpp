@@ -16,6 +16,7 @@
 #include "episodic/timeline/event_table.hpp"
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/segmenter.hpp"
+#include "episodic/timeline/step_kind.hpp"
 
 namespace episodic {
 
@@ -25,12 +26,6 @@ struct StepRecord {
   std::int64_t events_before = 0;  ///< closed before this step
   std::vector<float> surprise, threshold;
   std::vector<std::uint8_t> raw_boundaries, final_boundaries;
-};
-
-/// Which part of a sequence a step of one token belongs to. Longer steps are always read text.
-enum class StepKind : std::uint8_t {
-  decode,  ///< a generated token: recalls every `recall_every` steps
-  prompt,  ///< a token of the prompt, its last one above all: always recalls (spec 5)
 };
 
 /// One sequence's timeline. A step is `begin`, one of the two `read`, `decide` and `commit`; before

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/decoder.hpp"
 #include "episodic/model/episodic_attention.hpp"
-#include "episodic/model/llama.hpp"
 
 int main() {
   auto memory = std::make_shared<episodic::EpisodicMemory>(
@@ -19,7 +19,7 @@ int main() {
       attention.forward(at::ones({3, 2, 4}), at::ones({3, 1, 4}), at::full({3, 1, 4}, 2.5f));
   if (!at::allclose(out, at::full({3, 8}, 2.5f))) return 1;  // an average of equal values
   try {
-    episodic::LlamaModel::load("no_such_model");
+    episodic::Decoder::load("no_such_model");
   } catch (const episodic::Error& error) {
     return std::string(error.what()).find("no_such_model") == std::string::npos;
   }
