@@ -189,7 +189,7 @@ void run(StoreFlags& flags) {
   const std::int64_t n_tokens = std::max<std::int64_t>(flags.block / token, 1);
   const std::int64_t block = block_bytes(shape, n_tokens);
   const std::int64_t per_round =
-      std::max<std::int64_t>(flags.bytes / flags.rounds / (block * shape.n_layers), flags.depth);
+      std::max<std::int64_t>(flags.bytes / flags.rounds / (block * shape.n_lanes), flags.depth);
   const std::int64_t n_events = per_round * flags.rounds;
   const bool disk = flags.tier == "disk";
   const Scratch scratch(flags.dir);
@@ -227,16 +227,16 @@ void run(StoreFlags& flags) {
   if (disk)
     raw.emplace(scratch.path() / "raw", block, flags.depth, options.engine, direct);
   else
-    memory.resize(static_cast<std::size_t>(n_events * shape.n_layers * block));
-  const double round_bytes = static_cast<double>(per_round * shape.n_layers * block);
+    memory.resize(static_cast<std::size_t>(n_events * shape.n_lanes * block));
+  const double round_bytes = static_cast<double>(per_round * shape.n_lanes * block);
 
   Rates out, back;
   StoreImage image;
   for (std::int64_t r = 0; r < flags.rounds; ++r) {
     const std::int64_t first = r * per_round;
     const auto raw_out = [&] {
-      if (raw) return raw->write(first * shape.n_layers, per_round * shape.n_layers);
-      for (std::int64_t i = first * shape.n_layers; i < (first + per_round) * shape.n_layers; ++i) {
+      if (raw) return raw->write(first * shape.n_lanes, per_round * shape.n_lanes);
+      for (std::int64_t i = first * shape.n_lanes; i < (first + per_round) * shape.n_lanes; ++i) {
         std::byte* const to = memory.data() + i * block;
         std::memcpy(to, ring.data(), static_cast<std::size_t>(block / 2));
         std::memcpy(to + block / 2, ring.data(), static_cast<std::size_t>(block / 2));
@@ -246,7 +246,7 @@ void run(StoreFlags& flags) {
       for (std::int64_t e = first; e < first + per_round; ++e) {
         const TokenRange range{e * n_tokens, (e + 1) * n_tokens};
         store.append(std::span(&range, 1));
-        for (std::int64_t l = 0; l < shape.n_layers; ++l) store.write(e, l, source);
+        for (std::int64_t l = 0; l < shape.n_lanes; ++l) store.write(e, l, source);
       }
       if (!disk) return;
       image = disk_store->sync();
@@ -280,10 +280,10 @@ void run(StoreFlags& flags) {
     const std::size_t ahead = 2 * static_cast<std::size_t>(flags.depth) / quarter - 1;
     for (std::int64_t r = 0; r < flags.rounds; ++r) {
       // One layer a round: every block is read once, cold.
-      const std::int64_t layer = r % shape.n_layers;
+      const std::int64_t layer = r % shape.n_lanes;
       const auto raw_back = [&] {
         std::vector<std::int64_t> pieces;
-        for (const std::int64_t e : order) pieces.push_back(e * shape.n_layers + layer);
+        for (const std::int64_t e : order) pieces.push_back(e * shape.n_lanes + layer);
         raw->read(pieces);
       };
       const auto store_back = [&] {
@@ -335,7 +335,7 @@ void run(StoreFlags& flags) {
 
   const StoreCounters c = store.counters();
   Json result{{"program", "bench_store"}, {"environment", environment()},
-              {"tier", flags.tier},       {"bytes", n_events * shape.n_layers * block},
+              {"tier", flags.tier},       {"bytes", n_events * shape.n_lanes * block},
               {"block_bytes", block},     {"depth", flags.depth},
               {"engine", flags.engine},   {"direct", direct},
               {"write", out.json()}};

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "common.hpp"
+#include "episodic/base/presets.hpp"
 #include "run/runner.hpp"
 #include "run/score_file.hpp"
 
@@ -64,8 +65,9 @@ void add_run(CLI::App& app, Suite suite) {
   sub->add_option("--prompt-family", o.prompt_family,
                   "Which of a file with several families: gpt4, yarn-mistral, ...");
   sub->add_option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
-  sub->add_option("--preset", o.preset,
-                  fmt::format("A paper's variant of the memory's settings: {}", presets()));
+  sub->add_option(
+      "--preset", o.preset,
+      fmt::format("A paper's system, which changes the memory's settings: {}", preset_names()));
   sub->add_option("--limits", flags->limits, "Whose number of generated tokens")
       ->check(CLI::IsMember({"official", "em-llm"}));
   sub->add_option("--limit", o.limit, "Only the first so many examples (0: all)")

@@ -25,13 +25,20 @@ constexpr Names<ThresholdWindow, 2> kWindows{
 constexpr Names<Refinement, 3> kRefinements{{{Refinement::modularity, "modularity"},
                                              {Refinement::conductance, "conductance"},
                                              {Refinement::intra_inter, "intra_inter"}}};
-constexpr Names<SegmenterKind, 4> kSegmenters{{{SegmenterKind::surprise, "surprise"},
+constexpr Names<SegmenterKind, 6> kSegmenters{{{SegmenterKind::surprise, "surprise"},
                                                {SegmenterKind::fixed, "fixed"},
                                                {SegmenterKind::random, "random"},
-                                               {SegmenterKind::given, "given"}}};
+                                               {SegmenterKind::given, "given"},
+                                               {SegmenterKind::k_similarity, "k_similarity"},
+                                               {SegmenterKind::gaussian, "gaussian"}}};
+constexpr Names<EventScope, 2> kScopes{
+    {{EventScope::sequence, "sequence"}, {EventScope::head, "head"}}};
 constexpr Names<RepresentativeScore, 2> kScores{
     {{RepresentativeScore::mean, "mean"}, {RepresentativeScore::max, "max"}}};
 constexpr Names<IndexKind, 2> kIndexes{{{IndexKind::exact, "exact"}, {IndexKind::faiss, "faiss"}}};
+constexpr Names<Reweighting, 3> kReweightings{{{Reweighting::exact, "exact"},
+                                               {Reweighting::narrow, "narrow"},
+                                               {Reweighting::broad, "broad"}}};
 constexpr Names<DType, 4> kStoredTypes{{{DType::float32, "float32"},
                                         {DType::bfloat16, "bfloat16"},
                                         {DType::float16, "float16"},
@@ -58,6 +65,13 @@ class Reader {
     out = v->get<std::int64_t>();
   }
 
+  void integer_or_null(const char* key, std::int64_t& out, std::int64_t null_value) {
+    if (const Json* v = find(key); v && v->is_null())
+      out = null_value;
+    else
+      integer(key, out);
+  }
+
   void seed(const char* key, std::uint64_t& out) {
     const Json* v = find(key);
     if (!v) return;
@@ -82,8 +96,7 @@ class Reader {
   /// \param null_value value of JSON null, if null is allowed
   template <class E, std::size_t N>
   void choice(const char* key, const Names<E, N>& names, E& out,
-              std::optional<E> null_value = std::nullopt,
-              std::initializer_list<const char*> not_built = {}) {
+              std::optional<E> null_value = std::nullopt) {
     const Json* v = find(key);
     if (!v) return;
     if (v->is_null() && null_value) {
@@ -98,11 +111,6 @@ class Reader {
       }
       allowed += fmt::format("{}\"{}\"", allowed.empty() ? "" : ", ", name);
     }
-    for (const char* name : not_built)
-      if (v->is_string() && v->get_ref<const std::string&>() == name)
-        throw ConfigError(
-            fmt::format("memory configuration: {} = \"{}\" is not built yet; use one of {}", key,
-                        name, allowed));
     wrong(key, *v, (null_value ? "null or one of " : "one of ") + allowed);
   }
 
@@ -131,25 +139,25 @@ class Reader {
     out = v->get<std::string>();
   }
 
-  /// A setting of the specification that no code serves yet: only its neutral value is taken.
-  void neutral(const char* key, const Json& value) {
+  /// null, or an object read by `read(Reader&)`.
+  template <class Read>
+  void object(const char* key, Read&& read) {
     const Json* v = find(key);
-    refused_.insert(key);
-    if (v && *v != value)
-      throw ConfigError(
-          fmt::format("memory configuration: {} = {} is not built yet; leave it out or "
-                      "set it to {}",
-                      key, printable_value(*v), printable_value(value)));
+    if (!v || v->is_null()) return;
+    if (!v->is_object()) wrong(key, *v, "null or an object of settings");
+    Reader inner(*v);
+    inner.where_ = where_ + ": " + key;
+    read(inner);
+    inner.finish();
   }
 
   void finish() const {
     for (const auto& [key, value] : object_.items())
       if (!known_.count(key)) {
         std::string all;
-        for (const auto& k : known_)
-          if (!refused_.count(k)) all += (all.empty() ? "" : ", ") + k;
-        throw ConfigError(fmt::format("memory configuration: unknown key \"{}\"; the keys are: {}",
-                                      printable(key), all));
+        for (const auto& k : known_) all += (all.empty() ? "" : ", ") + k;
+        throw ConfigError(
+            fmt::format("{}: unknown key \"{}\"; the keys are: {}", where_, printable(key), all));
       }
   }
 
@@ -160,14 +168,14 @@ class Reader {
     return it == object_.end() ? nullptr : &*it;
   }
 
-  [[noreturn]] static void wrong(const char* key, const Json& value, const std::string& expected) {
-    throw ConfigError(fmt::format("memory configuration: {} = {}, expected {}", key,
-                                  printable_value(value), expected));
+  [[noreturn]] void wrong(const char* key, const Json& value, const std::string& expected) const {
+    throw ConfigError(
+        fmt::format("{}: {} = {}, expected {}", where_, key, printable_value(value), expected));
   }
 
   const Json& object_;
   std::set<std::string> known_;
-  std::set<std::string> refused_;  // of them, those that only their neutral value is taken for
+  std::string where_ = "memory configuration";
 };
 
 void require(bool holds, const char* key, double value, const char* range) {
@@ -187,11 +195,55 @@ void in_range(const char* key, std::int64_t value, std::int64_t least,
 
 }  // namespace
 
+namespace {
+
+/// Settings that contradict each other, each with the reason.
+void check_combinations(const MemoryConfig& c) {
+  const auto refuse = [](const std::string& what) {
+    throw ConfigError("memory configuration: " + what);
+  };
+  if (c.scope == EventScope::head && c.recall_groups != 1)
+    refuse(
+        fmt::format("scope = \"head\" recalls for each key/value head; recall_groups = {} has "
+                    "nothing to add, leave it out",
+                    c.recall_groups));
+  if (c.reweight != Reweighting::none && c.score == RepresentativeScore::max)
+    refuse(
+        "reweight needs one vector an event to take a cosine with, score = \"max\" keeps several; "
+        "use score = \"mean\"");
+  const bool chooses = c.reweight == Reweighting::narrow || c.reweight == Reweighting::broad;
+  if (chooses && c.contiguity > 0)
+    refuse(
+        fmt::format("reweight = \"{}\" chooses the events itself; contiguity = {} has no part in "
+                    "it, set it to 0{}",
+                    name_of(c.reweight), c.contiguity,
+                    c.reweight == Reweighting::narrow ? " (\"broad\" takes neighbours)" : ""));
+  if (!c.retention) return;
+  c.retention->memoria.validate();
+  if (c.retention->layer < -1) refuse("retention: layer must be a layer's number or null");
+  if (c.scope == EventScope::head)
+    refuse(
+        "retention links the events of one table, scope = \"head\" has one for each head; use "
+        "scope = \"sequence\"");
+  if (!c.recall)
+    refuse(
+        "retention judges events by the attention they receive when recalled; it needs recall = "
+        "true");
+  if (c.score == RepresentativeScore::max)
+    refuse(
+        "retention needs one vector an event, score = \"max\" keeps several; use score = "
+        "\"mean\"");
+}
+
+}  // namespace
+
 const char* name_of(ThresholdWindow w) { return name_in(kWindows, w); }
 const char* name_of(Refinement r) { return name_in(kRefinements, r, "none"); }
 const char* name_of(SegmenterKind s) { return name_in(kSegmenters, s); }
+const char* name_of(EventScope s) { return name_in(kScopes, s); }
 const char* name_of(RepresentativeScore s) { return name_in(kScores, s); }
 const char* name_of(IndexKind i) { return name_in(kIndexes, i); }
+const char* name_of(Reweighting r) { return name_in(kReweightings, r, "none"); }
 
 void MemoryConfig::validate() const {
   in_range("n_init", n_init, 0);
@@ -207,12 +259,16 @@ void MemoryConfig::validate() const {
         fmt::format("memory configuration: min_block = {} is larger than max_block = {}; "
                     "lower min_block or raise max_block",
                     min_block, max_block));
+  in_range("min_count", min_count, 0);
+  require(std::isfinite(var_floor) && var_floor > 0, "var_floor", var_floor, "> 0");
   in_range("refine_layers", refine_layers, 0);
   in_range("n_repr", n_repr, 1);
   require(contiguity >= 0 && contiguity <= 1, "contiguity", contiguity, "in [0, 1]");
   in_range("neighbours", neighbours, 1);
+  in_range("recall_groups", recall_groups, 1);
   in_range("recall_every", recall_every, 1);
   in_range("exact_up_to", exact_up_to, 0);
+  in_range("reweight_top", reweight_top, 1, 1 << 20);
   in_range("device_bytes", device_bytes, 0, kMostBytes);
   in_range("host_bytes", host_bytes, 0, kMostBytes);
   in_range("repr_bytes", repr_bytes, 0, kMostBytes);
@@ -229,6 +285,7 @@ void MemoryConfig::validate() const {
     throw ConfigError(
         "memory configuration: index = \"faiss\" searches by inner product and cannot "
         "serve score = \"max\"; use index = \"exact\" or score = \"mean\"");
+  check_combinations(*this);
 }
 
 bool MemoryConfig::same_results(const MemoryConfig& other) const {
@@ -258,13 +315,16 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.integer("n_local", c.n_local);
   r.integer("n_mem", c.n_mem);
   r.integer("chunk", c.chunk);
-  r.choice("segmenter", kSegmenters, c.segmenter, {}, {"k_similarity", "gaussian"});
+  r.choice("segmenter", kSegmenters, c.segmenter);
+  r.choice("scope", kScopes, c.scope);
   r.number("gamma", c.gamma);
   r.choice("window", kWindows, c.window);
   r.integer("tau", c.tau);
   r.integer("min_block", c.min_block);
   r.integer("max_block", c.max_block);
   r.seed("seed", c.seed);
+  r.integer("min_count", c.min_count);
+  r.number("var_floor", c.var_floor);
   r.choice("refine", kRefinements, c.refine, std::optional(Refinement::none));
   r.integer("refine_layers", c.refine_layers);
   r.integer("n_repr", c.n_repr);
@@ -272,6 +332,7 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.integer("neighbours", c.neighbours);
   r.boolean("recall", c.recall);
   r.layers("recall_layers", c.recall_layers);
+  r.integer("recall_groups", c.recall_groups);
   r.integer("recall_every", c.recall_every);
   r.choice("score", kScores, c.score);
   r.choice("index", kIndexes, c.index);
@@ -282,17 +343,32 @@ MemoryConfig parse_memory_config(std::string_view text) {
   r.integer("repr_bytes", c.repr_bytes);
   r.integer("disk_bytes", c.disk_bytes);
   r.text("disk_dir", c.disk_dir, "");
-  // Named by the specification, served by later work.
-  r.neutral("scope", "sequence");
-  r.neutral("min_count", nullptr);
-  r.neutral("var_floor", nullptr);
-
-  r.neutral("retention", nullptr);
-  r.neutral("reweight", nullptr);
+  r.choice("reweight", kReweightings, c.reweight, std::optional(Reweighting::none));
+  r.integer("reweight_top", c.reweight_top);
+  r.object("retention", [&](Reader& of) {
+    RetentionConfig& retention = c.retention.emplace();
+    of.integer("N_stm", retention.memoria.n_short);
+    of.integer("N_ltm", retention.memoria.n_long);
+    of.integer("stm_capacity", retention.memoria.short_term_capacity);
+    of.integer("N_depth", retention.memoria.depth);
+    of.number("initial_lifespan", retention.memoria.initial_lifespan);
+    of.number("alpha", retention.memoria.alpha);
+    of.integer_or_null("layer", retention.layer, -1);
+  });
   r.finish();
   c.validate();
   return c;
 }
+
+namespace {
+std::string json_of(const RetentionConfig& r) {
+  const MemoriaConfig& m = r.memoria;
+  return fmt::format(
+      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"layer":{}}})",
+      m.n_short, m.n_long, m.short_term_capacity, m.depth, m.initial_lifespan, m.alpha,
+      r.layer < 0 ? "null" : std::to_string(r.layer));
+}
+}  // namespace
 
 // Written out rather than made a tree of: when memory runs out on the way, nothing is lost.
 std::string to_json(const MemoryConfig& c) {
@@ -306,12 +382,15 @@ std::string to_json(const MemoryConfig& c) {
   put("n_mem", c.n_mem);
   put("chunk", c.chunk);
   put("segmenter", quoted(name_of(c.segmenter)));
+  put("scope", quoted(name_of(c.scope)));
   put("gamma", c.gamma);
   put("window", quoted(name_of(c.window)));
   put("tau", c.tau);
   put("min_block", c.min_block);
   put("max_block", c.max_block);
   put("seed", c.seed);
+  put("min_count", c.min_count);
+  put("var_floor", c.var_floor);
   put("refine", c.refine == Refinement::none ? "null" : quoted(name_of(c.refine)));
   put("refine_layers", c.refine_layers);
   put("n_repr", c.n_repr);
@@ -320,10 +399,14 @@ std::string to_json(const MemoryConfig& c) {
   put("recall", c.recall);
   put("recall_layers",
       c.recall_layers ? fmt::format("[{}]", fmt::join(*c.recall_layers, ",")) : "null");
+  put("recall_groups", c.recall_groups);
   put("recall_every", c.recall_every);
   put("score", quoted(name_of(c.score)));
   put("index", quoted(name_of(c.index)));
   put("exact_up_to", c.exact_up_to);
+  put("reweight", c.reweight == Reweighting::none ? "null" : quoted(name_of(c.reweight)));
+  put("reweight_top", c.reweight_top);
+  put("retention", c.retention ? json_of(*c.retention) : "null");
   put("kv_dtype", quoted(name_of(c.kv_dtype)));
   put("device_bytes", c.device_bytes);
   put("host_bytes", c.host_bytes);

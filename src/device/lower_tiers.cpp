@@ -11,14 +11,14 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
     : shape_(shape),
       arrays_(arrays),
       store_(make_disk_store(shape, options)),
-      staging_layer_bytes_(most_closed_tokens * shape.token_bytes() / shape.n_layers),
-      closed_(shape.n_layers * staging_layer_bytes_, "the staging of closed events",
+      staging_layer_bytes_(most_closed_tokens * shape.token_bytes() / shape.n_lanes),
+      closed_(shape.n_lanes * staging_layer_bytes_, "the staging of closed events",
               "lower chunk or max_block"),
       fetched_(most_recalled * arrays.slot_bytes, "the staging of recalled events",
                "lower n_mem or max_block"),
       pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)), "the staging of pointers",
                 "lower n_mem or raise min_block") {
-  const auto layers = static_cast<std::size_t>(shape.n_layers);
+  const auto layers = static_cast<std::size_t>(shape.n_lanes);
   slots_.assign(layers, std::vector<Slot>(static_cast<std::size_t>(arrays.n_slots)));
   slot_of_.resize(layers);
 }
@@ -37,8 +37,8 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   std::vector<TokenRange> ranges;
   for (const kernels::EventRange& e : closed) ranges.push_back({e.start, e.end});
   store_->append(ranges);
-  const std::int64_t token_bytes = shape_.token_bytes() / shape_.n_layers;
-  for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
+  const std::int64_t token_bytes = shape_.token_bytes() / shape_.n_lanes;
+  for (std::int64_t layer = 0; layer < shape_.n_lanes; ++layer)
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       const TokenRange& e = ranges[i];
       const std::byte* block =
@@ -78,7 +78,7 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
   if (missing_.empty()) return;
   segments_.clear();
   store_->acquire(layer, missing_, segments_);
-  if (layer + 1 < shape_.n_layers) store_->prefetch(layer + 1, missing_);
+  if (layer + 1 < shape_.n_lanes) store_->prefetch(layer + 1, missing_);
   const std::int64_t element = size_of(shape_.dtype);
   for (std::size_t i = 0; i < missing_.size(); ++i) {
     const auto e = static_cast<std::size_t>(missing_[i]);

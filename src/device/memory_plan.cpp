@@ -49,6 +49,13 @@ void DeviceMemory::Impl::check_settings() const {
     refuse("representatives = int8, must be float32, float16 or bfloat16");
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
+  if (config.scope != EventScope::sequence || config.recall_groups != 1)
+    refuse("scope = head and recall_groups > 1 are not built for a device; use scope = sequence");
+  if (config.reweight != Reweighting::none || config.retention)
+    refuse("reweight and retention are not built for a device; leave them out");
+  if (reads_keys(config.segmenter))
+    refuse(fmt::format("segmenter = {} is not built for a device; use surprise",
+                       name_of(config.segmenter)));
   if (config.score != RepresentativeScore::mean)
     refuse("score = max is not built for a device; use mean");
   if (config.index != IndexKind::exact)

@@ -268,8 +268,8 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   }
   TimelineState now;
   now.tokens = handed.tokens;
-  now.last_boundary = handed.last_boundary;
-  now.last_in_previous = handed.last_in_previous;
+  now.last_boundary = handed.scopes.front().last_boundary;
+  now.last_in_previous = handed.scopes.front().last_in_previous;
   now.pending_start = from.events().pending_start();
   now.n_events = from.events().size();
   write(state, &now, 1);
@@ -373,7 +373,7 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
     put(layers[l].sink_value, layer.sink_values);
     write(layers[l].relevance, layer.relevance.data(), capacity * shape.n_heads);
   }
-  write(flags, from.final_flags.data(), capacity);
+  write(flags, from.scopes.front().final_flags.data(), capacity);
   std::vector<float> ring(static_cast<std::size_t>(recent_capacity));
   const auto known = static_cast<std::int64_t>(from.recent_surprise.size());
   for (std::int64_t i = 0; i < known; ++i)
@@ -388,15 +388,16 @@ MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
   MemoryState s;
   s.tokens = now.tokens;
   s.steps_since_recall = steps_since_recall;
-  s.last_boundary = now.last_boundary;
-  s.last_in_previous = now.last_in_previous;
+  Timeline::State::Scope& scope = s.scopes.front();
+  scope.last_boundary = now.last_boundary;
+  scope.last_in_previous = now.last_in_previous;
   if (!segmenter) {
     const std::vector<float> ring = read(recent, recent_capacity);
     for (std::int64_t t = std::max<std::int64_t>(0, tokens - config.effective_tau()); t < tokens;
          ++t)
       s.recent_surprise.push_back(ring[static_cast<std::size_t>(t % recent_capacity)]);
   }
-  s.final_flags = read(flags, capacity);
+  scope.final_flags = read(flags, capacity);
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   /// [blocks, capacity, row] or sinks; rows that no token has reached yet are zero
   const auto reached = [&](std::vector<float> all, std::int64_t blocks_of, std::int64_t rows_in,

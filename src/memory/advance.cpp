@@ -13,10 +13,22 @@ namespace episodic {
 
 using detail::LayerState;
 
+void EpisodicMemory::Impl::check_plain(const char* what) const {
+  if (bank.layers.front().n_lanes() > 1)
+    throw ConfigError(fmt::format(
+        "{}: a memory with scope \"head\" or recall_groups > 1 is not handed over; devices serve "
+        "memories whose layers recall as a whole",
+        what));
+  if (retention)
+    throw ConfigError(fmt::format(
+        "{}: a memory with retention is not handed over; what it forgets is decided here", what));
+}
+
 MemoryState EpisodicMemory::state() const {
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   m.check_idle("state");
+  m.check_plain("state");
   MemoryState s;
   static_cast<Timeline::State&>(s) = m.time.state();
   for (const LayerState& layer : m.bank.layers) s.layers.push_back(layer.state());
@@ -28,8 +40,9 @@ void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   if (first >= end) return;
-  m.check_event(first);
-  m.check_event(end - 1);
+  m.check_plain("read_events");
+  m.check_event(0, first);
+  m.check_event(0, end - 1);
   EventStore* const store = m.bank.tiers.store.get();
   if (!store) throw DataError("read_events: no layer of this memory recalls, no event is kept");
   // So many ahead that a disk is never without a read.
@@ -56,6 +69,7 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   m.check_idle("advance");
+  m.check_plain("advance");
   const MemoryState& s = advance.state;
   const std::int64_t tokens_before = m.time.tokens();
   const std::int64_t new_tokens = s.tokens - advance.shared_tokens;
@@ -73,12 +87,12 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   if (m.directory) m.ids.reserve(new_tokens);
   m.snapshots.reserve();
   m.gone_back_to = std::min(m.gone_back_to, advance.shared_tokens);
-  m.truncate(advance.shared_events);
+  m.truncate(std::span(&advance.shared_events, 1));
   try {
     m.append_events(advance);
     m.time.resume(s);
   } catch (...) {
-    m.truncate(advance.shared_events);
+    m.truncate(std::span(&advance.shared_events, 1));
     throw;
   }
   for (std::size_t l = 0; l < lists.size(); ++l)
@@ -107,9 +121,9 @@ void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance) {
     if (bank.tiers.store) bank.tiers.store->append(group);
     for (EventId e = first; e < time.events().size(); ++e)
       for (LayerState& layer : bank.layers) {
-        if (layer.store_slot() < 0) continue;
-        bank.tiers.store->write(e, layer.store_slot(),
-                                advance.read(e, layer.store_slot(), mean.data()));
+        const std::int64_t lane = layer.lane(0).store_lane;
+        if (lane < 0) continue;
+        bank.tiers.store->write(e, lane, advance.read(e, lane, mean.data()));
         layer.add_event(mean.data());
       }
     begin = end;

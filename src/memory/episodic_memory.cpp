@@ -17,7 +17,6 @@ namespace episodic {
 namespace {
 
 using detail::LayerState;
-using detail::Lease;
 
 /// Adds the wall time of its scope to a counter.
 class Stopwatch {
@@ -29,6 +28,18 @@ class Stopwatch {
   using Clock = std::chrono::steady_clock;
   double& total_;
   Clock::time_point start_;
+};
+
+/// What is leased within a scope is released at its end.
+class LeaseScope {
+ public:
+  explicit LeaseScope(detail::Leases& leases) : leases_(leases) {}
+  ~LeaseScope() { leases_.release(); }
+  LeaseScope(const LeaseScope&) = delete;
+  LeaseScope& operator=(const LeaseScope&) = delete;
+
+ private:
+  detail::Leases& leases_;
 };
 
 /// Exponents of all ones are infinities and NaN. In integers, so that the loop is done in vectors.
@@ -105,25 +116,33 @@ void SnapshotValidity::reset() noexcept {
   rewinds_.clear();
 }
 
-std::vector<std::unique_ptr<RepresentativeIndex>> EpisodicMemory::Impl::make_indexes(
-    VectorTier* vectors) const {
-  const std::int64_t recalling = recalling_layers(config, shape);
-  std::vector<std::unique_ptr<RepresentativeIndex>> indexes;
-  std::int64_t slot = 0;
-  for (std::int64_t l = 0; l < shape.n_layers; ++l) {
-    indexes.emplace_back();
-    if (!recalls(config, l)) continue;
-    // At least a byte: 0 would be no bound.
-    const std::int64_t share =
-        config.repr_bytes > 0 ? std::max<std::int64_t>(1, config.repr_bytes / recalling) : 0;
-    indexes.back() = make_index(config, shape.n_heads, shape.head_dim, {vectors, slot++, share});
-  }
-  return indexes;
+std::vector<std::vector<detail::Lane>> EpisodicMemory::Impl::make_lanes(VectorTier* vectors) const {
+  const LaneShape all = lane_shape(config, shape);
+  std::vector<std::vector<detail::Lane>> layers(static_cast<std::size_t>(shape.n_layers));
+  std::int64_t store_lane = 0;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    for (std::int64_t p = 0; p < all.per_layer; ++p) {
+      detail::Lane& lane = layers[static_cast<std::size_t>(l)].emplace_back();
+      lane.scope = config.scope == EventScope::head ? l * all.per_layer + p : 0;
+      if (!recalls(config, l)) continue;
+      // At least a byte: 0 would be no bound.
+      const std::int64_t share =
+          config.repr_bytes > 0 ? std::max<std::int64_t>(1, config.repr_bytes / all.n_lanes) : 0;
+      lane.store_lane = store_lane++;
+      lane.index =
+          make_index(config, all.n_heads, shape.head_dim, {vectors, lane.store_lane, share});
+    }
+  return layers;
+}
+
+std::optional<detail::Retention> EpisodicMemory::Impl::make_retention() const {
+  if (!config.retention) return std::nullopt;
+  return detail::Retention(config.retention->memoria, shape.n_heads * shape.head_dim);
 }
 
 void EpisodicMemory::Impl::build() {
   capacity = ring_capacity(config);
-  time = Timeline(config, shape.n_kv_heads, shape.head_dim, capacity, given);
+  time = Timeline(config, {shape.n_layers, shape.n_kv_heads, shape.head_dim}, capacity, given);
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     const LayerShape layer = shape.layer(l);
     const RotaryTable& table = layer.rotary;
@@ -137,21 +156,34 @@ void EpisodicMemory::Impl::build() {
     fresh.table = table;
     fresh.fixed.compute_fixed(table, config.n_local);
   }
-  auto indexes = make_indexes(bank.tiers.vectors.get());
-  bank.layers.reserve(indexes.size());
-  std::int64_t slots = 0;
-  for (auto& index : indexes) {
-    const std::int64_t slot = index ? slots++ : -1;
+  auto lanes = make_lanes(bank.tiers.vectors.get());
+  bank.layers.reserve(lanes.size());
+  for (auto& of_layer : lanes)
     bank.layers.emplace_back(config, shape, rotations[rotation_of[bank.layers.size()]], capacity,
-                             std::move(index), slot);
-  }
+                             std::move(of_layer));
+  if (time.scopes() > 1) bank.number(time.scopes());
+  forgotten.resize(static_cast<std::size_t>(time.scopes()));
+  retention = make_retention();
+  leases.reserve(lane_shape(config, shape).per_layer);
   snapshots.reset();
 }
 
 std::int64_t ring_capacity(const MemoryConfig& c) { return c.n_local + c.max_block + 2 * c.chunk; }
 
 std::int64_t most_recalled_tokens(const MemoryConfig& c) {
+  if (c.reweight == Reweighting::narrow) return c.reweight_top * c.max_block;
+  if (c.reweight == Reweighting::broad) return 3 * c.reweight_top * c.max_block;
   return c.n_init + c.chunk + c.n_mem + 2 * c.max_block;
+}
+
+std::int64_t most_leased_tokens(const MemoryConfig& config, const MemoryShape& shape) {
+  return config.lanes_per_layer(shape.n_kv_heads) * most_recalled_tokens(config);
+}
+
+std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& shape) {
+  const StoreShape store = store_shape(config, shape);
+  if (store.n_lanes == 0) return 0;  // no layer recalls, there is no store
+  return least_host_bytes(store, config.max_block, most_leased_tokens(config, shape));
 }
 
 bool recalls(const MemoryConfig& config, std::int64_t layer) {
@@ -167,22 +199,30 @@ std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& sha
   return n;
 }
 
+LaneShape lane_shape(const MemoryConfig& config, const MemoryShape& shape) {
+  const std::int64_t per_layer = config.lanes_per_layer(shape.n_kv_heads);
+  return {per_layer * recalling_layers(config, shape), per_layer, shape.n_heads / per_layer,
+          shape.n_kv_heads / per_layer};
+}
+
+StoreShape store_shape(const MemoryConfig& config, const MemoryShape& shape) {
+  const LaneShape lanes = lane_shape(config, shape);
+  return {lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, config.kv_dtype};
+}
+
 DiskShares disk_shares(const MemoryConfig& config, const MemoryShape& shape) {
   if (config.disk_bytes == 0) return {};
+  const LaneShape lanes = lane_shape(config, shape);
   const std::int64_t vectors =
-      index_bytes(config, shape.n_heads, shape.head_dim, 1000000).total() / 1000000;
+      index_bytes(config, lanes.n_heads, shape.head_dim, 1000000).total() / 1000000;
   const std::int64_t event =
-      block_bytes({1, shape.n_kv_heads, shape.head_dim, config.kv_dtype}, config.min_block);
+      block_bytes({1, lanes.n_kv_heads, shape.head_dim, config.kv_dtype}, config.min_block);
   DiskShares shares;
   shares.vectors = static_cast<std::int64_t>(static_cast<double>(config.disk_bytes) *
                                              static_cast<double>(vectors) /
                                              static_cast<double>(vectors + event));
   shares.segments = config.disk_bytes - shares.vectors;
   return shares;
-}
-
-StoreShape EpisodicMemory::Impl::store_shape() const {
-  return {recalling_layers(config, shape), shape.n_kv_heads, shape.head_dim, config.kv_dtype};
 }
 
 DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
@@ -192,7 +232,7 @@ DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
   o.host_bytes = config.host_bytes;
   o.disk_bytes = disk_shares(config, shape).segments;
   o.max_block = config.max_block;
-  o.lease_tokens = most_recalled_tokens(config);
+  o.lease_tokens = most_leased_tokens(config, shape);
   o.calls = directory ? &directory->calls() : nullptr;
   return o;
 }
@@ -209,13 +249,14 @@ VectorTierOptions EpisodicMemory::Impl::vector_options() const {
 
 detail::Tiers EpisodicMemory::Impl::make_tiers() const {
   detail::Tiers tiers;
-  const StoreShape s = store_shape();
-  if (s.n_layers == 0) return tiers;
+  const StoreShape s = store_shape(config, shape);
+  if (s.n_lanes == 0) return tiers;
   if (!directory && config.disk_dir.empty()) {
     tiers.store = make_host_store(s, config.host_bytes, config.max_block);
     return tiers;
   }
-  tiers.vectors = make_vector_tier(shape.n_heads * shape.head_dim, vector_options());
+  tiers.vectors =
+      make_vector_tier(lane_shape(config, shape).width(shape.head_dim), vector_options());
   std::unique_ptr<DiskStore> made = make_disk_store(s, disk_options());
   tiers.disk = made.get();
   tiers.store = std::move(made);
@@ -249,6 +290,8 @@ void EpisodicMemory::begin_step(std::int64_t n, StepKind kind) {
                     "texts in several steps",
                     n, m.config.chunk));
   m.open = false;
+  m.forget_due();
+  if (m.retention) m.retention->begin_step();
   m.n = n;
   m.next_layer = m.n_recalled = 0;
   m.recalls_now = m.time.begin(n, kind);
@@ -258,31 +301,120 @@ void EpisodicMemory::begin_step(std::int64_t n, StepKind kind) {
   m.open = true;
 }
 
-void EpisodicMemory::Impl::recall(LayerState& layer) {
+void EpisodicMemory::Impl::recall(LayerState& layer, std::int64_t p) {
   Stopwatch watch(counters.seconds.recall);
-  layer.next_recall = layer.window.recall;
-  if (!layer.index()) {
-    layer.next_recall.clear();
+  detail::Lane& lane = layer.lane(p);
+  lane.next_recall = layer.recalled(p);
+  if (!lane.index) {
+    lane.next_recall.clear();
     return;
   }
   if (!recalls_now) return;  // the last step's events once more
+  const EventTable& events = time.events(lane.scope);
   const std::int64_t outside = std::max<std::int64_t>(0, time.tokens() + n - config.n_local);
-  layer.next_recall.recall(config, *layer.index(), time.events(), mean_query.data(),
-                           outside - std::min(outside, time.events().tokens()));
+  const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
+  lane.next_recall.recall(config, *lane.index, events, mean_query.data() + p * width,
+                          outside - std::min(outside, events.tokens()));
 }
 
-/// Lets the hook weight the events whose segments were acquired.
-void EpisodicMemory::Impl::ask_hook(std::int64_t l, const std::vector<EventId>& events) {
-  const RepresentativeIndex& index = *bank.layers[static_cast<std::size_t>(l)].index();
+void EpisodicMemory::Impl::acquire(std::int64_t l, std::int64_t p) {
+  Stopwatch watch(counters.seconds.store);
+  const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  const detail::Lane& lane = layer.lane(p);
+  EventStore& store = *bank.tiers.store;
+  const std::vector<EventId>& events = lane.next_recall.recalled();
+  bank.stored(lane.scope, events, numbers);
+  leases.acquire(store, lane.store_lane, numbers, event_segments);
+  // Heads are counted in the layer, not in the lane.
+  const std::int64_t first_head = p * (shape.n_kv_heads / layer.n_lanes());
+  for (KvSegment& segment : event_segments) segment.first_head = first_head;
+  // What this lane recalls, its neighbour in the next layer often does too, or what that recalled
+  // last: it can be read while this one computes.
+  if (static_cast<std::size_t>(l + 1) < bank.layers.size()) {
+    const LayerState& next = bank.layers[static_cast<std::size_t>(l + 1)];
+    if (next.lane(p).store_lane >= 0) {
+      if (next.lane(p).scope != lane.scope)
+        bank.stored(next.lane(p).scope, next.recalled(p).recalled(), numbers);
+      store.prefetch(next.lane(p).store_lane, numbers);
+    }
+  }
+}
+
+void EpisodicMemory::Impl::weight(std::int64_t l, std::int64_t p) {
+  if (config.reweight != Reweighting::exact && !recall_hook) return;
+  const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  const detail::Lane& lane = layer.lane(p);
+  const std::vector<EventId>& events = lane.next_recall.recalled();
+  const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
+  const std::span<const float> query(mean_query.data() + p * width,
+                                     static_cast<std::size_t>(width));
   scores.clear();
-  for (const EventId e : events) scores.push_back(index.score(mean_query.data(), e));
+  for (const EventId e : events) scores.push_back(lane.index->score(query.data(), e));
   weights.assign(events.size(), 1.0f);
-  recall_hook({l, events, scores, mean_query, weights});
+  if (config.reweight == Reweighting::exact) {
+    // Representatives are of unit length: the score of one is |q| times the cosine.
+    double square = 0;
+    for (const float x : query) square += static_cast<double>(x) * x;
+    for (std::size_t i = 0; i < events.size(); ++i)
+      weights[i] = square > 0
+                       ? std::clamp(static_cast<float>(scores[i] / std::sqrt(square)), 0.0f, 1.0f)
+                       : 0.0f;
+  }
+  if (recall_hook) recall_hook({l, p, events, scores, query, weights});
   for (std::size_t i = 0; i < events.size(); ++i) {
     if (!std::isfinite(weights[i]))
       throw DataError(fmt::format("attend: the recall hook gave event {} the weight {} in layer {}",
                                   events[i], weights[i], l));
     event_segments[i].value_weight = weights[i];
+  }
+}
+
+std::int64_t EpisodicMemory::Impl::list_segments(std::int64_t l, bool far) {
+  LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  std::int64_t recalled = 0;
+  segments.clear();
+  list_ends.clear();
+  for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+    detail::Lane& lane = layer.lane(p);
+    if (far)
+      recall(layer, p);
+    else
+      lane.next_recall.clear();
+    event_segments.clear();
+    if (!lane.next_recall.recalled().empty()) {
+      acquire(l, p);
+      weight(l, p);
+    }
+    recalled += static_cast<std::int64_t>(event_segments.size());
+    layer.window_segments(time.tokens(), n, time.events(lane.scope).pending_start(), segments);
+    segments.insert(segments.end(), event_segments.begin(), event_segments.end());
+    list_ends.push_back(segments.size());
+  }
+  lists.clear();
+  for (std::size_t begin = 0; const std::size_t end : list_ends) {
+    lists.emplace_back(segments.data() + begin, end - begin);
+    begin = end;
+  }
+  return recalled;
+}
+
+void EpisodicMemory::Impl::hand_out_masses(std::int64_t l) {
+  const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  const std::int64_t heads = shape.n_heads / layer.n_lanes();
+  for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+    const std::vector<EventId>& events = layer.lane(p).next_recall.recalled();
+    if (events.empty()) continue;
+    // They are the last ones of their list.
+    const std::size_t first = list_ends[static_cast<std::size_t>(p)] - events.size();
+    event_masses.assign(events.size(), 0.0);
+    for (std::size_t i = 0; i < events.size(); ++i)
+      for (std::int64_t h = 0; h < heads; ++h)
+        event_masses[i] +=
+            masses[(first + i) * static_cast<std::size_t>(heads) + static_cast<std::size_t>(h)];
+    if (retention)
+      for (std::size_t i = 0; i < events.size(); ++i)
+        retention->receive(events[i], event_masses[i]);
+    if (attention_hook) attention_hook({l, p, events, event_masses});
   }
 }
 
@@ -318,26 +450,10 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
     rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n,
                    m.shape.n_heads, m.shape.head_dim, q, queries, m.workspace);
   }
-  if (far) {
-    m.recall(layer);
-  } else {
-    layer.next_recall.clear();
-  }
-  m.segments.clear();
-  m.event_segments.clear();
-  const std::vector<EventId>& events = layer.next_recall.recalled();
-  std::optional<Lease> lease;  // until the layer has attended, or failed to
-  if (!events.empty()) {
-    Stopwatch watch(m.counters.seconds.store);
-    lease.emplace(*m.bank.tiers.store, layer.store_slot(), events, m.event_segments);
-    // What this layer recalls, the next one often does too: it can be read while this one computes.
-    if (const std::int64_t next = m.bank.next_slot(l); next >= 0)
-      m.bank.tiers.store->prefetch(next, events);
-    if (m.recall_hook) m.ask_hook(l, events);
-  }
-  layer.window_segments(first, m.n, m.time.events().pending_start(), m.segments);
-  m.segments.insert(m.segments.end(), m.event_segments.begin(), m.event_segments.end());
-  layer.open_sums(m.segments, m.sums);
+  const LeaseScope held(m.leases);  // until the layer has attended, or failed to
+  const std::int64_t n_recalled = m.list_segments(l, far);
+  // All lanes see the same window, so that its keys receive into one array of all heads.
+  layer.open_sums(m.lists.front(), m.sums);
   {
     Stopwatch watch(m.counters.seconds.attend);
     const AttendShape shape{m.n,
@@ -348,13 +464,19 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
                             m.config.n_local,
                             m.scales[static_cast<std::size_t>(l)],
                             m.softcaps[static_cast<std::size_t>(l)]};
-    const std::span<const KvSegment> list(m.segments);
     // Without far keys no segment is at the fixed position; the pointer is then never read.
     const AttendInput input{m.q_relative.data(), far ? m.q_fixed.data() : m.q_relative.data(),
-                            std::span(&list, 1)};
-    episodic::attend(shape, input, {out, nullptr, m.sums}, m.workspace);
+                            m.lists};
+    AttendOutput output{out, nullptr, m.sums};
+    if (m.wants_masses()) {
+      m.masses.assign(
+          m.segments.size() * static_cast<std::size_t>(m.shape.n_heads / layer.n_lanes()), 0.0);
+      output.segment_mass = m.masses.data();
+    }
+    episodic::attend(shape, input, output, m.workspace);
   }
-  m.n_recalled += static_cast<std::int64_t>(events.size());
+  if (m.wants_masses()) m.hand_out_masses(l);
+  m.n_recalled += n_recalled;
   ++m.next_layer;
 }
 
@@ -384,16 +506,18 @@ void EpisodicMemory::end_step(const float* surprise) {
 /// published by what cannot fail.
 void EpisodicMemory::Impl::finish(const std::int64_t* step_ids) {
   const std::int64_t first = time.tokens();
-  const std::vector<TokenRange>* closed = nullptr;
   {
     Stopwatch watch(counters.seconds.refine);
-    closed = &time.decide(bank.lend_keys(config.refine_layers));
+    time.decide(bank.lend_keys());
   }
   Stopwatch watch(counters.seconds.close);
   if (directory) ids.reserve(n);
   // Tiers may be full and dtypes may refuse a number: then all is as it was before the step.
-  bank.close(time.events().size(), *closed, first);
+  const EventId first_event = time.events().size();
+  bank.close(time, first);
+  if (retention) judge(first_event);
 
+  if (retention) retention->commit();
   bank.commit(first, n);
   if (directory) ids.push(step_ids, n);
   time.commit();
@@ -402,6 +526,55 @@ void EpisodicMemory::Impl::finish(const std::int64_t* step_ids) {
   counters.tokens += n;
   counters.recalled_events += n_recalled;
   open = false;
+}
+
+std::int64_t EpisodicMemory::Impl::retention_layer() const {
+  if (config.retention->layer >= 0) return config.retention->layer;
+  std::vector<std::int64_t> recalling;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    if (recalls(config, l)) recalling.push_back(l);
+  return recalling[recalling.size() / 2];
+}
+
+/// What bank.close wrote is taken back if this fails.
+void EpisodicMemory::Impl::judge(EventId first_event) {
+  try {
+    const LayerState& layer = bank.layers[static_cast<std::size_t>(retention_layer())];
+    const std::int64_t width = lane_shape(config, shape).width(shape.head_dim);
+    const auto closed = static_cast<std::int64_t>(time.closed().size());
+    std::vector<float> vectors;  // of all heads, whatever groups of them recall by themselves
+    for (EventId e = first_event; e < first_event + closed; ++e)
+      for (const detail::Lane& lane : layer.lanes) {
+        const float* mean = lane.index->mean(e);
+        vectors.insert(vectors.end(), mean, mean + width);
+      }
+    retention->prepare(closed, std::move(vectors));
+  } catch (...) {
+    bank.truncate(std::span(&first_event, 1));
+    throw;
+  }
+}
+
+void EpisodicMemory::Impl::forget_due() {
+  while (retention && !retention->due().empty()) {
+    const EventId event = retention->due().front();
+    // A pinned event stays, though the graph has forgotten it.
+    if (bank.tiers.disk && bank.tiers.disk->pinned(event)) {
+      retention->forgotten(event);
+      continue;
+    }
+    forget(0, event);
+  }
+}
+
+void EpisodicMemory::set_attention_hook(AttentionHook hook) {
+  const ThreadGuard::Inside guard(impl_->threads);
+  impl_->attention_hook = std::move(hook);
+}
+
+const Memoria* EpisodicMemory::retention() const {
+  impl_->threads.check();
+  return impl_->retention ? &impl_->retention->graph() : nullptr;
 }
 
 const MemoryConfig& EpisodicMemory::config() const { return impl_->config; }
@@ -422,14 +595,18 @@ std::int64_t EpisodicMemory::open_tokens() const {
   return impl_->open ? impl_->n : 0;
 }
 
-const EventTable& EpisodicMemory::events() const {
+std::int64_t EpisodicMemory::scopes() const { return impl_->time.scopes(); }
+
+const EventTable& EpisodicMemory::events(std::int64_t scope) const {
   impl_->threads.check();
-  return impl_->time.events();
+  impl_->check_scope(scope);
+  return impl_->time.events(scope);
 }
 
-const StepRecord& EpisodicMemory::last_step() const {
+const StepRecord& EpisodicMemory::last_step(std::int64_t scope) const {
   impl_->threads.check();
-  return impl_->time.last_step();
+  impl_->check_scope(scope);
+  return impl_->time.last_step(scope);
 }
 
 namespace {
@@ -440,21 +617,34 @@ void check_layer(std::int64_t layer, std::int64_t n_layers) {
 }
 }  // namespace
 
-const RecallBuffers& EpisodicMemory::recalled(std::int64_t layer) const {
-  impl_->threads.check();
-  check_layer(layer, impl_->shape.n_layers);
-  return impl_->bank.layers[static_cast<std::size_t>(layer)].window.recall;
+const detail::Lane& EpisodicMemory::Impl::lane_at(std::int64_t lane) const {
+  const std::int64_t per_layer = bank.layers.front().n_lanes();
+  if (lane < 0 || lane >= shape.n_layers * per_layer)
+    throw DataError(fmt::format("lane {} asked for, but the memory has lanes 0 to {}", lane,
+                                shape.n_layers * per_layer - 1));
+  return bank.layers[static_cast<std::size_t>(lane / per_layer)].lane(lane % per_layer);
 }
 
-std::vector<float> EpisodicMemory::representative(std::int64_t layer, EventId event) const {
+std::int64_t EpisodicMemory::lanes() const {
+  return impl_->shape.n_layers * impl_->bank.layers.front().n_lanes();
+}
+
+const RecallBuffers& EpisodicMemory::recalled(std::int64_t lane) const {
+  const Impl& m = *impl_;
+  m.threads.check();
+  static_cast<void>(m.lane_at(lane));
+  const std::int64_t per_layer = m.bank.layers.front().n_lanes();
+  return m.bank.layers[static_cast<std::size_t>(lane / per_layer)].recalled(lane % per_layer);
+}
+
+std::vector<float> EpisodicMemory::representative(std::int64_t lane, EventId event) const {
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);  // it may read a file
-  check_layer(layer, m.shape.n_layers);
-  const LayerState& state = m.bank.layers[static_cast<std::size_t>(layer)];
-  if (!state.index() || event < 0 || event >= state.index()->size())
-    throw DataError(fmt::format("layer {} keeps no representative of event {}", layer, event));
-  const float* mean = state.index()->mean(event);
-  return {mean, mean + m.shape.n_heads * m.shape.head_dim};
+  const RepresentativeIndex* const index = m.lane_at(lane).index.get();
+  if (!index || event < 0 || event >= index->size())
+    throw DataError(fmt::format("lane {} keeps no representative of event {}", lane, event));
+  const float* mean = index->mean(event);
+  return {mean, mean + lane_shape(m.config, m.shape).width(m.shape.head_dim)};
 }
 
 const float* EpisodicMemory::relevance(std::int64_t layer, std::int64_t token) const {
@@ -470,14 +660,16 @@ MemoryCounters EpisodicMemory::counters() const {
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   MemoryCounters c = m.counters;
-  c.events = m.time.events().size();
+  c.events = m.counted_events();
   for (const LayerState& layer : m.bank.layers) {
     c.window_bytes += layer.bytes();
-    if (!layer.index()) continue;
-    c.index_bytes += layer.index()->bytes();
-    const IndexQuality q = layer.index()->quality();
-    c.index_quality.checked += q.checked;
-    c.index_quality.recall_sum += q.recall_sum;
+    for (const detail::Lane& lane : layer.lanes) {
+      if (!lane.index) continue;
+      c.index_bytes += lane.index->bytes();
+      const IndexQuality q = lane.index->quality();
+      c.index_quality.checked += q.checked;
+      c.index_quality.recall_sum += q.recall_sum;
+    }
   }
   if (m.bank.tiers.store) c.store = m.bank.tiers.store->counters();
   if (m.bank.tiers.vectors) c.vector_disk_bytes = m.bank.tiers.vectors->disk_bytes();
@@ -489,9 +681,10 @@ std::shared_ptr<const EpisodicMemory::Snapshot> EpisodicMemory::snapshot() const
   const ThreadGuard::Inside guard(m.threads);
   auto s = std::make_shared<Snapshot>();
   s->owner = impl_.get();
-  s->events = m.time.events().size();
+  s->events = m.n_events();
   s->generation = m.snapshots.generation();
   s->time = m.time.state();
+  s->retention = m.retention;
   s->windows.reserve(m.bank.layers.size());
   for (const LayerState& layer : m.bank.layers) s->windows.push_back(layer.window);
   return s;
@@ -503,125 +696,198 @@ void EpisodicMemory::restore(const Snapshot& s) {
   if (s.owner != impl_.get())
     throw ConfigError("restore: the snapshot was taken of another memory");
   m.snapshots.check(s.generation, s.time.tokens);
-  std::vector<RecallBuffers> lists;
+  std::vector<std::vector<RecallBuffers>> lists;
   lists.reserve(s.windows.size());
-  for (const detail::LayerWindow& window : s.windows) {
-    lists.push_back(window.recall);
-    for (const EventId e : m.forgotten) lists.back().drop(e);
+  for (std::size_t l = 0; l < s.windows.size(); ++l) {
+    lists.push_back(s.windows[l].recall);
+    for (std::size_t p = 0; p < lists[l].size(); ++p)
+      for (const EventId e : m.forgotten[static_cast<std::size_t>(m.bank.layers[l].lanes[p].scope)])
+        lists[l][p].drop(e);
   }
   m.snapshots.reserve();
   Timeline::Ready ready = m.time.prepare(s.time);
+  std::optional<detail::Retention> retention = s.retention;
   m.truncate(s.events);
   // Nothing can fail from here on.
   m.time.resume(std::move(ready));
   if (m.directory) m.ids.truncate(s.time.tokens);
   m.gone_back_to = std::min(m.gone_back_to, s.time.tokens);
   m.snapshots.went_back(s.time.tokens);
+  if (retention)  // what was forgotten since stays so
+    for (const EventId e : m.forgotten.front()) retention->forgotten(e);
+  m.retention = std::move(retention);
   for (std::size_t l = 0; l < lists.size(); ++l)
     m.bank.layers[l].restore(s.windows[l], std::move(lists[l]));
   m.open = false;
 }
 
-void EpisodicMemory::Impl::truncate(std::int64_t n_events) {
-  if (n_events >= time.events().size()) return;
-  bank.truncate(n_events);
-  time.truncate(n_events);
-  while (!forgotten.empty() && forgotten.back() >= n_events) forgotten.pop_back();
+std::vector<std::int64_t> EpisodicMemory::Impl::n_events() const {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) counts.push_back(time.events(s).size());
+  return counts;
+}
+
+std::int64_t EpisodicMemory::Impl::counted_events() const {
+  std::int64_t sum = 0;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) sum += time.events(s).size();
+  return sum;
+}
+
+void EpisodicMemory::Impl::truncate(std::span<const std::int64_t> kept) {
+  const auto at = [](std::int64_t s) { return static_cast<std::size_t>(s); };
+  bool less = false;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) less |= kept[at(s)] < time.events(s).size();
+  if (!less) return;
+  bank.truncate(kept);
+  for (std::int64_t s = 0; s < time.scopes(); ++s) {
+    time.truncate(s, kept[at(s)]);
+    std::vector<EventId>& gone = forgotten[at(s)];
+    while (!gone.empty() && gone.back() >= kept[at(s)]) gone.pop_back();
+  }
 }
 
 void EpisodicMemory::reset() {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
-  Timeline empty(m.config, m.shape.n_kv_heads, m.shape.head_dim, m.capacity, m.given);
+  Timeline empty(m.config, {m.shape.n_layers, m.shape.n_kv_heads, m.shape.head_dim}, m.capacity,
+                 m.given);
   // The store of a kept memory stays: what was committed is not lost before the next commit.
   detail::Tiers fresh;
   if (!m.directory) fresh = m.make_tiers();
-  auto indexes = m.make_indexes(m.directory ? m.bank.tiers.vectors.get() : fresh.vectors.get());
-  if (m.directory) m.bank.truncate(0);
+  auto lanes = m.make_lanes(m.directory ? m.bank.tiers.vectors.get() : fresh.vectors.get());
+  std::optional<detail::Retention> retention = m.make_retention();
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(m.time.scopes()), 0);
+  if (m.directory) m.bank.truncate(none);
   // Nothing can fail from here on.
   if (m.directory) {
     m.ids.truncate(0);
     m.gone_back_to = 0;
   }
-  for (std::size_t l = 0; l < indexes.size(); ++l) m.bank.layers[l].reset(std::move(indexes[l]));
+  for (std::size_t l = 0; l < lanes.size(); ++l) m.bank.layers[l].reset(std::move(lanes[l]));
+  m.bank.unnumber();
   if (!m.directory) m.bank.tiers = std::move(fresh);
   m.time = std::move(empty);
-  m.forgotten.clear();
+  m.retention = std::move(retention);
+  for (std::vector<EventId>& gone : m.forgotten) gone.clear();
   m.counters = {};
   m.step_number = 0;
   m.snapshots.reset();
   m.open = false;
 }
 
-void EpisodicMemory::forget(EventId event) {
+void EpisodicMemory::forget(EventId event, std::int64_t scope) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   m.check_idle("forget");
-  m.check_event(event);
-  const auto at = std::lower_bound(m.forgotten.begin(), m.forgotten.end(), event);
-  if (at != m.forgotten.end() && *at == event) return;
-  m.check_unpinned(event);
-  const auto place = at - m.forgotten.begin();
-  m.forgotten.reserve(m.forgotten.size() + 1);
-  m.bank.forget(event);
-  m.forgotten.insert(m.forgotten.begin() + place, event);
-  m.drop_checkpoints = true;
+  m.check_event(scope, event);
+  if (m.is_forgotten(scope, event)) return;
+  m.check_unpinned(scope, event);
+  m.forget(scope, event);
+}
+
+void EpisodicMemory::Impl::forget(std::int64_t scope, EventId event) {
+  std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(scope)];
+  const auto place = std::lower_bound(gone.begin(), gone.end(), event) - gone.begin();
+  gone.reserve(gone.size() + 1);
+  bank.forget(scope, event);
+  gone.insert(gone.begin() + place, event);
+  if (retention) retention->forgotten(event);
+  drop_checkpoints = true;
 }
 
 std::vector<EventId> EpisodicMemory::forget(TokenRange tokens) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
-  const EventTable& events = m.time.events();
+  m.check_idle("forget");
   if (tokens.start < 0 || tokens.size() < 1 || tokens.end > m.time.tokens())
     throw DataError(fmt::format("forget: tokens {} to {}, but the memory has {}", tokens.start,
                                 tokens.end, m.time.tokens()));
-  if (tokens.start < m.config.n_init || tokens.end > events.pending_start())
+  std::int64_t closed = m.time.tokens();  // up to here they are in closed events
+  for (std::int64_t s = 0; s < m.time.scopes(); ++s)
+    closed = std::min(closed, m.time.events(s).pending_start());
+  if (tokens.start < m.config.n_init || tokens.end > closed)
     throw DataError(fmt::format(
         "forget: tokens {} to {} reach into the sinks or the window; only tokens {} to {}, which "
         "lie in closed events, can be forgotten now",
-        tokens.start, tokens.end, m.config.n_init, events.pending_start()));
-  std::vector<EventId> hit;
-  const auto first =
-      std::upper_bound(events.all().begin(), events.all().end(), tokens.start,
-                       [](std::int64_t token, const TokenRange& e) { return token < e.end; });
-  for (auto it = first; it != events.all().end() && it->start < tokens.end; ++it)
-    hit.push_back(it - events.all().begin());
-  for (const EventId e : hit) m.check_unpinned(e);
-  for (const EventId e : hit) forget(e);
-  return hit;
+        tokens.start, tokens.end, m.config.n_init, closed));
+  std::vector<std::vector<EventId>> hit(static_cast<std::size_t>(m.time.scopes()));
+  for (std::int64_t s = 0; s < m.time.scopes(); ++s) {
+    const std::vector<TokenRange>& all = m.time.events(s).all();
+    auto it =
+        std::upper_bound(all.begin(), all.end(), tokens.start,
+                         [](std::int64_t token, const TokenRange& e) { return token < e.end; });
+    for (; it != all.end() && it->start < tokens.end; ++it) {
+      hit[static_cast<std::size_t>(s)].push_back(it - all.begin());
+      m.check_unpinned(s, it - all.begin());
+    }
+  }
+  for (std::size_t s = 0; s < hit.size(); ++s)
+    for (const EventId e : hit[s])
+      if (!m.is_forgotten(static_cast<std::int64_t>(s), e))
+        m.forget(static_cast<std::int64_t>(s), e);
+  return std::move(hit.front());
 }
 
-const std::vector<EventId>& EpisodicMemory::forgotten() const {
+const std::vector<EventId>& EpisodicMemory::forgotten(std::int64_t scope) const {
   impl_->threads.check();
-  return impl_->forgotten;
+  impl_->check_scope(scope);
+  return impl_->forgotten[static_cast<std::size_t>(scope)];
 }
 
-void EpisodicMemory::pin(EventId event, bool pinned) {
+void EpisodicMemory::pin(EventId event, bool pinned, std::int64_t scope) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
-  m.check_event(event);
-  if (std::binary_search(m.forgotten.begin(), m.forgotten.end(), event))
+  m.check_event(scope, event);
+  if (m.is_forgotten(scope, event))
     throw DataError(fmt::format("event {} was forgotten; it cannot be pinned", event));
   if (!m.bank.tiers.disk)
     throw ConfigError(
         "pin: only a memory with a disk tier has tiers to pin in; set disk_dir, or keep the memory "
         "in a folder");
-  m.bank.tiers.disk->pin(event, pinned);
+  m.bank.tiers.disk->pin(m.bank.stored(scope, event), pinned);
 }
 
 void EpisodicMemory::Impl::check_idle(const char* what) const {
   if (open) throw DataError(fmt::format("{}: a step is open; call end_step first", what));
 }
 
-void EpisodicMemory::Impl::check_event(EventId event) const {
-  if (event < 0 || event >= time.events().size())
-    throw DataError(
-        fmt::format("event {} asked for, but the memory has {}", event, time.events().size()));
+void EpisodicMemory::Impl::check_scope(std::int64_t scope) const {
+  if (scope < 0 || scope >= time.scopes())
+    throw DataError(fmt::format("scope {} asked for, but the memory has scopes 0 to {}", scope,
+                                time.scopes() - 1));
 }
 
-void EpisodicMemory::Impl::check_unpinned(EventId event) const {
-  if (bank.tiers.disk && bank.tiers.disk->pinned(event))
+void EpisodicMemory::Impl::check_event(std::int64_t scope, EventId event) const {
+  check_scope(scope);
+  if (event < 0 || event >= time.events(scope).size())
+    throw DataError(
+        fmt::format("event {} asked for, but the memory has {}", event, time.events(scope).size()));
+}
+
+bool EpisodicMemory::Impl::is_forgotten(std::int64_t scope, EventId event) const {
+  const std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(scope)];
+  return std::binary_search(gone.begin(), gone.end(), event);
+}
+
+void EpisodicMemory::Impl::check_unpinned(std::int64_t scope, EventId event) const {
+  if (bank.tiers.disk && bank.recalling(scope) &&
+      bank.tiers.disk->pinned(bank.stored(scope, event)))
     throw DataError(fmt::format("event {} is pinned; unpin it before it is forgotten", event));
+}
+
+std::vector<bool> EpisodicMemory::Impl::forgotten_tokens(std::int64_t first,
+                                                         std::int64_t count) const {
+  std::vector<std::int64_t> scopes_without(static_cast<std::size_t>(count), 0);
+  for (std::int64_t s = 0; s < time.scopes(); ++s)
+    for (const EventId e : forgotten[static_cast<std::size_t>(s)]) {
+      const TokenRange& range = time.events(s)[e];
+      for (std::int64_t t = std::max(range.start, first); t < std::min(range.end, first + count);
+           ++t)
+        ++scopes_without[static_cast<std::size_t>(t - first)];
+    }
+  std::vector<bool> gone;
+  for (const std::int64_t without : scopes_without) gone.push_back(without == time.scopes());
+  return gone;
 }
 
 }  // namespace episodic

@@ -20,16 +20,18 @@
 #include "episodic/timeline/timeline.hpp"
 #include "layer_bank.hpp"
 #include "memory_directory.hpp"
+#include "retention.hpp"
 #include "token_log.hpp"
 
 namespace episodic {
 
 struct EpisodicMemory::Snapshot {
   const void* owner = nullptr;
-  std::int64_t events = 0;  // the first ones of the table
+  std::vector<std::int64_t> events;  // of each scope, the first ones of its table
   std::int64_t generation = 0;
   Timeline::State time;
   std::vector<detail::LayerWindow> windows;
+  std::optional<detail::Retention> retention;
 };
 
 /// Which snapshots still tell of this sequence: those of states that no restore went back behind.
@@ -106,7 +108,8 @@ struct EpisodicMemory::Impl {
   std::vector<float> softcaps;              // by layer; 0: none
   Timeline time;
   detail::LayerBank bank;
-  std::vector<EventId> forgotten;  // on purpose, in order of time
+  std::vector<std::vector<EventId>> forgotten;  // of each scope, on purpose, in order of time
+  std::optional<detail::Retention> retention;
   MemoryCounters counters;
   std::int64_t step_number = 0;
   SnapshotValidity snapshots;
@@ -118,9 +121,15 @@ struct EpisodicMemory::Impl {
   AttendWorkspace workspace;
   std::vector<float> q_relative, q_fixed, mean_query;
   std::vector<KvSegment> segments, event_segments;
+  std::vector<std::span<const KvSegment>> lists;  // of each lane of the layer
+  std::vector<std::size_t> list_ends;             // in `segments`
+  std::vector<EventId> numbers;                   // of a lane's events in the store
   std::vector<float*> sums;
+  detail::Leases leases;  // of the layer that attends
   RecallHook recall_hook;
-  std::vector<float> scores, weights;  // of the events that it looks at
+  AttentionHook attention_hook;
+  std::vector<double> masses, event_masses;  // of all segments; of a lane's events
+  std::vector<float> scores, weights;        // of the events that it looks at
 
   // A kept memory.
   std::optional<detail::MemoryDirectory> directory;
@@ -139,21 +148,49 @@ struct EpisodicMemory::Impl {
   void build();
   /// Empty tiers of the kind that the configuration asks for.
   detail::Tiers make_tiers() const;
-  /// An empty index for each layer, null for one that does not recall.
-  std::vector<std::unique_ptr<RepresentativeIndex>> make_indexes(VectorTier* vectors) const;
+  /// Empty lanes for each layer.
+  std::vector<std::vector<detail::Lane>> make_lanes(VectorTier* vectors) const;
   DiskStoreOptions disk_options() const;
   VectorTierOptions vector_options() const;
-  StoreShape store_shape() const;
   void check_idle(const char* what) const;
-  void check_event(EventId event) const;
-  void check_unpinned(EventId event) const;
-  /// Undoes all events from `n_events` on.
-  void truncate(std::int64_t n_events);
+  void check_scope(std::int64_t scope) const;
+  /// \throws ConfigError if a layer has several lanes
+  void check_plain(const char* what) const;
+  void check_event(std::int64_t scope, EventId event) const;
+  void check_unpinned(std::int64_t scope, EventId event) const;
+  /// Whether an event was forgotten on purpose.
+  bool is_forgotten(std::int64_t scope, EventId event) const;
+  void forget(std::int64_t scope, EventId event);
+  /// Undoes all events of each scope from `kept` of it on.
+  void truncate(std::span<const std::int64_t> kept);
+  std::vector<std::int64_t> n_events() const;  // of each scope
+  std::int64_t counted_events() const;         // of all scopes
+  /// Whether every scope has forgotten the events that hold these tokens. \return [count]
+  std::vector<bool> forgotten_tokens(std::int64_t first, std::int64_t count) const;
   void commit();
+  void make_room();
   void save(ByteWriter& to, const detail::TierImages& images) const;
-  void load(ByteReader& from);
-  void recall(detail::LayerState& layer);
-  void ask_hook(std::int64_t l, const std::vector<EventId>& events);
+  void load(ByteReader& from, const detail::TierImages& images);
+  void recall(detail::LayerState& layer, std::int64_t p);
+  /// What each lane of a layer attends to, into `lists`; its events are leased. \param far whether
+  /// any key is outside a query's window \return events recalled, over all lanes
+  std::int64_t list_segments(std::int64_t l, bool far);
+  /// Segments of what a lane recalls, into event_segments.
+  void acquire(std::int64_t l, std::int64_t p);
+  /// Sets the value weights of what a lane recalls, by `reweight` and the hook.
+  void weight(std::int64_t l, std::int64_t p);
+  bool wants_masses() const { return retention || attention_hook; }
+  /// Passes on what each recalled event of the layer received.
+  void hand_out_masses(std::int64_t l);
+  /// Of an empty sequence, where there is one.
+  std::optional<detail::Retention> make_retention() const;
+  /// The layer whose representatives are retention's engrams.
+  std::int64_t retention_layer() const;
+  /// Lets retention judge what the open step closes.
+  void judge(EventId first_event);
+  /// Forgets what retention gave up.
+  void forget_due();
+  const detail::Lane& lane_at(std::int64_t lane) const;
   void check_end() const;
   /// The step's end, once the timeline has read its signal. \param ids null: unknown
   void finish(const std::int64_t* ids);

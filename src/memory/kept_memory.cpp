@@ -82,20 +82,22 @@ void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images) const 
   ids.save(to);
   to.put_vector(given);
   time.state().save(to);
-  time.events().save(to);
-  to.put_vector(forgotten);
+  time.save_events(to);
+  for (const std::vector<EventId>& gone : forgotten) to.put_vector(gone);
+  if (retention) retention->save(to);
   to.put(step_number);
   to.put(counters.tokens);
   to.put(counters.steps);
   to.put(counters.recalled_events);
   for (const LayerState& layer : bank.layers) {
     layer.save(to);
-    if (layer.index()) layer.index()->save(to);
+    for (const detail::Lane& lane : layer.lanes)
+      if (lane.index) lane.index->save(to);
   }
 }
 
 /// What follows the given boundaries, into a memory that was built with them.
-void EpisodicMemory::Impl::load(ByteReader& from) {
+void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
   Timeline::State state;
   state.load(from);
   time.load_events(from);
@@ -104,21 +106,28 @@ void EpisodicMemory::Impl::load(ByteReader& from) {
   } catch (const DataError& e) {
     throw FileError(fmt::format("{}: {}; the file is damaged", from.where(), e.what()));
   }
-  if (time.events().pending_start() > std::max(time.tokens(), config.n_init))
-    throw FileError(from.where() + ": its events reach past its tokens; the file is damaged");
-  forgotten = from.get_vector<EventId>();
-  for (const EventId e : forgotten) check_event(e);
+  for (std::int64_t s = 0; s < time.scopes(); ++s) {
+    if (time.events(s).pending_start() > std::max(time.tokens(), config.n_init))
+      throw FileError(from.where() + ": its events reach past its tokens; the file is damaged");
+    std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(s)];
+    gone = from.get_vector<EventId>();
+    for (const EventId e : gone) check_event(s, e);
+  }
+  if (time.scopes() > 1) bank.number(time, images.store, from.where());
+  if (retention) retention->load(from, time.events().size());
   step_number = from.get<std::int64_t>();
   counters.tokens = from.get<std::int64_t>();
   counters.steps = from.get<std::int64_t>();
   counters.recalled_events = from.get<std::int64_t>();
   for (LayerState& layer : bank.layers) {
-    layer.load(from, time.tokens(), time.events().size());
-    if (!layer.index()) continue;
-    layer.index()->load(from);
-    if (layer.index()->size() != time.events().size())
-      throw FileError(fmt::format("{}: {} representatives for {} events; the file is damaged",
-                                  from.where(), layer.index()->size(), time.events().size()));
+    layer.load(from, time.tokens(), time);
+    for (const detail::Lane& lane : layer.lanes) {
+      if (!lane.index) continue;
+      lane.index->load(from);
+      if (const std::int64_t events = time.events(lane.scope).size(); lane.index->size() != events)
+        throw FileError(fmt::format("{}: {} representatives for {} events; the file is damaged",
+                                    from.where(), lane.index->size(), events));
+    }
   }
   if (ids.tokens() != time.tokens())
     throw FileError(fmt::format("{}: {} token ids for {} tokens; the file is damaged", from.where(),
@@ -200,18 +209,18 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       m.ids = TokenLog(keep.dir, calls);
       m.ids.load(from);
       m.given = from.get_vector<std::int64_t>();
-      if (const StoreShape s = m.store_shape(); s.n_layers > 0) {
+      if (const StoreShape s = store_shape(m.config, m.shape); s.n_lanes > 0) {
         const fs::path scratch = fs::temp_directory_path();
         detail::Tiers& tiers = m.bank.tiers;
-        tiers.vectors = open_vector_tier(m.shape.n_heads * m.shape.head_dim, m.vector_options(),
-                                         images.vectors, scratch);
+        tiers.vectors = open_vector_tier(lane_shape(m.config, m.shape).width(m.shape.head_dim),
+                                         m.vector_options(), images.vectors, scratch);
         std::unique_ptr<DiskStore> store =
             open_disk_store(s, m.disk_options(), images.store, scratch);
         tiers.disk = store.get();
         tiers.store = std::move(store);
       }
       m.build();
-      m.load(from);
+      m.load(from, images);
       if (mode == OpenMode::write) m.directory->remove_unnamed();
       return EpisodicMemory(std::move(impl));
     } catch (const FileError&) {
@@ -236,11 +245,13 @@ void EpisodicMemory::Impl::commit() {
     throw ConfigError(fmt::format("{}: opened for reading; open it for writing to commit",
                                   directory->dir().string()));
   open = false;  // a step that was refused (a full disk, say) is not part of it
+  if (retention) make_room();
   TierImages images;
   const detail::Tiers& tiers = bank.tiers;
   if (tiers.disk) images.store = tiers.disk->sync();
   for (const LayerState& layer : bank.layers)
-    if (layer.index()) layer.index()->settle();
+    for (const detail::Lane& lane : layer.lanes)
+      if (lane.index) lane.index->settle();
   if (tiers.vectors) images.vectors = tiers.vectors->sync();
   ids.sync();
   ByteWriter state;
@@ -266,11 +277,20 @@ void EpisodicMemory::Impl::commit() {
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
   // Someone may have removed the folder meanwhile: files that are open still take what is written.
   check_files(directory->dir(), next.files);
-  directory->commit(std::move(next), state.bytes(), time.tokens(), time.events().size());
+  directory->commit(std::move(next), state.bytes(), time.tokens(), counted_events());
   drop_checkpoints = false;
   gone_back_to = kNever;
   if (tiers.disk) tiers.disk->committed(images.store);
   if (tiers.vectors) tiers.vectors->committed(images.vectors);
+}
+
+/// What retention gave up leaves the files too, where it is half of one or more: a kept memory
+/// takes what its policy keeps, within a factor of two.
+void EpisodicMemory::Impl::make_room() {
+  constexpr double kDeadShare = 0.5;
+  forget_due();
+  drop_checkpoints = true;  // earlier states name bytes that may go
+  if (bank.tiers.disk) bank.tiers.disk->compact(kDeadShare);
 }
 
 void EpisodicMemory::compact() {
@@ -286,13 +306,10 @@ void EpisodicMemory::compact() {
   constexpr double kAnything = std::numeric_limits<double>::min();
   if (m.bank.tiers.disk) m.bank.tiers.disk->compact(kAnything);
   for (LayerState& layer : m.bank.layers)
-    if (layer.index()) layer.index()->compact();
+    for (detail::Lane& lane : layer.lanes)
+      if (lane.index) lane.index->compact();
   if (m.bank.tiers.vectors) m.bank.tiers.vectors->compact(kAnything);
-  const EventTable& events = m.time.events();
-  std::vector<bool> gone(static_cast<std::size_t>(m.time.tokens()), false);
-  for (const EventId e : m.forgotten)
-    for (std::int64_t t = events[e].start; t < events[e].end; ++t)
-      gone[static_cast<std::size_t>(t)] = true;
+  const std::vector<bool> gone = m.forgotten_tokens(0, m.time.tokens());
   m.ids.rewrite([&](std::int64_t t) { return gone[static_cast<std::size_t>(t)]; });
   m.commit();
 }
@@ -325,12 +342,16 @@ std::vector<std::int64_t> EpisodicMemory::token_ids(std::int64_t first, std::int
   std::vector<std::int64_t> out;
   for (const std::uint32_t id : m.ids.read(first, n))
     out.push_back(id == TokenLog::kUnknown ? -1 : static_cast<std::int64_t>(id));
-  for (const EventId e : m.forgotten) {
-    const TokenRange& range = m.time.events()[e];
-    for (std::int64_t t = std::max(range.start, first); t < std::min(range.end, first + n); ++t)
-      out[static_cast<std::size_t>(t - first)] = -1;
-  }
+  const std::vector<bool> gone = m.forgotten_tokens(first, n);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (gone[i]) out[i] = -1;
   return out;
+}
+
+EventId EpisodicMemory::stored_event(EventId event, std::int64_t scope) const {
+  impl_->threads.check();
+  impl_->check_event(scope, event);
+  return impl_->bank.recalling(scope) ? impl_->bank.stored(scope, event) : event;
 }
 
 const DiskStore* EpisodicMemory::disk_store() const {
@@ -346,23 +367,25 @@ std::uint64_t EpisodicMemory::digest() {
   m.shape.save(w);
   w.put_vector(m.given);
   m.time.state().save(w);
-  m.time.events().save(w);
-  w.put_vector(m.forgotten);
+  m.time.save_events(w);
+  for (const std::vector<EventId>& gone : m.forgotten) w.put_vector(gone);
+  if (m.retention) m.retention->save(w);
   std::uint64_t sum = checksum(w.bytes());
   for (LayerState& layer : m.bank.layers) {
     ByteWriter window;
     layer.save(window);
     sum = checksum(window.bytes(), sum);
-    if (!layer.index()) continue;
-    const auto width = static_cast<std::size_t>(m.shape.n_heads * m.shape.head_dim);
-    for (EventId e = 0; e < m.time.events().size(); ++e)
-      if (!std::binary_search(m.forgotten.begin(), m.forgotten.end(), e))
-        sum = checksum_of(std::span<const float>(layer.index()->mean(e), width), sum);
+    const auto width =
+        static_cast<std::size_t>(lane_shape(m.config, m.shape).width(m.shape.head_dim));
+    for (const detail::Lane& lane : layer.lanes)
+      for (EventId e = 0; lane.index && e < m.time.events(lane.scope).size(); ++e)
+        if (!m.is_forgotten(lane.scope, e))
+          sum = checksum_of(std::span<const float>(lane.index->mean(e), width), sum);
   }
-  if (m.bank.tiers.disk)
-    for (EventId e = 0; e < m.time.events().size(); ++e)
-      if (!std::binary_search(m.forgotten.begin(), m.forgotten.end(), e)) {
-        const std::uint64_t part = m.bank.tiers.disk->digest(e);
+  for (std::int64_t s = 0; m.bank.tiers.disk && s < m.time.scopes(); ++s)
+    for (EventId e = 0; m.bank.recalling(s) && e < m.time.events(s).size(); ++e)
+      if (!m.is_forgotten(s, e)) {
+        const std::uint64_t part = m.bank.tiers.disk->digest(m.bank.stored(s, e));
         sum = checksum_of(std::span<const std::uint64_t>(&part, 1), sum);
       }
   if (m.directory) {
@@ -383,10 +406,10 @@ void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteRe
   const TierImages images = TierImages::load(state);
   TokenLog ids(dir, calls);
   ids.load(state);
-  if (const std::int64_t layers = recalling_layers(manifest.config, shape); layers > 0) {
-    verify_segments({layers, shape.n_kv_heads, shape.head_dim, manifest.config.kv_dtype}, dir,
-                    images.store, calls, damage);
-    verify_vectors(shape.n_heads * shape.head_dim, dir, images.vectors, calls, damage);
+  if (const StoreShape store = store_shape(manifest.config, shape); store.n_lanes > 0) {
+    verify_segments(store, dir, images.store, calls, damage);
+    verify_vectors(lane_shape(manifest.config, shape).width(shape.head_dim), dir, images.vectors,
+                   calls, damage);
   }
   for (const TokenLog::Part& part : ids.parts()) {
     try {

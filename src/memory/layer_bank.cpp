@@ -1,57 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_bank.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 
 namespace episodic::detail {
 
-std::span<const KeyRing> LayerBank::lend_keys(std::int64_t from) {
+std::span<const KeyRing> LayerBank::lend_keys() {
   rings_.clear();
-  for (auto l = static_cast<std::size_t>(from); l < layers.size(); ++l)
-    rings_.push_back(layers[l].key_ring());
+  for (const LayerState& layer : layers) rings_.push_back(layer.key_ring());
   return rings_;
 }
 
-void LayerBank::close(EventId first_event, std::span<const TokenRange> events, std::int64_t first) {
-  if (events.empty()) return;
+void LayerBank::close(const Timeline& time, std::int64_t first) {
+  std::vector<std::int64_t> before;
+  bool any = false;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) any |= !time.closed(s).empty();
+  if (!any) return;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) before.push_back(time.events(s).size());
   try {
-    if (tiers.store) tiers.store->append(events);
+    if (stored_.empty()) {
+      if (tiers.store) tiers.store->append(time.closed());
+    } else {
+      EventId next = n_stored();
+      for (const LayerState& layer : layers)
+        for (const Lane& lane : layer.lanes) {
+          const auto& closed = time.closed(lane.scope);
+          if (!lane.index || closed.empty()) continue;
+          std::vector<EventId>& numbers = stored_[at(lane.scope)];
+          numbers.reserve(std::max(numbers.size() + closed.size(), 2 * numbers.size()));
+          tiers.store->append(closed, {lane.store_lane, 1});
+          for (std::size_t e = 0; e < closed.size(); ++e) numbers.push_back(next++);
+        }
+    }
     parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t l) {
-      LayerState& layer = layers[static_cast<std::size_t>(l)];
-      for (std::size_t e = 0; e < events.size() && layer.store_slot() >= 0; ++e)
-        tiers.store->write(first_event + static_cast<EventId>(e), layer.store_slot(), layer.ring());
-      for (const TokenRange& event : events) layer.add_event(event, first);
+      LayerState& layer = layers[at(l)];
+      for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+        const Lane& lane = layer.lane(p);
+        if (!lane.index) continue;
+        const auto& closed = time.closed(lane.scope);
+        const EventId number = time.events(lane.scope).size();
+        for (std::size_t e = 0; e < closed.size(); ++e) {
+          tiers.store->write(stored(lane.scope, number + static_cast<EventId>(e)), lane.store_lane,
+                             layer.ring(p));
+          layer.add_event(p, closed[e], first);
+        }
+      }
     });
   } catch (...) {
-    truncate(first_event);
+    truncate(before);
     throw;
   }
 }
 
 void LayerBank::commit(std::int64_t first, std::int64_t n) noexcept {
   parallel_for(static_cast<std::int64_t>(layers.size()),
-               [&](std::int64_t l) { layers[static_cast<std::size_t>(l)].commit(first, n); });
+               [&](std::int64_t l) { layers[at(l)].commit(first, n); });
 }
 
-void LayerBank::truncate(EventId n_events) {
-  if (tiers.store) tiers.store->truncate(n_events);
-  for (LayerState& layer : layers)
-    if (layer.index()) layer.index()->truncate(std::min(n_events, layer.index()->size()));
-}
-
-void LayerBank::forget(EventId event) {
-  if (tiers.store) tiers.store->forget(event);
-  for (LayerState& layer : layers) {
-    if (layer.index()) layer.index()->forget(event);
-    layer.window.recall.drop(event);
+void LayerBank::truncate(std::span<const std::int64_t> n_events) {
+  // The store first: what it may fail for, it fails for before anything changes.
+  if (tiers.store) {
+    std::int64_t n = n_events.front();
+    if (!stored_.empty()) {
+      n = 0;
+      for (std::size_t s = 0; s < stored_.size(); ++s)
+        n += std::min(n_events[s], static_cast<std::int64_t>(stored_[s].size()));
+    }
+    tiers.store->truncate(n);
   }
+  for (std::size_t s = 0; s < stored_.size(); ++s)
+    if (at(n_events[s]) < stored_[s].size()) stored_[s].resize(at(n_events[s]));
+  for (LayerState& layer : layers)
+    for (Lane& lane : layer.lanes)
+      if (lane.index) lane.index->truncate(std::min(n_events[at(lane.scope)], lane.index->size()));
 }
 
-std::int64_t LayerBank::next_slot(std::int64_t layer) const {
-  const auto next = static_cast<std::size_t>(layer + 1);
-  return next < layers.size() ? layers[next].store_slot() : -1;
+void LayerBank::forget(std::int64_t scope, EventId event) {
+  if (recalling(scope)) tiers.store->forget(stored(scope, event));
+  for (LayerState& layer : layers)
+    for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+      Lane& lane = layer.lane(p);
+      if (lane.scope != scope) continue;
+      if (lane.index) lane.index->forget(event);
+      layer.window.recall[at(p)].drop(event);
+    }
+}
+
+bool LayerBank::recalling(std::int64_t scope) const {
+  for (const LayerState& layer : layers)
+    for (const Lane& lane : layer.lanes)
+      if (lane.scope == scope && lane.index) return true;
+  return false;
+}
+
+void LayerBank::stored(std::int64_t scope, std::span<const EventId> events,
+                       std::vector<EventId>& out) const {
+  out.clear();
+  for (const EventId e : events) out.push_back(stored(scope, e));
+}
+
+std::int64_t LayerBank::n_stored() const {
+  std::int64_t n = 0;
+  for (const auto& numbers : stored_) n += static_cast<std::int64_t>(numbers.size());
+  return n;
+}
+
+void LayerBank::number(const Timeline& time, const StoreImage& image, const std::string& where) {
+  number(time.scopes());
+  std::vector<std::int64_t> scope_of;  // by lane of the store
+  for (const LayerState& layer : layers)
+    for (const Lane& lane : layer.lanes)
+      if (lane.index) scope_of.push_back(lane.scope);
+  for (std::size_t i = 0; i < image.events.size(); ++i) {
+    const StoreImage::Event& e = image.events[i];
+    if (e.lanes.count != 1 || e.lanes.first < 0 || at(e.lanes.first) >= scope_of.size())
+      throw FileError(fmt::format("{}: stored event {} is of lanes {} to {}; the file is damaged",
+                                  where, i, e.lanes.first, e.lanes.first + e.lanes.count - 1));
+    stored_[at(scope_of[at(e.lanes.first)])].push_back(static_cast<EventId>(i));
+  }
+  for (const std::int64_t s : scope_of)
+    if (static_cast<std::int64_t>(stored_[at(s)].size()) != time.events(s).size())
+      throw FileError(fmt::format("{}: {} stored events for {} of scope {}; the file is damaged",
+                                  where, stored_[at(s)].size(), time.events(s).size(), s));
 }
 
 }  // namespace episodic::detail

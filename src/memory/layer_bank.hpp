@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "episodic/recall/vector_tier.hpp"
 #include "episodic/store/disk_store.hpp"
+#include "episodic/timeline/timeline.hpp"
 #include "layer_state.hpp"
 
 namespace episodic::detail {
@@ -21,49 +23,78 @@ struct Tiers {
   DiskStore* disk = nullptr;            ///< `store`, where it is one
 };
 
-/// Events of one layer, held where they lie for as long as this lives.
-class Lease {
+/// Events of one layer, held where they lie until `release` or the end of this.
+class Leases {
  public:
-  /// \throws as EventStore::acquire
-  Lease(EventStore& store, std::int64_t layer, std::span<const EventId> events,
-        std::vector<KvSegment>& out)
-      : store_(store), layer_(layer) {
-    store.acquire(layer, events, out);
+  Leases() = default;
+  ~Leases() { release(); }
+  Leases(const Leases&) = delete;
+  Leases& operator=(const Leases&) = delete;
+
+  /// Room for so many lanes at once, so that nothing is allocated in a step.
+  void reserve(std::int64_t lanes) { lanes_.reserve(static_cast<std::size_t>(lanes)); }
+  /// \throws as EventStore::acquire; what was acquired before is still held
+  void acquire(EventStore& store, std::int64_t lane, std::span<const EventId> events,
+               std::vector<KvSegment>& out) {
+    store.acquire(lane, events, out);
+    store_ = &store;
+    lanes_.push_back(lane);
   }
-  ~Lease() { store_.release(layer_); }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
+  void release() {
+    for (const std::int64_t lane : lanes_) store_->release(lane);
+    lanes_.clear();
+  }
 
  private:
-  EventStore& store_;
-  std::int64_t layer_;
+  EventStore* store_ = nullptr;
+  std::vector<std::int64_t> lanes_;
 };
 
 struct LayerBank {
   Tiers tiers;
   std::vector<LayerState> layers;
 
-  /// Keys of the layers from `from` on, for the timeline. Valid until the next call.
-  std::span<const KeyRing> lend_keys(std::int64_t from);
+  /// Keys of all layers, for the timeline. Valid until the next call.
+  std::span<const KeyRing> lend_keys();
 
-  /// Writes the events that the open step closes, and their representatives, in every layer that
-  /// recalls. \param first_event the number of the first of them \param first of the step's tokens
+  /// Writes the events that the open step closes, and their representatives, in every lane that
+  /// recalls. \param first of the step's tokens
   /// \throws BudgetError, DiskFullError, FileError, DataError: nothing is changed then
-  void close(EventId first_event, std::span<const TokenRange> events, std::int64_t first);
+  void close(const Timeline& time, std::int64_t first);
   /// The step of n tokens has come. Nothing in it can fail.
   void commit(std::int64_t first, std::int64_t n) noexcept;
 
-  /// Forgets the events from `n_events` on, as far as they are there. Fails at its beginning or not
-  /// at all; never for events that were just appended.
-  void truncate(EventId n_events);
+  /// Forgets the events of each scope from `n_events` of it on, as far as they are there. Fails at
+  /// its beginning or not at all; never for events that were just appended.
+  void truncate(std::span<const std::int64_t> n_events);
   /// Never recalls an event again.
-  void forget(EventId event);
+  void forget(std::int64_t scope, EventId event);
 
-  /// Store slot of the layer after this one; -1 if it has none.
-  std::int64_t next_slot(std::int64_t layer) const;
+  /// The store numbers events of all scopes together, in the order in which they closed: the
+  /// number of one. Scopes of layers that do not recall have none there.
+  EventId stored(std::int64_t scope, EventId event) const {
+    return stored_.empty() ? event : stored_[at(scope)][static_cast<std::size_t>(event)];
+  }
+  /// Whether a scope's events are in the store.
+  bool recalling(std::int64_t scope) const;
+  /// The same of several, into `out`.
+  void stored(std::int64_t scope, std::span<const EventId> events, std::vector<EventId>& out) const;
+  /// For scopes of their own: none has events yet.
+  void number(std::int64_t n_scopes) { stored_.assign(static_cast<std::size_t>(n_scopes), {}); }
+  /// The sequence begins anew.
+  void unnumber() noexcept {
+    for (std::vector<EventId>& numbers : stored_) numbers.clear();
+  }
+  /// The numbers from what an image of the store says. \param where it was read, for a message
+  /// \throws FileError for events that are not the timeline's
+  void number(const Timeline& time, const StoreImage& image, const std::string& where);
 
  private:
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  std::int64_t n_stored() const;
+
   std::vector<KeyRing> rings_;
+  std::vector<std::vector<EventId>> stored_;  // by scope; empty where the sequence is the only one
 };
 
 }  // namespace episodic::detail

@@ -2,6 +2,7 @@
 #include "layer_state.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -14,12 +15,21 @@ namespace {
 
 constexpr std::int64_t kTokensPerTask = 32;
 
+/// A vector of zeros stays as it is.
+void scale_to_unit(std::span<float> v) {
+  double square = 0;
+  for (const float x : v) square += static_cast<double>(x) * x;
+  if (!(square > 0)) return;
+  const double factor = 1 / std::sqrt(square);
+  for (float& x : v) x = static_cast<float>(x * factor);
+}
+
 }  // namespace
 
 LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
-                       const Rotation& rotation, std::int64_t capacity,
-                       std::unique_ptr<RepresentativeIndex> index, std::int64_t store_slot)
-    : rotation_(&rotation),
+                       const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of)
+    : lanes(std::move(of)),
+      rotation_(&rotation),
       n_init_(config.n_init),
       n_local_(config.n_local),
       n_heads_(shape.n_heads),
@@ -27,9 +37,8 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
       head_dim_(shape.head_dim),
       n_repr_(config.n_repr),
       capacity_(capacity),
-      keeps_each_(config.score == RepresentativeScore::max),
-      index_(std::move(index)),
-      store_slot_(store_slot) {
+      unit_length_(config.reweight != Reweighting::none),
+      keeps_each_(config.score == RepresentativeScore::max) {
   const auto ring = static_cast<std::size_t>(n_kv_heads_ * capacity_ * head_dim_);
   window.keys.resize(ring);
   window.rotated.resize(ring);
@@ -37,6 +46,7 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
   window.relevance.resize(static_cast<std::size_t>(capacity_ * n_heads_));
   window.sink_keys.resize(static_cast<std::size_t>(n_kv_heads_ * n_init_ * head_dim_));
   window.sink_values.resize(window.sink_keys.size());
+  window.recall.resize(lanes.size());
   sums_.resize(static_cast<std::size_t>(std::min(capacity_, n_local_ + config.chunk) * n_heads_));
   event_keys_.resize(static_cast<std::size_t>(n_kv_heads_ * config.max_block * head_dim_));
   event_relevance_.resize(static_cast<std::size_t>(config.max_block * n_heads_));
@@ -121,32 +131,38 @@ void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<floa
   std::fill_n(sums_.begin(), sums_rows_ * n_heads_, 0.0f);
 }
 
-void LayerState::add_event(const TokenRange& event, std::int64_t first) {
-  if (!index_) return;
-  const std::int64_t n = event.size(), d = head_dim_, H = n_heads_;
+void LayerState::add_event(std::int64_t p, const TokenRange& event, std::int64_t first) {
+  RepresentativeIndex* const index = lane(p).index.get();
+  if (!index) return;
+  const std::int64_t n = event.size(), d = head_dim_;
+  // The lane's query heads and key/value heads.
+  const std::int64_t H = n_heads_ / n_lanes(), h0 = p * H;
+  const std::int64_t G = n_kv_heads_ / n_lanes();
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t token = event.start + i;
     float* r = event_relevance_.data() + i * H;
     if (token < first)
-      std::copy_n(relevance(token), H, r);
+      std::copy_n(relevance(token) + h0, H, r);
     else
       std::fill_n(r, H, 0.0f);
     if (token < sums_first_ || token >= sums_first_ + sums_rows_) continue;
-    const float* s = sums_.data() + (token - sums_first_) * H;
+    const float* s = sums_.data() + (token - sums_first_) * n_heads_ + h0;
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
-  KeyView keys{window.keys.data() + slot(event.start) * d, head_stride(), d};
+  const float* const base = window.keys.data() + p * G * head_stride();
+  KeyView keys{base + slot(event.start) * d, head_stride(), d};
   if (slot(event.start) + n > capacity_) {  // wraps around the ring
     for (std::int64_t i = 0; i < n; ++i)
-      for (std::int64_t g = 0; g < n_kv_heads_; ++g)
-        std::copy_n(window.keys.data() + g * head_stride() + slot(event.start + i) * d, d,
+      for (std::int64_t g = 0; g < G; ++g)
+        std::copy_n(base + g * head_stride() + slot(event.start + i) * d, d,
                     event_keys_.data() + (g * n + i) * d);
     keys = {event_keys_.data(), n * d, d};
   }
   const std::int64_t count =
-      select_representatives(keys, event_relevance_.data(), n, H, n_kv_heads_, d, n_repr_,
-                             mean_.data(), keeps_each_ ? each_.data() : nullptr);
-  index_->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
+      select_representatives(keys, event_relevance_.data(), n, H, G, d, n_repr_, mean_.data(),
+                             keeps_each_ ? each_.data() : nullptr);
+  if (unit_length_) scale_to_unit(std::span(mean_).first(static_cast<std::size_t>(H * d)));
+  index->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
 }
 
 void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
@@ -158,11 +174,11 @@ void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
     const float* s = sums_.data() + i * H;
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
-  std::swap(window.recall, next_recall);
+  for (std::size_t p = 0; p < lanes.size(); ++p) std::swap(window.recall[p], lanes[p].next_recall);
 }
 
 void LayerState::add_event(const float* mean) {
-  if (index_) index_->add(mean, nullptr, 0);
+  if (lanes.front().index) lanes.front().index->add(mean, nullptr, 0);
 }
 
 MemoryState::Layer LayerState::state() const {
@@ -171,8 +187,8 @@ MemoryState::Layer LayerState::state() const {
           window.relevance,
           window.sink_keys,
           window.sink_values,
-          window.recall.similarity(),
-          window.recall.contiguity()};
+          window.recall.front().similarity(),
+          window.recall.front().contiguity()};
 }
 
 void LayerState::check(const MemoryState::Layer& state) const {
@@ -190,11 +206,11 @@ void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
   window.relevance = state.relevance;
   window.sink_keys = state.sink_keys;
   window.sink_values = state.sink_values;
-  window.recall = std::move(recall);
-  turn_window(tokens);
+  window.recall.front() = std::move(recall);
+  rotate_window(tokens);
 }
 
-void LayerState::restore(const LayerWindow& from, RecallBuffers recall) noexcept {
+void LayerState::restore(const LayerWindow& from, std::vector<RecallBuffers> recall) noexcept {
   // Of one size: nothing is allocated.
   const auto copy = [](const std::vector<float>& source, std::vector<float>& to) {
     std::copy(source.begin(), source.end(), to.begin());
@@ -208,12 +224,12 @@ void LayerState::restore(const LayerWindow& from, RecallBuffers recall) noexcept
   window.recall = std::move(recall);
 }
 
-void LayerState::reset(std::unique_ptr<RepresentativeIndex> index) noexcept {
+void LayerState::reset(std::vector<Lane> empty) noexcept {
   for (std::vector<float>* array : {&window.keys, &window.rotated, &window.values,
                                     &window.relevance, &window.sink_keys, &window.sink_values})
     std::fill(array->begin(), array->end(), 0.0f);
-  window.recall.clear();
-  index_ = std::move(index);
+  for (RecallBuffers& recall : window.recall) recall.clear();
+  lanes = std::move(empty);
 }
 
 void LayerState::save(ByteWriter& to) const {
@@ -222,10 +238,10 @@ void LayerState::save(ByteWriter& to) const {
   to.put_vector(window.relevance);
   to.put_vector(window.sink_keys);
   to.put_vector(window.sink_values);
-  window.recall.save(to);
+  for (const RecallBuffers& recall : window.recall) recall.save(to);
 }
 
-void LayerState::load(ByteReader& from, std::int64_t tokens, std::int64_t n_events) {
+void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time) {
   const auto fill = [&](std::vector<float>& v, const char* what) {
     v = from.get_vector<float>(v.size(), what);
   };
@@ -234,12 +250,13 @@ void LayerState::load(ByteReader& from, std::int64_t tokens, std::int64_t n_even
   fill(window.relevance, "relevance");
   fill(window.sink_keys, "keys of the sinks");
   fill(window.sink_values, "values of the sinks");
-  window.recall.load(from, n_events);
-  turn_window(tokens);
+  for (std::size_t p = 0; p < lanes.size(); ++p)
+    window.recall[p].load(from, time.events(lanes[p].scope).size());
+  rotate_window(tokens);
 }
 
 /// The same function of the same numbers as in append, row by row.
-void LayerState::turn_window(std::int64_t tokens) {
+void LayerState::rotate_window(std::int64_t tokens) {
   RotaryAngles angles;
   for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
     angles.compute(rotation_->table, t, 1);
@@ -249,8 +266,9 @@ void LayerState::turn_window(std::int64_t tokens) {
   }
 }
 
-RingView LayerState::ring() const {
-  return {window.keys.data(), window.values.data(), capacity_, head_stride(), head_dim_};
+RingView LayerState::ring(std::int64_t p) const {
+  const std::int64_t at = p * (n_kv_heads_ / n_lanes()) * head_stride();
+  return {window.keys.data() + at, window.values.data() + at, capacity_, head_stride(), head_dim_};
 }
 
 KeyRing LayerState::key_ring() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The layer plane of one attention layer: sinks, window ring, relevance, index and recall state.
+// The layer plane of one attention layer: sinks, window ring, relevance, and its lanes, each with
+// an index and recall lists of its own.
 
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "episodic/recall/index.hpp"
 #include "episodic/store/event_store.hpp"
 #include "episodic/timeline/refine.hpp"
+#include "episodic/timeline/timeline.hpp"
 
 namespace episodic::detail {
 
@@ -30,46 +32,55 @@ struct Rotation {
 struct LayerWindow {
   // Rings over tokens, slot = token % capacity.
   std::vector<float> keys;       // [G, capacity, d] before rotary embedding
-  std::vector<float> rotated;    // [G, capacity, d] turned by the token's position
+  std::vector<float> rotated;    // [G, capacity, d] rotated by the token's position
   std::vector<float> values;     // [G, capacity, d]
   std::vector<float> relevance;  // [capacity, H], r(i) of spec 4
   // The first n_init tokens, for good.
-  std::vector<float> sink_keys;    // [G, n_init, d] before rotary embedding
-  std::vector<float> sink_values;  // [G, n_init, d]
-  RecallBuffers recall;            // of the last finished step
+  std::vector<float> sink_keys;       // [G, n_init, d] before rotary embedding
+  std::vector<float> sink_values;     // [G, n_init, d]
+  std::vector<RecallBuffers> recall;  // of each lane in the last finished step
+};
+
+/// Some key/value heads of a layer, side by side, that recall for themselves.
+struct Lane {
+  std::unique_ptr<RepresentativeIndex> index;  ///< null in a layer that does not recall
+  std::int64_t store_lane = -1;                ///< its number in the store; -1: none
+  std::int64_t scope = 0;                      ///< of the timeline, whose events these are
+  RecallBuffers next_recall;                   ///< of the step that is open
 };
 
 class LayerState {
  public:
-  /// \param index null for a layer that does not recall
   /// \param rotation outlives the layer
   LayerState(const MemoryConfig& config, const MemoryShape& shape, const Rotation& rotation,
-             std::int64_t capacity, std::unique_ptr<RepresentativeIndex> index,
-             std::int64_t store_slot);
+             std::int64_t capacity, std::vector<Lane> lanes);
 
   /// Writes the step's keys and values [n, G, d] behind token `first`; nothing that a restart of
   /// the step would need is overwritten.
   void append(std::int64_t first, const float* k, const float* v);
 
-  /// Sinks, pending tokens and the local window as the queries first .. first + n - 1 see them.
+  /// Sinks, pending tokens (of the scope that has closed what came before `pending_start`) and the
+  /// local window as the queries first .. first + n - 1 see them, behind what `out` holds.
   void window_segments(std::int64_t first, std::int64_t n, std::int64_t pending_start,
                        std::vector<KvSegment>& out) const;
 
   /// Zeroed arrays to which `attend` adds what the keys of the relative segments receive.
+  /// \param segments of one lane: all see the same window
   void open_sums(std::span<const KvSegment> segments, std::vector<float*>& out);
 
   /// Chooses the representatives of an event that the open step closes, by the relevance that its
-  /// tokens will have, and adds them to the index. \param first of the step's tokens
-  void add_event(const TokenRange& event, std::int64_t first);
+  /// tokens will have, and adds them to the lane's index. \param first of the step's tokens
+  void add_event(std::int64_t lane, const TokenRange& event, std::int64_t first);
 
   /// The step of n tokens has come: adds its sums to the relevance of its tokens and takes over its
   /// recall.
   void commit(std::int64_t first, std::int64_t n) noexcept;
 
-  /// Adds a closed event whose representatives were chosen elsewhere. \param mean [H * d]
+  /// Adds a closed event whose representatives were chosen elsewhere, to a layer of one lane.
+  /// \param mean [H * d]
   void add_event(const float* mean);
 
-  /// The window for a twin elsewhere, and taken over from one.
+  /// The window of a layer of one lane for a twin elsewhere, and taken over from one.
   MemoryState::Layer state() const;
   /// \throws DataError for arrays of other sizes than this window's
   void check(const MemoryState::Layer& state) const;
@@ -77,40 +88,46 @@ class LayerState {
   void resume(const MemoryState::Layer& state, RecallBuffers recall, std::int64_t tokens);
 
   /// Back to a copy of the window. \param recall that of the copy, or what is still to be recalled
-  void restore(const LayerWindow& from, RecallBuffers recall) noexcept;
-  /// The window of an empty sequence, and an index of none.
-  void reset(std::unique_ptr<RepresentativeIndex> index) noexcept;
+  void restore(const LayerWindow& from, std::vector<RecallBuffers> recall) noexcept;
+  /// The window of an empty sequence, and lanes of none.
+  void reset(std::vector<Lane> lanes) noexcept;
 
-  /// The windows to bytes and back; the index by itself. \param tokens of the sequence
+  /// The windows and recall lists to bytes and back; the indexes by themselves.
+  /// \param tokens of the sequence \param time whose events the lists name
   void save(ByteWriter& to) const;
-  void load(ByteReader& from, std::int64_t tokens, std::int64_t n_events);
+  void load(ByteReader& from, std::int64_t tokens, const Timeline& time);
 
-  RingView ring() const;
+  /// Of a lane's heads.
+  RingView ring(std::int64_t lane) const;
   KeyRing key_ring() const;
   const float* relevance(std::int64_t token) const;
-  RepresentativeIndex* index() const { return index_.get(); }
-  std::int64_t store_slot() const { return store_slot_; }
+  std::int64_t n_lanes() const { return static_cast<std::int64_t>(lanes.size()); }
+  Lane& lane(std::int64_t p) { return lanes[static_cast<std::size_t>(p)]; }
+  const Lane& lane(std::int64_t p) const { return lanes[static_cast<std::size_t>(p)]; }
+  /// The lists of a lane in the last finished step.
+  const RecallBuffers& recalled(std::int64_t p) const {
+    return window.recall[static_cast<std::size_t>(p)];
+  }
   std::int64_t bytes() const;
   /// What bytes() of such a layer will be.
   static std::int64_t bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
                                    std::int64_t capacity);
 
   LayerWindow window;
-  RecallBuffers next_recall;  // of the step that is open
+  std::vector<Lane> lanes;
 
  private:
   std::int64_t slot(std::int64_t token) const { return token % capacity_; }
-  /// The turned keys of all tokens of the window, from the others.
-  void turn_window(std::int64_t tokens);
+  /// The rotated keys of all tokens of the window, from the others.
+  void rotate_window(std::int64_t tokens);
   std::int64_t head_stride() const { return capacity_ * head_dim_; }
   void push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
                  std::vector<KvSegment>& out) const;
 
   const Rotation* rotation_;
   std::int64_t n_init_, n_local_, n_heads_, n_kv_heads_, head_dim_, n_repr_, capacity_;
-  bool keeps_each_;  // best-of-k scoring needs the single representatives
-  std::unique_ptr<RepresentativeIndex> index_;
-  std::int64_t store_slot_;
+  bool unit_length_;             // reweighting ranks by cosine
+  bool keeps_each_;              // best-of-k scoring needs the single representatives
   std::vector<float> sums_;      // [local tokens, H] of the step that is open
   std::int64_t sums_first_ = 0;  // token of their first row
   std::int64_t sums_rows_ = 0;

@@ -27,7 +27,7 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-constexpr std::uint32_t kStateVersion = 2;
+constexpr std::uint32_t kStateVersion = 3;
 constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }

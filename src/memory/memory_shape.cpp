@@ -84,6 +84,17 @@ void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
       throw ConfigError(fmt::format(
           "memory shape: softcap = {} of layer {}, must be >= 0 (0: none)", layer.softcap, l));
   }
+  if (const std::int64_t groups = config.lanes_per_layer(shape.n_kv_heads);
+      shape.n_kv_heads % groups != 0)
+    throw ConfigError(fmt::format(
+        "memory configuration: recall_groups = {} does not divide the model's {} key/value heads",
+        groups, shape.n_kv_heads));
+  if (config.retention && config.retention->layer >= 0 &&
+      (config.retention->layer >= shape.n_layers || !recalls(config, config.retention->layer)))
+    throw ConfigError(
+        fmt::format("memory configuration: retention names layer {}, which the model has not or "
+                    "which does not recall",
+                    config.retention->layer));
   if (config.refine != Refinement::none && config.refine_layers >= shape.n_layers)
     throw ConfigError(
         fmt::format("memory configuration: refine_layers = {}, but the model has only "

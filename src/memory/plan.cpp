@@ -20,28 +20,29 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   MemoryPlan plan;
   plan.tokens = n_tokens;
   plan.events = n_events;
-  const std::int64_t layers = recalling_layers(config, shape);
+  const LaneShape of = lane_shape(config, shape);
+  const std::int64_t lanes = of.n_lanes;
   const std::int64_t ring = detail::LayerState::bytes_needed(config, shape, ring_capacity(config));
   plan.host.windows = shape.n_layers * ring;
-  const StoreShape store{layers, shape.n_kv_heads, shape.head_dim, config.kv_dtype};
-  const IndexBytes index = index_bytes(config, shape.n_heads, shape.head_dim, n_events);
+  const StoreShape store = store_shape(config, shape);
+  const IndexBytes index = index_bytes(config, of.n_heads, shape.head_dim, n_events);
   const bool disk = kept || !config.disk_dir.empty();
-  plan.host.representatives = layers * index.codes;
+  plan.host.representatives = lanes * index.codes;
   if (config.repr_bytes == 0 || !disk) {
-    plan.host.representatives += layers * index.vectors;
+    plan.host.representatives += lanes * index.vectors;
   } else {
     plan.host.representatives =
-        std::min(config.repr_bytes, plan.host.representatives + layers * index.vectors);
+        std::min(config.repr_bytes, plan.host.representatives + lanes * index.vectors);
   }
-  if (config.repr_bytes > 0 && layers * index.codes > config.repr_bytes)
+  if (config.repr_bytes > 0 && lanes * index.codes > config.repr_bytes)
     throw BudgetError(fmt::format(
         "repr_bytes = {}: {} events need {} bytes in host memory to be searched; set repr_bytes to "
         "at least that (0: no bound)",
-        config.repr_bytes, n_events, layers * index.codes));
-  if (layers > 0) {
+        config.repr_bytes, n_events, lanes * index.codes));
+  if (lanes > 0) {
     const std::int64_t mean = n_events > 0 ? (n_tokens + n_events - 1) / n_events : 0;
     const std::int64_t all =
-        layers * n_events * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype}, mean);
+        lanes * n_events * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype}, mean);
     if (!disk) {
       plan.host.event_store = all;
       if (config.host_bytes > 0 && all > config.host_bytes)
@@ -51,19 +52,18 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
                         "or kv_dtype to \"bfloat16\" or \"int8\"",
                         config.host_bytes, n_tokens, all));
     } else {
-      const std::int64_t least =
-          least_host_bytes(store, config.max_block, most_recalled_tokens(config));
+      const std::int64_t least = least_host_bytes(config, shape);
       plan.host.event_store =
           config.host_bytes > 0
               ? config.host_bytes
-              : default_host_bytes(store, config.max_block, most_recalled_tokens(config));
+              : default_host_bytes(store, config.max_block, most_leased_tokens(config, shape));
       if (config.host_bytes > 0 && config.host_bytes < least)
         throw BudgetError(fmt::format(
             "host_bytes = {}: the disk tier works with at least {} bytes of host memory; set "
             "host_bytes to that (0: a default)",
             config.host_bytes, least));
       plan.disk.segments = disk_bytes_needed(store, n_events, n_tokens);
-      plan.disk.vectors = layers * index.total();
+      plan.disk.vectors = lanes * index.total();
       const DiskShares shares = disk_shares(config, shape);
       if (config.disk_bytes > 0 &&
           (plan.disk.segments > shares.segments || plan.disk.vectors > shares.vectors)) {
@@ -89,9 +89,11 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   if (kept) {
     plan.disk.tokens = 4 * n_tokens;
     // Windows without what follows from them, and tables of a few dozen bytes an event.
-    constexpr std::int64_t kTableBytes = 56;
+    constexpr std::int64_t kTableBytes = 64;
+    const std::int64_t scopes =
+        config.scope == EventScope::head ? shape.n_layers * shape.n_kv_heads : 1;
     plan.disk.states =
-        (1 + std::max(0, checkpoints)) * (plan.host.windows + kTableBytes * n_events);
+        (1 + std::max(0, checkpoints)) * (plan.host.windows + scopes * kTableBytes * n_events);
   }
   return plan;
 }

@@ -10,6 +10,7 @@
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/presets.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/memory/plan.hpp"
 
@@ -60,8 +61,15 @@ std::int64_t number_in(const fs::path& file) {
 MemoryConfig change_memory_config(const MemoryConfig& base, std::string_view json,
                                   std::string_view label) {
   Json changes = parse_object(json, label);
-  Json all = parse_object(to_json(base), label);
+  MemoryConfig start = base;
   try {
+    if (const auto preset = changes.find("preset"); preset != changes.end()) {
+      if (!preset->is_string())
+        throw ConfigError("memory configuration: preset must be one of " + preset_names());
+      apply_preset(start, preset->get_ref<const std::string&>());
+      changes.erase(preset);
+    }
+    Json all = parse_object(to_json(start), label);
     for (auto& [key, value] : changes.items()) {
       if (key.ends_with("_bytes") && value.is_string())
         value = parse_bytes(value.get_ref<const std::string&>(), key);

@@ -36,6 +36,32 @@ void fill_buffer(std::span<const EventId> order, const EventTable& events, std::
   }
 }
 
+void RecallBuffers::recall_top(const MemoryConfig& config, RepresentativeIndex& index,
+                               std::int64_t n_events, const float* query) {
+  index.search(query, config.reweight_top, scored_);
+  similarity_.clear();
+  // A score of zero or less is relevance 0, and among those the earliest events come first.
+  for (const ScoredEvent& scored : scored_)
+    if (scored.score > 0) similarity_.push_back(scored.event);
+  const auto listed = [](const std::vector<EventId>& list, EventId e) {
+    return std::find(list.begin(), list.end(), e) != list.end();
+  };
+  const std::size_t relevant = similarity_.size();
+  for (EventId e = 0; e < n_events && similarity_.size() < scored_.size(); ++e)
+    if (!index.forgotten(e) &&
+        std::find(similarity_.begin(), similarity_.begin() + static_cast<std::ptrdiff_t>(relevant),
+                  e) == similarity_.begin() + static_cast<std::ptrdiff_t>(relevant))
+      similarity_.push_back(e);
+  contiguity_.clear();
+  if (config.reweight == Reweighting::broad)
+    for (const EventId e : similarity_)
+      for (const EventId next : {e + 1, e - 1})
+        if (next >= 0 && next < n_events && !index.forgotten(next) && !listed(similarity_, next) &&
+            !listed(contiguity_, next))
+          contiguity_.push_back(next);
+  merge();
+}
+
 void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& index,
                            const EventTable& events, const float* query, std::int64_t outside) {
   const RecallCapacity capacity = recall_capacity(config, outside);
@@ -45,6 +71,8 @@ void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& inde
         fmt::format("recall: the index holds {} events, the timeline {}; add each closed "
                     "event to the index before recalling",
                     index.size(), n_events));
+  if (config.reweight == Reweighting::narrow || config.reweight == Reweighting::broad)
+    return recall_top(config, index, n_events, query);
   order_.clear();
   if (capacity.similarity > 0 && events.tokens() <= capacity.similarity) {
     for (EventId e = 0; e < n_events; ++e)

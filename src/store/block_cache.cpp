@@ -21,35 +21,35 @@ BlockCache::BlockCache(std::span<std::byte> arena, std::span<std::uint32_t> tabl
   add_hole(0);
 }
 
-std::uint32_t& BlockCache::bucket(EventId event, std::int64_t layer) const {
+std::uint32_t& BlockCache::bucket(EventId event, std::int64_t lane) const {
   std::uint64_t h = static_cast<std::uint64_t>(event) * 0x9e3779b97f4a7c15u +
-                    static_cast<std::uint64_t>(layer) * 0xd1b54a32d192ed03u;
+                    static_cast<std::uint64_t>(lane) * 0xd1b54a32d192ed03u;
   h ^= h >> 29;
   h *= 0xbf58476d1ce4e5b9u;
   h ^= h >> 32;
   return table_[static_cast<std::size_t>(h) & (table_.size() - 1)];
 }
 
-std::uint32_t BlockCache::find(EventId event, std::int64_t layer) const {
-  std::uint32_t at = bucket(event, layer);
-  while (at != kNone && ((*this)[at].event != event || (*this)[at].layer != layer))
+std::uint32_t BlockCache::find(EventId event, std::int64_t lane) const {
+  std::uint32_t at = bucket(event, lane);
+  while (at != kNone && ((*this)[at].event != event || (*this)[at].lane != lane))
     at = (*this)[at].chain;
   return at;
 }
 
-std::uint32_t BlockCache::insert(EventId event, std::int64_t layer, std::int64_t bytes,
+std::uint32_t BlockCache::insert(EventId event, std::int64_t lane, std::int64_t bytes,
                                  bool pinned) {
   const std::uint32_t at =
       take_hole(static_cast<std::uint32_t>((bytes + kOverhead + kLine - 1) / kLine));
   if (at == kNone) return kNone;
   Block& b = (*this)[at];
   b.event = event;
-  b.layer = static_cast<std::int32_t>(layer);
+  b.lane = static_cast<std::int32_t>(lane);
   b.leases = 0;
   b.state = State::filling;
   b.pinned = pinned;
   b.queue = kNone;
-  std::uint32_t& first = bucket(event, layer);
+  std::uint32_t& first = bucket(event, lane);
   b.chain = first;
   first = at;
   link(at);
@@ -59,7 +59,7 @@ std::uint32_t BlockCache::insert(EventId event, std::int64_t layer, std::int64_t
 
 void BlockCache::erase(std::uint32_t at) {
   Block& b = (*this)[at];
-  std::uint32_t* from = &bucket(b.event, b.layer);
+  std::uint32_t* from = &bucket(b.event, b.lane);
   while (*from != at) from = &(*this)[*from].chain;
   *from = b.chain;
   unlink(at);

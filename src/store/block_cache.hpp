@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Blocks (layers of events) in one arena of host memory: an allocator with two-level segregated
+/// Blocks (lanes of events) in one arena of host memory: an allocator with two-level segregated
 /// free lists and boundary tags, a table of what lies where, and the order of last use. Nothing is
 /// allocated after construction. Not thread-safe.
 
@@ -38,7 +38,7 @@ class BlockCache {
     std::uint32_t chain = kNone;                 ///< next with the same hash
     std::uint32_t queue = kNone;                 ///< next to be written
     EventId event = 0;
-    std::int32_t layer = 0;
+    std::int32_t lane = 0;
     std::uint32_t leases = 0;
     State state = State::free;
     bool pinned = false;
@@ -48,9 +48,9 @@ class BlockCache {
   /// \param arena aligned to 64 bytes, at most 2^32 lines \param table a power of two of them
   BlockCache(std::span<std::byte> arena, std::span<std::uint32_t> table);
 
-  std::uint32_t find(EventId event, std::int64_t layer) const;
+  std::uint32_t find(EventId event, std::int64_t lane) const;
   /// A new block in state `filling`, as the latest used. \return kNone if no hole is large enough
-  std::uint32_t insert(EventId event, std::int64_t layer, std::int64_t bytes, bool pinned);
+  std::uint32_t insert(EventId event, std::int64_t lane, std::int64_t bytes, bool pinned);
   void erase(std::uint32_t at);
   /// Makes it the latest used.
   void touch(std::uint32_t at);
@@ -83,7 +83,7 @@ class BlockCache {
   void set_lines(std::uint32_t at, std::uint32_t lines);
   void link(std::uint32_t at);
   void unlink(std::uint32_t at);
-  std::uint32_t& bucket(EventId event, std::int64_t layer) const;
+  std::uint32_t& bucket(EventId event, std::int64_t lane) const;
 
   std::span<std::byte> arena_;
   std::span<std::uint32_t> table_;

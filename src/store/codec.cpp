@@ -29,7 +29,7 @@ std::int64_t scale_bytes(const StoreShape& shape) {
              : 0;
 }
 
-// Bytes of the keys, or of the values, of one layer of an event.
+// Bytes of the keys, or of the values, of one lane of an event.
 std::int64_t side_bytes(const StoreShape& shape, std::int64_t n) {
   return n * shape.n_kv_heads * shape.head_dim * size_of(shape.dtype);
 }

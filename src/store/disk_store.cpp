@@ -17,12 +17,12 @@ namespace disk_store {
 namespace {
 
 void check_shape(const StoreShape& shape, std::int64_t max_block, std::int64_t lease_tokens) {
-  if (shape.n_layers < 1 || shape.n_kv_heads < 1 || shape.head_dim < 1 || max_block < 1 ||
+  if (shape.n_lanes < 1 || shape.n_kv_heads < 1 || shape.head_dim < 1 || max_block < 1 ||
       lease_tokens < 1)
     throw ConfigError(fmt::format(
-        "disk store: {} layers, {} key/value heads, {} channels, max_block {}, lease_tokens {}; "
+        "disk store: {} lanes, {} key/value heads, {} channels, max_block {}, lease_tokens {}; "
         "each must be at least 1",
-        shape.n_layers, shape.n_kv_heads, shape.head_dim, max_block, lease_tokens));
+        shape.n_lanes, shape.n_kv_heads, shape.head_dim, max_block, lease_tokens));
 }
 
 /// How host_bytes are divided. All of it is one reservation of address space.
@@ -90,7 +90,7 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
         "disk store: host_bytes = {} cannot hold events of max_block = {} tokens and a recall of "
         "{} tokens; set host_bytes to at least {} (0: a default), or lower max_block",
         options.host_bytes, options.max_block, options_.lease_tokens, least));
-  if (const std::int64_t one = file_bytes(record_bytes(options.max_block)) + kPage;
+  if (const std::int64_t one = file_bytes(record_bytes(options.max_block, shape.n_lanes)) + kPage;
       options.disk_bytes > 0 && options.disk_bytes < one)
     throw BudgetError(fmt::format(
         "disk store: disk_bytes = {} cannot hold one event of max_block = {} tokens; set "
@@ -124,7 +124,7 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
   at += plan.arena_bytes;
   cache_.emplace(arena, std::span(reinterpret_cast<std::uint32_t*>(at),
                                   static_cast<std::size_t>(plan.n_buckets)));
-  leases_.resize(static_cast<std::size_t>(shape.n_layers));
+  leases_.resize(static_cast<std::size_t>(shape.n_lanes));
   queue_ = make_read_queue(options.engine, calls_, std::min(plan.n_slots, options_.read_depth));
   try {
     writer_ = std::thread([this] { write_behind(); });
@@ -161,8 +161,9 @@ void Store::forget(EventId event) {
   holes_.reserve(holes_.size() + 1);
   drop_blocks(lock, event);
   give_back(e);
-  for (std::int64_t layer = 0; event >= first_pending_ && layer < shape_.n_layers; ++layer)
-    pending_[pending_at(event, layer)] = 1;  // nothing is missing of it any more
+  if (event >= first_pending_)  // nothing is missing of it any more
+    std::fill_n(pending_.begin() + static_cast<std::ptrdiff_t>(e.flags), e.lanes.count,
+                std::uint8_t{1});
   release_empty_segments();
 }
 
@@ -178,9 +179,8 @@ void Store::truncate(std::int64_t n) {
     const EventId last = n_events() - 1;
     drop_blocks(lock, last);
     give_back(events_.back());
+    if (last >= first_pending_) pending_.resize(events_.back().flags);
     events_.pop_back();
-    if (last >= first_pending_)
-      pending_.resize(pending_.size() - static_cast<std::size_t>(shape_.n_layers));
   }
   first_pending_ = std::min(first_pending_, n);
   release_empty_segments();
@@ -191,8 +191,8 @@ void Store::pin(EventId event, bool pinned) {
   if (at(event).pinned == pinned) return;
   at(event).pinned = pinned;
   const std::lock_guard lock(mutex_);
-  for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
-    if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone)
+  for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
+    if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone)
       cache_->pin(block, pinned);
 }
 
@@ -214,9 +214,9 @@ bool Store::pinned(EventId event) const {
 const char* Store::tier(EventId event) const {
   check_event(event);
   const std::lock_guard lock(mutex_);
-  for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer) {
-    if (event >= first_pending_ && !pending_[pending_at(event, layer)]) return "host";
-    if (const std::uint32_t block = cache_->find(event, layer);
+  for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane) {
+    if (event >= first_pending_ && !pending_[pending_at(event, lane)]) return "host";
+    if (const std::uint32_t block = cache_->find(event, lane);
         block != BlockCache::kNone && (*cache_)[block].state != BlockCache::State::clean)
       return "host";
   }
@@ -237,16 +237,23 @@ void Store::check_event(EventId event) const {
     throw DataError(fmt::format("disk store: no event {} among {}", event, n_events()));
 }
 
-void Store::check_layer(std::int64_t layer) const {
-  if (layer < 0 || layer >= shape_.n_layers)
-    throw DataError(fmt::format("disk store: no layer {} among {}", layer, shape_.n_layers));
+void Store::check_lane(std::int64_t lane) const {
+  if (lane < 0 || lane >= shape_.n_lanes)
+    throw DataError(fmt::format("disk store: no lane {} among {}", lane, shape_.n_lanes));
 }
 
 void Store::check_unleased(const char* what) const {
-  for (std::size_t layer = 0; layer < leases_.size(); ++layer)
-    if (leases_[layer].held)
-      throw Error(fmt::format(
-          "disk store: cannot {} while layer {} holds a lease; release it first", what, layer));
+  for (std::size_t lane = 0; lane < leases_.size(); ++lane)
+    if (leases_[lane].held)
+      throw Error(fmt::format("disk store: cannot {} while lane {} holds a lease; release it first",
+                              what, lane));
+}
+
+void Store::check_event(EventId event, std::int64_t lane) const {
+  check_event(event);
+  check_lane(lane);
+  if (!at(event).lanes.holds(lane))
+    throw DataError(fmt::format("disk store: event {} is none of lane {}", event, lane));
 }
 
 bool Store::all_written() const {
@@ -262,10 +269,10 @@ void Store::forget_pending() {
 void Store::count_in(const Event& e) {
   Segment& s = segment_of_event(e);
   ++s.live_events;
-  s.live_bytes += record_bytes(e.range.size());
-  s.length = std::max(s.length, e.offset + record_bytes(e.range.size()));
+  s.live_bytes += record_bytes(e);
+  s.length = std::max(s.length, e.offset + record_bytes(e));
   ++counters_.events;
-  counters_.bytes_used += shape_.n_layers * block_bytes(shape_, e.range.size());
+  counters_.bytes_used += e.lanes.count * block_bytes(shape_, e.range.size());
 }
 
 /// Takes an event out of its segment; the room at a segment's end that no image names is used
@@ -274,7 +281,7 @@ void Store::give_back(Event& e) {
   if (e.segment < 0) return;
   const auto index = static_cast<std::size_t>(e.segment);
   Segment& s = *segments_[index];
-  const std::int64_t bytes = record_bytes(e.range.size());
+  const std::int64_t bytes = record_bytes(e);
   --s.live_events;
   s.live_bytes -= bytes;
   if (e.offset >= s.frozen && s.own) {
@@ -284,7 +291,7 @@ void Store::give_back(Event& e) {
       holes_.push_back({index, e.offset, bytes});
   }
   --counters_.events;
-  counters_.bytes_used -= shape_.n_layers * block_bytes(shape_, e.range.size());
+  counters_.bytes_used -= e.lanes.count * block_bytes(shape_, e.range.size());
   e.segment = -1;
 }
 
@@ -313,7 +320,7 @@ std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events,
   const std::int64_t per_token = block_bytes(shape, 2) - block_bytes(shape, 1);
   const std::int64_t per_event = block_bytes(shape, 1) - per_token;
   const std::int64_t records =
-      shape.n_layers * (n_events * (per_event + 2 * kLine) + n_tokens * per_token);
+      shape.n_lanes * (n_events * (per_event + 2 * kLine) + n_tokens * per_token);
   const std::int64_t files = records / kSegmentBytes + 1;
   return round_up(records, kPage) + files * (3 * kPage + kSegmentBytes / kExtentBytes * kPage);
 }

@@ -20,15 +20,18 @@ void Store::load(const StoreImage& image) {
   events_.reserve(image.events.size());
   for (std::size_t i = 0; i < image.events.size(); ++i) {
     const StoreImage::Event& e = image.events[i];
-    Event event{e.range, e.segment, e.offset, e.last_recall, e.recalls, e.pinned};
+    Event event{e.range, e.lanes, e.segment, e.offset, e.last_recall, e.recalls, e.pinned};
+    if (!lanes_are(e.lanes))
+      throw FileError(
+          fmt::format("{}: event {} is of lanes that are not there; restore from a copy",
+                      options_.dir.string(), i));
     if (e.segment >= 0) {
       if (static_cast<std::size_t>(e.segment) >= segments_.size())
         throw FileError(fmt::format("{}: event {} lies in segment {} of {}; restore from a copy",
                                     options_.dir.string(), i, e.segment, segments_.size()));
       Segment& s = *segments_[static_cast<std::size_t>(e.segment)];
       if (e.range.size() < 1 || e.range.size() > options_.max_block || e.offset < kPage ||
-          e.offset % kLine != 0 || e.offset > s.length ||
-          record_bytes(e.range.size()) > s.length - e.offset)
+          e.offset % kLine != 0 || e.offset > s.length || record_bytes(event) > s.length - e.offset)
         throw FileError(fmt::format(
             "{}: event {} of {} tokens (max_block {}) at byte {} does not fit; restore from a "
             "copy",
@@ -41,7 +44,10 @@ void Store::load(const StoreImage& image) {
   if (options_.keep) find_orphans();
 }
 
-void Store::append(std::span<const TokenRange> events) {
+void Store::append(std::span<const TokenRange> events, LaneRange lanes) {
+  if (!lanes_are(lanes))
+    throw DataError(fmt::format("disk store: events of lanes {} to {} among {}", lanes.first,
+                                lanes.first + lanes.count - 1, shape_.n_lanes));
   for (const TokenRange& range : events)
     if (range.size() < 1 || range.size() > options_.max_block)
       throw DataError(
@@ -62,17 +68,18 @@ void Store::append(std::span<const TokenRange> events) {
   {
     const std::lock_guard lock(mutex_);
     reserve_more(events_, events.size());
-    reserve_more(pending_, events.size() * static_cast<std::size_t>(shape_.n_layers));
+    reserve_more(pending_, events.size() * static_cast<std::size_t>(lanes.count));
     reserve_more(holes_, events.size());  // to take them back
   }
   try {
     for (std::size_t i = 0; i < events.size(); ++i) {
-      Event event{events[i], -1, 0, -1, 0, false};
+      Event event{events[i], lanes};
       place(event, events.subspan(i));
       const std::lock_guard lock(mutex_);
       count_in(event);
+      event.flags = pending_.size();
       events_.push_back(event);
-      pending_.resize(pending_.size() + static_cast<std::size_t>(shape_.n_layers));
+      pending_.resize(pending_.size() + static_cast<std::size_t>(lanes.count));
     }
   } catch (...) {
     const std::lock_guard lock(mutex_);
@@ -98,13 +105,13 @@ void Store::append(std::span<const TokenRange> events) {
 
 StoreImage Store::sync() {
   if (!all_written()) {
-    const auto missing = static_cast<std::int64_t>(
-        std::find_if(pending_.begin(), pending_.end(), [](std::uint8_t b) { return b == 0; }) -
-        pending_.begin());
-    throw Error(
-        fmt::format("disk store: layer {} of event {} was never written; write all layers "
-                    "of an event before sync",
-                    missing % shape_.n_layers, first_pending_ + missing / shape_.n_layers));
+    for (EventId event = first_pending_; event < n_events(); ++event)
+      for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
+        if (!pending_[pending_at(event, lane)])
+          throw Error(
+              fmt::format("disk store: lane {} of event {} was never written; write all lanes "
+                          "of an event before sync",
+                          lane, event));
   }
   drain();
   forget_pending();
@@ -162,7 +169,7 @@ void Store::compact(double dead_share) {
     throw ConfigError(
         fmt::format("disk store: compact at a dead share of {}; must be in (0, 1]", dead_share));
   if (!all_written())
-    throw Error("disk store: compact before all layers of all events were written");
+    throw Error("disk store: compact before all lanes of all events were written");
   drain();
   drop_prefetched();
   const std::size_t n = segments_.size();
@@ -248,7 +255,7 @@ void Store::find_orphans() {
 
 /// Room in files for an event. \param rest it and all events still to be placed
 void Store::place(Event& event, std::span<const TokenRange> rest) {
-  const std::int64_t bytes = record_bytes(event.range.size());
+  const std::int64_t bytes = record_bytes(event);
   if (current_ == kNoSegment || !segments_[current_] || segments_[current_]->closed ||
       (segments_[current_]->length > kPage && segments_[current_]->length + bytes > roll_bytes_)) {
     if (current_ != kNoSegment && segments_[current_]) {
@@ -256,18 +263,19 @@ void Store::place(Event& event, std::span<const TokenRange> rest) {
       full.closed = true;
       cut(full, round_up(full.length, kPage));
     }
-    begin_segment(bytes, rest);
+    begin_segment(event, rest);
   }
   Segment& s = *segments_[current_];
-  reserve(s, round_up(s.length + bytes, kPage), rest);
+  reserve(s, round_up(s.length + bytes, kPage), rest, event.lanes.count);
   event.segment = static_cast<std::int32_t>(current_);
   event.offset = s.length;
 }
 
-void Store::begin_segment(std::int64_t bytes, std::span<const TokenRange> rest) {
+void Store::begin_segment(const Event& event, std::span<const TokenRange> rest) {
   auto s = std::make_unique<Segment>();
   s->own = true;
-  if (options_.disk_bytes > 0 && taken_ + overhead_ > options_.disk_bytes) refuse(rest);
+  if (options_.disk_bytes > 0 && taken_ + overhead_ > options_.disk_bytes)
+    refuse(rest, event.lanes.count);
   std::random_device random;
   s->id = (std::uint64_t{random()} << 32) | random();
   try {
@@ -279,7 +287,7 @@ void Store::begin_segment(std::int64_t bytes, std::span<const TokenRange> rest) 
     }
     s->overhead = overhead_;
     taken_ += overhead_;
-    reserve(*s, file_bytes(bytes), rest);
+    reserve(*s, file_bytes(record_bytes(event)), rest, event.lanes.count);
     std::byte* const page = scratch_page();
     segment_file::fill_header(shape_, s->id, page);
     s->write.write({page, static_cast<std::size_t>(kPage)}, 0);
@@ -294,14 +302,15 @@ void Store::begin_segment(std::int64_t bytes, std::span<const TokenRange> rest) 
 }
 
 /// Takes room from the file system up to `end`, and ahead of it what is likely to be needed.
-void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest) {
+void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest,
+                    std::int64_t n_lanes) {
   if (end <= s.allocated) return;
   const std::int64_t needed = end - s.allocated;
   std::int64_t extent = std::max(needed, std::clamp(s.allocated, kLeastExtentBytes, kExtentBytes));
   extent = std::max(needed, std::min(extent, round_up(roll_bytes_, kPage) - s.allocated));
   if (options_.disk_bytes > 0) {
     const std::int64_t left = (options_.disk_bytes - taken_) / kPage * kPage;
-    if (needed > left) refuse(rest);
+    if (needed > left) refuse(rest, n_lanes);
     // A sixteenth of a small budget at most lies idle.
     extent = std::max(needed, std::min({extent, left, options_.disk_bytes / 16 / kPage * kPage}));
   }
@@ -314,7 +323,7 @@ void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> re
   if (result < 0) {
     calls_.truncate(io::Kind::segment, s.write.fd(), s.allocated);
     std::int64_t bytes = 0;
-    for (const TokenRange& range : rest) bytes += record_bytes(range.size());
+    for (const TokenRange& range : rest) bytes += record_bytes(range.size(), n_lanes);
     io::fail(
         -result, where(s), fmt::format("reserve {} bytes for {} events", bytes, rest.size()),
         result == -ENOSPC || result == -EDQUOT
@@ -325,10 +334,10 @@ void Store::reserve(Segment& s, std::int64_t end, std::span<const TokenRange> re
   taken_ += extent;
 }
 
-[[noreturn]] void Store::refuse(std::span<const TokenRange> rest) const {
+[[noreturn]] void Store::refuse(std::span<const TokenRange> rest, std::int64_t n_lanes) const {
   std::int64_t missing = 0;
   for (const TokenRange& range : rest)
-    missing += file_bytes(record_bytes(range.size())) + overhead_;
+    missing += file_bytes(record_bytes(range.size(), n_lanes)) + overhead_;
   throw BudgetError(fmt::format(
       "disk store: disk_bytes = {} is used up ({} bytes taken) and {} more bytes are needed for "
       "{} events; set disk_bytes to at least {} (0: no bound)",
@@ -400,7 +409,7 @@ StoreImage Store::image() const {
     }
   image.events.reserve(events_.size());
   for (const Event& e : events_)
-    image.events.push_back({e.range,
+    image.events.push_back({e.range, e.lanes,
                             e.segment < 0 ? -1 : number[static_cast<std::size_t>(e.segment)],
                             e.segment < 0 ? 0 : e.offset, e.last_recall, e.recalls, e.pinned});
   return image;
@@ -428,10 +437,10 @@ void Store::move_out(std::size_t index) {
       }
       Segment& to = segment_of_event(event);
       const std::int64_t stride = block_stride(shape_, event.range.size());
-      for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
-        with_block(id, layer, [&](std::byte* block) {
-          segment_file::seal_block(shape_, {to.id, id, layer, event.range}, block);
-          to.write.write({block, static_cast<std::size_t>(stride)}, event.offset + layer * stride);
+      for (std::int64_t lane = event.lanes.first; event.lanes.holds(lane); ++lane)
+        with_block(id, lane, [&](std::byte* block) {
+          segment_file::seal_block(shape_, {to.id, id, lane, event.range}, block);
+          to.write.write({block, static_cast<std::size_t>(stride)}, block_offset(event, lane));
         });
     }
   } catch (...) {
@@ -443,7 +452,7 @@ void Store::move_out(std::size_t index) {
   for (auto& [id, event] : moved) {
     std::swap(at(id), event);
     give_back(event);
-    counters_.written_bytes += record_bytes(at(id).range.size());
+    counters_.written_bytes += record_bytes(at(id));
   }
 }
 

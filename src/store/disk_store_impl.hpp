@@ -73,11 +73,13 @@ struct Segment {
 
 struct Event {
   TokenRange range;
+  LaneRange lanes;
   std::int32_t segment = -1;  ///< -1: forgotten
   std::int64_t offset = 0;
   std::int64_t last_recall = -1;
   std::int64_t recalls = 0;
   bool pinned = false;
+  std::size_t flags = 0;  ///< first of its lanes' flags in `pending_`, until all is written
 };
 
 /// Bytes of a file that no event uses and that may hold anything: zeroed before they are committed.
@@ -92,12 +94,14 @@ class Store final : public DiskStore {
         const std::filesystem::path& new_dir);
   ~Store() override;
   void load(const StoreImage& image);
-  void append(std::span<const TokenRange> events) override;
-  void write(EventId event, std::int64_t layer, const RingView& source) override;
-  void acquire(std::int64_t layer, std::span<const EventId> events,
+  using EventStore::append;
+  void append(std::span<const TokenRange> events, LaneRange lanes) override;
+  std::int64_t n_lanes() const override { return shape_.n_lanes; }
+  void write(EventId event, std::int64_t lane, const RingView& source) override;
+  void acquire(std::int64_t lane, std::span<const EventId> events,
                std::vector<KvSegment>& out) override;
-  void release(std::int64_t layer) override;
-  void prefetch(std::int64_t layer, std::span<const EventId> events) override;
+  void release(std::int64_t lane) override;
+  void prefetch(std::int64_t lane, std::span<const EventId> events) override;
   void forget(EventId event) override;
   void truncate(std::int64_t n) override;
   void pin(EventId event, bool pinned) override;
@@ -106,7 +110,7 @@ class Store final : public DiskStore {
   bool pinned(EventId event) const override;
   const char* tier(EventId event) const override;
   std::uint64_t digest(EventId event) override;
-  void read(EventId event, std::int64_t layer, std::byte* block) override;
+  void read(EventId event, std::int64_t lane, std::byte* block) override;
   void begin_step(std::int64_t step) override { step_ = step; }
 
   StoreImage sync() override;
@@ -122,7 +126,7 @@ class Store final : public DiskStore {
     enum class Use : std::uint8_t { free, prefetched, taken };
     PendingRead read;
     EventId event = -1;
-    std::int64_t layer = -1;
+    std::int64_t lane = -1;
     std::int64_t skip = 0;  ///< of the block in the buffer
     Use use = Use::free;
   };
@@ -150,19 +154,31 @@ class Store final : public DiskStore {
   Segment& segment_of_event(const Event& e) {
     return *segments_[static_cast<std::size_t>(e.segment)];
   }
-  std::int64_t record_bytes(std::int64_t n) const {
-    return shape_.n_layers * block_stride(shape_, n);
+  /// Of an event of n tokens in so many lanes.
+  std::int64_t record_bytes(std::int64_t n, std::int64_t n_lanes) const {
+    return n_lanes * block_stride(shape_, n);
+  }
+  std::int64_t record_bytes(const Event& e) const {
+    return record_bytes(e.range.size(), e.lanes.count);
+  }
+  /// Of one lane of an event, in its file.
+  std::int64_t block_offset(const Event& e, std::int64_t lane) const {
+    return e.offset + (lane - e.lanes.first) * block_stride(shape_, e.range.size());
   }
   static std::int64_t file_bytes(std::int64_t records) { return kPage + round_up(records, kPage); }
-  segment_file::BlockName name(EventId event, std::int64_t layer) {
-    return {segment_of_event(at(event)).id, event, layer, at(event).range};
+  segment_file::BlockName name(EventId event, std::int64_t lane) {
+    return {segment_of_event(at(event)).id, event, lane, at(event).range};
   }
 
   void check_event(EventId event) const;
-  void check_layer(std::int64_t layer) const;
+  void check_event(EventId event, std::int64_t lane) const;
+  void check_lane(std::int64_t lane) const;
+  bool lanes_are(LaneRange lanes) const {
+    return lanes.first >= 0 && lanes.count >= 1 && lanes.first <= shape_.n_lanes - lanes.count;
+  }
   void check_unleased(const char* what) const;
-  std::size_t pending_at(EventId event, std::int64_t layer) const {
-    return static_cast<std::size_t>((event - first_pending_) * shape_.n_layers + layer);
+  std::size_t pending_at(EventId event, std::int64_t lane) const {
+    return at(event).flags + static_cast<std::size_t>(lane - at(event).lanes.first);
   }
   bool all_written() const;
   void forget_pending();
@@ -185,11 +201,13 @@ class Store final : public DiskStore {
 
   /// Room in files for an event. \param rest it and all events still to be placed
   void place(Event& event, std::span<const TokenRange> rest);
-  void begin_segment(std::int64_t bytes, std::span<const TokenRange> rest);
+  void begin_segment(const Event& event, std::span<const TokenRange> rest);
 
   /// Takes room from the file system up to `end`, and ahead of it what is likely to be needed.
-  void reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest);
-  [[noreturn]] void refuse(std::span<const TokenRange> rest) const;
+  /// \param n_lanes of each event of `rest`
+  void reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest,
+               std::int64_t n_lanes);
+  [[noreturn]] void refuse(std::span<const TokenRange> rest, std::int64_t n_lanes) const;
 
   /// Gives back what a file of our own has reserved beyond `bytes`. A hint: a refusal costs room.
   void cut(Segment& s, std::int64_t bytes);
@@ -216,7 +234,7 @@ class Store final : public DiskStore {
 
   /// A block to fill, waiting for others to be written if it must.
   std::uint32_t make_room(std::unique_lock<std::mutex>& lock, const Event& e, EventId event,
-                          std::int64_t layer);
+                          std::int64_t lane);
   void enqueue(std::uint32_t block);
   void unqueue(std::uint32_t block);
 
@@ -240,7 +258,7 @@ class Store final : public DiskStore {
   // ---- reading
   // -----------------------------------------------------------------------------------
 
-  Slot* find_slot(EventId event, std::int64_t layer);
+  Slot* find_slot(EventId event, std::int64_t lane);
 
   /// A free slot, else a prefetched one that `may_go`; null if there is none.
   template <class MayGo>
@@ -250,24 +268,24 @@ class Store final : public DiskStore {
 
   /// A page to work with, when no acquire is under way.
   std::byte* scratch_page();
-  void begin_read(Slot& slot, EventId event, std::int64_t layer, Slot::Use use);
+  void begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use use);
 
   /// The block that a slot was to read, verified. \throws FileError
   std::byte* finish_read(Slot& slot);
 
   /// Calls use(block) with a verified block read from its file, header and all.
   template <class Use>
-  void with_block(EventId event, std::int64_t layer, Use&& use);
+  void with_block(EventId event, std::int64_t lane, Use&& use);
 
-  /// Calls use(bytes) with one layer of an event as it is stored, wherever it lies.
+  /// Calls use(bytes) with one lane of an event as it is stored, wherever it lies.
   template <class Use>
-  void with_stored(EventId event, std::int64_t layer, Use&& use);
+  void with_stored(EventId event, std::int64_t lane, Use&& use);
   void take(Lease& lease, std::uint32_t block);
-  void read_misses(std::int64_t layer, std::span<const EventId> events, Lease& lease,
+  void read_misses(std::int64_t lane, std::span<const EventId> events, Lease& lease,
                    std::vector<KvSegment>& out);
 
   /// Puts a block that was read where it can be leased.
-  KvSegment keep(Lease& lease, EventId event, std::int64_t layer, const std::byte* from);
+  KvSegment keep(Lease& lease, EventId event, std::int64_t lane, const std::byte* from);
 
   StoreShape shape_;
   DiskStoreOptions options_;
@@ -296,7 +314,7 @@ class Store final : public DiskStore {
   std::vector<Hole> holes_;
   std::vector<std::pair<std::string, std::int64_t>> orphans_;  ///< and their bytes
   std::int64_t taken_ = 0;                                     ///< bytes taken from the file system
-  /// Of the events from first_pending_ on, layer by layer: whether it was written.
+  /// Of the events from first_pending_ on, each of their lanes: whether it was written.
   std::vector<std::uint8_t> pending_;
   EventId first_pending_ = 0;
   std::uint32_t first_dirty_ = BlockCache::kNone, last_dirty_ = BlockCache::kNone;
@@ -324,14 +342,14 @@ Store::Slot* Store::free_slot_or(MayGo&& may_go) {
 }
 
 template <class Use>
-void Store::with_block(EventId event, std::int64_t layer, Use&& use) {
-  Slot* slot = find_slot(event, layer);
+void Store::with_block(EventId event, std::int64_t lane, Use&& use) {
+  Slot* slot = find_slot(event, lane);
   if (slot) {
     slot->use = Slot::Use::taken;
     ++counters_.prefetched;
   } else {
     slot = free_slot_or([](const Slot&) { return true; });
-    begin_read(*slot, event, layer, Slot::Use::taken);
+    begin_read(*slot, event, lane, Slot::Use::taken);
     queue_->start();
   }
   try {
@@ -344,22 +362,21 @@ void Store::with_block(EventId event, std::int64_t layer, Use&& use) {
 }
 
 template <class Use>
-void Store::with_stored(EventId event, std::int64_t layer, Use&& use) {
-  check_event(event);
+void Store::with_stored(EventId event, std::int64_t lane, Use&& use) {
+  check_event(event, lane);
   const Event& e = at(event);
   if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
   const auto bytes = static_cast<std::size_t>(block_bytes(shape_, e.range.size()));
   {
     const std::lock_guard lock(mutex_);
-    if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone) {
+    if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone) {
       use(std::span<const std::byte>(cache_->data(block) + kLine, bytes));
       return;
     }
   }
-  if (event >= first_pending_ && !pending_[pending_at(event, layer)])
-    throw DataError(
-        fmt::format("disk store: layer {} of event {} was never written", layer, event));
-  with_block(event, layer, [&](const std::byte* block) {
+  if (event >= first_pending_ && !pending_[pending_at(event, lane)])
+    throw DataError(fmt::format("disk store: lane {} of event {} was never written", lane, event));
+  with_block(event, lane, [&](const std::byte* block) {
     use(std::span<const std::byte>(block + kLine, bytes));
   });
 }

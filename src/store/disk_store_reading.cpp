@@ -12,12 +12,12 @@
 
 namespace episodic::disk_store {
 
-void Store::acquire(std::int64_t layer, std::span<const EventId> events,
+void Store::acquire(std::int64_t lane, std::span<const EventId> events,
                     std::vector<KvSegment>& out) {
-  check_layer(layer);
+  check_lane(lane);
   std::int64_t tokens = 0;
   for (const EventId event : events) {
-    check_event(event);
+    check_event(event, lane);
     if (at(event).segment < 0)
       throw DataError(fmt::format("disk store: event {} was forgotten", event));
     tokens += at(event).range.size();
@@ -26,10 +26,10 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
     throw BudgetError(
         fmt::format("disk store: a recall of {} tokens, but lease_tokens = {}; raise lease_tokens",
                     tokens, options_.lease_tokens));
-  Lease& lease = leases_[static_cast<std::size_t>(layer)];
+  Lease& lease = leases_[static_cast<std::size_t>(lane)];
   if (lease.held)
     throw Error(
-        fmt::format("disk store: layer {} still holds its last lease; release it first", layer));
+        fmt::format("disk store: lane {} still holds its last lease; release it first", lane));
   out.clear();
   out.reserve(events.size());
   lease.blocks.clear();
@@ -39,7 +39,7 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < events.size(); ++i) {
-      const std::uint32_t block = cache_->find(events[i], layer);
+      const std::uint32_t block = cache_->find(events[i], lane);
       if (block == BlockCache::kNone) {
         misses_.push_back({i, nullptr});
         out.emplace_back();
@@ -51,7 +51,7 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
   }
   const std::int64_t overflow_used = overflow_used_;
   try {
-    read_misses(layer, events, lease, out);
+    read_misses(lane, events, lease, out);
   } catch (...) {
     for (Miss& miss : misses_)
       if (miss.slot) free_slot(*miss.slot);
@@ -67,7 +67,7 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
     const std::lock_guard lock(mutex_);
     if (!misses_.empty())
       for (const EventId event : events)
-        if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone)
+        if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone)
           cache_->touch(block);
   }
   lease.overflow = overflow_used_ > overflow_used;
@@ -81,11 +81,10 @@ void Store::acquire(std::int64_t layer, std::span<const EventId> events,
   counters_.hits += static_cast<std::int64_t>(events.size() - misses_.size());
 }
 
-void Store::release(std::int64_t layer) {
-  check_layer(layer);
-  Lease& lease = leases_[static_cast<std::size_t>(layer)];
-  if (!lease.held)
-    throw Error(fmt::format("disk store: layer {} holds no lease to release", layer));
+void Store::release(std::int64_t lane) {
+  check_lane(lane);
+  Lease& lease = leases_[static_cast<std::size_t>(lane)];
+  if (!lease.held) throw Error(fmt::format("disk store: lane {} holds no lease to release", lane));
   const std::lock_guard lock(mutex_);
   for (const std::uint32_t block : lease.blocks) --(*cache_)[block].leases;
   lease.blocks.clear();
@@ -94,44 +93,44 @@ void Store::release(std::int64_t layer) {
   lease.held = lease.overflow = false;
 }
 
-void Store::prefetch(std::int64_t layer, std::span<const EventId> events) {
-  if (layer < 0 || layer >= shape_.n_layers) return;
+void Store::prefetch(std::int64_t lane, std::span<const EventId> events) {
+  if (lane < 0 || lane >= shape_.n_lanes) return;
   bool begun = false;
   for (const EventId event : events) {
-    if (event < 0 || event >= n_events() || at(event).segment < 0 || find_slot(event, layer))
+    if (event < 0 || event >= n_events() || at(event).segment < 0 || !at(event).lanes.holds(lane) ||
+        find_slot(event, lane))
       continue;
     {
       const std::lock_guard lock(mutex_);
-      if (cache_->find(event, layer) != BlockCache::kNone) continue;
+      if (cache_->find(event, lane) != BlockCache::kNone) continue;
     }
-    if (event >= first_pending_ && !pending_[pending_at(event, layer)]) continue;
+    if (event >= first_pending_ && !pending_[pending_at(event, lane)]) continue;
     Slot* const slot =
-        free_slot_or([&](Slot& s) { return s.layer != layer && queue_->done(s.read); });
+        free_slot_or([&](Slot& s) { return s.lane != lane && queue_->done(s.read); });
     if (!slot) break;
-    begin_read(*slot, event, layer, Slot::Use::prefetched);
+    begin_read(*slot, event, lane, Slot::Use::prefetched);
     begun = true;
   }
   if (begun) queue_->start();
 }
 
 std::uint64_t Store::digest(EventId event) {
+  check_event(event);
   std::uint64_t sum = 0;
-  for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
-    with_stored(event, layer,
-                [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
+  for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
+    with_stored(event, lane, [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
   return sum;
 }
 
-void Store::read(EventId event, std::int64_t layer, std::byte* block) {
-  with_stored(event, layer, [&](std::span<const std::byte> stored) {
+void Store::read(EventId event, std::int64_t lane, std::byte* block) {
+  with_stored(event, lane, [&](std::span<const std::byte> stored) {
     std::memcpy(block, stored.data(), stored.size());
   });
 }
 
-Store::Slot* Store::find_slot(EventId event, std::int64_t layer) {
+Store::Slot* Store::find_slot(EventId event, std::int64_t lane) {
   for (Slot& slot : slots_)
-    if (slot.use == Slot::Use::prefetched && slot.event == event && slot.layer == layer)
-      return &slot;
+    if (slot.use == Slot::Use::prefetched && slot.event == event && slot.lane == lane) return &slot;
   return nullptr;
 }
 
@@ -151,13 +150,13 @@ std::byte* Store::scratch_page() {
   return slots_.front().read.to;
 }
 
-void Store::begin_read(Slot& slot, EventId event, std::int64_t layer, Slot::Use use) {
+void Store::begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use use) {
   const Event& e = at(event);
   const Segment& s = segment_of_event(e);
   const std::int64_t stride = block_stride(shape_, e.range.size());
-  const std::int64_t from = e.offset + layer * stride;
+  const std::int64_t from = block_offset(e, lane);
   slot.event = event;
-  slot.layer = layer;
+  slot.lane = lane;
   slot.use = use;
   slot.read.fd = s.read ? s.read.fd() : s.write.fd();
   slot.read.grain = s.grain;
@@ -188,7 +187,7 @@ std::byte* Store::finish_read(Slot& slot) {
     }
     fault = slot.read.result < slot.skip + stride
                 ? "is cut short by the end of the file"
-                : segment_file::block_fault(shape_, name(slot.event, slot.layer), block);
+                : segment_file::block_fault(shape_, name(slot.event, slot.lane), block);
     if (fault.empty()) return block;
     ++counters_.read_errors;
   }
@@ -197,11 +196,11 @@ std::byte* Store::finish_read(Slot& slot) {
   const std::int64_t offset = slot.read.offset + slot.skip;
   if (failed != 0)
     io::fail(failed, path,
-             fmt::format("read event {}, layer {} at byte {}", slot.event, slot.layer, offset),
+             fmt::format("read event {}, lane {} at byte {}", slot.event, slot.lane, offset),
              "run episodic verify; restore from a copy");
   throw FileError(
-      fmt::format("{}: event {}, layer {} at byte {} {}; run episodic verify; restore from a copy",
-                  path.string(), slot.event, slot.layer, offset, fault));
+      fmt::format("{}: event {}, lane {} at byte {} {}; run episodic verify; restore from a copy",
+                  path.string(), slot.event, slot.lane, offset, fault));
 }
 
 void Store::take(Lease& lease, std::uint32_t block) {
@@ -210,14 +209,14 @@ void Store::take(Lease& lease, std::uint32_t block) {
   lease.blocks.push_back(block);
 }
 
-void Store::read_misses(std::int64_t layer, std::span<const EventId> events, Lease& lease,
+void Store::read_misses(std::int64_t lane, std::span<const EventId> events, Lease& lease,
                         std::vector<KvSegment>& out) {
   for (Miss& miss : misses_) {
     const EventId event = events[miss.i];
-    if (event >= first_pending_ && !pending_[pending_at(event, layer)])
+    if (event >= first_pending_ && !pending_[pending_at(event, lane)])
       throw DataError(
-          fmt::format("disk store: layer {} of event {} was never written", layer, event));
-    miss.slot = find_slot(event, layer);
+          fmt::format("disk store: lane {} of event {} was never written", lane, event));
+    miss.slot = find_slot(event, lane);
     if (!miss.slot) continue;
     miss.slot->use = Slot::Use::taken;
     ++counters_.prefetched;
@@ -233,35 +232,35 @@ void Store::read_misses(std::int64_t layer, std::span<const EventId> events, Lea
       if (next.slot) continue;
       next.slot = free_slot_or([](const Slot&) { return true; });
       if (!next.slot) break;
-      begin_read(*next.slot, events[next.i], layer, Slot::Use::taken);
+      begin_read(*next.slot, events[next.i], lane, Slot::Use::taken);
       more = true;
     }
     if (more) queue_->start();
     Miss& miss = misses_[i];
-    out[miss.i] = keep(lease, events[miss.i], layer, finish_read(*miss.slot));
+    out[miss.i] = keep(lease, events[miss.i], lane, finish_read(*miss.slot));
     free_slot(*std::exchange(miss.slot, nullptr));
   }
 }
 
 /// Puts a block that was read where it can be leased.
-KvSegment Store::keep(Lease& lease, EventId event, std::int64_t layer, const std::byte* from) {
+KvSegment Store::keep(Lease& lease, EventId event, std::int64_t lane, const std::byte* from) {
   constexpr int kMostEvictions = 64;
   const Event& e = at(event);
   const std::int64_t stride = block_stride(shape_, e.range.size());
   const std::lock_guard lock(mutex_);
-  std::uint32_t block = cache_->find(event, layer);
+  std::uint32_t block = cache_->find(event, lane);
   if (block == BlockCache::kNone) {
-    block = cache_->insert(event, layer, stride, e.pinned);
+    block = cache_->insert(event, lane, stride, e.pinned);
     for (int i = 0; block == BlockCache::kNone && i < kMostEvictions && cache_->evict(); ++i) {
       ++counters_.evictions;
-      block = cache_->insert(event, layer, stride, e.pinned);
+      block = cache_->insert(event, lane, stride, e.pinned);
     }
     if (block == BlockCache::kNone) {
       const std::int64_t bytes = stride - kLine;
       if (overflow_used_ + bytes > static_cast<std::int64_t>(overflow_.size()))
         throw BudgetError(fmt::format(
-            "disk store: host_bytes = {} cannot hold the leases of several layers at once; set "
-            "host_bytes higher, or release a layer before the next is acquired",
+            "disk store: host_bytes = {} cannot hold the leases of several lanes at once; set "
+            "host_bytes higher, or release a lane before the next is acquired",
             options_.host_bytes));
       std::byte* const to = overflow_.data() + overflow_used_;
       std::memcpy(to, from + kLine, static_cast<std::size_t>(bytes));

@@ -4,15 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "disk_store_impl.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::disk_store {
 
-void Store::write(EventId event, std::int64_t layer, const RingView& source) {
-  check_event(event);
-  check_layer(layer);
+void Store::write(EventId event, std::int64_t lane, const RingView& source) {
+  check_event(event, lane);
   const Event& e = at(event);
   if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
   if (event < first_pending_)
@@ -21,14 +21,14 @@ void Store::write(EventId event, std::int64_t layer, const RingView& source) {
   std::uint32_t block;
   {
     std::unique_lock lock(mutex_);
-    block = cache_->find(event, layer);
+    block = cache_->find(event, lane);
     if (block != BlockCache::kNone) {
       if ((*cache_)[block].leases > 0)
-        throw Error(fmt::format("disk store: event {} is leased by layer {}; release it first",
-                                event, layer));
+        throw Error(fmt::format("disk store: event {} is leased by lane {}; release it first",
+                                event, lane));
       withdraw(lock, block);
     } else {
-      block = make_room(lock, e, event, layer);
+      block = make_room(lock, e, event, lane);
     }
   }
   std::byte* const data = cache_->data(block);
@@ -37,24 +37,24 @@ void Store::write(EventId event, std::int64_t layer, const RingView& source) {
   } catch (...) {
     const std::lock_guard lock(mutex_);
     abandon(block);
-    pending_[pending_at(event, layer)] = 0;
+    pending_[pending_at(event, lane)] = 0;
     throw;
   }
-  segment_file::seal_block(shape_, name(event, layer), data);
+  segment_file::seal_block(shape_, name(event, lane), data);
   {
     const std::lock_guard lock(mutex_);
     enqueue(block);
-    pending_[pending_at(event, layer)] = 1;
+    pending_[pending_at(event, lane)] = 1;
   }
   work_.notify_one();
 }
 
 /// A block to fill, waiting for others to be written if it must.
 std::uint32_t Store::make_room(std::unique_lock<std::mutex>& lock, const Event& e, EventId event,
-                               std::int64_t layer) {
+                               std::int64_t lane) {
   for (;;) {
     const std::uint32_t block =
-        cache_->insert(event, layer, block_stride(shape_, e.range.size()), e.pinned);
+        cache_->insert(event, lane, block_stride(shape_, e.range.size()), e.pinned);
     if (block != BlockCache::kNone) {
       ++n_unclean_;
       return block;
@@ -63,10 +63,14 @@ std::uint32_t Store::make_room(std::unique_lock<std::mutex>& lock, const Event& 
       ++counters_.evictions;
       continue;
     }
-    if (error_) std::rethrow_exception(error_);
+    if (error_) {  // told once; then it is tried again
+      const std::exception_ptr error = std::exchange(error_, nullptr);
+      work_.notify_one();
+      std::rethrow_exception(error);
+    }
     if (n_unclean_ == 0)
       throw BudgetError(fmt::format(
-          "disk store: host_bytes = {} are all leased; release layers before events are written, "
+          "disk store: host_bytes = {} are all leased; release lanes before events are written, "
           "or set host_bytes higher",
           options_.host_bytes));
     written_.wait(lock);
@@ -110,8 +114,8 @@ void Store::abandon(std::uint32_t block) {
 }
 
 void Store::drop_blocks(std::unique_lock<std::mutex>& lock, EventId event) {
-  for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer)
-    if (const std::uint32_t block = cache_->find(event, layer); block != BlockCache::kNone) {
+  for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
+    if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone) {
       withdraw(lock, block);
       abandon(block);
     }
@@ -174,7 +178,7 @@ void Store::gather_batch() {
     const Event& event = at((*cache_)[block].event);
     const std::int64_t stride = block_stride(shape_, event.range.size());
     batch_.push_back({block, &segment_of_event(event).write,
-                      event.offset + (*cache_)[block].layer * stride, stride});
+                      block_offset(event, (*cache_)[block].lane), stride});
   }
   if (first_dirty_ == BlockCache::kNone) last_dirty_ = BlockCache::kNone;
   std::sort(batch_.begin(), batch_.end(), [](const Dirty& a, const Dirty& b) {

@@ -30,6 +30,7 @@ struct Slab {
 
 struct StoredEvent {
   TokenRange range;
+  LaneRange lanes;
   std::size_t slab = 0;
   std::int64_t offset = 0;
   std::int64_t last_recall = -1;
@@ -42,12 +43,12 @@ class HostStore final : public EventStore {
       : shape_(shape),
         budget_(budget),
         max_block_(max_block),
-        max_event_bytes_(event_bytes(max_block)) {
-    if (shape.n_layers < 1 || shape.n_kv_heads < 1 || shape.head_dim < 1 || max_block < 1)
+        max_event_bytes_(event_bytes(max_block, shape.n_lanes)) {
+    if (shape.n_lanes < 1 || shape.n_kv_heads < 1 || shape.head_dim < 1 || max_block < 1)
       throw ConfigError(
-          fmt::format("host store: {} layers, {} key/value heads, {} channels, max_block {}; each "
+          fmt::format("host store: {} lanes, {} key/value heads, {} channels, max_block {}; each "
                       "must be at least 1",
-                      shape.n_layers, shape.n_kv_heads, shape.head_dim, max_block));
+                      shape.n_lanes, shape.n_kv_heads, shape.head_dim, max_block));
     if (budget < 0)
       throw ConfigError(fmt::format("host store: host_bytes = {}, must be >= 0", budget));
     if (budget > 0 && budget < max_event_bytes_)
@@ -56,10 +57,11 @@ class HostStore final : public EventStore {
                       "which takes {} "
                       "bytes; set host_bytes to at least {} (0: no bound), or lower max_block",
                       budget, max_block, max_event_bytes_, max_event_bytes_));
-    leased_.assign(static_cast<std::size_t>(shape.n_layers), 0);
+    leased_.assign(static_cast<std::size_t>(shape.n_lanes), 0);
   }
 
-  void append(std::span<const TokenRange> events) override {
+  void append(std::span<const TokenRange> events, LaneRange lanes) override {
+    check_lanes(lanes);
     for (const TokenRange& range : events)
       if (range.size() < 1 || range.size() > max_block_)
         throw DataError(
@@ -68,7 +70,7 @@ class HostStore final : public EventStore {
     const std::size_t n_slabs = slabs_.size();
     const std::size_t n_events = events_.size();
     try {
-      for (std::size_t i = 0; i < events.size(); ++i) place(events.subspan(i));
+      for (std::size_t i = 0; i < events.size(); ++i) place(events.subspan(i), lanes);
     } catch (...) {
       forget_from(n_events);
       while (slabs_.size() > n_slabs) {
@@ -79,48 +81,49 @@ class HostStore final : public EventStore {
     }
   }
 
-  void write(EventId event, std::int64_t layer, const RingView& source) override {
-    check_event(event);
-    check_layer(layer);
+  using EventStore::append;
+  std::int64_t n_lanes() const override { return shape_.n_lanes; }
+
+  void write(EventId event, std::int64_t lane, const RingView& source) override {
+    check_event(event, lane);
     const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
-    encode_block(shape_, stored.range, source, layer_data(stored, layer));
+    encode_block(shape_, stored.range, source, lane_data(stored, lane));
   }
 
-  void acquire(std::int64_t layer, std::span<const EventId> events,
+  void acquire(std::int64_t lane, std::span<const EventId> events,
                std::vector<KvSegment>& out) override {
-    check_layer(layer);
+    check_lane(lane);
     for (const EventId event : events) {
-      check_event(event);
+      check_event(event, lane);
       if (events_[static_cast<std::size_t>(event)].forgotten)
         throw DataError(fmt::format("host store: event {} was forgotten", event));
     }
-    if (leased_[static_cast<std::size_t>(layer)])
+    if (leased_[static_cast<std::size_t>(lane)])
       throw Error(
-          fmt::format("host store: layer {} still holds its last lease; release it first", layer));
+          fmt::format("host store: lane {} still holds its last lease; release it first", lane));
     out.clear();
     out.reserve(events.size());
     for (const EventId event : events) {
       StoredEvent& stored = events_[static_cast<std::size_t>(event)];
-      out.push_back(segment_of(shape_, stored.range, layer_data(stored, layer)));
+      out.push_back(segment_of(shape_, stored.range, lane_data(stored, lane)));
       stored.last_recall = step_;
     }
     acquires_ += static_cast<std::int64_t>(events.size());
-    leased_[static_cast<std::size_t>(layer)] = 1;
+    leased_[static_cast<std::size_t>(lane)] = 1;
   }
 
-  void release(std::int64_t layer) override {
-    check_layer(layer);
-    if (!leased_[static_cast<std::size_t>(layer)])
-      throw Error(fmt::format("host store: layer {} holds no lease to release", layer));
-    leased_[static_cast<std::size_t>(layer)] = 0;
+  void release(std::int64_t lane) override {
+    check_lane(lane);
+    if (!leased_[static_cast<std::size_t>(lane)])
+      throw Error(fmt::format("host store: lane {} holds no lease to release", lane));
+    leased_[static_cast<std::size_t>(lane)] = 0;
   }
 
-  void read(EventId event, std::int64_t layer, std::byte* block) override {
-    check_event(event);
-    check_layer(layer);
+  void read(EventId event, std::int64_t lane, std::byte* block) override {
+    check_event(event, lane);
     const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
     if (stored.forgotten) throw DataError(fmt::format("host store: event {} was forgotten", event));
-    std::memcpy(block, layer_data(stored, layer),
+    std::memcpy(block, lane_data(stored, lane),
                 static_cast<std::size_t>(block_bytes(shape_, stored.range.size())));
   }
 
@@ -155,9 +158,9 @@ class HostStore final : public EventStore {
   }
 
  private:
-  /// Of an event of n tokens, all layers.
-  std::int64_t event_bytes(std::int64_t n) const {
-    return shape_.n_layers * block_bytes(shape_, n);
+  /// Of an event of n tokens in so many lanes.
+  std::int64_t event_bytes(std::int64_t n, std::int64_t n_lanes) const {
+    return n_lanes * block_bytes(shape_, n);
   }
 
   /// The end of a message that asks for room: what else would help.
@@ -175,27 +178,27 @@ class HostStore final : public EventStore {
   }
 
   /// Finds room for the first of `rest`, which are all the events still to be placed.
-  void place(std::span<const TokenRange> rest) {
-    const std::int64_t bytes = event_bytes(rest.front().size());
+  void place(std::span<const TokenRange> rest, LaneRange lanes) {
+    const std::int64_t bytes = event_bytes(rest.front().size(), lanes.count);
     // The oldest slab with room: an event is much smaller than a slab, so little is left over.
     std::size_t at = 0;
     while (at < slabs_.size() && slabs_[at].bytes - slabs_[at].used < bytes) ++at;
-    if (at == slabs_.size()) slabs_.push_back(make_slab(rest));
-    events_.push_back({rest.front(), at, slabs_[at].used, -1, false});
+    if (at == slabs_.size()) slabs_.push_back(make_slab(rest, lanes.count));
+    events_.push_back({rest.front(), lanes, at, slabs_[at].used, -1, false});
     slabs_[at].used += bytes;
     ++slabs_[at].events;
     bytes_used_ += bytes;
     ++live_;
   }
 
-  Slab make_slab(std::span<const TokenRange> rest) {
-    const std::int64_t needed = event_bytes(rest.front().size());
+  Slab make_slab(std::span<const TokenRange> rest, std::int64_t n_lanes) {
+    const std::int64_t needed = event_bytes(rest.front().size(), n_lanes);
     std::int64_t bytes = std::max(kSlabBytes, 4 * max_event_bytes_);
     if (budget_ > 0) {
       const std::int64_t left = budget_ - bytes_reserved_;
       // The last slab takes all that is left, also what would be too little for another one.
       if (left - bytes < max_event_bytes_) bytes = left;
-      if (bytes < needed) refuse(rest);
+      if (bytes < needed) refuse(rest, n_lanes);
     }
     slabs_.reserve(slabs_.size() + 1);
     Slab slab;
@@ -211,9 +214,9 @@ class HostStore final : public EventStore {
     return slab;
   }
 
-  [[noreturn]] void refuse(std::span<const TokenRange> rest) const {
+  [[noreturn]] void refuse(std::span<const TokenRange> rest, std::int64_t n_lanes) const {
     std::int64_t missing = 0;
-    for (const TokenRange& range : rest) missing += event_bytes(range.size());
+    for (const TokenRange& range : rest) missing += event_bytes(range.size(), n_lanes);
     throw BudgetError(fmt::format(
         "host store: host_bytes = {} is used up ({} bytes in {} events) and {} more bytes are "
         "needed for "
@@ -236,22 +239,22 @@ class HostStore final : public EventStore {
   void give_back(StoredEvent& event) {
     if (event.forgotten) return;
     event.forgotten = true;
-    bytes_used_ -= event_bytes(event.range.size());
+    bytes_used_ -= event_bytes(event.range.size(), event.lanes.count);
     --live_;
     Slab& slab = slabs_[event.slab];
     if (--slab.events == 0) slab.used = 0;
   }
 
   void check_unleased(const char* what) const {
-    for (std::size_t layer = 0; layer < leased_.size(); ++layer)
-      if (leased_[layer])
+    for (std::size_t lane = 0; lane < leased_.size(); ++lane)
+      if (leased_[lane])
         throw Error(fmt::format(
-            "host store: cannot {} while layer {} holds a lease; release it first", what, layer));
+            "host store: cannot {} while lane {} holds a lease; release it first", what, lane));
   }
 
-  std::byte* layer_data(const StoredEvent& stored, std::int64_t layer) const {
+  std::byte* lane_data(const StoredEvent& stored, std::int64_t lane) const {
     return slabs_[stored.slab].memory.get() + stored.offset +
-           layer * block_bytes(shape_, stored.range.size());
+           (lane - stored.lanes.first) * block_bytes(shape_, stored.range.size());
   }
 
   void check_event(EventId event) const {
@@ -259,9 +262,22 @@ class HostStore final : public EventStore {
       throw DataError(fmt::format("host store: no event {} among {}", event, events_.size()));
   }
 
-  void check_layer(std::int64_t layer) const {
-    if (layer < 0 || layer >= shape_.n_layers)
-      throw DataError(fmt::format("host store: no layer {} among {}", layer, shape_.n_layers));
+  void check_lane(std::int64_t lane) const {
+    if (lane < 0 || lane >= shape_.n_lanes)
+      throw DataError(fmt::format("host store: no lane {} among {}", lane, shape_.n_lanes));
+  }
+
+  void check_event(EventId event, std::int64_t lane) const {
+    check_event(event);
+    check_lane(lane);
+    if (!events_[static_cast<std::size_t>(event)].lanes.holds(lane))
+      throw DataError(fmt::format("host store: event {} is none of lane {}", event, lane));
+  }
+
+  void check_lanes(LaneRange lanes) const {
+    if (lanes.first < 0 || lanes.count < 1 || lanes.first > shape_.n_lanes - lanes.count)
+      throw DataError(fmt::format("host store: events of lanes {} to {} among {}", lanes.first,
+                                  lanes.first + lanes.count - 1, shape_.n_lanes));
   }
 
   StoreShape shape_;

@@ -29,7 +29,7 @@ struct BlockHeader {
   std::uint16_t version = kBlockVersion;
   std::uint16_t dtype = 0;
   std::int64_t event = 0;
-  std::int32_t layer = 0;
+  std::int32_t lane = 0;
   std::int32_t n_tokens = 0;
   std::int64_t first_token = 0;
   std::uint64_t segment = 0;
@@ -44,7 +44,7 @@ struct FileHeader {
   std::uint32_t version = kFileVersion;
   std::uint32_t byte_order = kByteOrder;
   std::uint64_t segment = 0;
-  std::int64_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+  std::int64_t n_lanes = 0, n_kv_heads = 0, head_dim = 0;
   std::uint32_t dtype = 0;
   std::byte rest[kPage - 64];
   std::uint64_t checksum = 0;  ///< of all that stands before it
@@ -65,7 +65,7 @@ BlockHeader header_of(const StoreShape& shape, const BlockName& name) {
   BlockHeader h;
   h.dtype = static_cast<std::uint16_t>(shape.dtype);
   h.event = name.event;
-  h.layer = static_cast<std::int32_t>(name.layer);
+  h.lane = static_cast<std::int32_t>(name.lane);
   h.n_tokens = static_cast<std::int32_t>(name.range.size());
   h.first_token = name.range.start;
   h.segment = name.segment;
@@ -96,8 +96,8 @@ std::string block_fault(const StoreShape& shape, const BlockName& name, const st
   if (std::memcmp(&found, &expected, sizeof found) != 0)
     return found.magic == kBlockMagic
                ? fmt::format(
-                     "holds another block (event {}, layer {}, {} tokens from {}, segment {:016x})",
-                     found.event, found.layer, found.n_tokens, found.first_token, found.segment)
+                     "holds another block (event {}, lane {}, {} tokens from {}, segment {:016x})",
+                     found.event, found.lane, found.n_tokens, found.first_token, found.segment)
                : "holds no block";
   if (found.checksum != block_checksum(block, block_stride(shape, name.range.size())))
     return "has a wrong checksum";
@@ -109,7 +109,7 @@ void fill_header(const StoreShape& shape, std::uint64_t segment, std::byte* page
   FileHeader h{};
   std::copy(std::begin(kFileMagic), std::end(kFileMagic), h.magic);
   h.segment = segment;
-  h.n_layers = shape.n_layers;
+  h.n_lanes = shape.n_lanes;
   h.n_kv_heads = shape.n_kv_heads;
   h.head_dim = shape.head_dim;
   h.dtype = static_cast<std::uint32_t>(shape.dtype);
@@ -129,12 +129,12 @@ std::string header_fault(const StoreShape& shape, std::uint64_t segment, const s
   if (h.checksum != checksum(before_checksum(page, kPage)))
     return "has a wrong checksum in its header";
   if (h.segment != segment) return fmt::format("is segment {:016x} under a wrong name", h.segment);
-  if (h.n_layers != shape.n_layers || h.n_kv_heads != shape.n_kv_heads ||
+  if (h.n_lanes != shape.n_lanes || h.n_kv_heads != shape.n_kv_heads ||
       h.head_dim != shape.head_dim || h.dtype != static_cast<std::uint32_t>(shape.dtype))
     return fmt::format(
-        "is of another shape: {} layers, {} key/value heads, {} channels, dtype {}; expected {}, "
+        "is of another shape: {} lanes, {} key/value heads, {} channels, dtype {}; expected {}, "
         "{}, {}, {}",
-        h.n_layers, h.n_kv_heads, h.head_dim, h.dtype, shape.n_layers, shape.n_kv_heads,
+        h.n_lanes, h.n_kv_heads, h.head_dim, h.dtype, shape.n_lanes, shape.n_kv_heads,
         shape.head_dim, static_cast<int>(shape.dtype));
   return {};
 }
@@ -178,17 +178,19 @@ class Verifier {
     for (const EventId id : events) {
       const StoreImage::Event& event = image.events[static_cast<std::size_t>(id)];
       const std::int64_t stride = block_stride(shape_, event.range.size());
-      if (event.offset < at || event.offset + shape_.n_layers * stride > ref_.bytes) {
+      if (event.lanes.first < 0 || event.lanes.count < 1 ||
+          event.lanes.first > shape_.n_lanes - event.lanes.count || event.offset < at ||
+          event.offset + event.lanes.count * stride > ref_.bytes) {
         damage(fmt::format("event {} does not lie where the image says", id));
         continue;
       }
       check_dead(at, event.offset);
       at = event.offset;
-      for (std::int64_t layer = 0; layer < shape_.n_layers; ++layer, at += stride) {
+      for (std::int64_t lane = event.lanes.first; event.lanes.holds(lane); ++lane, at += stride) {
         const std::string fault =
-            block_fault(shape_, {ref_.id, id, layer, event.range}, load(at, stride));
+            block_fault(shape_, {ref_.id, id, lane, event.range}, load(at, stride));
         if (!fault.empty())
-          damage(fmt::format("event {}, layer {}, at byte {} {}", id, layer, at, fault));
+          damage(fmt::format("event {}, lane {}, at byte {} {}", id, lane, at, fault));
       }
     }
     check_dead(at, ref_.bytes);
@@ -255,6 +257,8 @@ void StoreImage::save(ByteWriter& to) const {
   for (const Event& e : events) {
     to.put(e.range.start);
     to.put(e.range.end);
+    to.put(static_cast<std::int32_t>(e.lanes.first));
+    to.put(static_cast<std::int32_t>(e.lanes.count));
     to.put(e.segment);
     to.put(e.offset);
     to.put(e.last_recall);
@@ -278,10 +282,12 @@ StoreImage StoreImage::load(ByteReader& from) {
     s.id = from.get<std::uint64_t>();
     s.bytes = from.get<std::int64_t>();
   }
-  image.events.resize(count(45));
+  image.events.resize(count(53));
   for (Event& e : image.events) {
     e.range.start = from.get<std::int64_t>();
     e.range.end = from.get<std::int64_t>();
+    e.lanes.first = from.get<std::int32_t>();
+    e.lanes.count = from.get<std::int32_t>();
     e.segment = from.get<std::int32_t>();
     e.offset = from.get<std::int64_t>();
     e.last_recall = from.get<std::int64_t>();

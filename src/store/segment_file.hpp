@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The bytes of a segment file: a header page, then records. A record is an event's blocks, layer
-/// after layer; a block is a 64-byte header and the codec's bytes, padded to 64. Each block says
+/// The bytes of a segment file: a header page, then records. A record is an event's blocks, lane
+/// after lane; a block is a 64-byte header and the codec's bytes, padded to 64. Each block says
 /// whose it is and carries its checksum, so one read is enough to know that it is the right one.
 
 #include <cstddef>
@@ -22,14 +22,14 @@ constexpr std::int64_t kLine = 64;  ///< of block headers, and what payloads are
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// Bytes of one layer of an event of n tokens in a file.
+/// Bytes of one lane of an event of n tokens in a file.
 std::int64_t block_stride(const StoreShape& shape, std::int64_t n);
 
 /// Which block it is: no two blocks of a machine's files share it with different bytes.
 struct BlockName {
   std::uint64_t segment = 0;
   EventId event = 0;
-  std::int64_t layer = 0;
+  std::int64_t lane = 0;
   TokenRange range;
 };
 

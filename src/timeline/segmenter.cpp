@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/timeline/key_segmenter.hpp"
 #include "episodic/timeline/surprise.hpp"
 
 namespace episodic {
@@ -80,6 +81,68 @@ std::unique_ptr<Segmenter> by_position(IsBoundary is_boundary) {
   return std::make_unique<PositionSegmenter<IsBoundary>>(std::move(is_boundary));
 }
 
+/// A KeySegmenter over the rings that keys lie in.
+class RingSegmenter final : public Segmenter {
+ public:
+  RingSegmenter(const MemoryConfig& c, const KeyShape& keys)
+      : now_({c.segmenter == SegmenterKind::gaussian ? KeySignal::gaussian : KeySignal::similarity,
+              c.gamma, c.min_count, c.var_floor, c.n_init},
+             keys.n_layers * keys.n_kv_heads, keys.head_dim),
+        next_(now_),
+        key_(static_cast<std::size_t>(keys.n_layers * keys.n_kv_heads * keys.head_dim)) {}
+
+  void prepare(const StepSignal& signal, std::span<float> threshold,
+               std::span<std::uint8_t> flags) override {
+    if (threshold.size() != flags.size())
+      throw DataError(
+          fmt::format("segmenter: {} thresholds and {} flags; give one of each per token",
+                      threshold.size(), flags.size()));
+    if (signal.first != now_.tokens())
+      throw DataError(
+          fmt::format("segmenter: the step starts at token {}, but {} tokens came so far; "
+                      "give the steps in order",
+                      signal.first, now_.tokens()));
+    std::fill(threshold.begin(), threshold.end(), std::numeric_limits<float>::infinity());
+    next_ = now_;  // of equal sizes: nothing is allocated
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      gather(signal, signal.first + static_cast<std::int64_t>(i));
+      flags[i] = next_.next(key_).opens;
+    }
+  }
+  void commit() noexcept override { std::swap(now_, next_); }
+
+  std::unique_ptr<Segmenter> clone() const override {
+    return std::make_unique<RingSegmenter>(*this);
+  }
+
+  void save(ByteWriter& to) const override { now_.save(to); }
+  void load(ByteReader& from) override { now_.load(from); }
+
+ private:
+  /// The token's keys of all layers and heads, side by side.
+  void gather(const StepSignal& signal, std::int64_t token) {
+    std::size_t at = 0;
+    const auto d = static_cast<std::size_t>(signal.head_dim);
+    for (const KeyRing& ring : signal.keys)
+      for (std::int64_t g = 0; g < signal.n_kv_heads; ++g, at += d) {
+        if (at + d > key_.size()) throw_keys(signal);
+        std::copy_n(ring.data + g * ring.head_stride + (token % ring.capacity) * ring.row_stride, d,
+                    key_.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    if (at != key_.size()) throw_keys(signal);
+  }
+
+  [[noreturn]] void throw_keys(const StepSignal& signal) const {
+    throw DataError(fmt::format(
+        "segmenter: keys of {} layers with {} heads of {} channels, expected {} numbers "
+        "a token; lend it the keys that it was made for",
+        signal.keys.size(), signal.n_kv_heads, signal.head_dim, key_.size()));
+  }
+
+  KeySegmenter now_, next_;
+  std::vector<float> key_;  // of one token
+};
+
 /// SplitMix64's output function: a bijection that mixes all bits.
 std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -90,8 +153,12 @@ std::uint64_t mix(std::uint64_t x) {
 
 }  // namespace
 
+bool reads_keys(SegmenterKind kind) {
+  return kind == SegmenterKind::k_similarity || kind == SegmenterKind::gaussian;
+}
+
 std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
-                                          std::vector<std::int64_t> given) {
+                                          std::vector<std::int64_t> given, const KeyShape& keys) {
   if (!given.empty() && config.segmenter != SegmenterKind::given)
     throw ConfigError(
         fmt::format("segmenter \"{}\" takes no list of boundaries, but {} were given; use "
@@ -118,6 +185,9 @@ std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
       return by_position(
           [list = std::make_shared<const std::vector<std::int64_t>>(std::move(given))](
               std::int64_t t) { return std::binary_search(list->begin(), list->end(), t); });
+    case SegmenterKind::k_similarity:
+    case SegmenterKind::gaussian:
+      return std::make_unique<RingSegmenter>(config, keys);
   }
   throw ConfigError("segmenter: unknown kind");
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
 #include "episodic/timeline/surprise.hpp"
 
 namespace episodic {
@@ -20,6 +21,10 @@ struct PutField {
   void operator()(std::int64_t value) const { to.put(value); }
   void operator()(const std::vector<std::byte>& bytes) const {
     to.put_span(std::span<const char>(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  void operator()(const std::vector<Timeline::State::Scope>& scopes) const {
+    to.put(static_cast<std::uint64_t>(scopes.size()));
+    for (const auto& scope : scopes) Timeline::State::Scope::fields(scope, *this);
   }
   template <class T>
   void operator()(const std::vector<T>& values) const {
@@ -35,6 +40,15 @@ struct GetField {
     const auto* begin = reinterpret_cast<const std::byte*>(chars.data());
     bytes.assign(begin, begin + chars.size());
   }
+  void operator()(std::vector<Timeline::State::Scope>& scopes) const {
+    const auto n = from.get<std::uint64_t>();
+    constexpr std::uint64_t kLeast = 24;  // bytes of one, which bound the number
+    if (n > from.left() / kLeast)
+      throw FileError(from.where() +
+                      ": ends before what it should hold; it is truncated or damaged");
+    scopes.resize(static_cast<std::size_t>(n));
+    for (auto& scope : scopes) Timeline::State::Scope::fields(scope, *this);
+  }
   template <class T>
   void operator()(std::vector<T>& values) const {
     values = from.get_vector<T>();
@@ -46,26 +60,45 @@ struct GetField {
 void Timeline::State::save(ByteWriter& to) const { fields(*this, PutField{to}); }
 void Timeline::State::load(ByteReader& from) { fields(*this, GetField{from}); }
 
-Timeline::Timeline(const MemoryConfig& config, std::int64_t n_kv_heads, std::int64_t head_dim,
-                   std::int64_t capacity, std::vector<std::int64_t> given)
-    : Timeline(config, n_kv_heads, head_dim, capacity, make_segmenter(config, std::move(given))) {}
+Timeline::Timeline(const MemoryConfig& config, const KeyShape& keys, std::int64_t capacity,
+                   std::vector<std::int64_t> given)
+    : Timeline(config, keys, capacity, nullptr) {
+  if (by_head_ && reads_keys(config.segmenter)) {
+    for (std::int64_t s = 0; s < scopes(); ++s)
+      segmenters_.push_back(make_segmenter(config, given, {1, 1, keys.head_dim}));
+  } else {
+    segmenters_.push_back(make_segmenter(config, std::move(given), keys));
+  }
+}
 
-Timeline::Timeline(const MemoryConfig& config, std::int64_t n_kv_heads, std::int64_t head_dim,
-                   std::int64_t capacity, std::unique_ptr<Segmenter> segmenter)
-    : n_local_(config.n_local),
-      n_kv_heads_(n_kv_heads),
-      head_dim_(head_dim),
+Timeline::Timeline(const MemoryConfig& config, const KeyShape& keys, std::int64_t capacity,
+                   std::unique_ptr<Segmenter> segmenter)
+    : keys_(keys),
+      n_local_(config.n_local),
       recall_every_(config.recall_every),
+      refine_layers_(config.refine_layers),
       refines_(config.refine != Refinement::none),
-      segmenter_(std::move(segmenter)),
-      refiner_(config.refine, config.n_init, config.min_block, n_kv_heads, head_dim),
-      events_(config.n_init, config.min_block, config.max_block) {
-  now_.final_flags.assign(static_cast<std::size_t>(capacity), 0);
+      by_head_(config.scope == EventScope::head) {
+  if (segmenter) segmenters_.push_back(std::move(segmenter));
+  make_scopes(config, capacity);
+}
+
+void Timeline::make_scopes(const MemoryConfig& config, std::int64_t capacity) {
+  scopes_.clear();
+  const std::int64_t n = by_head_ ? keys_.n_layers * keys_.n_kv_heads : 1;
+  scopes_.reserve(static_cast<std::size_t>(n));
+  for (std::int64_t s = 0; s < n; ++s) {
+    Scope& scope = scopes_.emplace_back();
+    scope.refiner = BoundaryRefiner(config.refine, config.n_init, config.min_block,
+                                    by_head_ ? 1 : keys_.n_kv_heads, keys_.head_dim);
+    scope.now.final_flags.assign(static_cast<std::size_t>(capacity), 0);
+    scope.events = EventTable(config.n_init, config.min_block, config.max_block);
+  }
 }
 
 bool Timeline::begin(std::int64_t n, StepKind kind) noexcept {
   n_ = n;
-  const RecallTurn turn = recall_turn(n, kind, now_.steps_since_recall, recall_every_);
+  const RecallTurn turn = recall_turn(n, kind, steps_since_recall_, recall_every_);
   next_steps_since_recall_ = turn.since;
   return turn.recalls;
 }
@@ -76,20 +109,19 @@ void Timeline::read(const std::int64_t* ids, const float* logits, std::int64_t v
     if (ids[i] < 0 || ids[i] >= vocab)
       throw DataError(fmt::format("token {} of the step has id {}, outside the vocabulary of {}", i,
                                   ids[i], vocab));
-  std::vector<float>& surprise = next_record_.surprise;
-  surprise.assign(static_cast<std::size_t>(n_) + 1, 0.0f);
+  next_surprise_.assign(static_cast<std::size_t>(n_) + 1, 0.0f);
   // Row i tells of token i + 1. The last row has no successor yet: its value is dropped, but its
   // logits are checked now, while the step does not count yet.
   targets_.assign(ids + 1, ids + n_);
   targets_.push_back(0);
-  token_surprise(logits, n_, vocab, row_stride, targets_.data(), surprise.data() + 1);
-  if (now_.tokens > 0 && !now_.last_logits.empty()) {
-    if (static_cast<std::int64_t>(now_.last_logits.size()) != vocab)
+  token_surprise(logits, n_, vocab, row_stride, targets_.data(), next_surprise_.data() + 1);
+  if (tokens_ > 0 && !last_logits_.empty()) {
+    if (static_cast<std::int64_t>(last_logits_.size()) != vocab)
       throw DataError(fmt::format("end_step: vocab = {}, but earlier steps had {}", vocab,
-                                  now_.last_logits.size()));
-    token_surprise(now_.last_logits.data(), 1, vocab, vocab, ids, surprise.data());
+                                  last_logits_.size()));
+    token_surprise(last_logits_.data(), 1, vocab, vocab, ids, next_surprise_.data());
   }
-  surprise.pop_back();
+  next_surprise_.pop_back();
   const float* last = logits + (n_ - 1) * row_stride;
   next_logits_.assign(last, last + vocab);
 }
@@ -98,90 +130,146 @@ void Timeline::read(const float* surprise) {
   for (std::int64_t i = 0; i < n_; ++i)
     if (!std::isfinite(surprise[i]))
       throw DataError(fmt::format("end_step: surprise of token {} of the step is not finite", i));
-  next_record_.surprise.assign(surprise, surprise + n_);
-  if (now_.tokens == 0) next_record_.surprise[0] = 0.0f;
+  next_surprise_.assign(surprise, surprise + n_);
+  if (tokens_ == 0) next_surprise_[0] = 0.0f;
   next_logits_.clear();
 }
 
-const std::vector<TokenRange>& Timeline::decide(std::span<const KeyRing> keys) {
-  const std::int64_t first = now_.tokens;
-  StepRecord& r = next_record_;
-  r.first = first;
-  r.n = n_;
-  r.events_before = events_.size();
-  r.threshold.resize(r.surprise.size());
-  r.raw_boundaries.resize(r.surprise.size());
-  r.final_boundaries.resize(r.surprise.size());
-  segmenter_->prepare({first, r.surprise, keys, n_kv_heads_, head_dim_}, r.threshold,
-                      r.raw_boundaries);
+void Timeline::decide(std::span<const KeyRing> keys) {
+  for (Scope& scope : scopes_) {
+    StepRecord& r = scope.next_record;
+    r.first = tokens_;
+    r.n = n_;
+    r.events_before = scope.events.size();
+    r.surprise = next_surprise_;
+    r.threshold.resize(r.surprise.size());
+    r.raw_boundaries.resize(r.surprise.size());
+    r.final_boundaries.resize(r.surprise.size());
+  }
+  if (segmenters_.size() == 1) {
+    StepRecord& r = scopes_.front().next_record;
+    segmenters_.front()->prepare({tokens_, r.surprise, keys, keys_.n_kv_heads, keys_.head_dim},
+                                 r.threshold, r.raw_boundaries);
+    for (std::size_t s = 1; s < scopes_.size(); ++s) {
+      scopes_[s].next_record.threshold = r.threshold;
+      scopes_[s].next_record.raw_boundaries = r.raw_boundaries;
+    }
+  }
+  if (!by_head_) {
+    // A memory without refinement may be of fewer layers than it would begin at.
+    const auto from = refines_ ? static_cast<std::size_t>(refine_layers_) : std::size_t{0};
+    decide(0, keys.subspan(std::min(from, keys.size())));
+    return;
+  }
+  parallel_for(scopes(), [&](std::int64_t s) {
+    const KeyRing ring =
+        keys[static_cast<std::size_t>(s / keys_.n_kv_heads)].head(s % keys_.n_kv_heads);
+    decide(static_cast<std::size_t>(s), std::span(&ring, 1));
+  });
+}
+
+/// \param keys of the scope, for refinement and segmenters of its own
+void Timeline::decide(std::size_t s, std::span<const KeyRing> keys) {
+  Scope& scope = scopes_[s];
+  StepRecord& r = scope.next_record;
+  if (segmenters_.size() > 1)
+    segmenters_[s]->prepare({tokens_, r.surprise, keys, 1, keys_.head_dim}, r.threshold,
+                            r.raw_boundaries);
   if (refines_) {
-    refiner_.resume(now_.last_boundary, now_.last_in_previous);
-    refiner_.step(keys, first, r.raw_boundaries, r.final_boundaries);
-    next_boundary_ = refiner_.last_boundary();
-    next_in_previous_ = refiner_.last_in_previous();
+    scope.refiner.resume(scope.now.last_boundary, scope.now.last_in_previous);
+    scope.refiner.step(keys, tokens_, r.raw_boundaries, r.final_boundaries);
+    scope.next_boundary = scope.refiner.last_boundary();
+    scope.next_in_previous = scope.refiner.last_in_previous();
   } else {
     r.final_boundaries = r.raw_boundaries;
   }
-  events_.find_closed(
-      first + n_ - n_local_,
+  scope.events.find_closed(
+      tokens_ + n_ - n_local_,
       [&](std::int64_t token) {
-        return (token < first ? now_.final_flags[slot(token)]
-                              : r.final_boundaries[static_cast<std::size_t>(token - first)]) != 0;
+        return (token < tokens_
+                    ? scope.now.final_flags[slot(scope.now, token)]
+                    : r.final_boundaries[static_cast<std::size_t>(token - tokens_)]) != 0;
       },
-      closed_);
-  events_.reserve(static_cast<std::int64_t>(closed_.size()));
-  return closed_;
+      scope.closed);
+  scope.events.reserve(static_cast<std::int64_t>(scope.closed.size()));
 }
 
 void Timeline::commit() noexcept {
-  // Flags of tokens that wait for an event stay: they are within the ring's reach.
-  for (std::int64_t i = 0; i < n_; ++i)
-    now_.final_flags[slot(now_.tokens + i)] =
-        next_record_.final_boundaries[static_cast<std::size_t>(i)];
-  segmenter_->commit();
-  events_.extend(closed_);
-  if (refines_) {
-    now_.last_boundary = next_boundary_;
-    now_.last_in_previous = next_in_previous_;
+  for (const auto& segmenter : segmenters_) segmenter->commit();
+  for (Scope& scope : scopes_) {
+    // Flags of tokens that wait for an event stay: they are within the ring's reach.
+    for (std::int64_t i = 0; i < n_; ++i)
+      scope.now.final_flags[slot(scope.now, tokens_ + i)] =
+          scope.next_record.final_boundaries[static_cast<std::size_t>(i)];
+    scope.events.extend(scope.closed);
+    if (refines_) {
+      scope.now.last_boundary = scope.next_boundary;
+      scope.now.last_in_previous = scope.next_in_previous;
+    }
+    std::swap(scope.record, scope.next_record);
   }
-  now_.steps_since_recall = next_steps_since_recall_;
-  now_.tokens += n_;
-  std::swap(now_.last_logits, next_logits_);
-  std::swap(record_, next_record_);
+  steps_since_recall_ = next_steps_since_recall_;
+  tokens_ += n_;
+  std::swap(last_logits_, next_logits_);
 }
 
 Timeline::State Timeline::state() const {
-  State s = now_;
-  s.recent_surprise = segmenter_->recent_surprise();
+  State s;
+  s.tokens = tokens_;
+  s.steps_since_recall = steps_since_recall_;
+  s.recent_surprise = segmenters_.front()->recent_surprise();
   ByteWriter bytes;
-  segmenter_->save(bytes);
+  for (const auto& segmenter : segmenters_) segmenter->save(bytes);
   s.segmenter = bytes.take();
+  s.scopes.clear();
+  for (const Scope& scope : scopes_) s.scopes.push_back(scope.now);
+  s.last_logits = last_logits_;
   return s;
 }
 
 Timeline::Ready Timeline::prepare(State s) const {
-  if (s.tokens < 0 || s.final_flags.size() != now_.final_flags.size())
-    throw DataError(fmt::format(
-        "timeline: a state of {} tokens with {} boundary flags; this memory keeps {} flags",
-        s.tokens, s.final_flags.size(), now_.final_flags.size()));
-  std::unique_ptr<Segmenter> segmenter = segmenter_->clone();
-  segmenter->resume(s.tokens, s.recent_surprise);
+  if (s.tokens < 0 || s.scopes.size() != scopes_.size())
+    throw DataError(fmt::format("timeline: a state of {} tokens in {} scopes; this memory has {}",
+                                s.tokens, s.scopes.size(), scopes_.size()));
+  for (std::size_t i = 0; i < scopes_.size(); ++i)
+    if (s.scopes[i].final_flags.size() != scopes_[i].now.final_flags.size())
+      throw DataError(fmt::format(
+          "timeline: a state of {} tokens with {} boundary flags; this memory keeps {} flags",
+          s.tokens, s.scopes[i].final_flags.size(), scopes_[i].now.final_flags.size()));
+  Ready ready;
   ByteReader bytes(s.segmenter, "the segmenter's state");
-  segmenter->load(bytes);
+  for (const auto& segmenter : segmenters_) {
+    ready.segmenters.push_back(segmenter->clone());
+    ready.segmenters.back()->resume(s.tokens, s.recent_surprise);
+    ready.segmenters.back()->load(bytes);
+  }
   bytes.finish();
-  s.recent_surprise.clear();
-  s.segmenter.clear();
-  return {std::move(s), std::move(segmenter)};
+  ready.state = std::move(s);
+  return ready;
 }
 
 void Timeline::resume(Ready ready) noexcept {
-  segmenter_ = std::move(ready.segmenter);
-  now_ = std::move(ready.state);
-  record_ = {};
+  segmenters_ = std::move(ready.segmenters);
+  tokens_ = ready.state.tokens;
+  steps_since_recall_ = ready.state.steps_since_recall;
+  last_logits_ = std::move(ready.state.last_logits);
+  for (std::size_t s = 0; s < scopes_.size(); ++s) {
+    scopes_[s].now = std::move(ready.state.scopes[s]);
+    scopes_[s].record = {};
+  }
 }
 
-void Timeline::truncate(std::int64_t n_events) noexcept {
-  if (n_events < events_.size()) events_.truncate(n_events);
+void Timeline::truncate(std::int64_t scope, std::int64_t n_events) noexcept {
+  EventTable& events = scopes_[static_cast<std::size_t>(scope)].events;
+  if (n_events < events.size()) events.truncate(n_events);
+}
+
+void Timeline::save_events(ByteWriter& to) const {
+  for (const Scope& scope : scopes_) scope.events.save(to);
+}
+
+void Timeline::load_events(ByteReader& from) {
+  for (Scope& scope : scopes_) scope.events.load(from);
 }
 
 }  // namespace episodic

@@ -10,6 +10,7 @@
 #include "commands.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/model/open_model.hpp"
 #include "html.hpp"
 #include "kept.hpp"
@@ -22,16 +23,28 @@ struct InspectFlags {
   std::filesystem::path dir, html, model;
   JsonFlag json;
   bool no_events = false;
+  std::int64_t layer = 0, head = 0;
+
+  /// Whose events the page shows.
+  std::int64_t scope_of(const EpisodicMemory& memory) const {
+    if (memory.scopes() == 1) return 0;
+    const MemoryShape& s = memory.shape();
+    if (layer < 0 || layer >= s.n_layers || head < 0 || head >= s.n_kv_heads)
+      throw ConfigError(fmt::format("--layer {} --head {}: the memory has {} layers of {} heads",
+                                    layer, head, s.n_layers, s.n_kv_heads));
+    return layer * s.n_kv_heads + head;
+  }
 };
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 
 /// Text of each event, empty where its tokens are unknown. Decoded with the token before it, so
 /// that what tokenizers put between tokens comes out.
-std::vector<std::string> texts(const EpisodicMemory& memory, const Tokenizer& tokenizer) {
+std::vector<std::string> texts(const EpisodicMemory& memory, const Tokenizer& tokenizer,
+                               std::int64_t scope) {
   const std::vector<std::int64_t> ids = memory.token_ids(0, memory.tokens());
   std::vector<std::string> out;
-  for (const TokenRange& e : memory.events().all()) {
+  for (const TokenRange& e : memory.events(scope).all()) {
     const bool known = std::all_of(ids.begin() + e.start, ids.begin() + e.end,
                                    [](std::int64_t id) { return id >= 0; });
     const bool before = known && e.start > 0 && ids[static_cast<std::size_t>(e.start - 1)] >= 0;
@@ -42,26 +55,48 @@ std::vector<std::string> texts(const EpisodicMemory& memory, const Tokenizer& to
   return out;
 }
 
-Json event_json(const EpisodicMemory& memory, EventId e, const std::vector<std::string>& text) {
-  const TokenRange& range = memory.events()[e];
-  const DiskStore* store = memory.disk_store();
-  const bool forgotten =
-      std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), e);
-  Json j{{"event", e}, {"start", range.start}, {"end", range.end}};
-  if (forgotten) {
-    j["tier"] = "forgotten";
-  } else if (store) {
-    const MemoryShape& s = memory.shape();
-    const StoreShape shape{1, s.n_kv_heads, s.head_dim, memory.config().kv_dtype};
-    const MemoryConfig& c = memory.config();
-    const std::int64_t layers =
-        c.recall_layers ? static_cast<std::int64_t>(c.recall_layers->size()) : s.n_layers;
-    j["tier"] = store->tier(e);
-    j["bytes"] = layers * block_bytes(shape, range.size());
-    j["recalls"] = store->recalls(e);
-    j["last_recall"] = store->last_recall(e);
-    j["pinned"] = store->pinned(e);
+/// Where the sequence's events lie, or those of one key/value head (scope `head`).
+struct Scope {
+  const EpisodicMemory& memory;
+  std::int64_t number = 0;
+  const DiskStore* store = memory.disk_store();  ///< null where nothing of it is stored
+
+  Scope(const EpisodicMemory& of, std::int64_t n) : memory(of), number(n) {
+    const std::int64_t heads = of.scopes() > 1 ? of.shape().n_kv_heads : 1;
+    if (of.scopes() > 1 && !recalls(of.config(), n / heads)) store = nullptr;
   }
+  const EventTable& events() const { return memory.events(number); }
+  EventId stored(EventId e) const { return memory.stored_event(e, number); }
+  bool forgotten(EventId e) const {
+    const auto& gone = memory.forgotten(number);
+    return std::binary_search(gone.begin(), gone.end(), e);
+  }
+  /// Of one event, all lanes that hold it.
+  std::int64_t bytes(EventId e) const {
+    StoreShape shape = store_shape(memory.config(), memory.shape());
+    const std::int64_t lanes = memory.scopes() > 1 ? 1 : shape.n_lanes;
+    return lanes * block_bytes(shape, events()[e].size());
+  }
+};
+
+Json event_json(const Scope& scope, EventId e, const std::vector<std::string>& text) {
+  const TokenRange& range = scope.events()[e];
+  Json j{{"event", e}, {"start", range.start}, {"end", range.end}};
+  if (scope.memory.scopes() > 1) {
+    j["layer"] = scope.number / scope.memory.shape().n_kv_heads;
+    j["kv_head"] = scope.number % scope.memory.shape().n_kv_heads;
+  }
+  if (scope.forgotten(e)) {
+    j["tier"] = "forgotten";
+  } else if (scope.store) {
+    const EventId stored = scope.stored(e);
+    j["tier"] = scope.store->tier(stored);
+    j["bytes"] = scope.bytes(e);
+    j["recalls"] = scope.store->recalls(stored);
+    j["last_recall"] = scope.store->last_recall(stored);
+    j["pinned"] = scope.store->pinned(stored);
+  }
+  if (scope.memory.retention()) j["lifespan"] = scope.memory.retention()->lifespan(e);
   if (!text.empty()) j["text"] = text[static_cast<std::size_t>(e)];
   return j;
 }
@@ -71,12 +106,12 @@ struct Marks {
   std::int64_t forgotten = 0, pinned = 0;
 };
 
-Marks marks_of(const EpisodicMemory& memory, EventId first, EventId last) {
+Marks marks_of(const Scope& scope, EventId first, EventId last) {
   Marks m;
   for (EventId e = first; e <= last; ++e) {
-    if (std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), e))
+    if (scope.forgotten(e))
       ++m.forgotten;
-    else if (memory.disk_store() && memory.disk_store()->pinned(e))
+    else if (scope.store && scope.store->pinned(scope.stored(e)))
       ++m.pinned;
   }
   return m;
@@ -85,8 +120,9 @@ Marks marks_of(const EpisodicMemory& memory, EventId first, EventId last) {
 /// The timeline: neighbouring events drawn together, the warmer the more often they were recalled.
 std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const Json& json,
                  const std::vector<std::string>& text) {
-  const EventTable& events = memory.events();
-  const DiskStore* store = memory.disk_store();
+  const Scope scope(memory, flags.scope_of(memory));
+  const EventTable& events = scope.events();
+  const DiskStore* store = scope.store;
   constexpr std::int64_t kMostBlocks = 4000;
   const std::int64_t group =
       std::max<std::int64_t>(1, (events.size() + kMostBlocks - 1) / kMostBlocks);
@@ -96,9 +132,10 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
   for (EventId e = 0; e < events.size(); e += group) {
     const EventId last = std::min(events.size(), e + group) - 1;
     double recalls = 0;
-    for (EventId i = e; i <= last && store; ++i) recalls += static_cast<double>(store->recalls(i));
+    for (EventId i = e; i <= last && store; ++i)
+      recalls += static_cast<double>(store->recalls(scope.stored(i)));
     const double mean = recalls / static_cast<double>(last - e + 1);
-    const Marks m = marks_of(memory, e, last);
+    const Marks m = marks_of(scope, e, last);
     pinned += m.pinned;
     EventBlock block;
     block.tokens = {events[e].start, events[last].end};
@@ -114,15 +151,20 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
   }
   std::string body = fmt::format(
       "<h1>The memory in {}</h1>\n<p class=\"soft\">Made with {}. The text from left to right, "
-      "line by line; the number on the left is the line's first token.</p>\n",
-      escape_html(flags.dir.filename().string()), escape_html(memory.manifest().identity.model));
+      "line by line; the number on the left is the line's first token.{}</p>\n",
+      escape_html(flags.dir.filename().string()), escape_html(memory.manifest().identity.model),
+      memory.scopes() > 1
+          ? fmt::format(
+                " Each key/value head has events of its own; these are head {} of layer {}'s.",
+                scope.number % memory.shape().n_kv_heads, scope.number / memory.shape().n_kv_heads)
+          : "");
   body += "<div class=\"cards\">\n";
   const auto card = [&](const char* name, const std::string& value) {
     body += fmt::format("<div class=\"card\"><b>{}</b>{}</div>\n", value, name);
   };
   card("tokens", count_text(memory.tokens()));
   card("events", count_text(events.size()));
-  card("forgotten", count_text(static_cast<std::int64_t>(memory.forgotten().size())));
+  card("forgotten", count_text(static_cast<std::int64_t>(memory.forgotten(scope.number).size())));
   card("pinned", count_text(pinned));
   card("commits", count_text(memory.manifest().generation));
   card("on disk", bytes_text(json["bytes"]["total"].get<std::int64_t>()));
@@ -144,20 +186,20 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
       text.empty() ? "" : "<th>text</th>");
   std::vector<EventId> order;
   for (EventId e = 0; e < events.size() && store; ++e)
-    if (!std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), e))
-      order.push_back(e);
+    if (!scope.forgotten(e)) order.push_back(e);
   const std::size_t most = std::min<std::size_t>(50, order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(),
                     [&](EventId a, EventId b) {
-                      return store->recalls(a) != store->recalls(b)
-                                 ? store->recalls(a) > store->recalls(b)
-                                 : a < b;
+                      const auto of_a = store->recalls(scope.stored(a));
+                      const auto of_b = store->recalls(scope.stored(b));
+                      return of_a != of_b ? of_a > of_b : a < b;
                     });
   for (std::size_t i = 0; i < most; ++i) {
     const EventId e = order[i];
     body += fmt::format(
         "<tr><td class=\"n\">{}</td><td>{} to {}</td><td class=\"n\">{}</td><td>{}</td>{}</tr>\n",
-        e, events[e].start, events[e].end, store->recalls(e), store->pinned(e) ? "pinned" : "",
+        e, events[e].start, events[e].end, store->recalls(scope.stored(e)),
+        store->pinned(scope.stored(e)) ? "pinned" : "",
         text.empty() ? std::string()
                      : fmt::format("<td class=\"text\">{}</td>",
                                    escape_html(text[static_cast<std::size_t>(e)])));
@@ -188,6 +230,11 @@ void run(const InspectFlags& flags) {
   }
   bytes["total"] = total;
   const MemoryCounters c = memory.counters();
+  std::int64_t n_events = 0, n_forgotten = 0;
+  for (std::int64_t scope = 0; scope < memory.scopes(); ++scope) {
+    n_events += memory.events(scope).size();
+    n_forgotten += static_cast<std::int64_t>(memory.forgotten(scope).size());
+  }
   Json json{{"dir", flags.dir.string()},
             {"id", hex(m.id)},
             {"parent", m.parent ? Json(hex(m.parent)) : Json(nullptr)},
@@ -198,8 +245,8 @@ void run(const InspectFlags& flags) {
               {"tokenizer", m.identity.tokenizer}}},
             {"config", parse_ordered(to_json(m.config), "settings", {})},
             {"tokens", memory.tokens()},
-            {"n_events", memory.events().size()},
-            {"forgotten", memory.forgotten().size()},
+            {"n_events", n_events},
+            {"forgotten", n_forgotten},
             {"recalled_events", c.recalled_events},
             {"bytes", bytes},
             {"host_bytes",
@@ -210,21 +257,27 @@ void run(const InspectFlags& flags) {
   for (const auto& s : m.checkpoints)
     json["checkpoints"].push_back({{"tokens", s.tokens}, {"events", s.events}, {"bytes", s.bytes}});
   std::vector<std::string> text;
+  std::unique_ptr<Tokenizer> tokenizer;
   if (!flags.model.empty() && (flags.json.wanted() || !flags.html.empty()))
-    text = texts(memory, *load_model_tokenizer(flags.model));
+    tokenizer = load_model_tokenizer(flags.model);
+  if (memory.scopes() > 1) json["scopes"] = memory.scopes();
   if (!flags.no_events && flags.json.wanted()) {
     json["events"] = Json::array();
-    for (EventId e = 0; e < memory.events().size(); ++e)
-      json["events"].push_back(event_json(memory, e, text));
+    for (std::int64_t number = 0; number < memory.scopes(); ++number) {
+      if (tokenizer) text = texts(memory, *tokenizer, number);
+      const Scope scope(memory, number);
+      for (EventId e = 0; e < scope.events().size(); ++e)
+        json["events"].push_back(event_json(scope, e, text));
+    }
   }
+  if (tokenizer && !flags.html.empty()) text = texts(memory, *tokenizer, flags.scope_of(memory));
   flags.json.say(fmt::format(
       "{}: {} tokens in {} events ({} forgotten), made with {}\n"
       "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}\n"
       "  memory  {:>10}  representatives {}, windows {}, events {}\n"
       "  commit {}; earlier states to rewind to, at tokens:{}\n",
-      flags.dir.string(), count_text(memory.tokens()), count_text(memory.events().size()),
-      memory.forgotten().size(), m.identity.model, bytes_text(total),
-      bytes_text(bytes["segments"].get<std::int64_t>()),
+      flags.dir.string(), count_text(memory.tokens()), count_text(n_events), n_forgotten,
+      m.identity.model, bytes_text(total), bytes_text(bytes["segments"].get<std::int64_t>()),
       bytes_text(bytes["vectors"].get<std::int64_t>()),
       bytes_text(bytes["tokens"].get<std::int64_t>()),
       bytes_text(bytes["state"].get<std::int64_t>() + bytes["checkpoints"].get<std::int64_t>()),
@@ -248,6 +301,9 @@ void add_inspect(CLI::App& app) {
   flags->json.add_to(*sub, "All of it as JSON");
   sub->add_option("--html", flags->html, "Also a page with the timeline");
   sub->add_option("--model", flags->model, "Model directory whose tokenizer shows the texts");
+  sub->add_option("--layer", flags->layer,
+                  "Whose events the page shows where each head has its own (scope \"head\")");
+  sub->add_option("--head", flags->head, "Key/value head of that layer");
   sub->add_flag("--no-events", flags->no_events, "Leave the list of events out of the JSON");
   flags->common.add_to(*sub, false);
   sub->callback([flags] { run(*flags); });

@@ -69,6 +69,11 @@ void run(const SegmentFlags& flags) {
     throw ConfigError(
         "segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
         "\"fixed\" or \"random\"");
+  if (config.scope == EventScope::head)
+    throw ConfigError(
+        "scope = \"head\": segment lists the events of the sequence, and each head has its own; "
+        "use "
+        "scope = \"sequence\"");
   const std::string text = flags.text.read();
   const auto tokenizer = load_model_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);

@@ -19,6 +19,7 @@
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/presets.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/model/memory_settings.hpp"
 
@@ -93,8 +94,10 @@ void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {
   app.add_option("--model", model, "Model directory in Hugging Face layout")->required();
   auto* m = app.add_option(
       "--memory", memory,
-      "Changes to the memory's settings: a JSON file or inline JSON. What it does not "
-      "name is as in MODEL/memory.json, else as in the paper");
+      std::string("Changes to the memory's settings: a JSON file or inline JSON. What it does not "
+                  "name is as in MODEL/memory.json, else as in the paper. \"preset\" begins with a "
+                  "paper's system: ") +
+          preset_names());
   if (with_full_attention)
     app.add_flag("--full-attention", full_attention, "Full causal attention instead of the memory")
         ->excludes(m);

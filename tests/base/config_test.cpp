@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/test.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -86,19 +88,91 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
   CHECK(refused_naming(R"({"recall_layers": [1.5]})", "recall_layers"));
   CHECK(refused_naming(R"({"recall": 1})", "recall"));
   CHECK(refused_naming(R"({"seed": -1})", "seed"));
+  CHECK(refused_naming(R"({"scope": "layer"})", "scope"));
+  CHECK(refused_naming(R"({"min_count": -1})", "min_count"));
+  CHECK(refused_naming(R"({"var_floor": 0})", "var_floor"));
+  CHECK(refused_naming(R"({"recall_groups": 0})", "recall_groups"));
   CHECK(refused_naming(R"({"index": "faiss", "score": "max"})", "faiss"));
   CHECK(refused_naming(R"({"index": "faiss", "repr_bytes": 1000})", "repr_bytes"));
   CHECK(refused_naming(R"({"disk_dir": 5})", "disk_dir"));
   CHECK(refused_naming(R"({"disk_bytes": -1})", "disk_bytes"));
 }
 
-TEST_CASE("settings that are specified but not built are refused as such", "[base][config]") {
-  for (const char* json :
-       {R"({"segmenter": "k_similarity"})", R"({"segmenter": "gaussian"})", R"({"scope": "head"})",
-        R"({"reweight": "exact"})", R"({"retention": {}})"})
-    CHECK(refused_naming(json, "not built yet"));
-  // Their neutral values are welcome.
-  CHECK(refusal(R"({"scope": "sequence", "reweight": null, "retention": null})") == "");
+TEST_CASE("every preset is a valid change of settings that leaves the model's lengths",
+          "[base][config]") {
+  for (const Preset& preset : presets()) {
+    INFO(preset.name);
+    MemoryConfig c;
+    c.n_local = 777;
+    c.n_mem = 555;
+    c.chunk = 99;
+    c.n_init = 33;
+    // What another system has set is gone.
+    c.contiguity = 0.9;
+    c.refine = Refinement::conductance;
+    apply_preset(c, preset.name);
+    c.validate();
+    CHECK(c.n_local == 777);
+    CHECK(c.n_mem == 555);
+    CHECK(c.chunk == 99);
+    CHECK(c.n_init == 33);
+    CHECK(c.contiguity != 0.9);
+    CHECK(c.refine != Refinement::conductance);
+    MemoryConfig again = c;
+    for (const Preset& other : presets()) {
+      MemoryConfig changed = again;
+      apply_preset(changed, other.name);
+      changed.validate();
+      apply_preset(changed, preset.name);
+      changed.max_block = c.max_block;
+      CHECK(changed == c);
+    }
+  }
+  MemoryConfig c;
+  try {
+    apply_preset(c, "em-lm");
+    FAIL("an unknown preset was taken");
+  } catch (const ConfigError& e) {
+    CHECK(std::string(e.what()).find("em-llm-sm+c") != std::string::npos);
+  }
+}
+
+TEST_CASE("settings that contradict each other are refused with the reason", "[base][config]") {
+  for (const auto& [json, reason] : {
+           std::pair{R"({"scope": "head", "recall_groups": 2})", "recall_groups"},
+           {R"({"reweight": "exact", "score": "max"})", "cosine"},
+           {R"({"reweight": "narrow", "contiguity": 0.3})", "broad"},
+           {R"({"reweight": "broad", "contiguity": 0.3})", "contiguity"},
+           {R"({"retention": {}, "scope": "head"})", "one table"},
+           {R"({"retention": {}, "recall": false})", "recall = true"},
+           {R"({"retention": {}, "score": "max"})", "one vector"},
+           {R"({"retention": {"alpha": -1}})", "alpha"},
+           {R"({"retention": {"stm_capacity": 0}})", "short_term_capacity"},
+           {R"({"retention": {"N_smt": 5}})", "N_stm"},
+           {R"({"retention": 5})", "retention"},
+           {R"({"retention": {"layer": -2}})", "layer"},
+           {R"({"reweight": "some"})", "narrow"},
+       }) {
+    INFO(json);
+    CHECK(refused_naming(json, reason));
+  }
+  // Every other combination of segmenter, scope, reweighting and retention is taken.
+  for (const char* segmenter : {"surprise", "fixed", "random", "given", "k_similarity", "gaussian"})
+    for (const char* scope : {"sequence", "head"})
+      for (const char* refine : {"null", "\"modularity\""})
+        for (const char* reweight : {"null", "\"exact\"", "\"narrow\"", "\"broad\""})
+          for (const char* retention : {"null", R"({"N_stm": 3, "layer": 1})"}) {
+            const bool contradicts = *scope == 'h' && *retention != 'n';
+            const std::string json = fmt::format(
+                R"({{"segmenter": "{}", "scope": "{}", "refine": {}, "reweight": {}, "retention": {}}})",
+                segmenter, scope, refine, reweight, retention);
+            INFO(json);
+            CHECK((refusal(json) == "") == !contradicts);
+            if (contradicts) continue;
+            const MemoryConfig c = parse_memory_config(json);
+            CHECK(parse_memory_config(to_json(c)) == c);
+            CHECK(c.retention.has_value() == (*retention != 'n'));
+          }
 }
 
 TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {

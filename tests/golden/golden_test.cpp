@@ -99,14 +99,12 @@ TEST_CASE("golden cases of kind em pass through the trace program", "[golden]") 
   for (const fs::directory_entry& entry : fs::directory_iterator(*shared / "golden")) {
     const std::string name = entry.path().filename().string();
     if (name.rfind("em", 0) != 0 || !fs::exists(entry.path() / "case.json")) continue;
-    // Segmentation from keys is not built yet; that it is refused by name is tested below.
-    const Json test = load(entry.path() / "case.json");
-    if (test["kind"] != "em" || test["memory"]["segmenter"] == "k_similarity") continue;
+    if (load(entry.path() / "case.json")["kind"] != "em") continue;
     INFO(name);
     CHECK(check_case(entry.path(), *shared) == "");
     ++cases;
   }
-  CHECK(cases >= 14);
+  CHECK(cases >= 15);
 }
 
 TEST_CASE("golden cases without a model pass: keys, reweighting, association", "[golden]") {
@@ -130,22 +128,4 @@ TEST_CASE("golden cases pass on the emulated device", "[golden]") {
     INFO(name);
     CHECK(check_case(*shared / "golden" / name, *shared, "episodic_emulated", "cuda") == "");
   }
-}
-
-TEST_CASE("a segmenter that is not built is refused by name", "[golden]") {
-  const auto shared = shared_dir();
-  if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
-  const fs::path folder = *shared / "golden" / "em15_key_similarity_segmenter";
-  const std::string out = "/tmp/episodic-em15-" + std::to_string(::getpid());
-  const std::string command =
-      "'" EPISODIC_BINARY_DIR "/bin/episodic' trace --model '" + (folder / "model").string() +
-      "' --case '" + (folder / "case.json").string() + "' --out " + out + " 2> " + out + ".err";
-  const int status = std::system(command.c_str());
-  CHECK(WEXITSTATUS(status) == 1);
-  std::ifstream in(out + ".err");
-  std::string line;
-  std::getline(in, line);
-  CHECK(line.find("k_similarity") != std::string::npos);
-  fs::remove_all(out);
-  fs::remove(out + ".err");
 }

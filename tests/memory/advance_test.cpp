@@ -169,7 +169,7 @@ TEST_CASE("what cannot follow is refused and changes nothing", "[memory][advance
   refused([](MemoryAdvance& a) { a.state.tokens = 12; });
   refused([](MemoryAdvance& a) { a.state.layers.pop_back(); });
   refused([](MemoryAdvance& a) { a.state.layers[1].keys.pop_back(); });
-  refused([](MemoryAdvance& a) { a.state.final_flags.pop_back(); });
+  refused([](MemoryAdvance& a) { a.state.scopes.front().final_flags.pop_back(); });
   refused([](MemoryAdvance& a) { a.state.recent_surprise.pop_back(); });
   refused([](MemoryAdvance& a) { a.ids = {1, 2, 3}; });
   refused([](MemoryAdvance& a) { a.events.front().end += 1; });

@@ -17,6 +17,7 @@
 
 #include "driver.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
 
 using namespace episodic;
 using driver::random_tokens;
@@ -70,6 +71,18 @@ std::vector<std::pair<std::string, MemoryConfig>> variants() {
   add("nothing recalled", [](MemoryConfig& c) { c.recall = false; });
   add("recall every third step", [](MemoryConfig& c) { c.recall_every = 3; });
   add("bfloat16", [](MemoryConfig& c) { c.kv_dtype = DType::bfloat16; });
+  add("a scope for each head", [](MemoryConfig& c) {
+    c.segmenter = SegmenterKind::k_similarity, c.scope = EventScope::head, c.gamma = 0.5;
+  });
+  add("keys of all heads", [](MemoryConfig& c) { c.segmenter = SegmenterKind::gaussian; });
+  add("recall in two groups", [](MemoryConfig& c) { c.recall_groups = 2; });
+  add("forgetting", [](MemoryConfig& c) {
+    c.retention.emplace();
+    c.retention->memoria.initial_lifespan = 4;
+  });
+  add("reweighted", [](MemoryConfig& c) { c.reweight = Reweighting::exact; });
+  add("the three most relevant",
+      [](MemoryConfig& c) { c.reweight = Reweighting::broad, c.reweight_top = 3; });
   add("one sink, one token blocks", [](MemoryConfig& c) { c.n_init = 0, c.min_block = 1; });
   return all;
 }
@@ -150,10 +163,7 @@ TEST_CASE("the output is the same to the bit wherever the events lie", "[memory]
     config.disk_dir = temp.path().string();
     for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1}}) {
       // 1: the least that works, so that nearly everything comes from the disk
-      const StoreShape shape{2, 2, 10, config.kv_dtype};
-      config.host_bytes = budget * least_host_bytes(shape, config.max_block,
-                                                    config.n_init + config.chunk + config.n_mem +
-                                                        2 * config.max_block);
+      config.host_bytes = budget * least_host_bytes(config, small_shape());
       EpisodicMemory memory(config, small_shape());
       CHECK(feed(memory, tokens, 0, kTokens) == expected);
       if (budget > 0 && config.recall)

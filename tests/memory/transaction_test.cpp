@@ -322,6 +322,9 @@ TEST_CASE("an allocation that fails, wherever it is, loses nothing: in host memo
   const OneThread one;
   MemoryConfig c = settings();
   c.score = GENERATE(RepresentativeScore::mean, RepresentativeScore::max);
+  if (c.score == RepresentativeScore::mean)
+    c.scope = GENERATE(EventScope::sequence, EventScope::head);
+  if (c.scope == EventScope::head) c.segmenter = SegmenterKind::k_similarity, c.gamma = 0.5;
   const MemoryShape shape = driver::small_shape();
   const auto tokens = driver::random_tokens(shape, 200, 51);
   const std::vector<float> expected = unkept_life(c, shape, tokens, nullptr);
@@ -333,7 +336,12 @@ TEST_CASE("an allocation that fails, wherever it is, loses nothing: in host memo
 TEST_CASE("an allocation that fails, wherever it is, loses nothing: in a folder",
           "[memory][kept][faults][allocation]") {
   const OneThread one;
-  const MemoryConfig c = settings();
+  MemoryConfig c = settings();
+  c.scope = GENERATE(EventScope::sequence, EventScope::head);
+  if (c.scope == EventScope::head)
+    c.segmenter = SegmenterKind::k_similarity, c.gamma = 0.5;
+  else
+    c.retention.emplace().memoria.initial_lifespan = 3;
   const MemoryShape shape = driver::small_shape();
   const auto tokens = driver::random_tokens(shape, 200, 52);
   const TempDir temp;

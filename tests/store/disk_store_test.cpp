@@ -63,10 +63,10 @@ TEST_CASE("a random life of a disk store agrees with a plain account") {
       if (dice < 35) {
         account.append(*store, rng, 1 + static_cast<std::int64_t>(rng() % 4));
       } else if (dice < 75) {
-        const std::int64_t layer = static_cast<std::int64_t>(rng()) % shape.n_layers;
+        const std::int64_t layer = static_cast<std::int64_t>(rng()) % shape.n_lanes;
         const auto ids = account.some(rng, 4, lease_tokens);
         if (rng() % 2) store->prefetch(layer, ids);
-        if (rng() % 4 == 0) store->prefetch((layer + 1) % shape.n_layers, ids);
+        if (rng() % 4 == 0) store->prefetch((layer + 1) % shape.n_lanes, ids);
         account.acquire(*store, layer, ids, step);
         store->release(layer);
       } else if (dice < 80 && n > 0) {
@@ -351,7 +351,7 @@ TEST_CASE("layers are written by several threads at once, through a cache of a f
     for (const TokenRange& range : ranges)
       account.events.push_back({range, static_cast<std::uint32_t>(rng()), -1, 0, false, false});
     std::vector<std::thread> threads;
-    for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    for (std::int64_t l = 0; l < shape.n_lanes; ++l)
       threads.emplace_back([&, l] {
         Source source(shape, 30);
         for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -465,8 +465,8 @@ TEST_CASE("leases, bad arguments and incomplete events of a disk store") {
   const auto next = account.next(rng, 1);
   store->append(next);
   REQUIRE(mentions(refusal([&] { store->acquire(0, std::vector<EventId>{3}, out); }),
-                   "layer 0 of event 3 was never written"));
-  REQUIRE(mentions(refusal([&] { store->sync(); }), "layer 0 of event 3 was never written"));
+                   "lane 0 of event 3 was never written"));
+  REQUIRE(mentions(refusal([&] { store->sync(); }), "lane 0 of event 3 was never written"));
   account.events.push_back({next[0], 1, -1, 0, false, false});
   account.write(*store, 3);
   account.events.back().salt = 2;  // written anew before anything was made of it

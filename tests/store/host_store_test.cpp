@@ -42,7 +42,7 @@ class Rings {
 };
 
 std::int64_t bytes_of(const StoreShape& shape, std::int64_t n) {
-  return shape.n_layers * block_bytes(shape, n);
+  return shape.n_lanes * block_bytes(shape, n);
 }
 
 // Whether an element of a segment is what `written` becomes in the segment's dtype.
@@ -110,7 +110,7 @@ TEST_CASE("what is written from a wrapping ring is read back, in every dtype") {
       for (; n && i < events.size() && static_cast<std::int64_t>(i) < store->counters().events;
            ++i) {
         used += bytes_of(shape, events[i].size());
-        for (std::int64_t l = 0; l < shape.n_layers; ++l)
+        for (std::int64_t l = 0; l < shape.n_lanes; ++l)
           store->write(static_cast<EventId>(i), l, rings.view(l, events[i]));
       }
     }
@@ -118,14 +118,14 @@ TEST_CASE("what is written from a wrapping ring is read back, in every dtype") {
     REQUIRE(store->counters().bytes_reserved >= used);
     std::vector<EventId> order{29, 3, 4, 0, 17};
     std::vector<KvSegment> out(2);
-    for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+    for (std::int64_t l = 0; l < shape.n_lanes; ++l) {
       store->acquire(l, order, out);
       REQUIRE(out.size() == order.size());
       for (std::size_t i = 0; i < order.size(); ++i)
         check_segment(out[i], shape, l, events[static_cast<std::size_t>(order[i])]);
       store->release(l);
     }
-    REQUIRE(store->counters().acquires == 5 * shape.n_layers);
+    REQUIRE(store->counters().acquires == 5 * shape.n_lanes);
     REQUIRE(store->counters().events == 30);
   }
 }

@@ -111,7 +111,7 @@ int life(const TempDir& dir, Way way, FaultyCalls& calls) {
   store = open_disk_store(kShape, options, image);
   for (std::size_t i = 0; i < account.events.size(); ++i) {
     if (account.events[i].forgotten) continue;
-    for (std::int64_t l = 0; l < kShape.n_layers; ++l) {
+    for (std::int64_t l = 0; l < kShape.n_lanes; ++l) {
       account.acquire(*store, l, {static_cast<EventId>(i)}, 1);
       store->release(l);
     }
@@ -245,7 +245,7 @@ TEST_CASE("a wrong byte is read once more, then refused with its file, event and
     const std::vector<EventId> ids{29, 1};
     const std::string message =
         refusal<FileError>([&] { store->acquire(0, ids, account.segments); });
-    REQUIRE(mentions(message, ".seg: event 1, layer 0"));
+    REQUIRE(mentions(message, ".seg: event 1, lane 0"));
     REQUIRE(mentions(message, "run episodic verify; restore from a copy"));
     REQUIRE(store->counters().read_errors == 3);
     REQUIRE_THROWS_AS(store->release(0), Error);  // no lease was left

@@ -94,7 +94,7 @@ class Account {
 
   void write(EventStore& store, EventId event) {
     const Expected& e = events[static_cast<std::size_t>(event)];
-    for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    for (std::int64_t l = 0; l < shape.n_lanes; ++l)
       store.write(event, l, source.view(l, e.range, e.salt));
   }
 
@@ -160,8 +160,8 @@ class Account {
         continue;
       }
       ++live;
-      bytes += shape.n_layers * block_bytes(shape, events[i].range.size());
-      for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+      bytes += shape.n_lanes * block_bytes(shape, events[i].range.size());
+      for (std::int64_t l = 0; l < shape.n_lanes; ++l) {
         acquire(store, l, {id}, step);
         store.release(l);
       }

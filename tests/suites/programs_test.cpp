@@ -87,7 +87,6 @@ TEST_CASE("suites: what cannot be done is one line that says what can") {
   };
   refused("--method rag", "episodic, full, window, truncate");
   refused("--method best", "episodic, full, window, truncate");
-  refused("--preset hem", "not built");
   refused("--preset best", "em-llm-sm+c");
   refused("--prompts /none.json", "/none.json");
   refused("--shard 2/2", "--shard");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/timeline/key_segmenter.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
@@ -14,6 +15,7 @@ using namespace episodic;
 namespace {
 
 constexpr std::int64_t kLayers = 2, kHeads = 2, kDim = 5;
+constexpr KeyShape kKeys{kLayers, kHeads, kDim};
 
 MemoryConfig settings() {
   MemoryConfig c;
@@ -46,7 +48,7 @@ struct Stream {
   std::vector<KeyRing> rings;
 };
 
-Timeline timeline(const MemoryConfig& c) { return {c, kHeads, kDim, c.n_local + c.max_block + 24}; }
+Timeline timeline(const MemoryConfig& c) { return {c, kKeys, c.n_local + c.max_block + 24}; }
 
 void step(Timeline& time, const Stream& stream, std::int64_t n) {
   time.begin(n, StepKind::decode);
@@ -132,11 +134,10 @@ TEST_CASE("a step that is not committed leaves no trace, wherever it stopped") {
   const Stream stream(300);
   for (const bool by_keys : {false, true}) {
     const std::int64_t capacity = c.n_local + c.max_block + 24;
-    Timeline plain = by_keys ? Timeline(c, kHeads, kDim, capacity, std::make_unique<SumSegmenter>())
-                             : timeline(c);
-    Timeline disturbed = by_keys
-                             ? Timeline(c, kHeads, kDim, capacity, std::make_unique<SumSegmenter>())
-                             : timeline(c);
+    Timeline plain =
+        by_keys ? Timeline(c, kKeys, capacity, std::make_unique<SumSegmenter>()) : timeline(c);
+    Timeline disturbed =
+        by_keys ? Timeline(c, kKeys, capacity, std::make_unique<SumSegmenter>()) : timeline(c);
     const std::vector<float> other(12, 9.0f);
     const std::vector<float> nan(12, std::numeric_limits<float>::quiet_NaN());
     for (std::int64_t i = 0; plain.tokens() < 280; ++i) {
@@ -161,8 +162,7 @@ TEST_CASE("a timeline's state, as a value or as bytes, brings it back to the bit
   for (const bool by_keys : {false, true}) {
     const std::int64_t capacity = c.n_local + c.max_block + 24;
     const auto fresh = [&] {
-      return by_keys ? Timeline(c, kHeads, kDim, capacity, std::make_unique<SumSegmenter>())
-                     : timeline(c);
+      return by_keys ? Timeline(c, kKeys, capacity, std::make_unique<SumSegmenter>()) : timeline(c);
     };
     Timeline time = fresh();
     while (time.tokens() < 150) step(time, stream, 10);
@@ -173,7 +173,7 @@ TEST_CASE("a timeline's state, as a value or as bytes, brings it back to the bit
       return t.events().all();
     };
     const std::vector<TokenRange> all = continue_to_end(time);
-    time.truncate(events);
+    time.truncate(0, events);
     time.resume(state);
     REQUIRE(time.state() == state);
     REQUIRE(continue_to_end(time) == all);
@@ -190,7 +190,7 @@ TEST_CASE("a timeline's state, as a value or as bytes, brings it back to the bit
     REQUIRE(continue_to_end(twin) == all);
 
     Timeline::State bad = state;
-    bad.final_flags.pop_back();
+    bad.scopes.front().final_flags.pop_back();
     REQUIRE_THROWS_AS(twin.resume(bad), DataError);
     bad = state;
     (by_keys ? bad.segmenter.pop_back() : bad.recent_surprise.pop_back());
@@ -199,17 +199,113 @@ TEST_CASE("a timeline's state, as a value or as bytes, brings it back to the bit
   }
 }
 
+TEST_CASE("segmenters that read keys decide in a timeline as they do alone") {
+  for (const auto kind : {SegmenterKind::k_similarity, SegmenterKind::gaussian}) {
+    MemoryConfig c = settings();
+    c.refine = Refinement::none;
+    c.segmenter = kind;
+    c.gamma = 0.0;
+    c.min_count = 2;
+    c.var_floor = 0.05;
+    const Stream stream(300);
+    KeySegmenter alone(
+        {kind == SegmenterKind::gaussian ? KeySignal::gaussian : KeySignal::similarity, c.gamma,
+         c.min_count, c.var_floor, c.n_init},
+        kLayers * kHeads, kDim);
+    Timeline time = timeline(c);
+    std::int64_t boundaries = 0;
+    for (std::int64_t at = 0, i = 0; at < 300; ++i) {
+      const std::int64_t n = std::min<std::int64_t>(1 + i * 5 % 12, 300 - at);
+      step(time, stream, n);
+      const StepRecord& record = time.last_step();
+      for (std::int64_t t = at; t < at + n; ++t) {
+        std::vector<float> key;
+        for (const KeyRing& ring : stream.rings)
+          for (std::int64_t g = 0; g < kHeads; ++g)
+            key.insert(key.end(), ring.data + g * ring.head_stride + t * kDim,
+                       ring.data + g * ring.head_stride + (t + 1) * kDim);
+        const auto row = static_cast<std::size_t>(t - at);
+        REQUIRE((record.final_boundaries[row] != 0) == alone.next(key).opens);
+        REQUIRE(std::isinf(record.threshold[row]));
+        boundaries += record.final_boundaries[row];
+      }
+      at += n;
+    }
+    REQUIRE(boundaries > 5);
+    REQUIRE(time.events().size() > 10);
+  }
+}
+
+TEST_CASE("each head's events are those of a sequence of that head alone") {
+  for (const auto kind :
+       {SegmenterKind::k_similarity, SegmenterKind::gaussian, SegmenterKind::surprise}) {
+    MemoryConfig c = settings();  // refined, by the head's keys
+    c.segmenter = kind;
+    c.gamma = kind == SegmenterKind::surprise ? 1.0 : 0.4;
+    c.scope = EventScope::head;
+    const Stream stream(300);
+    const std::int64_t capacity = c.n_local + c.max_block + 24;
+    Timeline all(c, kKeys, capacity);
+    REQUIRE(all.scopes() == kLayers * kHeads);
+    MemoryConfig one = c;
+    one.scope = EventScope::sequence;
+    std::vector<Timeline> alone;
+    for (std::int64_t s = 0; s < all.scopes(); ++s)
+      alone.emplace_back(one, KeyShape{1, 1, kDim}, capacity);
+    bool differ = false;
+    for (std::int64_t i = 0; all.tokens() < 280; ++i) {
+      const std::int64_t n = 1 + i * 7 % 12;
+      step(all, stream, n);
+      for (std::int64_t s = 0; s < all.scopes(); ++s) {
+        const KeyRing ring = stream.rings[static_cast<std::size_t>(s / kHeads)].head(s % kHeads);
+        Timeline& time = alone[static_cast<std::size_t>(s)];
+        time.begin(n, StepKind::decode);
+        time.read(stream.surprise.data() + time.tokens());
+        time.decide(std::span(&ring, 1));
+        time.commit();
+        REQUIRE(all.events(s).all() == time.events().all());
+        REQUIRE(all.last_step(s).final_boundaries == time.last_step().final_boundaries);
+        REQUIRE(all.last_step(s).raw_boundaries == time.last_step().raw_boundaries);
+        differ |= all.events(s).all() != all.events(0).all();
+      }
+    }
+    REQUIRE(differ);
+    // All of it comes back from bytes.
+    const std::vector<std::byte> bytes = bytes_of(all.state());
+    ByteReader from(bytes, "test");
+    Timeline::State state;
+    state.load(from);
+    from.finish();
+    REQUIRE(state == all.state());
+    Timeline twin(c, kKeys, capacity);
+    ByteWriter events;
+    all.save_events(events);
+    const std::vector<std::byte> event_bytes = events.take();
+    ByteReader events_from(event_bytes, "test");
+    twin.load_events(events_from);
+    twin.resume(state);
+    step(all, stream, 12);
+    step(twin, stream, 12);
+    for (std::int64_t s = 0; s < all.scopes(); ++s)
+      REQUIRE(all.events(s).all() == twin.events(s).all());
+    REQUIRE(all.state() == twin.state());
+    state.scopes.pop_back();
+    REQUIRE_THROWS_AS(twin.resume(state), DataError);
+  }
+}
+
 TEST_CASE("the list of a timeline's fields names every one") {
   // One of each kind of field changed: the bytes must differ from all others.
-  std::vector<Timeline::State> states(9);
+  std::vector<Timeline::State> states(10);
   states[1].tokens = 1;
   states[2].steps_since_recall = 1;
-  states[3].last_boundary = 1;
-  states[4].last_in_previous = 1;
+  states[3].scopes.front().last_boundary = 1;
+  states[4].scopes.front().last_in_previous = 1;
   states[5].recent_surprise = {1.0f};
   states[6].segmenter = {std::byte{1}};
-  states[7].final_flags = {1};
+  states[7].scopes.front().final_flags = {1};
   states[8].last_logits = {1.0f};
+  states[9].scopes.resize(2);
   for (std::size_t i = 0; i < states.size(); ++i)
     for (std::size_t j = 0; j < states.size(); ++j) {
       REQUIRE((states[i] == states[j]) == (i == j));
@@ -218,6 +314,7 @@ TEST_CASE("the list of a timeline's fields names every one") {
   // A field that is added belongs into the list and into this test.
   std::size_t fields = 0;
   Timeline::State::fields(states[0], [&](const auto&) { ++fields; });
+  Timeline::State::Scope::fields(states[0].scopes.front(), [&](const auto&) { ++fields; });
   REQUIRE(fields + 1 == states.size());
 }
 

@@ -14,6 +14,7 @@
 #include "data/prompts.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/presets.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/session/session.hpp"
@@ -38,9 +39,6 @@ struct Named {
 };
 constexpr Named kMissingMethods[] = {{"rag", "it takes a text encoder, and none is built"},
                                      {"rag-s", "it takes a text encoder, and none is built"}};
-constexpr Named kMissingPresets[] = {{"hem", "heads with events of their own are not built"},
-                                     {"epman", "reweighted attention is not built"},
-                                     {"memoria", "its retention is not built"}};
 
 void check_method(const std::string& method) {
   for (const Named& m : kMissingMethods)
@@ -51,32 +49,11 @@ void check_method(const std::string& method) {
     throw ConfigError(fmt::format("--method {}: there are {}", method, methods()));
 }
 
-/// What a paper's variant changes in the settings of a model (spec 10: the model's lengths stay).
-void apply_preset(MemoryConfig& config, const std::string& preset) {
-  if (preset.empty()) return;
-  for (const Named& p : kMissingPresets)
-    if (preset == p.name)
-      throw NotBuiltError(
-          fmt::format("--preset {}: not built yet ({}); there are {}", preset, p.why, presets()));
-  config.segmenter = SegmenterKind::surprise;
-  config.refine = Refinement::none;
-  config.contiguity = 0;
-  if (preset == "em-llm-s") return;
-  if (preset == "infllm") {
-    config.segmenter = SegmenterKind::fixed;  // blocks of max_block tokens
-  } else if (preset == "em-llm-sm" || preset == "em-llm-sm+c") {
-    config.refine = Refinement::modularity;
-    if (preset == "em-llm-sm+c") config.contiguity = 0.3;
-  } else {
-    throw ConfigError(fmt::format("--preset {}: there are {}", preset, presets()));
-  }
-}
-
 bool uses_memory(const std::string& method) { return method == "episodic" || method == "window"; }
 
 MemoryConfig memory_of(const RunOptions& options) {
   MemoryConfig config = options.model.memory_config();
-  apply_preset(config, options.preset);
+  if (!options.preset.empty()) apply_preset(config, options.preset);
   if (options.method == "window") config.recall = false;
   config.validate();
   return config;
@@ -344,8 +321,6 @@ std::string methods() {
   for (const std::string method : kMethods) text += (text.empty() ? "" : ", ") + method;
   return text;
 }
-
-std::string presets() { return "em-llm-s, em-llm-sm, em-llm-sm+c, infllm"; }
 
 Json run_task(const RunOptions& options) {
   check_task(options.suite, options.task);

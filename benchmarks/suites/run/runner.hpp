@@ -22,7 +22,7 @@ struct RunOptions {
   std::filesystem::path prompts;       ///< empty: our own wording
   std::string prompt_family = "gpt4";  ///< of a file with several
   std::string method = "episodic";     ///< see methods()
-  std::string preset;                  ///< see presets(); changes fields of the memory's settings
+  std::string preset;  ///< see base/presets.hpp; changes fields of the memory's settings
   Limits limits = Limits::official;
   std::int64_t limit = 0;       ///< first examples only; 0: all
   std::int64_t max_length = 0;  ///< of method truncate; 0: the model's window
@@ -34,8 +34,6 @@ struct RunOptions {
 
 /// "episodic, full, window, truncate".
 std::string methods();
-/// "em-llm-s, em-llm-sm, em-llm-sm+c, infllm".
-std::string presets();
 
 /// Answers the examples that OUT has not, one line each, and says on stderr how far it is.
 /// \return {"done", "skipped", "out"}: answered now, there already, and the file

@@ -11,14 +11,21 @@
 #include <vector>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/memoria_config.hpp"
 
 namespace episodic {
 
 enum class ThresholdWindow : std::uint8_t { moving, chunked };
 enum class Refinement : std::uint8_t { none, modularity, conductance, intra_inter };
-enum class SegmenterKind : std::uint8_t { surprise, fixed, random, given };
+enum class SegmenterKind : std::uint8_t { surprise, fixed, random, given, k_similarity, gaussian };
+/// Whose events: the sequence's, or each key/value head's of each layer (HEM 2.4).
+enum class EventScope : std::uint8_t { sequence, head };
 enum class RepresentativeScore : std::uint8_t { mean, max };
 enum class IndexKind : std::uint8_t { exact, faiss };
+/// How recalled events count in attention (EpMAN 3.2; spec 8): `exact`, each event's values times
+/// its relevance max(0, cosine); `narrow`, the `reweight_top` most relevant events, as they are;
+/// `broad`, those and the events next to them.
+enum class Reweighting : std::uint8_t { none, exact, narrow, broad };
 
 /// Settings of one memory. Lengths and budgets named n_* are in tokens. Defaults are those of the
 /// paper for Mistral-7B (spec 10), S variant.
@@ -31,12 +38,19 @@ struct MemoryConfig {
 
   // -- segmentation (EM 3.2) --
   SegmenterKind segmenter = SegmenterKind::surprise;  ///< who sets the raw boundary flags
-  double gamma = 1.0;                                 ///< threshold is mu + gamma * sigma
-  ThresholdWindow window = ThresholdWindow::moving;   ///< over which tokens mu and sigma are taken
-  std::int64_t tau = 0;                               ///< length of that window; 0 = n_local
-  std::int64_t min_block = 8;                         ///< shortest event; >= 1
+  /// `head`: each lane (key/value head of a layer) has boundaries, events, representatives and
+  /// recall of its own; the segmenters that read keys, and refinement, then read that head's alone.
+  EventScope scope = EventScope::sequence;
+  /// Threshold mu + gamma * sigma of surprise; mean - gamma * deviation of the segmenters from
+  /// keys.
+  double gamma = 1.0;
+  ThresholdWindow window = ThresholdWindow::moving;  ///< over which tokens mu and sigma are taken
+  std::int64_t tau = 0;                              ///< length of that window; 0 = n_local
+  std::int64_t min_block = 8;                        ///< shortest event; >= 1
   std::int64_t max_block = 128;  ///< longest event; >= min_block; also the step of `fixed`
   std::uint64_t seed = 0;        ///< of the `random` segmenter
+  std::int64_t min_count = 1;    ///< keys an event holds before one may end it (spec 7); >= 0
+  double var_floor = 0.01;       ///< least variance of a channel, `gaussian` only; > 0
 
   // -- refinement (EM 3.3) --
   Refinement refine = Refinement::none;
@@ -48,10 +62,20 @@ struct MemoryConfig {
   std::int64_t neighbours = 1;  ///< how far those neighbours reach; >= 1
   bool recall = true;           ///< false: sinks, window and pending only
   std::optional<std::vector<std::int64_t>> recall_layers;  ///< layers that recall; absent = all
+  /// Groups of key/value heads in a layer that recall by themselves (spec 5), a divisor of their
+  /// number; one lane each. Scope `head` has as many as heads, whatever this says.
+  std::int64_t recall_groups = 1;
   std::int64_t recall_every = 1;  ///< decode steps between two recalls; >= 1
   RepresentativeScore score = RepresentativeScore::mean;  ///< mean vector, or best of n_repr
   IndexKind index = IndexKind::exact;
   std::int64_t exact_up_to = 4096;  ///< events up to which `index: faiss` still searches exactly
+  /// Other than none: events are ranked by the cosine of query and representative vector, which
+  /// are then kept at unit length.
+  Reweighting reweight = Reweighting::none;
+  std::int64_t reweight_top = 5;  ///< K of `narrow` and `broad`; >= 1
+
+  // -- what is kept (Memoria 3; spec 9) --
+  std::optional<RetentionConfig> retention;  ///< absent: nothing is ever forgotten by itself
 
   // -- storage (EM appendix C.3) --
   DType kv_dtype = DType::float32;  ///< of keys and values in events; int8 with a scale per head
@@ -76,6 +100,11 @@ struct MemoryConfig {
   /// Throws ConfigError naming the parameter, its value and the range it must lie in.
   void validate() const;
 
+  /// Lanes of a layer: groups of its key/value heads with events or recall of their own.
+  std::int64_t lanes_per_layer(std::int64_t n_kv_heads) const {
+    return scope == EventScope::head ? n_kv_heads : recall_groups;
+  }
+
   bool operator==(const MemoryConfig&) const = default;
 };
 
@@ -91,7 +120,9 @@ std::string to_json(const MemoryConfig& config);
 const char* name_of(ThresholdWindow);
 const char* name_of(Refinement);
 const char* name_of(SegmenterKind);
+const char* name_of(EventScope);
 const char* name_of(RepresentativeScore);
 const char* name_of(IndexKind);
+const char* name_of(Reweighting);
 
 }  // namespace episodic

@@ -17,6 +17,7 @@
 #include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/recall_hook.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "episodic/timeline/timeline.hpp"
 
@@ -84,19 +85,29 @@ class EpisodicMemory {
   /// step on; empty: no more. It is no part of a snapshot or of what is kept.
   void set_recall_hook(RecallHook hook);
 
+  /// Calls `hook` in every layer that recalled events, after attention, from the next step on;
+  /// empty: no more. \see set_recall_hook
+  void set_attention_hook(AttentionHook hook);
+
   const MemoryConfig& config() const;
   const MemoryShape& shape() const;
   /// Tokens of the finished steps.
   std::int64_t tokens() const;
   /// Tokens of the step that is open, 0 if none is.
   std::int64_t open_tokens() const;
-  const EventTable& events() const;
-  const StepRecord& last_step() const;
-  /// Recall lists of one layer in the last step.
-  const RecallBuffers& recalled(std::int64_t layer) const;
-  /// Representative vector [H * d] of an event in a layer, a copy.
+  /// Whose events there are: 1, the sequence's; with scope `head` n_layers * G, scope l * G + g
+  /// being key/value head g of layer l.
+  std::int64_t scopes() const;
+  const EventTable& events(std::int64_t scope = 0) const;
+  const StepRecord& last_step(std::int64_t scope = 0) const;
+  /// What recalls for itself: n_layers * P, lane l * P + p being the p-th group of key/value heads
+  /// of layer l; where a layer has one lane, its number is the layer's.
+  std::int64_t lanes() const;
+  /// Recall lists of one lane in the last step.
+  const RecallBuffers& recalled(std::int64_t lane) const;
+  /// Representative vector [H / P * d] of an event in a lane, a copy.
   /// \throws DataError for an event that is not there or forgotten; FileError for a damaged one
-  std::vector<float> representative(std::int64_t layer, EventId event) const;
+  std::vector<float> representative(std::int64_t lane, EventId event) const;
   /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token
   /// has left the window, and still there then for at least one step.
   const float* relevance(std::int64_t layer, std::int64_t token) const;
@@ -117,7 +128,8 @@ class EpisodicMemory {
   // -- going on elsewhere, on a device say (DeviceMemory::load and save)
   // ----------------------------------------------------------------------
 
-  /// What a twin needs beside the closed events. \throws DataError if a step is open
+  /// What a twin needs beside the closed events. Only of a memory whose layers are one lane each:
+  /// others \throws ConfigError. \throws DataError if a step is open
   MemoryState state() const;
   /// Copies one layer (counted among those that recall) of events [first, end) as the store keeps
   /// them, in kv_dtype (store/codec.hpp). Not a recall. \param block_of where event e goes
@@ -169,28 +181,36 @@ class EpisodicMemory {
   /// What the folder's manifest says. \throws ConfigError if the memory is not kept
   const MemoryManifest& manifest() const;
   /// Ids of tokens [first, first + n) of a kept memory; -1 where the caller gave none or the token
-  /// was forgotten. \throws DataError, FileError
+  /// was forgotten (in all scopes). \throws DataError, FileError
   std::vector<std::int64_t> token_ids(std::int64_t first, std::int64_t n) const;
+  /// The number by which the store knows an event of a scope; the event's own where the sequence
+  /// is the only scope. \throws DataError for an event that is not there
+  EventId stored_event(EventId event, std::int64_t scope = 0) const;
   /// The store of a memory with a disk tier: recalls, tiers and pins of events. Null otherwise.
   const DiskStore* disk_store() const;
   /// Checksum of all that the memory will ever answer from; equal memories have equal digests,
   /// however their bytes lie in files and tiers. Reads everything. \throws FileError
   std::uint64_t digest();
 
+  /// Association and lifespans of the events, which are its engrams; null without `retention`.
+  /// What it has forgotten is given up with the next step or commit.
+  const Memoria* retention() const;
+
   // -- editing
   // -------------------------------------------------------------------------------------
 
   /// Never recalls this event again and gives its room back (a kept memory's files shrink with
   /// compact). \throws DataError if there is no such event, it is pinned, or a step is open
-  void forget(EventId event);
-  /// All events that share a token with the range, which must lie in closed events. \return them
+  void forget(EventId event, std::int64_t scope = 0);
+  /// All events, of every scope, that share a token with the range, which must lie in closed
+  /// events. \return those of scope 0
   std::vector<EventId> forget(TokenRange tokens);
-  /// Forgotten events in order of time.
-  const std::vector<EventId>& forgotten() const;
+  /// Forgotten events of a scope in order of time.
+  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const;
 
   /// A pinned event is the last to leave host memory and cannot be forgotten. What is recalled does
   /// not change. \throws ConfigError without a disk tier
-  void pin(EventId event, bool pinned = true);
+  void pin(EventId event, bool pinned = true, std::int64_t scope = 0);
 
   /// Gives back to the file system what forgotten events and dropped steps still take, and commits.
   /// Nothing that was forgotten is left in any file of the folder. \throws as commit

@@ -42,7 +42,7 @@ enum class OpenMode : std::uint8_t { read, write };
 
 /// What `manifest.json` says.
 struct MemoryManifest {
-  static constexpr int kVersion = 2;  ///< of the format; all others are refused by name
+  static constexpr int kVersion = 3;  ///< of the format; all others are refused by name
 
   struct State {
     std::string file;

@@ -6,7 +6,8 @@
 #include <cstdint>
 
 #include "episodic/base/config.hpp"
-#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/memory/memory_shape.hpp"
+#include "episodic/store/disk_store.hpp"
 
 namespace episodic {
 
@@ -19,9 +20,26 @@ bool recalls(const MemoryConfig& config, std::int64_t layer);
 /// Layers that recall: those with events in the store.
 std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& shape);
 
-/// Most tokens of events that a layer recalls: both buffers take whole events, so each may pass its
+/// Lanes that recall, and the heads of each.
+struct LaneShape {
+  std::int64_t n_lanes = 0;
+  std::int64_t per_layer = 1;                ///< P
+  std::int64_t n_heads = 0, n_kv_heads = 0;  ///< H / P, G / P
+  std::int64_t width(std::int64_t head_dim) const { return n_heads * head_dim; }
+};
+LaneShape lane_shape(const MemoryConfig& config, const MemoryShape& shape);
+
+/// What the store of such a memory holds.
+StoreShape store_shape(const MemoryConfig& config, const MemoryShape& shape);
+
+/// Most tokens of events that a lane recalls: both buffers take whole events, so each may pass its
 /// capacity.
 std::int64_t most_recalled_tokens(const MemoryConfig& config);
+
+/// The same of all lanes of a layer together, each token counted in the lane's heads.
+std::int64_t most_leased_tokens(const MemoryConfig& config, const MemoryShape& shape);
+/// The least host_bytes that a memory with a disk tier can work with; 0 if nothing recalls.
+std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& shape);
 
 /// Tokens of the rings: what attention needs (window, pending, the step) and, for refinement, the
 /// step before, whatever has left the window since.

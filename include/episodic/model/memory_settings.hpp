@@ -20,7 +20,8 @@ namespace episodic {
 MemoryConfig memory_config_of(const std::filesystem::path& model_dir);
 
 /// `base` with the fields changed that the JSON object names; the others stay as they are. Byte
-/// budgets may be strings with a unit: {"host_bytes": "1.5GB"}.
+/// budgets may be strings with a unit: {"host_bytes": "1.5GB"}; {"preset": "hem"} begins with a
+/// paper's system (base/presets.hpp).
 /// \param label of the text for messages, empty: none
 /// \throws ConfigError naming the key
 MemoryConfig change_memory_config(const MemoryConfig& base, std::string_view json,

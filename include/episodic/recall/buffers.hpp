@@ -60,6 +60,10 @@ class RecallBuffers {
   void load(ByteReader& from, std::int64_t n_events);
 
  private:
+  /// The `reweight_top` most relevant events, and with `broad` those next to them (spec 8), without
+  /// a budget.
+  void recall_top(const MemoryConfig& config, RepresentativeIndex& index, std::int64_t n_events,
+                  const float* query);
   void merge();
 
   std::vector<EventId> similarity_, contiguity_, recalled_;

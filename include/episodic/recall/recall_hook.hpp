@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// A look at what a layer recalls, between recall and attention: reweighting (EpMAN 3.2) and
-/// whatever follows what is recalled.
+/// what follows from what attention made of it (Memoria 3.3).
 
 #include <cstdint>
 #include <functional>
@@ -12,19 +12,32 @@
 
 namespace episodic {
 
-/// What one layer attends to of its events in the open step. Valid during the call.
+/// What one lane attends to of its events in the open step. Valid during the call.
 struct RecalledEvents {
   std::int64_t layer = 0;           ///< of the memory
+  std::int64_t group = 0;           ///< of the layer's key/value heads: the lane in it
   std::span<const EventId> events;  ///< in order of time; not empty
   std::span<const float> scores;    ///< of each: query . representative, as recall ranks them
-  std::span<const float> query;     ///< [H * d] mean fixed-position query, heads concatenated
-  /// Of each, 1 before the call: the factor of its values after the softmax (KvSegment's
-  /// value_weight). What is set here counts in this step alone.
+  std::span<const float> query;     ///< [H / P * d] mean fixed-position query of the lane's heads
+  /// Of each, before the call what `reweight` says (1 without it): the factor of its values after
+  /// the softmax (KvSegment's value_weight). What is set here counts in this step alone.
   std::span<float> weights;
 };
 
 /// Called from the thread that attends. What it throws refuses the step, which can be begun anew:
 /// it is then called again.
 using RecallHook = std::function<void(const RecalledEvents&)>;
+
+/// What one lane attended to of its events in the open step. Valid during the call.
+struct AttendedEvents {
+  std::int64_t layer = 0, group = 0;
+  std::span<const EventId> events;  ///< in order of time; not empty
+  /// Attention that each received: probabilities before value weights, summed over its tokens, the
+  /// lane's heads and the step's queries.
+  std::span<const double> mass;
+};
+
+/// As RecallHook.
+using AttentionHook = std::function<void(const AttendedEvents&)>;
 
 }  // namespace episodic

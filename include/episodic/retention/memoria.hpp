@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -18,39 +17,9 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/memoria_config.hpp"
 
 namespace episodic {
-
-/// Settings of a `Memoria`. Counts are in engrams, lifespans in steps.
-struct MemoriaConfig {
-  std::int64_t n_short = 5;               ///< N_stm, most recalled from the short-term memory
-  std::int64_t n_long = 5;                ///< N_ltm, most recalled from the long-term memory
-  std::int64_t short_term_capacity = 50;  ///< length of the short-term queue
-  std::int64_t depth = 10;                ///< N_depth, steps of the search along the edges
-  double initial_lifespan = 9.0;          ///< > 0, of a new engram
-  double alpha = 8.0;                     ///< lifespan that a step gives out for each recalled one
-  std::int64_t reset_period = 0;          ///< steps after which all is forgotten; 0: never
-
-  /// \throws ConfigError naming the setting and its range
-  void validate() const {
-    const auto least = [](const char* name, std::int64_t value, std::int64_t bound) {
-      if (value < bound)
-        throw ConfigError("memoria: " + std::string(name) + " = " + std::to_string(value) +
-                          ", must be >= " + std::to_string(bound));
-    };
-    least("n_short", n_short, 0);
-    least("n_long", n_long, 0);
-    least("short_term_capacity", short_term_capacity, 1);
-    least("depth", depth, 0);
-    least("reset_period", reset_period, 0);
-    if (!(initial_lifespan > 0) || !std::isfinite(initial_lifespan))
-      throw ConfigError("memoria: initial_lifespan must be a positive number");
-    if (!(alpha >= 0) || !std::isfinite(alpha))
-      throw ConfigError("memoria: alpha must be a number >= 0");
-  }
-
-  bool operator==(const MemoriaConfig&) const = default;
-};
 
 /// Engrams that fire together are linked, those that are not attended are forgotten.
 ///
@@ -95,7 +64,7 @@ class Memoria {
     std::vector<float> vectors(engrams.begin(), engrams.end());
     next.working.resize(static_cast<std::size_t>(n));
     std::iota(next.working.begin(), next.working.end(), next_id_);
-    next.short_term = best({short_term_.begin(), short_term_.end()}, vectors, config_.n_short);
+    next.short_term = best(short_term_, vectors, config_.n_short);
     search(next);
     next.long_term = best(next.found, vectors, config_.n_long);
     recall_ = std::move(next);
@@ -110,6 +79,13 @@ class Memoria {
   /// \return the engrams that were forgotten, sorted
   /// \throws DataError if no step is open, or attention is of another size, negative or not finite
   std::vector<std::int64_t> commit(std::span<const double> attention) {
+    prepare(attention);
+    return publish();
+  }
+
+  /// The part of `commit` that can fail. Nothing of the step counts before `publish`; a call of
+  /// `recall` gives it up. \throws as commit, std::bad_alloc
+  void prepare(std::span<const double> attention) {
     if (!open_) throw DataError("memoria: commit without recall");
     if (static_cast<std::int64_t>(attention.size()) != recall_.size())
       throw DataError("memoria: " + std::to_string(attention.size()) + " weights for " +
@@ -117,24 +93,68 @@ class Memoria {
     for (const double w : attention)
       if (!(w >= 0) || !std::isfinite(w))
         throw DataError("memoria: an attention weight is negative or not finite");
-    add_working();
+    attention_.assign(attention.begin(), attention.end());
+    firing_ = recall_.working;
+    firing_.insert(firing_.end(), recall_.short_term.begin(), recall_.short_term.end());
+    firing_.insert(firing_.end(), recall_.long_term.begin(), recall_.long_term.end());
+    // A count of zero says what none would: those of a step that is given up may stay.
+    const auto make_counts = [&](Engram& e) {
+      for (const std::int64_t other : firing_) e.counts.try_emplace(other, 0);
+    };
+    fresh_.clear();
+    for (std::size_t i = 0; i < recall_.working.size(); ++i) {
+      Engram& e = fresh_[recall_.working[i]];
+      const float* vector = working_.data() + i * static_cast<std::size_t>(width_);
+      e.vector.assign(vector, vector + width_);
+      e.lifespan = config_.initial_lifespan;
+      make_counts(e);
+    }
+    for (std::size_t i = recall_.working.size(); i < firing_.size(); ++i)
+      make_counts(engrams_.at(firing_[i]));
+    const std::size_t most = engrams_.size() + fresh_.size();
+    engrams_.reserve(most);
+    short_term_.reserve(short_term_.size() + fresh_.size());
+    gone_.clear();
+    gone_.reserve(most);
+    prepared_ = true;
+  }
+
+  /// The rest of `commit`, which cannot fail. \pre prepare
+  std::vector<std::int64_t> publish() noexcept {
+    engrams_.merge(fresh_);
+    next_id_ += static_cast<std::int64_t>(recall_.working.size());
     fire();
-    extend(attention);
-    std::vector<std::int64_t> gone = shorten();
+    extend();
+    shorten();
     for (const std::int64_t id : recall_.working)
       if (holds(id)) short_term_.push_back(id);
-    while (static_cast<std::int64_t>(short_term_.size()) > config_.short_term_capacity) {
-      engrams_.at(short_term_.front()).long_term = true;
-      short_term_.pop_front();
+    const auto capacity = static_cast<std::ptrdiff_t>(config_.short_term_capacity);
+    if (const auto beyond = std::ssize(short_term_) - capacity; beyond > 0) {
+      for (std::ptrdiff_t i = 0; i < beyond; ++i)
+        engrams_.find(short_term_[static_cast<std::size_t>(i)])->second.long_term = true;
+      short_term_.erase(short_term_.begin(), short_term_.begin() + beyond);
     }
-    open_ = false;
+    open_ = prepared_ = false;
     ++steps_;
     if (config_.reset_period > 0 && steps_ % config_.reset_period == 0) {
-      std::vector<std::int64_t> all = clear();
-      gone.insert(gone.end(), all.begin(), all.end());
-      std::sort(gone.begin(), gone.end());
+      for (const auto& [id, e] : engrams_) gone_.push_back(id);
+      std::sort(gone_.begin(), gone_.end());
+      engrams_.clear();
+      short_term_.clear();
     }
-    return gone;
+    return std::move(gone_);
+  }
+
+  /// Gives up a step that is open.
+  void abandon() noexcept { open_ = prepared_ = false; }
+
+  /// Forgets an engram that its owner gave up; nothing if it is not held. A step that is open is
+  /// given up.
+  void forget(std::int64_t engram) noexcept {
+    abandon();
+    erase(engram);
+    short_term_.erase(std::remove(short_term_.begin(), short_term_.end(), engram),
+                      short_term_.end());
   }
 
   const MemoriaConfig& config() const { return config_; }
@@ -146,7 +166,7 @@ class Memoria {
   std::int64_t size() const { return static_cast<std::int64_t>(engrams_.size()); }
   bool holds(std::int64_t engram) const { return engrams_.count(engram) > 0; }
   /// Oldest first.
-  std::vector<std::int64_t> short_term() const { return {short_term_.begin(), short_term_.end()}; }
+  const std::vector<std::int64_t>& short_term() const { return short_term_; }
   /// Sorted.
   std::vector<std::int64_t> long_term() const {
     std::vector<std::int64_t> all;
@@ -210,7 +230,8 @@ class Memoria {
         to.put(e.lifespan);
         to.put_vector(e.vector);
         std::vector<std::int64_t> ids, counts;  // sorted, so that equal states give equal bytes
-        for (const auto& [other, n] : e.counts) ids.push_back(other);
+        for (const auto& [other, n] : e.counts)
+          if (n > 0) ids.push_back(other);
         std::sort(ids.begin(), ids.end());
         for (const std::int64_t other : ids) counts.push_back(e.counts.at(other));
         to.put_vector(ids);
@@ -231,7 +252,7 @@ class Memoria {
     const auto rest = from.get_vector<std::int64_t>();
     if (static_cast<std::int64_t>(queue.size()) > config_.short_term_capacity)
       refuse("more engrams than the short-term memory has room for");
-    next.short_term_.assign(queue.begin(), queue.end());
+    next.short_term_ = queue;
     for (const auto* list : {&queue, &rest})
       for (const std::int64_t id : *list) {
         if (id < 0 || id >= next.next_id_ || next.holds(id)) refuse("an impossible engram");
@@ -303,7 +324,7 @@ class Memoria {
                                    const std::vector<std::int64_t>& excluded) const {
     std::int64_t found = -1, most = 0;
     for (const auto& [other, n] : engrams_.at(id).counts) {
-      if (n < most || (n == most && found >= 0 && other > found)) continue;
+      if (n < 1 || n < most || (n == most && found >= 0 && other > found)) continue;
       if (other == id || std::binary_search(excluded.begin(), excluded.end(), other)) continue;
       if (!engrams_.at(other).long_term) continue;
       found = other;
@@ -335,65 +356,60 @@ class Memoria {
     }
   }
 
-  void add_working() {
-    for (std::size_t i = 0; i < recall_.working.size(); ++i) {
-      Engram& e = engrams_[recall_.working[i]];
-      const auto from = working_.begin() + static_cast<std::ptrdiff_t>(i) * width_;
-      e.vector.assign(from, from + width_);
-      e.lifespan = config_.initial_lifespan;
-    }
-    next_id_ += static_cast<std::int64_t>(recall_.working.size());
-  }
-
-  void fire() {
-    std::vector<std::int64_t> firing = recall_.working;
-    firing.insert(firing.end(), recall_.short_term.begin(), recall_.short_term.end());
-    firing.insert(firing.end(), recall_.long_term.begin(), recall_.long_term.end());
-    for (const std::int64_t a : firing) {
-      auto& counts = engrams_.at(a).counts;
-      for (const std::int64_t b : firing) ++counts[b];
+  void fire() noexcept {
+    for (const std::int64_t a : firing_) {
+      auto& counts = engrams_.find(a)->second.counts;
+      for (const std::int64_t b : firing_) ++counts.find(b)->second;
     }
   }
 
-  void extend(std::span<const double> attention) {
-    const double sum = std::accumulate(attention.begin(), attention.end(), 0.0);
+  void extend() noexcept {
+    const double sum = std::accumulate(attention_.begin(), attention_.end(), 0.0);
     if (!(sum > 0)) return;
     const double given_out = static_cast<double>(recall_.size()) * config_.alpha;
     std::size_t i = 0;
-    for (const auto& list : {recall_.short_term, recall_.long_term})
-      for (const std::int64_t id : list)
-        engrams_.at(id).lifespan += attention[i++] / sum * given_out;
+    for (const auto* list : {&recall_.short_term, &recall_.long_term})
+      for (const std::int64_t id : *list)
+        engrams_.find(id)->second.lifespan += attention_[i++] / sum * given_out;
   }
 
-  /// All engrams lose a step of life, working ones too. \return those that had none left, sorted
-  std::vector<std::int64_t> shorten() {
-    std::vector<std::int64_t> gone;
+  /// All engrams lose a step of life, working ones too. Those that had none left go to gone_,
+  /// sorted.
+  void shorten() noexcept {
     for (auto& [id, e] : engrams_)
-      if ((e.lifespan -= 1) <= 0) gone.push_back(id);
-    std::sort(gone.begin(), gone.end());
-    for (const std::int64_t id : gone) {
-      for (const auto& [other, n] : engrams_.at(id).counts)
-        if (other != id)
-          if (const auto it = engrams_.find(other); it != engrams_.end())
-            it->second.counts.erase(id);
-      engrams_.erase(id);
-    }
-    if (gone.empty()) return gone;
+      if ((e.lifespan -= 1) <= 0) gone_.push_back(id);
+    std::sort(gone_.begin(), gone_.end());
+    for (const std::int64_t id : gone_) erase(id);
     const auto is_gone = [&](std::int64_t id) {
-      return std::binary_search(gone.begin(), gone.end(), id);
+      return std::binary_search(gone_.begin(), gone_.end(), id);
     };
-    short_term_.erase(std::remove_if(short_term_.begin(), short_term_.end(), is_gone),
-                      short_term_.end());
-    return gone;
+    if (!gone_.empty())
+      short_term_.erase(std::remove_if(short_term_.begin(), short_term_.end(), is_gone),
+                        short_term_.end());
+  }
+
+  /// Takes an engram out of the graph, with the counts that others have of it.
+  void erase(std::int64_t id) noexcept {
+    const auto gone = engrams_.find(id);
+    if (gone == engrams_.end()) return;
+    for (const auto& [other, n] : gone->second.counts)
+      if (other != id)
+        if (const auto it = engrams_.find(other); it != engrams_.end()) it->second.counts.erase(id);
+    engrams_.erase(gone);
   }
 
   MemoriaConfig config_;
   std::int64_t width_ = 0, next_id_ = 0, steps_ = 0;
   std::unordered_map<std::int64_t, Engram> engrams_;
-  std::deque<std::int64_t> short_term_;  // oldest first
-  Recall recall_;                        // of the step that is open
-  std::vector<float> working_;           // its engrams' vectors
+  std::vector<std::int64_t> short_term_;  // oldest first
+  Recall recall_;                         // of the step that is open
+  std::vector<float> working_;            // its engrams' vectors
   bool open_ = false;
+  // What prepare makes ready.
+  bool prepared_ = false;
+  std::vector<std::int64_t> firing_, gone_;
+  std::vector<double> attention_;
+  std::unordered_map<std::int64_t, Engram> fresh_;
 };
 
 }  // namespace episodic

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// How one layer of one event lies in a store, in every tier alike: so it is attended where it
+/// How one lane of one event lies in a store, in every tier alike: so it is attended where it
 /// lies, and moving it between tiers is copying bytes.
 
 #include <cstddef>
@@ -14,12 +14,19 @@
 namespace episodic {
 
 struct StoreShape {
-  std::int64_t n_layers = 0;    ///< L, episodic layers
-  std::int64_t n_kv_heads = 0;  ///< G
+  std::int64_t n_lanes = 0;     ///< of all layers that recall
+  std::int64_t n_kv_heads = 0;  ///< of a lane: G where a layer is one lane
   std::int64_t head_dim = 0;    ///< d
   DType dtype = DType::float32;
-  /// Bytes of one token over all layers, keys and values, without what an event adds once.
-  std::int64_t token_bytes() const { return 2 * n_layers * n_kv_heads * head_dim * size_of(dtype); }
+  /// Bytes of one token over all lanes, keys and values, without what an event adds once.
+  std::int64_t token_bytes() const { return 2 * n_lanes * n_kv_heads * head_dim * size_of(dtype); }
+};
+
+/// Lanes [first, first + count): those that an event belongs to. All of them where the sequence has
+/// one table of events; one where each lane has its own (HEM 2.4).
+struct LaneRange {
+  std::int64_t first = 0, count = 0;
+  bool holds(std::int64_t lane) const { return lane >= first && lane < first + count; }
 };
 
 /// Keys or values of a run of tokens that may wrap around a ring: element (g, i, c) of token
@@ -32,13 +39,13 @@ struct RingView {
   std::int64_t row_stride = 0;
 };
 
-/// Bytes of one layer of an event of n tokens, its block: keys [G, n, d], then values [G, n, d]. A
+/// Bytes of one lane of an event of n tokens, its block: keys [G, n, d], then values [G, n, d]. A
 /// block of int8 begins with 2 * G float scales, the keys' and then the values', padded to 64
 /// bytes, and is itself padded to a multiple of 64: give it an address that is a multiple of 4 at
 /// least.
 std::int64_t block_bytes(const StoreShape& shape, std::int64_t n);
 
-/// Copies one layer of an event out of the window's ring into a block, converting to the stored
+/// Copies one lane of an event out of the window's ring into a block, converting to the stored
 /// dtype, to nearest.
 ///
 /// int8: the scale of a head's keys (of its values) is max |x| / 127 over the event, so an element

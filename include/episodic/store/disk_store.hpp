@@ -30,7 +30,7 @@ struct DiskStoreOptions {
   std::int64_t host_bytes = 0;  ///< of cache, write buffers and read buffers together; 0: a default
   std::int64_t disk_bytes = 0;  ///< of all segment files, with what is reserved ahead; 0: no bound
   std::int64_t max_block = 0;   ///< longest event, in tokens
-  std::int64_t lease_tokens = 0;  ///< most tokens that one acquire can ask for; max_block at least
+  std::int64_t lease_tokens = 0;  ///< most tokens of leases held at once; max_block at least
   ReadEngine engine = ReadEngine::automatic;
   DirectIo direct = DirectIo::automatic;
   std::int64_t read_depth = 16;   ///< most reads that the medium is given at once, 1 to 1,024
@@ -47,10 +47,11 @@ struct SegmentRef {
 struct StoreImage {
   struct Event {
     TokenRange range;
+    LaneRange lanes;
     std::int32_t segment = -1;  ///< number in `segments`; -1: forgotten
-    std::int64_t offset = 0;    ///< of its first layer's block in the file
+    std::int64_t offset = 0;    ///< of its first lane's block in the file
     std::int64_t last_recall = -1;
-    std::int64_t recalls = 0;  ///< how often a layer recalled it
+    std::int64_t recalls = 0;  ///< how often a lane recalled it
     bool pinned = false;
   };
   std::vector<SegmentRef> segments;
@@ -84,8 +85,8 @@ class DiskStore : public EventStore {
   virtual bool pinned(EventId event) const = 0;
   /// Where an event's authoritative copy lies: "host" until it is written, then "disk".
   virtual const char* tier(EventId event) const = 0;
-  /// Checksum over the stored bytes of an event, all layers, read from where they lie. It does not
-  /// depend on files, tiers or offsets. \throws FileError for a damaged block
+  /// Checksum over the stored bytes of an event, all its lanes, read from where they lie. It does
+  /// not depend on files, tiers or offsets. \throws FileError for a damaged block
   virtual std::uint64_t digest(EventId event) = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Keys of recent tokens where a layer keeps them.
+/// Keys of recent tokens where a layer keeps them, and how many there are.
 
 #include <cstdint>
 
@@ -14,6 +14,18 @@ struct KeyRing {
   std::int64_t capacity = 0;
   std::int64_t head_stride = 0;
   std::int64_t row_stride = 0;
+
+  /// The same of one head.
+  KeyRing head(std::int64_t g) const {
+    return {data + g * head_stride, capacity, head_stride, row_stride};
+  }
+};
+
+/// Of a token's keys in all layers.
+struct KeyShape {
+  std::int64_t n_layers = 0;
+  std::int64_t n_kv_heads = 0;  ///< of each layer
+  std::int64_t head_dim = 0;
 };
 
 }  // namespace episodic

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Who sets the raw boundary flags (spec 4): surprise, fixed steps, the caller, or a seeded draw.
+/// Who sets the raw boundary flags (spec 4, 7): surprise, keys, fixed steps, the caller, or a
+/// seeded draw.
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +20,7 @@ struct StepSignal {
   std::int64_t first = 0;           ///< token number of the step's first
   std::span<const float> surprise;  ///< [n] nats (0 for token 0)
   /// Unrotated keys of the layers in its scope, the step's own among them; each ring reaches back
-  /// to the start of the step before.
+  /// to the start of the step before. One ring of one head where a lane has events of its own.
   std::span<const KeyRing> keys;
   std::int64_t n_kv_heads = 0, head_dim = 0;  ///< of each ring
 };
@@ -63,10 +64,16 @@ class Segmenter {
   virtual void load(ByteReader& from) { (void)from; }
 };
 
-/// By configuration. \param given sorted token numbers, only for segmenter `given`: a boundary
-/// opens at each of them. `random` draws each token with probability 2 / (min_block + max_block)
-/// from a counter-based generator of (seed, token), so that the flags do not depend on the steps.
+/// Whether a segmenter decides by keys, so that each lane can have boundaries of its own.
+bool reads_keys(SegmenterKind kind);
+
+/// By configuration. \param keys that a token has in its scope (only looked at by the segmenters
+/// that read keys; others serve any) \param given sorted token numbers, only for segmenter `given`:
+/// a boundary opens at each of them. `random` draws each token with probability 2 / (min_block +
+/// max_block) from a counter-based generator of (seed, token), so that the flags do not depend on
+/// the steps.
 std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
-                                          std::vector<std::int64_t> given = {});
+                                          std::vector<std::int64_t> given = {},
+                                          const KeyShape& keys = {});
 
 }  // namespace episodic

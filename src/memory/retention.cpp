@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "retention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic::detail {
+namespace {
+
+bool before(const std::pair<EventId, double>& a, EventId event) { return a.first < event; }
+
+/// Vectors of unit length; one of zeros stays as it is.
+void scale_to_unit(std::span<float> vectors, std::size_t width) {
+  for (std::size_t at = 0; at < vectors.size(); at += width) {
+    const std::span<float> v = vectors.subspan(at, width);
+    double square = 0;
+    for (const float x : v) square += static_cast<double>(x) * x;
+    if (!(square > 0)) continue;
+    const double factor = 1 / std::sqrt(square);
+    for (float& x : v) x = static_cast<float>(x * factor);
+  }
+}
+
+}  // namespace
+
+void Retention::receive(EventId event, double mass) {
+  const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), event, before);
+  if (at != next_received_.end() && at->first == event)
+    at->second += mass;
+  else
+    next_received_.insert(at, {event, mass});
+}
+
+void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
+  closes_ = n_events > 0;
+  if (!closes_) return;
+  scale_to_unit(vectors, width_);
+  std::vector<double> attention;
+  const MemoriaConfig& most = graph_.config();
+  attention.reserve(static_cast<std::size_t>(most.n_short + most.n_long));
+  const Memoria::Recall& recall = graph_.recall(vectors, n_events);
+  for (const auto* list : {&recall.short_term, &recall.long_term})
+    for (const std::int64_t id : *list) {
+      const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), id, before);
+      attention.push_back(at != next_received_.end() && at->first == id ? at->second : 0.0);
+    }
+  try {
+    graph_.prepare(attention);
+    due_.reserve(due_.size() + static_cast<std::size_t>(graph_.size() + n_events));
+  } catch (...) {
+    graph_.abandon();
+    throw;
+  }
+}
+
+void Retention::commit() noexcept {
+  if (closes_) {
+    const std::vector<std::int64_t> gone = graph_.publish();
+    due_.insert(due_.end(), gone.begin(), gone.end());
+    next_received_.clear();
+  }
+  std::swap(received_, next_received_);
+  closes_ = false;
+}
+
+void Retention::forgotten(EventId event) noexcept {
+  graph_.forget(event);
+  due_.erase(std::remove(due_.begin(), due_.end(), event), due_.end());
+}
+
+void Retention::save(ByteWriter& to) const {
+  graph_.save(to);
+  std::vector<EventId> events;
+  std::vector<double> masses;
+  for (const auto& [event, mass] : received_) {
+    events.push_back(event);
+    masses.push_back(mass);
+  }
+  to.put_vector(events);
+  to.put_vector(masses);
+  to.put_vector(due_);
+}
+
+void Retention::load(ByteReader& from, std::int64_t n_events) {
+  graph_.load(from);
+  const auto events = from.get_vector<EventId>();
+  const auto masses = from.get_vector<double>(events.size(), "attention of events");
+  due_ = from.get_vector<EventId>();
+  const auto exists = [&](EventId e) { return e >= 0 && e < n_events; };
+  if (graph_.total() != n_events || !std::is_sorted(events.begin(), events.end()) ||
+      !std::all_of(events.begin(), events.end(), exists) ||
+      !std::all_of(due_.begin(), due_.end(), exists) ||
+      !std::all_of(masses.begin(), masses.end(),
+                   [](double m) { return m >= 0 && std::isfinite(m); }))
+    throw FileError(
+        fmt::format("{}: a retention that names events which are not there; the file is damaged",
+                    from.where()));
+  received_.clear();
+  for (std::size_t i = 0; i < events.size(); ++i) received_.emplace_back(events[i], masses[i]);
+}
+
+}  // namespace episodic::detail

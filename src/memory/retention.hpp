@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Memoria as the policy of what a memory keeps (spec 9): an engram is an event, numbered alike. Its
+// step is a step of the memory that closes events; attention counts from one such step to the next.
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "episodic/base/bytes.hpp"
+#include "episodic/recall/index.hpp"
+#include "episodic/retention/memoria.hpp"
+
+namespace episodic::detail {
+
+class Retention {
+ public:
+  /// \param width of a representative vector
+  Retention(const MemoriaConfig& config, std::int64_t width)
+      : graph_(config, width), width_(static_cast<std::size_t>(width)) {}
+
+  /// A step begins; what a step that failed was given is forgotten.
+  void begin_step() { next_received_ = received_; }
+  /// Attention that an event received in the open step.
+  void receive(EventId event, double mass);
+
+  /// Takes the open step's closed events. Until `commit` nothing of it counts.
+  /// \param vectors their representatives, one after the other; scaled to unit length here
+  void prepare(std::int64_t n_events, std::vector<float> vectors);
+  /// The step has come. Nothing in it can fail.
+  void commit() noexcept;
+
+  /// Events that are to be forgotten, the oldest first; they stay listed until `forgotten`.
+  const std::vector<EventId>& due() const { return due_; }
+  /// An event was forgotten, by this policy or by someone else.
+  void forgotten(EventId event) noexcept;
+
+  const Memoria& graph() const { return graph_; }
+
+  void save(ByteWriter& to) const;
+  /// \throws FileError
+  void load(ByteReader& from, std::int64_t n_events);
+
+ private:
+  using Received = std::vector<std::pair<EventId, double>>;  // by event
+
+  Memoria graph_;
+  std::size_t width_;
+  Received received_;  // since the last step that closed events
+  std::vector<EventId> due_;
+
+  // The open step.
+  Received next_received_;
+  bool closes_ = false;
+};
+
+}  // namespace episodic::detail

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reweighted attention (spec 8) and association and forgetting (spec 9) inside a memory, against
+// what the stand-alone parts and a plain reference say of what the hooks show.
+#include "episodic/retention/memoria.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "driver.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
+#include "episodic/recall/reweight.hpp"
+#include "support/compare.hpp"
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+using namespace driver;
+namespace fs = std::filesystem;
+
+namespace {
+
+MemoryConfig retaining() {
+  MemoryConfig c = small_config();
+  c.retention.emplace();
+  c.retention->memoria.n_short = 3;
+  c.retention->memoria.n_long = 2;
+  c.retention->memoria.short_term_capacity = 6;
+  c.retention->memoria.depth = 3;
+  c.retention->memoria.initial_lifespan = 4;
+  c.retention->memoria.alpha = 3;
+  return c;
+}
+
+std::vector<float> unit(std::vector<float> v) {
+  double square = 0;
+  for (const float x : v) square += static_cast<double>(x) * x;
+  const double factor = 1 / std::sqrt(square);
+  for (float& x : v) x = static_cast<float>(x * factor);
+  return v;
+}
+
+/// A stand-alone Memoria that is told what a memory's hook shows.
+class Shadow {
+ public:
+  Shadow(const MemoryConfig& config, const MemoryShape& shape)
+      : graph_(config.retention->memoria, shape.n_heads * shape.head_dim) {}
+
+  void listen_to(EpisodicMemory& memory) {
+    memory.set_attention_hook([this](const AttendedEvents& a) {
+      for (std::size_t i = 0; i < a.events.size(); ++i) received_[a.events[i]] += a.mass[i];
+    });
+  }
+  /// Behind a step. \return what is gone now
+  std::vector<std::int64_t> follow(const EpisodicMemory& memory, std::int64_t layer) {
+    std::vector<float> vectors;
+    const std::int64_t first = memory.last_step().events_before;
+    for (EventId e = first; e < memory.events().size(); ++e) {
+      const std::vector<float> v = unit(memory.representative(layer, e));
+      vectors.insert(vectors.end(), v.begin(), v.end());
+    }
+    if (vectors.empty()) return {};
+    const Memoria::Recall& r = graph_.recall(vectors, memory.events().size() - first);
+    std::vector<double> attention;
+    for (const auto* list : {&r.short_term, &r.long_term})
+      for (const std::int64_t id : *list) attention.push_back(received_[id]);
+    received_.clear();
+    return graph_.commit(attention);
+  }
+  const Memoria& graph() const { return graph_; }
+
+ private:
+  Memoria graph_;
+  std::map<EventId, double> received_;
+};
+
+}  // namespace
+
+TEST_CASE("a memory shows what attention each recalled event received", "[memory][retention]") {
+  const MemoryShape shape = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(shape, 240, 31);
+  for (const auto scope : {EventScope::sequence, EventScope::head}) {
+    MemoryConfig c = small_config();
+    c.scope = scope;
+    if (scope == EventScope::head) c.segmenter = SegmenterKind::k_similarity, c.gamma = 0.5;
+    EpisodicMemory memory(c, shape);
+    std::int64_t calls = 0, at = 0;
+    std::vector<std::vector<float>> fixed_rows;
+    memory.set_attention_hook([&](const AttendedEvents& a) {
+      ++calls;
+      // In float64: probabilities of all keys that each query of the step sees.
+      const std::int64_t lanes = memory.lanes() / shape.n_layers, H = shape.n_heads / lanes;
+      const std::int64_t lane = a.layer * lanes + a.group;
+      const EventTable& events = memory.events(memory.scopes() > 1 ? lane : 0);
+      std::vector<double> expected(a.events.size(), 0.0);
+      for (std::int64_t p = at; p < at + 12; ++p)
+        for (std::int64_t h = a.group * H; h < (a.group + 1) * H; ++h) {
+          const std::int64_t g = h / (shape.n_heads / shape.n_kv_heads);
+          const auto l = static_cast<std::size_t>(a.layer);
+          const Token& query = tokens[static_cast<std::size_t>(p)];
+          const auto near = turned(query.q[l], shape, a.layer, h, static_cast<double>(p));
+          const auto far =
+              turned(query.q[l], shape, a.layer, h, static_cast<double>(c.n_local - 1));
+          double total = 0;
+          std::vector<double> parts(a.events.size(), 0.0);
+          for (std::int64_t i = 0; i <= p; ++i) {
+            const bool local = p - i < c.n_local;
+            std::size_t event = a.events.size();
+            for (std::size_t e = 0; e < a.events.size(); ++e)
+              if (i >= events[a.events[e]].start && i < events[a.events[e]].end) event = e;
+            const bool seen =
+                local || i < c.n_init || i >= events.pending_start() || event < a.events.size();
+            if (!seen) continue;
+            const auto key = turned(tokens[static_cast<std::size_t>(i)].k[l], shape, a.layer, g,
+                                    local ? static_cast<double>(i) : 0.0);
+            double dot = 0;
+            for (std::size_t x = 0; x < key.size(); ++x) dot += (local ? near : far)[x] * key[x];
+            const double w = std::exp(dot / std::sqrt(static_cast<double>(shape.head_dim)));
+            total += w;
+            if (event < a.events.size() && !local) parts[event] += w;
+          }
+          for (std::size_t e = 0; e < parts.size(); ++e) expected[e] += parts[e] / total;
+        }
+      double worst = 0;
+      for (std::size_t e = 0; e < expected.size(); ++e)
+        worst = worse_of(worst, std::fabs(expected[e] - a.mass[e]) / std::max(1.0, expected[e]));
+      REQUIRE(worst < 1e-5);
+    });
+    for (at = 0; at < 240; at += 12) step(memory, tokens, at, 12);
+    REQUIRE(calls > 20);
+  }
+}
+
+TEST_CASE("exact reweighting multiplies values by the cosine of query and event",
+          "[memory][reweight]") {
+  const MemoryShape shape = small_shape(1, 4, 2, 10);
+  const auto tokens = random_tokens(shape, 240, 32);
+  MemoryConfig c = small_config();
+  c.reweight = Reweighting::exact;
+  EpisodicMemory memory(c, shape);
+  std::int64_t seen = 0;
+  std::vector<float> weights;
+  memory.set_recall_hook([&](const RecalledEvents& r) {
+    weights.assign(r.weights.begin(), r.weights.end());
+    for (std::size_t i = 0; i < r.events.size(); ++i) {
+      const std::vector<float> event = memory.representative(0, r.events[i]);
+      REQUIRE(std::fabs(r.weights[i] - relevance_score(r.query, event)) < 1e-5);
+      REQUIRE(std::fabs(relevance_score(event, event) - 1) < 1e-6);
+      seen += r.weights[i] > 0 && r.weights[i] < 1;
+    }
+  });
+  // The same weights given by hand to a memory without the setting, where both recall the same.
+  EpisodicMemory plain(small_config(), shape);
+  std::int64_t compared = 0;
+  plain.set_recall_hook([&](const RecalledEvents& r) {
+    if (weights.size() == r.weights.size())
+      std::copy(weights.begin(), weights.end(), r.weights.begin());
+  });
+  for (std::int64_t at = 0; at < 240; at += 12) {
+    const auto a = step(memory, tokens, at, 12), b = step(plain, tokens, at, 12);
+    if (memory.recalled(0).recalled() != plain.recalled(0).recalled()) continue;
+    compared += !memory.recalled(0).recalled().empty();
+    double worst = 0;
+    for (std::size_t i = 0; i < a[0].size(); ++i)
+      worst = worse_of(worst, std::fabs(static_cast<double>(a[0][i] - b[0][i])));
+    REQUIRE(worst < 1e-5);
+  }
+  REQUIRE(seen > 20);
+  REQUIRE(compared > 2);
+}
+
+TEST_CASE("narrow and broad reweighting recall what the reader's scores say",
+          "[memory][reweight]") {
+  const MemoryShape shape = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(shape, 360, 33);
+  for (const auto mode : {Reweighting::narrow, Reweighting::broad})
+    for (const auto scope : {EventScope::sequence, EventScope::head}) {
+      MemoryConfig c = small_config();
+      c.reweight = mode;
+      c.reweight_top = 3;
+      c.scope = scope;
+      if (scope == EventScope::head) c.segmenter = SegmenterKind::k_similarity, c.gamma = 0.5;
+      EpisodicMemory memory(c, shape);
+      std::int64_t calls = 0;
+      memory.set_recall_hook([&](const RecalledEvents& r) {
+        ++calls;
+        const std::int64_t lanes = memory.lanes() / shape.n_layers;
+        const std::int64_t lane = r.layer * lanes + r.group;
+        const std::int64_t n = memory.events(memory.scopes() > 1 ? lane : 0).size();
+        std::vector<float> scores;
+        for (EventId e = 0; e < n; ++e)
+          scores.push_back(relevance_score(r.query, memory.representative(lane, e)));
+        const auto expected = reweighted_events(
+            mode == Reweighting::narrow ? Reweight::narrow : Reweight::broad, 3, scores);
+        std::vector<EventId> events;
+        for (const WeightedEvent& e : expected) events.push_back(e.event);
+        REQUIRE(std::vector<EventId>(r.events.begin(), r.events.end()) == events);
+        for (const float w : r.weights) REQUIRE(w == 1.0f);
+      });
+      for (std::int64_t at = 0; at < 360; at += 12) step(memory, tokens, at, 12);
+      REQUIRE(calls > 20);
+    }
+}
+
+TEST_CASE("retention forgets what a stand-alone Memoria forgets, told the same",
+          "[memory][retention]") {
+  const MemoryShape shape = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(shape, 12 * 80, 34);
+  for (const std::int64_t groups : {1, 2}) {
+    MemoryConfig c = retaining();
+    c.recall_groups = groups;
+    c.retention->layer = groups == 1 ? -1 : 0;  // layer 1 is the middle of two
+    EpisodicMemory memory(c, shape);
+    Shadow shadow(c, shape);
+    shadow.listen_to(memory);
+    std::set<std::int64_t> gone;
+    std::int64_t longest = 0;
+    for (std::int64_t at = 0; at < 12 * 80;) {
+      // Forgotten events are out of the lists from the next step on.
+      const std::int64_t n = at % 240 >= 228 ? 1 : 12;
+      step(memory, tokens, at, n);
+      REQUIRE(memory.forgotten() == std::vector<EventId>(gone.begin(), gone.end()));
+      if (groups == 1) {
+        for (const std::int64_t e : shadow.follow(memory, 1)) gone.insert(e);
+        REQUIRE(memory.retention()->short_term() == shadow.graph().short_term());
+        REQUIRE(memory.retention()->long_term() == shadow.graph().long_term());
+        for (EventId e = 0; e < memory.events().size(); ++e)
+          REQUIRE(std::fabs(memory.retention()->lifespan(e) - shadow.graph().lifespan(e)) < 1e-9);
+      } else {
+        for (EventId e = 0; e < memory.events().size(); ++e)
+          if (!memory.retention()->holds(e)) gone.insert(e);
+      }
+      for (std::int64_t lane = 0; lane < memory.lanes(); ++lane)
+        for (const EventId e : memory.recalled(lane).recalled()) longest = std::max(longest, e);
+      at += n;
+    }
+    // It is bounded: most of what came is gone.
+    REQUIRE(memory.events().size() > 60);
+    REQUIRE(memory.retention()->size() < memory.events().size() / 2);
+    REQUIRE(memory.counters().store.events < memory.events().size() / 2 + 12);
+    REQUIRE(longest > 40);
+  }
+}
+
+TEST_CASE("a kept memory under retention shrinks, is opened again and goes back to snapshots",
+          "[memory][kept][retention]") {
+  const MemoryShape shape = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(shape, 12 * 120, 35);
+  const MemoryConfig c = retaining();
+  EpisodicMemory whole(c, shape);
+  MemoryConfig keeps_all = c;
+  keeps_all.retention.reset();
+  const TempDir temp;
+  const auto feed = [&](EpisodicMemory& memory, std::int64_t from, std::int64_t to) {
+    std::vector<float> all;
+    for (std::int64_t at = from; at < to; at += 12)
+      for (const auto& layer : step(memory, tokens, at, 12))
+        all.insert(all.end(), layer.begin(), layer.end());
+    return all;
+  };
+  const auto segments = [&](const fs::path& dir) {
+    std::uintmax_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(dir))
+      if (entry.path().extension() == ".seg") bytes += fs::file_size(entry.path());
+    return bytes;
+  };
+  EpisodicMemory all = EpisodicMemory::create({temp / "all"}, keeps_all, shape);
+  {
+    EpisodicMemory memory = EpisodicMemory::create({temp / "m"}, c, shape);
+    for (std::int64_t at = 0; at < 720; at += 120) {
+      REQUIRE(feed(memory, at, at + 120) == feed(whole, at, at + 120));
+      const auto snapshot = memory.snapshot();
+      const auto other = whole.snapshot();
+      const auto expected = feed(whole, at + 120, at + 180);
+      REQUIRE(feed(memory, at + 120, at + 180) == expected);
+      memory.restore(*snapshot);
+      whole.restore(*other);
+      memory.commit();
+      feed(all, at, at + 120);
+      all.commit();
+      REQUIRE(verify_memory(temp / "m").damages.empty());
+    }
+    memory.commit();
+  }
+  REQUIRE(segments(temp / "m") * 2 < segments(temp / "all"));
+  EpisodicMemory memory = EpisodicMemory::open({temp / "m"}, OpenMode::write, &shape);
+  REQUIRE(memory.retention()->size() == whole.retention()->size());
+  REQUIRE(feed(memory, 720, 1200) == feed(whole, 720, 1200));
+  REQUIRE(memory.forgotten() == whole.forgotten());
+  // An event that someone else forgets leaves the graph as well; a pinned one stays.
+  const EventId held = memory.retention()->long_term().empty()
+                           ? memory.retention()->short_term().front()
+                           : memory.retention()->long_term().front();
+  memory.pin(held);
+  REQUIRE_THROWS_AS(memory.forget(held), DataError);
+  memory.pin(held, false);
+  memory.forget(held);
+  REQUIRE_FALSE(memory.retention()->holds(held));
+  memory.pin(memory.retention()->short_term().front());
+  const EventId pinned = memory.retention()->short_term().front();
+  feed(memory, 1200, 1440);
+  memory.commit();
+  REQUIRE_FALSE(memory.retention()->holds(pinned));
+  REQUIRE(!std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), pinned));
+  REQUIRE(mentions(refusal<ConfigError>([&] { static_cast<void>(memory.state()); }), "retention"));
+  memory.reset();
+  REQUIRE(memory.retention()->size() == 0);
+  REQUIRE(memory.retention()->total() == 0);
+}
+
+TEST_CASE("retention that names a layer that cannot serve is refused", "[memory][retention]") {
+  MemoryConfig c = retaining();
+  c.retention->layer = 2;
+  REQUIRE(mentions(refusal<ConfigError>([&] { EpisodicMemory(c, small_shape()); }), "layer 2"));
+  c.retention->layer = 1;
+  c.recall_layers = {{0}};
+  REQUIRE(mentions(refusal<ConfigError>([&] { EpisodicMemory(c, small_shape()); }), "layer 1"));
+}
