@@ -33,9 +33,9 @@ std::vector<std::string> split(const std::string& opcode) {
 }
 
 const char* const kSpecialNames[] = {
-    "%tid.x",       "%tid.y",       "%tid.z",       "%ntid.x",      "%ntid.y",     "%ntid.z",
-    "%ctaid.x",     "%ctaid.y",     "%ctaid.z",     "%nctaid.x",    "%nctaid.y",   "%nctaid.z",
-    "%laneid",      "%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"};
+    "%tid.x",   "%tid.y",       "%tid.z",       "%ntid.x",      "%ntid.y",      "%ntid.z",
+    "%ctaid.x", "%ctaid.y",     "%ctaid.z",     "%nctaid.x",    "%nctaid.y",    "%nctaid.z",
+    "%laneid",  "%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"};
 static_assert(std::size(kSpecialNames) == static_cast<std::size_t>(Special::count));
 
 class Decoder {
@@ -84,10 +84,10 @@ class Decoder {
   struct Frame {
     const Function* function = nullptr;
     int first_register = 0;
-    std::map<std::string, int, std::less<>> labels;        // to places in the code
-    std::map<std::string, int, std::less<>> locals;        // offsets in local memory
-    std::vector<std::pair<int, std::string>> branches;     // to labels that may come later
-    std::vector<int> returns;                              // branches behind the call
+    std::map<std::string, int, std::less<>> labels;     // to places in the code
+    std::map<std::string, int, std::less<>> locals;     // offsets in local memory
+    std::vector<std::pair<int, std::string>> branches;  // to labels that may come later
+    std::vector<int> returns;                           // branches behind the call
     bool is_inlined = false;
   };
 
@@ -98,9 +98,8 @@ class Decoder {
   }
 
   static bool mentions(const Operand& o, const std::string& name) {
-    return o.symbol == name || std::any_of(o.list.begin(), o.list.end(), [&](const Operand& e) {
-             return mentions(e, name);
-           });
+    return o.symbol == name || std::any_of(o.list.begin(), o.list.end(),
+                                           [&](const Operand& e) { return mentions(e, name); });
   }
   static bool mentions(const Function& f, const std::string& name) {
     return std::any_of(f.body.begin(), f.body.end(), [&](const Statement& s) {
@@ -123,8 +122,10 @@ class Decoder {
     frame.first_register = n_registers_;
     n_registers_ += static_cast<int>(f.registers.size());
     for (const Variable& v : f.variables) {
-      if (v.space == Space::shared) place_shared(v);
-      else local(frame, v);
+      if (v.space == Space::shared)
+        place_shared(v);
+      else
+        local(frame, v);
     }
     frame_ = &frame;
     for (const Statement& s : f.body) {
@@ -154,7 +155,8 @@ class Decoder {
 
   void local(Frame& frame, const Variable& v) {
     auto& at = program_.local_bytes;
-    at = static_cast<int>(align_up(static_cast<std::uint32_t>(at), std::max<std::uint64_t>(v.align, 16)));
+    at = static_cast<int>(
+        align_up(static_cast<std::uint32_t>(at), std::max<std::uint64_t>(v.align, 16)));
     frame.locals[v.name] = at;
     at += static_cast<int>(v.size);
   }
@@ -196,8 +198,10 @@ class Decoder {
     if (o.negated) unknown(s, "with a negated operand");
     if (!o.pair.empty()) unknown(s, "with a pair where none is known");
     switch (o.kind) {
-      case Operand::Kind::reg: return reg(o.reg);
-      case Operand::Kind::immediate: return constant(predicate && o.bits != 0 ? ~0ull : o.bits);
+      case Operand::Kind::reg:
+        return reg(o.reg);
+      case Operand::Kind::immediate:
+        return constant(predicate && o.bits != 0 ? ~0ull : o.bits);
       case Operand::Kind::symbol: {
         for (std::size_t n = 0; n < std::size(kSpecialNames); ++n)
           if (o.symbol == kSpecialNames[n]) return kSpecialRows + static_cast<int>(n);
@@ -210,7 +214,8 @@ class Decoder {
         return r;
       }
       case Operand::Kind::list:
-      case Operand::Kind::address: break;
+      case Operand::Kind::address:
+        break;
     }
     unknown(s, "with an operand of this kind");
   }
@@ -294,8 +299,7 @@ class Decoder {
     i.n_dst = 1;
     i.dst[0] = destination(s, s.operands[0]);
     for (int k = 0; k < operation.operands; ++k)
-      i.src[i.n_src++] =
-          row(s, s.operands[static_cast<std::size_t>(k) + 1], operation.predicates);
+      i.src[i.n_src++] = row(s, s.operands[static_cast<std::size_t>(k) + 1], operation.predicates);
     i.cc = cc_;
     emit(s, i);
   }
@@ -386,18 +390,25 @@ class Decoder {
     std::string type;
     for (std::size_t k = 1; k < parts.size(); ++k) {
       const std::string& p = parts[k];
-      if (p == "global") i.space = Space::global;
-      else if (p == "shared") i.space = Space::shared;
-      else if (p == "local") i.space = Space::local;
-      else if (p == "param") i.space = Space::param;
-      else if (p == "const") i.space = Space::constant;
-      else if (p == "volatile") i.is_volatile = true;
+      if (p == "global")
+        i.space = Space::global;
+      else if (p == "shared")
+        i.space = Space::shared;
+      else if (p == "local")
+        i.space = Space::local;
+      else if (p == "param")
+        i.space = Space::param;
+      else if (p == "const")
+        i.space = Space::constant;
+      else if (p == "volatile")
+        i.is_volatile = true;
       else if (p == "relaxed" || p == "gpu" || p == "cta" || p == "sys") {
         if (loads || stores) unknown(s);  // strong accesses: none in the library yet
       } else if (p == "ca" || p == "cg" || p == "cs" || p == "lu" || p == "cv" || p == "nc" ||
                  p == "wb" || p == "wt") {
         continue;  // where it is cached changes nothing here
-      } else if (p == "v2" || p == "v4") i.vector = p == "v2" ? 2 : 4;
+      } else if (p == "v2" || p == "v4")
+        i.vector = p == "v2" ? 2 : 4;
       else if (!loads && !stores && what < 0) {
         static const std::map<std::string, int> kinds = {
             {"add", kAdd}, {"min", kMin}, {"max", kMax}, {"exch", kExch}, {"and", kAnd},
@@ -429,8 +440,10 @@ class Decoder {
     if (i.space == Space::param) {
       const std::string& base = s.operands[at].symbol;
       const bool of_call = frame_->locals.contains(base);
-      if (of_call) i.space = Space::local;
-      else if (!loads || (frame_->is_inlined && !base.empty())) unknown(s);
+      if (of_call)
+        i.space = Space::local;
+      else if (!loads || (frame_->is_inlined && !base.empty()))
+        unknown(s);
     }
     ++at;
     if (!loads) {
@@ -446,12 +459,11 @@ class Decoder {
     if ((loads ? i.n_dst : stores ? i.n_src : 1) != i.vector) unknown(s);
     if (what >= 0) {
       if (i.element < 4 || i.vector != 1 || (type[0] == 'f' && what != kAdd)) unknown(s);
-      if (i.space != Space::global && i.space != Space::shared && i.space != Space::generic) unknown(s);
+      if (i.space != Space::global && i.space != Space::shared && i.space != Space::generic)
+        unknown(s);
       i.variant = type[0] == 'f' ? static_cast<int>(kAddFloat) : what;
     }
-    i.execute = what >= 0                  ? atomic
-                : loads ? (i.space == Space::param ? load_param : load)
-                        : store;
+    i.execute = what >= 0 ? atomic : loads ? (i.space == Space::param ? load_param : load) : store;
     emit(s, i);
   }
 
@@ -462,10 +474,14 @@ class Decoder {
     if (!to && parts.size() != 3) unknown(s);
     const std::string& space = parts[to ? 2 : 1];
     if (parts.back() != "u64") unknown(s);
-    if (space == "global") i.space = Space::global;
-    else if (space == "shared") i.space = Space::shared;
-    else if (space == "local") i.space = Space::local;
-    else unknown(s);
+    if (space == "global")
+      i.space = Space::global;
+    else if (space == "shared")
+      i.space = Space::shared;
+    else if (space == "local")
+      i.space = Space::local;
+    else
+      unknown(s);
     i.execute = to ? from_generic : to_generic;
     i.n_dst = 1;
     i.dst[0] = destination(s, s.operands[0]);
@@ -615,8 +631,10 @@ class Decoder {
     for (std::size_t k = 0; k < 4; ++k) {
       if (s.operands[k].list.size() != kSizes[k]) unknown(s);
       for (const Operand& o : s.operands[k].list) {
-        if (k == 0) i.dst[i.n_dst++] = destination(s, o);
-        else i.src[i.n_src++] = row(s, o);
+        if (k == 0)
+          i.dst[i.n_dst++] = destination(s, o);
+        else
+          i.src[i.n_src++] = row(s, o);
       }
     }
     emit(s, i);

@@ -76,8 +76,8 @@ BankCounts run_kernel(const Program& program, Dim grid, Dim block, std::uint32_t
   KernelCounts& counts = s.counts[program.name];
   LaunchOptions options;
   options.instructions = s.limit;
-  options.backward = s.order == Order::backward ||
-                     (s.order == Order::alternating && counts.launches % 2 == 1);
+  options.backward =
+      s.order == Order::backward || (s.order == Order::alternating && counts.launches % 2 == 1);
   ++counts.launches;
   Launch launch(program, grid, block, dynamic_bytes, std::move(params), options);
   const auto count = [&] {

@@ -8,26 +8,26 @@
 namespace ptx_faults {
 
 enum class Plant {
-  missing_barrier,           // shared memory read before all have written it
-  missing_second_barrier,    // written again before all have read it
-  missing_syncwarp,          // the same among the lanes of a warp
-  barrier_in_a_branch,       // that half of a warp takes, the other half waits elsewhere
-  shuffle_in_a_branch,       // of the full mask
-  read_past_the_end,         // of global memory, by one
+  missing_barrier,         // shared memory read before all have written it
+  missing_second_barrier,  // written again before all have read it
+  missing_syncwarp,        // the same among the lanes of a warp
+  barrier_in_a_branch,     // that half of a warp takes, the other half waits elsewhere
+  shuffle_in_a_branch,     // of the full mask
+  read_past_the_end,       // of global memory, by one
   write_past_the_end,
-  past_a_shared_array,       // into the array behind it
+  past_a_shared_array,  // into the array behind it
   past_dynamic_memory,
   unset_shared_word,
   unset_global_word,
   unaligned_vector,
-  copy_not_waited_for,       // one group too few
-  copy_without_barrier,      // waited for, but read by another thread
-  copy_left_open,            // a thread ends with it
+  copy_not_waited_for,   // one group too few
+  copy_without_barrier,  // waited for, but read by another thread
+  copy_left_open,        // a thread ends with it
   blocks_write_one_word,
-  handover_without_fence,    // the last block reads what the others wrote
+  handover_without_fence,  // the last block reads what the others wrote
   plain_beside_atomic,
-  wrong_fragment,            // two of the fragments of a product exchanged
-  wrong_matrix_rows,         // ldmatrix where the transposed one is meant
+  wrong_fragment,     // two of the fragments of a product exchanged
+  wrong_matrix_rows,  // ldmatrix where the transposed one is meant
   count,
 };
 const char* name_of(Plant plant);

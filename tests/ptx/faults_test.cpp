@@ -67,19 +67,23 @@ Run run(Plant plant, bool with_fault) {
   static_cast<void>(cudaGetLastError());
   r.out.resize(256);
   REQUIRE(cudaMemcpy(r.out.data(), out, 1024, cudaMemcpyDeviceToHost) == cudaSuccess);
-  for (void* const p : {static_cast<void*>(in), static_cast<void*>(out), static_cast<void*>(scratch)})
+  for (void* const p :
+       {static_cast<void*>(in), static_cast<void*>(out), static_cast<void*>(scratch)})
     REQUIRE(cudaFree(p) == cudaSuccess);
   return r;
 }
 
 /// Largest difference of a product from float64's.
 double product_error(const Run& r) {
-  const auto half = [](float x) { return static_cast<double>(episodic::from_float16(episodic::to_float16(x))); };
+  const auto half = [](float x) {
+    return static_cast<double>(episodic::from_float16(episodic::to_float16(x)));
+  };
   double worst = 0.0;
   for (std::size_t row = 0; row < 16; ++row)
     for (std::size_t column = 0; column < 8; ++column) {
       double sum = 0.0;
-      for (std::size_t k = 0; k < 16; ++k) sum += half(r.in[16 * row + k]) * half(r.in[16 * k + column] - 1.0f);
+      for (std::size_t k = 0; k < 16; ++k)
+        sum += half(r.in[16 * row + k]) * half(r.in[16 * k + column] - 1.0f);
       worst = std::max(worst, std::fabs(sum - static_cast<double>(r.out[8 * row + column])));
     }
   return worst;
@@ -127,15 +131,19 @@ TEST_CASE("PTX: launches are held to what an architecture has") {
   REQUIRE(says(129, 1024) == cudaErrorInvalidConfiguration);  // more than its launch bounds
   REQUIRE(says(0, 1024) == cudaErrorInvalidConfiguration);
   REQUIRE(says(64, static_cast<std::size_t>(before.shared_of_block - 8192)) == cudaSuccess);
-  REQUIRE(says(64, static_cast<std::size_t>(before.shared_of_block - 8192 + 1)) == cudaErrorInvalidValue);
+  REQUIRE(says(64, static_cast<std::size_t>(before.shared_of_block - 8192 + 1)) ==
+          cudaErrorInvalidValue);
   ptx::set_loud(true);
   REQUIRE(cudaFree(out) == cudaSuccess);
 }
 
 TEST_CASE("PTX: a register that was never set decides nothing, goes nowhere, and is no address") {
   const auto kind = [](const std::string& body) {
-    ptx::LoadedModule module(".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) {\n"
-                             ".reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %d<4>; ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x;\n" + body + " ret; }\n");
+    ptx::LoadedModule module(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) {\n"
+        ".reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %d<4>; ld.param.u64 %d0, [p]; mov.u32 %r0, "
+        "%tid.x;\n" +
+        body + " ret; }\n");
     ptx::Allocation* const a = ptx::Memory::instance().allocate(4096, false);
     std::vector<unsigned char> params(8);
     std::memcpy(params.data(), &a->data, 8);
@@ -151,10 +159,15 @@ TEST_CASE("PTX: a register that was never set decides nothing, goes nowhere, and
   const std::string odd = "and.b32 %r2, %r0, 1; setp.eq.s32 %p0, %r2, 1; @%p0 mov.u32 %r1, 3;\n";
   REQUIRE(kind(odd + "@%p0 st.global.u32 [%d0], %r1;") == "sound");
   REQUIRE(kind(odd + "st.global.u32 [%d0], %r1;") == "uninitialised");
-  REQUIRE(kind(odd + "add.s32 %r3, %r1, %r0; setp.gt.s32 %p1, %r3, 4; @%p1 bra L; L:") == "uninitialised");
-  REQUIRE(kind(odd + "cvt.u64.u32 %d1, %r1; add.s64 %d1, %d0, %d1; @!%p0 st.global.u32 [%d1], 0;") == "uninitialised");
-  REQUIRE(kind(odd + "selp.b32 %r4, %r1, %r0, %p0; mul.wide.u32 %d1, %r0, 4; add.s64 %d1, %d1, %d0; st.global.u32 [%d1], %r4;") == "sound");
-  REQUIRE(kind(odd + "shfl.sync.bfly.b32 %r4, %r1, 1, 31, -1; @%p0 st.global.u32 [%d0], %r4;") == "uninitialised");
+  REQUIRE(kind(odd + "add.s32 %r3, %r1, %r0; setp.gt.s32 %p1, %r3, 4; @%p1 bra L; L:") ==
+          "uninitialised");
+  REQUIRE(
+      kind(odd + "cvt.u64.u32 %d1, %r1; add.s64 %d1, %d0, %d1; @!%p0 st.global.u32 [%d1], 0;") ==
+      "uninitialised");
+  REQUIRE(kind(odd + "selp.b32 %r4, %r1, %r0, %p0; mul.wide.u32 %d1, %r0, 4; add.s64 %d1, %d1, "
+                     "%d0; st.global.u32 [%d1], %r4;") == "sound");
+  REQUIRE(kind(odd + "shfl.sync.bfly.b32 %r4, %r1, 1, 31, -1; @%p0 st.global.u32 [%d0], %r4;") ==
+          "uninitialised");
   REQUIRE(kind("ld.global.u32 %r1, [%d0+4092]; ") == "uninitialised");
   REQUIRE(kind("ld.global.u32 %r1, [%d0+4096]; ") == "out of bounds");
   ptx::set_limit(1 << 20);

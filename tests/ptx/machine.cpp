@@ -44,18 +44,25 @@ std::string lanes_text(std::uint32_t lanes) { return hex(lanes); }
 
 Architecture architecture(int major, int minor) {
   switch (10 * major + minor) {
-    case 80: return {8, 0, 163 << 10, 108};
-    case 86: return {8, 6, 99 << 10, 84};
-    case 89: return {8, 9, 99 << 10, 142};
-    case 90: return {9, 0, 227 << 10, 132};
-    case 100: return {10, 0, 227 << 10, 148};
-    case 120: return {12, 0, 99 << 10, 170};
+    case 80:
+      return {8, 0, 163 << 10, 108};
+    case 86:
+      return {8, 6, 99 << 10, 84};
+    case 89:
+      return {8, 9, 99 << 10, 142};
+    case 90:
+      return {9, 0, 227 << 10, 132};
+    case 100:
+      return {10, 0, 227 << 10, 148};
+    case 120:
+      return {12, 0, 99 << 10, 170};
   }
   throw std::invalid_argument("no architecture " + std::to_string(major) + "." +
                               std::to_string(minor));
 }
 
-// ---- launch --------------------------------------------------------------------------------------
+// ---- launch
+// --------------------------------------------------------------------------------------
 
 Launch::Launch(const Program& program, Dim grid, Dim block, std::uint32_t dynamic_bytes,
                std::vector<unsigned char> params, const LaunchOptions& options)
@@ -77,7 +84,8 @@ void Launch::run() {
   for (std::uint32_t i = 0; i < n; ++i) block.run(options_.backward ? n - 1 - i : i);
 }
 
-// ---- block ---------------------------------------------------------------------------------------
+// ---- block
+// ---------------------------------------------------------------------------------------
 
 Block::Block(Launch& launch) : launch_(launch) {
   const Program& p = launch.program_;
@@ -140,11 +148,12 @@ bool Block::pass_barrier() {
   for (auto& warp : warps_) {
     if (warp->ended()) continue;
     if (!first) first = warp.get();
-    if (warp->barrier_id_ != first->barrier_id_ || warp->barrier_reduces_ != first->barrier_reduces_)
-      throw Fault(FaultKind::barrier,
-                  launch_.program_.name + ": warps of a block wait at different barriers, lines " +
-                      std::to_string(first->barrier_line_) + " and " +
-                      std::to_string(warp->barrier_line_));
+    if (warp->barrier_id_ != first->barrier_id_ ||
+        warp->barrier_reduces_ != first->barrier_reduces_)
+      throw Fault(FaultKind::barrier, launch_.program_.name +
+                                          ": warps of a block wait at different barriers, lines " +
+                                          std::to_string(first->barrier_line_) + " and " +
+                                          std::to_string(warp->barrier_line_));
     any |= warp->barrier_predicates_;
   }
   ++epoch_;
@@ -169,7 +178,8 @@ bool Block::pass_barrier() {
   return true;
 }
 
-// ---- warp ----------------------------------------------------------------------------------------
+// ---- warp
+// ----------------------------------------------------------------------------------------
 
 Warp::Warp(Block& block, int index)
     : block_(block),
@@ -379,7 +389,8 @@ std::uint32_t Warp::together(const Instruction& i, std::uint32_t group) {
   return ran;
 }
 
-// ---- order ---------------------------------------------------------------------------------------
+// ---- order
+// ---------------------------------------------------------------------------------------
 
 std::uint32_t Warp::number(int lane, bool atomic) {
   if (interval_ == 0) {
@@ -445,8 +456,10 @@ void Warp::check_order(const Instruction& i, int lane, Shadow& shadow, std::size
     if (!writes) {
       if (unordered(c.write)) race("a read, and a write,", c.write, k);
       if (c.read[0] == me || c.read[1] == me) continue;
-      if (!unordered(c.read[0])) c.read[0] = me;
-      else if (!unordered(c.read[1])) c.read[1] = me;
+      if (!unordered(c.read[0]))
+        c.read[0] = me;
+      else if (!unordered(c.read[1]))
+        c.read[1] = me;
       else if (launch_.intervals_[(c.read[0] >> 6) - launch_.first_interval_].warp ==
                launch_.intervals_[(c.read[1] >> 6) - launch_.first_interval_].warp)
         c.read[1] = me;  // two of one warp: rather one of each of two
@@ -456,7 +469,8 @@ void Warp::check_order(const Instruction& i, int lane, Shadow& shadow, std::size
     const bool after_reads = !unordered(c.read[0]) && !unordered(c.read[1]);
     if (!after_write || !after_reads) {
       // what is there already may be written again by anyone
-      const bool same = value && std::memcmp(value + k * granule, data + k * granule, granule) == 0 &&
+      const bool same = value &&
+                        std::memcmp(value + k * granule, data + k * granule, granule) == 0 &&
                         (!set || std::all_of(set + k * granule, set + (k + 1) * granule,
                                              [](unsigned char s) { return s != 0; }));
       if (same) continue;
@@ -490,8 +504,8 @@ Warp::Place Warp::place(const Instruction& i, int lane, Space space, std::uint64
               std::to_string(bytes) + " bytes of shared memory at " +
                   std::to_string(static_cast<std::int64_t>(at)) + ", in no variable");
       if (block_.pending_[at] != 0 || block_.pending_[at + size - 1] != 0)
-        fault(FaultKind::asynchronous, i, lane, "shared memory at " + std::to_string(at) +
-                                                    " while a copy to it is on its way");
+        fault(FaultKind::asynchronous, i, lane,
+              "shared memory at " + std::to_string(at) + " while a copy to it is on its way");
       Place p{block_.shared_.data() + at, block_.shared_set_.data() + at};
       check_order(i, lane, block_.shadow_, at, p.data, p.set, bytes, flags, value, "shared");
       return p;
@@ -519,7 +533,8 @@ Warp::Place Warp::place(const Instruction& i, int lane, Space space, std::uint64
       return p;
     }
     case Space::generic:
-    case Space::param: break;
+    case Space::param:
+      break;
   }
   fault(FaultKind::unknown, i, lane, "a space that cannot be accessed so");
 }
@@ -575,7 +590,8 @@ void Warp::observe(const Instruction&, int lane, std::uint64_t address) {
   merge(released, acquired_[l]);
 }
 
-// ---- asynchronous copies -------------------------------------------------------------------------
+// ---- asynchronous copies
+// -------------------------------------------------------------------------
 
 void Warp::begin_copy(const Instruction& i, int lane, std::uint32_t to, std::uint64_t from,
                       int bytes, int read) {
@@ -606,14 +622,15 @@ void Warp::wait_copies(const Instruction& wait, std::uint32_t lanes, std::size_t
         unsigned char bytes[16] = {};
         if (c.read > 0) {
           const Place from = place(*c.instruction, lane, Space::global, c.from, c.bytes, kRead);
-          if (from.set && !std::all_of(from.set, from.set + c.read,
-                                       [](unsigned char s) { return s != 0; }))
+          if (from.set &&
+              !std::all_of(from.set, from.set + c.read, [](unsigned char s) { return s != 0; }))
             fault(FaultKind::uninitialised, *c.instruction, lane,
                   "an asynchronous copy of memory that nothing wrote, " + hex(c.from));
           std::memcpy(bytes, from.data, c.read);
         }
         const std::size_t at = c.to - kSharedBase;
-        std::fill_n(block_.pending_.begin() + static_cast<std::ptrdiff_t>(at), c.bytes, std::uint8_t{0});
+        std::fill_n(block_.pending_.begin() + static_cast<std::ptrdiff_t>(at), c.bytes,
+                    std::uint8_t{0});
         const Place to = place(wait, lane, Space::shared, c.to, c.bytes, kWrite);
         std::memcpy(to.data, bytes, c.bytes);
         std::memset(to.set, 1, c.bytes);

@@ -47,9 +47,9 @@ enum class Flow : std::uint8_t {
   next,
   branch,
   exit,
-  aligned,   // all lanes of the warp that live execute it together
-  masked,    // those of its mask do
-  barrier,   // all threads of the block wait for each other
+  aligned,  // all lanes of the warp that live execute it together
+  masked,   // those of its mask do
+  barrier,  // all threads of the block wait for each other
 };
 
 /// An instruction with all that could be decided before it runs. Operands are rows: of registers,
@@ -62,18 +62,18 @@ struct Instruction {
   bool guard_negated = false;
   int dst[4] = {-1, -1, -1, -1};
   int src[10] = {};
-  int target = -1;    // of a branch
-  int mask = -1;      // row of the mask of lanes, of a masked instruction
-  int cc = -1;        // row of the carry
+  int target = -1;  // of a branch
+  int mask = -1;    // row of the mask of lanes, of a masked instruction
+  int cc = -1;      // row of the carry
   // loads, stores, atomics, copies
   Space space = Space::generic;
-  int address = -1;   // row; -1: the offset is all
+  int address = -1;  // row; -1: the offset is all
   std::int64_t offset = 0;
   int element = 0, vector = 1;  // bytes of an element, elements
   bool is_signed = false, is_volatile = false;
-  std::uint32_t used = ~0u;     // bytes of a load that matter
-  int variant = 0;              // what else the function distinguishes
-  int statement = 0;            // in Function::body or that of an inlined one
+  std::uint32_t used = ~0u;  // bytes of a load that matter
+  int variant = 0;           // what else the function distinguishes
+  int statement = 0;         // in Function::body or that of an inlined one
   int line = 0;
   const char* text = "";
 };
@@ -97,14 +97,31 @@ struct Program {
   std::vector<SharedVariable> shared;  // with gaps between them
   std::uint32_t shared_end = 0;        // where dynamic memory begins
   bool has_dynamic = false;
-  int static_bytes = 0;                // what the device counts
+  int static_bytes = 0;  // what the device counts
   int max_threads = 1024;
 };
 
 /// Special registers, one row each.
 enum class Special {
-  tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z, nctaid_x, nctaid_y,
-  nctaid_z, laneid, lanemask_eq, lanemask_lt, lanemask_le, lanemask_gt, lanemask_ge, count
+  tid_x,
+  tid_y,
+  tid_z,
+  ntid_x,
+  ntid_y,
+  ntid_z,
+  ctaid_x,
+  ctaid_y,
+  ctaid_z,
+  nctaid_x,
+  nctaid_y,
+  nctaid_z,
+  laneid,
+  lanemask_eq,
+  lanemask_lt,
+  lanemask_le,
+  lanemask_gt,
+  lanemask_ge,
+  count
 };
 
 /// Generic addresses of shared and local memory: no host address looks like that.
@@ -132,13 +149,13 @@ using Knowledge = std::map<std::uint32_t, Published>;  // by block
 
 /// Counts of shared memory's accesses by a kernel.
 struct BankCounts {
-  std::uint64_t accesses = 0;    // warp-wide loads and stores
-  std::uint64_t least = 0;       // passes that their bytes take
-  std::uint64_t passes = 0;      // passes that the banks make of them
+  std::uint64_t accesses = 0;  // warp-wide loads and stores
+  std::uint64_t least = 0;     // passes that their bytes take
+  std::uint64_t passes = 0;    // passes that the banks make of them
 };
 
 struct LaunchOptions {
-  bool backward = false;  // blocks and warps in reverse
+  bool backward = false;                                // blocks and warps in reverse
   std::uint64_t instructions = std::uint64_t{1} << 36;  // of warps, before it is called endless
 };
 
@@ -288,11 +305,12 @@ class Block {
   std::uint32_t index_ = 0, epoch_ = 0;
   Dim id_;
   std::vector<unsigned char> shared_, shared_set_, pending_;  // pending: a copy is on its way there
-  std::vector<std::uint16_t> owner_;                // variable + 1 of each byte
+  std::vector<std::uint16_t> owner_;                          // variable + 1 of each byte
   Shadow shadow_;
   std::vector<std::unique_ptr<Warp>> warps_;
   Knowledge observed_, acquired_;
-  std::vector<std::uint32_t> marks_;  // what each thread had fenced when the last barrier was passed
+  std::vector<std::uint32_t>
+      marks_;  // what each thread had fenced when the last barrier was passed
 };
 
 }  // namespace ptx

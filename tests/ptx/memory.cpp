@@ -14,16 +14,26 @@ constexpr std::size_t kAlignment = 256;  // cudaMalloc's
 
 const char* name_of(FaultKind kind) {
   switch (kind) {
-    case FaultKind::launch: return "launch";
-    case FaultKind::out_of_bounds: return "out of bounds";
-    case FaultKind::misaligned: return "misaligned";
-    case FaultKind::uninitialised: return "uninitialised";
-    case FaultKind::race: return "race";
-    case FaultKind::asynchronous: return "asynchronous copy";
-    case FaultKind::barrier: return "barrier";
-    case FaultKind::warp: return "warp";
-    case FaultKind::endless: return "endless";
-    case FaultKind::unknown: return "unknown instruction";
+    case FaultKind::launch:
+      return "launch";
+    case FaultKind::out_of_bounds:
+      return "out of bounds";
+    case FaultKind::misaligned:
+      return "misaligned";
+    case FaultKind::uninitialised:
+      return "uninitialised";
+    case FaultKind::race:
+      return "race";
+    case FaultKind::asynchronous:
+      return "asynchronous copy";
+    case FaultKind::barrier:
+      return "barrier";
+    case FaultKind::warp:
+      return "warp";
+    case FaultKind::endless:
+      return "endless";
+    case FaultKind::unknown:
+      return "unknown instruction";
   }
   return "?";
 }

@@ -24,7 +24,7 @@ enum class FaultKind {
   barrier,        // a barrier that not all threads reach
   warp,           // a warp-wide instruction that not all lanes of its mask reach
   endless,
-  unknown,        // an opcode or a form of one that the interpreter does not know
+  unknown,  // an opcode or a form of one that the interpreter does not know
 };
 const char* name_of(FaultKind kind);
 

@@ -41,7 +41,8 @@ void deliver(Warp& w, const Instruction& i, int lane, const unsigned char* data,
     const int row = i.dst[e];
     const int first = e * i.element;
     bool known = true;
-    if (set) known = std::all_of(set + first, set + first + i.element, [](auto s) { return s != 0; });
+    if (set)
+      known = std::all_of(set + first, set + first + i.element, [](auto s) { return s != 0; });
     if (row < 0) continue;
     std::uint64_t bits = 0;
     std::memcpy(&bits, data + first, static_cast<std::size_t>(i.element));
@@ -120,8 +121,7 @@ void store(Warp& w, const Instruction& i, std::uint32_t lanes) {
     unsigned char value[32];
     for (int e = 0; e < i.vector; ++e)
       std::memcpy(value + e * i.element, w.row(i.src[e]) + l, static_cast<std::size_t>(i.element));
-    const Warp::Place p =
-        w.place(i, l, i.space, address_of(w, i, l), bytes, Warp::kWrite, value);
+    const Warp::Place p = w.place(i, l, i.space, address_of(w, i, l), bytes, Warp::kWrite, value);
     std::memcpy(p.data, value, static_cast<std::size_t>(bytes));
     if (p.set) std::memset(p.set, 1, static_cast<std::size_t>(bytes));
   });
@@ -132,16 +132,26 @@ namespace {
 template <class T>
 T combined(int what, T old, T x, T y) {
   switch (what) {
-    case kAdd: return static_cast<T>(old + x);
-    case kMin: return x < old ? x : old;
-    case kMax: return old < x ? x : old;
-    case kExch: return x;
-    case kAnd: return static_cast<T>(old & x);
-    case kOr: return static_cast<T>(old | x);
-    case kXor: return static_cast<T>(old ^ x);
-    case kCas: return old == x ? y : old;
-    case kInc: return old >= x ? T{0} : static_cast<T>(old + 1);
-    default: return old;
+    case kAdd:
+      return static_cast<T>(old + x);
+    case kMin:
+      return x < old ? x : old;
+    case kMax:
+      return old < x ? x : old;
+    case kExch:
+      return x;
+    case kAnd:
+      return static_cast<T>(old & x);
+    case kOr:
+      return static_cast<T>(old | x);
+    case kXor:
+      return static_cast<T>(old ^ x);
+    case kCas:
+      return old == x ? y : old;
+    case kInc:
+      return old >= x ? T{0} : static_cast<T>(old + 1);
+    default:
+      return old;
   }
 }
 template <class T>
@@ -167,8 +177,8 @@ void atomic(Warp& w, const Instruction& i, std::uint32_t lanes) {
     const std::uint64_t x = w.row(i.src[0])[l], y = i.n_src > 1 ? w.row(i.src[1])[l] : 0;
     std::uint64_t value;
     if (i.variant == kAddFloat)
-      value = size == 4 ? put(get<float>(old) + get<float>(x))
-                        : put(get<double>(old) + get<double>(x));
+      value =
+          size == 4 ? put(get<float>(old) + get<float>(x)) : put(get<double>(old) + get<double>(x));
     else if (size == 4)
       value = i.is_signed ? combined_bits<std::int32_t>(i.variant, old, x, y)
                           : combined_bits<std::uint32_t>(i.variant, old, x, y);

@@ -44,15 +44,16 @@ template <class T, class F, class C = T>
 void ternary(Warp& w, const Instruction& i, std::uint32_t lanes) {
   std::uint64_t* const d = w.row(i.dst[0]);
   const std::uint64_t *const a = w.row(i.src[0]), *const b = w.row(i.src[1]),
-                      *const c = w.row(i.src[2]);
+                             *const c = w.row(i.src[2]);
   each_lane(lanes, [&](int l) { d[l] = put(F{}(get<T>(a[l]), get<T>(b[l]), get<C>(c[l]))); });
   w.write_set(i.dst[0], lanes, known(w, i, lanes));
 }
 
 template <class T>
-using Unsigned = std::conditional_t<sizeof(T) == 1, std::uint8_t,
-                 std::conditional_t<sizeof(T) == 2, std::uint16_t,
-                 std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+using Unsigned = std::conditional_t<
+    sizeof(T) == 1, std::uint8_t,
+    std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                       std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
 /// For products: 16 bits must not become int.
 template <class T>
 std::uint64_t wide(T x) {
@@ -62,30 +63,37 @@ std::uint64_t wide(T x) {
 struct Add {
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return canonical<T>(a + b);
-    else return static_cast<T>(wide(a) + wide(b));
+    if constexpr (std::is_floating_point_v<T>)
+      return canonical<T>(a + b);
+    else
+      return static_cast<T>(wide(a) + wide(b));
   }
 };
 struct Sub {
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return canonical<T>(a - b);
-    else return static_cast<T>(wide(a) - wide(b));
+    if constexpr (std::is_floating_point_v<T>)
+      return canonical<T>(a - b);
+    else
+      return static_cast<T>(wide(a) - wide(b));
   }
 };
 struct Mul {
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return canonical<T>(a * b);
-    else return static_cast<T>(wide(a) * wide(b));
+    if constexpr (std::is_floating_point_v<T>)
+      return canonical<T>(a * b);
+    else
+      return static_cast<T>(wide(a) * wide(b));
   }
 };
 struct MulWide {
   template <class T>
   auto operator()(T a, T b) const {
-    using W = std::conditional_t<
-        sizeof(T) == 2, std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>,
-        std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
+    using W =
+        std::conditional_t<sizeof(T) == 2,
+                           std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>,
+                           std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
     return static_cast<W>(static_cast<W>(a) * static_cast<W>(b));
   }
 };
@@ -201,19 +209,27 @@ struct Extreme {
 };
 struct And {
   template <class T>
-  T operator()(T a, T b) const { return static_cast<T>(a & b); }
+  T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
 };
 struct Or {
   template <class T>
-  T operator()(T a, T b) const { return static_cast<T>(a | b); }
+  T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
 };
 struct Xor {
   template <class T>
-  T operator()(T a, T b) const { return static_cast<T>(a ^ b); }
+  T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
 };
 struct Not {
   template <class T>
-  T operator()(T a) const { return static_cast<T>(~a); }
+  T operator()(T a) const {
+    return static_cast<T>(~a);
+  }
 };
 struct ShiftLeft {
   template <class T>
@@ -231,11 +247,15 @@ struct ShiftRight {
 };
 struct Popc {
   template <class T>
-  std::uint32_t operator()(T a) const { return static_cast<std::uint32_t>(std::popcount(a)); }
+  std::uint32_t operator()(T a) const {
+    return static_cast<std::uint32_t>(std::popcount(a));
+  }
 };
 struct Clz {
   template <class T>
-  std::uint32_t operator()(T a) const { return static_cast<std::uint32_t>(std::countl_zero(a)); }
+  std::uint32_t operator()(T a) const {
+    return static_cast<std::uint32_t>(std::countl_zero(a));
+  }
 };
 struct Reverse {
   template <class T>
@@ -256,7 +276,7 @@ template <class T>
 void insert_bits(Warp& w, const Instruction& i, std::uint32_t lanes) {
   std::uint64_t* const d = w.row(i.dst[0]);
   const std::uint64_t *const a = w.row(i.src[0]), *const b = w.row(i.src[1]),
-                      *const c = w.row(i.src[2]), *const e = w.row(i.src[3]);
+                             *const c = w.row(i.src[2]), *const e = w.row(i.src[3]);
   constexpr std::uint32_t kBits = 8 * sizeof(T);
   each_lane(lanes, [&](int l) {
     const std::uint32_t at = get<std::uint32_t>(c[l]) & 0xff, n = get<std::uint32_t>(e[l]) & 0xff;
@@ -304,8 +324,10 @@ void with_carry(Warp& w, const Instruction& i, std::uint32_t lanes) {
     const std::uint64_t x = get<std::uint32_t>(a[l]), y = get<std::uint32_t>(b[l]);
     const std::uint64_t carry = (kCarry & kIn) != 0 ? in >> l & 1 : 0;
     std::uint64_t r;
-    if constexpr (kWhat == 0) r = x + y + carry;
-    else if constexpr (kWhat == 1) r = x - y - carry;
+    if constexpr (kWhat == 0)
+      r = x + y + carry;
+    else if constexpr (kWhat == 1)
+      r = x - y - carry;
     else
       r = (kWhat == 2 ? x * y & 0xffffffffu : x * y >> 32) + get<std::uint32_t>(c[l]) + carry;
     if ((r >> 32) != 0) out |= 1u << l;
@@ -369,15 +391,21 @@ struct OrUnordered {
 };
 struct NotEqualOrdered {
   template <class T>
-  bool operator()(T a, T b) const { return a == a && b == b && a != b; }
+  bool operator()(T a, T b) const {
+    return a == a && b == b && a != b;
+  }
 };
 struct AreNumbers {
   template <class T>
-  bool operator()(T a, T b) const { return a == a && b == b; }
+  bool operator()(T a, T b) const {
+    return a == a && b == b;
+  }
 };
 struct AreNotNumbers {
   template <class T>
-  bool operator()(T a, T b) const { return a != a || b != b; }
+  bool operator()(T a, T b) const {
+    return a != a || b != b;
+  }
 };
 
 template <class T>
@@ -428,7 +456,9 @@ T rounded(T x) {
 template <Rounding kRounding>
 struct RoundFloat {
   template <class T>
-  T operator()(T x) const { return canonical(rounded<kRounding>(x)); }
+  T operator()(T x) const {
+    return canonical(rounded<kRounding>(x));
+  }
 };
 /// To the integers that there are: what is beyond becomes the last, what is no number 0.
 template <class To, Rounding kRounding>
@@ -445,7 +475,9 @@ struct ToInteger {
 };
 struct Saturate {
   template <class T>
-  T operator()(T x) const { return x > T{0} ? std::min(x, T{1}) : T{0}; }
+  T operator()(T x) const {
+    return x > T{0} ? std::min(x, T{1}) : T{0};
+  }
 };
 struct ToHalf {
   std::uint16_t operator()(float x) const { return to_half(x); }
@@ -695,9 +727,12 @@ float from_half(std::uint16_t bits) {
   const int exponent = bits >> 10 & 0x1f;
   const int fraction = bits & 0x3ff;
   float x;
-  if (exponent == 0x1f) x = fraction != 0 ? NAN : INFINITY;
-  else if (exponent == 0) x = std::ldexp(static_cast<float>(fraction), -24);
-  else x = std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
+  if (exponent == 0x1f)
+    x = fraction != 0 ? NAN : INFINITY;
+  else if (exponent == 0)
+    x = std::ldexp(static_cast<float>(fraction), -24);
+  else
+    x = std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) | sign);
 }
 
@@ -711,12 +746,13 @@ std::uint16_t to_half(float x) {
   const float a = std::fabs(x);
   if (a >= 65520.0f) return static_cast<std::uint16_t>(sign | 0x7c00);
   int exponent = 0;
-  std::frexp(a, &exponent);                   // a = f 2^exponent, f in [0.5, 1)
-  exponent = std::max(exponent, -13);         // below, halves are as coarse as there
+  std::frexp(a, &exponent);            // a = f 2^exponent, f in [0.5, 1)
+  exponent = std::max(exponent, -13);  // below, halves are as coarse as there
   // in units of the last place: at most 2048, of which the lowest overflows into the next exponent
   const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(a, 11 - exponent)));
   if (units < 1024) return static_cast<std::uint16_t>(sign | units);
-  return static_cast<std::uint16_t>(sign + (static_cast<std::uint32_t>(exponent + 13) << 10) + units);
+  return static_cast<std::uint16_t>(sign + (static_cast<std::uint32_t>(exponent + 13) << 10) +
+                                    units);
 }
 
 std::uint16_t to_bfloat(float x) {

@@ -49,7 +49,8 @@ Operation find_operation(const std::string& opcode);
 /// All that find_operation finds.
 std::vector<std::string> all_operations();
 
-// ---- what is read from more than the opcode's name -------------------------------------------------
+// ---- what is read from more than the opcode's name
+// -------------------------------------------------
 
 void move(Warp&, const Instruction&, std::uint32_t);    // one row to one
 void pack(Warp&, const Instruction&, std::uint32_t);    // elements to a row; element: their bytes
@@ -77,9 +78,9 @@ void shuffle(Warp&, const Instruction&, std::uint32_t);  // variant: Shuffle
 enum Vote { kAnyOf, kAllOf, kUniform, kBallot };
 void vote(Warp&, const Instruction&, std::uint32_t);  // variant: Vote
 void sync_warp(Warp&, const Instruction&, std::uint32_t);
-void sync_block(Warp&, const Instruction&, std::uint32_t);         // src[0]: the barrier
-void sync_block_or(Warp&, const Instruction&, std::uint32_t);      // and the predicate src[1]
-void matrix_product(Warp&, const Instruction&, std::uint32_t);     // variant: 1 of bfloat16
+void sync_block(Warp&, const Instruction&, std::uint32_t);      // src[0]: the barrier
+void sync_block_or(Warp&, const Instruction&, std::uint32_t);   // and the predicate src[1]
+void matrix_product(Warp&, const Instruction&, std::uint32_t);  // variant: 1 of bfloat16
 
 float from_half(std::uint16_t bits);
 float from_bfloat(std::uint16_t bits);

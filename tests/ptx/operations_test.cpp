@@ -61,14 +61,18 @@ const std::string kHead = ".version 8.0\n.target sm_80\n.address_size 64\n";
 /// A kernel of `body` with parameters p0 .. p(n-1), pointers all; %i: the thread, %i8 its 8 bytes.
 std::string kernel(const std::string& body, int params, const std::string& before = {}) {
   std::string text = kHead + before + ".visible .entry k(";
-  for (int p = 0; p < params; ++p) text += (p > 0 ? ", " : "") + (".param .u64 p" + std::to_string(p));
+  for (int p = 0; p < params; ++p)
+    text += (p > 0 ? ", " : "") + (".param .u64 p" + std::to_string(p));
   text +=
-      ") {\n.reg .pred %p<16>; .reg .b16 %h<16>; .reg .b32 %r<64>; .reg .b64 %d<64>; .reg .f32 %f<32>;"
-      "\n.reg .b32 %i, %cta, %ntid; .reg .b64 %i8, %a<8>;\nmov.u32 %i, %tid.x; mov.u32 %cta, %ctaid.x;"
+      ") {\n.reg .pred %p<16>; .reg .b16 %h<16>; .reg .b32 %r<64>; .reg .b64 %d<64>; .reg .f32 "
+      "%f<32>;"
+      "\n.reg .b32 %i, %cta, %ntid; .reg .b64 %i8, %a<8>;\nmov.u32 %i, %tid.x; mov.u32 %cta, "
+      "%ctaid.x;"
       " mov.u32 %ntid, %ntid.x; mad.lo.s32 %i, %cta, %ntid, %i;\nmul.wide.u32 %i8, %i, 8;\n";
   for (int p = 0; p < params; ++p) {
     const std::string a = "%a" + std::to_string(p);
-    text += "ld.param.u64 " + a + ", [p" + std::to_string(p) + "]; add.s64 " + a + ", " + a + ", %i8;\n";
+    text += "ld.param.u64 " + a + ", [p" + std::to_string(p) + "]; add.s64 " + a + ", " + a +
+            ", %i8;\n";
   }
   return text + body + "\nret;\n}\n";
 }
@@ -83,7 +87,9 @@ std::vector<std::uint64_t> results(const std::string& opcode, const std::vector<
                                    const std::vector<std::vector<std::uint64_t>>& operands) {
   const std::size_t n = operands[0].size();
   std::string body;
-  const auto bits = [](const std::string& type) { return std::to_string(8 * ptx::size_of_type(type)); };
+  const auto bits = [](const std::string& type) {
+    return std::to_string(8 * ptx::size_of_type(type));
+  };
   std::vector<std::uint64_t> arguments;
   std::vector<std::unique_ptr<Array>> arrays;
   std::string list = types[0] == "pred" ? "%p15" : "%x";
@@ -96,15 +102,17 @@ std::vector<std::uint64_t> results(const std::string& opcode, const std::vector<
       body += "ld.global.u32 %r0, [" + a + "]; setp.ne.u32 %p" + std::to_string(k) + ", %r0, 0;\n";
       list += ", %p" + std::to_string(k);
     } else {
-      body += ".reg .b" + bits(types[k + 1]) + " " + y + "; ld.global.b" + bits(types[k + 1]) + " " +
-              y + ", [" + a + "];\n";
+      body += ".reg .b" + bits(types[k + 1]) + " " + y + "; ld.global.b" + bits(types[k + 1]) +
+              " " + y + ", [" + a + "];\n";
       list += ", " + y;
     }
   }
   body += opcode + " " + list + ";\n";
   const std::string out = "%a" + std::to_string(operands.size());
-  if (types[0] == "pred") body += "selp.u64 %d0, 1, 0, %p15; st.global.u64 [" + out + "], %d0;";
-  else body += "st.global.b" + bits(types[0]) + " [" + out + "], %x;";
+  if (types[0] == "pred")
+    body += "selp.u64 %d0, 1, 0, %p15; st.global.u64 [" + out + "], %d0;";
+  else
+    body += "st.global.b" + bits(types[0]) + " [" + out + "], %x;";
   const Array result(std::vector<std::uint64_t>(n, 0));
   arguments.push_back(result.address());
   ptx::LoadedModule module(kernel(body, static_cast<int>(operands.size()) + 1));
@@ -125,18 +133,25 @@ std::vector<std::uint64_t> samples(unsigned seed, std::size_t n = 77 * 12) {
   std::vector<T> edges;
   if constexpr (std::is_floating_point_v<T>) {
     using L = std::numeric_limits<T>;
-    edges = {T{0}, -T{0}, T{1}, T{-1}, T(0.5), T(-1.5), T(2.5), T(3.5), L::infinity(), -L::infinity(),
-             L::quiet_NaN(), L::max(), L::lowest(), L::min(), L::denorm_min(), T(1e9), T(-3e9), T(1e19)};
+    edges = {T{0},           -T{0},    T{1},        T{-1},         T(0.5),
+             T(-1.5),        T(2.5),   T(3.5),      L::infinity(), -L::infinity(),
+             L::quiet_NaN(), L::max(), L::lowest(), L::min(),      L::denorm_min(),
+             T(1e9),         T(-3e9),  T(1e19)};
   } else {
     using L = std::numeric_limits<T>;
-    edges = {T{0}, T{1}, T{2}, static_cast<T>(-1), L::min(), L::max(), static_cast<T>(L::max() - 1), T{31}, T{33}};
+    edges = {
+        T{0},  T{1}, T{2}, static_cast<T>(-1), L::min(), L::max(), static_cast<T>(L::max() - 1),
+        T{31}, T{33}};
   }
   std::vector<std::uint64_t> out(n);
   for (std::uint64_t& x : out) {
-    if (random() % 3 == 0) x = bits_of(edges[random() % edges.size()]);
+    if (random() % 3 == 0)
+      x = bits_of(edges[random() % edges.size()]);
     else if constexpr (std::is_floating_point_v<T>)
-      x = bits_of(static_cast<T>(std::ldexp(static_cast<double>(random() >> 11) - 0x1p52, -50 + static_cast<int>(random() % 12))));
-    else x = bits_of(static_cast<T>(random() >> random() % 64));
+      x = bits_of(static_cast<T>(std::ldexp(static_cast<double>(random() >> 11) - 0x1p52,
+                                            -50 + static_cast<int>(random() % 12))));
+    else
+      x = bits_of(static_cast<T>(random() >> random() % 64));
   }
   return out;
 }
@@ -180,7 +195,9 @@ void check_integers(const std::string& type) {
   const auto wide = [](T x) { return static_cast<Wide>(x); };
   binary("add", [&](T a, T b) { return static_cast<U>(wide(a) + wide(b)); });
   binary("sub", [&](T a, T b) { return static_cast<U>(wide(a) - wide(b)); });
-  binary("mul.lo", [&](T a, T b) { return static_cast<U>(static_cast<UnsignedWide>(wide(a)) * static_cast<UnsignedWide>(wide(b))); });
+  binary("mul.lo", [&](T a, T b) {
+    return static_cast<U>(static_cast<UnsignedWide>(wide(a)) * static_cast<UnsignedWide>(wide(b)));
+  });
   binary("min", [](T a, T b) { return a < b ? a : b; });
   binary("max", [](T a, T b) { return a < b ? b : a; });
   if constexpr (sizeof(T) >= 4)
@@ -198,7 +215,8 @@ void check_integers(const std::string& type) {
   });
   if constexpr (std::is_signed_v<T>) {
     check_unary<T, T>("neg." + type, type, type, [&](T a) { return static_cast<U>(-wide(a)); });
-    check_unary<T, T>("abs." + type, type, type, [&](T a) { return static_cast<U>(wide(a) < 0 ? -wide(a) : wide(a)); });
+    check_unary<T, T>("abs." + type, type, type,
+                      [&](T a) { return static_cast<U>(wide(a) < 0 ? -wide(a) : wide(a)); });
   }
   const auto compare = [&](const std::string& name, auto f) {
     check_binary<T, T, std::uint64_t>("setp." + name + "." + type, "pred", type, type, f);
@@ -221,14 +239,16 @@ void check_bits(const std::string& type) {
     return [truth](T a, T b) {
       T out = 0;
       for (std::size_t i = 0; i < 8 * sizeof(T); ++i)
-        if ((truth >> (2 * (a >> i & 1) + (b >> i & 1)) & 1) != 0) out = static_cast<T>(out | T{1} << i);
+        if ((truth >> (2 * (a >> i & 1) + (b >> i & 1)) & 1) != 0)
+          out = static_cast<T>(out | T{1} << i);
       return out;
     };
   };
   binary("and", table(0b1000));
   binary("or", table(0b1110));
   binary("xor", table(0b0110));
-  check_unary<T, T>("not." + type, type, type, [](T a) { return static_cast<T>(std::numeric_limits<T>::max() - a); });
+  check_unary<T, T>("not." + type, type, type,
+                    [](T a) { return static_cast<T>(std::numeric_limits<T>::max() - a); });
   check_binary<T, std::uint32_t, T>("shl." + type, type, type, "u32", [](T a, std::uint32_t n) {
     for (std::uint32_t i = 0; i < std::min(n, 70u); ++i) a = static_cast<T>(a + a);
     return a;
@@ -252,7 +272,8 @@ void check_bits(const std::string& type) {
       return out;
     });
     INFO("bfi." << type);
-    auto a = samples<T>(1), b = samples<T>(2), c = samples<std::uint32_t>(3), n = samples<std::uint32_t>(4);
+    auto a = samples<T>(1), b = samples<T>(2), c = samples<std::uint32_t>(3),
+         n = samples<std::uint32_t>(4);
     const auto got = results("bfi." + type, {type, type, type, "u32", "u32"}, {a, b, c, n});
     for (std::size_t i = 0; i < a.size(); ++i) {
       T want = from<T>(b[i]);
@@ -280,9 +301,12 @@ void check_floats(const std::string& type) {
     check_binary<T, T, T>(name + "." + type, type, type, type, f);
   };
   for (const std::string rn : {"", ".rn"}) {
-    binary("add" + rn, [](T a, T b) { return static_cast<T>(static_cast<Quad>(a) + static_cast<Quad>(b)); });
-    binary("sub" + rn, [](T a, T b) { return static_cast<T>(static_cast<Quad>(a) - static_cast<Quad>(b)); });
-    binary("mul" + rn, [](T a, T b) { return static_cast<T>(static_cast<Quad>(a) * static_cast<Quad>(b)); });
+    binary("add" + rn,
+           [](T a, T b) { return static_cast<T>(static_cast<Quad>(a) + static_cast<Quad>(b)); });
+    binary("sub" + rn,
+           [](T a, T b) { return static_cast<T>(static_cast<Quad>(a) - static_cast<Quad>(b)); });
+    binary("mul" + rn,
+           [](T a, T b) { return static_cast<T>(static_cast<Quad>(a) * static_cast<Quad>(b)); });
   }
   binary("div.rn", [](T a, T b) { return static_cast<T>(a / b); });
   const auto less = [](T a, T b) {
@@ -299,17 +323,20 @@ void check_floats(const std::string& type) {
   unary("rcp.rn", [](T a) { return T{1} / a; });
   unary("cvt.rni." + type, [](T a) {
     const T low = std::floor(a), rest = a - low;  // halves to even
-    const T r = rest < T(0.5) || (rest == T(0.5) && std::fmod(low, T{2}) == T{0}) ? low : low + T{1};
+    const T r =
+        rest < T(0.5) || (rest == T(0.5) && std::fmod(low, T{2}) == T{0}) ? low : low + T{1};
     return std::isinf(a) ? a : std::copysign(r, a);
   });
   unary("cvt.rmi." + type, [](T a) { return std::floor(a); });
   unary("cvt.rpi." + type, [](T a) { return std::ceil(a); });
   unary("cvt.rzi." + type, [](T a) { return std::trunc(a); });
-  unary("cvt.sat." + type, [](T a) { return std::isnan(a) || a <= T{0} ? T{0} : a > T{1} ? T{1} : a; });
+  unary("cvt.sat." + type, [](T a) {
+    return std::isnan(a) || a <= T{0} ? T{0} : a > T{1} ? T{1} : a;
+  });
   const auto compare = [&](const std::string& name, bool unordered, auto f) {
-    check_binary<T, T, std::uint64_t>("setp." + name + "." + type, "pred", type, type, [&](T a, T b) {
-      return std::isunordered(a, b) ? unordered : f(a, b);
-    });
+    check_binary<T, T, std::uint64_t>(
+        "setp." + name + "." + type, "pred", type, type,
+        [&](T a, T b) { return std::isunordered(a, b) ? unordered : f(a, b); });
   };
   for (const std::string u : {"", "u"}) {
     const bool un = u == "u";
@@ -328,14 +355,18 @@ void check_floats(const std::string& type) {
       check_unary<T, I>("cvt." + how + "." + name + "." + type, name, type, [&](T a) {
         using L = std::numeric_limits<I>;
         const auto r = static_cast<Quad>(round(a));
-        return std::isnan(a) ? I{0} : r >= static_cast<Quad>(L::max()) ? L::max() : r <= static_cast<Quad>(L::min()) ? L::min() : static_cast<I>(r);
+        return std::isnan(a)                      ? I{0}
+               : r >= static_cast<Quad>(L::max()) ? L::max()
+               : r <= static_cast<Quad>(L::min()) ? L::min()
+                                                  : static_cast<I>(r);
       });
     };
     all("rzi", [](T a) { return std::trunc(a); });
     all("rmi", [](T a) { return std::floor(a); });
     all("rpi", [](T a) { return std::ceil(a); });
     all("rni", [](T a) { return std::nearbyint(a); });
-    check_unary<I, T>("cvt.rn." + type + "." + name, type, name, [](I a) { return static_cast<T>(static_cast<Quad>(a)); });
+    check_unary<I, T>("cvt.rn." + type + "." + name, type, name,
+                      [](I a) { return static_cast<T>(static_cast<Quad>(a)); });
   };
   to_integer(std::int32_t{}, "s32");
   to_integer(std::uint32_t{}, "u32");
@@ -345,11 +376,14 @@ void check_floats(const std::string& type) {
 
 /// Products and sums that are exact in 113 bits.
 template <class T>
-void check_fma(const std::string& opcode, const std::string& type, const std::function<T(Quad)>& round) {
+void check_fma(const std::string& opcode, const std::string& type,
+               const std::function<T(Quad)>& round) {
   std::mt19937_64 random(5);
   std::vector<std::uint64_t> a, b, c;
   for (int i = 0; i < 77 * 12; ++i) {
-    const auto draw = [&](int bits) { return std::ldexp(static_cast<T>(static_cast<std::int64_t>(random()) >> (63 - bits)), -bits); };
+    const auto draw = [&](int bits) {
+      return std::ldexp(static_cast<T>(static_cast<std::int64_t>(random()) >> (63 - bits)), -bits);
+    };
     constexpr int kBits = std::numeric_limits<T>::digits;
     const T x = draw(kBits), y = draw(kBits);
     a.push_back(bits_of(x));
@@ -358,7 +392,8 @@ void check_fma(const std::string& opcode, const std::string& type, const std::fu
   }
   const auto got = results(opcode, {type, type, type, type}, {a, b, c});
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const Quad exact = static_cast<Quad>(from<T>(a[i])) * static_cast<Quad>(from<T>(b[i])) + static_cast<Quad>(from<T>(c[i]));
+    const Quad exact = static_cast<Quad>(from<T>(a[i])) * static_cast<Quad>(from<T>(b[i])) +
+                       static_cast<Quad>(from<T>(c[i]));
     if (from<T>(got[i]) != round(exact)) FAIL(opcode << " of sample " << i);
   }
 }
@@ -372,10 +407,14 @@ TEST_CASE("PTX: arithmetic of integers") {
   check_integers<std::uint32_t>("u32");
   check_integers<std::int64_t>("s64");
   check_integers<std::uint64_t>("u64");
-  check_binary<std::int32_t, std::int32_t, std::int64_t>("mul.wide.s32", "s64", "s32", "s32", [](std::int64_t a, std::int64_t b) { return a * b; });
-  check_binary<std::uint32_t, std::uint32_t, std::uint64_t>("mul.wide.u32", "u64", "u32", "u32", [](std::uint64_t a, std::uint64_t b) { return a * b; });
-  check_binary<std::int16_t, std::int16_t, std::int32_t>("mul.wide.s16", "s32", "s16", "s16", [](int a, int b) { return a * b; });
-  check_binary<std::uint16_t, std::uint16_t, std::uint32_t>("mul.wide.u16", "u32", "u16", "u16", [](std::uint32_t a, std::uint32_t b) { return a * b; });
+  check_binary<std::int32_t, std::int32_t, std::int64_t>(
+      "mul.wide.s32", "s64", "s32", "s32", [](std::int64_t a, std::int64_t b) { return a * b; });
+  check_binary<std::uint32_t, std::uint32_t, std::uint64_t>(
+      "mul.wide.u32", "u64", "u32", "u32", [](std::uint64_t a, std::uint64_t b) { return a * b; });
+  check_binary<std::int16_t, std::int16_t, std::int32_t>("mul.wide.s16", "s32", "s16", "s16",
+                                                         [](int a, int b) { return a * b; });
+  check_binary<std::uint16_t, std::uint16_t, std::uint32_t>(
+      "mul.wide.u16", "u32", "u16", "u16", [](std::uint32_t a, std::uint32_t b) { return a * b; });
 }
 
 TEST_CASE("PTX: quotients of integers, and a quotient by zero is nothing to use") {
@@ -404,38 +443,52 @@ TEST_CASE("PTX: bits") {
   check_bits<std::uint16_t>("b16");
   check_bits<std::uint32_t>("b32");
   check_bits<std::uint64_t>("b64");
-  check_unary<std::uint32_t, std::uint32_t>("bfind.shiftamt.u32", "u32", "u32", [](std::uint32_t a) {
-    std::uint32_t n = 0;
-    if (a == 0) return ~0u;
-    for (; (a >> 31) == 0; a *= 2) ++n;
-    return n;
-  });
+  check_unary<std::uint32_t, std::uint32_t>("bfind.shiftamt.u32", "u32", "u32",
+                                            [](std::uint32_t a) {
+                                              std::uint32_t n = 0;
+                                              if (a == 0) return ~0u;
+                                              for (; (a >> 31) == 0; a *= 2) ++n;
+                                              return n;
+                                            });
 }
 
 TEST_CASE("PTX: sums and products over several words, by the carry") {
-  const auto a = samples<std::uint64_t>(1), b = samples<std::uint64_t>(2), c = samples<std::uint64_t>(3);
+  const auto a = samples<std::uint64_t>(1), b = samples<std::uint64_t>(2),
+             c = samples<std::uint64_t>(3);
   const auto run = [&](const std::string& code) {
-    const Array x(a), y(b), z(c), low(std::vector<std::uint64_t>(a.size())), high(std::vector<std::uint64_t>(a.size()));
-    ptx::LoadedModule module(kernel(
-        "ld.global.v2.u32 {%r0, %r1}, [%a0]; ld.global.v2.u32 {%r2, %r3}, [%a1];\n"
-        "ld.global.v2.u32 {%r4, %r5}, [%a2];\n" + code +
-        "mov.b64 %d0, {%r10, %r11}; mov.b64 %d1, {%r12, %r13};\n"
-        "st.global.u64 [%a3], %d0; st.global.u64 [%a4], %d1;", 5));
+    const Array x(a), y(b), z(c), low(std::vector<std::uint64_t>(a.size())),
+        high(std::vector<std::uint64_t>(a.size()));
+    ptx::LoadedModule module(
+        kernel("ld.global.v2.u32 {%r0, %r1}, [%a0]; ld.global.v2.u32 {%r2, %r3}, [%a1];\n"
+               "ld.global.v2.u32 {%r4, %r5}, [%a2];\n" +
+                   code +
+                   "mov.b64 %d0, {%r10, %r11}; mov.b64 %d1, {%r12, %r13};\n"
+                   "st.global.u64 [%a3], %d0; st.global.u64 [%a4], %d1;",
+               5));
     module.launch("k", {static_cast<std::uint32_t>(a.size() / 77)}, {77},
                   params({x.address(), y.address(), z.address(), low.address(), high.address()}));
     std::vector<UnsignedWide> out;
-    for (std::size_t i = 0; i < a.size(); ++i) out.push_back(static_cast<UnsignedWide>(high[i]) << 64 | low[i]);
+    for (std::size_t i = 0; i < a.size(); ++i)
+      out.push_back(static_cast<UnsignedWide>(high[i]) << 64 | low[i]);
     return out;
   };
-  const auto sum = run("add.cc.u32 %r10, %r0, %r2; addc.cc.u32 %r11, %r1, %r3; addc.cc.u32 %r12, 0, 0; mov.u32 %r13, 0;\n");
-  const auto difference = run("sub.cc.u32 %r10, %r0, %r2; subc.cc.u32 %r11, %r1, %r3; subc.cc.u32 %r12, 0, 0; subc.u32 %r13, 0, 0;\n");
-  const auto product = run(
-      "mad.lo.cc.u32 %r10, %r0, %r2, %r4; madc.hi.cc.u32 %r11, %r0, %r2, %r5; madc.hi.u32 %r12, %r0, %r3, 0;\n"
-      "mad.lo.cc.u32 %r11, %r0, %r3, %r11; madc.hi.cc.u32 %r12, %r1, %r2, %r12; madc.hi.u32 %r13, %r1, %r3, 0;\n"
-      "mad.lo.cc.u32 %r11, %r1, %r2, %r11; madc.lo.cc.u32 %r12, %r1, %r3, %r12; addc.u32 %r13, %r13, 0;\n");
+  const auto sum =
+      run("add.cc.u32 %r10, %r0, %r2; addc.cc.u32 %r11, %r1, %r3; addc.cc.u32 %r12, 0, 0; mov.u32 "
+          "%r13, 0;\n");
+  const auto difference =
+      run("sub.cc.u32 %r10, %r0, %r2; subc.cc.u32 %r11, %r1, %r3; subc.cc.u32 %r12, 0, 0; subc.u32 "
+          "%r13, 0, 0;\n");
+  const auto product =
+      run("mad.lo.cc.u32 %r10, %r0, %r2, %r4; madc.hi.cc.u32 %r11, %r0, %r2, %r5; madc.hi.u32 "
+          "%r12, %r0, %r3, 0;\n"
+          "mad.lo.cc.u32 %r11, %r0, %r3, %r11; madc.hi.cc.u32 %r12, %r1, %r2, %r12; madc.hi.u32 "
+          "%r13, %r1, %r3, 0;\n"
+          "mad.lo.cc.u32 %r11, %r1, %r2, %r11; madc.lo.cc.u32 %r12, %r1, %r3, %r12; addc.u32 %r13, "
+          "%r13, 0;\n");
   for (std::size_t i = 0; i < a.size(); ++i) {
     const UnsignedWide x = a[i], y = b[i];
-    if (sum[i] != x + y || difference[i] != x - y || product[i] != x * y + c[i]) FAIL("sample " << i);
+    if (sum[i] != x + y || difference[i] != x - y || product[i] != x * y + c[i])
+      FAIL("sample " << i);
   }
 }
 
@@ -445,10 +498,12 @@ TEST_CASE("PTX: arithmetic of floats") {
   check_fma<float>("fma.rn.f32", "f32", [](Quad x) { return static_cast<float>(x); });
   check_fma<float>("fma.rm.f32", "f32", rounded_down);
   check_fma<float>("fma.rp.f32", "f32", [](Quad x) { return -rounded_down(-x); });
-  check_fma<float>("fma.rz.f32", "f32", [](Quad x) { return x < 0 ? -rounded_down(-x) : rounded_down(x); });
+  check_fma<float>("fma.rz.f32", "f32",
+                   [](Quad x) { return x < 0 ? -rounded_down(-x) : rounded_down(x); });
   check_fma<double>("fma.rn.f64", "f64", [](Quad x) { return static_cast<double>(x); });
   check_unary<float, double>("cvt.f64.f32", "f64", "f32", [](float a) { return a; });
-  check_unary<double, float>("cvt.rn.f32.f64", "f32", "f64", [](double a) { return static_cast<float>(a); });
+  check_unary<double, float>("cvt.rn.f32.f64", "f32", "f64",
+                             [](double a) { return static_cast<float>(a); });
   // approximations within what PTX grants
   const auto a = samples<float>(6);
   for (const std::string ftz : {"", ".ftz"}) {
@@ -456,7 +511,9 @@ TEST_CASE("PTX: arithmetic of floats") {
     for (std::size_t i = 0; i < a.size(); ++i) {
       const double want = std::exp2(static_cast<double>(from<float>(a[i])));
       const double x = static_cast<double>(from<float>(got[i]));
-      if (std::isnan(want) ? !std::isnan(x) : std::isinf(x) ? want < 3.4e38 : std::fabs(x - want) > want * 0x1p-22 + 0x1p-126)
+      if (std::isnan(want) ? !std::isnan(x)
+          : std::isinf(x)  ? want < 3.4e38
+                           : std::fabs(x - want) > want * 0x1p-22 + 0x1p-126)
         FAIL("2^" << from<float>(a[i]) << " = " << x);
     }
   }
@@ -465,36 +522,49 @@ TEST_CASE("PTX: arithmetic of floats") {
   for (std::size_t i = 0; i < d.size(); ++i) {
     const double x = from<double>(d[i]), got = from<double>(r[i]);
     if (!std::isnormal(x) || std::fabs(x) > 1e300) continue;
-    if (std::fabs(got * x - 1.0) > 0x1p-20 || (r[i] & 0xffffffffu) != 0) FAIL("1 / " << x << " = " << got);
+    if (std::fabs(got * x - 1.0) > 0x1p-20 || (r[i] & 0xffffffffu) != 0)
+      FAIL("1 / " << x << " = " << got);
   }
 }
 
 TEST_CASE("PTX: conversions between integers, and of half precision") {
-  check_unary<std::int32_t, std::int64_t>("cvt.s64.s32", "s64", "s32", [](std::int32_t a) { return a; });
-  check_unary<std::uint32_t, std::uint64_t>("cvt.u64.u32", "u64", "u32", [](std::uint32_t a) { return a; });
-  check_unary<std::uint64_t, std::uint32_t>("cvt.u32.u64", "u32", "u64", [](std::uint64_t a) { return static_cast<std::uint32_t>(a); });
-  check_unary<std::uint16_t, std::uint32_t>("cvt.u32.u16", "u32", "u16", [](std::uint16_t a) { return a; });
-  check_unary<std::uint32_t, std::uint16_t>("cvt.u16.u32", "u16", "u32", [](std::uint32_t a) { return static_cast<std::uint16_t>(a); });
-  check_unary<std::int16_t, std::int32_t>("cvt.s32.s16", "s32", "s16", [](std::int16_t a) { return a; });
+  check_unary<std::int32_t, std::int64_t>("cvt.s64.s32", "s64", "s32",
+                                          [](std::int32_t a) { return a; });
+  check_unary<std::uint32_t, std::uint64_t>("cvt.u64.u32", "u64", "u32",
+                                            [](std::uint32_t a) { return a; });
+  check_unary<std::uint64_t, std::uint32_t>(
+      "cvt.u32.u64", "u32", "u64", [](std::uint64_t a) { return static_cast<std::uint32_t>(a); });
+  check_unary<std::uint16_t, std::uint32_t>("cvt.u32.u16", "u32", "u16",
+                                            [](std::uint16_t a) { return a; });
+  check_unary<std::uint32_t, std::uint16_t>(
+      "cvt.u16.u32", "u16", "u32", [](std::uint32_t a) { return static_cast<std::uint16_t>(a); });
+  check_unary<std::int16_t, std::int32_t>("cvt.s32.s16", "s32", "s16",
+                                          [](std::int16_t a) { return a; });
   // against the library's own conversions: every half, and floats of every size
   for (std::uint32_t h = 0; h < 1 << 16; ++h) {
     const auto bits = static_cast<std::uint16_t>(h);
     const float a = ptx::from_half(bits), b = ptx::from_bfloat(bits);
     const float x = episodic::from_float16(bits), y = episodic::from_bfloat16(bits);
-    if ((std::isnan(x) ? !std::isnan(a) : bits_of(a) != bits_of(x)) || (std::isnan(y) ? !std::isnan(b) : bits_of(b) != bits_of(y)))
+    if ((std::isnan(x) ? !std::isnan(a) : bits_of(a) != bits_of(x)) ||
+        (std::isnan(y) ? !std::isnan(b) : bits_of(b) != bits_of(y)))
       FAIL("half " << h);
   }
   std::mt19937 random(3);
   for (int i = 0; i < 300000; ++i) {
     float x = from<float>(random());
-    if (i % 2 == 0) x = episodic::from_float16(static_cast<std::uint16_t>(random())) * (1.0f + (i % 3 == 0 ? 0x1p-11f : 0x1.002p-11f));
+    if (i % 2 == 0)
+      x = episodic::from_float16(static_cast<std::uint16_t>(random())) *
+          (1.0f + (i % 3 == 0 ? 0x1p-11f : 0x1.002p-11f));
     if (std::isnan(x)) continue;
-    if (ptx::to_half(x) != episodic::to_float16(x) || ptx::to_bfloat(x) != episodic::to_bfloat16(x)) FAIL("float " << x);
+    if (ptx::to_half(x) != episodic::to_float16(x) || ptx::to_bfloat(x) != episodic::to_bfloat16(x))
+      FAIL("float " << x);
   }
   REQUIRE(ptx::to_half(NAN) == 0x7fff);
   const auto a = samples<float>(8), b = samples<float>(9);
   for (const std::string type : {"f16", "bf16"}) {
-    const auto one = [&](std::uint64_t x) { return type == "f16" ? ptx::to_half(from<float>(x)) : ptx::to_bfloat(from<float>(x)); };
+    const auto one = [&](std::uint64_t x) {
+      return type == "f16" ? ptx::to_half(from<float>(x)) : ptx::to_bfloat(from<float>(x));
+    };
     const auto single = results("cvt.rn." + type + ".f32", {"b16", "f32"}, {a});
     const auto pair = results("cvt.rn." + type + "x2.f32", {"b32", "f32", "f32"}, {a, b});
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -503,7 +573,10 @@ TEST_CASE("PTX: conversions between integers, and of half precision") {
     }
     const auto back = results("cvt.f32." + type, {"f32", "b16"}, {single});
     for (std::size_t i = 0; i < a.size(); ++i)
-      REQUIRE(same(back[i], bits_of(type == "f16" ? ptx::from_half(static_cast<std::uint16_t>(single[i])) : ptx::from_bfloat(static_cast<std::uint16_t>(single[i]))), "f32"));
+      REQUIRE(same(back[i],
+                   bits_of(type == "f16" ? ptx::from_half(static_cast<std::uint16_t>(single[i]))
+                                         : ptx::from_bfloat(static_cast<std::uint16_t>(single[i]))),
+                   "f32"));
   }
 }
 
@@ -519,7 +592,8 @@ TEST_CASE("PTX: predicates, selections, moves") {
   const auto one = results("xor.pred", {"pred", "pred", "pred"}, {p, q});
   const auto none = results("not.pred", {"pred", "pred"}, {p});
   const auto chosen = results("selp.b32", {"b32", "b32", "b32", "pred"}, {a, b, q});
-  const auto unpacked = results("mov.b64 {%r1, %r2}, %y0; mov.b64 %d9, {%r2, %r1}; mov.b64", {"b64", "b64"}, {samples<std::uint64_t>(4)});
+  const auto unpacked = results("mov.b64 {%r1, %r2}, %y0; mov.b64 %d9, {%r2, %r1}; mov.b64",
+                                {"b64", "b64"}, {samples<std::uint64_t>(4)});
   for (std::size_t i = 0; i < a.size(); ++i) {
     REQUIRE(both[i] == (p[i] + q[i] == 2));
     REQUIRE(either[i] == (p[i] + q[i] > 0));
@@ -545,11 +619,14 @@ TEST_CASE("PTX: an opcode, a form or a pragma that is not known is an error by n
   REQUIRE(error("add.s32 %r0, %r1, %r2;") == "none");
   REQUIRE(error("frob.s32 %r0, %r1;").find("'frob.s32'") != std::string::npos);
   for (const char* const body :
-       {"add.sat.s32 %r0, %r1, %r2;", "add.s32 %r0, %r1;", "ld.global.b128 %r0, [%a0];", "bar.sync 0, 64;",
-        "ld.acquire.gpu.global.u32 %r0, [%a0];", "shfl.up.b32 %r0, %r1, 1, 0;", "st.param.u32 [p0], %r0;",
-        "cp.async.ca.shared.global [%r0], [%a0], 4;", "setp.lt.and.s32 %p0, %r0, %r1, %p1;", "mov.u32 %r0, %clock;",
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r0,%r1,%r2,%r3}, {%r4,%r5}, {%f0,%f1,%f2,%f3};",
-        "selp.b32 %r0, %r1, %r2, !%p0;", "bra nowhere;", "call.uni (p0), f, (p0);", "@%p99 ret;", ".pragma \"other\";"}) {
+       {"add.sat.s32 %r0, %r1, %r2;", "add.s32 %r0, %r1;", "ld.global.b128 %r0, [%a0];",
+        "bar.sync 0, 64;", "ld.acquire.gpu.global.u32 %r0, [%a0];", "shfl.up.b32 %r0, %r1, 1, 0;",
+        "st.param.u32 [p0], %r0;", "cp.async.ca.shared.global [%r0], [%a0], 4;",
+        "setp.lt.and.s32 %p0, %r0, %r1, %p1;", "mov.u32 %r0, %clock;",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r0,%r1,%r2,%r3}, "
+        "{%r4,%r5}, {%f0,%f1,%f2,%f3};",
+        "selp.b32 %r0, %r1, %r2, !%p0;", "bra nowhere;", "call.uni (p0), f, (p0);", "@%p99 ret;",
+        ".pragma \"other\";"}) {
     INFO(body);
     REQUIRE(error(body) != "none");
   }

@@ -34,11 +34,16 @@ cudaError_t lost() { return static_cast<cudaError_t>(state().lost); }
 
 cudaError_t error_of(FaultKind kind) {
   switch (kind) {
-    case FaultKind::launch: return cudaErrorInvalidConfiguration;
-    case FaultKind::out_of_bounds: return cudaErrorIllegalAddress;
-    case FaultKind::misaligned: return cudaErrorMisalignedAddress;
-    case FaultKind::unknown: return cudaErrorIllegalInstruction;
-    default: return cudaErrorLaunchFailure;
+    case FaultKind::launch:
+      return cudaErrorInvalidConfiguration;
+    case FaultKind::out_of_bounds:
+      return cudaErrorIllegalAddress;
+    case FaultKind::misaligned:
+      return cudaErrorMisalignedAddress;
+    case FaultKind::unknown:
+      return cudaErrorIllegalInstruction;
+    default:
+      return cudaErrorLaunchFailure;
   }
 }
 
@@ -51,7 +56,8 @@ cudaError_t fail(const Fault& fault) {
   return said(error);
 }
 
-// ---- programs in the executable ------------------------------------------------------------------
+// ---- programs in the executable
+// ------------------------------------------------------------------
 
 /// As nvcc lays it out: a header of 16 bytes, then images, each with a header of its own. Read off
 /// its files; kind 1 is PTX.
@@ -126,14 +132,16 @@ const ptx::Program* program_of(const Kernel& kernel) {
 }
 
 std::uint64_t allowed(const Kernel& kernel, const ptx::Program& program) {
-  const std::uint64_t without = 48 << 10, of_static = static_cast<std::uint64_t>(program.static_bytes);
+  const std::uint64_t without = 48 << 10,
+                      of_static = static_cast<std::uint64_t>(program.static_bytes);
   return kernel.allowed_dynamic > 0 ? kernel.allowed_dynamic
                                     : without - std::min(without, of_static);
 }
 
 }  // namespace
 
-// ---- streams, events, graphs -----------------------------------------------------------------------
+// ---- streams, events, graphs
+// -----------------------------------------------------------------------
 
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
@@ -209,8 +217,10 @@ void copy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
   std::memmove(to, from, size);
   unsigned char* const to_set = set_of(a, to);
   const unsigned char* const from_set = set_of(b, from);
-  if (to_set && from_set) std::memmove(to_set, from_set, size);
-  else if (to_set) std::memset(to_set, 1, size);
+  if (to_set && from_set)
+    std::memmove(to_set, from_set, size);
+  else if (to_set)
+    std::memset(to_set, 1, size);
 }
 
 void fill(void* to, int value, std::size_t size) {
@@ -257,7 +267,8 @@ std::optional<Configuration> configuration;
 
 extern "C" {
 
-// ---- what nvcc's host code calls -------------------------------------------------------------------
+// ---- what nvcc's host code calls
+// -------------------------------------------------------------------
 
 void** __cudaRegisterFatBinary(void* wrapper) {
   struct Wrapper {
@@ -306,7 +317,8 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
   return launch(function, grid, block, args, dynamic, stream);
 }
 
-// ---- memory ----------------------------------------------------------------------------------------
+// ---- memory
+// ----------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** pointer, size_t size) {
   if (state().lost != 0) return said(lost());
@@ -318,7 +330,8 @@ cudaError_t cudaMalloc(void** pointer, size_t size) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* pointer) {
-  return !pointer || Memory::instance().release(pointer) ? cudaSuccess : said(cudaErrorInvalidValue);
+  return !pointer || Memory::instance().release(pointer) ? cudaSuccess
+                                                         : said(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned) {
   if (state().lost != 0) return said(lost());
@@ -367,7 +380,8 @@ cudaError_t cudaMemset(void* pointer, int value, size_t size) {
   return cudaMemsetAsync(pointer, value, size, nullptr);
 }
 
-// ---- streams, events, graphs -----------------------------------------------------------------------
+// ---- streams, events, graphs
+// -----------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = *streams().insert(new CUstream_st).first;
@@ -460,7 +474,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   return cudaSuccess;
 }
 
-// ---- the device ------------------------------------------------------------------------------------
+// ---- the device
+// ------------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceSynchronize() { return said(lost()); }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, lost()); }
@@ -480,11 +495,20 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (device != 0) return said(cudaErrorInvalidDevice);
   const ptx::Architecture a = state().architecture;
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = a.multiprocessors; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = a.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = a.minor; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = a.shared_of_block; break;
-    default: return said(cudaErrorInvalidValue);
+    case cudaDevAttrMultiProcessorCount:
+      *value = a.multiprocessors;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = a.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = a.minor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = a.shared_of_block;
+      break;
+    default:
+      return said(cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }
@@ -492,7 +516,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return said(cudaErrorInvalidDevice);
   *properties = {};
   const ptx::Architecture a = state().architecture;
-  std::snprintf(properties->name, sizeof properties->name, "PTX interpreter, %d.%d", a.major, a.minor);
+  std::snprintf(properties->name, sizeof properties->name, "PTX interpreter, %d.%d", a.major,
+                a.minor);
   properties->totalGlobalMem = Memory::instance().capacity();
   properties->major = a.major;
   properties->minor = a.minor;

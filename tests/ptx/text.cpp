@@ -155,12 +155,18 @@ class Reader {
   Variable declaration() {
     Variable v;
     const std::string_view space = next();
-    if (space == ".global") v.space = Space::global;
-    else if (space == ".const") v.space = Space::constant;
-    else if (space == ".shared") v.space = Space::shared;
-    else if (space == ".local") v.space = Space::local;
-    else if (space == ".param") v.space = Space::param;
-    else fail("the space '" + std::string(space) + "' is not known");
+    if (space == ".global")
+      v.space = Space::global;
+    else if (space == ".const")
+      v.space = Space::constant;
+    else if (space == ".shared")
+      v.space = Space::shared;
+    else if (space == ".local")
+      v.space = Space::local;
+    else if (space == ".param")
+      v.space = Space::param;
+    else
+      fail("the space '" + std::string(space) + "' is not known");
     v.is_extern = std::exchange(is_extern_, false);
     std::string type;
     bool aligned = false;

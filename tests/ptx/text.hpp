@@ -23,13 +23,13 @@ class TextError : public std::runtime_error {
 struct Operand {
   enum class Kind { reg, immediate, symbol, list, address };
   Kind kind = Kind::reg;
-  int reg = -1;              // reg, and an address' base: index in Function::registers; -1: `_`
-  std::uint64_t bits = 0;    // immediate; of a float its bit pattern
-  std::string symbol;        // symbol, special register, and an address' base
-  std::int64_t offset = 0;   // address
-  bool negated = false;      // !p
-  std::vector<Operand> list; // {a, b, ...}
-  std::vector<Operand> pair; // the predicate of `a|p`: none or one
+  int reg = -1;               // reg, and an address' base: index in Function::registers; -1: `_`
+  std::uint64_t bits = 0;     // immediate; of a float its bit pattern
+  std::string symbol;         // symbol, special register, and an address' base
+  std::int64_t offset = 0;    // address
+  bool negated = false;       // !p
+  std::vector<Operand> list;  // {a, b, ...}
+  std::vector<Operand> pair;  // the predicate of `a|p`: none or one
 };
 
 struct Statement {
@@ -38,7 +38,7 @@ struct Statement {
   bool guard_negated = false;
   std::string opcode;
   std::vector<Operand> operands;
-  std::string label;       // this statement is a label and nothing else
+  std::string label;         // this statement is a label and nothing else
   std::uint32_t used = ~0u;  // of a load: the bytes that are used (pragma used_bytes_mask)
 };
 
@@ -56,8 +56,8 @@ struct Function {
   std::string name;
   int line = 0;
   bool is_entry = false;
-  int max_threads = 0;  // .maxntid: product; 0: not given
-  std::vector<std::string> registers;  // types, "b32"
+  int max_threads = 0;                               // .maxntid: product; 0: not given
+  std::vector<std::string> registers;                // types, "b32"
   std::vector<Variable> params, results, variables;  // variables: shared, local and call's params
   std::vector<Statement> body;
 };

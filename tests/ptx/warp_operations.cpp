@@ -7,8 +7,7 @@ namespace ptx {
 void shuffle(Warp& w, const Instruction& i, std::uint32_t lanes) {
   // src: the value, the lane or distance, and a packed word: clamp in bits 0 to 4, the mask of the
   // segments in bits 8 to 12
-  for (int s = 1; s < 3; ++s)
-    w.need_set(i, i.src[s], lanes, "where a shuffle reads was never set");
+  for (int s = 1; s < 3; ++s) w.need_set(i, i.src[s], lanes, "where a shuffle reads was never set");
   std::uint64_t values[kLanes];
   for (int l = 0; l < kLanes; ++l) values[l] = w.row(i.src[0])[l];
   const std::uint32_t set = w.set(i.src[0]);
@@ -41,8 +40,10 @@ void shuffle(Warp& w, const Instruction& i, std::uint32_t lanes) {
         from = static_cast<std::int32_t>(first | (b & ~segment));
         in = from <= static_cast<std::int32_t>(last);
     }
-    if (!in) from = l;
-    else inside |= 1u << l;
+    if (!in)
+      from = l;
+    else
+      inside |= 1u << l;
     result[l] = values[from] & 0xffffffffu;
     // of a lane that does not take part anything may come
     if ((lanes >> from & 1) != 0 && (set >> from & 1) != 0) good |= 1u << l;
