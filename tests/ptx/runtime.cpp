@@ -291,6 +291,8 @@ void __cudaRegisterFunction(void** binary, const char* function, char*, const ch
                             uint3*, uint3*, dim3*, dim3*, int*) {
   kernels()[function] = {reinterpret_cast<FatBinary*>(binary), name};
 }
+/// The host reaches no variable of a module: there is no cudaMemcpyToSymbol here.
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic, CUstream_st* stream) {
   configuration = {grid, block, dynamic, stream};
   return 0;
