@@ -46,11 +46,13 @@ struct Cell {
 class Shadow {
  public:
   void reset(std::size_t bytes) {
-    if (bytes != bytes_ || split_) cells_.reset();
     bytes_ = bytes;
+    clear();
+  }
+  void clear() {
+    cells_.reset();
     split_ = false;
   }
-  void clear() { cells_.reset(); }
   /// The cells of [offset, offset + size).
   Cell* at(std::size_t offset, std::size_t size, std::size_t& n_cells) {
     if (!cells_) make((bytes_ + 3) / 4);

@@ -170,7 +170,9 @@ void atomic(Warp& w, const Instruction& i, std::uint32_t lanes) {
     const Warp::Place p =
         w.place(i, l, i.space, address, i.element, Warp::kRead | Warp::kWrite | Warp::kAtomic);
     const auto size = static_cast<std::size_t>(i.element);
-    if (p.set && !std::all_of(p.set, p.set + size, [](auto s) { return s != 0; }))
+    const bool known =
+        !p.set || std::all_of(p.set, p.set + size, [](auto s) { return s != 0; });
+    if (!known && i.variant != kExch)  // which needs no value to be there
       w.fault(FaultKind::uninitialised, i, l, "an atomic on memory that nothing wrote");
     std::uint64_t old = 0;
     std::memcpy(&old, p.data, size);
@@ -186,10 +188,11 @@ void atomic(Warp& w, const Instruction& i, std::uint32_t lanes) {
       value = i.is_signed ? combined_bits<std::int64_t>(i.variant, old, x, y)
                           : combined_bits<std::uint64_t>(i.variant, old, x, y);
     std::memcpy(p.data, &value, size);
+    if (p.set) std::memset(p.set, 1, size);
     if (!is_shared(i, address)) w.observe(i, l, address);
     if (i.dst[0] >= 0) {
       w.row(i.dst[0])[l] = old;
-      w.write_set(i.dst[0], 1u << l, kAll);
+      w.write_set(i.dst[0], 1u << l, known ? kAll : 0);
     }
   });
 }
