@@ -323,9 +323,9 @@ void Warp::run() {
           stand(group & ~lanes, pc + 1);
           each(lanes, [&](int lane) {
             const auto l = static_cast<std::size_t>(lane);
-            const bool waited = open_[l].empty() &&
-                                std::all_of(groups_[l].begin(), groups_[l].end(),
-                                            [](const auto& group) { return group.empty(); });
+            const bool waited =
+                open_[l].empty() && std::all_of(groups_[l].begin(), groups_[l].end(),
+                                                [](const auto& group) { return group.empty(); });
             if (!waited)
               fault(FaultKind::asynchronous, i, lane,
                     "a thread ends with copies that nothing waited for");

@@ -170,8 +170,7 @@ void atomic(Warp& w, const Instruction& i, std::uint32_t lanes) {
     const Warp::Place p =
         w.place(i, l, i.space, address, i.element, Warp::kRead | Warp::kWrite | Warp::kAtomic);
     const auto size = static_cast<std::size_t>(i.element);
-    const bool known =
-        !p.set || std::all_of(p.set, p.set + size, [](auto s) { return s != 0; });
+    const bool known = !p.set || std::all_of(p.set, p.set + size, [](auto s) { return s != 0; });
     if (!known && i.variant != kExch)  // which needs no value to be there
       w.fault(FaultKind::uninitialised, i, l, "an atomic on memory that nothing wrote");
     std::uint64_t old = 0;
