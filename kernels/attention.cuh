@@ -114,10 +114,11 @@ __device__ Chunk<T> turned_query(const AttentionArgs& a, int i, int h, int chunk
   const Chunk<float> sine =
       *reinterpret_cast<const Chunk<float>*>((local ? p.query_sin : p.fixed_sin) + angle);
   const float other_sign = low ? -a.sign : a.sign;
+  // Spelled out, for a compiler may contract it or not: near a tie that is another 16-bit query.
   EPISODIC_UNROLL
   for (int e = 0; e < 8; ++e)
-    out.at[e] = narrow<T>(a.sign * widen(own.at[e]) * cosine.at[e] +
-                          other_sign * widen(other.at[e]) * sine.at[e]);
+    out.at[e] = narrow<T>(fmaf(a.sign * widen(own.at[e]), cosine.at[e],
+                               other_sign * widen(other.at[e]) * sine.at[e]));
   return out;
 }
 

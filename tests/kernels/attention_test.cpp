@@ -272,9 +272,9 @@ class Problem {
     for (std::int64_t e = 0; e < c_.d; ++e) {
       float y = from[e];
       if (e < half)
-        y = from[e] * cosine[e] - from[e + half] * sine[e];
+        y = std::fma(from[e], cosine[e], -(from[e + half] * sine[e]));
       else if (e < c_.rotary_dim)
-        y = from[e] * cosine[e - half] + from[e - half] * sine[e - half];
+        y = std::fma(from[e], cosine[e - half], from[e - half] * sine[e - half]);
       x[size(e)] = rounded(static_cast<double>(y), dtype_);
     }
     return x;

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Faults put in on purpose: small kernels, each sound or with the one fault that its name says.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace ptx_faults {
+
+enum class Plant {
+  missing_barrier,         // shared memory read before all have written it
+  missing_second_barrier,  // written again before all have read it
+  missing_syncwarp,        // the same among the lanes of a warp
+  barrier_in_a_branch,     // that half of a warp takes, the other half waits elsewhere
+  shuffle_in_a_branch,     // of the full mask
+  read_past_the_end,       // of global memory, by one
+  write_past_the_end,
+  past_a_shared_array,  // into the array behind it
+  past_dynamic_memory,
+  unset_shared_word,
+  unset_global_word,
+  unaligned_vector,
+  copy_not_waited_for,   // one group too few
+  copy_without_barrier,  // waited for, but read by another thread
+  copy_left_open,        // a thread ends with it
+  blocks_write_one_word,
+  handover_without_fence,  // the last block reads what the others wrote
+  plain_beside_atomic,
+  wrong_fragment,     // two of the fragments of a product exchanged
+  wrong_matrix_rows,  // ldmatrix where the transposed one is meant
+  count,
+};
+const char* name_of(Plant plant);
+
+/// Runs it with or without its fault. `in`: 256 floats, `out`: 256 floats, `scratch`: 256 words of
+/// zeros. \return what the launch said
+cudaError_t run(Plant plant, bool with_fault, const float* in, float* out, std::uint32_t* scratch);
+
+/// A block of `threads` with `dynamic_bytes`, of a kernel for at most 128 threads with 8 KB static.
+cudaError_t launch_sizes(unsigned threads, std::size_t dynamic_bytes, float* out);
+
+}  // namespace ptx_faults
