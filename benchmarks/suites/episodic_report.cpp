@@ -7,20 +7,24 @@
 #include <exception>
 
 #include "common.hpp"
+#include "csv.hpp"
 #include "episodic/base/error.hpp"
 #include "report/report.hpp"
 
 int main(int argc, char** argv) {
   using namespace episodic;
   std::vector<std::filesystem::path> files;
-  std::filesystem::path out, json;
+  std::filesystem::path out, json, curves;
   suites::ReportOptions options;
   tools::CommonFlags common;
   CLI::App app{"Tables and plots of results of `score --json`", "episodic-report"};
   app.footer(
       "Writes report.md, scores.csv, scores.svg, and for generated tasks heat maps of depth and "
       "length.\n\nExample:\n  episodic-report --out report --baseline window scores/*.json");
-  app.add_option("results", files, "Result files")->required();
+  auto* results = app.add_option("results", files, "Result files");
+  app.add_option("--curves", curves,
+                 "Instead: a table (CSV) with columns plot, line, x and y; writes a plot for each")
+      ->excludes(results);
   app.add_option("--out", out, "Folder for the report")->required();
   app.add_option("--baseline", options.baseline,
                  "Method that the others are compared with, example by example");
@@ -30,9 +34,14 @@ int main(int argc, char** argv) {
   common.add_to(app, false);
   try {
     app.parse(argc, argv);
-    std::vector<suites::Json> results;
-    for (const auto& file : files) results.push_back(tools::read_json(file));
-    const suites::ReportFiles written = suites::make_report(results, options);
+    if (curves.empty() && files.empty()) throw CLI::RequiredError("results or --curves");
+    std::vector<suites::Json> read;
+    for (const auto& file : files) read.push_back(tools::read_json(file));
+    const suites::ReportFiles written =
+        curves.empty()
+            ? suites::make_report(read, options)
+            : suites::curve_plots(tools::parse_csv(tools::read_text(curves), curves.string()),
+                                  curves.string());
     std::error_code error;
     std::filesystem::create_directories(out, error);
     if (error)
@@ -45,8 +54,7 @@ int main(int argc, char** argv) {
     if (!json.empty())
       tools::write_json(json == "-" ? std::filesystem::path() : json, {{"files", names}});
     if (json == "-") return 0;
-    std::fputs(fmt::format("{} results, {} files: {}\n", results.size(), written.size(),
-                           (out / "report.md").string())
+    std::fputs(fmt::format("{} files: {}\n", written.size(), (out / written.front().first).string())
                    .c_str(),
                stdout);
   } catch (const CLI::ParseError& e) {

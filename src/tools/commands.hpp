@@ -8,6 +8,7 @@
 namespace episodic::tools {
 
 void add_ask(CLI::App& app);
+void add_compare_events(CLI::App& app);
 void add_demo(CLI::App& app);
 void add_edit(CLI::App& app);
 void add_fork(CLI::App& app);

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   episodic::tools::add_score(app);
   episodic::tools::add_segment(app);
   episodic::tools::add_tokenize(app);
+  episodic::tools::add_compare_events(app);
   episodic::tools::add_trace(app);
   try {
     app.parse(argc, argv);

@@ -9,11 +9,11 @@
 #include "common.hpp"
 #include "episodic/base/error.hpp"
 #include "report/report.hpp"
-#include "report/svg.hpp"
 #include "run/prediction_file.hpp"
 #include "run/score_file.hpp"
 #include "suites/vectors.hpp"
 #include "support/temp_dir.hpp"
+#include "svg.hpp"
 
 using namespace episodic;
 using namespace episodic::suites;
@@ -276,11 +276,47 @@ TEST_CASE("a report sets methods side by side") {
 }
 
 TEST_CASE("plots leave out what is not there and escape what they are given") {
-  const std::string svg = heat_map("a < b & c", {"4K"}, {"0 %", "50 %"}, {{100.0}, {std::nullopt}});
+  const std::string svg =
+      tools::heat_map("a < b & c", {"4K"}, {"0 %", "50 %"}, {{100.0}, {std::nullopt}});
   CHECK(svg.find("a &lt; b &amp; c") != std::string::npos);
   CHECK(svg.find(">100<") != std::string::npos);
   std::size_t cells = 0;
   for (std::size_t at = 0; (at = svg.find("rgb(", at)) != std::string::npos; ++at) ++cells;
   CHECK(cells == 1);
-  CHECK(bar_chart("t", {"g"}, {"s"}, {{std::nullopt}}).find("#4477aa") != std::string::npos);
+  CHECK(tools::bar_chart("t", {"g"}, {"s"}, {{std::nullopt}}).find("#4477aa") != std::string::npos);
+}
+
+TEST_CASE("a table of curves is a plot for each of its plots") {
+  using Rows = std::vector<std::vector<std::string>>;
+  const Rows head{{"plot", "line", "x", "y"}};
+  Rows rows = head;
+  rows.insert(rows.end(), {{"gamma", "a", "0.5", "-1"},
+                           {"gamma", "b", "1", "3"},
+                           {"n mem", "a", "64", "2"},
+                           {"gamma", "a", "1", "2"}});
+  const ReportFiles files = curve_plots(rows, "t.csv");
+  REQUIRE(files.size() == 2);
+  CHECK(files[0].first == "curve_gamma.svg");
+  CHECK(files[1].first == "curve_n_mem.svg");
+  const std::string& svg = files[0].second;
+  CHECK(svg.find(">b<") != std::string::npos);
+  std::size_t curves = 0;
+  for (std::size_t at = 0; (at = svg.find("<polyline", at)) != std::string::npos; ++at) ++curves;
+  CHECK(curves == 2);
+  rows.push_back({"gamma", "a", "2", "many"});
+  CHECK_THROWS_WITH(curve_plots(rows, "t.csv"),
+                    Catch::Contains("t.csv") && Catch::Contains("row 5"));
+  CHECK_THROWS_AS(curve_plots({{"a", "b"}}, "t.csv"), FileError);
+}
+
+TEST_CASE("an axis holds its values and zero in a few round steps") {
+  for (const auto& [low, high] : std::vector<std::pair<double, double>>{
+           {0, 100}, {-3, 7}, {0, 0}, {1e-6, 3e-5}, {-20, -1}, {0.9, 1234}}) {
+    const tools::Axis a = tools::Axis::around(low, high);
+    INFO(low << " " << high << ": " << a.low << " " << a.high << " " << a.step);
+    CHECK((a.low <= low && a.low <= 0 && a.high >= high && a.high > 0));
+    const double steps = (a.high - a.low) / a.step;
+    CHECK((steps >= 1 && steps < 13));
+    CHECK(steps == Approx(std::round(steps)));
+  }
 }

@@ -5,16 +5,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <random>
 #include <set>
 
 #include "episodic/base/error.hpp"
-#include "report/svg.hpp"
+#include "svg.hpp"
 
 namespace episodic::suites {
 namespace {
+
+using tools::Bar;
+using tools::bar_chart;
+using tools::heat_map;
 
 /// One result file, as the report needs it.
 struct Result {
@@ -371,6 +376,36 @@ ReportFiles make_report(const std::vector<Json>& json, const ReportOptions& opti
   if (!options.baseline.empty()) text += difference_section(grid, options);
   text += cost_section(grid) + heat_section(results, files) + origin_section(results);
   files.emplace_back("report.md", std::move(text));
+  return files;
+}
+
+ReportFiles curve_plots(const std::vector<std::vector<std::string>>& rows,
+                        const std::string& label) {
+  const std::vector<std::string> columns{"plot", "line", "x", "y"};
+  if (rows.empty() || rows.front() != columns)
+    throw FileError(label + ": expected a table with the columns plot, line, x, y");
+  std::vector<std::string> names;
+  std::vector<std::vector<tools::Line>> plots;
+  for (std::size_t r = 1; r < rows.size(); ++r) {
+    double at[2];
+    for (int i = 0; i < 2; ++i) {
+      const std::string& field = rows[r][static_cast<std::size_t>(2 + i)];
+      char* end = nullptr;
+      at[i] = std::strtod(field.c_str(), &end);
+      if (field.empty() || *end != '\0' || !std::isfinite(at[i]))
+        throw FileError(fmt::format("{}: row {}: x and y must be numbers", label, r));
+    }
+    const std::size_t plot = place_of(names, rows[r][0]);
+    plots.resize(names.size());
+    auto line = std::find_if(plots[plot].begin(), plots[plot].end(),
+                             [&](const tools::Line& l) { return l.name == rows[r][1]; });
+    if (line == plots[plot].end()) line = plots[plot].insert(line, {rows[r][1], {}});
+    line->points.emplace_back(at[0], at[1]);
+  }
+  ReportFiles files;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    files.emplace_back(fmt::format("curve_{}.svg", file_part(names[i])),
+                       tools::line_chart(names[i], names[i], plots[i]));
   return files;
 }
 

@@ -42,4 +42,10 @@ using ReportFiles = std::vector<std::pair<std::string, std::string>>;
 /// \throws ConfigError naming what is doubled, missing or no result
 ReportFiles make_report(const std::vector<Json>& results, const ReportOptions& options);
 
+/// Plots of a table with columns plot, line, x and y: curve_<plot>.svg for each plot, a curve for
+/// each line, in the order of the rows. \param label of the table, for messages
+/// \throws FileError naming the column or row
+ReportFiles curve_plots(const std::vector<std::vector<std::string>>& rows,
+                        const std::string& label);
+
 }  // namespace episodic::suites
