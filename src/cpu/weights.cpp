@@ -25,6 +25,7 @@ extern const IntegerLoops integer_loops_avx2, integer_loops_vnni;
 namespace {
 
 using std::int64_t;
+using std::uint16_t;
 
 // -- which loops
 // -----------------------------------------------------------------------------------
@@ -47,12 +48,21 @@ const IntegerLoops* integer_loops() {
   return nullptr;
 }
 
+/// Null where there are none.
+const MatrixLoops* matrix_loops() {
+#if EPISODIC_CPU_X86
+  if (kernels().set == InstructionSet::avx512) return matrix_loops_amx();
+#endif
+  return nullptr;
+}
+
 // -- scratch
 // ---------------------------------------------------------------------------------------
 
 /// Memory that a thread keeps; grows only.
 class Scratch {
  public:
+  uint16_t* halves(int64_t n) { return reinterpret_cast<uint16_t*>(bytes(n * 2)); }
   unsigned char* bytes(int64_t n) {
     if (n > size_) {
       memory_.reset(static_cast<unsigned char*>(
@@ -78,6 +88,7 @@ class Scratch {
 thread_local Scratch rounded_scratch;  // of the thread that calls multiply_weights
 thread_local Scratch panel_scratch;    // of each thread of its loop
 thread_local Scratch tile_scratch;
+thread_local Scratch narrow_scratch;
 
 // -- how a product is done
 // -------------------------------------------------------------------------
@@ -88,17 +99,21 @@ enum class Way : std::uint8_t {
   widened,  ///< a row of blocks at a time, activations as they are
   panel,    ///< blocks of weights widened, for sgemm
   sgemm,    ///< float32 weights, for sgemm in place
+  matrix,   ///< weights and activations rounded to bfloat16, for matrix units
 };
 
-constexpr int64_t kFewFloatRows = 4;  // with more, panels and sgemm are faster
-constexpr int64_t kPanelIn = 512;     // times 128 outputs: 256 KB
+constexpr int64_t kFewFloatRows = 4;    // with more, panels and sgemm are faster
+constexpr int64_t kFewMatrixRows = 16;  // with fewer, reading the weights once is what counts
+constexpr int64_t kPanelIn = 512;       // times 128 outputs: 256 KB
 
 bool plain(TensorType type) { return block_elements(type) == 1; }
 
 bool aligned(const void* p, int64_t to) { return reinterpret_cast<std::uintptr_t>(p) % to == 0; }
 
 Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
-  const bool integer = !plain(p.type) && options.activations == Activations::rounded &&
+  if (options.activations == Activations::bfloat16 && n >= kFewMatrixRows && has_matrix_units())
+    return Way::matrix;
+  const bool integer = !plain(p.type) && options.activations != Activations::exact &&
                        integer_loops() != nullptr && integer_loops()->knows(p.type);
   if (options.sgemm != nullptr && n > (integer ? integer_loops()->few_rows : kFewFloatRows))
     return p.type == TensorType::f32 && aligned(p.weight, 4) ? Way::sgemm : Way::panel;
@@ -109,7 +124,7 @@ Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
 
 /// Outputs of one task. By the sizes alone, so that sums do not depend on the number of threads.
 int64_t outputs_of_task(const WeightProduct& p, Way way) {
-  if (way == Way::panel || way == Way::sgemm) return p.out < 1024 ? 64 : 128;
+  if (way == Way::panel || way == Way::sgemm || way == Way::matrix) return p.out < 1024 ? 64 : 128;
   constexpr int64_t kTaskBytes = 64 << 10;
   return std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(1, row_bytes(p.type, p.in)), 8, 256);
 }
@@ -117,7 +132,7 @@ int64_t outputs_of_task(const WeightProduct& p, Way way) {
 struct Task {
   const WeightProduct* product;
   Way way;
-  const unsigned char* rounded;  ///< its activations, if way is integer
+  const unsigned char* rounded;  ///< its activations, if way is integer or matrix
   int64_t first, outputs;        ///< of its product
 
   const unsigned char* weight() const {
@@ -201,16 +216,66 @@ void run_sgemm(const Task& task, int64_t n, Sgemm sgemm) {
   }
 }
 
+/// Weights of `width` columns as bfloat16. \return where they are; `stride` elements between rows
+const uint16_t* narrow_weights(const Task& task, int64_t column, int64_t width, int64_t* stride) {
+  const WeightProduct& p = *task.product;
+  const unsigned char* w = task.weight() + row_bytes(p.type, column);
+  const int64_t row_length = row_bytes(p.type, p.in);
+  if (p.type == TensorType::bf16 && aligned(w, 2) && row_length % 2 == 0) {
+    *stride = p.in;
+    return reinterpret_cast<const uint16_t*>(w);
+  }
+  *stride = kPanelIn;
+  uint16_t* narrow = narrow_scratch.halves(task.outputs * kPanelIn);
+  alignas(64) float wide[kPanelIn];
+  for (int64_t o = 0; o < task.outputs; ++o) {
+    widen_row(p.type, w + o * row_length, width, wide);
+    kernels().narrow(wide, width, narrow + o * kPanelIn);
+  }
+  return narrow;
+}
+
+void run_matrix(const Task& task, int64_t n) {
+  const WeightProduct& p = *task.product;
+  const MatrixLoops& loops = *matrix_loops();
+  bool add = begin_sums(task, n) != 0;
+  const auto* x = reinterpret_cast<const uint16_t*>(task.rounded);
+  uint16_t* panel = panel_scratch.halves(MatrixLoops::rows(task.outputs) * kPanelIn);
+  for (int64_t c = 0; c < p.in; c += kPanelIn, add = true) {
+    const int64_t width = std::min(kPanelIn, p.in - c);
+    int64_t stride = 0;
+    const uint16_t* w = narrow_weights(task, c, width, &stride);
+    loops.pack(task.outputs, width, w, stride, panel);
+    loops.multiply({.n = n,
+                    .out = task.outputs,
+                    .in = width,
+                    .x = x + c * MatrixLoops::kRows,
+                    .x_stride = MatrixLoops::kRows * MatrixLoops::depth(p.in),
+                    .w = panel,
+                    .y = p.y + task.first,
+                    .y_stride = p.y_stride,
+                    .add = add});
+  }
+}
+
+/// Bytes of n rounded rows of activations, 0 if the way takes them as they are.
+int64_t rounded_size(Way way, int64_t n, int64_t in) {
+  if (way == Way::integer) return n * RoundedLayout(in).bytes;
+  if (way == Way::matrix) return 2 * MatrixLoops::rows(n) * MatrixLoops::depth(in);
+  return 0;
+}
+
 /// One product of a call.
 struct Plan {
   const WeightProduct* product;
   Way way;
   int64_t outputs, tasks;  ///< outputs of a task, number of tasks
-  int64_t rounded = 0;     ///< where its rounded activations begin, if way is integer
+  int64_t rounded = 0;     ///< where its rounded activations begin, if it has any
   bool rounds = false;     ///< the first of the products that share them
 
   int64_t rounded_end(int64_t n) const {
-    return way == Way::integer ? rounded + n * RoundedLayout(product->in).bytes : 0;
+    const int64_t size = rounded_size(way, n, product->in);
+    return size > 0 ? rounded + size : 0;
   }
 };
 
@@ -223,9 +288,9 @@ std::vector<Plan> plan(int64_t n, std::span<const WeightProduct> products,
     Plan p{.product = &product, .way = way_of(product, n, options), .outputs = 0, .tasks = 0};
     p.outputs = outputs_of_task(product, p.way);
     p.tasks = (product.out + p.outputs - 1) / p.outputs;
-    if (p.way == Way::integer) {
+    if (rounded_size(p.way, n, product.in) > 0) {
       const auto shared = std::find_if(plans.begin(), plans.end(), [&](const Plan& before) {
-        return before.way == Way::integer && before.product->x == product.x &&
+        return before.way == p.way && before.product->x == product.x &&
                before.product->in == product.in && before.product->x_stride == product.x_stride;
       });
       p.rounds = shared == plans.end();
@@ -238,6 +303,8 @@ std::vector<Plan> plan(int64_t n, std::span<const WeightProduct> products,
 }
 
 }  // namespace
+
+bool has_matrix_units() { return matrix_loops() != nullptr; }
 
 bool is_weight_type(TensorType type) {
   return !plain(type) || type == TensorType::f32 || type == TensorType::f16 ||
@@ -342,6 +409,17 @@ void multiply_weights(int64_t n, std::span<const WeightProduct> products,
   unsigned char* rounded = rounded_bytes > 0 ? rounded_scratch.bytes(rounded_bytes) : nullptr;
   for (const Plan& p : plans) {
     if (!p.rounds) continue;
+    if (p.way == Way::matrix) {
+      constexpr int64_t kRows = MatrixLoops::kRows;
+      for_each(MatrixLoops::rows(n) / kRows, [&](int64_t i) {
+        const int64_t first = i * kRows;
+        matrix_loops()->round(std::min(kRows, n - first), p.product->in,
+                              p.product->x + first * p.product->x_stride, p.product->x_stride,
+                              reinterpret_cast<uint16_t*>(rounded + p.rounded) +
+                                  first * MatrixLoops::depth(p.product->in));
+      });
+      continue;
+    }
     for_each(n, [&](int64_t r) {
       integer_loops()->round(p.product->x + r * p.product->x_stride, p.product->in,
                              rounded + p.rounded + r * RoundedLayout(p.product->in).bytes);
@@ -352,10 +430,11 @@ void multiply_weights(int64_t n, std::span<const WeightProduct> products,
     for (; i >= p->tasks; ++p) i -= p->tasks;
     const Task task{.product = p->product,
                     .way = p->way,
-                    .rounded = p->way == Way::integer ? rounded + p->rounded : nullptr,
+                    .rounded = rounded != nullptr ? rounded + p->rounded : nullptr,
                     .first = i * p->outputs,
                     .outputs = std::min(p->outputs, p->product->out - i * p->outputs)};
     if (p->way == Way::panel || p->way == Way::sgemm) return run_sgemm(task, n, options.sgemm);
+    if (p->way == Way::matrix) return run_matrix(task, n);
     run_few(task, n);
   });
 }

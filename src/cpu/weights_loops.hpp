@@ -51,4 +51,38 @@ struct IntegerLoops {
   void (*few)(TensorType type, const FewRows& product, const unsigned char* rows);
 };
 
+/// y[r * y_stride + o] (+)= sum_c x[r, c] * w[o, c], all of bfloat16, sums in float32.
+struct MatrixProduct {
+  std::int64_t n, out, in;
+  const std::uint16_t* x;  ///< tiles of rounded rows; x_stride elements from 16 rows to the next 16
+  std::int64_t x_stride;
+  const std::uint16_t* w;  ///< packed weights
+  float* y;
+  std::int64_t y_stride;
+  bool add;  ///< add to what y holds instead of overwriting it
+};
+
+/// Loops over the machine's matrix units. Tiles are 16 rows of 32 elements, one after another, zero
+/// beyond what is there; those of the same 16 rows lie together. 64-byte aligned.
+struct MatrixLoops {
+  static constexpr std::int64_t kRows = 16, kDepth = 32;
+  static constexpr std::int64_t depth(std::int64_t in) {
+    return (in + kDepth - 1) / kDepth * kDepth;
+  }
+  static constexpr std::int64_t rows(std::int64_t n) { return (n + kRows - 1) / kRows * kRows; }
+
+  /// Rounds rows of activations to nearest even (numbers below float's normal range to zero).
+  /// \param tiles [rows(n) * depth(in)]
+  void (*round)(std::int64_t n, std::int64_t in, const float* x, std::int64_t x_stride,
+                std::uint16_t* tiles);
+  /// Weights as the second factor: a row of a tile has 16 outputs' pairs of elements.
+  /// \param tiles [rows(outs) * depth(in)]
+  void (*pack)(std::int64_t outs, std::int64_t in, const std::uint16_t* w, std::int64_t w_stride,
+               std::uint16_t* tiles);
+  void (*multiply)(const MatrixProduct& product);
+};
+
+/// Null where the machine or the system has none.
+const MatrixLoops* matrix_loops_amx();
+
 }  // namespace episodic::cpu

@@ -494,6 +494,14 @@ void EpisodicMemory::end_step(const std::int64_t* ids, const float* logits, std:
   m.finish(ids);
 }
 
+void EpisodicMemory::end_step(const std::int64_t* ids, const StepSurprise& step) {
+  Impl& m = *impl_;
+  const ThreadGuard::Inside guard(m.threads);
+  m.check_end();
+  m.time.read(ids, step);
+  m.finish(ids);
+}
+
 void EpisodicMemory::end_step(const float* surprise) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);

@@ -49,6 +49,23 @@ struct StepBuffers {
   }
 };
 
+/// How the head is computed where only the last row of logits is asked for: for all rows, a piece
+/// of the vocabulary at a time, which stays in cache while the log-sum-exp of each row is carried
+/// on.
+struct HeadPieces {
+  at::Tensor tile;               // [n, longest piece]
+  at::Tensor last;               // [1, vocab]
+  SurpriseInPieces surprise;     // of all rows but the last, which has no successor
+  std::vector<float> following;  // [n - 1]
+
+  /// Logits of a piece for each of n rows, but for the last piece, which has up to twice as many.
+  /// Large enough that products are cut as those of the whole head, so that the bits are the same.
+  static std::int64_t width(std::int64_t n) {
+    constexpr std::int64_t kTile = (2 << 20) / sizeof(float), kPiece = SurpriseInPieces::kPiece;
+    return std::max(kPiece, kTile / n / kPiece * kPiece);
+  }
+};
+
 float* rows_of(at::Tensor& t, std::int64_t first) {
   return t.mutable_data_ptr<float>() + first * (t.numel() / t.size(0));
 }
@@ -62,6 +79,7 @@ struct Decoder::Impl {
   StepBuffers step;
   at::Tensor logits;       // reused while nobody else holds it
   at::Tensor last_logits;  // what `step` left for `logits`
+  HeadPieces head;
 
   explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -204,6 +222,44 @@ struct Decoder::Impl {
     }
   }
 
+  /// What the model does to products with the head.
+  void finish_logits(float* logits, std::int64_t count) const {
+    const ModelConfig& c = config();
+    if (c.logit_multiplier != 1) scale(static_cast<float>(c.logit_multiplier), logits, count);
+    if (c.logit_soft_cap != 0) soft_cap(static_cast<float>(c.logit_soft_cap), logits, count);
+  }
+
+  /// Surprise of tokens 1 to n - 1 of the step into head.following, and logits of its last row into
+  /// head.last; the others are never there as a whole.
+  void run_head_in_pieces(std::span<const std::int64_t> ids) {
+    const ModelConfig& c = config();
+    const auto n = static_cast<std::int64_t>(ids.size());
+    const float* x = read_stream(weights->final_norm, 0, n);
+    const std::int64_t width = HeadPieces::width(n);
+    const std::int64_t longest = std::min(2 * width, c.vocab_size);
+    if (!head.tile.defined() || head.tile.numel() < n * longest)
+      head.tile = at::empty({n, longest}, at::kFloat);
+    if (!head.last.defined() || head.last.use_count() > 1 || head.last.storage().use_count() > 1)
+      head.last = at::empty({1, c.vocab_size}, at::kFloat);
+    float* tile = head.tile.mutable_data_ptr<float>();
+    float* last = head.last.mutable_data_ptr<float>();
+    head.surprise.begin(n - 1, c.vocab_size, ids.data() + 1);
+    Linear piece = weights->head;
+    for (std::int64_t first = 0; first < c.vocab_size; first += piece.out) {
+      const std::int64_t left = c.vocab_size - first;
+      piece.weight = weights->head.weight + first * piece.row_bytes();
+      piece.bias = weights->head.bias ? weights->head.bias + first : nullptr;
+      piece.out = left < 2 * width ? left : width;
+      const Product product{&piece, x, tile};
+      multiply(n, {&product, 1}, Cut::blocks);
+      finish_logits(tile, n * piece.out);
+      head.surprise.add(tile, piece.out, piece.out);
+      std::copy_n(tile + (n - 1) * piece.out, piece.out, last + first);
+    }
+    head.following.resize(static_cast<std::size_t>(n - 1));
+    head.surprise.finish(head.following.data());
+  }
+
   /// Logits of the last `rows` of n rows.
   void run_head(std::int64_t n, std::int64_t rows) {
     const ModelConfig& c = config();
@@ -214,10 +270,34 @@ struct Decoder::Impl {
     float* to = rows_of(logits, 0);
     const Product head{&weights->head, x, to};
     multiply(rows, {&head, 1}, Cut::blocks);
-    if (c.logit_multiplier != 1)
-      scale(static_cast<float>(c.logit_multiplier), to, rows * c.vocab_size);
-    if (c.logit_soft_cap != 0)
-      soft_cap(static_cast<float>(c.logit_soft_cap), to, rows * c.vocab_size);
+    finish_logits(to, rows * c.vocab_size);
+  }
+
+  /// A step up to its head.
+  void run_body(std::span<const std::int64_t> ids, StepKind kind) {
+    check_ids(ids);
+    if (!state)
+      throw DataError(
+          "Decoder::forward: the model has no sequence state; put one there, or call "
+          "use_full_attention");
+    const auto n = static_cast<std::int64_t>(ids.size());
+    step.fit(config(), n);
+    state->begin_step(ids, kind);
+    embed(ids);
+    run_layers(n);
+  }
+
+  /// The rest of a step of which nobody asked for more than the last row of logits, and perhaps the
+  /// surprise of its tokens. \return logits [1, vocab]
+  at::Tensor finish_by_surprise(std::span<const std::int64_t> ids) {
+    run_head_in_pieces(ids);
+    const std::span<const float> last(head.last.const_data_ptr<float>(),
+                                      static_cast<std::size_t>(config().vocab_size));
+    if (state->takes_surprise())
+      state->end_step_by_surprise(ids, {head.following, last});
+    else
+      state->end_step(ids, head.last);
+    return head.last;
   }
 };
 
@@ -247,22 +327,38 @@ const ModelConfig& Decoder::config() const { return impl_->config(); }
 at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
   const at::NoGradGuard no_grad;
   Impl& m = *impl_;
-  m.check_ids(ids);
-  if (!m.state)
-    throw DataError(
-        "Decoder::forward: the model has no sequence state; put one there, or call "
-        "use_full_attention");
   const auto n = static_cast<std::int64_t>(ids.size());
-  m.step.fit(m.config(), n);
-  m.state->begin_step(ids, kind);
-  m.embed(ids);
-  m.run_layers(n);
+  m.run_body(ids, kind);
+  if (rows == LogitRows::last && n > 1 && m.state->takes_surprise())
+    return m.finish_by_surprise(ids);
   const bool all = rows == LogitRows::all || m.state->wants_all_logits();
   m.run_head(n, all ? n : 1);
   m.state->end_step(ids, m.logits);
   if (rows == LogitRows::last && m.logits.size(0) > 1)
     return m.logits.narrow(0, m.logits.size(0) - 1, 1).clone();
   return m.logits;
+}
+
+at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
+                                     StepKind kind) {
+  const at::NoGradGuard no_grad;
+  Impl& m = *impl_;
+  if (following.size() + 1 != ids.size())
+    throw DataError(fmt::format(
+        "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
+        following.size(), ids.size()));
+  m.run_body(ids, kind);
+  if (m.state->wants_all_logits() && !m.state->takes_surprise()) {
+    const auto n = static_cast<std::int64_t>(ids.size());
+    m.run_head(n, n);
+    token_surprise(m.logits.const_data_ptr<float>(), n - 1, m.config().vocab_size,
+                   m.logits.stride(0), ids.data() + 1, following.data());
+    m.state->end_step(ids, m.logits);
+    return m.logits.narrow(0, n - 1, 1).clone();
+  }
+  at::Tensor last = m.finish_by_surprise(ids);
+  std::copy(m.head.following.begin(), m.head.following.end(), following.begin());
+  return last;
 }
 
 std::int64_t Decoder::chunk() const {

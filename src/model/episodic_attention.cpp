@@ -53,6 +53,10 @@ at::Tensor EpisodicAttention::forward(const at::Tensor& q, const at::Tensor& k,
   return out;
 }
 
+void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {
+  throw ConfigError("end_step_by_surprise: this state takes logits; see takes_surprise");
+}
+
 void SequenceState::restore(const SequenceSnapshot&) {
   throw ConfigError("restore: the snapshot was not taken from this sequence's state");
 }
@@ -81,6 +85,14 @@ void EpisodicState::end_step(std::span<const std::int64_t> ids, const at::Tensor
         fmt::format("end_step: expected float32 logits [{}, vocab] on cpu with dense rows",
                     memory_->open_tokens()));
   memory_->end_step(ids.data(), logits.const_data_ptr<float>(), logits.size(1), logits.stride(0));
+}
+
+void EpisodicState::end_step_by_surprise(std::span<const std::int64_t> ids,
+                                         const StepSurprise& step) {
+  if (static_cast<std::int64_t>(ids.size()) != memory_->open_tokens())
+    throw DataError(fmt::format("end_step_by_surprise: {} tokens, but the step was begun with {}",
+                                ids.size(), memory_->open_tokens()));
+  memory_->end_step(ids.data(), step);
 }
 
 }  // namespace episodic

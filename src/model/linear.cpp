@@ -2,8 +2,12 @@
 #include "linear.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string>
+#include <string_view>
 
+#include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
 
@@ -31,6 +35,22 @@ class OneThreadPerCall {
  private:
   int before_;
 };
+
+/// EPISODIC_ACTIVATIONS says what products do with activations; `rounded` unless it is set.
+cpu::Activations chosen_activations() {
+  const char* name = std::getenv("EPISODIC_ACTIVATIONS");
+  const std::string_view chosen = name ? name : "";
+  if (chosen.empty() || chosen == "rounded") return cpu::Activations::rounded;
+  if (chosen == "exact") return cpu::Activations::exact;
+  if (chosen == "bfloat16") return cpu::Activations::bfloat16;
+  throw ConfigError("EPISODIC_ACTIVATIONS=" + std::string(chosen) +
+                    ": is none of rounded, exact, bfloat16");
+}
+
+cpu::Activations activations() {
+  static const cpu::Activations chosen = chosen_activations();
+  return chosen;
+}
 
 /// How one product of float32 weights is cut: blocks of rows times blocks of columns (outputs).
 struct Grid {
@@ -99,7 +119,9 @@ void multiply_stored(std::int64_t n, std::span<const Product> products, Cut cut)
       const Linear& w = *p.linear;
       stored[i] = {w.type, w.weight, w.out, w.in, w.bias, p.x, w.in, p.y, w.out, p.add};
     }
-    cpu::multiply_weights(n, {stored, count}, {.sgemm = sgemm, .parallel = cut == Cut::blocks});
+    cpu::multiply_weights(
+        n, {stored, count},
+        {.sgemm = sgemm, .activations = activations(), .parallel = cut == Cut::blocks});
   }
 }
 
@@ -122,7 +144,8 @@ void multiply(std::int64_t n, std::span<const Product> products, Cut cut) {
   const bool floats = std::all_of(products.begin(), products.end(), [](const Product& p) {
     return p.linear->type == TensorType::f32;
   });
-  if (!floats) return multiply_stored(n, products, cut);
+  if (!floats || activations() == cpu::Activations::bfloat16)
+    return multiply_stored(n, products, cut);
   // Below this many multiply-adds (about 0.1 ms) waking another thread costs more than it brings. A
   // product for one row runs at the speed of memory, as if it had a few rows more.
   constexpr std::int64_t kWorthThreads = 5'000'000, kRowsForFree = 3;

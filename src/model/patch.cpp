@@ -38,6 +38,11 @@ class PatchedState final : public SequenceState {
     if (sliding_) sliding_->end_step(ids, logits);
   }
   bool wants_all_logits() const override { return episodic_.wants_all_logits(); }
+  bool takes_surprise() const override { return true; }
+  void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override {
+    episodic_.end_step_by_surprise(ids, step);  // may refuse the step
+    if (sliding_) sliding_->end_step(ids, {});
+  }
   std::int64_t tokens() const override { return episodic_.tokens(); }
   std::span<const float> last_logits() const override { return episodic_.last_logits(); }
   std::int64_t chunk() const override { return episodic_.chunk(); }

@@ -77,11 +77,11 @@ class HostEngine final : public Engine {
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
-    const at::Tensor logits = model_.forward(ids.subspan(first, n));
-    const std::size_t scored = std::min(n, ids.size() - first - 1);
-    token_surprise(logits.const_data_ptr<float>(), static_cast<std::int64_t>(scored),
-                   model_.config().vocab_size, logits.stride(0), ids.data() + first + 1,
-                   nll.data() + first + 1);
+    const at::Tensor last =
+        model_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
+    if (first + n < ids.size())
+      token_surprise(last.const_data_ptr<float>(), 1, model_.config().vocab_size,
+                     model_.config().vocab_size, ids.data() + first + n, nll.data() + first + n);
   }
 
  protected:

@@ -10,7 +10,6 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
-#include "episodic/timeline/surprise.hpp"
 
 namespace episodic {
 namespace {
@@ -103,27 +102,56 @@ bool Timeline::begin(std::int64_t n, StepKind kind) noexcept {
   return turn.recalls;
 }
 
-void Timeline::read(const std::int64_t* ids, const float* logits, std::int64_t vocab,
-                    std::int64_t row_stride) {
+void Timeline::check_ids(const std::int64_t* ids, std::int64_t vocab) const {
   for (std::int64_t i = 0; i < n_; ++i)
     if (ids[i] < 0 || ids[i] >= vocab)
       throw DataError(fmt::format("token {} of the step has id {}, outside the vocabulary of {}", i,
                                   ids[i], vocab));
+}
+
+void Timeline::read_first(const std::int64_t* ids, std::int64_t vocab) {
+  if (tokens_ == 0 || last_logits_.empty()) return;
+  if (static_cast<std::int64_t>(last_logits_.size()) != vocab)
+    throw DataError(fmt::format("end_step: vocab = {}, but earlier steps had {}", vocab,
+                                last_logits_.size()));
+  token_surprise(last_logits_.data(), 1, vocab, vocab, ids, next_surprise_.data());
+}
+
+void Timeline::read(const std::int64_t* ids, const float* logits, std::int64_t vocab,
+                    std::int64_t row_stride) {
+  check_ids(ids, vocab);
   next_surprise_.assign(static_cast<std::size_t>(n_) + 1, 0.0f);
   // Row i tells of token i + 1. The last row has no successor yet: its value is dropped, but its
   // logits are checked now, while the step does not count yet.
   targets_.assign(ids + 1, ids + n_);
   targets_.push_back(0);
   token_surprise(logits, n_, vocab, row_stride, targets_.data(), next_surprise_.data() + 1);
-  if (tokens_ > 0 && !last_logits_.empty()) {
-    if (static_cast<std::int64_t>(last_logits_.size()) != vocab)
-      throw DataError(fmt::format("end_step: vocab = {}, but earlier steps had {}", vocab,
-                                  last_logits_.size()));
-    token_surprise(last_logits_.data(), 1, vocab, vocab, ids, next_surprise_.data());
-  }
+  read_first(ids, vocab);
   next_surprise_.pop_back();
   const float* last = logits + (n_ - 1) * row_stride;
   next_logits_.assign(last, last + vocab);
+}
+
+void Timeline::read(const std::int64_t* ids, const StepSurprise& step) {
+  const auto vocab = static_cast<std::int64_t>(step.last_logits.size());
+  if (static_cast<std::int64_t>(step.following.size()) != n_ - 1 || vocab == 0)
+    throw DataError(
+        fmt::format("end_step: {} surprises and {} last logits for a step of {} tokens; expected "
+                    "one for each token but the first, and a row of the vocabulary",
+                    step.following.size(), vocab, n_));
+  check_ids(ids, vocab);
+  next_surprise_.assign(static_cast<std::size_t>(n_), 0.0f);
+  for (std::size_t i = 0; i < step.following.size(); ++i) {
+    if (std::isnan(step.following[i]))
+      throw DataError(fmt::format("end_step: surprise of token {} of the step is NaN", i + 1));
+    next_surprise_[i + 1] = step.following[i];
+  }
+  read_first(ids, vocab);
+  // The last row has no successor yet: its logits are checked now, while the step does not count.
+  const std::int64_t any = 0;
+  float dropped = 0;
+  token_surprise(step.last_logits.data(), 1, vocab, vocab, &any, &dropped);
+  next_logits_.assign(step.last_logits.begin(), step.last_logits.end());
 }
 
 void Timeline::read(const float* surprise) {

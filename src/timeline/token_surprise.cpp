@@ -13,6 +13,43 @@
 
 namespace episodic {
 
+static_assert(SurpriseInPieces::kPiece % cpu::kExpStretch == 0);
+
+namespace {
+
+/// Surprise from a row's log-sum-exp, in parts, and its target's logit.
+float surprise_of(std::int64_t row, float max, double sum, float target) {
+  const double log_sum = static_cast<double>(max) + std::log(sum);
+  const double surprise = log_sum - static_cast<double>(target);
+  if (!std::isfinite(log_sum) || std::isnan(surprise)) {
+    throw DataError(fmt::format(
+        "token_surprise: the logits of row {} hold NaN or infinity (log-sum-exp {}); check the "
+        "model's weights and dtype",
+        row, log_sum));
+  }
+  // a token whose logit is the only one left gives +-1e-16, never a negative surprise
+  return static_cast<float>(std::max(0.0, surprise));
+}
+
+void check_target(std::int64_t row, std::int64_t target, std::int64_t vocab) {
+  if (target < 0 || target >= vocab) {
+    throw DataError(fmt::format(
+        "token_surprise: token {} at row {} is outside the vocabulary of {}", target, row, vocab));
+  }
+}
+
+/// Runs f(row) for n rows, each a pass over `cols` logits.
+template <class F>
+void over_rows(std::int64_t n, std::int64_t cols, F&& f) {
+  constexpr std::int64_t kTaskLogits = 1 << 16;  // about 20 us
+  const std::int64_t rows = std::max<std::int64_t>(1, kTaskLogits / cols);
+  parallel_for((n + rows - 1) / rows, [&](std::int64_t task) {
+    for (std::int64_t i = task * rows; i < n && i < (task + 1) * rows; ++i) f(i);
+  });
+}
+
+}  // namespace
+
 void token_surprise(const float* logits, std::int64_t n, std::int64_t vocab,
                     std::int64_t row_stride, const std::int64_t* targets, float* out) {
   if (n < 0 || vocab < 1 || (n > 1 && row_stride < vocab)) {
@@ -21,34 +58,52 @@ void token_surprise(const float* logits, std::int64_t n, std::int64_t vocab,
         "overlap",
         n, vocab, row_stride));
   }
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (targets[i] < 0 || targets[i] >= vocab) {
-      throw DataError(
-          fmt::format("token_surprise: token {} at row {} is outside the vocabulary of {}",
-                      targets[i], i, vocab));
-    }
-  }
-  const auto sum_exp = cpu::kernels().sum_exp;
-  const auto row = [&](std::int64_t i) {
+  for (std::int64_t i = 0; i < n; ++i) check_target(i, targets[i], vocab);
+  const auto add_exp = cpu::kernels().add_exp;
+  over_rows(n, vocab, [&](std::int64_t i) {
     const float* x = logits + i * row_stride;
-    float max = 0.0f;
-    const double sum = sum_exp(x, vocab, &max);
-    const double log_sum = static_cast<double>(max) + std::log(sum);
-    const double surprise = log_sum - static_cast<double>(x[targets[i]]);
-    if (!std::isfinite(log_sum) || std::isnan(surprise)) {
-      throw DataError(fmt::format(
-          "token_surprise: the logits of row {} hold NaN or infinity (log-sum-exp {}); check the "
-          "model's weights and dtype",
-          i, log_sum));
-    }
-    // a token whose logit is the only one left gives +-1e-16, never a negative surprise
-    out[i] = static_cast<float>(std::max(0.0, surprise));
-  };
-  constexpr std::int64_t kTaskLogits = 1 << 16;  // about 20 us
-  const std::int64_t rows = std::max<std::int64_t>(1, kTaskLogits / vocab);
-  parallel_for((n + rows - 1) / rows, [&](std::int64_t task) {
-    for (std::int64_t i = task * rows; i < n && i < (task + 1) * rows; ++i) row(i);
+    float max = cpu::kLowestExp;
+    double sum = 0;
+    add_exp(x, vocab, &max, &sum);
+    out[i] = surprise_of(i, max, sum, x[targets[i]]);
   });
+}
+
+void SurpriseInPieces::begin(std::int64_t n, std::int64_t vocab, const std::int64_t* targets) {
+  for (std::int64_t i = 0; i < n; ++i) check_target(i, targets[i], vocab);
+  rows_.resize(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i)
+    rows_[static_cast<std::size_t>(i)] = {.max = cpu::kLowestExp, .target = targets[i]};
+  vocab_ = vocab;
+  seen_ = 0;
+}
+
+void SurpriseInPieces::add(const float* logits, std::int64_t cols, std::int64_t row_stride) {
+  const auto n = static_cast<std::int64_t>(rows_.size());
+  const std::int64_t first = seen_, end = first + cols;
+  if (cols < 1 || end > vocab_ || (n > 1 && row_stride < cols) ||
+      (end < vocab_ && cols % kPiece != 0)) {
+    throw DataError(
+        fmt::format("SurpriseInPieces: a piece of {} logits behind {} of {}; pieces are multiples "
+                    "of {} but for "
+                    "the last, rows must not overlap",
+                    cols, first, vocab_, kPiece));
+  }
+  const auto add_exp = cpu::kernels().add_exp;
+  over_rows(n, cols, [&](std::int64_t i) {
+    Row& row = rows_[static_cast<std::size_t>(i)];
+    const float* x = logits + i * row_stride;
+    add_exp(x, cols, &row.max, &row.sum);
+    if (row.target >= first && row.target < end) row.logit = x[row.target - first];
+  });
+  seen_ = end;
+}
+
+void SurpriseInPieces::finish(float* out) const {
+  if (seen_ != vocab_)
+    throw DataError(fmt::format("SurpriseInPieces: {} of {} logits came", seen_, vocab_));
+  for (std::size_t i = 0; i < rows_.size(); ++i)
+    out[i] = surprise_of(static_cast<std::int64_t>(i), rows_[i].max, rows_[i].sum, rows_[i].logit);
 }
 
 }  // namespace episodic

@@ -265,6 +265,14 @@ struct Record {
   Bytes blocks;
 };
 
+/// Numbers as a plain type has them.
+Bytes as_type(TensorType type, const std::vector<float>& x) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  Bytes bytes(static_cast<std::size_t>(row_bytes(type, n)));
+  REQUIRE(quantize_row(type, x.data(), n, bytes.data()));
+  return bytes;
+}
+
 /// vectors/blocks.bin, which make_vectors.py writes.
 std::map<std::string, Record> records() {
   std::ifstream file(std::string(EPISODIC_SOURCE_DIR) + "/tests/cpu/vectors/blocks.bin",
@@ -390,6 +398,63 @@ TEST_CASE("weights: panels of several pieces") {
         multiply_weights(20, {&p, 1}, {.sgemm = plain_sgemm});
         c.check(y, with_bias, add);
       }
+  }
+}
+
+TEST_CASE("weights: matrix units give the products of what was rounded to bfloat16") {
+  if (!has_matrix_units()) EPISODIC_SKIP("this machine has no AMX with bfloat16");
+  std::mt19937 random(8);
+  // Numbers that bfloat16 has: their products are exact, sums as in float32. Every edge of a tile.
+  for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16})
+    for (const std::int64_t n : {16, 17, 32, 47, 100})
+      for (const std::int64_t out : {1, 16, 31, 33, 150})
+        for (const std::int64_t in : {7, 32, 100, 512, 1030}) {
+          Case c(random, type, n, out, in);
+          c.weights = as_type(type, eight_bit_numbers(random, out * in));
+          std::vector<float> y;
+          const bool with_bias = random() % 2, add = random() % 2;
+          const WeightProduct p = c.product(y, with_bias, add);
+          multiply_weights(n, {&p, 1}, {.activations = Activations::bfloat16});
+          c.check(y, with_bias, add);
+        }
+}
+
+TEST_CASE("weights: matrix units round both factors to bfloat16, and nothing else") {
+  if (!has_matrix_units()) EPISODIC_SKIP("this machine has no AMX with bfloat16");
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (const TensorType type : kTypes) {
+    Case c(random, type, 20, 40, 768), rounded(random, TensorType::f32, 20, 40, 768);
+    for (float& v : c.x) v = normal(random);
+    std::vector<float> y, want, wide;
+    for (std::int64_t o = 0; o < c.out; ++o)
+      for (const float w : reference_row(type, c.weights.data() + o * row_bytes(type, c.in), c.in))
+        wide.push_back(from_bfloat16(to_bfloat16(w)));
+    rounded.weights = as_type(TensorType::f32, wide);
+    rounded.bias = c.bias;
+    rounded.before = c.before;
+    for (std::size_t i = 0; i < c.x.size(); ++i) rounded.x[i] = from_bfloat16(to_bfloat16(c.x[i]));
+    const WeightProduct p = c.product(y, true, false);
+    multiply_weights(20, {&p, 1}, {.activations = Activations::bfloat16});
+    INFO(name_of(type));
+    rounded.check(y, true, false);
+    // the same bits with other threads, and in other company
+    std::vector<float> again, few;
+    const WeightProduct q = c.product(again, true, false);
+    WeightProduct less = c.product(few, true, false);
+    {
+      const Threads threads(1);
+      multiply_weights(20, {&q, 1}, {.activations = Activations::bfloat16});
+    }
+    REQUIRE(again == y);
+    less.x += 3 * c.x_stride;
+    less.y += 3 * c.y_stride;
+    const WeightProduct both[] = {p, less};
+    multiply_weights(16, {both + 1, 1}, {.activations = Activations::bfloat16});
+    for (std::int64_t r = 3; r < 19; ++r)
+      for (std::int64_t o = 0; o < c.out; ++o)
+        REQUIRE(few[static_cast<std::size_t>(r * c.y_stride + o)] ==
+                y[static_cast<std::size_t>(r * c.y_stride + o)]);
   }
 }
 

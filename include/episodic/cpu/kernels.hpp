@@ -38,6 +38,10 @@ struct Rows {
 /// What a machine must have; each has what those before it have.
 enum class InstructionSet { portable, avx2, avx512 };
 
+/// See Kernels::add_exp. The start is finite, so that -inf minus it is -inf and never NaN.
+inline constexpr std::int64_t kExpStretch = 1024;
+inline constexpr float kLowestExp = -3.0e38f;
+
 struct Kernels {
   const char* name;           ///< "avx512", "avx2" or "portable"
   InstructionSet set;         ///< loops that lie elsewhere follow it
@@ -50,9 +54,11 @@ struct Kernels {
   /// rows give equal bits.
   void (*dots)(const float* q, const float* rows, std::int64_t n, std::int64_t width,
                std::int64_t row_stride, float* out);
-  /// sum_i exp(x[i] - *max) over n elements, *max a value not below any x[i] (finite, -3e38 for an
-  /// empty row). NaN or +inf anywhere makes the result NaN. One pass; relative error below 5e-7.
-  double (*sum_exp)(const float* x, std::int64_t n, float* max);
+  /// A sum of exponentials that goes on: *sum = sum_i exp(x[i] - *max) over all elements so far,
+  /// *max a finite value not below any of them. Begins with *max = kLowestExp and *sum = 0. NaN or
+  /// +inf anywhere makes the sum NaN. One pass; relative error below 5e-7. Cut at multiples of
+  /// kExpStretch elements, a row gives the same bits as whole.
+  void (*add_exp)(const float* x, std::int64_t n, float* max, double* sum);
   /// float32 -> bfloat16, to nearest even, NaN stays NaN.
   void (*narrow)(const float* x, std::int64_t n, std::uint16_t* y);
   /// float32 -> float16, to nearest even, NaN stays NaN, beyond the range infinity.

@@ -33,14 +33,18 @@ void widen_row(TensorType type, const void* row, std::int64_t n, float* out);
 /// \return false for another type
 bool quantize_row(TensorType type, const float* x, std::int64_t n, void* row);
 
-/// What a product with block-quantised weights does with the activations. The products of plain
-/// types always take them as they are.
+/// What products do with the activations. `rounded` and `exact` differ for block-quantised weights
+/// only: products of plain types take activations as they are.
 enum class Activations : std::uint8_t {
   /// Rounded to 8 bits with a scale for each 32 of them: integer products, the fastest. The
   /// rounding adds about 0.4 % (root mean square, of the sum's scale) to each output.
   rounded,
   /// As they are: rows of weights are widened, products are float32.
   exact,
+  /// For many rows, activations and weights of every type rounded to bfloat16 and multiplied by the
+  /// machine's matrix units (AMX), sums in float32: several times float32's rate. Each factor is
+  /// off by at most 2^-9 of itself. `rounded` where there are no such units, and for few rows.
+  bfloat16,
 };
 
 /// A float32 product by the caller's BLAS, on the calling thread alone:
@@ -62,6 +66,9 @@ struct WeightProduct {
   std::int64_t y_stride = 0;
   bool add = false;  ///< add to what y holds instead of overwriting it
 };
+
+/// Whether Activations::bfloat16 is more than `rounded` here.
+bool has_matrix_units();
 
 struct WeightOptions {
   /// For many rows: blocks of weights are widened to panels that stay in cache and handed to it.

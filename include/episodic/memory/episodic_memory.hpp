@@ -78,6 +78,10 @@ class EpisodicMemory {
   void end_step(const std::int64_t* ids, const float* logits, std::int64_t vocab,
                 std::int64_t row_stride);
 
+  /// The same where nobody needs a row of logits but the last (SurpriseInPieces makes the rest).
+  /// \throws DataError also for lengths that do not fit the step
+  void end_step(const std::int64_t* ids, const StepSurprise& step);
+
   /// The same with the surprise given by the caller ([n] nats; that of token 0 is ignored).
   void end_step(const float* surprise);
 

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "episodic/timeline/step_kind.hpp"
+#include "episodic/timeline/surprise.hpp"
 
 namespace episodic {
 
@@ -50,6 +51,11 @@ class SequenceState {
 
   /// True if end_step wants logits of every row; false if none are needed.
   virtual bool wants_all_logits() const = 0;
+
+  /// True if a step of several tokens may end by end_step_by_surprise where nobody else asked for
+  /// all its logits: they are then never there as a whole.
+  virtual bool takes_surprise() const { return false; }
+  virtual void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step);
 
   /// Tokens seen so far.
   virtual std::int64_t tokens() const = 0;

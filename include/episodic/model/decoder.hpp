@@ -49,6 +49,13 @@ class Decoder final : public LanguageModel {
   at::Tensor forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all,
                      StepKind kind = StepKind::decode);
 
+  /// The same step where logits of no row but the last are asked for: the head is computed a piece
+  /// of the vocabulary at a time and never lies there as a whole.
+  /// \param following [n - 1], written: surprise in nats of ids[1] and on, the same to the bit
+  /// \return logits float32 [1, vocab] that follow the last token
+  at::Tensor forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
+                              StepKind kind = StepKind::decode);
+
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
   std::shared_ptr<AttentionSlot>& attention(std::int64_t layer);
   std::shared_ptr<SequenceState>& state();

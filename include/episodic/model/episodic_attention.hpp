@@ -35,6 +35,8 @@ class EpisodicState final : public SequenceState {
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
   bool wants_all_logits() const override { return true; }
+  bool takes_surprise() const override { return true; }
+  void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override;
   std::int64_t tokens() const override { return memory_->tokens(); }
   std::span<const float> last_logits() const override { return memory_->last_logits(); }
   std::int64_t chunk() const override { return memory_->config().chunk; }

@@ -21,6 +21,39 @@ namespace episodic {
 void token_surprise(const float* logits, std::int64_t n, std::int64_t vocab,
                     std::int64_t row_stride, const std::int64_t* targets, float* out);
 
+/// The same of rows whose logits come in pieces of the vocabulary, so that none need ever lie there
+/// as a whole: each row's log-sum-exp is carried on from piece to piece. The same bits as
+/// token_surprise.
+class SurpriseInPieces {
+ public:
+  /// Every piece but the last has a multiple of so many logits.
+  static constexpr std::int64_t kPiece = 1024;
+
+  /// \param targets [n] token ids in [0, vocab) \throws DataError for one out of range
+  void begin(std::int64_t n, std::int64_t vocab, const std::int64_t* targets);
+  /// The next `cols` logits of every row. \param logits [n, cols], `row_stride` elements between
+  /// rows \throws DataError for a piece that cannot follow
+  void add(const float* logits, std::int64_t cols, std::int64_t row_stride);
+  /// After the last piece. \param out [n], written
+  /// \throws DataError if a row holds NaN, or its log-sum-exp is not finite, or pieces are missing
+  void finish(float* out) const;
+
+ private:
+  struct Row {
+    float max = 0, logit = 0;  // what is taken off before the exponentials; the target's logit
+    double sum = 0;
+    std::int64_t target = 0;
+  };
+  std::vector<Row> rows_;
+  std::int64_t vocab_ = 0, seen_ = 0;
+};
+
+/// What the logits of a step of n tokens say, where nobody asked for all rows of them.
+struct StepSurprise {
+  std::span<const float> following;    ///< [n - 1] nats: of the tokens behind the step's first
+  std::span<const float> last_logits;  ///< [vocab] that follow the step's last token
+};
+
 /// Thresholds T_t = mu + gamma * sigma over previous surprise values. Fed the surprise of every
 /// token once, in order; keeps the last tau values.
 class SurpriseThreshold {

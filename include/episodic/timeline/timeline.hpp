@@ -17,6 +17,7 @@
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/segmenter.hpp"
 #include "episodic/timeline/step_kind.hpp"
+#include "episodic/timeline/surprise.hpp"
 
 namespace episodic {
 
@@ -96,6 +97,8 @@ class Timeline {
   /// \throws DataError for ids out of range, NaN logits or another vocabulary than before
   void read(const std::int64_t* ids, const float* logits, std::int64_t vocab,
             std::int64_t row_stride);
+  /// The same from surprises: what needs no row of logits but the last.
+  void read(const std::int64_t* ids, const StepSurprise& step);
   /// The same, given. \param surprise [n] nats; that of token 0 is ignored
   /// \throws DataError unless all are finite
   void read(const float* surprise);
@@ -137,6 +140,10 @@ class Timeline {
   void load_events(ByteReader& from);
 
  private:
+  void check_ids(const std::int64_t* ids, std::int64_t vocab) const;
+  /// Surprise of the step's first token, by the logits kept of the step before.
+  void read_first(const std::int64_t* ids, std::int64_t vocab);
+
   struct Scope {
     BoundaryRefiner refiner;  // a tool: what it carries is in `now`
     State::Scope now;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pass keys hidden in a text and asked for at its end, one at a time: what a model finds through
+// its memory, or with its window alone. The text up to a key is read once: each key is put behind a
+// snapshot of it, and what follows is read anew.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <set>
+
+#include "episodic/base/error.hpp"
+#include "episodic/session/engine.hpp"
+#include "support/environment.hpp"
+
+namespace episodic::bench {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+using Clock = std::chrono::steady_clock;
+
+struct Flags {
+  tools::CommonFlags common;
+  tools::ModelFlags model;
+  tools::TextFlags text;
+  std::int64_t tokens = 32'768, keys = 30, max_new = 12;
+  double from = 0.1, to = 0.9;
+  std::uint64_t seed = 1;
+  bool window = false;
+  tools::JsonFlag json;
+};
+
+struct Key {
+  double depth = 0;
+  std::string digits;
+  Ids ids;  // of the sentence that tells it
+};
+
+std::vector<Key> draw_keys(const Flags& flags, const Tokenizer& tokenizer) {
+  std::mt19937_64 random(flags.seed);
+  std::set<std::string> drawn;
+  std::vector<Key> keys;
+  for (std::int64_t i = 0; i < flags.keys; ++i) {
+    Key key;
+    do key.digits = std::to_string(10'000 + random() % 90'000);
+    while (!drawn.insert(key.digits).second);
+    const double part =
+        flags.keys > 1 ? static_cast<double>(i) / static_cast<double>(flags.keys - 1) : 0.0;
+    key.depth = flags.from + part * (flags.to - flags.from);
+    key.ids = encode_continuation(
+        tokenizer,
+        fmt::format("\nThe pass key is {0}. Remember it. {0} is the pass key.\n", key.digits));
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+/// The first place at or behind `at` where a line of the text ends, so that no sentence is cut.
+std::size_t line_end(const Tokenizer& tokenizer, const Ids& text, std::size_t at) {
+  for (std::size_t i = at; i < std::min(text.size(), at + 200); ++i)
+    if (tokenizer.decode(Ids{text[i]}).ends_with('\n')) return i + 1;
+  return at;
+}
+
+/// Layers of the memory whose last recall holds an event of the key's tokens.
+Json layers_with(const Engine& engine, std::int64_t first, std::int64_t last) {
+  Json layers = Json::array();
+  const EventTable events = engine.events();
+  const auto meets = [&](EventId e) { return events[e].start < last && events[e].end > first; };
+  const auto n = static_cast<std::int64_t>(engine.config().memory_layers().size());
+  for (std::int64_t l = 0; l < n; ++l) {
+    const Engine::Recall recall = engine.recalled(l);
+    if (std::any_of(recall.similarity.begin(), recall.similarity.end(), meets) ||
+        std::any_of(recall.contiguity.begin(), recall.contiguity.end(), meets))
+      layers.push_back(l);
+  }
+  return layers;
+}
+
+Json ask_for(const Flags& flags, Engine& engine, const Ids& text, std::size_t place,
+             const Key& key) {
+  const Clock::time_point start = Clock::now();
+  const auto first = static_cast<std::int64_t>(place);
+  engine.read(key.ids);
+  engine.read(std::span(text).subspan(place));
+  const std::int64_t read = engine.tokens();
+  GenerateOptions options;
+  options.max_new = flags.max_new;
+  options.ignore_eos = true;
+  Json layers = Json::array();
+  options.on_token = [&](std::int64_t, std::string_view) {
+    if (layers.empty() && !flags.window)
+      layers = layers_with(engine, first, first + static_cast<std::int64_t>(key.ids.size()));
+    return true;
+  };
+  const GenerateResult answer =
+      engine.generate("\n\nWhat is the pass key?\n\nThe pass key is", options);
+  return {{"depth", key.depth},
+          {"key", key.digits},
+          {"answer", answer.text},
+          {"right", answer.text.find(key.digits) != std::string::npos},
+          {"recalled_in_layers", layers},
+          {"tokens", read},
+          {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}};
+}
+
+void run(const Flags& flags) {
+  flags.common.apply_on_host();
+  MemoryConfig config = flags.model.memory_config();
+  if (flags.window) config.recall = false;
+  const std::unique_ptr<Engine> engine = load_engine(flags.model.model);
+  tools::warn_of_window(flags.common, config, engine->config());
+  engine->attach(config, 2 * flags.tokens);
+  Ids text = engine->tokenizer().encode(flags.text.read());
+  if (static_cast<std::int64_t>(text.size()) < flags.tokens)
+    throw DataError(fmt::format("{}: {} tokens; --tokens asks for {}", flags.text.text.string(),
+                                text.size(), flags.tokens));
+  text.resize(static_cast<std::size_t>(flags.tokens));
+
+  Json keys = Json::array();
+  std::int64_t right = 0;
+  Json result{{"environment", environment()},
+              {"model", flags.model.model.string()},
+              {"text", flags.text.text.filename().string()},
+              {"text_tokens", flags.tokens},
+              {"method", flags.window ? "window" : "memory"},
+              {"memory", Json::parse(to_json(config))}};
+  std::size_t read = 0;
+  for (const Key& key : draw_keys(flags, engine->tokenizer())) {
+    const auto at = static_cast<std::size_t>(key.depth * static_cast<double>(flags.tokens));
+    const std::size_t place = std::max(read, line_end(engine->tokenizer(), text, at));
+    engine->read(std::span(text).subspan(read, place - read));
+    read = place;
+    const std::shared_ptr<const Engine::Snapshot> before = engine->snapshot();
+    keys.push_back(ask_for(flags, *engine, text, place, key));
+    engine->restore(*before);
+    right += keys.back()["right"].get<bool>() ? 1 : 0;
+    flags.json.say(fmt::format("{:.3f}  {}  {}  {}\n", key.depth, key.digits,
+                               keys.back()["right"].get<bool>() ? "right" : "wrong",
+                               tools::on_one_line(keys.back()["answer"].get<std::string>())));
+    result["right"] = right;
+    result["asked"] = keys.size();
+    result["keys"] = keys;
+    if (!flags.json.on_stdout()) flags.json.write(result);  // a run that is stopped leaves its part
+  }
+  result["peak_resident_bytes"] = tools::peak_resident_bytes();
+  flags.json.write(result);
+  flags.json.say(fmt::format("{} of {} right\n", right, keys.size()));
+}
+
+}  // namespace
+}  // namespace episodic::bench
+
+int main(int argc, char** argv) {
+  episodic::tools::limit_spinning(argv);
+  CLI::App app{"Pass keys hidden in a long text, asked for at its end", "bench_passkeys"};
+  auto flags = episodic::bench::Flags{};
+  flags.model.add_to(app, false);
+  flags.text.add_to(app, app, "--text", "Text that the keys are hidden in")->required();
+  episodic::tools::add_count(app, "--tokens", flags.tokens, "Tokens of the text", 100);
+  episodic::tools::add_count(app, "--keys", flags.keys, "Keys, each asked for by itself", 1);
+  app.add_option("--from", flags.from, "Depth of the first key")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--to", flags.to, "Depth of the last key; the others lie between them evenly")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--seed", flags.seed, "Of the keys")->capture_default_str();
+  app.add_flag("--window", flags.window, "Sinks and window alone: nothing is recalled");
+  flags.json.add_to(app);
+  flags.common.add_to(app);
+  app.footer("Example:\n  bench_passkeys --model M --text book.txt --tokens 32K --keys 30");
+  return episodic::bench::run_program(app, argc, argv, [&] { episodic::bench::run(flags); });
+}
