@@ -134,6 +134,7 @@ MemoryManifest parse(std::string_view text, const std::string& where) {
                                hex(checksum_of(std::span<const char>(body.data(), body.size()))) +
                                "\n";
   Json j;
+  const JsonGuard guard(j);
   try {
     j = parse_strict(body, where, {.depth = 8});
   } catch (const FileError&) {
