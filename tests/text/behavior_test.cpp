@@ -210,6 +210,10 @@ TEST_CASE("what is put around a text") {
   CHECK(around(*load(llama3, with({{"add_bos_token", false}}))) == Ids{0});
   CHECK(around(*load(llama3, with({{"add_bos_token", false},
                                    {"tokenizer_class", "LlamaTokenizerFast"}}))) == Ids{});
+  // Neither key: what tokenizer.json says stays, as in transformers 5, whose class has no default
+  // that would add a begin.
+  CHECK(around(*load(llama3, with({{"tokenizer_class", "LlamaTokenizerFast"}}))) == Ids{0});
+  CHECK(around(*load(gpt2, with({{"tokenizer_class", "LlamaTokenizerFast"}}))) == Ids{});
 }
 
 TEST_CASE("one tokenizer serves several threads") {
