@@ -6,6 +6,7 @@
 #include <random>
 
 #include "../../src/recall/exact_index.hpp"
+#include "episodic/recall/vector_tier.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
