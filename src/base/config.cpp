@@ -300,6 +300,7 @@ bool MemoryConfig::same_results(const MemoryConfig& other) const {
 
 MemoryConfig parse_memory_config(std::string_view text) {
   Json json;
+  const JsonGuard guard(json);
   try {
     json = parse_strict(text, "memory configuration",
                         {.depth = 8, .remedy = "check what was given as memory settings"});

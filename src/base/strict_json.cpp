@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "episodic/base/error.hpp"
@@ -54,44 +55,92 @@ void check_depth(std::string_view text, std::string_view label, const JsonLimits
   }
 }
 
-/// The parser reports starts, keys and values as it meets them, so a hostile text is refused before
+/// Empties a tree from its leaves up: an empty list or object is destroyed without taking memory,
+/// while the destructor of a full one puts all that it holds into a list of its own first.
+template <class Json>
+void release_tree(Json& tree) noexcept {
+  if (!tree.is_structured()) return;
+  for (Json& child : tree) release_tree(child);
+  tree.clear();
+}
+
+/// Makes the tree of what the parser reports as it meets it, so a hostile text is refused before
 /// the tree that it describes has grown large.
 template <class Json>
-Json parse_watched(std::string_view text, std::string_view label, const JsonLimits& limits) {
-  using Event = typename Json::parse_event_t;
-  struct Level {
-    std::size_t most;
-    std::set<std::string> keys;
-    std::size_t values = 0;
-  };
-  std::vector<Level> levels;
-  const auto watch = [&](int, Event event, Json& parsed) {
-    switch (event) {
-      case Event::object_start:
-      case Event::array_start:
-      case Event::value:
-        if (!levels.empty() && ++levels.back().values > levels.back().most)
-          throw FileError(fmt::format("{}: a list or object with more than {} entries; {}", label,
-                                      levels.back().most, limits.remedy));
-        if (event != Event::value)
-          levels.push_back(
-              {event == Event::array_start ? limits.array_length : limits.keys, {}, 0});
-        break;
-      case Event::object_end:
-      case Event::array_end:
-        levels.pop_back();
-        break;
-      case Event::key:
-        if (!limits.repeated_keys &&
-            !levels.back().keys.insert(parsed.template get_ref<const std::string&>()).second)
-          throw FileError(fmt::format("{}: the key '{}' stands twice; remove one of them", label,
-                                      printable(parsed.template get_ref<const std::string&>())));
-        break;
-    }
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  Builder(std::string_view label, const JsonLimits& limits) : label_(label), limits_(limits) {}
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+  ~Builder() override { release_tree(root_); }
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(std::int64_t value) override { return put(value); }
+  bool number_unsigned(std::uint64_t value) override { return put(value); }
+  bool number_float(double value, const std::string&) override { return put(value); }
+  bool string(std::string& value) override { return put(std::move(value)); }
+  bool binary(typename Json::binary_t&) override { return false; }  // there is none in a text
+
+  bool start_object(std::size_t) override { return put(Json::object()) && enter(limits_.keys); }
+  bool start_array(std::size_t) override {
+    return put(Json::array()) && enter(limits_.array_length);
+  }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+
+  bool key(std::string& name) override {
+    Json& object = *levels_.back().tree;
+    if (!limits_.repeated_keys && object.contains(name))
+      throw FileError(fmt::format("{}: the key '{}' stands twice; remove one of them", label_,
+                                  printable(name)));
+    newest_ = &object[name];
     return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&,
+                   const nlohmann::json::exception& error) override {
+    throw FileError(fmt::format("{}: not valid JSON ({}); {}", label_, printable(error.what()),
+                                limits_.remedy));
+  }
+
+ private:
+  struct Level {
+    Json* tree;  // the list or object; what it lies in does not grow before it ends
+    std::size_t most, values = 0;
   };
-  return Json::parse(text.begin(), text.end(), watch);
-}
+
+  /// A value into the list that is open, or under the key that was read last.
+  bool put(Json value) {
+    if (levels_.empty()) {
+      newest_ = &root_;
+    } else {
+      Level& level = levels_.back();
+      if (++level.values > level.most)
+        throw FileError(fmt::format("{}: a list or object with more than {} entries; {}", label_,
+                                    level.most, limits_.remedy));
+      if (level.tree->is_array()) newest_ = &level.tree->emplace_back();
+    }
+    newest_->swap(value);
+    return true;
+  }
+  bool enter(std::size_t most) {
+    levels_.push_back({newest_, most});
+    return true;
+  }
+  bool leave() {
+    levels_.pop_back();
+    return true;
+  }
+
+  std::string_view label_;
+  const JsonLimits& limits_;
+  Json root_;
+  Json* newest_ = nullptr;
+  std::vector<Level> levels_;
+};
 
 template <class Json>
 Json parse(std::string_view text, std::string_view label, const JsonLimits& limits) {
@@ -99,12 +148,9 @@ Json parse(std::string_view text, std::string_view label, const JsonLimits& limi
     throw FileError(fmt::format("{}: {} bytes long, at most {} were expected; {}", label,
                                 text.size(), limits.bytes, limits.remedy));
   check_depth(text, label, limits);
-  try {
-    return parse_watched<Json>(text, label, limits);
-  } catch (const nlohmann::json::exception& e) {
-    throw FileError(
-        fmt::format("{}: not valid JSON ({}); {}", label, printable(e.what()), limits.remedy));
-  }
+  Builder<Json> builder(label, limits);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
 }
 
 template <class Json>
@@ -125,6 +171,8 @@ nlohmann::ordered_json parse_ordered(std::string_view text, std::string_view lab
   limits.keys = std::min(limits.keys, kMostKeys);
   return parse<nlohmann::ordered_json>(text, label, limits);
 }
+
+JsonGuard::~JsonGuard() { release_tree(tree_); }
 
 std::string printable(std::string_view text, std::size_t longest) {
   std::string out;

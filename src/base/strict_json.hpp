@@ -31,6 +31,19 @@ nlohmann::json parse_strict(std::string_view text, std::string_view label,
 nlohmann::ordered_json parse_ordered(std::string_view text, std::string_view label,
                                      JsonLimits limits);
 
+/// Empties a tree when the scope ends. Its destructor alone takes memory for each list and object
+/// that holds something, and ends the process where there is none.
+class JsonGuard {
+ public:
+  explicit JsonGuard(nlohmann::json& tree) : tree_(tree) {}
+  JsonGuard(const JsonGuard&) = delete;
+  JsonGuard& operator=(const JsonGuard&) = delete;
+  ~JsonGuard();
+
+ private:
+  nlohmann::json& tree_;
+};
+
 /// Text from a file, fit for a one-line message: what no terminal should be sent is replaced, long
 /// texts are cut.
 std::string printable(std::string_view text, std::size_t longest = 160);

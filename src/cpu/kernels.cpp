@@ -5,6 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#if EPISODIC_CPU_X86
+#include <cpuid.h>
+#endif
+
 namespace episodic::cpu {
 
 extern const Kernels kernels_portable;
@@ -16,6 +20,14 @@ extern const Kernels kernels_avx512;
 namespace {
 
 std::atomic<const Kernels*> chosen{nullptr};
+
+#if EPISODIC_CPU_X86
+/// Conversions of 16-bit numbers, asked of the processor itself: clang below 16 has no such name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 const Kernels* pick_default() {
   const char* wish = std::getenv("EPISODIC_CPU");
@@ -36,8 +48,7 @@ const Kernels* available_kernels(int i) {
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
     if (i-- == 0) return &kernels_avx512;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
     if (i-- == 0) return &kernels_avx2;
   }
 #endif

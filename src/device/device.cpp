@@ -44,7 +44,7 @@ void require_device(int device) {
   if (image != cudaSuccess)
     throw DeviceError(fmt::format(
         "CUDA: this build's kernels cannot run on device {} of compute capability {}.{}: {}; build "
-        "with -DEPISODIC_CUDA_ARCHITECTURES={}{}-real, update the driver, or use --device cpu",
+        "with -DEPISODIC_CUDA_ARCHITECTURES={}{}-real, update the driver, or compute on the host",
         device, major, minor, cudaGetErrorString(image), major, minor));
 }
 

@@ -134,6 +134,7 @@ MemoryManifest parse(std::string_view text, const std::string& where) {
                                hex(checksum_of(std::span<const char>(body.data(), body.size()))) +
                                "\n";
   Json j;
+  const JsonGuard guard(j);
   try {
     j = parse_strict(body, where, {.depth = 8});
   } catch (const FileError&) {
@@ -230,10 +231,10 @@ io::File take_lock(const io::Directory& folder) {
   // Held, but never written to: it may be a link to a file of someone else's.
   io::File lock = folder.open(io::Kind::lock, kLock, O_RDWR | O_CREAT);
   if (const int r = folder.calls().lock(lock.fd(), true); r == -EWOULDBLOCK)
-    throw FileError(fmt::format(
-        "{}: another process is writing to this memory; wait until it ends, or fork the memory and "
-        "write to the fork",
-        folder.path().string()));
+    throw FileError(
+        fmt::format("{}: this process or another process is writing to this memory; wait until it "
+                    "ends, or fork the memory and write to the fork",
+                    folder.path().string()));
   else if (r < 0)
     io::fail(-r, lock.path(), "take the lock of the memory");
   return lock;

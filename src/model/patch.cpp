@@ -120,8 +120,9 @@ void check_memory(const ModelConfig& c, const EpisodicMemory& memory) {
 std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given, const LogCallback& log) {
   check_window(model.config(), config, {});
-  auto memory = std::make_shared<EpisodicMemory>(
-      config, memory_shape(model.config(), config.n_local), std::move(given));
+  const MemoryShape shape = memory_shape(model.config(), config.n_local);
+  require_host_room(config, shape);
+  auto memory = std::make_shared<EpisodicMemory>(config, shape, std::move(given));
   patch(model, memory, log);
   return memory;
 }

@@ -186,6 +186,11 @@ void Bpe::Encoder::add_cut(std::string_view word) {
 
 void Bpe::Encoder::start(std::string_view word) {
   symbols_.clear();
+  // Room for one a character, not for twice as many as a growing list would take: a text without
+  // any white space is one word.
+  symbols_.reserve(static_cast<std::size_t>(std::count_if(word.begin(), word.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  })));
   const auto push = [&](std::int64_t id) {
     const auto n = static_cast<std::int32_t>(symbols_.size());
     symbols_.push_back({static_cast<std::int32_t>(id), n - 1, n + 1});
@@ -247,6 +252,7 @@ void Bpe::Encoder::merge_short() {
 
 void Bpe::Encoder::merge_long() {
   heap_.clear();
+  heap_.reserve(symbols_.size());
   const auto consider = [&](std::int32_t at) {
     const std::int32_t next = symbols_[static_cast<std::size_t>(at)].next;
     if (next < 0) return;

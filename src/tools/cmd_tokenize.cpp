@@ -24,13 +24,18 @@ void run(const TokenizeFlags& flags) {
   require_model_dir(flags.model);
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(flags.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(flags.text.read());
+  constexpr std::size_t kPart = 1 << 16;  // of a long text not all lines at once
+  std::string lines;
+  for (const std::int64_t id : ids) {
+    lines += fmt::format("{:>8}  {}\n", id, on_one_line(tokenizer->token(id)));
+    if (lines.size() < kPart) continue;
+    flags.json.say(lines);
+    lines.clear();
+  }
+  flags.json.say(lines);
+  if (!flags.json.wanted()) return;
   Json tokens = Json::array();
   for (const std::int64_t id : ids) tokens.push_back(tokenizer->token(id));
-  std::string lines;
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    lines +=
-        fmt::format("{:>8}  {}\n", ids[i], on_one_line(tokens[i].get_ref<const std::string&>()));
-  flags.json.say(lines);
   flags.json.write({{"ids", ids}, {"tokens", tokens}});
 }
 

@@ -8,6 +8,7 @@
 #include "attend_reference.hpp"
 #include "episodic/attention/rotary.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "support/compare.hpp"
 #include "support/shared.hpp"
 #include "support/test.hpp"
 
@@ -34,10 +35,9 @@ double row_error(const float* got, const float* want, std::int64_t rows, std::in
     double largest = 0.0, error = 0.0;
     for (std::int64_t c = r * width; c < (r + 1) * width; ++c) {
       largest = std::max(largest, std::abs(static_cast<double>(want[c])));
-      const double e = std::abs(static_cast<double>(got[c]) - want[c]);
-      if (!(e <= error)) error = e;  // also NaN
+      error = worse_of(error, std::abs(static_cast<double>(got[c]) - want[c]));
     }
-    if (!(error / largest <= worst)) worst = error / largest;
+    worst = worse_of(worst, error / largest);
   }
   return worst;
 }

@@ -14,6 +14,7 @@
 #include "episodic/session/session.hpp"
 #include "kernels/device.hpp"
 #include "model/tiny_llama.hpp"
+#include "support/compare.hpp"
 #include "support/temp_dir.hpp"
 
 namespace {
@@ -48,7 +49,7 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
   REQUIRE(a.size() == b.size());
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest = worse_of(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   return largest;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The golden cases of kind em through the `episodic trace` program, against an independent float64
 // oracle. Every integer and list must be equal, every array within the case's tolerance.
+#include "support/compare.hpp"
 #include "support/shared.hpp"
 #include "support/test.hpp"
 
@@ -41,7 +42,7 @@ double error_of(const episodic::TensorView& got, const episodic::TensorView& exp
         continue;
       }
       const double error = std::fabs(static_cast<double>(x[i]) - e[i]) / largest;
-      if (!(error <= worst)) worst = error;
+      worst = worse_of(worst, error);
     }
   }
   return worst;

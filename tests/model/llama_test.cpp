@@ -12,6 +12,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "support/compare.hpp"
 #include "support/temp_dir.hpp"
 #include "tiny_llama.hpp"
 
@@ -49,7 +50,7 @@ void same(const std::vector<float>& got, const std::vector<std::vector<double>>&
   for (const auto& row : expected)
     for (const double x : row) {
       largest = std::max(largest, std::abs(x));
-      worst = std::max(worst, std::abs(x - static_cast<double>(got[i++])));
+      worst = worse_of(worst, std::abs(x - static_cast<double>(got[i++])));
     }
   INFO("difference " << worst << " of values up to " << largest);
   REQUIRE(largest > 0.1);

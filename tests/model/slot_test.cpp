@@ -9,6 +9,8 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/decoder.hpp"
+#include "episodic/model/patch.hpp"
+#include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "tiny_llama.hpp"
 
@@ -141,4 +143,23 @@ TEST_CASE("slot: the state hears of every step and gets the rows that it wants")
   REQUIRE(listener->rows == 1);
   model.reset();
   REQUIRE(listener->resets == 1);
+}
+
+TEST_CASE("slot: patch refuses windows that the machine has no room for, before it takes any") {
+  const TempDir dir;
+  TinyLlama({}, 1).write(dir.path());
+  Decoder model = Decoder::load(dir.path()), untouched = model.share_weights();
+  for (const std::int64_t many : {std::int64_t{10'000'000'000}, std::int64_t{1'000'000'000'000}}) {
+    MemoryConfig config;
+    config.n_local = many;
+    const std::string said = refusal<BudgetError>([&] { patch(model, config); });
+    REQUIRE(mentions(said, "n_local = " + std::to_string(many)));
+    REQUIRE(mentions(said, "available"));
+    config.n_local = 256;
+    config.n_init = many;
+    REQUIRE(mentions(refusal<BudgetError>([&] { patch(model, config); }), "n_init"));
+  }
+  REQUIRE(memory_of(model) == nullptr);
+  const std::vector<std::int64_t> ids{1, 2, 3};
+  REQUIRE(values(model.forward(ids)) == values(untouched.forward(ids)));
 }

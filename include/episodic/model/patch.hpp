@@ -22,7 +22,7 @@ namespace episodic {
 /// \param given boundaries, only for segmenter `given`
 /// \param log hears a warning if n_local exceeds the window that the model was trained for
 /// \return the memory; the model keeps a share of it
-/// \throws ConfigError as below
+/// \throws ConfigError as below; BudgetError where the machine has no room for the windows
 std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given = {},
                                       const LogCallback& log = {});
