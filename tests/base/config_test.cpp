@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
@@ -134,6 +136,30 @@ TEST_CASE("every preset is a valid change of settings that leaves the model's le
     FAIL("an unknown preset was taken");
   } catch (const ConfigError& e) {
     CHECK(std::string(e.what()).find("em-llm-sm+c") != std::string::npos);
+  }
+}
+
+TEST_CASE("docs/settings.md names every setting and every preset", "[base][config]") {
+  std::ifstream file(EPISODIC_SOURCE_DIR "/docs/settings.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE(!page.empty());
+  const std::string json = to_json(MemoryConfig{});
+  std::int64_t keys = 0;
+  // Keys stand in quotation marks before a colon.
+  for (std::size_t at = json.find('"'); at != std::string::npos; at = json.find('"', at + 1)) {
+    const std::size_t end = json.find('"', at + 1);
+    const std::string key = json.substr(at + 1, end - at - 1);
+    if (json[end + 1] == ':') {
+      INFO(key);
+      CHECK(page.find('`' + key + '`') != std::string::npos);
+      ++keys;
+    }
+    at = end;
+  }
+  CHECK(keys > 30);
+  for (const Preset& preset : presets()) {
+    INFO(preset.name);
+    CHECK(page.find('`' + std::string(preset.name) + '`') != std::string::npos);
   }
 }
 
