@@ -2,7 +2,6 @@
 #include "layer_state.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -14,15 +13,6 @@ namespace episodic::detail {
 namespace {
 
 constexpr std::int64_t kTokensPerTask = 32;
-
-/// A vector of zeros stays as it is.
-void scale_to_unit(std::span<float> v) {
-  double square = 0;
-  for (const float x : v) square += static_cast<double>(x) * x;
-  if (!(square > 0)) return;
-  const double factor = 1 / std::sqrt(square);
-  for (float& x : v) x = static_cast<float>(x * factor);
-}
 
 }  // namespace
 

@@ -7,23 +7,12 @@
 #include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/recall/representatives.hpp"
 
 namespace episodic::detail {
 namespace {
 
 bool before(const std::pair<EventId, double>& a, EventId event) { return a.first < event; }
-
-/// Vectors of unit length; one of zeros stays as it is.
-void scale_to_unit(std::span<float> vectors, std::size_t width) {
-  for (std::size_t at = 0; at < vectors.size(); at += width) {
-    const std::span<float> v = vectors.subspan(at, width);
-    double square = 0;
-    for (const float x : v) square += static_cast<double>(x) * x;
-    if (!(square > 0)) continue;
-    const double factor = 1 / std::sqrt(square);
-    for (float& x : v) x = static_cast<float>(x * factor);
-  }
-}
 
 }  // namespace
 
@@ -38,7 +27,8 @@ void Retention::receive(EventId event, double mass) {
 void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
   closes_ = n_events > 0;
   if (!closes_) return;
-  scale_to_unit(vectors, width_);
+  for (std::size_t at = 0; at < vectors.size(); at += width_)
+    scale_to_unit(std::span(vectors).subspan(at, width_));
   std::vector<double> attention;
   const MemoriaConfig& most = graph_.config();
   attention.reserve(static_cast<std::size_t>(most.n_short + most.n_long));

@@ -2,6 +2,7 @@
 #include "episodic/recall/representatives.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace episodic {
@@ -41,6 +42,14 @@ std::int64_t select_representatives(const KeyView& keys, const float* relevance,
           static_cast<float>(sum[static_cast<std::size_t>(c)] / static_cast<double>(count));
   }
   return count;
+}
+
+void scale_to_unit(std::span<float> vector) {
+  double square = 0;
+  for (const float x : vector) square += static_cast<double>(x) * x;
+  if (!(square > 0)) return;
+  const double factor = 1 / std::sqrt(square);
+  for (float& x : vector) x = static_cast<float>(x * factor);
 }
 
 }  // namespace episodic

@@ -4,6 +4,7 @@
 /// Choice of an event's representative keys (spec 4).
 
 #include <cstdint>
+#include <span>
 
 namespace episodic {
 
@@ -27,5 +28,8 @@ std::int64_t select_representatives(const KeyView& keys, const float* relevance,
                                     std::int64_t n_heads, std::int64_t n_kv_heads,
                                     std::int64_t head_dim, std::int64_t n_repr, float* mean,
                                     float* each);
+
+/// Scales a vector to length 1; one of zeros stays as it is.
+void scale_to_unit(std::span<float> vector);
 
 }  // namespace episodic
