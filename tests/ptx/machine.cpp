@@ -325,7 +325,7 @@ void Warp::run() {
             const auto l = static_cast<std::size_t>(lane);
             const bool waited =
                 open_[l].empty() && std::all_of(groups_[l].begin(), groups_[l].end(),
-                                                [](const auto& group) { return group.empty(); });
+                                                [](const auto& copies) { return copies.empty(); });
             if (!waited)
               fault(FaultKind::asynchronous, i, lane,
                     "a thread ends with copies that nothing waited for");
