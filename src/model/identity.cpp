@@ -68,7 +68,8 @@ MemoryIdentity identity_of(const OpenModel& model) {
   }
   // tokenizer_config.json decides which tokens begin and end a text
   ByteWriter tokenizer;
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+  const bool json = fs::exists(model.tokenizer_dir / "tokenizer.json");
+  for (const char* name : {json ? "tokenizer.json" : "tokenizer.model", "tokenizer_config.json"})
     if (const fs::path file = model.tokenizer_dir / name; fs::exists(file))
       tokenizer.put(checksum(MappedFile(file).bytes()));
   if (!tokenizer.bytes().empty())

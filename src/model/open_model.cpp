@@ -51,6 +51,21 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const fs::path& path) {
   return is_model_file(path) ? load_tokenizer(GgufFile(path)) : load_tokenizer(path);
 }
 
+ChatTemplate load_model_chat_template(const fs::path& path, const Tokenizer& tokenizer) {
+  if (!is_model_file(path)) return load_chat_template(path);
+  const GgufFile file(path);
+  const auto source = chat_template(file);
+  if (!source)
+    throw FileError(fmt::format(
+        "{}: has no chat template (tokenizer.chat_template): it is a base model; prompt it as "
+        "text, without --chat",
+        path.string()));
+  std::map<std::string, std::string> tokens;
+  if (tokenizer.bos() >= 0) tokens["bos_token"] = tokenizer.token(tokenizer.bos());
+  if (tokenizer.eos() >= 0) tokens["eos_token"] = tokenizer.token(tokenizer.eos());
+  return {*source, path.string(), std::move(tokens)};
+}
+
 OpenModel open_model(const fs::path& path) {
   OpenModel model;
   model.path = path;

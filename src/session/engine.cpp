@@ -104,7 +104,8 @@ EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder
 Engine::Engine(const fs::path& model_dir) : dir_(model_dir) {
   require_model_dir(dir_);
   std::error_code error;
-  if (is_model_file(dir_) || fs::exists(dir_ / "tokenizer.json", error)) {
+  if (is_model_file(dir_) || fs::exists(dir_ / "tokenizer.json", error) ||
+      fs::exists(dir_ / "tokenizer.model", error)) {
     try {
       tokenizer_ = load_model_tokenizer(dir_);
     } catch (const Error& e) {  // whoever has token ids needs none

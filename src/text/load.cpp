@@ -5,6 +5,7 @@
 
 #include "episodic/base/error.hpp"
 #include "hf_tokenizer.hpp"
+#include "sentence_piece.hpp"
 
 namespace episodic {
 namespace text {
@@ -174,6 +175,10 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
   const std::filesystem::path file = model_dir / "tokenizer.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored) &&
+      std::filesystem::exists(model_dir / "tokenizer.model", ignored))
+    return text::load_sentence_piece(model_dir);
   try {
     return std::make_unique<text::HfTokenizer>(text::read_directory(file));
   } catch (const FileError&) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "chat.hpp"
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
@@ -17,20 +18,25 @@ struct AskFlags {
   std::filesystem::path dir;
   JsonFlag json;
   std::string prompt;
+  ChatFlags chat;
   GenerateOptions options;
   bool keep = false;
 };
 
 void run(const AskFlags& flags) {
   flags.common.apply();
+  flags.chat.check();
   if (flags.prompt.empty()) throw DataError("--prompt: is empty; ask something");
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
   const Tokenizer& tokenizer = engine->tokenizer();
   const auto memory = std::make_shared<EpisodicMemory>(
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
-  const std::vector<std::int64_t> prompt = memory->tokens() == 0
-                                               ? tokenizer.encode(flags.prompt)
-                                               : encode_continuation(tokenizer, flags.prompt);
+  const bool goes_on = memory->tokens() > 0;
+  const std::vector<std::int64_t> prompt =
+      flags.chat.chat
+          ? chat_prompt(flags.chat, flags.model.model, tokenizer, flags.prompt, "", goes_on).text
+      : goes_on ? encode_continuation(tokenizer, flags.prompt)
+                : tokenizer.encode(flags.prompt);
   engine->attach(
       memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) + flags.options.max_new);
   GenerateOptions options = flags.options;
@@ -66,6 +72,7 @@ void add_ask(CLI::App& app) {
   flags->model.add_to(*sub, false);
   sub->add_option("--memory-dir", flags->dir, "Folder of the memory")->required();
   sub->add_option("--prompt", flags->prompt, "The question")->required();
+  flags->chat.add_to(*sub);
   add_generation(*sub, flags->options);
   sub->add_flag("--keep", flags->keep, "Commit question and answer to the memory");
   flags->json.add_to(*sub);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic generate`: continues a prompt, through the memory or with full attention.
 
+#include "chat.hpp"
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
@@ -17,25 +18,41 @@ struct GenerateFlags {
   std::filesystem::path ids_file;
   JsonFlag json;
   GenerateOptions options;
+  ChatFlags chat;
   bool no_special = false;
 };
 
-std::vector<std::int64_t> prompt_ids(const GenerateFlags& flags, const Engine& engine) {
-  if (!flags.ids_file.empty()) return read_ids(flags.ids_file);
-  const bool from_file = !flags.prompt_file.text.empty();
-  if (!from_file && flags.prompt.empty())
-    throw DataError("--prompt: is empty; there is nothing to go on with");
-  return engine.tokenizer().encode(from_file ? flags.prompt_file.read() : flags.prompt,
-                                   !flags.no_special);
+/// The prompt as text. \throws DataError if it is empty
+std::string prompt_text(const GenerateFlags& flags) {
+  if (!flags.prompt_file.text.empty()) return flags.prompt_file.read();
+  if (flags.prompt.empty()) throw DataError("--prompt: is empty; there is nothing to go on with");
+  return flags.prompt;
+}
+
+/// What is read, and the question that is a step of its own if there is one.
+ChatPrompt prompt_ids(const GenerateFlags& flags, const Engine& engine) {
+  if (flags.chat.chat)
+    return chat_prompt(flags.chat, flags.model.model, engine.tokenizer(), prompt_text(flags),
+                       flags.question, false);
+  ChatPrompt prompt;
+  prompt.text = flags.ids_file.empty()
+                    ? engine.tokenizer().encode(prompt_text(flags), !flags.no_special)
+                    : read_ids(flags.ids_file);
+  if (!flags.question.empty())
+    prompt.question = encode_continuation(engine.tokenizer(), flags.question);
+  return prompt;
 }
 
 void run(const GenerateFlags& flags) {
   flags.common.apply();
+  flags.chat.check();
+  if (flags.chat.chat && !flags.ids_file.empty())
+    throw ConfigError("--chat: takes a prompt of text, not --ids");
+  if (flags.chat.chat && flags.no_special)
+    throw ConfigError("--no-special: with --chat the model's template says what stands around");
   const MemoryConfig config = flags.model.memory_config();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
-  const std::vector<std::int64_t> prompt = prompt_ids(flags, *engine);
-  std::vector<std::int64_t> question;
-  if (!flags.question.empty()) question = encode_continuation(engine->tokenizer(), flags.question);
+  const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,
          static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new);
 
@@ -86,6 +103,7 @@ void add_generate(CLI::App& app) {
       "  episodic generate --model M --prompt 'Once upon a time' --max-new 40\n"
       "  episodic generate --model M --prompt-file book.txt \\\n"
       "    --question $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
+      "  episodic generate --model M --chat --prompt 'Who wrote Emma?'\n"
       "  episodic generate --model M --ids prompt.json --memory '{\"n_mem\": 512}' --json -");
   flags->model.add_to(*sub);
   auto* source = sub->add_option_group("prompt");
@@ -97,6 +115,7 @@ void add_generate(CLI::App& app) {
   sub->add_option("--question", flags->question, "Text read after the prompt as a step of its own");
   sub->add_flag("--no-special", flags->no_special,
                 "Add no BOS or other special token to the prompt");
+  flags->chat.add_to(*sub);
   add_generation(*sub, flags->options);
   flags->json.add_to(*sub);
   flags->common.add_to(*sub);

@@ -11,6 +11,7 @@
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/tensor_source.hpp"
+#include "episodic/text/chat_template.hpp"
 #include "episodic/text/tokenizer.hpp"
 
 namespace episodic {
@@ -33,6 +34,12 @@ OpenModel open_model(const std::filesystem::path& path);
 /// The tokenizer of a Hugging Face directory (text/tokenizer.hpp) or out of a GGUF file.
 /// \throws FileError
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& path);
+
+/// The chat template of a Hugging Face directory (text/chat_template.hpp) or out of a GGUF file.
+/// \param tokenizer the model's: a GGUF file's template prints its bos and eos
+/// \throws FileError if there is none, or it is not supported
+ChatTemplate load_model_chat_template(const std::filesystem::path& path,
+                                      const Tokenizer& tokenizer);
 
 /// True if the path is a file rather than a directory: a model in one piece (GGUF).
 bool is_model_file(const std::filesystem::path& path);

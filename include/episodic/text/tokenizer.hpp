@@ -57,8 +57,10 @@ class StreamDecoder {
 };
 
 /// Reads tokenizer.json (byte-level BPE as of GPT-2, LLaMA-3, Qwen2; byte-fallback BPE as of
-/// LLaMA-2) and tokenizer_config.json if present.
-/// \throws FileError naming the file and what in it is missing or unsupported
+/// LLaMA-2) and tokenizer_config.json if present. Without it, tokenizer.model (SentencePiece,
+/// unigram or BPE), whose ids are that library's: special tokens are never read out of a text.
+/// \throws FileError naming the file and what in it is missing or unsupported; NotBuiltError for a
+///         tokenizer.model in a build without the library
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
 }  // namespace episodic

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids and texts by the Python package sentencepiece: vectors/sentencepiece.json, and two small models.
+
+usage: make_sentencepiece_vectors.py SHARED_DATA OUT_DIR [GEMMA_DIR]
+
+Trains a unigram and a BPE model of a few hundred pieces on a public-domain text (committed: they are
+ours), and takes the released tokenizer.model files of SHARED_DATA/tokenizers as they lie; GEMMA_DIR is
+what scripts/real_model makes. Needs sentencepiece (0.2.3 was used).
+"""
+import io
+import json
+import pathlib
+import sys
+
+import sentencepiece as spm
+
+shared, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+TEXTS = [
+    "", " ", "a", "Hello, world!", "  two  spaces ", "\n\nlines\n", "tab\there", "The pass key is 71432.",
+    "\u00e9t\u00e9 \u4e16\u754c \U0001f600 \u0416", "\ufb01ne \u00bd \u00c5", "<s> </s> <unk> [INST] <start_of_turn>user", "a\u0301 \u200b x",
+    "x" * 70, "\u2581mark \u2581\u2581", "don't  stop\r\nnow", "1234567890 3.14", "\u0000nul",
+]
+book = (shared / "texts/frankenstein.txt").read_text(encoding="utf-8-sig")
+for kind in ("unigram", "bpe"):
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(book.split("\n")[:3000]), model_writer=model, model_type=kind,
+        vocab_size=500, byte_fallback=kind == "bpe", character_coverage=0.999, num_threads=1,
+        normalization_rule_name="nmt_nfkc" if kind == "unigram" else "identity",
+        remove_extra_whitespaces=kind == "unigram", minloglevel=2)
+    (out / f"spm_{kind}.model").write_bytes(model.getvalue())
+models = {f"spm_{k}": out / f"spm_{k}.model" for k in ("unigram", "bpe")}
+t = shared / "tokenizers"
+models["llama2"] = t / "llama2_spm/tokenizer.model"
+models["mistral1"] = t / "mistral_spm/tokenizer.model.v1"
+models["mistral2"] = t / "mistral_spm/mistral_instruct_tokenizer_240216.model.v2"
+models["mistral3"] = t / "mistral_spm/mistral_instruct_tokenizer_240323.model.v3"
+if len(sys.argv) > 3:
+    models["gemma"] = pathlib.Path(sys.argv[3]) / "tokenizer.model"
+llama_cpp = t / "llama_cpp_vectors/ggml-vocab-llama-spm.gguf.inp"
+extra = llama_cpp.read_text(encoding="utf-8").split("\n__ggml_vocab_test__\n")
+texts = TEXTS + [x for x in extra if x] + [book[i:i + 700] for i in range(5000, 200000, 20000)]
+result = {"texts": texts, "models": []}
+for name, file in models.items():
+    sp = spm.SentencePieceProcessor(model_file=str(file))
+    where = str(file.relative_to(shared)) if shared in file.parents else file.name
+    cases = [[ids := sp.encode(x), sp.decode(ids)] for x in texts]
+    result["models"].append({"name": name, "file": where, "bos": sp.bos_id(), "eos": sp.eos_id(), "vocab": sp.vocab_size(),
+                             "ids": [c[0] for c in cases], "decoded": [c[1] if c[1] != x else True for c, x in zip(cases, texts)]})
+with open(out / "sentencepiece.json", "w", encoding="utf-8") as file:
+    json.dump(result, file, ensure_ascii=False, separators=(",", ":"))
+    file.write("\n")
