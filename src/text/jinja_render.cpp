@@ -170,6 +170,7 @@ class Renderer {
     if (items.empty()) return body(s.other);
     const auto n = static_cast<std::int64_t>(items.size());
     for (std::int64_t i = 0; i < n; ++i) {
+      steps_ += 20;  // what a turn costs: a scope, and the fields of `loop`
       const Scope scope(*this);
       bind(s.names, items[static_cast<std::size_t>(i)]);
       scopes_.back()["loop"] = loop_value(items, i);
