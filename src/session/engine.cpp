@@ -328,6 +328,6 @@ void Engine::pin(EventId event, bool pinned) {
   host_memory()->pin(event, pinned);
 }
 
-std::int64_t Engine::n_events() const { return has_memory_ ? events().size() : 0; }
+std::int64_t Engine::n_events() const { return has_memory_ ? usage().events : 0; }
 
 }  // namespace episodic

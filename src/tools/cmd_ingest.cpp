@@ -91,7 +91,7 @@ void run(const IngestFlags& flags) {
   const auto report = [&] {
     if (!flags.json) return;
     const Json line{{"committed_tokens", memory->committed_tokens()},
-                    {"events", memory->events().size()},
+                    {"events", memory->counters().events},
                     {"rss_bytes", resident_bytes()}};
     const std::string text = line.dump() + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -110,7 +110,7 @@ void run(const IngestFlags& flags) {
   }
   if (!flags.json)
     fmt::print("{}: {} tokens in {} events, {} on disk\n", flags.dir.string(),
-               count_text(memory->tokens()), count_text(memory->events().size()),
+               count_text(memory->tokens()), count_text(memory->counters().events),
                bytes_text(memory->counters().store.disk_bytes));
 }
 
