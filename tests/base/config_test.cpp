@@ -16,6 +16,7 @@
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/presets.hpp"
 
 using namespace episodic;
 
