@@ -62,17 +62,20 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special) const override {
     std::string out;
     bool begins = begins_with_space_ || drops_spaces_;
+    std::size_t named = 0;  // bytes of special tokens' names, which are no text
     for (const std::int64_t id : ids) {
       std::string_view piece = model_.IdToPiece(checked(id));
       if (special(id)) {
-        if (!skip_special) out += piece;
+        if (skip_special) continue;
+        out += piece;
+        named += piece.size();
       } else if (model_.IsUnknown(checked(id))) {
         out += " \xe2\x81\x87 ";  // what the library writes for it
       } else if (model_.IsByte(checked(id))) {
         out += byte_of(piece);
       } else {
         // the space before a text is not part of it
-        if (begins && out.empty() && piece.starts_with(kMark)) {
+        if (begins && out.size() == named && piece.starts_with(kMark)) {
           piece.remove_prefix(kMark.size());
           begins = drops_spaces_;  // else one space is all that was put there
         }

