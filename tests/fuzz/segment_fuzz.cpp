@@ -40,7 +40,7 @@ struct Files {
     std::vector<float> rows(64);
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i) * 0.25f;
     for (EventId e = 0; e < 3; ++e)
-      for (std::int64_t l = 0; l < kShape.n_layers; ++l)
+      for (std::int64_t l = 0; l < kShape.n_lanes; ++l)
         store->write(e, l, RingView{rows.data(), rows.data() + 7, 10, 40, 4});
     image = store->sync();
     store->committed(image);
@@ -67,7 +67,7 @@ void put_checksums(std::string& file) {
   for (const StoreImage::Event& e : files().image.events) {
     const auto payload = static_cast<std::size_t>(block_bytes(kShape, e.range.size()));
     const std::size_t stride = kLine + (payload + kLine - 1) / kLine * kLine;
-    for (std::int64_t l = 0; l < kShape.n_layers; ++l) {
+    for (std::int64_t l = 0; l < kShape.n_lanes; ++l) {
       const std::size_t at =
           static_cast<std::size_t>(e.offset) + static_cast<std::size_t>(l) * stride;
       if (at + stride > file.size()) continue;
@@ -84,7 +84,7 @@ void use(const std::string& file) {
     const auto store = open_disk_store(kShape, options(f.folder, false), f.image);
     std::vector<KvSegment> segments;
     for (EventId e = 0; e < 3; ++e)
-      for (std::int64_t l = 0; l < kShape.n_layers; ++l) {
+      for (std::int64_t l = 0; l < kShape.n_lanes; ++l) {
         store->acquire(l, std::vector<EventId>{e}, segments);
         fuzz::require(
             segments.size() == 1 &&
