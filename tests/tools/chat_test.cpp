@@ -44,14 +44,14 @@ TEST_CASE("generate --chat reads what the template makes of the prompt") {
     CHECK(got["ids"] == want["ids"]);
     CHECK(got["prompt_tokens"] == want["prompt_tokens"]);
   };
-  same("--chat --prompt '  The king said '", "$'<|bos|>user: The king said\\nanswer: '");
+  same("--chat --prompt '  The king said '", "'<|bos|>user: The king said\nanswer: '");
   same("--chat --system 'Be brief.' --prompt Who",
-       "$'<|bos|>system: Be brief.\\nuser: Who\\nanswer: '");
+       "'<|bos|>system: Be brief.\nuser: Who\nanswer: '");
   same("--chat --chat-variables '{\"mood\": \"calm\"}' --prompt Who",
-       "$'<|bos|>user: Who\\nanswer (calm): '");
+       "'<|bos|>user: Who\nanswer (calm): '");
   // the question is a step of its own; the tokens are those of the whole
-  same("--chat --prompt $'The key is 7.\\n' --question 'What is the key?'",
-       "$'<|bos|>user: The key is 7.\\nWhat is the key?\\nanswer: '");
+  same("--chat --prompt 'The key is 7.\n' --question 'What is the key?'",
+       "'<|bos|>user: The key is 7.\nWhat is the key?\nanswer: '");
 
   const auto refused = [&](const fs::path& dir, const std::string& flags, const char* why) {
     const Run run = episodic("generate --model " + quoted(dir.string()) + " " + flags);
@@ -86,7 +86,7 @@ TEST_CASE("ask --chat goes on behind what the memory holds") {
     return json_of("ask --quiet --max-new 6" + memory + " " + flags);
   };
   // no second beginning of the sequence
-  const Json chat = ask("--chat --prompt What"), text = ask("--prompt $'user: What\\nanswer: '");
+  const Json chat = ask("--chat --prompt What"), text = ask("--prompt 'user: What\nanswer: '");
   CHECK(chat["ids"] == text["ids"]);
   CHECK(chat["prompt_tokens"] == text["prompt_tokens"]);
 }
