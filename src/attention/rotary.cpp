@@ -185,32 +185,38 @@ void rotate_queries(const RotaryTable& table, const AngleRows& position, const A
   if (out.mean != nullptr) {
     sums = reinterpret_cast<double*>(workspace.floats(2 * heads * head_dim));
   }
-  // A task is a head with all its queries, so that each sum has one thread and one order.
-  const auto head = [&](std::int64_t h) {
-    double* sum = sums == nullptr ? nullptr : sums + h * head_dim;
-    if (sum != nullptr) std::fill(sum, sum + head_dim, 0.0);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t at = (i * heads + h) * head_dim;
-      float* relative = out.relative + at;
-      detail::load_row(k, q.row(i, h), q.dtype, head_dim, relative);
-      if (out.fixed != nullptr) {
-        float* same = out.fixed + at;
-        turn(fixed, 0, relative, same);
-        if (sum != nullptr) {
-          for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
-        }
+  const auto rotate_one = [&](std::int64_t i, std::int64_t h) {
+    const std::int64_t at = (i * heads + h) * head_dim;
+    float* relative = out.relative + at;
+    detail::load_row(k, q.row(i, h), q.dtype, head_dim, relative);
+    if (out.fixed != nullptr) {
+      float* same = out.fixed + at;
+      turn(fixed, 0, relative, same);
+      if (sums != nullptr) {
+        double* sum = sums + h * head_dim;
+        for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
       }
-      turn(position, i, relative, relative);
     }
-    if (sum == nullptr) return;
-    for (std::int64_t c = 0; c < head_dim; ++c) {
-      out.mean[h * head_dim + c] = static_cast<float>(sum[c] / static_cast<double>(n));
-    }
+    turn(position, i, relative, relative);
   };
+  // A task is a few heads with all their queries, so that each sum has one thread and one order:
+  // heads side by side, for a row of one alone is too short to be read at memory's rate.
+  constexpr std::int64_t kRun = 256;  // elements
+  const std::int64_t side_by_side = std::max<std::int64_t>(1, kRun / head_dim);
+  const auto task = [&](std::int64_t t) {
+    const std::int64_t first = t * side_by_side, end = std::min(heads, first + side_by_side);
+    if (sums != nullptr) std::fill(sums + first * head_dim, sums + end * head_dim, 0.0);
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t h = first; h < end; ++h) rotate_one(i, h);
+    if (sums == nullptr) return;
+    for (std::int64_t c = first * head_dim; c < end * head_dim; ++c)
+      out.mean[c] = static_cast<float>(sums[c] / static_cast<double>(n));
+  };
+  const std::int64_t tasks = (heads + side_by_side - 1) / side_by_side;
   if (n * heads * head_dim < detail::kSerialElements) {
-    for (std::int64_t h = 0; h < heads; ++h) head(h);
+    for (std::int64_t t = 0; t < tasks; ++t) task(t);
   } else {
-    parallel_for(heads, head);
+    parallel_for(tasks, task);
   }
 }
 
