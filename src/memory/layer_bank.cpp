@@ -92,10 +92,9 @@ void LayerBank::forget(std::int64_t scope, EventId event) {
 }
 
 bool LayerBank::recalling(std::int64_t scope) const {
-  for (const LayerState& layer : layers)
-    for (const Lane& lane : layer.lanes)
-      if (lane.scope == scope && lane.index) return true;
-  return false;
+  if (stored_.empty()) return tiers.store != nullptr;
+  const std::int64_t heads = layers.front().n_lanes();
+  return layers[at(scope / heads)].lane(scope % heads).index != nullptr;
 }
 
 void LayerBank::stored(std::int64_t scope, std::span<const EventId> events,

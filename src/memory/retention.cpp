@@ -29,16 +29,14 @@ void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
   if (!closes_) return;
   for (std::size_t at = 0; at < vectors.size(); at += width_)
     scale_to_unit(std::span(vectors).subspan(at, width_));
-  std::vector<double> attention;
-  const MemoriaConfig& most = graph_.config();
-  attention.reserve(static_cast<std::size_t>(most.n_short + most.n_long));
-  const Memoria::Recall& recall = graph_.recall(vectors, n_events);
-  for (const auto* list : {&recall.short_term, &recall.long_term})
-    for (const std::int64_t id : *list) {
-      const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), id, before);
-      attention.push_back(at != next_received_.end() && at->first == id ? at->second : 0.0);
-    }
   try {
+    const Memoria::Recall& recall = graph_.recall(vectors, n_events);
+    std::vector<double> attention;
+    for (const auto* list : {&recall.short_term, &recall.long_term})
+      for (const std::int64_t id : *list) {
+        const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), id, before);
+        attention.push_back(at != next_received_.end() && at->first == id ? at->second : 0.0);
+      }
     graph_.prepare(attention);
     due_.reserve(due_.size() + static_cast<std::size_t>(graph_.size() + n_events));
   } catch (...) {

@@ -46,12 +46,8 @@ void RecallBuffers::recall_top(const MemoryConfig& config, RepresentativeIndex& 
   const auto listed = [](const std::vector<EventId>& list, EventId e) {
     return std::find(list.begin(), list.end(), e) != list.end();
   };
-  const std::size_t relevant = similarity_.size();
   for (EventId e = 0; e < n_events && similarity_.size() < scored_.size(); ++e)
-    if (!index.forgotten(e) &&
-        std::find(similarity_.begin(), similarity_.begin() + static_cast<std::ptrdiff_t>(relevant),
-                  e) == similarity_.begin() + static_cast<std::ptrdiff_t>(relevant))
-      similarity_.push_back(e);
+    if (!index.forgotten(e) && !listed(similarity_, e)) similarity_.push_back(e);
   contiguity_.clear();
   if (config.reweight == Reweighting::broad)
     for (const EventId e : similarity_)
