@@ -2,6 +2,7 @@
 // Decoding through one episodic layer (or several) at a context, as a fraction of memory bandwidth.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 

@@ -4,6 +4,7 @@
 // is.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <random>

@@ -2,6 +2,7 @@
 // Prefill through one episodic layer (or several) at steady state, as a multiple of sgemm.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <memory>

@@ -4,6 +4,7 @@
 // snapshot of it, and what follows is read anew.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -3,6 +3,7 @@
 // memory and without, over all depths.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,6 +2,7 @@
 // How far a kept memory goes: rate, resident memory, bytes per tier and answers at growing lengths.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -4,6 +4,7 @@
 // by scripts/gpu_check. It compiles against any libtorch; for --device cuda, torch's CUDA must be
 // loaded into the program (LD_PRELOAD=libtorch_cuda.so).
 #include <torch/torch.h>
+#include <CLI/CLI.hpp>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 // `episodic-report`: results of longbench and infinitebench side by side.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>

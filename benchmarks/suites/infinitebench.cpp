@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `infinitebench`: OpenBMB/InfiniteBench's tasks, made, run and scored.
 
+#include <CLI/CLI.hpp>
 #include "make/cmd_make.hpp"
+
 #include "suite_program.hpp"
 
 int main(int argc, char** argv) {

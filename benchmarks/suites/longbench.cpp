@@ -3,6 +3,8 @@
 
 #include "suite_program.hpp"
 
+#include <CLI/CLI.hpp>
+
 int main(int argc, char** argv) {
   using namespace episodic::suites;
   CLI::App app{"LongBench: tasks of THUDM/LongBench, run and scored as there", "longbench"};

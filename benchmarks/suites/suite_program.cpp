@@ -2,6 +2,7 @@
 #include "suite_program.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -2,10 +2,13 @@
 #pragma once
 // The subcommands that both suites' programs have.
 
-#include <CLI/CLI.hpp>
 #include <functional>
 
 #include "data/suite.hpp"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace episodic::suites {
 

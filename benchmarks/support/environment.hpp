@@ -2,12 +2,15 @@
 #pragma once
 // What every result file says of the machine and the build, and how a program ends.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "common.hpp"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace episodic::bench {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/layer_flags.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 namespace episodic::bench {

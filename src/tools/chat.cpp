@@ -2,6 +2,7 @@
 #include "chat.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <unordered_set>
 

@@ -2,13 +2,16 @@
 #pragma once
 // Prompts in the model's chat format.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "episodic/text/tokenizer.hpp"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace episodic::tools {
 

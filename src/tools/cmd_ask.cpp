@@ -2,6 +2,7 @@
 // `episodic ask`: a question to a kept memory.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "chat.hpp"
 #include "commands.hpp"

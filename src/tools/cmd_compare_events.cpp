@@ -3,6 +3,7 @@
 // people marked events in.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

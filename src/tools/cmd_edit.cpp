@@ -2,6 +2,7 @@
 // `episodic edit`: forgetting, pinning, rewinding, compacting.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 

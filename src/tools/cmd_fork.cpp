@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic fork`: a second memory that shares what is common.
 
+#include <CLI/CLI.hpp>
 #include "commands.hpp"
+
 #include "kept.hpp"
 
 namespace episodic::tools {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic generate`: continues a prompt, through the memory or with full attention.
 
+#include <CLI/CLI.hpp>
 #include "chat.hpp"
+
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"

@@ -2,6 +2,7 @@
 // `episodic ingest`: a text into a kept memory.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>

@@ -2,6 +2,7 @@
 // `episodic inspect`: what is in a kept memory.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,6 +2,7 @@
 // `episodic plan`: what a text will take, before it is read, or the weights downloaded.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,6 +2,7 @@
 // `episodic score`: perplexity of a text, through the memory or with full attention.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cmath>

@@ -2,6 +2,7 @@
 // `episodic segment`: the events of a text.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "engines.hpp"

@@ -2,6 +2,7 @@
 // `episodic tokenize`: ids and tokens of a text.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "common.hpp"

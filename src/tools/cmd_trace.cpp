@@ -2,6 +2,7 @@
 // `episodic trace`: runs one golden case and writes everything the memory decided.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 

@@ -2,6 +2,7 @@
 // `episodic verify`: every byte of a kept memory against its checksums.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "episodic/base/error.hpp"

@@ -3,7 +3,9 @@
 // The subcommands of `episodic`. Each adds itself to the command line; its callback does the work
 // and throws on failure.
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace episodic::tools {
 

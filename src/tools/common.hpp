@@ -2,7 +2,6 @@
 #pragma once
 // What the programs share: flags every one of them has, files in and out, progress on stderr.
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -16,6 +15,11 @@
 #include "episodic/base/callbacks.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/model/hf_config.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace episodic::tools {
 

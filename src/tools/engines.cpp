@@ -2,6 +2,7 @@
 #include "engines.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 

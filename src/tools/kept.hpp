@@ -2,7 +2,6 @@
 #pragma once
 // Kept memories as the programs use them.
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
 #include <memory>

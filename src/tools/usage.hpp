@@ -2,9 +2,13 @@
 #pragma once
 // What is wrong with a command line.
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
 
 namespace episodic::tools {
 

@@ -4,7 +4,8 @@
 // abort the process. A test that needs something absent calls EPISODIC_SKIP("what") and returns:
 // ctest then reports it as skipped.
 #if EPISODIC_TEST_TORCH
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/Logging.h>
 #endif
 #undef CHECK
 #if __has_include(<catch2/catch_all.hpp>)

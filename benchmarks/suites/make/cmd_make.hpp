@@ -2,7 +2,9 @@
 #pragma once
 // `infinitebench make`: rows of the generated tasks.
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace episodic::suites {
 
