@@ -167,6 +167,8 @@ class Memoria {
   bool holds(std::int64_t engram) const { return engrams_.count(engram) > 0; }
   /// Oldest first.
   const std::vector<std::int64_t>& short_term() const { return short_term_; }
+  /// What the last step recalled; nothing before the first.
+  const Recall& last_recall() const { return recall_; }
   /// Sorted.
   std::vector<std::int64_t> long_term() const {
     std::vector<std::int64_t> all;
