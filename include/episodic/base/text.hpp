@@ -5,23 +5,41 @@
 /// need nothing else.
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
 namespace episodic {
 
+namespace text_detail {
+
+/// The number with six digits, or as many more as tell it from its neighbours.
+template <class Float>
+std::string shortest(Float x) {
+  constexpr int kAll = sizeof(Float) == sizeof(float) ? 9 : 17;
+  char digits[32];
+  for (int precision = 6; precision <= kAll; ++precision) {
+    std::snprintf(digits, sizeof digits, "%.*g", precision, static_cast<double>(x));
+    const double back = sizeof(Float) == sizeof(float)
+                            ? static_cast<double>(std::strtof(digits, nullptr))
+                            : std::strtod(digits, nullptr);
+    if (back == static_cast<double>(x)) break;
+  }
+  return digits;
+}
+
+}  // namespace text_detail
+
 /// The parts one after the other: text as it is, integers in decimal, floating-point numbers with
-/// up to six digits ("0.5", "1e-30", "nan").
+/// as few digits as say which it is ("0.5", "1e-30", "nan").
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
   [[maybe_unused]] const auto add = [&text](const auto& part) {
     using Part = std::decay_t<decltype(part)>;
     if constexpr (std::is_floating_point_v<Part>) {
-      char digits[32];
-      std::snprintf(digits, sizeof digits, "%g", static_cast<double>(part));
-      text += digits;
+      text += text_detail::shortest(part);
     } else if constexpr (std::is_integral_v<Part>) {
       text += std::to_string(part);
     } else {
