@@ -1,9 +1,11 @@
-# The package: find_package(episodic [COMPONENTS core|torch|device|device_torch|kernels]); the programs; and
-# what CPack makes of them.
+# The package: find_package(episodic [COMPONENTS headers|core|torch|device|device_torch|kernels]); the
+# programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
 set(EPISODIC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/episodic)
 
-# One export set per component: a consumer of the core alone needs no torch.
+# One export set per component: a consumer of the core alone needs no torch, one of the headers nothing.
+install(TARGETS episodic_headers EXPORT episodicHeadersTargets)
+install(EXPORT episodicHeadersTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
 install(TARGETS episodic_core EXPORT episodicCoreTargets)
 install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
 if(EPISODIC_TORCH)
@@ -11,7 +13,7 @@ if(EPISODIC_TORCH)
   install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/episodic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.hpp")
+  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc")
 if(EPISODIC_CUDA)
   install(TARGETS episodic_kernels EXPORT episodicKernelsTargets)
   install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})

@@ -16,7 +16,7 @@ using std::uint32_t;
 
 #include "vector_avx512.inc"
 
-#include "kernels_impl.inc"
+#include "episodic/cpu/impl/kernels_impl.inc"
 }  // namespace
 
 extern const Kernels kernels_avx512;

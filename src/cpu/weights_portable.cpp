@@ -14,7 +14,7 @@ using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
 
-#include "vector_portable.inc"
+#include "episodic/cpu/impl/vector_portable.inc"
 
 #include "weights_table.inc"
 

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "episodic/base/error.hpp"
-#include "exact_index.hpp"
+#include "episodic/recall/detail/exact_index.hpp"
 
 namespace episodic {
 namespace {

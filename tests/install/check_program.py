@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_program.py PROGRAM COMPONENT: runs a consumer, and sees which libraries it loads.
 
-Those of the torch rooms have torch, the others not; the kernels' may say that there is no CUDA device."""
+Those of the torch rooms have torch, the others not; that of the headers alone has nothing. The kernels' may say that there is no CUDA device."""
 import subprocess
 import sys
 
@@ -17,5 +17,7 @@ if "not found" in libraries:
 on_torch = component in ("episodic", "device_torch")
 if ("libtorch_cpu" in libraries) != on_torch:
     sys.exit(f"{component}: libtorch is {'not linked' if on_torch else 'linked'}\n{libraries}")
+if component == "headers" and any(name in libraries for name in ("gomp", "fmt", "faiss", "pcre", "utf8proc")):
+    sys.exit(f"headers: more is linked than a compiler brings\n{libraries}")
 if component == "kernels" and "libcudart" not in libraries:
     sys.exit(f"kernels: the CUDA runtime is not the shared one\n{libraries}")

@@ -122,8 +122,19 @@ def json(root):
                 yield f"{path}:{number}: {line.strip()}"
 
 
+def standard(root):
+    """Headers that users get include the standard library, the system and each other; torch's, the torch rooms."""
+    system = r"\w+|fcntl\.h|sys/mman\.h|cpuid\.h|immintrin\.h|omp\.h"
+    torch = r"|(ATen|c10|torch)/.*"
+    for path in sources(root, ["include"]):
+        allowed = system + (torch if room_of(root, path) in TORCH_ROOMS else "")
+        for number, line in lines_matching(path, r"#\s*include\s*<"):
+            if not re.search(rf"<({allowed})>", line):
+                yield f"{path}:{number}: {line}"
+
+
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
-         "silent": silent, "leftovers": leftovers, "json": json}
+         "silent": silent, "leftovers": leftovers, "json": json, "standard": standard}
 
 
 def self_test(_root):
@@ -132,10 +143,11 @@ def self_test(_root):
     planted = {
         "ascii": ("src/base/a.cpp", head + "// caf\u00e9\n"),
         "spdx": ("src/base/b.cpp", "int b;\n"),
-        "torch_free": ("include/episodic/recall/c.hpp", head + "#include <ATen/ATen.h>\n"),
+        "torch_free": ("src/recall/c.cpp", head + "#include <ATen/ATen.h>\n"),
         "layers": ("src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
         "silent": ("src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
         "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
+        "standard": ("include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
         "json": ("src/tools/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     }
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'

@@ -87,3 +87,9 @@ void attend(const AttendShape& shape, const AttendInput& input, const AttendOutp
             AttendWorkspace& workspace);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/attention/impl/attend.hpp"
+#include "episodic/attention/impl/attend_few.hpp"
+#include "episodic/attention/impl/attend_many.hpp"
+#endif

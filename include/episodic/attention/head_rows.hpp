@@ -60,3 +60,7 @@ void copy_rows(std::int64_t n, std::int64_t heads, std::int64_t head_dim, const 
                const MutableHeadRows& to);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/attention/impl/head_rows.hpp"
+#endif

@@ -100,3 +100,7 @@ void rotate_queries(const RotaryTable& table, const AngleRows& position, const A
                     const RotatedQueries& out, AttendWorkspace& workspace);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/attention/impl/rotary.hpp"
+#endif

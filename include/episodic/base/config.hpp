@@ -108,6 +108,8 @@ struct MemoryConfig {
   bool operator==(const MemoryConfig&) const = default;
 };
 
+// -- as JSON: in the compiled library alone --
+
 /// Parses the JSON object; absent keys keep their defaults, the result is validated.
 /// \throws ConfigError for malformed JSON, an unknown key, a wrong type, a value out of range, or a
 ///         setting that is specified but not built yet (named).
@@ -115,6 +117,8 @@ MemoryConfig parse_memory_config(std::string_view json);
 
 /// The JSON object of all settings; parse_memory_config(to_json(c)) == c.
 std::string to_json(const MemoryConfig& config);
+
+// -- names --
 
 /// Names as they stand in the JSON ("moving", "modularity", ...).
 const char* name_of(ThresholdWindow);
@@ -126,3 +130,7 @@ const char* name_of(IndexKind);
 const char* name_of(Reweighting);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/base/impl/config.hpp"
+#endif

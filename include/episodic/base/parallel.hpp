@@ -68,3 +68,7 @@ void parallel_for(std::int64_t n, F&& f) {
 }
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/base/impl/parallel.hpp"
+#endif

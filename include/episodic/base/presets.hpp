@@ -28,3 +28,7 @@ std::string preset_names();
 void apply_preset(MemoryConfig& config, std::string_view name);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/base/impl/presets.hpp"
+#endif

@@ -137,3 +137,7 @@ const Kernels* available_kernels(int i);
 void use_kernels(const Kernels* table);
 
 }  // namespace episodic::cpu
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/cpu/impl/kernels.hpp"
+#endif

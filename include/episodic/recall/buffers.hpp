@@ -72,3 +72,7 @@ class RecallBuffers {
 };
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/recall/impl/buffers.hpp"
+#endif

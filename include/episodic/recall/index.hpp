@@ -130,3 +130,9 @@ IndexBytes index_bytes(const MemoryConfig& config, std::int64_t n_heads, std::in
 double recall_of(std::span<const ScoredEvent> approximate, std::span<const ScoredEvent> exact);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/recall/impl/exact_index.hpp"
+#include "episodic/recall/impl/index_bytes.hpp"
+#include "episodic/recall/impl/no_faiss_index.hpp"
+#endif

@@ -33,3 +33,7 @@ std::int64_t select_representatives(const KeyView& keys, const float* relevance,
 void scale_to_unit(std::span<float> vector);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/recall/impl/representatives.hpp"
+#endif

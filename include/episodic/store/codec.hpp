@@ -61,3 +61,7 @@ void encode_block(const StoreShape& shape, const TokenRange& event, const RingVi
 KvSegment segment_of(const StoreShape& shape, const TokenRange& event, const std::byte* block);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/store/impl/codec.hpp"
+#endif

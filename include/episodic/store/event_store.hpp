@@ -98,3 +98,7 @@ std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_
                                             std::int64_t max_block);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/store/impl/host_store.hpp"
+#endif

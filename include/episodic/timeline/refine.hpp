@@ -54,3 +54,7 @@ class BoundaryRefiner {
 };
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/timeline/impl/refine.hpp"
+#endif

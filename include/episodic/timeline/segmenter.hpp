@@ -77,3 +77,7 @@ std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
                                           const KeyShape& keys = {});
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/timeline/impl/segmenter.hpp"
+#endif

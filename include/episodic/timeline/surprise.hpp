@@ -92,3 +92,8 @@ class SurpriseThreshold {
 };
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/timeline/impl/surprise_threshold.hpp"
+#include "episodic/timeline/impl/token_surprise.hpp"
+#endif

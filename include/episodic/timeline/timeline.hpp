@@ -178,3 +178,7 @@ class Timeline {
 };
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/timeline/impl/timeline.hpp"
+#endif

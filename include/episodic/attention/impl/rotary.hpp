@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of attention/rotary.hpp; how they become functions: base/inline.hpp.
+#include "episodic/attention/rotary.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "episodic/attention/detail/row_buffer.hpp"
+#include "episodic/attention/detail/rows.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
+#include "episodic/cpu/kernels.hpp"
+
+namespace episodic {
+namespace rotary_detail {
+
+// The angle of position 64 a + b is turned from that of 64 a by that of b: two library calls for
+// each anchor and each remainder instead of one per position, and the same bits for a position
+// whatever `first` is. The product adds an error of 2e-16, which float32 does not see.
+inline constexpr std::int64_t kAnchor = 64;
+
+// Turns one row of float32; y == x is allowed. Channels from rotary_dim on are copied.
+class Turn {
+ public:
+  Turn(const cpu::Kernels& k, const RotaryTable& table, std::int64_t head_dim)
+      : turn_(table.pairs == RotaryPairs::halves ? k.rotate : k.rotate_interleaved),
+        half_(table.rotary_dim() / 2),
+        head_dim_(head_dim) {}
+
+  void operator()(const AngleRows& angles, std::int64_t row, const float* x, float* y) const {
+    const std::int64_t at = angles.n == 1 ? 0 : row * half_;
+    turn_(x, angles.cos + at, angles.sin + at, half_, y);
+    const std::int64_t rest = head_dim_ - 2 * half_;
+    if (y != x && rest > 0) {
+      std::memcpy(y + 2 * half_, x + 2 * half_, static_cast<std::size_t>(rest) * sizeof(float));
+    }
+  }
+
+ private:
+  decltype(cpu::Kernels::rotate) turn_;
+  std::int64_t half_, head_dim_;
+};
+
+inline void check_angles(const char* name, const RotaryTable& table, const AngleRows& angles,
+                         std::int64_t n) {
+  if (angles.n != 1 && angles.n != n) {
+    throw DataError(concat(name, ": angles has ", angles.n, " rows, must have 1 or n = ", n));
+  }
+  if (2 * angles.half != table.rotary_dim()) {
+    throw DataError(concat(name, ": angles were computed for another rotary table than this one, ",
+                           "whose rotary_dim is ", table.rotary_dim()));
+  }
+}
+
+inline void check_sizes(const char* name, const RotaryTable& table, std::int64_t n,
+                        std::int64_t heads, std::int64_t head_dim) {
+  if (n < 0 || heads < 0 || head_dim < table.rotary_dim()) {
+    throw DataError(concat(name, ": n is ", n, ", heads ", heads, ", head_dim ", head_dim,
+                           "; head_dim must hold rotary_dim ", table.rotary_dim()));
+  }
+}
+
+}  // namespace rotary_detail
+
+EPISODIC_INLINE RotaryTable plain_rotary(std::int64_t rotary_dim, double theta) {
+  if (rotary_dim < 0 || rotary_dim % 2 != 0) {
+    throw DataError(
+        concat("plain_rotary: rotary_dim is ", rotary_dim, ", must be even and not negative"));
+  }
+  if (!(theta > 0.0) || !std::isfinite(theta)) {
+    throw DataError(concat("plain_rotary: theta is ", theta, ", must be positive"));
+  }
+  RotaryTable table;
+  table.inverse_frequency.resize(static_cast<std::size_t>(rotary_dim / 2));
+  for (std::size_t c = 0; c < table.inverse_frequency.size(); ++c) {
+    table.inverse_frequency[c] =
+        std::pow(theta, -2.0 * static_cast<double>(c) / static_cast<double>(rotary_dim));
+  }
+  return table;
+}
+
+EPISODIC_INLINE void RotaryAngles::compute(const RotaryTable& table, std::int64_t first,
+                                           std::int64_t count) {
+  if (count < 0 || first < 0) {
+    throw DataError(concat("RotaryAngles::compute: first is ", first, " and n is ", count,
+                           ", must not be negative"));
+  }
+  fill(table, first, count, table.attention_factor);
+}
+
+EPISODIC_INLINE void RotaryAngles::compute_fixed(const RotaryTable& table, std::int64_t n_local) {
+  if (n_local < 1) {
+    throw DataError(
+        concat("RotaryAngles::compute_fixed: n_local is ", n_local, ", must be at least 1"));
+  }
+  fill(table, n_local - 1, 1, table.attention_factor * table.attention_factor);
+}
+
+EPISODIC_INLINE void RotaryAngles::fill(const RotaryTable& table, std::int64_t first,
+                                        std::int64_t count, double factor) {
+  using namespace rotary_detail;
+  n = count;
+  half = static_cast<std::int64_t>(table.inverse_frequency.size());
+  const auto pairs = static_cast<std::size_t>(half);
+  cos.resize(static_cast<std::size_t>(n) * pairs);
+  sin.resize(static_cast<std::size_t>(n) * pairs);
+  if (n == 0) return;
+  double turn_cos[kAnchor], turn_sin[kAnchor];
+  for (std::size_t c = 0; c < pairs; ++c) {
+    const double frequency = table.inverse_frequency[c];
+    bool known[kAnchor] = {};
+    double anchor_cos = 0.0, anchor_sin = 0.0;
+    std::int64_t anchor = -1;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t a = (first + i) / kAnchor, b = (first + i) % kAnchor;
+      if (a != anchor) {
+        anchor = a;
+        const double angle = static_cast<double>(a * kAnchor) * frequency;
+        anchor_cos = std::cos(angle) * factor;
+        anchor_sin = std::sin(angle) * factor;
+      }
+      if (!known[b]) {
+        known[b] = true;
+        turn_cos[b] = std::cos(static_cast<double>(b) * frequency);
+        turn_sin[b] = std::sin(static_cast<double>(b) * frequency);
+      }
+      const std::size_t at = static_cast<std::size_t>(i) * pairs + c;
+      cos[at] = static_cast<float>(anchor_cos * turn_cos[b] - anchor_sin * turn_sin[b]);
+      sin[at] = static_cast<float>(anchor_sin * turn_cos[b] + anchor_cos * turn_sin[b]);
+    }
+  }
+}
+
+EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, std::int64_t n,
+                            std::int64_t heads, std::int64_t head_dim, const HeadRows& from,
+                            const MutableHeadRows& to) {
+  using namespace rotary_detail;
+  check_sizes("rotate", table, n, heads, head_dim);
+  check_angles("rotate", table, angles, n);
+  if (n == 0 || heads == 0) return;
+  const HeadRows x = from.with_strides(heads, head_dim);
+  const MutableHeadRows y = to.with_strides(heads, head_dim);
+  detail::check_rows("rotate: x", x);
+  detail::check_written_rows("rotate: y", y, n, heads, head_dim);
+  const cpu::Kernels& k = cpu::kernels();
+  const Turn turn(k, table, head_dim);
+  const bool in_place = y.dtype == DType::float32;  // y itself holds the row as float32
+  detail::for_row_runs(n, n * heads * head_dim, [&](std::int64_t begin, std::int64_t end) {
+    detail::RowBuffer buffer(head_dim);
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        void* place = y.row(i, h);
+        float* wide = in_place ? static_cast<float*>(place) : buffer.data();
+        if (x.dtype == DType::float32) {
+          turn(angles, i, static_cast<const float*>(x.row(i, h)), wide);
+        } else {
+          k.to_float(x.row(i, h), x.dtype, head_dim, wide);
+          turn(angles, i, wide, wide);
+        }
+        if (!in_place) detail::store_row(k, wide, head_dim, place, y.dtype);
+      }
+    }
+  });
+}
+
+EPISODIC_INLINE void rotate(const RotaryTable& table, const RotaryAngles& angles, std::int64_t n,
+                            std::int64_t heads, std::int64_t head_dim, const float* x,
+                            std::int64_t x_row, std::int64_t x_head, float* y, std::int64_t y_row,
+                            std::int64_t y_head) {
+  rotate(table, angles.rows(), n, heads, head_dim, HeadRows(x, DType::float32, x_row, x_head),
+         MutableHeadRows(y, DType::float32, y_row, y_head));
+}
+
+EPISODIC_INLINE void rotate_queries(const RotaryTable& table, const AngleRows& position,
+                                    const AngleRows& fixed, std::int64_t n, std::int64_t heads,
+                                    std::int64_t head_dim, const HeadRows& from,
+                                    const RotatedQueries& out, AttendWorkspace& workspace) {
+  using namespace rotary_detail;
+  check_sizes("rotate_queries", table, n, heads, head_dim);
+  check_angles("rotate_queries", table, position, n);
+  if (out.fixed != nullptr) check_angles("rotate_queries: fixed", table, fixed, 1);
+  if (n < 1) throw DataError("rotate_queries: n is 0; there is no mean of no query");
+  if (out.relative == nullptr) throw DataError("rotate_queries: relative is null");
+  if (out.mean != nullptr && out.fixed == nullptr) {
+    throw DataError("rotate_queries: mean is asked for, but fixed is null");
+  }
+  const HeadRows q = from.with_strides(heads, head_dim);
+  detail::check_rows("rotate_queries: q", q);
+  const cpu::Kernels& k = cpu::kernels();
+  const Turn turn(k, table, head_dim);
+  double* sums = nullptr;
+  if (out.mean != nullptr) {
+    sums = reinterpret_cast<double*>(workspace.floats(2 * heads * head_dim));
+  }
+  const auto rotate_one = [&](std::int64_t i, std::int64_t h) {
+    const std::int64_t at = (i * heads + h) * head_dim;
+    float* relative = out.relative + at;
+    detail::load_row(k, q.row(i, h), q.dtype, head_dim, relative);
+    if (out.fixed != nullptr) {
+      float* same = out.fixed + at;
+      turn(fixed, 0, relative, same);
+      if (sums != nullptr) {
+        double* sum = sums + h * head_dim;
+        for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
+      }
+    }
+    turn(position, i, relative, relative);
+  };
+  // A task is a few heads with all their queries, so that each sum has one thread and one order:
+  // heads side by side, for a row of one alone is too short to be read at memory's rate.
+  constexpr std::int64_t kRun = 256;  // elements
+  const std::int64_t side_by_side = std::max<std::int64_t>(1, kRun / head_dim);
+  const auto task = [&](std::int64_t t) {
+    const std::int64_t first = t * side_by_side, end = std::min(heads, first + side_by_side);
+    if (sums != nullptr) std::fill(sums + first * head_dim, sums + end * head_dim, 0.0);
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t h = first; h < end; ++h) rotate_one(i, h);
+    if (sums == nullptr) return;
+    for (std::int64_t c = first * head_dim; c < end * head_dim; ++c)
+      out.mean[c] = static_cast<float>(sums[c] / static_cast<double>(n));
+  };
+  const std::int64_t tasks = (heads + side_by_side - 1) / side_by_side;
+  if (n * heads * head_dim < detail::kSerialElements) {
+    for (std::int64_t t = 0; t < tasks; ++t) task(t);
+  } else {
+    parallel_for(tasks, task);
+  }
+}
+
+}  // namespace episodic

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which loops run. Bodies of cpu/kernels.hpp; how they become functions: base/inline.hpp. The
+// header-only core has the portable loops alone.
+#include "episodic/cpu/kernels.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "episodic/base/inline.hpp"
+#ifndef EPISODIC_COMPILED
+#include "episodic/cpu/impl/kernels_portable.hpp"
+#endif
+
+#if EPISODIC_CPU_X86
+#include <cpuid.h>
+#endif
+
+namespace episodic::cpu {
+
+#ifdef EPISODIC_COMPILED
+extern const Kernels kernels_portable;
+#endif
+#if EPISODIC_CPU_X86
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+#endif
+
+namespace kernels_detail {
+
+inline std::atomic<const Kernels*> chosen{nullptr};
+
+#if EPISODIC_CPU_X86
+/// Conversions of 16-bit numbers, asked of the processor itself: clang below 16 has no such name.
+inline bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+inline const Kernels* pick_default() {
+  const char* wish = std::getenv("EPISODIC_CPU");
+  if (wish != nullptr) {
+    for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
+      if (std::strcmp(table->name, wish) == 0) return table;
+    }
+  }
+  return available_kernels(0);
+}
+
+}  // namespace kernels_detail
+
+EPISODIC_INLINE const Kernels* available_kernels(int i) {
+#if EPISODIC_CPU_X86
+  // the compiler's checks include the operating system's support of the wide registers
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    if (i-- == 0) return &kernels_avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      kernels_detail::has_f16c()) {
+    if (i-- == 0) return &kernels_avx2;
+  }
+#endif
+  return i == 0 ? &kernels_portable : nullptr;
+}
+
+EPISODIC_INLINE const Kernels& kernels() {
+  const Kernels* table = kernels_detail::chosen.load(std::memory_order_relaxed);
+  if (table == nullptr) {
+    table = kernels_detail::pick_default();
+    kernels_detail::chosen.store(table, std::memory_order_relaxed);
+  }
+  return *table;
+}
+
+EPISODIC_INLINE void use_kernels(const Kernels* table) {
+  kernels_detail::chosen.store(table, std::memory_order_relaxed);
+}
+
+}  // namespace episodic::cpu

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The exact scan, as a class: the FAISS maker keeps its vectors in one and scans its tail with it.
+
+#include "episodic/recall/detail/quantised.hpp"
+#include "episodic/recall/detail/sketch.hpp"
+#include "episodic/recall/detail/vector_slabs.hpp"
+#include "episodic/recall/index.hpp"
+
+namespace episodic::detail {
+
+/// The order of a search result: best first; ties: the earlier event.
+inline bool ranks_before(const ScoredEvent& a, const ScoredEvent& b) {
+  return a.score > b.score || (a.score == b.score && a.event < b.event);
+}
+
+/// Cuts `list` to its k best, ranked.
+void keep_best(std::vector<ScoredEvent>& list, std::int64_t k);
+
+/// What changes how fast an exact index is, and nothing else.
+struct ExactTuning {
+  /// Bytes of vectors from which a search goes through the shadow and its sketch. Vectors that the
+  /// caches hold are read faster than they are bounded, but between two searches of a layer the
+  /// other layers and the weights pass through the caches: only a few MiB are still there.
+  std::int64_t shadow_from = std::int64_t{2} << 20;
+  /// Queries that the sketch learns from.
+  std::int64_t sample = 128;
+};
+
+class ExactIndex final : public RepresentativeIndex {
+ public:
+  explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {},
+                      const VectorPlace& place = {});
+
+  void add(const float* mean, const float* each, std::int64_t count) override;
+  void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override;
+  float score(const float* query, EventId event) const override;
+  void truncate(std::int64_t n_events) override;
+  void settle() override;
+  void forget(EventId event) override;
+  bool forgotten(EventId event) const override {
+    return forgotten_[static_cast<std::size_t>(event)] != 0;
+  }
+  void save(ByteWriter& to) const override;
+  void load(ByteReader& from) override;
+  const float* mean(EventId event) const override;
+  std::int64_t size() const override { return means_.size(); }
+  std::int64_t bytes() const override;
+  void compact() override;
+
+  /// Representative vector of an event, zeros of a forgotten one; without a tier.
+  const float* row(EventId event) const { return means_.row(event); }
+
+  /// Appends the scores of the events from `from` on that are not forgotten.
+  void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
+
+ private:
+  struct Candidate {
+    std::int64_t event = 0;
+    float value = 0.0f, error = 0.0f;  // its score is within error of value
+  };
+
+  /// The exact list by way of sketch and shadow; false where they cannot help.
+  bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+  /// A score that k events reach for certain: by those with the largest bounds, and by the last
+  /// list. \param tail events that the shadow does not know, with their scores
+  float least_to_reach(const float* query, float norm, std::int64_t k,
+                       const std::vector<ScoredEvent>& tail);
+  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's boxes or by its
+  /// first halves.
+  void bound_slabs(const float* query, float norm, bool boxed);
+  std::int64_t groups_above(float least) const;
+  /// Those of the groups that may reach `least` anew, by the sketch's first halves.
+  void bound_groups(float least);
+  /// The rows with the largest upper bounds in the groups with the largest: `rows_`, about
+  /// kFirstLook * k of them.
+  void first_rows(std::int64_t k);
+  /// The rows that by the sketch may score at least `least`: `rows_`.
+  void rows_above(float least);
+  /// Bounds `rows_`, those not forgotten, by the shadow: `candidates_`.
+  void bound_rows(const float* query, float norm);
+  /// The k best of the candidates and of `out`, by exact scores as far as they decide.
+  void rank_candidates(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+  /// The k-th largest of the candidates' lower bounds and the exact scores in `tail`; -inf if there
+  /// are fewer.
+  float least_of(std::int64_t k, const std::vector<ScoredEvent>& tail);
+  void follow();
+
+  /// Host memory with n full slabs, all of them only in the tier.
+  std::int64_t least_bytes(std::int64_t n_slabs) const;
+  /// Writes the slab that has just become full to the tier.
+  void write_slab();
+  /// Gives up full slabs that the tier holds, the oldest first, until `more` bytes fit host_bytes.
+  void shed(std::int64_t more);
+  /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
+  std::vector<float> slab_from_tier(std::int64_t slab) const;
+  /// The vector of an event wherever it lies; in `buffer` if that is a file.
+  const float* vector(EventId event, std::vector<float>& buffer) const;
+
+  void count_forgotten();
+  float score_of(const float* query, std::int64_t event) const;
+  void check(EventId event) const;
+
+  IndexShape shape_;
+  VectorSlabs means_;
+  VectorSlabs each_;                     // score max: n_repr rows per event
+  std::vector<std::int32_t> count_;      // score max: how many of them are set
+  std::vector<std::uint8_t> forgotten_;  // per event
+  std::int64_t n_forgotten_ = 0;         // no flag of a row is fetched where none is set
+  ExactTuning tuning_;
+  VectorPlace place_;
+  std::vector<std::int64_t> unerased_;  // slabs whose copy in the tier shows forgotten events
+  mutable std::vector<float> fetched_;  // the last vector read from the tier
+  QuantisedSlabs shadow_;
+  Sketch sketch_;
+  int plain_searches_ = 0;    // searches to come that leave the shadow alone
+  int unboxed_searches_ = 0;  // and that leave the boxes alone
+
+  std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
+
+  // Scratch of a search through the shadow.
+  std::vector<float> offset_, slab_upper_;  // per slab
+  std::vector<float> upper_;                // per group of rows
+  std::vector<float> ranked_;
+  std::vector<Sketch::Row> groups_;                  // number and bound
+  std::vector<Sketch::Row> rows_;                    // that may reach the list
+  std::vector<std::vector<Sketch::Row>> task_rows_;  // the same, by the task that found them
+  std::vector<Candidate> candidates_;
+  std::vector<float> exact_;  // scores of the first of them
+};
+
+}  // namespace episodic::detail

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// A sketch of the 8-bit shadow: 32 bytes of a vector that bound its score from above. Mean queries
+/// lie close to a subspace of few dimensions; what a vector has in that subspace is kept, of the
+/// rest only its norm. The subspace is learned from the queries that come, and changes no result.
+///
+/// Its directions are in order of the queries' energy, so that each of three levels is a sketch by
+/// itself, of the first directions and the norm of what these leave:
+/// - boxes, a byte a row: around each group of rows, the largest and the smallest code in every one
+///   of a few directions. Where queries keep to those, boxes rule out nearly everything;
+/// - the first half of a row's bytes, read as a stream where they do not;
+/// - both halves, of the groups that neither ruled out.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "episodic/recall/detail/quantised.hpp"
+
+namespace episodic::detail {
+
+class Sketch {
+ public:
+  static constexpr std::int64_t kGroup = 16;  ///< rows that are bounded together
+  enum Level : std::size_t { kBox, kHalf, kWhole, kLevels };
+  /// Directions of the subspace that a level knows.
+  static constexpr std::array<std::int64_t, kLevels> kDirections = {7, 15, 30};
+  /// Bytes of a row in its sketch, or half of those of a box. The last is the norm that is left.
+  static constexpr std::array<std::int64_t, kLevels> kLength = {8, 16, 32};
+  static constexpr std::int64_t kBytes = kLength[kWhole], kDims = kDirections[kWhole];
+
+  /// \param sample queries that the subspace is learned from, at least 1
+  Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample);
+
+  /// Counts a query in; learns a subspace from a sample of those since the last time, each time the
+  /// number of queries has doubled.
+  void note(const float* query);
+  /// Sketches at most `most` slabs that have none, or one in an older subspace.
+  void follow(const QuantisedSlabs& shadow, std::int64_t most);
+  void truncate(std::int64_t n_slabs);
+  void erase(std::int64_t slab, std::int64_t row);
+
+  bool has(std::int64_t slab) const {
+    return slab < static_cast<std::int64_t>(slabs_.size()) &&
+           slabs_[static_cast<std::size_t>(slab)].basis != nullptr;
+  }
+  std::int64_t groups_per_slab() const { return (rows_ + kGroup - 1) / kGroup; }
+  std::int64_t slab_bytes() const { return codes_.piece_bytes(); }
+  std::int64_t bytes() const;
+  /// Of the sample and the subspaces, once there are such.
+  std::int64_t fixed_bytes() const { return 4 * width_ * (sample_size_ + 2 * kDims); }
+
+  /// The subspace and the count of queries, and back; the slabs are sketched anew.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from);
+
+  struct Row {
+    std::int64_t event = 0;  ///< counted from the first slab's first row
+    float upper = 0.0f;      ///< of its score
+  };
+
+  /// Prepares the bounds of one query.
+  void open(const float* query, double query_norm);
+  /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one, by the boxes.
+  /// From several threads at once, like all that follows.
+  /// \param offset dot(query, mean of the slab) \return the largest
+  float bound_boxes(std::int64_t slab, float offset, float* upper) const;
+  /// The same by the first halves, of the groups alone whose upper[g] is at least `least`; the rest
+  /// stays as it is.
+  float bound_groups(std::int64_t slab, float offset, float least, float* upper) const;
+  /// Asks the caches for what bound_boxes reads of a slab, for what bound_groups reads first, or
+  /// for what rows_above reads of a group.
+  void fetch_boxes(std::int64_t slab) const;
+  void fetch_first(std::int64_t slab) const;
+  void fetch_rows(std::int64_t slab, std::int64_t group) const;
+  /// Appends the rows of a slab whose score may reach `least`, by both halves.
+  /// \param upper of the slab's groups: those below `least` are not looked at
+  void rows_above(std::int64_t slab, float offset, const float* upper, float least,
+                  std::vector<Row>& out) const;
+  /// Appends all rows of one group.
+  void rows_of(std::int64_t slab, float offset, std::int64_t group, std::vector<Row>& out) const;
+
+ private:
+  struct Basis {
+    std::int64_t dims = 0;
+    std::vector<float> rows;  // [dims, width], nearly orthonormal
+    double skew = 0.0;        // largest |rows rows^T - 1|
+  };
+  struct Slab {
+    std::shared_ptr<const Basis> basis;
+    std::array<float, kDims> step = {};   // of a coordinate's codes
+    std::array<double, kDims> miss = {};  // most of |direction . what the codes leave|
+    // Norm of what each level leaves: rest + rest_step * its last byte.
+    std::array<float, kLevels> rest = {}, rest_step = {};
+    float reach = 0.0f;                   // most of the shadow's errors
+    std::vector<std::int32_t> unbounded;  // rows of which nothing is known
+  };
+  struct Query {  // in the terms of one basis
+    const Basis* basis = nullptr;
+    std::array<double, kDims> along = {};
+    std::array<double, kLevels> rest = {};  // norm of what the directions of each level leave
+  };
+  /// score <= constant + unit * (weight . codes), in float32 arithmetic.
+  struct Weights {
+    alignas(64) std::array<std::int16_t, kBytes> weight = {};
+    float constant = 0.0f, unit = 0.0f;
+
+    float bound(std::int32_t sum) const { return constant + unit * static_cast<float>(sum); }
+  };
+
+  void learn();
+  void set_basis(std::shared_ptr<Basis> basis);
+  void sketch(const QuantisedSlabs& shadow, std::int64_t slab);
+  /// Boxes around the groups of a slab's rows. \param norms code of what the boxes' directions
+  /// leave of each row
+  void box(std::int64_t slab, const std::vector<std::int8_t>& norms);
+  const Query& query_in(const Basis* basis) const {
+    return queries_[0].basis == basis ? queries_[0] : queries_[1];
+  }
+  Weights weights(const Slab& slab, float offset, Level level) const;
+  std::int64_t boxes_per_slab() const { return (groups_per_slab() + kGroup - 1) / kGroup; }
+  /// Codes of 16 boxes, or of one of the halves of a group.
+  std::int8_t* boxes_of(std::int64_t slab, std::int64_t sixteen) const;
+  std::int8_t* codes_of(std::int64_t slab, std::int64_t half, std::int64_t group) const;
+  void append_rows(std::int64_t slab, const Weights& w, std::int64_t group, float least,
+                   std::vector<Row>& out) const;
+
+  std::int64_t width_, rows_;
+  std::int64_t noted_ = 0, sampled_ = 0, stride_ = 1, sample_size_;
+  std::vector<float> sample_;  // [sample_size, width]
+  std::shared_ptr<const Basis> basis_, before_;
+  std::int64_t stale_ = 0;  // slabs below are in basis_
+  std::vector<Slab> slabs_;
+  /// Each: boxes [groups / 16, pairs, 16, 2], then two halves, each [groups, pairs, kGroup, 2].
+  HugePieces codes_;
+  std::array<Query, 2> queries_;  // in basis_ and in before_
+  double query_norm_ = 0.0;
+  std::vector<double> scratch_;  // [width]
+};
+
+}  // namespace episodic::detail
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/recall/impl/sketch.hpp"
+#endif

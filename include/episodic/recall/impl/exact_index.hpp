@@ -1,0 +1,733 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of recall/index.hpp; how they become functions: base/inline.hpp.
+#include "episodic/recall/detail/exact_index.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "episodic/recall/vector_tier.hpp"
+
+namespace episodic {
+namespace detail {
+namespace exact_index_detail {
+
+inline constexpr std::int64_t kSketchedPerSearch =
+    8;  // slabs: new ones, and old ones in a new subspace
+inline constexpr std::int64_t kFirstLook =
+    4;  // groups, per event asked for, that say what it must reach
+inline constexpr std::int64_t kSlabsPerTask = 16;
+inline constexpr std::int64_t kFewGroups = 1024;  // whose rows are looked at as they are
+inline constexpr int kUnboxedSearches = 31;       // after one for which boxes were too wide
+inline constexpr std::int64_t kAhead = 8;         // rows whose codes are fetched ahead
+inline constexpr std::int64_t kFetched = 4;       // vectors that a task fetches
+
+/// Not a number would break the ranking's order; such an event comes last.
+inline float rankable(float score) {
+  return score == score ? score : -std::numeric_limits<float>::infinity();
+}
+
+/// An order of rows and groups: the largest bound first.
+inline bool larger(const Sketch::Row& a, const Sketch::Row& b) {
+  return a.upper > b.upper || (a.upper == b.upper && a.event < b.event);
+}
+
+/// f(i) for i in [0, n), in parallel by fixed blocks.
+template <class F>
+void parallel_blocks(std::int64_t n, F&& f) {
+  constexpr std::int64_t kBlock = 64;
+  parallel_for((n + kBlock - 1) / kBlock, [&](std::int64_t block) {
+    const std::int64_t end = std::min(n, (block + 1) * kBlock);
+    for (std::int64_t i = block * kBlock; i < end; ++i) f(i);
+  });
+}
+
+/// f(slab) for the slabs below n, several to a task: one is looked at in a microsecond.
+template <class F>
+void parallel_slabs(std::int64_t n, F&& f) {
+  parallel_for((n + kSlabsPerTask - 1) / kSlabsPerTask, [&](std::int64_t task) {
+    const std::int64_t end = std::min(n, (task + 1) * kSlabsPerTask);
+    for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) f(slab);
+  });
+}
+
+/// Vectors in slabs, so that they need not lie in one piece.
+inline void save_rows(const VectorSlabs& rows, std::int64_t first, std::int64_t n, ByteWriter& to) {
+  for (std::int64_t i = first; i < n; i += rows.rows_per_slab())
+    to.put_span(std::span<const float>(
+        rows.row(i),
+        static_cast<std::size_t>(std::min(rows.rows_per_slab(), n - i) * rows.width())));
+}
+
+inline void load_rows(VectorSlabs& rows, std::int64_t first, std::int64_t n, ByteReader& from) {
+  for (std::int64_t i = first; i < n; i += rows.rows_per_slab()) {
+    const std::int64_t count = std::min(rows.rows_per_slab(), n - i);
+    const std::vector<float> slab = from.get_vector<float>(
+        static_cast<std::size_t>(count * rows.width()), "a slab of representative vectors");
+    for (std::int64_t r = 0; r < count; ++r)
+      std::copy_n(slab.data() + r * rows.width(), rows.width(), rows.append());
+  }
+}
+
+}  // namespace exact_index_detail
+
+EPISODIC_INLINE void keep_best(std::vector<ScoredEvent>& list, std::int64_t k) {
+  const auto keep = static_cast<std::ptrdiff_t>(
+      std::clamp<std::int64_t>(k, 0, static_cast<std::int64_t>(list.size())));
+  const auto cut = list.begin() + keep;
+  if (cut != list.end()) std::nth_element(list.begin(), cut, list.end(), ranks_before);
+  std::sort(list.begin(), cut, ranks_before);
+  list.resize(static_cast<std::size_t>(keep));
+}
+
+EPISODIC_INLINE ExactIndex::ExactIndex(const IndexShape& shape, const ExactTuning& tuning,
+                                       const VectorPlace& place)
+    : shape_(shape),
+      means_(shape.width()),
+      each_(shape.width()),
+      tuning_(tuning),
+      place_(place),
+      shadow_(shape.width(), means_.rows_per_slab()),
+      sketch_(shape.width(), means_.rows_per_slab(), tuning.sample) {
+  if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
+    throw ConfigError(concat("representative index: ", shape.n_heads, " heads of ", shape.head_dim,
+                             " channels with ", shape.n_repr,
+                             " representatives; each must be at least 1"));
+  // The best of several vectors has no bound in the shadow, so all of them must be at hand.
+  if (shape.score == RepresentativeScore::max) place_.tier = nullptr;
+  if (place_.tier && place_.tier->width() != shape.width())
+    throw ConfigError(concat("representative index: vectors of ", shape.width(),
+                             " channels, a tier for ", place_.tier->width()));
+}
+
+EPISODIC_INLINE void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
+  settle();
+  const std::int64_t rows = means_.rows_per_slab();
+  if (place_.host_bytes > 0 && size() % rows == 0) {
+    const std::int64_t each_slab =
+        shape_.score == RepresentativeScore::max ? shape_.n_repr * 4 * rows * shape_.width() : 0;
+    const std::int64_t slabs = size() / rows;
+    const std::int64_t least = least_bytes(slabs + 1) + (slabs + 1) * each_slab +
+                               (place_.tier ? 0 : slabs * 4 * rows * shape_.width());
+    if (least > place_.host_bytes)
+      throw BudgetError(concat("repr_bytes: a layer's representative index needs ", least,
+                               " bytes of host memory for ", size() + rows,
+                               " events, its share is ", place_.host_bytes,
+                               "; raise repr_bytes so that each layer has at least that"));
+    // Room for the slab that begins, and for its codes when it is full, before it is taken.
+    shed(4 * rows * shape_.width() + least_bytes(slabs + 1) - least_bytes(slabs));
+  }
+  if (shape_.score == RepresentativeScore::max) {
+    if (!each || count < 1 || count > shape_.n_repr)
+      throw DataError(concat("representative index: score \"max\" needs 1 to ", shape_.n_repr,
+                             " representatives of an event, ", each ? count : 0, " were given"));
+    for (std::int64_t j = 0; j < shape_.n_repr; ++j) {
+      float* row = each_.append();
+      if (j < count)
+        std::copy_n(each + j * shape_.width(), shape_.width(), row);
+      else
+        std::fill_n(row, shape_.width(), 0.0f);  // what is saved must not hold stray memory
+    }
+    count_.push_back(static_cast<std::int32_t>(count));
+  }
+  forgotten_.push_back(0);
+  std::copy_n(mean, shape_.width(), means_.append());
+  if (place_.tier && size() % rows == 0) write_slab();
+}
+
+EPISODIC_INLINE void ExactIndex::write_slab() {
+  const std::int64_t rows = means_.rows_per_slab(), slab = size() / rows - 1;
+  try {
+    shadow_.add(means_.row(slab * rows));
+    for (std::int64_t r = 0; r < rows; ++r)
+      if (forgotten(slab * rows + r)) shadow_.erase(slab, r);
+    ByteWriter codes;
+    shadow_.save(slab, codes);
+    place_.tier->append(place_.layer, rows, means_.row(slab * rows), codes.bytes());
+  } catch (...) {
+    shadow_.truncate(slab);
+    means_.truncate(size() - 1);
+    forgotten_.pop_back();
+    throw;
+  }
+}
+
+EPISODIC_INLINE void ExactIndex::shed(std::int64_t more) {
+  if (!place_.tier) return;
+  for (std::int64_t slab = 0; slab < shadow_.slabs() && bytes() + more > place_.host_bytes; ++slab)
+    if (means_.held(slab)) means_.release(slab);
+}
+
+EPISODIC_INLINE std::int64_t ExactIndex::least_bytes(std::int64_t n_slabs) const {
+  const std::int64_t rows = means_.rows_per_slab();
+  const std::int64_t per_slab =
+      shadow_.slab_bytes() + sketch_.slab_bytes() + 4 * sketch_.groups_per_slab() + 2 * rows + 1024;
+  return n_slabs * per_slab + 4 * rows * shape_.width() + sketch_.fixed_bytes();
+}
+
+EPISODIC_INLINE std::vector<float> ExactIndex::slab_from_tier(std::int64_t slab) const {
+  const std::int64_t rows = means_.rows_per_slab();
+  std::vector<float> out(static_cast<std::size_t>(rows * shape_.width()));
+  place_.tier->read(place_.layer, slab, 0, rows, out.data());
+  for (std::int64_t r = 0; r < std::min(rows, size() - slab * rows); ++r)
+    if (forgotten(slab * rows + r))
+      std::fill_n(out.begin() + r * shape_.width(), shape_.width(), 0.0f);
+  return out;
+}
+
+EPISODIC_INLINE const float* ExactIndex::vector(EventId event, std::vector<float>& buffer) const {
+  const std::int64_t rows = means_.rows_per_slab();
+  if (means_.held(event / rows)) return means_.row(event);
+  buffer.resize(static_cast<std::size_t>(shape_.width()));
+  place_.tier->read(place_.layer, event / rows, event % rows, 1, buffer.data());
+  return buffer.data();
+}
+
+EPISODIC_INLINE void ExactIndex::compact() {
+  settle();
+  while (!unerased_.empty()) {
+    const std::int64_t slab = unerased_.back();
+    const std::vector<float> rows = slab_from_tier(slab);
+    ByteWriter codes;
+    shadow_.save(slab, codes);
+    place_.tier->replace(place_.layer, slab, means_.rows_per_slab(), rows.data(), codes.bytes());
+    unerased_.pop_back();
+  }
+}
+
+EPISODIC_INLINE float ExactIndex::score(const float* query, EventId event) const {
+  check(event);
+  if (forgotten(event))
+    throw DataError(
+        concat("representative index: event ", event, " was forgotten, its vector is erased"));
+  return score_of(query, event);
+}
+
+EPISODIC_INLINE float ExactIndex::score_of(const float* query, std::int64_t event) const {
+  float total = 0.0f;
+  if (shape_.score == RepresentativeScore::mean) {
+    total = dot(query, vector(event, fetched_), shape_.width());
+  } else {
+    for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
+      const std::int64_t at = h * shape_.head_dim;
+      float best = -std::numeric_limits<float>::infinity();
+      for (std::int64_t j = 0; j < count_[static_cast<std::size_t>(event)]; ++j)
+        best = std::max(
+            best, dot(query + at, each_.row(event * shape_.n_repr + j) + at, shape_.head_dim));
+      total += best;
+    }
+  }
+  return exact_index_detail::rankable(total);
+}
+
+EPISODIC_INLINE void ExactIndex::scan(const float* query, std::int64_t from,
+                                      std::vector<ScoredEvent>& out) const {
+  if (from >= size()) return;
+  const std::size_t old = out.size();
+  // Doubling by hand: a cleared vector grows to the exact size, with every event that closes.
+  const std::size_t needed = old + static_cast<std::size_t>(size() - from);
+  if (needed > out.capacity()) out.reserve(std::max(needed, 2 * out.capacity()));
+  out.resize(needed);
+  if (shape_.score == RepresentativeScore::max) {
+    exact_index_detail::parallel_blocks(size() - from, [&](std::int64_t i) {
+      out[old + static_cast<std::size_t>(i)] = {from + i, score_of(query, from + i)};
+    });
+  } else {
+    const std::int64_t rows = means_.rows_per_slab(), first = from / rows;
+    parallel_for((size() - 1) / rows - first + 1, [&](std::int64_t i) {
+      std::array<float, VectorSlabs::kMostRows> scores;
+      const std::int64_t begin = std::max(from, (first + i) * rows);
+      const std::int64_t end = std::min(size(), (first + i + 1) * rows);
+      std::vector<float> read;
+      const float* vectors = nullptr;
+      if (means_.held(begin / rows)) {
+        vectors = means_.row(begin);
+      } else {
+        read = slab_from_tier(begin / rows);
+        vectors = read.data() + begin % rows * shape_.width();
+      }
+      cpu::kernels().dots(query, vectors, end - begin, shape_.width(), shape_.width(),
+                          scores.data());
+      for (std::int64_t e = begin; e < end; ++e)
+        out[old + static_cast<std::size_t>(e - from)] = {
+            e, exact_index_detail::rankable(scores[static_cast<std::size_t>(e - begin)])};
+    });
+  }
+  out.erase(std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(old), out.end(),
+                           [&](const ScoredEvent& e) { return forgotten(e.event); }),
+            out.end());
+}
+
+EPISODIC_INLINE void ExactIndex::search(const float* query, std::int64_t k,
+                                        std::vector<ScoredEvent>& out) {
+  out.clear();
+  if (k <= 0) return;
+  settle();
+  const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
+  if (bytes >= tuning_.shadow_from && 4 * k <= size() && search_shadow(query, k, out)) return;
+  scan(query, 0, out);
+  keep_best(out, k);
+}
+
+EPISODIC_INLINE void ExactIndex::follow() {
+  const std::int64_t rows = means_.rows_per_slab();
+  while ((shadow_.slabs() + 1) * rows <= size()) shadow_.add(means_.row(shadow_.slabs() * rows));
+}
+
+EPISODIC_INLINE bool ExactIndex::search_shadow(const float* query, std::int64_t k,
+                                               std::vector<ScoredEvent>& out) {
+  if (shape_.score != RepresentativeScore::mean) return false;
+  if (plain_searches_ > 0) {
+    --plain_searches_;
+    return false;
+  }
+  double square = 0.0;
+  for (std::int64_t c = 0; c < shape_.width(); ++c)
+    square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
+  const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
+  if (!std::isfinite(norm)) return false;
+
+  follow();
+  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  if (slabs == 0) return false;
+  sketch_.note(query);
+  sketch_.follow(shadow_, exact_index_detail::kSketchedPerSearch);
+  sketch_.open(query, static_cast<double>(norm));
+
+  scan(query, slabs * rows, out);  // the slab that is not full yet
+  // What has large bounds tells what an event of the list must reach; then all that may reach it
+  // are looked at more closely, and of these few exactly.
+  rows_above(least_to_reach(query, norm, k, out));
+  bound_rows(query, norm);
+  const float least = least_of(k, out);
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
+                                   [&](const Candidate& c) { return c.value + c.error < least; }),
+                    candidates_.end());
+  // Vectors that 8 bits do not tell apart: the list is right, but the scan was in vain.
+  if (2 * static_cast<std::int64_t>(candidates_.size()) > slabs * rows && means_.held(0))
+    plain_searches_ = 16;
+
+  rank_candidates(query, k, out);
+  last_ = out;
+  return true;
+}
+
+EPISODIC_INLINE float ExactIndex::least_to_reach(const float* query, float norm, std::int64_t k,
+                                                 const std::vector<ScoredEvent>& tail) {
+  const bool boxed = unboxed_searches_ == 0;
+  if (!boxed) --unboxed_searches_;
+  bound_slabs(query, norm, boxed);
+  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  first_rows(k);
+  for (const ScoredEvent& e : last_)
+    if (e.event < slabs * rows) rows_.push_back({e.event, 0.0f});
+  // Each but once: an event cannot be two of the k that are to be reached.
+  std::sort(rows_.begin(), rows_.end(),
+            [](const Sketch::Row& a, const Sketch::Row& b) { return a.event < b.event; });
+  rows_.erase(
+      std::unique(rows_.begin(), rows_.end(),
+                  [](const Sketch::Row& a, const Sketch::Row& b) { return a.event == b.event; }),
+      rows_.end());
+  bound_rows(query, norm);
+  float least = least_of(k, tail);
+  if (boxed) {
+    const std::int64_t groups = slabs * sketch_.groups_per_slab(), left = groups_above(least);
+    // Queries that spread over many directions: boxes are too wide for them, and looked at in vain.
+    if (2 * left > groups) unboxed_searches_ = exact_index_detail::kUnboxedSearches;
+    if (left > exact_index_detail::kFewGroups) {  // closer bounds before rows are looked at, and
+                                                  // with them a first look
+      bound_groups(least);
+      first_rows(k);
+      bound_rows(query, norm);
+      least = std::max(least, least_of(k, tail));
+    }
+  }
+  return least;
+}
+
+EPISODIC_INLINE void ExactIndex::rank_candidates(const float* query, std::int64_t k,
+                                                 std::vector<ScoredEvent>& out) {
+  using namespace exact_index_detail;
+  // Best bounds first: the k-th exact score soon rules out the rest.
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    const float x = a.value + a.error, y = b.value + b.error;
+    return x > y || (x == y && a.event < b.event);
+  });
+  keep_best(out, k);
+  std::make_heap(out.begin(), out.end(), ranks_before);  // the worst of the list on top
+  // The first k are wanted anyhow, and their vectors may lie in files: all threads fetch them.
+  const std::int64_t n_first = std::min(k, static_cast<std::int64_t>(candidates_.size()));
+  exact_.resize(static_cast<std::size_t>(n_first));
+  parallel_for((n_first + kFetched - 1) / kFetched, [&](std::int64_t block) {
+    std::vector<float> buffer;
+    for (std::int64_t i = block * kFetched; i < std::min(n_first, (block + 1) * kFetched); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      exact_[at] = rankable(dot(query, vector(candidates_[at].event, buffer), shape_.width()));
+    }
+  });
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const Candidate& c = candidates_[i];
+    const bool full = static_cast<std::int64_t>(out.size()) == k;
+    if (full && c.value + c.error < out.front().score) break;
+    const ScoredEvent found{c.event, i < exact_.size() ? exact_[i] : score_of(query, c.event)};
+    if (full && !ranks_before(found, out.front())) continue;
+    if (full) {
+      std::pop_heap(out.begin(), out.end(), ranks_before);
+      out.pop_back();
+    }
+    out.push_back(found);
+    std::push_heap(out.begin(), out.end(), ranks_before);
+  }
+  keep_best(out, k);
+}
+
+EPISODIC_INLINE void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {
+  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  const std::int64_t groups = sketch_.groups_per_slab();
+  offset_.resize(static_cast<std::size_t>(slabs));
+  slab_upper_.resize(static_cast<std::size_t>(slabs));
+  upper_.resize(static_cast<std::size_t>(slabs * groups));
+  exact_index_detail::parallel_slabs(slabs, [&](std::int64_t slab) {
+    if (slab + 1 < slabs) {
+      shadow_.fetch_mean(slab + 1);
+      boxed ? sketch_.fetch_boxes(slab + 1) : sketch_.fetch_first(slab + 1);
+    }
+    const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
+    float* upper = upper_.data() + slab * groups;
+    float& most = slab_upper_[static_cast<std::size_t>(slab)];
+    if (sketch_.has(slab)) {
+      most = boxed ? sketch_.bound_boxes(slab, offset, upper)
+                   : sketch_.bound_groups(slab, offset, -std::numeric_limits<float>::infinity(),
+                                          upper);
+      return;
+    }
+    std::array<float, VectorSlabs::kMostRows> value, error;
+    shadow_.bounds(query, norm, offset, slab, 0, rows, value.data(), error.data());
+    most = -std::numeric_limits<float>::infinity();
+    for (std::int64_t g = 0; g < groups; ++g) {
+      upper[g] = -std::numeric_limits<float>::infinity();
+      for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+        upper[g] = std::max(
+            upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
+      most = std::max(most, upper[g]);
+    }
+  });
+}
+
+EPISODIC_INLINE std::int64_t ExactIndex::groups_above(float least) const {
+  const std::int64_t groups = sketch_.groups_per_slab();
+  std::int64_t n = 0;
+  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
+    if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
+    const float* upper = upper_.data() + slab * groups;
+    n += std::count_if(upper, upper + groups, [least](float u) { return u >= least; });
+  }
+  return n;
+}
+
+EPISODIC_INLINE void ExactIndex::bound_groups(float least) {
+  exact_index_detail::parallel_slabs(shadow_.slabs(), [&](std::int64_t slab) {
+    float& most = slab_upper_[static_cast<std::size_t>(slab)];
+    if (most < least || !sketch_.has(slab)) return;
+    most = sketch_.bound_groups(slab, offset_[static_cast<std::size_t>(slab)], least,
+                                upper_.data() + slab * sketch_.groups_per_slab());
+  });
+}
+
+EPISODIC_INLINE void ExactIndex::first_rows(std::int64_t k) {
+  const auto keep = [&](std::vector<Sketch::Row>& list, std::int64_t n) {
+    if (static_cast<std::int64_t>(list.size()) <= n) return;
+    std::nth_element(list.begin(), list.begin() + n, list.end(), exact_index_detail::larger);
+    list.resize(static_cast<std::size_t>(n));
+  };
+  const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
+  const std::int64_t first = exact_index_detail::kFirstLook * k;
+  // So many slabs have as many groups that reach what the last of them does: no others are needed.
+  float cut = -std::numeric_limits<float>::infinity();
+  if (static_cast<std::int64_t>(slab_upper_.size()) >= first) {
+    ranked_ = slab_upper_;
+    const auto last = ranked_.begin() + static_cast<std::ptrdiff_t>(first - 1);
+    std::nth_element(ranked_.begin(), last, ranked_.end(), std::greater<>());
+    cut = *last;
+  }
+  groups_.clear();
+  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
+    if (slab_upper_[static_cast<std::size_t>(slab)] < cut) continue;
+    for (std::int64_t g = slab * groups; g < (slab + 1) * groups; ++g)
+      if (const float upper = upper_[static_cast<std::size_t>(g)]; upper >= cut)
+        groups_.push_back({g, upper});
+  }
+  keep(groups_, first);
+  rows_.clear();
+  for (const Sketch::Row& group : groups_)
+    if (sketch_.has(group.event / groups))
+      sketch_.fetch_rows(group.event / groups, group.event % groups);
+  for (const Sketch::Row& group : groups_) {
+    const std::int64_t slab = group.event / groups, g = group.event % groups;
+    if (sketch_.has(slab)) {
+      sketch_.rows_of(slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
+      continue;
+    }
+    for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+      rows_.push_back({slab * rows + r, group.upper});
+  }
+  keep(rows_, first);
+}
+
+EPISODIC_INLINE void ExactIndex::rows_above(float least) {
+  using namespace exact_index_detail;
+  const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
+  const std::int64_t slabs = shadow_.slabs();
+  const std::int64_t tasks = (slabs + kSlabsPerTask - 1) / kSlabsPerTask;
+  if (static_cast<std::int64_t>(task_rows_.size()) < tasks)
+    task_rows_.resize(static_cast<std::size_t>(tasks));
+  parallel_for(tasks, [&](std::int64_t task) {
+    std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
+    found.clear();
+    const std::int64_t end = std::min(slabs, (task + 1) * kSlabsPerTask);
+    for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
+      if (slab_upper_[static_cast<std::size_t>(slab)] < least || !sketch_.has(slab)) continue;
+      for (std::int64_t g = 0; g < groups; ++g)
+        if (upper_[static_cast<std::size_t>(slab * groups + g)] >= least)
+          sketch_.fetch_rows(slab, g);
+    }
+    for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
+      if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
+      const float* upper = upper_.data() + slab * groups;
+      if (sketch_.has(slab)) {
+        sketch_.rows_above(slab, offset_[static_cast<std::size_t>(slab)], upper, least, found);
+        continue;
+      }
+      for (std::int64_t r = 0; r < rows; ++r)
+        if (upper[r / Sketch::kGroup] >= least)
+          found.push_back({slab * rows + r, upper[r / Sketch::kGroup]});
+    }
+  });
+  rows_.clear();
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
+    rows_.insert(rows_.end(), found.begin(), found.end());
+  }
+}
+
+EPISODIC_INLINE void ExactIndex::bound_rows(const float* query, float norm) {
+  using namespace exact_index_detail;
+  const std::int64_t rows = means_.rows_per_slab();
+  if (n_forgotten_ > 0)
+    std::erase_if(rows_, [&](const Sketch::Row& row) { return forgotten(row.event); });
+  candidates_.resize(rows_.size());
+  const auto n = static_cast<std::int64_t>(rows_.size());
+  parallel_blocks(n, [&](std::int64_t i) {
+    Candidate& c = candidates_[static_cast<std::size_t>(i)];
+    c.event = rows_[static_cast<std::size_t>(i)].event;
+    if (i + kAhead < n) {
+      const std::int64_t next = rows_[static_cast<std::size_t>(i + kAhead)].event;
+      shadow_.fetch(next / rows, next % rows);
+    }
+    const std::int64_t slab = c.event / rows;
+    shadow_.bounds(query, norm, offset_[static_cast<std::size_t>(slab)], slab, c.event % rows, 1,
+                   &c.value, &c.error);
+  });
+}
+
+EPISODIC_INLINE float ExactIndex::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail) {
+  ranked_.clear();
+  for (const Candidate& c : candidates_) ranked_.push_back(c.value - c.error);
+  for (const ScoredEvent& e : tail) ranked_.push_back(e.score);
+  if (static_cast<std::int64_t>(ranked_.size()) < k) return -std::numeric_limits<float>::infinity();
+  const auto kth = ranked_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(ranked_.begin(), kth, ranked_.end(), std::greater<>());
+  return *kth;
+}
+
+EPISODIC_INLINE void ExactIndex::truncate(std::int64_t n_events) {
+  if (n_events < 0 || n_events > size())
+    throw DataError(
+        concat("representative index: cannot truncate ", size(), " events to ", n_events));
+  const std::int64_t rows = means_.rows_per_slab(), full = n_events / rows;
+  // What becomes the slab that is not full may lie in the tier only, which keeps it until settle.
+  const bool fetch = n_events % rows != 0 && !means_.held(full);
+  if (place_.tier) place_.tier->truncate(place_.layer, full + fetch);
+  std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
+  means_.truncate(n_events);
+  shadow_.truncate(full);
+  sketch_.truncate(full);
+  if (shape_.score == RepresentativeScore::max) {
+    each_.truncate(n_events * shape_.n_repr);
+    count_.resize(static_cast<std::size_t>(n_events));
+  }
+  forgotten_.resize(static_cast<std::size_t>(n_events));
+  count_forgotten();
+}
+
+EPISODIC_INLINE void ExactIndex::settle() {
+  const std::int64_t rows = means_.rows_per_slab(), full = size() / rows;
+  if (size() % rows == 0 || means_.held(full)) return;
+  shed(4 * rows * shape_.width());
+  means_.hold(full, slab_from_tier(full).data());
+  place_.tier->truncate(place_.layer, full);
+  std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
+}
+
+EPISODIC_INLINE void ExactIndex::count_forgotten() {
+  n_forgotten_ = std::count(forgotten_.begin(), forgotten_.end(), std::uint8_t{1});
+}
+
+EPISODIC_INLINE void ExactIndex::check(EventId event) const {
+  if (event < 0 || event >= size())
+    throw DataError(concat("representative index: no event ", event, " among ", size()));
+}
+
+EPISODIC_INLINE void ExactIndex::forget(EventId event) {
+  check(event);
+  if (forgotten(event)) return;
+  unerased_.reserve(unerased_.size() + 1);
+  forgotten_[static_cast<std::size_t>(event)] = 1;
+  ++n_forgotten_;
+  const std::int64_t rows = means_.rows_per_slab(), slab = event / rows;
+  if (means_.held(slab)) std::fill_n(means_.row(event), shape_.width(), 0.0f);
+  std::fill(fetched_.begin(), fetched_.end(), 0.0f);
+  if (place_.tier && slab < place_.tier->slabs(place_.layer) &&
+      std::find(unerased_.begin(), unerased_.end(), slab) == unerased_.end())
+    unerased_.push_back(slab);
+  if (shape_.score == RepresentativeScore::max)
+    std::fill_n(each_.row(event * shape_.n_repr), shape_.n_repr * shape_.width(), 0.0f);
+  if (slab < shadow_.slabs()) {
+    shadow_.erase(slab, event % rows);
+    sketch_.erase(slab, event % rows);
+  }
+}
+
+EPISODIC_INLINE const float* ExactIndex::mean(EventId event) const {
+  check(event);
+  if (forgotten(event))
+    throw DataError(
+        concat("representative index: event ", event, " was forgotten, its vector is erased"));
+  return vector(event, fetched_);
+}
+
+EPISODIC_INLINE void ExactIndex::save(ByteWriter& to) const {
+  to.put(shape_.n_heads);
+  to.put(shape_.head_dim);
+  to.put(shape_.n_repr);
+  to.put(shape_.score);
+  to.put(size());
+  const std::int64_t in_tier = place_.tier ? place_.tier->slabs(place_.layer) : 0;
+  to.put(in_tier);
+  to.put_vector(unerased_);
+  exact_index_detail::save_rows(means_, in_tier * means_.rows_per_slab(), size(), to);
+  if (shape_.score == RepresentativeScore::max) {
+    to.put_vector(count_);
+    exact_index_detail::save_rows(each_, 0, each_.size(), to);
+  }
+  to.put_vector(forgotten_);
+  sketch_.save(to);
+}
+
+EPISODIC_INLINE void ExactIndex::load(ByteReader& from) {
+  if (size() != 0)
+    throw DataError(concat("representative index: load into an index of ", size(),
+                           " events; load into an empty one"));
+  IndexShape shape;
+  shape.n_heads = from.get<std::int64_t>();
+  shape.head_dim = from.get<std::int64_t>();
+  shape.n_repr = from.get<std::int64_t>();
+  shape.score = from.get<RepresentativeScore>();
+  if (shape.n_heads != shape_.n_heads || shape.head_dim != shape_.head_dim ||
+      shape.n_repr != shape_.n_repr || shape.score != shape_.score)
+    throw FileError(concat(
+        from.where(), ": a representative index of ", shape.n_heads, " heads of ", shape.head_dim,
+        " channels with ", shape.n_repr, " representatives, score ", static_cast<int>(shape.score),
+        "; this memory has ", shape_.n_heads, ", ", shape_.head_dim, ", ", shape_.n_repr, " and ",
+        static_cast<int>(shape_.score), ": open it with the model and settings that made it"));
+  const auto n = from.get<std::int64_t>();
+  const auto in_tier = from.get<std::int64_t>();
+  const std::int64_t rows = means_.rows_per_slab();
+  if (in_tier != (place_.tier ? n / rows : 0) ||
+      (place_.tier && place_.tier->slabs(place_.layer) != in_tier))
+    throw FileError(concat(from.where(), ": an index of ", in_tier, " slabs of vectors in a tier, ",
+                           place_.tier ? place_.tier->slabs(place_.layer) : 0,
+                           " are there; open both of one commit"));
+  unerased_ = from.get_vector<std::int64_t>();
+  for (const std::int64_t slab : unerased_)
+    if (slab < 0 || slab >= in_tier)
+      throw FileError(concat(from.where(), ": forgotten events in slab ", slab, " of ", in_tier,
+                             "; the file is damaged"));
+  if (n < 0 || n > static_cast<std::int64_t>(from.left()))
+    throw FileError(concat(from.where(), ": ", n, " events of a representative index in ",
+                           from.left(), " bytes; the file is damaged"));
+  means_.skip_slabs(in_tier);
+  exact_index_detail::load_rows(means_, in_tier * rows, n, from);
+  if (shape_.score == RepresentativeScore::max) {
+    count_ =
+        from.get_vector<std::int32_t>(static_cast<std::size_t>(n), "the representatives' count");
+    for (const std::int32_t count : count_)
+      if (count < 1 || count > shape_.n_repr)
+        throw FileError(concat(from.where(), ": an event with ", count, " of ", shape_.n_repr,
+                               " representatives; the file is damaged"));
+    exact_index_detail::load_rows(each_, 0, n * shape_.n_repr, from);
+  }
+  forgotten_ = from.get_vector<std::uint8_t>(static_cast<std::size_t>(n), "the forgotten events");
+  for (const std::uint8_t flag : forgotten_)
+    if (flag > 1)
+      throw FileError(concat(from.where(), ": the flag of a forgotten event is ", flag,
+                             "; the file is damaged"));
+  count_forgotten();
+  sketch_.load(from);
+  for (std::int64_t slab = 0; slab < in_tier; ++slab) {
+    const std::vector<std::byte> codes = place_.tier->codes(place_.layer, slab);
+    ByteReader reader(codes, place_.tier->where(place_.layer, slab));
+    if (place_.tier->rows(place_.layer, slab) != rows)
+      throw FileError(concat(reader.where(), ": ", place_.tier->rows(place_.layer, slab),
+                             " rows, expected ", rows, "; open it with the settings that made it"));
+    shadow_.load(reader);
+    reader.finish();
+    for (std::int64_t r = 0; r < rows; ++r)
+      if (forgotten(slab * rows + r)) shadow_.erase(slab, r);
+  }
+}
+
+EPISODIC_INLINE std::int64_t ExactIndex::bytes() const {
+  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() +
+         static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t) +
+                                   forgotten_.capacity() + upper_.capacity() * sizeof(float));
+}
+
+}  // namespace detail
+
+EPISODIC_INLINE std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape,
+                                                                      const VectorPlace& place) {
+  return std::make_unique<detail::ExactIndex>(shape, detail::ExactTuning{}, place);
+}
+
+EPISODIC_INLINE std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config,
+                                                                std::int64_t n_heads,
+                                                                std::int64_t head_dim,
+                                                                const VectorPlace& place) {
+  const IndexShape shape{n_heads, head_dim, config.n_repr, config.score};
+  if (config.index == IndexKind::faiss) return make_faiss_index(shape, config.exact_up_to);
+  return make_exact_index(shape, place);
+}
+
+EPISODIC_INLINE double recall_of(std::span<const ScoredEvent> approximate,
+                                 std::span<const ScoredEvent> exact) {
+  if (exact.empty()) return 1.0;
+  std::vector<EventId> found;
+  found.reserve(approximate.size());
+  for (const ScoredEvent& e : approximate) found.push_back(e.event);
+  std::sort(found.begin(), found.end());
+  const auto hits = std::count_if(exact.begin(), exact.end(), [&](const ScoredEvent& e) {
+    return std::binary_search(found.begin(), found.end(), e.event);
+  });
+  return static_cast<double>(hits) / static_cast<double>(exact.size());
+}
+
+}  // namespace episodic

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of timeline/refine.hpp; how they become functions: base/inline.hpp.
+#include "episodic/timeline/refine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
+
+namespace episodic {
+namespace refine_detail {
+
+inline constexpr std::int64_t kLanes = 8;
+
+/// |s|^2, |r|^2 and s.r of the key sums s, r of the two sides of a split.
+struct SplitSums {
+  double ss = 0.0, rr = 0.0, sr = 0.0;
+};
+
+/// One key/value head of one layer. Adds `key` to `s`, takes r = total - s and returns the three
+/// products. r is formed element by element: |total|^2 - 2 s.total + |s|^2 would cancel when one
+/// side is small.
+inline SplitSums advance(const float* key, const double* total, double* s, std::int64_t d) {
+  double ss[kLanes] = {}, rr[kLanes] = {}, sr[kLanes] = {};
+  std::int64_t c = 0;
+  for (; c + kLanes <= d; c += kLanes)
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      const double x = s[c + j] + static_cast<double>(key[c + j]);
+      const double y = total[c + j] - x;
+      s[c + j] = x;
+      ss[j] += x * x;
+      rr[j] += y * y;
+      sr[j] += x * y;
+    }
+  for (std::int64_t j = 0; c + j < d; ++j) {
+    const double x = s[c + j] + static_cast<double>(key[c + j]);
+    const double y = total[c + j] - x;
+    s[c + j] = x;
+    ss[j] += x * x;
+    rr[j] += y * y;
+    sr[j] += x * y;
+  }
+  SplitSums out;
+  for (std::int64_t j = 0; j < kLanes; ++j) out.ss += ss[j], out.rr += rr[j], out.sr += sr[j];
+  return out;
+}
+
+inline void accumulate(const float* key, double* sum, std::int64_t d) {
+  for (std::int64_t c = 0; c < d; ++c) sum[c] += static_cast<double>(key[c]);
+}
+
+/// A split's objective, larger is better, and the size that rounding is measured against.
+struct Score {
+  double value = 0.0, scale = 0.0;
+};
+
+inline double nonzero(double denominator) { return denominator == 0.0 ? 1e-15 : denominator; }
+
+inline Score score_of(Refinement objective, const SplitSums& p, std::int64_t n_left,
+                      std::int64_t n_right) {
+  switch (objective) {
+    case Refinement::modularity: {
+      const double total = p.ss + 2.0 * p.sr + p.rr;  // |s + r|^2 = A(W, W) = 2m
+      if (total == 0.0) return {};
+      const double product = (p.ss / total) * (p.rr / total);
+      const double cross = p.sr / total;
+      return {product - cross * cross, product};
+    }
+    case Refinement::conductance: {
+      const double value = p.sr / nonzero(std::min(p.ss, p.rr));
+      return {-value, std::abs(value)};
+    }
+    case Refinement::intra_inter: {
+      const double l = static_cast<double>(n_left), r = static_cast<double>(n_right);
+      const double inter = nonzero(p.sr / (l * r));
+      const double value = 0.5 * (p.ss / (l * l) / inter + p.rr / (r * r) / inter);
+      return {value, std::abs(value)};
+    }
+    case Refinement::none:
+      break;
+  }
+  return {};
+}
+
+}  // namespace refine_detail
+
+EPISODIC_INLINE BoundaryRefiner::BoundaryRefiner(Refinement objective, std::int64_t n_init,
+                                                 std::int64_t min_block, std::int64_t n_kv_heads,
+                                                 std::int64_t head_dim)
+    : objective_(objective),
+      n_init_(n_init),
+      min_block_(min_block),
+      n_kv_heads_(n_kv_heads),
+      head_dim_(head_dim) {}
+
+EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing> layers,
+                                                         TokenRange window, std::int64_t from,
+                                                         std::int64_t to) {
+  using namespace refine_detail;
+  // Splits t in [from, to] of the window. Every layer and head is a unit of its own: its sums stay
+  // in the first cache level over all tokens, and the units are added in a fixed order afterwards.
+  const std::int64_t n_units = static_cast<std::int64_t>(layers.size()) * n_kv_heads_;
+  const std::int64_t n_splits = to - from + 1;
+  const std::int64_t stride = 3 * n_splits + 2 * head_dim_;
+  scratch_.resize(static_cast<std::size_t>(n_units * stride));
+  parallel_for(n_units, [&](std::int64_t unit) {
+    const KeyRing& ring = layers[static_cast<std::size_t>(unit / n_kv_heads_)];
+    const float* base = ring.data + (unit % n_kv_heads_) * ring.head_stride;
+    const auto key = [&](std::int64_t t) { return base + (t % ring.capacity) * ring.row_stride; };
+    double* parts = scratch_.data() + unit * stride;
+    double* total = parts + 3 * n_splits;
+    double* s = total + head_dim_;
+    std::fill(s, s + head_dim_, 0.0);
+    for (std::int64_t t = window.start; t < from - 1; ++t) accumulate(key(t), s, head_dim_);
+    std::copy(s, s + head_dim_, total);
+    for (std::int64_t t = from - 1; t < window.end; ++t) accumulate(key(t), total, head_dim_);
+    for (std::int64_t i = 0; i < n_splits; ++i) {
+      const SplitSums p = advance(key(from - 1 + i), total, s, head_dim_);
+      parts[3 * i] = p.ss, parts[3 * i + 1] = p.rr, parts[3 * i + 2] = p.sr;
+    }
+  });
+
+  std::vector<Score> scores(static_cast<std::size_t>(n_splits));
+  double best = -std::numeric_limits<double>::infinity();
+  double scale = 0.0;
+  for (std::int64_t i = 0; i < n_splits; ++i) {
+    SplitSums p;
+    for (std::int64_t unit = 0; unit < n_units; ++unit) {
+      const double* part = scratch_.data() + unit * stride + 3 * i;
+      p.ss += part[0], p.rr += part[1], p.sr += part[2];
+    }
+    const std::int64_t t = from + i;
+    const Score score = score_of(objective_, p, t - window.start, window.end - t);
+    scores[static_cast<std::size_t>(i)] = score;
+    if (score.value > best) best = score.value, scale = score.scale;
+  }
+  // Splits that differ by rounding alone are ties (equal tokens have modularity 0 everywhere), and
+  // the latest of them wins. An objective that is not a number never does; if all are, `to` stays.
+  constexpr double kRounding = 1e-12;
+  for (std::int64_t i = n_splits - 1; i >= 0; --i) {
+    const Score& score = scores[static_cast<std::size_t>(i)];
+    if (score.value >= best - kRounding * std::max(scale, score.scale)) return from + i;
+  }
+  return to;
+}
+
+EPISODIC_INLINE void BoundaryRefiner::step(std::span<const KeyRing> layers, std::int64_t first,
+                                           std::span<const std::uint8_t> raw,
+                                           std::span<std::uint8_t> final_flags) {
+  if (raw.size() != final_flags.size())
+    throw DataError(concat("boundary refinement: ", raw.size(), " raw and ", final_flags.size(),
+                           " final flags; give one per token"));
+  if (objective_ != Refinement::none && layers.empty())
+    throw ConfigError(
+        "boundary refinement: no layer enters the graph; lower refine_layers below the "
+        "number of layers");
+  if (raw.empty()) return;
+  const std::int64_t end = first + static_cast<std::int64_t>(raw.size());
+  const std::int64_t low = std::max(n_init_, last_in_previous_ >= 0 ? last_in_previous_ : first);
+  std::int64_t last = last_boundary_;
+  std::int64_t last_in_step = -1;
+  std::fill(final_flags.begin(), final_flags.end(), std::uint8_t{0});
+  for (std::int64_t b = first; b < end; ++b) {
+    if (!raw[static_cast<std::size_t>(b - first)]) continue;
+    std::int64_t moved = b;
+    if (objective_ != Refinement::none) {
+      const std::int64_t a = last >= 0 ? last : n_init_;
+      if (b - a < min_block_) continue;
+      if (b - a > min_block_) {
+        const std::int64_t half = (b - a) / 2;
+        const TokenRange window{std::max(low, a - half), std::min(end, b + half)};
+        const std::int64_t from = std::max({window.start + 1, first, a + min_block_});
+        for (const KeyRing& ring : layers)
+          if (from <= b && ring.capacity < window.size())
+            throw DataError(concat("boundary refinement: the keys of ", window.size(),
+                                   " tokens are needed, but a ring holds ", ring.capacity,
+                                   "; make it hold the previous step and this one"));
+        if (from <= b) moved = best_split(layers, window, from, b);
+      }
+    }
+    final_flags[static_cast<std::size_t>(moved - first)] = 1;
+    last = last_in_step = moved;
+  }
+  // Nothing throws from here on.
+  last_boundary_ = last;
+  last_in_previous_ = last_in_step;
+}
+
+}  // namespace episodic
