@@ -38,10 +38,23 @@ bool mark_inside(std::string_view entry, std::string_view mark) {
 
 }  // namespace
 
+StringToId read_ids(const JsonNode& vocab) {
+  if (!vocab.is_object()) vocab.fail("must be an object of tokens and ids");
+  StringToId ids;
+  ids.reserve(vocab.size());
+  for (const auto& [token, id] : vocab.json().items()) {
+    if (!id.is_number_unsigned() ||
+        id.get<std::uint64_t>() >= static_cast<std::uint64_t>(std::numeric_limits<int>::max()))
+      vocab.fail(fmt::format("the id of '{}' must be an integer from 0 to 2^31 - 2", token));
+    ids.emplace(token, id.get<std::int64_t>());
+  }
+  return ids;
+}
+
 Bpe::Bpe(const JsonNode& model, bool byte_level) : byte_level_(byte_level) {
   const JsonNode type = model.at("type");
   if (!type.null() && type.str() != "BPE")
-    type.fail(fmt::format("model '{}' is not supported (BPE is)", type.str()));
+    type.fail(fmt::format("model '{}' is not supported (BPE and WordPiece are)", type.str()));
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const JsonNode node = model.at(key);
     if (!node.null() && !node.str().empty()) node.fail("is not supported, must be empty");
@@ -64,14 +77,7 @@ Bpe::Bpe(const JsonNode& model, bool byte_level) : byte_level_(byte_level) {
 }
 
 void Bpe::read_vocabulary(const JsonNode& node) {
-  if (!node.is_object()) node.fail("must be an object of tokens and ids");
-  ids_.reserve(node.size());
-  for (const auto& [token, id] : node.json().items()) {
-    if (!id.is_number_unsigned() ||
-        id.get<std::uint64_t>() >= static_cast<std::uint64_t>(std::numeric_limits<int>::max()))
-      node.fail(fmt::format("the id of '{}' must be an integer from 0 to 2^31 - 2", token));
-    ids_.emplace(token, id.get<std::int64_t>());
-  }
+  ids_ = read_ids(node);
   const auto id_or_none = [&](const std::string& token) {
     const auto it = ids_.find(token);
     return it == ids_.end() ? -1 : static_cast<std::int32_t>(it->second);

@@ -21,6 +21,9 @@ struct StringHash {
 };
 using StringToId = std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>>;
 
+/// "vocab" of a model: entries and their ids. \throws FileError
+StringToId read_ids(const JsonNode& vocab);
+
 /// Vocabulary and merges; immutable.
 class Bpe {
  public:

@@ -39,6 +39,21 @@ void strip(std::string& token, const std::string& content, std::int64_t start, s
   for (; stop > 0 && token.ends_with(content); --stop) token.resize(token.size() - content.size());
 }
 
+/// Pieces to text: those that begin with the mark go on with the word before. \param clean no
+/// space before marks and contractions, token by token as Hugging Face has it
+void join_pieces(Tokens& tokens, const std::string& mark, bool clean) {
+  constexpr const char* kCleaned[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                         {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                         {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                         {" 've", "'ve"}, {" 're", "'re"}};
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    std::string& t = tokens[i];
+    if (i > 0) t = !mark.empty() && t.starts_with(mark) ? t.substr(mark.size()) : " " + t;
+    if (clean)
+      for (const auto& [from, to] : kCleaned) replace_all(t, from, to);
+  }
+}
+
 constexpr std::int64_t kMaxStrip = 16;
 
 }  // namespace
@@ -90,10 +105,16 @@ void Decoder::add(const JsonNode& node, int depth) {
       for (std::size_t i = 0; i < tokens.size(); ++i)
         replace_all(tokens[i], mark, i == 0 && prefixed ? "" : " ");
     });
+  } else if (name == "WordPiece") {
+    const JsonNode prefix = node.at("prefix");
+    steps_.emplace_back([mark = prefix.null() ? "##" : prefix.str(),
+                         clean = node.at("cleanup").boolean(true)](Tokens& tokens) {
+      join_pieces(tokens, mark, clean);
+    });
   } else {
     type.fail(
         fmt::format("decoder '{}' is not supported (ByteLevel, ByteFallback, Fuse, Replace, "
-                    "Strip, Metaspace and Sequence are)",
+                    "Strip, Metaspace, WordPiece and Sequence are)",
                     name));
   }
 }

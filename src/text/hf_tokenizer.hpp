@@ -4,6 +4,7 @@
 /// The tokenizer that tokenizer.json describes, put together from its parts.
 
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "added_tokens.hpp"
@@ -12,6 +13,7 @@
 #include "episodic/text/tokenizer.hpp"
 #include "normalizer.hpp"
 #include "pre_tokenizer.hpp"
+#include "word_piece.hpp"
 
 namespace episodic::text {
 
@@ -20,7 +22,7 @@ struct TokenizerParts {
   std::filesystem::path file;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Bpe model;
+  std::variant<Bpe, WordPiece> model;
   Decoder decoder;
   std::vector<std::string> entries{};            ///< by id, vocabulary and added tokens
   std::vector<bool> special{};                   ///< by id
@@ -50,6 +52,9 @@ class HfTokenizer : public Tokenizer {
   std::int64_t eos() const override { return parts_.eos; }
 
  private:
+  /// Appends the ids of the text without what stands around it.
+  template <class Model>
+  void encode(std::string_view text, const Model& model, std::vector<std::int64_t>& ids) const;
   std::size_t checked(std::int64_t id) const;
   TokenizerParts parts_;
 };

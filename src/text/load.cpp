@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "bert.hpp"
 #include "episodic/base/error.hpp"
 #include "hf_tokenizer.hpp"
 #include "sentence_piece.hpp"
@@ -28,7 +29,7 @@ std::vector<AddedToken> read_added(const JsonNode& list) {
 
 /// Puts vocabulary and added tokens into one table without holes.
 void make_entries(const JsonNode& root, const std::vector<AddedToken>& added, TokenizerParts& p) {
-  p.ids = p.model.vocabulary();
+  p.ids = std::visit([](const auto& model) { return model.vocabulary(); }, p.model);
   for (std::size_t i = 0; i < added.size(); ++i) {
     const auto [it, fresh] = p.ids.emplace(added[i].content, added[i].id);
     if (!fresh && it->second != added[i].id)
@@ -138,11 +139,14 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
                           bool& has_template) {
   const JsonNode root(file, json);
   PreTokenizer pre_tokenizer(root.at("pre_tokenizer"));
-  Bpe model(root.at("model"), pre_tokenizer.byte_level());
+  const bool byte_level = pre_tokenizer.byte_level();
+  using Model = decltype(TokenizerParts::model);
+  const JsonNode model = root.at("model");
+  const bool word_piece = model.at("type").json() == "WordPiece";
   TokenizerParts p{.file = file,
                    .normalizer = Normalizer(root.at("normalizer")),
                    .pre_tokenizer = std::move(pre_tokenizer),
-                   .model = std::move(model),
+                   .model = word_piece ? Model(WordPiece(model)) : Model(Bpe(model, byte_level)),
                    .decoder = Decoder(root.at("decoder"))};
   const std::vector<AddedToken> added = read_added(root.at("added_tokens"));
   make_entries(root, added, p);
@@ -156,9 +160,12 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
   return p;
 }
 
+/// \param file tokenizer.json, or BERT's vocab.txt
 TokenizerParts read_directory(const std::filesystem::path& file) {
   bool has_template = false;
-  TokenizerParts p = read_parts(file, parse_json_file(file), has_template);
+  const nlohmann::json json =
+      file.filename() == kBertVocabulary ? bert_tokenizer_json(file) : parse_json_file(file);
+  TokenizerParts p = read_parts(file, json, has_template);
   const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
   if (std::filesystem::exists(config)) read_config(config, p, has_template);
   return p;
@@ -174,11 +181,15 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
 }  // namespace text
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
-  const std::filesystem::path file = model_dir / "tokenizer.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored) &&
-      std::filesystem::exists(model_dir / "tokenizer.model", ignored))
-    return text::load_sentence_piece(model_dir);
+  std::filesystem::path file = model_dir / "tokenizer.json";
+  const auto there = [&](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(model_dir / name, ignored);
+  };
+  if (!there("tokenizer.json")) {
+    if (there("tokenizer.model")) return text::load_sentence_piece(model_dir);
+    if (there(text::kBertVocabulary)) file = model_dir / text::kBertVocabulary;
+  }
   try {
     return std::make_unique<text::HfTokenizer>(text::read_directory(file));
   } catch (const FileError&) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 
+#include "bert.hpp"
 #include "episodic/base/error.hpp"
 #include "pattern.hpp"
 #include "utf8.hpp"
@@ -20,6 +21,18 @@ bool ascii(std::string_view text) {
     if (static_cast<unsigned char>(c) >= 0x80) return false;
   return true;
 }
+
+std::string replace(const Pattern& pattern, const std::string& content, std::string_view text) {
+  std::vector<Span> spans;
+  pattern.split(text, spans);
+  std::string out;
+  out.reserve(text.size() + text.size() / 2);
+  for (const Span& s : spans)
+    out += s.match ? std::string_view(content) : text.substr(s.begin, s.end - s.begin);
+  return out;
+}
+
+}  // namespace
 
 std::string normal_form(const std::string& text, int options) {
   if (ascii(text)) return text;
@@ -45,18 +58,6 @@ std::string normal_form(const std::string& text, int options) {
   return out;
 }
 
-std::string replace(const Pattern& pattern, const std::string& content, std::string_view text) {
-  std::vector<Span> spans;
-  pattern.split(text, spans);
-  std::string out;
-  out.reserve(text.size() + text.size() / 2);
-  for (const Span& s : spans)
-    out += s.match ? std::string_view(content) : text.substr(s.begin, s.end - s.begin);
-  return out;
-}
-
-}  // namespace
-
 void Normalizer::add(const JsonNode& node, int depth) {
   if (node.null()) return;
   if (depth > kMaxNesting) node.fail("is nested too deep");
@@ -73,6 +74,8 @@ void Normalizer::add(const JsonNode& node, int depth) {
     steps_.emplace_back([prefix = node.at("prepend").str()](const std::string& text) {
       return text.empty() ? text : prefix + text;
     });
+  } else if (name == "BertNormalizer") {
+    steps_.emplace_back(BertNormalizer(node));
   } else if (name == "Replace") {
     steps_.emplace_back([pattern = Pattern::from_json(node.at("pattern")),
                          content = node.at("content").str()](const std::string& text) {
@@ -81,7 +84,7 @@ void Normalizer::add(const JsonNode& node, int depth) {
   } else {
     type.fail(
         fmt::format("normalizer '{}' is not supported (NFC, NFD, NFKC, NFKD, Prepend, "
-                    "Replace and Sequence are)",
+                    "Replace, BertNormalizer and Sequence are)",
                     name));
   }
 }

@@ -12,7 +12,7 @@
 
 namespace episodic::text {
 
-/// Unicode normal forms, Prepend and Replace, one after another.
+/// Unicode normal forms, Prepend, Replace and BertNormalizer, one after another.
 class Normalizer {
  public:
   Normalizer() = default;
@@ -27,6 +27,9 @@ class Normalizer {
   void add(const JsonNode& node, int depth);
   std::vector<std::function<std::string(std::string)>> steps_;
 };
+
+/// The text in a Unicode normal form. \param options UTF8PROC_COMPOSE or _DECOMPOSE, with _COMPAT
+std::string normal_form(const std::string& text, int options);
 
 /// Sequences in tokenizer.json may be nested so deep.
 constexpr int kMaxNesting = 16;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bert.hpp"
 #include "normalizer.hpp"
 #include "pattern.hpp"
 
@@ -145,6 +146,8 @@ void PreTokenizer::add(const JsonNode& node, int depth) {
       push(
           SplitStage(Pattern::from_json(JsonNode("", pattern)), Behavior::merged_with_next, false));
     }
+  } else if (name == "BertPreTokenizer") {
+    push(BertWordStage());
   } else if (name == "ByteLevel") {
     if (node.at("add_prefix_space").boolean(true)) push(PrefixStage(" ", false));
     if (node.at("use_regex").boolean(true))
@@ -153,7 +156,7 @@ void PreTokenizer::add(const JsonNode& node, int depth) {
   } else {
     type.fail(
         fmt::format("pre-tokenizer '{}' is not supported (Split, Digits, Metaspace, "
-                    "ByteLevel and Sequence are)",
+                    "BertPreTokenizer, ByteLevel and Sequence are)",
                     name));
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The "pre_tokenizer" of tokenizer.json: cuts a text into the words that BPE works on.
+/// The "pre_tokenizer" of tokenizer.json: cuts a text into the words that the model works on.
 
 #include <deque>
 #include <functional>
@@ -31,7 +31,7 @@ class PreTokenizerStage {
   virtual void apply(const Piece& piece, Arena& arena, const PieceSink& sink) const = 0;
 };
 
-/// Split, Digits, Metaspace and ByteLevel, one after another.
+/// Split, Digits, Metaspace, BertPreTokenizer and ByteLevel, one after another.
 class PreTokenizer {
  public:
   PreTokenizer() = default;

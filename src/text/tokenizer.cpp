@@ -13,8 +13,17 @@ std::vector<std::int64_t> HfTokenizer::encode(std::string_view text, bool add_sp
   std::vector<std::int64_t> ids;
   ids.reserve(text.size() / 3 + 8);
   if (add_special) ids = p.prefix;
-  Arena arena;  // outlives the encoder, which remembers views
-  Bpe::Encoder encoder(p.model, ids);
+  std::visit([&](const auto& model) { encode(text, model, ids); }, p.model);
+  if (add_special) ids.insert(ids.end(), p.suffix.begin(), p.suffix.end());
+  return ids;
+}
+
+template <class Model>
+void HfTokenizer::encode(std::string_view text, const Model& model,
+                         std::vector<std::int64_t>& ids) const {
+  const TokenizerParts& p = parts_;
+  Arena arena;  // outlives the encoder, which may remember views
+  typename Model::Encoder encoder(model, ids);
   const auto word = [&](const Piece& piece) { encoder.add(piece.text); };
   const auto special = [&](std::int64_t id) { ids.push_back(id); };
   p.raw_added.split(
@@ -34,8 +43,6 @@ std::vector<std::int64_t> HfTokenizer::encode(std::string_view text, bool add_sp
             special);
       },
       special);
-  if (add_special) ids.insert(ids.end(), p.suffix.begin(), p.suffix.end());
-  return ids;
 }
 
 std::string HfTokenizer::decode(const std::vector<std::int64_t>& ids, bool skip_special) const {

@@ -44,17 +44,33 @@ TEST_CASE("files that are absent or no JSON") {
 
 TEST_CASE("kinds that are not supported are named") {
   check_complaint("/model/type", "Unigram", {"model.type", "Unigram"});
-  check_complaint("/model/type", "WordPiece", {"model.type", "WordPiece"});
+  check_complaint("/model/type", "WordPiece", {"model.unk_token", "[UNK]"});
   check_complaint("/model/continuing_subword_prefix", "##", {"continuing_subword_prefix"});
   check_complaint("/model/dropout", 0.1, {"model.dropout"});
   check_complaint("/normalizer", {{"type", "Lowercase"}}, {"normalizer.type", "Lowercase"});
-  check_complaint("/pre_tokenizer", {{"type", "BertPreTokenizer"}},
-                  {"pre_tokenizer.type", "BertPreTokenizer"});
+  check_complaint("/pre_tokenizer", {{"type", "CharDelimiterSplit"}},
+                  {"pre_tokenizer.type", "CharDelimiterSplit"});
   check_complaint("/pre_tokenizer/pretokenizers/0/behavior", "Sideways",
                   {"pre_tokenizer.pretokenizers[0].behavior", "Sideways"});
-  check_complaint("/decoder", {{"type", "WordPiece"}}, {"decoder.type", "WordPiece"});
+  check_complaint("/decoder", {{"type", "BPEDecoder"}}, {"decoder.type", "BPEDecoder"});
   check_complaint("/post_processor", {{"type", "BertProcessing"}},
                   {"post_processor.type", "BertProcessing"});
+}
+
+TEST_CASE("what WordPiece does not take is named") {
+  check_complaint("/model/vocab", Json::array(), {"model.vocab"}, "bert");
+  check_complaint("/model/vocab/[UNK]", -1, {"model.vocab", "[UNK]"}, "bert");
+  check_complaint("/model/unk_token", "nothing", {"model.unk_token", "nothing"}, "bert");
+  check_complaint("/model/unk_token", 3, {"model.unk_token"}, "bert");
+  check_complaint("/model/continuing_subword_prefix", 3, {"continuing_subword_prefix"}, "bert");
+  check_complaint("/model/max_input_chars_per_word", -1, {"max_input_chars_per_word"}, "bert");
+  check_complaint("/normalizer/strip_accents", "yes", {"normalizer.strip_accents"}, "bert");
+  check_complaint("/decoder/cleanup", 1, {"decoder.cleanup"}, "bert");
+  const TempDir dir;
+  dir.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\n[CLS]\n");
+  CHECK_THROWS_WITH(load_tokenizer(dir.path()), Catch::Contains("vocab.txt: line 5"));
+  dir.write("vocab.txt", "[UNK]\n[CLS]\na\n");
+  CHECK_THROWS_WITH(load_tokenizer(dir.path()), Catch::Contains("vocab.txt: has no entry [SEP]"));
 }
 
 TEST_CASE("ids must run from 0 without holes") {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <random>
@@ -231,4 +232,41 @@ TEST_CASE("one tokenizer serves several threads") {
     });
   for (std::thread& t : threads) t.join();
   CHECK(wrong == std::vector<int>(4, 0));
+}
+
+TEST_CASE("BERT's tokenizer from vocab.txt alone is that of tokenizer.json") {
+  const Json json = tokenizer_named("bert");
+  std::vector<std::string> lines(json["model"]["vocab"].size());
+  for (const auto& [entry, id] : json["model"]["vocab"].items())
+    lines[id.get<std::size_t>()] = entry;
+  std::string text;
+  for (const std::string& line : lines) text += line + "\r\n";
+  const TempDir dir;
+  dir.write("vocab.txt", text);
+  const auto ours = load_tokenizer(dir.path()), other = load(json);
+  CHECK(ours->vocab_size() == other->vocab_size());
+  for (const Json& t : vectors()["texts"]) {
+    const auto ids = other->encode(t.get<std::string>());
+    CHECK(ours->encode(t.get<std::string>()) == ids);
+    CHECK(ours->decode(ids) == other->decode(ids));
+  }
+  dir.write("tokenizer_config.json", R"({"do_lower_case": false, "strip_accents": null})");
+  CHECK(load_tokenizer(dir.path())->encode("The") != ours->encode("The"));
+  CHECK(load_tokenizer(dir.path())->encode("the") == ours->encode("the"));
+}
+
+TEST_CASE("WordPiece drops bytes that are no text, and gives up long words only") {
+  const auto bert = load(tokenizer_named("bert"));
+  CHECK(bert->encode("the\xff king \xe4\xbd") == bert->encode("the king "));
+  const std::int64_t unknown = bert->id_of("[UNK]");
+  const auto has_unknown = [&](const std::string& text) {
+    const auto ids = bert->encode(text, false);
+    return std::find(ids.begin(), ids.end(), unknown) != ids.end();
+  };
+  CHECK_FALSE(has_unknown(std::string(100, 'a')));
+  CHECK(bert->encode(std::string(101, 'a'), false) == std::vector<std::int64_t>{unknown});
+  // where no control characters are dropped, such a byte makes its word unknown
+  const auto raw = load(tokenizer_named("bert_cased"));
+  CHECK(raw->encode("\xff the", false).front() == unknown);
+  CHECK(raw->encode("\xff the", false).back() == raw->encode("the", false).back());
 }

@@ -10,7 +10,7 @@ import random
 import sys
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, trainers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, trainers, pre_tokenizers
 
 HERE = Path(__file__).resolve().parent
 CORPUS = [
@@ -20,6 +20,7 @@ CORPUS = [
     "\u043c\u0438\u0440 \u0438 \u0432\u043e\u0439\u043d\u0430. \u4f60\u597d\u4e16\u754c \u4f60\u597d.",
     "    for (int i = 0; i < n; ++i) {\n        sum += x[i];\n    }\n\n\n",
 ] * 4
+BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+"
           r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
@@ -32,6 +33,10 @@ TEXTS = [
     "a king, kings king_ king. king", "\u2581\u2581 a\u2581b \u2581", "<0x41>", "\x00\x01 a\x7f",
     "e" + "\u0301\u0323" * 3, "\u0e01\u0e33 \u0915\u094d\u0937 \u1100\u1161", "\ufeffthe", "x" * 30,
     "the" * 12, " " * 20 + "a" + "\n" * 8,
+    # BERT: punctuation by Unicode, controls, ideographs, accents, what its decoder tidies
+    "a\u2014b \u00bfque? \u3008x\u3009 $5+5=10 ^_^ |`~ \u00a7", "a\u0000b\ufffdc\u00add\u200be\u2060f\ue000g",
+    "\u4e00a\uf900\u3400b\U00020000 \u3042\u30a2\uac00", "\u00c5ngstr\u00f6m \u0130I\u0131 \u03a3\u03c2 \u00c6\u00df \ufb01",
+    "he did n't , do not ! it 's ' we 're . ok ? [MASK] [CLS]x[SEP] [unk]", "the kings' daughters asked youngest",
 ]
 PIECES = list("abcthekings  \n\t'.,!?19-_<>|") + [
     "\u00e9", "e\u0301", "\u4f60\u597d", "\U0001f600", "\u180e", "\u0085", "\u3000", "\u2581", "<s>", "</s>",
@@ -52,13 +57,20 @@ def train(pre, special, size):
     return json.loads(t.to_str())["model"]
 
 
+def train_word_pieces():
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    t.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=BERT_SPECIAL, show_progress=False))
+    return json.loads(t.to_str())["model"]
+
+
 def kinds():
-    """Two models, and tokenizers around them."""
+    """Three models, and tokenizers around them."""
     bytes_model = train(pre_tokenizers.ByteLevel(add_prefix_space=False), ["<|bos|>", "<|eos|>"], 360)
     spm = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
     pieces = train(pre_tokenizers.Metaspace(), spm, 360)
     pieces.update(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    shared = {"bytes": bytes_model, "pieces": pieces}
+    shared = {"bytes": bytes_model, "pieces": pieces, "word_pieces": train_word_pieces()}
     level = lambda **k: dict(dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True,
                                   use_regex=True), **k)
     split = lambda regex: {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated",
@@ -89,6 +101,14 @@ def kinds():
             "normalizer": norm, "pre_tokenizer": pre, "post_processor": post, "decoder": dec})
     deepseek = sequence("pretokenizers", split("[\r\n]"), {"type": "Digits", "individual_digits": True},
                         split(r"\s?\p{L}+"), level(use_regex=False))
+    bert = [added(i, t) for i, t in enumerate(BERT_SPECIAL)]
+    around = dict(template("[CLS]", 2), single=[{"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+                                                {"Sequence": {"id": "A", "type_id": 0}},
+                                                {"SpecialToken": {"id": "[SEP]", "type_id": 0}}])
+    around["special_tokens"]["[SEP]"] = {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}
+    normal = lambda **k: dict(dict(type="BertNormalizer", clean_text=True, handle_chinese_chars=True,
+                                   strip_accents=None, lowercase=True), **k)
+    word_piece = lambda cleanup: {"type": "WordPiece", "prefix": "##", "cleanup": cleanup}
     return shared, [
         row("gpt2", "bytes", bos, None, level(), level(), level()),
         row("gpt2_prefix_space", "bytes", more, None, level(add_prefix_space=True), None, level()),
@@ -107,6 +127,11 @@ def kinds():
             metaspace("first", False)),
         row("metaspace_split", "pieces", spm_added, None, metaspace("always", True), None,
             metaspace("always", True)),
+        row("bert", "word_pieces", bert, normal(), {"type": "BertPreTokenizer"}, around, word_piece(True)),
+        row("bert_accents", "word_pieces", bert, normal(strip_accents=False), {"type": "BertPreTokenizer"}, around,
+            word_piece(False)),
+        row("bert_cased", "word_pieces", bert, normal(lowercase=False, clean_text=False, handle_chinese_chars=False),
+            {"type": "BertPreTokenizer"}, None, word_piece(True), max_input_chars_per_word=7),
     ]
 
 

@@ -56,9 +56,9 @@ class StreamDecoder {
   std::size_t emitted_ = 0;  // bytes of the decoded text already returned
 };
 
-/// Reads tokenizer.json (byte-level BPE as of GPT-2, LLaMA-3, Qwen2; byte-fallback BPE as of
-/// LLaMA-2) and tokenizer_config.json if present. Without it, tokenizer.model (SentencePiece,
-/// unigram or BPE), whose ids are that library's: special tokens are never read out of a text.
+/// Reads tokenizer.json (byte-level or byte-fallback BPE, BERT's WordPiece) and, if present,
+/// tokenizer_config.json. Without it tokenizer.model (SentencePiece, unigram or BPE, whose ids are
+/// that library's: no special tokens are read out of a text), without that BERT's vocab.txt.
 /// \throws FileError naming the file and what in it is missing or unsupported; NotBuiltError for a
 ///         tokenizer.model in a build without the library
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
