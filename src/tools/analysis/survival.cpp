@@ -43,7 +43,7 @@ std::vector<Contiguity> contiguity_of(const std::vector<bool>& held, std::int64_
                                between(i + most_lag + 1, i + around + 1)) /
            surroundings;
   };
-  const std::int64_t first = around, end = n - around;
+  const std::int64_t first = 2 * around, end = n - 2 * around;
   double variance = 0;
   for (std::int64_t i = first; i < end; ++i) {
     const double x = held[at(i)] - share(i);
