@@ -2,9 +2,8 @@
 // What is held of a sequence, against plain loops and cases whose answer is known.
 #include "analysis/survival.hpp"
 
-#include <cmath>
+#include <algorithm>
 #include <random>
-#include <set>
 #include <vector>
 
 #include "episodic/base/error.hpp"
@@ -62,6 +61,11 @@ TEST_CASE("contiguity: events that survive in pairs show at lag one alone") {
   CHECK(lags[0].autocorrelation == Approx(0.5).margin(0.03));
   for (std::size_t i = 1; i < lags.size(); ++i) CHECK(lags[i].ratio == Approx(1).margin(0.06));
   CHECK(contiguity_of(std::vector<bool>(10), 2, 100).size() == 2);  // no surroundings: no numbers
+  // The last ones all held, a sudden end: they count for nothing.
+  std::vector<bool> recent = held;
+  std::fill(recent.end() - 100, recent.end(), true);
+  const auto with_recent = contiguity_of(recent, 5, 100);
+  for (std::size_t i = 0; i < lags.size(); ++i) CHECK(with_recent[i].ratio == lags[i].ratio);
   CHECK_THROWS_AS(contiguity_of(held, 0, 10), ConfigError);
   CHECK_THROWS_AS(contiguity_of(held, 10, 10), ConfigError);
 }

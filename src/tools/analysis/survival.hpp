@@ -30,7 +30,8 @@ struct Contiguity {
 
 /// For lags 1 .. most_lag. What chance gives follows the share of held events within `around`
 /// events on either side, the event itself and those within most_lag left out, so that primacy and
-/// recency alone give a ratio of 1. Events without such surroundings are left out. \throws
+/// recency alone give a ratio of 1. The first and last 2 * around events are left out: what is held
+/// because it is new, or was first, ends too suddenly for a share of the surroundings. \throws
 /// ConfigError unless 1 <= most_lag < around
 std::vector<Contiguity> contiguity_of(const std::vector<bool>& held, std::int64_t most_lag,
                                       std::int64_t around);
