@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 struct ForgettingFlags {
   tools::CommonFlags common;
   tools::ModelFlags model;
-  std::int64_t tokens = 1'000'000, parts = 20, most_lag = 32, around = 200;
+  std::int64_t tokens = 1'000'000, parts = 20, most_lag = 32, around = 300;
   fs::path text, out;
 };
 
