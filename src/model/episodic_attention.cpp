@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/episodic_attention.hpp"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -13,18 +14,23 @@ struct MemorySnapshot final : SequenceSnapshot {
   std::shared_ptr<const EpisodicMemory::Snapshot> memory;
 };
 
-void check(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
-           std::int64_t dim) {
+bool is_taken(at::ScalarType type) {
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// The rows as the memory reads them: packed float32. The same tensor where it is that already.
+at::Tensor packed(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
+                  std::int64_t dim) {
   if (x.dim() == 3 && x.size(0) == n && x.size(1) == heads && x.size(2) == dim &&
-      x.scalar_type() == at::kFloat && x.device().is_cpu() && x.is_contiguous())
-    return;
+      is_taken(x.scalar_type()) && x.device().is_cpu())
+    return x.to(at::kFloat).contiguous();
   std::string shape;
   for (const std::int64_t s : x.sizes()) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", s);
   throw DataError(
-      fmt::format("EpisodicAttention: {} is [{}] of {} on {}{}, expected a contiguous "
-                  "[{}, {}, {}] of float32 on cpu",
-                  name, shape, at::toString(x.scalar_type()), x.device().str(),
-                  x.is_contiguous() ? "" : ", not contiguous", n, heads, dim));
+      fmt::format("EpisodicAttention: {} is [{}] of {} on {}, expected [{}, {}, {}] of float32, "
+                  "bfloat16 or float16 on cpu; move the model back, or give its shape to the "
+                  "memory",
+                  name, shape, at::toString(x.scalar_type()), x.device().str(), n, heads, dim));
 }
 
 }  // namespace
@@ -40,17 +46,18 @@ at::Tensor EpisodicAttention::forward(const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v) {
   const MemoryShape& s = memory_->shape();
   const std::int64_t n = q.dim() == 3 ? q.size(0) : -1;
-  check("q", q, n, s.n_heads, s.head_dim);
-  check("k", k, n, s.n_kv_heads, s.head_dim);
-  check("v", v, n, s.n_kv_heads, s.head_dim);
+  const at::NoGradGuard no_grad;
+  const at::Tensor queries = packed("q", q, n, s.n_heads, s.head_dim);
+  const at::Tensor keys = packed("k", k, n, s.n_kv_heads, s.head_dim);
+  const at::Tensor values = packed("v", v, n, s.n_kv_heads, s.head_dim);
   if (n != memory_->open_tokens())
     throw DataError(
         fmt::format("EpisodicAttention: q has {} tokens, but the step was begun with {}", n,
                     memory_->open_tokens()));
-  at::Tensor out = at::empty({n, s.n_heads * s.head_dim}, q.options());
-  memory_->attend(layer_, q.const_data_ptr<float>(), k.const_data_ptr<float>(),
-                  v.const_data_ptr<float>(), out.mutable_data_ptr<float>());
-  return out;
+  at::Tensor out = at::empty({n, s.n_heads * s.head_dim}, queries.options());
+  memory_->attend(layer_, queries.const_data_ptr<float>(), keys.const_data_ptr<float>(),
+                  values.const_data_ptr<float>(), out.mutable_data_ptr<float>());
+  return out.to(q.scalar_type());
 }
 
 void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {
@@ -80,11 +87,15 @@ void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind)
 void EpisodicState::end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) {
   const auto n = static_cast<std::int64_t>(ids.size());
   if (n != memory_->open_tokens() || logits.dim() != 2 || logits.size(0) != n ||
-      logits.stride(1) != 1 || logits.scalar_type() != at::kFloat || !logits.device().is_cpu())
+      (logits.size(1) > 1 && logits.stride(1) != 1) || !is_taken(logits.scalar_type()) ||
+      !logits.device().is_cpu())
     throw DataError(
-        fmt::format("end_step: expected float32 logits [{}, vocab] on cpu with dense rows",
+        fmt::format("end_step: expected logits [{}, vocab] of float32, bfloat16 or float16 on cpu "
+                    "with dense rows",
                     memory_->open_tokens()));
-  memory_->end_step(ids.data(), logits.const_data_ptr<float>(), logits.size(1), logits.stride(0));
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = logits.to(at::kFloat);
+  memory_->end_step(ids.data(), rows.const_data_ptr<float>(), rows.size(1), rows.stride(0));
 }
 
 void EpisodicState::end_step_by_surprise(std::span<const std::int64_t> ids,

@@ -15,77 +15,128 @@ struct PatchedSnapshot final : SequenceSnapshot {
   std::shared_ptr<const SequenceSnapshot> memory, sliding;
 };
 
-/// The state of a patched model: the memory, the sliding layers that it does not serve, and what
-/// was there before.
+/// What a model had before it was patched.
+struct Original {
+  std::vector<std::shared_ptr<AttentionSlot>> slots;
+  std::shared_ptr<SequenceState> state;
+};
+
+/// The state of a patched model: the memory, that of the layers that it does not serve (sliding
+/// ones of a Decoder, or those that keep their own attention), and what was there before.
 class PatchedState final : public SequenceState {
  public:
-  PatchedState(std::shared_ptr<EpisodicMemory> memory, std::shared_ptr<CausalState> sliding,
-               std::shared_ptr<SequenceState> original,
-               std::vector<std::shared_ptr<AttentionSlot>> original_slots)
-      : episodic_(std::move(memory)),
-        sliding_(std::move(sliding)),
-        original_(std::move(original)),
-        original_slots_(std::move(original_slots)) {}
+  PatchedState(std::shared_ptr<EpisodicMemory> memory, std::shared_ptr<SequenceState> beside,
+               Original original)
+      : episodic_(std::move(memory)), beside_(std::move(beside)), original_(std::move(original)) {}
 
   using SequenceState::begin_step;
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override {
     follow_memory();
     episodic_.begin_step(ids, kind);
-    if (sliding_) sliding_->begin_step(ids, kind);
+    if (beside_) beside_->begin_step(ids, kind);
   }
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
     episodic_.end_step(ids, logits);  // may refuse the step
-    if (sliding_) sliding_->end_step(ids, logits);
+    if (beside_) beside_->end_step(ids, logits);
   }
   bool wants_all_logits() const override { return episodic_.wants_all_logits(); }
-  bool takes_surprise() const override { return true; }
+  bool takes_surprise() const override { return !beside_ || !beside_->wants_all_logits(); }
   void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override {
     episodic_.end_step_by_surprise(ids, step);  // may refuse the step
-    if (sliding_) sliding_->end_step(ids, {});
+    if (beside_) beside_->end_step(ids, {});
   }
   std::int64_t tokens() const override { return episodic_.tokens(); }
   std::span<const float> last_logits() const override { return episodic_.last_logits(); }
   std::int64_t chunk() const override { return episodic_.chunk(); }
   void reset() override {
     episodic_.reset();
-    if (sliding_) sliding_->reset();
+    if (beside_) beside_->reset();
   }
 
   std::shared_ptr<const SequenceSnapshot> snapshot() const override {
     auto copy = std::make_shared<PatchedSnapshot>();
     copy->memory = episodic_.snapshot();
-    if (sliding_) copy->sliding = sliding_->snapshot();
+    if (beside_) copy->sliding = beside_->snapshot();
     return copy;
   }
   void restore(const SequenceSnapshot& snapshot) override {
     const auto* copy = dynamic_cast<const PatchedSnapshot*>(&snapshot);
-    if (!copy || !copy->sliding != !sliding_) return SequenceState::restore(snapshot);
+    if (!copy || !copy->sliding != !beside_) return SequenceState::restore(snapshot);
     episodic_.restore(*copy->memory);  // may refuse
-    if (sliding_) sliding_->restore(*copy->sliding);
+    if (beside_) beside_->restore(*copy->sliding);
   }
 
   const std::shared_ptr<EpisodicMemory>& memory() const { return episodic_.memory(); }
-  const std::shared_ptr<SequenceState>& original() const { return original_; }
-  const std::vector<std::shared_ptr<AttentionSlot>>& original_slots() const {
-    return original_slots_;
-  }
+  const Original& original() const { return original_; }
+  /// Whether the state that was there before goes on, with layers that are not served.
+  bool original_goes_on() const { return beside_ && beside_ == original_.state; }
 
  private:
   /// The memory may have been reset or restored by its own calls.
   void follow_memory() {
-    if (!sliding_ || sliding_->tokens() == episodic_.tokens()) return;
-    if (episodic_.tokens() == 0) return sliding_->reset();
-    throw DataError(
-        fmt::format("patch: the memory stands at token {}, but the model's sliding layers have "
-                    "seen {}; go back by the snapshots of the model's state, not of its memory",
-                    episodic_.tokens(), sliding_->tokens()));
+    if (!beside_ || beside_->tokens() == episodic_.tokens()) return;
+    if (episodic_.tokens() == 0) return beside_->reset();
+    throw DataError(fmt::format(
+        "patch: the memory stands at token {}, but the model's {} have seen {}; go back by the "
+        "snapshots of the model's state, not of its memory",
+        episodic_.tokens(), original_goes_on() ? "other layers" : "sliding layers",
+        beside_->tokens()));
   }
 
   EpisodicState episodic_;
-  std::shared_ptr<CausalState> sliding_;  // null if the memory serves all layers
-  std::shared_ptr<SequenceState> original_;
-  std::vector<std::shared_ptr<AttentionSlot>> original_slots_;
+  std::shared_ptr<SequenceState> beside_;  // null if there is nothing beside the memory
+  Original original_;
 };
+
+const PatchedState* patched_state(const PatchPoints& points) {
+  return points.state ? dynamic_cast<const PatchedState*>(points.state->get()) : nullptr;
+}
+
+/// What was there before any patching.
+Original original_of(const PatchPoints& points) {
+  if (const PatchedState* patched = patched_state(points)) return patched->original();
+  Original original;
+  for (const auto* slot : points.slots) original.slots.push_back(*slot);
+  original.state = *points.state;
+  return original;
+}
+
+/// Gives all layers their slots at once; nothing in it can fail.
+void put(const PatchPoints& points, std::vector<std::shared_ptr<AttentionSlot>> slots,
+         std::shared_ptr<SequenceState> state) {
+  for (std::size_t l = 0; l < slots.size(); ++l) points.slots[l]->swap(slots[l]);
+  points.state->swap(state);
+}
+
+PatchPoints points_of(Decoder& model) {
+  PatchPoints points;
+  for (std::int64_t l = 0; l < model.config().n_layers; ++l)
+    points.slots.push_back(&model.attention(l));
+  points.state = &model.state();
+  return points;
+}
+
+std::vector<std::int64_t> checked_layers(const PatchPoints& points, const EpisodicMemory& memory,
+                                         std::vector<std::int64_t> layers) {
+  const auto n = static_cast<std::int64_t>(points.slots.size());
+  if (n == 0 || !points.state)
+    throw ConfigError(
+        "patch: no layer with an attention slot was found in the model; let each attention module "
+        "derive from SlottedAttention, or offer attention(layer) and state()");
+  if (layers.empty())
+    for (std::int64_t l = 0; l < n; ++l) layers.push_back(l);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    if (layers[i] < 0 || layers[i] >= n || (i > 0 && layers[i] <= layers[i - 1]))
+      throw ConfigError(
+          fmt::format("patch: layers[{}] = {}, must be in [0, {}) and above the one before it", i,
+                      layers[i], n));
+  if (memory.shape().n_layers != static_cast<std::int64_t>(layers.size()))
+    throw ConfigError(
+        fmt::format("patch: the memory was made for {} layers, but {} are to be patched; make it "
+                    "with n_layers = {}",
+                    memory.shape().n_layers, layers.size(), layers.size()));
+  return layers;
+}
 
 void check_window(const ModelConfig& c, const MemoryConfig& config, const LogCallback& log) {
   for (const std::int64_t l : c.memory_layers()) {
@@ -136,40 +187,62 @@ void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCall
   const ModelConfig& c = model.config();
   check_window(c, memory->config(), log);
   check_memory(c, *memory);
-  std::shared_ptr<SequenceState> original = model.state();
-  std::vector<std::shared_ptr<AttentionSlot>> slots;
-  if (const auto* patched = dynamic_cast<const PatchedState*>(original.get())) {
-    slots = patched->original_slots();
-    original = patched->original();
-  } else {
-    for (std::int64_t l = 0; l < c.n_layers; ++l) slots.push_back(model.attention(l));
-  }
   const std::vector<std::int64_t> served = c.memory_layers();
   std::shared_ptr<CausalState> sliding;
   if (static_cast<std::int64_t>(served.size()) < c.n_layers)
     sliding = std::make_shared<CausalState>(c);
-  std::int64_t next = 0;
+  std::vector<std::shared_ptr<AttentionSlot>> slots;
+  std::size_t next = 0;
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
-    const bool mine = next < static_cast<std::int64_t>(served.size()) &&
-                      served[static_cast<std::size_t>(next)] == l;
-    if (mine)
-      model.attention(l) = std::make_shared<EpisodicAttention>(memory, next++);
+    if (next < served.size() && served[next] == l)
+      slots.push_back(std::make_shared<EpisodicAttention>(memory, next++));
     else
-      model.attention(l) = causal_slot(sliding, l);
+      slots.push_back(causal_slot(sliding, l));
   }
-  model.state() = std::make_shared<PatchedState>(memory, std::move(sliding), std::move(original),
-                                                 std::move(slots));
+  const PatchPoints points = points_of(model);
+  auto state =
+      std::make_shared<PatchedState>(std::move(memory), std::move(sliding), original_of(points));
+  put(points, std::move(slots), std::move(state));
 }
 
-bool unpatch(Decoder& model) {
-  const std::shared_ptr<SequenceState> state = model.state();
-  const auto* patched = dynamic_cast<const PatchedState*>(state.get());
+void patch(const PatchPoints& points, std::shared_ptr<EpisodicMemory> memory,
+           const std::vector<std::int64_t>& layers) {
+  if (!memory) throw ConfigError("patch: the memory is null");
+  const std::vector<std::int64_t> served = checked_layers(points, *memory, layers);
+  Original original = original_of(points);
+  std::vector<std::shared_ptr<AttentionSlot>> slots = original.slots;
+  for (std::size_t i = 0; i < served.size(); ++i)
+    slots[static_cast<std::size_t>(served[i])] =
+        std::make_shared<EpisodicAttention>(memory, static_cast<std::int64_t>(i));
+  std::shared_ptr<SequenceState> beside;
+  if (served.size() < slots.size()) beside = original.state;
+  // A fresh memory of a decoder that was patched already begins anew, and the other layers with it.
+  const bool anew = patched_state(points) && memory->tokens() == 0;
+  if (beside && !anew && beside->tokens() != memory->tokens())
+    throw ConfigError(
+        fmt::format("patch: the layers that keep their own attention have seen {} tokens, the "
+                    "memory {}; reset the decoder's state and start with an empty memory",
+                    beside->tokens(), memory->tokens()));
+  auto state =
+      std::make_shared<PatchedState>(std::move(memory), std::move(beside), std::move(original));
+  put(points, std::move(slots), std::move(state));
+}
+
+bool unpatch(const PatchPoints& points) {
+  const PatchedState* patched = patched_state(points);
   if (!patched) return false;
-  for (std::size_t l = 0; l < patched->original_slots().size(); ++l)
-    model.attention(static_cast<std::int64_t>(l)) = patched->original_slots()[l];
-  model.state() = patched->original();
+  if (patched->original_goes_on()) patched->original().state->reset();
+  Original original = patched->original();
+  put(points, std::move(original.slots), std::move(original.state));
   return true;
 }
+
+std::shared_ptr<EpisodicMemory> memory_of(const PatchPoints& points) {
+  const PatchedState* patched = patched_state(points);
+  return patched ? patched->memory() : nullptr;
+}
+
+bool unpatch(Decoder& model) { return unpatch(points_of(model)); }
 
 std::shared_ptr<EpisodicMemory> memory_of(const Decoder& model) {
   const auto* patched = dynamic_cast<const PatchedState*>(model.state().get());

@@ -18,7 +18,9 @@ class EpisodicAttention final : public AttentionSlot {
   /// \param layer number of the layer in the memory
   EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer);
 
-  /// \throws DataError if q, k or v has another shape, dtype or device than AttentionSlot says
+  /// Takes q, k and v of any strides (parts of a fused projection) in float32, bfloat16 or float16,
+  /// on the CPU; rows that are not packed float32 are copied first. Computes in float32.
+  /// \throws DataError naming the tensor for another shape, dtype or device
   at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
 
  private:

@@ -3,6 +3,8 @@
 /// \file
 /// Replacing a model's attention by EpisodicAttention in place, and giving it back.
 
+#include <concepts>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -43,5 +45,93 @@ bool unpatch(Decoder& model);
 
 /// The memory of a patched model, null otherwise.
 std::shared_ptr<EpisodicMemory> memory_of(const Decoder& model);
+
+// -- a decoder of your own (examples/patch_your_model) --------------------------------------------
+
+/// What patching needs of a decoder that is not this library's. Its class derives from nothing; a
+/// model that cannot have such members is wrapped by an object that has them.
+///
+/// - `n_layers()`: how many layers have attention;
+/// - `attention(layer)`: the slot of that layer. While a slot is null, the layer computes its own
+///   attention; otherwise it returns what the slot's `forward` makes of its queries, keys and
+///   values before rotary embedding;
+/// - `state()`: null, or the state that the decoder tells of every step: `begin_step` before its
+///   first layer, `end_step` after its last.
+///
+/// References stay valid as long as the decoder.
+template <class D>
+concept PatchableDecoder = requires(D& decoder, std::int64_t layer) {
+  { decoder.n_layers() } -> std::convertible_to<std::int64_t>;
+  { decoder.attention(layer) } -> std::same_as<std::shared_ptr<AttentionSlot>&>;
+  { decoder.state() } -> std::same_as<std::shared_ptr<SequenceState>&>;
+};
+
+/// The places in a decoder that patching writes to; it owns none of them.
+struct PatchPoints {
+  std::vector<std::shared_ptr<AttentionSlot>*> slots;  ///< of each layer with attention, in order
+  std::shared_ptr<SequenceState>* state = nullptr;
+};
+
+template <PatchableDecoder D>
+PatchPoints patch_points(D& decoder) {
+  PatchPoints points;
+  const std::int64_t n = decoder.n_layers();
+  for (std::int64_t l = 0; l < n; ++l) points.slots.push_back(&decoder.attention(l));
+  points.state = &decoder.state();
+  return points;
+}
+
+/// For a module that is to be found among the submodules of a model: derive it from this beside
+/// torch::nn::Module, and let its forward use the slot where there is one.
+struct SlottedAttention {
+  std::shared_ptr<AttentionSlot> slot;  ///< null: the module's own attention
+  virtual ~SlottedAttention() = default;
+};
+
+/// The slots of all SlottedAttention in a torch::nn::Module, in the order of registration, which is
+/// that of the layers where they were registered in their order. Empty if there are none.
+template <class Module>
+std::vector<std::shared_ptr<AttentionSlot>*> slots_in(Module& model) {
+  std::vector<std::shared_ptr<AttentionSlot>*> slots;
+  for (const auto& module : model.modules())
+    if (auto* attention = dynamic_cast<SlottedAttention*>(module.get()))
+      slots.push_back(&attention->slot);
+  return slots;
+}
+
+/// Puts a memory behind some layers of a decoder of your own: its layer i serves the decoder's
+/// layer layers[i]. The other layers keep their own attention, and the state that was there before,
+/// if there was one, goes on to hear of every step with them. A decoder that is patched already
+/// gets the memory in place of the former one.
+/// \param memory made with the decoder's shape; its n_layers is the number of layers served
+/// \param layers ascending; empty: all
+/// \throws ConfigError where there is no layer with attention, for layers that are not there, or
+///         not as many as the memory's, and where a state that goes on does not stand at the
+///         memory's token; the decoder is then untouched
+void patch(const PatchPoints& decoder, std::shared_ptr<EpisodicMemory> memory,
+           const std::vector<std::int64_t>& layers = {});
+
+/// Gives back what `patch` replaced: slots, and the state as it was (a state that went on with some
+/// layers is reset). False if the decoder is not patched.
+bool unpatch(const PatchPoints& decoder);
+
+/// The memory of a patched decoder, null otherwise.
+std::shared_ptr<EpisodicMemory> memory_of(const PatchPoints& decoder);
+
+template <PatchableDecoder D>
+void patch(D& decoder, std::shared_ptr<EpisodicMemory> memory,
+           const std::vector<std::int64_t>& layers = {}) {
+  patch(patch_points(decoder), std::move(memory), layers);
+}
+
+template <PatchableDecoder D>
+bool unpatch(D& decoder) {
+  return unpatch(patch_points(decoder));
+}
+
+template <PatchableDecoder D>
+std::shared_ptr<EpisodicMemory> memory_of(D& decoder) {
+  return memory_of(patch_points(decoder));
+}
 
 }  // namespace episodic
