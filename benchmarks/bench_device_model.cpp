@@ -16,7 +16,7 @@
 #include <random>
 
 #include "episodic/base/config.hpp"
-#include "episodic/device/device_llama.hpp"
+#include "episodic/device/device_decoder.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "support/device.hpp"
 
@@ -102,7 +102,7 @@ void run(const Flags& flags) {
   use_device(flags.device);
   const MemoryConfig config = parse_memory_config(flags.memory);
   if (flags.make_random) write_random_model(flags);
-  DeviceLlama model = DeviceLlama::load(flags.model, {std::nullopt, flags.device});
+  DeviceDecoder model = DeviceDecoder::load(flags.model, {std::nullopt, flags.device});
   model.remember(config, flags.context + flags.decode + 1);
   const ModelConfig& c = model.config();
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };

@@ -47,7 +47,7 @@ bool is_aligned(const void* pointer, std::uintptr_t bytes) {
 cudaError_t check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
   const bool rotary = p.rotary_dim > 0;
   if (p.rotary_dim < 0 || p.rotary_dim > p.head_dim || p.rotary_dim % 16 != 0 ||
-      !std::isfinite(p.scale))
+      !std::isfinite(p.scale) || !std::isfinite(p.soft_cap) || p.soft_cap < 0.0f)
     return cudaErrorInvalidValue;
   if (p.q_row_stride < p.n_heads * p.head_dim || p.q_row_stride % 8 != 0)
     return cudaErrorInvalidValue;
@@ -151,6 +151,11 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
   constexpr double kLog2e = 1.4426950408889634;
   args.scale = static_cast<float>(std::fabs(scale) * kLog2e);
   args.sign = scale < 0.0 ? -1.0f : 1.0f;
+  if (params.soft_cap > 0.0f) {
+    const double cap = static_cast<double>(params.soft_cap);
+    args.cap_in = static_cast<float>(std::fabs(scale) / cap);
+    args.cap_out = static_cast<float>(cap / std::fabs(scale));
+  }
   args.group = static_cast<int>(params.n_heads / params.n_kv_heads);
   args.rows = static_cast<int>(plan.rows);
   args.splits = static_cast<int>(plan.splits);

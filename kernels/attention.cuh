@@ -18,8 +18,10 @@ struct AttentionArgs {
   AttentionParams p;
   float scale = 0.0f;  ///< |scale| * log2(e): softmax in base 2
   float sign = 1.0f;   ///< of the scale, goes to the queries
-  int group = 0;       ///< H / G
-  int rows = 0;        ///< n * H / G
+  /// Scores s become cap_out * tanh(cap_in * s) before they are scaled; cap_in = 0: they stay.
+  float cap_in = 0.0f, cap_out = 0.0f;
+  int group = 0;  ///< H / G
+  int rows = 0;   ///< n * H / G
   int splits = 0;
   float2* maybe_stats = nullptr;    ///< [H, n] max (base 2) and 1 / sum; null without column sums
   void* maybe_queries = nullptr;    ///< [n, H, d], null unless a second pass reads them
@@ -103,6 +105,21 @@ __device__ Chunk<T> turned_query(const AttentionArgs& a, int i, int h, int chunk
   if (first >= rotary) {
     EPISODIC_UNROLL
     for (int e = 0; e < 8; ++e) out.at[e] = narrow<T>(a.sign * widen(own.at[e]));
+    return out;
+  }
+  if (p.interleaved) {  // a pair lies within the chunk, and four angles with it
+    const std::int64_t angle = (local ? std::int64_t{i} * half : 0) + first / 2;
+    const float4 cosine =
+        *reinterpret_cast<const float4*>((local ? p.query_cos : p.fixed_cos) + angle);
+    const float4 sine =
+        *reinterpret_cast<const float4*>((local ? p.query_sin : p.fixed_sin) + angle);
+    const float cosines[4] = {cosine.x, cosine.y, cosine.z, cosine.w};
+    const float sines[4] = {sine.x, sine.y, sine.z, sine.w};
+    EPISODIC_UNROLL
+    for (int e = 0; e < 8; ++e)
+      out.at[e] =
+          narrow<T>(fmaf(a.sign * widen(own.at[e]), cosines[e / 2],
+                         (e % 2 == 0 ? -a.sign : a.sign) * widen(own.at[e ^ 1]) * sines[e / 2]));
     return out;
   }
   const bool low = first < half;

@@ -38,16 +38,18 @@ struct AttentionParams {
   std::int64_t head_dim = 0;    ///< d, a multiple of 8 up to 256
   std::int64_t n_local = 0;     ///< window: a local key is seen iff 0 <= p - token < n_local
   float scale = 0.0f;           ///< of the dot products; 0 = 1 / sqrt(d)
+  float soft_cap = 0.0f;  ///< cap > 0: scaled scores s become cap * tanh(s / cap); 0: as they are
 
   const void* q = nullptr;        ///< [n, H, d] before rotary embedding
   std::int64_t q_row_stride = 0;  ///< elements between queries, a multiple of 8; >= H * d
   /// Position of query 0, read on the device so that one captured graph serves every step.
   const std::int64_t* first_position = nullptr;
 
-  /// Rotary embedding, rotate-half: channels c and c + rotary_dim / 2 turn together, those from
-  /// rotary_dim on are left alone. cos and sin have attention_factor in
-  /// them, the fixed ones its square: far keys are not turned and bring none.
-  std::int64_t rotary_dim = 0;       ///< even, <= d; a multiple of 16, or 0
+  /// Rotary embedding: channels c and c + rotary_dim / 2 turn together, or 2 c and 2 c + 1 where
+  /// pairs are interleaved; those from rotary_dim on are left alone. cos and sin have
+  /// attention_factor in them, the fixed ones its square: far keys are not turned and bring none.
+  std::int64_t rotary_dim = 0;  ///< even, <= d; a multiple of 16, or 0
+  bool interleaved = false;
   const float* query_cos = nullptr;  ///< [n, rotary_dim / 2] of the queries' own positions
   const float* query_sin = nullptr;
   const float* fixed_cos = nullptr;  ///< [rotary_dim / 2] of angle index n_local - 1

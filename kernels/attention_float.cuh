@@ -47,6 +47,17 @@ __device__ inline void float_scores(const float* left, const float* right, int g
   }
 }
 
+/// What a soft cap makes of them.
+__device__ inline void cap_float_scores(const AttentionArgs& a,
+                                        float (&score)[kFloatLeft][kFloatRight]) {
+  if (a.cap_in == 0.0f) return;
+  EPISODIC_UNROLL
+  for (int r = 0; r < kFloatLeft; ++r) {
+    EPISODIC_UNROLL
+    for (int k = 0; k < kFloatRight; ++k) score[r][k] = a.cap_out * tanhf(a.cap_in * score[r][k]);
+  }
+}
+
 /// A tile of queries into shared memory: row r is head `of(r).y` of query `of(r).x`, zeros where
 /// that is negative.
 template <int kDim, class RowOf>
@@ -136,6 +147,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
 
     float score[kFloatLeft][kFloatRight];
     float_scores<kDim>(queries, keys, group, member, score);
+    cap_float_scores(a, score);
     float weight[kFloatRight];
     EPISODIC_UNROLL
     for (int k = 0; k < kFloatRight; ++k) {
@@ -259,6 +271,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const Att
     __syncthreads();
     float score[kFloatLeft][kFloatRight];
     float_scores<kDim>(keys, queries, group, member, score);
+    cap_float_scores(a, score);
     EPISODIC_UNROLL
     for (int k = 0; k < kFloatRight; ++k) {
       const int i = first + member + kFloatMembers * k;

@@ -57,6 +57,12 @@ __device__ inline void multiply(float (&low)[4], float (&high)[4], const std::ui
   mma_m16n8k16<Half>(high, left, of_high);
 }
 
+/// cap_out * tanh(cap_in * score), for a rounded score: 1 - 2 / (1 + e^2x).
+__device__ inline float capped(const AttentionArgs& a, float score) {
+  constexpr float kTwiceLog2e = 2.88539008177792681f;
+  return a.cap_out * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(kTwiceLog2e * a.cap_in * score)));
+}
+
 /// f(row, channel) for all pieces of 8 channels of a tile that are this thread's.
 template <int kRows, int kChunks, int kThreads, class F>
 __device__ inline void for_pieces(F&& f) {
@@ -260,6 +266,16 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         EPISODIC_UNROLL
         for (int m = 0; m < kRowTiles; ++m)
           multiply<Half>(score[m][k / 8], score[m][k / 8 + 1], left[m], right);
+      }
+    }
+    if (a.cap_in != 0.0f) {
+      EPISODIC_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        EPISODIC_UNROLL
+        for (int j = 0; j < kKeys / 8; ++j) {
+          EPISODIC_UNROLL
+          for (int e = 0; e < 4; ++e) score[m][j][e] = capped(a, score[m][j][e]);
+        }
       }
     }
     if (hidden) {
@@ -508,7 +524,9 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
         for (int m = 0; m < kKeyTiles; ++m) {
           EPISODIC_UNROLL
           for (int half = 0; half < 2; ++half) {
-            float x = exp2_fast(fmaf(score[m][j][2 * half + e], a.scale, -max)) * inverse;
+            const float s =
+                a.cap_in == 0.0f ? score[m][j][2 * half + e] : capped(a, score[m][j][2 * half + e]);
+            float x = exp2_fast(fmaf(s, a.scale, -max)) * inverse;
             const int key_begin = warp_begin + 16 * m + 8 * half + lane / 4;
             if (hidden && !sees(first + column, key_begin, length)) x = 0.0f;
             sum[m][half] += x;

@@ -2,60 +2,59 @@
 #include "decoder.hpp"
 
 #include "decoder.cuh"
+#include "elements.cuh"
 
 namespace episodic::kernels {
-namespace {
-
-/// One block a row, rows beyond the grid in a loop. \param kernels of float32, float16, bfloat16
-template <class Params>
-cudaError_t launch_rows(void (*of_float)(Params), void (*of_half)(Params), void (*of_brain)(Params),
-                        const Params& p, cudaStream_t stream) {
-  const auto run = [&](void (*kernel)(Params)) {
-    return launch(kernel, blocks_for(p.n), kDecoderThreads, 0, stream, p);
-  };
-  switch (p.dtype) {
-    case DType::float32:
-      return run(of_float);
-    case DType::float16:
-      return run(of_half);
-    case DType::bfloat16:
-      return run(of_brain);
-    case DType::int8:
-      break;  // activations are floats
-  }
-  return cudaErrorInvalidValue;
-}
-
-}  // namespace
 
 cudaError_t embed_tokens(const EmbedParams& p, cudaStream_t stream) {
   if (p.n < 0 || p.width < 1 || p.vocab < 1) return cudaErrorInvalidValue;
   if (p.n == 0) return cudaSuccess;
   if (!p.table || !p.ids || !p.hidden) return cudaErrorInvalidValue;
-  return launch_rows(EmbedKernel<float>, EmbedKernel<__half>, EmbedKernel<__nv_bfloat16>, p,
-                     stream);
+  return for_element(p.dtype, [&](auto element) {
+    return launch(EmbedKernel<typename decltype(element)::type>, blocks_for(p.n), kDecoderThreads,
+                  0, stream, p);
+  });
 }
 
-cudaError_t rms_norm(const RmsNormParams& p, cudaStream_t stream) {
+cudaError_t add_norm(const AddNormParams& p, cudaStream_t stream) {
   if (p.n < 0 || p.width < 1 || !(p.eps >= 0)) return cudaErrorInvalidValue;
+  if (!p.maybe_added && (p.maybe_norm_of_added || p.multiplier != 1.0f))
+    return cudaErrorInvalidValue;
   if (p.n == 0) return cudaSuccess;
-  if (!p.x || !p.weight || !p.y) return cudaErrorInvalidValue;
-  return launch_rows(RmsNormKernel<float>, RmsNormKernel<__half>, RmsNormKernel<__nv_bfloat16>, p,
-                     stream);
+  if (!p.hidden || !p.y) return cudaErrorInvalidValue;
+  return for_element(p.dtype, [&](auto element) {
+    return launch(AddNormKernel<typename decltype(element)::type>, blocks_for(p.n), kDecoderThreads,
+                  0, stream, p);
+  });
 }
 
-cudaError_t silu_times(const SiluParams& p, cudaStream_t stream) {
+cudaError_t finish_qkv(const FinishQkvParams& p, cudaStream_t stream) {
+  constexpr std::int64_t kMostHeads = 1 << 20;
+  if (p.n < 0 || p.n_kv_heads < 1 || p.n_heads < 1 || p.n_heads > kMostHeads ||
+      p.n_kv_heads > kMostHeads || p.head_dim < 1 || p.normed_channels < 0 ||
+      p.normed_channels > p.head_dim || !(p.eps >= 0) || !is_float(p.dtype))
+    return cudaErrorInvalidValue;
+  if (p.n == 0 || (!p.maybe_bias && !p.maybe_q_norm && !p.maybe_k_norm)) return cudaSuccess;
+  if (!p.qkv) return cudaErrorInvalidValue;
+  // Values have a bias at most.
+  const std::int64_t keys = p.whole_rows ? 2 : p.n_heads + p.n_kv_heads;
+  const std::int64_t values = !p.maybe_bias ? 0 : p.whole_rows ? 1 : p.n_kv_heads;
+  const auto parts = static_cast<int>(keys + values);
+  return for_element(p.dtype, [&](auto element) {
+    return launch(FinishQkvKernel<typename decltype(element)::type>, blocks_for(p.n * parts),
+                  kQkvThreads, 0, stream, p, parts);
+  });
+}
+
+cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
   if (p.n < 0 || p.width < 1) return cudaErrorInvalidValue;
   if (p.n == 0) return cudaSuccess;
   if (!p.gate_up || !p.y) return cudaErrorInvalidValue;
-  return launch_rows(SiluKernel<float>, SiluKernel<__half>, SiluKernel<__nv_bfloat16>, p, stream);
-}
-
-cudaError_t add_bias(const BiasParams& p, cudaStream_t stream) {
-  if (p.n < 0 || p.width < 1) return cudaErrorInvalidValue;
-  if (p.n == 0) return cudaSuccess;
-  if (!p.bias || !p.y) return cudaErrorInvalidValue;
-  return launch_rows(BiasKernel<float>, BiasKernel<__half>, BiasKernel<__nv_bfloat16>, p, stream);
+  const unsigned blocks = blocks_for((p.n * p.width + kDecoderThreads - 1) / kDecoderThreads);
+  return for_element(p.dtype, [&](auto element) {
+    return launch(GateKernel<typename decltype(element)::type>, blocks, kDecoderThreads, 0, stream,
+                  p);
+  });
 }
 
 }  // namespace episodic::kernels

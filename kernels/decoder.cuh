@@ -12,6 +12,7 @@
 namespace episodic::kernels {
 
 inline constexpr int kDecoderThreads = 256;
+inline constexpr int kQkvThreads = 128;
 
 template <class T>
 __global__ void __launch_bounds__(kDecoderThreads) EmbedKernel(EmbedParams p) {
@@ -20,47 +21,111 @@ __global__ void __launch_bounds__(kDecoderThreads) EmbedKernel(EmbedParams p) {
     const bool known = id >= 0 && id < p.vocab;
     const T* row = static_cast<const T*>(p.table) + (known ? id : 0) * p.width;
     for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
-      p.hidden[i * p.width + c] = known ? widen(row[c]) : NAN;
+      p.hidden[i * p.width + c] = known ? p.multiplier * widen(row[c]) : NAN;
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kDecoderThreads) RmsNormKernel(RmsNormParams p) {
-  using Reduce = cub::BlockReduce<float, kDecoderThreads>;
+/// 1 / sqrt(mean + eps) of the sum of squares that the block's threads hold parts of. All threads
+/// get it, and may call this again at once.
+template <int kThreads>
+__device__ inline float rms_factor(float squares, std::int64_t count, float eps) {
+  using Reduce = cub::BlockReduce<float, kThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   EPISODIC_SHARED(factor, float);
-  for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
-    const float* x = p.x + i * p.width;
-    float squares = 0;
-    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads) squares += x[c] * x[c];
-    const float sum = Reduce(storage).Sum(squares);
-    if (threadIdx.x == 0) factor = 1.0f / sqrtf(sum / static_cast<float>(p.width) + p.eps);
-    __syncthreads();
-    T* y = static_cast<T*>(p.y) + i * p.width;
-    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
-      y[c] = narrow<T>(x[c] * factor * p.weight[c]);
-    __syncthreads();  // factor and storage serve the next row
-  }
+  const float sum = Reduce(storage).Sum(squares);
+  if (threadIdx.x == 0) factor = 1.0f / sqrtf(sum / static_cast<float>(count) + eps);
+  __syncthreads();
+  const float own = factor;
+  __syncthreads();  // factor and storage are written again
+  return own;
 }
 
+/// One block a row. A thread meets the same channels in every pass, so that none needs a barrier.
 template <class T>
-__global__ void __launch_bounds__(kDecoderThreads) SiluKernel(SiluParams p) {
+__global__ void __launch_bounds__(kDecoderThreads) AddNormKernel(AddNormParams p) {
+  const bool adds = p.maybe_added || p.maybe_bias;
   for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
-    const T* gate = static_cast<const T*>(p.gate_up) + i * 2 * p.width;
-    T* y = static_cast<T*>(p.y) + i * p.width;
-    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads) {
-      const float g = widen(gate[c]);
-      y[c] = narrow<T>(g / (1.0f + __expf(-g)) * widen(gate[p.width + c]));
+    float* hidden = p.hidden + i * p.width;
+    const float* added = p.maybe_added ? p.maybe_added + i * p.width : nullptr;
+    const auto added_at = [&](std::int64_t c) {
+      return (added ? added[c] : 0.0f) + (p.maybe_bias ? p.maybe_bias[c] : 0.0f);
+    };
+    float times = p.multiplier;
+    if (p.maybe_norm_of_added) {
+      float squares = 0.0f;
+      for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads) {
+        const float x = added_at(c);
+        squares += x * x;
+      }
+      times *= rms_factor<kDecoderThreads>(squares, p.width, p.eps);
     }
+    float squares = 0.0f;
+    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads) {
+      float x = hidden[c];
+      if (adds) {
+        x += times * added_at(c) * (p.maybe_norm_of_added ? p.maybe_norm_of_added[c] : 1.0f);
+        hidden[c] = x;
+      }
+      squares += x * x;
+    }
+    const float factor = p.maybe_norm ? rms_factor<kDecoderThreads>(squares, p.width, p.eps) : 1.0f;
+    T* y = static_cast<T*>(p.y) + i * p.width;
+    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
+      y[c] = narrow<T>(p.maybe_norm ? hidden[c] * factor * p.maybe_norm[c] : hidden[c]);
   }
 }
 
+/// One block for each head of a row, or with whole_rows for its queries, its keys and its values.
 template <class T>
-__global__ void __launch_bounds__(kDecoderThreads) BiasKernel(BiasParams p) {
-  for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
-    T* y = static_cast<T*>(p.y) + i * p.width;
-    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
-      y[c] = narrow<T>(widen(y[c]) + p.bias[c]);
+__global__ void __launch_bounds__(kQkvThreads) FinishQkvKernel(FinishQkvParams p, int parts) {
+  const std::int64_t d = p.head_dim, of_queries = p.n_heads * d, of_keys = p.n_kv_heads * d;
+  const std::int64_t width = of_queries + 2 * of_keys;
+  for (std::int64_t at = blockIdx.x; at < p.n * parts; at += gridDim.x) {
+    const std::int64_t part = at % parts;
+    std::int64_t first = part * d, count = d;
+    if (p.whole_rows) {
+      first = part == 0 ? 0 : of_queries + (part - 1) * of_keys;
+      count = part == 0 ? of_queries : of_keys;
+    }
+    const bool is_query = first < of_queries, is_key = !is_query && first < of_queries + of_keys;
+    const float* norm = is_query ? p.maybe_q_norm : is_key ? p.maybe_k_norm : nullptr;
+    const float* bias = p.maybe_bias ? p.maybe_bias + first : nullptr;
+    T* x = static_cast<T*>(p.qkv) + at / parts * width + first;
+    const auto value = [&](std::int64_t c) { return widen(x[c]) + (bias ? bias[c] : 0.0f); };
+    float factor = 1.0f;
+    if (norm) {
+      float squares = 0.0f;
+      for (std::int64_t c = threadIdx.x; c < count; c += kQkvThreads)
+        squares += value(c) * value(c);
+      const std::int64_t channels = p.normed_channels > 0 ? count / d * p.normed_channels : count;
+      factor = rms_factor<kQkvThreads>(squares, channels, p.eps);
+    }
+    for (std::int64_t c = threadIdx.x; c < count; c += kQkvThreads)
+      x[c] = narrow<T>(norm ? value(c) * factor * norm[c] : value(c));
+  }
+}
+
+/// Both are x / (1 + e^-u): SiLU with u = x, GELU's 0.5 x (1 + tanh(u / 2)) with
+/// u = 2 sqrt(2 / pi) (x + 0.044715 x^3).
+__device__ inline float activated(GateActivation activation, float x) {
+  constexpr float kTwice = 1.59576912160573f;  // 2 sqrt(2 / pi)
+  const float u = activation == GateActivation::silu ? x : kTwice * (x + 0.044715f * x * x * x);
+  return x / (1.0f + __expf(-u));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kDecoderThreads) GateKernel(GateParams p) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kDecoderThreads;
+  for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kDecoderThreads + threadIdx.x;
+       at < p.n * p.width; at += stride) {
+    const std::int64_t c = at % p.width;
+    const T* gate = static_cast<const T*>(p.gate_up) + at / p.width * 2 * p.width + c;
+    float g = widen(gate[0]), up = widen(gate[p.width]);
+    if (p.maybe_bias) {
+      g += p.maybe_bias[c];
+      up += p.maybe_bias[p.width + c];
+    }
+    static_cast<T*>(p.y)[at] = narrow<T>(activated(p.activation, g) * up);
   }
 }
 

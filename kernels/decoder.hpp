@@ -2,7 +2,8 @@
 #pragma once
 /// \file
 /// What a decoder does between its matrix products, on the GPU: the CUDA twin of the model's
-/// element-wise work. The residual stream is float32, all else in the weights' dtype.
+/// element-wise work. The residual stream is float32, all else in the weights' dtype. What stands
+/// between two products is one launch.
 
 #include <cuda_runtime_api.h>
 
@@ -12,8 +13,8 @@
 
 namespace episodic::kernels {
 
-/// hidden[i, :] = table[ids[i], :]. An id outside [0, vocab) gives a row of NaNs, which its
-/// surprise and all that follows then shows.
+/// hidden[i, :] = multiplier * table[ids[i], :]. An id outside [0, vocab) gives a row of NaNs,
+/// which its surprise and all that follows then shows.
 struct EmbedParams {
   DType dtype = DType::bfloat16;      ///< of the table: float32, float16, bfloat16
   const void* table = nullptr;        ///< [vocab, width]
@@ -21,36 +22,65 @@ struct EmbedParams {
   const std::int64_t* ids = nullptr;  ///< [n]
   std::int64_t n = 0;
   float* hidden = nullptr;  ///< [n, width], written
+  float multiplier = 1.0f;
 };
 cudaError_t embed_tokens(const EmbedParams& params, cudaStream_t stream);
 
-/// y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + eps) * weight, in float32, rounded once.
-struct RmsNormParams {
+/// Between two blocks of a decoder: the first one's output is added to the residual stream, and the
+/// second one's input made of it. With norm(x, w) = x / sqrt(mean(x^2) + eps) * w of each row:
+///
+///     a = maybe_added + maybe_bias             a bias alone is added as it is
+///     if (maybe_norm_of_added) a = norm(a, maybe_norm_of_added)
+///     hidden += multiplier * a
+///     y = maybe_norm ? norm(hidden, maybe_norm) : hidden
+///
+/// All in float32, y rounded once.
+struct AddNormParams {
   DType dtype = DType::bfloat16;  ///< of y
-  const float* x = nullptr;       ///< [n, width]
-  const float* weight = nullptr;  ///< [width]
   std::int64_t n = 0, width = 0;
   float eps = 1e-6f;
-  void* y = nullptr;  ///< [n, width], written
+  float* hidden = nullptr;             ///< [n, width], written where anything is added
+  const float* maybe_added = nullptr;  ///< [n, width]; null: nothing, or what hidden has already
+  const float* maybe_bias = nullptr;   ///< [width]
+  const float* maybe_norm_of_added = nullptr;  ///< [width], only with maybe_added
+  float multiplier = 1.0f;                     ///< other than 1 only with maybe_added
+  const float* maybe_norm = nullptr;           ///< [width]
+  void* y = nullptr;                           ///< [n, width], written
 };
-cudaError_t rms_norm(const RmsNormParams& params, cudaStream_t stream);
+cudaError_t add_norm(const AddNormParams& params, cudaStream_t stream);
 
-/// y[i, c] = silu(gate[i, c]) * up[i, c], in float32, rounded once.
-struct SiluParams {
+/// What is done to the product of q, k and v: biases, then RMS norms of queries and keys, of each
+/// head or of a token's whole row of heads; in float32, rounded once, in place.
+struct FinishQkvParams {
   DType dtype = DType::bfloat16;
-  const void* gate_up = nullptr;  ///< [n, 2 * width]: a row's gates, then its ups
+  std::int64_t n = 0;
+  std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  void* qkv = nullptr;                ///< [n, (H + 2 G) d]: a row's queries, keys, values
+  const float* maybe_bias = nullptr;  ///< [(H + 2 G) d]
+  /// [d], or [H d] and [G d] with whole_rows; null: no norm
+  const float* maybe_q_norm = nullptr;
+  const float* maybe_k_norm = nullptr;
+  bool whole_rows = false;
+  /// Channels of a head that the mean of squares is over; 0: all. The others must be zero (heads
+  /// that were padded).
+  std::int64_t normed_channels = 0;
+  float eps = 1e-6f;
+};
+/// Launches nothing where there is neither bias nor norm.
+cudaError_t finish_qkv(const FinishQkvParams& params, cudaStream_t stream);
+
+/// What a gated feed-forward network applies to its gate. GELU by its tanh formula.
+enum class GateActivation : std::uint8_t { silu, gelu_tanh };
+
+/// y[i, c] = activation(gate[i, c]) * up[i, c], biases added before, in float32, rounded once.
+struct GateParams {
+  DType dtype = DType::bfloat16;
+  GateActivation activation = GateActivation::silu;
+  const void* gate_up = nullptr;      ///< [n, 2 * width]: a row's gates, then its ups
+  const float* maybe_bias = nullptr;  ///< [2 * width]
   std::int64_t n = 0, width = 0;
   void* y = nullptr;  ///< [n, width], written
 };
-cudaError_t silu_times(const SiluParams& params, cudaStream_t stream);
-
-/// y[i, :] += bias.
-struct BiasParams {
-  DType dtype = DType::bfloat16;  ///< of y
-  const float* bias = nullptr;    ///< [width]
-  std::int64_t n = 0, width = 0;
-  void* y = nullptr;  ///< [n, width]
-};
-cudaError_t add_bias(const BiasParams& params, cudaStream_t stream);
+cudaError_t gate_times_up(const GateParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

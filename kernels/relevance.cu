@@ -54,12 +54,17 @@ cudaError_t select_representatives(const RepresentativeParams& p, cudaStream_t s
   const unsigned blocks = blocks_for(
       (p.n_layers * p.events.max_count * p.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
   const auto shared = static_cast<std::size_t>(kHeadsPerBlock * p.n_repr) * sizeof(std::int32_t);
-  return for_element(p.key_dtype, [&](auto key) {
+  const cudaError_t error = for_element(p.key_dtype, [&](auto key) {
     return for_element(p.repr_dtype, [&](auto repr) {
       return launch(
           SelectRepresentativesKernel<typename decltype(key)::type, typename decltype(repr)::type>,
           blocks, kHeadsPerBlock * kWarpSize, shared, stream, p);
     });
+  });
+  if (error != cudaSuccess || !p.unit_length) return error;
+  return for_element(p.repr_dtype, [&](auto repr) {
+    return launch(UnitLengthKernel<typename decltype(repr)::type>,
+                  blocks_for(p.n_layers * p.events.max_count), kUnitThreads, 0, stream, p);
   });
 }
 

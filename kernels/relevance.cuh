@@ -4,6 +4,7 @@
 /// Device code of kernels/relevance.hpp.
 
 #include <cstdint>
+#include <cub/block/block_reduce.cuh>
 
 #include "device.cuh"
 #include "elements.cuh"
@@ -137,6 +138,36 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
       mean[c] = narrow<Repr>(static_cast<float>(sum / static_cast<double>(count)));
     }
     __syncwarp();  // the list is used again for the next head
+  }
+}
+
+inline constexpr int kUnitThreads = 256;
+
+/// One block for a closed event in a layer.
+template <class Repr>
+__global__ void __launch_bounds__(kUnitThreads) UnitLengthKernel(RepresentativeParams p) {
+  using Reduce = cub::BlockReduce<double, kUnitThreads>;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(length, double);
+  const std::int64_t n_events =
+      *p.events.count < p.events.max_count ? *p.events.count : p.events.max_count;
+  const std::int64_t width = p.n_heads * p.head_dim;
+  for (std::int64_t item = blockIdx.x; item < p.n_layers * n_events; item += gridDim.x) {
+    const std::int64_t id = *p.events.first_id + item % n_events;
+    if (id < 0 || id >= p.capacity) continue;  // as was said
+    Repr* const mean = static_cast<Repr*>(p.layers[item / n_events].mean) + id * width;
+    double squares = 0.0;
+    for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads) {
+      const auto x = static_cast<double>(widen(mean[c]));
+      squares += x * x;
+    }
+    const double sum = Reduce(storage).Sum(squares);
+    if (threadIdx.x == 0) length = sqrt(sum);
+    __syncthreads();
+    if (length > 0.0)
+      for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads)
+        mean[c] = narrow<Repr>(static_cast<float>(static_cast<double>(widen(mean[c])) / length));
+    __syncthreads();  // length and storage serve the next event
   }
 }
 

@@ -68,6 +68,7 @@ struct RepresentativeParams {
   std::int64_t capacity = 0;          ///< events that the arrays hold
   const RepresentativeLayer* layers = nullptr;  ///< [n_layers]
   std::int64_t n_layers = 0;
+  bool unit_length = false;  ///< means are scaled to length 1, in a launch more; zeros stay
   /// Set to 1 if an event's number is not in [0, capacity): it is then not written. Never set to 0.
   std::int32_t* full = nullptr;
 };
@@ -78,8 +79,9 @@ struct RepresentativeParams {
 /// float32 keys the same bits as the CPU's twin. max_count == 0 or n_layers == 0 does nothing.
 ///
 /// In each layer reads the events' relevance n_repr times (from L1: 4 n H bytes) and n_repr H d
-/// keys. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
-/// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
+/// keys; with unit_length reads and writes the means once more. Neither allocates nor waits; may be
+/// captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress for the arrays of the
+/// parameters, or what the launch said
 cudaError_t select_representatives(const RepresentativeParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

@@ -16,10 +16,11 @@ namespace episodic::kernels {
 inline constexpr std::int64_t kMostScoredWidth = 24 << 10;  // the query lies in shared memory
 inline constexpr int kEventScoreThreads = 256;
 inline constexpr int kEventScoreWarps = kEventScoreThreads / kWarpSize;
-inline constexpr int kWeighThreads = 1024;
+inline constexpr int kRecallTopThreads = 1024;
 inline constexpr int kRadixBits = 8, kRadixBins = 1 << kRadixBits;
 
-__device__ inline std::int64_t count_within(const std::int64_t* count, std::int64_t limit) {
+template <class Count>
+__device__ inline std::int64_t count_within(const Count* count, std::int64_t limit) {
   return *count < limit ? *count : limit;
 }
 
@@ -43,11 +44,13 @@ __global__ void __launch_bounds__(kEventScoreThreads) ScoreEventsKernel(EventSco
   if (threadIdx.x == 0) query_square = sum;
   __syncthreads();
   const unsigned lane = threadIdx.x % kWarpSize;
-  const std::int64_t n = count_within(p.n_events, p.max_events);
+  const std::int64_t n = p.maybe_listed ? count_within(p.n_listed, p.max_listed)
+                                        : count_within(p.n_events, p.max_events);
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kEventScoreWarps;
-  for (std::int64_t event =
+  for (std::int64_t i =
            static_cast<std::int64_t>(blockIdx.x) * kEventScoreWarps + threadIdx.x / kWarpSize;
-       event < n; event += stride) {
+       i < n; i += stride) {
+    const std::int64_t event = p.maybe_listed ? p.maybe_listed[i] : i;
     const T* row = static_cast<const T*>(p.representative) + event * p.width;
     float dot = 0.0f, square = 0.0f;
     EPISODIC_UNROLL
@@ -69,17 +72,6 @@ __global__ void __launch_bounds__(kEventScoreThreads) ScoreEventsKernel(EventSco
   }
 }
 
-inline __global__ void __launch_bounds__(kWeighThreads) WeighAllKernel(EventWeightParams p) {
-  const std::int64_t n = count_within(p.n_events, p.max_events);
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWeighThreads;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kWeighThreads + threadIdx.x;
-  if (first == 0) *p.count = static_cast<std::int32_t>(n > 0 ? n : 0);
-  for (std::int64_t event = first; event < n; event += stride) {
-    p.value_weight[event] = weight_of(p.score[event]);
-    p.events[event] = event;
-  }
-}
-
 /// Where the top_k end: all scores with larger bits, and the first `ties` of those with the same.
 struct TopThreshold {
   unsigned bits;
@@ -87,14 +79,14 @@ struct TopThreshold {
 };
 
 /// Bits of weights, which are not negative, are ordered as the weights are.
-__device__ inline unsigned weight_bits(const EventWeightParams& p, std::int64_t event) {
+__device__ inline unsigned weight_bits(const RecallTopParams& p, std::int64_t event) {
   return __float_as_uint(weight_of(p.score[event]));
 }
 
 /// By a block: a radix select from the highest bits down. \param wanted 1 .. n
-__device__ inline TopThreshold top_threshold(const EventWeightParams& p, std::int64_t n,
+__device__ inline TopThreshold top_threshold(const RecallTopParams& p, std::int64_t n,
                                              std::int32_t wanted) {
-  using Scan = cub::BlockScan<std::int32_t, kWeighThreads>;
+  using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   EPISODIC_SHARED(in_bin, std::int32_t[kRadixBins]);
   EPISODIC_SHARED(found, TopThreshold);
@@ -102,7 +94,7 @@ __device__ inline TopThreshold top_threshold(const EventWeightParams& p, std::in
   for (int shift = 32 - kRadixBits; shift >= 0; shift -= kRadixBits) {
     if (threadIdx.x < kRadixBins) in_bin[threadIdx.x] = 0;
     __syncthreads();
-    for (std::int64_t event = threadIdx.x; event < n; event += kWeighThreads) {
+    for (std::int64_t event = threadIdx.x; event < n; event += kRecallTopThreads) {
       const unsigned bits = weight_bits(p, event);
       // shifted in two steps: no shift by 32
       if (bits >> shift >> kRadixBits == prefix)
@@ -123,49 +115,59 @@ __device__ inline TopThreshold top_threshold(const EventWeightParams& p, std::in
   return {prefix, wanted};
 }
 
-/// One block: marks the top_k by weight 1, the others by 0; then lists those and, in broad, their
-/// neighbours, which get their weight when no one looks at the marks any more.
-inline __global__ void __launch_bounds__(kWeighThreads) WeighTopKernel(EventWeightParams p) {
-  using Scan = cub::BlockScan<std::int32_t, kWeighThreads>;
+/// The members of a group of events, one a thread, that belong to a list, behind those it has. All
+/// threads of the block; \return how many it has then
+template <class Scan>
+__device__ inline std::int32_t append_to_list(typename Scan::TempStorage& storage, bool belongs,
+                                              std::int64_t event, DeviceEventId* list,
+                                              std::int32_t listed) {
+  std::int32_t before, total;
+  Scan(storage).ExclusiveSum(belongs ? 1 : 0, before, total);
+  if (belongs) list[listed + before] = static_cast<DeviceEventId>(event);
+  __syncthreads();  // the storage is used again
+  return listed + total;
+}
+
+/// One block: marks the top_k, then lists those and their neighbours.
+inline __global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopParams p) {
+  using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t n = count_within(p.n_events, p.max_events);
   if (n <= 0) {
-    if (threadIdx.x == 0) *p.count = 0;
+    if (threadIdx.x < 3) p.sizes[threadIdx.x] = 0;
     return;
   }
   const TopThreshold last =
       top_threshold(p, n, static_cast<std::int32_t>(p.top_k < n ? p.top_k : n));
-  std::int32_t ties = 0, listed = 0;
-  for (std::int64_t group = 0; group < n; group += kWeighThreads) {
+  std::int32_t ties = 0;
+  for (std::int64_t group = 0; group < n; group += kRecallTopThreads) {
     const std::int64_t event = group + threadIdx.x;
     const unsigned bits = event < n ? weight_bits(p, event) : 0;
     const bool is_tie = event < n && bits == last.bits;
     std::int32_t before, total;
     Scan(storage).ExclusiveSum(is_tie ? 1 : 0, before, total);
-    if (event < n) {
-      const bool is_top = bits > last.bits || (is_tie && ties + before < last.ties);
-      p.value_weight[event] = is_top ? 1.0f : 0.0f;
-    }
+    if (event < n) p.is_top[event] = bits > last.bits || (is_tie && ties + before < last.ties);
     ties += total;
     __syncthreads();
   }
   const auto is_top = [&](std::int64_t event) {
-    return event >= 0 && event < n && p.value_weight[event] == 1.0f;
+    return event >= 0 && event < n && p.is_top[event] != 0;
   };
-  for (std::int64_t group = 0; group < n; group += kWeighThreads) {
+  std::int32_t top = 0, beside = 0, all = 0;
+  for (std::int64_t group = 0; group < n; group += kRecallTopThreads) {
     const std::int64_t event = group + threadIdx.x;
-    const bool takes_part =
-        event < n &&
-        (is_top(event) || (p.mode == Reweight::broad && (is_top(event - 1) || is_top(event + 1))));
-    std::int32_t before, total;
-    Scan(storage).ExclusiveSum(takes_part ? 1 : 0, before, total);
-    if (takes_part) p.events[listed + before] = event;
-    listed += total;
-    __syncthreads();
+    const bool of_top = is_top(event);
+    const bool of_neighbours =
+        p.neighbours && event < n && !of_top && (is_top(event - 1) || is_top(event + 1));
+    top = append_to_list<Scan>(storage, of_top, event, p.similarity, top);
+    beside = append_to_list<Scan>(storage, of_neighbours, event, p.contiguity_list, beside);
+    all = append_to_list<Scan>(storage, of_top || of_neighbours, event, p.recalled, all);
   }
-  for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < listed; i += kWeighThreads)
-    p.value_weight[p.events[i]] = 1.0f;
-  if (threadIdx.x == 0) *p.count = listed;
+  if (threadIdx.x == 0) {
+    p.sizes[0] = top;
+    p.sizes[1] = beside;
+    p.sizes[2] = all;
+  }
 }
 
 }  // namespace episodic::kernels

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Relevance weights of events for reweighted attention (spec 8, EpMAN 3.2, 3.5).
+/// What reweighted attention recalls, and by what weights (spec 8, EpMAN 3.2, 3.5).
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "close_events.hpp"
 #include "episodic/base/dtype.hpp"
 
 namespace episodic::kernels {
@@ -19,7 +20,11 @@ struct EventScoreParams {
   const void* representative = nullptr;    ///< [max_events, width], row = event
   const std::int64_t* n_events = nullptr;  ///< <= max_events, read on the device
   std::int64_t max_events = 0;
-  float* score = nullptr;  ///< [max_events], the first n_events written
+  float* score = nullptr;  ///< [max_events], the first n_events written, or those that are listed
+  /// [max_listed] events < n_events that alone are scored; null: all.
+  const DeviceEventId* maybe_listed = nullptr;
+  const std::int32_t* n_listed = nullptr;  ///< <= max_listed, read on the device
+  std::int64_t max_listed = 0;
 };
 
 /// The key-space reader: score[e] = max(0, cosine of the query and representative e), 0 where one
@@ -27,39 +32,32 @@ struct EventScoreParams {
 /// same bits on every run. max_events == 0 does nothing.
 ///
 /// Reads the representatives once, 16 bytes at a time where rows are aligned: 256 MB for 31,250
-/// events, H = 32, d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return
-/// cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
+/// events, H = 32, d = 128 in bfloat16; of a list its events alone. Neither allocates nor waits;
+/// may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch
+/// said
 cudaError_t score_events(const EventScoreParams& params, cudaStream_t stream);
 
-/// Which events take part, and with what weight.
-enum class Reweight : std::uint8_t {
-  exact,   ///< all, each with its score
-  narrow,  ///< the top_k of largest score (ties: the earlier event), weight 1
-  broad    ///< those and the events next to them, weight 1
-};
-
 /// All pointers are to device memory.
-struct EventWeightParams {
-  Reweight mode = Reweight::exact;
-  std::int64_t top_k = 0;  ///< >= 1, of narrow and broad
-  /// [max_events]: of score_events or any other reader; NaN and less than 0 count as 0.
-  const float* score = nullptr;
+struct RecallTopParams {
+  std::int64_t top_k = 0;        ///< K >= 1: the events of largest score (ties: the earlier event)
+  bool neighbours = false;       ///< and the events next to them (EpMAN's broad attention)
+  const float* score = nullptr;  ///< [max_events] of score_events; NaN and less than 0 count as 0
   const std::int64_t* n_events = nullptr;  ///< <= max_events, read on the device
   std::int64_t max_events = 0;             ///< < 2^31
-  float* value_weight = nullptr;  ///< [max_events], the first n_events written; absent events: 0
-  /// [list_capacity], written: the events that take part, in order of time. list_capacity >=
-  /// max_events, or what top_k events (broad: 3 top_k) can be at most.
-  std::int64_t* events = nullptr;
+  std::uint8_t* is_top = nullptr;          ///< [max_events], scratch
+  /// Written, in order of time, [list_capacity] each: the top, their neighbours that are not of
+  /// them, and both. list_capacity >= max_events, or what top_k events (with neighbours: 3 top_k)
+  /// can be at most.
+  DeviceEventId *similarity = nullptr, *contiguity_list = nullptr, *recalled = nullptr;
   std::int64_t list_capacity = 0;
-  std::int32_t* count = nullptr;  ///< written
+  std::int32_t* sizes = nullptr;  ///< [3], written: of the three lists
 };
 
-/// Turns the reader's scores into the factor of each event's values and the list of events that are
-/// in the softmax, in one launch; one block in narrow and broad, a radix select over the scores and
-/// two passes more. The same bits on every run.
+/// The recall of `narrow` and `broad`, in place of recall_events: one block, a radix select over
+/// the scores and two passes more. The same bits on every run.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
-cudaError_t weigh_events(const EventWeightParams& params, cudaStream_t stream);
+cudaError_t recall_top(const RecallTopParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

@@ -31,4 +31,13 @@ cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
+cudaError_t surprise_piece(const SurprisePieceParams& p, cudaStream_t stream) {
+  if (p.n < 0 || p.cols < 1 || p.row_stride < p.cols || p.first < 0 || p.cols > p.vocab - p.first)
+    return cudaErrorInvalidValue;
+  if (p.n == 0) return cudaSuccess;
+  if (!p.logits || !p.last || (p.n > 1 && (!p.targets || !p.state || !p.surprise)))
+    return cudaErrorInvalidValue;
+  return launch(SurprisePieceKernel, blocks_for(p.n), kSurpriseThreads, 0, stream, p);
+}
+
 }  // namespace episodic::kernels

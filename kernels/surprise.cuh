@@ -65,4 +65,42 @@ __global__ void __launch_bounds__(kSurpriseThreads) SurpriseKernel(SurpriseParam
   }
 }
 
+/// One block per row.
+__global__ void __launch_bounds__(kSurpriseThreads) SurprisePieceKernel(SurprisePieceParams p) {
+  using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  const auto finished = [&](float product) {
+    const float x = p.multiplier * product;
+    return p.soft_cap > 0.0f ? p.soft_cap * tanhf(x / p.soft_cap) : x;
+  };
+  for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
+    float* const row = p.logits + i * p.row_stride;
+    const bool is_last = i == p.n - 1;
+    OnlineSoftmax seen;
+    for (std::int64_t c = threadIdx.x; c < p.cols; c += kSurpriseThreads) {
+      const float x = finished(row[c]);
+      if (is_last)
+        p.last[p.first + c] = x;
+      else
+        add(seen, x);
+      if (p.write_back) row[c] = x;
+    }
+    if (is_last) continue;  // the block's last row
+    seen = Reduce(storage).Reduce(seen, MergeSoftmax{});
+    if (threadIdx.x == 0) {
+      SurpriseState state;
+      if (p.first > 0) state = p.state[i];
+      state.softmax = merge(state.softmax, seen);
+      const std::int64_t target = p.targets[i], at = target - p.first;
+      if (at >= 0 && at < p.cols) state.target_logit = p.write_back ? row[at] : finished(row[at]);
+      p.state[i] = state;
+      if (p.first + p.cols == p.vocab)
+        p.surprise[i] = target >= 0 && target < p.vocab
+                            ? rules::surprise_of(log_sum_exp(state.softmax), state.target_logit)
+                            : NAN;
+    }
+    __syncthreads();  // the storage is used again for the next row
+  }
+}
+
 }  // namespace episodic::kernels

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "online_softmax.hpp"
 
 namespace episodic::kernels {
 
@@ -29,5 +30,34 @@ struct SurpriseParams {
 ///
 /// Neither allocates nor waits. \return what the launch said
 cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream);
+
+/// What is known of a row's surprise when some pieces of its logits were seen.
+struct SurpriseState {
+  OnlineSoftmax softmax;
+  float target_logit = 0.0f;
+};
+
+/// All pointers are to device memory.
+struct SurprisePieceParams {
+  float* logits = nullptr;  ///< [n, cols] the head's products, of tokens [first, first + cols)
+  std::int64_t n = 0, cols = 0;
+  std::int64_t row_stride = 0;  ///< elements between rows; >= cols
+  std::int64_t first = 0, vocab = 0;
+  float multiplier = 1.0f;  ///< of the products, which makes logits x of them, and then
+  float soft_cap = 0.0f;    ///< cap > 0: cap * tanh(x / cap)
+  bool write_back = false;  ///< the finished logits take the place of the products
+  const std::int64_t* targets = nullptr;  ///< [n - 1] the token behind each row but the last
+  SurpriseState* state = nullptr;         ///< [n - 1], carried on from piece to piece
+  float* surprise = nullptr;              ///< [n - 1], written with the last piece: nats
+  float* last = nullptr;                  ///< [vocab]: the last row's finished logits, written
+};
+
+/// token_surprise of rows whose logits come in pieces of the vocabulary, from the first token to
+/// the last: no row of them is ever there as a whole, but for the last one's. The last row has no
+/// target. `last` may be where the products of a step of one row lie. The same bits on every run.
+///
+/// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for a piece beyond
+/// the vocabulary and null pointers, or what the launch said
+cudaError_t surprise_piece(const SurprisePieceParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

@@ -84,7 +84,7 @@ cudaError_t append_window(const AppendParams& p, cudaStream_t stream) {
       !product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim))
     return cudaErrorInvalidValue;
   if (p.n == 0) return cudaSuccess;
-  if (!p.first_position || !p.k || !p.v || !p.ring_key || !p.ring_turned_key || !p.ring_value ||
+  if (!p.first_position || !p.k || !p.v || !p.ring_turned_key || !p.ring_value ||
       (p.rotary_dim > 0 && (!p.cos || !p.sin)) || (p.n_init > 0 && (!p.sink_key || !p.sink_value)))
     return cudaErrorInvalidValue;
   if (!all_aligned(static_cast<std::size_t>(size_of(p.dtype)), p.k, p.v, p.ring_key,

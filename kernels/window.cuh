@@ -26,6 +26,22 @@ __device__ inline void turn(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
   }
 }
 
+/// The same of pairs that lie side by side: x1 and the pack behind it hold kPack of them.
+template <class T, int kPack>
+__device__ inline void turn_interleaved(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
+                                        const Pack<float, kPack>& cos,
+                                        const Pack<float, kPack>& sin, Pack<T, kPack>& y1,
+                                        Pack<T, kPack>& y2) {
+  const auto in = [&](int i) { return widen(i < kPack ? x1.at[i] : x2.at[i - kPack]); };
+  const auto out = [&](int i) -> T& { return i < kPack ? y1.at[i] : y2.at[i - kPack]; };
+  EPISODIC_UNROLL
+  for (int j = 0; j < kPack; ++j) {
+    const float a = in(2 * j), b = in(2 * j + 1);
+    out(2 * j) = narrow<T>(fmaf(-b, sin.at[j], a * cos.at[j]));
+    out(2 * j + 1) = narrow<T>(fmaf(a, sin.at[j], b * cos.at[j]));
+  }
+}
+
 /// One thread for a pack of channels and the pack that turns with it, of keys and values.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParams p) {
@@ -40,9 +56,12 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
        item += gridDim.x * kWindowThreads) {
     const unsigned part = item % per_row, g = item / per_row % heads, i = item / per_row / heads;
     const bool turns = part < pairs;
-    const unsigned c = turns ? part * kPack : 2 * half + (part - pairs) * kPack;
+    const unsigned first_angle = part * kPack;
+    const unsigned c = !turns          ? 2 * half + (part - pairs) * kPack
+                       : p.interleaved ? 2 * first_angle
+                                       : first_angle;
     // a pack that does not turn is its own partner: written twice, the same
-    const unsigned shift = turns ? half : 0;
+    const unsigned shift = !turns ? 0 : p.interleaved ? kPack : half;
     std::int64_t slot = first_slot + i;
     if (slot >= p.ring_capacity) slot -= p.ring_capacity;
     const T* const key = k + i * p.k_row_stride + g * d + c;
@@ -55,7 +74,7 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
       store_pack<kPack>(static_cast<T*>(array) + at + shift, pack2);
     };
     const std::int64_t to = g * p.ring_head_stride + slot * d + c;
-    store(p.ring_key, to, key1, key2);
+    if (p.ring_key) store(p.ring_key, to, key1, key2);
     store(p.ring_value, to, value1, value2);
     if (first + i < p.n_init) {
       const std::int64_t to_sink = (g * p.n_init + first + i) * d + c;
@@ -64,9 +83,13 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
     }
     Pack<T, kPack> turned1 = key1, turned2 = key2;
     if (turns) {
-      const std::int64_t angle = static_cast<std::int64_t>(i) * half + c;
-      turn(key1, key2, load_pack<kPack>(p.cos + angle), load_pack<kPack>(p.sin + angle), turned1,
-           turned2);
+      const std::int64_t angle = static_cast<std::int64_t>(i) * half + first_angle;
+      const Pack<float, kPack> cos = load_pack<kPack>(p.cos + angle);
+      const Pack<float, kPack> sin = load_pack<kPack>(p.sin + angle);
+      if (p.interleaved)
+        turn_interleaved(key1, key2, cos, sin, turned1, turned2);
+      else
+        turn(key1, key2, cos, sin, turned1, turned2);
     }
     store(p.ring_turned_key, to, turned1, turned2);
   }
@@ -166,8 +189,8 @@ __global__ void __launch_bounds__(kWindowThreads)
        item < p.n_heads * per_head; item += stride) {
     const std::int64_t c = item % per_head, head = item / per_head * p.head_dim;
     const bool turns = c < half;
-    const std::int64_t first = head + (turns ? c : c + half);
-    const std::int64_t second = turns ? first + half : first;
+    const std::int64_t first = head + (!turns ? c + half : p.interleaved ? 2 * c : c);
+    const std::int64_t second = !turns ? first : p.interleaved ? first + 1 : first + half;
     double x = 0.0, y = 0.0;
     for (std::int64_t i = 0; i < n_rows; ++i) {
       x += wide(rows[i * row_stride + first]);

@@ -21,6 +21,7 @@ struct AppendParams {
   std::int64_t n_kv_heads = 0;  ///< G
   std::int64_t head_dim = 0;    ///< d
   std::int64_t rotary_dim = 0;  ///< even, <= d; 0 = no rotation
+  bool interleaved = false;     ///< pairs of channels as in kernels/attention.hpp
 
   const std::int64_t* first_position = nullptr;  ///< token of row 0, >= 0; read on the device
   const void* k = nullptr;                       ///< [n, G, d] before rotary embedding
@@ -31,7 +32,7 @@ struct AppendParams {
   const float* sin = nullptr;
 
   /// Written: element (g, t, c) of token t at [g * ring_head_stride + (t % ring_capacity) * d + c].
-  void* ring_key = nullptr;         ///< before rotary embedding
+  void* ring_key = nullptr;         ///< before rotary embedding; null: not kept
   void* ring_turned_key = nullptr;  ///< turned by the token's position, rounded once
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n
@@ -79,6 +80,7 @@ struct MeanQueryParams {
   std::int64_t n_heads = 0;          ///< H; H * d <= 2^24
   std::int64_t head_dim = 0;         ///< d
   std::int64_t rotary_dim = 0;       ///< even, <= d; 0 = no rotation
+  bool interleaved = false;          ///< pairs of channels as in kernels/attention.hpp
   const void* q = nullptr;           ///< [n, H, d] of `dtype`, before rotary embedding
   std::int64_t q_row_stride = 0;     ///< elements between queries, >= H * d
   const float* fixed_cos = nullptr;  ///< [rotary_dim / 2] of angle index n_local - 1

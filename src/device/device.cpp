@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda.hpp"
-#include "episodic/device/device_llama.hpp"
+#include "episodic/device/device_decoder.hpp"
 #include "kernels/limits.hpp"
 
 namespace episodic {

@@ -6,20 +6,21 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "head_layout.hpp"
 
 namespace episodic {
 namespace {
 
 class DeviceEngine final : public Engine {
  public:
-  DeviceEngine(const std::filesystem::path& dir, const DeviceLlama::Options& options)
-      : Engine(dir), model_(DeviceLlama::load(dir, options)) {}
+  DeviceEngine(const std::filesystem::path& dir, const DeviceDecoder::Options& options)
+      : Engine(dir), model_(DeviceDecoder::load(dir, options)) {}
 
   const char* device() const override { return "cuda"; }
 
   const ModelConfig& config() const override { return model_.config(); }
   std::int64_t chunk() const override { return model_.chunk(); }
-  std::int64_t tokens() const override { return attached_ ? model_.memory().tokens() : 0; }
+  std::int64_t tokens() const override { return model_.tokens(); }
   void step(std::span<const std::int64_t> ids, StepKind kind) override { model_.step(ids, kind); }
   std::span<const float> logits() override { return model_.logits(); }
 
@@ -49,7 +50,7 @@ class DeviceEngine final : public Engine {
     u.host_bytes = bytes.host;
     u.disk_bytes = files.disk_bytes;
     u.index_bytes = bytes.representatives;
-    u.window_bytes = bytes.window;
+    u.window_bytes = bytes.window + model_.bytes().caches;
     u.device_bytes = bytes.total();
     u.step_bytes = bytes.workspace + model_.bytes().activations;
     u.weight_bytes = model_.bytes().weights;
@@ -62,36 +63,27 @@ class DeviceEngine final : public Engine {
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
     model_.step(ids.subspan(first, n));
-    model_.memory().check();
-    const std::vector<float> surprise = model_.memory().last_step().surprise;
+    const std::vector<float> surprise = model_.surprise();
     std::copy(surprise.begin(), surprise.end(), nll.begin() + static_cast<std::ptrdiff_t>(first));
   }
 
  protected:
   void do_attach(const MemoryConfig& config, std::int64_t max_tokens,
                  std::vector<std::int64_t> given) override {
-    attached_ = false;
     require_length(max_tokens);
     model_.remember(config, max_tokens, std::move(given));
-    attached_ = true;
   }
   void do_attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_tokens) override {
-    attached_ = false;
     require_length(max_tokens);
     model_.remember(*memory, max_tokens);
-    attached_ = true;
   }
   void do_attach_full_attention(std::int64_t max_tokens) override {
-    // A window as long as the text is plain causal attention.
-    MemoryConfig config;
-    config.n_init = config.n_mem = 0;
-    config.n_local = max_tokens;
-    config.recall = false;
-    do_attach(config, max_tokens, {});
+    require_length(max_tokens);
+    model_.attend_fully(max_tokens);
   }
 
   struct OnDevice final : Snapshot {
-    std::shared_ptr<const DeviceLlama::Snapshot> state;
+    std::shared_ptr<const DeviceDecoder::Snapshot> state;
   };
   std::shared_ptr<Snapshot> do_snapshot() override {
     auto s = std::make_shared<OnDevice>();
@@ -123,25 +115,25 @@ class DeviceEngine final : public Engine {
     return model_.memory();
   }
 
-  mutable DeviceLlama model_;  // its getters wait for the device
-  bool attached_ = false;
+  mutable DeviceDecoder model_;  // its getters wait for the device
 };
 
 }  // namespace
 
 std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
-                                           const DeviceLlama::Options& options) {
+                                           const DeviceDecoder::Options& options) {
   return std::make_unique<DeviceEngine>(model_dir, options);
 }
 
 DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
                           std::int64_t tokens) {
   const ModelConfig m = load_model_config(model_dir);
-  const DeviceModelBytes around = DeviceLlama::bytes_needed(model_dir, {}, config.chunk);
+  const DeviceModelBytes around = DeviceDecoder::bytes_needed(model_dir, {}, config.chunk);
+  const MemoryShape shape = device::HeadLayout(m).shape(memory_shape(m, config.n_local));
   const DeviceMemoryBytes memory =
-      DeviceMemory::bytes_needed(config, memory_shape(m, config.n_local), {around.dtype, tokens});
+      DeviceMemory::bytes_needed(config, shape, {around.dtype, tokens});
   DevicePlan plan;
-  plan.device = {around.weights, around.activations,     memory.window,
+  plan.device = {around.weights, around.activations,     memory.window + around.caches,
                  memory.events,  memory.representatives, memory.workspace};
   plan.host_events = memory.host;
   if (has_device()) plan.available = free_device_bytes();

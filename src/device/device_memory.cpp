@@ -24,21 +24,23 @@ using Layer = device::DeviceLayer;
 
 /// What never changes: angles' frequencies, the fixed position, where the layers' arrays lie.
 void DeviceMemory::Impl::upload_constants() {
-  RotaryAngles fixed;
-  fixed.compute_fixed(shape.rotary, config.n_local);
   const auto send = [&](void* to, const void* from, std::size_t size) {
     if (size > 0)
       device::check(cudaMemcpyAsync(to, from, size, cudaMemcpyHostToDevice, stream),
                     "a copy to the device");
   };
-  send(inverse_frequency, shape.rotary.inverse_frequency.data(),
-       shape.rotary.inverse_frequency.size() * sizeof(double));
-  send(fixed_cos, fixed.cos.data(), fixed.cos.size() * sizeof(float));
-  send(fixed_sin, fixed.sin.data(), fixed.sin.size() * sizeof(float));
+  std::vector<RotaryAngles> fixed(rotaries.size());  // which must live until they are copied
+  for (std::size_t i = 0; i < rotaries.size(); ++i) {
+    const device::DeviceRotary& r = rotaries[i];
+    fixed[i].compute_fixed(r.table, config.n_local);
+    send(r.inverse_frequency, r.table.inverse_frequency.data(),
+         r.table.inverse_frequency.size() * sizeof(double));
+    send(r.fixed_cos, fixed[i].cos.data(), fixed[i].cos.size() * sizeof(float));
+    send(r.fixed_sin, fixed[i].sin.data(), fixed[i].sin.size() * sizeof(float));
+  }
   std::vector<const void*> keys;
-  for (std::int64_t l = config.refine_layers; l < shape.n_layers; ++l)
-    keys.push_back(layers[static_cast<std::size_t>(l)].ring_key);
-  send(refine_keys, keys.data(), keys.size() * sizeof(void*));
+  for (const Layer& layer : layers) keys.push_back(layer.ring_key);
+  send(ring_keys, keys.data(), keys.size() * sizeof(void*));
   std::vector<kernels::RelevanceLayer> relevance;
   std::vector<kernels::RepresentativeLayer> representatives;
   std::vector<kernels::EventBlockLayer> rings;
@@ -82,7 +84,10 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   }
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
-  segmenter = config.segmenter == SegmenterKind::surprise ? nullptr : make_segmenter(config, given);
+  const bool by_numbers = config.segmenter != SegmenterKind::surprise && !segments_by_keys();
+  segmenter = by_numbers ? make_segmenter(config, given) : nullptr;
+  if (segments_by_keys())
+    write_key_segmenter({kernels::initial_key_segmenter(config.n_init), {}, {}});
   tokens = steps_since_recall = last_first = last_n = 0;
   if (lower) lower->truncate(kept_events);
   pending_start = config.n_init;

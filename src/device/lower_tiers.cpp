@@ -80,6 +80,7 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
   store_->acquire(layer, missing_, segments_);
   if (layer + 1 < shape_.n_lanes) store_->prefetch(layer + 1, missing_);
   const std::int64_t element = size_of(shape_.dtype);
+  copies_.clear();
   for (std::size_t i = 0; i < missing_.size(); ++i) {
     const auto e = static_cast<std::size_t>(missing_[i]);
     // Those recalled in this attempt carry its stamp, and there are no more of them than slots:
@@ -97,14 +98,14 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
     std::memcpy(staged, segment.key, half);
     std::memcpy(staged + half, segment.value, half);
     std::byte* const to = arrays_.slots + (layer * arrays_.n_slots + s) * arrays_.slot_bytes;
-    check(cudaMemcpyAsync(to, staged, 2 * half, cudaMemcpyHostToDevice, stream),
-          "fetching an event");
+    copies_.add(to, staged, 2 * half);
     void** const pointer = pointers_.as<void*>() + i;
     *pointer = to;
-    check(cudaMemcpyAsync(arrays_.blocks + layer * arrays_.max_events + missing_[i], pointer,
-                          sizeof(void*), cudaMemcpyHostToDevice, stream),
-          "fetching an event");
+    copies_.add(arrays_.blocks + layer * arrays_.max_events + missing_[i], pointer, sizeof(void*));
   }
+  check(kernels::copy_batch(copies_.to.data(), copies_.from.data(), copies_.bytes.data(),
+                            copies_.to.size(), stream),
+        "fetching events");
   store_->release(layer);
 }
 

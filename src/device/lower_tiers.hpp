@@ -16,6 +16,7 @@
 #include "episodic/base/rules/eviction.hpp"
 #include "episodic/store/disk_store.hpp"
 #include "kernels/close_events.hpp"
+#include "kernels/copies.hpp"
 #include "kernels/timeline_state.hpp"
 
 namespace episodic::device {
@@ -85,6 +86,22 @@ class LowerTiers {
   PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
   std::vector<std::vector<Slot>> slots_;            // of each layer
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each layer and event; -1: none
+  /// One call's copies, as kernels/copies.hpp takes them.
+  struct Copies {
+    std::vector<void*> to;
+    std::vector<const void*> from;
+    std::vector<std::size_t> bytes;
+    void clear() {
+      to.clear();
+      from.clear();
+      bytes.clear();
+    }
+    void add(void* to_place, const void* from_place, std::size_t size) {
+      to.push_back(to_place);
+      from.push_back(from_place);
+      bytes.push_back(size);
+    }
+  } copies_;
   std::vector<EventId> missing_;
   std::vector<KvSegment> segments_;
   EventRings rings_;

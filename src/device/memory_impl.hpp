@@ -18,10 +18,12 @@
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
 #include "kernels/copies.hpp"
+#include "kernels/key_segmenter.hpp"
 #include "kernels/recall.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
 #include "kernels/residency.hpp"
+#include "kernels/reweight.hpp"
 #include "kernels/rows.hpp"
 #include "kernels/timeline_state.hpp"
 #include "kernels/window.hpp"
@@ -46,7 +48,26 @@ struct HostRecallLists {
   std::vector<DeviceEventId> similarity, contiguity, recalled;
 };
 
+/// What a segmenter that reads keys carries from step to step, on the host.
+struct HostKeySegmenter {
+  kernels::KeySegmenterState state;
+  std::vector<double> mean, variance;
+};
+
+/// A rotary table that some layers turn by, on the device.
+struct DeviceRotary {
+  RotaryTable table;
+  double* inverse_frequency = nullptr;
+  float *cos = nullptr, *sin = nullptr;              // [chunk, rotary_dim / 2] of the open step
+  float *fixed_cos = nullptr, *fixed_sin = nullptr;  // [rotary_dim / 2]
+
+  std::int64_t dim() const { return table.rotary_dim(); }
+  bool interleaved() const { return table.pairs == RotaryPairs::interleaved; }
+};
+
 struct DeviceLayer {
+  std::size_t rotary = 0;               // of Impl::rotaries
+  float scale = 0.0f, soft_cap = 0.0f;  // as in LayerShape
   std::byte *ring_key = nullptr, *ring_turned = nullptr, *ring_value = nullptr;  // [G, capacity, d]
   std::byte *sink_key = nullptr, *sink_value = nullptr;                          // [G, n_init, d]
   float* relevance = nullptr;                                                    // [capacity, H]
@@ -88,7 +109,7 @@ struct DeviceMemory::Impl {
   bool broken = false;                        // then: a step's events could not be kept
   mutable device::StagingRing staging;
   device::PinnedBuffer found_wrong;      // uint32 [3]: what check copies, to wait once
-  std::unique_ptr<Segmenter> segmenter;  // where surprise does not set the flags; on the host
+  std::unique_ptr<Segmenter> segmenter;  // where token numbers alone set the flags; on the host
 
   // sizes
   std::int64_t capacity = 0, head_stride = 0, element = 2;
@@ -103,12 +124,16 @@ struct DeviceMemory::Impl {
   float *recent = nullptr, *threshold = nullptr, *surprise = nullptr;
   std::int64_t recent_capacity = 0;
   std::uint8_t *raw = nullptr, *flags = nullptr;
-  double* inverse_frequency = nullptr;
-  float *cos = nullptr, *sin = nullptr, *fixed_cos = nullptr, *fixed_sin = nullptr;
+  std::vector<device::DeviceRotary> rotaries;  // each table once
   float* mean_query = nullptr;
+  float* event_scores = nullptr;   // [max_events] of a layer's recall, with reweighting
+  std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
   kernels::KvRow* rows = nullptr;
   std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
-  const void** refine_keys = nullptr;
+  const void** ring_keys = nullptr;  // of all layers
+  // where keys set the flags: the event that is growing, and its keys' moments by channel
+  kernels::KeySegmenterState* key_segmenter = nullptr;
+  double *key_mean = nullptr, *key_variance = nullptr;
   // of the layers, for what is one launch over all of them
   kernels::RelevanceLayer* relevance_layers = nullptr;            // [n_layers]
   kernels::RepresentativeLayer* representative_layers = nullptr;  // [recalling]
@@ -159,6 +184,7 @@ struct DeviceMemory::Impl {
   } twin, shared;
 
   void check_settings() const;
+  void list_layers();
   void plan();
   void plan_tiers();
   StoreShape store_shape() const {
@@ -191,6 +217,8 @@ struct DeviceMemory::Impl {
   template <class T>
   void write(T* to, const T* from, std::int64_t count);
   TimelineState read_timeline() const { return read(state, 1)[0]; }
+  device::HostKeySegmenter read_key_segmenter() const;
+  void write_key_segmenter(const device::HostKeySegmenter& from);
   std::vector<TokenRange> read_events(std::int64_t first, std::int64_t end) const;
   device::HostRecallLists read_lists(const Layer& layer) const;
   void write_lists(const Layer& layer, const device::HostRecallLists& lists);
@@ -204,14 +232,21 @@ struct DeviceMemory::Impl {
   // null while sizes are counted and nothing has a place yet
   const std::int64_t* first_position() const { return state ? &state->tokens : nullptr; }
   const std::int64_t* event_count() const { return state ? &state->n_events : nullptr; }
-  std::int64_t rotary_dim() const { return shape.rotary.rotary_dim(); }
+  const device::DeviceRotary& rotary(const Layer& layer) const { return rotaries[layer.rotary]; }
   std::int64_t width() const { return shape.n_heads * shape.head_dim; }
   /// Bytes of a representative vector.
   std::int64_t repr_row() const { return width() * size_of(options.representatives); }
+  /// Where keys set the flags.
+  bool segments_by_keys() const { return reads_keys(config.segmenter); }
+  std::int64_t key_channels() const { return shape.n_layers * shape.n_kv_heads * shape.head_dim; }
+  std::int64_t key_variances() const {  // numbers of key_variance
+    return config.segmenter == SegmenterKind::gaussian ? key_channels() : 0;
+  }
+  kernels::KeySegmenterParams key_segmenter_params() const;
   kernels::RefineParams refine_params() const;
-  kernels::AttentionParams attention_params(std::int64_t n_queries) const;
+  kernels::AttentionParams attention_params(const Layer& layer, std::int64_t n_queries) const;
   kernels::RecallParams recall_params() const;
-  kernels::MeanQueryParams mean_query_params(std::int64_t n_queries) const;
+  kernels::MeanQueryParams mean_query_params(const Layer& layer, std::int64_t n_queries) const;
   kernels::ClosedEvents closed() const {
     return {closed_start, closed_end, closed_count, closed_first, max_closed};
   }
@@ -220,7 +255,16 @@ struct DeviceMemory::Impl {
   }
   /// All that the host knows of closing: nothing can before something has left the window.
   bool may_close() const { return recalling > 0 && tokens + n > config.n_local + config.n_init; }
-  void recall(Layer& layer, const LayerStep& step);
+  /// Reweighting that chooses the events by itself.
+  bool takes_top() const {
+    return config.reweight == Reweighting::narrow || config.reweight == Reweighting::broad;
+  }
+  std::int64_t most_of_top() const {
+    return (config.reweight == Reweighting::broad ? 3 : 1) * config.reweight_top;
+  }
+  void choose_events(const Layer& layer, const RecallLists& lists);
+  void score_events(const Layer& layer, const RecallLists* maybe_listed);
+  void recall(const Layer& layer, const LayerStep& step);
   void finish_step();
 };
 

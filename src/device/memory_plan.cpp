@@ -51,25 +51,60 @@ void DeviceMemory::Impl::check_settings() const {
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
   if (config.scope != EventScope::sequence || config.recall_groups != 1)
     refuse("scope = head and recall_groups > 1 are not built for a device; use scope = sequence");
-  if (config.reweight != Reweighting::none || config.retention)
-    refuse("reweight and retention are not built for a device; leave them out");
-  if (reads_keys(config.segmenter))
-    refuse(fmt::format("segmenter = {} is not built for a device; use surprise",
-                       name_of(config.segmenter)));
+  if (config.retention) refuse("retention is not built for a device; leave it out");
   if (config.score != RepresentativeScore::mean)
     refuse("score = max is not built for a device; use mean");
   if (config.index != IndexKind::exact)
     refuse("index = faiss; a device searches exactly, use exact");
-  if (shape !=
-      MemoryShape{shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.rotary})
-    refuse("layers that differ in rotary table, scale or soft cap");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
   if (width() > kernels::kMostRecallWidth)
     refuse(fmt::format("{} heads of {}, together at most {}", shape.n_heads, shape.head_dim,
                        kernels::kMostRecallWidth));
-  if (rotary_dim() % 16 != 0)
-    refuse(fmt::format("rotary_dim = {}, must be a multiple of 16", rotary_dim()));
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    if (const std::int64_t dim = shape.layer(l).rotary.rotary_dim(); dim % 16 != 0)
+      refuse(fmt::format("rotary_dim = {} of layer {}, must be a multiple of 16", dim, l));
+}
+
+/// What differs from layer to layer; tables that are the same are kept once.
+void DeviceMemory::Impl::list_layers() {
+  for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+    LayerShape of = shape.layer(l);
+    const auto at = std::find_if(rotaries.begin(), rotaries.end(),
+                                 [&](const auto& r) { return r.table == of.rotary; });
+    Layer layer;
+    layer.rotary = static_cast<std::size_t>(at - rotaries.begin());
+    layer.scale = of.scale;
+    layer.soft_cap = of.softcap;
+    if (at == rotaries.end()) rotaries.emplace_back().table = std::move(of.rotary);
+    layers.push_back(layer);
+  }
+}
+
+kernels::KeySegmenterParams DeviceMemory::Impl::key_segmenter_params() const {
+  kernels::KeySegmenterParams p;
+  p.signal = config.segmenter == SegmenterKind::gaussian ? kernels::KeySignal::gaussian
+                                                         : kernels::KeySignal::similarity;
+  p.gamma = config.gamma;
+  p.min_count = config.min_count;
+  p.var_floor = config.var_floor;
+  p.n = config.chunk;
+  p.state = state;
+  p.segmenter = key_segmenter;
+  p.mean = key_mean;
+  p.variance = key_variance;
+  p.dtype = options.dtype;
+  p.n_layers = shape.n_layers;
+  p.n_kv_heads = shape.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.keys = ring_keys;
+  p.key_capacity = capacity;
+  p.key_head_stride = head_stride;
+  p.key_row_stride = shape.head_dim;
+  p.raw = raw;
+  p.workspace = workspace;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  return p;
 }
 
 kernels::RefineParams DeviceMemory::Impl::refine_params() const {
@@ -87,7 +122,7 @@ kernels::RefineParams DeviceMemory::Impl::refine_params() const {
   p.n_layers = shape.n_layers - config.refine_layers;
   p.n_kv_heads = shape.n_kv_heads;
   p.head_dim = shape.head_dim;
-  p.keys = refine_keys;
+  p.keys = ring_keys ? ring_keys + config.refine_layers : nullptr;
   p.key_capacity = capacity;
   p.key_head_stride = head_stride;
   p.key_row_stride = shape.head_dim;
@@ -96,7 +131,9 @@ kernels::RefineParams DeviceMemory::Impl::refine_params() const {
   return p;
 }
 
-kernels::AttentionParams DeviceMemory::Impl::attention_params(std::int64_t n_queries) const {
+kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer,
+                                                              std::int64_t n_queries) const {
+  const device::DeviceRotary& angles = rotary(layer);
   kernels::AttentionParams p;
   p.dtype = options.dtype;
   p.n_queries = n_queries;
@@ -106,11 +143,14 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(std::int64_t n_que
   p.n_local = config.n_local;
   p.q_row_stride = width();
   p.first_position = first_position();
-  p.rotary_dim = rotary_dim();
-  p.query_cos = cos;
-  p.query_sin = sin;
-  p.fixed_cos = fixed_cos;
-  p.fixed_sin = fixed_sin;
+  p.scale = layer.scale;
+  p.soft_cap = layer.soft_cap;
+  p.rotary_dim = angles.dim();
+  p.interleaved = angles.interleaved();
+  p.query_cos = angles.cos;
+  p.query_sin = angles.sin;
+  p.fixed_cos = angles.fixed_cos;
+  p.fixed_sin = angles.fixed_sin;
   p.rows = rows;
   p.n_rows = n_rows;
   p.max_rows = max_rows;
@@ -143,16 +183,19 @@ kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   return p;
 }
 
-kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(std::int64_t n_queries) const {
+kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(const Layer& layer,
+                                                               std::int64_t n_queries) const {
+  const device::DeviceRotary& angles = rotary(layer);
   kernels::MeanQueryParams p;
   p.dtype = options.dtype;
   p.n = n_queries;
   p.n_heads = shape.n_heads;
   p.head_dim = shape.head_dim;
-  p.rotary_dim = rotary_dim();
+  p.rotary_dim = angles.dim();
+  p.interleaved = angles.interleaved();
   p.q_row_stride = width();
-  p.fixed_cos = fixed_cos;
-  p.fixed_sin = fixed_sin;
+  p.fixed_cos = angles.fixed_cos;
+  p.fixed_sin = angles.fixed_sin;
   p.mean = mean_query;
   p.workspace = workspace;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
@@ -162,6 +205,7 @@ kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(std::int64_t n_qu
 /// Sizes of everything; then one pass over the arrays, which counts them.
 void DeviceMemory::Impl::plan() {
   check_settings();
+  list_layers();
   element = size_of(options.dtype);
   capacity = ring_capacity(config);
   head_stride = capacity * shape.head_dim;
@@ -170,12 +214,14 @@ void DeviceMemory::Impl::plan() {
   max_events = closable / config.min_block + 1;
   max_closed = (config.chunk + config.max_block) / config.min_block + 1;
   // What left the window, and whole events up to both capacities.
-  max_rows = config.n_init + capacity + most_recalled_tokens(config);
+  const std::int64_t recalled = most_recalled_tokens(config);
+  max_rows = config.n_init + capacity + (takes_top() ? std::min(recalled, closable) : recalled);
   token_bytes = 2 * shape.n_kv_heads * shape.head_dim * element;
   layer_bytes = closable * token_bytes;
   recent_capacity = config.effective_tau() + config.chunk;
   if (recalling > 0) {
-    room = kernels::recall_room(recall_params());
+    room =
+        takes_top() ? std::min(max_events, most_of_top()) : kernels::recall_room(recall_params());
     if (room == 0)
       throw ConfigError(fmt::format(
           "CUDA memory: n_mem = {} of events of at least min_block = {} tokens are too many for a "
@@ -187,13 +233,13 @@ void DeviceMemory::Impl::plan() {
     workspace_bytes = std::max(workspace_bytes, static_cast<std::int64_t>(size));
   };
   const std::size_t attention =
-      kernels::largest_attention_workspace_bytes(attention_params(config.chunk));
+      kernels::largest_attention_workspace_bytes(attention_params(layers.front(), config.chunk));
   if (attention == 0)
     throw ConfigError(
         fmt::format("CUDA memory: no attention kernel for head_dim = {}, {} heads, {} kv heads",
                     shape.head_dim, shape.n_heads, shape.n_kv_heads));
   needs(attention);
-  needs(kernels::mean_query_workspace_bytes(mean_query_params(config.chunk)));
+  needs(kernels::mean_query_workspace_bytes(mean_query_params(layers.front(), config.chunk)));
   if (config.refine != Refinement::none) {
     const std::size_t refine = kernels::refine_workspace_bytes(refine_params());
     if (refine == 0)
@@ -201,7 +247,16 @@ void DeviceMemory::Impl::plan() {
           "CUDA memory: chunk = {} is too long for refinement on a device", config.chunk));
     needs(refine);
   }
-  if (recalling > 0) needs(kernels::recall_workspace_bytes(recall_params()));
+  if (recalling > 0 && !takes_top()) needs(kernels::recall_workspace_bytes(recall_params()));
+  if (segments_by_keys()) {
+    const std::size_t segment = kernels::key_segmenter_workspace_bytes(key_segmenter_params());
+    if (segment == 0)
+      throw ConfigError(fmt::format(
+          "CUDA memory: segmenter = {} over {} layers of {} heads is too much for a device's "
+          "kernel in chunks of {} tokens; lower chunk",
+          name_of(config.segmenter), shape.n_layers, shape.n_kv_heads, config.chunk));
+    needs(segment);
+  }
   // A window that is handed over comes in steps, keys and values.
   needs(static_cast<std::size_t>(config.chunk * token_bytes));
   count();
@@ -261,10 +316,8 @@ void DeviceMemory::Impl::plan_tiers() {
 
 void DeviceMemory::Impl::carve(Carver& c) {
   const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
-  const std::int64_t angles = rotary_dim() / 2;
   std::int64_t mark = 0;
   const auto since = [&] { return c.used() - std::exchange(mark, c.used()); };
-  layers.resize(static_cast<std::size_t>(shape.n_layers));
   std::int64_t slot = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
@@ -315,17 +368,25 @@ void DeviceMemory::Impl::carve(Carver& c) {
   surprise = c.take<float>(config.chunk);
   raw = c.take<std::uint8_t>(config.chunk);
   flags = c.take<std::uint8_t>(capacity);
-  inverse_frequency = c.take<double>(angles);
-  cos = c.take<float>(config.chunk * angles);
-  sin = c.take<float>(config.chunk * angles);
-  fixed_cos = c.take<float>(angles);
-  fixed_sin = c.take<float>(angles);
+  for (device::DeviceRotary& r : rotaries) {
+    const std::int64_t angles = r.dim() / 2;
+    r.inverse_frequency = c.take<double>(angles);
+    for (float** step : {&r.cos, &r.sin}) *step = c.take<float>(config.chunk * angles);
+    for (float** fixed : {&r.fixed_cos, &r.fixed_sin}) *fixed = c.take<float>(angles);
+  }
   mean_query = c.take<float>(width());
+  if (config.reweight != Reweighting::none) event_scores = c.take<float>(max_events);
+  if (takes_top()) is_top = c.take<std::uint8_t>(max_events);
   rows = c.take<KvRow>(max_rows);
   n_rows = c.take<std::int32_t>(1);
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
-  refine_keys = c.take<const void*>(shape.n_layers);
+  ring_keys = c.take<const void*>(shape.n_layers);
+  if (segments_by_keys()) {
+    key_segmenter = c.take<kernels::KeySegmenterState>(1);
+    key_mean = c.take<double>(key_channels());
+    key_variance = c.take<double>(key_variances());
+  }
   relevance_layers = c.take<kernels::RelevanceLayer>(shape.n_layers);
   representative_layers = c.take<kernels::RepresentativeLayer>(recalling);
   block_layers = c.take<kernels::EventBlockLayer>(recalling);

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "convert.hpp"
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
 #include "memory_impl.hpp"
 
@@ -44,6 +46,36 @@ void for_groups(const std::vector<TokenRange>& events, std::size_t begin, std::i
   }
 }
 
+/// A segmenter that reads keys as the host's memory keeps it (KeySegmenter::save).
+std::vector<std::byte> to_bytes(const device::HostKeySegmenter& from, std::int64_t tokens) {
+  const bool is_empty = from.state.count == 0;
+  const auto known = [&](const std::vector<double>& moments) {
+    return is_empty ? std::vector<double>(moments.size()) : moments;
+  };
+  ByteWriter to;
+  to.put(tokens);
+  to.put(from.state.count);
+  to.put(from.state.recorded);
+  to.put(from.state.mean);
+  to.put(from.state.squares);
+  to.put_vector(known(from.mean));
+  to.put_vector(known(from.variance));
+  return to.take();
+}
+
+device::HostKeySegmenter from_bytes(const std::vector<std::byte>& bytes, std::int64_t n_init) {
+  ByteReader from(bytes, "the memory's segmenter");
+  device::HostKeySegmenter to;
+  to.state.next = std::max(from.get<std::int64_t>(), n_init);
+  to.state.count = from.get<std::int64_t>();
+  to.state.recorded = from.get<std::int64_t>();
+  to.state.mean = from.get<double>();
+  to.state.squares = from.get<double>();
+  to.mean = from.get_vector<double>();
+  to.variance = from.get_vector<double>();
+  return to;
+}
+
 }  // namespace
 
 // -- what the last step left ----------------------------------------------------------------------
@@ -73,6 +105,8 @@ StepRecord DeviceMemory::last_step() const {
   r.events_before = state.n_events - state.n_closed;
   r.surprise = m.read(m.surprise, m.last_n);
   r.threshold = m.read(m.threshold, m.last_n);
+  if (m.segments_by_keys())  // which have none over surprise, as on the host
+    r.threshold.assign(r.threshold.size(), std::numeric_limits<float>::infinity());
   r.raw_boundaries = m.read(m.raw, m.last_n);
   const std::vector<std::uint8_t> ring = m.read(m.flags, m.capacity);
   for (std::int64_t i = 0; i < m.last_n; ++i)
@@ -158,8 +192,21 @@ class DeviceMemory::Snapshot {
   std::vector<float> recent;
   std::vector<std::uint8_t> flags;
   TimelineState timeline;
+  device::HostKeySegmenter segmenter;  // where keys set the flags
   std::vector<HostRecallLists> lists;  // of each layer
 };
+
+device::HostKeySegmenter DeviceMemory::Impl::read_key_segmenter() const {
+  return {read(key_segmenter, 1)[0], read(key_mean, key_channels()),
+          read(key_variance, key_variances())};
+}
+
+/// Moments that are left out are those of an event without keys, which nothing reads.
+void DeviceMemory::Impl::write_key_segmenter(const device::HostKeySegmenter& from) {
+  write(key_segmenter, &from.state, 1);
+  write(key_mean, from.mean.data(), static_cast<std::int64_t>(from.mean.size()));
+  write(key_variance, from.variance.data(), static_cast<std::int64_t>(from.variance.size()));
+}
 
 std::shared_ptr<const DeviceMemory::Snapshot> DeviceMemory::snapshot() const {
   const Impl& m = *impl_;
@@ -174,6 +221,7 @@ std::shared_ptr<const DeviceMemory::Snapshot> DeviceMemory::snapshot() const {
   s->recent = m.read(m.recent, m.recent_capacity);
   s->flags = m.read(m.flags, m.capacity);
   s->timeline = m.read_timeline();
+  if (m.segments_by_keys()) s->segmenter = m.read_key_segmenter();
   for (const Layer& layer : m.layers) s->lists.push_back(m.read_lists(layer));
   return s;
 }
@@ -203,6 +251,7 @@ void DeviceMemory::restore(const Snapshot& s) {
   m.write(m.recent, s.recent.data(), m.recent_capacity);
   m.write(m.flags, s.flags.data(), m.capacity);
   m.write(m.state, &s.timeline, 1);
+  if (m.segments_by_keys()) m.write_key_segmenter(s.segmenter);
   m.all_at_home(events);
   for (std::size_t l = 0; l < m.layers.size(); ++l) m.write_lists(m.layers[l], s.lists[l]);
   m.tokens = s.timeline.tokens;
@@ -273,6 +322,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   now.pending_start = from.events().pending_start();
   now.n_events = from.events().size();
   write(state, &now, 1);
+  if (segments_by_keys()) write_key_segmenter(from_bytes(handed.segmenter, config.n_init));
   tokens = now.tokens;
   pending_start = now.pending_start;
   steps_since_recall = handed.steps_since_recall;
@@ -391,12 +441,13 @@ MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
   Timeline::State::Scope& scope = s.scopes.front();
   scope.last_boundary = now.last_boundary;
   scope.last_in_previous = now.last_in_previous;
-  if (!segmenter) {
+  if (config.segmenter == SegmenterKind::surprise) {
     const std::vector<float> ring = read(recent, recent_capacity);
     for (std::int64_t t = std::max<std::int64_t>(0, tokens - config.effective_tau()); t < tokens;
          ++t)
       s.recent_surprise.push_back(ring[static_cast<std::size_t>(t % recent_capacity)]);
   }
+  if (segments_by_keys()) s.segmenter = to_bytes(read_key_segmenter(), tokens);
   scope.final_flags = read(flags, capacity);
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   /// [blocks, capacity, row] or sinks; rows that no token has reached yet are zero

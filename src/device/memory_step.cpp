@@ -201,31 +201,75 @@ void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
   fetch(*next, lists, true, fetch_stream.get());
 }
 
-/// Queries, lists and rows of a step in which something lies outside the window.
-void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
-  const RecallLists& lists = lists_of_step(layer);
-  if (layer.slot >= 0 && recalls_now) {
-    kernels::MeanQueryParams query = mean_query_params(n);
-    query.q = step.q;
-    query.q_row_stride = step.q_row_stride;
-    device::check(kernels::mean_fixed_query(query, stream), "the mean query");
-    kernels::RecallParams p = recall_params();
-    p.n = n;
-    p.representatives = layer.representatives;
-    const RecallLists& before = layer.lists[lists_now];
-    p.queue = before.contiguity;
-    p.queue_size = before.sizes + 1;
+/// Scores of events by the key-space reader: of all, or of those that are recalled.
+void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* maybe_listed) {
+  kernels::EventScoreParams p;
+  p.query = mean_query;
+  p.width = width();
+  p.dtype = options.representatives;
+  p.representative = layer.representatives;
+  p.n_events = event_count();
+  p.max_events = max_events;
+  p.score = event_scores;
+  if (maybe_listed) {
+    p.maybe_listed = maybe_listed->recalled;
+    p.n_listed = maybe_listed->sizes + 2;
+    p.max_listed = room;
+  }
+  device::check(kernels::score_events(p, stream), "scores of events");
+}
+
+/// What a layer recalls, into `lists`; the mean query must be there.
+void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& lists) {
+  if (takes_top()) {
+    score_events(layer, nullptr);
+    kernels::RecallTopParams p;
+    p.top_k = config.reweight_top;
+    p.neighbours = config.reweight == Reweighting::broad;
+    p.score = event_scores;
+    p.n_events = event_count();
+    p.max_events = max_events;
+    p.is_top = is_top;
     p.similarity = lists.similarity;
     p.contiguity_list = lists.contiguity;
     p.recalled = lists.recalled;
+    p.list_capacity = room;
     p.sizes = lists.sizes;
-    device::check(kernels::recall_events(p, stream), "recall");
+    return device::check(kernels::recall_top(p, stream), "recall");
+  }
+  kernels::RecallParams p = recall_params();
+  p.n = n;
+  p.representatives = layer.representatives;
+  const RecallLists& before = layer.lists[lists_now];
+  p.queue = before.contiguity;
+  p.queue_size = before.sizes + 1;
+  p.similarity = lists.similarity;
+  p.contiguity_list = lists.contiguity;
+  p.recalled = lists.recalled;
+  p.sizes = lists.sizes;
+  device::check(kernels::recall_events(p, stream), "recall");
+}
+
+/// Queries, lists and rows of a step in which something lies outside the window.
+void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
+  const RecallLists& lists = lists_of_step(layer);
+  const bool weighs = layer.slot >= 0 && config.reweight == Reweighting::exact;
+  if (weighs || (layer.slot >= 0 && recalls_now)) {
+    kernels::MeanQueryParams query = mean_query_params(layer, n);
+    query.q = step.q;
+    query.q_row_stride = step.q_row_stride;
+    device::check(kernels::mean_fixed_query(query, stream), "the mean query");
+  }
+  if (layer.slot >= 0 && recalls_now) {
+    choose_events(layer, lists);
     if (lower)
       // The one place where the host waits within a step: files are read by the host.
       lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
     else if (has_host_tier())
       swap_in(layer, lists);
   }
+  // Also of events that the step before recalled: they are weighed by this step's query.
+  if (weighs) score_events(layer, &lists);
   kernels::RowsParams p;
   p.dtype = options.dtype;
   p.n_kv_heads = shape.n_kv_heads;
@@ -246,6 +290,7 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
     p.event_block = blocks + layer.slot * max_events;
     p.recalled = lists.recalled;
     p.n_recalled = lists.sizes + 2;
+    if (weighs) p.maybe_event_weight = event_scores;
   }
   p.rows = rows;
   p.n_rows = n_rows;
@@ -256,11 +301,11 @@ void DeviceMemory::Impl::recall(Layer& layer, const LayerStep& step) {
 
 /// cos and sin of the next n positions.
 void DeviceMemory::Impl::turn_angles(std::int64_t count) {
-  if (rotary_dim() == 0) return;
-  device::check(kernels::rotary_angles({count, rotary_dim() / 2, first_position(),
-                                        inverse_frequency, shape.rotary.attention_factor, cos, sin},
-                                       stream),
-                "rotary angles");
+  for (const device::DeviceRotary& r : rotaries)
+    device::check(kernels::rotary_angles({count, r.dim() / 2, first_position(), r.inverse_frequency,
+                                          r.table.attention_factor, r.cos, r.sin},
+                                         stream),
+                  "rotary angles");
 }
 
 /// Keys and values of the next n tokens into the rings; their angles must be there.
@@ -272,14 +317,15 @@ void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const vo
   p.n = count;
   p.n_kv_heads = shape.n_kv_heads;
   p.head_dim = shape.head_dim;
-  p.rotary_dim = rotary_dim();
+  p.rotary_dim = rotary(layer).dim();
+  p.interleaved = rotary(layer).interleaved();
   p.first_position = first_position();
   p.k = k;
   p.v = v;
   p.k_row_stride = k_row_stride;
   p.v_row_stride = v_row_stride;
-  p.cos = cos;
-  p.sin = sin;
+  p.cos = rotary(layer).cos;
+  p.sin = rotary(layer).sin;
   p.ring_key = layer.ring_key;
   p.ring_turned_key = layer.ring_turned;
   p.ring_value = layer.ring_value;
@@ -299,12 +345,13 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
         fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
                     "0 to {} in order, then end_step",
                     l, m.shape.n_layers - 1));
-  Layer& layer = m.layers[static_cast<std::size_t>(l)];
+  const Layer& layer = m.layers[static_cast<std::size_t>(l)];
   if (l == 0) m.turn_angles(m.n);
   m.append(layer, m.n, step.k, step.v, step.k_row_stride, step.v_row_stride);
   if (m.far) m.recall(layer, step);
 
-  kernels::AttentionParams p = m.attention_params(m.n);
+  kernels::AttentionParams p = m.attention_params(layer, m.n);
+  if (step.scale != 0.0f) p.scale = step.scale;
   p.q = step.q;
   p.q_row_stride = step.q_row_stride;
   p.local_key = layer.ring_turned;
@@ -335,8 +382,8 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     throw DataError(
         fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
                     m.next_layer, m.shape.n_layers));
-  // Raw flags: by surprise on the device, by the other segmenters on the host, which need nothing
-  // from it. The step's surprise is kept for whoever asks.
+  // Raw flags: by surprise or by keys on the device, by token numbers on the host, which needs
+  // nothing from it. The step's surprise is kept for whoever asks.
   kernels::ThresholdParams raw;
   raw.window = m.config.window == episodic::ThresholdWindow::moving
                    ? kernels::ThresholdWindow::moving
@@ -364,6 +411,11 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     });
     m.staging.send(m.threshold, m.n, m.stream,
                    [&](float* host) { std::copy(thresholds.begin(), thresholds.end(), host); });
+  }
+  if (m.segments_by_keys()) {
+    kernels::KeySegmenterParams keys = m.key_segmenter_params();
+    keys.n = m.n;
+    device::check(kernels::segment_by_keys(keys, m.stream), "boundaries from keys");
   }
   kernels::RefineParams refine = m.refine_params();
   refine.n = m.n;
@@ -416,6 +468,7 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     chosen.capacity = m.max_events;
     chosen.layers = m.representative_layers;
     chosen.n_layers = m.recalling;
+    chosen.unit_length = m.config.reweight != Reweighting::none;
     chosen.full = m.full;
     device::check(kernels::select_representatives(chosen, m.stream), "representatives");
     m.keep_blocks();

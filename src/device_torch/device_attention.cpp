@@ -11,7 +11,7 @@
 
 #include "device/cuda.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/device/device_llama.hpp"
+#include "episodic/device/device_decoder.hpp"
 #include "kernels/surprise.hpp"
 #include "native_stream.hpp"
 

@@ -287,24 +287,4 @@ std::vector<std::int64_t> ModelConfig::memory_layers() const {
   return served;
 }
 
-std::string beyond_plain_llama(const ModelConfig& c) {
-  if (c.norm_offset != 0 || c.embedding_multiplier != 1 || c.residual_multiplier != 1 ||
-      c.logit_multiplier != 1 || c.logit_soft_cap != 0)
-    return "scaled embeddings, norms, residuals or logits";
-  if (c.ropes.size() != 1 || c.ropes[0].depends_on_length())
-    return "rotary tables that differ by layer or by length";
-  for (const LayerSpec& layer : c.layers) {
-    if (layer.window > 0) return "sliding windows";
-    if (layer.rope != 0) return "layers without rotary embedding";
-    if (layer.qk_norm != QkNorm::none) return "norms of queries and keys";
-    if (layer.norms != NormPlace::before) return "norms behind its blocks";
-    if (layer.activation != Activation::silu) return "an activation other than SiLU";
-    if (layer.fused_qkv || layer.fused_gate_up) return "fused projections";
-    if (layer.qkv_bias != layer.o_bias) return "biases of q, k and v without one of the output";
-    if (layer.soft_cap != 0 || layer.scale != 1 / std::sqrt(static_cast<double>(layer.head_dim)))
-      return "scaled or capped attention scores";
-  }
-  return "";
-}
-
 }  // namespace episodic

@@ -64,6 +64,8 @@ TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
   const TempDir dir;
   MemoryConfig plain = tier_config(DType::float16);
   plain.recall_every = 3;
+  plain.segmenter = SegmenterKind::gaussian;  // its moments come back too
+  plain.gamma = 0.5;
   for (const MemoryConfig& config : tiers(plain, shape, DType::float16, dir.path())) {
     DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
     const auto empty = memory.snapshot();
@@ -128,6 +130,13 @@ TEST_CASE("a sequence that was kept and opened again goes on with the same bits"
   cases.back().first.recall_layers = {{1}};
   cases.emplace_back(driver::small_config(), DType::bfloat16);  // kept as float32
   cases.back().first.segmenter = SegmenterKind::random;
+  for (const SegmenterKind segmenter : {SegmenterKind::k_similarity, SegmenterKind::gaussian}) {
+    cases.emplace_back(driver::small_config(), DType::float32);
+    cases.back().first.segmenter = segmenter;
+    cases.back().first.gamma = 0.5;
+    cases.back().first.reweight =
+        segmenter == SegmenterKind::gaussian ? Reweighting::exact : Reweighting::none;
+  }
   std::size_t number = 0;
   for (const auto& [config, dtype] : cases) {
     INFO(number);

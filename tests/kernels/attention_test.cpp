@@ -35,7 +35,8 @@ struct Case {
   std::int64_t max_rows = -1;  ///< -1: as many as there are
   bool rows_per_head = false, weights = false;
   bool far_unseen = false;  ///< all far tokens are still in every query's window
-  float scale = 0.0f;
+  float scale = 0.0f, soft_cap = 0.0f;
+  bool interleaved = false;
   std::int64_t spare = 0;  ///< slots of the ring beyond what is needed
   float sigma = 1.0f;      ///< of the queries
 };
@@ -114,6 +115,8 @@ class Problem {
     p.head_dim = c_.d;
     p.n_local = c_.n_local;
     p.scale = c_.scale;
+    p.soft_cap = c_.soft_cap;
+    p.interleaved = c_.interleaved;
     p.q = d_q.data();
     p.q_row_stride = q_stride_;
     p.first_position = d_first.data();
@@ -171,7 +174,9 @@ class Problem {
           double dot = 0.0;
           for (std::int64_t e = 0; e < c_.d; ++e)
             dot += query[size(e)] * static_cast<double>(key[e]);
-          seen.push_back({dot * scale, weight, value, local});
+          const double cap = static_cast<double>(c_.soft_cap);
+          const double score = cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
+          seen.push_back({score, weight, value, local});
         };
         const std::int64_t list = c_.rows_per_head ? g : 0;
         for (std::int64_t r = 0; r < counts_[size(list)]; ++r) {
@@ -271,7 +276,9 @@ class Problem {
     const float* sine = own ? query_sin_.data() + i * half : fixed_sin_.data();
     for (std::int64_t e = 0; e < c_.d; ++e) {
       float y = from[e];
-      if (e < half)
+      if (c_.interleaved && e < c_.rotary_dim)
+        y = std::fma(from[e], cosine[e / 2], (e % 2 == 0 ? -1 : 1) * (from[e ^ 1] * sine[e / 2]));
+      else if (e < half)
         y = std::fma(from[e], cosine[e], -(from[e + half] * sine[e]));
       else if (e < c_.rotary_dim)
         y = std::fma(from[e], cosine[e - half], from[e - half] * sine[e - half]);
@@ -433,6 +440,24 @@ TEST_CASE("attention kernels give the same bits in every order, and for every po
       REQUIRE(same_bits(bare.out, results[0].out));
       const Result columns = problem.run([](AttentionParams& p) { p.maybe_lse = nullptr; });
       REQUIRE(same_bits(columns.column_sums, results[0].column_sums));
+    }
+}
+
+TEST_CASE("attention kernels: soft caps, and pairs of channels side by side") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 3, 21}) {
+      Case c = of(n, 2, 64, 50);
+      c.sigma = 4.0f;  // scores that the cap bends
+      c.soft_cap = 3.0f;
+      check(c, dtype);
+      c.scale = -0.3f;
+      c.soft_cap = 50.0f;
+      check(c, dtype);
+      c = of(n, 2, 72, 50);
+      c.rotary_dim = 48;
+      c.interleaved = true;
+      check(c, dtype);
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/decoder.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -28,72 +29,44 @@ void check_close(const std::vector<float>& got, const std::vector<double>& expec
             tolerance(dtype) * (1 + std::abs(expected[i])));
 }
 
+/// x[first, first + count) / sqrt(sum of squares / channels + eps) * weight, in place.
+void norm(std::vector<double>& x, std::size_t first, std::size_t count, std::size_t channels,
+          const std::vector<float>& weight, double eps) {
+  double squares = 0;
+  for (std::size_t c = 0; c < count; ++c) squares += x[first + c] * x[first + c];
+  for (std::size_t c = 0; c < count; ++c)
+    x[first + c] *=
+        static_cast<double>(weight[c]) / std::sqrt(squares / static_cast<double>(channels) + eps);
+}
+
+std::vector<double> doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
+
 }  // namespace
 
-TEST_CASE("decoder kernels agree with float64 in every dtype, size and order") {
+TEST_CASE("embed_tokens looks rows up in every dtype, and scales them") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(6);
   for (const DType dtype : kDTypes)
     for (const std::int64_t width : {1, 40, 300})
-      for (const std::int64_t n : {1, 3}) {
-        const auto w = static_cast<std::size_t>(width), rows = static_cast<std::size_t>(n);
-        const auto element = static_cast<std::size_t>(episodic::size_of(dtype));
-        const std::vector<float> x = episodic_test::normal_floats(rows * w, random, 3.0f);
-        const std::vector<float> weight = episodic_test::normal_floats(w, random);
-        std::vector<float> gate_up = episodic_test::normal_floats(rows * 2 * w, random, 3.0f);
+      for (const float multiplier : {1.0f, 5.5f}) {
+        const auto w = static_cast<std::size_t>(width);
         std::vector<float> table = episodic_test::normal_floats(7 * w, random);
-        std::vector<std::int64_t> ids(rows);
-        for (std::int64_t& id : ids) id = static_cast<std::int64_t>(random() % 7);
-        const DeviceArray<float> d_x(x), d_weight(weight);
-        const DeviceArray<unsigned char> d_gate_up(episodic_test::stored(gate_up, dtype)),
-            d_table(episodic_test::stored(table, dtype));
+        const DeviceArray<unsigned char> d_table(episodic_test::stored(table, dtype));
+        const std::vector<std::int64_t> ids{6, 0, 3};
         const DeviceArray<std::int64_t> d_ids(ids);
-
-        std::vector<double> normed(x.size()), silu(x.size()), biased(x.size());
-        for (std::size_t i = 0; i < rows; ++i) {
-          double squares = 0;
+        const DeviceArray<float> hidden(3 * w);
+        REQUIRE(embed_tokens(
+                    {dtype, d_table.data(), 7, width, d_ids.data(), 3, hidden.data(), multiplier},
+                    nullptr) == cudaSuccess);
+        const std::vector<float> embedded = hidden.host();
+        for (std::size_t i = 0; i < 3; ++i)
           for (std::size_t c = 0; c < w; ++c)
-            squares += static_cast<double>(x[i * w + c]) * static_cast<double>(x[i * w + c]);
-          for (std::size_t c = 0; c < w; ++c) {
-            const auto at = i * w + c;
-            normed[at] = static_cast<double>(x[at]) /
-                         std::sqrt(squares / static_cast<double>(w) + 1e-5) *
-                         static_cast<double>(weight[c]);
-            const double gate = static_cast<double>(gate_up[i * 2 * w + c]);
-            silu[at] =
-                gate / (1 + std::exp(-gate)) * static_cast<double>(gate_up[i * 2 * w + w + c]);
-            biased[at] = gate + static_cast<double>(weight[c]);
-          }
-        }
-        episodic_test::in_every_order([&] {
-          const DeviceArray<float> hidden(rows * w);
-          REQUIRE(embed_tokens({dtype, d_table.data(), 7, width, d_ids.data(), n, hidden.data()},
-                               nullptr) == cudaSuccess);
-          const std::vector<float> embedded = hidden.host();
-          for (std::size_t i = 0; i < rows; ++i)
-            for (std::size_t c = 0; c < w; ++c)
-              REQUIRE(embedded[i * w + c] == table[static_cast<std::size_t>(ids[i]) * w + c]);
-
-          const DeviceArray<unsigned char> y(rows * w * element);
-          REQUIRE(rms_norm({dtype, d_x.data(), d_weight.data(), n, width, 1e-5f, y.data()},
-                           nullptr) == cudaSuccess);
-          check_close(episodic_test::floats(y.host(), dtype), normed, dtype);
-
-          REQUIRE(silu_times({dtype, d_gate_up.data(), n, width, y.data()}, nullptr) ==
-                  cudaSuccess);
-          check_close(episodic_test::floats(y.host(), dtype), silu, dtype);
-
-          std::vector<float> gates(rows * w);
-          for (std::size_t i = 0; i < rows * w; ++i) gates[i] = gate_up[i / w * 2 * w + i % w];
-          const DeviceArray<unsigned char> d_gates(episodic_test::stored(gates, dtype));
-          REQUIRE(add_bias({dtype, d_weight.data(), n, width, d_gates.data()}, nullptr) ==
-                  cudaSuccess);
-          check_close(episodic_test::floats(d_gates.host(), dtype), biased, dtype);
-        });
+            REQUIRE(embedded[i * w + c] ==
+                    multiplier * table[static_cast<std::size_t>(ids[i]) * w + c]);
       }
 }
 
-TEST_CASE("decoder kernels show an unknown id as NaNs, in its row alone") {
+TEST_CASE("embed_tokens shows an unknown id as NaNs, in its row alone") {
   EPISODIC_NEEDS_DEVICE();
   const DeviceArray<float> table(std::vector<float>(12, 2.0f)), hidden(12);
   const DeviceArray<std::int64_t> ids(std::vector<std::int64_t>{1, 3, -1});
@@ -103,23 +76,179 @@ TEST_CASE("decoder kernels show an unknown id as NaNs, in its row alone") {
   for (std::size_t i = 0; i < 12; ++i) REQUIRE(std::isnan(out[i]) == (i >= 4));
 }
 
+TEST_CASE("add_norm is float64's in every dtype, with and without each of its parts") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(6);
+  for (const std::int64_t width : {1, 40, 300})
+    for (int parts = 0; parts < 16; ++parts) {
+      const bool adds = parts & 1, biased = parts & 2, behind = parts & 4, before = parts & 8;
+      if (behind && !adds) continue;
+      const DType dtype = kDTypes[parts % 3];
+      const float multiplier = adds ? 0.25f : 1.0f;
+      constexpr std::size_t kRows = 3;
+      const auto w = static_cast<std::size_t>(width);
+      const std::vector<float> x = episodic_test::normal_floats(kRows * w, random, 3.0f);
+      const std::vector<float> added = episodic_test::normal_floats(kRows * w, random);
+      const std::vector<float> bias = episodic_test::normal_floats(w, random);
+      const std::vector<float> of_added = episodic_test::normal_floats(w, random);
+      const std::vector<float> of_next = episodic_test::normal_floats(w, random);
+      std::vector<double> sum(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i)
+        sum[i] = (adds ? static_cast<double>(added[i]) : 0.0) +
+                 (biased ? static_cast<double>(bias[i % w]) : 0.0);
+      std::vector<double> stream = doubles(x);
+      for (std::size_t i = 0; i < kRows; ++i) {
+        if (behind) norm(sum, i * w, w, w, of_added, 1e-5);
+        for (std::size_t c = 0; c < w; ++c)
+          stream[i * w + c] += static_cast<double>(multiplier) * sum[i * w + c];
+      }
+      std::vector<double> expected = stream;
+      if (before)
+        for (std::size_t i = 0; i < kRows; ++i) norm(expected, i * w, w, w, of_next, 1e-5);
+
+      const DeviceArray<float> d_added(added), d_bias(bias), d_of_added(of_added),
+          d_of_next(of_next);
+      episodic_test::in_every_order([&] {
+        const DeviceArray<float> hidden(x);
+        const DeviceArray<unsigned char> y(x.size() *
+                                           static_cast<std::size_t>(episodic::size_of(dtype)));
+        AddNormParams p;
+        p.dtype = dtype;
+        p.n = kRows;
+        p.width = width;
+        p.eps = 1e-5f;
+        p.hidden = hidden.data();
+        p.maybe_added = adds ? d_added.data() : nullptr;
+        p.maybe_bias = biased ? d_bias.data() : nullptr;
+        p.maybe_norm_of_added = behind ? d_of_added.data() : nullptr;
+        p.multiplier = multiplier;
+        p.maybe_norm = before ? d_of_next.data() : nullptr;
+        p.y = y.data();
+        REQUIRE(add_norm(p, nullptr) == cudaSuccess);
+        check_close(hidden.host(), stream, DType::float32);
+        check_close(episodic_test::floats(y.host(), dtype), expected, dtype);
+      });
+    }
+}
+
+TEST_CASE("finish_qkv adds biases and norms heads or rows, padded ones too") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(6);
+  constexpr std::size_t kHeads = 4, kKvHeads = 2, kDim = 24, kRows = 3;
+  constexpr std::size_t kAll = kHeads + 2 * kKvHeads, kWidth = kAll * kDim;
+  for (const DType dtype : kDTypes)
+    for (const bool biased : {false, true})
+      for (const int normed : {0, 1, 2})  // not, each head, whole rows
+        for (const std::size_t channels : {kDim, std::size_t{10}}) {
+          std::vector<float> qkv = episodic_test::normal_floats(kRows * kWidth, random, 3.0f);
+          std::vector<float> bias = episodic_test::normal_floats(kWidth, random);
+          for (std::size_t i = 0; i < qkv.size(); ++i)
+            if (i % kDim >= channels) qkv[i] = bias[i % kWidth] = 0.0f;
+          const bool rows = normed == 2;
+          const std::vector<float> q_norm =
+              episodic_test::normal_floats(rows ? kHeads * kDim : kDim, random);
+          const std::vector<float> k_norm =
+              episodic_test::normal_floats(rows ? kKvHeads * kDim : kDim, random);
+          const DeviceArray<unsigned char> x(episodic_test::stored(qkv, dtype));
+          std::vector<double> expected = doubles(qkv);
+          for (std::size_t i = 0; biased && i < expected.size(); ++i)
+            expected[i] += static_cast<double>(bias[i % kWidth]);
+          for (std::size_t i = 0; i < kRows; ++i) {
+            const std::size_t at = i * kWidth;
+            if (rows) {
+              norm(expected, at, kHeads * kDim, kHeads * channels, q_norm, 1e-5);
+              norm(expected, at + kHeads * kDim, kKvHeads * kDim, kKvHeads * channels, k_norm,
+                   1e-5);
+            } else if (normed == 1) {
+              for (std::size_t h = 0; h < kHeads + kKvHeads; ++h)
+                norm(expected, at + h * kDim, kDim, channels, h < kHeads ? q_norm : k_norm, 1e-5);
+            }
+          }
+          const DeviceArray<float> d_bias(bias), d_q(q_norm), d_k(k_norm);
+          FinishQkvParams p;
+          p.dtype = dtype;
+          p.n = kRows;
+          p.n_heads = kHeads;
+          p.n_kv_heads = kKvHeads;
+          p.head_dim = kDim;
+          p.qkv = x.data();
+          p.maybe_bias = biased ? d_bias.data() : nullptr;
+          p.maybe_q_norm = normed > 0 ? d_q.data() : nullptr;
+          p.maybe_k_norm = normed > 0 ? d_k.data() : nullptr;
+          p.whole_rows = rows;
+          p.normed_channels = static_cast<std::int64_t>(channels);
+          p.eps = 1e-5f;
+          REQUIRE(finish_qkv(p, nullptr) == cudaSuccess);
+          check_close(episodic_test::floats(x.host(), dtype), expected, dtype);
+        }
+}
+
+TEST_CASE("gate_times_up is float64's for both activations, with and without biases") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(6);
+  for (const DType dtype : kDTypes)
+    for (const GateActivation activation : {GateActivation::silu, GateActivation::gelu_tanh})
+      for (const bool biased : {false, true})
+        for (const std::int64_t width : {1, 300}) {
+          constexpr std::size_t kRows = 3;
+          const auto w = static_cast<std::size_t>(width);
+          std::vector<float> gate_up = episodic_test::normal_floats(kRows * 2 * w, random, 3.0f);
+          gate_up[0] = 60.0f;  // where exponentials overflow
+          gate_up[2 * w] = -60.0f;
+          const std::vector<float> bias = episodic_test::normal_floats(2 * w, random);
+          const DeviceArray<unsigned char> d_gate_up(episodic_test::stored(gate_up, dtype));
+          const DeviceArray<float> d_bias(bias);
+          std::vector<double> expected(kRows * w);
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            const std::size_t at = i / w * 2 * w + i % w;
+            double gate = static_cast<double>(gate_up[at]);
+            double up = static_cast<double>(gate_up[at + w]);
+            if (biased) {
+              gate += static_cast<double>(bias[i % w]);
+              up += static_cast<double>(bias[w + i % w]);
+            }
+            constexpr double kFactor = 0.7978845608028654;  // sqrt(2 / pi)
+            expected[i] =
+                up * (activation == GateActivation::silu
+                          ? gate / (1 + std::exp(-gate))
+                          : 0.5 * gate *
+                                (1 + std::tanh(kFactor * (gate + 0.044715 * gate * gate * gate))));
+          }
+          const DeviceArray<unsigned char> y(kRows * w *
+                                             static_cast<std::size_t>(episodic::size_of(dtype)));
+          REQUIRE(gate_times_up({dtype, activation, d_gate_up.data(),
+                                 biased ? d_bias.data() : nullptr, kRows, width, y.data()},
+                                nullptr) == cudaSuccess);
+          check_close(episodic_test::floats(y.host(), dtype), expected, dtype);
+        }
+}
+
 TEST_CASE("decoder kernels refuse parameters that make no sense, without a device") {
   EmbedParams embed;
-  RmsNormParams norm;
-  SiluParams silu;
-  BiasParams bias;
+  AddNormParams add;
+  FinishQkvParams heads;
+  GateParams gate;
   REQUIRE(embed_tokens(embed, nullptr) == cudaErrorInvalidValue);
-  REQUIRE(rms_norm(norm, nullptr) == cudaErrorInvalidValue);
-  REQUIRE(silu_times(silu, nullptr) == cudaErrorInvalidValue);
-  REQUIRE(add_bias(bias, nullptr) == cudaErrorInvalidValue);
-  embed.width = embed.vocab = norm.width = silu.width = bias.width = 4;
+  REQUIRE(add_norm(add, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(finish_qkv(heads, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(gate_times_up(gate, nullptr) == cudaErrorInvalidValue);
+  embed.width = embed.vocab = add.width = gate.width = 4;
+  heads.n_heads = heads.n_kv_heads = heads.head_dim = 4;
   REQUIRE(embed_tokens(embed, nullptr) == cudaSuccess);  // no rows
-  REQUIRE(rms_norm(norm, nullptr) == cudaSuccess);
-  REQUIRE(silu_times(silu, nullptr) == cudaSuccess);
-  REQUIRE(add_bias(bias, nullptr) == cudaSuccess);
-  embed.n = norm.n = silu.n = bias.n = 1;  // null pointers
+  REQUIRE(add_norm(add, nullptr) == cudaSuccess);
+  REQUIRE(finish_qkv(heads, nullptr) == cudaSuccess);
+  REQUIRE(gate_times_up(gate, nullptr) == cudaSuccess);
+  embed.n = add.n = gate.n = heads.n = 1;  // null pointers
   REQUIRE(embed_tokens(embed, nullptr) == cudaErrorInvalidValue);
-  REQUIRE(rms_norm(norm, nullptr) == cudaErrorInvalidValue);
-  REQUIRE(silu_times(silu, nullptr) == cudaErrorInvalidValue);
-  REQUIRE(add_bias(bias, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(add_norm(add, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(gate_times_up(gate, nullptr) == cudaErrorInvalidValue);
+  REQUIRE(finish_qkv(heads, nullptr) == cudaSuccess);  // nothing to do
+  float any = 0;
+  heads.maybe_bias = &any;
+  REQUIRE(finish_qkv(heads, nullptr) == cudaErrorInvalidValue);
+  add.n = 0;
+  add.multiplier = 0.5f;  // of nothing that is added
+  REQUIRE(add_norm(add, nullptr) == cudaErrorInvalidValue);
+  add.maybe_added = &any;
+  REQUIRE(add_norm(add, nullptr) == cudaSuccess);
 }

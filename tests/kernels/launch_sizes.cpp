@@ -50,8 +50,9 @@ int main() {
   print("CloseEventsKernel", kCloseThreads);
   print("CopyRunsKernel", kCopyThreads);
   print("EventToBlockKernel", kCopyThreads);
-  for (const char* kernel : {"EmbedKernel", "RmsNormKernel", "SiluKernel", "BiasKernel"})
+  for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel"})
     print(kernel, kDecoderThreads);
+  print("FinishQkvKernel", kQkvThreads);
   print("KeySegmenterKernel", kKeyThreads);
   print("PlaceKernel", kPlaceThreads);
   print("ProbeKernel", 1);
@@ -65,13 +66,14 @@ int main() {
   print("CommitRelevanceKernel", kRelevanceThreads);
   print("SelectRepresentativesKernel", kHeadsPerBlock * kWarpSize,
         kHeadsPerBlock * kMostRepresentatives * sizeof(std::int32_t));
+  print("UnitLengthKernel", kUnitThreads);
   for (const char* kernel : {"TouchEventsKernel", "ChooseVictimsKernel", "OccupySlotsKernel"})
     print(kernel, kResidencyThreads);
   print("ScoreEventsKernel", kEventScoreThreads, kMostScoredWidth * sizeof(float));
-  print("WeighAllKernel", kWeighThreads);
-  print("WeighTopKernel", kWeighThreads);
+  print("RecallTopKernel", kRecallTopThreads);
   print("RowsKernel", kRowsThreads);
   print("SurpriseKernel", kSurpriseThreads);
+  print("SurprisePieceKernel", kSurpriseThreads);
   print("ThresholdKernel", kThresholdThreads);
   for (const char* kernel :
        {"AppendWindowKernel", "RotaryAnglesKernel", "SumQueriesKernel", "TurnMeanKernel"})

@@ -41,69 +41,68 @@ std::vector<float> score(const std::vector<float>& query, std::vector<float>& ve
   return out.host();
 }
 
-struct Weights {
-  std::vector<float> weight;
-  std::vector<std::int64_t> events;
-  bool operator==(const Weights&) const = default;
+struct Lists {
+  std::vector<DeviceEventId> similarity, contiguity, recalled;
+  bool operator==(const Lists&) const = default;
 };
 
-Weights weigh(Reweight mode, std::int64_t top_k, const std::vector<float>& scores,
-              std::int64_t n_events) {
+Lists top(bool neighbours, std::int64_t top_k, const std::vector<float>& scores,
+          std::int64_t n_events) {
   const auto max_events = static_cast<std::int64_t>(scores.size());
-  const std::int64_t list = mode == Reweight::exact
-                                ? max_events
-                                : std::min(max_events, mode == Reweight::broad ? 3 * top_k : top_k);
-  const DeviceArray<float> score(scores), weight(std::vector<float>(scores.size(), kUntouched));
-  const DeviceArray<std::int64_t> count(std::vector<std::int64_t>{n_events}),
-      events(static_cast<std::size_t>(list));
-  const DeviceArray<std::int32_t> listed(1);
-  EventWeightParams p;
-  p.mode = mode;
+  const std::int64_t list = std::min(max_events, neighbours ? 3 * top_k : top_k);
+  const auto room = static_cast<std::size_t>(list);
+  const DeviceArray<float> score(scores);
+  const DeviceArray<std::uint8_t> is_top(scores.size());
+  const DeviceArray<std::int64_t> count(std::vector<std::int64_t>{n_events});
+  const DeviceArray<DeviceEventId> similarity(room), contiguity(room), recalled(room);
+  const DeviceArray<std::int32_t> sizes(3);
+  RecallTopParams p;
   p.top_k = top_k;
+  p.neighbours = neighbours;
   p.score = score.data();
   p.n_events = count.data();
   p.max_events = max_events;
-  p.value_weight = weight.data();
-  p.events = events.data();
+  p.is_top = is_top.data();
+  p.similarity = similarity.data();
+  p.contiguity_list = contiguity.data();
+  p.recalled = recalled.data();
   p.list_capacity = list;
-  p.count = listed.data();
-  REQUIRE(weigh_events(p, nullptr) == cudaSuccess);
+  p.sizes = sizes.data();
+  REQUIRE(recall_top(p, nullptr) == cudaSuccess);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  Weights w = {weight.host(), events.host()};
-  const std::int32_t n = listed.host()[0];
-  REQUIRE(n >= 0);
-  REQUIRE(n <= list);
-  w.events.resize(static_cast<std::size_t>(n));
-  return w;
+  const std::vector<std::int32_t> n = sizes.host();
+  const auto first = [&](const DeviceArray<DeviceEventId>& ids, std::int32_t size) {
+    REQUIRE(size >= 0);
+    REQUIRE(size <= list);
+    std::vector<DeviceEventId> all = ids.host();
+    all.resize(static_cast<std::size_t>(size));
+    return all;
+  };
+  return {first(similarity, n[0]), first(contiguity, n[1]), first(recalled, n[2])};
 }
 
-Weights reference(Reweight mode, std::size_t top_k, const std::vector<float>& scores,
-                  std::size_t n) {
-  Weights w;
-  w.weight.assign(scores.size(), kUntouched);
+Lists reference(bool neighbours, std::size_t top_k, const std::vector<float>& scores,
+                std::size_t n) {
   const auto clamped = [&](std::size_t e) { return scores[e] > 0.0f ? scores[e] : 0.0f; };
-  if (mode == Reweight::exact) {
-    for (std::size_t e = 0; e < n; ++e) {
-      w.weight[e] = clamped(e);
-      w.events.push_back(static_cast<std::int64_t>(e));
-    }
-    return w;
-  }
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return clamped(a) > clamped(b); });
-  std::fill_n(w.weight.begin(), n, 0.0f);
-  for (std::size_t i = 0; i < std::min(top_k, n); ++i) {
-    const std::size_t e = order[i];
-    w.weight[e] = 1.0f;
-    if (mode != Reweight::broad) continue;
-    if (e > 0) w.weight[e - 1] = 1.0f;
-    if (e + 1 < n) w.weight[e + 1] = 1.0f;
+  order.resize(std::min(top_k, n));
+  std::vector<bool> is_top(n + 2, false);  // of event e at e + 1
+  for (const std::size_t e : order) is_top[e + 1] = true;
+  Lists lists;
+  for (std::size_t e = 0; e < n; ++e) {
+    const auto id = static_cast<DeviceEventId>(e);
+    if (is_top[e + 1])
+      lists.similarity.push_back(id);
+    else if (neighbours && (is_top[e] || is_top[e + 2]))
+      lists.contiguity.push_back(id);
+    else
+      continue;
+    lists.recalled.push_back(id);
   }
-  for (std::size_t e = 0; e < n; ++e)
-    if (w.weight[e] == 1.0f) w.events.push_back(static_cast<std::int64_t>(e));
-  return w;
+  return lists;
 }
 
 }  // namespace
@@ -158,7 +157,36 @@ TEST_CASE("score_events gives the cosine, and 0 where it is negative or there is
     }
 }
 
-TEST_CASE("weigh_events chooses, extends and orders as a plain reference does") {
+TEST_CASE("score_events of a list scores its events and no others") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(16);
+  constexpr std::size_t kWidth = 40, kEvents = 30;
+  const std::vector<float> query = episodic_test::normal_floats(kWidth, random);
+  std::vector<float> vectors = episodic_test::normal_floats(kWidth * kEvents, random);
+  const std::vector<float> all = score(query, vectors, DType::float32, kEvents, kEvents, 0);
+  const std::vector<DeviceEventId> listed{2, 3, 17, 29};
+  const DeviceArray<float> d_query(query), d_vectors(vectors),
+      out(std::vector<float>(kEvents, kUntouched));
+  const DeviceArray<DeviceEventId> d_listed(listed);
+  const DeviceArray<std::int32_t> n_listed(std::vector<std::int32_t>{3});  // the last is no member
+  const DeviceArray<std::int64_t> count(std::vector<std::int64_t>{kEvents});
+  EventScoreParams p;
+  p.query = d_query.data();
+  p.width = kWidth;
+  p.representative = d_vectors.data();
+  p.n_events = count.data();
+  p.max_events = kEvents;
+  p.score = out.data();
+  p.maybe_listed = d_listed.data();
+  p.n_listed = n_listed.data();
+  p.max_listed = 4;
+  REQUIRE(score_events(p, nullptr) == cudaSuccess);
+  const std::vector<float> got = out.host();
+  for (std::size_t e = 0; e < kEvents; ++e)
+    REQUIRE(got[e] == (e == 2 || e == 3 || e == 17 ? all[e] : kUntouched));
+}
+
+TEST_CASE("recall_top chooses, extends and orders as a plain reference does") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(15);
   for (const std::size_t n : {1u, 2u, 40u, 2500u})
@@ -170,29 +198,26 @@ TEST_CASE("weigh_events chooses, extends and orders as a plain reference does") 
       scores[n / 2] = NAN;
       scores[n - 1] = 1.0f;              // the last event has no successor
       scores[n] = scores[n + 1] = 2.0f;  // not there yet
-      for (const Reweight mode : {Reweight::exact, Reweight::narrow, Reweight::broad})
+      for (const bool neighbours : {false, true})
         for (const std::size_t top_k : {1u, 5u, 39u, 4000u}) {
-          if (mode == Reweight::exact && top_k > 1) continue;
-          const Weights expected = reference(mode, top_k, scores, n);
+          const Lists expected = reference(neighbours, top_k, scores, n);
           episodic_test::in_every_order([&] {
-            REQUIRE(weigh(mode, static_cast<std::int64_t>(top_k), scores,
-                          static_cast<std::int64_t>(n)) == expected);
+            REQUIRE(top(neighbours, static_cast<std::int64_t>(top_k), scores,
+                        static_cast<std::int64_t>(n)) == expected);
           });
         }
     }
 }
 
-TEST_CASE("weigh_events lists nothing where there are no events") {
+TEST_CASE("recall_top lists nothing where there are no events") {
   EPISODIC_NEEDS_DEVICE();
-  const std::vector<float> scores(3, 1.0f);
-  for (const Reweight mode : {Reweight::exact, Reweight::narrow, Reweight::broad})
-    REQUIRE(weigh(mode, 2, scores, 0) == Weights{std::vector<float>(3, kUntouched), {}});
+  for (const bool neighbours : {false, true})
+    REQUIRE(top(neighbours, 2, std::vector<float>(3, 1.0f), 0) == Lists{});
 }
 
 TEST_CASE("reweighting refuses what makes no sense, before any launch") {
   float value = 0.0f;
   alignas(8) std::int64_t number = 0;
-  std::int32_t count = 0;
   EventScoreParams s{&value, 1, DType::float32, &value, &number, 1, &value};
   const auto score_refused = [&](auto change, cudaError_t error = cudaErrorInvalidValue) {
     EventScoreParams p = s;
@@ -208,25 +233,31 @@ TEST_CASE("reweighting refuses what makes no sense, before any launch") {
       cudaErrorMisalignedAddress));
   REQUIRE(score_refused([](auto& p) { p.max_events = 0; }, cudaSuccess));
 
-  EventWeightParams w;
-  w.mode = Reweight::broad;
-  w.top_k = 2;
-  w.score = w.value_weight = &value;
-  w.n_events = &number;
-  w.max_events = 9;
-  w.events = &number;
-  w.list_capacity = 6;
-  w.count = &count;
-  const auto weigh_refused = [&](auto change) {
-    EventWeightParams p = w;
+  REQUIRE(score_refused([](auto& p) { p.max_listed = -1; }));
+  DeviceEventId id = 0;
+  REQUIRE(score_refused([&](auto& p) { p.maybe_listed = &id; }));  // without their number
+
+  std::uint8_t mark = 0;
+  std::int32_t sizes[3];
+  RecallTopParams t;
+  t.neighbours = true;
+  t.top_k = 2;
+  t.score = &value;
+  t.n_events = &number;
+  t.max_events = 9;
+  t.is_top = &mark;
+  t.similarity = t.contiguity_list = t.recalled = &id;
+  t.list_capacity = 6;
+  t.sizes = sizes;
+  const auto top_refused = [&](auto change) {
+    RecallTopParams p = t;
     change(p);
-    return weigh_events(p, nullptr) == cudaErrorInvalidValue;
+    return recall_top(p, nullptr) == cudaErrorInvalidValue;
   };
-  REQUIRE(weigh_refused([](auto& p) { p.list_capacity = 5; }));
-  REQUIRE(weigh_refused([](auto& p) { p.top_k = 0; }));
-  REQUIRE(weigh_refused([](auto& p) { p.top_k = INT64_MAX; }));  // all nine may take part
-  REQUIRE(weigh_refused([](auto& p) { p.mode = Reweight::exact; }));
-  REQUIRE(weigh_refused([](auto& p) { p.mode = static_cast<Reweight>(3); }));
-  REQUIRE(weigh_refused([](auto& p) { p.max_events = INT32_MAX; }));
-  REQUIRE(weigh_refused([](auto& p) { p.score = nullptr; }));
+  REQUIRE(top_refused([](auto& p) { p.list_capacity = 5; }));
+  REQUIRE(top_refused([](auto& p) { p.top_k = 0; }));
+  REQUIRE(top_refused([](auto& p) { p.top_k = INT64_MAX; }));  // all nine may take part
+  REQUIRE(top_refused([](auto& p) { p.max_events = INT32_MAX; }));
+  REQUIRE(top_refused([](auto& p) { p.score = nullptr; }));
+  REQUIRE(top_refused([](auto& p) { p.recalled = nullptr; }));
 }

@@ -121,6 +121,118 @@ TEST_CASE("surprise kernel takes more rows than a grid has blocks") {
     REQUIRE(std::abs(result.surprise[i] - std::log1p(std::exp(logits[2 * i]))) < 1e-5f);
 }
 
+namespace {
+
+/// What a head's products say, in pieces of `width` tokens.
+struct Pieces {
+  std::vector<float> surprise, last, kept;
+};
+Pieces in_pieces(const std::vector<float>& products, std::int64_t n, std::int64_t vocab,
+                 std::int64_t width, float multiplier, float soft_cap, bool write_back,
+                 const std::vector<std::int64_t>& targets) {
+  const auto rows = static_cast<std::size_t>(n), columns = static_cast<std::size_t>(vocab);
+  const DeviceArray<std::int64_t> d_targets(targets);
+  const DeviceArray<episodic::kernels::SurpriseState> state(rows);
+  const DeviceArray<float> surprise(rows), last(columns);
+  Pieces out;
+  out.kept.resize(products.size());
+  episodic::kernels::SurprisePieceParams p;
+  p.n = n;
+  p.vocab = vocab;
+  p.multiplier = multiplier;
+  p.soft_cap = soft_cap;
+  p.write_back = write_back;
+  p.targets = d_targets.data();
+  p.state = state.data();
+  p.surprise = surprise.data();
+  p.last = last.data();
+  for (p.first = 0; p.first < vocab; p.first += p.cols) {
+    p.cols = std::min(width, vocab - p.first);
+    p.row_stride = p.cols + 1;
+    std::vector<float> tile(rows * static_cast<std::size_t>(p.row_stride), 7.0f);
+    for (std::int64_t i = 0; i < n; ++i)
+      std::copy_n(products.begin() + i * vocab + p.first, p.cols, tile.begin() + i * p.row_stride);
+    const DeviceArray<float> d_tile(tile);
+    p.logits = d_tile.data();
+    REQUIRE(surprise_piece(p, nullptr) == cudaSuccess);
+    tile = d_tile.host();
+    for (std::int64_t i = 0; i < n; ++i)
+      std::copy_n(tile.begin() + i * p.row_stride, p.cols, out.kept.begin() + i * vocab + p.first);
+  }
+  out.surprise = surprise.host();
+  out.surprise.resize(rows - 1);
+  out.last = last.host();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("surprise in pieces of the vocabulary is that of whole rows") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(3);
+  for (const std::int64_t vocab : {1, 700, 2500})
+    for (const std::int64_t n : {1, 2, 6})
+      for (const bool finished : {false, true}) {
+        const float multiplier = finished ? 1.0f : 0.5f, cap = finished ? 0.0f : 6.0f;
+        const std::vector<float> products =
+            episodic_test::normal_floats(static_cast<std::size_t>(n * vocab), random, 8.0f);
+        std::vector<float> logits = products;
+        for (float& x : logits) {
+          x *= multiplier;
+          if (cap > 0) x = cap * std::tanh(x / cap);
+        }
+        std::vector<std::int64_t> targets;
+        for (std::int64_t i = 0; i < n; ++i)
+          targets.push_back(static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab)));
+        const Result whole = run(logits, DType::float32, n, vocab, vocab, 0, targets);
+        for (const std::int64_t width : {vocab, std::int64_t{512}, std::int64_t{1}}) {
+          if (width == 1 && vocab > 700) continue;
+          for (const bool write_back : {false, true}) {
+            const Pieces got =
+                in_pieces(products, n, vocab, width, multiplier, cap, write_back, targets);
+            for (std::int64_t i = 0; i + 1 < n; ++i)
+              REQUIRE(std::abs(got.surprise[static_cast<std::size_t>(i)] -
+                               whole.surprise[static_cast<std::size_t>(i)]) < 3e-5f);
+            for (std::int64_t v = 0; v < vocab; ++v)
+              REQUIRE(std::abs(got.last[static_cast<std::size_t>(v)] -
+                               logits[static_cast<std::size_t>((n - 1) * vocab + v)]) < 2e-6f);
+            const std::vector<float>& kept = write_back ? logits : products;
+            for (std::size_t i = 0; i < kept.size(); ++i)
+              REQUIRE(std::abs(got.kept[i] - kept[i]) < 2e-6f);
+          }
+        }
+      }
+}
+
+TEST_CASE("surprise in pieces shows what the rows of whole logits show") {
+  EPISODIC_NEEDS_DEVICE();
+  const float inf = std::numeric_limits<float>::infinity();
+  constexpr std::size_t kVocab = 700;
+  std::vector<float> logits(7 * kVocab, 0.25f);
+  const auto row = [&](std::size_t i) { return logits.begin() + static_cast<long>(i * kVocab); };
+  row(0)[5] = inf;
+  row(1)[650] = std::numeric_limits<float>::quiet_NaN();
+  std::fill_n(row(2), kVocab, -inf);
+  std::fill_n(row(4), kVocab, -inf);
+  row(4)[3] = 17.3f;  // nothing else can come, in whole pieces
+  const Pieces got = in_pieces(logits, 7, kVocab, 100, 1.0f, 0.0f, false, {3, 3, 3, 3, 3, 700, 0});
+  for (const std::size_t i : {0, 1, 2, 5}) REQUIRE(std::isnan(got.surprise[i]));
+  REQUIRE(std::abs(got.surprise[3] - std::log(700.0f)) < 1e-4f);
+  REQUIRE(got.surprise[4] == 0.0f);
+}
+
+TEST_CASE("surprise in pieces refuses parameters that make no sense, without a device") {
+  episodic::kernels::SurprisePieceParams p;
+  REQUIRE(surprise_piece(p, nullptr) == cudaErrorInvalidValue);
+  p.cols = p.row_stride = p.vocab = 8;
+  REQUIRE(surprise_piece(p, nullptr) == cudaSuccess);  // no rows
+  p.n = 1;
+  REQUIRE(surprise_piece(p, nullptr) == cudaErrorInvalidValue);  // null pointers
+  p.first = 1;
+  p.n = 0;
+  REQUIRE(surprise_piece(p, nullptr) == cudaErrorInvalidValue);  // beyond the vocabulary
+}
+
 TEST_CASE("surprise kernel refuses parameters that make no sense, without a device") {
   SurpriseParams p;
   REQUIRE(token_surprise(p, nullptr) == cudaErrorInvalidValue);  // vocab 0

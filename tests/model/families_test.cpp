@@ -7,54 +7,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
-#include "episodic/model/safetensors.hpp"
+#include "expected_logits.hpp"
 #include "support/refusal.hpp"
 
 using namespace episodic;
-namespace fs = std::filesystem;
 
 namespace {
-
-const fs::path kFamilies = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families";
-
-std::vector<fs::path> checkpoints() {
-  std::vector<fs::path> all;
-  for (const auto& entry : fs::directory_iterator(kFamilies)) all.push_back(entry.path());
-  std::sort(all.begin(), all.end());
-  return all;
-}
-
-template <class T>
-std::vector<T> elements(const TensorView& t) {
-  std::vector<T> out(static_cast<std::size_t>(t.elements()));
-  std::memcpy(out.data(), t.data, out.size() * sizeof(T));
-  return out;
-}
-
-std::vector<std::int64_t> ids_of(const TensorView& t) {
-  const auto narrow = elements<std::int32_t>(t);
-  return {narrow.begin(), narrow.end()};
-}
-
-struct Expected {
-  std::vector<std::int64_t> ids, greedy;
-  std::vector<float> logits, first_logits;  // of all ids in one step; of the first few alone
-  std::size_t start = 0, few = 0;
-
-  explicit Expected(const fs::path& dir) {
-    const SafetensorsFile file(dir / "expected.safetensors");
-    ids = ids_of(file.at("ids"));
-    greedy = ids_of(file.at("greedy"));
-    logits = elements<float>(file.at("logits"));
-    first_logits = elements<float>(file.at("short"));
-    start = static_cast<std::size_t>(ids_of(file.at("start")).at(0));
-    few = static_cast<std::size_t>(file.at("short").shape.at(0));
-  }
-};
 
 /// Rows [0, rows) of both, within 1e-4 of the largest logit.
 void same(const at::Tensor& got, const std::vector<float>& expected, std::int64_t rows) {
@@ -89,10 +50,10 @@ std::vector<std::int64_t> greedy(Decoder& model, std::span<const std::int64_t> p
 }  // namespace
 
 TEST_CASE("families: logits and greedy tokens are the reference's", "[proof]") {
-  REQUIRE(checkpoints().size() >= 20);
-  for (const fs::path& dir : checkpoints()) {
+  REQUIRE(family_checkpoints().size() >= 20);
+  for (const std::filesystem::path& dir : family_checkpoints()) {
     INFO(dir.filename().string());
-    const Expected expected(dir);
+    const ExpectedLogits expected(dir);
     Decoder model = Decoder::load(dir);
     const auto n = static_cast<std::int64_t>(expected.ids.size());
     same(model.forward(expected.ids), expected.logits, n);
@@ -106,11 +67,11 @@ TEST_CASE("families: logits and greedy tokens are the reference's", "[proof]") {
 }
 
 TEST_CASE("families: pieces of any size give what one step gives") {
-  for (const fs::path& dir : checkpoints()) {
+  for (const std::filesystem::path& dir : family_checkpoints()) {
     Decoder model = Decoder::load(dir);
     if (model.config().ropes[0].depends_on_length()) continue;  // a step's length decides its table
     INFO(dir.filename().string());
-    const Expected expected(dir);
+    const ExpectedLogits expected(dir);
     const std::int64_t vocab = model.config().vocab_size;
     for (const std::size_t piece : {1, 3, 17}) {
       model.reset();
@@ -126,9 +87,9 @@ TEST_CASE("families: pieces of any size give what one step gives") {
 
 TEST_CASE("families: the memory inside its window gives the reference's logits", "[proof]") {
   int served = 0;
-  for (const fs::path& dir : checkpoints()) {
+  for (const std::filesystem::path& dir : family_checkpoints()) {
     INFO(dir.filename().string());
-    const Expected expected(dir);
+    const ExpectedLogits expected(dir);
     Decoder model = Decoder::load(dir);
     const ModelConfig& c = model.config();
     const auto n = static_cast<std::int64_t>(expected.ids.size());
@@ -149,8 +110,8 @@ TEST_CASE("families: the memory inside its window gives the reference's logits",
 }
 
 TEST_CASE("families: a memory beside sliding layers") {
-  Decoder model = Decoder::load(kFamilies / "gemma3");
-  const Expected expected(kFamilies / "gemma3");
+  Decoder model = Decoder::load(family_checkpoint("gemma3"));
+  const ExpectedLogits expected(family_checkpoint("gemma3"));
   const std::span<const std::int64_t> ids(expected.ids);
   MemoryConfig config;
   config.n_init = 4;
@@ -216,14 +177,14 @@ TEST_CASE("families: a memory beside sliding layers") {
 }
 
 TEST_CASE("families: a memory's window and the model's") {
-  Decoder model = Decoder::load(kFamilies / "mistral_window");
+  Decoder model = Decoder::load(family_checkpoint("mistral_window"));
   MemoryConfig config;
   config.n_local = 10;
   REQUIRE(mentions(refusal<ConfigError>([&] { patch(model, config); }),
                    "n_local = 10 exceeds the sliding window of 9 tokens"));
   REQUIRE(memory_of(model) == nullptr);
 
-  Decoder full = Decoder::load(kFamilies / "qwen3");
+  Decoder full = Decoder::load(family_checkpoint("qwen3"));
   std::vector<std::string> heard;
   const LogCallback log = [&](LogLevel level, std::string_view line) {
     REQUIRE(level == LogLevel::warning);
@@ -240,13 +201,13 @@ TEST_CASE("families: a memory's window and the model's") {
 
 TEST_CASE("families: weights of another family are refused by the tensor that does not fit") {
   const auto load_as = [](const char* weights, const char* config) {
-    OpenModel model = open_model(kFamilies / config);
-    model.tensors = open_model(kFamilies / weights).tensors;
+    OpenModel model = open_model(family_checkpoint(config));
+    model.tensors = open_model(family_checkpoint(weights)).tensors;
     return refusal<FileError>([&] { Decoder::load(model); });
   };
   REQUIRE(mentions(load_as("qwen2", "llama2"), "self_attn.k_proj.weight' has shape"));
   // Qwen files that say llama: what LLaMA has no place for is named
-  OpenModel model = open_model(kFamilies / "qwen2");
+  OpenModel model = open_model(family_checkpoint("qwen2"));
   std::string text = model.config_json;
   text.replace(text.find("\"qwen2\""), 7, "\"llama\"");
   model.config = parse_model_config(text, "", "disguised");

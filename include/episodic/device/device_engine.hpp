@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "episodic/device/device_llama.hpp"
+#include "episodic/device/device_decoder.hpp"
 #include "episodic/session/engine.hpp"
 
 namespace episodic {
@@ -17,7 +17,7 @@ namespace episodic {
 /// on with a copy, and `save` and `commit` hand back what it closed.
 /// \throws DeviceError; FileError, DataError naming the file, tensor or key; BudgetError
 std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
-                                           const DeviceLlama::Options& options = {});
+                                           const DeviceDecoder::Options& options = {});
 
 /// Bytes of a run on a CUDA device, before it is started.
 struct DevicePlan {

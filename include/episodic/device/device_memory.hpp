@@ -84,7 +84,7 @@ class DeviceMemory {
 
   /// From here on enqueues on `stream`, of the same device, which waits for all that the memory has
   /// enqueued; the host does not. Also within a step. The same stream: nothing happens. The stream
-  /// before may be destroyed then. Not while one of the two captures, nor under a DeviceLlama.
+  /// before may be destroyed then. Not while one of the two captures, nor under a DeviceDecoder.
   /// \throws DeviceError: the stream is the one before
   void use_stream(CUstream_st* stream);
 
@@ -100,6 +100,9 @@ class DeviceMemory {
     const void* v = nullptr;
     std::int64_t q_row_stride = 0, k_row_stride = 0, v_row_stride = 0;
     void* out = nullptr;  ///< [n, H, d] packed, written
+    /// Of the dot products, > 0, in place of the shape's; 0: as the shape says. For a model whose
+    /// scores are scaled in another way: the host's decoder scales its queries instead.
+    float scale = 0.0f;
   };
   void attend(std::int64_t layer, const LayerStep& step);
 
@@ -121,7 +124,7 @@ class DeviceMemory {
   /// attend and enqueue_end alone. begin_step enqueues a wait at most, for copies of steps before,
   /// and is no part of a graph. Kinds are small numbers, few, and those of before a reset hold
   /// after it. Absent where the step's work cannot be captured: the host takes part in it
-  /// (segmenters other than surprise, a disk tier), or it goes on beside the next step (several
+  /// (segmenters by token number, a disk tier), or it goes on beside the next step (several
   /// tokens, with events at home in page-locked memory). Absent where no step is open.
   std::optional<std::uint32_t> step_kind() const;
 
@@ -156,7 +159,8 @@ class DeviceMemory {
   StepRecord last_step() const;
   /// Events that a layer attended in the last step, in order of time.
   std::vector<EventId> recalled(std::int64_t layer) const;
-  /// Both recall lists of a layer in the last step, best first; empty where it recalled nothing.
+  /// Both recall lists of a layer in the last step, best first (with reweight `narrow` and `broad`
+  /// by time); empty where it recalled nothing.
   struct Recall {
     std::vector<EventId> similarity, contiguity;
   };

@@ -81,9 +81,4 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
 /// The model_type of every family that is supported.
 std::vector<std::string_view> model_families();
 
-/// Why a decoder of plain LLaMA shape (RMS norms before, separate projections, SiLU, one rotary
-/// table, full attention, no multipliers) cannot run this model; empty if it can. What
-/// computes such decoders alone (DeviceLlama) refuses the others with it.
-std::string beyond_plain_llama(const ModelConfig& config);
-
 }  // namespace episodic

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "episodic/base/error.hpp"
-#include "episodic/device/device_llama.hpp"
+#include "episodic/device/device_decoder.hpp"
 
 int main() {
   const episodic::MemoryConfig config = episodic::parse_memory_config(R"({"n_local": 1024})");

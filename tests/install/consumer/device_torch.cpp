@@ -4,7 +4,7 @@
 #include <string>
 
 #include "episodic/base/error.hpp"
-#include "episodic/device/device_llama.hpp"
+#include "episodic/device/device_decoder.hpp"
 #include "episodic/device_torch/device_attention.hpp"
 
 int main() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceLlama against float64, and against the host's model and memory.
-#include "episodic/device/device_llama.hpp"
+// DeviceDecoder against float64, and against the host's model and memory.
+#include "episodic/device/device_decoder.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -62,7 +62,7 @@ TEST_CASE("a decoder on the device computes what float64 does while all is in th
       const TempDir dir;
       const TinyLlama tiny(shape_of(biased, type), 3);
       tiny.write(dir.path());
-      DeviceLlama model = DeviceLlama::load(dir.path());
+      DeviceDecoder model = DeviceDecoder::load(dir.path());
       MemoryConfig config = small_config();
       config.n_local = 64;
       model.remember(config, 40);
@@ -92,7 +92,7 @@ TEST_CASE("a decoder on the device remembers as the host's does") {
   TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
   Decoder host = Decoder::load(dir.path());
   const std::shared_ptr<EpisodicMemory> memory = patch(host, small_config());
-  DeviceLlama device = DeviceLlama::load(dir.path());
+  DeviceDecoder device = DeviceDecoder::load(dir.path());
   device.remember(small_config(), 90);
   const std::vector<std::int64_t> ids = random_ids(90, 61, 2);
   for (std::size_t done = 0; done < ids.size();) {
@@ -119,7 +119,7 @@ TEST_CASE("a decoder on the device gives the logits of every row of a step") {
   TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
   Decoder host = Decoder::load(dir.path());
   patch(host, small_config());
-  DeviceLlama device = DeviceLlama::load(dir.path()), plain = DeviceLlama::load(dir.path());
+  DeviceDecoder device = DeviceDecoder::load(dir.path()), plain = DeviceDecoder::load(dir.path());
   device.remember(small_config(), 90);
   plain.remember(small_config(), 90);
   const std::vector<std::int64_t> ids = random_ids(60, 61, 2);
@@ -141,7 +141,7 @@ TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::bf16), 4).write(dir.path());
-  DeviceLlama model = DeviceLlama::load(dir.path());
+  DeviceDecoder model = DeviceDecoder::load(dir.path());
   model.remember(small_config(), 150);
   const std::vector<std::int64_t> ids = random_ids(150, 61, 2);
   const auto empty = model.snapshot();
@@ -195,7 +195,7 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
                            config.max_block, most_recalled_tokens(config));
     }
     EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::write, &shape, &budgets);
-    DeviceLlama model = DeviceLlama::load(dir.path());
+    DeviceDecoder model = DeviceDecoder::load(dir.path());
     model.remember(kept, 150);
     REQUIRE((model.memory().lower_tiers().events > 0) == (end == 70));
     const auto steps = [&](std::size_t to) {
@@ -215,7 +215,7 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
     REQUIRE((kept.token_ids(0, static_cast<std::int64_t>(end)) ==
              std::vector<std::int64_t>(ids.begin(), ids.begin() + static_cast<long>(end))));
   }
-  DeviceLlama straight = DeviceLlama::load(dir.path());
+  DeviceDecoder straight = DeviceDecoder::load(dir.path());
   keep.dir = dir / "straight";
   EpisodicMemory once = EpisodicMemory::create(keep, config, shape);
   straight.remember(once, 150);
@@ -239,7 +239,7 @@ TEST_CASE("a session generates the same tokens on the device as on the host") {
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
   Decoder host = Decoder::load(dir.path());
   patch(host, small_config());
-  DeviceLlama device = DeviceLlama::load(dir.path());
+  DeviceDecoder device = DeviceDecoder::load(dir.path());
   device.remember(small_config(), 60);
   const std::vector<std::int64_t> prompt = random_ids(40, 61, 6);
   GenerateOptions options;
@@ -264,7 +264,7 @@ struct Seen {
 constexpr std::int64_t kTokens = 58, kDecoded = 45;
 
 /// Decodes kDecoded tokens behind a prompt, with a longer step amid them.
-Seen decode(DeviceLlama& model) {
+Seen decode(DeviceDecoder& model) {
   const std::vector<std::int64_t> ids = random_ids(kTokens, 61, 12);
   Seen seen;
   for (std::size_t done = 0; done < ids.size();) {
@@ -282,8 +282,8 @@ Seen decode(DeviceLlama& model) {
   return seen;
 }
 
-DeviceLlama with_graphs(const TempDir& dir, bool graphs) {
-  return DeviceLlama::load(dir.path(), {std::nullopt, 0, graphs});
+DeviceDecoder with_graphs(const TempDir& dir, bool graphs) {
+  return DeviceDecoder::load(dir.path(), {std::nullopt, 0, graphs});
 }
 
 }  // namespace
@@ -297,7 +297,7 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
       TinyLlama(shape_of(false, type), 7).write(dir.path());
       MemoryConfig config = small_config();
       config.recall_every = recall_every;
-      DeviceLlama plain = with_graphs(dir, false), model = with_graphs(dir, true);
+      DeviceDecoder plain = with_graphs(dir, false), model = with_graphs(dir, true);
       REQUIRE_FALSE(plain.graphs());
       REQUIRE(model.graphs());
       plain.remember(config, kTokens);
@@ -332,7 +332,7 @@ TEST_CASE("a decoder's step in steady state is an upload and a graph") {
   TinyLlama(shape_of(true, TensorType::bf16), 7).write(dir.path());
   MemoryConfig config = small_config();
   config.recall_every = 3;
-  DeviceLlama model = with_graphs(dir, true);
+  DeviceDecoder model = with_graphs(dir, true);
   model.remember(config, 200);
   emulator::reset_calls();
   decode(model);
@@ -379,14 +379,14 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::bf16), 7).write(dir.path());
-  DeviceLlama plain = with_graphs(dir, false);
+  DeviceDecoder plain = with_graphs(dir, false);
   emulator::reset_calls();
   plain.remember(small_config(), kTokens);
   const Seen expected = decode(plain);
   REQUIRE(emulator::calls().captures == 0);
 
   {  // in the midst of a capture
-    DeviceLlama model = with_graphs(dir, true);
+    DeviceDecoder model = with_graphs(dir, true);
     model.remember(small_config(), kTokens);
     emulator::set_cublas_captures(false);
     emulator::reset_calls();
@@ -401,7 +401,7 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
     REQUIRE(emulator::calls().captures == 1);
   }
   {  // behind it, for want of memory
-    DeviceLlama model = with_graphs(dir, true);
+    DeviceDecoder model = with_graphs(dir, true);
     model.remember(small_config(), kTokens);
     emulator::set_device_capacity(emulator::device_bytes());
     REQUIRE(decode(model) == expected);
@@ -412,7 +412,7 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
   {  // a segmenter on the host
     MemoryConfig config = small_config();
     config.segmenter = SegmenterKind::fixed;
-    DeviceLlama model = with_graphs(dir, true);
+    DeviceDecoder model = with_graphs(dir, true);
     plain.remember(config, kTokens + 1);
     model.remember(config, kTokens + 1);
     emulator::reset_calls();
@@ -433,7 +433,7 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
-  DeviceLlama model = DeviceLlama::load(dir.path());
+  DeviceDecoder model = DeviceDecoder::load(dir.path());
   REQUIRE_THROWS_AS(model.chunk(), DataError);
   REQUIRE_THROWS_AS(model.memory(), DataError);
   REQUIRE_THROWS_AS(model.logits(), DataError);
@@ -446,14 +446,14 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   REQUIRE_THROWS_AS(model.step(random_ids(11, 61, 1)), DataError);  // more than a chunk
   model.step(random_ids(9, 61, 1));
   REQUIRE_THROWS_AS(model.step(good), BudgetError);  // more than there is room for
-  REQUIRE_THROWS_AS(DeviceLlama::load(dir.path(), {DType::int8, 0}), ConfigError);
+  REQUIRE_THROWS_AS(DeviceDecoder::load(dir.path(), {DType::int8, 0}), ConfigError);
 }
 
 TEST_CASE("a decoder without room for a step's activations has no memory, and takes another") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
-  DeviceLlama model = DeviceLlama::load(dir.path());
+  DeviceDecoder model = DeviceDecoder::load(dir.path());
   const std::vector<std::int64_t> ids = random_ids(10, 61, 3);
   const auto logits_of = [&] {
     model.step(ids);
@@ -469,7 +469,7 @@ TEST_CASE("a decoder without room for a step's activations has no memory, and ta
   const std::int64_t memory =
       DeviceMemory::bytes_needed(longer, memory_shape(c, longer.n_local), {model.dtype(), 400})
           .total();
-  const std::int64_t activations = DeviceLlama::bytes_needed(dir.path(), {}, 200).activations;
+  const std::int64_t activations = DeviceDecoder::bytes_needed(dir.path(), {}, 200).activations;
   const std::int64_t rest =
       emulator::device_bytes() - model.memory().bytes().total() - model.bytes().activations;
   emulator::set_device_capacity(rest + memory + activations - 1);
@@ -502,7 +502,7 @@ TEST_CASE("a decoder works on its own device and leaves the current one as it wa
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
   {
-    DeviceLlama model = DeviceLlama::load(dir.path(), {std::nullopt, 1});
+    DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 1});
     REQUIRE(current() == 0);
     model.remember(small_config(), 60);
     REQUIRE(current() == 0);
@@ -563,7 +563,7 @@ TEST_CASE("a device that cannot serve is refused by what it lacks") {
   const std::int64_t before = emulator::device_bytes();
   emulator::set_device_capacity(before + (33 << 20));
   {
-    DeviceLlama model = DeviceLlama::load(dir.path());
+    DeviceDecoder model = DeviceDecoder::load(dir.path());
     try {
       model.remember(small_config(), 1000000);
       REQUIRE(false);

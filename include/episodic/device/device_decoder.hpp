@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// LLaMA-shaped decoders on a CUDA device, with an episodic memory for attention. Torch-free: the
-/// products are cuBLAS's, all else are this project's kernels. In builds with CUDA.
+/// Decoders on a CUDA device, of every family that the host's `Decoder` computes (docs/models.md),
+/// with an episodic memory for attention. Torch-free: the products are cuBLAS's, all else are this
+/// project's kernels. In builds with CUDA.
 
 #include <cstdint>
 #include <filesystem>
@@ -32,16 +33,23 @@ struct DeviceModelBytes {
   DType dtype = DType::bfloat16;
   std::int64_t weights = 0;      ///< and the products' workspace
   std::int64_t activations = 0;  ///< of a step
-  std::int64_t total() const { return weights + activations; }
+  /// Keys and values of layers that no memory serves: those with a sliding window in a model that
+  /// mixes them with full attention; all layers without a memory.
+  std::int64_t caches = 0;
+  std::int64_t total() const { return weights + activations + caches; }
 };
 
-/// A decoder on a device. Weights and activations are of one dtype, sums and the residual stream
-/// float32. Every step enqueues work and returns; the host waits in `logits` alone. The stream is
-/// the model's own. One thread at a time.
+/// A decoder on a device, the twin of `Decoder`: what differs between families it reads off the
+/// configuration's LayerSpecs and the weight plan. Weights and activations are of one dtype, sums
+/// and the residual stream float32. Every step enqueues work and returns; the host waits in
+/// `logits` alone. The stream is the model's own. One thread at a time.
+///
+/// The logits of a step's rows are made a piece of the vocabulary at a time and become surprise
+/// there; but for the last row's none are kept. The head's weights are read once a step.
 ///
 /// While a step of one token is captured into a graph (Options::graphs; once per kind of step),
 /// this thread makes no other call of CUDA; other threads may.
-class DeviceLlama final : public LanguageModel {
+class DeviceDecoder final : public LanguageModel {
  public:
   struct Options {
     /// Of weights and activations: float32, float16, bfloat16; absent: as the weights are stored.
@@ -53,25 +61,29 @@ class DeviceLlama final : public LanguageModel {
     bool graphs = true;
   };
 
-  /// Reads config.json and the safetensors of a Hugging Face directory into device memory.
-  /// \throws FileError, DataError naming the file, tensor or key; DeviceError; BudgetError where
-  ///         the device has no room for the weights
-  static DeviceLlama load(const std::filesystem::path& model_dir, const Options& options);
-  static DeviceLlama load(const std::filesystem::path& model_dir);
+  /// Reads a Hugging Face directory or a GGUF file into device memory. Quantised weights become
+  /// bfloat16 there, or what the options say.
+  /// \throws FileError, DataError naming the file, tensor or key; ConfigError for heads that no
+  ///         kernel has; DeviceError; BudgetError where the device has no room for the weights
+  static DeviceDecoder load(const std::filesystem::path& model_dir, const Options& options);
+  static DeviceDecoder load(const std::filesystem::path& model_dir);
 
-  /// What such a model will take with steps of `chunk` tokens. Needs no device.
-  /// \throws FileError, DataError
+  /// What such a model will take with a memory and steps of `chunk` tokens. Needs no device.
+  /// \throws FileError, DataError, ConfigError
   static DeviceModelBytes bytes_needed(const std::filesystem::path& model_dir,
                                        const Options& options, std::int64_t chunk);
 
   /// Gives the model a fresh, empty memory in place of the one it has.
   /// \param max_tokens most tokens that the sequence may come to. \param given boundaries, only for
-  /// segmenter `given`. \throws as DeviceMemory: the model is then without a memory
+  /// segmenter `given`. \throws as DeviceMemory: the model is then without a memory; ConfigError
+  /// for an n_local beyond the sliding window of layers that the memory is to serve
   DeviceMemory& remember(const MemoryConfig& config, std::int64_t max_tokens,
                          std::vector<std::int64_t> given = {});
 
   /// Gives the model a memory that goes on where a memory of the host is, with the budgets of that
-  /// one for its own tiers (a kept one's folder is the disk tier's). \throws as DeviceMemory::load
+  /// one for its own tiers (a kept one's folder is the disk tier's). \throws as DeviceMemory::load;
+  /// ConfigError for a memory with tokens where the model has sliding layers, whose keys no memory
+  /// keeps; for heads that are padded on the device (docs/kernels.md), which no other memory has
   DeviceMemory& remember(const EpisodicMemory& from, std::int64_t max_tokens);
   /// Brings that memory up to the model's steps since (DeviceMemory::save).
   void save(EpisodicMemory& to);
@@ -79,10 +91,20 @@ class DeviceLlama final : public LanguageModel {
   /// \throws DataError before `remember`
   DeviceMemory& memory();
 
-  /// The memory's state and the logits after its last token, to come back to. Waits.
+  /// Gives the model the attention that it was made with in place of a memory: every token, or the
+  /// last ones of a sliding layer. Rotary tables that depend on the length of the context are those
+  /// of max_tokens. \param chunk largest step, >= 1
+  /// \throws ConfigError, BudgetError: the model is then without attention
+  void attend_fully(std::int64_t max_tokens, std::int64_t chunk = 512);
+
+  /// Surprise of the last step's tokens, in nats; 0 for the sequence's first. Waits.
+  /// \throws DataError where one is NaN
+  std::vector<float> surprise();
+
+  /// The sequence's state and the logits after its last token, to come back to. Waits.
   class Snapshot;
   std::shared_ptr<const Snapshot> snapshot();
-  /// \throws as DeviceMemory::restore
+  /// \throws as DeviceMemory::restore; ConfigError for a snapshot of another attention
   void restore(const Snapshot& snapshot);
 
   /// A step that also gives the logits of all its rows. Waits. \param logits [n, vocab], written
@@ -102,12 +124,12 @@ class DeviceLlama final : public LanguageModel {
   bool graphs() const;
   DeviceModelBytes bytes() const;
 
-  DeviceLlama(DeviceLlama&&) noexcept;
-  DeviceLlama& operator=(DeviceLlama&&) noexcept;
-  ~DeviceLlama() override;
+  DeviceDecoder(DeviceDecoder&&) noexcept;
+  DeviceDecoder& operator=(DeviceDecoder&&) noexcept;
+  ~DeviceDecoder() override;
 
  private:
-  DeviceLlama();
+  DeviceDecoder();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "causal_layers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/window.hpp"
+
+namespace episodic::device {
+namespace {
+
+kernels::AttentionParams sizes_of(DType dtype, std::int64_t n, std::int64_t n_heads,
+                                  std::int64_t n_kv_heads, std::int64_t head_dim,
+                                  std::int64_t window) {
+  kernels::AttentionParams p;
+  p.dtype = dtype;
+  p.n_queries = n;
+  p.n_heads = n_heads;
+  p.n_kv_heads = n_kv_heads;
+  p.head_dim = head_dim;
+  p.n_local = window;
+  return p;
+}
+
+}  // namespace
+
+CausalLayers::CausalLayers(const ModelConfig& c, const HeadLayout& heads,
+                           std::vector<std::int64_t> layers, DType dtype, std::int64_t chunk,
+                           std::int64_t max_tokens)
+    : head_dim_(heads.head_dim()), chunk_(chunk), dtype_(dtype) {
+  std::vector<int> of_rope(c.ropes.size(), -1);  // among rotaries_
+  for (const std::int64_t number : layers) {
+    const LayerSpec& spec = c.layers.at(static_cast<std::size_t>(number));
+    Layer layer;
+    layer.number = number;
+    // A window that nothing leaves is no window.
+    layer.window = spec.window == 0 ? max_tokens : std::min(spec.window, max_tokens);
+    layer.capacity = layer.window + chunk - 1;
+    layer.n_heads = spec.n_heads;
+    layer.n_kv_heads = spec.n_kv_heads;
+    layer.soft_cap = static_cast<float>(spec.soft_cap);
+    if (spec.rope >= 0) {
+      int& rotary = of_rope.at(static_cast<std::size_t>(spec.rope));
+      if (rotary < 0) {
+        rotary = static_cast<int>(rotaries_.size());
+        const Rope& rope = c.ropes[static_cast<std::size_t>(spec.rope)];
+        rotaries_.push_back({heads.table(rope.at(max_tokens))});
+      }
+      layer.rotary = rotary;
+    }
+    const std::size_t workspace = kernels::largest_attention_workspace_bytes(
+        sizes_of(dtype, chunk, layer.n_heads, layer.n_kv_heads, head_dim_, layer.window));
+    if (workspace == 0)
+      throw ConfigError(fmt::format(
+          "CUDA decoder: no attention kernel for layer {}: head_dim = {}, {} heads, {} kv heads, "
+          "a window of {} tokens",
+          number, head_dim_, layer.n_heads, layer.n_kv_heads, layer.window));
+    workspace_bytes_ = std::max(workspace_bytes_, static_cast<std::int64_t>(workspace));
+    layers_.push_back(layer);
+  }
+  Carver counter;
+  carve(counter);
+  bytes_ = counter.used();
+}
+
+void CausalLayers::carve(Carver& c) {
+  for (Layer& layer : layers_)
+    for (std::byte** ring : {&layer.key, &layer.value})
+      *ring = c.take(layer.n_kv_heads * layer.capacity * head_dim_ * size_of(dtype_));
+  ring_bytes_ = c.used();
+  for (Rotary& r : rotaries_) {
+    const std::int64_t angles = r.table.rotary_dim() / 2;
+    r.inverse_frequency = c.take<double>(angles);
+    for (float** step : {&r.cos, &r.sin}) *step = c.take<float>(chunk_ * angles);
+  }
+  workspace_ = c.take(workspace_bytes_);
+}
+
+void CausalLayers::allocate(cudaStream_t stream) {
+  if (empty()) return;
+  buffer_ =
+      DeviceBuffer(bytes_, "the cache of keys and values", "lower chunk or the number of tokens");
+  Carver carver(buffer_.data());
+  carve(carver);
+  for (const Rotary& r : rotaries_)
+    check(cudaMemcpyAsync(r.inverse_frequency, r.table.inverse_frequency.data(),
+                          r.table.inverse_frequency.size() * sizeof(double), cudaMemcpyHostToDevice,
+                          stream),
+          "a copy to the device");
+  check(cudaStreamSynchronize(stream), "a copy to the device");
+}
+
+bool CausalLayers::serves(std::int64_t layer) const {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [&](const Layer& l) { return l.number == layer; });
+}
+
+const CausalLayers::Layer& CausalLayers::at(std::int64_t layer) const {
+  const auto it = std::find_if(layers_.begin(), layers_.end(),
+                               [&](const Layer& l) { return l.number == layer; });
+  if (it == layers_.end())
+    throw DataError(fmt::format("CUDA decoder: layer {} has no cache of keys and values", layer));
+  return *it;
+}
+
+void CausalLayers::begin_step(std::int64_t n, const std::int64_t* position, cudaStream_t stream) {
+  n_ = n;
+  position_ = position;
+  for (const Rotary& r : rotaries_)
+    check(kernels::rotary_angles({n, r.table.rotary_dim() / 2, position, r.inverse_frequency,
+                                  r.table.attention_factor, r.cos, r.sin},
+                                 stream),
+          "rotary angles");
+}
+
+void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& step,
+                          cudaStream_t stream) {
+  const Layer& layer = at(number);
+  const Rotary none;
+  const Rotary& rotary =
+      layer.rotary < 0 ? none : rotaries_[static_cast<std::size_t>(layer.rotary)];
+  const bool interleaved = rotary.table.pairs == RotaryPairs::interleaved;
+  kernels::AppendParams append;
+  append.dtype = dtype_;
+  append.n = n_;
+  append.n_kv_heads = layer.n_kv_heads;
+  append.head_dim = head_dim_;
+  append.rotary_dim = rotary.table.rotary_dim();
+  append.interleaved = interleaved;
+  append.first_position = position_;
+  append.k = step.k;
+  append.v = step.v;
+  append.k_row_stride = step.k_row_stride;
+  append.v_row_stride = step.v_row_stride;
+  append.cos = rotary.cos;
+  append.sin = rotary.sin;
+  append.ring_turned_key = layer.key;
+  append.ring_value = layer.value;
+  append.ring_capacity = layer.capacity;
+  append.ring_head_stride = layer.capacity * head_dim_;
+  check(kernels::append_window(append, stream), "appending keys and values");
+
+  kernels::AttentionParams p =
+      sizes_of(dtype_, n_, layer.n_heads, layer.n_kv_heads, head_dim_, layer.window);
+  p.scale = step.scale;
+  p.soft_cap = layer.soft_cap;
+  p.q = step.q;
+  p.q_row_stride = step.q_row_stride;
+  p.first_position = position_;
+  p.rotary_dim = rotary.table.rotary_dim();
+  p.interleaved = interleaved;
+  p.query_cos = p.fixed_cos = rotary.cos;  // there are no far keys
+  p.query_sin = p.fixed_sin = rotary.sin;
+  p.local_key = layer.key;
+  p.local_value = layer.value;
+  p.ring_capacity = layer.capacity;
+  p.ring_head_stride = layer.capacity * head_dim_;
+  p.out = step.out;
+  p.workspace = workspace_;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes_);
+  check(kernels::segmented_attention(p, stream), "attention");
+}
+
+std::vector<std::byte> CausalLayers::read(cudaStream_t stream) const {
+  std::vector<std::byte> rings(static_cast<std::size_t>(ring_bytes_));
+  if (!rings.empty())
+    check(
+        cudaMemcpyAsync(rings.data(), buffer_.data(), rings.size(), cudaMemcpyDeviceToHost, stream),
+        "a copy from the device");
+  check(cudaStreamSynchronize(stream), "a copy from the device");
+  return rings;
+}
+
+void CausalLayers::write(const std::vector<std::byte>& rings, cudaStream_t stream) {
+  if (!rings.empty())
+    check(
+        cudaMemcpyAsync(buffer_.data(), rings.data(), rings.size(), cudaMemcpyHostToDevice, stream),
+        "a copy to the device");
+  check(cudaStreamSynchronize(stream), "a copy to the device");
+}
+
+}  // namespace episodic::device

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The attention that a model was made with, on a device: layers of full attention and of sliding
+// windows, beside a memory (which serves the full ones) or without one. The twin of the host's
+// CausalState.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda.hpp"
+#include "episodic/device/device_memory.hpp"
+#include "episodic/model/hf_config.hpp"
+#include "head_layout.hpp"
+
+namespace episodic::device {
+
+/// Keys and values of some layers, in rings that hold what a step's queries see: of a sliding layer
+/// its window, of the others all tokens. Every call enqueues its work on the stream.
+class CausalLayers {
+ public:
+  CausalLayers() = default;
+  /// Plans them; nothing is allocated. \param layers of the model, in order
+  /// \param max_tokens that the sequence may come to: rotary tables that depend on the length of
+  ///        the context are those of so many
+  CausalLayers(const ModelConfig& config, const HeadLayout& heads, std::vector<std::int64_t> layers,
+               DType dtype, std::int64_t chunk, std::int64_t max_tokens);
+
+  bool empty() const { return layers_.empty(); }
+  bool serves(std::int64_t layer) const;
+  /// Device memory that they take: rings, angles and a step's workspace.
+  std::int64_t bytes() const { return bytes_; }
+  /// Takes it. \throws BudgetError
+  void allocate(cudaStream_t stream);
+
+  /// The angles of a step of n tokens. \param position of its first token, in device memory
+  void begin_step(std::int64_t n, const std::int64_t* position, cudaStream_t stream);
+  /// A layer's part of that step, as DeviceMemory::attend; step.scale must be given.
+  void attend(std::int64_t layer, const DeviceMemory::LayerStep& step, cudaStream_t stream);
+
+  /// The rings as they are. Waits.
+  std::vector<std::byte> read(cudaStream_t stream) const;
+  void write(const std::vector<std::byte>& rings, cudaStream_t stream);
+
+ private:
+  struct Layer {
+    std::int64_t number = 0, window = 0;
+    std::int64_t capacity = 0;  // of the rings, in tokens
+    std::int64_t n_heads = 0, n_kv_heads = 0;
+    int rotary = -1;  // of rotaries_, or none
+    float soft_cap = 0;
+    std::byte *key = nullptr, *value = nullptr;  // [G, capacity, d], keys turned
+  };
+  struct Rotary {
+    RotaryTable table;
+    double* inverse_frequency = nullptr;
+    float *cos = nullptr, *sin = nullptr;  // [chunk, rotary_dim / 2]
+  };
+
+  void carve(Carver& carver);
+  const Layer& at(std::int64_t layer) const;
+
+  std::int64_t head_dim_ = 0, chunk_ = 0;
+  DType dtype_ = DType::bfloat16;
+  std::vector<Layer> layers_;
+  std::vector<Rotary> rotaries_;
+  std::int64_t bytes_ = 0;
+  std::int64_t ring_bytes_ = 0;  // of all layers, from the buffer's start
+  std::byte* workspace_ = nullptr;
+  std::int64_t workspace_bytes_ = 0;
+  DeviceBuffer buffer_;
+  // the open step
+  std::int64_t n_ = 0;
+  const std::int64_t* position_ = nullptr;
+};
+
+}  // namespace episodic::device

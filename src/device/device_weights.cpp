@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_weights.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "convert.hpp"
+#include "model/elementwise.hpp"
+
+namespace episodic::device {
+namespace {
+
+using Role = WeightRole;
+
+bool is_stored_as(TensorType type, DType dtype) {
+  return (type == TensorType::f32 && dtype == DType::float32) ||
+         (type == TensorType::f16 && dtype == DType::float16) ||
+         (type == TensorType::bf16 && dtype == DType::bfloat16);
+}
+
+/// Rows or columns of a weight as they lie on the device: as they are, or heads that are padded.
+struct Axis {
+  const HeadLayout* heads = nullptr;  // null: as they are
+
+  std::int64_t size(std::int64_t of_model, std::int64_t head_dim) const {
+    return heads ? of_model / head_dim * heads->head_dim() : of_model;
+  }
+  /// Index in the model's weight; -1: a zero.
+  std::int64_t source(std::int64_t at, std::int64_t head_dim) const {
+    if (!heads) return at;
+    const std::int64_t c = heads->channel(at % heads->head_dim());
+    return c < 0 ? -1 : at / heads->head_dim() * head_dim + c;
+  }
+};
+
+}  // namespace
+
+DeviceWeights::DeviceWeights(const ModelConfig& config, DType dtype)
+    : heads_(config), dtype_(dtype) {
+  Carver counter;
+  carve(config, counter);
+  bytes_ = counter.used();
+}
+
+void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
+  const std::int64_t element = size_of(dtype_), hidden = config.hidden_size, d = heads_.head_dim();
+  const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
+    return DeviceLinear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
+  };
+  const auto norm = [&](bool is_there, std::int64_t width) {
+    return is_there ? c.take<float>(width) : nullptr;
+  };
+  embedding = c.take(config.vocab_size * hidden * element);
+  layers.clear();
+  for (const LayerSpec& s : config.layers) {
+    const std::int64_t q = s.n_heads * d, kv = s.n_kv_heads * d;
+    const bool before = s.norms != NormPlace::after, behind = s.norms != NormPlace::before;
+    const bool row = s.qk_norm == QkNorm::row, any = s.qk_norm != QkNorm::none;
+    DeviceLayerWeights w;
+    w.input_norm = norm(before, hidden);
+    w.attended_norm = norm(behind, hidden);
+    w.feed_norm = norm(before, hidden);
+    w.fed_norm = norm(behind, hidden);
+    w.q_norm = norm(any, row ? q : d);
+    w.k_norm = norm(any, row ? kv : d);
+    w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
+    w.o = linear(hidden, q, s.o_bias);
+    w.gate_up = linear(2 * s.intermediate_size, hidden, s.mlp_bias);
+    w.down = linear(hidden, s.intermediate_size, s.mlp_bias);
+    layers.push_back(w);
+  }
+  final_norm = c.take<float>(hidden);
+  head = config.tie_word_embeddings ? DeviceLinear{embedding, nullptr, config.vocab_size, hidden}
+                                    : linear(config.vocab_size, hidden, false);
+}
+
+/// Reads weights off the files and sends them, some rows at a time.
+class DeviceWeights::Loader {
+ public:
+  Loader(const PlannedWeights& planned, DType dtype, std::int64_t head_dim, cudaStream_t stream)
+      : planned_(planned), dtype_(dtype), head_dim_(head_dim), stream_(stream) {}
+
+  /// One product's rows, of several weights behind each other.
+  void linear(const DeviceLinear& w, std::int64_t layer, std::initializer_list<Role> roles,
+              const Axis& rows = {}, const Axis& columns = {}) {
+    std::byte* weight = w.weight;
+    auto* bias = reinterpret_cast<std::byte*>(w.maybe_bias);
+    for (const Role role : roles) {
+      weight += send(weight, dtype_, planned_.at(role, layer), rows, columns);
+      if (bias) bias += send(bias, DType::float32, planned_.at(role, layer, true), rows);
+    }
+  }
+
+  void norm(float* maybe_to, Role role, std::int64_t layer, const Axis& rows = {}) {
+    if (maybe_to)
+      send(reinterpret_cast<std::byte*>(maybe_to), DType::float32, planned_.at(role, layer), rows);
+  }
+
+ private:
+  /// \return bytes written
+  std::int64_t send(std::byte* to, DType as, const WeightView& from, const Axis& rows,
+                    const Axis& columns = {}) {
+    const std::int64_t out = rows.size(from.rows, head_dim_);
+    const std::int64_t in = columns.size(from.columns, head_dim_);
+    const std::int64_t row_bytes = in * size_of(as);
+    if (is_stored_as(from.type, as) && from.offset == 0 && !rows.heads && !columns.heads) {
+      copy(to, from.data, out * row_bytes);
+      return out * row_bytes;
+    }
+    constexpr std::int64_t kElements = 4 << 20;  // of the weights that are widened at once
+    const std::int64_t at_once = std::clamp<std::int64_t>(kElements / in, 1, out);
+    for (std::int64_t first = 0; first < out; first += at_once) {
+      const std::int64_t count = std::min(at_once, out - first);
+      widen_rows(from, rows, columns, first, count, in);
+      narrowed_.resize(static_cast<std::size_t>(count * row_bytes));
+      narrow(wide_.data(), count * in, as, narrowed_.data());
+      copy(to + first * row_bytes, narrowed_.data(), count * row_bytes);
+    }
+    return out * row_bytes;
+  }
+
+  /// Rows [first, first + count), `in` columns each, into wide_.
+  void widen_rows(const WeightView& from, const Axis& rows, const Axis& columns, std::int64_t first,
+                  std::int64_t count, std::int64_t in) {
+    const auto offset = static_cast<float>(from.offset);
+    wide_.assign(static_cast<std::size_t>(count * in), 0.0f);
+    if (!rows.heads && !columns.heads) {
+      widen(from.type, from.data + first * from.row_bytes(), count * in, wide_.data());
+      if (offset != 0)
+        for (float& x : wide_) x += offset;
+      return;
+    }
+    row_.resize(static_cast<std::size_t>(from.columns));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t row = rows.source(first + i, head_dim_);
+      if (row < 0) continue;
+      widen(from.type, from.data + row * from.row_bytes(), from.columns, row_.data());
+      float* const to = wide_.data() + i * in;
+      for (std::int64_t c = 0; c < in; ++c)
+        if (const std::int64_t column = columns.source(c, head_dim_); column >= 0)
+          to[c] = row_[static_cast<std::size_t>(column)] + offset;
+    }
+  }
+
+  /// From pageable memory: returns once that may be used again.
+  void copy(void* to, const void* from, std::int64_t bytes) {
+    check(
+        cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+        "copying weights");
+    check(cudaStreamSynchronize(stream_), "copying weights");
+  }
+
+  const PlannedWeights& planned_;
+  DType dtype_;
+  std::int64_t head_dim_;  // of the model
+  cudaStream_t stream_;
+  std::vector<float> wide_, row_;
+  std::vector<std::byte> narrowed_;
+};
+
+void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planned,
+                         cudaStream_t stream) {
+  buffer_ = DeviceBuffer(bytes_, "the model's weights", "take a smaller model or a 16-bit dtype");
+  Carver carver(buffer_.data());
+  carve(config, carver);
+  Loader loader(planned, dtype_, config.head_dim, stream);
+  const Axis of_heads{heads_.padded() ? &heads_ : nullptr};
+  loader.linear({embedding, nullptr, config.vocab_size, config.hidden_size}, -1, {Role::embedding});
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const DeviceLayerWeights& w = layers[i];
+    const auto l = static_cast<std::int64_t>(i);
+    loader.norm(w.input_norm, Role::input_norm, l);
+    loader.norm(w.attended_norm, Role::attended_norm, l);
+    loader.norm(w.feed_norm, Role::feed_norm, l);
+    loader.norm(w.fed_norm, Role::fed_norm, l);
+    loader.norm(w.q_norm, Role::q_norm, l, of_heads);
+    loader.norm(w.k_norm, Role::k_norm, l, of_heads);
+    loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
+    loader.linear(w.o, l, {Role::o}, {}, of_heads);
+    loader.linear(w.gate_up, l, {Role::gate, Role::up});
+    loader.linear(w.down, l, {Role::down});
+  }
+  loader.norm(final_norm, Role::final_norm, -1);
+  if (!config.tie_word_embeddings) loader.linear(head, -1, {Role::head});
+}
+
+}  // namespace episodic::device

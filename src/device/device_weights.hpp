@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A decoder's weights in device memory: what the weight plan lists, each product's rows in one
+// piece.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda.hpp"
+#include "episodic/base/dtype.hpp"
+#include "episodic/model/open_model.hpp"
+#include "episodic/model/weight_plan.hpp"
+#include "head_layout.hpp"
+
+namespace episodic::device {
+
+/// y = x W^T + bias, W [out, in] as Hugging Face stores it.
+struct DeviceLinear {
+  std::byte* weight = nullptr;
+  float* maybe_bias = nullptr;
+  std::int64_t out = 0, in = 0;
+};
+
+/// Null: the layer has no such norm.
+struct DeviceLayerWeights {
+  float *input_norm = nullptr, *attended_norm = nullptr, *feed_norm = nullptr, *fed_norm = nullptr;
+  float *q_norm = nullptr, *k_norm = nullptr;
+  DeviceLinear qkv;  // rows of q, of k, of v
+  DeviceLinear o;
+  DeviceLinear gate_up;  // rows of gate, of up
+  DeviceLinear down;
+};
+
+class DeviceWeights {
+ public:
+  /// Plans them: sizes are known, nothing is in device memory. Weights are of `dtype`, norms and
+  /// biases float32. \throws ConfigError for heads that no kernel has
+  DeviceWeights(const ModelConfig& config, DType dtype);
+
+  /// Device memory that they take.
+  std::int64_t bytes() const { return bytes_; }
+  /// Takes it and reads them off the files, block types too. Waits.
+  /// \throws BudgetError, DeviceError
+  void load(const ModelConfig& config, const PlannedWeights& planned, cudaStream_t stream);
+
+  const HeadLayout& heads() const { return heads_; }
+
+  std::byte* embedding = nullptr;  ///< [vocab, hidden]
+  std::vector<DeviceLayerWeights> layers;
+  float* final_norm = nullptr;
+  DeviceLinear head;
+
+ private:
+  class Loader;
+  void carve(const ModelConfig& config, Carver& carver);
+
+  HeadLayout heads_;
+  DType dtype_;
+  std::int64_t bytes_ = 0;
+  DeviceBuffer buffer_;
+};
+
+}  // namespace episodic::device
