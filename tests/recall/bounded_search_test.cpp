@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "../../src/recall/exact_index.hpp"
+#include "episodic/recall/detail/exact_index.hpp"
 #include "episodic/recall/vector_tier.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../../src/recall/huge_pieces.hpp"
+#include "episodic/recall/detail/huge_pieces.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -6,9 +6,9 @@
 #include <limits>
 #include <random>
 
-#include "../../src/recall/exact_index.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/recall/detail/exact_index.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;

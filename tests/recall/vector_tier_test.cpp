@@ -8,8 +8,8 @@
 #include <fstream>
 #include <random>
 
-#include "../../src/recall/exact_index.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/recall/detail/exact_index.hpp"
 #include "support/faulty_calls.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"

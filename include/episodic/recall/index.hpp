@@ -107,7 +107,8 @@ std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape,
                                                       const VectorPlace& place = {});
 
 /// FAISS (HNSW over inner product) once there are more than `exact_up_to` events, exact until then.
-/// \throws ConfigError for score == max (no inner product computes it).
+/// \throws ConfigError for score == max (no inner product computes it), NotBuiltError without
+/// FAISS: in the header-only core, and where EPISODIC_FAISS is off.
 std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape,
                                                       std::int64_t exact_up_to);
 

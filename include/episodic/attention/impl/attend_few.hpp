@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bodies of attention/attend.hpp; how they become functions: base/inline.hpp.
+//
 // Few queries (decoding): every key and value is read once, in place.
 //
 // Floor: 2 * keys * G * d * size_of(dtype) bytes from memory; at 4 bytes, d = 128, G = 8 and 6272

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bodies of attention/attend.hpp; how they become functions: base/inline.hpp.
+//
 // Many queries (prefill): blocked products over tiles of query rows.
 //
 // A tile is a run of queries of one query head, or of several heads of a group when the queries are

@@ -3,6 +3,7 @@
 /// \file
 /// The exact scan, as a class: the FAISS maker keeps its vectors in one and scans its tail with it.
 
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/detail/quantised.hpp"
 #include "episodic/recall/detail/sketch.hpp"
 #include "episodic/recall/detail/vector_slabs.hpp"
@@ -33,21 +34,23 @@ class ExactIndex final : public RepresentativeIndex {
   explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {},
                       const VectorPlace& place = {});
 
-  void add(const float* mean, const float* each, std::int64_t count) override;
-  void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override;
-  float score(const float* query, EventId event) const override;
-  void truncate(std::int64_t n_events) override;
-  void settle() override;
-  void forget(EventId event) override;
+  // Marked here too: a virtual function that is not inline makes every unit carry the class.
+  EPISODIC_INLINE void add(const float* mean, const float* each, std::int64_t count) override;
+  EPISODIC_INLINE void search(const float* query, std::int64_t k,
+                              std::vector<ScoredEvent>& out) override;
+  EPISODIC_INLINE float score(const float* query, EventId event) const override;
+  EPISODIC_INLINE void truncate(std::int64_t n_events) override;
+  EPISODIC_INLINE void settle() override;
+  EPISODIC_INLINE void forget(EventId event) override;
   bool forgotten(EventId event) const override {
     return forgotten_[static_cast<std::size_t>(event)] != 0;
   }
-  void save(ByteWriter& to) const override;
-  void load(ByteReader& from) override;
-  const float* mean(EventId event) const override;
+  EPISODIC_INLINE void save(ByteWriter& to) const override;
+  EPISODIC_INLINE void load(ByteReader& from) override;
+  EPISODIC_INLINE const float* mean(EventId event) const override;
   std::int64_t size() const override { return means_.size(); }
-  std::int64_t bytes() const override;
-  void compact() override;
+  EPISODIC_INLINE std::int64_t bytes() const override;
+  EPISODIC_INLINE void compact() override;
 
   /// Representative vector of an event, zeros of a forgotten one; without a tier.
   const float* row(EventId event) const { return means_.row(event); }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bodies of recall/index.hpp; how they become functions: base/inline.hpp.
-// In place of faiss_index.cpp in builds with EPISODIC_FAISS off.
+//
+// In place of src/recall/faiss_index.cpp in the header-only core, and where EPISODIC_FAISS is off.
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"

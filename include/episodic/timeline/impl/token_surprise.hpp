@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bodies of timeline/surprise.hpp; how they become functions: base/inline.hpp.
+//
 // Floor: one read of the logits from memory, n * vocab * 4 bytes; the exponentials take about as
 // long on one core (16 floats in 14 cycles) and are spread over the threads by rows.
 #include <algorithm>
