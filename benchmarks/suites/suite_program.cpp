@@ -66,6 +66,9 @@ void add_run(CLI::App& app, Suite suite) {
   sub->add_option("--prompt-family", o.prompt_family,
                   "Which of a file with several families: gpt4, yarn-mistral, ...");
   sub->add_option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
+  sub->add_option("--encoder", o.encoder,
+                  "Methods rag and rag-s: the sentence encoder's directory "
+                  "(scripts/sentence_encoder fetches one)");
   sub->add_option(
       "--preset", o.preset,
       fmt::format("A paper's system, which changes the memory's settings: {}", preset_names()));
@@ -80,8 +83,9 @@ void add_run(CLI::App& app, Suite suite) {
       "--last-token", flags->last_token,
       "Only the prompt's last token is a step of its own, as in EM-LLM's program, not the "
       "question");
-  sub->add_flag("--beyond-window", o.beyond_window,
-                "Method full: read prompts longer than the model's window all the same");
+  sub->add_flag(
+      "--beyond-window", o.beyond_window,
+      "Methods full, rag and rag-s: read prompts longer than the model's window all the same");
   sub->add_flag("--raw", o.raw, "No chat format, for a model that has one");
   sub->add_option("--shard", flags->shard,
                   "PART/PARTS of the examples, as 0/4; auto: what MPI or SLURM started");

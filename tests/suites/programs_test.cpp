@@ -45,6 +45,9 @@ std::vector<Json> lines(const fs::path& file) {
 
 const std::string kModel = " --model " + quoted(EPISODIC_SOURCE_DIR "/models/recall-2m6");
 
+const std::string kEncoder =
+    " --encoder " + quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
+
 void make_passkey(const Scratch& s, const std::string& flags) {
   const Run run =
       infinite("make --task passkey --out " + path(s, "data.jsonl") + kModel + " " + flags);
@@ -85,8 +88,12 @@ TEST_CASE("suites: what cannot be done is one line that says what can") {
     CHECK(one_line(run.err));
     CHECK(run.err.find(names) != std::string::npos);
   };
-  refused("--method rag", "episodic, full, window, truncate");
-  refused("--method best", "episodic, full, window, truncate");
+  refused("--method best", "episodic, full, window, truncate, rag, rag-s");
+  refused("--method rag", "--encoder DIR");
+  refused("--method rag --encoder /none", "/none/config.json");
+  refused("--method rag --encoder " + quoted(EPISODIC_SOURCE_DIR "/models/recall-2m6"), "bert");
+  refused("--method window --encoder /none", "--encoder");
+  refused("--method rag-s" + kEncoder + R"( --memory '{"scope": "head"}')", "scope");
   refused("--preset best", "em-llm-sm+c");
   refused("--prompts /none.json", "/none.json");
   refused("--shard 2/2", "--shard");
@@ -196,4 +203,86 @@ TEST_CASE("suites: one context is read once for all its questions") {
   CHECK(rows[1]["read_tokens"].get<int>() < 40);
   // The same question from the snapshot is answered as it was the first time.
   CHECK(rows[2]["pred"] == rows[0]["pred"]);
+}
+
+TEST_CASE("suites: rag reads five chunks of the context, and says which") {
+  const Scratch s;
+  make_passkey(s, "--tokens 3200 --depth 0.2,0.8 --count 1 --seed 3");
+  for (const std::string method : {"rag", "rag-s"}) {
+    const std::string out = method + ".jsonl";
+    const std::string flags = run_flags(s, out) + " --beyond-window --method " + method + kEncoder;
+    const Run run = infinite(flags + " --limit 1");
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    if (method == "rag")  // it goes on after the first
+      CHECK(infinite(flags).out.find("1 answered, 1 were there") != std::string::npos);
+    for (const Json& row : lines(s / out)) {
+      const Json& r = row["retrieval"];
+      CHECK(r["chunks"].get<int>() > 5);
+      CHECK(r["chosen"].size() == 5);
+      CHECK(row["prompt_tokens"].get<int>() < row["tokens"].get<int>());  // of the context
+      CHECK(row["read_tokens"] == row["prompt_tokens"]);
+      CHECK(row["seconds"]["retrieve"].get<double>() > 0);
+      CHECK_FALSE(row.contains("memory"));
+    }
+    const Json settings = Json::parse(contents(s / (out + ".settings.json")));
+    CHECK(settings["retrieval"]["max_tokens"] == 40);
+    CHECK(settings["retrieval"]["chunk_words"] == 300);
+    CHECK(settings["memory"].is_null() == (method == "rag"));
+    const Run score = infinite("score --task passkey --preds " + path(s, out) + " --json " +
+                               path(s, "score.json"));
+    REQUIRE(score.status == 0);
+    const Json json = Json::parse(contents(s / "score.json"));
+    CHECK(json["cost"]["seconds"]["retrieve"].get<double>() > 0);
+    // another encoder is another run
+    fs::copy(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny", s / ("e" + method),
+             fs::copy_options::recursive);
+    Json config = Json::parse(contents(s / ("e" + method) / "config.json"));
+    config["layer_norm_eps"] = 1e-5;
+    put(s / ("e" + method) / "config.json", config.dump());
+    const Run other = infinite(run_flags(s, out) + " --beyond-window --method " + method +
+                               " --encoder " + path(s, "e" + method));
+    CHECK(other.status == 1);
+    CHECK(other.err.find("\"retrieval\"") != std::string::npos);
+  }
+}
+
+TEST_CASE("suites: a model's chat format is used where the suite uses it") {
+  const Scratch s;
+  make_passkey(s, "--tokens 300 --count 1");
+  fs::copy(EPISODIC_SOURCE_DIR "/models/recall-2m6", s / "model", fs::copy_options::recursive);
+  Json config = Json::parse(contents(s / "model/tokenizer_config.json"));
+  config["chat_template"] =
+      "{{ bos_token }}User: {{ messages[0]['content'] }}\n{% if add_generation_prompt %}Model:"
+      "{% endif %}";
+  put(s / "model/tokenizer_config.json", config.dump());
+  const auto run = [&](const std::string& out, const std::string& more) {
+    const std::string flags = "run --task passkey --quiet --data " + path(s, "data.jsonl") +
+                              " --model " + path(s, "model") + " --out " + path(s, out) + " " +
+                              more;
+    const Run r = infinite(flags);
+    INFO(r.err);
+    REQUIRE(r.status == 0);
+    CHECK(lines(s / out).at(0)["bos_tokens"] == 1);
+    const Json settings = Json::parse(contents(s / (out + ".settings.json")));
+    CHECK(settings["prompt"]["chat_format"] == (more != "--raw"));
+    return lines(s / out).at(0)["prompt_tokens"].get<int>();
+  };
+  CHECK(run("chat.jsonl", "") > run("raw.jsonl", "--raw"));
+  // few-shot tasks and code are raw in LongBench
+  put(s / "trec.jsonl",
+      R"({"input": "Type:", "context": "Question: a Type: b", "answers": ["b"], "length": 3,)"
+      R"( "dataset": "trec", "language": "en", "all_classes": ["a", "b"], "_id": "x"})"
+      "\n");
+  put(s / "prompts.json", R"({"trec": "{context}\n{input}", "qasper": "{context}\n{input}"})");
+  for (const bool chat : {false, true}) {
+    const std::string task = chat ? "qasper" : "trec";
+    const Run r = longbench("run --task " + task + " --quiet --data " + path(s, "trec.jsonl") +
+                            " --model " + path(s, "model") + " --prompts " +
+                            path(s, "prompts.json") + " --out " + path(s, task + ".out"));
+    INFO(r.err);
+    REQUIRE(r.status == 0);
+    const Json settings = Json::parse(contents(s / (task + ".out.settings.json")));
+    CHECK(settings["prompt"]["chat_format"] == chat);
+  }
 }

@@ -9,16 +9,24 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "data/prompts.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/presets.hpp"
+#include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
+#include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/session/session.hpp"
+#include "episodic/text/chat_template.hpp"
+#include "episodic/timeline/event_table.hpp"
 #include "kept.hpp"
+#include "reading.hpp"
+#include "run/prompt_writer.hpp"
+#include "run/retriever.hpp"
 #include "support/environment.hpp"
 
 namespace episodic::suites {
@@ -32,39 +40,69 @@ double seconds_since(Clock::time_point start) {
 
 // -- methods and presets --
 
-constexpr const char* kMethods[] = {"episodic", "full", "window", "truncate"};
+constexpr const char* kMethods[] = {"episodic", "full", "window", "truncate", "rag", "rag-s"};
 
-struct Named {
-  const char *name, *why;
-};
-constexpr Named kMissingMethods[] = {{"rag", "it takes a text encoder, and none is built"},
-                                     {"rag-s", "it takes a text encoder, and none is built"}};
+bool retrieves(const std::string& method) { return method == "rag" || method == "rag-s"; }
 
-void check_method(const std::string& method) {
-  for (const Named& m : kMissingMethods)
-    if (method == m.name)
-      throw NotBuiltError(
-          fmt::format("--method {}: not built yet ({}); there are {}", method, m.why, methods()));
-  if (std::find(std::begin(kMethods), std::end(kMethods), method) == std::end(kMethods))
-    throw ConfigError(fmt::format("--method {}: there are {}", method, methods()));
+void check_method(const RunOptions& options) {
+  if (std::find(std::begin(kMethods), std::end(kMethods), options.method) == std::end(kMethods))
+    throw ConfigError(fmt::format("--method {}: there are {}", options.method, methods()));
+  if (retrieves(options.method) && options.encoder.empty())
+    throw ConfigError(fmt::format(
+        "--method {}: needs a sentence encoder, --encoder DIR; scripts/sentence_encoder "
+        "fetches one",
+        options.method));
+  if (!retrieves(options.method) && !options.encoder.empty())
+    throw ConfigError(fmt::format("--encoder: says nothing to --method {}", options.method));
 }
 
+/// Whether the answer comes from a memory.
 bool uses_memory(const std::string& method) { return method == "episodic" || method == "window"; }
+/// rag-s answers without one, but has it find the events.
+bool has_memory_settings(const std::string& method) {
+  return uses_memory(method) || method == "rag-s";
+}
+
+/// \throws ConfigError where the memory's events are not those of one sequence, found by itself
+void check_segments(const MemoryConfig& config) {
+  if (config.segmenter == SegmenterKind::given)
+    throw ConfigError("--method rag-s: segmenter = \"given\" finds no boundaries itself");
+  if (config.scope == EventScope::head)
+    throw ConfigError(
+        "--method rag-s: scope = \"head\" gives each head events of its own; use scope = "
+        "\"sequence\"");
+}
 
 MemoryConfig memory_of(const RunOptions& options) {
   MemoryConfig config = options.model.memory_config();
   if (!options.preset.empty()) apply_preset(config, options.preset);
   if (options.method == "window") config.recall = false;
   config.validate();
+  if (options.method == "rag-s") check_segments(config);
   return config;
 }
 
+// -- chat formats --
+
 bool has_chat_format(const std::filesystem::path& model) {
+  if (is_model_file(model)) return GgufFile(model).string("tokenizer.chat_template").has_value();
   if (std::filesystem::exists(model / "chat_template.jinja")) return true;
   const std::filesystem::path config = model / "tokenizer_config.json";
   if (!std::filesystem::exists(config)) return false;
   const Json json = tools::read_json(config);
   return json.contains("chat_template") && !json["chat_template"].is_null();
+}
+
+/// Whether the suite puts the task's prompts into the chat format that the model has.
+bool in_model_format(const RunOptions& options) {
+  return !options.raw && in_chat_format(options.suite, options.task) &&
+         has_chat_format(options.model.model);
+}
+
+std::optional<ChatTemplate> load_chat_format(const RunOptions& options,
+                                             const Tokenizer& tokenizer) {
+  if (!in_model_format(options)) return std::nullopt;
+  return load_model_chat_template(options.model.model, tokenizer);
 }
 
 // -- progress --
@@ -108,12 +146,6 @@ class Progress {
 
 // -- answering --
 
-/// A prompt's tokens, and where its question begins.
-struct PromptIds {
-  std::vector<std::int64_t> ids;
-  std::size_t question = 0;
-};
-
 struct Answer {
   std::vector<std::int64_t> ids;
   FinishReason finish = FinishReason::length;
@@ -122,19 +154,39 @@ struct Answer {
 
 class Answerer {
  public:
-  Answerer(const RunOptions& options, const MemoryConfig& config, const Template& prompt)
+  /// \param encoder of the methods that retrieve, else null
+  Answerer(const RunOptions& options, const MemoryConfig& config, const Template& prompt,
+           const SentenceEncoder* encoder)
       : options_(options),
         config_(config),
-        prompt_(prompt),
         max_new_(max_new_of(options.suite, options.task, options.limits)),
         tokenizer_(load_model_tokenizer(options.model.model)),
         engine_(tools::load_engine(options.common, options.model.model)),
-        session_(*engine_, tokenizer_.get()) {}
+        session_(*engine_, tokenizer_.get()),
+        chat_(load_chat_format(options, *tokenizer_)),
+        writer_(prompt, *tokenizer_, format()) {
+    if (encoder) retriever_.emplace(*encoder, cutter());
+  }
 
   /// \param shared whether the next example may have the same context
   Json answer(const Example& example, std::int64_t index, bool shared) {
-    const PromptIds prompt = encode(example);
+    Example asked = example;
+    Json retrieval;
+    double retrieve_seconds = 0;
+    if (retriever_) {
+      const Clock::time_point start = Clock::now();
+      const Retriever::Found found = retriever_->find(example.context, writer_.query(example));
+      retrieve_seconds = seconds_since(start);
+      retrieval = {{"chunks", found.chunks}, {"chosen", found.chosen}};
+      asked.context = found.context;
+      read_ = nullptr;  // finding events takes the model
+      document_.clear();
+    }
+    const PromptIds prompt = writer_.write(asked);
     const auto n = static_cast<std::int64_t>(prompt.ids.size());
+    if (n == 0)
+      throw DataError(
+          fmt::format("{}: the prompt of id {} is empty", options_.data.string(), example.id));
     check_window(example, n);
     const std::vector<std::int64_t> document(
         prompt.ids.begin(), prompt.ids.begin() + static_cast<std::ptrdiff_t>(prompt.question));
@@ -164,11 +216,16 @@ class Answerer {
              {"tokens", example.tokens},
              {"method", options_.method},
              {"prompt_tokens", n},
+             {"bos_tokens", leading_bos(prompt.ids)},
              {"read_tokens", read_tokens},
              {"new_tokens", answer.ids.size()},
              {"finish", name_of(answer.finish)},
              {"seconds", {{"read", read_seconds}, {"answer", answer.seconds}}},
              {"peak_resident_bytes", tools::peak_resident_bytes()}};
+    if (retriever_) {
+      row["retrieval"] = retrieval;
+      row["seconds"]["retrieve"] = retrieve_seconds;
+    }
     if (uses_memory(options_.method)) row["memory"] = tools::memory_json(*engine_);
     return row;
   }
@@ -176,54 +233,64 @@ class Answerer {
  private:
   static constexpr std::int64_t kQuestionRoom = 4096;
 
-  PromptIds encode(const Example& example) const {
-    const Prompt prompt = prompt_.fill(slots_of(options_.suite, example, options_.task));
-    PromptIds out;
-    out.ids = tokenizer_->encode(prompt.text(), true);
-    if (options_.method == "truncate") truncate(out.ids);
-    if (out.ids.empty())
-      throw DataError(
-          fmt::format("{}: the prompt of id {} is empty", options_.data.string(), example.id));
-    out.question = out.ids.size() - 1;
-    if (options_.question_step && options_.method != "truncate") {
-      // The tokens at the prompt's end that are the question's: its first ones may have grown
-      // together with the context's last.
-      const std::vector<std::int64_t> question = tokenizer_->encode(prompt.question, false);
-      std::size_t same = 0;
-      while (same < question.size() && same < out.ids.size() &&
-             question[question.size() - 1 - same] == out.ids[out.ids.size() - 1 - same])
-        ++same;
-      if (same > 0) out.question = out.ids.size() - same;
-    }
-    return out;
-  }
-
-  /// As LongBench does: the first and last halves of the window's tokens, as text, read again.
-  void truncate(std::vector<std::int64_t>& ids) const {
-    const std::int64_t window =
+  PromptFormat format() const {
+    PromptFormat format{.suite = options_.suite,
+                        .task = options_.task,
+                        .question_step = options_.question_step,
+                        .chat = chat_ ? &*chat_ : nullptr};
+    if (options_.method != "truncate") return format;
+    format.keep_tokens =
         options_.max_length > 0 ? options_.max_length : engine_->config().max_positions - max_new_;
-    if (window < 2)
+    if (format.keep_tokens < 2)
       throw ConfigError(
           "--max-length: must be given, and at least 2, for a model that does not say "
           "how long its window is");
-    if (static_cast<std::int64_t>(ids.size()) <= window) return;
-    const std::ptrdiff_t half = window / 2;
-    const std::string head = tokenizer_->decode({ids.begin(), ids.begin() + half}, true);
-    const std::string tail = tokenizer_->decode({ids.end() - half, ids.end()}, true);
-    ids = tokenizer_->encode(head + tail, true);
+    return format;
+  }
+
+  Retriever::Cutter cutter() {
+    if (options_.method == "rag-s")
+      return [this](const std::string& context) { return cut_by_events(context); };
+    return [](const std::string& context) {
+      return Retriever::Cut{context, word_chunks(context, kChunkWords)};
+    };
+  }
+
+  /// The events that the memory cuts the context into, to its last token as `episodic segment`
+  /// does. The text is the tokens', so that both count alike.
+  Retriever::Cut cut_by_events(const std::string& context) {
+    const std::vector<std::int64_t> ids = tokenizer_->encode(context, true);
+    const auto n = static_cast<std::int64_t>(ids.size());
+    engine_->attach(config_, n);
+    const tools::Reading reading =
+        tools::read_recording(session_, [&] { return engine_->last_step(); }, ids, {});
+    EventTable events(config_.n_init, config_.min_block, config_.max_block);
+    events.close_up_to(
+        n, [&](std::int64_t t) { return reading.boundaries[static_cast<std::size_t>(t)] != 0; });
+    Retriever::Cut cut;
+    std::vector<std::size_t> ends, behind{0};  // bytes behind an event, and behind each token
+    for (const std::string& token : tools::texts_of(*tokenizer_, ids, {0, n})) {
+      cut.text += token;
+      behind.push_back(cut.text.size());
+    }
+    // the first tokens, in no event, are a piece of their own
+    if (events.size() > 0) ends.push_back(behind[static_cast<std::size_t>(events[0].start)]);
+    for (const TokenRange& e : events.all())
+      ends.push_back(behind[static_cast<std::size_t>(e.end)]);
+    cut.chunks = event_chunks(cut.text, ends, kChunkWords);
+    return cut;
   }
 
   /// \throws DataError for a prompt that full attention was not made for
   void check_window(const Example& example, std::int64_t n) const {
     const std::int64_t window = engine_->config().max_positions;
-    if (options_.method != "full" || options_.beyond_window || window <= 0 ||
-        n + max_new_ <= window)
-      return;
-    throw DataError(fmt::format(
-        "--method full: the prompt of id {} has {} tokens, with {} to generate more than "
-        "the {} of the model's window; take --method episodic or truncate, or "
-        "--beyond-window to read it all the same",
-        example.id, n, max_new_, window));
+    const bool fully = options_.method == "full" || retrieves(options_.method);
+    if (!fully || options_.beyond_window || window <= 0 || n + max_new_ <= window) return;
+    throw DataError(
+        fmt::format("--method {}: the prompt of id {} has {} tokens, with {} to generate more than "
+                    "the {} of the model's window; take --method episodic or truncate, or "
+                    "--beyond-window to read it all the same",
+                    options_.method, example.id, n, max_new_, window));
   }
 
   void begin(std::int64_t max_tokens) {
@@ -256,6 +323,13 @@ class Answerer {
     return answer;
   }
 
+  /// Two where a chat format begins with one and the tokenizer adds another.
+  std::int64_t leading_bos(const std::vector<std::int64_t>& ids) const {
+    const auto other = std::find_if(ids.begin(), ids.end(),
+                                    [&](std::int64_t id) { return id != tokenizer_->bos(); });
+    return other - ids.begin();
+  }
+
   std::int64_t first_token(const std::vector<std::int64_t>& forbidden) {
     const std::span<const float> logits = engine_->logits();
     std::vector<float> allowed(logits.begin(), logits.end());
@@ -266,18 +340,20 @@ class Answerer {
 
   const RunOptions& options_;
   MemoryConfig config_;
-  const Template& prompt_;
   std::int64_t max_new_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
   Session session_;
+  std::optional<ChatTemplate> chat_;
+  PromptWriter writer_;
+  std::optional<Retriever> retriever_;
   std::vector<std::int64_t> document_;
   std::shared_ptr<const Engine::Snapshot> read_;  ///< the state after document_
 };
 
 /// All that decides what comes out, and where it was computed.
 Json settings_of(const RunOptions& options, const MemoryConfig& config, const Template& prompt,
-                 std::int64_t examples) {
+                 const SentenceEncoder* encoder, std::int64_t examples) {
   const std::string published = prompt.published_as(options.task);
   Json json{{"suite", name_of(options.suite)},
             {"task", options.task},
@@ -286,19 +362,27 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
             {"model", std::filesystem::weakly_canonical(options.model.model).filename().string()},
             {"method", options.method},
             {"preset", options.preset.empty() ? Json() : Json(options.preset)},
-            {"memory", uses_memory(options.method) ? Json::parse(to_json(config)) : Json()},
+            {"memory", has_memory_settings(options.method) ? Json::parse(to_json(config)) : Json()},
             {"prompt",
              {{"source", options.prompts.empty() ? "own wording"
                          : published.empty()     ? "the file's own"
                                                  : published},
               {"sha256", prompt.sha256()},
               {"official", published.starts_with("official")},
-              {"chat_format", false}}},
+              {"chat_format", in_model_format(options)}}},
             {"limits", options.limits == Limits::official ? "official" : "em-llm"},
             {"max_new", max_new_of(options.suite, options.task, options.limits)},
             {"question_step", options.question_step}};
   if (options.method == "truncate") json["max_length"] = options.max_length;
+  if (encoder)
+    json["retrieval"] = {
+        {"encoder", std::filesystem::weakly_canonical(options.encoder).filename().string()},
+        {"fingerprint", encoder->fingerprint()},
+        {"max_tokens", encoder->max_tokens()},
+        {"chunk_words", kChunkWords},
+        {"top", kRetrieved}};
   json["environment"] = bench::environment();
+  if (encoder) json["environment"]["search"] = search_name();
   return json;
 }
 
@@ -324,16 +408,14 @@ std::string methods() {
 
 Json run_task(const RunOptions& options) {
   check_task(options.suite, options.task);
-  check_method(options.method);
+  check_method(options);
   options.common.apply();
   MemoryConfig config;
-  if (uses_memory(options.method)) config = memory_of(options);
-  if (!options.raw && in_chat_format(options.suite, options.task) &&
-      has_chat_format(options.model.model))
-    throw NotBuiltError(
-        fmt::format("{}: the suite puts this task's prompts into the model's chat "
-                    "format, which is not built yet; take --raw to do without",
-                    options.model.model.string()));
+  if (has_memory_settings(options.method)) config = memory_of(options);
+  std::optional<SentenceEncoder> encoder;
+  // a chunk of words may be longer than the texts that encoders are cut at by default
+  if (retrieves(options.method))
+    encoder = SentenceEncoder::open(options.encoder, SentenceEncoder::kAllPositions);
   const Template prompt = options.prompts.empty()
                               ? own_template(options.task)
                               : load_template(options.prompts, options.prompt_family, options.task);
@@ -342,8 +424,8 @@ Json run_task(const RunOptions& options) {
     examples.resize(static_cast<std::size_t>(options.limit));
 
   const std::filesystem::path out = options.shard.file(options.out);
-  PredictionFile file(
-      out, settings_of(options, config, prompt, static_cast<std::int64_t>(examples.size())));
+  PredictionFile file(out, settings_of(options, config, prompt, encoder ? &*encoder : nullptr,
+                                       static_cast<std::int64_t>(examples.size())));
   std::vector<std::size_t> todo;
   std::int64_t there = 0;
   for (const std::size_t i : by_context(examples)) {
@@ -354,7 +436,7 @@ Json run_task(const RunOptions& options) {
       todo.push_back(i);
   }
   if (!todo.empty()) {
-    Answerer answerer(options, config, prompt);
+    Answerer answerer(options, config, prompt, encoder ? &*encoder : nullptr);
     Progress progress(options.task, static_cast<std::int64_t>(todo.size()), options.common.quiet);
     for (std::size_t k = 0; k < todo.size(); ++k) {
       const Example& e = examples[todo[k]];

@@ -24,20 +24,21 @@ struct RunOptions {
   std::string method = "episodic";     ///< see methods()
   std::string preset;  ///< see base/presets.hpp; changes fields of the memory's settings
   Limits limits = Limits::official;
-  std::int64_t limit = 0;       ///< first examples only; 0: all
-  std::int64_t max_length = 0;  ///< of method truncate; 0: the model's window
-  bool question_step = true;    ///< the question a step of its own; else its last token
-  bool beyond_window = false;   ///< method full: also where the model's window ends before
-  bool raw = false;             ///< no chat format for a model that has one
+  std::int64_t limit = 0;         ///< first examples only; 0: all
+  std::int64_t max_length = 0;    ///< of method truncate; 0: the model's window
+  bool question_step = true;      ///< the question a step of its own; else its last token
+  bool beyond_window = false;     ///< method full: also where the model's window ends before
+  bool raw = false;               ///< no chat format for a model that has one
+  std::filesystem::path encoder;  ///< of methods rag and rag-s: a sentence encoder's directory
   Shard shard;
 };
 
-/// "episodic, full, window, truncate".
+/// "episodic, full, window, truncate, rag, rag-s".
 std::string methods();
 
 /// Answers the examples that OUT has not, one line each, and says on stderr how far it is.
 /// \return {"done", "skipped", "out"}: answered now, there already, and the file
-/// \throws ConfigError, FileError, DataError; NotBuiltError for methods known by name only
+/// \throws ConfigError, FileError, DataError
 Json run_task(const RunOptions& options);
 
 }  // namespace episodic::suites

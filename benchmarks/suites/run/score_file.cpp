@@ -111,7 +111,7 @@ Json by_length(const Predictions& predictions, const Scores& scores) {
 /// Sums of what the rows of our own program say of their cost; null for other programs' files.
 Json cost_of(const Predictions& predictions) {
   std::int64_t tokens = 0, generated = 0, peak = 0, store = 0;
-  double read = 0, answer = 0;
+  double read = 0, answer = 0, retrieve = 0;
   for (const Prediction& p : predictions.kept) {
     if (!p.row.contains("seconds")) return {};
     const Json& seconds = p.row["seconds"];
@@ -119,13 +119,14 @@ Json cost_of(const Predictions& predictions) {
     generated += p.row.value("new_tokens", std::int64_t{0});
     read += seconds.value("read", 0.0);
     answer += seconds.value("answer", 0.0);
+    retrieve += seconds.value("retrieve", 0.0);
     peak = std::max(peak, p.row.value("peak_resident_bytes", std::int64_t{0}));
     if (const auto memory = p.row.find("memory"); memory != p.row.end() && memory->is_object())
       store = std::max(store, memory->value("store_bytes", std::int64_t{0}));
   }
   return {{"read_tokens", tokens},
           {"new_tokens", generated},
-          {"seconds", {{"read", read}, {"answer", answer}}},
+          {"seconds", {{"read", read}, {"answer", answer}, {"retrieve", retrieve}}},
           {"read_tokens_per_second", read > 0 ? Json(static_cast<double>(tokens) / read) : Json()},
           {"event_bytes", store},
           {"peak_resident_bytes", peak}};
