@@ -18,6 +18,7 @@
 #include "episodic/model/identity.hpp"
 #include "episodic/model/language_model.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/model/quantize.hpp"
 #include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/session/event_reader.hpp"

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "decoder_weights.hpp"
@@ -15,6 +16,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "linear.hpp"
+#include "lora_scale.hpp"
 
 namespace episodic {
 namespace {
@@ -26,9 +28,12 @@ struct StepBuffers {
   at::Tensor q, k, v;                 // [capacity, heads, d]
   at::Tensor gate, up;                // [capacity, intermediate]
   at::Tensor q_rows, k_rows, v_rows;  // their first n rows
+  at::Tensor low;                     // [capacity, the largest rank of an adapter]
   std::int64_t n = 0;
 
-  void fit(const ModelConfig& c, std::int64_t rows) {
+  void fit(const ModelConfig& c, std::int64_t rows, std::int64_t rank) {
+    if (rank > 0 && (!low.defined() || low.size(0) < rows || low.size(1) < rank))
+      low = at::empty({rows, rank}, at::kFloat);
     if (rows > capacity) {
       hidden = at::empty({rows, c.hidden_size}, at::kFloat);
       normed = at::empty({rows, c.hidden_size}, at::kFloat);
@@ -70,6 +75,45 @@ float* rows_of(at::Tensor& t, std::int64_t first) {
   return t.mutable_data_ptr<float>() + first * (t.numel() / t.size(0));
 }
 
+/// What one adapter adds to a product: factor * B (A x).
+struct LowRank {
+  Linear a, b;
+  float factor = 1;
+};
+
+LowRank low_rank_of(const LoraProduct& p, double scale) {
+  const auto linear = [](const float* weight, std::int64_t out, std::int64_t in) {
+    return Linear{TensorType::f32, reinterpret_cast<const std::byte*>(weight), nullptr, out, in};
+  };
+  return {linear(p.a, p.rank, p.in), linear(p.b, p.out, p.rank),
+          static_cast<float>(scale * p.scaling)};
+}
+
+/// The weights that a role names; null if it is none of a product's.
+const Linear* product_of(const DecoderWeights& w, WeightRole role, std::int64_t layer) {
+  if (role == WeightRole::head) return &w.head;
+  if (layer < 0 || layer >= static_cast<std::int64_t>(w.layers.size())) return nullptr;
+  const DecoderLayer& l = w.layers[static_cast<std::size_t>(layer)];
+  switch (role) {
+    case WeightRole::q:
+      return &l.q;
+    case WeightRole::k:
+      return &l.k;
+    case WeightRole::v:
+      return &l.v;
+    case WeightRole::o:
+      return &l.o;
+    case WeightRole::gate:
+      return &l.gate;
+    case WeightRole::up:
+      return &l.up;
+    case WeightRole::down:
+      return &l.down;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 struct Decoder::Impl {
@@ -80,6 +124,9 @@ struct Decoder::Impl {
   at::Tensor logits;       // reused while nobody else holds it
   at::Tensor last_logits;  // what `step` left for `logits`
   HeadPieces head;
+  std::vector<AppliedLora> adapters;
+  std::map<const Linear*, std::vector<LowRank>> low_ranks;  // by what they are added to
+  std::int64_t most_rank = 0;
 
   explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -107,6 +154,48 @@ struct Decoder::Impl {
     }
   }
 
+  void use_adapters(std::vector<AppliedLora> chosen) {
+    decltype(low_ranks) added;
+    std::int64_t rank = 0;
+    for (const AppliedLora& applied : chosen) {
+      if (!applied.adapter) throw ConfigError("Decoder::use_adapters: an adapter is null");
+      const std::string name = applied.adapter->dir().string();
+      require_scale(applied.adapter->dir(), applied.scale);
+      for (const LoraProduct& p : applied.adapter->products()) {
+        const Linear* to = product_of(*weights, p.role, p.layer);
+        if (!to || to->in != p.in || to->out != p.out)
+          throw ConfigError(
+              fmt::format("{}: the adapter was loaded for another model: this one's {} of layer {} "
+                          "does not fit it",
+                          name, name_of(p.role), p.layer));
+        added[to].push_back(low_rank_of(p, applied.scale));
+        rank = std::max(rank, p.rank);
+      }
+    }
+    adapters = std::move(chosen);
+    low_ranks = std::move(added);
+    most_rank = rank;
+  }
+
+  /// All products of rows [first, first + n), with what the adapters add to them.
+  void multiply_adapted(std::int64_t first, std::int64_t n, std::span<const Product> products,
+                        Cut cut) {
+    multiply(n, products, cut);
+    if (low_ranks.empty()) return;
+    for (const Product& p : products) {
+      const auto found = low_ranks.find(p.linear);
+      if (found == low_ranks.end()) continue;
+      for (const LowRank& low : found->second) {
+        float* between = rows_of(step.low, first);  // [n, rank], rows of these tokens alone
+        const Product down{&low.a, p.x, between};
+        multiply(n, {&down, 1}, cut);
+        scale(low.factor, between, n * low.a.out);
+        const Product up{&low.b, between, p.y, true};
+        multiply(n, {&up, 1}, cut);
+      }
+    }
+  }
+
   /// y = the RMS norm of n rows of x; y may be x.
   void norm(const std::vector<float>& weight, const float* x, std::int64_t n, float* y) const {
     const auto width = static_cast<std::int64_t>(weight.size());
@@ -129,7 +218,7 @@ struct Decoder::Impl {
     const bool directly = weight.empty() && multiplier == 1.0f;
     float* to = directly ? hidden : rows_of(step.normed, first);
     const Product product{&w, x, to, directly};
-    multiply(n, {&product, 1}, cut);
+    multiply_adapted(first, n, {&product, 1}, cut);
     if (directly) return;
     if (!weight.empty()) norm(weight, to, n, to);
     add_scaled(multiplier, to, hidden, n * config().hidden_size);
@@ -150,7 +239,7 @@ struct Decoder::Impl {
     float* q = rows_of(step.q, first);
     float* k = rows_of(step.k, first);
     const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, rows_of(step.v, first)}};
-    multiply(n, qkv, cut);
+    multiply_adapted(first, n, qkv, cut);
     norm_heads(w.q_norm, n, w.q.out, q);
     norm_heads(w.k_norm, n, w.k.out, k);
     // slots scale by 1 / sqrt(head_dim)
@@ -168,7 +257,7 @@ struct Decoder::Impl {
     float* gate = rows_of(step.gate, first);
     float* up = rows_of(step.up, first);
     const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
-    multiply(n, gate_up, cut);
+    multiply_adapted(first, n, gate_up, cut);
     const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
     activate(gate, up, n * spec.intermediate_size);
     add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
@@ -269,8 +358,14 @@ struct Decoder::Impl {
       logits = at::empty({rows, c.vocab_size}, at::kFloat);
     float* to = rows_of(logits, 0);
     const Product head{&weights->head, x, to};
-    multiply(rows, {&head, 1}, Cut::blocks);
+    multiply_adapted(0, rows, {&head, 1}, Cut::blocks);
     finish_logits(to, rows * c.vocab_size);
+  }
+
+  /// Whether a step ends by its surprise: not where someone wants all logits, nor where the head
+  /// has an adapter, whose product is not cut as the head's is.
+  bool ends_by_surprise() const {
+    return state->takes_surprise() && !low_ranks.count(&weights->head);
   }
 
   /// A step up to its head.
@@ -281,7 +376,7 @@ struct Decoder::Impl {
           "Decoder::forward: the model has no sequence state; put one there, or call "
           "use_full_attention");
     const auto n = static_cast<std::int64_t>(ids.size());
-    step.fit(config(), n);
+    step.fit(config(), n, most_rank);
     state->begin_step(ids, kind);
     embed(ids);
     run_layers(n);
@@ -311,6 +406,7 @@ Decoder Decoder::load(const std::filesystem::path& path) { return load(open_mode
 Decoder Decoder::load(const OpenModel& opened) {
   Decoder model;
   model.impl_ = std::make_unique<Impl>(load_decoder_weights(opened));
+  if (!opened.merged) model.use_adapters(opened.adapters);
   use_full_attention(model);
   return model;
 }
@@ -318,9 +414,16 @@ Decoder Decoder::load(const OpenModel& opened) {
 Decoder Decoder::share_weights() const {
   Decoder model;
   model.impl_ = std::make_unique<Impl>(impl_->weights);
+  model.use_adapters(impl_->adapters);
   use_full_attention(model);
   return model;
 }
+
+void Decoder::use_adapters(std::vector<AppliedLora> adapters) {
+  impl_->use_adapters(std::move(adapters));
+}
+
+const std::vector<AppliedLora>& Decoder::adapters() const { return impl_->adapters; }
 
 const ModelConfig& Decoder::config() const { return impl_->config(); }
 
@@ -329,8 +432,7 @@ at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, S
   Impl& m = *impl_;
   const auto n = static_cast<std::int64_t>(ids.size());
   m.run_body(ids, kind);
-  if (rows == LogitRows::last && n > 1 && m.state->takes_surprise())
-    return m.finish_by_surprise(ids);
+  if (rows == LogitRows::last && n > 1 && m.ends_by_surprise()) return m.finish_by_surprise(ids);
   const bool all = rows == LogitRows::all || m.state->wants_all_logits();
   m.run_head(n, all ? n : 1);
   m.state->end_step(ids, m.logits);
@@ -348,7 +450,9 @@ at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
   m.run_body(ids, kind);
-  if (m.state->wants_all_logits() && !m.state->takes_surprise()) {
+  const bool in_pieces =
+      m.state->wants_all_logits() ? m.ends_by_surprise() : !m.low_ranks.count(&m.weights->head);
+  if (!in_pieces) {
     const auto n = static_cast<std::int64_t>(ids.size());
     m.run_head(n, n);
     token_surprise(m.logits.const_data_ptr<float>(), n - 1, m.config().vocab_size,

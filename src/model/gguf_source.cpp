@@ -11,6 +11,7 @@
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
+#include "gguf_names.hpp"
 
 namespace episodic {
 namespace {
@@ -20,62 +21,15 @@ using Json = nlohmann::json;
 // -- names
 // -----------------------------------------------------------------------------------------
 
-struct Name {
-  const char* gguf;
-  const char* hugging_face;
-};
-
-constexpr Name kTop[] = {
-    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
 /// Read into config.json, no tensors of the model.
 constexpr const char* kRopeTensors[] = {"rope_freqs.weight", "rope_factors_long.weight",
                                         "rope_factors_short.weight"};
 
-constexpr Name kAttention[] = {{"attn_q", "self_attn.q_proj"},
-                               {"attn_k", "self_attn.k_proj"},
-                               {"attn_v", "self_attn.v_proj"},
-                               {"attn_output", "self_attn.o_proj"}};
-constexpr Name kFusedAttention[] = {{"attn_qkv", "self_attn.qkv_proj"},
-                                    {"attn_output", "self_attn.o_proj"}};
-constexpr Name kHeadNorms[] = {{"attn_q_norm", "self_attn.q_norm"},
-                               {"attn_k_norm", "self_attn.k_norm"}};
-constexpr Name kMlp[] = {
-    {"ffn_gate", "mlp.gate_proj"}, {"ffn_up", "mlp.up_proj"}, {"ffn_down", "mlp.down_proj"}};
-constexpr Name kFusedMlp[] = {{"ffn_up", "mlp.gate_up_proj"}, {"ffn_down", "mlp.down_proj"}};
-constexpr Name kNormsBefore[] = {{"attn_norm", "input_layernorm"},
-                                 {"ffn_norm", "post_attention_layernorm"}};
-constexpr Name kNormsAfter[] = {{"post_attention_norm", "post_attention_layernorm"},
-                                {"post_ffw_norm", "post_feedforward_layernorm"}};
-constexpr Name kNormsAround[] = {{"attn_norm", "input_layernorm"},
-                                 {"post_attention_norm", "post_attention_layernorm"},
-                                 {"ffn_norm", "pre_feedforward_layernorm"},
-                                 {"post_ffw_norm", "post_feedforward_layernorm"}};
-
-struct Architecture {
-  const char* gguf;
-  const char* model_type;  ///< Hugging Face's
-  std::span<const Name> attention, mlp, norms, head_norms;
-  bool interleaved = false;  ///< rows of q and k were put in order for interleaved rotary embedding
-  bool gemma = false;        ///< norms hold 1 + w; window layers alternate
-};
-
-constexpr Architecture kArchitectures[] = {
-    {"llama", "llama", kAttention, kMlp, kNormsBefore, {}, true},
-    {"qwen2", "qwen2", kAttention, kMlp, kNormsBefore, {}},
-    {"qwen3", "qwen3", kAttention, kMlp, kNormsBefore, kHeadNorms},
-    {"phi3", "phi3", kFusedAttention, kFusedMlp, kNormsBefore, {}},
-    {"gemma2", "gemma2", kAttention, kMlp, kNormsAround, {}, false, true},
-    {"gemma3", "gemma3_text", kAttention, kMlp, kNormsAround, kHeadNorms, false, true},
-    {"olmo2", "olmo2", kAttention, kMlp, kNormsAfter, kHeadNorms},
-    {"granite", "granite", kAttention, kMlp, kNormsBefore, {}, true},
-    {"smollm3", "smollm3", kAttention, kMlp, kNormsBefore, {}, true},
-};
-
-const Architecture& architecture_of(const GgufFile& file) {
+const GgufArchitecture& architecture_of(const GgufFile& file) {
   const auto name = file.string("general.architecture");
   if (!name) file.fail("general.architecture", "is missing; convert the file again");
   std::string known;
-  for (const Architecture& a : kArchitectures) {
+  for (const GgufArchitecture& a : gguf_architectures()) {
     if (*name == a.gguf) return a;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", a.gguf);
   }
@@ -96,13 +50,14 @@ bool take_end(std::string_view& text, std::string_view suffix) {
 }
 
 /// "blk.12.attn_q.weight" -> "model.layers.12.self_attn.q_proj.weight"; empty if not known.
-std::string hugging_face_name(const Architecture& a, std::string_view name, std::int64_t layers) {
+std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
+                              std::int64_t layers) {
   const char* suffix = ".weight";
   if (!take_end(name, suffix)) {
     suffix = ".bias";
     if (!take_end(name, suffix)) return "";
   }
-  for (const Name& top : kTop)
+  for (const GgufName& top : gguf_top_names())
     if (name == top.gguf) return std::string(top.hugging_face) + suffix;
   if (!take(name, "blk.")) return "";
   std::int64_t layer = 0;
@@ -113,7 +68,7 @@ std::string hugging_face_name(const Architecture& a, std::string_view name, std:
   name.remove_prefix(digits);
   if (!take(name, ".")) return "";
   for (const auto& table : {a.attention, a.mlp, a.norms, a.head_norms})
-    for (const Name& n : table)
+    for (const GgufName& n : table)
       if (name == n.gguf) return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face, suffix);
   return "";
 }
@@ -129,7 +84,7 @@ double as_written(double x) {
 /// Keys below the architecture's name.
 class Settings {
  public:
-  Settings(const GgufFile& file, const Architecture& a) : file_(file), prefix_(a.gguf) {}
+  Settings(const GgufFile& file, const GgufArchitecture& a) : file_(file), prefix_(a.gguf) {}
 
   std::string key(const char* name) const { return fmt::format("{}.{}", prefix_, name); }
   std::int64_t integer(const char* name) const {
@@ -223,7 +178,7 @@ void add_windows(const GgufFile& file, const Settings& in, std::int64_t layers, 
   config["layer_types"] = types;
 }
 
-void add_gemma(const GgufFile& file, const Settings& in, const Architecture& a, Json& config) {
+void add_gemma(const GgufFile& file, const Settings& in, const GgufArchitecture& a, Json& config) {
   const bool gemma3 = std::string_view(a.gguf) == "gemma3";
   const std::int64_t layers = config["num_hidden_layers"], heads = config["num_attention_heads"];
   const std::int64_t hidden = config["hidden_size"];
@@ -250,7 +205,7 @@ void add_tokens(const GgufFile& file, Json& config) {
   if (!ends.empty()) config["eos_token_id"] = ends;
 }
 
-Json config_of(const GgufFile& file, const Architecture& a) {
+Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const Settings in(file, a);
   const TensorView* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
@@ -359,7 +314,7 @@ std::string gguf_config_json(const GgufFile& file) {
 }
 
 GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
-  const Architecture& a = architecture_of(file_);
+  const GgufArchitecture& a = architecture_of(file_);
   const Json config = config_of(file_, a);
   for (const TensorView* t : file_.tensors()) {
     if (std::find(std::begin(kRopeTensors), std::end(kRopeTensors), t->name) !=

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/gguf.hpp"
 #include "episodic/text/gguf_vocabulary.hpp"
+#include "gguf_names.hpp"
 
 namespace episodic {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
   const auto key = [](const char* name) { return std::string("tokenizer.ggml.") + name; };
   const auto id = [&](const char* name) { return file.integer(key(name)).value_or(-1); };
+  if (const auto json = file.string(kGgufTokenizerJson))
+    return make_tokenizer(file.path(), *json, file.string(kGgufTokenizerConfig).value_or(""));
   const auto model = file.string(key("model"));
   if (!model) file.fail(key("model"), "is missing: the file holds no tokenizer");
   GgufVocabulary v{.file = file.path(),

@@ -11,6 +11,7 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
+#include "gguf_names.hpp"
 
 namespace episodic {
 namespace {
@@ -37,6 +38,8 @@ std::uint64_t checksum_of_tokenizer(const GgufFile& file) {
   for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"})
     if (const auto* texts = file.strings(key))
       for (const std::string_view text : *texts) all.put_string(std::string(text));
+  for (const char* key : {kGgufTokenizerJson, kGgufTokenizerConfig})
+    if (const auto text = file.string(key)) all.put_string(std::string(*text));
   if (const auto* scores = file.numbers("tokenizer.ggml.scores")) all.put_vector(*scores);
   if (const auto* types = file.integers("tokenizer.ggml.token_type")) all.put_vector(*types);
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"})
@@ -47,6 +50,26 @@ std::uint64_t checksum_of_tokenizer(const GgufFile& file) {
   return checksum(all.bytes());
 }
 
+/// Adds what changes a model's weights without being in its files. Order does not matter to it.
+void add_changes(const OpenModel& model, MemoryIdentity& id) {
+  if (model.adapters.empty() && !model.quantized) return;
+  std::vector<std::string> changes;
+  for (const AppliedLora& applied : model.adapters) {
+    changes.push_back(fmt::format("lora {} x {}", applied.adapter->fingerprint(), applied.scale));
+    id.model += fmt::format(" with adapter {}", applied.adapter->name());
+    if (applied.scale != 1) id.model += fmt::format(" x {}", applied.scale);
+  }
+  std::sort(changes.begin(), changes.end());
+  if (model.quantized) {
+    changes.emplace_back(name_of(*model.quantized));
+    id.model += fmt::format(" as {}", name_of(*model.quantized));
+  }
+  ByteWriter all;
+  all.put_string(id.weights);
+  for (const std::string& change : changes) all.put_string(change);
+  id.weights = fmt::format("{:016x}", checksum(all.bytes()));
+}
+
 }  // namespace
 
 MemoryIdentity identity_of(const OpenModel& model) {
@@ -55,14 +78,16 @@ MemoryIdentity identity_of(const OpenModel& model) {
   id.model = fs::weakly_canonical(model.path).filename().string();
   ByteWriter all;
   all.put(checksum(std::as_bytes(std::span(model.config_json))));
-  for (const TensorView* tensor : model.tensors->tensors()) {
+  const TensorSource& stored = model.stored ? *model.stored : *model.tensors;
+  for (const TensorView* tensor : stored.tensors()) {
     all.put_string(tensor->name);
     all.put(static_cast<std::uint8_t>(tensor->type));
     all.put_vector(tensor->shape);
     all.put(checksum_of_parts({tensor->data, static_cast<std::size_t>(tensor->bytes)}));
   }
   id.weights = fmt::format("{:016x}", checksum(all.bytes()));
-  if (const auto* gguf = dynamic_cast<const GgufSource*>(model.tensors.get())) {
+  add_changes(model, id);
+  if (const auto* gguf = dynamic_cast<const GgufSource*>(&stored)) {
     id.tokenizer = fmt::format("{:016x}", checksum_of_tokenizer(gguf->file()));
     return id;
   }

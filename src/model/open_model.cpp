@@ -8,7 +8,9 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/mapped_file.hpp"
 #include "episodic/model/gguf.hpp"
+#include "episodic/model/quantize.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "lora_scale.hpp"
 
 namespace episodic {
 namespace {
@@ -85,6 +87,34 @@ OpenModel open_model(const fs::path& path) {
   model.config = parse_model_config(model.config_json, model.generation_json, path.string());
   model.tensors = std::make_shared<const Weights>(path);
   return model;
+}
+
+OpenModel open_model(const fs::path& path, const ModelOptions& options) {
+  OpenModel model = open_model(path);
+  for (const LoraChoice& choice : options.lora) {
+    require_scale(choice.dir, choice.scale);
+    model.adapters.push_back({LoraAdapter::load(choice.dir, model), choice.scale});
+  }
+  if (options.merge_lora && !model.adapters.empty()) {
+    model.stored = model.tensors;
+    merge_lora(model, model.adapters);
+    model.merged = true;
+  }
+  if (options.quantize) {
+    if (!model.stored) model.stored = model.tensors;
+    quantize_weights(model, *options.quantize);
+    model.quantized = options.quantize;
+  }
+  return model;
+}
+
+MemoryIdentity identity_of(const fs::path& path, const ModelOptions& options) {
+  ModelOptions unchanged = options;
+  unchanged.merge_lora = false;
+  unchanged.quantize.reset();
+  OpenModel model = open_model(path, unchanged);
+  model.quantized = options.quantize;
+  return identity_of(model);
 }
 
 }  // namespace episodic

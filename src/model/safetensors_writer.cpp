@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "atomic_file.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
 
@@ -18,60 +13,6 @@ namespace episodic {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
-
-/// A file under a temporary name; gone unless commit was reached.
-class AtomicFile {
- public:
-  explicit AtomicFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
-    static std::atomic<unsigned> serial{0};
-    temporary_ += fmt::format(".{}.{}.part", ::getpid(), serial++);
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail();
-  }
-
-  ~AtomicFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (!committed_) ::unlink(temporary_.c_str());
-  }
-
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(const void* data, std::size_t n) {
-    const char* p = static_cast<const char*>(data);
-    while (n > 0) {
-      const ssize_t written = ::write(fd_, p, std::min<std::size_t>(n, std::size_t{1} << 30));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail();
-      p += written;
-      n -= static_cast<std::size_t>(written);
-    }
-  }
-
-  void commit() {
-    if (::fsync(fd_) != 0) fail();
-    const int fd = fd_;
-    fd_ = -1;
-    if (::close(fd) != 0) fail();
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail();
-    committed_ = true;
-  }
-
- private:
-  [[noreturn]] void fail() {
-    const int code = errno;
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-    ::unlink(temporary_.c_str());  // a constructor that throws runs no destructor
-    throw FileError(
-        fmt::format("{}: cannot be written ({}); check the directory and the space left",
-                    path_.string(), std::strerror(code)));
-  }
-
-  std::filesystem::path path_, temporary_;
-  int fd_ = -1;
-  bool committed_ = false;
-};
 
 std::uint64_t bytes_of(const TensorToWrite& t) {
   if (block_elements(t.type) != 1)

@@ -73,10 +73,11 @@ void require_model_dir(const fs::path& dir) {
     throw FileError(problem);
 }
 
-EpisodicMemory open_memory(const fs::path& model_dir, const KeptFolder& folder) {
+EpisodicMemory open_memory(const fs::path& model_dir, const KeptFolder& folder,
+                           const ModelOptions& options) {
   KeepOptions keep;
   keep.dir = folder.dir;
-  keep.identity = identity_of(model_dir);
+  keep.identity = identity_of(model_dir, options);
   keep.checkpoints = folder.checkpoints;
   EpisodicMemory memory = EpisodicMemory::open(
       keep, folder.mode, nullptr, folder.budgets ? &*folder.budgets : nullptr, folder.at_token);
@@ -91,17 +92,18 @@ EpisodicMemory open_memory(const fs::path& model_dir, const KeptFolder& folder) 
 }
 
 EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder,
-                             const MemoryConfig& config) {
+                             const MemoryConfig& config, const ModelOptions& options) {
   KeepOptions keep;
   keep.dir = folder.dir;
-  keep.identity = identity_of(model_dir);
+  keep.identity = identity_of(model_dir, options);
   keep.checkpoints = folder.checkpoints;
   const MemoryShape shape = memory_shape(load_model_config(model_dir), config.n_local);
   require_host_room(config, shape);
   return EpisodicMemory::create(keep, config, shape);
 }
 
-Engine::Engine(const fs::path& model_dir) : dir_(model_dir) {
+Engine::Engine(const fs::path& model_dir, const ModelOptions& options)
+    : dir_(model_dir), options_(options) {
   require_model_dir(dir_);
   std::error_code error;
   if (is_model_file(dir_) || fs::exists(dir_ / "tokenizer.json", error) ||
@@ -166,8 +168,8 @@ void Engine::attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_tok
 
 std::shared_ptr<EpisodicMemory> Engine::attach(const KeptFolder& folder, std::int64_t max_tokens) {
   auto memory = std::make_shared<EpisodicMemory>(
-      holds_memory(folder.dir) ? open_memory(dir_, folder)
-                               : create_memory(dir_, folder, memory_config_of(dir_)));
+      holds_memory(folder.dir) ? open_memory(dir_, folder, options_)
+                               : create_memory(dir_, folder, memory_config_of(dir_), options_));
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;
   return memory;
@@ -304,7 +306,7 @@ void Engine::rewind(std::int64_t to, const ProgressCallback& progress) {
     const EpisodicMemory gone = std::move(*memory);
   }
   folder.at_token = from_start ? -1 : to;
-  *memory = open_memory(dir_, folder);
+  *memory = open_memory(dir_, folder, options_);
   if (from_start) memory->reset();
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;

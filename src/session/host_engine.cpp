@@ -17,7 +17,8 @@ namespace {
 
 class HostEngine final : public Engine {
  public:
-  explicit HostEngine(const std::filesystem::path& dir) : Engine(dir), model_(Decoder::load(dir)) {}
+  HostEngine(const std::filesystem::path& dir, const ModelOptions& options)
+      : Engine(dir, options), model_(Decoder::load(open_model(dir, options))) {}
 
   const char* device() const override { return "cpu"; }
 
@@ -135,8 +136,9 @@ class HostEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> load_engine(const std::filesystem::path& model_dir) {
-  return std::make_unique<HostEngine>(model_dir);
+std::unique_ptr<Engine> load_engine(const std::filesystem::path& model_dir,
+                                    const ModelOptions& options) {
+  return std::make_unique<HostEngine>(model_dir, options);
 }
 
 }  // namespace episodic

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "base/strict_json.hpp"
 #include "bert.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/text/gguf_vocabulary.hpp"
 #include "hf_tokenizer.hpp"
 #include "sentence_piece.hpp"
 
@@ -108,9 +110,7 @@ std::int64_t configured(const JsonNode& node, const TokenizerParts& p) {
 }
 
 /// bos, eos and whether they are put around a text.
-void read_config(const std::filesystem::path& file, TokenizerParts& p, bool has_template) {
-  const nlohmann::json json = parse_json_file(file);
-  const JsonNode root(file, json);
+void read_config(const JsonNode& root, TokenizerParts& p, bool has_template) {
   p.bos = configured(root.at("bos_token"), p);
   p.eos = configured(root.at("eos_token"), p);
   const JsonNode add_bos = root.at("add_bos_token"), add_eos = root.at("add_eos_token");
@@ -167,7 +167,31 @@ TokenizerParts read_directory(const std::filesystem::path& file) {
       file.filename() == kBertVocabulary ? bert_tokenizer_json(file) : parse_json_file(file);
   TokenizerParts p = read_parts(file, json, has_template);
   const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
-  if (std::filesystem::exists(config)) read_config(config, p, has_template);
+  if (std::filesystem::exists(config)) {
+    const nlohmann::json settings = parse_json_file(config);
+    read_config(JsonNode(config, settings), p, has_template);
+  }
+  return p;
+}
+
+/// A text that lies in another file, within what parse_json_file allows.
+nlohmann::json parse_text(const std::filesystem::path& file, std::string_view text) {
+  return parse_strict(text, file.string(),
+                      {.depth = 64,
+                       .array_length = std::size_t{1} << 22,
+                       .keys = std::size_t{1} << 22,
+                       .repeated_keys = true});
+}
+
+/// The same of texts that lie in another file.
+TokenizerParts read_texts(const std::filesystem::path& file, std::string_view tokenizer_json,
+                          std::string_view config_json) {
+  bool has_template = false;
+  TokenizerParts p = read_parts(file, parse_text(file, tokenizer_json), has_template);
+  if (!config_json.empty()) {
+    const nlohmann::json json = parse_text(file, config_json);
+    read_config(JsonNode(file, json), p, has_template);
+  }
   return p;
 }
 
@@ -192,6 +216,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
   }
   try {
     return std::make_unique<text::HfTokenizer>(text::read_directory(file));
+  } catch (const FileError&) {
+    throw;
+  } catch (const Error& e) {
+    throw FileError(fmt::format("{}: {}", file.string(), e.what()));
+  }
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::filesystem::path& file,
+                                          std::string_view tokenizer_json,
+                                          std::string_view config_json) {
+  try {
+    return std::make_unique<text::HfTokenizer>(text::read_texts(file, tokenizer_json, config_json));
   } catch (const FileError&) {
     throw;
   } catch (const Error& e) {

@@ -37,6 +37,14 @@ class Decoder final : public LanguageModel {
   /// A second model on the same weights, with fresh slots: for another sequence.
   Decoder share_weights() const;
 
+  /// Adapters to compute beside the weights from the next step on, in place of those that were
+  /// there; none: the model as it is. Switching costs nothing and loads nothing. What the sequence
+  /// has cached or remembered stays as it was computed. A model begins with the adapters that it
+  /// was opened with; share_weights hands them on.
+  /// \throws ConfigError for a null adapter, one of another model, or a scale that is not finite
+  void use_adapters(std::vector<AppliedLora> adapters);
+  const std::vector<AppliedLora>& adapters() const;
+
   const ModelConfig& config() const override;
   std::int64_t chunk() const override;
   std::int64_t tokens() const override;

@@ -17,6 +17,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/model/language_model.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/session/session.hpp"
 #include "episodic/text/tokenizer.hpp"
 
@@ -61,12 +62,15 @@ struct KeptFolder {
 };
 
 /// Opens the memory in a folder for the model in a directory. Reads the weights once, to compare
-/// their fingerprint. \throws as EpisodicMemory::open
-EpisodicMemory open_memory(const std::filesystem::path& model_dir, const KeptFolder& folder);
+/// their fingerprint.
+/// \param options adapters and rounding of the model: a memory made with others is another memory
+/// \throws as EpisodicMemory::open
+EpisodicMemory open_memory(const std::filesystem::path& model_dir, const KeptFolder& folder,
+                           const ModelOptions& options = {});
 
 /// Makes an empty memory in a new or empty folder. \throws as EpisodicMemory::create
 EpisodicMemory create_memory(const std::filesystem::path& model_dir, const KeptFolder& folder,
-                             const MemoryConfig& config);
+                             const MemoryConfig& config, const ModelOptions& options = {});
 
 /// A model, its tokenizer and one sequence. It is a LanguageModel, so a Session feeds it too.
 ///
@@ -85,6 +89,8 @@ class Engine : public LanguageModel {
 
   /// The directory it was loaded from.
   const std::filesystem::path& model_dir() const { return dir_; }
+  /// What was done with its weights.
+  const ModelOptions& model_options() const { return options_; }
   /// \throws FileError if the directory has no tokenizer, or one that cannot be used
   const Tokenizer& tokenizer() const;
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
@@ -205,7 +211,7 @@ class Engine : public LanguageModel {
                      std::span<float> nll) = 0;
 
  protected:
-  explicit Engine(const std::filesystem::path& model_dir);
+  explicit Engine(const std::filesystem::path& model_dir, const ModelOptions& options = {});
 
   virtual void do_attach(const MemoryConfig& config, std::int64_t max_tokens,
                          std::vector<std::int64_t> given) = 0;
@@ -225,6 +231,7 @@ class Engine : public LanguageModel {
   struct Attaching;
 
   std::filesystem::path dir_;
+  ModelOptions options_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string tokenizer_problem_;  // why there is none
   std::unique_ptr<Session> session_;
@@ -236,8 +243,10 @@ class Engine : public LanguageModel {
 };
 
 /// The model of a directory in host memory, float32 through libtorch (episodic::episodic).
+/// \param options adapters beside or merged into its weights, and rounding of them
 /// \throws FileError, DataError naming the file, tensor or key
-std::unique_ptr<Engine> load_engine(const std::filesystem::path& model_dir);
+std::unique_ptr<Engine> load_engine(const std::filesystem::path& model_dir,
+                                    const ModelOptions& options = {});
 
 /// What stands at a path that should be a model directory, as a sentence: empty if it has a
 /// config.json. A missing folder, a file, a GGUF file, the name of a model on a hub, a folder with

@@ -31,4 +31,11 @@ struct GgufVocabulary {
 /// \throws FileError naming the file and what is missing, contradictory or not supported
 std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary);
 
+/// The tokenizer of a file that carries a tokenizer.json as it is.
+/// \param file for messages \param config_json text of tokenizer_config.json; empty: none
+/// \throws FileError naming the file and what is not supported
+std::unique_ptr<Tokenizer> make_tokenizer(const std::filesystem::path& file,
+                                          std::string_view tokenizer_json,
+                                          std::string_view config_json);
+
 }  // namespace episodic

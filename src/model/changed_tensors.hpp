@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A model's tensors with some of them replaced by what was computed from them. Torch-free.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "episodic/model/tensor_source.hpp"
+
+namespace episodic {
+
+class ChangedTensors final : public TensorSource {
+ public:
+  explicit ChangedTensors(std::shared_ptr<const TensorSource> base) : base_(std::move(base)) {}
+
+  /// Replaces or adds a tensor. \param bytes packed, as TensorView says
+  void put(const std::string& name, TensorType type, std::vector<std::int64_t> shape,
+           std::vector<std::byte> bytes) {
+    Changed& c = changed_[name];
+    c.bytes = std::move(bytes);
+    c.view = {name, type, std::move(shape), c.bytes.data(),
+              static_cast<std::int64_t>(c.bytes.size())};
+  }
+
+  const TensorView* find(std::string_view name) const override {
+    const auto it = changed_.find(name);
+    return it == changed_.end() ? base_->find(name) : &it->second.view;
+  }
+
+  std::vector<const TensorView*> tensors() const override {
+    std::map<std::string_view, const TensorView*> all;
+    for (const TensorView* view : base_->tensors()) all[view->name] = view;
+    for (const auto& [name, changed] : changed_) all[name] = &changed.view;
+    std::vector<const TensorView*> in_order;
+    for (const auto& [name, view] : all) in_order.push_back(view);
+    return in_order;
+  }
+
+  /// Of an added tensor the file that the others are listed in.
+  std::filesystem::path file_of(std::string_view name) const override {
+    return base_->file_of(name);
+  }
+
+ private:
+  struct Changed {
+    TensorView view;
+    std::vector<std::byte> bytes;
+  };
+  std::shared_ptr<const TensorSource> base_;
+  std::map<std::string, Changed, std::less<>> changed_;
+};
+
+}  // namespace episodic

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as a GGUF file: the other way of gguf_source.cpp. What was written is read back before
+// the file gets its name, so that what GGUF has no words for is refused and not lost.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include "atomic_file.hpp"
+#include "base/strict_json.hpp"
+#include "elementwise.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/base/mapped_file.hpp"
+#include "episodic/model/gguf.hpp"
+#include "episodic/model/open_model.hpp"
+#include "episodic/model/quantize.hpp"
+#include "episodic/model/weight_plan.hpp"
+#include "gguf_names.hpp"
+
+namespace episodic {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kAlignment = 32;  // of tensors; what the format assumes
+
+// -- bytes of the header --------------------------------------------------------------------------
+
+enum class Kind : std::uint32_t { u32 = 4, i32 = 5, f32 = 6, boolean = 7, text = 8, array = 9 };
+
+class Header {
+ public:
+  void put(const std::string& key, std::int64_t value) {
+    begin(key, Kind::u32);
+    raw(static_cast<std::uint32_t>(value));
+  }
+  void put(const std::string& key, double value) {
+    begin(key, Kind::f32);
+    raw(static_cast<float>(value));
+  }
+  void put(const std::string& key, bool value) {
+    begin(key, Kind::boolean);
+    raw(static_cast<std::uint8_t>(value));
+  }
+  void put(const std::string& key, std::string_view value) {
+    begin(key, Kind::text);
+    text(value);
+  }
+  void put(const std::string& key, const char* value) { put(key, std::string_view(value)); }
+  void put(const std::string& key, const std::vector<std::string>& values) {
+    begin_array(key, Kind::text, values.size());
+    for (const std::string& value : values) text(value);
+  }
+  void put(const std::string& key, const std::vector<std::int32_t>& values) {
+    begin_array(key, Kind::i32, values.size());
+    for (const std::int32_t value : values) raw(value);
+  }
+
+  /// \param shape rows first, as TensorView has it
+  void tensor(const std::string& name, std::uint32_t type, const std::vector<std::int64_t>& shape,
+              std::uint64_t offset) {
+    std::swap(bytes_, tensors_);
+    text(name);
+    raw(static_cast<std::uint32_t>(shape.size()));
+    for (auto d = shape.rbegin(); d != shape.rend(); ++d) raw(static_cast<std::uint64_t>(*d));
+    raw(type);
+    raw(offset);
+    std::swap(bytes_, tensors_);
+    ++n_tensors_;
+  }
+
+  /// All of it, padded to where the data begin.
+  std::string finish() const {
+    Header whole;
+    whole.bytes_ = "GGUF";
+    whole.raw(std::uint32_t{3});
+    whole.raw(n_tensors_);
+    whole.raw(n_values_);
+    whole.bytes_ += bytes_ + tensors_;
+    whole.bytes_.resize((whole.bytes_.size() + kAlignment - 1) / kAlignment * kAlignment, '\0');
+    return std::move(whole.bytes_);
+  }
+
+ private:
+  template <class T>
+  void raw(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void text(std::string_view value) {
+    raw(static_cast<std::uint64_t>(value.size()));
+    bytes_.append(value);
+  }
+  void begin(const std::string& key, Kind kind) {
+    text(key);
+    raw(static_cast<std::uint32_t>(kind));
+    ++n_values_;
+  }
+  void begin_array(const std::string& key, Kind kind, std::size_t n) {
+    begin(key, Kind::array);
+    raw(static_cast<std::uint32_t>(kind));
+    raw(static_cast<std::uint64_t>(n));
+  }
+
+  std::string bytes_, tensors_;
+  std::uint64_t n_values_ = 0, n_tensors_ = 0;
+};
+
+/// ggml's number of a type; nothing for those that models are not written in here.
+std::optional<std::uint32_t> ggml_type(TensorType type) {
+  switch (type) {
+    case TensorType::f32:
+      return 0;
+    case TensorType::f16:
+      return 1;
+    case TensorType::q4_0:
+      return 2;
+    case TensorType::q8_0:
+      return 8;
+    case TensorType::bf16:
+      return 30;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// general.file_type: what most matrices are stored as.
+std::int64_t file_type(TensorType type) {
+  switch (type) {
+    case TensorType::f16:
+      return 1;
+    case TensorType::q4_0:
+      return 2;
+    case TensorType::q8_0:
+      return 7;
+    case TensorType::bf16:
+      return 32;
+    default:
+      return 0;
+  }
+}
+
+// -- what a model is called -----------------------------------------------------------------------
+
+[[noreturn]] void refuse(const OpenModel& model, const std::string& what) {
+  throw ConfigError(
+      fmt::format("{}: {} cannot be said in a GGUF file; use the model as it is, with --quantize "
+                  "when it is loaded",
+                  model.path.string(), what));
+}
+
+/// A family without norms of 1 + w or layers that differ, whose settings GGUF has keys for.
+const GgufArchitecture& architecture_for(const OpenModel& model) {
+  const std::string& type = model.config.model_type;
+  const std::string_view wanted = type == "mistral" ? "llama" : std::string_view(type);
+  for (const GgufArchitecture& a : gguf_architectures())
+    if (a.model_type == wanted && !a.gemma && wanted != "granite" && wanted != "smollm3") return a;
+  refuse(model, fmt::format("model_type \"{}\" is not written, and", type));
+}
+
+/// "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"
+std::string gguf_name(const GgufArchitecture& a, std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  const std::string_view suffix = name.substr(dot);  // .weight or .bias
+  name = name.substr(0, dot);
+  for (const GgufName& top : gguf_top_names())
+    if (name == top.hugging_face) return std::string(top.gguf) + std::string(suffix);
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return "";
+  name.remove_prefix(kLayers.size());
+  const std::size_t end = name.find('.');
+  const std::string_view layer = name.substr(0, end);
+  name.remove_prefix(std::min(name.size(), end + 1));
+  for (const auto& table : {a.attention, a.mlp, a.norms, a.head_norms})
+    for (const GgufName& n : table)
+      if (name == n.hugging_face) return fmt::format("blk.{}.{}{}", layer, n.gguf, suffix);
+  return "";
+}
+
+double rope_theta(const OpenModel& model) {
+  const Json config = parse_strict(model.config_json, model.path.string(), {});
+  for (const Json* in :
+       {&config, config.contains("rope_parameters") ? &config["rope_parameters"] : nullptr})
+    if (in && in->is_object() && in->contains("rope_theta") && (*in)["rope_theta"].is_number())
+      return (*in)["rope_theta"].get<double>();
+  return 10000.0;
+}
+
+/// By what the plain frequencies are divided; empty: by nothing.
+std::vector<float> rope_factors(const std::vector<double>& plain,
+                                const std::vector<double>& frequencies) {
+  std::vector<float> factors;
+  bool any = false;
+  for (std::size_t c = 0; c < plain.size(); ++c) {
+    factors.push_back(static_cast<float>(plain[c] / frequencies[c]));
+    any = any || std::abs(factors.back() - 1.0f) > 1e-6f;
+  }
+  return any ? factors : std::vector<float>();
+}
+
+/// A tensor as it goes into the file.
+struct Written {
+  std::string name;
+  TensorType type = TensorType::f32;
+  std::vector<std::int64_t> shape;
+  const TensorView* from = nullptr;  ///< null: `own`
+  std::vector<float> own;
+  std::int64_t interleaved_heads = 0;  ///< rows to be put in another order, of so many heads
+
+  std::int64_t bytes() const {
+    std::int64_t elements = 1;
+    for (const std::int64_t d : shape) elements *= d;
+    return elements / block_elements(type) * block_bytes(type);
+  }
+};
+
+class Writing {
+ public:
+  Writing(const OpenModel& model, const fs::path& path)
+      : model_(model), path_(path), a_(architecture_for(model)) {}
+
+  void run(const ProgressCallback& progress) {
+    collect_tensors();
+    add_settings();
+    add_rope();
+    add_tokenizer();
+    std::uint64_t offset = 0;
+    for (const Written& w : tensors_) {
+      header_.tensor(w.name, *ggml_type(w.type), w.shape, offset);
+      offset += padded(static_cast<std::uint64_t>(w.bytes()));
+    }
+    AtomicFile file(path_);
+    const std::string head = header_.finish();
+    file.write(head.data(), head.size());
+    std::int64_t done = 0;
+    const auto total = static_cast<std::int64_t>(offset);
+    for (const Written& w : tensors_) {
+      write_tensor(w, file);
+      done += static_cast<std::int64_t>(padded(static_cast<std::uint64_t>(w.bytes())));
+      if (progress && !progress(done, total))
+        throw DataError(fmt::format("{}: writing was cancelled", path_.string()));
+    }
+    file.finish();
+    read_back(file.temporary());
+    file.commit();
+  }
+
+ private:
+  static std::uint64_t padded(std::uint64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  void collect_tensors() {
+    const PlannedWeights planned(model_.config, model_.tensors);
+    std::set<std::string> seen;  // parts of a fused tensor, and a tied head, share one
+    for (const WeightEntry& e : planned.entries()) {
+      if (!seen.insert(e.tensor).second) continue;
+      const TensorView& t = *model_.tensors->find(e.tensor);
+      Written w{gguf_name(a_, e.tensor), t.type, t.shape, &t, {}, 0};
+      if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
+      if (!ggml_type(t.type))
+        refuse(model_, fmt::format("tensor '{}', stored as {},", e.tensor, name_of(t.type)));
+      if (t.shape.size() == 1) {  // norms and biases are F32 there
+        w.from = nullptr;
+        w.type = TensorType::f32;
+        w.own.resize(static_cast<std::size_t>(t.shape[0]));
+        widen(t.type, t.data, t.shape[0], w.own.data());
+      } else if (e.role == WeightRole::q) {
+        main_type_ = t.type;
+      }
+      if (a_.interleaved && e.role == WeightRole::q) w.interleaved_heads = model_.config.n_heads;
+      if (a_.interleaved && e.role == WeightRole::k) w.interleaved_heads = model_.config.n_kv_heads;
+      tensors_.push_back(std::move(w));
+    }
+  }
+
+  std::string key(const char* name) const { return fmt::format("{}.{}", a_.gguf, name); }
+
+  void add_settings() {
+    const ModelConfig& c = model_.config;
+    if (c.max_positions < 1) refuse(model_, "a model without max_position_embeddings");
+    header_.put("general.architecture", a_.gguf);
+    header_.put("general.name", fs::weakly_canonical(model_.path).filename().string());
+    header_.put("general.file_type", file_type(main_type_));
+    header_.put("general.quantization_version", std::int64_t{2});
+    header_.put(key("context_length"), c.max_positions);
+    header_.put(key("embedding_length"), c.hidden_size);
+    header_.put(key("block_count"), c.n_layers);
+    header_.put(key("feed_forward_length"), c.intermediate_size);
+    header_.put(key("attention.head_count"), c.n_heads);
+    header_.put(key("attention.head_count_kv"), c.n_kv_heads);
+    header_.put(key("attention.key_length"), c.head_dim);
+    header_.put(key("attention.value_length"), c.head_dim);
+    header_.put(key("attention.layer_norm_rms_epsilon"), c.rms_norm_eps);
+    header_.put(key("vocab_size"), c.vocab_size);
+    if (a_.model_type == std::string_view("phi3") && c.layers[0].window > 0)
+      header_.put(key("attention.sliding_window"), c.layers[0].window);
+  }
+
+  void add_rope() {
+    const Rope& rope = model_.config.ropes[0];
+    const double theta = rope_theta(model_);
+    header_.put(key("rope.freq_base"), theta);
+    header_.put(key("rope.dimension_count"), rope.table.rotary_dim());
+    const RotaryTable plain = plain_rotary(rope.table.rotary_dim(), theta);
+    const auto add = [&](const char* name, std::vector<float> factors) {
+      if (factors.empty()) factors.assign(plain.inverse_frequency.size(), 1.0f);
+      const auto n = static_cast<std::int64_t>(factors.size());
+      tensors_.push_back({name, TensorType::f32, {n}, nullptr, std::move(factors), 0});
+    };
+    const std::vector<float> factors =
+        rope_factors(plain.inverse_frequency, rope.table.inverse_frequency);
+    if (!rope.long_inverse_frequency.empty()) {
+      header_.put(key("rope.scaling.original_context_length"), rope.original);
+      header_.put(key("rope.scaling.attn_factor"), rope.table.attention_factor);
+      add("rope_factors_short.weight", factors);
+      add("rope_factors_long.weight",
+          rope_factors(plain.inverse_frequency, rope.long_inverse_frequency));
+    } else if (!factors.empty() && std::all_of(factors.begin(), factors.end(), [&](float f) {
+                 return std::abs(f - factors[0]) < 1e-6f * factors[0];
+               })) {
+      header_.put(key("rope.scaling.type"), "linear");
+      header_.put(key("rope.scaling.factor"), double{factors[0]});
+    } else if (!factors.empty()) {
+      add("rope_freqs.weight", factors);
+    }
+  }
+
+  /// tokenizer.json as it is, under the key that GGUF has for it, and what says which tokens stand
+  /// around a text.
+  void add_tokenizer() {
+    const ModelConfig& c = model_.config;
+    if (c.bos_token >= 0) header_.put("tokenizer.ggml.bos_token_id", c.bos_token);
+    constexpr const char* kEnds[] = {"eos", "eot", "eom"};
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, c.eos_tokens.size()); ++i)
+      header_.put(fmt::format("tokenizer.ggml.{}_token_id", kEnds[i]), c.eos_tokens[i]);
+    const fs::path& dir = model_.tokenizer_dir;
+    std::error_code ignored;
+    if (dir.empty() || !fs::exists(dir / "tokenizer.json", ignored)) {
+      if (!dir.empty() && fs::exists(dir / "tokenizer.model", ignored))
+        refuse(model_, "a tokenizer that is a tokenizer.model alone");
+      header_.put("tokenizer.ggml.model", "no_vocab");
+      return;
+    }
+    header_.put("tokenizer.ggml.model", "no_vocab");  // llama.cpp's word for: by token ids only
+    const MappedFile tokenizer(dir / "tokenizer.json");
+    header_.put(kGgufTokenizerJson, text_of(tokenizer));
+    if (fs::exists(dir / "tokenizer_config.json", ignored)) {
+      const MappedFile config(dir / "tokenizer_config.json");
+      header_.put(kGgufTokenizerConfig, text_of(config));
+    }
+    if (const std::string chat = chat_template_text(dir); !chat.empty())
+      header_.put("tokenizer.chat_template", chat);
+  }
+
+  static std::string_view text_of(const MappedFile& file) {
+    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  }
+
+  static std::string chat_template_text(const fs::path& dir) {
+    std::error_code ignored;
+    if (fs::exists(dir / "chat_template.jinja", ignored))
+      return std::string(text_of(MappedFile(dir / "chat_template.jinja")));
+    if (!fs::exists(dir / "tokenizer_config.json", ignored)) return "";
+    const MappedFile file(dir / "tokenizer_config.json");
+    const Json config = parse_strict(text_of(file), file.path().string(), {});
+    const auto it = config.is_object() ? config.find("chat_template") : config.end();
+    return config.is_object() && it != config.end() && it->is_string() ? it->get<std::string>()
+                                                                       : "";
+  }
+
+  static void write_tensor(const Written& w, AtomicFile& file) {
+    const auto bytes = static_cast<std::size_t>(w.bytes());
+    const void* from = w.from ? static_cast<const void*>(w.from->data) : w.own.data();
+    std::vector<std::byte> ordered;
+    if (w.interleaved_heads > 0) {
+      ordered = neighbours_together(static_cast<const std::byte*>(from), bytes, w.shape[0],
+                                    w.interleaved_heads);
+      from = ordered.data();
+    }
+    file.write(from, bytes);
+    constexpr char kZeros[kAlignment] = {};
+    file.write(kZeros, static_cast<std::size_t>(padded(bytes) - bytes));
+  }
+
+  /// Rows j and half + j of each head become rows 2 j and 2 j + 1.
+  static std::vector<std::byte> neighbours_together(const std::byte* from, std::size_t bytes,
+                                                    std::int64_t rows, std::int64_t heads) {
+    const std::int64_t half = rows / heads / 2;
+    const std::size_t row_bytes = bytes / static_cast<std::size_t>(rows);
+    std::vector<std::byte> out(bytes);
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t p = 0; p < 2; ++p)
+        for (std::int64_t j = 0; j < half; ++j, from += row_bytes)
+          std::memcpy(out.data() + static_cast<std::size_t>(h * 2 * half + 2 * j + p) * row_bytes,
+                      from, row_bytes);
+    return out;
+  }
+
+  /// \throws ConfigError if the file says another model than was to be written
+  void read_back(const fs::path& temporary) const {
+    const GgufSource source(temporary);
+    const ModelConfig read = parse_model_config(source.config_json(), "", path_.string());
+    if (const std::string what = difference(model_.config, read); !what.empty())
+      refuse(model_, fmt::format("its {}", what));
+    const PlannedWeights planned(read, std::shared_ptr<const TensorSource>(&source, [](auto*) {}));
+    for (const WeightEntry& e : planned.entries()) {
+      const TensorView &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
+      if (then.type == now.type &&
+          (then.bytes != now.bytes ||
+           std::memcmp(then.data, now.data, static_cast<std::size_t>(then.bytes)) != 0))
+        throw FileError(fmt::format("{}: tensor '{}' was not written as it is; check the disk",
+                                    path_.string(), e.tensor));
+    }
+  }
+
+  /// What of a model's settings did not come back; empty if all did.
+  static std::string difference(const ModelConfig& a, const ModelConfig& b) {
+    const auto near = [](double x, double y) { return std::abs(x - y) <= 1e-6 * std::abs(x); };
+    const auto near_all = [&](const std::vector<double>& x, const std::vector<double>& y) {
+      return std::equal(x.begin(), x.end(), y.begin(), y.end(), near);
+    };
+    if (a.vocab_size != b.vocab_size || a.hidden_size != b.hidden_size ||
+        a.intermediate_size != b.intermediate_size || a.n_layers != b.n_layers ||
+        a.n_heads != b.n_heads || a.n_kv_heads != b.n_kv_heads || a.head_dim != b.head_dim ||
+        a.max_positions != b.max_positions)
+      return "sizes";
+    if (!near(a.rms_norm_eps, b.rms_norm_eps)) return "rms_norm_eps";
+    if (a.tie_word_embeddings != b.tie_word_embeddings) return "tie_word_embeddings";
+    if (a.ropes.size() != b.ropes.size()) return "ropes";
+    for (std::size_t i = 0; i < a.ropes.size(); ++i)
+      for (const std::int64_t context : {std::int64_t{1}, 4 * a.max_positions}) {
+        const RotaryTable x = a.ropes[i].at(context), y = b.ropes[i].at(context);
+        if (!near_all(x.inverse_frequency, y.inverse_frequency) ||
+            !near(x.attention_factor, y.attention_factor) || x.pairs != y.pairs)
+          return "rope";
+      }
+    for (std::size_t l = 0; l < a.layers.size(); ++l) {
+      LayerSpec x = a.layers[l], y = b.layers[l];
+      if (!near(x.scale, y.scale) || !near(x.soft_cap, y.soft_cap)) return "attention's scale";
+      x.scale = y.scale = x.soft_cap = y.soft_cap = 0;
+      if (x.window != y.window) return "sliding windows";
+      if (!(x == y)) return "layers";
+    }
+    if (a.norm_offset != b.norm_offset || !near(a.embedding_multiplier, b.embedding_multiplier) ||
+        !near(a.residual_multiplier, b.residual_multiplier) ||
+        !near(a.logit_multiplier, b.logit_multiplier) || !near(a.logit_soft_cap, b.logit_soft_cap))
+      return "multipliers";
+    if (a.bos_token != b.bos_token) return "bos_token_id";
+    if (a.eos_tokens != b.eos_tokens) return "eos_token_id";
+    return "";
+  }
+
+  const OpenModel& model_;
+  fs::path path_;
+  const GgufArchitecture& a_;
+  TensorType main_type_ = TensorType::f32;
+  std::vector<Written> tensors_;
+  Header header_;
+};
+
+}  // namespace
+
+void write_gguf(const OpenModel& model, const fs::path& path, bool overwrite,
+                const ProgressCallback& progress) {
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    throw FileError(fmt::format("{}: is a directory; name the GGUF file to write", path.string()));
+  if (fs::exists(path, error) && !overwrite)
+    throw FileError(fmt::format("{}: is there already; name another file, or allow to replace it (--replace)",
+                                path.string()));
+  if (!model.adapters.empty() && !model.merged)
+    throw ConfigError(
+        fmt::format("{}: adapters beside the weights have no place in a GGUF file; "
+                    "merge them",
+                    path.string()));
+  Writing(model, path).run(progress);
+}
+
+}  // namespace episodic
