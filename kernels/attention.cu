@@ -155,6 +155,8 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
     const double cap = static_cast<double>(params.soft_cap);
     args.cap_in = static_cast<float>(std::fabs(scale) / cap);
     args.cap_out = static_cast<float>(cap / std::fabs(scale));
+    args.cap_exponent = static_cast<float>(2 * kLog2e * std::fabs(scale) / cap);
+    args.cap_twice = -2.0f * args.cap_out;
   }
   args.group = static_cast<int>(params.n_heads / params.n_kv_heads);
   args.rows = static_cast<int>(plan.rows);

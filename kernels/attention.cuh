@@ -20,8 +20,10 @@ struct AttentionArgs {
   float sign = 1.0f;   ///< of the scale, goes to the queries
   /// Scores s become cap_out * tanh(cap_in * s) before they are scaled; cap_in = 0: they stay.
   float cap_in = 0.0f, cap_out = 0.0f;
-  int group = 0;  ///< H / G
-  int rows = 0;   ///< n * H / G
+  float cap_exponent = 0.0f;  ///< 2 log2(e) cap_in
+  float cap_twice = 0.0f;     ///< -2 cap_out
+  int group = 0;              ///< H / G
+  int rows = 0;               ///< n * H / G
   int splits = 0;
   float2* maybe_stats = nullptr;    ///< [H, n] max (base 2) and 1 / sum; null without column sums
   void* maybe_queries = nullptr;    ///< [n, H, d], null unless a second pass reads them

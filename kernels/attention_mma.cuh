@@ -57,10 +57,11 @@ __device__ inline void multiply(float (&low)[4], float (&high)[4], const std::ui
   mma_m16n8k16<Half>(high, left, of_high);
 }
 
-/// cap_out * tanh(cap_in * score), for a rounded score: 1 - 2 / (1 + e^2x).
+/// cap_out * tanh(cap_in * score) as cap_out (1 - 2 / (1 + e^2x)). Each operation has one operand
+/// of the parameters and none that stays in a register: the callers have none to spare.
 __device__ inline float capped(const AttentionArgs& a, float score) {
-  constexpr float kTwiceLog2e = 2.88539008177792681f;
-  return a.cap_out * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(kTwiceLog2e * a.cap_in * score)));
+  const float share = reciprocal_fast(1.0f + exp2_fast(a.cap_exponent * score));
+  return __fadd_rn(__fmul_rn(share, a.cap_twice), a.cap_out);
 }
 
 /// f(row, channel) for all pieces of 8 channels of a tile that are this thread's.

@@ -85,6 +85,13 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
+/// 1 / x, within 1 ulp; 0 for infinity.
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace episodic::kernels
 
 #endif

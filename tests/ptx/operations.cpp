@@ -148,8 +148,13 @@ struct Reciprocal {
     return canonical<T>(T{1} / a);
   }
 };
-/// The upper half of 1 / x, the rest zeros; subnormal arguments and results become zeros.
+/// 1 / x; of float64 its upper half, the rest zeros. Subnormal arguments and results become zeros.
 struct ReciprocalApprox {
+  float operator()(float a) const {
+    if (std::fpclassify(a) == FP_SUBNORMAL) a = std::copysign(0.0f, a);
+    const float r = 1.0f / a;
+    return std::fpclassify(r) == FP_SUBNORMAL ? std::copysign(0.0f, r) : r;
+  }
   double operator()(double a) const {
     if (std::fpclassify(a) == FP_SUBNORMAL) a = std::copysign(0.0, a);
     double r = 1.0 / a;
@@ -615,6 +620,7 @@ Table make_table() {
   t["fma.rm.f32"] = {ternary<float, FmaRounded<FE_DOWNWARD>>, 3};
   t["fma.rp.f32"] = {ternary<float, FmaRounded<FE_UPWARD>>, 3};
   t["fma.rz.f32"] = {ternary<float, FmaRounded<FE_TOWARDZERO>>, 3};
+  t["rcp.approx.ftz.f32"] = {unary<float, ReciprocalApprox>, 1};
   t["rcp.approx.ftz.f64"] = {unary<double, ReciprocalApprox>, 1};
   t["ex2.approx.f32"] = {unary<float, Exp2<false>>, 1};
   t["ex2.approx.ftz.f32"] = {unary<float, Exp2<true>>, 1};

@@ -517,6 +517,13 @@ TEST_CASE("PTX: arithmetic of floats") {
         FAIL("2^" << from<float>(a[i]) << " = " << x);
     }
   }
+  const auto f = samples<float>(7);
+  const auto of_floats = results("rcp.approx.ftz.f32", {"f32", "f32"}, {f});
+  for (std::size_t i = 0; i < f.size(); ++i) {
+    const float x = from<float>(f[i]), got = from<float>(of_floats[i]);
+    if (!std::isnormal(x) || std::fabs(x) > 1e37f) continue;
+    if (std::fabs(got * x - 1.0f) > 0x1p-22f) FAIL("1 / " << x << " = " << got);
+  }
   const auto d = samples<double>(7);
   const auto r = results("rcp.approx.ftz.f64", {"f64", "f64"}, {d});
   for (std::size_t i = 0; i < d.size(); ++i) {
