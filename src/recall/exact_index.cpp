@@ -212,7 +212,8 @@ float ExactIndex::score(const float* query, EventId event) const {
 float ExactIndex::score_of(const float* query, std::int64_t event) const {
   float total = 0.0f;
   if (shape_.score == RepresentativeScore::mean) {
-    total = dot(query, vector(event, fetched_), shape_.width());
+    std::vector<float> buffer;  // readers may ask at once
+    total = dot(query, vector(event, buffer), shape_.width());
   } else {
     for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
       const std::int64_t at = h * shape_.head_dim;
@@ -263,14 +264,28 @@ void ExactIndex::scan(const float* query, std::int64_t from, std::vector<ScoredE
             out.end());
 }
 
+ExactSearch::ExactSearch(const ExactIndex& index, ExactIndex* learner)
+    : index_(index),
+      learner_(learner),
+      means_(index.means_),
+      shadow_(index.shadow_),
+      sketch_(index.sketch_) {}
+
 void ExactIndex::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
+  if (k > 0) settle();
+  search_.search(query, k, out);
+}
+
+void ExactSearch::search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
-  settle();
-  const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
-  if (bytes >= tuning_.shadow_from && 4 * k <= size() && search_shadow(query, k, out)) return;
-  scan(query, 0, out);
+  if (index_.large() && 4 * k <= index_.size() && search_shadow(query, k, out)) return;
+  index_.scan(query, 0, out);
   keep_best(out, k);
+}
+
+bool ExactIndex::large() const {
+  return size() * shape_.width() * static_cast<std::int64_t>(sizeof(float)) >= tuning_.shadow_from;
 }
 
 void ExactIndex::follow() {
@@ -278,26 +293,62 @@ void ExactIndex::follow() {
   while ((shadow_.slabs() + 1) * rows <= size()) shadow_.add(means_.row(shadow_.slabs() * rows));
 }
 
-bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
-  if (shape_.score != RepresentativeScore::mean) return false;
+void ExactIndex::learn(const float* query) {
+  sketch_.note(query);
+  sketch_.follow(shadow_, kSketchedPerSearch);
+}
+
+void ExactIndex::freeze() {
+  settle();
+  if (shape_.score != RepresentativeScore::mean || !large()) return;
+  follow();
+  sketch_.follow(shadow_, shadow_.slabs());
+}
+
+namespace {
+
+class ExactReader final : public IndexReader {
+ public:
+  explicit ExactReader(const ExactIndex& index) : index_(index), search_(index) {}
+  void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override {
+    search_.search(query, k, out);
+  }
+  const float* mean(EventId event) override { return index_.mean(event, fetched_); }
+  std::int64_t bytes() const override {
+    return search_.bytes() + static_cast<std::int64_t>(fetched_.capacity() * sizeof(float));
+  }
+
+ private:
+  const ExactIndex& index_;
+  ExactSearch search_;
+  std::vector<float> fetched_;
+};
+
+}  // namespace
+
+std::unique_ptr<IndexReader> ExactIndex::reader() const {
+  return std::make_unique<ExactReader>(*this);
+}
+
+bool ExactSearch::search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) {
+  if (index_.shape_.score != RepresentativeScore::mean) return false;
   if (plain_searches_ > 0) {
     --plain_searches_;
     return false;
   }
   double square = 0.0;
-  for (std::int64_t c = 0; c < shape_.width(); ++c)
+  for (std::int64_t c = 0; c < means_.width(); ++c)
     square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
   const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
   if (!std::isfinite(norm)) return false;
 
-  follow();
+  if (learner_) learner_->follow();
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   if (slabs == 0) return false;
-  sketch_.note(query);
-  sketch_.follow(shadow_, kSketchedPerSearch);
-  sketch_.open(query, static_cast<double>(norm));
+  if (learner_) learner_->learn(query);
+  sketch_.open(query, static_cast<double>(norm), opened_);
 
-  scan(query, slabs * rows, out);  // the slab that is not full yet
+  index_.scan(query, slabs * rows, out);  // the slab that is not full yet
   // What has large bounds tells what an event of the list must reach; then all that may reach it
   // are looked at more closely, and of these few exactly.
   rows_above(least_to_reach(query, norm, k, out));
@@ -315,8 +366,8 @@ bool ExactIndex::search_shadow(const float* query, std::int64_t k, std::vector<S
   return true;
 }
 
-float ExactIndex::least_to_reach(const float* query, float norm, std::int64_t k,
-                                 const std::vector<ScoredEvent>& tail) {
+float ExactSearch::least_to_reach(const float* query, float norm, std::int64_t k,
+                                  const std::vector<ScoredEvent>& tail) {
   const bool boxed = unboxed_searches_ == 0;
   if (!boxed) --unboxed_searches_;
   bound_slabs(query, norm, boxed);
@@ -347,8 +398,8 @@ float ExactIndex::least_to_reach(const float* query, float norm, std::int64_t k,
   return least;
 }
 
-void ExactIndex::rank_candidates(const float* query, std::int64_t k,
-                                 std::vector<ScoredEvent>& out) {
+void ExactSearch::rank_candidates(const float* query, std::int64_t k,
+                                  std::vector<ScoredEvent>& out) {
   // Best bounds first: the k-th exact score soon rules out the rest.
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     const float x = a.value + a.error, y = b.value + b.error;
@@ -363,14 +414,16 @@ void ExactIndex::rank_candidates(const float* query, std::int64_t k,
     std::vector<float> buffer;
     for (std::int64_t i = block * kFetched; i < std::min(n_first, (block + 1) * kFetched); ++i) {
       const auto at = static_cast<std::size_t>(i);
-      exact_[at] = rankable(dot(query, vector(candidates_[at].event, buffer), shape_.width()));
+      exact_[at] =
+          rankable(dot(query, index_.vector(candidates_[at].event, buffer), means_.width()));
     }
   });
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     const Candidate& c = candidates_[i];
     const bool full = static_cast<std::int64_t>(out.size()) == k;
     if (full && c.value + c.error < out.front().score) break;
-    const ScoredEvent found{c.event, i < exact_.size() ? exact_[i] : score_of(query, c.event)};
+    const ScoredEvent found{c.event,
+                            i < exact_.size() ? exact_[i] : index_.score_of(query, c.event)};
     if (full && !ranks_before(found, out.front())) continue;
     if (full) {
       std::pop_heap(out.begin(), out.end(), ranks_before);
@@ -382,7 +435,7 @@ void ExactIndex::rank_candidates(const float* query, std::int64_t k,
   keep_best(out, k);
 }
 
-void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {
+void ExactSearch::bound_slabs(const float* query, float norm, bool boxed) {
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   const std::int64_t groups = sketch_.groups_per_slab();
   offset_.resize(static_cast<std::size_t>(slabs));
@@ -397,9 +450,9 @@ void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {
     float* upper = upper_.data() + slab * groups;
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
     if (sketch_.has(slab)) {
-      most = boxed ? sketch_.bound_boxes(slab, offset, upper)
-                   : sketch_.bound_groups(slab, offset, -std::numeric_limits<float>::infinity(),
-                                          upper);
+      most = boxed ? sketch_.bound_boxes(opened_, slab, offset, upper)
+                   : sketch_.bound_groups(opened_, slab, offset,
+                                          -std::numeric_limits<float>::infinity(), upper);
       return;
     }
     std::array<float, VectorSlabs::kMostRows> value, error;
@@ -415,7 +468,7 @@ void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {
   });
 }
 
-std::int64_t ExactIndex::groups_above(float least) const {
+std::int64_t ExactSearch::groups_above(float least) const {
   const std::int64_t groups = sketch_.groups_per_slab();
   std::int64_t n = 0;
   for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
@@ -426,16 +479,16 @@ std::int64_t ExactIndex::groups_above(float least) const {
   return n;
 }
 
-void ExactIndex::bound_groups(float least) {
+void ExactSearch::bound_groups(float least) {
   parallel_slabs(shadow_.slabs(), [&](std::int64_t slab) {
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
     if (most < least || !sketch_.has(slab)) return;
-    most = sketch_.bound_groups(slab, offset_[static_cast<std::size_t>(slab)], least,
+    most = sketch_.bound_groups(opened_, slab, offset_[static_cast<std::size_t>(slab)], least,
                                 upper_.data() + slab * sketch_.groups_per_slab());
   });
 }
 
-void ExactIndex::first_rows(std::int64_t k) {
+void ExactSearch::first_rows(std::int64_t k) {
   const auto keep = [&](std::vector<Sketch::Row>& list, std::int64_t n) {
     if (static_cast<std::int64_t>(list.size()) <= n) return;
     std::nth_element(list.begin(), list.begin() + n, list.end(), larger);
@@ -466,7 +519,7 @@ void ExactIndex::first_rows(std::int64_t k) {
   for (const Sketch::Row& group : groups_) {
     const std::int64_t slab = group.event / groups, g = group.event % groups;
     if (sketch_.has(slab)) {
-      sketch_.rows_of(slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
+      sketch_.rows_of(opened_, slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
       continue;
     }
     for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
@@ -475,7 +528,7 @@ void ExactIndex::first_rows(std::int64_t k) {
   keep(rows_, first);
 }
 
-void ExactIndex::rows_above(float least) {
+void ExactSearch::rows_above(float least) {
   const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
   const std::int64_t slabs = shadow_.slabs();
   const std::int64_t tasks = (slabs + kSlabsPerTask - 1) / kSlabsPerTask;
@@ -495,7 +548,8 @@ void ExactIndex::rows_above(float least) {
       if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
       const float* upper = upper_.data() + slab * groups;
       if (sketch_.has(slab)) {
-        sketch_.rows_above(slab, offset_[static_cast<std::size_t>(slab)], upper, least, found);
+        sketch_.rows_above(opened_, slab, offset_[static_cast<std::size_t>(slab)], upper, least,
+                           found);
         continue;
       }
       for (std::int64_t r = 0; r < rows; ++r)
@@ -510,10 +564,10 @@ void ExactIndex::rows_above(float least) {
   }
 }
 
-void ExactIndex::bound_rows(const float* query, float norm) {
+void ExactSearch::bound_rows(const float* query, float norm) {
   const std::int64_t rows = means_.rows_per_slab();
-  if (n_forgotten_ > 0)
-    std::erase_if(rows_, [&](const Sketch::Row& row) { return forgotten(row.event); });
+  if (index_.n_forgotten_ > 0)
+    std::erase_if(rows_, [&](const Sketch::Row& row) { return index_.forgotten(row.event); });
   candidates_.resize(rows_.size());
   const auto n = static_cast<std::int64_t>(rows_.size());
   parallel_blocks(n, [&](std::int64_t i) {
@@ -529,7 +583,7 @@ void ExactIndex::bound_rows(const float* query, float norm) {
   });
 }
 
-float ExactIndex::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail) {
+float ExactSearch::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail) {
   ranked_.clear();
   for (const Candidate& c : candidates_) ranked_.push_back(c.value - c.error);
   for (const ScoredEvent& e : tail) ranked_.push_back(e.score);
@@ -597,12 +651,14 @@ void ExactIndex::forget(EventId event) {
   }
 }
 
-const float* ExactIndex::mean(EventId event) const {
+const float* ExactIndex::mean(EventId event) const { return mean(event, fetched_); }
+
+const float* ExactIndex::mean(EventId event, std::vector<float>& buffer) const {
   check(event);
   if (forgotten(event))
     throw DataError(
         fmt::format("representative index: event {} was forgotten, its vector is erased", event));
-  return vector(event, fetched_);
+  return vector(event, buffer);
 }
 
 void ExactIndex::save(ByteWriter& to) const {
@@ -691,9 +747,13 @@ void ExactIndex::load(ByteReader& from) {
 }
 
 std::int64_t ExactIndex::bytes() const {
-  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() +
+  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() + search_.bytes() +
          static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t) +
-                                   forgotten_.capacity() + upper_.capacity() * sizeof(float));
+                                   forgotten_.capacity());
+}
+
+std::int64_t ExactSearch::bytes() const {
+  return static_cast<std::int64_t>(upper_.capacity() * sizeof(float));
 }
 
 }  // namespace detail

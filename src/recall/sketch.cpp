@@ -439,14 +439,14 @@ void Sketch::load(ByteReader& from) {
   set_basis(std::move(basis));
 }
 
-void Sketch::open(const float* query, double query_norm) {
-  query_norm_ = query_norm;
+void Sketch::open(const float* query, double query_norm, Opened& out) const {
+  out.norm_ = query_norm;
   for (std::size_t i = 0; i < 2; ++i) {
-    Query& q = queries_[i];
+    Query& q = out.queries_[i];
     q.basis = (i == 0 ? basis_ : before_).get();
     if (!q.basis) continue;
-    scratch_.assign(query, query + width_);
-    double* left = scratch_.data();
+    out.left_.assign(query, query + width_);
+    double* left = out.left_.data();
     const auto norm_left = [&] {
       return std::sqrt(dot_double(left, left, width_)) + 1e-9 * query_norm;
     };
@@ -500,12 +500,13 @@ void Sketch::fetch_rows(std::int64_t slab, std::int64_t group) const {
       __builtin_prefetch(codes_of(slab, half, group) + c);
 }
 
-Sketch::Weights Sketch::weights(const Slab& slab, float offset, Level level) const {
-  const Query& query = query_in(slab.basis.get());
+Sketch::Weights Sketch::weights(const Opened& opened, const Slab& slab, float offset,
+                                Level level) const {
+  const Query& query = opened.in(slab.basis.get());
   const std::int64_t dims = std::min(slab.basis->dims, kDirections[level]);
   std::array<double, kBytes> exact = {};
   const std::span used(exact.data(), at(kLength[level]));
-  double constant = static_cast<double>(offset) + query_norm_ * static_cast<double>(slab.reach) +
+  double constant = static_cast<double>(offset) + opened.norm_ * static_cast<double>(slab.reach) +
                     query.rest[level] * static_cast<double>(slab.rest[level]);
   for (std::int64_t j = 0; j < dims; ++j) {
     exact[at(byte_of(j))] = query.along[at(j)] * static_cast<double>(slab.step[at(j)]);
@@ -537,9 +538,10 @@ Sketch::Weights Sketch::weights(const Slab& slab, float offset, Level level) con
   return out;
 }
 
-float Sketch::bound_boxes(std::int64_t slab, float offset, float* upper) const {
+float Sketch::bound_boxes(const Opened& query, std::int64_t slab, float offset,
+                          float* upper) const {
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset, kBox);
+  const Weights w = weights(query, s, offset, kBox);
   // No row has more than the box of what counts for it, nor less of what counts against it.
   std::array<std::int16_t, 2 * kBoxPairs> weight = {};
   for (std::size_t j = 0; j < at(kDirections[kBox]); ++j) {
@@ -559,10 +561,11 @@ float Sketch::bound_boxes(std::int64_t slab, float offset, float* upper) const {
   return most;
 }
 
-float Sketch::bound_groups(std::int64_t slab, float offset, float least, float* upper) const {
+float Sketch::bound_groups(const Opened& query, std::int64_t slab, float offset, float least,
+                           float* upper) const {
   constexpr std::int64_t kRun = 64;
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset, kHalf);
+  const Weights w = weights(query, s, offset, kHalf);
   const std::int64_t n = groups_per_slab();
   for (std::int64_t g = 0; g < n;) {
     if (upper[g] < least) {
@@ -600,16 +603,16 @@ void Sketch::append_rows(std::int64_t slab, const Weights& w, std::int64_t group
     if (upper[at(i)] >= least) out.push_back({slab * rows_ + group * kGroup + i, upper[at(i)]});
 }
 
-void Sketch::rows_above(std::int64_t slab, float offset, const float* upper, float least,
-                        std::vector<Row>& out) const {
-  const Weights w = weights(slabs_[at(slab)], offset, kWhole);
+void Sketch::rows_above(const Opened& query, std::int64_t slab, float offset, const float* upper,
+                        float least, std::vector<Row>& out) const {
+  const Weights w = weights(query, slabs_[at(slab)], offset, kWhole);
   for (std::int64_t g = 0; g < groups_per_slab(); ++g)
     if (upper[g] >= least) append_rows(slab, w, g, least, out);
 }
 
-void Sketch::rows_of(std::int64_t slab, float offset, std::int64_t group,
+void Sketch::rows_of(const Opened& query, std::int64_t slab, float offset, std::int64_t group,
                      std::vector<Row>& out) const {
-  append_rows(slab, weights(slabs_[at(slab)], offset, kWhole), group,
+  append_rows(slab, weights(query, slabs_[at(slab)], offset, kWhole), group,
               -std::numeric_limits<float>::infinity(), out);
 }
 
