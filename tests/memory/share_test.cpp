@@ -279,6 +279,34 @@ TEST_CASE("a tail can be gone back in, edited, left, and become a base", "[memor
   }
 }
 
+TEST_CASE("hooks see a base's events as those of one memory", "[memory][share]") {
+  MemoryConfig config = small_config();
+  config.contiguity = 0.3;
+  const MemoryShape shape = small_shape();
+  const auto tokens = tokens_of(shape, 0, 120);
+  EpisodicMemory whole(config, shape), first(config, shape);
+  feed(whole, tokens, 0, kRead);
+  feed(first, tokens, 0, kRead);
+  EpisodicMemory tail(first.share());
+  std::vector<double> seen[2];
+  for (int i = 0; i < 2; ++i) {
+    EpisodicMemory& memory = i == 0 ? whole : tail;
+    std::vector<double>& saw = seen[i];
+    memory.set_recall_hook([&saw](const RecalledEvents& r) {
+      for (std::size_t e = 0; e < r.events.size(); ++e) {
+        saw.push_back(static_cast<double>(r.events[e]));
+        saw.push_back(r.scores[e]);
+        r.weights[e] = r.events[e] % 3 == 0 ? 0.5f : 1.0f;
+      }
+    });
+    memory.set_attention_hook(
+        [&saw](const AttendedEvents& r) { saw.insert(saw.end(), r.mass.begin(), r.mass.end()); });
+  }
+  CHECK((feed(tail, tokens, kRead, kRead + 120) == feed(whole, tokens, kRead, kRead + 120)));
+  CHECK((seen[0] == seen[1]));
+  CHECK(seen[0].size() > 300);
+}
+
 TEST_CASE("what would change a base is refused by name, and nothing has changed",
           "[memory][share][errors]") {
   const MemoryShape shape = small_shape();
