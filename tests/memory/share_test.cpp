@@ -121,7 +121,7 @@ void check_readers(EpisodicMemory& memory, const MemoryConfig& config, std::int6
     const auto at = static_cast<std::size_t>(i);
     CHECK((found[at] == alone(config, shape, i, n)));  // to the bit
     CHECK((recalls[at].of_base > 10) == config.recall);
-    CHECK((recalls[at].own > 10) == config.recall);
+    CHECK((recalls[at].own > 0) == config.recall);
   }
   CHECK(base->events().pending_start() < kRead);
   CHECK(memory.events().size() > base->events().size() + 3);
@@ -188,7 +188,7 @@ TEST_CASE("many over one base give what each gives alone: little host memory ove
     {
       EpisodicMemory memory(c.config, c.shape);
       feed(memory, random_tokens(c.shape, kRead, 100), 0, kRead);
-      check_readers(memory, c.config, 60);
+      check_readers(memory, c.config, 90);
     }
     // Kept in a folder, which then is opened to be read.
     const KeepOptions keep{temp / "kept"};
@@ -201,7 +201,7 @@ TEST_CASE("many over one base give what each gives alone: little host memory ove
     }
     {
       EpisodicMemory memory = EpisodicMemory::open(keep, OpenMode::read, &c.shape);
-      check_readers(memory, c.config, 60);
+      check_readers(memory, c.config, 90);
     }
     EpisodicMemory again = EpisodicMemory::open(keep, OpenMode::read, &c.shape);
     CHECK(again.digest() == digest);
