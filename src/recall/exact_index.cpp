@@ -305,8 +305,7 @@ void ExactIndex::freeze() {
   sketch_.follow(shadow_, shadow_.slabs());
 }
 
-namespace {
-
+/// What one of many needs to read an exact index.
 class ExactReader final : public IndexReader {
  public:
   explicit ExactReader(const ExactIndex& index) : index_(index), search_(index) {}
@@ -323,8 +322,6 @@ class ExactReader final : public IndexReader {
   ExactSearch search_;
   std::vector<float> fetched_;
 };
-
-}  // namespace
 
 std::unique_ptr<IndexReader> ExactIndex::reader() const {
   return std::make_unique<ExactReader>(*this);
