@@ -77,6 +77,10 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
       advance.shared_events < 0 || advance.shared_events > m.time.events().size() ||
       s.layers.size() != m.bank.layers.size())
     throw DataError("advance: the state does not go on from this memory, or is of another shape");
+  m.check_behind_base("advance", advance.shared_tokens);
+  if (m.base && advance.shared_events < m.base->events().size())
+    throw DataError(
+        "advance: the state shares fewer events than the base has that it goes on from");
   if (!advance.ids.empty() && static_cast<std::int64_t>(advance.ids.size()) != new_tokens)
     throw DataError(fmt::format("advance: {} ids for {} new tokens; give one for each, or none",
                                 advance.ids.size(), new_tokens));
@@ -84,6 +88,9 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   std::vector<RecallBuffers> lists(s.layers.size());
   for (std::size_t l = 0; l < lists.size(); ++l)
     lists[l].resume(s.layers[l].similarity, s.layers[l].contiguity);
+  if (const auto log = m.overwritten.lock())  // all of the window will be
+    for (std::size_t l = 0; l < log->layers.size(); ++l)
+      m.bank.layers[l].save_rows(log->layers[l], log->tokens + m.capacity);
   if (m.directory) m.ids.reserve(new_tokens);
   m.snapshots.reserve();
   m.gone_back_to = std::min(m.gone_back_to, advance.shared_tokens);
@@ -97,6 +104,7 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   }
   for (std::size_t l = 0; l < lists.size(); ++l)
     m.bank.layers[l].resume(s.layers[l], std::move(lists[l]), s.tokens);
+  ++m.window_version;
   // What the twin went back behind, snapshots of it included, is given up.
   if (advance.shared_tokens < tokens_before) m.snapshots.went_back(advance.shared_tokens);
   if (m.directory) {

@@ -80,7 +80,7 @@ void ThreadGuard::check() const {
   if (owner != std::thread::id() && owner != std::this_thread::get_id())
     throw Error(
         "episodic memory: used from two threads at once; give each thread a memory of its own "
-        "(fork), or let them take turns");
+        "(EpisodicMemory::share), or let them take turns");
 }
 
 ThreadGuard::Inside::Inside(ThreadGuard& guard) : guard_(guard) {
@@ -140,7 +140,7 @@ std::optional<detail::Retention> EpisodicMemory::Impl::make_retention() const {
   return detail::Retention(config.retention->memoria, shape.n_heads * shape.head_dim);
 }
 
-void EpisodicMemory::Impl::build() {
+void EpisodicMemory::Impl::build(std::vector<std::vector<detail::Lane>> lanes) {
   capacity = ring_capacity(config);
   time = Timeline(config, {shape.n_layers, shape.n_kv_heads, shape.head_dim}, capacity, given);
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
@@ -156,11 +156,11 @@ void EpisodicMemory::Impl::build() {
     fresh.table = table;
     fresh.fixed.compute_fixed(table, config.n_local);
   }
-  auto lanes = make_lanes(bank.tiers.vectors.get());
   bank.layers.reserve(lanes.size());
-  for (auto& of_layer : lanes)
-    bank.layers.emplace_back(config, shape, rotations[rotation_of[bank.layers.size()]], capacity,
-                             std::move(of_layer));
+  for (std::size_t l = 0; l < lanes.size(); ++l)
+    bank.layers.emplace_back(config, shape, rotations[rotation_of[l]], capacity,
+                             std::move(lanes[l]),
+                             base ? base->parts_->rings->array(l) : detail::Pages());
   if (time.scopes() > 1) bank.number(time.scopes());
   forgotten.resize(static_cast<std::size_t>(time.scopes()));
   retention = make_retention();
@@ -274,7 +274,7 @@ EpisodicMemory::EpisodicMemory(const MemoryConfig& config, const MemoryShape& sh
   impl_->shape = shape;
   impl_->given = std::move(given);
   impl_->bank.tiers = impl_->make_tiers();
-  impl_->build();
+  impl_->build(impl_->make_lanes(impl_->bank.tiers.vectors.get()));
 }
 
 EpisodicMemory::~EpisodicMemory() = default;
@@ -438,6 +438,8 @@ void EpisodicMemory::attend(std::int64_t l, const float* q, const float* k, cons
     check_finite("q", q, m.n, width, l, first);
     check_finite("k", k, m.n, kv_width, l, first);
     check_finite("v", v, m.n, kv_width, l, first);
+    if (const auto log = m.overwritten.lock())
+      layer.save_rows(log->layers[static_cast<std::size_t>(l)], first + m.n);
     layer.append(first, k, v);
     m.q_relative.resize(static_cast<std::size_t>(m.config.chunk * width));
     RotatedQueries queries{m.q_relative.data(), nullptr, nullptr};
@@ -665,11 +667,14 @@ const float* EpisodicMemory::relevance(std::int64_t layer, std::int64_t token) c
 }
 
 MemoryCounters EpisodicMemory::counters() const {
-  const Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
-  MemoryCounters c = m.counters;
-  c.events = m.counted_events();
-  for (const LayerState& layer : m.bank.layers) {
+  const ThreadGuard::Inside guard(impl_->threads);
+  return impl_->count();
+}
+
+MemoryCounters EpisodicMemory::Impl::count() const {
+  MemoryCounters c = counters;
+  c.events = counted_events();
+  for (const LayerState& layer : bank.layers) {
     c.window_bytes += layer.bytes();
     for (const detail::Lane& lane : layer.lanes) {
       if (!lane.index) continue;
@@ -679,8 +684,8 @@ MemoryCounters EpisodicMemory::counters() const {
       c.index_quality.recall_sum += q.recall_sum;
     }
   }
-  if (m.bank.tiers.store) c.store = m.bank.tiers.store->counters();
-  if (m.bank.tiers.vectors) c.vector_disk_bytes = m.bank.tiers.vectors->disk_bytes();
+  if (bank.tiers.store) c.store = bank.tiers.store->counters();
+  if (bank.tiers.vectors) c.vector_disk_bytes = bank.tiers.vectors->disk_bytes();
   return c;
 }
 
@@ -688,30 +693,46 @@ std::shared_ptr<const EpisodicMemory::Snapshot> EpisodicMemory::snapshot() const
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   auto s = std::make_shared<Snapshot>();
-  s->owner = impl_.get();
+  s->owner = m.id;
   s->events = m.n_events();
   s->generation = m.snapshots.generation();
   s->time = m.time.state();
   s->retention = m.retention;
-  s->windows.reserve(m.bank.layers.size());
-  for (const LayerState& layer : m.bank.layers) s->windows.push_back(layer.window);
+  s->layers = m.bank.marks();
+  s->overwritten = m.open_log();
   return s;
+}
+
+std::shared_ptr<detail::RowLog> EpisodicMemory::Impl::open_log() const {
+  std::shared_ptr<detail::RowLog> last = overwritten.lock();
+  if (last && last->tokens == time.tokens() && last->version == window_version) return last;
+  auto log = std::make_shared<detail::RowLog>(time.tokens(), window_version, bank.layers.size());
+  if (last) last->later = log;
+  overwritten = log;
+  return log;
 }
 
 void EpisodicMemory::restore(const Snapshot& s) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
-  if (s.owner != impl_.get())
-    throw ConfigError("restore: the snapshot was taken of another memory");
+  if (s.owner != m.id) throw ConfigError("restore: the snapshot was taken of another memory");
+  m.check_behind_base("restore", s.time.tokens);
   m.snapshots.check(s.generation, s.time.tokens);
   std::vector<std::vector<RecallBuffers>> lists;
-  lists.reserve(s.windows.size());
-  for (std::size_t l = 0; l < s.windows.size(); ++l) {
-    lists.push_back(s.windows[l].recall);
+  lists.reserve(s.layers.size());
+  for (std::size_t l = 0; l < s.layers.size(); ++l) {
+    lists.push_back(s.layers[l].recall);
     for (std::size_t p = 0; p < lists[l].size(); ++p)
       for (const EventId e : m.forgotten[static_cast<std::size_t>(m.bank.layers[l].lanes[p].scope)])
         lists[l][p].drop(e);
   }
+  std::vector<const detail::RowLog*> logs;  // from the snapshot's to the last
+  for (const detail::RowLog* log = s.overwritten.get(); log; log = log->later.get())
+    logs.push_back(log);
+  if (logs.back() != m.overwritten.lock().get())
+    throw ConfigError(
+        "restore: the memory has meanwhile gone back to another snapshot of the same token; take "
+        "snapshots of what came since");
   m.snapshots.reserve();
   Timeline::Ready ready = m.time.prepare(s.time);
   std::optional<detail::Retention> retention = s.retention;
@@ -724,8 +745,14 @@ void EpisodicMemory::restore(const Snapshot& s) {
   if (retention)  // what was forgotten since stays so
     for (const EventId e : m.forgotten.front()) retention->forgotten(e);
   m.retention = std::move(retention);
-  for (std::size_t l = 0; l < lists.size(); ++l)
-    m.bank.layers[l].restore(s.windows[l], std::move(lists[l]));
+  for (std::size_t l = 0; l < lists.size(); ++l) {
+    for (auto log = logs.rbegin(); log != logs.rend(); ++log)
+      m.bank.layers[l].put_back((*log)->layers[l]);
+    m.bank.layers[l].restore(s.layers[l], std::move(lists[l]));
+  }
+  s.overwritten->clear();
+  m.overwritten = s.overwritten;
+  m.window_version = s.overwritten->version;
   m.open = false;
 }
 
@@ -774,85 +801,15 @@ void EpisodicMemory::reset() {
   for (std::size_t l = 0; l < lanes.size(); ++l) m.bank.layers[l].reset(std::move(lanes[l]));
   m.bank.unnumber();
   if (!m.directory) m.bank.tiers = std::move(fresh);
+  m.base = nullptr;
   m.time = std::move(empty);
   m.retention = std::move(retention);
   for (std::vector<EventId>& gone : m.forgotten) gone.clear();
   m.counters = {};
   m.step_number = 0;
   m.snapshots.reset();
+  m.overwritten.reset();
   m.open = false;
-}
-
-void EpisodicMemory::forget(EventId event, std::int64_t scope) {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
-  m.check_idle("forget");
-  m.check_event(scope, event);
-  if (m.is_forgotten(scope, event)) return;
-  m.check_unpinned(scope, event);
-  m.forget(scope, event);
-}
-
-void EpisodicMemory::Impl::forget(std::int64_t scope, EventId event) {
-  std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(scope)];
-  const auto place = std::lower_bound(gone.begin(), gone.end(), event) - gone.begin();
-  gone.reserve(gone.size() + 1);
-  bank.forget(scope, event);
-  gone.insert(gone.begin() + place, event);
-  if (retention) retention->forgotten(event);
-  drop_checkpoints = true;
-}
-
-std::vector<EventId> EpisodicMemory::forget(TokenRange tokens) {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
-  m.check_idle("forget");
-  if (tokens.start < 0 || tokens.size() < 1 || tokens.end > m.time.tokens())
-    throw DataError(fmt::format("forget: tokens {} to {}, but the memory has {}", tokens.start,
-                                tokens.end, m.time.tokens()));
-  std::int64_t closed = m.time.tokens();  // up to here they are in closed events
-  for (std::int64_t s = 0; s < m.time.scopes(); ++s)
-    closed = std::min(closed, m.time.events(s).pending_start());
-  if (tokens.start < m.config.n_init || tokens.end > closed)
-    throw DataError(fmt::format(
-        "forget: tokens {} to {} reach into the sinks or the window; only tokens {} to {}, which "
-        "lie in closed events, can be forgotten now",
-        tokens.start, tokens.end, m.config.n_init, closed));
-  std::vector<std::vector<EventId>> hit(static_cast<std::size_t>(m.time.scopes()));
-  for (std::int64_t s = 0; s < m.time.scopes(); ++s) {
-    const std::vector<TokenRange>& all = m.time.events(s).all();
-    auto it =
-        std::upper_bound(all.begin(), all.end(), tokens.start,
-                         [](std::int64_t token, const TokenRange& e) { return token < e.end; });
-    for (; it != all.end() && it->start < tokens.end; ++it) {
-      hit[static_cast<std::size_t>(s)].push_back(it - all.begin());
-      m.check_unpinned(s, it - all.begin());
-    }
-  }
-  for (std::size_t s = 0; s < hit.size(); ++s)
-    for (const EventId e : hit[s])
-      if (!m.is_forgotten(static_cast<std::int64_t>(s), e))
-        m.forget(static_cast<std::int64_t>(s), e);
-  return std::move(hit.front());
-}
-
-const std::vector<EventId>& EpisodicMemory::forgotten(std::int64_t scope) const {
-  impl_->threads.check();
-  impl_->check_scope(scope);
-  return impl_->forgotten[static_cast<std::size_t>(scope)];
-}
-
-void EpisodicMemory::pin(EventId event, bool pinned, std::int64_t scope) {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
-  m.check_event(scope, event);
-  if (m.is_forgotten(scope, event))
-    throw DataError(fmt::format("event {} was forgotten; it cannot be pinned", event));
-  if (!m.bank.tiers.disk)
-    throw ConfigError(
-        "pin: only a memory with a disk tier has tiers to pin in; set disk_dir, or keep the memory "
-        "in a folder");
-  m.bank.tiers.disk->pin(m.bank.stored(scope, event), pinned);
 }
 
 void EpisodicMemory::Impl::check_idle(const char* what) const {
@@ -870,32 +827,6 @@ void EpisodicMemory::Impl::check_event(std::int64_t scope, EventId event) const 
   if (event < 0 || event >= time.events(scope).size())
     throw DataError(
         fmt::format("event {} asked for, but the memory has {}", event, time.events(scope).size()));
-}
-
-bool EpisodicMemory::Impl::is_forgotten(std::int64_t scope, EventId event) const {
-  const std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(scope)];
-  return std::binary_search(gone.begin(), gone.end(), event);
-}
-
-void EpisodicMemory::Impl::check_unpinned(std::int64_t scope, EventId event) const {
-  if (bank.tiers.disk && bank.recalling(scope) &&
-      bank.tiers.disk->pinned(bank.stored(scope, event)))
-    throw DataError(fmt::format("event {} is pinned; unpin it before it is forgotten", event));
-}
-
-std::vector<bool> EpisodicMemory::Impl::forgotten_tokens(std::int64_t first,
-                                                         std::int64_t count) const {
-  std::vector<std::int64_t> scopes_without(static_cast<std::size_t>(count), 0);
-  for (std::int64_t s = 0; s < time.scopes(); ++s)
-    for (const EventId e : forgotten[static_cast<std::size_t>(s)]) {
-      const TokenRange& range = time.events(s)[e];
-      for (std::int64_t t = std::max(range.start, first); t < std::min(range.end, first + count);
-           ++t)
-        ++scopes_without[static_cast<std::size_t>(t - first)];
-    }
-  std::vector<bool> gone;
-  for (const std::int64_t without : scopes_without) gone.push_back(without == time.scopes());
-  return gone;
 }
 
 }  // namespace episodic

@@ -26,11 +26,12 @@
 namespace episodic {
 
 struct EpisodicMemory::Snapshot {
-  const void* owner = nullptr;
+  std::uint64_t owner = 0;           // Impl::id
   std::vector<std::int64_t> events;  // of each scope, the first ones of its table
   std::int64_t generation = 0;
   Timeline::State time;
-  std::vector<detail::LayerWindow> windows;
+  std::vector<detail::LayerMark> layers;
+  std::shared_ptr<detail::RowLog> overwritten;  // since, of the rings
   std::optional<detail::Retention> retention;
 };
 
@@ -96,7 +97,28 @@ class ThreadGuard {
   std::atomic<std::thread::id> owner_{};
 };
 
+/// What a base is made of. Nothing of it changes, but what its store's readers share under a lock.
+struct MemoryBase::Parts {
+  std::shared_ptr<const MemoryBase> below;  // whose events come first; tiers and lanes refer to it
+  MemoryConfig config;
+  MemoryShape shape;
+  std::vector<std::int64_t> given;
+  Timeline::State time;
+  std::vector<EventTable> events;                  // of each scope
+  std::vector<std::vector<EventId>> forgotten;     // of each scope
+  std::vector<std::vector<EventId>> numbers;       // LayerBank::numbers
+  std::unique_ptr<const detail::PageImage> rings;  // of each layer
+  std::vector<detail::LayerMark> layers;
+  std::int64_t step_number = 0;
+  MemoryCounters counters;
+  std::optional<detail::MemoryDirectory> directory;  // for its lock
+  detail::Tiers tiers;
+  std::vector<std::vector<detail::Lane>> lanes;  // of each layer
+};
+
 struct EpisodicMemory::Impl {
+  std::uint64_t id = unique_number();      // of all memories of this process
+  std::shared_ptr<const MemoryBase> base;  // tiers and lanes refer to it
   MemoryConfig config;
   MemoryShape shape;
   std::vector<std::int64_t> given;
@@ -113,6 +135,8 @@ struct EpisodicMemory::Impl {
   MemoryCounters counters;
   std::int64_t step_number = 0;
   SnapshotValidity snapshots;
+  mutable std::weak_ptr<detail::RowLog> overwritten;  // since the last snapshot that there still is
+  std::uint64_t window_version = 0;                   // RowLog::version
 
   // The open step.
   bool open = false;
@@ -144,8 +168,26 @@ struct EpisodicMemory::Impl {
 
   mutable ThreadGuard threads;
 
-  /// An empty sequence over the tiers that are there.
-  void build();
+  static std::uint64_t unique_number();
+
+  /// An empty sequence over the tiers that are there. \param lanes of each layer
+  void build(std::vector<std::vector<detail::Lane>> lanes);
+  /// Room of its own for what a memory over a base adds.
+  struct Tail {
+    detail::Tiers tiers;
+    std::vector<std::vector<detail::Lane>> lanes;  // of each layer
+  };
+  /// \param store null if no layer recalls \param below(l): the lanes of layer l, to go on from
+  template <class Below>
+  Tail make_tail(const EventStore* store, Below&& below) const;
+  MemoryCounters count() const;
+  /// The log that what is overwritten from now on belongs to; of the last snapshot, if the window
+  /// is still the same. \throws std::bad_alloc
+  std::shared_ptr<detail::RowLog> open_log() const;
+  /// \throws ConfigError for tokens that end before the base's
+  void check_behind_base(const char* what, std::int64_t tokens) const;
+  /// \throws ConfigError for an event of the base
+  void check_own(const char* what, std::int64_t scope, EventId event) const;
   /// Empty tiers of the kind that the configuration asks for.
   detail::Tiers make_tiers() const;
   /// Empty lanes for each layer.
@@ -158,6 +200,8 @@ struct EpisodicMemory::Impl {
   void check_plain(const char* what) const;
   void check_event(std::int64_t scope, EventId event) const;
   void check_unpinned(std::int64_t scope, EventId event) const;
+  /// \throws ConfigError if the memory is not kept
+  void check_kept(const char* what) const;
   /// Whether an event was forgotten on purpose.
   bool is_forgotten(std::int64_t scope, EventId event) const;
   void forget(std::int64_t scope, EventId event);

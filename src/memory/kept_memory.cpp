@@ -148,7 +148,7 @@ EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfi
   impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
   impl->ids = TokenLog(keep.dir, calls_of(keep));
   impl->bank.tiers = impl->make_tiers();
-  impl->build();
+  impl->build(impl->make_lanes(impl->bank.tiers.vectors.get()));
   EpisodicMemory memory(std::move(impl));
   memory.commit();
   return memory;
@@ -219,7 +219,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
         tiers.disk = store.get();
         tiers.store = std::move(store);
       }
-      m.build();
+      m.build(m.make_lanes(m.bank.tiers.vectors.get()));
       m.load(from, images);
       if (mode == OpenMode::write) m.directory->remove_unnamed();
       return EpisodicMemory(std::move(impl));
@@ -238,9 +238,19 @@ void EpisodicMemory::commit() {
   m.commit();
 }
 
+void EpisodicMemory::Impl::check_kept(const char* what) const {
+  if (directory) return;
+  if (base)
+    throw ConfigError(fmt::format(
+        "{}: this memory goes on from a base of {} tokens, which has the folder if there is one; "
+        "what it adds is kept nowhere. Read it with a memory that has a folder to itself",
+        what, base->tokens()));
+  throw ConfigError(
+      fmt::format("{}: this memory is kept nowhere; make it with EpisodicMemory::create", what));
+}
+
 void EpisodicMemory::Impl::commit() {
-  if (!directory)
-    throw ConfigError("commit: this memory is kept nowhere; make it with EpisodicMemory::create");
+  check_kept("commit");
   if (mode == OpenMode::read)
     throw ConfigError(fmt::format("{}: opened for reading; open it for writing to commit",
                                   directory->dir().string()));
@@ -297,9 +307,7 @@ void EpisodicMemory::compact() {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   m.check_idle("compact");
-  if (!m.directory)
-    throw ConfigError(
-        "compact: this memory is kept nowhere; room of forgotten events is used again by itself");
+  m.check_kept("compact");
   // Earlier states name bytes that are about to go.
   m.drop_checkpoints = true;
   // every file that holds anything forgotten, however little
@@ -329,16 +337,14 @@ std::int64_t EpisodicMemory::committed_tokens() const {
 
 const MemoryManifest& EpisodicMemory::manifest() const {
   impl_->threads.check();
-  if (!impl_->directory)
-    throw ConfigError("manifest: this memory is kept nowhere; make it with EpisodicMemory::create");
+  impl_->check_kept("manifest");
   return impl_->directory->manifest();
 }
 
 std::vector<std::int64_t> EpisodicMemory::token_ids(std::int64_t first, std::int64_t n) const {
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
-  if (!m.directory)
-    throw ConfigError("token_ids: only a kept memory knows the ids; see EpisodicMemory::create");
+  m.check_kept("token_ids");
   std::vector<std::int64_t> out;
   for (const std::uint32_t id : m.ids.read(first, n))
     out.push_back(id == TokenLog::kUnknown ? -1 : static_cast<std::int64_t>(id));

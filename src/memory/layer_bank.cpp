@@ -16,6 +16,13 @@ std::span<const KeyRing> LayerBank::lend_keys() {
   return rings_;
 }
 
+std::vector<LayerMark> LayerBank::marks() const {
+  std::vector<LayerMark> all;
+  all.reserve(layers.size());
+  for (const LayerState& layer : layers) all.push_back(layer.mark());
+  return all;
+}
+
 void LayerBank::close(const Timeline& time, std::int64_t first) {
   std::vector<std::int64_t> before;
   bool any = false;
@@ -87,7 +94,7 @@ void LayerBank::forget(std::int64_t scope, EventId event) {
       Lane& lane = layer.lane(p);
       if (lane.scope != scope) continue;
       if (lane.index) lane.index->forget(event);
-      layer.window.recall[at(p)].drop(event);
+      layer.drop(p, event);
     }
 }
 

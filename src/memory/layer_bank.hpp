@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "episodic/recall/vector_tier.hpp"
@@ -57,6 +58,9 @@ struct LayerBank {
   /// Keys of all layers, for the timeline. Valid until the next call.
   std::span<const KeyRing> lend_keys();
 
+  /// What a snapshot copies of all layers. \throws std::bad_alloc
+  std::vector<LayerMark> marks() const;
+
   /// Writes the events that the open step closes, and their representatives, in every lane that
   /// recalls. \param first of the step's tokens
   /// \throws BudgetError, DiskFullError, FileError, DataError: nothing is changed then
@@ -79,6 +83,11 @@ struct LayerBank {
   bool recalling(std::int64_t scope) const;
   /// The same of several, into `out`.
   void stored(std::int64_t scope, std::span<const EventId> events, std::vector<EventId>& out) const;
+  /// All numbers by scope, empty where the sequence is the only one; to take them over.
+  const std::vector<std::vector<EventId>>& numbers() const { return stored_; }
+  void take_numbers(std::vector<std::vector<EventId>> numbers) noexcept {
+    stored_ = std::move(numbers);
+  }
   /// For scopes of their own: none has events yet.
   void number(std::int64_t n_scopes) { stored_.assign(static_cast<std::size_t>(n_scopes), {}); }
   /// The sequence begins anew.

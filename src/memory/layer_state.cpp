@@ -17,7 +17,8 @@ constexpr std::int64_t kTokensPerTask = 32;
 }  // namespace
 
 LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
-                       const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of)
+                       const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of,
+                       Pages rings)
     : lanes(std::move(of)),
       rotation_(&rotation),
       n_init_(config.n_init),
@@ -29,14 +30,11 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
       capacity_(capacity),
       unit_length_(config.reweight != Reweighting::none),
       keeps_each_(config.score == RepresentativeScore::max) {
-  const auto ring = static_cast<std::size_t>(n_kv_heads_ * capacity_ * head_dim_);
-  window.keys.resize(ring);
-  window.rotated.resize(ring);
-  window.values.resize(ring);
-  window.relevance.resize(static_cast<std::size_t>(capacity_ * n_heads_));
-  window.sink_keys.resize(static_cast<std::size_t>(n_kv_heads_ * n_init_ * head_dim_));
-  window.sink_values.resize(window.sink_keys.size());
-  window.recall.resize(lanes.size());
+  rings_ = rings.size() > 0 ? std::move(rings) : Pages(static_cast<std::size_t>(3 * ring_size()));
+  relevance_.resize(static_cast<std::size_t>(capacity_ * n_heads_));
+  sinks_.keys.resize(static_cast<std::size_t>(n_kv_heads_ * n_init_ * head_dim_));
+  sinks_.values.resize(sinks_.keys.size());
+  recall_.resize(lanes.size());
   sums_.resize(static_cast<std::size_t>(std::min(capacity_, n_local_ + config.chunk) * n_heads_));
   event_keys_.resize(static_cast<std::size_t>(n_kv_heads_ * config.max_block * head_dim_));
   event_relevance_.resize(static_cast<std::size_t>(config.max_block * n_heads_));
@@ -48,6 +46,7 @@ void LayerState::append(std::int64_t first, const float* k, const float* v) {
   const std::int64_t d = head_dim_;
   const std::int64_t n = rotation_->step.n;
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
+  if (first < n_init_) change_sinks();
   parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
     const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
     for (std::int64_t i = task * kTokensPerTask; i < end; ++i) {
@@ -56,11 +55,11 @@ void LayerState::append(std::int64_t first, const float* k, const float* v) {
         const float* key = k + (i * n_kv_heads_ + g) * d;
         const float* value = v + (i * n_kv_heads_ + g) * d;
         const std::int64_t at = g * head_stride() + slot(token) * d;
-        std::memcpy(window.keys.data() + at, key, row_bytes);
-        std::memcpy(window.values.data() + at, value, row_bytes);
+        std::memcpy(keys() + at, key, row_bytes);
+        std::memcpy(values() + at, value, row_bytes);
         if (token < n_init_) {
-          std::memcpy(window.sink_keys.data() + (g * n_init_ + token) * d, key, row_bytes);
-          std::memcpy(window.sink_values.data() + (g * n_init_ + token) * d, value, row_bytes);
+          std::memcpy(sinks_.keys.data() + (g * n_init_ + token) * d, key, row_bytes);
+          std::memcpy(sinks_.values.data() + (g * n_init_ + token) * d, value, row_bytes);
         }
       }
     }
@@ -69,8 +68,7 @@ void LayerState::append(std::int64_t first, const float* k, const float* v) {
   for (std::int64_t i = 0; i < n;) {  // twice, where the ring wraps
     const std::int64_t rows = std::min(n - i, capacity_ - slot(first + i));
     rotate(rotation_->table, rotation_->step.rows(i, rows), rows, n_kv_heads_, d, keys.from_row(i),
-           MutableHeadRows(window.rotated.data() + slot(first + i) * d, DType::float32, d,
-                           head_stride()));
+           MutableHeadRows(rotated() + slot(first + i) * d, DType::float32, d, head_stride()));
     i += rows;
   }
 }
@@ -81,7 +79,7 @@ void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t e
     const std::int64_t at = slot(first);
     KvSegment s;
     s.key = keys + at * head_dim_;
-    s.value = window.values.data() + at * head_dim_;
+    s.value = values() + at * head_dim_;
     s.length = std::min(end - first, capacity_ - at);
     s.first_token = first;
     s.head_stride = head_stride();
@@ -97,15 +95,15 @@ void LayerState::window_segments(std::int64_t first, std::int64_t n, std::int64_
   const std::int64_t outside = std::max<std::int64_t>(0, first + n - n_local_);
   if (const std::int64_t sinks = std::min(n_init_, outside); sinks > 0) {
     KvSegment s;
-    s.key = window.sink_keys.data();
-    s.value = window.sink_values.data();
+    s.key = sinks_.keys.data();
+    s.value = sinks_.values.data();
     s.length = sinks;
     s.head_stride = n_init_ * head_dim_;
     s.row_stride = head_dim_;
     out.push_back(s);
   }
-  push_ring(window.keys.data(), pending_start, outside, Position::fixed, out);
-  push_ring(window.rotated.data(), std::max<std::int64_t>(0, first + 1 - n_local_), first + n,
+  push_ring(keys(), pending_start, outside, Position::fixed, out);
+  push_ring(rotated(), std::max<std::int64_t>(0, first + 1 - n_local_), first + n,
             Position::relative, out);
 }
 
@@ -139,7 +137,7 @@ void LayerState::add_event(std::int64_t p, const TokenRange& event, std::int64_t
     const float* s = sums_.data() + (token - sums_first_) * n_heads_ + h0;
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
-  const float* const base = window.keys.data() + p * G * head_stride();
+  const float* const base = keys() + p * G * head_stride();
   KeyView keys{base + slot(event.start) * d, head_stride(), d};
   if (slot(event.start) + n > capacity_) {  // wraps around the ring
     for (std::int64_t i = 0; i < n; ++i)
@@ -158,13 +156,13 @@ void LayerState::add_event(std::int64_t p, const TokenRange& event, std::int64_t
 void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
   const std::int64_t H = n_heads_;
   for (std::int64_t i = 0; i < n; ++i)
-    std::fill_n(window.relevance.begin() + slot(first + i) * H, H, 0.0f);
+    std::fill_n(relevance_.begin() + slot(first + i) * H, H, 0.0f);
   for (std::int64_t i = 0; i < sums_rows_; ++i) {
-    float* r = window.relevance.data() + slot(sums_first_ + i) * H;
+    float* r = relevance_.data() + slot(sums_first_ + i) * H;
     const float* s = sums_.data() + i * H;
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
-  for (std::size_t p = 0; p < lanes.size(); ++p) std::swap(window.recall[p], lanes[p].next_recall);
+  for (std::size_t p = 0; p < lanes.size(); ++p) std::swap(recall_[p], lanes[p].next_recall);
 }
 
 void LayerState::add_event(const float* mean) {
@@ -172,76 +170,106 @@ void LayerState::add_event(const float* mean) {
 }
 
 MemoryState::Layer LayerState::state() const {
-  return {window.keys,
-          window.values,
-          window.relevance,
-          window.sink_keys,
-          window.sink_values,
-          window.recall.front().similarity(),
-          window.recall.front().contiguity()};
+  return {{keys(), keys() + ring_size()},
+          {values(), values() + ring_size()},
+          relevance_,
+          sinks_.keys,
+          sinks_.values,
+          recall_.front().similarity(),
+          recall_.front().contiguity()};
 }
 
 void LayerState::check(const MemoryState::Layer& state) const {
-  if (state.keys.size() != window.keys.size() || state.values.size() != window.values.size() ||
-      state.relevance.size() != window.relevance.size() ||
-      state.sink_keys.size() != window.sink_keys.size() ||
-      state.sink_values.size() != window.sink_values.size())
+  const auto ring = static_cast<std::size_t>(ring_size());
+  if (state.keys.size() != ring || state.values.size() != ring ||
+      state.relevance.size() != relevance_.size() || state.sink_keys.size() != sinks_.keys.size() ||
+      state.sink_values.size() != sinks_.values.size())
     throw DataError("layer state: arrays of other sizes than this memory's window");
 }
 
 void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
                         std::int64_t tokens) {
-  window.keys = state.keys;
-  window.values = state.values;
-  window.relevance = state.relevance;
-  window.sink_keys = state.sink_keys;
-  window.sink_values = state.sink_values;
-  window.recall.front() = std::move(recall);
+  std::copy(state.keys.begin(), state.keys.end(), keys());
+  std::copy(state.values.begin(), state.values.end(), values());
+  relevance_ = state.relevance;
+  change_sinks() = {state.sink_keys, state.sink_values};
+  recall_.front() = std::move(recall);
   rotate_window(tokens);
 }
 
-void LayerState::restore(const LayerWindow& from, std::vector<RecallBuffers> recall) noexcept {
+LayerMark LayerState::mark() const {
+  if (!saved_sinks_) saved_sinks_ = std::make_shared<const Sinks>(sinks_);
+  return {relevance_, saved_sinks_, recall_};
+}
+
+void LayerState::restore(const LayerMark& from, std::vector<RecallBuffers> recall) noexcept {
   // Of one size: nothing is allocated.
-  const auto copy = [](const std::vector<float>& source, std::vector<float>& to) {
-    std::copy(source.begin(), source.end(), to.begin());
-  };
-  copy(from.keys, window.keys);
-  copy(from.rotated, window.rotated);
-  copy(from.values, window.values);
-  copy(from.relevance, window.relevance);
-  copy(from.sink_keys, window.sink_keys);
-  copy(from.sink_values, window.sink_values);
-  window.recall = std::move(recall);
+  std::copy(from.relevance.begin(), from.relevance.end(), relevance_.begin());
+  if (from.sinks != saved_sinks_) {
+    std::copy(from.sinks->keys.begin(), from.sinks->keys.end(), sinks_.keys.begin());
+    std::copy(from.sinks->values.begin(), from.sinks->values.end(), sinks_.values.begin());
+    saved_sinks_ = from.sinks;
+  }
+  recall_ = std::move(recall);
+}
+
+void LayerState::save_rows(RowLog::Layer& log, std::int64_t end) const {
+  // Whatever lies where tokens beyond these go has come since the snapshot.
+  const std::int64_t n = std::min(end, log.first + capacity_) - log.end;
+  if (n <= 0) return;
+  const std::size_t before = log.rows.size(), row = static_cast<std::size_t>(3 * row_size());
+  const std::size_t needed = before + static_cast<std::size_t>(n) * row;
+  if (needed > log.rows.capacity()) log.rows.reserve(std::max(needed, 2 * log.rows.capacity()));
+  for (std::int64_t t = log.end; t < log.end + n; ++t)
+    for (std::int64_t part = 0; part < 3 * n_kv_heads_; ++part) {
+      const float* from = rings_.data() + part * head_stride() + slot(t) * head_dim_;
+      log.rows.insert(log.rows.end(), from, from + head_dim_);
+    }
+  log.end += n;
+}
+
+void LayerState::put_back(const RowLog::Layer& log) noexcept {
+  const float* from = log.rows.data();
+  for (std::int64_t t = log.first; t < log.end; ++t)
+    for (std::int64_t part = 0; part < 3 * n_kv_heads_; ++part, from += head_dim_)
+      std::copy_n(from, head_dim_, rings_.data() + part * head_stride() + slot(t) * head_dim_);
 }
 
 void LayerState::reset(std::vector<Lane> empty) noexcept {
-  for (std::vector<float>* array : {&window.keys, &window.rotated, &window.values,
-                                    &window.relevance, &window.sink_keys, &window.sink_values})
-    std::fill(array->begin(), array->end(), 0.0f);
-  for (RecallBuffers& recall : window.recall) recall.clear();
+  std::fill_n(rings_.data(), rings_.size(), 0.0f);
+  std::fill(relevance_.begin(), relevance_.end(), 0.0f);
+  Sinks& sinks = change_sinks();
+  std::fill(sinks.keys.begin(), sinks.keys.end(), 0.0f);
+  std::fill(sinks.values.begin(), sinks.values.end(), 0.0f);
+  for (RecallBuffers& recall : recall_) recall.clear();
   lanes = std::move(empty);
 }
 
 void LayerState::save(ByteWriter& to) const {
-  to.put_vector(window.keys);
-  to.put_vector(window.values);
-  to.put_vector(window.relevance);
-  to.put_vector(window.sink_keys);
-  to.put_vector(window.sink_values);
-  for (const RecallBuffers& recall : window.recall) recall.save(to);
+  const auto ring = static_cast<std::size_t>(ring_size());
+  to.put_span(std::span(keys(), ring));
+  to.put_span(std::span(values(), ring));
+  to.put_vector(relevance_);
+  to.put_vector(sinks_.keys);
+  to.put_vector(sinks_.values);
+  for (const RecallBuffers& recall : recall_) recall.save(to);
 }
 
 void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time) {
+  const auto ring = [&](float* to, const char* what) {
+    const auto all = from.get_vector<float>(static_cast<std::size_t>(ring_size()), what);
+    std::copy(all.begin(), all.end(), to);
+  };
   const auto fill = [&](std::vector<float>& v, const char* what) {
     v = from.get_vector<float>(v.size(), what);
   };
-  fill(window.keys, "keys of the window");
-  fill(window.values, "values of the window");
-  fill(window.relevance, "relevance");
-  fill(window.sink_keys, "keys of the sinks");
-  fill(window.sink_values, "values of the sinks");
+  ring(keys(), "keys of the window");
+  ring(values(), "values of the window");
+  fill(relevance_, "relevance");
+  fill(change_sinks().keys, "keys of the sinks");
+  fill(change_sinks().values, "values of the sinks");
   for (std::size_t p = 0; p < lanes.size(); ++p)
-    window.recall[p].load(from, time.events(lanes[p].scope).size());
+    recall_[p].load(from, time.events(lanes[p].scope).size());
   rotate_window(tokens);
 }
 
@@ -250,29 +278,26 @@ void LayerState::rotate_window(std::int64_t tokens) {
   RotaryAngles angles;
   for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
     angles.compute(rotation_->table, t, 1);
-    rotate(rotation_->table, angles, 1, n_kv_heads_, head_dim_,
-           window.keys.data() + slot(t) * head_dim_, n_kv_heads_ * head_dim_, head_stride(),
-           window.rotated.data() + slot(t) * head_dim_, head_dim_, head_stride());
+    rotate(rotation_->table, angles, 1, n_kv_heads_, head_dim_, keys() + slot(t) * head_dim_,
+           n_kv_heads_ * head_dim_, head_stride(), rotated() + slot(t) * head_dim_, head_dim_,
+           head_stride());
   }
 }
 
 RingView LayerState::ring(std::int64_t p) const {
   const std::int64_t at = p * (n_kv_heads_ / n_lanes()) * head_stride();
-  return {window.keys.data() + at, window.values.data() + at, capacity_, head_stride(), head_dim_};
+  return {keys() + at, values() + at, capacity_, head_stride(), head_dim_};
 }
 
-KeyRing LayerState::key_ring() const {
-  return {window.keys.data(), capacity_, head_stride(), head_dim_};
-}
+KeyRing LayerState::key_ring() const { return {keys(), capacity_, head_stride(), head_dim_}; }
 
 const float* LayerState::relevance(std::int64_t token) const {
-  return window.relevance.data() + slot(token) * n_heads_;
+  return relevance_.data() + slot(token) * n_heads_;
 }
 
 std::int64_t LayerState::bytes() const {
-  const std::size_t floats = window.keys.size() + window.rotated.size() + window.values.size() +
-                             window.relevance.size() + window.sink_keys.size() +
-                             window.sink_values.size() + sums_.size() + event_keys_.size();
+  const std::size_t floats = rings_.size() + relevance_.size() + sinks_.keys.size() +
+                             sinks_.values.size() + sums_.size() + event_keys_.size();
   return static_cast<std::int64_t>(floats * sizeof(float));
 }
 

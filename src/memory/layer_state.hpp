@@ -17,6 +17,8 @@
 #include "episodic/store/event_store.hpp"
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/timeline.hpp"
+#include "pages.hpp"
+#include "row_log.hpp"
 
 namespace episodic::detail {
 
@@ -27,18 +29,18 @@ struct Rotation {
   RotaryAngles step;   ///< of the open step's tokens
 };
 
-/// What a snapshot must copy of a layer: everything but the index, whose early entries never
-/// change.
-struct LayerWindow {
-  // Rings over tokens, slot = token % capacity.
-  std::vector<float> keys;       // [G, capacity, d] before rotary embedding
-  std::vector<float> rotated;    // [G, capacity, d] rotated by the token's position
-  std::vector<float> values;     // [G, capacity, d]
-  std::vector<float> relevance;  // [capacity, H], r(i) of spec 4
-  // The first n_init tokens, for good.
-  std::vector<float> sink_keys;       // [G, n_init, d] before rotary embedding
-  std::vector<float> sink_values;     // [G, n_init, d]
-  std::vector<RecallBuffers> recall;  // of each lane in the last finished step
+/// Of the first n_init tokens, for good.
+struct Sinks {
+  std::vector<float> keys;    // [G, n_init, d] before rotary embedding
+  std::vector<float> values;  // [G, n_init, d]
+};
+
+/// What a snapshot copies of a layer. Rows of its rings are saved when they are overwritten
+/// (row_log.hpp), and the index needs no copy: its early entries never change.
+struct LayerMark {
+  std::vector<float> relevance;        // [capacity, H], r(i) of spec 4, in a ring over tokens
+  std::shared_ptr<const Sinks> sinks;  // of all snapshots since they last changed
+  std::vector<RecallBuffers> recall;   // of each lane in the last finished step
 };
 
 /// Some key/value heads of a layer, side by side, that recall for themselves.
@@ -51,9 +53,9 @@ struct Lane {
 
 class LayerState {
  public:
-  /// \param rotation outlives the layer
+  /// \param rotation outlives the layer \param rings what its rings begin with; empty: zeros
   LayerState(const MemoryConfig& config, const MemoryShape& shape, const Rotation& rotation,
-             std::int64_t capacity, std::vector<Lane> lanes);
+             std::int64_t capacity, std::vector<Lane> lanes, Pages rings);
 
   /// Writes the step's keys and values [n, G, d] behind token `first`; nothing that a restart of
   /// the step would need is overwritten.
@@ -87,8 +89,17 @@ class LayerState {
   /// \param recall its lists, made of the state before anything changes
   void resume(const MemoryState::Layer& state, RecallBuffers recall, std::int64_t tokens);
 
-  /// Back to a copy of the window. \param recall that of the copy, or what is still to be recalled
-  void restore(const LayerWindow& from, std::vector<RecallBuffers> recall) noexcept;
+  /// \throws std::bad_alloc
+  LayerMark mark() const;
+  /// Back to a mark, all but the rings. \param recall that of the mark, or what is still to be
+  /// recalled
+  void restore(const LayerMark& from, std::vector<RecallBuffers> recall) noexcept;
+  /// Saves what is where tokens up to `end` will go, as far as it was not saved. \throws
+  /// std::bad_alloc
+  void save_rows(RowLog::Layer& log, std::int64_t end) const;
+  void put_back(const RowLog::Layer& log) noexcept;
+  std::span<const float> rings() const { return rings_.span(); }
+
   /// The window of an empty sequence, and lanes of none.
   void reset(std::vector<Lane> lanes) noexcept;
 
@@ -106,14 +117,15 @@ class LayerState {
   const Lane& lane(std::int64_t p) const { return lanes[static_cast<std::size_t>(p)]; }
   /// The lists of a lane in the last finished step.
   const RecallBuffers& recalled(std::int64_t p) const {
-    return window.recall[static_cast<std::size_t>(p)];
+    return recall_[static_cast<std::size_t>(p)];
   }
+  /// Takes a forgotten event out of a lane's lists.
+  void drop(std::int64_t p, EventId event) { recall_[static_cast<std::size_t>(p)].drop(event); }
   std::int64_t bytes() const;
   /// What bytes() of such a layer will be.
   static std::int64_t bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
                                    std::int64_t capacity);
 
-  LayerWindow window;
   std::vector<Lane> lanes;
 
  private:
@@ -121,15 +133,36 @@ class LayerState {
   /// The rotated keys of all tokens of the window, from the others.
   void rotate_window(std::int64_t tokens);
   std::int64_t head_stride() const { return capacity_ * head_dim_; }
+  /// Floats of a ring [G, capacity, d], and of a token's row in it.
+  std::int64_t ring_size() const { return n_kv_heads_ * head_stride(); }
+  std::int64_t row_size() const { return n_kv_heads_ * head_dim_; }
+  const float* keys() const { return rings_.data(); }
+  const float* rotated() const { return keys() + ring_size(); }
+  const float* values() const { return rotated() + ring_size(); }
+  float* keys() { return rings_.data(); }
+  float* rotated() { return keys() + ring_size(); }
+  float* values() { return rotated() + ring_size(); }
+  /// The sinks are about to change.
+  Sinks& change_sinks() {
+    saved_sinks_ = nullptr;
+    return sinks_;
+  }
   void push_ring(const float* keys, std::int64_t first, std::int64_t end, Position position,
                  std::vector<KvSegment>& out) const;
 
   const Rotation* rotation_;
   std::int64_t n_init_, n_local_, n_heads_, n_kv_heads_, head_dim_, n_repr_, capacity_;
-  bool unit_length_;             // reweighting ranks by cosine
-  bool keeps_each_;              // best-of-k scoring needs the single representatives
-  std::vector<float> sums_;      // [local tokens, H] of the step that is open
-  std::int64_t sums_first_ = 0;  // token of their first row
+  bool unit_length_;  // reweighting ranks by cosine
+  bool keeps_each_;   // best-of-k scoring needs the single representatives
+  // Rings over tokens, place = token % capacity: keys before rotary embedding, keys rotated by the
+  // token's position, values; [G, capacity, d] each.
+  Pages rings_;
+  std::vector<float> relevance_;  // [capacity, H]
+  Sinks sinks_;
+  mutable std::shared_ptr<const Sinks> saved_sinks_;  // a copy for snapshots, while it is one
+  std::vector<RecallBuffers> recall_;                 // of each lane in the last finished step
+  std::vector<float> sums_;                           // [local tokens, H] of the step that is open
+  std::int64_t sums_first_ = 0;                       // token of their first row
   std::int64_t sums_rows_ = 0;
   std::vector<float> event_keys_, event_relevance_, mean_, each_;  // scratch of add_event
 };

@@ -140,6 +140,9 @@ class FaissIndex final : public RepresentativeIndex {
     return vectors_.score(query, event);
   }
 
+  void freeze() override { refuse_readers(); }
+  std::unique_ptr<IndexReader> reader() const override { refuse_readers(); }
+
   IndexQuality quality() const override { return quality_; }
 
   void truncate(std::int64_t n_events) override {
@@ -196,6 +199,12 @@ class FaissIndex final : public RepresentativeIndex {
   }
 
  private:
+  [[noreturn]] static void refuse_readers() {
+    throw ConfigError(
+        "representative index: index = \"faiss\" counts and checks its searches, and is not read "
+        "by several at once; use index = \"exact\"");
+  }
+
   std::int64_t linked() const { return graph_ ? graph_->storage.ntotal : 0; }
 
   [[noreturn]] static void damaged(const ByteReader& from, const char* what) {

@@ -32,6 +32,8 @@ struct HostPlan {
   std::int64_t slot_bytes = 0, n_slots = 0;
   std::int64_t n_buckets = 0;
   std::int64_t arena_bytes = 0;
+  /// Of one that reads.
+  std::int64_t reader_bytes() const { return n_slots * slot_bytes + lease_bytes; }
 
   HostPlan(const StoreShape& shape, std::int64_t max_block, std::int64_t lease_tokens,
            std::int64_t host_bytes, std::int64_t read_depth) {
@@ -110,13 +112,8 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
                       options_.read_depth);
   memory_ = reserve_memory(options_.host_bytes);
   std::byte* at = memory_.get();
-  slots_.resize(static_cast<std::size_t>(plan.n_slots));
-  for (Slot& slot : slots_) {
-    slot.read.to = at;
-    at += plan.slot_bytes;
-  }
-  overflow_ = {at, static_cast<std::size_t>(plan.lease_bytes)};
-  at += plan.lease_bytes;
+  own_ = std::make_unique<Reader>(*this, at);
+  at += plan.reader_bytes();
   gathered_ = {at, static_cast<std::size_t>(plan.gather_bytes)};
   at += plan.gather_bytes;
   batch_.reserve(kMostInBatch);
@@ -124,8 +121,6 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
   at += plan.arena_bytes;
   cache_.emplace(arena, std::span(reinterpret_cast<std::uint32_t*>(at),
                                   static_cast<std::size_t>(plan.n_buckets)));
-  leases_.resize(static_cast<std::size_t>(shape.n_lanes));
-  queue_ = make_read_queue(options.engine, calls_, std::min(plan.n_slots, options_.read_depth));
   try {
     writer_ = std::thread([this] { write_behind(); });
   } catch (const std::system_error& e) {
@@ -140,7 +135,7 @@ Store::~Store() {
   }
   work_.notify_all();
   writer_.join();
-  drop_prefetched();
+  own_->drop_prefetched();
   // What no image names is of no use to anyone.
   for (const auto& s : segments_)
     if (s && s->own && !s->name.empty()) {
@@ -151,12 +146,49 @@ Store::~Store() {
     }
 }
 
+Store::Reader::Reader(const Store& store, std::byte* memory) : store_(store) {
+  const HostPlan plan(store.shape_, store.options_.max_block, store.options_.lease_tokens,
+                      store.options_.host_bytes, store.options_.read_depth);
+  slots_.resize(static_cast<std::size_t>(plan.n_slots));
+  for (Slot& slot : slots_) {
+    slot.read.to = memory;
+    memory += plan.slot_bytes;
+  }
+  overflow_ = {memory, static_cast<std::size_t>(plan.lease_bytes)};
+  leases_.resize(static_cast<std::size_t>(store.shape_.n_lanes));
+  queue_ = make_read_queue(store.options_.engine, store.calls_,
+                           std::min(plan.n_slots, store.options_.read_depth));
+}
+
+Store::Reader::Reader(const Store& store, Mapping memory) : Reader(store, memory.get()) {
+  memory_ = std::move(memory);
+}
+
+Store::Reader::~Reader() {
+  drop_prefetched();
+  const std::lock_guard lock(store_.mutex_);
+  for (const Lease& lease : leases_)
+    for (const std::uint32_t block : lease.blocks) --(*store_.cache_)[block].leases;
+}
+
+std::unique_ptr<StoreReader> Store::reader() const {
+  const HostPlan plan(shape_, options_.max_block, options_.lease_tokens, options_.host_bytes,
+                      options_.read_depth);
+  return std::make_unique<Reader>(*this, reserve_memory(plan.reader_bytes()));
+}
+
+StoreCounters Store::Reader::counters() const {
+  StoreCounters c = counters_;
+  c.bytes_reserved = memory_ ? static_cast<std::int64_t>(memory_.get_deleter().bytes) : 0;
+  return c;
+}
+
 void Store::forget(EventId event) {
   check_event(event);
-  check_unleased("forget an event");
+  own_->check_unleased("forget an event");
   Event& e = at(event);
   if (e.segment < 0) return;
-  drop_prefetched();
+  own_->drop_prefetched();
   std::unique_lock lock(mutex_);
   holes_.reserve(holes_.size() + 1);
   drop_blocks(lock, event);
@@ -170,8 +202,8 @@ void Store::forget(EventId event) {
 void Store::truncate(std::int64_t n) {
   if (n < 0 || n > n_events())
     throw DataError(fmt::format("disk store: cannot truncate {} events to {}", n_events(), n));
-  check_unleased("truncate");
-  drop_prefetched();
+  own_->check_unleased("truncate");
+  own_->drop_prefetched();
   std::unique_lock lock(mutex_);
   holes_.reserve(holes_.size() +
                  static_cast<std::size_t>(n_events() - n));  // then nothing can fail
@@ -225,7 +257,14 @@ const char* Store::tier(EventId event) const {
 
 StoreCounters Store::counters() const {
   const std::lock_guard lock(mutex_);
+  const StoreCounters own = own_->counters();
   StoreCounters c = counters_;
+  c.acquires = own.acquires;
+  c.hits = own.hits;
+  c.prefetched = own.prefetched;
+  c.evictions += own.evictions;
+  c.read_bytes = own.read_bytes;
+  c.read_errors = own.read_errors;
   c.bytes_reserved = options_.host_bytes;
   c.host_blocks = cache_->blocks();
   c.disk_bytes = taken_;
@@ -242,11 +281,16 @@ void Store::check_lane(std::int64_t lane) const {
     throw DataError(fmt::format("disk store: no lane {} among {}", lane, shape_.n_lanes));
 }
 
-void Store::check_unleased(const char* what) const {
+void Store::Reader::check_unleased(const char* what) const {
   for (std::size_t lane = 0; lane < leases_.size(); ++lane)
     if (leases_[lane].held)
       throw Error(fmt::format("disk store: cannot {} while lane {} holds a lease; release it first",
                               what, lane));
+}
+
+void Store::check_written(EventId event, std::int64_t lane) const {
+  if (!written(event, lane))
+    throw DataError(fmt::format("disk store: lane {} of event {} was never written", lane, event));
 }
 
 void Store::check_event(EventId event, std::int64_t lane) const {

@@ -148,7 +148,7 @@ void Store::committed(const StoreImage& image) {
     which = name;
     return false;
   };
-  drop_prefetched();
+  own_->drop_prefetched();
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < segments_.size(); ++i)
     if (const auto& s = segments_[i];
@@ -171,7 +171,7 @@ void Store::compact(double dead_share) {
   if (!all_written())
     throw Error("disk store: compact before all lanes of all events were written");
   drain();
-  drop_prefetched();
+  own_->drop_prefetched();
   const std::size_t n = segments_.size();
   for (std::size_t i = 0; i < n; ++i) {
     if (!segments_[i] || segments_[i]->live_events == 0) continue;
@@ -189,13 +189,14 @@ void Store::open_reader(Segment& s) {
   int why = (s.write ? s.write : s.read).open_again(O_RDONLY | O_DIRECT);
   if (why >= 0) {
     io::File file = io::File::adopt(calls_, io::Kind::segment, where(s), why);
-    const std::int64_t got = calls_.read(io::Kind::segment, file.fd(), scratch_page(), kPage, 0);
+    const std::int64_t got =
+        calls_.read(io::Kind::segment, file.fd(), own_->scratch_page(), kPage, 0);
     why = got < 0 ? static_cast<int>(got) : -EIO;
     if (got == kPage) {
       // Blocks begin at multiples of 64. In whole pages a block of 64 KiB would be 17 or 18 of
       // them; most media also take their sectors.
-      const bool sectors =
-          calls_.read(io::Kind::segment, file.fd(), scratch_page(), kSector, kSector) == kSector;
+      const bool sectors = calls_.read(io::Kind::segment, file.fd(), own_->scratch_page(), kSector,
+                                       kSector) == kSector;
       s.read = std::move(file);
       s.grain = sectors ? kSector : kPage;
       return;
@@ -227,7 +228,7 @@ void Store::open_segment(const io::Directory& folder, const SegmentRef& ref) {
     }
   }
   open_reader(*s);
-  std::byte* const page = scratch_page();
+  std::byte* const page = own_->scratch_page();
   s->read.read({page, static_cast<std::size_t>(kPage)}, 0);
   if (const std::string fault = segment_file::header_fault(shape_, ref.id, page); !fault.empty())
     throw FileError(fmt::format("{}: {}; restore from a copy", s->read.path().string(), fault));
@@ -288,7 +289,7 @@ void Store::begin_segment(const Event& event, std::span<const TokenRange> rest) 
     s->overhead = overhead_;
     taken_ += overhead_;
     reserve(*s, file_bytes(record_bytes(event)), rest, event.lanes.count);
-    std::byte* const page = scratch_page();
+    std::byte* const page = own_->scratch_page();
     segment_file::fill_header(shape_, s->id, page);
     s->write.write({page, static_cast<std::size_t>(kPage)}, 0);
     open_reader(*s);
@@ -438,7 +439,7 @@ void Store::move_out(std::size_t index) {
       Segment& to = segment_of_event(event);
       const std::int64_t stride = block_stride(shape_, event.range.size());
       for (std::int64_t lane = event.lanes.first; event.lanes.holds(lane); ++lane)
-        with_block(id, lane, [&](std::byte* block) {
+        own_->with_block(id, lane, [&](std::byte* block) {
           segment_file::seal_block(shape_, {to.id, id, lane, event.range}, block);
           to.write.write({block, static_cast<std::size_t>(stride)}, block_offset(event, lane));
         });

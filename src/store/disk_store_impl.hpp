@@ -116,34 +116,20 @@ class Store final : public DiskStore {
   StoreImage sync() override;
   void committed(const StoreImage& image) override;
   void compact(double dead_share) override;
+  EventId size() const override { return n_events(); }
+  std::unique_ptr<StoreReader> reader() const override;
   StoreCounters counters() const override;
 
  private:
   static constexpr std::size_t kNoSegment = std::numeric_limits<std::size_t>::max();
 
-  /// A buffer to read one block into.
-  struct Slot {
-    enum class Use : std::uint8_t { free, prefetched, taken };
-    PendingRead read;
-    EventId event = -1;
-    std::int64_t lane = -1;
-    std::int64_t skip = 0;  ///< of the block in the buffer
-    Use use = Use::free;
-  };
-  struct Miss {
-    std::size_t i = 0;  ///< in the list of events
-    Slot* slot = nullptr;
-  };
   /// A block on its way to a file.
   struct Dirty {
     std::uint32_t block = 0;
     io::File* file = nullptr;
     std::int64_t offset = 0, bytes = 0;
   };
-  struct Lease {
-    std::vector<std::uint32_t> blocks;
-    bool held = false, overflow = false;
-  };
+  class Reader;
 
   // ---- small things
   // ------------------------------------------------------------------------------
@@ -152,6 +138,9 @@ class Store final : public DiskStore {
   Event& at(EventId event) { return events_[static_cast<std::size_t>(event)]; }
   const Event& at(EventId event) const { return events_[static_cast<std::size_t>(event)]; }
   Segment& segment_of_event(const Event& e) {
+    return *segments_[static_cast<std::size_t>(e.segment)];
+  }
+  const Segment& segment_of_event(const Event& e) const {
     return *segments_[static_cast<std::size_t>(e.segment)];
   }
   /// Of an event of n tokens in so many lanes.
@@ -166,17 +155,20 @@ class Store final : public DiskStore {
     return e.offset + (lane - e.lanes.first) * block_stride(shape_, e.range.size());
   }
   static std::int64_t file_bytes(std::int64_t records) { return kPage + round_up(records, kPage); }
-  segment_file::BlockName name(EventId event, std::int64_t lane) {
+  segment_file::BlockName name(EventId event, std::int64_t lane) const {
     return {segment_of_event(at(event)).id, event, lane, at(event).range};
   }
 
   void check_event(EventId event) const;
   void check_event(EventId event, std::int64_t lane) const;
   void check_lane(std::int64_t lane) const;
+  bool written(EventId event, std::int64_t lane) const {
+    return event < first_pending_ || pending_[pending_at(event, lane)];
+  }
+  void check_written(EventId event, std::int64_t lane) const;
   bool lanes_are(LaneRange lanes) const {
     return lanes.first >= 0 && lanes.count >= 1 && lanes.first <= shape_.n_lanes - lanes.count;
   }
-  void check_unleased(const char* what) const;
   std::size_t pending_at(EventId event, std::int64_t lane) const {
     return at(event).flags + static_cast<std::size_t>(lane - at(event).lanes.first);
   }
@@ -255,38 +247,6 @@ class Store final : public DiskStore {
   /// costs little more than a small one. \return the first block after them
   std::size_t write_run(std::size_t first);
 
-  // ---- reading
-  // -----------------------------------------------------------------------------------
-
-  Slot* find_slot(EventId event, std::int64_t lane);
-
-  /// A free slot, else a prefetched one that `may_go`; null if there is none.
-  template <class MayGo>
-  Slot* free_slot_or(MayGo&& may_go);
-  void free_slot(Slot& slot);
-  void drop_prefetched();
-
-  /// A page to work with, when no acquire is under way.
-  std::byte* scratch_page();
-  void begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use use);
-
-  /// The block that a slot was to read, verified. \throws FileError
-  std::byte* finish_read(Slot& slot);
-
-  /// Calls use(block) with a verified block read from its file, header and all.
-  template <class Use>
-  void with_block(EventId event, std::int64_t lane, Use&& use);
-
-  /// Calls use(bytes) with one lane of an event as it is stored, wherever it lies.
-  template <class Use>
-  void with_stored(EventId event, std::int64_t lane, Use&& use);
-  void take(Lease& lease, std::uint32_t block);
-  void read_misses(std::int64_t lane, std::span<const EventId> events, Lease& lease,
-                   std::vector<KvSegment>& out);
-
-  /// Puts a block that was read where it can be leased.
-  KvSegment keep(Lease& lease, EventId event, std::int64_t lane, const std::byte* from);
-
   StoreShape shape_;
   DiskStoreOptions options_;
   io::Syscalls& calls_;
@@ -295,11 +255,6 @@ class Store final : public DiskStore {
   std::int64_t overhead_ = 0;  ///< of one segment
   bool want_direct_ = false;
   Mapping memory_;
-  std::vector<Slot> slots_;
-  std::span<std::byte> overflow_;
-  std::int64_t overflow_used_ = 0, n_overflowing_ = 0;
-  std::vector<Lease> leases_;
-  std::vector<Miss> misses_;
   std::int64_t step_ = 0;
 
   // The mutex is for the cache, the queue of writes, and what the writer looks up: events and
@@ -307,7 +262,7 @@ class Store final : public DiskStore {
   mutable std::mutex mutex_;
   std::condition_variable work_;     ///< for the writer: something to write
   std::condition_variable written_;  ///< from the writer: a block was written, or could not be
-  std::optional<BlockCache> cache_;
+  mutable std::optional<BlockCache> cache_;  ///< mutable: no part of what the store holds
   std::vector<Event> events_;
   std::vector<std::unique_ptr<Segment>> segments_;  ///< null: removed
   std::size_t current_ = kNoSegment;                ///< where the next event goes
@@ -325,12 +280,92 @@ class Store final : public DiskStore {
   bool stopping_ = false;
   StoreCounters counters_;
 
-  std::unique_ptr<ReadQueue> queue_;
+  std::unique_ptr<Reader> own_;  ///< of the store's one user
   std::thread writer_;
 };
 
+/// One that reads blocks, in the cache that all share or from their files: leases, buffers to read
+/// into, reads under way. The store's user has one; while nobody changes the store others may read
+/// too, each on a thread of its own.
+class Store::Reader final : public StoreReader {
+ public:
+  /// \param memory reader_bytes of it, of the caller's
+  Reader(const Store& store, std::byte* memory);
+  /// With memory of its own.
+  Reader(const Store& store, Mapping memory);
+  ~Reader() override;
+
+  void acquire(std::int64_t lane, std::span<const EventId> events,
+               std::vector<KvSegment>& out) override;
+  void release(std::int64_t lane) override;
+  void prefetch(std::int64_t lane, std::span<const EventId> events) override;
+  void read(EventId event, std::int64_t lane, std::byte* block) override;
+  StoreCounters counters() const override;
+
+  void check_unleased(const char* what) const;
+  void drop_prefetched();
+
+  /// A page to work with, when no acquire is under way.
+  std::byte* scratch_page();
+
+  /// Calls use(block) with a verified block read from its file, header and all.
+  template <class Use>
+  void with_block(EventId event, std::int64_t lane, Use&& use);
+
+  /// Calls use(bytes) with one lane of an event as it is stored, wherever it lies.
+  template <class Use>
+  void with_stored(EventId event, std::int64_t lane, Use&& use);
+
+ private:
+  /// A buffer to read one block into.
+  struct Slot {
+    enum class Use : std::uint8_t { free, prefetched, taken };
+    PendingRead read;
+    EventId event = -1;
+    std::int64_t lane = -1;
+    std::int64_t skip = 0;  ///< of the block in the buffer
+    Use use = Use::free;
+  };
+  struct Miss {
+    std::size_t i = 0;  ///< in the list of events
+    Slot* slot = nullptr;
+  };
+  struct Lease {
+    std::vector<std::uint32_t> blocks;
+    bool held = false, overflow = false;
+  };
+
+  Slot* find_slot(EventId event, std::int64_t lane);
+
+  /// A free slot, else a prefetched one that `may_go`; null if there is none.
+  template <class MayGo>
+  Slot* free_slot_or(MayGo&& may_go);
+  void free_slot(Slot& slot);
+  void begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use use);
+
+  /// The block that a slot was to read, verified. \throws FileError
+  std::byte* finish_read(Slot& slot);
+
+  void take(Lease& lease, std::uint32_t block);
+  void read_misses(std::int64_t lane, std::span<const EventId> events, Lease& lease,
+                   std::vector<KvSegment>& out);
+
+  /// Puts a block that was read where it can be leased.
+  KvSegment keep(Lease& lease, EventId event, std::int64_t lane, const std::byte* from);
+
+  const Store& store_;
+  Mapping memory_;
+  std::vector<Slot> slots_;
+  std::span<std::byte> overflow_;
+  std::int64_t overflow_used_ = 0, n_overflowing_ = 0;
+  std::vector<Lease> leases_;
+  std::vector<Miss> misses_;
+  StoreCounters counters_;
+  std::unique_ptr<ReadQueue> queue_;
+};
+
 template <class MayGo>
-Store::Slot* Store::free_slot_or(MayGo&& may_go) {
+Store::Reader::Slot* Store::Reader::free_slot_or(MayGo&& may_go) {
   for (Slot& slot : slots_)
     if (slot.use == Slot::Use::free) return &slot;
   for (Slot& slot : slots_)
@@ -342,7 +377,7 @@ Store::Slot* Store::free_slot_or(MayGo&& may_go) {
 }
 
 template <class Use>
-void Store::with_block(EventId event, std::int64_t lane, Use&& use) {
+void Store::Reader::with_block(EventId event, std::int64_t lane, Use&& use) {
   Slot* slot = find_slot(event, lane);
   if (slot) {
     slot->use = Slot::Use::taken;
@@ -362,20 +397,19 @@ void Store::with_block(EventId event, std::int64_t lane, Use&& use) {
 }
 
 template <class Use>
-void Store::with_stored(EventId event, std::int64_t lane, Use&& use) {
-  check_event(event, lane);
-  const Event& e = at(event);
+void Store::Reader::with_stored(EventId event, std::int64_t lane, Use&& use) {
+  store_.check_event(event, lane);
+  const Event& e = store_.at(event);
   if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
-  const auto bytes = static_cast<std::size_t>(block_bytes(shape_, e.range.size()));
+  const auto bytes = static_cast<std::size_t>(block_bytes(store_.shape_, e.range.size()));
   {
-    const std::lock_guard lock(mutex_);
-    if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone) {
-      use(std::span<const std::byte>(cache_->data(block) + kLine, bytes));
+    const std::lock_guard lock(store_.mutex_);
+    if (const std::uint32_t block = store_.cache_->find(event, lane); block != BlockCache::kNone) {
+      use(std::span<const std::byte>(store_.cache_->data(block) + kLine, bytes));
       return;
     }
   }
-  if (event >= first_pending_ && !pending_[pending_at(event, lane)])
-    throw DataError(fmt::format("disk store: lane {} of event {} was never written", lane, event));
+  store_.check_written(event, lane);
   with_block(event, lane, [&](const std::byte* block) {
     use(std::span<const std::byte>(block + kLine, bytes));
   });

@@ -14,18 +14,46 @@ namespace episodic::disk_store {
 
 void Store::acquire(std::int64_t lane, std::span<const EventId> events,
                     std::vector<KvSegment>& out) {
-  check_lane(lane);
+  own_->acquire(lane, events, out);
+  for (const EventId event : events) {
+    at(event).last_recall = step_;
+    ++at(event).recalls;
+  }
+}
+
+void Store::release(std::int64_t lane) { own_->release(lane); }
+
+void Store::prefetch(std::int64_t lane, std::span<const EventId> events) {
+  own_->prefetch(lane, events);
+}
+
+void Store::read(EventId event, std::int64_t lane, std::byte* block) {
+  own_->read(event, lane, block);
+}
+
+std::uint64_t Store::digest(EventId event) {
+  check_event(event);
+  std::uint64_t sum = 0;
+  for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
+    own_->with_stored(event, lane,
+                      [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
+  return sum;
+}
+
+void Store::Reader::acquire(std::int64_t lane, std::span<const EventId> events,
+                            std::vector<KvSegment>& out) {
+  store_.check_lane(lane);
   std::int64_t tokens = 0;
   for (const EventId event : events) {
-    check_event(event, lane);
-    if (at(event).segment < 0)
+    store_.check_event(event, lane);
+    if (store_.at(event).segment < 0)
       throw DataError(fmt::format("disk store: event {} was forgotten", event));
-    tokens += at(event).range.size();
+    tokens += store_.at(event).range.size();
   }
-  if (tokens > options_.lease_tokens)
+  if (tokens > store_.options_.lease_tokens)
     throw BudgetError(
         fmt::format("disk store: a recall of {} tokens, but lease_tokens = {}; raise lease_tokens",
-                    tokens, options_.lease_tokens));
+                    tokens, store_.options_.lease_tokens));
   Lease& lease = leases_[static_cast<std::size_t>(lane)];
   if (lease.held)
     throw Error(
@@ -37,16 +65,17 @@ void Store::acquire(std::int64_t lane, std::span<const EventId> events,
   misses_.clear();
   misses_.reserve(events.size());
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(store_.mutex_);
     for (std::size_t i = 0; i < events.size(); ++i) {
-      const std::uint32_t block = cache_->find(events[i], lane);
+      const std::uint32_t block = store_.cache_->find(events[i], lane);
       if (block == BlockCache::kNone) {
         misses_.push_back({i, nullptr});
         out.emplace_back();
         continue;
       }
       take(lease, block);
-      out.push_back(segment_of(shape_, at(events[i]).range, cache_->data(block) + kLine));
+      out.push_back(segment_of(store_.shape_, store_.at(events[i]).range,
+                               store_.cache_->data(block) + kLine));
     }
   }
   const std::int64_t overflow_used = overflow_used_;
@@ -55,8 +84,8 @@ void Store::acquire(std::int64_t lane, std::span<const EventId> events,
   } catch (...) {
     for (Miss& miss : misses_)
       if (miss.slot) free_slot(*miss.slot);
-    const std::lock_guard lock(mutex_);
-    for (const std::uint32_t block : lease.blocks) --(*cache_)[block].leases;
+    const std::lock_guard lock(store_.mutex_);
+    for (const std::uint32_t block : lease.blocks) --(*store_.cache_)[block].leases;
     lease.blocks.clear();
     overflow_used_ = overflow_used;
     out.clear();
@@ -64,47 +93,44 @@ void Store::acquire(std::int64_t lane, std::span<const EventId> events,
   }
   {
     // What was there before and what was read stand in the order given.
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(store_.mutex_);
     if (!misses_.empty())
       for (const EventId event : events)
-        if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone)
-          cache_->touch(block);
+        if (const std::uint32_t block = store_.cache_->find(event, lane);
+            block != BlockCache::kNone)
+          store_.cache_->touch(block);
   }
   lease.overflow = overflow_used_ > overflow_used;
   lease.held = true;
   n_overflowing_ += lease.overflow;
-  for (const EventId event : events) {
-    at(event).last_recall = step_;
-    ++at(event).recalls;
-  }
   counters_.acquires += static_cast<std::int64_t>(events.size());
   counters_.hits += static_cast<std::int64_t>(events.size() - misses_.size());
 }
 
-void Store::release(std::int64_t lane) {
-  check_lane(lane);
+void Store::Reader::release(std::int64_t lane) {
+  store_.check_lane(lane);
   Lease& lease = leases_[static_cast<std::size_t>(lane)];
   if (!lease.held) throw Error(fmt::format("disk store: lane {} holds no lease to release", lane));
-  const std::lock_guard lock(mutex_);
-  for (const std::uint32_t block : lease.blocks) --(*cache_)[block].leases;
+  const std::lock_guard lock(store_.mutex_);
+  for (const std::uint32_t block : lease.blocks) --(*store_.cache_)[block].leases;
   lease.blocks.clear();
   n_overflowing_ -= lease.overflow;
   if (n_overflowing_ == 0) overflow_used_ = 0;
   lease.held = lease.overflow = false;
 }
 
-void Store::prefetch(std::int64_t lane, std::span<const EventId> events) {
-  if (lane < 0 || lane >= shape_.n_lanes) return;
+void Store::Reader::prefetch(std::int64_t lane, std::span<const EventId> events) {
+  if (lane < 0 || lane >= store_.shape_.n_lanes) return;
   bool begun = false;
   for (const EventId event : events) {
-    if (event < 0 || event >= n_events() || at(event).segment < 0 || !at(event).lanes.holds(lane) ||
-        find_slot(event, lane))
+    if (event < 0 || event >= store_.n_events() || store_.at(event).segment < 0 ||
+        !store_.at(event).lanes.holds(lane) || find_slot(event, lane))
       continue;
     {
-      const std::lock_guard lock(mutex_);
-      if (cache_->find(event, lane) != BlockCache::kNone) continue;
+      const std::lock_guard lock(store_.mutex_);
+      if (store_.cache_->find(event, lane) != BlockCache::kNone) continue;
     }
-    if (event >= first_pending_ && !pending_[pending_at(event, lane)]) continue;
+    if (!store_.written(event, lane)) continue;
     Slot* const slot =
         free_slot_or([&](Slot& s) { return s.lane != lane && queue_->done(s.read); });
     if (!slot) break;
@@ -114,47 +140,39 @@ void Store::prefetch(std::int64_t lane, std::span<const EventId> events) {
   if (begun) queue_->start();
 }
 
-std::uint64_t Store::digest(EventId event) {
-  check_event(event);
-  std::uint64_t sum = 0;
-  for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
-    with_stored(event, lane, [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
-  return sum;
-}
-
-void Store::read(EventId event, std::int64_t lane, std::byte* block) {
+void Store::Reader::read(EventId event, std::int64_t lane, std::byte* block) {
   with_stored(event, lane, [&](std::span<const std::byte> stored) {
     std::memcpy(block, stored.data(), stored.size());
   });
 }
 
-Store::Slot* Store::find_slot(EventId event, std::int64_t lane) {
+Store::Reader::Slot* Store::Reader::find_slot(EventId event, std::int64_t lane) {
   for (Slot& slot : slots_)
     if (slot.use == Slot::Use::prefetched && slot.event == event && slot.lane == lane) return &slot;
   return nullptr;
 }
 
-void Store::free_slot(Slot& slot) {
+void Store::Reader::free_slot(Slot& slot) {
   queue_->wait(slot.read);
   slot.use = Slot::Use::free;
 }
 
-void Store::drop_prefetched() {
+void Store::Reader::drop_prefetched() {
   for (Slot& slot : slots_)
     if (slot.use == Slot::Use::prefetched) free_slot(slot);
 }
 
 /// A page to work with, when no acquire is under way.
-std::byte* Store::scratch_page() {
+std::byte* Store::Reader::scratch_page() {
   free_slot(slots_.front());
   return slots_.front().read.to;
 }
 
-void Store::begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use use) {
-  const Event& e = at(event);
-  const Segment& s = segment_of_event(e);
-  const std::int64_t stride = block_stride(shape_, e.range.size());
-  const std::int64_t from = block_offset(e, lane);
+void Store::Reader::begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use use) {
+  const Event& e = store_.at(event);
+  const Segment& s = store_.segment_of_event(e);
+  const std::int64_t stride = block_stride(store_.shape_, e.range.size());
+  const std::int64_t from = store_.block_offset(e, lane);
   slot.event = event;
   slot.lane = lane;
   slot.use = use;
@@ -168,8 +186,8 @@ void Store::begin_read(Slot& slot, EventId event, std::int64_t lane, Slot::Use u
 }
 
 /// The block that a slot was to read, verified. \throws FileError
-std::byte* Store::finish_read(Slot& slot) {
-  const std::int64_t stride = block_stride(shape_, at(slot.event).range.size());
+std::byte* Store::Reader::finish_read(Slot& slot) {
+  const std::int64_t stride = block_stride(store_.shape_, store_.at(slot.event).range.size());
   std::byte* const block = slot.read.to + slot.skip;
   std::string fault;
   int failed = 0;
@@ -185,14 +203,16 @@ std::byte* Store::finish_read(Slot& slot) {
       failed = static_cast<int>(-slot.read.result);
       continue;
     }
-    fault = slot.read.result < slot.skip + stride
-                ? "is cut short by the end of the file"
-                : segment_file::block_fault(shape_, name(slot.event, slot.lane), block);
+    fault =
+        slot.read.result < slot.skip + stride
+            ? "is cut short by the end of the file"
+            : segment_file::block_fault(store_.shape_, store_.name(slot.event, slot.lane), block);
     if (fault.empty()) return block;
     ++counters_.read_errors;
   }
-  const Segment& s = segment_of_event(at(slot.event));
-  const std::filesystem::path path = s.own ? folder_.path() / segment_name(s.id) : s.read.path();
+  const Segment& s = store_.segment_of_event(store_.at(slot.event));
+  const std::filesystem::path path =
+      s.own ? store_.folder_.path() / segment_name(s.id) : s.read.path();
   const std::int64_t offset = slot.read.offset + slot.skip;
   if (failed != 0)
     io::fail(failed, path,
@@ -203,19 +223,17 @@ std::byte* Store::finish_read(Slot& slot) {
                   path.string(), slot.event, slot.lane, offset, fault));
 }
 
-void Store::take(Lease& lease, std::uint32_t block) {
-  ++(*cache_)[block].leases;
-  cache_->touch(block);
+void Store::Reader::take(Lease& lease, std::uint32_t block) {
+  ++(*store_.cache_)[block].leases;
+  store_.cache_->touch(block);
   lease.blocks.push_back(block);
 }
 
-void Store::read_misses(std::int64_t lane, std::span<const EventId> events, Lease& lease,
-                        std::vector<KvSegment>& out) {
+void Store::Reader::read_misses(std::int64_t lane, std::span<const EventId> events, Lease& lease,
+                                std::vector<KvSegment>& out) {
   for (Miss& miss : misses_) {
     const EventId event = events[miss.i];
-    if (event >= first_pending_ && !pending_[pending_at(event, lane)])
-      throw DataError(
-          fmt::format("disk store: lane {} of event {} was never written", lane, event));
+    store_.check_written(event, lane);
     miss.slot = find_slot(event, lane);
     if (!miss.slot) continue;
     miss.slot->use = Slot::Use::taken;
@@ -243,17 +261,19 @@ void Store::read_misses(std::int64_t lane, std::span<const EventId> events, Leas
 }
 
 /// Puts a block that was read where it can be leased.
-KvSegment Store::keep(Lease& lease, EventId event, std::int64_t lane, const std::byte* from) {
+KvSegment Store::Reader::keep(Lease& lease, EventId event, std::int64_t lane,
+                              const std::byte* from) {
   constexpr int kMostEvictions = 64;
-  const Event& e = at(event);
-  const std::int64_t stride = block_stride(shape_, e.range.size());
-  const std::lock_guard lock(mutex_);
-  std::uint32_t block = cache_->find(event, lane);
+  const Event& e = store_.at(event);
+  const std::int64_t stride = block_stride(store_.shape_, e.range.size());
+  const std::lock_guard lock(store_.mutex_);
+  std::uint32_t block = store_.cache_->find(event, lane);
   if (block == BlockCache::kNone) {
-    block = cache_->insert(event, lane, stride, e.pinned);
-    for (int i = 0; block == BlockCache::kNone && i < kMostEvictions && cache_->evict(); ++i) {
+    block = store_.cache_->insert(event, lane, stride, e.pinned);
+    for (int i = 0; block == BlockCache::kNone && i < kMostEvictions && store_.cache_->evict();
+         ++i) {
       ++counters_.evictions;
-      block = cache_->insert(event, lane, stride, e.pinned);
+      block = store_.cache_->insert(event, lane, stride, e.pinned);
     }
     if (block == BlockCache::kNone) {
       const std::int64_t bytes = stride - kLine;
@@ -261,17 +281,17 @@ KvSegment Store::keep(Lease& lease, EventId event, std::int64_t lane, const std:
         throw BudgetError(fmt::format(
             "disk store: host_bytes = {} cannot hold the leases of several lanes at once; set "
             "host_bytes higher, or release a lane before the next is acquired",
-            options_.host_bytes));
+            store_.options_.host_bytes));
       std::byte* const to = overflow_.data() + overflow_used_;
       std::memcpy(to, from + kLine, static_cast<std::size_t>(bytes));
       overflow_used_ += bytes;
-      return segment_of(shape_, e.range, to);
+      return segment_of(store_.shape_, e.range, to);
     }
-    std::memcpy(cache_->data(block), from, static_cast<std::size_t>(stride));
-    (*cache_)[block].state = BlockCache::State::clean;
+    std::memcpy(store_.cache_->data(block), from, static_cast<std::size_t>(stride));
+    (*store_.cache_)[block].state = BlockCache::State::clean;
   }
   take(lease, block);
-  return segment_of(shape_, e.range, cache_->data(block) + kLine);
+  return segment_of(store_.shape_, e.range, store_.cache_->data(block) + kLine);
 }
 
 }  // namespace episodic::disk_store

@@ -193,3 +193,37 @@ TEST_CASE("a store without room leaves the memory as it was", "[memory][advance]
   CHECK(memory.events().size() == events);
   feed(memory, tokens, 80);  // it goes on
 }
+
+TEST_CASE("a memory over a base takes over a twin's steps, and goes back behind them",
+          "[memory][advance][share]") {
+  const auto tokens = random_tokens(small_shape(), 400, 31),
+             others = random_tokens(small_shape(), 400, 32);
+  MemoryConfig config = small_config();
+  config.contiguity = 0.3;
+  EpisodicMemory read(config, small_shape());
+  feed(read, tokens, 150);
+  const auto base = read.share();
+  EpisodicMemory memory(base), twin(base);
+  feed(memory, tokens, 180);
+  feed(twin, tokens, 180);
+  const auto snapshot = memory.snapshot();
+  const std::uint64_t then = memory.digest();
+  const std::int64_t shared = memory.events().size();
+  for (const auto* text : {&tokens, &others}) {
+    feed(twin, *text, 300);
+    memory.advance(advance_of(twin, shared, 180));
+    CHECK(memory.digest() == twin.digest());
+    feed(memory, *text, 340);
+    feed(twin, *text, 340);
+    CHECK(memory.digest() == twin.digest());
+    // The whole window was replaced since.
+    memory.restore(*snapshot);
+    CHECK(memory.digest() == then);
+    EpisodicMemory again(base);
+    feed(again, tokens, 180);
+    twin = std::move(again);
+  }
+  feed(memory, tokens, 400);
+  feed(twin, tokens, 400);
+  CHECK(memory.digest() == twin.digest());
+}

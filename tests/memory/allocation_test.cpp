@@ -152,6 +152,61 @@ TEST_CASE("no KV-sized allocation in steady state", "[memory][allocation]") {
   CHECK(seen.bytes <= seen.store_growth + seen.index_growth + lists + slabs);
 }
 
+TEST_CASE("a memory over a base takes no room for the base's events and windows",
+          "[memory][allocation][share]") {
+  MemoryConfig c = driver::small_config();
+  c.n_local = 512;
+  c.chunk = 32;
+  const MemoryShape s = driver::small_shape(2, 4, 2, 64);
+  std::int64_t bytes[2] = {}, events[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    EpisodicMemory memory(c, s);
+    count_allocations(memory, c.chunk, i == 0 ? 40 : 400, 0, 0);
+    const auto base = memory.share();
+    events[i] = base->events().size();
+    g_limit = g_count = g_bytes = g_largest = 0;
+    g_counting = true;
+    const EpisodicMemory tail(base);
+    g_counting = false;
+    bytes[i] = g_bytes;
+    // A copy of a ring of keys alone would be as large.
+    const std::int64_t ring = base->counters().window_bytes / (s.n_layers * 4);
+    INFO(bytes[i] << " bytes, the largest of " << g_largest << "; a ring has " << ring);
+    CHECK(g_largest < ring / 4);
+    CHECK(tail.counters().store.bytes_reserved == 0);
+  }
+  // A row of the table of events, and no keys, values or representatives.
+  REQUIRE(events[1] > events[0] + 500);
+  INFO(bytes[0] << " bytes for " << events[0] << " events, " << bytes[1] << " for " << events[1]);
+  CHECK(bytes[1] - bytes[0] <=
+        64 + static_cast<std::int64_t>(sizeof(TokenRange)) * (events[1] - events[0]));
+}
+
+TEST_CASE("a snapshot takes what later steps overwrite, not the window",
+          "[memory][allocation][snapshot]") {
+  MemoryConfig c = driver::small_config();
+  c.n_local = 2048;
+  c.chunk = 32;
+  const MemoryShape s = driver::small_shape(2, 4, 2, 64);
+  EpisodicMemory memory(c, s);
+  count_allocations(memory, c.chunk, 100, 0, 0);
+  const std::int64_t window = memory.counters().window_bytes;
+  const std::int64_t row = 3 * s.n_kv_heads * s.head_dim * 4;  // of a token in a layer
+  const auto first = memory.snapshot();
+  g_limit = g_count = g_bytes = g_largest = 0;
+  g_counting = true;
+  const auto again = memory.snapshot();
+  g_counting = false;
+  INFO(g_bytes << " bytes for a snapshot of a window of " << window);
+  CHECK(g_bytes < window / 20);
+  // 8 tokens: their rows in each layer, and what any step may take.
+  const Counted seen = count_allocations(memory, 1, 0, 8, 8 * row / 2);
+  INFO("8 steps of a token took " << seen.bytes);
+  CHECK(seen.bytes < window / 20);
+  memory.restore(*again);
+  CHECK(memory.tokens() == 3200);
+}
+
 TEST_CASE("the allocation counter counts", "[memory][allocation]") {
   g_limit = 1000;
   g_count = g_bytes = g_largest = 0;

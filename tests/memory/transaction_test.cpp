@@ -14,6 +14,7 @@
 #include "driver.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/memory/sizes.hpp"
 
 namespace {
 
@@ -204,6 +205,68 @@ std::vector<float> unkept_life(const MemoryConfig& config, const MemoryShape& sh
   return pair.answers;
 }
 
+/// A life over a base that was made beforehand and is made of it in turn. \return all answers
+std::vector<float> life_over_base(const MemoryConfig& config, const MemoryShape& shape,
+                                  const std::vector<driver::Token>& tokens, Faults* faults) {
+  EpisodicMemory first(config, shape);
+  std::vector<float> answers;
+  const auto nothing = [] {};
+  const auto go = [&](EpisodicMemory& memory, auto&& f) {
+    Pair pair(memory, faults, tokens);
+    f(pair);
+    answers.insert(answers.end(), pair.answers.begin(), pair.answers.end());
+  };
+  std::shared_ptr<const MemoryBase> base;
+  go(first, [&](Pair& pair) {
+    pair.feed(60, 12);
+    pair.repeat(
+        "share", [&] { base = first.share(); },
+        [&] {
+          CHECK(first.base() == nullptr);
+          CHECK(first.tokens() == 60);
+        });
+    pair.feed(84, 12);
+    // On from its own tail: if that fails, the memory is still over the first base.
+    pair.repeat(
+        "share the tail", [&] { base = first.share(); },
+        [&] { CHECK(first.base()->tokens() == 60); });
+  });
+  std::optional<EpisodicMemory> tail;
+  for (std::int64_t i = 0; !tail; ++i) {
+    REQUIRE(i < 100000);
+    const auto open = [&] { tail.emplace(base); };
+    if (faults)
+      faults->attempt(i, open);
+    else
+      open();
+  }
+  go(*tail, [&](Pair& pair) {
+    pair.feed(108, 12);
+    std::shared_ptr<const EpisodicMemory::Snapshot> snapshot;
+    pair.repeat(
+        "snapshot", [&] { snapshot = tail->snapshot(); }, nothing);
+    pair.feed(150, 11);
+    pair.repeat(
+        "restore", [&] { tail->restore(*snapshot); }, [&] { CHECK(tail->tokens() == 150); });
+    pair.feed(132, 12);
+    const EventId own = base->events().size();
+    pair.repeat(
+        "forget", [&] { tail->forget(own); }, nothing);
+    pair.feed(180, 12);
+    for (EventId e = 0; e < own; ++e) {
+      const std::vector<float> mean = tail->representative(1, e);
+      pair.answers.insert(pair.answers.end(), mean.begin(), mean.end());
+    }
+    pair.repeat(
+        "reset", [&] { tail->reset(); }, [&] { CHECK(tail->base() == base); });
+    pair.feed(48, 12);
+  });
+  // What failed over it left no trace in the base.
+  EpisodicMemory last(base);
+  go(last, [&](Pair& pair) { pair.feed(150, 12); });
+  return answers;
+}
+
 struct Kept {
   std::vector<float> answers;
   std::uint64_t digest = 0;
@@ -320,6 +383,26 @@ TEST_CASE("an allocation that fails, wherever it is, loses nothing: in host memo
   const std::vector<float> expected = unkept_life(c, shape, tokens, nullptr);
   Faults faults(nullptr);
   CHECK((unkept_life(c, shape, tokens, &faults) == expected));
+  CHECK(faults.failures() > 300);
+}
+
+TEST_CASE("an allocation that fails, wherever it is, loses nothing: over a base",
+          "[memory][faults][allocation][share]") {
+  const OneThread one;
+  MemoryConfig c = settings();
+  c.scope = GENERATE(EventScope::sequence, EventScope::head);
+  if (c.scope == EventScope::head) c.segmenter = SegmenterKind::k_similarity, c.gamma = 0.5;
+  const bool on_disk = GENERATE(false, true);
+  const TempDir temp;
+  const MemoryShape shape = driver::small_shape();
+  if (on_disk) {  // the base's events are read back
+    c.disk_dir = temp.path().string();
+    c.host_bytes = least_host_bytes(c, shape);
+  }
+  const auto tokens = driver::random_tokens(shape, 200, 55);
+  const std::vector<float> expected = life_over_base(c, shape, tokens, nullptr);
+  Faults faults(nullptr);
+  CHECK((life_over_base(c, shape, tokens, &faults) == expected));
   CHECK(faults.failures() > 300);
 }
 

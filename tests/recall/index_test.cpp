@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
@@ -382,7 +383,8 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
     std::vector<float> upper(static_cast<std::size_t>(groups));
     for (int i = 0; i < 12; ++i) {
       const std::vector<float> q = draw_query(i % 3 == 0 ? 1.0f : 0.1f);
-      sketch.open(q.data(), 1.001 * std::sqrt(detail::dot(q.data(), q.data(), width)));
+      detail::Sketch::Opened opened;
+      sketch.open(q.data(), 1.001 * std::sqrt(detail::dot(q.data(), q.data(), width)), opened);
       for (std::int64_t slab = 0; slab < slabs; ++slab) {
         REQUIRE(sketch.has(slab));
         std::vector<float> score, best(upper.size(), -std::numeric_limits<float>::infinity());
@@ -398,13 +400,13 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
           return true;
         };
         const float offset = shadow.offset(q.data(), slab);
-        REQUIRE(covers(sketch.bound_boxes(slab, offset, upper.data())));
+        REQUIRE(covers(sketch.bound_boxes(opened, slab, offset, upper.data())));
         // Of some groups only, in runs: the rest stays as it is.
         std::vector<float> ranked = upper;
         std::sort(ranked.begin(), ranked.end());
         const std::vector<float> boxes = upper;
         const float least = ranked[ranked.size() / 3];
-        const float most = sketch.bound_groups(slab, offset, least, upper.data());
+        const float most = sketch.bound_groups(opened, slab, offset, least, upper.data());
         REQUIRE(covers(most));
         std::int64_t closer = 0;
         for (std::size_t g = 0; g < upper.size(); ++g) {
@@ -419,7 +421,7 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
         std::sort(ordered.begin(), ordered.end());
         const float reach = ordered[ordered.size() * 9 / 10];
         std::vector<detail::Sketch::Row> found;
-        sketch.rows_above(slab, offset, upper.data(), reach, found);
+        sketch.rows_above(opened, slab, offset, upper.data(), reach, found);
         std::vector<float> bound(score.size(), -std::numeric_limits<float>::infinity());
         for (const auto& row : found)
           bound[static_cast<std::size_t>(row.event - slab * rows)] = row.upper;
@@ -548,4 +550,71 @@ TEST_CASE("a saved index answers and grows as the one it was") {
       }
     }
   }
+}
+
+TEST_CASE("many readers of one index list what one index of all lists, each with events of its own",
+          "[readers]") {
+  std::mt19937 rng(71);
+  constexpr std::int64_t n_base = 3000, n_all = 3400, width = 32;
+  // Through the sketch, and by a plain scan.
+  for (const std::int64_t shadow_from : {std::int64_t{0}, std::int64_t{1} << 60}) {
+    const IndexShape shape{2, 16, 4, RepresentativeScore::mean};
+    std::vector<std::vector<float>> vectors = clustered(rng, n_all, width);
+    vectors[n_base + 3] = vectors[17];  // equal scores: the earlier event comes first
+    detail::ExactIndex base(shape, {shadow_from, 16}), whole(shape, {shadow_from, 16});
+    std::vector<std::vector<float>> queries = clustered(rng, 60, width);
+    queries[5] = vectors[17];
+    std::vector<ScoredEvent> list;
+    for (std::int64_t e = 0; e < n_base; ++e) {
+      base.add(vectors[static_cast<std::size_t>(e)].data(), nullptr, 0);
+      if (e % 100 == 0)  // it learns from what is asked
+        base.search(queries[static_cast<std::size_t>(e / 100)].data(), 5, list);
+    }
+    for (const auto& v : vectors) whole.add(v.data(), nullptr, 0);
+    for (const EventId e : {4, 1700}) base.forget(e), whole.forget(e);
+    base.freeze();
+    std::vector<std::vector<std::vector<ScoredEvent>>> found(3);
+    std::vector<std::thread> threads;
+    for (auto& lists : found)
+      threads.emplace_back([&] {
+        const auto mine = make_index_over(base, make_exact_index(shape));
+        for (std::int64_t e = n_base; e < n_all; ++e)
+          mine->add(vectors[static_cast<std::size_t>(e)].data(), nullptr, 0);
+        for (const auto& q : queries) mine->search(q.data(), 40, lists.emplace_back());
+      });
+    for (std::thread& t : threads) t.join();
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      whole.search(queries[i].data(), 40, list);
+      for (const auto& lists : found) {
+        REQUIRE(lists[i].size() == list.size());
+        for (std::size_t r = 0; r < list.size(); ++r) {
+          REQUIRE(lists[i][r].event == list[r].event);
+          REQUIRE(lists[i][r].score == list[r].score);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an index over another refuses to change it") {
+  std::mt19937 rng(72);
+  const IndexShape shape{2, 16, 4, RepresentativeScore::mean};
+  const auto vectors = clustered(rng, 20, 32);
+  const auto base = make_exact_index(shape);
+  for (const auto& v : vectors) base->add(v.data(), nullptr, 0);
+  base->freeze();
+  const auto mine = make_index_over(*base, make_exact_index(shape));
+  mine->add(vectors[3].data(), nullptr, 0);
+  REQUIRE(mine->size() == 21);
+  REQUIRE(mine->score(vectors[5].data(), 20) == mine->score(vectors[5].data(), 3));
+  REQUIRE(std::equal(vectors[7].begin(), vectors[7].end(), mine->mean(7)));
+  REQUIRE_THROWS_AS(mine->forget(19), ConfigError);
+  REQUIRE_THROWS_AS(mine->truncate(19), DataError);
+  ByteWriter to;
+  REQUIRE_THROWS_AS(mine->save(to), ConfigError);
+  mine->forget(20);
+  mine->truncate(20);
+  REQUIRE(base->size() == 20);
+  const auto faiss = make_faiss_index(shape, 300);
+  REQUIRE_THROWS_AS(faiss->freeze(), ConfigError);
 }

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/memory/counters.hpp"
 #include "episodic/memory/kept_memory.hpp"
+#include "episodic/memory/memory_base.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
@@ -23,20 +25,6 @@
 
 namespace episodic {
 
-/// Counters since construction or reset; seconds are wall time inside the memory.
-struct MemoryCounters {
-  std::int64_t tokens = 0, steps = 0, events = 0;
-  std::int64_t recalled_events = 0;    ///< over all layers and steps
-  std::int64_t window_bytes = 0;       ///< sinks, window and pending of all layers
-  std::int64_t index_bytes = 0;        ///< representatives in host memory
-  std::int64_t vector_disk_bytes = 0;  ///< representatives in the disk tier
-  IndexQuality index_quality;          ///< of an approximate index, over all layers
-  StoreCounters store;
-  struct Seconds {
-    double recall = 0, attend = 0, append = 0, refine = 0, close = 0, store = 0;
-  } seconds;
-};
-
 /// One sequence's memory. Drive it step by step:
 ///
 ///     memory.begin_step(n);
@@ -45,15 +33,29 @@ struct MemoryCounters {
 ///
 /// One thread at a time: any call but config, shape and folder made while another thread is inside
 /// one is refused with an Error, getters too; what a getter refers to must not be read while
-/// another thread may change it. Two memories on two threads do not meet. Until end_step returns
-/// nothing of the step counts, whatever it fails with: begin_step after a failed step starts it
-/// anew from the same state.
+/// another thread may change it. Two memories on two threads do not meet, over one base neither
+/// (share). Until end_step returns nothing of the step counts, whatever it fails with: begin_step
+/// after a failed step starts it anew from the same state.
 class EpisodicMemory {
  public:
   /// \param given boundaries, only for segmenter `given`
   /// \throws ConfigError, BudgetError
   EpisodicMemory(const MemoryConfig& config, const MemoryShape& shape,
                  std::vector<std::int64_t> given = {});
+  /// Goes on from a base, at its last token, and gives the bits that one memory of both would give.
+  /// It has windows, recall queue and the events that it closes to itself; those of the base it
+  /// reads where they lie, so that to make one copies no event. Any number of them read a base at
+  /// once, each on a thread of its own, and none sees what another adds. What it adds is lost with
+  /// it, unless it becomes a base in its turn.
+  ///
+  /// Refused with a ConfigError that names the base: to commit, compact, or ask for token ids; to
+  /// go back behind the base (restore, advance; reset leaves the base); to forget or pin one of its
+  /// events. A hook, a snapshot or a pin is nobody else's.
+  /// \param budgets host_bytes, repr_bytes, disk_dir and disk_bytes of what it adds, the rest as
+  ///        the base has it; null: host memory without a bound
+  /// \throws ConfigError, BudgetError
+  explicit EpisodicMemory(std::shared_ptr<const MemoryBase> base,
+                          const MemoryConfig* budgets = nullptr);
   ~EpisodicMemory();
   EpisodicMemory(EpisodicMemory&&) noexcept;
   EpisodicMemory& operator=(EpisodicMemory&&) noexcept;
@@ -117,7 +119,8 @@ class EpisodicMemory {
   const float* relevance(std::int64_t layer, std::int64_t token) const;
   MemoryCounters counters() const;
 
-  /// A copy of all that is not in the event store: windows, queues, thresholds. To come back to.
+  /// The state of now, to come back to: queues and thresholds are copied, and of the windows is
+  /// kept what later steps overwrite, as they do. Cheap, however long the window.
   class Snapshot;
   std::shared_ptr<const Snapshot> snapshot() const;
   /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
@@ -126,8 +129,23 @@ class EpisodicMemory {
   ///         to fewer tokens than it has (restore, reset, advance); all is then as before
   void restore(const Snapshot& snapshot);
 
-  /// Back to the empty sequence. A kept memory's folder changes with the next commit.
+  /// Back to the empty sequence. A kept memory's folder changes with the next commit; a base is
+  /// left to others.
   void reset();
+
+  // -- for many to read
+  // ----------------------------------------------------------------------
+
+  /// Makes what this memory holds a base, which nobody changes any more, and goes on over it
+  /// itself. A kept memory's folder, with its lock, then belongs to the base: commit before, for
+  /// what was not committed lasts no longer than the base does.
+  ///
+  /// \throws ConfigError with `retention`, which must forget, and with index `faiss`, which is
+  ///         changed by being searched; DataError if a step is open; FileError. All is then as
+  ///         before
+  std::shared_ptr<const MemoryBase> share();
+  /// The base that it goes on from; null if there is none.
+  const std::shared_ptr<const MemoryBase>& base() const;
 
   // -- going on elsewhere, on a device say (DeviceMemory::load and save)
   // ----------------------------------------------------------------------

@@ -45,6 +45,18 @@ struct IndexQuality {
   double recall() const { return checked > 0 ? recall_sum / static_cast<double>(checked) : 1.0; }
 };
 
+/// One of many that read an index which nobody changes meanwhile, each on a thread of its own: what
+/// a search works with, apart from what is searched. Refers to the index.
+class IndexReader {
+ public:
+  virtual ~IndexReader() = default;
+  /// The list that RepresentativeIndex::search gives.
+  virtual void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) = 0;
+  /// \see RepresentativeIndex::mean. Valid until the next call.
+  virtual const float* mean(EventId event) = 0;
+  virtual std::int64_t bytes() const = 0;  ///< of host memory, its own
+};
+
 /// Representative vectors of one layer's events, searched by dot product.
 class RepresentativeIndex {
  public:
@@ -59,7 +71,8 @@ class RepresentativeIndex {
   /// are fewer. `out` is overwritten. Exact makers return the exact list.
   virtual void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) = 0;
 
-  /// The score of one event for `query`, the number that search ranks by.
+  /// The score of one event for `query`, the number that search ranks by. From several threads at
+  /// once, like `forgotten` and `size`, while nobody changes the index.
   /// \throws DataError for an event that is not there or forgotten; FileError for a damaged one
   virtual float score(const float* query, EventId event) const = 0;
 
@@ -94,6 +107,13 @@ class RepresentativeIndex {
   virtual std::int64_t size() const = 0;
   virtual std::int64_t bytes() const = 0;  ///< of host memory
 
+  /// Prepares the index for readers: behind it, and while nobody changes the index, any number of
+  /// them may read at once. Changes no result. \throws ConfigError for an index that is changed by
+  /// being searched; FileError
+  virtual void freeze() = 0;
+  /// \pre freeze() was called, and nothing that changes the index since
+  virtual std::unique_ptr<IndexReader> reader() const = 0;
+
   /// An approximate index repeats one search in a few dozen exactly and keeps the count.
   virtual IndexQuality quality() const { return {}; }
 };
@@ -111,6 +131,13 @@ std::unique_ptr<RepresentativeIndex> make_exact_index(const IndexShape& shape,
 /// FAISS: in the header-only core, and where EPISODIC_FAISS is off.
 std::unique_ptr<RepresentativeIndex> make_faiss_index(const IndexShape& shape,
                                                       std::int64_t exact_up_to);
+
+/// The events of `base`, which is frozen and only read, and behind them those that are added, which
+/// go to `added` (empty, of the same shape). Lists, scores and vectors are those of one index that
+/// holds all. What would change the base is refused with a ConfigError, and so is saving.
+/// \param base outlives the index
+std::unique_ptr<RepresentativeIndex> make_index_over(const RepresentativeIndex& base,
+                                                     std::unique_ptr<RepresentativeIndex> added);
 
 /// By configuration. The FAISS maker keeps its vectors in host memory whatever the place.
 std::unique_ptr<RepresentativeIndex> make_index(const MemoryConfig& config, std::int64_t n_heads,
@@ -135,5 +162,6 @@ double recall_of(std::span<const ScoredEvent> approximate, std::span<const Score
 #ifndef EPISODIC_COMPILED
 #include "episodic/recall/impl/exact_index.hpp"
 #include "episodic/recall/impl/index_bytes.hpp"
+#include "episodic/recall/impl/layered_index.hpp"
 #include "episodic/recall/impl/no_faiss_index.hpp"
 #endif

@@ -32,8 +32,27 @@ struct StoreCounters {
   std::int64_t read_errors = 0;  ///< blocks refused for a wrong checksum or identity
 };
 
+/// One of many that read a store which nobody changes meanwhile, each on a thread of its own: its
+/// leases and its counters, and where there are files the reads it has under way. Refers to the
+/// store; what it does is no recall to the store's LRU.
+class StoreReader {
+ public:
+  virtual ~StoreReader() = default;
+  /// \see EventStore::acquire, release, read, prefetch
+  virtual void acquire(std::int64_t lane, std::span<const EventId> events,
+                       std::vector<KvSegment>& out) = 0;
+  virtual void release(std::int64_t lane) = 0;
+  virtual void read(EventId event, std::int64_t lane, std::byte* block) = 0;
+  virtual void prefetch(std::int64_t lane, std::span<const EventId> events) {
+    (void)lane, (void)events;
+  }
+  /// Of this reader: acquires, hits, prefetched, evictions, read_bytes, read_errors, and as
+  /// bytes_reserved the host memory that it takes beside the store's.
+  virtual StoreCounters counters() const = 0;
+};
+
 /// Keys and values of events, numbered in the order in which they were appended. Its unit is a
-/// block, one lane of one event. One writer; not thread-safe.
+/// block, one lane of one event. One writer; not thread-safe, but for readers.
 class EventStore {
  public:
   virtual ~EventStore() = default;
@@ -87,8 +106,21 @@ class EventStore {
   /// Forgets the events from `n_events` on and gives their room back for later ones.
   virtual void truncate(std::int64_t n_events) = 0;
 
+  /// Events that were appended, forgotten ones among them.
+  virtual EventId size() const = 0;
+
+  /// Any number of readers may read at once, as long as nobody changes the store.
+  /// \throws BudgetError where the system refuses the memory to read into
+  virtual std::unique_ptr<StoreReader> reader() const = 0;
+
   virtual StoreCounters counters() const = 0;
 };
+
+/// The events of `base`, which is only read, and behind them those that are appended, which go to
+/// `added` (empty, of the same shape). What would change the base is refused with a ConfigError.
+/// Counters are those of `added` and of what was read here. \param base outlives the store
+std::unique_ptr<EventStore> make_store_over(const EventStore& base,
+                                            std::unique_ptr<EventStore> added);
 
 /// Host memory, within `budget_bytes` (0: unbounded). Memory is reserved in large slabs; an event
 /// is contiguous: lane by lane, each a block as of store/codec.hpp.
@@ -101,4 +133,5 @@ std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_
 
 #ifndef EPISODIC_COMPILED
 #include "episodic/store/impl/host_store.hpp"
+#include "episodic/store/impl/layered_store.hpp"
 #endif

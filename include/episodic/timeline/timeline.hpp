@@ -135,6 +135,10 @@ class Timeline {
   void truncate(std::int64_t scope, std::int64_t n_events) noexcept;
   /// Takes over an event closed elsewhere. \throws DataError if it cannot follow
   void append(const TokenRange& event) { scopes_.front().events.append(event); }
+  /// Takes over all closed events of a scope, of a timeline of the same settings.
+  void take_events(std::int64_t scope, EventTable events) {
+    scopes_[static_cast<std::size_t>(scope)].events = std::move(events);
+  }
   /// The closed events of all scopes to bytes, and back. \throws FileError
   void save_events(ByteWriter& to) const;
   void load_events(ByteReader& from);

@@ -29,34 +29,17 @@ struct ExactTuning {
   std::int64_t sample = 128;
 };
 
-class ExactIndex final : public RepresentativeIndex {
+class ExactIndex;
+
+/// Searches through an exact index, one after the other, with all that a search works with. One
+/// belongs to the index itself; others, on other threads, read an index that nobody changes.
+class ExactSearch {
  public:
-  explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {},
-                      const VectorPlace& place = {});
+  /// \param learner the index, if it may learn from the queries that come; null: it stays as it is
+  explicit ExactSearch(const ExactIndex& index, ExactIndex* learner = nullptr);
 
-  // Marked here too: a virtual function that is not inline makes every unit carry the class.
-  EPISODIC_INLINE void add(const float* mean, const float* each, std::int64_t count) override;
-  EPISODIC_INLINE void search(const float* query, std::int64_t k,
-                              std::vector<ScoredEvent>& out) override;
-  EPISODIC_INLINE float score(const float* query, EventId event) const override;
-  EPISODIC_INLINE void truncate(std::int64_t n_events) override;
-  EPISODIC_INLINE void settle() override;
-  EPISODIC_INLINE void forget(EventId event) override;
-  bool forgotten(EventId event) const override {
-    return forgotten_[static_cast<std::size_t>(event)] != 0;
-  }
-  EPISODIC_INLINE void save(ByteWriter& to) const override;
-  EPISODIC_INLINE void load(ByteReader& from) override;
-  EPISODIC_INLINE const float* mean(EventId event) const override;
-  std::int64_t size() const override { return means_.size(); }
-  EPISODIC_INLINE std::int64_t bytes() const override;
-  EPISODIC_INLINE void compact() override;
-
-  /// Representative vector of an event, zeros of a forgotten one; without a tier.
-  const float* row(EventId event) const { return means_.row(event); }
-
-  /// Appends the scores of the events from `from` on that are not forgotten.
-  void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
+  void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+  std::int64_t bytes() const;
 
  private:
   struct Candidate {
@@ -88,7 +71,73 @@ class ExactIndex final : public RepresentativeIndex {
   /// The k-th largest of the candidates' lower bounds and the exact scores in `tail`; -inf if there
   /// are fewer.
   float least_of(std::int64_t k, const std::vector<ScoredEvent>& tail);
+
+  const ExactIndex& index_;
+  ExactIndex* learner_;
+  const VectorSlabs& means_;
+  const QuantisedSlabs& shadow_;
+  const Sketch& sketch_;
+  int plain_searches_ = 0;    // searches to come that leave the shadow alone
+  int unboxed_searches_ = 0;  // and that leave the boxes alone
+
+  std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
+
+  // Scratch of a search through the shadow.
+  Sketch::Opened opened_;
+  std::vector<float> offset_, slab_upper_;  // per slab
+  std::vector<float> upper_;                // per group of rows
+  std::vector<float> ranked_;
+  std::vector<Sketch::Row> groups_;                  // number and bound
+  std::vector<Sketch::Row> rows_;                    // that may reach the list
+  std::vector<std::vector<Sketch::Row>> task_rows_;  // the same, by the task that found them
+  std::vector<Candidate> candidates_;
+  std::vector<float> exact_;  // scores of the first of them
+};
+
+class ExactIndex final : public RepresentativeIndex {
+ public:
+  explicit ExactIndex(const IndexShape& shape, const ExactTuning& tuning = {},
+                      const VectorPlace& place = {});
+
+  // Marked here too: a virtual function that is not inline makes every unit carry the class.
+  EPISODIC_INLINE void add(const float* mean, const float* each, std::int64_t count) override;
+  EPISODIC_INLINE void search(const float* query, std::int64_t k,
+                              std::vector<ScoredEvent>& out) override;
+  EPISODIC_INLINE float score(const float* query, EventId event) const override;
+  EPISODIC_INLINE void truncate(std::int64_t n_events) override;
+  EPISODIC_INLINE void settle() override;
+  EPISODIC_INLINE void forget(EventId event) override;
+  bool forgotten(EventId event) const override {
+    return forgotten_[static_cast<std::size_t>(event)] != 0;
+  }
+  EPISODIC_INLINE void save(ByteWriter& to) const override;
+  EPISODIC_INLINE void load(ByteReader& from) override;
+  EPISODIC_INLINE const float* mean(EventId event) const override;
+  std::int64_t size() const override { return means_.size(); }
+  EPISODIC_INLINE std::int64_t bytes() const override;
+  EPISODIC_INLINE void compact() override;
+  EPISODIC_INLINE void freeze() override;
+  EPISODIC_INLINE std::unique_ptr<IndexReader> reader() const override;
+
+  /// Representative vector of an event, zeros of a forgotten one; without a tier.
+  const float* row(EventId event) const { return means_.row(event); }
+
+  /// Appends the scores of the events from `from` on that are not forgotten.
+  void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
+
+  /// The vector of an event that is there and not forgotten, wherever it lies; in `buffer` if that
+  /// is a file.
+  const float* mean(EventId event, std::vector<float>& buffer) const;
+
+ private:
+  friend class ExactSearch;
+
+  /// Whether a search goes through the shadow.
+  bool large() const;
+  /// The shadow gets the slabs that have become full.
   void follow();
+  /// Takes a query that is searched for into what the sketch learns from.
+  void learn(const float* query);
 
   /// Host memory with n full slabs, all of them only in the tier.
   std::int64_t least_bytes(std::int64_t n_slabs) const;
@@ -114,23 +163,10 @@ class ExactIndex final : public RepresentativeIndex {
   ExactTuning tuning_;
   VectorPlace place_;
   std::vector<std::int64_t> unerased_;  // slabs whose copy in the tier shows forgotten events
-  mutable std::vector<float> fetched_;  // the last vector read from the tier
+  mutable std::vector<float> fetched_;  // the last vector that `mean` read from the tier
   QuantisedSlabs shadow_;
   Sketch sketch_;
-  int plain_searches_ = 0;    // searches to come that leave the shadow alone
-  int unboxed_searches_ = 0;  // and that leave the boxes alone
-
-  std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
-
-  // Scratch of a search through the shadow.
-  std::vector<float> offset_, slab_upper_;  // per slab
-  std::vector<float> upper_;                // per group of rows
-  std::vector<float> ranked_;
-  std::vector<Sketch::Row> groups_;                  // number and bound
-  std::vector<Sketch::Row> rows_;                    // that may reach the list
-  std::vector<std::vector<Sketch::Row>> task_rows_;  // the same, by the task that found them
-  std::vector<Candidate> candidates_;
-  std::vector<float> exact_;  // scores of the first of them
+  ExactSearch search_{*this, this};
 };
 
 }  // namespace episodic::detail

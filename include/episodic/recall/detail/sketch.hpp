@@ -61,15 +61,17 @@ class Sketch {
     float upper = 0.0f;      ///< of its score
   };
 
-  /// Prepares the bounds of one query.
-  void open(const float* query, double query_norm);
+  /// A query in the terms of the subspaces; the caller's, so that several may be bounded at once.
+  class Opened;
+  void open(const float* query, double query_norm, Opened& out) const;
   /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one, by the boxes.
   /// From several threads at once, like all that follows.
   /// \param offset dot(query, mean of the slab) \return the largest
-  float bound_boxes(std::int64_t slab, float offset, float* upper) const;
+  float bound_boxes(const Opened& query, std::int64_t slab, float offset, float* upper) const;
   /// The same by the first halves, of the groups alone whose upper[g] is at least `least`; the rest
   /// stays as it is.
-  float bound_groups(std::int64_t slab, float offset, float least, float* upper) const;
+  float bound_groups(const Opened& query, std::int64_t slab, float offset, float least,
+                     float* upper) const;
   /// Asks the caches for what bound_boxes reads of a slab, for what bound_groups reads first, or
   /// for what rows_above reads of a group.
   void fetch_boxes(std::int64_t slab) const;
@@ -77,10 +79,11 @@ class Sketch {
   void fetch_rows(std::int64_t slab, std::int64_t group) const;
   /// Appends the rows of a slab whose score may reach `least`, by both halves.
   /// \param upper of the slab's groups: those below `least` are not looked at
-  void rows_above(std::int64_t slab, float offset, const float* upper, float least,
-                  std::vector<Row>& out) const;
+  void rows_above(const Opened& query, std::int64_t slab, float offset, const float* upper,
+                  float least, std::vector<Row>& out) const;
   /// Appends all rows of one group.
-  void rows_of(std::int64_t slab, float offset, std::int64_t group, std::vector<Row>& out) const;
+  void rows_of(const Opened& query, std::int64_t slab, float offset, std::int64_t group,
+               std::vector<Row>& out) const;
 
  private:
   struct Basis {
@@ -116,10 +119,7 @@ class Sketch {
   /// Boxes around the groups of a slab's rows. \param norms code of what the boxes' directions
   /// leave of each row
   void box(std::int64_t slab, const std::vector<std::int8_t>& norms);
-  const Query& query_in(const Basis* basis) const {
-    return queries_[0].basis == basis ? queries_[0] : queries_[1];
-  }
-  Weights weights(const Slab& slab, float offset, Level level) const;
+  Weights weights(const Opened& query, const Slab& slab, float offset, Level level) const;
   std::int64_t boxes_per_slab() const { return (groups_per_slab() + kGroup - 1) / kGroup; }
   /// Codes of 16 boxes, or of one of the halves of a group.
   std::int8_t* boxes_of(std::int64_t slab, std::int64_t sixteen) const;
@@ -135,9 +135,17 @@ class Sketch {
   std::vector<Slab> slabs_;
   /// Each: boxes [groups / 16, pairs, 16, 2], then two halves, each [groups, pairs, kGroup, 2].
   HugePieces codes_;
-  std::array<Query, 2> queries_;  // in basis_ and in before_
-  double query_norm_ = 0.0;
-  std::vector<double> scratch_;  // [width]
+};
+
+class Sketch::Opened {
+  friend class Sketch;
+  const Query& in(const Basis* basis) const {
+    return queries_[0].basis == basis ? queries_[0] : queries_[1];
+  }
+
+  std::array<Query, 2> queries_;  // in the present subspace and in the one before
+  double norm_ = 0.0;
+  std::vector<double> left_;  // [width], scratch
 };
 
 }  // namespace episodic::detail

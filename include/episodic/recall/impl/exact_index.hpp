@@ -214,7 +214,8 @@ EPISODIC_INLINE float ExactIndex::score(const float* query, EventId event) const
 EPISODIC_INLINE float ExactIndex::score_of(const float* query, std::int64_t event) const {
   float total = 0.0f;
   if (shape_.score == RepresentativeScore::mean) {
-    total = dot(query, vector(event, fetched_), shape_.width());
+    std::vector<float> buffer;  // readers may ask at once
+    total = dot(query, vector(event, buffer), shape_.width());
   } else {
     for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
       const std::int64_t at = h * shape_.head_dim;
@@ -266,15 +267,30 @@ EPISODIC_INLINE void ExactIndex::scan(const float* query, std::int64_t from,
             out.end());
 }
 
+EPISODIC_INLINE ExactSearch::ExactSearch(const ExactIndex& index, ExactIndex* learner)
+    : index_(index),
+      learner_(learner),
+      means_(index.means_),
+      shadow_(index.shadow_),
+      sketch_(index.sketch_) {}
+
 EPISODIC_INLINE void ExactIndex::search(const float* query, std::int64_t k,
                                         std::vector<ScoredEvent>& out) {
+  if (k > 0) settle();
+  search_.search(query, k, out);
+}
+
+EPISODIC_INLINE void ExactSearch::search(const float* query, std::int64_t k,
+                                         std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
-  settle();
-  const std::int64_t bytes = size() * shape_.width() * static_cast<std::int64_t>(sizeof(float));
-  if (bytes >= tuning_.shadow_from && 4 * k <= size() && search_shadow(query, k, out)) return;
-  scan(query, 0, out);
+  if (index_.large() && 4 * k <= index_.size() && search_shadow(query, k, out)) return;
+  index_.scan(query, 0, out);
   keep_best(out, k);
+}
+
+EPISODIC_INLINE bool ExactIndex::large() const {
+  return size() * shape_.width() * static_cast<std::int64_t>(sizeof(float)) >= tuning_.shadow_from;
 }
 
 EPISODIC_INLINE void ExactIndex::follow() {
@@ -282,27 +298,60 @@ EPISODIC_INLINE void ExactIndex::follow() {
   while ((shadow_.slabs() + 1) * rows <= size()) shadow_.add(means_.row(shadow_.slabs() * rows));
 }
 
-EPISODIC_INLINE bool ExactIndex::search_shadow(const float* query, std::int64_t k,
-                                               std::vector<ScoredEvent>& out) {
-  if (shape_.score != RepresentativeScore::mean) return false;
+EPISODIC_INLINE void ExactIndex::learn(const float* query) {
+  sketch_.note(query);
+  sketch_.follow(shadow_, exact_index_detail::kSketchedPerSearch);
+}
+
+EPISODIC_INLINE void ExactIndex::freeze() {
+  settle();
+  if (shape_.score != RepresentativeScore::mean || !large()) return;
+  follow();
+  sketch_.follow(shadow_, shadow_.slabs());
+}
+
+/// What one of many needs to read an exact index.
+class ExactReader final : public IndexReader {
+ public:
+  explicit ExactReader(const ExactIndex& index) : index_(index), search_(index) {}
+  void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override {
+    search_.search(query, k, out);
+  }
+  const float* mean(EventId event) override { return index_.mean(event, fetched_); }
+  std::int64_t bytes() const override {
+    return search_.bytes() + static_cast<std::int64_t>(fetched_.capacity() * sizeof(float));
+  }
+
+ private:
+  const ExactIndex& index_;
+  ExactSearch search_;
+  std::vector<float> fetched_;
+};
+
+EPISODIC_INLINE std::unique_ptr<IndexReader> ExactIndex::reader() const {
+  return std::make_unique<ExactReader>(*this);
+}
+
+EPISODIC_INLINE bool ExactSearch::search_shadow(const float* query, std::int64_t k,
+                                                std::vector<ScoredEvent>& out) {
+  if (index_.shape_.score != RepresentativeScore::mean) return false;
   if (plain_searches_ > 0) {
     --plain_searches_;
     return false;
   }
   double square = 0.0;
-  for (std::int64_t c = 0; c < shape_.width(); ++c)
+  for (std::int64_t c = 0; c < means_.width(); ++c)
     square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
   const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
   if (!std::isfinite(norm)) return false;
 
-  follow();
+  if (learner_) learner_->follow();
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   if (slabs == 0) return false;
-  sketch_.note(query);
-  sketch_.follow(shadow_, exact_index_detail::kSketchedPerSearch);
-  sketch_.open(query, static_cast<double>(norm));
+  if (learner_) learner_->learn(query);
+  sketch_.open(query, static_cast<double>(norm), opened_);
 
-  scan(query, slabs * rows, out);  // the slab that is not full yet
+  index_.scan(query, slabs * rows, out);  // the slab that is not full yet
   // What has large bounds tells what an event of the list must reach; then all that may reach it
   // are looked at more closely, and of these few exactly.
   rows_above(least_to_reach(query, norm, k, out));
@@ -320,8 +369,8 @@ EPISODIC_INLINE bool ExactIndex::search_shadow(const float* query, std::int64_t 
   return true;
 }
 
-EPISODIC_INLINE float ExactIndex::least_to_reach(const float* query, float norm, std::int64_t k,
-                                                 const std::vector<ScoredEvent>& tail) {
+EPISODIC_INLINE float ExactSearch::least_to_reach(const float* query, float norm, std::int64_t k,
+                                                  const std::vector<ScoredEvent>& tail) {
   const bool boxed = unboxed_searches_ == 0;
   if (!boxed) --unboxed_searches_;
   bound_slabs(query, norm, boxed);
@@ -353,8 +402,8 @@ EPISODIC_INLINE float ExactIndex::least_to_reach(const float* query, float norm,
   return least;
 }
 
-EPISODIC_INLINE void ExactIndex::rank_candidates(const float* query, std::int64_t k,
-                                                 std::vector<ScoredEvent>& out) {
+EPISODIC_INLINE void ExactSearch::rank_candidates(const float* query, std::int64_t k,
+                                                  std::vector<ScoredEvent>& out) {
   using namespace exact_index_detail;
   // Best bounds first: the k-th exact score soon rules out the rest.
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
@@ -370,14 +419,16 @@ EPISODIC_INLINE void ExactIndex::rank_candidates(const float* query, std::int64_
     std::vector<float> buffer;
     for (std::int64_t i = block * kFetched; i < std::min(n_first, (block + 1) * kFetched); ++i) {
       const auto at = static_cast<std::size_t>(i);
-      exact_[at] = rankable(dot(query, vector(candidates_[at].event, buffer), shape_.width()));
+      exact_[at] =
+          rankable(dot(query, index_.vector(candidates_[at].event, buffer), means_.width()));
     }
   });
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     const Candidate& c = candidates_[i];
     const bool full = static_cast<std::int64_t>(out.size()) == k;
     if (full && c.value + c.error < out.front().score) break;
-    const ScoredEvent found{c.event, i < exact_.size() ? exact_[i] : score_of(query, c.event)};
+    const ScoredEvent found{c.event,
+                            i < exact_.size() ? exact_[i] : index_.score_of(query, c.event)};
     if (full && !ranks_before(found, out.front())) continue;
     if (full) {
       std::pop_heap(out.begin(), out.end(), ranks_before);
@@ -389,7 +440,7 @@ EPISODIC_INLINE void ExactIndex::rank_candidates(const float* query, std::int64_
   keep_best(out, k);
 }
 
-EPISODIC_INLINE void ExactIndex::bound_slabs(const float* query, float norm, bool boxed) {
+EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm, bool boxed) {
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   const std::int64_t groups = sketch_.groups_per_slab();
   offset_.resize(static_cast<std::size_t>(slabs));
@@ -404,9 +455,9 @@ EPISODIC_INLINE void ExactIndex::bound_slabs(const float* query, float norm, boo
     float* upper = upper_.data() + slab * groups;
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
     if (sketch_.has(slab)) {
-      most = boxed ? sketch_.bound_boxes(slab, offset, upper)
-                   : sketch_.bound_groups(slab, offset, -std::numeric_limits<float>::infinity(),
-                                          upper);
+      most = boxed ? sketch_.bound_boxes(opened_, slab, offset, upper)
+                   : sketch_.bound_groups(opened_, slab, offset,
+                                          -std::numeric_limits<float>::infinity(), upper);
       return;
     }
     std::array<float, VectorSlabs::kMostRows> value, error;
@@ -422,7 +473,7 @@ EPISODIC_INLINE void ExactIndex::bound_slabs(const float* query, float norm, boo
   });
 }
 
-EPISODIC_INLINE std::int64_t ExactIndex::groups_above(float least) const {
+EPISODIC_INLINE std::int64_t ExactSearch::groups_above(float least) const {
   const std::int64_t groups = sketch_.groups_per_slab();
   std::int64_t n = 0;
   for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
@@ -433,16 +484,16 @@ EPISODIC_INLINE std::int64_t ExactIndex::groups_above(float least) const {
   return n;
 }
 
-EPISODIC_INLINE void ExactIndex::bound_groups(float least) {
+EPISODIC_INLINE void ExactSearch::bound_groups(float least) {
   exact_index_detail::parallel_slabs(shadow_.slabs(), [&](std::int64_t slab) {
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
     if (most < least || !sketch_.has(slab)) return;
-    most = sketch_.bound_groups(slab, offset_[static_cast<std::size_t>(slab)], least,
+    most = sketch_.bound_groups(opened_, slab, offset_[static_cast<std::size_t>(slab)], least,
                                 upper_.data() + slab * sketch_.groups_per_slab());
   });
 }
 
-EPISODIC_INLINE void ExactIndex::first_rows(std::int64_t k) {
+EPISODIC_INLINE void ExactSearch::first_rows(std::int64_t k) {
   const auto keep = [&](std::vector<Sketch::Row>& list, std::int64_t n) {
     if (static_cast<std::int64_t>(list.size()) <= n) return;
     std::nth_element(list.begin(), list.begin() + n, list.end(), exact_index_detail::larger);
@@ -473,7 +524,7 @@ EPISODIC_INLINE void ExactIndex::first_rows(std::int64_t k) {
   for (const Sketch::Row& group : groups_) {
     const std::int64_t slab = group.event / groups, g = group.event % groups;
     if (sketch_.has(slab)) {
-      sketch_.rows_of(slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
+      sketch_.rows_of(opened_, slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
       continue;
     }
     for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
@@ -482,7 +533,7 @@ EPISODIC_INLINE void ExactIndex::first_rows(std::int64_t k) {
   keep(rows_, first);
 }
 
-EPISODIC_INLINE void ExactIndex::rows_above(float least) {
+EPISODIC_INLINE void ExactSearch::rows_above(float least) {
   using namespace exact_index_detail;
   const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
   const std::int64_t slabs = shadow_.slabs();
@@ -503,7 +554,8 @@ EPISODIC_INLINE void ExactIndex::rows_above(float least) {
       if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
       const float* upper = upper_.data() + slab * groups;
       if (sketch_.has(slab)) {
-        sketch_.rows_above(slab, offset_[static_cast<std::size_t>(slab)], upper, least, found);
+        sketch_.rows_above(opened_, slab, offset_[static_cast<std::size_t>(slab)], upper, least,
+                           found);
         continue;
       }
       for (std::int64_t r = 0; r < rows; ++r)
@@ -518,11 +570,11 @@ EPISODIC_INLINE void ExactIndex::rows_above(float least) {
   }
 }
 
-EPISODIC_INLINE void ExactIndex::bound_rows(const float* query, float norm) {
+EPISODIC_INLINE void ExactSearch::bound_rows(const float* query, float norm) {
   using namespace exact_index_detail;
   const std::int64_t rows = means_.rows_per_slab();
-  if (n_forgotten_ > 0)
-    std::erase_if(rows_, [&](const Sketch::Row& row) { return forgotten(row.event); });
+  if (index_.n_forgotten_ > 0)
+    std::erase_if(rows_, [&](const Sketch::Row& row) { return index_.forgotten(row.event); });
   candidates_.resize(rows_.size());
   const auto n = static_cast<std::int64_t>(rows_.size());
   parallel_blocks(n, [&](std::int64_t i) {
@@ -538,7 +590,7 @@ EPISODIC_INLINE void ExactIndex::bound_rows(const float* query, float norm) {
   });
 }
 
-EPISODIC_INLINE float ExactIndex::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail) {
+EPISODIC_INLINE float ExactSearch::least_of(std::int64_t k, const std::vector<ScoredEvent>& tail) {
   ranked_.clear();
   for (const Candidate& c : candidates_) ranked_.push_back(c.value - c.error);
   for (const ScoredEvent& e : tail) ranked_.push_back(e.score);
@@ -606,12 +658,14 @@ EPISODIC_INLINE void ExactIndex::forget(EventId event) {
   }
 }
 
-EPISODIC_INLINE const float* ExactIndex::mean(EventId event) const {
+EPISODIC_INLINE const float* ExactIndex::mean(EventId event) const { return mean(event, fetched_); }
+
+EPISODIC_INLINE const float* ExactIndex::mean(EventId event, std::vector<float>& buffer) const {
   check(event);
   if (forgotten(event))
     throw DataError(
         concat("representative index: event ", event, " was forgotten, its vector is erased"));
-  return vector(event, fetched_);
+  return vector(event, buffer);
 }
 
 EPISODIC_INLINE void ExactIndex::save(ByteWriter& to) const {
@@ -696,9 +750,13 @@ EPISODIC_INLINE void ExactIndex::load(ByteReader& from) {
 }
 
 EPISODIC_INLINE std::int64_t ExactIndex::bytes() const {
-  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() +
+  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() + search_.bytes() +
          static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t) +
-                                   forgotten_.capacity() + upper_.capacity() * sizeof(float));
+                                   forgotten_.capacity());
+}
+
+EPISODIC_INLINE std::int64_t ExactSearch::bytes() const {
+  return static_cast<std::int64_t>(upper_.capacity() * sizeof(float));
 }
 
 }  // namespace detail

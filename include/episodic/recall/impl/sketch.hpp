@@ -455,15 +455,15 @@ EPISODIC_INLINE void Sketch::load(ByteReader& from) {
   set_basis(std::move(basis));
 }
 
-EPISODIC_INLINE void Sketch::open(const float* query, double query_norm) {
+EPISODIC_INLINE void Sketch::open(const float* query, double query_norm, Opened& out) const {
   using namespace sketch_detail;
-  query_norm_ = query_norm;
+  out.norm_ = query_norm;
   for (std::size_t i = 0; i < 2; ++i) {
-    Query& q = queries_[i];
+    Query& q = out.queries_[i];
     q.basis = (i == 0 ? basis_ : before_).get();
     if (!q.basis) continue;
-    scratch_.assign(query, query + width_);
-    double* left = scratch_.data();
+    out.left_.assign(query, query + width_);
+    double* left = out.left_.data();
     const auto norm_left = [&] {
       return std::sqrt(dot_double(left, left, width_)) + 1e-9 * query_norm;
     };
@@ -524,13 +524,14 @@ EPISODIC_INLINE void Sketch::fetch_rows(std::int64_t slab, std::int64_t group) c
       __builtin_prefetch(codes_of(slab, half, group) + c);
 }
 
-EPISODIC_INLINE Sketch::Weights Sketch::weights(const Slab& slab, float offset, Level level) const {
+EPISODIC_INLINE Sketch::Weights Sketch::weights(const Opened& opened, const Slab& slab,
+                                                float offset, Level level) const {
   using namespace sketch_detail;
-  const Query& query = query_in(slab.basis.get());
+  const Query& query = opened.in(slab.basis.get());
   const std::int64_t dims = std::min(slab.basis->dims, kDirections[level]);
   std::array<double, kBytes> exact = {};
   const std::span used(exact.data(), at(kLength[level]));
-  double constant = static_cast<double>(offset) + query_norm_ * static_cast<double>(slab.reach) +
+  double constant = static_cast<double>(offset) + opened.norm_ * static_cast<double>(slab.reach) +
                     query.rest[level] * static_cast<double>(slab.rest[level]);
   for (std::int64_t j = 0; j < dims; ++j) {
     exact[at(byte_of(j))] = query.along[at(j)] * static_cast<double>(slab.step[at(j)]);
@@ -562,10 +563,11 @@ EPISODIC_INLINE Sketch::Weights Sketch::weights(const Slab& slab, float offset, 
   return out;
 }
 
-EPISODIC_INLINE float Sketch::bound_boxes(std::int64_t slab, float offset, float* upper) const {
+EPISODIC_INLINE float Sketch::bound_boxes(const Opened& query, std::int64_t slab, float offset,
+                                          float* upper) const {
   using namespace sketch_detail;
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset, kBox);
+  const Weights w = weights(query, s, offset, kBox);
   // No row has more than the box of what counts for it, nor less of what counts against it.
   std::array<std::int16_t, 2 * kBoxPairs> weight = {};
   for (std::size_t j = 0; j < at(kDirections[kBox]); ++j) {
@@ -585,12 +587,12 @@ EPISODIC_INLINE float Sketch::bound_boxes(std::int64_t slab, float offset, float
   return most;
 }
 
-EPISODIC_INLINE float Sketch::bound_groups(std::int64_t slab, float offset, float least,
-                                           float* upper) const {
+EPISODIC_INLINE float Sketch::bound_groups(const Opened& query, std::int64_t slab, float offset,
+                                           float least, float* upper) const {
   using namespace sketch_detail;
   constexpr std::int64_t kRun = 64;
   const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(s, offset, kHalf);
+  const Weights w = weights(query, s, offset, kHalf);
   const std::int64_t n = groups_per_slab();
   for (std::int64_t g = 0; g < n;) {
     if (upper[g] < least) {
@@ -629,17 +631,18 @@ EPISODIC_INLINE void Sketch::append_rows(std::int64_t slab, const Weights& w, st
     if (upper[at(i)] >= least) out.push_back({slab * rows_ + group * kGroup + i, upper[at(i)]});
 }
 
-EPISODIC_INLINE void Sketch::rows_above(std::int64_t slab, float offset, const float* upper,
-                                        float least, std::vector<Row>& out) const {
-  const Weights w = weights(slabs_[sketch_detail::at(slab)], offset, sketch_detail::kWhole);
+EPISODIC_INLINE void Sketch::rows_above(const Opened& query, std::int64_t slab, float offset,
+                                        const float* upper, float least,
+                                        std::vector<Row>& out) const {
+  const Weights w = weights(query, slabs_[sketch_detail::at(slab)], offset, sketch_detail::kWhole);
   for (std::int64_t g = 0; g < groups_per_slab(); ++g)
     if (upper[g] >= least) append_rows(slab, w, g, least, out);
 }
 
-EPISODIC_INLINE void Sketch::rows_of(std::int64_t slab, float offset, std::int64_t group,
-                                     std::vector<Row>& out) const {
-  append_rows(slab, weights(slabs_[sketch_detail::at(slab)], offset, sketch_detail::kWhole), group,
-              -std::numeric_limits<float>::infinity(), out);
+EPISODIC_INLINE void Sketch::rows_of(const Opened& query, std::int64_t slab, float offset,
+                                     std::int64_t group, std::vector<Row>& out) const {
+  append_rows(slab, weights(query, slabs_[sketch_detail::at(slab)], offset, sketch_detail::kWhole),
+              group, -std::numeric_limits<float>::infinity(), out);
 }
 
 }  // namespace episodic::detail

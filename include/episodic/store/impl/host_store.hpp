@@ -57,7 +57,6 @@ class HostStore final : public EventStore {
           "host store: host_bytes = ", budget, " cannot hold one event of max_block = ", max_block,
           " tokens, which takes ", max_event_bytes_, " bytes; set host_bytes to at least ",
           max_event_bytes_, " (0: no bound), or lower max_block"));
-    leased_.assign(static_cast<std::size_t>(shape.n_lanes), 0);
   }
 
   void append(std::span<const TokenRange> events, LaneRange lanes) override {
@@ -91,44 +90,19 @@ class HostStore final : public EventStore {
 
   void acquire(std::int64_t lane, std::span<const EventId> events,
                std::vector<KvSegment>& out) override {
-    check_lane(lane);
-    for (const EventId event : events) {
-      check_event(event, lane);
-      if (events_[static_cast<std::size_t>(event)].forgotten)
-        throw DataError(concat("host store: event ", event, " was forgotten"));
-    }
-    if (leased_[static_cast<std::size_t>(lane)])
-      throw Error(
-          concat("host store: lane ", lane, " still holds its last lease; release it first"));
-    out.clear();
-    out.reserve(events.size());
-    for (const EventId event : events) {
-      StoredEvent& stored = events_[static_cast<std::size_t>(event)];
-      out.push_back(segment_of(shape_, stored.range, lane_data(stored, lane)));
-      stored.last_recall = step_;
-    }
-    acquires_ += static_cast<std::int64_t>(events.size());
-    leased_[static_cast<std::size_t>(lane)] = 1;
+    own_.acquire(lane, events, out);
+    for (const EventId event : events) events_[static_cast<std::size_t>(event)].last_recall = step_;
   }
 
-  void release(std::int64_t lane) override {
-    check_lane(lane);
-    if (!leased_[static_cast<std::size_t>(lane)])
-      throw Error(concat("host store: lane ", lane, " holds no lease to release"));
-    leased_[static_cast<std::size_t>(lane)] = 0;
-  }
+  void release(std::int64_t lane) override { own_.release(lane); }
 
   void read(EventId event, std::int64_t lane, std::byte* block) override {
-    check_event(event, lane);
-    const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
-    if (stored.forgotten) throw DataError(concat("host store: event ", event, " was forgotten"));
-    std::memcpy(block, lane_data(stored, lane),
-                static_cast<std::size_t>(block_bytes(shape_, stored.range.size())));
+    copy_block(event, lane, block);
   }
 
   void forget(EventId event) override {
     check_event(event);
-    check_unleased("forget an event");
+    own_.check_unleased("forget an event");
     give_back(events_[static_cast<std::size_t>(event)]);
   }
 
@@ -143,20 +117,84 @@ class HostStore final : public EventStore {
     if (n_events < 0 || n_events > static_cast<std::int64_t>(events_.size()))
       throw DataError(
           concat("host store: cannot truncate ", events_.size(), " events to ", n_events));
-    check_unleased("truncate");
+    own_.check_unleased("truncate");
     forget_from(static_cast<std::size_t>(n_events));
   }
 
+  EventId size() const override { return static_cast<EventId>(events_.size()); }
+
+  std::unique_ptr<StoreReader> reader() const override { return std::make_unique<Reader>(*this); }
+
   StoreCounters counters() const override {
-    StoreCounters c;
+    StoreCounters c = own_.counters();
     c.events = live_;
     c.bytes_used = bytes_used_;
     c.bytes_reserved = bytes_reserved_;
-    c.acquires = acquires_;
     return c;
   }
 
  private:
+  /// One that reads: the store's user, and any others while nobody changes the store.
+  class Reader final : public StoreReader {
+   public:
+    explicit Reader(const HostStore& store)
+        : store_(store),
+          leased_(static_cast<std::size_t>(std::max<std::int64_t>(0, store.shape_.n_lanes))) {}
+
+    void acquire(std::int64_t lane, std::span<const EventId> events,
+                 std::vector<KvSegment>& out) override {
+      store_.check_lane(lane);
+      for (const EventId event : events) store_.check_there(event, lane);
+      if (leased_[static_cast<std::size_t>(lane)])
+        throw Error(
+            concat("host store: lane ", lane, " still holds its last lease; release it first"));
+      out.clear();
+      out.reserve(events.size());
+      for (const EventId event : events) {
+        const StoredEvent& stored = store_.events_[static_cast<std::size_t>(event)];
+        out.push_back(segment_of(store_.shape_, stored.range, store_.lane_data(stored, lane)));
+      }
+      acquires_ += static_cast<std::int64_t>(events.size());
+      leased_[static_cast<std::size_t>(lane)] = 1;
+    }
+
+    void release(std::int64_t lane) override {
+      store_.check_lane(lane);
+      if (!leased_[static_cast<std::size_t>(lane)])
+        throw Error(concat("host store: lane ", lane, " holds no lease to release"));
+      leased_[static_cast<std::size_t>(lane)] = 0;
+    }
+
+    void read(EventId event, std::int64_t lane, std::byte* block) override {
+      store_.copy_block(event, lane, block);
+    }
+
+    StoreCounters counters() const override {
+      StoreCounters c;
+      c.acquires = acquires_;
+      return c;
+    }
+
+    void check_unleased(const char* what) const {
+      for (std::size_t lane = 0; lane < leased_.size(); ++lane)
+        if (leased_[lane])
+          throw Error(concat("host store: cannot ", what, " while lane ", lane,
+                             " holds a lease; release it first"));
+    }
+
+   private:
+    const HostStore& store_;
+    std::vector<std::uint8_t> leased_;
+    std::int64_t acquires_ = 0;
+  };
+
+  void copy_block(EventId event, std::int64_t lane, std::byte* block) const {
+    check_there(event, lane);
+    const StoredEvent& stored = events_[static_cast<std::size_t>(event)];
+    std::memcpy(block, lane_data(stored, lane),
+                static_cast<std::size_t>(block_bytes(shape_, stored.range.size())));
+  }
+
   /// Of an event of n tokens in so many lanes.
   std::int64_t event_bytes(std::int64_t n, std::int64_t n_lanes) const {
     return n_lanes * block_bytes(shape_, n);
@@ -242,13 +280,6 @@ class HostStore final : public EventStore {
     if (--slab.events == 0) slab.used = 0;
   }
 
-  void check_unleased(const char* what) const {
-    for (std::size_t lane = 0; lane < leased_.size(); ++lane)
-      if (leased_[lane])
-        throw Error(concat("host store: cannot ", what, " while lane ", lane,
-                           " holds a lease; release it first"));
-  }
-
   std::byte* lane_data(const StoredEvent& stored, std::int64_t lane) const {
     return slabs_[stored.slab].memory.get() + stored.offset +
            (lane - stored.lanes.first) * block_bytes(shape_, stored.range.size());
@@ -271,6 +302,12 @@ class HostStore final : public EventStore {
       throw DataError(concat("host store: event ", event, " is none of lane ", lane));
   }
 
+  void check_there(EventId event, std::int64_t lane) const {
+    check_event(event, lane);
+    if (events_[static_cast<std::size_t>(event)].forgotten)
+      throw DataError(concat("host store: event ", event, " was forgotten"));
+  }
+
   void check_lanes(LaneRange lanes) const {
     if (lanes.first < 0 || lanes.count < 1 || lanes.first > shape_.n_lanes - lanes.count)
       throw DataError(concat("host store: events of lanes ", lanes.first, " to ",
@@ -281,9 +318,9 @@ class HostStore final : public EventStore {
   std::int64_t budget_, max_block_, max_event_bytes_;
   std::vector<Slab> slabs_;
   std::vector<StoredEvent> events_;
-  std::vector<std::uint8_t> leased_;
-  std::int64_t bytes_used_ = 0, bytes_reserved_ = 0, acquires_ = 0, step_ = 0;
+  std::int64_t bytes_used_ = 0, bytes_reserved_ = 0, step_ = 0;
   std::int64_t live_ = 0;
+  Reader own_{*this};
 };
 
 }  // namespace host_store_detail

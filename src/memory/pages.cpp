@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pages.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+namespace episodic::detail {
+namespace {
+
+std::size_t whole_pages(std::size_t bytes) {
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+/// \param file -1: zeros \return null for no bytes
+float* map(std::size_t bytes, int flags, int file, std::size_t offset) {
+  if (bytes == 0) return nullptr;
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | flags, file,
+                          static_cast<off_t>(offset));
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<float*>(at);
+}
+
+bool write_all(int file, std::span<const float> floats, std::size_t offset) {
+  const auto* from = reinterpret_cast<const char*>(floats.data());
+  for (std::size_t left = floats.size_bytes(); left > 0;) {
+    const ssize_t n = ::pwrite(file, from, left, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    from += n;
+    offset += static_cast<std::size_t>(n);
+    left -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+}  // namespace
+
+Pages::Pages(std::size_t floats)
+    : data_(map(floats * sizeof(float), MAP_ANONYMOUS, -1, 0)), size_(floats) {}
+
+Pages::Pages(Pages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Pages& Pages::operator=(Pages&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Pages::~Pages() {
+  if (data_) ::munmap(data_, size_ * sizeof(float));
+}
+
+PageImage::PageImage(std::span<const std::span<const float>> arrays) {
+  std::size_t bytes = 0;
+  for (const std::span<const float> array : arrays) {
+    places_.push_back({bytes, array.size()});
+    bytes += whole_pages(array.size_bytes());
+  }
+  if (bytes == 0 || write(arrays, bytes)) return;
+  for (const std::span<const float> array : arrays)
+    std::copy(array.begin(), array.end(), copies_.emplace_back(array.size()).data());
+}
+
+bool PageImage::write(std::span<const std::span<const float>> arrays, std::size_t bytes) {
+  file_ = ::memfd_create("episodic-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file_ < 0) return false;
+  bool whole = ::ftruncate(file_, static_cast<off_t>(bytes)) == 0;
+  for (std::size_t i = 0; whole && i < arrays.size(); ++i)
+    whole = write_all(file_, arrays[i], places_[i].offset);
+  // Nobody can change or cut what others have mapped.
+  if (whole) ::fcntl(file_, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  if (!whole) ::close(std::exchange(file_, -1));
+  return whole;
+}
+
+PageImage::~PageImage() {
+  if (file_ >= 0) ::close(file_);
+}
+
+Pages PageImage::array(std::size_t i) const {
+  const Place& place = places_[i];
+  if (file_ < 0 || place.floats == 0) {
+    Pages copy(place.floats);
+    if (place.floats > 0) std::copy_n(copies_[i].data(), place.floats, copy.data());
+    return copy;
+  }
+  Pages mapped;
+  // No room is set aside for pages that may never be written to.
+  mapped.data_ = map(place.floats * sizeof(float), MAP_NORESERVE, file_, place.offset);
+  mapped.size_ = place.floats;
+  return mapped;
+}
+
+}  // namespace episodic::detail
