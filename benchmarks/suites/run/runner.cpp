@@ -128,7 +128,7 @@ class Answerer {
         prompt_(prompt),
         max_new_(max_new_of(options.suite, options.task, options.limits)),
         tokenizer_(load_model_tokenizer(options.model.model)),
-        engine_(tools::load_engine(options.common, options.model.model)),
+        engine_(tools::load_engine(options.common, options.model)),
         session_(*engine_, tokenizer_.get()) {}
 
   /// \param shared whether the next example may have the same context
@@ -298,6 +298,8 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
             {"max_new", max_new_of(options.suite, options.task, options.limits)},
             {"question_step", options.question_step}};
   if (options.method == "truncate") json["max_length"] = options.max_length;
+  if (!options.model.lora.empty()) json["lora"] = options.model.lora;
+  if (!options.model.quantize.empty()) json["quantize"] = options.model.quantize;
   json["environment"] = bench::environment();
   return json;
 }
