@@ -110,7 +110,7 @@ void run(const Flags& flags) {
   flags.common.apply_on_host();
   MemoryConfig config = flags.model.memory_config();
   if (flags.window) config.recall = false;
-  const std::unique_ptr<Engine> engine = load_engine(flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.model.model, flags.model.options());
   tools::warn_of_window(flags.common, config, engine->config());
   engine->attach(config, 2 * flags.tokens);
   Ids text = engine->tokenizer().encode(flags.text.read());

@@ -96,7 +96,7 @@ void run(RecallFlags& flags) {
   if (flags.no_recall) config.recall = false;
   const tools::Book book = tools::open_book(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
-  Decoder model = Decoder::load(flags.model.model);
+  Decoder model = Decoder::load(open_model(flags.model.model, flags.model.options()));
   const auto memory = patch(model, config);
   Session session(model, tokenizer.get());
   Json result{{"program", "bench_recall"},

@@ -68,7 +68,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
 
   KeepOptions keep;
   keep.dir = dir;
-  keep.identity = identity_of(flags.model.model);
+  keep.identity = identity_of(flags.model.model, flags.model.options());
   const MemoryShape shape = memory_shape(model.config());
   auto memory = std::make_shared<EpisodicMemory>(
       EpisodicMemory::create(keep, flags.model.memory_config(), shape));
@@ -175,7 +175,7 @@ void run(const ScaleFlags& flags) {
   flags.common.apply_on_host();
   const tools::Book book = tools::open_book(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
-  Decoder model = Decoder::load(flags.model.model);
+  Decoder model = Decoder::load(open_model(flags.model.model, flags.model.options()));
   Json result{{"program", "bench_scale"},
               {"environment", environment()},
               {"model", flags.model.model.string()},

@@ -472,8 +472,14 @@ void write_gguf(const OpenModel& model, const fs::path& path, bool overwrite,
   if (fs::is_directory(path, error))
     throw FileError(fmt::format("{}: is a directory; name the GGUF file to write", path.string()));
   if (fs::exists(path, error) && !overwrite)
-    throw FileError(fmt::format("{}: is there already; name another file, or allow to replace it (--replace)",
-                                path.string()));
+    throw FileError(
+        fmt::format("{}: is there already; name another file, or allow to replace it (--replace)",
+                    path.string()));
+  if (is_model_file(model.path))
+    throw ConfigError(
+        fmt::format("{}: is one file already, whose tokenizer would be lost; give the directory of "
+                    "the model in Hugging Face layout",
+                    model.path.string()));
   if (!model.adapters.empty() && !model.merged)
     throw ConfigError(
         fmt::format("{}: adapters beside the weights have no place in a GGUF file; "

@@ -28,7 +28,7 @@ void run(const AskFlags& flags) {
   flags.common.apply();
   flags.chat.check();
   if (flags.prompt.empty()) throw DataError("--prompt: is empty; ask something");
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const Tokenizer& tokenizer = engine->tokenizer();
   const auto memory = std::make_shared<EpisodicMemory>(
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));

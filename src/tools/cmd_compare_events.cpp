@@ -58,7 +58,7 @@ class StoryReader {
   StoryReader(const CompareFlags& flags, const MemoryConfig& config)
       : flags_(flags),
         config_(config),
-        model_(Decoder::load(flags.model.model)),
+        model_(Decoder::load(open_model(flags.model.model, flags.model.options()))),
         tokenizer_(load_model_tokenizer(flags.model.model)) {
     const ModelConfig& c = model_.config();
     for (const LayerSpec& layer : c.layers)

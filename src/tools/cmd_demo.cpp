@@ -172,7 +172,7 @@ void run(DemoFlags& flags) {
   flags.common.apply();
   if (flags.model.model.empty()) flags.model.model = shipped_model();
   DemoResult result;
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const Tokenizer& tokenizer = engine->tokenizer();
   result.model = std::filesystem::weakly_canonical(flags.model.model).filename().string();
   result.seed = flags.seed;

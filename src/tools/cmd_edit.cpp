@@ -29,7 +29,7 @@ struct EditFlags {
 /// Back to an earlier token: what lies between it and the newest state before is read again.
 std::shared_ptr<EpisodicMemory> rewound(const EditFlags& flags) {
   if (flags.model.model.empty()) throw ConfigError("--rewind reads tokens again and needs --model");
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto memory =
       std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
   if (flags.rewind > memory->tokens())

@@ -53,7 +53,7 @@ void run(const GenerateFlags& flags) {
   if (flags.chat.chat && flags.no_special)
     throw ConfigError("--no-special: with --chat the model's template says what stands around");
   const MemoryConfig config = flags.model.memory_config();
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,
          static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new);

@@ -64,16 +64,18 @@ std::shared_ptr<EpisodicMemory> created(const IngestFlags& flags, const ModelCon
   const MemoryConfig config = flags.model.memory_config();
   warn_of_window(flags.common, config, model);
   // What a device refuses, it refuses before there is a folder.
-  plan_for_device(flags.common, flags.model.model, config, std::max<std::int64_t>(1, max_tokens));
+  plan_for_device(placed(flags.common, flags.model), flags.model.model, config,
+                  std::max<std::int64_t>(1, max_tokens));
   KeptFolder folder;
   folder.dir = flags.dir;
   folder.checkpoints = flags.checkpoints;
-  return std::make_shared<EpisodicMemory>(create_memory(flags.model.model, folder, config));
+  return std::make_shared<EpisodicMemory>(
+      create_memory(flags.model.model, folder, config, flags.model.options()));
 }
 
 void run(const IngestFlags& flags) {
   flags.common.apply();
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model.model);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   std::shared_ptr<EpisodicMemory> memory = opened(flags);
   const bool first = !memory || memory->tokens() == 0;
   std::vector<std::int64_t> all;

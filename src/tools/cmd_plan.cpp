@@ -68,6 +68,21 @@ std::int64_t weight_bytes(const fs::path& dir, const ModelConfig& model, bool& f
   return bytes;
 }
 
+/// With --quantize: matrices in blocks, what no block fits in float32.
+std::int64_t rounded_bytes(const ModelConfig& model, TensorType type) {
+  std::int64_t bytes = 0;
+  std::set<std::pair<std::string, std::int64_t>> seen;  // a tied head is the embedding's tensor
+  for (const WeightEntry& e : weight_plan(model)) {
+    if (!seen.emplace(e.tensor, e.first_row).second) continue;
+    const std::int64_t columns = e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1;
+    const bool vocabulary = e.role == WeightRole::embedding || e.role == WeightRole::head;
+    TensorType to = vocabulary ? TensorType::q8_0 : type;
+    if (columns % block_elements(to) != 0) to = TensorType::f32;
+    bytes += e.rows * (columns / block_elements(to)) * block_bytes(to);
+  }
+  return bytes;
+}
+
 /// The plan, or nothing with the reason in `advice` where a budget cannot hold it.
 std::optional<MemoryPlan> attempt(const PlanFlags& flags, const MemoryConfig& config,
                                   const MemoryShape& shape, std::int64_t events, Json& advice) {
@@ -140,14 +155,16 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
 void run(const PlanFlags& flags) {
   require_model_dir(flags.model.model);
   const MemoryConfig config = flags.model.memory_config();
-  if (const std::optional<DevicePlan> plan =
-          plan_for_device(flags.common, flags.model.model, config, flags.tokens))
+  if (const std::optional<DevicePlan> plan = plan_for_device(
+          placed(flags.common, flags.model), flags.model.model, config, flags.tokens))
     return report_device(flags, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   warn_of_window(flags.common, config, model);
   const MemoryShape shape = memory_shape(model, config.n_local);
   bool from_files = false;
-  const std::int64_t weights = weight_bytes(flags.model.model, model, from_files);
+  const std::optional<TensorType> rounded = flags.model.options().quantize;
+  const std::int64_t weights =
+      rounded ? rounded_bytes(model, *rounded) : weight_bytes(flags.model.model, model, from_files);
 
   const double mean = flags.event_tokens > 0 ? flags.event_tokens : expected_event_tokens(config);
   const auto expected =

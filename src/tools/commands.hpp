@@ -18,6 +18,7 @@ void add_generate(CLI::App& app);
 void add_ingest(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_quantize(CLI::App& app);
 void add_score(CLI::App& app);
 void add_segment(CLI::App& app);
 void add_tokenize(CLI::App& app);

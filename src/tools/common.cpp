@@ -23,6 +23,7 @@
 #include "episodic/base/presets.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/model/quantize.hpp"
 
 namespace episodic::tools {
 
@@ -92,7 +93,17 @@ void CommonFlags::apply_on_host() const {
 }
 
 void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {
-  app.add_option("--model", model, "Model directory in Hugging Face layout")->required();
+  app.add_option("--model", model, "Model directory in Hugging Face layout, or a GGUF file")
+      ->required();
+  CLI::Option* adapters = app.add_option(
+      "--lora", lora,
+      "Adapter as PEFT saves it, with a factor behind a colon if it is not 1 (may be given several "
+      "times)");
+  adapters->type_name("DIR[:SCALE]")->allow_extra_args(false);
+  app.add_flag("--merge-lora", merge_lora, "Add the adapters to the weights, not beside them")
+      ->needs(adapters);
+  app.add_option("--quantize", quantize, "Round the weights to 8 or 4 bits when they are loaded")
+      ->check(CLI::IsMember({"q8_0", "q4_0"}));
   auto* m = app.add_option(
       "--memory", memory,
       std::string("Changes to the memory's settings: a JSON file or inline JSON. What it does not "
@@ -102,6 +113,32 @@ void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {
   if (with_full_attention)
     app.add_flag("--full-attention", full_attention, "Full causal attention instead of the memory")
         ->excludes(m);
+}
+
+namespace {
+
+/// "DIR:SCALE" or "DIR"; a directory of that whole name is meant first.
+LoraChoice parse_lora(const std::string& text) {
+  std::error_code ignored;
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || std::filesystem::exists(text, ignored)) return {text, 1.0};
+  const char* number = text.c_str() + colon + 1;
+  char* end = nullptr;
+  const double scale = std::strtod(number, &end);
+  if (end == number || *end != '\0' || !std::isfinite(scale))
+    throw ConfigError(
+        fmt::format("--lora {}: expected DIR or DIR:SCALE with a number as scale", text));
+  return {text.substr(0, colon), scale};
+}
+
+}  // namespace
+
+ModelOptions ModelFlags::options() const {
+  ModelOptions options;
+  for (const std::string& text : lora) options.lora.push_back(parse_lora(text));
+  options.merge_lora = merge_lora;
+  if (!quantize.empty()) options.quantize = quantized_type(quantize);
+  return options;
 }
 
 MemoryConfig ModelFlags::memory_config() const { return changed(memory_config_of(model)); }

@@ -15,6 +15,7 @@
 #include "episodic/base/callbacks.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/open_model.hpp"
 
 namespace CLI {
 class App;
@@ -81,13 +82,18 @@ struct CommonFlags {
   void apply_on_host() const;
 };
 
-/// --model DIR with --memory FILE|JSON and --full-attention.
+/// --model DIR with --lora, --merge-lora, --quantize, --memory FILE|JSON and --full-attention.
 struct ModelFlags {
   std::filesystem::path model;
   std::string memory;
+  std::vector<std::string> lora;  ///< DIR or DIR:SCALE
+  bool merge_lora = false;
+  std::string quantize;  ///< empty: weights as they are stored
   bool full_attention = false;
 
   void add_to(CLI::App& app, bool with_full_attention = true);
+  /// What is done with the weights. \throws ConfigError naming the flag
+  ModelOptions options() const;
   /// The memory's settings: MODEL/memory.json or the defaults, changed by --memory.
   MemoryConfig memory_config() const;
   /// Other settings, changed by --memory.

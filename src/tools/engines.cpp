@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
 
 namespace episodic::tools {
@@ -14,6 +15,23 @@ std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesy
   require_model_dir(model);
   if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model)) return engine;
   return episodic::load_engine(model);
+}
+
+CommonFlags placed(const CommonFlags& common, const ModelFlags& flags) {
+  CommonFlags result = common;
+  if (flags.options().none()) return result;
+  if (common.device == "cuda")
+    throw ConfigError(fmt::format("--device cuda: a device does not have {} yet; use --device cpu",
+                                  flags.lora.empty() ? "--quantize" : "--lora"));
+  result.device = "cpu";
+  return result;
+}
+
+std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags) {
+  if (flags.options().none()) return load_engine(common, flags.model);
+  require_model_dir(flags.model);
+  placed(common, flags);  // may refuse
+  return episodic::load_engine(flags.model, flags.options());
 }
 
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
@@ -25,7 +43,7 @@ void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
 
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
                                     const MemoryConfig& config, std::int64_t max_tokens) {
-  std::unique_ptr<Engine> engine = load_engine(common, flags.model);
+  std::unique_ptr<Engine> engine = load_engine(common, flags);
   attach(*engine, common, flags, config, max_tokens);
   return engine;
 }

@@ -17,6 +17,13 @@ namespace episodic::tools {
 /// one. \throws NotBuiltError for cuda in a build without it, DeviceError, FileError, DataError
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model);
 
+/// Where a model runs whose weights --lora or --quantize change: a device does not have them, so
+/// `auto` then means the host. \throws ConfigError for them with --device cuda
+CommonFlags placed(const CommonFlags& common, const ModelFlags& flags);
+
+/// The same with --lora and --quantize.
+std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags);
+
 /// The same with an empty memory, or --full-attention.
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
                                     const MemoryConfig& config, std::int64_t max_tokens);

@@ -16,7 +16,7 @@ EpisodicMemory open_kept(const ModelFlags& flags, const std::filesystem::path& d
   folder.dir = dir;
   folder.mode = mode;
   if (!flags.memory.empty()) folder.budgets = flags.changed(MemoryManifest::read(dir).config);
-  return open_memory(flags.model, folder);
+  return open_memory(flags.model, folder, flags.options());
 }
 
 EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode) {

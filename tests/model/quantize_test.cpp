@@ -197,6 +197,11 @@ TEST_CASE("gguf writer: what GGUF has no words for is refused, and no file is le
   REQUIRE(mentions(said("mistral_window"), "its sliding windows cannot be said"));
   REQUIRE(mentions(said("rope_dynamic"), "its rope cannot be said"));
   REQUIRE(mentions(said("rope_yarn"), "its rope cannot be said"));
+  ModelOptions beside;
+  beside.lora = {{fs::path(EPISODIC_SOURCE_DIR) / "tests/model/adapters/llama2_all", 1.0}};
+  const OpenModel adapted = open_model(kFamilies / "llama2", beside);
+  REQUIRE(mentions(refusal<ConfigError>([&] { write_gguf(adapted, dir / "m.gguf"); }),
+                   "adapters beside the weights have no place"));
   REQUIRE(fs::is_empty(dir.path()));
 }
 
@@ -226,5 +231,8 @@ TEST_CASE("gguf writer: a file that is there, a folder that is not, a full disk"
   REQUIRE(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()) == 1);
 
   REQUIRE_NOTHROW(write_gguf(model, dir / "there.gguf", true));
-  REQUIRE(open_model(dir / "there.gguf").config.n_layers == 2);
+  const OpenModel read = open_model(dir / "there.gguf");
+  REQUIRE(read.config.n_layers == 2);
+  REQUIRE(mentions(refusal<ConfigError>([&] { write_gguf(read, dir / "again.gguf"); }),
+                   "is one file already"));
 }

@@ -41,7 +41,7 @@ TEST_CASE("wrong usage exits with 2") {
 
 TEST_CASE("help exits with 0 and has an example") {
   for (const char* name : {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan",
-                           "score", "segment", "tokenize", "trace", "verify"}) {
+                           "quantize", "score", "segment", "tokenize", "trace", "verify"}) {
     INFO(name);
     const Run run = episodic(std::string(name) + " --help");
     CHECK(run.status == 0);

@@ -381,6 +381,8 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
         {"max_tokens", encoder->max_tokens()},
         {"chunk_words", kChunkWords},
         {"top", kRetrieved}};
+  if (!options.model.lora.empty()) json["lora"] = options.model.lora;
+  if (!options.model.quantize.empty()) json["quantize"] = options.model.quantize;
   json["environment"] = bench::environment();
   if (encoder) json["environment"]["search"] = search_name();
   return json;
