@@ -33,7 +33,9 @@ WordPiece::WordPiece(const JsonNode& model) : ids_(read_ids(model.at("vocab"))) 
   const auto it = ids_.find(token);
   if (it == ids_.end()) unknown.fail(fmt::format("'{}' is not in the vocabulary", token));
   unknown_ = it->second;
-  longest_word_ = longest.null() ? 100 : longest.index(std::int64_t{1} << 20);
+  // finding a word's pieces takes the square of its length
+  constexpr std::int64_t kMostCharacters = 1024;
+  longest_word_ = longest.null() ? 100 : longest.index(kMostCharacters + 1);
   for (const auto& [entry, id] : ids_) longest_entry_ = std::max(longest_entry_, entry.size());
 }
 

@@ -33,7 +33,8 @@ std::vector<std::string> texts_of(const std::string& text, const std::vector<Chu
 /// Words "w0 w1 ..." of n.
 std::string numbered(int n) {
   std::string text;
-  for (int i = 0; i < n; ++i) text += "w" + std::to_string(i) + (i % 7 == 6 ? "\n\n" : " ");
+  for (int i = 0; i < n; ++i)
+    text.append("w").append(std::to_string(i)).append(i % 7 == 6 ? "\n\n" : " ");
   return text;
 }
 
@@ -51,7 +52,6 @@ const Tokenizer& shipped_tokenizer() {
 
 Example example_of(const std::string& context, const std::string& input) {
   Example e;
-  e.id = "0";
   e.context = context;
   e.input = input;
   return e;

@@ -64,6 +64,7 @@ TEST_CASE("what WordPiece does not take is named") {
   check_complaint("/model/unk_token", 3, {"model.unk_token"}, "bert");
   check_complaint("/model/continuing_subword_prefix", 3, {"continuing_subword_prefix"}, "bert");
   check_complaint("/model/max_input_chars_per_word", -1, {"max_input_chars_per_word"}, "bert");
+  check_complaint("/model/max_input_chars_per_word", 1025, {"max_input_chars_per_word"}, "bert");
   check_complaint("/normalizer/strip_accents", "yes", {"normalizer.strip_accents"}, "bert");
   check_complaint("/decoder/cleanup", 1, {"decoder.cleanup"}, "bert");
   const TempDir dir;

@@ -28,7 +28,7 @@ class SentenceEncoder {
   /// Reads config.json (`model_type` bert), model.safetensors (float32, float16 or bfloat16),
   /// tokenizer.json or vocab.txt, and where they are there sentence-transformers' own files: its
   /// sentence_bert_config.json (longest text) and 1_Pooling/config.json (mean or first token; mean
-  /// without it).
+  /// without it). Tensors that the vector does not depend on (a pooler's) are not looked at.
   /// \param max_tokens longest text in tokens, its special tokens included, up to the model's
   ///   positions (512 in most); 0: max_seq_length of sentence_bert_config.json (256 for
   ///   all-MiniLM-L6-v2), or all positions if there is none
