@@ -158,7 +158,7 @@ void run(const ForgettingFlags& flags) {
   fs::create_directories(flags.out);
   const tools::Book book = tools::open_book(flags.text);
   const auto tokenizer = load_tokenizer(flags.model.model);
-  Decoder model = Decoder::load(flags.model.model);
+  Decoder model = Decoder::load(open_model(flags.model.model, flags.model.options()));
   const auto memory = patch(model, config);
   Session session(model, tokenizer.get());
   const tools::HiddenFacts text = tools::hide_facts(book, *tokenizer, flags.tokens, {});

@@ -2,6 +2,7 @@
 // `episodic quantize`: a model with its weights rounded to blocks, as one file.
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "common.hpp"

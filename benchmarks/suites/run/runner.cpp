@@ -161,7 +161,7 @@ class Answerer {
         config_(config),
         max_new_(max_new_of(options.suite, options.task, options.limits)),
         tokenizer_(load_model_tokenizer(options.model.model)),
-        engine_(tools::load_engine(options.common, options.model.model)),
+        engine_(tools::load_engine(options.common, options.model)),
         session_(*engine_, tokenizer_.get()),
         chat_(load_chat_format(options, *tokenizer_)),
         writer_(prompt, *tokenizer_, format()) {
