@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "episodic/base/text.hpp"
 #include "support/test.hpp"
 #include "support/thread_pool.hpp"
 
@@ -101,13 +100,6 @@ TEST_CASE("a loop inside a task runs on the task's thread") {
   REQUIRE(calls == 64);
   REQUIRE(moved == 0);
   REQUIRE(pool.loops() == 1);
-}
-
-TEST_CASE("concat puts text and numbers together") {
-  REQUIRE(concat() == "");
-  REQUIRE(concat("n is ", 3, ", must be ", std::string("less than "), std::int64_t{-7}) ==
-          "n is 3, must be less than -7");
-  REQUIRE(concat(0.5, " ", 1e-30f, " ", std::nan("")) == "0.5 1e-30 nan");
 }
 
 }  // namespace

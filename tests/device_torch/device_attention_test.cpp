@@ -3,6 +3,7 @@
 // the bit) and the CPU's EpisodicAttention (to rounding).
 #include "episodic/device_torch/device_attention.hpp"
 
+#include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
