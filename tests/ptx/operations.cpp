@@ -199,6 +199,15 @@ struct Abs {
     }
   }
 };
+/// The sign of the first, the size of the second.
+struct CopySign {
+  template <class T>
+  T operator()(T sign, T size) const {
+    using U = Unsigned<T>;
+    constexpr U kSign = U{1} << (8 * sizeof(T) - 1);
+    return std::bit_cast<T>((std::bit_cast<U>(sign) & kSign) | (std::bit_cast<U>(size) & ~kSign));
+  }
+};
 /// Of a number and what is none, the number; -0 is less than +0.
 template <bool kLess>
 struct Extreme {
@@ -551,6 +560,7 @@ void floats(Table& t, const std::string& type) {
   t["sqrt.rn." + type] = {unary<T, Root>, 1};
   t["neg." + type] = {unary<T, Neg>, 1};
   t["abs." + type] = {unary<T, Abs>, 1};
+  t["copysign." + type] = {binary<T, CopySign>, 2};
   t["min." + type] = {binary<T, Extreme<true>>, 2};
   t["max." + type] = {binary<T, Extreme<false>>, 2};
   t["cvt.rni." + type + "." + type] = {unary<T, RoundFloat<Rounding::nearest>>, 1};

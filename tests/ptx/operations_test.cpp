@@ -312,6 +312,7 @@ void check_floats(const std::string& type) {
   const auto less = [](T a, T b) {
     return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b;
   };
+  binary("copysign", [](T a, T b) { return std::copysign(b, a); });
   binary("min", less);
   binary("max", [&](T a, T b) { return -less(-a, -b); });
   const auto unary = [&](const std::string& name, auto f) {
