@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of the host on the shipped model: reading, asking, states, what it can and cannot.
+#include "model/tiny_adapter.hpp"
 #include "support/model.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -353,4 +354,62 @@ TEST_CASE("stop strings are refused before anything is read", "[e2e][engine][ses
   o.stop = {"x", ""};
   CHECK(mentions(refusal<ConfigError>([&] { engine->generate("The old man", o); }), "empty"));
   CHECK(engine->tokens() == 0);
+}
+
+TEST_CASE("engine: a kept memory belongs to the model with its adapters", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const TempDir scratch;
+  TinyShape shape;  // the shipped model's
+  shape.hidden = 256;
+  shape.inner = 512;
+  shape.layers = 4;
+  shape.dim = 64;
+  TinyAdapter(shape).write(scratch / "poet");
+  ModelOptions with;
+  with.lora = {{scratch / "poet", 0.5}};
+  KeptFolder folder;
+  folder.dir = scratch / "kept";
+  const std::string text = some_text(20);
+  std::uint64_t digest = 0;
+  {
+    const auto engine = load_engine(shipped_model_dir(), with);
+    CHECK(engine->model_options().lora.size() == 1);
+    const auto memory = engine->attach(folder);
+    engine->read(text);
+    engine->commit();
+    digest = memory->digest();
+  }
+  {
+    const auto plain = load_engine(shipped_model_dir());
+    const std::string refused = refusal<ConfigError>([&] { plain->attach(folder); });
+    INFO(refused);
+    CHECK(mentions(refused, "made with model 'recall-2m6 with adapter poet x 0.5'"));
+  }
+  ModelOptions louder = with;
+  louder.lora[0].scale = 1;
+  const auto other = load_engine(shipped_model_dir(), louder);
+  CHECK(mentions(refusal<ConfigError>([&] { other->attach(folder); }), "poet x 0.5"));
+  // merged it is the same model
+  with.merge_lora = true;
+  const auto merged = load_engine(shipped_model_dir(), with);
+  CHECK(merged->attach(folder)->digest() == digest);
+  merged->rewind(0);
+  merged->read(text);
+  CHECK(merged->ask("Then", few(4)).ids.size() == 4);
+}
+
+TEST_CASE("engine: weights rounded when they are loaded still find the pass key", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  ModelOptions rounded;
+  rounded.quantize = TensorType::q8_0;
+  const auto engine = load_engine(shipped_model_dir(), rounded);
+  engine->attach();
+  std::string text = "The pass key is 60453. Remember it. 60453 is the pass key.\n";
+  for (int i = 0; i < 60; ++i)
+    text +=
+        "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+        "again.\n";
+  engine->read(text);
+  CHECK(
+      mentions(engine->ask("\n\nWhat is the pass key?\n\nThe pass key is", few(12)).text, "60453"));
 }
