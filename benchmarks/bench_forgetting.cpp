@@ -69,7 +69,7 @@ struct Counts {
   }
 };
 
-/// A table in three forms: rows for CSV, and columns for a plot.
+/// A table that becomes a CSV file.
 struct Table {
   std::string name;
   std::string header;
