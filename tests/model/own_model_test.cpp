@@ -43,6 +43,15 @@ torch::Tensor in_steps(yours::Sequence& sequence, const torch::Tensor& ids, std:
   return torch::cat(logits);
 }
 
+/// torch's own products on one thread: with several, their bits depend on how many cores were free.
+struct OneThread {
+  OneThread() : before(torch::get_num_threads()) { torch::set_num_threads(1); }
+  ~OneThread() { torch::set_num_threads(before); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  int before;
+};
+
 double largest_difference(const torch::Tensor& a, const torch::Tensor& b) {
   return (a - b).abs().max().item<double>() / b.abs().max().item<double>();
 }
@@ -64,6 +73,7 @@ struct Counting final : SequenceState {
 }  // namespace
 
 TEST_CASE("own model: inside the window the logits are those of its own attention", "[proof]") {
+  const OneThread one_thread;
   torch::manual_seed(1);
   yours::Sequence sequence(yours::random_model(of_layers(3)));
   const torch::Tensor ids = random_ids(150);
@@ -110,6 +120,7 @@ TEST_CASE("own model: what left the window is recalled, and changes the logits")
 }
 
 TEST_CASE("own model: patching twice begins anew and keeps the way back") {
+  const OneThread one_thread;
   torch::manual_seed(3);
   yours::Sequence sequence(yours::random_model());
   const torch::Tensor ids = random_ids(64);
@@ -129,6 +140,7 @@ TEST_CASE("own model: patching twice begins anew and keeps the way back") {
 }
 
 TEST_CASE("own model: some layers, the others keep their own attention and state") {
+  const OneThread one_thread;
   torch::manual_seed(4);
   yours::Sequence sequence(yours::random_model(of_layers(4)));
   const torch::Tensor ids = random_ids(60);

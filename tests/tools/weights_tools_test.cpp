@@ -51,7 +51,7 @@ TEST_CASE("quantize writes a file that generates as --quantize does") {
             .err.find("ends in .gguf") != std::string::npos);
 }
 
-TEST_CASE("--lora changes what is generated, and whose memory it is") {
+TEST_CASE("an adapter changes what is generated, and whose memory it is") {
   const auto model = recall_model();
   if (!model || model->filename() != "recall-2m6") EPISODIC_SKIP("models/recall-2m6 is not there");
   const Scratch scratch;
