@@ -71,7 +71,7 @@ Json layers_with(const Engine& engine, std::int64_t first, std::int64_t last) {
   const auto meets = [&](EventId e) { return events[e].start < last && events[e].end > first; };
   const auto n = static_cast<std::int64_t>(engine.config().memory_layers().size());
   for (std::int64_t l = 0; l < n; ++l) {
-    const Engine::Recall recall = engine.recalled(l);
+    const LaneRecall recall = engine.recalled(l);
     if (std::any_of(recall.similarity.begin(), recall.similarity.end(), meets) ||
         std::any_of(recall.contiguity.begin(), recall.contiguity.end(), meets))
       layers.push_back(l);

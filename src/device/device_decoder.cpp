@@ -711,7 +711,7 @@ void DeviceDecoder::save(EpisodicMemory& to) {
 
 class DeviceDecoder::Snapshot {
  public:
-  std::shared_ptr<const DeviceMemory::Snapshot> memory;  // null without one
+  std::shared_ptr<const MemorySnapshot> memory;  // null without one
   std::vector<std::byte> caches;
   std::int64_t tokens = 0, chunk = 0, max_tokens = 0;
   std::vector<float> last_logits;

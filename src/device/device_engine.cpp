@@ -24,21 +24,10 @@ class DeviceEngine final : public Engine {
   void step(std::span<const std::int64_t> ids, StepKind kind) override { model_.step(ids, kind); }
   std::span<const float> logits() override { return model_.logits(); }
 
-  StepRecord last_step() const override { return memory().last_step(); }
-  EventTable events() const override { return memory().events(); }
-  Recall recalled(std::int64_t layer) const override {
-    DeviceMemory::Recall lists = memory().recall_lists(layer);
-    return {std::move(lists.similarity), std::move(lists.contiguity)};
-  }
-  std::vector<float> representative(std::int64_t layer, EventId event) const override {
-    return memory().representative(layer, event);
-  }
-  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
-                               std::int64_t n) const override {
-    return memory().relevance(layer, first, n);
-  }
+  SequenceMemory* memory() override { return has_memory() ? &model_.memory() : nullptr; }
   MemoryUsage usage() const override {
-    const DeviceMemoryBytes& bytes = memory().bytes();
+    require(Capability::inspect);
+    const DeviceMemoryBytes& bytes = model_.memory().bytes();
     const bool in_folder = kept() && kept()->kept();
     const StoreCounters files =
         in_folder ? kept()->counters().store : model_.memory().lower_tiers();
@@ -95,14 +84,6 @@ class DeviceEngine final : public Engine {
   }
   void do_save() override { model_.save(*kept()); }
 
-  std::string kind_refusal(Capability capability) const override {
-    if (capability == Capability::forget || capability == Capability::pin)
-      return std::string(name_of(capability)) +
-             ": a memory on a device cannot; keep it in a folder and edit it on the host";
-    return {};
-  }
-  EpisodicMemory* host_memory() override { return nullptr; }
-
  private:
   static void require_length(std::int64_t max_tokens) {
     if (max_tokens < 1)
@@ -110,11 +91,6 @@ class DeviceEngine final : public Engine {
           "max_tokens: a device takes its room when a memory is attached; say how many tokens the "
           "sequence may come to");
   }
-  DeviceMemory& memory() const {
-    require(Capability::inspect);
-    return model_.memory();
-  }
-
   mutable DeviceDecoder model_;  // its getters wait for the device
 };
 

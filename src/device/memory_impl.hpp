@@ -173,6 +173,9 @@ struct DeviceMemory::Impl {
   std::int64_t last_first = 0, last_n = 0;
   // Snapshots: dead once a restore went back behind them, for their tokens may have been given
   // anew.
+  // What was last handed out to be looked at.
+  mutable std::optional<EventTable> inspected_events;
+  mutable StepRecord inspected_step;
   std::int64_t generation = 0;
   struct Rewind {
     std::int64_t generation, tokens;  // begun with it, and gone back to

@@ -80,6 +80,24 @@ device::HostKeySegmenter from_bytes(const std::vector<std::byte>& bytes, std::in
 
 // -- what the last step left ----------------------------------------------------------------------
 
+std::string DeviceMemory::refusal(Capability capability) const {
+  switch (capability) {
+    case Capability::inspect:
+    case Capability::snapshot:
+      return {};
+    case Capability::commit:
+    case Capability::rewind:
+      return fmt::format(
+          "{}: a memory on a device has no folder; load it from one that is kept in a folder, save "
+          "into that and do it there",
+          name_of(capability));
+    default:
+      return fmt::format(
+          "{}: a memory on a device cannot; keep it in a folder and edit it on the host",
+          name_of(capability));
+  }
+}
+
 std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first,
                                                         std::int64_t end) const {
   std::vector<TokenRange> out;
@@ -87,18 +105,26 @@ std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first,
   return out;
 }
 
-EventTable DeviceMemory::events() const {
+static void check_scope(std::int64_t scope) {
+  if (scope != 0)
+    throw DataError(fmt::format(
+        "scope {}: a memory on a device has one scope, 0, that of the sequence", scope));
+}
+
+const EventTable& DeviceMemory::events(std::int64_t scope) const {
+  check_scope(scope);
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   EventTable table(m.config.n_init, m.config.min_block, m.config.max_block);
   for (const TokenRange& e : m.read_events(0, m.read_timeline().n_events)) table.append(e);
-  return table;
+  return m.inspected_events.emplace(std::move(table));
 }
 
-StepRecord DeviceMemory::last_step() const {
+const StepRecord& DeviceMemory::last_step(std::int64_t scope) const {
+  check_scope(scope);
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  StepRecord r;
+  StepRecord& r = m.inspected_step = {};
   const TimelineState state = m.read_timeline();
   r.first = m.last_first;
   r.n = m.last_n;
@@ -146,7 +172,7 @@ std::vector<EventId> DeviceMemory::recalled(std::int64_t l) const {
   return host_ids(impl_->read_lists(impl_->layers.at(static_cast<std::size_t>(l))).recalled);
 }
 
-DeviceMemory::Recall DeviceMemory::recall_lists(std::int64_t l) const {
+LaneRecall DeviceMemory::recall_lists(std::int64_t l) const {
   const device::CurrentDevice current(impl_->device);
   const HostRecallLists lists = impl_->read_lists(impl_->layers.at(static_cast<std::size_t>(l)));
   return {host_ids(lists.similarity), host_ids(lists.contiguity)};
@@ -182,8 +208,10 @@ std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
 
 // -- snapshots ------------------------------------------------------------------------------------
 
-class DeviceMemory::Snapshot {
+class DeviceMemory::Snapshot final : public MemorySnapshot {
  public:
+  std::int64_t tokens() const override { return timeline.tokens; }
+
   const void* owner = nullptr;
   std::int64_t generation = 0;
   std::int64_t steps_since_recall = 0;
@@ -208,7 +236,7 @@ void DeviceMemory::Impl::write_key_segmenter(const device::HostKeySegmenter& fro
   write(key_variance, from.variance.data(), static_cast<std::int64_t>(from.variance.size()));
 }
 
-std::shared_ptr<const DeviceMemory::Snapshot> DeviceMemory::snapshot() const {
+std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   check();
@@ -226,11 +254,13 @@ std::shared_ptr<const DeviceMemory::Snapshot> DeviceMemory::snapshot() const {
   return s;
 }
 
-void DeviceMemory::restore(const Snapshot& s) {
+void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  if (s.owner != impl_.get())
+  const auto* const own = dynamic_cast<const Snapshot*>(&snapshot);
+  if (!own || own->owner != impl_.get())
     throw ConfigError("restore: the snapshot was taken of another memory");
+  const Snapshot& s = *own;
   for (const Impl::Rewind& rewind : m.rewinds)
     if (rewind.generation > s.generation && rewind.tokens < s.timeline.tokens)
       throw ConfigError(fmt::format(

@@ -105,6 +105,7 @@ struct TorchDeviceMemory::Impl {
   void require_logits(const at::Tensor& logits) const;
   void end_step(const std::int64_t* device_ids, const at::Tensor& logits);
   void take_rows_like(const at::Tensor& logits);
+  void take_rows(std::int64_t width, DType dtype);
   void token_surprise(const void* logits, std::int64_t row_stride, const std::int64_t* targets,
                       std::int64_t n, float* to) const;
 
@@ -194,8 +195,12 @@ void TorchDeviceMemory::Impl::end_step(const std::int64_t* device_ids, const at:
 
 /// The dtype of all rows to come, and room for one.
 void TorchDeviceMemory::Impl::take_rows_like(const at::Tensor& logits) {
-  vocab = logits.size(-1);
-  logits_dtype = *dtype_of(logits.scalar_type());
+  take_rows(logits.size(-1), *dtype_of(logits.scalar_type()));
+}
+
+void TorchDeviceMemory::Impl::take_rows(std::int64_t width, DType dtype) {
+  vocab = width;
+  logits_dtype = dtype;
   const std::int64_t bytes = vocab * size_of(logits_dtype);
   if (last_logits.bytes() < bytes)
     last_logits = device::DeviceBuffer(bytes, "a row of logits", "free some");
@@ -212,7 +217,7 @@ TorchDeviceMemory::TorchDeviceMemory(const MemoryConfig& config, const MemorySha
 
 TorchDeviceMemory::~TorchDeviceMemory() = default;
 
-DeviceMemory& TorchDeviceMemory::on_current_stream() {
+DeviceMemory& TorchDeviceMemory::on_current_stream() const {
   Impl& m = *impl_;
   CUstream_st* const current = m.current_stream();
   m.memory.use_stream(current);
@@ -293,11 +298,98 @@ void TorchDeviceMemory::reset() {
   impl_->last_at = 0;
 }
 
+const EventTable& TorchDeviceMemory::events(std::int64_t scope) const {
+  return look([&](DeviceMemory& m) -> const EventTable& { return m.events(scope); });
+}
+const StepRecord& TorchDeviceMemory::last_step(std::int64_t scope) const {
+  return look([&](DeviceMemory& m) -> const StepRecord& { return m.last_step(scope); });
+}
+LaneRecall TorchDeviceMemory::recall_lists(std::int64_t layer) const {
+  return look([&](DeviceMemory& m) { return m.recall_lists(layer); });
+}
+std::vector<float> TorchDeviceMemory::representative(std::int64_t layer, EventId event) const {
+  return look([&](DeviceMemory& m) { return m.representative(layer, event); });
+}
+std::vector<float> TorchDeviceMemory::relevance(std::int64_t layer, std::int64_t first,
+                                                std::int64_t n) const {
+  return look([&](DeviceMemory& m) { return m.relevance(layer, first, n); });
+}
+std::string TorchDeviceMemory::refusal(Capability capability) const {
+  return impl_->memory.refusal(capability);
+}
+
+class TorchDeviceMemory::Snapshot final : public MemorySnapshot {
+ public:
+  std::int64_t tokens() const override { return memory->tokens(); }
+
+  std::shared_ptr<const MemorySnapshot> memory;
+  std::vector<std::byte> last_logits;  // empty: none were known
+  std::int64_t vocab = 0;
+  DType dtype = DType::float32;
+};
+
+std::shared_ptr<const MemorySnapshot> TorchDeviceMemory::snapshot() const {
+  const Impl& m = *impl_;
+  return look([&](DeviceMemory& memory) {
+    auto s = std::make_shared<Snapshot>();
+    s->memory = memory.snapshot();
+    if (m.last_at == memory.tokens() && m.last_generation == memory.generation() && m.last_at > 0) {
+      s->vocab = m.vocab;
+      s->dtype = m.logits_dtype;
+      s->last_logits.resize(static_cast<std::size_t>(m.vocab * size_of(m.logits_dtype)));
+      device::check(cudaMemcpyAsync(s->last_logits.data(), m.last_logits.data(),
+                                    s->last_logits.size(), cudaMemcpyDeviceToHost, m.stream),
+                    "reading logits");
+      device::check(cudaStreamSynchronize(m.stream), "reading logits");
+    }
+    return s;
+  });
+}
+
+void TorchDeviceMemory::restore(const MemorySnapshot& snapshot) {
+  const auto* const own = dynamic_cast<const Snapshot*>(&snapshot);
+  if (!own) throw ConfigError("restore: the snapshot was taken of another memory");
+  Impl& m = *impl_;
+  run([&](DeviceMemory& memory) {
+    memory.restore(*own->memory);
+    m.last_at = 0;
+    if (own->last_logits.empty()) return;
+    m.take_rows(own->vocab, own->dtype);
+    device::check(cudaMemcpyAsync(m.last_logits.data(), own->last_logits.data(),
+                                  own->last_logits.size(), cudaMemcpyHostToDevice, m.stream),
+                  "keeping logits");
+    device::check(cudaStreamSynchronize(m.stream), "keeping logits");  // the copy reads host memory
+    m.last_at = memory.tokens();
+    m.last_generation = memory.generation();
+  });
+}
+
 c10::Device TorchDeviceMemory::device() const { return impl_->device; }
 const MemoryConfig& TorchDeviceMemory::config() const { return impl_->memory.config(); }
 const MemoryShape& TorchDeviceMemory::shape() const { return impl_->memory.shape(); }
 const DeviceMemoryOptions& TorchDeviceMemory::options() const { return impl_->memory.options(); }
 std::int64_t TorchDeviceMemory::tokens() const { return impl_->memory.tokens(); }
+std::int64_t TorchDeviceMemory::open_tokens() const { return impl_->memory.open_tokens(); }
+
+namespace {
+
+struct StateSnapshot final : SequenceSnapshot {
+  std::shared_ptr<const MemorySnapshot> memory;
+};
+
+}  // namespace
+
+std::shared_ptr<const SequenceSnapshot> DeviceState::snapshot() const {
+  auto copy = std::make_shared<StateSnapshot>();
+  copy->memory = memory_->snapshot();
+  return copy;
+}
+
+void DeviceState::restore(const SequenceSnapshot& snapshot) {
+  const auto* copy = dynamic_cast<const StateSnapshot*>(&snapshot);
+  if (!copy) return SequenceState::restore(snapshot);
+  memory_->restore(*copy->memory);
+}
 
 DeviceAttention::DeviceAttention(std::shared_ptr<TorchDeviceMemory> memory, std::int64_t layer)
     : memory_(std::move(memory)), layer_(layer) {

@@ -80,10 +80,7 @@ void EpisodicMemory::pin(EventId event, bool pinned, std::int64_t scope) {
   m.check_own("pin", scope, event);
   if (m.is_forgotten(scope, event))
     throw DataError(fmt::format("event {} was forgotten; it cannot be pinned", event));
-  if (!m.bank.tiers.disk)
-    throw ConfigError(
-        "pin: only a memory with a disk tier has tiers to pin in; set disk_dir, or keep the memory "
-        "in a folder");
+  require(Capability::pin);
   m.bank.tiers.disk->pin(m.bank.stored(scope, event), pinned);
 }
 

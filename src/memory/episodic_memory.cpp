@@ -666,6 +666,24 @@ const float* EpisodicMemory::relevance(std::int64_t layer, std::int64_t token) c
   return m.bank.layers[static_cast<std::size_t>(layer)].relevance(token);
 }
 
+LaneRecall EpisodicMemory::recall_lists(std::int64_t lane) const {
+  const RecallBuffers& lists = recalled(lane);
+  return {lists.similarity(), lists.contiguity()};
+}
+
+std::vector<float> EpisodicMemory::relevance(std::int64_t layer, std::int64_t first,
+                                             std::int64_t n) const {
+  std::vector<float> rows;
+  for (std::int64_t t = first; t < first + n; ++t) {
+    const float* row = relevance(layer, t);
+    if (!row)
+      throw DataError(fmt::format("relevance: token {}, but the window holds tokens {} to {}", t,
+                                  std::max<std::int64_t>(0, tokens() - impl_->capacity), tokens()));
+    rows.insert(rows.end(), row, row + shape().n_heads);
+  }
+  return rows;
+}
+
 MemoryCounters EpisodicMemory::counters() const {
   const ThreadGuard::Inside guard(impl_->threads);
   return impl_->count();
@@ -689,7 +707,7 @@ MemoryCounters EpisodicMemory::Impl::count() const {
   return c;
 }
 
-std::shared_ptr<const EpisodicMemory::Snapshot> EpisodicMemory::snapshot() const {
+std::shared_ptr<const MemorySnapshot> EpisodicMemory::snapshot() const {
   const Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   auto s = std::make_shared<Snapshot>();
@@ -712,10 +730,13 @@ std::shared_ptr<detail::RowLog> EpisodicMemory::Impl::open_log() const {
   return log;
 }
 
-void EpisodicMemory::restore(const Snapshot& s) {
+void EpisodicMemory::restore(const MemorySnapshot& snapshot) {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
-  if (s.owner != m.id) throw ConfigError("restore: the snapshot was taken of another memory");
+  const auto* own = dynamic_cast<const Snapshot*>(&snapshot);
+  if (!own || own->owner != m.id)
+    throw ConfigError("restore: the snapshot was taken of another memory");
+  const Snapshot& s = *own;
   m.check_behind_base("restore", s.time.tokens);
   m.snapshots.check(s.generation, s.time.tokens);
   std::vector<std::vector<RecallBuffers>> lists;

@@ -25,7 +25,10 @@
 
 namespace episodic {
 
-struct EpisodicMemory::Snapshot {
+class EpisodicMemory::Snapshot final : public MemorySnapshot {
+ public:
+  std::int64_t tokens() const override { return time.tokens; }
+
   std::uint64_t owner = 0;           // Impl::id
   std::vector<std::int64_t> events;  // of each scope, the first ones of its table
   std::int64_t generation = 0;
@@ -200,6 +203,8 @@ struct EpisodicMemory::Impl {
   void check_plain(const char* what) const;
   void check_event(std::int64_t scope, EventId event) const;
   void check_unpinned(std::int64_t scope, EventId event) const;
+  /// Why there is no folder to do this in; empty if there is one.
+  std::string not_kept(const char* what) const;
   /// \throws ConfigError if the memory is not kept
   void check_kept(const char* what) const;
   /// Whether an event was forgotten on purpose.

@@ -235,25 +235,46 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
 void EpisodicMemory::commit() {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
+  require(Capability::commit);
   m.commit();
 }
 
-void EpisodicMemory::Impl::check_kept(const char* what) const {
-  if (directory) return;
+std::string EpisodicMemory::Impl::not_kept(const char* what) const {
+  if (directory) return {};
   if (base)
-    throw ConfigError(fmt::format(
+    return fmt::format(
         "{}: this memory goes on from a base of {} tokens, which has the folder if there is one; "
         "what it adds is kept nowhere. Read it with a memory that has a folder to itself",
-        what, base->tokens()));
-  throw ConfigError(
-      fmt::format("{}: this memory is kept nowhere; make it with EpisodicMemory::create", what));
+        what, base->tokens());
+  return fmt::format("{}: this memory is kept in no folder; make it with EpisodicMemory::create",
+                     what);
+}
+
+void EpisodicMemory::Impl::check_kept(const char* what) const {
+  if (const std::string why = not_kept(what); !why.empty()) throw ConfigError(why);
+}
+
+std::string EpisodicMemory::refusal(Capability capability) const {
+  const Impl& m = *impl_;
+  switch (capability) {
+    case Capability::rewind:
+      return m.directory ? std::string()
+                         : m.not_kept("rewind") + "; a snapshot can be come back to";
+    case Capability::commit:
+      if (m.directory && m.mode == OpenMode::read)
+        return fmt::format("commit: {} was opened to be read only; open it with OpenMode::write",
+                           m.directory->dir().string());
+      return m.not_kept("commit");
+    case Capability::pin:
+      return m.bank.tiers.disk ? ""
+                               : "pin: the memory has no disk tier, where nothing ever leaves host "
+                                 "memory; keep it in a folder or set disk_dir";
+    default:
+      return {};
+  }
 }
 
 void EpisodicMemory::Impl::commit() {
-  check_kept("commit");
-  if (mode == OpenMode::read)
-    throw ConfigError(fmt::format("{}: opened for reading; open it for writing to commit",
-                                  directory->dir().string()));
   open = false;  // a step that was refused (a full disk, say) is not part of it
   if (retention) make_room();
   TierImages images;
@@ -307,7 +328,7 @@ void EpisodicMemory::compact() {
   Impl& m = *impl_;
   const ThreadGuard::Inside guard(m.threads);
   m.check_idle("compact");
-  m.check_kept("compact");
+  require(Capability::commit);
   // Earlier states name bytes that are about to go.
   m.drop_checkpoints = true;
   // every file that holds anything forgotten, however little

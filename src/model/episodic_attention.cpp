@@ -10,8 +10,8 @@
 namespace episodic {
 namespace {
 
-struct MemorySnapshot final : SequenceSnapshot {
-  std::shared_ptr<const EpisodicMemory::Snapshot> memory;
+struct StateSnapshot final : SequenceSnapshot {
+  std::shared_ptr<const MemorySnapshot> memory;
 };
 
 bool is_taken(at::ScalarType type) {
@@ -69,13 +69,13 @@ void SequenceState::restore(const SequenceSnapshot&) {
 }
 
 std::shared_ptr<const SequenceSnapshot> EpisodicState::snapshot() const {
-  auto copy = std::make_shared<MemorySnapshot>();
+  auto copy = std::make_shared<StateSnapshot>();
   copy->memory = memory_->snapshot();
   return copy;
 }
 
 void EpisodicState::restore(const SequenceSnapshot& snapshot) {
-  const auto* copy = dynamic_cast<const MemorySnapshot*>(&snapshot);
+  const auto* copy = dynamic_cast<const StateSnapshot*>(&snapshot);
   if (!copy) return SequenceState::restore(snapshot);
   memory_->restore(*copy->memory);
 }

@@ -23,24 +23,6 @@ std::vector<std::int64_t> ids_of(const Tokenizer& tokenizer, std::string_view te
 
 }  // namespace
 
-const char* name_of(Capability capability) {
-  switch (capability) {
-    case Capability::inspect:
-      return "inspect";
-    case Capability::snapshot:
-      return "snapshot";
-    case Capability::rewind:
-      return "rewind";
-    case Capability::forget:
-      return "forget";
-    case Capability::pin:
-      return "pin";
-    case Capability::commit:
-      return "commit";
-  }
-  return "?";
-}
-
 std::string model_dir_problem(const fs::path& dir) {
   std::error_code error;
   const std::string name = dir.string();
@@ -184,18 +166,17 @@ void Engine::attach_full_attention(std::int64_t max_tokens) {
 // -- what it can do -------------------------------------------------------------------------------
 
 std::string Engine::refusal(Capability capability) const {
-  const char* name = name_of(capability);
   if (!has_memory_)
-    return fmt::format("{}: there is no memory, attention reads everything; attach one", name);
-  if (capability == Capability::rewind || capability == Capability::commit) {
-    if (!kept_ || !kept_->kept())
-      return fmt::format("{}: the memory is not kept in a folder{}", name,
-                         capability == Capability::rewind ? "; come back to a snapshot instead"
-                                                          : "; attach a KeptFolder");
-    if (capability == Capability::commit && folder_.mode == OpenMode::read)
-      return "commit: the memory was opened to be read only; open it with OpenMode::write";
-  }
-  return kind_refusal(capability);
+    return fmt::format("{}: there is no memory, attention reads everything; attach one",
+                       name_of(capability));
+  // files are the kept memory's, which a device computes a copy of
+  const bool of_files = capability == Capability::rewind || capability == Capability::commit;
+  return of_files && kept_ ? kept_->refusal(capability) : memory()->refusal(capability);
+}
+
+const SequenceMemory& Engine::inspected() const {
+  require(Capability::inspect);
+  return *memory();
 }
 
 void Engine::require(Capability capability) const {
@@ -315,19 +296,19 @@ void Engine::rewind(std::int64_t to, const ProgressCallback& progress) {
       progress);
 }
 
-void Engine::forget(EventId event) {
+void Engine::forget(EventId event, std::int64_t scope) {
   require(Capability::forget);
-  host_memory()->forget(event);
+  memory()->forget(event, scope);
 }
 
 std::vector<EventId> Engine::forget(TokenRange tokens) {
   require(Capability::forget);
-  return host_memory()->forget(tokens);
+  return memory()->forget(tokens);
 }
 
-void Engine::pin(EventId event, bool pinned) {
+void Engine::pin(EventId event, bool pinned, std::int64_t scope) {
   require(Capability::pin);
-  host_memory()->pin(event, pinned);
+  memory()->pin(event, pinned, scope);
 }
 
 std::int64_t Engine::n_events() const { return has_memory_ ? usage().events : 0; }

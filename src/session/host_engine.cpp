@@ -34,27 +34,10 @@ class HostEngine final : public Engine {
     return last;
   }
 
-  StepRecord last_step() const override { return memory().last_step(); }
-  EventTable events() const override { return memory().events(); }
-  Recall recalled(std::int64_t layer) const override {
-    const RecallBuffers& buffers = memory().recalled(layer);
-    return {buffers.similarity(), buffers.contiguity()};
-  }
-  std::vector<float> representative(std::int64_t layer, EventId event) const override {
-    return memory().representative(layer, event);
-  }
-  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
-                               std::int64_t n) const override {
-    std::vector<float> all;
-    for (std::int64_t t = first; t < first + n; ++t) {
-      const float* r = memory().relevance(layer, t);
-      if (!r) throw DataError(fmt::format("relevance: token {} left the window long ago", t));
-      all.insert(all.end(), r, r + memory_->shape().n_heads);
-    }
-    return all;
-  }
+  SequenceMemory* memory() override { return memory_.get(); }
   MemoryUsage usage() const override {
-    const MemoryCounters c = memory().counters();
+    require(Capability::inspect);
+    const MemoryCounters c = memory_->counters();
     MemoryUsage u;
     u.tokens = memory_->tokens();
     u.events = c.events;
@@ -111,25 +94,12 @@ class HostEngine final : public Engine {
   }
   void do_save() override {}  // it is the attached memory that computes
 
-  std::string kind_refusal(Capability capability) const override {
-    if (capability == Capability::pin && !memory_->disk_store())
-      return "pin: the memory has no disk tier, where nothing ever leaves host memory; keep it in "
-             "a folder or set disk_dir";
-    return {};
-  }
-  EpisodicMemory* host_memory() override { return memory_.get(); }
-
  private:
   void attach_full() {
     unpatch(model_);
     model_.reset();
     memory_ = nullptr;
   }
-  const EpisodicMemory& memory() const {
-    require(Capability::inspect);
-    return *memory_;
-  }
-
   Decoder model_;
   std::shared_ptr<EpisodicMemory> memory_;
 };

@@ -57,7 +57,7 @@ void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Token
   std::vector<std::vector<Recalled>> layers;
   for (std::int64_t l = 0; l < engine.config().n_layers; ++l) {
     std::vector<Recalled>& list = layers.emplace_back();
-    const Engine::Recall lists = engine.recalled(l);
+    const LaneRecall lists = engine.recalled(l);
     for (const std::vector<EventId>* part : {&lists.similarity, &lists.contiguity})
       for (const EventId e : *part)
         list.push_back({l, static_cast<std::int64_t>(list.size()) + 1, e, events[e]});

@@ -60,7 +60,7 @@ class Recorder {
     for (std::int64_t l = 0; l < n_layers_; ++l) {
       const std::vector<float> r = engine.relevance(l, from, s.first + s.n - from);
       std::copy(r.begin(), r.end(), relevance_.begin() + (l * n_tokens_ + from) * n_heads_);
-      const Engine::Recall lists = engine.recalled(l);
+      const LaneRecall lists = engine.recalled(l);
       similarity.push_back(lists.similarity);
       contiguity.push_back(lists.contiguity);
     }

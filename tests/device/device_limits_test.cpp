@@ -80,7 +80,7 @@ TEST_CASE("device memory works on its own device, whichever is current") {
     };
     for (std::int64_t first = 0; first < 96; first += 12)
       stays([&] { step(*memory, tokens, first, 12); });
-    std::shared_ptr<const DeviceMemory::Snapshot> snapshot;
+    std::shared_ptr<const MemorySnapshot> snapshot;
     stays([&] { snapshot = memory->snapshot(); });
     stays([&] { step(*memory, tokens, 96, 1); });
     stays([&] { memory->restore(*snapshot); });

@@ -291,3 +291,114 @@ TEST_CASE("a store without room for what a device closed says so, and takes it l
   feed(straight, tokens, kTokens);
   REQUIRE((memory.events().all() == straight.events().all()));
 }
+
+namespace {
+
+/// What a memory shows of itself through the interface that all kinds have.
+struct Shown {
+  explicit Shown(const SequenceMemory& memory)
+      : tokens(memory.tokens()),
+        events(memory.events().all()),
+        boundaries(memory.last_step().final_boundaries) {
+    for (std::int64_t l = 0; l < memory.shape().n_layers; ++l) {
+      lists.push_back(memory.recall_lists(l).similarity);
+      lists.push_back(memory.recall_lists(l).contiguity);
+    }
+  }
+  bool operator==(const Shown&) const = default;
+
+  std::int64_t tokens;
+  std::vector<TokenRange> events;
+  std::vector<std::uint8_t> boundaries;
+  std::vector<std::vector<EventId>> lists;
+};
+
+constexpr Capability kAll[] = {Capability::inspect, Capability::snapshot, Capability::rewind,
+                               Capability::forget,  Capability::pin,      Capability::commit};
+
+/// What `refusal` says is what the call throws, and what can be done can be done.
+void keeps_its_word(SequenceMemory& memory) {
+  const auto call = [&](Capability c) {
+    if (c == Capability::inspect) static_cast<void>(memory.events());
+    if (c == Capability::snapshot) memory.restore(*memory.snapshot());
+    if (c == Capability::forget) memory.forget(EventId{0});
+    if (c == Capability::pin) memory.pin(1);
+    if (c == Capability::commit) memory.commit();
+  };
+  for (const Capability c : kAll) {
+    INFO(name_of(c));
+    const std::string why = memory.refusal(c);
+    REQUIRE(memory.can(c) == why.empty());
+    if (why.empty()) {
+      call(c);
+    } else {
+      REQUIRE(why.rfind(std::string(name_of(c)) + ": ", 0) == 0);
+      REQUIRE(why.find('\n') == std::string::npos);
+      if (c != Capability::rewind) REQUIRE(refusal([&] { call(c); }) == why);
+    }
+  }
+  REQUIRE_THROWS_AS(memory.events(memory.shape().n_layers * 100), DataError);
+}
+
+}  // namespace
+
+TEST_CASE("through one interface, memories on the host and on a device show and keep the same") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 11);
+  const MemoryConfig config = tier_config(DType::float32);
+  EpisodicMemory host(config, shape);
+  DeviceMemory device(config, shape, {DType::float32, kTokens}, nullptr);
+  SequenceMemory* const both[] = {&host, &device};
+  const auto feed_to = [&](std::int64_t end) {
+    while (host.tokens() < end) {
+      const std::int64_t n = std::min<std::int64_t>(12, end - host.tokens());
+      driver::step(host, tokens, host.tokens(), n);
+      step(device, tokens, device.tokens(), n);
+    }
+  };
+  feed_to(130);
+  REQUIRE(Shown(*both[0]) == Shown(*both[1]));
+  std::vector<Shown> then;
+  std::vector<std::shared_ptr<const MemorySnapshot>> snapshots;
+  for (const SequenceMemory* memory : both) {
+    then.emplace_back(*memory);
+    snapshots.push_back(memory->snapshot());
+    REQUIRE(snapshots.back()->tokens() == 130);
+  }
+  const std::vector<float> a = both[0]->relevance(1, 120, 10), b = both[1]->relevance(1, 120, 10);
+  const std::vector<float> x = both[0]->representative(1, 2), y = both[1]->representative(1, 2);
+  REQUIRE(a.size() == b.size());
+  REQUIRE(x.size() == y.size());
+  for (std::size_t i = 0; i < a.size(); ++i) REQUIRE(std::abs(a[i] - b[i]) < 1e-5f);
+  for (std::size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(x[i] - y[i]) < 1e-5f);
+  feed_to(200);
+  REQUIRE(Shown(*both[0]) == Shown(*both[1]));
+  REQUIRE_FALSE(Shown(*both[0]) == then[0]);
+  for (std::size_t i = 0; i < 2; ++i) {
+    // the other's snapshot is none of its own
+    REQUIRE_THROWS_AS(both[i]->restore(*snapshots[1 - i]), ConfigError);
+    both[i]->restore(*snapshots[i]);
+    REQUIRE(Shown(*both[i]).events == then[i].events);
+    REQUIRE(Shown(*both[i]).lists == then[i].lists);
+  }
+  feed_to(200);
+  REQUIRE(Shown(*both[0]) == Shown(*both[1]));
+  for (SequenceMemory* memory : both) keeps_its_word(*memory);
+
+  const TempDir dir;
+  EpisodicMemory kept = EpisodicMemory::create(in(dir / "kept"), config, shape);
+  while (kept.tokens() < 130) driver::step(kept, tokens, kept.tokens(), 10);
+  for (const Capability c : kAll) REQUIRE(kept.can(c));
+  keeps_its_word(kept);
+  REQUIRE(kept.committed_tokens() == 130);
+  std::shared_ptr<const MemoryBase> base = kept.share();
+  EpisodicMemory over(base);
+  REQUIRE(refusal([&] { over.commit(); }) == over.refusal(Capability::commit));
+  REQUIRE(over.refusal(Capability::commit).find("goes on from a base") != std::string::npos);
+  for (SequenceMemory* memory : both) {
+    memory->reset();
+    REQUIRE(memory->tokens() == 0);
+    REQUIRE(memory->events().size() == 0);
+  }
+}

@@ -389,6 +389,38 @@ TEST_CASE("CUDA tensors: a restored memory goes on with the logits that it is gi
   REQUIRE((surprise() == first_surprise));
 }
 
+TEST_CASE("CUDA tensors: a snapshot brings the logits back with the memory") {
+  NEEDS_CUDA_TENSORS();
+  const MemoryShape shape = driver::small_shape(1, 4, 2, 16);
+  const Sequence s(shape, DType::float16, 120);
+  Slots slots = slots_on(kFirst, full_config(), shape, {DType::float16, 120});
+  const auto feed = [&](std::int64_t end) {
+    std::vector<at::Tensor> out;
+    for (std::int64_t at = slots.memory().tokens(); at < end; at = slots.memory().tokens())
+      out.push_back(slots.step(s, at, std::min<std::int64_t>(8, end - at)));
+    return at::cat(out, 1);
+  };
+  const auto empty = slots.state.snapshot();
+  feed(48);
+  const auto snapshot = slots.state.snapshot();
+  const at::Tensor on = feed(120);
+  const std::vector<TokenRange> events = slots.memory().events().all();
+  slots.state.restore(*snapshot);
+  REQUIRE(slots.memory().tokens() == 48);
+  REQUIRE(at::equal(feed(120), on));
+  REQUIRE((slots.memory().events().all() == events));
+  slots.state.restore(*empty);
+  REQUIRE(slots.memory().tokens() == 0);
+  REQUIRE_FALSE(slots.memory().can(Capability::commit));
+  struct Other final : SequenceSnapshot {
+  } other;
+  REQUIRE_THROWS_AS(slots.state.restore(other), ConfigError);
+  struct OtherMemory final : MemorySnapshot {
+    std::int64_t tokens() const override { return 0; }
+  } other_memory;
+  REQUIRE_THROWS_AS(slots.memory().restore(other_memory), ConfigError);
+}
+
 TEST_CASE("attention on CUDA tensors works on their device, whatever torch's current one is") {
   NEEDS_CUDA_TENSORS();
 #if defined(EPISODIC_EMULATED_CUDA)

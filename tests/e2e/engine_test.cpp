@@ -122,6 +122,32 @@ TEST_CASE("patch with a model directory takes its memory.json", "[e2e][engine]")
   CHECK(memory->config().n_local == 256);
 }
 
+TEST_CASE("engine: every scope and lane of a memory can be looked at", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  MemoryConfig config = small_memory();
+  config.segmenter = SegmenterKind::k_similarity;
+  config.scope = EventScope::head;
+  config.refine = Refinement::none;
+  const MemoryShape shape = memory_shape(engine->config(), config.n_local);
+  const auto memory = std::make_shared<EpisodicMemory>(config, shape);
+  engine->attach(memory);
+  REQUIRE(engine->memory() == memory.get());
+  engine->read(engine->tokenizer().encode(some_text(24)));
+  REQUIRE(memory->scopes() > 1);
+  std::int64_t recalled = 0;
+  for (std::int64_t s = 0; s < memory->scopes(); ++s) {
+    CHECK((engine->events(s).all() == memory->events(s).all()));
+    CHECK(engine->last_step(s).final_boundaries == memory->last_step(s).final_boundaries);
+  }
+  for (std::int64_t lane = 0; lane < memory->lanes(); ++lane) {
+    CHECK(engine->recalled(lane).similarity == memory->recalled(lane).similarity());
+    recalled += static_cast<std::int64_t>(engine->recalled(lane).similarity.size());
+  }
+  CHECK(recalled > 0);
+  CHECK_THROWS_AS(engine->events(memory->scopes()), DataError);
+}
+
 TEST_CASE("engine: a kept memory commits, rewinds, forgets and pins; a memory of its own says no",
           "[e2e][engine]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");

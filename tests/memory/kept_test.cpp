@@ -314,7 +314,7 @@ TEST_CASE("a reader changes nothing and may go on in memory", "[memory][kept]") 
   const std::vector<float> expected = feed(memory, tokens, 300, kTokens);
   CHECK(feed(reader, tokens, 300, kTokens) == expected);
   CHECK(feed(second, tokens, 300, kTokens) == expected);
-  CHECK(mentions(refusal<ConfigError>([&] { reader.commit(); }), "reading"));
+  CHECK(mentions(refusal<ConfigError>([&] { reader.commit(); }), "read only"));
   for (const auto& [name, bytes] : before) CHECK(contents(temp / "m").at(name).starts_with(bytes));
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 /// A moment that can be gone back to, and what must be found there.
 struct Moment {
-  std::shared_ptr<const EpisodicMemory::Snapshot> snapshot;
+  std::shared_ptr<const MemorySnapshot> snapshot;
   std::int64_t tokens = 0;
   std::uint64_t digest = 0;
   std::vector<std::vector<float>> next;  // outputs of the next step, which see the rotated keys
@@ -122,7 +122,7 @@ TEST_CASE("a long chain of snapshots goes at once", "[memory][snapshot]") {
     memory.end_step(&token[0].surprise);
   };
   step();
-  std::shared_ptr<const EpisodicMemory::Snapshot> first = memory.snapshot(), last;
+  std::shared_ptr<const MemorySnapshot> first = memory.snapshot(), last;
   const std::uint64_t digest = memory.digest();
   for (int i = 0; i < 2000; ++i) step(), last = memory.snapshot();
   memory.restore(*first);

@@ -181,7 +181,7 @@ std::vector<float> unkept_life(const MemoryConfig& config, const MemoryShape& sh
   Pair pair(memory, faults, tokens);
   const auto nothing = [] {};
   pair.feed(96, 12);
-  std::shared_ptr<const EpisodicMemory::Snapshot> snapshot;
+  std::shared_ptr<const MemorySnapshot> snapshot;
   pair.repeat(
       "snapshot", [&] { snapshot = memory.snapshot(); }, nothing);
   pair.feed(140, 11);
@@ -242,7 +242,7 @@ std::vector<float> life_over_base(const MemoryConfig& config, const MemoryShape&
   }
   go(*tail, [&](Pair& pair) {
     pair.feed(108, 12);
-    std::shared_ptr<const EpisodicMemory::Snapshot> snapshot;
+    std::shared_ptr<const MemorySnapshot> snapshot;
     pair.repeat(
         "snapshot", [&] { snapshot = tail->snapshot(); }, nothing);
     pair.feed(150, 11);
@@ -309,7 +309,7 @@ Kept kept_life(const MemoryConfig& config, const MemoryShape& shape,
   go([&](Pair& pair) {
     pair.feed(108, 12);
     commit(pair);
-    std::shared_ptr<const EpisodicMemory::Snapshot> snapshot;
+    std::shared_ptr<const MemorySnapshot> snapshot;
     pair.repeat(
         "snapshot", [&] { snapshot = memory->snapshot(); }, nothing);
     pair.feed(132, 12);

@@ -63,7 +63,7 @@ struct DeviceMemoryBytes {
 /// there and thrown by the next such call; the sequence must then be reset or restored. One thread
 /// at a time. Every call works on the device that was current when the memory was made, whatever is
 /// current then, and leaves the current device as it was.
-class DeviceMemory {
+class DeviceMemory final : public SequenceMemory {
  public:
   /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
   /// \param given boundaries, only for segmenter `given`
@@ -73,7 +73,7 @@ class DeviceMemory {
                const DeviceMemoryOptions& options, CUstream_st* stream,
                std::vector<std::int64_t> given = {});
   /// Waits for the stream.
-  ~DeviceMemory();
+  ~DeviceMemory() override;
   DeviceMemory(DeviceMemory&&) noexcept;
   DeviceMemory& operator=(DeviceMemory&&) noexcept;
 
@@ -90,7 +90,7 @@ class DeviceMemory {
 
   /// Opens a step of n tokens, 1 <= n <= chunk. A step that was open is begun anew.
   /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens
-  void begin_step(std::int64_t n, StepKind kind = StepKind::decode);
+  void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   /// One layer's part of a step: rows of `dtype` in device memory, aligned to 16 bytes, strides in
   /// elements and multiples of 8. Queries and keys are not turned yet.
@@ -136,16 +136,16 @@ class DeviceMemory {
   void end_launched_step();
 
   /// Back to the empty sequence.
-  void reset();
+  void reset() override;
 
-  const MemoryConfig& config() const;
-  const MemoryShape& shape() const;
+  const MemoryConfig& config() const override;
+  const MemoryShape& shape() const override;
   const DeviceMemoryOptions& options() const;
   const DeviceMemoryBytes& bytes() const;
   /// Tokens of the finished steps.
-  std::int64_t tokens() const;
+  std::int64_t tokens() const override;
   /// Tokens of the step that is open, 0 if none is.
-  std::int64_t open_tokens() const;
+  std::int64_t open_tokens() const override;
   /// Another number after each reset, restore and load.
   std::int64_t generation() const;
   /// Of the store below the device; zeros where events are at home in device or page-locked memory.
@@ -155,31 +155,31 @@ class DeviceMemory {
 
   /// \throws DataError for what the device found wrong since the last reset, DeviceError
   void check() const;
-  EventTable events() const;
-  StepRecord last_step() const;
+  /// Copies, which the next such call overwrites. \param scope 0, the sequence's
+  const EventTable& events(std::int64_t scope = 0) const override;
+  const StepRecord& last_step(std::int64_t scope = 0) const override;
   /// Events that a layer attended in the last step, in order of time.
   std::vector<EventId> recalled(std::int64_t layer) const;
-  /// Both recall lists of a layer in the last step, best first (with reweight `narrow` and `broad`
-  /// by time); empty where it recalled nothing.
-  struct Recall {
-    std::vector<EventId> similarity, contiguity;
-  };
-  Recall recall_lists(std::int64_t layer) const;
+  /// Of a layer: a device has one lane in each.
+  LaneRecall recall_lists(std::int64_t layer) const override;
   /// Representative vector [H * d] of an event in a layer. \throws DataError if there is none
-  std::vector<float> representative(std::int64_t layer, EventId event) const;
+  std::vector<float> representative(std::int64_t layer, EventId event) const override;
   /// r(i) of tokens [first, first + n) in a layer: [n, H]; all must be among the last
   /// n_local + max_block + chunk tokens. \throws DataError
-  std::vector<float> relevance(std::int64_t layer, std::int64_t first, std::int64_t n) const;
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
+                               std::int64_t n) const override;
 
   // -- states; these wait for the device too ------------------------------------------------------
 
   /// A copy in host memory of all but closed events, to come back to.
-  class Snapshot;
-  std::shared_ptr<const Snapshot> snapshot() const;
+  std::shared_ptr<const MemorySnapshot> snapshot() const override;
   /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
   /// \throws ConfigError for a snapshot of another memory, or one older than a restore to before it
   ///         (to fewer tokens): the tokens between are gone
-  void restore(const Snapshot& snapshot);
+  void restore(const MemorySnapshot& snapshot) override;
+
+  /// Edits and files are the host memory's: `save` brings one up to date.
+  std::string refusal(Capability capability) const override;
 
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
   /// \throws ConfigError naming the setting, or where events were forgotten; BudgetError beyond
@@ -196,6 +196,7 @@ class DeviceMemory {
             std::span<const float> last_logits);
 
  private:
+  class Snapshot;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -40,7 +40,7 @@ using NativeStream = std::function<CUstream_st*(const c10::Stream&)>;
 /// The memory's bytes are cudaMalloc's, beside those that torch's allocator holds
 /// (DeviceMemory::bytes_needed says how many). One thread at a time. Not while torch captures a
 /// graph.
-class TorchDeviceMemory {
+class TorchDeviceMemory final : public SequenceMemory {
  public:
   /// \param device a CUDA device; without an index, torch's current one
   /// \param given boundaries, only for segmenter `given`
@@ -49,12 +49,12 @@ class TorchDeviceMemory {
   TorchDeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
                     const DeviceMemoryOptions& options, c10::Device device,
                     std::vector<std::int64_t> given = {}, NativeStream native_stream = {});
-  ~TorchDeviceMemory();
+  ~TorchDeviceMemory() override;
   TorchDeviceMemory(const TorchDeviceMemory&) = delete;
   TorchDeviceMemory& operator=(const TorchDeviceMemory&) = delete;
 
   /// As DeviceMemory::begin_step.
-  void begin_step(std::int64_t n, StepKind kind = StepKind::decode);
+  void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   /// One layer of the step, in order, each layer once.
   /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary
@@ -83,7 +83,19 @@ class TorchDeviceMemory {
   void set_last_logits(const at::Tensor& row);
 
   /// Back to the empty sequence. Waits for the device.
-  void reset();
+  void reset() override;
+
+  // As DeviceMemory's, on torch's current stream. A snapshot has the last logits too, so that
+  // restore needs no set_last_logits.
+  const EventTable& events(std::int64_t scope = 0) const override;
+  const StepRecord& last_step(std::int64_t scope = 0) const override;
+  LaneRecall recall_lists(std::int64_t layer) const override;
+  std::vector<float> representative(std::int64_t layer, EventId event) const override;
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
+                               std::int64_t n) const override;
+  std::shared_ptr<const MemorySnapshot> snapshot() const override;
+  void restore(const MemorySnapshot& snapshot) override;
+  std::string refusal(Capability capability) const override;
 
   /// f(DeviceMemory&), the memory's device current, on torch's current stream: for all else, such
   /// as run([](DeviceMemory& m) { return m.events(); }).
@@ -94,14 +106,21 @@ class TorchDeviceMemory {
   }
 
   c10::Device device() const;
-  const MemoryConfig& config() const;
-  const MemoryShape& shape() const;
+  const MemoryConfig& config() const override;
+  const MemoryShape& shape() const override;
   const DeviceMemoryOptions& options() const;
-  std::int64_t tokens() const;
+  std::int64_t tokens() const override;
+  std::int64_t open_tokens() const override;
 
  private:
+  class Snapshot;
   struct Impl;
-  DeviceMemory& on_current_stream();
+  DeviceMemory& on_current_stream() const;
+  template <class F>
+  decltype(auto) look(F&& f) const {
+    const c10::DeviceGuard guard(device());
+    return std::forward<F>(f)(on_current_stream());
+  }
 
   std::unique_ptr<Impl> impl_;
 };
@@ -138,6 +157,8 @@ class DeviceState final : public SequenceState {
   std::int64_t tokens() const override { return memory_->tokens(); }
   std::int64_t chunk() const override { return memory_->config().chunk; }
   void reset() override { memory_->reset(); }
+  std::shared_ptr<const SequenceSnapshot> snapshot() const override;
+  void restore(const SequenceSnapshot& snapshot) override;
 
   const std::shared_ptr<TorchDeviceMemory>& memory() const { return memory_; }
 

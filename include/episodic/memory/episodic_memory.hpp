@@ -17,6 +17,7 @@
 #include "episodic/memory/memory_base.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/memory_state.hpp"
+#include "episodic/memory/sequence_memory.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/recall_hook.hpp"
 #include "episodic/retention/memoria.hpp"
@@ -36,7 +37,7 @@ namespace episodic {
 /// another thread may change it. Two memories on two threads do not meet, over one base neither
 /// (share). Until end_step returns nothing of the step counts, whatever it fails with: begin_step
 /// after a failed step starts it anew from the same state.
-class EpisodicMemory {
+class EpisodicMemory final : public SequenceMemory {
  public:
   /// \param given boundaries, only for segmenter `given`
   /// \throws ConfigError, BudgetError
@@ -56,7 +57,7 @@ class EpisodicMemory {
   /// \throws ConfigError, BudgetError
   explicit EpisodicMemory(std::shared_ptr<const MemoryBase> base,
                           const MemoryConfig* budgets = nullptr);
-  ~EpisodicMemory();
+  ~EpisodicMemory() override;
   EpisodicMemory(EpisodicMemory&&) noexcept;
   EpisodicMemory& operator=(EpisodicMemory&&) noexcept;
 
@@ -64,7 +65,7 @@ class EpisodicMemory {
   /// `recall_every` says. \param kind of a step of one token: `decode` recalls every `recall_every`
   /// such steps, counted from the last longer one; `prompt` recalls and starts the count anew. The
   /// last token of a prompt decides what the answer recalls (spec 5): feed it as `prompt`.
-  void begin_step(std::int64_t n, StepKind kind = StepKind::decode);
+  void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   /// One layer of the step. \param q [n, H, d], k, v [n, G, d] before rotary embedding, contiguous
   /// \param out [n, H, d], written
@@ -95,43 +96,45 @@ class EpisodicMemory {
   /// empty: no more. \see set_recall_hook
   void set_attention_hook(AttentionHook hook);
 
-  const MemoryConfig& config() const;
-  const MemoryShape& shape() const;
+  const MemoryConfig& config() const override;
+  const MemoryShape& shape() const override;
   /// Tokens of the finished steps.
-  std::int64_t tokens() const;
+  std::int64_t tokens() const override;
   /// Tokens of the step that is open, 0 if none is.
-  std::int64_t open_tokens() const;
+  std::int64_t open_tokens() const override;
   /// Whose events there are: 1, the sequence's; with scope `head` n_layers * G, scope l * G + g
   /// being key/value head g of layer l.
   std::int64_t scopes() const;
-  const EventTable& events(std::int64_t scope = 0) const;
-  const StepRecord& last_step(std::int64_t scope = 0) const;
+  const EventTable& events(std::int64_t scope = 0) const override;
+  const StepRecord& last_step(std::int64_t scope = 0) const override;
   /// What recalls for itself: n_layers * P, lane l * P + p being the p-th group of key/value heads
   /// of layer l; where a layer has one lane, its number is the layer's.
   std::int64_t lanes() const;
   /// Recall lists of one lane in the last step.
   const RecallBuffers& recalled(std::int64_t lane) const;
+  LaneRecall recall_lists(std::int64_t lane) const override;
   /// Representative vector [H / P * d] of an event in a lane, a copy.
   /// \throws DataError for an event that is not there or forgotten; FileError for a damaged one
-  std::vector<float> representative(std::int64_t lane, EventId event) const;
+  std::vector<float> representative(std::int64_t lane, EventId event) const override;
   /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token
   /// has left the window, and still there then for at least one step.
   const float* relevance(std::int64_t layer, std::int64_t token) const;
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
+                               std::int64_t n) const override;
   MemoryCounters counters() const;
 
   /// The state of now, to come back to: queues and thresholds are copied, and of the windows is
   /// kept what later steps overwrite, as they do. Cheap, however long the window.
-  class Snapshot;
-  std::shared_ptr<const Snapshot> snapshot() const;
+  std::shared_ptr<const MemorySnapshot> snapshot() const override;
   /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
   /// Going back gives up what came later for good, snapshots of it included.
   /// \throws ConfigError for a snapshot of another memory, or one taken before the memory went back
   ///         to fewer tokens than it has (restore, reset, advance); all is then as before
-  void restore(const Snapshot& snapshot);
+  void restore(const MemorySnapshot& snapshot) override;
 
   /// Back to the empty sequence. A kept memory's folder changes with the next commit; a base is
   /// left to others.
-  void reset();
+  void reset() override;
 
   // -- for many to read
   // ----------------------------------------------------------------------
@@ -191,7 +194,9 @@ class EpisodicMemory {
   /// is open is abandoned, as after a failure in it.
   /// \throws FileError, DiskFullError: what was committed before still is, the memory goes on, and
   ///         commit may be called again; ConfigError if the memory is not kept or only read
-  void commit();
+  void commit() override;
+
+  std::string refusal(Capability capability) const override;
 
   bool kept() const;
   /// True if it is kept and was opened to be written, so that `commit` may be called.
@@ -223,22 +228,23 @@ class EpisodicMemory {
 
   /// Never recalls this event again and gives its room back (a kept memory's files shrink with
   /// compact). \throws DataError if there is no such event, it is pinned, or a step is open
-  void forget(EventId event, std::int64_t scope = 0);
+  void forget(EventId event, std::int64_t scope = 0) override;
   /// All events, of every scope, that share a token with the range, which must lie in closed
   /// events. \return those of scope 0
-  std::vector<EventId> forget(TokenRange tokens);
+  std::vector<EventId> forget(TokenRange tokens) override;
   /// Forgotten events of a scope in order of time.
   const std::vector<EventId>& forgotten(std::int64_t scope = 0) const;
 
   /// A pinned event is the last to leave host memory and cannot be forgotten. What is recalled does
   /// not change. \throws ConfigError without a disk tier
-  void pin(EventId event, bool pinned = true, std::int64_t scope = 0);
+  void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
 
   /// Gives back to the file system what forgotten events and dropped steps still take, and commits.
   /// Nothing that was forgotten is left in any file of the folder. \throws as commit
   void compact();
 
  private:
+  class Snapshot;
   struct Impl;
   explicit EpisodicMemory(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -16,24 +16,13 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/memory/sequence_memory.hpp"
 #include "episodic/model/language_model.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/session/session.hpp"
 #include "episodic/text/tokenizer.hpp"
 
 namespace episodic {
-
-/// What can be done with the memory of an engine's sequence.
-enum class Capability : std::uint8_t {
-  inspect,   ///< events, last_step, recalled, representative, relevance
-  snapshot,  ///< snapshot, restore, ask
-  rewind,    ///< rewind
-  forget,    ///< forget
-  pin,       ///< pin
-  commit,    ///< commit
-};
-
-const char* name_of(Capability capability);
 
 /// What a memory holds and takes, in bytes. -1: it has no such thing.
 struct MemoryUsage {
@@ -119,6 +108,9 @@ class Engine : public LanguageModel {
 
   /// True if there is a memory, false with full attention.
   bool has_memory() const { return has_memory_; }
+  /// The memory that attention reads, on the host or the device; null with full attention.
+  virtual SequenceMemory* memory() = 0;
+  const SequenceMemory* memory() const { return const_cast<Engine*>(this)->memory(); }
   /// The memory that was handed to `attach`, null if it made its own.
   const std::shared_ptr<EpisodicMemory>& kept() const { return kept_; }
 
@@ -177,27 +169,26 @@ class Engine : public LanguageModel {
 
   /// Never recalls these again. \throws ConfigError where `can` says no, DataError as
   /// EpisodicMemory
-  void forget(EventId event);
+  void forget(EventId event, std::int64_t scope = 0);
   std::vector<EventId> forget(TokenRange tokens);
-  void pin(EventId event, bool pinned = true);
+  void pin(EventId event, bool pinned = true, std::int64_t scope = 0);
 
   // -- what the memory made of the steps. \throws ConfigError with full attention ---------------
 
-  virtual StepRecord last_step() const = 0;
-  virtual EventTable events() const = 0;
+  // Scopes and lanes are the memory's (EpisodicMemory::scopes, lanes).
+
+  StepRecord last_step(std::int64_t scope = 0) const { return inspected().last_step(scope); }
+  EventTable events(std::int64_t scope = 0) const { return inspected().events(scope); }
   /// Closed events; 0 with full attention.
   std::int64_t n_events() const;
-  /// A layer's recall lists in the last step, best first.
-  struct Recall {
-    std::vector<EventId> similarity, contiguity;
-  };
-  virtual Recall recalled(std::int64_t layer) const = 0;
-  /// Representative vector [H * d].
-  virtual std::vector<float> representative(std::int64_t layer, EventId event) const = 0;
-  /// r(i) of tokens [first, first + n) in a layer: [n, H]. \throws DataError for tokens that left
-  /// the window before the last step
-  virtual std::vector<float> relevance(std::int64_t layer, std::int64_t first,
-                                       std::int64_t n) const = 0;
+  /// Recall lists of a lane in the last step; a lane is a layer where each layer has one.
+  LaneRecall recalled(std::int64_t lane) const { return inspected().recall_lists(lane); }
+  std::vector<float> representative(std::int64_t lane, EventId event) const {
+    return inspected().representative(lane, event);
+  }
+  std::vector<float> relevance(std::int64_t layer, std::int64_t first, std::int64_t n) const {
+    return inspected().relevance(layer, first, n);
+  }
   virtual MemoryUsage usage() const = 0;
 
   // -- steps that give more than `step` does ----------------------------------------------------
@@ -220,14 +211,12 @@ class Engine : public LanguageModel {
   virtual std::shared_ptr<Snapshot> do_snapshot() = 0;
   virtual void do_restore(const Snapshot& snapshot) = 0;
   virtual void do_save() = 0;
-  /// What this kind of engine refuses of a memory beside the rules that both have; empty: nothing.
-  virtual std::string kind_refusal(Capability capability) const = 0;
-  /// The memory that computes on the host, null if there is none.
-  virtual EpisodicMemory* host_memory() = 0;
-
   void require(Capability capability) const;
 
  private:
+  /// \throws ConfigError with full attention
+  const SequenceMemory& inspected() const;
+
   struct Attaching;
 
   std::filesystem::path dir_;

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `SequenceMemory`: what the memory of a sequence offers wherever it lies. `EpisodicMemory`
+/// (host), `DeviceMemory` (CUDA) and `TorchDeviceMemory` (CUDA tensors of torch) are its kinds.
+
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "episodic/base/config.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/memory/memory_shape.hpp"
+#include "episodic/timeline/event_table.hpp"
+#include "episodic/timeline/step_kind.hpp"
+#include "episodic/timeline/timeline.hpp"
+
+namespace episodic {
+
+/// What not every memory can do.
+enum class Capability : std::uint8_t {
+  inspect,   ///< events, last_step, recall_lists, representative, relevance
+  snapshot,  ///< snapshot, restore
+  rewind,    ///< its folder has earlier states (EpisodicMemory::open, Engine::rewind)
+  forget,    ///< forget
+  pin,       ///< pin
+  commit,    ///< commit
+};
+
+inline const char* name_of(Capability capability) {
+  constexpr const char* names[] = {"inspect", "snapshot", "rewind", "forget", "pin", "commit"};
+  const auto i = static_cast<std::size_t>(capability);
+  return i < std::size(names) ? names[i] : "?";
+}
+
+/// The recall lists of a lane in one step, best first (with reweight `narrow` and `broad` by time);
+/// empty where it recalled nothing.
+struct LaneRecall {
+  std::vector<EventId> similarity, contiguity;
+};
+
+/// The state of a sequence's memory, to come back to. Only the memory that made it takes it.
+class MemorySnapshot {
+ public:
+  virtual ~MemorySnapshot() = default;
+  /// Of the sequence then.
+  virtual std::int64_t tokens() const = 0;
+};
+
+/// One sequence's memory. What a step computes on lies where the memory does, so `attend` and
+/// `end_step` are each kind's own; all else is alike, or `refusal` says why not. One thread at a
+/// time. Of a memory on a device, what is inspected waits for the device; so do states.
+class SequenceMemory {
+ public:
+  virtual ~SequenceMemory() = default;
+
+  virtual const MemoryConfig& config() const = 0;
+  virtual const MemoryShape& shape() const = 0;
+  /// Tokens of the finished steps.
+  virtual std::int64_t tokens() const = 0;
+  /// Tokens of the step that is open, 0 if none is.
+  virtual std::int64_t open_tokens() const = 0;
+
+  /// Opens a step of n tokens, 1 <= n <= chunk; a step that was open is begun anew.
+  virtual void begin_step(std::int64_t n, StepKind kind = StepKind::decode) = 0;
+  /// Back to the empty sequence.
+  virtual void reset() = 0;
+
+  bool can(Capability capability) const { return refusal(capability).empty(); }
+  /// Why it cannot, and what to do instead, as one line that begins with the capability's name;
+  /// empty if it can. The calls below throw it as ConfigError.
+  virtual std::string refusal(Capability capability) const = 0;
+
+  // -- inspect ------------------------------------------------------------------------------------
+
+  /// Closed events of a scope; 0 is the sequence's, or the first of them (EpisodicMemory::scopes).
+  /// Valid until the memory is next called. \throws DataError for a scope that it does not have
+  virtual const EventTable& events(std::int64_t scope = 0) const = 0;
+  virtual const StepRecord& last_step(std::int64_t scope = 0) const = 0;
+  /// Of one lane (EpisodicMemory::lanes) in the last step.
+  virtual LaneRecall recall_lists(std::int64_t lane) const = 0;
+  /// Representative vector [H / P * d] of an event in a lane. \throws DataError if there is none
+  virtual std::vector<float> representative(std::int64_t lane, EventId event) const = 0;
+  /// r(i) of tokens [first, first + n) in a layer: [n, H]. \throws DataError for tokens that left
+  /// the window before the last step
+  virtual std::vector<float> relevance(std::int64_t layer, std::int64_t first,
+                                       std::int64_t n) const = 0;
+
+  // -- states -------------------------------------------------------------------------------------
+
+  /// The state of now, to come back to; closed events are not copied.
+  virtual std::shared_ptr<const MemorySnapshot> snapshot() const = 0;
+  /// Back to a snapshot of this memory. Going back gives up what came later for good, snapshots of
+  /// it included. \throws ConfigError for any other snapshot: all is then as before
+  virtual void restore(const MemorySnapshot& snapshot) = 0;
+
+  // -- edits --------------------------------------------------------------------------------------
+
+  /// Never recalls this event again. \throws DataError if there is no such event, it is pinned, or
+  /// a step is open
+  virtual void forget(EventId /*event*/, std::int64_t /*scope*/ = 0) { refuse(Capability::forget); }
+  /// All events, of every scope, that share a token with the range. \return those of scope 0
+  virtual std::vector<EventId> forget(TokenRange /*tokens*/) { refuse(Capability::forget); }
+  /// A pinned event is the last to leave its tier, and cannot be forgotten.
+  virtual void pin(EventId /*event*/, bool /*pinned*/ = true, std::int64_t /*scope*/ = 0) {
+    refuse(Capability::pin);
+  }
+  /// Makes all finished steps durable.
+  virtual void commit() { refuse(Capability::commit); }
+
+ protected:
+  SequenceMemory() = default;
+  SequenceMemory(const SequenceMemory&) = default;
+  SequenceMemory(SequenceMemory&&) = default;
+  SequenceMemory& operator=(const SequenceMemory&) = default;
+  SequenceMemory& operator=(SequenceMemory&&) = default;
+
+  void require(Capability capability) const {
+    if (const std::string why = refusal(capability); !why.empty()) throw ConfigError(why);
+  }
+
+ private:
+  [[noreturn]] void refuse(Capability capability) const {
+    require(capability);
+    throw ConfigError(std::string(name_of(capability)) + ": this kind of memory does not do it");
+  }
+};
+
+}  // namespace episodic
