@@ -3,7 +3,10 @@
 // column sums, windows or segments: the yardstick of issue 5. On a GPU machine both are run in turn
 // by scripts/gpu_check. It compiles against any libtorch; for --device cuda, torch's CUDA must be
 // loaded into the program (LD_PRELOAD=libtorch_cuda.so).
-#include <torch/torch.h>
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <CLI/CLI.hpp>
 
 #include <c10/core/impl/VirtualGuardImpl.h>

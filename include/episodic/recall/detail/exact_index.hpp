@@ -27,6 +27,8 @@ struct ExactTuning {
   std::int64_t shadow_from = std::int64_t{2} << 20;
   /// Queries that the sketch learns from.
   std::int64_t sample = 128;
+  /// Levels of the search, left out to measure what they save.
+  bool sketch = true, boxes = true;
 };
 
 class ExactIndex;

@@ -299,6 +299,7 @@ EPISODIC_INLINE void ExactIndex::follow() {
 }
 
 EPISODIC_INLINE void ExactIndex::learn(const float* query) {
+  if (!tuning_.sketch) return;
   sketch_.note(query);
   sketch_.follow(shadow_, exact_index_detail::kSketchedPerSearch);
 }
@@ -371,8 +372,8 @@ EPISODIC_INLINE bool ExactSearch::search_shadow(const float* query, std::int64_t
 
 EPISODIC_INLINE float ExactSearch::least_to_reach(const float* query, float norm, std::int64_t k,
                                                   const std::vector<ScoredEvent>& tail) {
-  const bool boxed = unboxed_searches_ == 0;
-  if (!boxed) --unboxed_searches_;
+  const bool boxed = index_.tuning_.boxes && unboxed_searches_ == 0;
+  if (unboxed_searches_ > 0) --unboxed_searches_;
   bound_slabs(query, norm, boxed);
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   first_rows(k);
