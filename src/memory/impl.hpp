@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "episodic/attention/attend.hpp"
+#include "episodic/memory/detail/layer_bank.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/timeline/timeline.hpp"
-#include "layer_bank.hpp"
 #include "memory_directory.hpp"
+#include "page_image.hpp"
 #include "retention.hpp"
 #include "token_log.hpp"
 

@@ -113,7 +113,11 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
     gone = from.get_vector<EventId>();
     for (const EventId e : gone) check_event(s, e);
   }
-  if (time.scopes() > 1) bank.number(time, images.store, from.where());
+  if (time.scopes() > 1) {
+    std::vector<LaneRange> lanes;
+    for (const StoreImage::Event& event : images.store.events) lanes.push_back(event.lanes);
+    bank.number(time, lanes, from.where());
+  }
   if (retention) retention->load(from, time.events().size());
   step_number = from.get<std::int64_t>();
   counters.tokens = from.get<std::int64_t>();
