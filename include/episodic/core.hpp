@@ -9,11 +9,13 @@
 ///   recall      representatives, the exact index, similarity and contiguity buffers, reweighting
 ///   store       blocks of events, the store in host memory
 ///   retention   association and forgetting
+///   memory      HostMemory, which puts them together: one sequence's memory, driven step by step
 ///
 /// These are the compiled library's own sources, so that both decide alike; what the library has
 /// beside them is compiled alone (`episodic::core`): loops for instruction sets, FAISS, files and
-/// the disk tier, `EpisodicMemory`, models, tokenizers, and settings as JSON. Headers not named
-/// here may be included, but what they declare must then be linked.
+/// the disk tier, `EpisodicMemory` (a HostMemory with folder, disk tier and base), models,
+/// tokenizers, and settings as JSON. Headers not named here may be included, but what they declare
+/// must then be linked.
 ///
 /// Loops run on OpenMP where the program is compiled with it, on an Executor where it gives one,
 /// and else on the calling thread (base/parallel.hpp).
@@ -25,6 +27,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/presets.hpp"
+#include "episodic/memory/host_memory.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/recall/recall_hook.hpp"

@@ -25,8 +25,8 @@ void EpisodicMemory::Impl::check_plain(const char* what) const {
 }
 
 MemoryState EpisodicMemory::state() const {
-  const Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  const Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("state");
   m.check_plain("state");
   MemoryState s;
@@ -37,8 +37,8 @@ MemoryState EpisodicMemory::state() const {
 
 void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
                                  const std::function<std::byte*(EventId)>& block_of) const {
-  const Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  const Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   if (first >= end) return;
   m.check_plain("read_events");
   m.check_event(0, first);
@@ -59,15 +59,15 @@ void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
 }
 
 const std::vector<float>& EpisodicMemory::last_logits() const {
-  impl_->threads.check();
-  return impl_->time.last_logits();
+  impl().threads.check();
+  return impl().time.last_logits();
 }
 
-const std::vector<std::int64_t>& EpisodicMemory::given_boundaries() const { return impl_->given; }
+const std::vector<std::int64_t>& EpisodicMemory::given_boundaries() const { return impl().given; }
 
 void EpisodicMemory::advance(const MemoryAdvance& advance) {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("advance");
   m.check_plain("advance");
   const MemoryState& s = advance.state;

@@ -113,7 +113,11 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
     gone = from.get_vector<EventId>();
     for (const EventId e : gone) check_event(s, e);
   }
-  if (time.scopes() > 1) bank.number(time, images.store, from.where());
+  if (time.scopes() > 1) {
+    std::vector<LaneRange> lanes;
+    for (const StoreImage::Event& event : images.store.events) lanes.push_back(event.lanes);
+    bank.number(time, lanes, from.where());
+  }
   if (retention) retention->load(from, time.events().size());
   step_number = from.get<std::int64_t>();
   counters.tokens = from.get<std::int64_t>();
@@ -138,17 +142,12 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
 EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfig& config,
                                       const MemoryShape& shape, std::vector<std::int64_t> given) {
   auto impl = std::make_unique<Impl>();
-  config.validate();
-  check_shape(config, shape);
-  impl->config = config;
+  impl->configure(config, shape, std::move(given));
   impl->config.disk_dir.clear();
-  impl->shape = shape;
-  impl->given = std::move(given);
   impl->keep = keep;
   impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
   impl->ids = TokenLog(keep.dir, calls_of(keep));
-  impl->bank.tiers = impl->make_tiers();
-  impl->build(impl->make_lanes(impl->bank.tiers.vectors.get()));
+  impl->build();
   EpisodicMemory memory(std::move(impl));
   memory.commit();
   return memory;
@@ -233,8 +232,8 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
 }
 
 void EpisodicMemory::commit() {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   require(Capability::commit);
   m.commit();
 }
@@ -255,7 +254,7 @@ void EpisodicMemory::Impl::check_kept(const char* what) const {
 }
 
 std::string EpisodicMemory::refusal(Capability capability) const {
-  const Impl& m = *impl_;
+  const Impl& m = impl();
   switch (capability) {
     case Capability::rewind:
       return m.directory ? std::string()
@@ -325,8 +324,8 @@ void EpisodicMemory::Impl::make_room() {
 }
 
 void EpisodicMemory::compact() {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("compact");
   require(Capability::commit);
   // Earlier states name bytes that are about to go.
@@ -344,27 +343,27 @@ void EpisodicMemory::compact() {
 }
 
 std::filesystem::path EpisodicMemory::folder() const {
-  return impl_->directory ? impl_->directory->dir() : std::filesystem::path();
+  return impl().directory ? impl().directory->dir() : std::filesystem::path();
 }
 
-bool EpisodicMemory::kept() const { return impl_->directory.has_value(); }
+bool EpisodicMemory::kept() const { return impl().directory.has_value(); }
 
-bool EpisodicMemory::writable() const { return kept() && impl_->mode == OpenMode::write; }
+bool EpisodicMemory::writable() const { return kept() && impl().mode == OpenMode::write; }
 
 std::int64_t EpisodicMemory::committed_tokens() const {
-  impl_->threads.check();
-  return impl_->directory ? impl_->directory->manifest().state.tokens : 0;
+  impl().threads.check();
+  return impl().directory ? impl().directory->manifest().state.tokens : 0;
 }
 
 const MemoryManifest& EpisodicMemory::manifest() const {
-  impl_->threads.check();
-  impl_->check_kept("manifest");
-  return impl_->directory->manifest();
+  impl().threads.check();
+  impl().check_kept("manifest");
+  return impl().directory->manifest();
 }
 
 std::vector<std::int64_t> EpisodicMemory::token_ids(std::int64_t first, std::int64_t n) const {
-  const Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  const Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   m.check_kept("token_ids");
   std::vector<std::int64_t> out;
   for (const std::uint32_t id : m.ids.read(first, n))
@@ -376,19 +375,19 @@ std::vector<std::int64_t> EpisodicMemory::token_ids(std::int64_t first, std::int
 }
 
 EventId EpisodicMemory::stored_event(EventId event, std::int64_t scope) const {
-  impl_->threads.check();
-  impl_->check_event(scope, event);
-  return impl_->bank.recalling(scope) ? impl_->bank.stored(scope, event) : event;
+  impl().threads.check();
+  impl().check_event(scope, event);
+  return impl().bank.recalling(scope) ? impl().bank.stored(scope, event) : event;
 }
 
 const DiskStore* EpisodicMemory::disk_store() const {
-  impl_->threads.check();
-  return impl_->bank.tiers.disk;
+  impl().threads.check();
+  return impl().bank.tiers.disk;
 }
 
 std::uint64_t EpisodicMemory::digest() {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("digest");
   ByteWriter w;
   m.shape.save(w);

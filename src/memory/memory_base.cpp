@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -50,11 +49,6 @@ const EventTable& MemoryBase::events(std::int64_t scope) const {
   return parts_->events[static_cast<std::size_t>(scope)];
 }
 
-std::uint64_t EpisodicMemory::Impl::unique_number() {
-  static std::atomic<std::uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-
 template <class Below>
 EpisodicMemory::Impl::Tail EpisodicMemory::Impl::make_tail(const EventStore* store,
                                                            Below&& below) const {
@@ -71,8 +65,8 @@ EpisodicMemory::Impl::Tail EpisodicMemory::Impl::make_tail(const EventStore* sto
 }
 
 std::shared_ptr<const MemoryBase> EpisodicMemory::share() {
-  Impl& m = *impl_;
-  const ThreadGuard::Inside guard(m.threads);
+  Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("share");
   if (m.retention)
     throw ConfigError(
@@ -130,10 +124,10 @@ std::shared_ptr<const MemoryBase> EpisodicMemory::share() {
 }
 
 EpisodicMemory::EpisodicMemory(std::shared_ptr<const MemoryBase> base, const MemoryConfig* budgets)
-    : impl_(std::make_unique<Impl>()) {
+    : HostMemory(std::make_unique<Impl>()) {
   if (!base) throw ConfigError("a memory over a base: the base is null");
   const MemoryBase::Parts& from = *base->parts_;
-  Impl& m = *impl_;
+  Impl& m = impl();
   m.base = base;
   m.config = settings_over(from.config, budgets);
   m.config.validate();
@@ -142,7 +136,9 @@ EpisodicMemory::EpisodicMemory(std::shared_ptr<const MemoryBase> base, const Mem
   Impl::Tail tail = m.make_tail(
       from.tiers.store.get(), [&](std::size_t l) -> const auto& { return from.lanes[l]; });
   m.bank.tiers = std::move(tail.tiers);
-  m.build(std::move(tail.lanes));
+  std::vector<detail::Pages> rings;
+  for (std::size_t l = 0; l < from.layers.size(); ++l) rings.push_back(from.rings->array(l));
+  m.build(std::move(tail.lanes), std::move(rings));
   for (std::size_t l = 0; l < from.layers.size(); ++l)
     m.bank.layers[l].restore(from.layers[l], from.layers[l].recall);
   m.bank.take_numbers(from.numbers);
@@ -154,8 +150,8 @@ EpisodicMemory::EpisodicMemory(std::shared_ptr<const MemoryBase> base, const Mem
 }
 
 const std::shared_ptr<const MemoryBase>& EpisodicMemory::base() const {
-  impl_->threads.check();
-  return impl_->base;
+  impl().threads.check();
+  return impl().base;
 }
 
 void EpisodicMemory::Impl::check_behind_base(const char* what, std::int64_t tokens) const {

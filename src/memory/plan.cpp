@@ -10,6 +10,12 @@
 
 namespace episodic {
 
+std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& shape) {
+  const StoreShape store = store_shape(config, shape);
+  if (store.n_lanes == 0) return 0;  // no layer recalls, there is no store
+  return least_host_bytes(store, config.max_block, most_leased_tokens(config, shape));
+}
+
 MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std::int64_t n_tokens,
                        std::int64_t n_events, bool kept, int checkpoints) {
   config.validate();

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs cases through `decisions` built from headers alone and through the one that links the library.
 
-usage: check_decisions.py golden HEADERS LIBRARY SHARED     what SHARED/golden says of signals, keys and readers
+usage: check_decisions.py golden HEADERS LIBRARY SHARED     what SHARED/golden says of models, signals, keys and readers
        check_decisions.py small HEADERS LIBRARY CASE        one that is kept beside this file, and made-up sequences
        check_decisions.py write GOLDEN_CASE                 prints such a case, made of a golden one
 
@@ -13,6 +13,8 @@ import struct
 import subprocess
 import sys
 
+SETTINGS = 7  # of made-up sequences: setting() in memory_cases.hpp
+RETENTION = 4  # the one with retention
 TOLERANCE = 1e-4  # of the golden cases, against the largest number
 
 
@@ -20,14 +22,17 @@ def tensors(path):
     """A safetensors file's arrays, flat, and their shapes."""
     data = path.read_bytes()
     length = struct.unpack("<Q", data[:8])[0]
-    code = {"F32": "f", "U8": "B", "I32": "i"}
+    code = {"F32": "f", "U8": "B", "I32": "i", "BF16": "H"}
     out = {}
     for name, about in json.loads(data[8 : 8 + length]).items():
         if name == "__metadata__":
             continue
         begin, end = (8 + length + at for at in about["data_offsets"])
         kind = code[about["dtype"]]
-        out[name] = (struct.unpack(f"<{(end - begin) // struct.calcsize(kind)}{kind}", data[begin:end]), about["shape"])
+        values = struct.unpack(f"<{(end - begin) // struct.calcsize(kind)}{kind}", data[begin:end])
+        if kind == "H":  # the upper half of a float
+            values = struct.unpack(f"<{len(values)}f", b"".join(struct.pack("<I", x << 16) for x in values))
+        out[name] = (values, about["shape"])
     return out
 
 
@@ -53,6 +58,42 @@ def timeline_cases(test, folder):
            {"raw_boundaries": final, "events": flat(told["events"]),
             "events_before": [c["events"] for c in told["chunks"]],
             "pending_events": [told["pending_start"]]})
+
+
+def model_cases(test, folder):
+    """The whole run: a small Llama attends by the memory."""
+    shared = folder.parent.parent
+    model = shared / test["model"] if test["model"].startswith("data/") else folder / test["model"]
+    config = json.loads((model / "config.json").read_text())
+    memory, heads = test["memory"], config["num_attention_heads"]
+    inputs = {"kind": [4], "tokens": test["tokens"], "decode": [test["decode"]], "boundaries": test.get("boundaries", []),
+              "logit_rows": [] if test["logit_rows"] == "all" else test["logit_rows"],
+              "shape": [config["num_hidden_layers"], config["hidden_size"], heads, config.get("num_key_value_heads", heads),
+                        config.get("head_dim", config["hidden_size"] // heads), config["intermediate_size"],
+                        config["vocab_size"]],
+              "eps": [config["rms_norm_eps"]], "rope_theta": [config.get("rope_theta", 10000.0)]}
+    for path in sorted(model.glob("*.safetensors")):
+        inputs |= {name: values for name, (values, _) in tensors(path).items()}
+    for name in ("n_init", "n_local", "n_mem", "chunk", "n_repr", "min_block", "max_block", "gamma", "tau",
+                 "refine_layers", "contiguity", "neighbours"):
+        inputs[name] = [memory[name]]
+    inputs |= {"min_count": [memory.get("min_count", 1)], "var_floor": [memory.get("var_floor", 0.01)],
+               "window": [["moving", "chunked"].index(memory["window"])],
+               "refine": [[None, "modularity", "conductance", "intra_inter"].index(memory["refine"])],
+               "segmenter": [["surprise", "fixed", "random", "given", "k_similarity"].index(memory["segmenter"])]}
+    told, arrays = json.loads((folder / "expected.json").read_text()), tensors(folder / "expected.safetensors")
+    expected = {"events": flat(told["events"]), "pending_events": [told["pending_start"]],
+                "events_before": [c["events"] for c in told["chunks"]]}
+    for step, chunk in enumerate(told["chunks"]):
+        for lists in ("similarity", "contiguity"):
+            expected |= {f"{lists}{step}.{layer}": events for layer, events in enumerate(chunk[lists])}
+    expected |= {name: arrays[name][0] for name in ("raw_boundaries", "final_boundaries")}
+    yield inputs, expected | {f"~{name}": arrays[name][0] for name in ("surprise", "representatives", "relevance", "logits")}
+
+
+def em_cases(test, folder):
+    yield from timeline_cases(test, folder)
+    yield from model_cases(test, folder)
 
 
 def key_cases(test, folder):
@@ -82,7 +123,7 @@ def reweighted_cases(test, folder):
                    "~score": expected["score"][0], "~out": expected["out"][0], "~mass": expected["mass"][0]}
 
 
-KINDS = {"em": timeline_cases, "hem": key_cases, "epman": reweighted_cases}
+KINDS = {"em": em_cases, "hem": key_cases, "epman": reweighted_cases}
 
 
 def cases_of(folder):
@@ -141,7 +182,7 @@ def check_golden(programs, shared):
         for inputs, expected in cases_of(folder):
             check(folder.name, programs, inputs, expected)
             done += 1
-    if done < 20:
+    if done < 35:
         sys.exit(f"only {done} cases in {golden}")
     print(f"{done} golden cases pass, and both decide alike")
 
@@ -149,12 +190,18 @@ def check_golden(programs, shared):
 def check_small(programs, case):
     for inputs, expected in json.loads(pathlib.Path(case).read_text()):
         check(case, programs, inputs, expected)
-    for seed in (1, 2, 3):
-        lines = check(f"made-up sequence {seed}", programs, {"kind": [3], "seed": [seed]}, {})
-        decided = {name: len(values) for name, values in lines}
-        recalled = sum(len(values) for name, values in lines if name == "similarity")
-        if decided["events"] < 20 or recalled < 50:
-            sys.exit(f"made-up sequence {seed} decides too little: {decided}, {recalled} recalled")
+    for setting in range(SETTINGS):
+        for seed in (1, 2):
+            what = f"made-up sequence, setting {setting}, seed {seed}"
+            lines = check(what, programs, {"kind": [3], "setting": [setting], "seed": [seed]}, {})
+            recalled = sum(len(values) for name, values in lines if name.startswith("similarity"))
+            closed = [len(values) // 2 for name, values in lines if name.startswith("events")]
+            hit = dict(lines)["hit"]
+            if max(closed) < 15 or recalled < 200 or not hit:
+                sys.exit(f"{what} decides too little: {closed} events, {recalled} recalled, {hit} forgotten")
+            again = [values for name, values in lines if name.startswith("engrams")]
+            if setting == RETENTION and not any(left < total for left, total in again):
+                sys.exit(f"{what}: retention forgets nothing: {again}")
     print("the kept case and the made-up sequences pass, and both decide alike")
 
 

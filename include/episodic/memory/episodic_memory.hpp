@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `EpisodicMemory`: one sequence's timeline, layers and store (spec 1 to 6), on plain pointers.
-/// Torch-free: any engine that can hand over q, k, v and logits can drive it.
+/// `EpisodicMemory`: one sequence's timeline, layers and store (spec 1 to 6), on plain pointers,
+/// with all tiers. Torch-free: any engine that can hand over q, k, v and logits can drive it.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,32 +12,21 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
-#include "episodic/memory/counters.hpp"
+#include "episodic/memory/host_memory.hpp"
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/memory/memory_base.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/memory_state.hpp"
-#include "episodic/memory/sequence_memory.hpp"
-#include "episodic/recall/buffers.hpp"
-#include "episodic/recall/recall_hook.hpp"
-#include "episodic/retention/memoria.hpp"
 #include "episodic/store/disk_store.hpp"
-#include "episodic/timeline/timeline.hpp"
 
 namespace episodic {
 
-/// One sequence's memory. Drive it step by step:
+/// A HostMemory, whose steps and getters it has, that can be kept in a folder, put its events on
+/// disk, become a base for many (share), and go on as a memory on a device (state, advance).
 ///
-///     memory.begin_step(n);
-///     for (layer ...) memory.attend(layer, q, k, v, out);   // in order, each layer once
-///     memory.end_step(ids, logits, vocab, vocab);
-///
-/// One thread at a time: any call but config, shape and folder made while another thread is inside
-/// one is refused with an Error, getters too; what a getter refers to must not be read while
-/// another thread may change it. Two memories on two threads do not meet, over one base neither
-/// (share). Until end_step returns nothing of the step counts, whatever it fails with: begin_step
-/// after a failed step starts it anew from the same state.
-class EpisodicMemory final : public SequenceMemory {
+/// HostMemory says what happens when two threads meet: only config, shape and folder may be asked
+/// while another thread is inside a call. Two memories over one base do not meet either.
+class EpisodicMemory final : public HostMemory {
  public:
   /// \param given boundaries, only for segmenter `given`
   /// \throws ConfigError, BudgetError
@@ -60,81 +49,6 @@ class EpisodicMemory final : public SequenceMemory {
   ~EpisodicMemory() override;
   EpisodicMemory(EpisodicMemory&&) noexcept;
   EpisodicMemory& operator=(EpisodicMemory&&) noexcept;
-
-  /// Opens a step of n tokens, 1 <= n <= chunk. A step of several tokens always recalls, whatever
-  /// `recall_every` says. \param kind of a step of one token: `decode` recalls every `recall_every`
-  /// such steps, counted from the last longer one; `prompt` recalls and starts the count anew. The
-  /// last token of a prompt decides what the answer recalls (spec 5): feed it as `prompt`.
-  void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
-
-  /// One layer of the step. \param q [n, H, d], k, v [n, G, d] before rotary embedding, contiguous
-  /// \param out [n, H, d], written
-  /// \throws DataError naming layer and token for a NaN or an infinity in q, k or v; FileError for
-  ///         a damaged event. The step may then be begun anew
-  void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);
-
-  /// Ends the step: surprise, boundaries, refinement, closing of events.
-  /// \param ids [n] tokens of the step
-  /// \param logits [n, vocab], `row_stride` elements between rows; row i follows token i
-  /// \throws DataError for NaN logits or ids out of range, BudgetError if the events that close do
-  ///         not fit; the memory then is as before begin_step
-  void end_step(const std::int64_t* ids, const float* logits, std::int64_t vocab,
-                std::int64_t row_stride);
-
-  /// The same where nobody needs a row of logits but the last (SurpriseInPieces makes the rest).
-  /// \throws DataError also for lengths that do not fit the step
-  void end_step(const std::int64_t* ids, const StepSurprise& step);
-
-  /// The same with the surprise given by the caller ([n] nats; that of token 0 is ignored).
-  void end_step(const float* surprise);
-
-  /// Calls `hook` in every layer that recalls events, between recall and attention, from the next
-  /// step on; empty: no more. It is no part of a snapshot or of what is kept.
-  void set_recall_hook(RecallHook hook);
-
-  /// Calls `hook` in every layer that recalled events, after attention, from the next step on;
-  /// empty: no more. \see set_recall_hook
-  void set_attention_hook(AttentionHook hook);
-
-  const MemoryConfig& config() const override;
-  const MemoryShape& shape() const override;
-  /// Tokens of the finished steps.
-  std::int64_t tokens() const override;
-  /// Tokens of the step that is open, 0 if none is.
-  std::int64_t open_tokens() const override;
-  /// Whose events there are: 1, the sequence's; with scope `head` n_layers * G, scope l * G + g
-  /// being key/value head g of layer l.
-  std::int64_t scopes() const;
-  const EventTable& events(std::int64_t scope = 0) const override;
-  const StepRecord& last_step(std::int64_t scope = 0) const override;
-  /// What recalls for itself: n_layers * P, lane l * P + p being the p-th group of key/value heads
-  /// of layer l; where a layer has one lane, its number is the layer's.
-  std::int64_t lanes() const;
-  /// Recall lists of one lane in the last step.
-  const RecallBuffers& recalled(std::int64_t lane) const;
-  LaneRecall recall_lists(std::int64_t lane) const override;
-  /// Representative vector [H / P * d] of an event in a lane, a copy.
-  /// \throws DataError for an event that is not there or forgotten; FileError for a damaged one
-  std::vector<float> representative(std::int64_t lane, EventId event) const override;
-  /// r(i) of a recent token: [H]; null once its place was given away. Final as soon as the token
-  /// has left the window, and still there then for at least one step.
-  const float* relevance(std::int64_t layer, std::int64_t token) const;
-  std::vector<float> relevance(std::int64_t layer, std::int64_t first,
-                               std::int64_t n) const override;
-  MemoryCounters counters() const;
-
-  /// The state of now, to come back to: queues and thresholds are copied, and of the windows is
-  /// kept what later steps overwrite, as they do. Cheap, however long the window.
-  std::shared_ptr<const MemorySnapshot> snapshot() const override;
-  /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
-  /// Going back gives up what came later for good, snapshots of it included.
-  /// \throws ConfigError for a snapshot of another memory, or one taken before the memory went back
-  ///         to fewer tokens than it has (restore, reset, advance); all is then as before
-  void restore(const MemorySnapshot& snapshot) override;
-
-  /// Back to the empty sequence. A kept memory's folder changes with the next commit; a base is
-  /// left to others.
-  void reset() override;
 
   // -- for many to read
   // ----------------------------------------------------------------------
@@ -219,21 +133,8 @@ class EpisodicMemory final : public SequenceMemory {
   /// however their bytes lie in files and tiers. Reads everything. \throws FileError
   std::uint64_t digest();
 
-  /// Association and lifespans of the events, which are its engrams; null without `retention`.
-  /// What it has forgotten is given up with the next step or commit.
-  const Memoria* retention() const;
-
   // -- editing
   // -------------------------------------------------------------------------------------
-
-  /// Never recalls this event again and gives its room back (a kept memory's files shrink with
-  /// compact). \throws DataError if there is no such event, it is pinned, or a step is open
-  void forget(EventId event, std::int64_t scope = 0) override;
-  /// All events, of every scope, that share a token with the range, which must lie in closed
-  /// events. \return those of scope 0
-  std::vector<EventId> forget(TokenRange tokens) override;
-  /// Forgotten events of a scope in order of time.
-  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const;
 
   /// A pinned event is the last to leave host memory and cannot be forgotten. What is recalled does
   /// not change. \throws ConfigError without a disk tier
@@ -244,10 +145,10 @@ class EpisodicMemory final : public SequenceMemory {
   void compact();
 
  private:
-  class Snapshot;
   struct Impl;
   explicit EpisodicMemory(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Impl& impl();
+  const Impl& impl() const;
 };
 
 }  // namespace episodic

@@ -47,3 +47,7 @@ struct MemoryShape {
 std::string difference(const MemoryShape& made_with, const MemoryShape& now);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/memory/impl/memory_shape.hpp"
+#endif

@@ -7,7 +7,7 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/memory/memory_shape.hpp"
-#include "episodic/store/disk_store.hpp"
+#include "episodic/store/codec.hpp"
 
 namespace episodic {
 
@@ -38,7 +38,8 @@ std::int64_t most_recalled_tokens(const MemoryConfig& config);
 
 /// The same of all lanes of a layer together, each token counted in the lane's heads.
 std::int64_t most_leased_tokens(const MemoryConfig& config, const MemoryShape& shape);
-/// The least host_bytes that a memory with a disk tier can work with; 0 if nothing recalls.
+/// The least host_bytes that a memory with a disk tier can work with; 0 if nothing recalls. In the
+/// compiled library.
 std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& shape);
 
 /// Tokens of the rings: what attention needs (window, pending, the step) and, for refinement, the
@@ -46,3 +47,7 @@ std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& sha
 std::int64_t ring_capacity(const MemoryConfig& config);
 
 }  // namespace episodic
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/memory/impl/sizes.hpp"
+#endif

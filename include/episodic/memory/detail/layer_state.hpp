@@ -10,15 +10,16 @@
 
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/bytes.hpp"
-#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/base/config.hpp"
+#include "episodic/memory/detail/pages.hpp"
+#include "episodic/memory/detail/row_log.hpp"
+#include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/memory_state.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/store/event_store.hpp"
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/timeline.hpp"
-#include "pages.hpp"
-#include "row_log.hpp"
 
 namespace episodic::detail {
 
@@ -168,3 +169,7 @@ class LayerState {
 };
 
 }  // namespace episodic::detail
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/memory/impl/layer_state.hpp"
+#endif

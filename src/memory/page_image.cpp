@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pages.hpp"
+#include "page_image.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -18,15 +18,6 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-/// \param file -1: zeros \return null for no bytes
-float* map(std::size_t bytes, int flags, int file, std::size_t offset) {
-  if (bytes == 0) return nullptr;
-  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | flags, file,
-                          static_cast<off_t>(offset));
-  if (at == MAP_FAILED) throw std::bad_alloc();
-  return static_cast<float*>(at);
-}
-
 bool write_all(int file, std::span<const float> floats, std::size_t offset) {
   const auto* from = reinterpret_cast<const char*>(floats.data());
   for (std::size_t left = floats.size_bytes(); left > 0;) {
@@ -41,22 +32,6 @@ bool write_all(int file, std::span<const float> floats, std::size_t offset) {
 }
 
 }  // namespace
-
-Pages::Pages(std::size_t floats)
-    : data_(map(floats * sizeof(float), MAP_ANONYMOUS, -1, 0)), size_(floats) {}
-
-Pages::Pages(Pages&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-Pages& Pages::operator=(Pages&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-Pages::~Pages() {
-  if (data_) ::munmap(data_, size_ * sizeof(float));
-}
 
 PageImage::PageImage(std::span<const std::span<const float>> arrays) {
   std::size_t bytes = 0;
@@ -92,9 +67,12 @@ Pages PageImage::array(std::size_t i) const {
     if (place.floats > 0) std::copy_n(copies_[i].data(), place.floats, copy.data());
     return copy;
   }
-  Pages mapped;
   // No room is set aside for pages that may never be written to.
-  mapped.data_ = map(place.floats * sizeof(float), MAP_NORESERVE, file_, place.offset);
+  void* const at = ::mmap(nullptr, place.floats * sizeof(float), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_NORESERVE, file_, static_cast<off_t>(place.offset));
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  Pages mapped;
+  mapped.data_ = static_cast<float*>(at);
   mapped.size_ = place.floats;
   return mapped;
 }

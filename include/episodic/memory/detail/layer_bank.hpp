@@ -10,10 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "episodic/memory/detail/layer_state.hpp"
 #include "episodic/recall/vector_tier.hpp"
-#include "episodic/store/disk_store.hpp"
+#include "episodic/store/event_store.hpp"
 #include "episodic/timeline/timeline.hpp"
-#include "layer_state.hpp"
+
+namespace episodic {
+class DiskStore;
+}
 
 namespace episodic::detail {
 
@@ -94,9 +98,9 @@ struct LayerBank {
   void unnumber() noexcept {
     for (std::vector<EventId>& numbers : stored_) numbers.clear();
   }
-  /// The numbers from what an image of the store says. \param where it was read, for a message
-  /// \throws FileError for events that are not the timeline's
-  void number(const Timeline& time, const StoreImage& image, const std::string& where);
+  /// The numbers, from the lanes of all events of a store in its order. \param where that was read,
+  /// for a message \throws FileError for events that are not the timeline's
+  void number(const Timeline& time, std::span<const LaneRange> lanes, const std::string& where);
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -107,3 +111,7 @@ struct LayerBank {
 };
 
 }  // namespace episodic::detail
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/memory/impl/layer_bank.hpp"
+#endif

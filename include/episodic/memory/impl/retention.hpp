@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "retention.hpp"
-
-#include <fmt/format.h>
+#pragma once
+// Bodies of memory/detail/retention.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/detail/retention.hpp"
 
 #include <algorithm>
 #include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/text.hpp"
 #include "episodic/recall/representatives.hpp"
 
 namespace episodic::detail {
-namespace {
+namespace retention_detail {
 
-bool before(const std::pair<EventId, double>& a, EventId event) { return a.first < event; }
+inline bool before(const std::pair<EventId, double>& a, EventId event) { return a.first < event; }
 
-}  // namespace
+}  // namespace retention_detail
 
-void Retention::receive(EventId event, double mass) {
-  const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), event, before);
+EPISODIC_INLINE void Retention::receive(EventId event, double mass) {
+  const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), event,
+                                   retention_detail::before);
   if (at != next_received_.end() && at->first == event)
     at->second += mass;
   else
     next_received_.insert(at, {event, mass});
 }
 
-void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
+EPISODIC_INLINE void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
   closes_ = n_events > 0;
   if (!closes_) return;
   for (std::size_t at = 0; at < vectors.size(); at += width_)
@@ -34,7 +37,8 @@ void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
     std::vector<double> attention;
     for (const auto* list : {&recall.short_term, &recall.long_term})
       for (const std::int64_t id : *list) {
-        const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), id, before);
+        const auto at = std::lower_bound(next_received_.begin(), next_received_.end(), id,
+                                         retention_detail::before);
         attention.push_back(at != next_received_.end() && at->first == id ? at->second : 0.0);
       }
     graph_.prepare(attention);
@@ -45,7 +49,7 @@ void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
   }
 }
 
-void Retention::commit() noexcept {
+EPISODIC_INLINE void Retention::commit() noexcept {
   if (closes_) {
     const std::vector<std::int64_t> gone = graph_.publish();
     due_.insert(due_.end(), gone.begin(), gone.end());
@@ -55,12 +59,12 @@ void Retention::commit() noexcept {
   closes_ = false;
 }
 
-void Retention::forgotten(EventId event) noexcept {
+EPISODIC_INLINE void Retention::forgotten(EventId event) noexcept {
   graph_.forget(event);
   due_.erase(std::remove(due_.begin(), due_.end(), event), due_.end());
 }
 
-void Retention::save(ByteWriter& to) const {
+EPISODIC_INLINE void Retention::save(ByteWriter& to) const {
   graph_.save(to);
   std::vector<EventId> events;
   std::vector<double> masses;
@@ -73,7 +77,7 @@ void Retention::save(ByteWriter& to) const {
   to.put_vector(due_);
 }
 
-void Retention::load(ByteReader& from, std::int64_t n_events) {
+EPISODIC_INLINE void Retention::load(ByteReader& from, std::int64_t n_events) {
   graph_.load(from);
   const auto events = from.get_vector<EventId>();
   const auto masses = from.get_vector<double>(events.size(), "attention of events");
@@ -84,9 +88,8 @@ void Retention::load(ByteReader& from, std::int64_t n_events) {
       !std::all_of(due_.begin(), due_.end(), exists) ||
       !std::all_of(masses.begin(), masses.end(),
                    [](double m) { return m >= 0 && std::isfinite(m); }))
-    throw FileError(
-        fmt::format("{}: a retention that names events which are not there; the file is damaged",
-                    from.where()));
+    throw FileError(concat(
+        from.where(), ": a retention that names events which are not there; the file is damaged"));
   received_.clear();
   for (std::size_t i = 0; i < events.size(); ++i) received_.emplace_back(events[i], masses[i]);
 }

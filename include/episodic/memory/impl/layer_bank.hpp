@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layer_bank.hpp"
-
-#include <fmt/format.h>
+#pragma once
+// Bodies of memory/detail/layer_bank.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/detail/layer_bank.hpp"
 
 #include <algorithm>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
 
 namespace episodic::detail {
 
-std::span<const KeyRing> LayerBank::lend_keys() {
+EPISODIC_INLINE std::span<const KeyRing> LayerBank::lend_keys() {
   rings_.clear();
   for (const LayerState& layer : layers) rings_.push_back(layer.key_ring());
   return rings_;
 }
 
-std::vector<LayerMark> LayerBank::marks() const {
+EPISODIC_INLINE std::vector<LayerMark> LayerBank::marks() const {
   std::vector<LayerMark> all;
   all.reserve(layers.size());
   for (const LayerState& layer : layers) all.push_back(layer.mark());
   return all;
 }
 
-void LayerBank::close(const Timeline& time, std::int64_t first) {
+EPISODIC_INLINE void LayerBank::close(const Timeline& time, std::int64_t first) {
   std::vector<std::int64_t> before;
   bool any = false;
   for (std::int64_t s = 0; s < time.scopes(); ++s) any |= !time.closed(s).empty();
@@ -64,12 +66,12 @@ void LayerBank::close(const Timeline& time, std::int64_t first) {
   }
 }
 
-void LayerBank::commit(std::int64_t first, std::int64_t n) noexcept {
+EPISODIC_INLINE void LayerBank::commit(std::int64_t first, std::int64_t n) noexcept {
   parallel_for(static_cast<std::int64_t>(layers.size()),
                [&](std::int64_t l) { layers[at(l)].commit(first, n); });
 }
 
-void LayerBank::truncate(std::span<const std::int64_t> n_events) {
+EPISODIC_INLINE void LayerBank::truncate(std::span<const std::int64_t> n_events) {
   // The store first: what it may fail for, it fails for before anything changes.
   if (tiers.store) {
     std::int64_t n = n_events.front();
@@ -87,7 +89,7 @@ void LayerBank::truncate(std::span<const std::int64_t> n_events) {
       if (lane.index) lane.index->truncate(std::min(n_events[at(lane.scope)], lane.index->size()));
 }
 
-void LayerBank::forget(std::int64_t scope, EventId event) {
+EPISODIC_INLINE void LayerBank::forget(std::int64_t scope, EventId event) {
   if (recalling(scope)) tiers.store->forget(stored(scope, event));
   for (LayerState& layer : layers)
     for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
@@ -98,41 +100,42 @@ void LayerBank::forget(std::int64_t scope, EventId event) {
     }
 }
 
-bool LayerBank::recalling(std::int64_t scope) const {
+EPISODIC_INLINE bool LayerBank::recalling(std::int64_t scope) const {
   if (stored_.empty()) return tiers.store != nullptr;
   const std::int64_t heads = layers.front().n_lanes();
   return layers[at(scope / heads)].lane(scope % heads).index != nullptr;
 }
 
-void LayerBank::stored(std::int64_t scope, std::span<const EventId> events,
-                       std::vector<EventId>& out) const {
+EPISODIC_INLINE void LayerBank::stored(std::int64_t scope, std::span<const EventId> events,
+                                       std::vector<EventId>& out) const {
   out.clear();
   for (const EventId e : events) out.push_back(stored(scope, e));
 }
 
-std::int64_t LayerBank::n_stored() const {
+EPISODIC_INLINE std::int64_t LayerBank::n_stored() const {
   std::int64_t n = 0;
   for (const auto& numbers : stored_) n += static_cast<std::int64_t>(numbers.size());
   return n;
 }
 
-void LayerBank::number(const Timeline& time, const StoreImage& image, const std::string& where) {
+EPISODIC_INLINE void LayerBank::number(const Timeline& time, std::span<const LaneRange> lanes,
+                                       const std::string& where) {
   number(time.scopes());
   std::vector<std::int64_t> scope_of;  // by lane of the store
   for (const LayerState& layer : layers)
     for (const Lane& lane : layer.lanes)
       if (lane.index) scope_of.push_back(lane.scope);
-  for (std::size_t i = 0; i < image.events.size(); ++i) {
-    const StoreImage::Event& e = image.events[i];
-    if (e.lanes.count != 1 || e.lanes.first < 0 || at(e.lanes.first) >= scope_of.size())
-      throw FileError(fmt::format("{}: stored event {} is of lanes {} to {}; the file is damaged",
-                                  where, i, e.lanes.first, e.lanes.first + e.lanes.count - 1));
-    stored_[at(scope_of[at(e.lanes.first)])].push_back(static_cast<EventId>(i));
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    const LaneRange e = lanes[i];
+    if (e.count != 1 || e.first < 0 || at(e.first) >= scope_of.size())
+      throw FileError(concat(where, ": stored event ", i, " is of lanes ", e.first, " to ",
+                             e.first + e.count - 1, "; the file is damaged"));
+    stored_[at(scope_of[at(e.first)])].push_back(static_cast<EventId>(i));
   }
   for (const std::int64_t s : scope_of)
     if (static_cast<std::int64_t>(stored_[at(s)].size()) != time.events(s).size())
-      throw FileError(fmt::format("{}: {} stored events for {} of scope {}; the file is damaged",
-                                  where, stored_[at(s)].size(), time.events(s).size(), s));
+      throw FileError(concat(where, ": ", stored_[at(s)].size(), " stored events for ",
+                             time.events(s).size(), " of scope ", s, "; the file is damaged"));
 }
 
 }  // namespace episodic::detail

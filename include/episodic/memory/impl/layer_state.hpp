@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layer_state.hpp"
+#pragma once
+// Bodies of memory/detail/layer_state.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/detail/layer_state.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/recall/representatives.hpp"
 
 namespace episodic::detail {
-namespace {
+namespace layer_state_detail {
 
-constexpr std::int64_t kTokensPerTask = 32;
+inline constexpr std::int64_t kTokensPerTask = 32;
 
-}  // namespace
+}  // namespace layer_state_detail
 
 LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
                        const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of,
@@ -42,28 +46,30 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
   if (keeps_each_) each_.resize(mean_.size() * static_cast<std::size_t>(n_repr_));
 }
 
-void LayerState::append(std::int64_t first, const float* k, const float* v) {
+EPISODIC_INLINE void LayerState::append(std::int64_t first, const float* k, const float* v) {
   const std::int64_t d = head_dim_;
   const std::int64_t n = rotation_->step.n;
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
   if (first < n_init_) change_sinks();
-  parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
-    const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
-    for (std::int64_t i = task * kTokensPerTask; i < end; ++i) {
-      const std::int64_t token = first + i;
-      for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
-        const float* key = k + (i * n_kv_heads_ + g) * d;
-        const float* value = v + (i * n_kv_heads_ + g) * d;
-        const std::int64_t at = g * head_stride() + slot(token) * d;
-        std::memcpy(keys() + at, key, row_bytes);
-        std::memcpy(values() + at, value, row_bytes);
-        if (token < n_init_) {
-          std::memcpy(sinks_.keys.data() + (g * n_init_ + token) * d, key, row_bytes);
-          std::memcpy(sinks_.values.data() + (g * n_init_ + token) * d, value, row_bytes);
+  parallel_for(
+      (n + layer_state_detail::kTokensPerTask - 1) / layer_state_detail::kTokensPerTask,
+      [&](std::int64_t task) {
+        const std::int64_t end = std::min(n, (task + 1) * layer_state_detail::kTokensPerTask);
+        for (std::int64_t i = task * layer_state_detail::kTokensPerTask; i < end; ++i) {
+          const std::int64_t token = first + i;
+          for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
+            const float* key = k + (i * n_kv_heads_ + g) * d;
+            const float* value = v + (i * n_kv_heads_ + g) * d;
+            const std::int64_t at = g * head_stride() + slot(token) * d;
+            std::memcpy(keys() + at, key, row_bytes);
+            std::memcpy(values() + at, value, row_bytes);
+            if (token < n_init_) {
+              std::memcpy(sinks_.keys.data() + (g * n_init_ + token) * d, key, row_bytes);
+              std::memcpy(sinks_.values.data() + (g * n_init_ + token) * d, value, row_bytes);
+            }
+          }
         }
-      }
-    }
-  });
+      });
   const HeadRows keys = HeadRows(k).with_strides(n_kv_heads_, d);
   for (std::int64_t i = 0; i < n;) {  // twice, where the ring wraps
     const std::int64_t rows = std::min(n - i, capacity_ - slot(first + i));
@@ -73,8 +79,8 @@ void LayerState::append(std::int64_t first, const float* k, const float* v) {
   }
 }
 
-void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end,
-                           Position position, std::vector<KvSegment>& out) const {
+EPISODIC_INLINE void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end,
+                                           Position position, std::vector<KvSegment>& out) const {
   while (first < end) {
     const std::int64_t at = slot(first);
     KvSegment s;
@@ -90,8 +96,9 @@ void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t e
   }
 }
 
-void LayerState::window_segments(std::int64_t first, std::int64_t n, std::int64_t pending_start,
-                                 std::vector<KvSegment>& out) const {
+EPISODIC_INLINE void LayerState::window_segments(std::int64_t first, std::int64_t n,
+                                                 std::int64_t pending_start,
+                                                 std::vector<KvSegment>& out) const {
   const std::int64_t outside = std::max<std::int64_t>(0, first + n - n_local_);
   if (const std::int64_t sinks = std::min(n_init_, outside); sinks > 0) {
     KvSegment s;
@@ -107,7 +114,8 @@ void LayerState::window_segments(std::int64_t first, std::int64_t n, std::int64_
             Position::relative, out);
 }
 
-void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<float*>& out) {
+EPISODIC_INLINE void LayerState::open_sums(std::span<const KvSegment> segments,
+                                           std::vector<float*>& out) {
   out.clear();
   sums_rows_ = 0;
   for (const KvSegment& s : segments) {
@@ -119,7 +127,8 @@ void LayerState::open_sums(std::span<const KvSegment> segments, std::vector<floa
   std::fill_n(sums_.begin(), sums_rows_ * n_heads_, 0.0f);
 }
 
-void LayerState::add_event(std::int64_t p, const TokenRange& event, std::int64_t first) {
+EPISODIC_INLINE void LayerState::add_event(std::int64_t p, const TokenRange& event,
+                                           std::int64_t first) {
   RepresentativeIndex* const index = lane(p).index.get();
   if (!index) return;
   const std::int64_t n = event.size(), d = head_dim_;
@@ -153,7 +162,7 @@ void LayerState::add_event(std::int64_t p, const TokenRange& event, std::int64_t
   index->add(mean_.data(), keeps_each_ ? each_.data() : nullptr, count);
 }
 
-void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
+EPISODIC_INLINE void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
   const std::int64_t H = n_heads_;
   for (std::int64_t i = 0; i < n; ++i)
     std::fill_n(relevance_.begin() + slot(first + i) * H, H, 0.0f);
@@ -165,11 +174,11 @@ void LayerState::commit(std::int64_t first, std::int64_t n) noexcept {
   for (std::size_t p = 0; p < lanes.size(); ++p) std::swap(recall_[p], lanes[p].next_recall);
 }
 
-void LayerState::add_event(const float* mean) {
+EPISODIC_INLINE void LayerState::add_event(const float* mean) {
   if (lanes.front().index) lanes.front().index->add(mean, nullptr, 0);
 }
 
-MemoryState::Layer LayerState::state() const {
+EPISODIC_INLINE MemoryState::Layer LayerState::state() const {
   return {{keys(), keys() + ring_size()},
           {values(), values() + ring_size()},
           relevance_,
@@ -179,7 +188,7 @@ MemoryState::Layer LayerState::state() const {
           recall_.front().contiguity()};
 }
 
-void LayerState::check(const MemoryState::Layer& state) const {
+EPISODIC_INLINE void LayerState::check(const MemoryState::Layer& state) const {
   const auto ring = static_cast<std::size_t>(ring_size());
   if (state.keys.size() != ring || state.values.size() != ring ||
       state.relevance.size() != relevance_.size() || state.sink_keys.size() != sinks_.keys.size() ||
@@ -187,8 +196,8 @@ void LayerState::check(const MemoryState::Layer& state) const {
     throw DataError("layer state: arrays of other sizes than this memory's window");
 }
 
-void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
-                        std::int64_t tokens) {
+EPISODIC_INLINE void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
+                                        std::int64_t tokens) {
   std::copy(state.keys.begin(), state.keys.end(), keys());
   std::copy(state.values.begin(), state.values.end(), values());
   relevance_ = state.relevance;
@@ -197,12 +206,13 @@ void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
   rotate_window(tokens);
 }
 
-LayerMark LayerState::mark() const {
+EPISODIC_INLINE LayerMark LayerState::mark() const {
   if (!saved_sinks_) saved_sinks_ = std::make_shared<const Sinks>(sinks_);
   return {relevance_, saved_sinks_, recall_};
 }
 
-void LayerState::restore(const LayerMark& from, std::vector<RecallBuffers> recall) noexcept {
+EPISODIC_INLINE void LayerState::restore(const LayerMark& from,
+                                         std::vector<RecallBuffers> recall) noexcept {
   // Of one size: nothing is allocated.
   std::copy(from.relevance.begin(), from.relevance.end(), relevance_.begin());
   if (from.sinks != saved_sinks_) {
@@ -213,7 +223,7 @@ void LayerState::restore(const LayerMark& from, std::vector<RecallBuffers> recal
   recall_ = std::move(recall);
 }
 
-void LayerState::save_rows(RowLog::Layer& log, std::int64_t end) const {
+EPISODIC_INLINE void LayerState::save_rows(RowLog::Layer& log, std::int64_t end) const {
   // Whatever lies where tokens beyond these go has come since the snapshot.
   const std::int64_t n = std::min(end, log.first + capacity_) - log.end;
   if (n <= 0) return;
@@ -228,14 +238,14 @@ void LayerState::save_rows(RowLog::Layer& log, std::int64_t end) const {
   log.end += n;
 }
 
-void LayerState::put_back(const RowLog::Layer& log) noexcept {
+EPISODIC_INLINE void LayerState::put_back(const RowLog::Layer& log) noexcept {
   const float* from = log.rows.data();
   for (std::int64_t t = log.first; t < log.end; ++t)
     for (std::int64_t part = 0; part < 3 * n_kv_heads_; ++part, from += head_dim_)
       std::copy_n(from, head_dim_, rings_.data() + part * head_stride() + slot(t) * head_dim_);
 }
 
-void LayerState::reset(std::vector<Lane> empty) noexcept {
+EPISODIC_INLINE void LayerState::reset(std::vector<Lane> empty) noexcept {
   std::fill_n(rings_.data(), rings_.size(), 0.0f);
   std::fill(relevance_.begin(), relevance_.end(), 0.0f);
   Sinks& sinks = change_sinks();
@@ -245,7 +255,7 @@ void LayerState::reset(std::vector<Lane> empty) noexcept {
   lanes = std::move(empty);
 }
 
-void LayerState::save(ByteWriter& to) const {
+EPISODIC_INLINE void LayerState::save(ByteWriter& to) const {
   const auto ring = static_cast<std::size_t>(ring_size());
   to.put_span(std::span(keys(), ring));
   to.put_span(std::span(values(), ring));
@@ -255,7 +265,7 @@ void LayerState::save(ByteWriter& to) const {
   for (const RecallBuffers& recall : recall_) recall.save(to);
 }
 
-void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time) {
+EPISODIC_INLINE void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time) {
   const auto ring = [&](float* to, const char* what) {
     const auto all = from.get_vector<float>(static_cast<std::size_t>(ring_size()), what);
     std::copy(all.begin(), all.end(), to);
@@ -274,7 +284,7 @@ void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& tim
 }
 
 /// The same function of the same numbers as in append, row by row.
-void LayerState::rotate_window(std::int64_t tokens) {
+EPISODIC_INLINE void LayerState::rotate_window(std::int64_t tokens) {
   RotaryAngles angles;
   for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
     angles.compute(rotation_->table, t, 1);
@@ -284,25 +294,28 @@ void LayerState::rotate_window(std::int64_t tokens) {
   }
 }
 
-RingView LayerState::ring(std::int64_t p) const {
+EPISODIC_INLINE RingView LayerState::ring(std::int64_t p) const {
   const std::int64_t at = p * (n_kv_heads_ / n_lanes()) * head_stride();
   return {keys() + at, values() + at, capacity_, head_stride(), head_dim_};
 }
 
-KeyRing LayerState::key_ring() const { return {keys(), capacity_, head_stride(), head_dim_}; }
+EPISODIC_INLINE KeyRing LayerState::key_ring() const {
+  return {keys(), capacity_, head_stride(), head_dim_};
+}
 
-const float* LayerState::relevance(std::int64_t token) const {
+EPISODIC_INLINE const float* LayerState::relevance(std::int64_t token) const {
   return relevance_.data() + slot(token) * n_heads_;
 }
 
-std::int64_t LayerState::bytes() const {
+EPISODIC_INLINE std::int64_t LayerState::bytes() const {
   const std::size_t floats = rings_.size() + relevance_.size() + sinks_.keys.size() +
                              sinks_.values.size() + sums_.size() + event_keys_.size();
   return static_cast<std::int64_t>(floats * sizeof(float));
 }
 
-std::int64_t LayerState::bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
-                                      std::int64_t capacity) {
+EPISODIC_INLINE std::int64_t LayerState::bytes_needed(const MemoryConfig& config,
+                                                      const MemoryShape& shape,
+                                                      std::int64_t capacity) {
   const std::int64_t token = shape.n_kv_heads * shape.head_dim;
   const std::int64_t local = std::min(capacity, config.n_local + config.chunk);
   return 4 * (3 * capacity * token + capacity * shape.n_heads + 2 * config.n_init * token +

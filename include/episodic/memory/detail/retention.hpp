@@ -56,3 +56,7 @@ class Retention {
 };
 
 }  // namespace episodic::detail
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/memory/impl/retention.hpp"
+#endif

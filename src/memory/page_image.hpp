@@ -1,38 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Arrays in pages of the system, of which many can have one and the same content: each gets a page
-// to itself when it first writes to it.
+// What several arrays began with, one behind the other; it does not change.
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "episodic/memory/detail/pages.hpp"
+
 namespace episodic::detail {
-
-/// What several arrays began with, one behind the other; it does not change.
-class PageImage;
-
-/// Floats that lie in pages of their own.
-class Pages {
- public:
-  Pages() = default;
-  /// Zeros. \throws std::bad_alloc
-  explicit Pages(std::size_t floats);
-  Pages(Pages&& other) noexcept;
-  Pages& operator=(Pages&& other) noexcept;
-  ~Pages();
-
-  float* data() { return data_; }
-  const float* data() const { return data_; }
-  std::size_t size() const { return size_; }
-  std::span<const float> span() const { return {data_, size_}; }
-
- private:
-  friend class PageImage;
-  float* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 class PageImage {
  public:

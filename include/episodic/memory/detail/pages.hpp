@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Arrays in pages of the system, which many can begin with one and the same content (PageImage, in
+// the compiled library): each gets a page to itself when it first writes to it.
+
+#include <cstddef>
+#include <span>
+
+namespace episodic::detail {
+
+/// The floats of one array. What was never written to takes no memory.
+class Pages {
+ public:
+  Pages() = default;
+  /// Zeros. \throws std::bad_alloc
+  explicit Pages(std::size_t floats);
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&& other) noexcept;
+  ~Pages();
+
+  float* data() { return data_; }
+  const float* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::span<const float> span() const { return {data_, size_}; }
+
+ private:
+  friend class PageImage;
+  float* data_ = nullptr;  // mapped, or null
+  std::size_t size_ = 0;
+};
+
+}  // namespace episodic::detail
+
+#ifndef EPISODIC_COMPILED
+#include "episodic/memory/impl/pages.hpp"
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What refuses two threads that are in one memory at once, instead of letting them damage it.
+
+#include <atomic>
+#include <thread>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic::detail {
+
+/// Refuses the second of two threads that are in one memory at once. A thread that is inside may
+/// call again, from a callback say.
+class ThreadGuard {
+ public:
+  /// For the time of a call. \throws Error if another thread is inside
+  class Inside {
+   public:
+    explicit Inside(ThreadGuard& guard) : guard_(guard) {
+      std::thread::id nobody;
+      if (guard.owner_.compare_exchange_strong(nobody, std::this_thread::get_id(),
+                                               std::memory_order_acquire))
+        return;
+      guard.check();
+      outer_ = true;
+    }
+    ~Inside() {
+      if (!outer_) guard_.owner_.store(std::thread::id(), std::memory_order_release);
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    ThreadGuard& guard_;
+    bool outer_ = false;  // an outer call of this thread holds the guard
+  };
+
+  /// For a look that takes no time. \throws Error if another thread is inside
+  void check() const {
+    const std::thread::id owner = owner_.load(std::memory_order_acquire);
+    if (owner != std::thread::id() && owner != std::this_thread::get_id())
+      throw Error(
+          "episodic memory: used from two threads at once; give each thread a memory of its own "
+          "(EpisodicMemory::share), or let them take turns");
+  }
+
+ private:
+  std::atomic<std::thread::id> owner_{};
+};
+
+}  // namespace episodic::detail

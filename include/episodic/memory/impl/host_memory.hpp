@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of memory/host_memory.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/host_memory.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
+#include "episodic/memory/detail/memory_core.hpp"
+
+namespace episodic {
+
+namespace host_memory_detail {
+
+/// Exponents of all ones are infinities and NaN. In integers, so that the loop is done in vectors.
+inline bool all_finite(const float* x, std::int64_t n) {
+  std::uint32_t any = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    any |= (std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu) + 0x00800000u;
+  return (any >> 31) == 0;
+}
+
+/// One bad key would make every later query that sees it NaN.
+/// \param x [n, width] of the tokens first .. first + n - 1 \throws DataError naming layer and
+/// token
+inline void check_finite(const char* name, const float* x, std::int64_t n, std::int64_t width,
+                         std::int64_t layer, std::int64_t first) {
+  std::atomic<bool> good{true};
+  constexpr std::int64_t kTokensPerTask = 64;
+  parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
+    const std::int64_t begin = task * kTokensPerTask, end = std::min(n, begin + kTokensPerTask);
+    if (!all_finite(x + begin * width, (end - begin) * width))
+      good.store(false, std::memory_order_relaxed);
+  });
+  if (good) return;
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t c = 0; c < width; ++c)
+      if (const float bad = x[i * width + c]; !std::isfinite(bad))
+        throw DataError(concat("attend: ", name, " of token ", first + i, " in layer ", layer,
+                               " holds ", bad,
+                               "; the step was not taken. Look for a number that overflowed in the "
+                               "layers before, or in the weights"));
+}
+
+}  // namespace host_memory_detail
+
+class HostMemory::Snapshot final : public MemorySnapshot {
+ public:
+  std::int64_t tokens() const override { return time.tokens; }
+
+  std::uint64_t owner = 0;           // MemoryCore::id
+  std::vector<std::int64_t> events;  // of each scope, the first ones of its table
+  std::int64_t generation = 0;
+  Timeline::State time;
+  std::vector<detail::LayerMark> layers;
+  std::shared_ptr<detail::RowLog> overwritten;  // since, of the rings
+  std::optional<detail::Retention> retention;
+};
+
+EPISODIC_INLINE HostMemory::HostMemory(const MemoryConfig& config, const MemoryShape& shape,
+                                       std::vector<std::int64_t> given)
+    : core_(std::make_unique<detail::MemoryCore>()) {
+  if (!config.disk_dir.empty())
+    throw ConfigError(
+        "disk_dir: a HostMemory keeps its events in host memory; leave disk_dir empty, or link the "
+        "compiled library and make an EpisodicMemory");
+  core_->configure(config, shape, std::move(given));
+  core_->build();
+}
+
+EPISODIC_INLINE HostMemory::HostMemory(std::unique_ptr<detail::MemoryCore> core)
+    : core_(std::move(core)) {}
+EPISODIC_INLINE HostMemory::~HostMemory() = default;
+EPISODIC_INLINE HostMemory::HostMemory(HostMemory&&) noexcept = default;
+EPISODIC_INLINE HostMemory& HostMemory::operator=(HostMemory&&) noexcept = default;
+
+EPISODIC_INLINE void HostMemory::begin_step(std::int64_t n, StepKind kind) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  if (n < 1 || n > m.config.chunk)
+    throw DataError(concat("begin_step: n = ", n, " tokens, must be in [1, chunk = ",
+                           m.config.chunk, "]; feed longer texts in several steps"));
+  m.open = false;
+  m.forget_due();
+  if (m.retention) m.retention->begin_step();
+  m.n = n;
+  m.next_layer = m.n_recalled = 0;
+  m.recalls_now = m.time.begin(n, kind);
+  for (detail::Rotation& rotation : m.rotations)
+    rotation.step.compute(rotation.table, m.time.tokens(), n);
+  if (m.bank.tiers.store) m.bank.tiers.store->begin_step(m.step_number);
+  m.open = true;
+}
+
+EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const float* k,
+                                        const float* v, float* out) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
+    throw DataError(concat("attend: layer ", l,
+                           " out of turn; call begin_step, then attend for layers 0 to ",
+                           m.shape.n_layers - 1, " in order, then end_step"));
+  detail::LayerState& layer = m.bank.layers[static_cast<std::size_t>(l)];
+  const detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
+  const std::int64_t first = m.time.tokens(), width = m.shape.n_heads * m.shape.head_dim;
+  const std::int64_t kv_width = m.shape.n_kv_heads * m.shape.head_dim;
+  // Only keys outside some query's window need the fixed position.
+  const bool far = first + m.n > m.config.n_local;
+  {
+    detail::Stopwatch watch(m.counters.seconds.append);
+    host_memory_detail::check_finite("q", q, m.n, width, l, first);
+    host_memory_detail::check_finite("k", k, m.n, kv_width, l, first);
+    host_memory_detail::check_finite("v", v, m.n, kv_width, l, first);
+    if (const auto log = m.overwritten.lock())
+      layer.save_rows(log->layers[static_cast<std::size_t>(l)], first + m.n);
+    layer.append(first, k, v);
+    m.q_relative.resize(static_cast<std::size_t>(m.config.chunk * width));
+    RotatedQueries queries{m.q_relative.data(), nullptr, nullptr};
+    if (far) {
+      m.q_fixed.resize(m.q_relative.size());
+      m.mean_query.resize(static_cast<std::size_t>(width));
+      queries.fixed = m.q_fixed.data();
+      queries.mean = m.mean_query.data();
+    }
+    rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n,
+                   m.shape.n_heads, m.shape.head_dim, q, queries, m.workspace);
+  }
+  const detail::LeaseScope held(m.leases);  // until the layer has attended, or failed to
+  const std::int64_t n_recalled = m.list_segments(l, far);
+  // All lanes see the same window, so that its keys receive into one array of all heads.
+  layer.open_sums(m.lists.front(), m.sums);
+  {
+    detail::Stopwatch watch(m.counters.seconds.attend);
+    const AttendShape shape{m.n,
+                            m.shape.n_heads,
+                            m.shape.n_kv_heads,
+                            m.shape.head_dim,
+                            first,
+                            m.config.n_local,
+                            m.scales[static_cast<std::size_t>(l)],
+                            m.softcaps[static_cast<std::size_t>(l)]};
+    // Without far keys no segment is at the fixed position; the pointer is then never read.
+    const AttendInput input{m.q_relative.data(), far ? m.q_fixed.data() : m.q_relative.data(),
+                            m.lists};
+    AttendOutput output{out, nullptr, m.sums};
+    if (m.wants_masses()) {
+      m.masses.assign(
+          m.segments.size() * static_cast<std::size_t>(m.shape.n_heads / layer.n_lanes()), 0.0);
+      output.segment_mass = m.masses.data();
+    }
+    episodic::attend(shape, input, output, m.workspace);
+  }
+  if (m.wants_masses()) m.hand_out_masses(l);
+  m.n_recalled += n_recalled;
+  ++m.next_layer;
+}
+
+EPISODIC_INLINE void HostMemory::end_step(const std::int64_t* ids, const float* logits,
+                                          std::int64_t vocab, std::int64_t row_stride) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_end();
+  m.time.read(ids, logits, vocab, row_stride);
+  m.finish(ids);
+}
+
+EPISODIC_INLINE void HostMemory::end_step(const std::int64_t* ids, const StepSurprise& step) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_end();
+  m.time.read(ids, step);
+  m.finish(ids);
+}
+
+EPISODIC_INLINE void HostMemory::end_step(const float* surprise) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_end();
+  m.time.read(surprise);
+  m.finish(nullptr);
+}
+
+EPISODIC_INLINE void HostMemory::set_recall_hook(RecallHook hook) {
+  const detail::ThreadGuard::Inside guard(core_->threads);
+  core_->recall_hook = std::move(hook);
+}
+
+EPISODIC_INLINE void HostMemory::set_attention_hook(AttentionHook hook) {
+  const detail::ThreadGuard::Inside guard(core_->threads);
+  core_->attention_hook = std::move(hook);
+}
+
+EPISODIC_INLINE const MemoryConfig& HostMemory::config() const { return core_->config; }
+
+EPISODIC_INLINE const MemoryShape& HostMemory::shape() const { return core_->shape; }
+
+EPISODIC_INLINE std::int64_t HostMemory::tokens() const {
+  core_->threads.check();
+  return core_->time.tokens();
+}
+
+EPISODIC_INLINE std::int64_t HostMemory::open_tokens() const {
+  core_->threads.check();
+  return core_->open ? core_->n : 0;
+}
+
+EPISODIC_INLINE std::int64_t HostMemory::scopes() const { return core_->time.scopes(); }
+
+EPISODIC_INLINE const EventTable& HostMemory::events(std::int64_t scope) const {
+  core_->threads.check();
+  core_->check_scope(scope);
+  return core_->time.events(scope);
+}
+
+EPISODIC_INLINE const StepRecord& HostMemory::last_step(std::int64_t scope) const {
+  core_->threads.check();
+  core_->check_scope(scope);
+  return core_->time.last_step(scope);
+}
+
+EPISODIC_INLINE std::int64_t HostMemory::lanes() const {
+  return core_->shape.n_layers * core_->bank.layers.front().n_lanes();
+}
+
+EPISODIC_INLINE const RecallBuffers& HostMemory::recalled(std::int64_t lane) const {
+  const detail::MemoryCore& m = *core_;
+  m.threads.check();
+  static_cast<void>(m.lane_at(lane));
+  const std::int64_t per_layer = m.bank.layers.front().n_lanes();
+  return m.bank.layers[static_cast<std::size_t>(lane / per_layer)].recalled(lane % per_layer);
+}
+
+EPISODIC_INLINE std::vector<float> HostMemory::representative(std::int64_t lane,
+                                                              EventId event) const {
+  const detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);  // it may read a file
+  const RepresentativeIndex* const index = m.lane_at(lane).index.get();
+  if (!index || event < 0 || event >= index->size())
+    throw DataError(concat("lane ", lane, " keeps no representative of event ", event));
+  const float* mean = index->mean(event);
+  return {mean, mean + lane_shape(m.config, m.shape).width(m.shape.head_dim)};
+}
+
+EPISODIC_INLINE const float* HostMemory::relevance(std::int64_t layer, std::int64_t token) const {
+  const detail::MemoryCore& m = *core_;
+  m.threads.check();
+  m.check_layer(layer);
+  const std::int64_t tokens = m.time.tokens();
+  if (token < 0 || token >= tokens || token < tokens - m.capacity) return nullptr;
+  return m.bank.layers[static_cast<std::size_t>(layer)].relevance(token);
+}
+
+EPISODIC_INLINE std::vector<float> HostMemory::relevance(std::int64_t layer, std::int64_t first,
+                                                         std::int64_t n) const {
+  std::vector<float> rows;
+  for (std::int64_t t = first; t < first + n; ++t) {
+    const float* row = relevance(layer, t);
+    if (!row)
+      throw DataError(concat("relevance: token ", t, ", but it is there for tokens ",
+                             std::max<std::int64_t>(0, tokens() - core_->capacity), " to ",
+                             tokens()));
+    rows.insert(rows.end(), row, row + shape().n_heads);
+  }
+  return rows;
+}
+
+EPISODIC_INLINE LaneRecall HostMemory::recall_lists(std::int64_t lane) const {
+  const RecallBuffers& lists = recalled(lane);
+  return {lists.similarity(), lists.contiguity()};
+}
+
+EPISODIC_INLINE std::string HostMemory::refusal(Capability capability) const {
+  switch (capability) {
+    case Capability::rewind:
+    case Capability::pin:
+    case Capability::commit:
+      return concat(name_of(capability),
+                    ": a HostMemory has no folder and no tiers; an EpisodicMemory has");
+    default:
+      return {};
+  }
+}
+
+EPISODIC_INLINE MemoryCounters HostMemory::counters() const {
+  const detail::ThreadGuard::Inside guard(core_->threads);
+  return core_->count();
+}
+
+EPISODIC_INLINE const Memoria* HostMemory::retention() const {
+  core_->threads.check();
+  return core_->retention ? &core_->retention->graph() : nullptr;
+}
+
+EPISODIC_INLINE std::shared_ptr<const MemorySnapshot> HostMemory::snapshot() const {
+  const detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  auto s = std::make_shared<Snapshot>();
+  s->owner = m.id;
+  s->events = m.n_events();
+  s->generation = m.snapshots.generation();
+  s->time = m.time.state();
+  s->retention = m.retention;
+  s->layers = m.bank.marks();
+  s->overwritten = m.open_log();
+  return s;
+}
+
+EPISODIC_INLINE void HostMemory::restore(const MemorySnapshot& snapshot) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  const auto* const own = dynamic_cast<const Snapshot*>(&snapshot);
+  if (!own || own->owner != m.id)
+    throw ConfigError("restore: the snapshot was taken of another memory");
+  const Snapshot& s = *own;
+  m.check_behind_base("restore", s.time.tokens);
+  m.snapshots.check(s.generation, s.time.tokens);
+  std::vector<std::vector<RecallBuffers>> lists;
+  lists.reserve(s.layers.size());
+  for (std::size_t l = 0; l < s.layers.size(); ++l) {
+    lists.push_back(s.layers[l].recall);
+    for (std::size_t p = 0; p < lists[l].size(); ++p)
+      for (const EventId e : m.forgotten[static_cast<std::size_t>(m.bank.layers[l].lanes[p].scope)])
+        lists[l][p].drop(e);
+  }
+  std::vector<const detail::RowLog*> logs;  // from the snapshot's to the last
+  for (const detail::RowLog* log = s.overwritten.get(); log; log = log->later.get())
+    logs.push_back(log);
+  if (logs.back() != m.overwritten.lock().get())
+    throw ConfigError(
+        "restore: the memory has meanwhile gone back to another snapshot of the same token; take "
+        "snapshots of what came since");
+  m.snapshots.reserve();
+  Timeline::Ready ready = m.time.prepare(s.time);
+  std::optional<detail::Retention> retention = s.retention;
+  m.truncate(s.events);
+  // Nothing can fail from here on.
+  m.time.resume(std::move(ready));
+  m.went_back(s.time.tokens);
+  m.snapshots.went_back(s.time.tokens);
+  if (retention)  // what was forgotten since stays so
+    for (const EventId e : m.forgotten.front()) retention->forgotten(e);
+  m.retention = std::move(retention);
+  for (std::size_t l = 0; l < lists.size(); ++l) {
+    for (auto log = logs.rbegin(); log != logs.rend(); ++log)
+      m.bank.layers[l].put_back((*log)->layers[l]);
+    m.bank.layers[l].restore(s.layers[l], std::move(lists[l]));
+  }
+  s.overwritten->clear();
+  m.overwritten = s.overwritten;
+  m.window_version = s.overwritten->version;
+  m.open = false;
+}
+
+EPISODIC_INLINE void HostMemory::forget(EventId event, std::int64_t scope) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_idle("forget");
+  m.check_event(scope, event);
+  m.check_own("forget", scope, event);
+  if (m.is_forgotten(scope, event)) return;
+  m.check_unpinned(scope, event);
+  m.forget(scope, event);
+}
+
+EPISODIC_INLINE std::vector<EventId> HostMemory::forget(TokenRange tokens) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_idle("forget");
+  if (tokens.start < 0 || tokens.size() < 1 || tokens.end > m.time.tokens())
+    throw DataError(concat("forget: tokens ", tokens.start, " to ", tokens.end,
+                           ", but the memory has ", m.time.tokens()));
+  std::int64_t closed = m.time.tokens();  // up to here they are in closed events
+  for (std::int64_t s = 0; s < m.time.scopes(); ++s)
+    closed = std::min(closed, m.time.events(s).pending_start());
+  if (tokens.start < m.config.n_init || tokens.end > closed)
+    throw DataError(concat("forget: tokens ", tokens.start, " to ", tokens.end,
+                           " reach into the sinks or the window; only tokens ", m.config.n_init,
+                           " to ", closed, ", which lie in closed events, can be forgotten now"));
+  std::vector<std::vector<EventId>> hit(static_cast<std::size_t>(m.time.scopes()));
+  for (std::int64_t s = 0; s < m.time.scopes(); ++s) {
+    const std::vector<TokenRange>& all = m.time.events(s).all();
+    auto it =
+        std::upper_bound(all.begin(), all.end(), tokens.start,
+                         [](std::int64_t token, const TokenRange& e) { return token < e.end; });
+    for (; it != all.end() && it->start < tokens.end; ++it) {
+      const EventId event = it - all.begin();
+      m.check_own("forget", s, event);
+      m.check_unpinned(s, event);
+      hit[static_cast<std::size_t>(s)].push_back(event);
+    }
+  }
+  for (std::size_t s = 0; s < hit.size(); ++s)
+    for (const EventId e : hit[s])
+      if (!m.is_forgotten(static_cast<std::int64_t>(s), e))
+        m.forget(static_cast<std::int64_t>(s), e);
+  return std::move(hit.front());
+}
+
+EPISODIC_INLINE const std::vector<EventId>& HostMemory::forgotten(std::int64_t scope) const {
+  core_->threads.check();
+  core_->check_scope(scope);
+  return core_->forgotten[static_cast<std::size_t>(scope)];
+}
+
+EPISODIC_INLINE void HostMemory::reset() {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  Timeline empty(m.config, {m.shape.n_layers, m.shape.n_kv_heads, m.shape.head_dim}, m.capacity,
+                 m.given);
+  const bool keeps_tiers = m.keeps_tiers();
+  detail::Tiers fresh;
+  if (!keeps_tiers) fresh = m.make_tiers();
+  auto lanes = m.make_lanes((keeps_tiers ? m.bank.tiers : fresh).vectors.get());
+  std::optional<detail::Retention> retention = m.make_retention();
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(m.time.scopes()), 0);
+  if (keeps_tiers) m.bank.truncate(none);
+  // Nothing can fail from here on.
+  m.went_back(0);
+  for (std::size_t l = 0; l < lanes.size(); ++l) m.bank.layers[l].reset(std::move(lanes[l]));
+  m.bank.unnumber();
+  if (!keeps_tiers) m.bank.tiers = std::move(fresh);
+  m.base = nullptr;
+  m.time = std::move(empty);
+  m.retention = std::move(retention);
+  for (std::vector<EventId>& gone : m.forgotten) gone.clear();
+  m.counters = {};
+  m.step_number = 0;
+  m.snapshots.reset();
+  m.overwritten.reset();
+  m.open = false;
+}
+
+}  // namespace episodic

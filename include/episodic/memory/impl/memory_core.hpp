@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of memory/detail/memory_core.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/detail/memory_core.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/text.hpp"
+
+namespace episodic::detail {
+
+EPISODIC_INLINE std::uint64_t MemoryCore::unique_number() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+EPISODIC_INLINE Tiers MemoryCore::make_tiers() const {
+  Tiers tiers;
+  if (const StoreShape s = store_shape(config, shape); s.n_lanes > 0)
+    tiers.store = make_host_store(s, config.host_bytes, config.max_block);
+  return tiers;
+}
+
+EPISODIC_INLINE void MemoryCore::configure(const MemoryConfig& settings,
+                                           const MemoryShape& of_model,
+                                           std::vector<std::int64_t> given_boundaries) {
+  settings.validate();
+  check_shape(settings, of_model);
+  config = settings;
+  shape = of_model;
+  given = std::move(given_boundaries);
+}
+
+EPISODIC_INLINE std::vector<std::vector<Lane>> MemoryCore::make_lanes(VectorTier* vectors) const {
+  const LaneShape all = lane_shape(config, shape);
+  std::vector<std::vector<Lane>> layers(static_cast<std::size_t>(shape.n_layers));
+  std::int64_t store_lane = 0;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    for (std::int64_t p = 0; p < all.per_layer; ++p) {
+      Lane& lane = layers[static_cast<std::size_t>(l)].emplace_back();
+      lane.scope = config.scope == EventScope::head ? l * all.per_layer + p : 0;
+      if (!recalls(config, l)) continue;
+      // At least a byte: 0 would be no bound.
+      const std::int64_t share =
+          config.repr_bytes > 0 ? std::max<std::int64_t>(1, config.repr_bytes / all.n_lanes) : 0;
+      lane.store_lane = store_lane++;
+      lane.index =
+          make_index(config, all.n_heads, shape.head_dim, {vectors, lane.store_lane, share});
+    }
+  return layers;
+}
+
+EPISODIC_INLINE std::optional<Retention> MemoryCore::make_retention() const {
+  if (!config.retention) return std::nullopt;
+  return Retention(config.retention->memoria, shape.n_heads * shape.head_dim);
+}
+
+EPISODIC_INLINE void MemoryCore::build(std::vector<std::vector<Lane>> lanes,
+                                       std::vector<Pages> rings) {
+  capacity = ring_capacity(config);
+  time = Timeline(config, {shape.n_layers, shape.n_kv_heads, shape.head_dim}, capacity, given);
+  for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+    const LayerShape layer = shape.layer(l);
+    const RotaryTable& table = layer.rotary;
+    scales.push_back(layer.scale);
+    softcaps.push_back(layer.softcap);
+    const auto known = std::find_if(rotations.begin(), rotations.end(),
+                                    [&](const Rotation& r) { return r.table == table; });
+    rotation_of.push_back(static_cast<std::size_t>(known - rotations.begin()));
+    if (known != rotations.end()) continue;
+    Rotation& fresh = rotations.emplace_back();
+    fresh.table = table;
+    fresh.fixed.compute_fixed(table, config.n_local);
+  }
+  bank.layers.reserve(lanes.size());
+  for (std::size_t l = 0; l < lanes.size(); ++l)
+    bank.layers.emplace_back(config, shape, rotations[rotation_of[l]], capacity,
+                             std::move(lanes[l]), rings.empty() ? Pages() : std::move(rings[l]));
+  if (time.scopes() > 1) bank.number(time.scopes());
+  forgotten.resize(static_cast<std::size_t>(time.scopes()));
+  retention = make_retention();
+  leases.reserve(lane_shape(config, shape).per_layer);
+  snapshots.reset();
+}
+
+EPISODIC_INLINE void MemoryCore::build() {
+  bank.tiers = make_tiers();
+  build(make_lanes(bank.tiers.vectors.get()));
+}
+
+EPISODIC_INLINE void MemoryCore::recall(LayerState& layer, std::int64_t p) {
+  Stopwatch watch(counters.seconds.recall);
+  Lane& lane = layer.lane(p);
+  lane.next_recall = layer.recalled(p);
+  if (!lane.index) {
+    lane.next_recall.clear();
+    return;
+  }
+  if (!recalls_now) return;  // the last step's events once more
+  const EventTable& events = time.events(lane.scope);
+  const std::int64_t outside = std::max<std::int64_t>(0, time.tokens() + n - config.n_local);
+  const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
+  lane.next_recall.recall(config, *lane.index, events, mean_query.data() + p * width,
+                          outside - std::min(outside, events.tokens()));
+}
+
+EPISODIC_INLINE void MemoryCore::acquire(std::int64_t l, std::int64_t p) {
+  Stopwatch watch(counters.seconds.store);
+  const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  const Lane& lane = layer.lane(p);
+  EventStore& store = *bank.tiers.store;
+  const std::vector<EventId>& events = lane.next_recall.recalled();
+  bank.stored(lane.scope, events, numbers);
+  leases.acquire(store, lane.store_lane, numbers, event_segments);
+  // Heads are counted in the layer, not in the lane.
+  const std::int64_t first_head = p * (shape.n_kv_heads / layer.n_lanes());
+  for (KvSegment& segment : event_segments) segment.first_head = first_head;
+  // What this lane recalls, its neighbour in the next layer often does too, or what that recalled
+  // last: it can be read while this one computes.
+  if (static_cast<std::size_t>(l + 1) < bank.layers.size()) {
+    const LayerState& next = bank.layers[static_cast<std::size_t>(l + 1)];
+    if (next.lane(p).store_lane >= 0) {
+      if (next.lane(p).scope != lane.scope)
+        bank.stored(next.lane(p).scope, next.recalled(p).recalled(), numbers);
+      store.prefetch(next.lane(p).store_lane, numbers);
+    }
+  }
+}
+
+EPISODIC_INLINE void MemoryCore::weight(std::int64_t l, std::int64_t p) {
+  if (config.reweight != Reweighting::exact && !recall_hook) return;
+  const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  const Lane& lane = layer.lane(p);
+  const std::vector<EventId>& events = lane.next_recall.recalled();
+  const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
+  const std::span<const float> query(mean_query.data() + p * width,
+                                     static_cast<std::size_t>(width));
+  scores.clear();
+  for (const EventId e : events) scores.push_back(lane.index->score(query.data(), e));
+  weights.assign(events.size(), 1.0f);
+  if (config.reweight == Reweighting::exact) {
+    // Representatives are of unit length: the score of one is |q| times the cosine.
+    double square = 0;
+    for (const float x : query) square += static_cast<double>(x) * x;
+    for (std::size_t i = 0; i < events.size(); ++i)
+      weights[i] = square > 0
+                       ? std::clamp(static_cast<float>(scores[i] / std::sqrt(square)), 0.0f, 1.0f)
+                       : 0.0f;
+  }
+  if (recall_hook) recall_hook({l, p, events, scores, query, weights});
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    if (!std::isfinite(weights[i]))
+      throw DataError(concat("attend: the recall hook gave event ", events[i], " the weight ",
+                             weights[i], " in layer ", l));
+    event_segments[i].value_weight = weights[i];
+  }
+}
+
+EPISODIC_INLINE std::int64_t MemoryCore::list_segments(std::int64_t l, bool far) {
+  LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  std::int64_t recalled = 0;
+  segments.clear();
+  list_ends.clear();
+  for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+    Lane& lane = layer.lane(p);
+    if (far)
+      recall(layer, p);
+    else
+      lane.next_recall.clear();
+    event_segments.clear();
+    if (!lane.next_recall.recalled().empty()) {
+      acquire(l, p);
+      weight(l, p);
+    }
+    recalled += static_cast<std::int64_t>(event_segments.size());
+    layer.window_segments(time.tokens(), n, time.events(lane.scope).pending_start(), segments);
+    segments.insert(segments.end(), event_segments.begin(), event_segments.end());
+    list_ends.push_back(segments.size());
+  }
+  lists.clear();
+  for (std::size_t begin = 0; const std::size_t end : list_ends) {
+    lists.emplace_back(segments.data() + begin, end - begin);
+    begin = end;
+  }
+  return recalled;
+}
+
+EPISODIC_INLINE void MemoryCore::hand_out_masses(std::int64_t l) {
+  const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
+  const std::int64_t heads = shape.n_heads / layer.n_lanes();
+  for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+    const std::vector<EventId>& events = layer.lane(p).next_recall.recalled();
+    if (events.empty()) continue;
+    // They are the last ones of their list.
+    const std::size_t first = list_ends[static_cast<std::size_t>(p)] - events.size();
+    event_masses.assign(events.size(), 0.0);
+    for (std::size_t i = 0; i < events.size(); ++i)
+      for (std::int64_t h = 0; h < heads; ++h)
+        event_masses[i] +=
+            masses[(first + i) * static_cast<std::size_t>(heads) + static_cast<std::size_t>(h)];
+    if (retention)
+      for (std::size_t i = 0; i < events.size(); ++i)
+        retention->receive(events[i], event_masses[i]);
+    if (attention_hook) attention_hook({l, p, events, event_masses});
+  }
+}
+
+EPISODIC_INLINE void MemoryCore::check_end() const {
+  if (!open || next_layer != shape.n_layers)
+    throw DataError("end_step: not all layers have attended in this step");
+}
+
+/// Whatever can fail comes first, and changes nothing that a repeated step would miss; then all is
+/// published by what cannot fail.
+EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
+  const std::int64_t first = time.tokens();
+  {
+    Stopwatch watch(counters.seconds.refine);
+    time.decide(bank.lend_keys());
+  }
+  Stopwatch watch(counters.seconds.close);
+  reserve_ids(n);
+  // Tiers may be full and dtypes may refuse a number: then all is as it was before the step.
+  const EventId first_event = time.events().size();
+  bank.close(time, first);
+  if (retention) judge(first_event);
+
+  if (retention) retention->commit();
+  bank.commit(first, n);
+  push_ids(ids, n);
+  time.commit();
+  ++step_number;
+  ++counters.steps;
+  counters.tokens += n;
+  counters.recalled_events += n_recalled;
+  open = false;
+}
+
+EPISODIC_INLINE std::int64_t MemoryCore::retention_layer() const {
+  if (config.retention->layer >= 0) return config.retention->layer;
+  std::vector<std::int64_t> recalling;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    if (recalls(config, l)) recalling.push_back(l);
+  return recalling[recalling.size() / 2];
+}
+
+/// What bank.close wrote is taken back if this fails.
+EPISODIC_INLINE void MemoryCore::judge(EventId first_event) {
+  try {
+    const LayerState& layer = bank.layers[static_cast<std::size_t>(retention_layer())];
+    const std::int64_t width = lane_shape(config, shape).width(shape.head_dim);
+    const auto closed = static_cast<std::int64_t>(time.closed().size());
+    std::vector<float> vectors;  // of all heads, whatever groups of them recall by themselves
+    for (EventId e = first_event; e < first_event + closed; ++e)
+      for (const Lane& lane : layer.lanes) {
+        const float* mean = lane.index->mean(e);
+        vectors.insert(vectors.end(), mean, mean + width);
+      }
+    retention->prepare(closed, std::move(vectors));
+  } catch (...) {
+    bank.truncate(std::span(&first_event, 1));
+    throw;
+  }
+}
+
+EPISODIC_INLINE void MemoryCore::forget_due() {
+  while (retention && !retention->due().empty()) {
+    const EventId event = retention->due().front();
+    // A pinned event stays, though the graph has forgotten it.
+    if (pinned(0, event)) {
+      retention->forgotten(event);
+      continue;
+    }
+    forget(0, event);
+  }
+}
+
+EPISODIC_INLINE std::shared_ptr<RowLog> MemoryCore::open_log() const {
+  std::shared_ptr<RowLog> last = overwritten.lock();
+  if (last && last->tokens == time.tokens() && last->version == window_version) return last;
+  auto log = std::make_shared<RowLog>(time.tokens(), window_version, bank.layers.size());
+  if (last) last->later = log;
+  overwritten = log;
+  return log;
+}
+
+EPISODIC_INLINE void MemoryCore::truncate(std::span<const std::int64_t> kept) {
+  const auto at = [](std::int64_t s) { return static_cast<std::size_t>(s); };
+  bool less = false;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) less |= kept[at(s)] < time.events(s).size();
+  if (!less) return;
+  bank.truncate(kept);
+  for (std::int64_t s = 0; s < time.scopes(); ++s) {
+    time.truncate(s, kept[at(s)]);
+    std::vector<EventId>& gone = forgotten[at(s)];
+    while (!gone.empty() && gone.back() >= kept[at(s)]) gone.pop_back();
+  }
+}
+
+EPISODIC_INLINE void MemoryCore::forget(std::int64_t scope, EventId event) {
+  std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(scope)];
+  const auto place = std::lower_bound(gone.begin(), gone.end(), event) - gone.begin();
+  gone.reserve(gone.size() + 1);
+  bank.forget(scope, event);
+  gone.insert(gone.begin() + place, event);
+  if (retention) retention->forgotten(event);
+  event_forgotten();
+}
+
+EPISODIC_INLINE bool MemoryCore::is_forgotten(std::int64_t scope, EventId event) const {
+  const std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(scope)];
+  return std::binary_search(gone.begin(), gone.end(), event);
+}
+
+EPISODIC_INLINE MemoryCounters MemoryCore::count() const {
+  MemoryCounters c = counters;
+  c.events = counted_events();
+  for (const LayerState& layer : bank.layers) {
+    c.window_bytes += layer.bytes();
+    for (const Lane& lane : layer.lanes) {
+      if (!lane.index) continue;
+      c.index_bytes += lane.index->bytes();
+      const IndexQuality q = lane.index->quality();
+      c.index_quality.checked += q.checked;
+      c.index_quality.recall_sum += q.recall_sum;
+    }
+  }
+  if (bank.tiers.store) c.store = bank.tiers.store->counters();
+  if (bank.tiers.vectors) c.vector_disk_bytes = bank.tiers.vectors->disk_bytes();
+  return c;
+}
+
+EPISODIC_INLINE std::vector<std::int64_t> MemoryCore::n_events() const {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) counts.push_back(time.events(s).size());
+  return counts;
+}
+
+EPISODIC_INLINE std::int64_t MemoryCore::counted_events() const {
+  std::int64_t sum = 0;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) sum += time.events(s).size();
+  return sum;
+}
+
+EPISODIC_INLINE const Lane& MemoryCore::lane_at(std::int64_t lane) const {
+  const std::int64_t per_layer = bank.layers.front().n_lanes();
+  if (lane < 0 || lane >= shape.n_layers * per_layer)
+    throw DataError(concat("lane ", lane, " asked for, but the memory has lanes 0 to ",
+                           shape.n_layers * per_layer - 1));
+  return bank.layers[static_cast<std::size_t>(lane / per_layer)].lane(lane % per_layer);
+}
+
+EPISODIC_INLINE void MemoryCore::check_idle(const char* what) const {
+  if (open) throw DataError(concat(what, ": a step is open; call end_step first"));
+}
+
+EPISODIC_INLINE void MemoryCore::check_layer(std::int64_t layer) const {
+  if (layer < 0 || layer >= shape.n_layers)
+    throw DataError(
+        concat("layer ", layer, " asked for, but the memory has layers 0 to ", shape.n_layers - 1));
+}
+
+EPISODIC_INLINE void MemoryCore::check_scope(std::int64_t scope) const {
+  if (scope < 0 || scope >= time.scopes())
+    throw DataError(
+        concat("scope ", scope, " asked for, but the memory has scopes 0 to ", time.scopes() - 1));
+}
+
+EPISODIC_INLINE void MemoryCore::check_event(std::int64_t scope, EventId event) const {
+  check_scope(scope);
+  if (event < 0 || event >= time.events(scope).size())
+    throw DataError(
+        concat("event ", event, " asked for, but the memory has ", time.events(scope).size()));
+}
+
+EPISODIC_INLINE void MemoryCore::check_unpinned(std::int64_t scope, EventId event) const {
+  if (pinned(scope, event))
+    throw DataError(concat("event ", event, " is pinned; unpin it before it is forgotten"));
+}
+
+}  // namespace episodic::detail

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of memory/detail/pages.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/detail/pages.hpp"
+
+#include <sys/mman.h>
+
+#include <new>
+#include <utility>
+
+#include "episodic/base/inline.hpp"
+
+namespace episodic::detail {
+namespace pages_detail {
+
+/// \return null for no bytes \throws std::bad_alloc
+inline float* map_zeros(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<float*>(at);
+}
+
+}  // namespace pages_detail
+
+EPISODIC_INLINE Pages::Pages(std::size_t floats)
+    : data_(pages_detail::map_zeros(floats * sizeof(float))), size_(floats) {}
+
+EPISODIC_INLINE Pages::Pages(Pages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+EPISODIC_INLINE Pages& Pages::operator=(Pages&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+EPISODIC_INLINE Pages::~Pages() {
+  if (data_) munmap(data_, size_ * sizeof(float));
+}
+
+}  // namespace episodic::detail

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of memory/sizes.hpp; how they become functions: base/inline.hpp.
+#include "episodic/memory/sizes.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
+#include "episodic/base/text.hpp"
+
+namespace episodic {
+
+EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
+  const auto positive = [](const char* name, std::int64_t value) {
+    if (value < 1)
+      throw ConfigError(concat("memory shape: ", name, " = ", value, ", must be >= 1"));
+  };
+  positive("n_layers", shape.n_layers);
+  positive("n_heads", shape.n_heads);
+  positive("n_kv_heads", shape.n_kv_heads);
+  positive("head_dim", shape.head_dim);
+  if (shape.n_heads % shape.n_kv_heads != 0)
+    throw ConfigError(concat("memory shape: n_heads = ", shape.n_heads,
+                             " is no multiple of n_kv_heads = ", shape.n_kv_heads));
+  if (shape.layers.empty() && shape.rotary.inverse_frequency.empty())
+    throw ConfigError(
+        "memory shape: rotary is empty, which would turn nothing; give plain_rotary(head_dim, "
+        "theta) "
+        "or the model's own table, or, for layers without rotary embedding, list them in `layers`");
+  if (!shape.layers.empty() && static_cast<std::int64_t>(shape.layers.size()) != shape.n_layers)
+    throw ConfigError(concat("memory shape: ", shape.layers.size(),
+                             " layers are listed, n_layers is ", shape.n_layers));
+  for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+    const LayerShape layer = shape.layer(l);
+    if (layer.rotary.rotary_dim() > shape.head_dim)
+      throw ConfigError(concat("memory shape: rotary_dim = ", layer.rotary.rotary_dim(),
+                               " of layer ", l, " exceeds head_dim = ", shape.head_dim));
+    if (!std::isfinite(layer.scale) || layer.scale < 0)
+      throw ConfigError(concat("memory shape: scale = ", layer.scale, " of layer ", l,
+                               ", must be >= 0 (0: 1 / sqrt(head_dim))"));
+    if (!std::isfinite(layer.softcap) || layer.softcap < 0)
+      throw ConfigError(concat("memory shape: softcap = ", layer.softcap, " of layer ", l,
+                               ", must be >= 0 (0: none)"));
+  }
+  if (const std::int64_t groups = config.lanes_per_layer(shape.n_kv_heads);
+      shape.n_kv_heads % groups != 0)
+    throw ConfigError(concat("memory configuration: recall_groups = ", groups,
+                             " does not divide the model's ", shape.n_kv_heads,
+                             " key/value heads"));
+  if (config.retention && config.retention->layer >= 0 &&
+      (config.retention->layer >= shape.n_layers || !recalls(config, config.retention->layer)))
+    throw ConfigError(concat("memory configuration: retention names layer ",
+                             config.retention->layer,
+                             ", which the model has not or which does not recall"));
+  if (config.refine != Refinement::none && config.refine_layers >= shape.n_layers)
+    throw ConfigError(concat("memory configuration: refine_layers = ", config.refine_layers,
+                             ", but the model has only layers 0 to ", shape.n_layers - 1));
+  for (const std::int64_t l : config.recall_layers.value_or(std::vector<std::int64_t>{}))
+    if (l >= shape.n_layers)
+      throw ConfigError(concat("memory configuration: recall_layers names layer ", l,
+                               ", but the model has only layers 0 to ", shape.n_layers - 1));
+}
+
+EPISODIC_INLINE std::int64_t ring_capacity(const MemoryConfig& c) {
+  return c.n_local + c.max_block + 2 * c.chunk;
+}
+
+EPISODIC_INLINE std::int64_t most_recalled_tokens(const MemoryConfig& c) {
+  if (c.reweight == Reweighting::narrow) return c.reweight_top * c.max_block;
+  if (c.reweight == Reweighting::broad) return 3 * c.reweight_top * c.max_block;
+  return c.n_init + c.chunk + c.n_mem + 2 * c.max_block;
+}
+
+EPISODIC_INLINE std::int64_t most_leased_tokens(const MemoryConfig& config,
+                                                const MemoryShape& shape) {
+  return config.lanes_per_layer(shape.n_kv_heads) * most_recalled_tokens(config);
+}
+
+EPISODIC_INLINE bool recalls(const MemoryConfig& config, std::int64_t layer) {
+  if (!config.recall) return false;
+  if (!config.recall_layers) return true;
+  return std::find(config.recall_layers->begin(), config.recall_layers->end(), layer) !=
+         config.recall_layers->end();
+}
+
+EPISODIC_INLINE std::int64_t recalling_layers(const MemoryConfig& config,
+                                              const MemoryShape& shape) {
+  std::int64_t n = 0;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l) n += recalls(config, l);
+  return n;
+}
+
+EPISODIC_INLINE LaneShape lane_shape(const MemoryConfig& config, const MemoryShape& shape) {
+  const std::int64_t per_layer = config.lanes_per_layer(shape.n_kv_heads);
+  return {per_layer * recalling_layers(config, shape), per_layer, shape.n_heads / per_layer,
+          shape.n_kv_heads / per_layer};
+}
+
+EPISODIC_INLINE StoreShape store_shape(const MemoryConfig& config, const MemoryShape& shape) {
+  const LaneShape lanes = lane_shape(config, shape);
+  return {lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, config.kv_dtype};
+}
+
+}  // namespace episodic
