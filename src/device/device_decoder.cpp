@@ -682,11 +682,12 @@ DeviceMemory& DeviceDecoder::remember(const EpisodicMemory& from, std::int64_t m
         "DeviceDecoder::remember: heads of {} channels are padded to {} on the device, and no "
         "memory of the host is; run this {} model on the CPU, or with a memory of the device's own",
         m.config.head_dim, m.weights.heads().head_dim(), m.config.model_type));
-  if (!unserved_layers(m.config).empty() && from.tokens() > 0)
-    throw ConfigError(
-        fmt::format("DeviceDecoder::remember: the memory holds {} tokens, and this {} model has "
-                    "sliding layers whose keys a memory does not keep; start with an empty memory",
-                    from.tokens(), m.config.model_type));
+  if (!unserved_layers(m.config).empty() && (from.tokens() > 0 || from.kept()))
+    throw ConfigError(fmt::format(
+        "DeviceDecoder::remember: this {} model has sliding layers, whose windows a device does "
+        "not "
+        "keep with a memory yet; run it on the CPU, or start with an empty memory that is not kept",
+        m.config.model_type));
   const device::CurrentDevice current(m.device);
   DeviceMemory& memory = remember(config, max_tokens, from.given_boundaries());
   try {

@@ -52,6 +52,7 @@ struct MemoryBase::Parts {
   std::optional<detail::MemoryDirectory> directory;  // for its lock
   detail::Tiers tiers;
   std::vector<std::vector<detail::Lane>> lanes;  // of each layer
+  std::vector<std::uint8_t> beside;              // Impl::saved_beside
 };
 
 /// The core with a folder, a disk tier and a base.
@@ -66,6 +67,14 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   // that was given up.
   std::int64_t gone_back_to = kNever;
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+  // What belongs to the sequence beside the memory; and what did after `beside_at` tokens, while
+  // nobody carries it on.
+  std::shared_ptr<BesideMemory> beside;
+  std::vector<std::uint8_t> beside_bytes;
+  std::int64_t beside_at = 0;
+  /// As it is now; empty if there is nothing. \throws DataError for other tokens
+  std::vector<std::uint8_t> saved_beside() const;
 
   detail::Tiers make_tiers() const override;
   /// What was committed is not lost before the next commit.
@@ -98,7 +107,9 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   std::vector<bool> forgotten_tokens(std::int64_t first, std::int64_t count) const;
   void commit();
   void make_room();
-  void save(ByteWriter& to, const detail::TierImages& images) const;
+  /// \param beside_now saved_beside()
+  void save(ByteWriter& to, const detail::TierImages& images,
+            const std::vector<std::uint8_t>& beside_now) const;
   void load(ByteReader& from, const detail::TierImages& images);
   void append_events(const MemoryAdvance& advance);
 };

@@ -75,7 +75,8 @@ TierImages detail::TierImages::load(ByteReader& from) {
   return images;
 }
 
-void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images) const {
+void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images,
+                                const std::vector<std::uint8_t>& beside_now) const {
   // First what verify needs, and what the layers' indexes are loaded over.
   shape.save(to);
   images.save(to);
@@ -94,6 +95,47 @@ void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images) const 
     for (const detail::Lane& lane : layer.lanes)
       if (lane.index) lane.index->save(to);
   }
+  if (!beside_now.empty()) to.put_vector(beside_now);
+}
+
+std::vector<std::uint8_t> EpisodicMemory::Impl::saved_beside() const {
+  if (time.tokens() == 0) return {};  // there is nothing to carry on
+  const std::int64_t at = beside ? beside->tokens() : beside_at;
+  if (!beside && beside_bytes.empty()) return {};
+  if (at != time.tokens())
+    throw DataError(fmt::format(
+        "the memory stands at token {}, and what its model keeps beside it (sliding layers) at {}; "
+        "{}",
+        time.tokens(), at,
+        beside ? "go back by the snapshots of the model's state, not of its memory"
+               : "patch the memory into its model before it goes on"));
+  if (!beside) return beside_bytes;
+  ByteWriter to;
+  beside->save(to);
+  const std::vector<std::byte> bytes = to.take();
+  const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  return {first, first + bytes.size()};
+}
+
+void EpisodicMemory::keep_beside(std::shared_ptr<BesideMemory> next) {
+  Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_idle("keep_beside");
+  std::vector<std::uint8_t> bytes = m.saved_beside();
+  if (next && m.time.tokens() > 0) {
+    if (bytes.empty())
+      throw DataError(
+          fmt::format("the memory holds {} tokens, and what this model keeps beside it (sliding "
+                      "layers) was not kept with them; start with an empty memory",
+                      m.time.tokens()));
+    const std::string where =
+        m.directory ? m.directory->dir().string() + ": beside the memory" : "beside the memory";
+    ByteReader from(std::as_bytes(std::span<const std::uint8_t>(bytes)), where);
+    next->load(from);
+  }
+  m.beside_bytes = next ? std::vector<std::uint8_t>() : std::move(bytes);
+  m.beside_at = m.time.tokens();
+  m.beside = std::move(next);
 }
 
 /// What follows the given boundaries, into a memory that was built with them.
@@ -136,6 +178,10 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
   if (ids.tokens() != time.tokens())
     throw FileError(fmt::format("{}: {} token ids for {} tokens; the file is damaged", from.where(),
                                 ids.tokens(), time.tokens()));
+  if (from.left() > 0) {
+    beside_bytes = from.get_vector<std::uint8_t>();
+    beside_at = time.tokens();
+  }
   from.finish();
 }
 
@@ -275,6 +321,7 @@ std::string EpisodicMemory::refusal(Capability capability) const {
 
 void EpisodicMemory::Impl::commit() {
   open = false;  // a step that was refused (a full disk, say) is not part of it
+  const std::vector<std::uint8_t> beside_now = saved_beside();
   if (retention) make_room();
   TierImages images;
   const detail::Tiers& tiers = bank.tiers;
@@ -285,7 +332,7 @@ void EpisodicMemory::Impl::commit() {
   if (tiers.vectors) images.vectors = tiers.vectors->sync();
   ids.sync();
   ByteWriter state;
-  save(state, images);
+  save(state, images, beside_now);
 
   MemoryManifest next;
   const MemoryManifest& last = directory->manifest();
@@ -396,6 +443,8 @@ std::uint64_t EpisodicMemory::digest() {
   m.time.save_events(w);
   for (const std::vector<EventId>& gone : m.forgotten) w.put_vector(gone);
   if (m.retention) m.retention->save(w);
+  if (const std::vector<std::uint8_t> beside = m.saved_beside(); !beside.empty())
+    w.put_vector(beside);
   std::uint64_t sum = checksum(w.bytes());
   for (LayerState& layer : m.bank.layers) {
     ByteWriter window;

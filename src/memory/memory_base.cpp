@@ -91,6 +91,7 @@ std::shared_ptr<const MemoryBase> EpisodicMemory::share() {
   parts->layers = m.bank.marks();
   parts->step_number = m.step_number;
   parts->counters = m.count();
+  parts->beside = m.saved_beside();
   parts->lanes.resize(m.bank.layers.size());
   MemoryBase::Parts& of_base = *parts;
   const std::shared_ptr<const MemoryBase> base(new MemoryBase(std::move(parts)));
@@ -147,6 +148,8 @@ EpisodicMemory::EpisodicMemory(std::shared_ptr<const MemoryBase> base, const Mem
   m.time.resume(from.time);
   m.forgotten = from.forgotten;
   m.step_number = from.step_number;
+  m.beside_bytes = from.beside;
+  m.beside_at = m.time.tokens();
 }
 
 const std::shared_ptr<const MemoryBase>& EpisodicMemory::base() const {

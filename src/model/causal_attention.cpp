@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/decoder.hpp"
@@ -109,6 +112,74 @@ void CausalState::restore(const SequenceSnapshot& snapshot) {
   step_ = 0;
 }
 
+void CausalState::save(ByteWriter& to) const {
+  to.put(tokens_);
+  std::int64_t used = 0;
+  for (const Cache& cache : caches_) used += cache.keys.defined();
+  to.put(used);
+  for (std::size_t l = 0; l < caches_.size(); ++l) {
+    const Cache& cache = caches_[l];
+    if (!cache.keys.defined()) continue;
+    const auto layer = static_cast<std::int64_t>(l);
+    const LayerSpec& s = spec(layer);
+    const std::int64_t first = first_seen(layer), n = tokens_ - first;
+    for (const std::int64_t x : {layer, s.n_kv_heads, s.head_dim, first}) to.put(x);
+    for (const at::Tensor* t : {&cache.keys, &cache.values, &cache.unrotated}) {
+      if (!t->defined()) continue;
+      for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
+        to.put_span(std::span<const float>(
+            t->const_data_ptr<float>() + (g * cache.capacity + first - cache.first) * s.head_dim,
+            static_cast<std::size_t>(n * s.head_dim)));
+    }
+  }
+}
+
+void CausalState::load(ByteReader& from) {
+  const auto refuse = [&](const char* what) {
+    throw FileError(
+        fmt::format("{}: {}; the file is damaged, or of another model", from.where(), what));
+  };
+  const auto tokens = from.get<std::int64_t>(), used = from.get<std::int64_t>();
+  if (tokens < 0 || used < 0 || used > static_cast<std::int64_t>(caches_.size()))
+    refuse("its numbers make no sense");
+  const std::int64_t before = std::exchange(tokens_, tokens);  // first_seen counts from it
+  std::vector<Cache> caches(caches_.size());
+  try {
+    std::int64_t last = -1;
+    for (std::int64_t i = 0; i < used; ++i) {
+      const auto layer = from.get<std::int64_t>();
+      if (layer <= last || layer >= static_cast<std::int64_t>(caches.size()))
+        refuse("a layer that this model does not have");
+      last = layer;
+      const LayerSpec& s = spec(layer);
+      const auto kv_heads = from.get<std::int64_t>(), dim = from.get<std::int64_t>(),
+                 first = from.get<std::int64_t>();
+      if (kv_heads != s.n_kv_heads || dim != s.head_dim || first != first_seen(layer) ||
+          (tokens - first) > static_cast<std::int64_t>(from.left()))
+        refuse("a layer of another shape or window");
+      Cache& cache = caches[static_cast<std::size_t>(layer)];
+      cache = room_for(layer, tokens - first, 0);
+      cache.first = first;
+      cache.version = -1;  // of no table: where it depends on the length, keys are turned anew
+      for (at::Tensor* t : {&cache.keys, &cache.values, &cache.unrotated}) {
+        if (!t->defined()) continue;
+        for (std::int64_t g = 0; g < kv_heads; ++g) {
+          const std::vector<float> rows = from.get_vector<float>(
+              static_cast<std::size_t>((tokens - first) * dim), "a sliding layer's window");
+          std::copy(rows.begin(), rows.end(),
+                    t->mutable_data_ptr<float>() + g * cache.capacity * dim);
+        }
+      }
+    }
+    from.finish();
+  } catch (...) {
+    tokens_ = before;
+    throw;
+  }
+  caches_ = std::move(caches);
+  step_ = 0;
+}
+
 at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
                                      const at::Tensor& v) {
   const LayerSpec& s = spec(layer);
@@ -164,6 +235,22 @@ void CausalState::check(const char* name, const at::Tensor& t, std::int64_t head
                     name, step_, heads, dim));
 }
 
+CausalState::Cache CausalState::room_for(std::int64_t layer, std::int64_t need,
+                                         std::int64_t before) {
+  const LayerSpec& s = spec(layer);
+  // twice the window, so that moving costs little for each token
+  const std::int64_t enough = s.window == 0 ? kWholeSequence : 2 * s.window;
+  Cache cache;
+  cache.capacity = std::max({need, std::min(2 * before, enough), kFirstCapacity});
+  const auto fresh = [&] {
+    return at::empty({s.n_kv_heads, cache.capacity, s.head_dim}, at::kFloat);
+  };
+  cache.keys = fresh();
+  cache.values = fresh();
+  if (rotation(layer).rope.depends_on_length()) cache.unrotated = fresh();
+  return cache;
+}
+
 /// Room for the step behind what its queries still see: by moving that to the front of a bounded
 /// cache, or into a larger one.
 void CausalState::reserve(std::int64_t layer) {
@@ -171,19 +258,9 @@ void CausalState::reserve(std::int64_t layer) {
   if (tokens_ + step_ - cache.first <= cache.capacity) return;
   const LayerSpec& s = spec(layer);
   const std::int64_t first = first_seen(layer), kept = tokens_ - first, need = kept + step_;
-  Cache grown = cache;
+  Cache grown = need > cache.capacity ? room_for(layer, need, cache.capacity) : cache;
   grown.first = first;
-  if (need > cache.capacity) {
-    // twice the window, so that moving costs little for each token
-    const std::int64_t enough = s.window == 0 ? kWholeSequence : 2 * s.window;
-    grown.capacity = std::max({need, std::min(2 * cache.capacity, enough), kFirstCapacity});
-    const auto fresh = [&] {
-      return at::empty({s.n_kv_heads, grown.capacity, s.head_dim}, at::kFloat);
-    };
-    grown.keys = fresh();
-    grown.values = fresh();
-    if (rotation(layer).rope.depends_on_length()) grown.unrotated = fresh();
-  }
+  grown.version = cache.version;
   const auto bytes = static_cast<std::size_t>(kept * s.head_dim) * sizeof(float);
   const auto move = [&](at::Tensor& from, at::Tensor& to) {
     if (kept == 0 || !to.defined()) return;

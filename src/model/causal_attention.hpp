@@ -8,6 +8,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/attention/rotary.hpp"
+#include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/attention_slot.hpp"
 #include "episodic/model/hf_config.hpp"
 
@@ -15,7 +16,7 @@ namespace episodic {
 
 /// State of one sequence over some layers of a model. Every layer's keys are kept as its queries
 /// meet them: rotated by their position.
-class CausalState final : public SequenceState {
+class CausalState final : public SequenceState, public BesideMemory {
  public:
   explicit CausalState(const ModelConfig& config);
 
@@ -30,6 +31,9 @@ class CausalState final : public SequenceState {
   /// Copies the caches.
   std::shared_ptr<const SequenceSnapshot> snapshot() const override;
   void restore(const SequenceSnapshot& snapshot) override;
+  /// Of each cache in use, what the next query may still see.
+  void save(ByteWriter& to) const override;
+  void load(ByteReader& from) override;
 
   at::Tensor attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
                           const at::Tensor& v);
@@ -60,6 +64,8 @@ class CausalState final : public SequenceState {
   std::int64_t first_seen(std::int64_t layer) const;
   void check(const char* name, const at::Tensor& t, std::int64_t heads, std::int64_t dim) const;
   void reserve(std::int64_t layer);
+  /// A cache for `need` tokens of a layer, without their rows.
+  Cache room_for(std::int64_t layer, std::int64_t need, std::int64_t before);
   void append(std::int64_t layer, const float* k, const float* v);
 
   const ModelConfig config_;

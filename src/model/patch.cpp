@@ -159,11 +159,6 @@ void check_memory(const ModelConfig& c, const EpisodicMemory& memory) {
   if (const std::string what = difference(memory.shape(), wanted); !what.empty())
     throw ConfigError("patch: the memory was made for another model: " + what +
                       "; open it with the model it was made with");
-  if (wanted.n_layers != c.n_layers && memory.tokens() > 0)
-    throw ConfigError(
-        fmt::format("patch: the memory holds {} tokens, and this {} model has sliding layers "
-                    "whose keys a memory does not keep; start with an empty memory",
-                    memory.tokens(), c.model_type));
 }
 
 }  // namespace
@@ -191,6 +186,7 @@ void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCall
   std::shared_ptr<CausalState> sliding;
   if (static_cast<std::int64_t>(served.size()) < c.n_layers)
     sliding = std::make_shared<CausalState>(c);
+  memory->keep_beside(sliding);  // which takes over what was kept of them
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::size_t next = 0;
   for (std::int64_t l = 0; l < c.n_layers; ++l) {

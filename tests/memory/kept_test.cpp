@@ -437,7 +437,7 @@ TEST_CASE("one writer, many readers, clear words for all else", "[memory][kept][
       mentions(refusal<FileError>([&] { EpisodicMemory::open(in(temp / "none"), OpenMode::read); }),
                "holds no memory"));
   EpisodicMemory plain(small_config(), small_shape());
-  CHECK(mentions(refusal<ConfigError>([&] { plain.commit(); }), "kept nowhere"));
+  CHECK(mentions(refusal<ConfigError>([&] { plain.commit(); }), "kept in no folder"));
 }
 
 TEST_CASE("another format, newer or older, is refused by name", "[memory][kept][refuse]") {
@@ -632,6 +632,35 @@ TEST_CASE("earlier states are kept and give what came after them again", "[memor
   memory.commit();
   CHECK(memory.digest() == digest_at_360);
   CHECK(verify_memory(temp / "m").damages.empty());
+}
+
+TEST_CASE("an earlier state that is opened to be written takes nothing of the last commit",
+          "[memory][kept][edit]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 21);
+  for (const auto& [name, config] : variants()) {
+    INFO(name);
+    const TempDir temp;
+    std::uint64_t digest = 0;
+    {  // several states in the same files
+      EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), config, small_shape());
+      for (const std::int64_t end : {150, 300, 450}) {
+        feed(memory, tokens, memory.tokens(), end);
+        memory.commit();
+      }
+      digest = memory.digest();
+    }
+    for (const std::int64_t at : {300, 150}) {
+      EpisodicMemory earlier =
+          EpisodicMemory::open(in(temp / "m"), OpenMode::write, nullptr, nullptr, at);
+      REQUIRE(earlier.tokens() == at);
+      feed(earlier, tokens, at, at + 100);
+      // given up, or killed: nothing was committed since
+    }
+    CHECK(verify_memory(temp / "m").damages.empty());
+    EpisodicMemory last = EpisodicMemory::open(in(temp / "m"), OpenMode::write);
+    CHECK(last.tokens() == 450);
+    CHECK(last.digest() == digest);
+  }
 }
 
 TEST_CASE("snapshots of a kept memory go back over commits", "[memory][kept]") {

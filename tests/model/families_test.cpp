@@ -10,8 +10,10 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
+#include "episodic/session/engine.hpp"
 #include "expected_logits.hpp"
 #include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
 
 using namespace episodic;
 
@@ -109,6 +111,92 @@ TEST_CASE("families: the memory inside its window gives the reference's logits",
   REQUIRE(served >= 21);  // soft caps and layers without rotary embedding among them
 }
 
+TEST_CASE("families: a kept memory has the sliding layers' windows with it, to the bit") {
+  const std::filesystem::path dir = family_checkpoint("gemma3");
+  const TempDir scratch;
+  const ExpectedLogits expected(dir);
+  std::vector<std::int64_t> ids;  // beyond the sliding windows, and past the memory's own
+  for (int i = 0; i < 6; ++i) ids.insert(ids.end(), expected.ids.begin(), expected.ids.end());
+  const std::span<const std::int64_t> text(ids);
+  MemoryConfig config;
+  config.n_init = 4;
+  config.n_local = 32;
+  config.n_mem = 32;
+  config.chunk = 16;
+  config.min_block = 4;
+  config.max_block = 16;
+  const std::size_t half = 112, third = 48;
+  const auto read = [&](Engine& engine, std::size_t first, std::size_t end) {
+    engine.read(text.subspan(first, end - first));
+    const std::span<const float> last = engine.logits();
+    return std::vector<float>(last.begin(), last.end());
+  };
+  const auto whole = load_engine(dir);
+  whole->attach(config);
+  read(*whole, 0, half);
+  const std::vector<float> wanted = read(*whole, half, ids.size());
+
+  KeptFolder folder;
+  folder.dir = scratch / "kept";
+  std::uint64_t digest = 0;
+  {
+    const auto engine = load_engine(dir);
+    const auto memory = std::make_shared<EpisodicMemory>(create_memory(dir, folder, config));
+    engine->attach(memory);
+    read(*engine, 0, third);
+    engine->commit();
+    read(*engine, third, half);
+    engine->commit();
+    digest = memory->digest();
+  }
+  const auto engine = load_engine(dir);
+  SECTION("it goes on as if it had never been closed") {
+    const auto memory = engine->attach(folder);
+    REQUIRE(memory->tokens() == static_cast<std::int64_t>(half));
+    REQUIRE(memory->digest() == digest);
+    REQUIRE(read(*engine, half, ids.size()) == wanted);
+    engine->rewind(static_cast<std::int64_t>(third));  // a state that was kept
+    read(*engine, third, half);
+    REQUIRE(memory->digest() == digest);
+    engine->rewind(60);  // read again from there
+    read(*engine, 60, half);
+    REQUIRE(read(*engine, half, ids.size()) == wanted);
+  }
+  SECTION("an edit without the model leaves them as they are; going on without it is refused") {
+    EpisodicMemory memory = open_memory(dir, folder);
+    REQUIRE(memory.digest() == digest);
+    memory.forget(EventId{1});
+    memory.commit();
+    const std::vector<float> zeros(
+        static_cast<std::size_t>(memory.shape().n_heads * memory.shape().head_dim));
+    std::vector<float> out(zeros.size());
+    const float surprise = 0.0f;
+    memory.begin_step(1);
+    for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)
+      memory.attend(l, zeros.data(), zeros.data(), zeros.data(), out.data());
+    memory.end_step(&surprise);
+    REQUIRE(mentions(refusal<DataError>([&] { memory.commit(); }), "sliding layers"));
+  }
+  SECTION("many go on from one base") {
+    const auto memory = engine->attach(folder);
+    const std::shared_ptr<const MemoryBase> base = memory->share();
+    REQUIRE(read(*engine, half, ids.size()) == wanted);
+    for (int i = 0; i < 2; ++i) {
+      const auto other = load_engine(dir);
+      other->attach(std::make_shared<EpisodicMemory>(base));
+      REQUIRE(read(*other, half, ids.size()) == wanted);
+    }
+  }
+  SECTION("a snapshot of the memory alone, gone back to, is not committed") {
+    const auto memory = engine->attach(folder);
+    const auto snapshot = memory->snapshot();
+    read(*engine, half, half + 8);
+    memory->restore(*snapshot);
+    REQUIRE(mentions(refusal<DataError>([&] { memory->commit(); }), "snapshots of the model"));
+    REQUIRE(open_memory(dir, {folder.dir, OpenMode::read}).digest() == digest);
+  }
+}
+
 TEST_CASE("families: a memory beside sliding layers") {
   Decoder model = Decoder::load(family_checkpoint("gemma3"));
   const ExpectedLogits expected(family_checkpoint("gemma3"));
@@ -162,10 +250,26 @@ TEST_CASE("families: a memory beside sliding layers") {
     model.reset();
     same(model.forward(ids), expected.logits, 40);
   }
-  SECTION("a memory with tokens is refused by a model that has not seen them") {
+  SECTION("a memory with tokens goes on in another model, sliding layers too") {
     model.forward(half);
     Decoder other = model.share_weights();
-    REQUIRE(mentions(refusal<ConfigError>([&] { patch(other, memory); }), "sliding layers"));
+    patch(other, memory);
+    same(other.forward(rest), last, 20);
+    REQUIRE(mentions(refusal<DataError>([&] { model.forward(rest); }), "sliding layers"));
+  }
+  SECTION("a memory that was stepped without its model is refused") {
+    EpisodicMemory alone(config, memory->shape());
+    const std::vector<float> zeros(
+        static_cast<std::size_t>(memory->shape().n_heads * memory->shape().head_dim));
+    std::vector<float> out(zeros.size());
+    alone.begin_step(1);
+    for (std::int64_t l = 0; l < memory->shape().n_layers; ++l)
+      alone.attend(l, zeros.data(), zeros.data(), zeros.data(), out.data());
+    const float surprise = 0.0f;
+    alone.end_step(&surprise);
+    Decoder other = model.share_weights();
+    const auto stepped = std::make_shared<EpisodicMemory>(std::move(alone));
+    REQUIRE(mentions(refusal<DataError>([&] { patch(other, stepped); }), "sliding layers"));
     REQUIRE(memory_of(other) == nullptr);
   }
   SECTION("unpatching gives back the attention that was there") {

@@ -104,10 +104,20 @@ class EpisodicMemory final : public HostMemory {
                              const MemoryShape* shape = nullptr,
                              const MemoryConfig* budgets = nullptr, std::int64_t at_token = -1);
 
+  /// From now on this belongs to the sequence: commits keep it, a base hands it on. If the memory
+  /// holds tokens it first takes over what belonged to them until now, read from the folder or from
+  /// the one that was given before. Null: nobody carries it on, and a commit is refused once there
+  /// are more tokens. `patch` gives it the sliding layers of a model that mixes them with full
+  /// ones. \throws DataError for a memory that holds tokens beside which nothing was kept;
+  /// FileError as
+  ///         BesideMemory::load: all is then as before
+  void keep_beside(std::shared_ptr<BesideMemory> beside);
+
   /// Makes all finished steps durable: after this returns, no crash loses them. Atomic. A step that
   /// is open is abandoned, as after a failure in it.
   /// \throws FileError, DiskFullError: what was committed before still is, the memory goes on, and
-  ///         commit may be called again; ConfigError if the memory is not kept or only read
+  ///         commit may be called again; ConfigError if the memory is not kept or only read;
+  ///         DataError if what is kept beside it has seen other tokens
   void commit() override;
 
   std::string refusal(Capability capability) const override;

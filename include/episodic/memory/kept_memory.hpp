@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/base/io.hpp"
 
@@ -39,6 +40,19 @@ struct KeepOptions {
 
 /// read: the folder is not changed; what comes is kept in unnamed temporary files and lost.
 enum class OpenMode : std::uint8_t { read, write };
+
+/// What a model carries of a sequence beside its memory: the windows of layers that the memory does
+/// not serve, say. It is kept, opened and shared with the memory (EpisodicMemory::keep_beside).
+class BesideMemory {
+ public:
+  virtual ~BesideMemory() = default;
+  /// Of the sequence that it has seen.
+  virtual std::int64_t tokens() const = 0;
+  virtual void save(ByteWriter& to) const = 0;
+  /// Takes over what another one like it saved. \throws FileError for what is damaged or of another
+  /// model; it is then as it was
+  virtual void load(ByteReader& from) = 0;
+};
 
 /// What `manifest.json` says.
 struct MemoryManifest {

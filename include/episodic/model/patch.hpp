@@ -34,9 +34,11 @@ std::shared_ptr<EpisodicMemory> patch(Decoder& model, const std::filesystem::pat
                                       const LogCallback& log = {});
 
 /// The same with a memory that is there already, a kept one for instance.
+/// Layers that the memory does not serve, the sliding ones of a model that mixes them with full
+/// ones, go on where the memory is: they are kept with it (EpisodicMemory::keep_beside).
 /// \throws ConfigError if its shape is not the model's, if its n_local exceeds the sliding window
-///         of a layer that it serves, or if it holds tokens that the model's sliding layers have
-///         not seen; the model is then untouched
+///         of a layer that it serves; DataError if it holds tokens that nobody kept the sliding
+///         layers of, FileError for damaged ones; the model is then untouched
 void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCallback& log = {});
 
 /// Gives back the attention that patch replaced, with its state as it was then. False if the model
