@@ -215,7 +215,8 @@ struct EpisodicMemory::Impl {
   void commit();
   void make_room();
   void save(ByteWriter& to, const detail::TierImages& images) const;
-  void load(ByteReader& from, const detail::TierImages& images);
+  /// \param windows dtype of the windows that are read
+  void load(ByteReader& from, const detail::TierImages& images, DType windows);
   void recall(detail::LayerState& layer, std::int64_t p);
   /// What each lane of a layer attends to, into `lists`; its events are leased. \param far whether
   /// any key is outside a query's window \return events recalled, over all lanes
