@@ -110,7 +110,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   /// \param beside_now saved_beside()
   void save(ByteWriter& to, const detail::TierImages& images,
             const std::vector<std::uint8_t>& beside_now) const;
-  void load(ByteReader& from, const detail::TierImages& images);
+  /// \param windows dtype of the windows that are read
+  void load(ByteReader& from, const detail::TierImages& images, DType windows);
   void append_events(const MemoryAdvance& advance);
 };
 

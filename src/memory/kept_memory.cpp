@@ -139,7 +139,7 @@ void EpisodicMemory::keep_beside(std::shared_ptr<BesideMemory> next) {
 }
 
 /// What follows the given boundaries, into a memory that was built with them.
-void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
+void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images, DType windows) {
   Timeline::State state;
   state.load(from);
   time.load_events(from);
@@ -166,7 +166,7 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images) {
   counters.steps = from.get<std::int64_t>();
   counters.recalled_events = from.get<std::int64_t>();
   for (LayerState& layer : bank.layers) {
-    layer.load(from, time.tokens(), time);
+    layer.load(from, time.tokens(), time, windows);
     for (const detail::Lane& lane : layer.lanes) {
       if (!lane.index) continue;
       lane.index->load(from);
@@ -222,8 +222,8 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
               "{}: no state of at most {} tokens is kept; ingest the text anew up to there",
               keep.dir.string(), at_token));
       }
-      const std::vector<std::byte> bytes = detail::read_state(keep.dir, state, calls);
-      ByteReader from(bytes, (keep.dir / state.file).string());
+      const detail::StateFile file = detail::read_state(keep.dir, state, manifest.config, calls);
+      ByteReader from(file.bytes, (keep.dir / state.file).string());
       Impl& m = *impl;
       m.config = manifest.config;
       if (budgets) {
@@ -265,7 +265,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
         tiers.store = std::move(store);
       }
       m.build(m.make_lanes(m.bank.tiers.vectors.get()));
-      m.load(from, images);
+      m.load(from, images, file.windows);
       if (mode == OpenMode::write) m.directory->remove_unnamed();
       return EpisodicMemory(std::move(impl));
     } catch (const FileError&) {
@@ -530,10 +530,10 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
     ++report.files;
     report.bytes += s.bytes;
     try {
-      const std::vector<std::byte> bytes = detail::read_state(dir, s, calls);
+      const detail::StateFile file = detail::read_state(dir, s, manifest.config, calls);
       if (s.file != manifest.state.file) continue;
       // The tables of the last state say where everything lies.
-      ByteReader from(bytes, (dir / s.file).string());
+      ByteReader from(file.bytes, (dir / s.file).string());
       verify_contents(dir, manifest, from, calls, damage);
     } catch (const Error& e) {
       damage(dir / s.file, e.what());

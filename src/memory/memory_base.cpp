@@ -85,7 +85,7 @@ std::shared_ptr<const MemoryBase> EpisodicMemory::share() {
   for (std::int64_t s = 0; s < m.time.scopes(); ++s) parts->events.push_back(m.time.events(s));
   parts->forgotten = m.forgotten;
   parts->numbers = m.bank.numbers();
-  std::vector<std::span<const float>> rings;
+  std::vector<std::span<const std::byte>> rings;
   for (const LayerState& layer : m.bank.layers) rings.push_back(layer.rings());
   parts->rings = std::make_unique<const detail::PageImage>(rings);
   parts->layers = m.bank.marks();

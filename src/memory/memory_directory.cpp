@@ -13,6 +13,7 @@
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/memory/detail/layer_state.hpp"
 #include "unique_id.hpp"
 
 namespace episodic {
@@ -27,8 +28,9 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-constexpr std::uint32_t kStateVersion = 3;
-constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
+constexpr std::uint32_t kStateVersion = 3;         // windows in float32
+constexpr std::uint32_t kStateVersionHalves = 4;   // windows in 16 bits, as the memory has them
+constexpr std::int64_t kStateHeader = 24;          // magic, version, payload bytes, checksum
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 
@@ -387,7 +389,8 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
   try {
     ByteWriter head;
     head.put(kStateMagic);
-    head.put(kStateVersion);
+    head.put(window_dtype(next.config.kv_dtype) == DType::float32 ? kStateVersion
+                                                                  : kStateVersionHalves);
     head.put(static_cast<std::uint64_t>(state.size()));
     head.put(next.state.checksum);
     file.write(head.bytes(), 0);
@@ -414,8 +417,8 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
     if (!now.count(name)) remove(folder_, name);
 }
 
-std::vector<std::byte> read_state(const fs::path& dir, const MemoryManifest::State& state,
-                                  io::Syscalls& calls) {
+StateFile read_state(const fs::path& dir, const MemoryManifest::State& state,
+                     const MemoryConfig& config, io::Syscalls& calls) {
   const fs::path path = dir / state.file;
   const io::Directory folder(calls, dir);
   if (!folder.look(state.file))
@@ -433,7 +436,8 @@ std::vector<std::byte> read_state(const fs::path& dir, const MemoryManifest::Sta
         fmt::format("{} bytes long instead of {}: it is damaged", all.size(), state.bytes).c_str());
   ByteReader r(all, path.string());
   if (r.get<std::uint32_t>() != kStateMagic) throw damaged("is no state file");
-  if (r.get<std::uint32_t>() != kStateVersion)
+  const auto version = r.get<std::uint32_t>();
+  if (version != kStateVersion && version != kStateVersionHalves)
     throw FileError(path.string() + ": written by another version of episodic; use that version");
   const auto bytes = r.get<std::uint64_t>(), sum = r.get<std::uint64_t>();
   // The generation, which seeds the checksum, is in the name.
@@ -441,7 +445,8 @@ std::vector<std::byte> read_state(const fs::path& dir, const MemoryManifest::Sta
   all.erase(all.begin(), all.begin() + kStateHeader);
   if (bytes != all.size() || sum != state.checksum || checksum(all, generation) != sum)
     throw damaged("its checksum is wrong: it is damaged");
-  return all;
+  return {version == kStateVersion ? DType::float32 : window_dtype(config.kv_dtype),
+          std::move(all)};
 }
 
 void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most) {

@@ -50,9 +50,14 @@ class MemoryDirectory {
   std::vector<std::string> doubtful_;  // state files of commits that failed late
 };
 
-/// Content of a state file, verified. \throws FileError
-std::vector<std::byte> read_state(const std::filesystem::path& dir,
-                                  const MemoryManifest::State& state, io::Syscalls& calls);
+/// Content of a state file.
+struct StateFile {
+  DType windows = DType::float32;  ///< of keys and values of windows and sinks in it
+  std::vector<std::byte> bytes;
+};
+/// Reads and verifies one. \param config of its memory \throws FileError
+StateFile read_state(const std::filesystem::path& dir, const MemoryManifest::State& state,
+                     const MemoryConfig& config, io::Syscalls& calls);
 
 /// Leaves at most `most` of the states, the newer the denser.
 void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most);

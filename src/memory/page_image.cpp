@@ -18,9 +18,9 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-bool write_all(int file, std::span<const float> floats, std::size_t offset) {
-  const auto* from = reinterpret_cast<const char*>(floats.data());
-  for (std::size_t left = floats.size_bytes(); left > 0;) {
+bool write_all(int file, std::span<const std::byte> bytes, std::size_t offset) {
+  const std::byte* from = bytes.data();
+  for (std::size_t left = bytes.size(); left > 0;) {
     const ssize_t n = ::pwrite(file, from, left, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
@@ -33,18 +33,18 @@ bool write_all(int file, std::span<const float> floats, std::size_t offset) {
 
 }  // namespace
 
-PageImage::PageImage(std::span<const std::span<const float>> arrays) {
+PageImage::PageImage(std::span<const std::span<const std::byte>> arrays) {
   std::size_t bytes = 0;
-  for (const std::span<const float> array : arrays) {
+  for (const std::span<const std::byte> array : arrays) {
     places_.push_back({bytes, array.size()});
-    bytes += whole_pages(array.size_bytes());
+    bytes += whole_pages(array.size());
   }
   if (bytes == 0 || write(arrays, bytes)) return;
-  for (const std::span<const float> array : arrays)
+  for (const std::span<const std::byte> array : arrays)
     std::copy(array.begin(), array.end(), copies_.emplace_back(array.size()).data());
 }
 
-bool PageImage::write(std::span<const std::span<const float>> arrays, std::size_t bytes) {
+bool PageImage::write(std::span<const std::span<const std::byte>> arrays, std::size_t bytes) {
   file_ = ::memfd_create("episodic-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file_ < 0) return false;
   bool whole = ::ftruncate(file_, static_cast<off_t>(bytes)) == 0;
@@ -62,18 +62,18 @@ PageImage::~PageImage() {
 
 Pages PageImage::array(std::size_t i) const {
   const Place& place = places_[i];
-  if (file_ < 0 || place.floats == 0) {
-    Pages copy(place.floats);
-    if (place.floats > 0) std::copy_n(copies_[i].data(), place.floats, copy.data());
+  if (file_ < 0 || place.bytes == 0) {
+    Pages copy(place.bytes);
+    if (place.bytes > 0) std::copy_n(copies_[i].data(), place.bytes, copy.data());
     return copy;
   }
   // No room is set aside for pages that may never be written to.
-  void* const at = ::mmap(nullptr, place.floats * sizeof(float), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_NORESERVE, file_, static_cast<off_t>(place.offset));
+  void* const at = ::mmap(nullptr, place.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                          file_, static_cast<off_t>(place.offset));
   if (at == MAP_FAILED) throw std::bad_alloc();
   Pages mapped;
-  mapped.data_ = static_cast<float*>(at);
-  mapped.size_ = place.floats;
+  mapped.data_ = static_cast<std::byte*>(at);
+  mapped.size_ = place.bytes;
   return mapped;
 }
 

@@ -13,7 +13,7 @@ namespace episodic::detail {
 class PageImage {
  public:
   /// A copy of these arrays. \throws std::bad_alloc
-  explicit PageImage(std::span<const std::span<const float>> arrays);
+  explicit PageImage(std::span<const std::span<const std::byte>> arrays);
   ~PageImage();
   PageImage(const PageImage&) = delete;
   PageImage& operator=(const PageImage&) = delete;
@@ -24,10 +24,10 @@ class PageImage {
 
  private:
   struct Place {
-    std::size_t offset = 0, floats = 0;
+    std::size_t offset = 0, bytes = 0;
   };
   /// False where the system has no files in memory, or no room for this one.
-  bool write(std::span<const std::span<const float>> arrays, std::size_t bytes);
+  bool write(std::span<const std::span<const std::byte>> arrays, std::size_t bytes);
 
   int file_ = -1;
   std::vector<Place> places_;  // in the file

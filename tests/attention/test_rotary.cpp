@@ -207,6 +207,44 @@ TEST_CASE("rotate_queries gives both rotations and the mean, the same bits for a
   set_max_threads(threads);
 }
 
+TEST_CASE("rotate_queries tells of a query that is not finite, wherever it is") {
+  const std::int64_t n = 70, heads = 5, d = 36, size = n * heads * d;
+  const RotaryTable table = plain_rotary(32, 100.0);  // channels beyond the pairs are looked at too
+  RotaryAngles position, fixed;
+  position.compute(table, 3, n);
+  fixed.compute_fixed(table, 9);
+  Random random(54);
+  const std::vector<float> good = testing::normal(random, size);
+  std::vector<float> relative(size), same(size), mean(heads * d);
+  AttendWorkspace workspace;
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    const auto all_finite = [&](const std::vector<float>& values) {
+      std::vector<std::uint16_t> halves(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i)
+        halves[i] = dtype == DType::bfloat16 ? to_bfloat16(values[i]) : to_float16(values[i]);
+      const bool wide = dtype == DType::float32;
+      const void* data = halves.data();
+      if (wide) data = values.data();
+      const HeadRows q(data, dtype, heads * d, d);
+      const bool both = rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q,
+                                       {relative.data(), same.data(), mean.data()}, workspace);
+      const bool one = rotate_queries(table, position.rows(), {}, n, heads, d, q,
+                                      {relative.data(), nullptr, nullptr}, workspace);
+      REQUIRE(both == one);
+      return both;
+    };
+    REQUIRE(all_finite(good));
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN()})
+      for (const std::int64_t at : {std::int64_t{0}, size / 2, d - 1, size - 1}) {
+        std::vector<float> values = good;
+        values[at] = bad;
+        REQUIRE_FALSE(all_finite(values));
+      }
+  }
+}
+
 TEST_CASE("a far score carries the attention factor twice, as a local one does") {
   Random random(53);
   for (RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {

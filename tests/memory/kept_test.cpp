@@ -71,6 +71,9 @@ std::vector<std::pair<std::string, MemoryConfig>> variants() {
   add("nothing recalled", [](MemoryConfig& c) { c.recall = false; });
   add("recall every third step", [](MemoryConfig& c) { c.recall_every = 3; });
   add("bfloat16", [](MemoryConfig& c) { c.kv_dtype = DType::bfloat16; });
+  add("float16, refined, many sinks", [](MemoryConfig& c) {
+    c.kv_dtype = DType::float16, c.refine = Refinement::modularity, c.n_init = 30;
+  });
   add("a scope for each head", [](MemoryConfig& c) {
     c.segmenter = SegmenterKind::k_similarity, c.scope = EventScope::head, c.gamma = 0.5;
   });

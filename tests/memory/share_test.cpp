@@ -160,6 +160,12 @@ std::vector<Case> cases() {
   c.kv_dtype = DType::bfloat16;
   all.push_back({"best of the representatives, bfloat16", c, small_shape(2, 4, 2, 10)});
   c = small_config();
+  c.scope = EventScope::head;
+  c.segmenter = SegmenterKind::gaussian;
+  c.gamma = 0.5;
+  c.kv_dtype = DType::float16;
+  all.push_back({"each head's own events, float16", c, small_shape(2, 6, 3, 7 + 1)});
+  c = small_config();
   c.recall = false;
   all.push_back({"no recall", c, small_shape(1, 2, 1, 4)});
   return all;

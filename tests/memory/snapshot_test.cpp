@@ -34,6 +34,9 @@ TEST_CASE("going back to any of many snapshots, in any order, gives the state of
     config.n_local = 16;
     config.contiguity = seed % 2 ? 0.3 : 0.0;
     if (seed % 3 == 1) config.n_init = 20;  // sinks that still fill up
+    config.kv_dtype = seed % 5 == 0   ? DType::bfloat16
+                      : seed % 5 == 1 ? DType::float16
+                                      : DType::float32;
     const MemoryShape shape = small_shape(2, 4, 2, 6);
     std::mt19937 rng(seed);
     EpisodicMemory memory(config, shape);

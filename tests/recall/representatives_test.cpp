@@ -55,6 +55,23 @@ TEST_CASE("representatives are the keys of largest relevance, summed in order of
     select_representatives(view, relevance.data(), n, heads, groups, d, n_repr, alone.data(),
                            nullptr);
     REQUIRE(alone == mean);
+    // Keys of 16 bits are the numbers that they stand for.
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      std::vector<std::uint16_t> halves;
+      std::vector<float> wide;
+      for (const float x : keys) {
+        const bool brain = dtype == DType::bfloat16;
+        halves.push_back(brain ? to_bfloat16(x) : to_float16(x));
+        wide.push_back(brain ? from_bfloat16(halves.back()) : from_float16(halves.back()));
+      }
+      std::vector<float> mean16(mean.size()), each16(each.size()), each32(each.size());
+      select_representatives({halves.data(), head_stride, row, dtype}, relevance.data(), n, heads,
+                             groups, d, n_repr, mean16.data(), each16.data());
+      select_representatives({wide.data(), head_stride, row}, relevance.data(), n, heads, groups, d,
+                             n_repr, alone.data(), each32.data());
+      REQUIRE(mean16 == alone);
+      REQUIRE(each16 == each32);
+    }
   }
 }
 

@@ -217,3 +217,37 @@ TEST_CASE("what a dtype cannot hold is refused by name") {
       }
     }
 }
+
+TEST_CASE("a ring of 16 bits gives the block that its numbers give in float32") {
+  std::mt19937 rng(37);
+  for (const DType from : {DType::bfloat16, DType::float16})
+    for (const DType dtype : kDTypes)
+      for (const std::int64_t d : {1, 16, 33})
+        for (const std::int64_t heads : {1, 3}) {
+          CAPTURE(name_of(from), name_of(dtype), d, heads);
+          const StoreShape shape{1, heads, d, dtype};
+          Ring ring(shape, 23, rng, 3.0f);
+          std::vector<std::uint16_t> halves[2];
+          for (std::size_t side = 0; side < 2; ++side)
+            for (float& x : side == 0 ? ring.key : ring.value) {
+              const bool brain = from == DType::bfloat16;
+              halves[side].push_back(brain ? to_bfloat16(x) : to_float16(x));
+              x = brain ? from_bfloat16(halves[side].back()) : from_float16(halves[side].back());
+            }
+          RingView view = ring.view();
+          view.key = halves[0].data();
+          view.value = halves[1].data();
+          view.dtype = from;
+          for (const std::int64_t n : {1, 20}) {
+            const TokenRange event{40, 40 + n};  // 20 wrap at 46
+            const std::int64_t bytes = block_bytes(shape, n);
+            Block want(bytes), got(bytes);
+            encode_block(shape, event, ring.view(), want.data());
+            encode_block(shape, event, view, got.data());
+            REQUIRE(std::memcmp(want.data(), got.data(), static_cast<std::size_t>(bytes)) == 0);
+          }
+          view.dtype = DType::int8;
+          Block block(block_bytes(shape, 1));
+          REQUIRE_THROWS_AS(encode_block(shape, {40, 41}, view, block.data()), DataError);
+        }
+}

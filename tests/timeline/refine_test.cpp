@@ -135,6 +135,38 @@ TEST_CASE("a refiner copies, keeps its state when it throws, and needs no thread
   REQUIRE(rest == again);
 }
 
+TEST_CASE("keys of 16 bits are refined as the numbers that they stand for") {
+  std::mt19937 rng(17);
+  int moved = 0;
+  for (const DType dtype : {DType::bfloat16, DType::float16})
+    for (const Refinement kind : kObjectives) {
+      KeyStream s(rng, 150, 2, 3, 11, 150, 0.1);
+      s.load(0, 150);
+      std::vector<std::vector<std::uint16_t>> halves;
+      for (auto& ring : s.rings) {
+        halves.emplace_back();
+        for (float& x : ring) {
+          const bool brain = dtype == DType::bfloat16;
+          halves.back().push_back(brain ? to_bfloat16(x) : to_float16(x));
+          x = brain ? from_bfloat16(halves.back().back()) : from_float16(halves.back().back());
+        }
+      }
+      std::vector<KeyRing> views = s.views();
+      BoundaryRefiner wide(kind, 4, 3, 3, 11), narrow(kind, 4, 3, 3, 11);
+      std::vector<std::uint8_t> want(150), got(150);
+      wide.step(views, 0, s.raw, want);
+      for (std::size_t l = 0; l < views.size(); ++l)
+        views[l].data = halves[l].data(), views[l].dtype = dtype;
+      narrow.step(views, 0, s.raw, got);
+      REQUIRE(got == want);
+      moved += got != s.raw;
+      // One head of them, as a scope of its own sees it.
+      const KeyRing head = views[1].head(2);
+      REQUIRE(head.row(0, 140) == views[1].row(2, 140));
+    }
+  REQUIRE(moved == 6);
+}
+
 TEST_CASE("without an objective the flags pass through") {
   std::mt19937 rng(16);
   KeyStream s(rng, 50, 1, 1, 4, 8, 0.3);

@@ -74,8 +74,7 @@ class SumSegmenter final : public Segmenter {
       const std::int64_t token = signal.first + static_cast<std::int64_t>(i);
       for (const KeyRing& ring : signal.keys)
         for (std::int64_t g = 0; g < signal.n_kv_heads; ++g)
-          next_ += std::fabs(static_cast<double>(
-              ring.data[g * ring.head_stride + token % ring.capacity * ring.row_stride]));
+          next_ += std::fabs(static_cast<double>(*static_cast<const float*>(ring.row(g, token))));
       threshold[i] = 25.0f;
       flags[i] = next_ > 25.0;
       if (flags[i]) next_ = 0;
@@ -221,9 +220,10 @@ TEST_CASE("segmenters that read keys decide in a timeline as they do alone") {
       for (std::int64_t t = at; t < at + n; ++t) {
         std::vector<float> key;
         for (const KeyRing& ring : stream.rings)
-          for (std::int64_t g = 0; g < kHeads; ++g)
-            key.insert(key.end(), ring.data + g * ring.head_stride + t * kDim,
-                       ring.data + g * ring.head_stride + (t + 1) * kDim);
+          for (std::int64_t g = 0; g < kHeads; ++g) {
+            const auto* row = static_cast<const float*>(ring.row(g, t));
+            key.insert(key.end(), row, row + kDim);
+          }
         const auto row = static_cast<std::size_t>(t - at);
         REQUIRE((record.final_boundaries[row] != 0) == alone.next(key).opens);
         REQUIRE(std::isinf(record.threshold[row]));

@@ -94,8 +94,9 @@ struct RotatedQueries {
 /// not depend on the number of threads.
 /// \param position n rows of angles; fixed: one row (`compute_fixed`), read if out.fixed is given
 /// \param workspace scratch for the sums
+/// \return whether all of q is finite. If not, what is not has spread over its pair and its mean
 /// \throws DataError as `rotate`, and for a mean without `fixed`
-void rotate_queries(const RotaryTable& table, const AngleRows& position, const AngleRows& fixed,
+bool rotate_queries(const RotaryTable& table, const AngleRows& position, const AngleRows& fixed,
                     std::int64_t n, std::int64_t heads, std::int64_t head_dim, const HeadRows& q,
                     const RotatedQueries& out, AttendWorkspace& workspace);
 

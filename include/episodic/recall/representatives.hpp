@@ -6,13 +6,17 @@
 #include <cstdint>
 #include <span>
 
+#include "episodic/base/dtype.hpp"
+
 namespace episodic {
 
-/// Keys of a run of tokens: element (g, i, c) at data[g * head_stride + i * row_stride + c].
+/// Keys of a run of tokens: element (g, i, c) at data[g * head_stride + i * row_stride + c], of
+/// float32, bfloat16 or float16.
 struct KeyView {
-  const float* data = nullptr;
+  const void* data = nullptr;
   std::int64_t head_stride = 0;
   std::int64_t row_stride = 0;
+  DType dtype = DType::float32;
 };
 
 /// Per query head h, the min(n_repr, n) tokens of largest relevance among n, and their mean key.

@@ -5,19 +5,28 @@
 
 #include <cstdint>
 
+#include "episodic/base/dtype.hpp"
+
 namespace episodic {
 
 /// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies
-/// at data[g * head_stride + (t % capacity) * row_stride + c].
+/// at data[g * head_stride + (t % capacity) * row_stride + c], of float32, bfloat16 or float16.
 struct KeyRing {
-  const float* data = nullptr;
+  const void* data = nullptr;
   std::int64_t capacity = 0;
   std::int64_t head_stride = 0;
   std::int64_t row_stride = 0;
+  DType dtype = DType::float32;
 
+  /// The key of token t in head g.
+  const void* row(std::int64_t g, std::int64_t t) const {
+    const std::int64_t at = g * head_stride + t % capacity * row_stride;
+    return static_cast<const char*>(data) + at * size_of(dtype);
+  }
   /// The same of one head.
   KeyRing head(std::int64_t g) const {
-    return {data + g * head_stride, capacity, head_stride, row_stride};
+    return {static_cast<const char*>(data) + g * head_stride * size_of(dtype), capacity,
+            head_stride, row_stride, dtype};
   }
 };
 

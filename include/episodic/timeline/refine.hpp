@@ -51,6 +51,7 @@ class BoundaryRefiner {
   std::int64_t last_boundary_ = -1;     // last final boundary of any step; -1: none, use n_init
   std::int64_t last_in_previous_ = -1;  // last final boundary inside the previous step; -1: none
   std::vector<double> scratch_;
+  std::vector<float> rows_;  // [units, d], keys of 16 bits as float32
 };
 
 }  // namespace episodic

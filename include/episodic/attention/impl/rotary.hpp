@@ -3,11 +3,12 @@
 // Bodies of attention/rotary.hpp; how they become functions: base/inline.hpp.
 #include "episodic/attention/rotary.hpp"
 
+#include <atomic>
 #include <cmath>
-#include <cstring>
 
 #include "episodic/attention/detail/row_buffer.hpp"
 #include "episodic/attention/detail/rows.hpp"
+#include "episodic/attention/detail/turn.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
@@ -21,28 +22,6 @@ namespace rotary_detail {
 // each anchor and each remainder instead of one per position, and the same bits for a position
 // whatever `first` is. The product adds an error of 2e-16, which float32 does not see.
 inline constexpr std::int64_t kAnchor = 64;
-
-// Turns one row of float32; y == x is allowed. Channels from rotary_dim on are copied.
-class Turn {
- public:
-  Turn(const cpu::Kernels& k, const RotaryTable& table, std::int64_t head_dim)
-      : turn_(table.pairs == RotaryPairs::halves ? k.rotate : k.rotate_interleaved),
-        half_(table.rotary_dim() / 2),
-        head_dim_(head_dim) {}
-
-  void operator()(const AngleRows& angles, std::int64_t row, const float* x, float* y) const {
-    const std::int64_t at = angles.n == 1 ? 0 : row * half_;
-    turn_(x, angles.cos + at, angles.sin + at, half_, y);
-    const std::int64_t rest = head_dim_ - 2 * half_;
-    if (y != x && rest > 0) {
-      std::memcpy(y + 2 * half_, x + 2 * half_, static_cast<std::size_t>(rest) * sizeof(float));
-    }
-  }
-
- private:
-  decltype(cpu::Kernels::rotate) turn_;
-  std::int64_t half_, head_dim_;
-};
 
 inline void check_angles(const char* name, const RotaryTable& table, const AngleRows& angles,
                          std::int64_t n) {
@@ -146,7 +125,7 @@ EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, s
   detail::check_rows("rotate: x", x);
   detail::check_written_rows("rotate: y", y, n, heads, head_dim);
   const cpu::Kernels& k = cpu::kernels();
-  const Turn turn(k, table, head_dim);
+  const detail::Turn turn(k, table, head_dim);
   const bool in_place = y.dtype == DType::float32;  // y itself holds the row as float32
   detail::for_row_runs(n, n * heads * head_dim, [&](std::int64_t begin, std::int64_t end) {
     detail::RowBuffer buffer(head_dim);
@@ -174,7 +153,7 @@ EPISODIC_INLINE void rotate(const RotaryTable& table, const RotaryAngles& angles
          MutableHeadRows(y, DType::float32, y_row, y_head));
 }
 
-EPISODIC_INLINE void rotate_queries(const RotaryTable& table, const AngleRows& position,
+EPISODIC_INLINE bool rotate_queries(const RotaryTable& table, const AngleRows& position,
                                     const AngleRows& fixed, std::int64_t n, std::int64_t heads,
                                     std::int64_t head_dim, const HeadRows& from,
                                     const RotatedQueries& out, AttendWorkspace& workspace) {
@@ -190,34 +169,51 @@ EPISODIC_INLINE void rotate_queries(const RotaryTable& table, const AngleRows& p
   const HeadRows q = from.with_strides(heads, head_dim);
   detail::check_rows("rotate_queries: q", q);
   const cpu::Kernels& k = cpu::kernels();
-  const Turn turn(k, table, head_dim);
+  const detail::Turn turn(k, table, head_dim);
   double* sums = nullptr;
   if (out.mean != nullptr) {
     sums = reinterpret_cast<double*>(workspace.floats(2 * heads * head_dim));
   }
+  // \return whether the row is finite
   const auto rotate_one = [&](std::int64_t i, std::int64_t h) {
     const std::int64_t at = (i * heads + h) * head_dim;
     float* relative = out.relative + at;
-    detail::load_row(k, q.row(i, h), q.dtype, head_dim, relative);
-    if (out.fixed != nullptr) {
-      float* same = out.fixed + at;
-      turn(fixed, 0, relative, same);
+    float* same = out.fixed != nullptr ? out.fixed + at : nullptr;
+    if (i + 1 < n) {
+      const std::int64_t bytes = head_dim * size_of(DType::float32), row = heads * head_dim;
+      detail::fetch(q.row(i + 1, h), head_dim * size_of(q.dtype));
+      detail::fetch_to_write(relative + row, bytes);
+      if (same != nullptr) detail::fetch_to_write(same + row, bytes);
+    }
+    const float* x = static_cast<const float*>(q.row(i, h));
+    if (q.dtype != DType::float32) {
+      k.to_float(q.row(i, h), q.dtype, head_dim, relative);
+      x = relative;
+    }
+    const bool finite = detail::all_below(x, head_dim, detail::kInfinityBits);
+    if (same != nullptr) {
+      turn(fixed, 0, x, same);
       if (sums != nullptr) {
         double* sum = sums + h * head_dim;
         for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
       }
     }
-    turn(position, i, relative, relative);
+    turn(position, i, x, relative);
+    return finite;
   };
   // A task is a few heads with all their queries, so that each sum has one thread and one order:
-  // heads side by side, for a row of one alone is too short to be read at memory's rate.
-  constexpr std::int64_t kRun = 256;  // elements
+  // heads side by side, a page of the system in all, for a shorter row costs more to find than to
+  // read.
+  constexpr std::int64_t kRun = 1024;  // elements
   const std::int64_t side_by_side = std::max<std::int64_t>(1, kRun / head_dim);
+  std::atomic<bool> all_finite{true};
   const auto task = [&](std::int64_t t) {
     const std::int64_t first = t * side_by_side, end = std::min(heads, first + side_by_side);
     if (sums != nullptr) std::fill(sums + first * head_dim, sums + end * head_dim, 0.0);
+    bool finite = true;
     for (std::int64_t i = 0; i < n; ++i)
-      for (std::int64_t h = first; h < end; ++h) rotate_one(i, h);
+      for (std::int64_t h = first; h < end; ++h) finite &= rotate_one(i, h);
+    if (!finite) all_finite.store(false, std::memory_order_relaxed);
     if (sums == nullptr) return;
     for (std::int64_t c = first * head_dim; c < end * head_dim; ++c)
       out.mean[c] = static_cast<float>(sums[c] / static_cast<double>(n));
@@ -228,6 +224,7 @@ EPISODIC_INLINE void rotate_queries(const RotaryTable& table, const AngleRows& p
   } else {
     parallel_for(tasks, task);
   }
+  return all_finite;
 }
 
 }  // namespace episodic

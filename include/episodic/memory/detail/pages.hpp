@@ -8,24 +8,24 @@
 
 namespace episodic::detail {
 
-/// The floats of one array. What was never written to takes no memory.
+/// The bytes of one array. What was never written to takes no memory.
 class Pages {
  public:
   Pages() = default;
   /// Zeros. \throws std::bad_alloc
-  explicit Pages(std::size_t floats);
+  explicit Pages(std::size_t bytes);
   Pages(Pages&& other) noexcept;
   Pages& operator=(Pages&& other) noexcept;
   ~Pages();
 
-  float* data() { return data_; }
-  const float* data() const { return data_; }
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
-  std::span<const float> span() const { return {data_, size_}; }
+  std::span<const std::byte> span() const { return {data_, size_}; }
 
  private:
   friend class PageImage;
-  float* data_ = nullptr;  // mapped, or null
+  std::byte* data_ = nullptr;  // mapped, or null
   std::size_t size_ = 0;
 };
 

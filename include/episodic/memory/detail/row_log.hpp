@@ -4,6 +4,7 @@
 // are about to be overwritten, and put back when the memory goes back. So a snapshot of a long
 // window costs what the steps behind it overwrite, and no more.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -19,7 +20,7 @@ struct RowLog {
   /// Rows of one layer's rings, where tokens [first, end) went: what was there before.
   struct Layer {
     std::int64_t first = 0, end = 0;
-    std::vector<float> rows;  ///< [end - first, 3, G, d]: keys, rotated keys, values
+    std::vector<std::byte> rows;  ///< [end - first, 3, G, d] in the rings' dtype and order
   };
 
   RowLog(std::int64_t at_token, std::uint64_t of_version, std::size_t n_layers)

@@ -4,52 +4,14 @@
 #include "episodic/memory/host_memory.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cmath>
 #include <utility>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
-#include "episodic/base/parallel.hpp"
 #include "episodic/base/text.hpp"
 #include "episodic/memory/detail/memory_core.hpp"
 
 namespace episodic {
-
-namespace host_memory_detail {
-
-/// Exponents of all ones are infinities and NaN. In integers, so that the loop is done in vectors.
-inline bool all_finite(const float* x, std::int64_t n) {
-  std::uint32_t any = 0;
-  for (std::int64_t i = 0; i < n; ++i)
-    any |= (std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu) + 0x00800000u;
-  return (any >> 31) == 0;
-}
-
-/// One bad key would make every later query that sees it NaN.
-/// \param x [n, width] of the tokens first .. first + n - 1 \throws DataError naming layer and
-/// token
-inline void check_finite(const char* name, const float* x, std::int64_t n, std::int64_t width,
-                         std::int64_t layer, std::int64_t first) {
-  std::atomic<bool> good{true};
-  constexpr std::int64_t kTokensPerTask = 64;
-  parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
-    const std::int64_t begin = task * kTokensPerTask, end = std::min(n, begin + kTokensPerTask);
-    if (!all_finite(x + begin * width, (end - begin) * width))
-      good.store(false, std::memory_order_relaxed);
-  });
-  if (good) return;
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t c = 0; c < width; ++c)
-      if (const float bad = x[i * width + c]; !std::isfinite(bad))
-        throw DataError(concat("attend: ", name, " of token ", first + i, " in layer ", layer,
-                               " holds ", bad,
-                               "; the step was not taken. Look for a number that overflowed in the "
-                               "layers before, or in the weights"));
-}
-
-}  // namespace host_memory_detail
 
 class HostMemory::Snapshot final : public MemorySnapshot {
  public:
@@ -110,17 +72,13 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const fl
   detail::LayerState& layer = m.bank.layers[static_cast<std::size_t>(l)];
   const detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
   const std::int64_t first = m.time.tokens(), width = m.shape.n_heads * m.shape.head_dim;
-  const std::int64_t kv_width = m.shape.n_kv_heads * m.shape.head_dim;
   // Only keys outside some query's window need the fixed position.
   const bool far = first + m.n > m.config.n_local;
   {
     detail::Stopwatch watch(m.counters.seconds.append);
-    host_memory_detail::check_finite("q", q, m.n, width, l, first);
-    host_memory_detail::check_finite("k", k, m.n, kv_width, l, first);
-    host_memory_detail::check_finite("v", v, m.n, kv_width, l, first);
     if (const auto log = m.overwritten.lock())
       layer.save_rows(log->layers[static_cast<std::size_t>(l)], first + m.n);
-    layer.append(first, k, v);
+    layer.append(l, first, k, v);
     m.q_relative.resize(static_cast<std::size_t>(m.config.chunk * width));
     RotatedQueries queries{m.q_relative.data(), nullptr, nullptr};
     if (far) {
@@ -129,8 +87,9 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const fl
       queries.fixed = m.q_fixed.data();
       queries.mean = m.mean_query.data();
     }
-    rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n,
-                   m.shape.n_heads, m.shape.head_dim, q, queries, m.workspace);
+    if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n,
+                        m.shape.n_heads, m.shape.head_dim, q, queries, m.workspace))
+      detail::refuse_not_finite("q", q, m.n, width, l, first);
   }
   const detail::LeaseScope held(m.leases);  // until the layer has attended, or failed to
   const std::int64_t n_recalled = m.list_segments(l, far);

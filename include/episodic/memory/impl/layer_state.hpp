@@ -4,13 +4,20 @@
 #include "episodic/memory/detail/layer_state.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <utility>
 
+#include "episodic/attention/detail/row_buffer.hpp"
+#include "episodic/attention/detail/rows.hpp"
+#include "episodic/attention/detail/turn.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/text.hpp"
+#include "episodic/cpu/kernels.hpp"
 #include "episodic/recall/representatives.hpp"
 
 namespace episodic::detail {
@@ -18,7 +25,52 @@ namespace layer_state_detail {
 
 inline constexpr std::int64_t kTokensPerTask = 32;
 
+inline std::vector<float> widened(std::span<const std::byte> from, DType dtype) {
+  const auto n = static_cast<std::int64_t>(from.size()) / size_of(dtype);
+  std::vector<float> to(static_cast<std::size_t>(n));
+  cpu::kernels().to_float(from.data(), dtype, n, to.data());
+  return to;
+}
+
+/// \param to of as many elements
+inline void narrow(std::span<const float> from, DType dtype, std::byte* to) {
+  store_row(cpu::kernels(), from.data(), static_cast<std::int64_t>(from.size()), to, dtype);
+}
+
+/// The number of elements, then the elements.
+inline void put(ByteWriter& to, std::span<const std::byte> elements, DType dtype) {
+  const std::size_t n = elements.size() / static_cast<std::size_t>(size_of(dtype));
+  if (dtype == DType::float32)
+    to.put_span(std::span(reinterpret_cast<const float*>(elements.data()), n));
+  else
+    to.put_span(std::span(reinterpret_cast<const std::uint16_t*>(elements.data()), n));
+}
+
+/// \param stored dtype of what is read: that of `elements`, or float32
+inline void get(ByteReader& from, DType stored, const char* what, DType dtype,
+                std::span<std::byte> elements) {
+  const std::size_t n = elements.size() / static_cast<std::size_t>(size_of(dtype));
+  if (stored == DType::float32)
+    return narrow(from.get_vector<float>(n, what), dtype, elements.data());
+  const auto halves = from.get_vector<std::uint16_t>(n, what);
+  std::memcpy(elements.data(), halves.data(), elements.size());
+}
+
+/// The largest magnitude of a dtype of 16 bits, for a message.
+inline const char* largest_of(DType dtype) { return dtype == DType::float16 ? "65504" : "3.39e38"; }
+
 }  // namespace layer_state_detail
+
+EPISODIC_INLINE void refuse_not_finite(const char* name, const float* x, std::int64_t n,
+                                       std::int64_t width, std::int64_t layer, std::int64_t first) {
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t c = 0; c < width; ++c)
+      if (const float bad = x[i * width + c]; !std::isfinite(bad))
+        throw DataError(concat("attend: ", name, " of token ", first + i, " in layer ", layer,
+                               " holds ", bad,
+                               "; the step was not taken. Look for a number that overflowed in the "
+                               "layers before, or in the weights"));
+}
 
 LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
                        const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of,
@@ -32,64 +84,119 @@ LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
       head_dim_(shape.head_dim),
       n_repr_(config.n_repr),
       capacity_(capacity),
+      dtype_(window_dtype(config.kv_dtype)),
       unit_length_(config.reweight != Reweighting::none),
       keeps_each_(config.score == RepresentativeScore::max) {
-  rings_ = rings.size() > 0 ? std::move(rings) : Pages(static_cast<std::size_t>(3 * ring_size()));
+  rings_ = rings.size() > 0 ? std::move(rings) : Pages(bytes_of(kParts * ring_size()));
   relevance_.resize(static_cast<std::size_t>(capacity_ * n_heads_));
-  sinks_.keys.resize(static_cast<std::size_t>(n_kv_heads_ * n_init_ * head_dim_));
+  sinks_.keys.resize(bytes_of(n_kv_heads_ * n_init_ * head_dim_));
   sinks_.values.resize(sinks_.keys.size());
   recall_.resize(lanes.size());
   sums_.resize(static_cast<std::size_t>(std::min(capacity_, n_local_ + config.chunk) * n_heads_));
-  event_keys_.resize(static_cast<std::size_t>(n_kv_heads_ * config.max_block * head_dim_));
+  event_keys_.resize(bytes_of(n_kv_heads_ * config.max_block * head_dim_));
   event_relevance_.resize(static_cast<std::size_t>(config.max_block * n_heads_));
   mean_.resize(static_cast<std::size_t>(n_heads_ * head_dim_));
   if (keeps_each_) each_.resize(mean_.size() * static_cast<std::size_t>(n_repr_));
 }
 
-EPISODIC_INLINE void LayerState::append(std::int64_t first, const float* k, const float* v) {
-  const std::int64_t d = head_dim_;
-  const std::int64_t n = rotation_->step.n;
-  const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
+EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, const float* k,
+                                        const float* v) {
+  using namespace layer_state_detail;
+  const std::int64_t n = rotation_->step.n, d = head_dim_;
   if (first < n_init_) change_sinks();
-  parallel_for(
-      (n + layer_state_detail::kTokensPerTask - 1) / layer_state_detail::kTokensPerTask,
-      [&](std::int64_t task) {
-        const std::int64_t end = std::min(n, (task + 1) * layer_state_detail::kTokensPerTask);
-        for (std::int64_t i = task * layer_state_detail::kTokensPerTask; i < end; ++i) {
-          const std::int64_t token = first + i;
-          for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
-            const float* key = k + (i * n_kv_heads_ + g) * d;
-            const float* value = v + (i * n_kv_heads_ + g) * d;
-            const std::int64_t at = g * head_stride() + slot(token) * d;
-            std::memcpy(keys() + at, key, row_bytes);
-            std::memcpy(values() + at, value, row_bytes);
-            if (token < n_init_) {
-              std::memcpy(sinks_.keys.data() + (g * n_init_ + token) * d, key, row_bytes);
-              std::memcpy(sinks_.values.data() + (g * n_init_ + token) * d, value, row_bytes);
-            }
-          }
-        }
-      });
-  const HeadRows keys = HeadRows(k).with_strides(n_kv_heads_, d);
-  for (std::int64_t i = 0; i < n;) {  // twice, where the ring wraps
-    const std::int64_t rows = std::min(n - i, capacity_ - slot(first + i));
-    rotate(rotation_->table, rotation_->step.rows(i, rows), rows, n_kv_heads_, d, keys.from_row(i),
-           MutableHeadRows(rotated() + slot(first + i) * d, DType::float32, d, head_stride()));
-    i += rows;
+  const Turn turn(cpu::kernels(), rotation_->table, d);
+  std::atomic<bool> all_fit{true};
+  parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
+    RowBuffer turned(d);
+    bool fit = true;
+    const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
+    for (std::int64_t i = task * kTokensPerTask; i < end; ++i)
+      for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
+        const std::int64_t at = (i * n_kv_heads_ + g) * d;
+        fit &= append_row(turn, first + i, g, i, k + at, v + at, turned.data());
+      }
+    if (!fit) all_fit.store(false, std::memory_order_relaxed);
+  });
+  if (!all_fit) refuse(layer, first, k, v);
+}
+
+EPISODIC_INLINE bool LayerState::append_row(const Turn& turn, std::int64_t token, std::int64_t g,
+                                            std::int64_t row, const float* key, const float* value,
+                                            float* turned) {
+  const std::int64_t d = head_dim_, at = g * head_stride() + slot(token) * d;
+  const std::size_t bytes = bytes_of(d);
+  std::byte* const to[kParts] = {ring(kKeys, at), ring(kRotated, at), ring(kValues, at)};
+  // A head's next token goes behind this one, after all other heads: hardware does not see that.
+  for (std::byte* part : to) fetch_to_write(part + bytes, static_cast<std::int64_t>(bytes));
+  const std::uint32_t beyond = overflow_bits(dtype_);
+  if (!all_below(key, d, beyond) || !all_below(value, d, beyond)) return false;
+  const AngleRows angles = rotation_->step.rows();
+  if (dtype_ == DType::float32) {
+    turn(angles, row, key, reinterpret_cast<float*>(to[kRotated]));
+    std::memcpy(to[kKeys], key, bytes);
+    std::memcpy(to[kValues], value, bytes);
+  } else {
+    // The window's key is what is turned, so that a memory that is opened again has the same bits.
+    const cpu::Kernels& k = cpu::kernels();
+    store_row(k, key, d, to[kKeys], dtype_);
+    k.to_float(to[kKeys], dtype_, d, turned);
+    turn(angles, row, turned, turned);
+    if (!all_below(turned, d, beyond)) return false;
+    store_row(k, turned, d, to[kRotated], dtype_);
+    store_row(k, value, d, to[kValues], dtype_);
+  }
+  if (token < n_init_) {
+    const std::size_t sink = bytes_of((g * n_init_ + token) * d);
+    std::memcpy(sinks_.keys.data() + sink, to[kKeys], bytes);
+    std::memcpy(sinks_.values.data() + sink, to[kValues], bytes);
+  }
+  return true;
+}
+
+EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, const float* k,
+                                        const float* v) const {
+  const std::int64_t n = rotation_->step.n, width = n_kv_heads_ * head_dim_;
+  refuse_not_finite("k", k, n, width, layer, first);
+  refuse_not_finite("v", v, n, width, layer, first);
+  const auto too_large = [&](const char* what, std::int64_t i, float x) {
+    throw DataError(
+        concat("attend: ", what, " of token ", first + i, " in layer ", layer, " holds ", x,
+               ", beyond the largest ", name_of(dtype_), ", ",
+               layer_state_detail::largest_of(dtype_), "; the step was not taken. Set kv_dtype to ",
+               dtype_ == DType::float16 ? "\"bfloat16\" or \"float32\"" : "\"float32\""));
+  };
+  const std::uint32_t beyond = overflow_bits(dtype_);
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t c = 0; c < width; ++c)
+      for (const float* x : {k, v})
+        if (!all_below(x + i * width + c, 1, beyond))
+          too_large(x == k ? "k" : "v", i, x[i * width + c]);
+  // What is left is a key that fits, but not when it is turned: two channels that nearly do not.
+  const cpu::Kernels& kernels = cpu::kernels();
+  const Turn turn(kernels, rotation_->table, head_dim_);
+  std::vector<std::byte> key(bytes_of(head_dim_));
+  std::vector<float> turned(static_cast<std::size_t>(head_dim_));
+  for (std::int64_t row = 0; row < n * n_kv_heads_; ++row) {
+    store_row(kernels, k + row * head_dim_, head_dim_, key.data(), dtype_);
+    kernels.to_float(key.data(), dtype_, head_dim_, turned.data());
+    turn(rotation_->step.rows(), row / n_kv_heads_, turned.data(), turned.data());
+    for (const float x : turned)
+      if (!all_below(&x, 1, beyond)) too_large("k, turned by its position,", row / n_kv_heads_, x);
   }
 }
 
-EPISODIC_INLINE void LayerState::push_ring(const float* keys, std::int64_t first, std::int64_t end,
+EPISODIC_INLINE void LayerState::push_ring(Part keys, std::int64_t first, std::int64_t end,
                                            Position position, std::vector<KvSegment>& out) const {
   while (first < end) {
     const std::int64_t at = slot(first);
     KvSegment s;
-    s.key = keys + at * head_dim_;
-    s.value = values() + at * head_dim_;
+    s.key = ring(keys, at * head_dim_);
+    s.value = ring(kValues, at * head_dim_);
     s.length = std::min(end - first, capacity_ - at);
     s.first_token = first;
     s.head_stride = head_stride();
     s.row_stride = head_dim_;
+    s.dtype = dtype_;
     s.position = position;
     out.push_back(s);
     first += s.length;
@@ -107,10 +214,11 @@ EPISODIC_INLINE void LayerState::window_segments(std::int64_t first, std::int64_
     s.length = sinks;
     s.head_stride = n_init_ * head_dim_;
     s.row_stride = head_dim_;
+    s.dtype = dtype_;
     out.push_back(s);
   }
-  push_ring(keys(), pending_start, outside, Position::fixed, out);
-  push_ring(rotated(), std::max<std::int64_t>(0, first + 1 - n_local_), first + n,
+  push_ring(kKeys, pending_start, outside, Position::fixed, out);
+  push_ring(kRotated, std::max<std::int64_t>(0, first + 1 - n_local_), first + n,
             Position::relative, out);
 }
 
@@ -146,14 +254,14 @@ EPISODIC_INLINE void LayerState::add_event(std::int64_t p, const TokenRange& eve
     const float* s = sums_.data() + (token - sums_first_) * n_heads_ + h0;
     for (std::int64_t h = 0; h < H; ++h) r[h] += s[h];
   }
-  const float* const base = keys() + p * G * head_stride();
-  KeyView keys{base + slot(event.start) * d, head_stride(), d};
+  const std::int64_t base = p * G * head_stride();
+  KeyView keys{ring(kKeys, base + slot(event.start) * d), head_stride(), d, dtype_};
   if (slot(event.start) + n > capacity_) {  // wraps around the ring
     for (std::int64_t i = 0; i < n; ++i)
       for (std::int64_t g = 0; g < G; ++g)
-        std::copy_n(base + g * head_stride() + slot(event.start + i) * d, d,
-                    event_keys_.data() + (g * n + i) * d);
-    keys = {event_keys_.data(), n * d, d};
+        std::memcpy(event_keys_.data() + bytes_of((g * n + i) * d),
+                    ring(kKeys, base + g * head_stride() + slot(event.start + i) * d), bytes_of(d));
+    keys = {event_keys_.data(), n * d, d, dtype_};
   }
   const std::int64_t count =
       select_representatives(keys, event_relevance_.data(), n, H, G, d, n_repr_, mean_.data(),
@@ -179,29 +287,38 @@ EPISODIC_INLINE void LayerState::add_event(const float* mean) {
 }
 
 EPISODIC_INLINE MemoryState::Layer LayerState::state() const {
-  return {{keys(), keys() + ring_size()},
-          {values(), values() + ring_size()},
-          relevance_,
-          sinks_.keys,
-          sinks_.values,
-          recall_.front().similarity(),
-          recall_.front().contiguity()};
+  using layer_state_detail::widened;
+  return {
+      widened(ring(kKeys), dtype_), widened(ring(kValues), dtype_), relevance_,
+      widened(sinks_.keys, dtype_), widened(sinks_.values, dtype_), recall_.front().similarity(),
+      recall_.front().contiguity()};
 }
 
 EPISODIC_INLINE void LayerState::check(const MemoryState::Layer& state) const {
   const auto ring = static_cast<std::size_t>(ring_size());
+  const std::size_t sinks = sinks_.keys.size() / bytes_of(1);
   if (state.keys.size() != ring || state.values.size() != ring ||
-      state.relevance.size() != relevance_.size() || state.sink_keys.size() != sinks_.keys.size() ||
-      state.sink_values.size() != sinks_.values.size())
+      state.relevance.size() != relevance_.size() || state.sink_keys.size() != sinks ||
+      state.sink_values.size() != sinks)
     throw DataError("layer state: arrays of other sizes than this memory's window");
+  if (dtype_ == DType::float32) return;
+  for (const std::vector<float>* array :
+       {&state.keys, &state.values, &state.sink_keys, &state.sink_values})
+    if (!all_below(array->data(), static_cast<std::int64_t>(array->size()), overflow_bits(dtype_)))
+      throw DataError(concat("layer state: keys or values beyond the largest ", name_of(dtype_),
+                             ", ", layer_state_detail::largest_of(dtype_),
+                             ", in which this memory's window is"));
 }
 
 EPISODIC_INLINE void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
                                         std::int64_t tokens) {
-  std::copy(state.keys.begin(), state.keys.end(), keys());
-  std::copy(state.values.begin(), state.values.end(), values());
+  using layer_state_detail::narrow;
+  narrow(state.keys, dtype_, ring(kKeys, 0));
+  narrow(state.values, dtype_, ring(kValues, 0));
   relevance_ = state.relevance;
-  change_sinks() = {state.sink_keys, state.sink_values};
+  Sinks& sinks = change_sinks();
+  narrow(state.sink_keys, dtype_, sinks.keys.data());
+  narrow(state.sink_values, dtype_, sinks.values.data());
   recall_.front() = std::move(recall);
   rotate_window(tokens);
 }
@@ -227,80 +344,92 @@ EPISODIC_INLINE void LayerState::save_rows(RowLog::Layer& log, std::int64_t end)
   // Whatever lies where tokens beyond these go has come since the snapshot.
   const std::int64_t n = std::min(end, log.first + capacity_) - log.end;
   if (n <= 0) return;
-  const std::size_t before = log.rows.size(), row = static_cast<std::size_t>(3 * row_size());
-  const std::size_t needed = before + static_cast<std::size_t>(n) * row;
+  const std::size_t row = bytes_of(head_dim_);  // of one head, in one ring
+  const std::size_t needed =
+      log.rows.size() + static_cast<std::size_t>(n * kParts * n_kv_heads_) * row;
   if (needed > log.rows.capacity()) log.rows.reserve(std::max(needed, 2 * log.rows.capacity()));
   for (std::int64_t t = log.end; t < log.end + n; ++t)
-    for (std::int64_t part = 0; part < 3 * n_kv_heads_; ++part) {
-      const float* from = rings_.data() + part * head_stride() + slot(t) * head_dim_;
-      log.rows.insert(log.rows.end(), from, from + head_dim_);
+    for (std::int64_t part = 0; part < kParts * n_kv_heads_; ++part) {
+      const std::byte* from = rings_.data() + bytes_of(part * head_stride() + slot(t) * head_dim_);
+      log.rows.insert(log.rows.end(), from, from + row);
     }
   log.end += n;
 }
 
 EPISODIC_INLINE void LayerState::put_back(const RowLog::Layer& log) noexcept {
-  const float* from = log.rows.data();
+  const std::byte* from = log.rows.data();
+  const std::size_t row = bytes_of(head_dim_);
   for (std::int64_t t = log.first; t < log.end; ++t)
-    for (std::int64_t part = 0; part < 3 * n_kv_heads_; ++part, from += head_dim_)
-      std::copy_n(from, head_dim_, rings_.data() + part * head_stride() + slot(t) * head_dim_);
+    for (std::int64_t part = 0; part < kParts * n_kv_heads_; ++part, from += row)
+      std::memcpy(rings_.data() + bytes_of(part * head_stride() + slot(t) * head_dim_), from, row);
 }
 
 EPISODIC_INLINE void LayerState::reset(std::vector<Lane> empty) noexcept {
-  std::fill_n(rings_.data(), rings_.size(), 0.0f);
+  std::fill_n(rings_.data(), rings_.size(), std::byte{});
   std::fill(relevance_.begin(), relevance_.end(), 0.0f);
   Sinks& sinks = change_sinks();
-  std::fill(sinks.keys.begin(), sinks.keys.end(), 0.0f);
-  std::fill(sinks.values.begin(), sinks.values.end(), 0.0f);
+  std::fill(sinks.keys.begin(), sinks.keys.end(), std::byte{});
+  std::fill(sinks.values.begin(), sinks.values.end(), std::byte{});
   for (RecallBuffers& recall : recall_) recall.clear();
   lanes = std::move(empty);
 }
 
 EPISODIC_INLINE void LayerState::save(ByteWriter& to) const {
-  const auto ring = static_cast<std::size_t>(ring_size());
-  to.put_span(std::span(keys(), ring));
-  to.put_span(std::span(values(), ring));
+  using layer_state_detail::put;
+  put(to, ring(kKeys), dtype_);
+  put(to, ring(kValues), dtype_);
   to.put_vector(relevance_);
-  to.put_vector(sinks_.keys);
-  to.put_vector(sinks_.values);
+  put(to, sinks_.keys, dtype_);
+  put(to, sinks_.values, dtype_);
   for (const RecallBuffers& recall : recall_) recall.save(to);
 }
 
-EPISODIC_INLINE void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time) {
-  const auto ring = [&](float* to, const char* what) {
-    const auto all = from.get_vector<float>(static_cast<std::size_t>(ring_size()), what);
-    std::copy(all.begin(), all.end(), to);
-  };
-  const auto fill = [&](std::vector<float>& v, const char* what) {
-    v = from.get_vector<float>(v.size(), what);
-  };
-  ring(keys(), "keys of the window");
-  ring(values(), "values of the window");
-  fill(relevance_, "relevance");
-  fill(change_sinks().keys, "keys of the sinks");
-  fill(change_sinks().values, "values of the sinks");
+EPISODIC_INLINE void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time,
+                                      DType windows) {
+  using layer_state_detail::get;
+  get(from, windows, "keys of the window", dtype_, ring(kKeys));
+  get(from, windows, "values of the window", dtype_, ring(kValues));
+  relevance_ = from.get_vector<float>(relevance_.size(), "relevance");
+  get(from, windows, "keys of the sinks", dtype_, change_sinks().keys);
+  get(from, windows, "values of the sinks", dtype_, sinks_.values);
   for (std::size_t p = 0; p < lanes.size(); ++p)
     recall_[p].load(from, time.events(lanes[p].scope).size());
-  rotate_window(tokens);
+  if (!rotate_window(tokens))
+    throw FileError(concat(from.where(), ": the window holds numbers beyond the largest ",
+                           name_of(dtype_), ", ", layer_state_detail::largest_of(dtype_),
+                           ", in which this version keeps it; ingest the text anew with kv_dtype "
+                           "\"float32\""));
 }
 
-/// The same function of the same numbers as in append, row by row.
-EPISODIC_INLINE void LayerState::rotate_window(std::int64_t tokens) {
+/// The same function of the same numbers as in append_row.
+EPISODIC_INLINE bool LayerState::rotate_window(std::int64_t tokens) {
+  const cpu::Kernels& k = cpu::kernels();
+  const Turn turn(k, rotation_->table, head_dim_);
   RotaryAngles angles;
+  RowBuffer row(head_dim_);
+  bool finite = true;
   for (std::int64_t t = std::max<std::int64_t>(0, tokens - capacity_); t < tokens; ++t) {
     angles.compute(rotation_->table, t, 1);
-    rotate(rotation_->table, angles, 1, n_kv_heads_, head_dim_, keys() + slot(t) * head_dim_,
-           n_kv_heads_ * head_dim_, head_stride(), rotated() + slot(t) * head_dim_, head_dim_,
-           head_stride());
+    for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
+      const std::int64_t at = g * head_stride() + slot(t) * head_dim_;
+      k.to_float(ring(kValues, at), dtype_, head_dim_, row.data());
+      finite &= all_below(row.data(), head_dim_, kInfinityBits);
+      k.to_float(ring(kKeys, at), dtype_, head_dim_, row.data());
+      turn(angles.rows(), 0, row.data(), row.data());
+      finite &= all_below(row.data(), head_dim_, overflow_bits(dtype_));
+      store_row(k, row.data(), head_dim_, ring(kRotated, at), dtype_);
+    }
   }
+  return finite;
 }
 
 EPISODIC_INLINE RingView LayerState::ring(std::int64_t p) const {
   const std::int64_t at = p * (n_kv_heads_ / n_lanes()) * head_stride();
-  return {keys() + at, values() + at, capacity_, head_stride(), head_dim_};
+  return {ring(kKeys, at), ring(kValues, at), capacity_, head_stride(), head_dim_, dtype_};
 }
 
 EPISODIC_INLINE KeyRing LayerState::key_ring() const {
-  return {keys(), capacity_, head_stride(), head_dim_};
+  return {ring(kKeys, 0), capacity_, head_stride(), head_dim_, dtype_};
 }
 
 EPISODIC_INLINE const float* LayerState::relevance(std::int64_t token) const {
@@ -308,9 +437,9 @@ EPISODIC_INLINE const float* LayerState::relevance(std::int64_t token) const {
 }
 
 EPISODIC_INLINE std::int64_t LayerState::bytes() const {
-  const std::size_t floats = rings_.size() + relevance_.size() + sinks_.keys.size() +
-                             sinks_.values.size() + sums_.size() + event_keys_.size();
-  return static_cast<std::int64_t>(floats * sizeof(float));
+  const std::size_t in_dtype =
+      rings_.size() + sinks_.keys.size() + sinks_.values.size() + event_keys_.size();
+  return static_cast<std::int64_t>(in_dtype + sizeof(float) * (relevance_.size() + sums_.size()));
 }
 
 EPISODIC_INLINE std::int64_t LayerState::bytes_needed(const MemoryConfig& config,
@@ -318,8 +447,9 @@ EPISODIC_INLINE std::int64_t LayerState::bytes_needed(const MemoryConfig& config
                                                       std::int64_t capacity) {
   const std::int64_t token = shape.n_kv_heads * shape.head_dim;
   const std::int64_t local = std::min(capacity, config.n_local + config.chunk);
-  return 4 * (3 * capacity * token + capacity * shape.n_heads + 2 * config.n_init * token +
-              local * shape.n_heads + config.max_block * token);
+  return size_of(window_dtype(config.kv_dtype)) * token *
+             (kParts * capacity + 2 * config.n_init + config.max_block) +
+         size_of(DType::float32) * shape.n_heads * (capacity + local);
 }
 
 }  // namespace episodic::detail

@@ -14,17 +14,17 @@ namespace episodic::detail {
 namespace pages_detail {
 
 /// \return null for no bytes \throws std::bad_alloc
-inline float* map_zeros(std::size_t bytes) {
+inline std::byte* map_zeros(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) throw std::bad_alloc();
-  return static_cast<float*>(at);
+  return static_cast<std::byte*>(at);
 }
 
 }  // namespace pages_detail
 
-EPISODIC_INLINE Pages::Pages(std::size_t floats)
-    : data_(pages_detail::map_zeros(floats * sizeof(float))), size_(floats) {}
+EPISODIC_INLINE Pages::Pages(std::size_t bytes)
+    : data_(pages_detail::map_zeros(bytes)), size_(bytes) {}
 
 EPISODIC_INLINE Pages::Pages(Pages&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -36,7 +36,7 @@ EPISODIC_INLINE Pages& Pages::operator=(Pages&& other) noexcept {
 }
 
 EPISODIC_INLINE Pages::~Pages() {
-  if (data_) munmap(data_, size_ * sizeof(float));
+  if (data_) munmap(data_, size_);
 }
 
 }  // namespace episodic::detail

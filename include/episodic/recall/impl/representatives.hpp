@@ -8,6 +8,8 @@
 #include <cmath>
 #include <vector>
 
+#include "episodic/cpu/as_floats.hpp"
+
 namespace episodic {
 
 EPISODIC_INLINE std::int64_t select_representatives(const KeyView& keys, const float* relevance,
@@ -19,6 +21,8 @@ EPISODIC_INLINE std::int64_t select_representatives(const KeyView& keys, const f
   const std::int64_t width = n_heads * head_dim;
   std::vector<std::int64_t> chosen(static_cast<std::size_t>(count));
   std::vector<double> sum(static_cast<std::size_t>(head_dim));
+  std::vector<float> row(static_cast<std::size_t>(keys.dtype == DType::float32 ? 0 : head_dim));
+  const cpu::Kernels& k = cpu::kernels();
   for (std::int64_t h = 0; h < n_heads; ++h) {
     const auto r = [&](std::int64_t i) { return relevance[i * n_heads + h]; };
     // Insertion into a short list, best first. Tokens come in order of time and a later one must be
@@ -33,9 +37,12 @@ EPISODIC_INLINE std::int64_t select_representatives(const KeyView& keys, const f
     }
     std::sort(chosen.begin(), chosen.end());
     std::fill(sum.begin(), sum.end(), 0.0);
-    const float* head = keys.data + h / (n_heads / n_kv_heads) * keys.head_stride;
+    const std::int64_t head = h / (n_heads / n_kv_heads) * keys.head_stride;
     for (std::int64_t j = 0; j < count; ++j) {
-      const float* key = head + chosen[static_cast<std::size_t>(j)] * keys.row_stride;
+      const std::int64_t at = head + chosen[static_cast<std::size_t>(j)] * keys.row_stride;
+      const float* key =
+          cpu::as_floats(k, static_cast<const char*>(keys.data) + at * size_of(keys.dtype),
+                         keys.dtype, head_dim, row.data());
       for (std::int64_t c = 0; c < head_dim; ++c)
         sum[static_cast<std::size_t>(c)] += static_cast<double>(key[c]);
       if (each) std::copy(key, key + head_dim, each + j * width + h * head_dim);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
@@ -37,25 +38,34 @@ inline std::int64_t side_bytes(const StoreShape& shape, std::int64_t n) {
   return n * shape.n_kv_heads * shape.head_dim * size_of(shape.dtype);
 }
 
-inline void check_capacity(const TokenRange& event, const RingView& source) {
+inline void check_source(const TokenRange& event, const RingView& source) {
   if (source.capacity < event.size())
     throw DataError(concat("event store: an event of ", event.size(),
                            " tokens, but the ring it is copied from holds ", source.capacity));
+  if (source.dtype == DType::int8)
+    throw DataError(
+        "event store: the ring that an event is copied from is int8; make it float32, bfloat16 or "
+        "float16");
 }
 
 // Whether there are numbers that the dtype cannot hold and that are refused.
 inline bool may_refuse(DType dtype) { return dtype == DType::float16 || dtype == DType::int8; }
 
-// Keys or values of one event in a ring.
+// Keys or values of one event in a ring of float32, or of the stored dtype.
 struct Side {
   const char* name;
-  const float* data;
+  const void* data;
   const RingView& ring;
   const StoreShape& shape;
   const TokenRange& event;
 
+  const void* place(std::int64_t g, std::int64_t i) const {
+    const std::int64_t at =
+        g * ring.head_stride + (event.start + i) % ring.capacity * ring.row_stride;
+    return static_cast<const std::byte*>(data) + at * size_of(ring.dtype);
+  }
   const float* row(std::int64_t g, std::int64_t i) const {
-    return data + g * ring.head_stride + (event.start + i) % ring.capacity * ring.row_stride;
+    return static_cast<const float*>(place(g, i));
   }
   std::string where(std::int64_t g, std::int64_t i, std::int64_t c) const {
     return concat("event store: ", name, " of token ", event.start + i, ", key/value head ", g,
@@ -101,9 +111,9 @@ inline float encode_int8(const cpu::Kernels& k, const Side& side, std::int64_t g
 
 inline void encode_head(const cpu::Kernels& k, const Side& side, std::int64_t g, std::byte* to) {
   const std::int64_t n = side.event.size(), d = side.shape.head_dim;
-  if (side.shape.dtype == DType::float32) {
-    const std::size_t bytes = static_cast<std::size_t>(d) * sizeof(float);
-    for (std::int64_t i = 0; i < n; ++i, to += bytes) std::memcpy(to, side.row(g, i), bytes);
+  if (side.shape.dtype == side.ring.dtype) {
+    const auto bytes = static_cast<std::size_t>(d * size_of(side.ring.dtype));
+    for (std::int64_t i = 0; i < n; ++i, to += bytes) std::memcpy(to, side.place(g, i), bytes);
     return;
   }
   auto* half = reinterpret_cast<std::uint16_t*>(to);
@@ -118,6 +128,30 @@ inline void encode_head(const cpu::Kernels& k, const Side& side, std::int64_t g,
   }
 }
 
+// One event out of a ring of 16 bits, as float32.
+class WideEvent {
+ public:
+  WideEvent(const StoreShape& shape, const TokenRange& event, const RingView& source)
+      : n_(event.size()), d_(shape.head_dim) {
+    const cpu::Kernels& k = cpu::kernels();
+    const auto widen = [&](const void* data, std::vector<float>& to) {
+      const Side side{"", data, source, shape, event};
+      to.resize(static_cast<std::size_t>(shape.n_kv_heads * n_ * d_));
+      for (std::int64_t g = 0; g < shape.n_kv_heads; ++g)
+        for (std::int64_t i = 0; i < n_; ++i)
+          k.to_float(side.place(g, i), source.dtype, d_,
+                     to.data() + (g * n_ + (event.start + i) % n_) * d_);
+    };
+    widen(source.key, keys_);
+    widen(source.value, values_);
+  }
+  RingView view() const { return {keys_.data(), values_.data(), n_, n_ * d_, d_}; }
+
+ private:
+  std::int64_t n_, d_;
+  std::vector<float> keys_, values_;
+};
+
 }  // namespace codec_detail
 
 EPISODIC_INLINE std::int64_t block_bytes(const StoreShape& shape, std::int64_t n) {
@@ -130,7 +164,9 @@ EPISODIC_INLINE void encode_block(const StoreShape& shape, const TokenRange& eve
                                   const RingView& source, std::byte* block) {
   using namespace codec_detail;
   const std::int64_t n = event.size();
-  check_capacity(event, source);
+  check_source(event, source);
+  if (source.dtype != DType::float32 && source.dtype != shape.dtype)
+    return encode_block(shape, event, WideEvent(shape, event, source).view(), block);
   const cpu::Kernels& k = cpu::kernels();
   const std::int64_t heads = shape.n_kv_heads, head_bytes = side_bytes(shape, n) / heads;
   auto* scale = reinterpret_cast<float*>(block);

@@ -11,6 +11,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/text.hpp"
+#include "episodic/cpu/as_floats.hpp"
 
 namespace episodic {
 namespace refine_detail {
@@ -108,10 +109,14 @@ EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing
   const std::int64_t n_splits = to - from + 1;
   const std::int64_t stride = 3 * n_splits + 2 * head_dim_;
   scratch_.resize(static_cast<std::size_t>(n_units * stride));
+  rows_.resize(static_cast<std::size_t>(n_units * head_dim_));
+  const cpu::Kernels& k = cpu::kernels();
   parallel_for(n_units, [&](std::int64_t unit) {
     const KeyRing& ring = layers[static_cast<std::size_t>(unit / n_kv_heads_)];
-    const float* base = ring.data + (unit % n_kv_heads_) * ring.head_stride;
-    const auto key = [&](std::int64_t t) { return base + (t % ring.capacity) * ring.row_stride; };
+    float* row = rows_.data() + unit * head_dim_;
+    const auto key = [&](std::int64_t t) {
+      return cpu::as_floats(k, ring.row(unit % n_kv_heads_, t), ring.dtype, head_dim_, row);
+    };
     double* parts = scratch_.data() + unit * stride;
     double* total = parts + 3 * n_splits;
     double* s = total + head_dim_;

@@ -10,6 +10,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
+#include "episodic/cpu/kernels.hpp"
 #include "episodic/timeline/key_segmenter.hpp"
 #include "episodic/timeline/surprise.hpp"
 
@@ -123,8 +124,7 @@ class RingSegmenter final : public Segmenter {
     for (const KeyRing& ring : signal.keys)
       for (std::int64_t g = 0; g < signal.n_kv_heads; ++g, at += d) {
         if (at + d > key_.size()) throw_keys(signal);
-        std::copy_n(ring.data + g * ring.head_stride + (token % ring.capacity) * ring.row_stride, d,
-                    key_.begin() + static_cast<std::ptrdiff_t>(at));
+        cpu::kernels().to_float(ring.row(g, token), ring.dtype, signal.head_dim, key_.data() + at);
       }
     if (at != key_.size()) throw_keys(signal);
   }
