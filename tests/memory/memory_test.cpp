@@ -490,6 +490,18 @@ TEST_CASE("layers outside recall_layers recall nothing and store nothing", "[mem
   CHECK(2 * one.counters().store.bytes_used == all.counters().store.bytes_used);
 }
 
+TEST_CASE("windows that no machine has room for are one error that names n_local") {
+#ifdef __SANITIZE_ADDRESS__
+  EPISODIC_SKIP("AddressSanitizer ends the process where so much is asked for");
+#endif
+  MemoryConfig config = driver::small_config();
+  config.n_local = std::int64_t{1} << 40;
+  CHECK(mentions(refusal<BudgetError>([&] { EpisodicMemory(config, driver::small_shape()); }),
+                 "n_local"));
+  CHECK(mentions(refusal<BudgetError>([&] { HostMemory(config, driver::small_shape()); }),
+                 "layers take"));
+}
+
 TEST_CASE("a recall hook sees the events with their scores and weights their values",
           "[memory][hook]") {
   const MemoryShape s = small_shape();

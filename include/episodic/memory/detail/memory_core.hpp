@@ -90,9 +90,12 @@ struct MemoryCore {
   std::optional<Retention> make_retention() const;
   /// An empty sequence over the tiers that are there. \param lanes of each layer
   /// \param rings what the window of each layer begins with; empty: zeros
+  /// \throws BudgetError where the system has no room for the windows
   void build(std::vector<std::vector<Lane>> lanes, std::vector<Pages> rings = {});
   /// The same over new tiers.
   void build();
+  void take_room(std::vector<std::vector<Lane>> lanes, std::vector<Pages> rings);
+  [[noreturn]] void refuse_room() const;
 
   // -- the parts of a step ------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -61,6 +63,26 @@ EPISODIC_INLINE std::optional<Retention> MemoryCore::make_retention() const {
 
 EPISODIC_INLINE void MemoryCore::build(std::vector<std::vector<Lane>> lanes,
                                        std::vector<Pages> rings) {
+  try {
+    take_room(std::move(lanes), std::move(rings));
+  } catch (const std::bad_alloc&) {
+    refuse_room();
+  } catch (const std::length_error&) {  // of a vector that no address space holds
+    refuse_room();
+  }
+}
+
+EPISODIC_INLINE void MemoryCore::refuse_room() const {
+  const std::int64_t of_layer =
+      LayerState::bytes_needed(config, shape, ring_capacity(config));
+  throw BudgetError(concat("n_local = ", config.n_local, ": the windows of ", shape.n_layers,
+                           " layers take ", of_layer,
+                           " bytes each, which the system does not give; lower n_local, max_block "
+                           "or chunk"));
+}
+
+EPISODIC_INLINE void MemoryCore::take_room(std::vector<std::vector<Lane>> lanes,
+                                           std::vector<Pages> rings) {
   capacity = ring_capacity(config);
   time = Timeline(config, {shape.n_layers, shape.n_kv_heads, shape.head_dim}, capacity, given);
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
