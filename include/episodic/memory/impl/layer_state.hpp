@@ -20,9 +20,9 @@ inline constexpr std::int64_t kTokensPerTask = 32;
 
 }  // namespace layer_state_detail
 
-LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
-                       const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of,
-                       Pages rings)
+EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
+                                       const Rotation& rotation, std::int64_t capacity,
+                                       std::vector<Lane> of, Pages rings)
     : lanes(std::move(of)),
       rotation_(&rotation),
       n_init_(config.n_init),
