@@ -157,10 +157,10 @@ class Sequence {
     memory_.begin_step(n, kind);
     for (std::int64_t l = 0; l < s.n_layers; ++l) {
       numbers_.fill(q), numbers_.fill(k), numbers_.fill(v);
-      for (std::size_t i = 0; i < k.size(); ++i) {  // a token's topic is told by its keys
-        const std::int64_t token =
-            first + static_cast<std::int64_t>(i) / (s.n_kv_heads * s.head_dim);
-        if (static_cast<std::int64_t>(i % 5) == token / 7 % 5) k[i] += 1.5f;
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(k.size()); ++i) {
+        const std::int64_t token = first + i / (s.n_kv_heads * s.head_dim);
+        const std::int64_t channel = i % s.head_dim;  // its topic is told by its keys
+        if (channel % 5 == token / 7 % 5) k[static_cast<std::size_t>(i)] += 1.5f;
       }
       memory_.attend(l, q.data(), k.data(), v.data(), out.data());
       print(numbered("~out", steps_, l), out);
