@@ -72,9 +72,9 @@ EPISODIC_INLINE void refuse_not_finite(const char* name, const float* x, std::in
                                "layers before, or in the weights"));
 }
 
-LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
-                       const Rotation& rotation, std::int64_t capacity, std::vector<Lane> of,
-                       Pages rings)
+EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
+                                       const Rotation& rotation, std::int64_t capacity,
+                                       std::vector<Lane> of, Pages rings)
     : lanes(std::move(of)),
       rotation_(&rotation),
       n_init_(config.n_init),
