@@ -13,7 +13,7 @@
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
-#include "unique_id.hpp"
+#include "base/unique_id.hpp"
 
 namespace episodic {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "episodic/base/checksum.hpp"
-#include "unique_id.hpp"
+#include "base/unique_id.hpp"
 
 namespace episodic::detail {
 namespace {
