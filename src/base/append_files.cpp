@@ -110,12 +110,15 @@ void AppendFiles::open(std::span<const FileRef> files, const Directory& folder) 
 
 /// Files in the folder that the image does not name: of commits that were not finished.
 void AppendFiles::find_orphans() {
-  const std::size_t length = format_.name(0).size();
+  const std::string like = format_.name(0);
+  const std::size_t first = like.find('0'), last = like.rfind('0');  // of the digits
   std::set<std::string> known;
   for (const auto& f : files_) known.insert(format_.name(f->id));
   for (const std::string& name : folder_.names()) {
-    if (name.size() != length || !name.starts_with(format_.prefix) ||
-        !name.ends_with(format_.suffix) || known.contains(name))
+    const std::size_t other = name.find_first_not_of("0123456789abcdef", first);
+    if (name.size() != like.size() || other != last + 1 || known.contains(name) ||
+        name.compare(0, first, like, 0, first) != 0 ||
+        name.compare(other, name.size(), like, other, like.size()) != 0)
       continue;
     const auto entry = folder_.look(name);
     orphans_.emplace_back(name, round_up(entry ? entry->bytes : 0));
@@ -228,9 +231,23 @@ WriteQueue::Ready AppendFiles::make(std::int64_t bytes) {
 }
 
 void AppendFiles::write(const Place& place, WriteQueue::Ready one) noexcept {
+  write(queue_.lock(), place, std::move(one));
+}
+
+void AppendFiles::write(const WriteQueue::Lock& lock, const Place& place,
+                        WriteQueue::Ready one) noexcept {
   one.front().file = &files_[place.file]->file;
   one.front().offset = place.offset;
-  queue_.push(queue_.lock(), std::move(one));
+  queue_.push(lock, std::move(one));
+}
+
+void AppendFiles::write_now(const Place& place, std::span<const std::byte> bytes) {
+  files_[place.file]->file.write(bytes, place.offset);
+}
+
+void AppendFiles::reserve_holes(const WriteQueue::Lock&, std::size_t n) {
+  if (holes_.size() + n > holes_.capacity())
+    holes_.reserve(std::max(holes_.size() + n, 2 * holes_.capacity()));
 }
 
 void AppendFiles::read(const Place& place, std::span<std::byte> to) const {

@@ -124,13 +124,20 @@ class AppendFiles {
   /// Room to put together what goes to a place: `one.front().own`.
   static WriteQueue::Ready make(std::int64_t bytes);
   void write(const Place& place, WriteQueue::Ready one) noexcept;
+  void write(const WriteQueue::Lock& lock, const Place& place, WriteQueue::Ready one) noexcept;
+  /// Not behind, but at once. \throws FileError, DiskFullError
+  void write_now(const Place& place, std::span<const std::byte> bytes);
+  /// Takes writes to a place back, waiting for one under way.
+  void withdraw(WriteQueue::Lock& lock, const Place& place, std::int64_t bytes) noexcept {
+    queue_.withdraw(lock, files_[place.file]->file, place.offset, bytes);
+  }
   /// Bytes that were written, or are about to be. \throws FileError
   void read(const Place& place, std::span<std::byte> to) const;
   /// Bytes are not in use any more. At the end of what no commit counts, they are used again.
   /// With zero_holes: \pre reserve_holes
   void give_back(WriteQueue::Lock& lock, const Place& place, std::int64_t bytes) noexcept;
   /// Room for n more calls of give_back, so that they cannot fail.
-  void reserve_holes(const WriteQueue::Lock&, std::size_t n) { holes_.reserve(holes_.size() + n); }
+  void reserve_holes(const WriteQueue::Lock& lock, std::size_t n);
   /// What comes goes to a new file.
   void close_current() noexcept;
 

@@ -146,7 +146,7 @@ EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfi
   impl->given = std::move(given);
   impl->keep = keep;
   impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
-  impl->ids = TokenLog(keep.dir, calls_of(keep));
+  impl->ids = TokenLog(keep.dir, calls_of(keep), true);
   impl->bank.tiers = impl->make_tiers();
   impl->build(impl->make_lanes(impl->bank.tiers.vectors.get()));
   EpisodicMemory memory(std::move(impl));
@@ -206,7 +206,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       m.keep = keep;
       m.mode = mode;
       m.directory = std::move(directory);
-      m.ids = TokenLog(keep.dir, calls);
+      m.ids = TokenLog(keep.dir, calls, mode == OpenMode::write);
       m.ids.load(from);
       m.given = from.get_vector<std::int64_t>();
       if (const StoreShape s = store_shape(m.config, m.shape); s.n_lanes > 0) {
