@@ -37,11 +37,8 @@ struct DiskStoreOptions {
   io::Syscalls* calls = nullptr;  ///< null: the real ones
 };
 
-/// A segment file and how much of it counts.
-struct SegmentRef {
-  std::uint64_t id = 0;    ///< names the file: segment_name(id)
-  std::int64_t bytes = 0;  ///< committed length
-};
+/// A segment file and how much of it counts; its name: segment_name(id).
+using SegmentRef = io::FileRef;
 
 /// What a kept store is made of, beside the segment files themselves.
 struct StoreImage {
