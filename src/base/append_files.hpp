@@ -46,7 +46,8 @@ std::vector<FileRef> load_files(ByteReader& from);
 /// before anything else has changed, `write` queues what belongs there. Bytes that a commit counts
 /// are never written again.
 ///
-/// One thread at a time may call what changes the set; `read` and `file` may be called meanwhile.
+/// One thread at a time may call what changes the set, or looks at it; `admit`, `write`, `read` and
+/// `give_back` may be called by others meanwhile.
 class AppendFiles {
  public:
   struct File {
