@@ -27,6 +27,8 @@ DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
   DiskStoreOptions o;
   o.dir = directory ? directory->dir() : std::filesystem::path(config.disk_dir);
   o.keep = directory && mode == OpenMode::write;
+  if (o.keep && directory->has_manifest())
+    for (const auto& file : directory->manifest().files) o.counted[file.name] = file.bytes;
   o.host_bytes = config.host_bytes;
   o.disk_bytes = disk_shares(config, shape).segments;
   o.max_block = config.max_block;
@@ -40,6 +42,7 @@ VectorTierOptions EpisodicMemory::Impl::vector_options() const {
   VectorTierOptions o;
   o.dir = disk_tier.dir;
   o.keep = disk_tier.keep;
+  o.counted = disk_tier.counted;
   o.disk_bytes = disk_shares(config, shape).vectors;
   o.calls = disk_tier.calls;
   return o;

@@ -192,7 +192,7 @@ EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfi
   impl->config.disk_dir.clear();
   impl->keep = keep;
   impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
-  impl->ids = TokenLog(keep.dir, calls_of(keep));
+  impl->ids = TokenLog(keep.dir, calls_of(keep), true);
   impl->build();
   EpisodicMemory memory(std::move(impl));
   memory.commit();
@@ -250,8 +250,10 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       const TierImages images = TierImages::load(from);
       m.keep = keep;
       m.mode = mode;
+      // States between this one and the last tell of a sequence that is given up.
+      if (state.file != manifest.state.file) m.gone_back_to = state.tokens;
       m.directory = std::move(directory);
-      m.ids = TokenLog(keep.dir, calls);
+      m.ids = TokenLog(keep.dir, calls, mode == OpenMode::write);
       m.ids.load(from);
       m.given = from.get_vector<std::int64_t>();
       if (const StoreShape s = store_shape(m.config, m.shape); s.n_lanes > 0) {

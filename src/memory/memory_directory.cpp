@@ -10,11 +10,11 @@
 #include <system_error>
 
 #include "base/strict_json.hpp"
+#include "base/unique_id.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/detail/layer_state.hpp"
-#include "unique_id.hpp"
 
 namespace episodic {
 namespace {

@@ -1,91 +1,108 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "token_log.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "episodic/base/checksum.hpp"
-#include "unique_id.hpp"
 
 namespace episodic::detail {
 namespace {
 
 constexpr std::uint32_t kFileMagic = 0x4b544945, kBlockMagic = 0x42544945;  // "EITK", "EITB"
 constexpr std::uint32_t kVersion = 1;
-constexpr std::int64_t kHeader = 24;       // of the file: magic, version, id, checksum
-constexpr std::int64_t kBlockHeader = 32;  // magic, count, first token, file id, checksum
-constexpr std::int64_t kMostInBlock = 1 << 16;
+constexpr std::size_t kMostInBlock = 1 << 16;
 constexpr std::int64_t kIdBytes = sizeof(std::uint32_t);
 // Bounds of what a damaged list may claim: sums of them stay far from the end of an int64.
 constexpr std::uint64_t kMostParts = 1 << 20;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 
+struct FileHeader {
+  std::uint32_t magic = kFileMagic, version = kVersion;
+  std::uint64_t id = 0;
+  std::uint64_t check = 0;  // of what stands before it
+};
+
+struct BlockHeader {
+  std::uint32_t magic = kBlockMagic, count = 0;
+  std::int64_t first = 0;  // token
+  std::uint64_t file = 0;
+  std::uint64_t check = 0;  // of what stands between magic and it, and of the ids
+};
+static_assert(sizeof(FileHeader) == 24 && sizeof(BlockHeader) == 32, "no padding");
+
+constexpr std::int64_t kHeader = sizeof(FileHeader), kBlockHeader = sizeof(BlockHeader);
+
 struct Block {
   std::int64_t first = 0;
   std::vector<std::uint32_t> ids;
-  std::int64_t bytes() const { return kBlockHeader + static_cast<std::int64_t>(ids.size()) * 4; }
+  std::int64_t bytes() const {
+    return kBlockHeader + static_cast<std::int64_t>(ids.size()) * kIdBytes;
+  }
 };
 
-std::uint64_t block_checksum(std::uint32_t count, std::int64_t first, std::uint64_t file,
-                             std::span<const std::uint32_t> ids) {
-  ByteWriter head;
-  head.put(count);
-  head.put(first);
-  head.put(file);
-  return checksum_of(ids, checksum(head.bytes()));
+std::uint64_t check_of(const BlockHeader& h, std::span<const std::uint32_t> ids) {
+  return checksum_of(ids, checksum(std::as_bytes(std::span(&h, 1)).subspan(4, 20)));
 }
 
-std::vector<std::byte> file_header(std::uint64_t id) {
-  ByteWriter w;
-  w.put(kFileMagic);
-  w.put(kVersion);
-  w.put(id);
-  w.put(checksum(w.bytes()));
-  return w.take();
+io::FileFormat format() {
+  const auto header = [](std::uint64_t id) {
+    FileHeader h;
+    h.id = id;
+    h.check = checksum(std::as_bytes(std::span(&h, 1)).first(16));
+    const auto bytes = std::as_bytes(std::span(&h, 1));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const auto fault = [header](std::uint64_t id, std::span<const std::byte> found) {
+    return std::ranges::equal(found, header(id)) ? "" : "it is no file of token ids of this name";
+  };
+  return {io::Kind::tokens, "tokens", "ids", kHeader, header, fault};
 }
 
-[[noreturn]] void damaged(const io::File& file, std::int64_t at) {
+/// What a file's bytes are read by, and its name.
+struct Source {
+  std::function<void(std::span<std::byte>, std::int64_t offset)> read;
+  std::filesystem::path path;
+};
+
+[[noreturn]] void damaged(const Source& file, std::int64_t at) {
   throw FileError(fmt::format(
       "{}: the tokens at byte {} are damaged; take the folder from a copy, or ingest the text anew",
-      file.path().string(), at));
+      file.path.string(), at));
 }
 
 /// The block at `offset` of a file of `end` bytes.
-Block read_block(const io::File& file, std::uint64_t id, std::int64_t offset, std::int64_t end) {
-  std::vector<std::byte> head(kBlockHeader);
+Block read_block(const Source& file, std::uint64_t id, std::int64_t offset, std::int64_t end) {
+  BlockHeader h;
   if (end - offset < kBlockHeader) damaged(file, offset);
-  file.read(head, offset);
-  ByteReader r(head, file.path().string());
-  const auto magic = r.get<std::uint32_t>(), count = r.get<std::uint32_t>();
-  Block block;
-  block.first = r.get<std::int64_t>();
-  const auto owner = r.get<std::uint64_t>(), sum = r.get<std::uint64_t>();
-  if (magic != kBlockMagic || owner != id || count == 0 || count > kMostInBlock ||
-      end - offset - kBlockHeader < static_cast<std::int64_t>(count) * 4)
+  file.read(std::as_writable_bytes(std::span(&h, 1)), offset);
+  if (h.magic != kBlockMagic || h.file != id || h.count == 0 || h.count > kMostInBlock ||
+      end - offset - kBlockHeader < static_cast<std::int64_t>(h.count) * kIdBytes)
     damaged(file, offset);
-  block.ids.resize(count);
+  Block block{h.first, std::vector<std::uint32_t>(h.count)};
   file.read(std::as_writable_bytes(std::span(block.ids)), offset + kBlockHeader);
-  if (block_checksum(count, block.first, id, block.ids) != sum) damaged(file, offset);
+  if (check_of(h, block.ids) != h.check) damaged(file, offset);
   return block;
 }
 
-io::File open_part(const io::Directory& folder, const TokenLog::Part& part) {
-  io::File file = folder.open(io::Kind::tokens, TokenLog::file_name(part.id));
-  std::vector<std::byte> head(kHeader);
-  file.read(head, 0);
-  if (head != file_header(part.id)) damaged(file, 0);
-  return file;
+Source open_part(const io::Directory& folder, const TokenLog::Part& part) {
+  const auto file =
+      std::make_shared<io::File>(io::open_file(folder, format(), {part.id, part.bytes}));
+  return {[file](std::span<std::byte> to, std::int64_t at) { file->read(to, at); }, file->path()};
 }
 
 }  // namespace
 
-TokenLog::TokenLog(const std::filesystem::path& dir, io::Syscalls& calls) : folder_(calls, dir) {}
+TokenLog::TokenLog(const std::filesystem::path& dir, io::Syscalls& calls, bool writes)
+    : folder_(calls, dir), writes_(writes) {}
 
-std::string TokenLog::file_name(std::uint64_t id) { return fmt::format("tokens-{:016x}.ids", id); }
+std::string TokenLog::file_name(std::uint64_t id) { return format().name(id); }
 
 void TokenLog::reserve(std::int64_t n) {
+  if (writes_ && pending_.size() >= kMostInBlock) write_pending();
   const std::size_t needed = pending_.size() + static_cast<std::size_t>(n);
   if (needed > pending_.capacity()) pending_.reserve(std::max(needed, 2 * pending_.capacity()));
 }
@@ -107,11 +124,21 @@ void TokenLog::truncate(std::int64_t n_tokens) noexcept {
     return;
   }
   pending_.clear();
-  while (!parts_.empty() && parts_.back().first >= n_tokens) parts_.pop_back(), own_last_ = false;
-  if (!parts_.empty() && parts_.back().first + parts_.back().tokens > n_tokens) {
-    parts_.back().tokens = n_tokens - parts_.back().first;
-    own_last_ = false;  // what follows goes to a new file: a file's blocks lie end to end
-  }
+  // What follows goes to a new file: a file's blocks lie end to end.
+  if (files_) files_->close_current();
+  for (; !parts_.empty() && parts_.back().first >= n_tokens; parts_.pop_back())
+    if (const auto file = own_file(parts_.back().id)) {
+      auto lock = files_->lock();
+      files_->give_back(lock, {*file, kHeader}, parts_.back().bytes - kHeader);
+    }
+  if (!parts_.empty())
+    parts_.back().tokens = std::min(parts_.back().tokens, n_tokens - parts_.back().first);
+}
+
+std::optional<std::size_t> TokenLog::own_file(std::uint64_t id) const {
+  for (std::size_t i = 0; files_ && i < files_->size(); ++i)
+    if (files_->has(i) && files_->file(i).id == id) return i;
+  return std::nullopt;
 }
 
 std::vector<std::uint32_t> TokenLog::read(std::int64_t first, std::int64_t n) const {
@@ -128,7 +155,14 @@ std::vector<std::uint32_t> TokenLog::read(std::int64_t first, std::int64_t n) co
   };
   for (const Part& part : parts_) {
     if (part.first >= end || part.first + part.tokens <= first) continue;
-    const io::File file = open_part(folder_, part);
+    Source file;
+    if (const auto own = own_file(part.id))
+      file = {[this, own](std::span<std::byte> to, std::int64_t at) {
+                files_->read({*own, at}, to);
+              },
+              folder_.path() / file_name(part.id)};
+    else
+      file = open_part(folder_, part);
     std::int64_t token = part.first;
     for (std::int64_t at = kHeader; token < part.first + part.tokens;) {
       const Block block = read_block(file, part.id, at, part.bytes);
@@ -144,39 +178,43 @@ std::vector<std::uint32_t> TokenLog::read(std::int64_t first, std::int64_t n) co
   return out;
 }
 
+/// Queues all ids that are in no file yet to be written.
+void TokenLog::write_pending() {
+  if (!files_) {
+    io::AppendFiles::Options options;
+    options.keep = true;
+    options.reserve = false;  // they are few
+    files_ = std::make_unique<io::AppendFiles>(format(), options, folder_);
+  }
+  while (!pending_.empty()) {
+    const auto ids =
+        std::span<const std::uint32_t>(pending_).first(std::min(kMostInBlock, pending_.size()));
+    const auto count = static_cast<std::int64_t>(ids.size());
+    const std::int64_t bytes = kBlockHeader + count * kIdBytes;
+    io::WriteQueue::Ready one = io::AppendFiles::make(bytes);
+    parts_.reserve(parts_.size() + 1);
+    files_->admit(bytes);
+    const io::AppendFiles::Place place = files_->place(bytes, {bytes, 1});
+    // Nothing fails from here on.
+    BlockHeader h;
+    h.count = static_cast<std::uint32_t>(count);
+    h.first = tokens() - static_cast<std::int64_t>(pending_.size());
+    h.file = files_->file(place.file).id;
+    h.check = check_of(h, ids);
+    std::byte* const to = one.front().own.data();
+    std::memcpy(to, &h, sizeof h);
+    std::memcpy(to + kBlockHeader, ids.data(), ids.size_bytes());
+    files_->write(place, std::move(one));
+    if (parts_.empty() || parts_.back().id != h.file) parts_.push_back({h.file, kHeader, h.first});
+    parts_.back().bytes += bytes;
+    parts_.back().tokens += count;
+    pending_.erase(pending_.begin(), pending_.begin() + count);
+  }
+}
+
 void TokenLog::sync() {
-  if (pending_.empty()) return;
-  const std::int64_t first = tokens() - static_cast<std::int64_t>(pending_.size());
-  if (!own_last_) {
-    Part part;
-    part.id = unique_id();
-    part.first = first;
-    io::File file = folder_.create(io::Kind::tokens, file_name(part.id));
-    file.write(file_header(part.id), 0);
-    part.bytes = kHeader;
-    file_ = std::move(file);
-    parts_.push_back(part);
-    own_last_ = true;
-  }
-  Part& part = parts_.back();
-  ByteWriter w;
-  for (std::size_t at = 0; at < pending_.size(); at += kMostInBlock) {
-    const std::span ids = std::span<const std::uint32_t>(pending_).subspan(
-        at, std::min<std::size_t>(kMostInBlock, pending_.size() - at));
-    const auto count = static_cast<std::uint32_t>(ids.size());
-    const std::int64_t token = first + static_cast<std::int64_t>(at);
-    w.put(kBlockMagic);
-    w.put(count);
-    w.put(token);
-    w.put(part.id);
-    w.put(block_checksum(count, token, part.id, ids));
-    for (const std::uint32_t id : ids) w.put(id);
-  }
-  file_.write(w.bytes(), part.bytes);
-  file_.sync();
-  part.bytes += static_cast<std::int64_t>(w.bytes().size());
-  part.tokens += static_cast<std::int64_t>(pending_.size());
-  pending_.clear();
+  if (!pending_.empty()) write_pending();
+  if (files_) files_->sync();
 }
 
 void TokenLog::rewrite(const std::function<bool(std::int64_t)>& forgotten) {
@@ -185,6 +223,7 @@ void TokenLog::rewrite(const std::function<bool(std::int64_t)>& forgotten) {
     if (forgotten(static_cast<std::int64_t>(t))) all[t] = kUnknown;
   TokenLog anew;
   anew.folder_ = folder_;
+  anew.writes_ = writes_;
   anew.pending_ = std::move(all);
   anew.sync();
   *this = std::move(anew);
@@ -203,7 +242,6 @@ void TokenLog::save(ByteWriter& to) const {
 void TokenLog::load(ByteReader& from) {
   parts_.clear();
   pending_.clear();
-  own_last_ = false;
   const auto n = from.get<std::uint64_t>();
   const auto check = [&](bool right) {
     if (!right) throw FileError(from.where() + ": the list of token files is damaged");
@@ -228,7 +266,7 @@ void TokenLog::load(ByteReader& from) {
 }
 
 void TokenLog::verify(const std::filesystem::path& dir, const Part& part, io::Syscalls& calls) {
-  const io::File file = open_part(io::Directory(calls, dir), part);
+  const Source file = open_part(io::Directory(calls, dir), part);
   std::int64_t token = part.first, at = kHeader;
   while (at < part.bytes) {
     const Block block = read_block(file, part.id, at, part.bytes);

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/append_files.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/io.hpp"
 
@@ -28,9 +31,11 @@ class TokenLog {
   };
 
   TokenLog() = default;
-  TokenLog(const std::filesystem::path& dir, io::Syscalls& calls);
+  /// \param writes ids may go to files before the next sync, when they are many
+  TokenLog(const std::filesystem::path& dir, io::Syscalls& calls, bool writes = false);
 
-  /// Room for n more tokens, so that pushing them cannot fail.
+  /// Room for n more tokens, so that pushing them cannot fail. \throws FileError, DiskFullError for
+  /// ids that could not be written behind: none are lost
   void reserve(std::int64_t n);
   /// \param ids null: unknown \pre reserve(n)
   void push(const std::int64_t* ids, std::int64_t n) noexcept;
@@ -55,11 +60,14 @@ class TokenLog {
   static void verify(const std::filesystem::path& dir, const Part& part, io::Syscalls& calls);
 
  private:
+  void write_pending();
+  std::optional<std::size_t> own_file(std::uint64_t id) const;
+
   io::Directory folder_;
+  bool writes_ = false;
   std::vector<Part> parts_;
-  std::vector<std::uint32_t> pending_;  // not yet in a file
-  io::File file_;                       // this run's, once there is one
-  bool own_last_ = false;               // the last part is file_, and nothing of it was cut off
+  std::vector<std::uint32_t> pending_;      // in no file yet
+  std::unique_ptr<io::AppendFiles> files_;  // of this run, once there is one
 };
 
 }  // namespace episodic::detail

@@ -4,20 +4,17 @@
 // the layer and the slab: a block in another's place is no more believed than a damaged one.
 #include "episodic/recall/vector_tier.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <mutex>
-#include <random>
 #include <set>
 #include <utility>
 
+#include "base/append_files.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 
@@ -82,7 +79,9 @@ std::string fault_of(const BlockHeader& h, std::uint64_t file, std::int64_t widt
   return {};
 }
 
-std::string fault_of(const FileHeader& h, std::uint64_t id, std::int64_t width) {
+std::string fault_of(std::span<const std::byte> header, std::uint64_t id, std::int64_t width) {
+  FileHeader h;
+  std::memcpy(&h, header.data(), sizeof h);
   if (h.magic != kFileMagic) return "it is no file of representative vectors";
   if (h.check != check_of(h)) return "its header is damaged";
   if (h.version != kVersion)
@@ -92,6 +91,30 @@ std::string fault_of(const FileHeader& h, std::uint64_t id, std::int64_t width) 
   if (h.width != static_cast<std::uint64_t>(width))
     return fmt::format("vectors of {} channels, expected {}", h.width, width);
   return {};
+}
+
+io::FileFormat format_of(std::int64_t width) {
+  const auto header = [width](std::uint64_t id) {
+    FileHeader h;
+    h.id = id;
+    h.width = static_cast<std::uint64_t>(width);
+    h.check = check_of(h);
+    const auto bytes = bytes_of(h);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const auto fault = [width](std::uint64_t id, std::span<const std::byte> found) {
+    return fault_of(found, id, width);
+  };
+  return {io::Kind::vectors, "vectors", "vec", kFileHeader, header, fault};
+}
+
+io::AppendFiles::Options options_of(const VectorTierOptions& options) {
+  io::AppendFiles::Options out;
+  out.keep = options.keep;
+  out.counted = options.counted;
+  out.most_bytes = options.disk_bytes;
+  out.unit = "slabs of representative vectors";
+  return out;
 }
 
 /// A row into `out` (null: only looked at); `good` becomes false unless it is what was written.
@@ -107,56 +130,38 @@ void take_row(const std::byte* from, std::int64_t width, std::uint64_t seed, std
 class Tier final : public VectorTier {
  public:
   Tier(std::int64_t width, const VectorTierOptions& options, const std::filesystem::path& new_dir)
-      : width_(width),
-        options_(options),
-        calls_(options.calls ? *options.calls : io::system_calls()) {
-    if (width < 1)
-      throw ConfigError(fmt::format("vector tier: width = {}, must be at least 1", width));
-    folder_ = io::Directory(calls_, new_dir);
-  }
+      : width_(width < 1 ? throw ConfigError(
+                               fmt::format("vector tier: width = {}, must be at least 1", width))
+                         : width),
+        files_(format_of(width), options_of(options), folder_of(options, new_dir)) {}
 
-  ~Tier() override {
-    if (!options_.keep) return;
-    // What no commit ever named is of no use to anyone.
-    for (const auto& f : files_)
-      if (f->ours && !f->committed) remove(*f);
-  }
-
-  void open(const VectorImage& image) {
-    const io::Directory folder = options_.keep ? folder_ : io::Directory(calls_, options_.dir);
-    for (const VectorImage::File& from : image.files) {
-      auto file = std::make_shared<File>();
-      file->id = from.id;
-      file->file = folder.open(io::Kind::vectors, vector_file_name(from.id));
-      const std::int64_t length = file->file.size();
-      if (from.bytes < kFileHeader || length < from.bytes)
-        refuse(file->file.path(), fmt::format("{} bytes long, {} were committed; it is truncated",
-                                              length, from.bytes));
-      FileHeader header;
-      file->file.read(bytes_of(header), 0);
-      if (const std::string fault = fault_of(header, from.id, width_); !fault.empty())
-        refuse(file->file.path(), fault);
-      file->end = from.bytes;
-      file->reserved = length;
-      file->committed = true;
-      files_.push_back(std::move(file));
-    }
+  void open(const VectorImage& image, const io::Directory& folder) {
+    files_.open(image.files, folder);
     for (const VectorImage::Slab& from : image.slabs) {
-      const auto& file = files_.at(static_cast<std::size_t>(from.file));
+      const auto file = static_cast<std::size_t>(from.file);
+      if (file >= files_.size())
+        throw FileError(fmt::format("{}: a slab lies in file {} of {}; take the folder from a copy",
+                                    folder.path().string(), from.file, files_.size()));
       auto& places = layer_of(from.layer);
+      const auto refuse = [&](const std::string& fault) {
+        throw FileError(
+            fmt::format("{}: {}; take it from a copy", files_.path(file).string(), fault));
+      };
       BlockHeader header;
-      if (from.offset < kFileHeader || from.offset > file->end - kBlockHeader)
-        refuse(file->file.path(), "a slab lies outside of what was committed");
-      file->file.read(bytes_of(header), from.offset);
-      std::string fault = fault_of(header, file->id, width_);
+      const std::int64_t end = files_.file(file).end;
+      if (from.offset < kFileHeader || from.offset > end - kBlockHeader)
+        refuse("a slab lies outside of what was committed");
+      files_.read({file, from.offset}, bytes_of(header));
+      std::string fault = fault_of(header, files_.file(file).id, width_);
       if (fault.empty() && (header.layer != from.layer || header.slab != from.slab ||
                             from.slab != static_cast<std::int64_t>(places.size())))
         fault = "a slab lies in the place of another";
-      if (fault.empty() && block_bytes(header) > file->end - from.offset)
+      if (fault.empty() && block_bytes(header) > end - from.offset)
         fault = "a slab ends outside of what was committed";
-      if (!fault.empty()) refuse(file->file.path(), fault);
-      places.push_back({file, from.offset, header.rows, header.codes, header.codes_check});
-      file->live += block_bytes(header);
+      if (!fault.empty()) refuse(fault);
+      places.push_back(
+          {file, header.file, from.offset, header.rows, header.codes, header.codes_check});
+      files_.count(file, block_bytes(header));
     }
   }
 
@@ -164,34 +169,42 @@ class Tier final : public VectorTier {
 
   void append(std::int64_t layer, std::int64_t n_rows, const float* rows,
               std::span<const std::byte> codes) override {
+    std::vector<Place>* places = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      places = &layer_of(layer);
+      places->reserve(places->size() + 1);
+    }
+    const Place place = put(layer, static_cast<std::int64_t>(places->size()), n_rows, rows, codes);
     const std::lock_guard lock(mutex_);
-    auto& places = layer_of(layer);
-    places.reserve(places.size() + 1);
-    places.push_back(put(layer, static_cast<std::int64_t>(places.size()), n_rows, rows, codes));
+    places->push_back(place);
   }
 
   void replace(std::int64_t layer, std::int64_t slab, std::int64_t n_rows, const float* rows,
                std::span<const std::byte> codes) override {
+    const Place old = place_at(layer, slab);
+    {
+      const std::lock_guard lock(mutex_);
+      tainted_.insert(old.file);
+      // Not behind the old one: its file must go.
+      if (old.file == files_.current()) files_.close_current();
+    }
+    const Place fresh = put(layer, slab, n_rows, rows, codes);
     const std::lock_guard lock(mutex_);
-    Place& place = place_of(layer, slab);
-    // Not behind the old one: its file must go.
-    if (place.file == current_) current_.reset();
-    Place fresh = put(layer, slab, n_rows, rows, codes);
-    drop(place);
-    place.file->tainted = true;
-    place = std::move(fresh);
+    drop(old);
+    place_of(layer, slab) = fresh;
   }
 
   void read(std::int64_t layer, std::int64_t slab, std::int64_t first, std::int64_t n,
             float* out) const override {
-    const Place place = copy_of(layer, slab);
+    const Place place = place_at(layer, slab);
     if (first < 0 || n < 0 || first > place.rows - n)
       throw DataError(
           fmt::format("vector tier: rows {} to {} of a slab of {}", first, first + n, place.rows));
     const std::int64_t stride = row_bytes(width_);
     std::vector<std::byte> raw(static_cast<std::size_t>(n * stride));
-    place.file->file.read(raw, place.offset + kBlockHeader + place.codes + first * stride);
-    const std::uint64_t seed = seed_of(place.file->id, layer, slab);
+    files_.read({place.file, place.offset + kBlockHeader + place.codes + first * stride}, raw);
+    const std::uint64_t seed = seed_of(place.id, layer, slab);
     bool good = true;
     for (std::int64_t i = 0; i < n; ++i)
       take_row(raw.data() + i * stride, width_, seed, first + i, good, out + i * width_);
@@ -199,17 +212,18 @@ class Tier final : public VectorTier {
   }
 
   std::vector<std::byte> codes(std::int64_t layer, std::int64_t slab) const override {
-    const Place place = copy_of(layer, slab);
+    const Place place = place_at(layer, slab);
     std::vector<std::byte> out(static_cast<std::size_t>(place.codes));
-    place.file->file.read(out, place.offset + kBlockHeader);
-    if (checksum(out, seed_of(place.file->id, layer, slab)) != place.codes_check)
+    files_.read({place.file, place.offset + kBlockHeader}, out);
+    if (checksum(out, seed_of(place.id, layer, slab)) != place.codes_check)
       damaged(place, layer, slab, "the codes");
     return out;
   }
 
   std::string where(std::int64_t layer, std::int64_t slab) const override {
-    return fmt::format("{}, slab {} of layer {}", copy_of(layer, slab).file->file.path().string(),
-                       slab, layer);
+    const Place place = place_at(layer, slab);
+    const std::lock_guard lock(mutex_);
+    return fmt::format("{}, slab {} of layer {}", files_.path(place.file).string(), slab, layer);
   }
 
   std::int64_t slabs(std::int64_t layer) const override {
@@ -219,7 +233,7 @@ class Tier final : public VectorTier {
   }
 
   std::int64_t rows(std::int64_t layer, std::int64_t slab) const override {
-    return copy_of(layer, slab).rows;
+    return place_at(layer, slab).rows;
   }
 
   void truncate(std::int64_t layer, std::int64_t n_slabs) override {
@@ -227,120 +241,77 @@ class Tier final : public VectorTier {
     const auto at = layers_.find(layer);
     if (at == layers_.end()) return;
     std::vector<Place>& places = at->second;
-    while (static_cast<std::int64_t>(places.size()) > std::max<std::int64_t>(0, n_slabs)) {
+    for (; static_cast<std::int64_t>(places.size()) > std::max<std::int64_t>(0, n_slabs);
+         places.pop_back())
       drop(places.back());
-      places.pop_back();
-    }
   }
 
   VectorImage sync() override {
     const std::lock_guard lock(mutex_);
-    bool named = false;
-    for (const auto& f : files_) {
-      if (!f->dirty) continue;
-      f->file.sync();
-      f->dirty = false;
-      named = named || (f->ours && !f->linked);
-    }
-    if (named && options_.keep) folder_.sync();
+    files_.sync();
     VectorImage image;
-    std::map<const File*, std::int32_t> number;
-    for (const auto& f : files_) {
-      if (f->live == 0) continue;
-      f->linked = true;
-      number[f.get()] = static_cast<std::int32_t>(image.files.size());
-      image.files.push_back({f->id, f->end});
-    }
+    std::vector<std::int32_t> number;
+    image.files = files_.refs(number);
     for (const auto& [layer, places] : layers_)
       for (std::size_t i = 0; i < places.size(); ++i)
-        image.slabs.push_back({layer, static_cast<std::int64_t>(i), number.at(places[i].file.get()),
-                               places[i].offset});
+        image.slabs.push_back(
+            {layer, static_cast<std::int64_t>(i), number[places[i].file], places[i].offset});
     return image;
   }
 
   void committed(const VectorImage& image) override {
     const std::lock_guard lock(mutex_);
-    std::set<std::uint64_t> named;
-    for (const VectorImage::File& f : image.files) named.insert(f.id);
-    std::erase_if(files_, [&](const std::shared_ptr<File>& f) {
-      f->committed = named.contains(f->id);
-      if (f->committed || f->live > 0 || f == current_) return false;
-      // Without `keep` the files of the image that was opened are not ours to remove.
-      if (options_.keep) remove(*f);
-      return true;
-    });
+    files_.committed(image.files);
   }
 
   void compact(double dead_share) override {
-    const std::lock_guard lock(mutex_);
-    std::set<const File*> old;
-    for (const auto& f : files_) {
-      const std::int64_t all = f->end - kFileHeader;
-      const bool wasteful = f->live < all && static_cast<double>(all - f->live) >=
-                                                 dead_share * static_cast<double>(all);
-      if ((f->tainted || wasteful) && f->live > 0) old.insert(f.get());
-    }
-    if (current_ && (old.contains(current_.get()) || current_->tainted)) current_.reset();
+    std::vector<bool> old(files_.size());
+    for (std::size_t f = 0; f < old.size(); ++f)
+      if (files_.has(f)) {
+        const double dead = files_.dead_share(f);
+        old[f] = tainted_.contains(f) || (dead > 0.0 && dead >= dead_share);
+        if (old[f] && f == files_.current()) files_.close_current();
+      }
     for (auto& [layer, places] : layers_)
       for (std::size_t i = 0; i < places.size(); ++i) {
-        if (!old.contains(places[i].file.get())) continue;
+        if (!old[places[i].file]) continue;
         const auto slab = static_cast<std::int64_t>(i);
-        const Place place = places[i];
         // A row that cannot be proved is not carried on under a new checksum.
-        std::vector<float> rows(static_cast<std::size_t>(place.rows * width_));
-        std::vector<std::byte> raw(static_cast<std::size_t>(place.rows * row_bytes(width_)));
-        place.file->file.read(raw, place.offset + kBlockHeader + place.codes);
-        std::vector<std::byte> codes(static_cast<std::size_t>(place.codes));
-        place.file->file.read(codes, place.offset + kBlockHeader);
-        const std::uint64_t seed = seed_of(place.file->id, layer, slab);
-        bool good = checksum(codes, seed) == place.codes_check;
-        for (std::int64_t r = 0; r < place.rows; ++r)
-          take_row(raw.data() + r * row_bytes(width_), width_, seed, r, good,
-                   rows.data() + r * width_);
-        if (!good) damaged(place, layer, slab, "a slab");
-        Place fresh = put(layer, slab, place.rows, rows.data(), codes);
+        std::vector<float> rows(static_cast<std::size_t>(places[i].rows * width_));
+        read(layer, slab, 0, places[i].rows, rows.data());
+        const Place fresh = put(layer, slab, places[i].rows, rows.data(), codes(layer, slab));
+        const std::lock_guard lock(mutex_);
         drop(places[i]);
-        places[i] = std::move(fresh);
+        places[i] = fresh;
       }
   }
 
   std::int64_t disk_bytes() const override {
     const std::lock_guard lock(mutex_);
-    return total();
+    return files_.taken();
   }
   std::int64_t read_errors() const override { return read_errors_; }
 
  private:
-  struct File {
-    std::uint64_t id = 0;
-    io::File file;
-    std::int64_t end = 0;       // of the last block that counts
-    std::int64_t reserved = 0;  // length the file may have
-    std::int64_t live = 0;      // bytes of slabs
-    bool ours = false;          // made by this tier
-    bool committed = false;     // named by the last image
-    bool linked = false;        // its name is durable
-    bool dirty = false;
-    bool tainted = false;  // holds what was to be erased
-  };
   struct Place {
-    std::shared_ptr<File> file;
+    std::size_t file = 0;
+    std::uint64_t id = 0;  // of the file
     std::int64_t offset = 0, rows = 0, codes = 0;
     std::uint64_t codes_check = 0;
   };
 
-  [[noreturn]] static void refuse(const std::filesystem::path& path, const std::string& fault) {
-    throw FileError(fmt::format("{}: {}; take it from a copy", path.string(), fault));
+  static io::Directory folder_of(const VectorTierOptions& options,
+                                 const std::filesystem::path& dir) {
+    return io::Directory(options.calls ? *options.calls : io::system_calls(), dir);
   }
 
   [[noreturn]] void damaged(const Place& place, std::int64_t layer, std::int64_t slab,
                             const char* what) const {
     ++read_errors_;
+    const std::lock_guard lock(mutex_);
     throw FileError(fmt::format(
         "{}: {} in slab {} of layer {} are damaged: wrong checksum; take the file from a copy",
-        place.file->file.path().empty() ? "an unnamed file of vectors"
-                                        : place.file->file.path().string(),
-        what, slab, layer));
+        files_.path(place.file).string(), what, slab, layer));
   }
 
   std::vector<Place>& layer_of(std::int64_t layer) {
@@ -357,49 +328,44 @@ class Tier final : public VectorTier {
     return places[static_cast<std::size_t>(slab)];
   }
 
-  /// A copy, so that reads need no lock: files close only with their last place.
-  Place copy_of(std::int64_t layer, std::int64_t slab) const {
+  /// A copy, so that reads need no lock.
+  Place place_at(std::int64_t layer, std::int64_t slab) const {
     const std::lock_guard lock(mutex_);
     return const_cast<Tier*>(this)->place_of(layer, slab);
   }
 
   void drop(const Place& place) {
-    place.file->live -= vector_block_bytes(place.rows, width_, place.codes);
+    auto lock = files_.lock();
+    files_.give_back(lock, {place.file, place.offset},
+                     vector_block_bytes(place.rows, width_, place.codes));
   }
 
-  std::int64_t total() const {
-    std::int64_t sum = 0;
-    for (const auto& f : files_) sum += std::max(f->reserved, f->end);
-    return sum;
-  }
-
+  /// Queues a slab to be written. The mutex is held only while room is taken for it.
   Place put(std::int64_t layer, std::int64_t slab, std::int64_t n_rows, const float* rows,
             std::span<const std::byte> codes) {
     if (n_rows < 1 || n_rows > kMostRows)
       throw DataError(fmt::format("vector tier: a slab of {} rows", n_rows));
     const auto n_codes = static_cast<std::int64_t>(codes.size());
     const std::int64_t size = vector_block_bytes(n_rows, width_, n_codes);
-    const std::int64_t needed = total() + size + (current_ ? 0 : kFileHeader) -
-                                (current_ ? current_->reserved - current_->end : 0);
-    if (options_.disk_bytes > 0 && needed > options_.disk_bytes)
-      throw BudgetError(fmt::format(
-          "disk_bytes: representative vectors need {} bytes on disk, their share is {}; raise it "
-          "to at least that",
-          needed, options_.disk_bytes));
-    if (!current_) begin_file();
-    File& file = *current_;
+    io::WriteQueue::Ready block = io::AppendFiles::make(size);
+    files_.admit(size);
+    io::AppendFiles::Place at;
     BlockHeader header;
-    header.file = file.id;
+    {
+      const std::lock_guard lock(mutex_);
+      at = files_.place(size, {size, 1});
+      header.file = files_.file(at.file).id;
+    }
+    // Nothing fails from here on.
     header.layer = layer;
     header.slab = slab;
     header.rows = n_rows;
     header.width = width_;
     header.codes = n_codes;
-    const std::uint64_t seed = seed_of(file.id, layer, slab);
+    const std::uint64_t seed = seed_of(header.file, layer, slab);
     header.codes_check = checksum(codes, seed);
     header.check = check_of(header);
-    std::vector<std::byte> block(static_cast<std::size_t>(size));
-    std::byte* to = block.data();
+    std::byte* to = block.front().own.data();
     const auto push = [&to](const void* from, std::size_t n) {
       if (n > 0) std::memcpy(to, from, n);
       to += n;
@@ -414,50 +380,15 @@ class Tier final : public VectorTier {
                                            seed + static_cast<std::uint64_t>(r));
       push(&check, sizeof check);
     }
-    file.reserved = std::max(file.reserved, file.end + size);
-    file.dirty = true;
-    file.file.write(block, file.end);  // on failure the next block is written over it
-    Place place{current_, file.end, n_rows, n_codes, header.codes_check};
-    file.end += size;
-    file.live += size;
-    return place;
-  }
-
-  void begin_file() {
-    auto file = std::make_shared<File>();
-    std::random_device random;
-    file->id = (std::uint64_t{random()} << 32) ^ random();
-    file->ours = true;
-    const std::string name = vector_file_name(file->id);
-    file->file = options_.keep ? folder_.create(io::Kind::vectors, name)
-                               : folder_.create_unnamed(io::Kind::vectors, name);
-    try {
-      FileHeader header;
-      header.id = file->id;
-      header.width = static_cast<std::uint64_t>(width_);
-      header.check = check_of(header);
-      file->file.write(bytes_of(header), 0);
-      file->end = file->reserved = kFileHeader;
-      files_.push_back(file);
-    } catch (...) {
-      if (options_.keep) remove(*file);
-      throw;
-    }
-    current_ = std::move(file);
-  }
-
-  void remove(const File& file) {
-    folder_.remove(io::Kind::vectors, vector_file_name(file.id));  // else by the next writer
+    files_.write(at, std::move(block));
+    return {at.file, header.file, at.offset, n_rows, n_codes, header.codes_check};
   }
 
   std::int64_t width_;
-  VectorTierOptions options_;
-  io::Syscalls& calls_;
-  io::Directory folder_;  // of new files
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<File>> files_;
-  std::shared_ptr<File> current_;  // takes what comes
+  mutable std::mutex mutex_;  ///< of what is below, but for what `files_` guards itself
+  io::AppendFiles files_;
   std::map<std::int64_t, std::vector<Place>> layers_;
+  std::set<std::size_t> tainted_;  ///< files that hold what was to be erased
   mutable std::atomic<std::int64_t> read_errors_{0};
 };
 
@@ -465,13 +396,7 @@ class Tier final : public VectorTier {
 std::string verify_file(const io::Directory& folder, std::int64_t width,
                         const VectorImage::File& from,
                         std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>>& promised) {
-  const io::File file = folder.open(io::Kind::vectors, vector_file_name(from.id));
-  const std::int64_t length = file.size();
-  if (from.bytes < kFileHeader || length < from.bytes)
-    return fmt::format("{} bytes long, {} were committed; it is truncated", length, from.bytes);
-  FileHeader head;
-  file.read(bytes_of(head), 0);
-  if (std::string fault = fault_of(head, from.id, width); !fault.empty()) return fault;
+  const io::File file = io::open_file(folder, format_of(width), from);
   std::int64_t offset = kFileHeader;
   while (offset < from.bytes) {
     BlockHeader h;
@@ -504,51 +429,39 @@ std::string verify_file(const io::Directory& folder, std::int64_t width,
 
 }  // namespace
 
-std::string vector_file_name(std::uint64_t id) { return fmt::format("vectors-{:016x}.vec", id); }
+std::string vector_file_name(std::uint64_t id) { return format_of(1).name(id); }
 
 std::int64_t vector_block_bytes(std::int64_t n_rows, std::int64_t width, std::int64_t codes) {
   return kBlockHeader + codes + n_rows * row_bytes(width);
 }
 
 void VectorImage::save(ByteWriter& to) const {
-  to.put(static_cast<std::int64_t>(files.size()));
-  for (const File& f : files) to.put(f.id), to.put(f.bytes);
+  io::save_files(to, files);
   to.put(static_cast<std::int64_t>(slabs.size()));
   for (const Slab& s : slabs) to.put(s.layer), to.put(s.slab), to.put(s.file), to.put(s.offset);
 }
 
 VectorImage VectorImage::load(ByteReader& from) {
-  const auto damaged = [&from](const char* what) {
-    throw FileError(
-        fmt::format("{}: impossible {} in the list of representative vectors; the file "
-                    "is damaged",
-                    from.where(), what));
-  };
-  const auto count = [&](std::size_t size, const char* what) {
-    const auto n = from.get<std::int64_t>();
-    if (n < 0 || static_cast<std::uint64_t>(n) > from.left() / size) damaged(what);
-    return n;
+  const auto check = [&from](bool right) {
+    if (!right)
+      throw FileError(from.where() +
+                      ": impossible slab in the list of representative vectors; the file is "
+                      "damaged");
   };
   VectorImage image;
-  std::set<std::uint64_t> ids;
-  for (std::int64_t n = count(16, "number of files"); n > 0; --n) {
-    File f;
-    f.id = from.get<std::uint64_t>();
-    f.bytes = from.get<std::int64_t>();
-    if (f.bytes < kFileHeader || !ids.insert(f.id).second) damaged("file");
-    image.files.push_back(f);
-  }
+  image.files = io::load_files(from);
   std::map<std::int64_t, std::int64_t> next;
-  for (std::int64_t n = count(28, "number of slabs"); n > 0; --n) {
+  const auto n = from.get<std::uint64_t>();
+  check(n <= from.left() / 28);
+  for (std::uint64_t i = 0; i < n; ++i) {
     Slab s;
     s.layer = from.get<std::int64_t>();
     s.slab = from.get<std::int64_t>();
     s.file = from.get<std::int32_t>();
     s.offset = from.get<std::int64_t>();
-    if (s.layer < 0 || s.layer >= kMostLayers || s.slab != next[s.layer]++ || s.file < 0 ||
-        s.file >= static_cast<std::int64_t>(image.files.size()) || s.offset < kFileHeader ||
-        s.offset >= image.files[static_cast<std::size_t>(s.file)].bytes)
-      damaged("slab");
+    check(s.layer >= 0 && s.layer < kMostLayers && s.slab == next[s.layer]++ && s.file >= 0 &&
+          s.file < static_cast<std::int64_t>(image.files.size()) && s.offset >= kFileHeader &&
+          s.offset < image.files[static_cast<std::size_t>(s.file)].bytes);
     image.slabs.push_back(s);
   }
   return image;
@@ -563,7 +476,8 @@ std::unique_ptr<VectorTier> open_vector_tier(std::int64_t width, const VectorTie
                                              const std::filesystem::path& scratch_dir) {
   auto tier = std::make_unique<Tier>(
       width, options, options.keep || scratch_dir.empty() ? options.dir : scratch_dir);
-  tier->open(image);
+  tier->open(image,
+             io::Directory(options.calls ? *options.calls : io::system_calls(), options.dir));
   return tier;
 }
 

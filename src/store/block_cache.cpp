@@ -48,7 +48,6 @@ std::uint32_t BlockCache::insert(EventId event, std::int64_t lane, std::int64_t 
   b.leases = 0;
   b.state = State::filling;
   b.pinned = pinned;
-  b.queue = kNone;
   std::uint32_t& first = bucket(event, lane);
   b.chain = first;
   first = at;

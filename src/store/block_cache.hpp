@@ -25,8 +25,7 @@ class BlockCache {
   enum class State : std::uint8_t {
     free,
     filling,  ///< its bytes are not there yet
-    dirty,    ///< to be written to its file
-    writing,  ///< being written
+    dirty,    ///< to be written to its file, or being written
     clean,    ///< its file has the same bytes
   };
 
@@ -36,7 +35,6 @@ class BlockCache {
     std::uint32_t below = 0;                     ///< lines of the block before it in memory
     std::uint32_t older = kNone, newer = kNone;  ///< by use; of a free block: its free list
     std::uint32_t chain = kNone;                 ///< next with the same hash
-    std::uint32_t queue = kNone;                 ///< next to be written
     EventId event = 0;
     std::int32_t lane = 0;
     std::uint32_t leases = 0;

@@ -98,12 +98,24 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
         "disk store: disk_bytes = {} cannot hold one event of max_block = {} tokens; set "
         "disk_bytes to at least {} (0: no bound), or lower max_block",
         options.disk_bytes, options.max_block, one));
-  folder_ = io::Directory(calls_, new_dir);
-  roll_bytes_ = options.disk_bytes == 0
-                    ? kSegmentBytes
-                    : std::clamp(options.disk_bytes / 16, kLeastSegmentBytes, kSegmentBytes);
+  io::AppendFiles::Options files;
+  files.keep = options.keep;
+  files.counted = options.counted;
+  files.page = kPage;
+  files.zero_holes = true;
+  files.unit = "events";
+  files.most_bytes = options.disk_bytes;
+  if (options.disk_bytes > 0)
+    files.roll_bytes = std::clamp(options.disk_bytes / 16, kLeastSegmentBytes, files.roll_bytes);
   // Maps of extents: a page, and one more for each 64 MiB if they are in many pieces.
-  overhead_ = kPage * (1 + roll_bytes_ / kExtentBytes);
+  files.overhead = kPage * (1 + files.roll_bytes / io::AppendFiles::kExtentBytes);
+  files.queue_bytes = 0;  // what waits lies in the cache, which has a bound
+  files.opened = [this](Segment& s) { open_reader(s); };
+  files.written = [this](const io::WriteQueue::Write& w) {
+    (*cache_)[static_cast<std::uint32_t>(w.tag)].state = BlockCache::State::clean;
+    --n_unclean_;
+    counters_.written_bytes += static_cast<std::int64_t>(w.bytes.size());
+  };
   want_direct_ = options.direct == DirectIo::on ||
                  (options.direct == DirectIo::automatic &&
                   block_stride(shape, (options.max_block + 1) / 2) >= kDirectBytes);
@@ -112,39 +124,19 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
                       options_.read_depth);
   memory_ = reserve_memory(options_.host_bytes);
   std::byte* at = memory_.get();
-  own_ = std::make_unique<Reader>(*this, at);
+  std::byte* const for_reader = at;
   at += plan.reader_bytes();
-  gathered_ = {at, static_cast<std::size_t>(plan.gather_bytes)};
+  files.gather = {at, static_cast<std::size_t>(plan.gather_bytes)};
   at += plan.gather_bytes;
-  batch_.reserve(kMostInBatch);
   const std::span<std::byte> arena(at, static_cast<std::size_t>(plan.arena_bytes));
   at += plan.arena_bytes;
   cache_.emplace(arena, std::span(reinterpret_cast<std::uint32_t*>(at),
                                   static_cast<std::size_t>(plan.n_buckets)));
-  try {
-    writer_ = std::thread([this] { write_behind(); });
-  } catch (const std::system_error& e) {
-    throw ConfigError(fmt::format("disk store: no thread to write with: {}", e.what()));
-  }
+  files_.emplace(segment_file::format_of(shape), std::move(files), io::Directory(calls_, new_dir));
+  own_ = std::make_unique<Reader>(*this, for_reader);
 }
 
-Store::~Store() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  work_.notify_all();
-  writer_.join();
-  own_->drop_prefetched();
-  // What no image names is of no use to anyone.
-  for (const auto& s : segments_)
-    if (s && s->own && !s->name.empty()) {
-      if (s->frozen == 0)
-        folder_.remove(io::Kind::segment, s->name);
-      else if (s->allocated > s->frozen)
-        calls_.truncate(io::Kind::segment, s->write.fd(), s->frozen);
-    }
-}
+Store::~Store() { own_->drop_prefetched(); }
 
 Store::Reader::Reader(const Store& store, std::byte* memory) : store_(store) {
   const HostPlan plan(store.shape_, store.options_.max_block, store.options_.lease_tokens,
@@ -166,7 +158,7 @@ Store::Reader::Reader(const Store& store, Mapping memory) : Reader(store, memory
 
 Store::Reader::~Reader() {
   drop_prefetched();
-  const std::lock_guard lock(store_.mutex_);
+  const auto lock = store_.lock();
   for (const Lease& lease : leases_)
     for (const std::uint32_t block : lease.blocks) --(*store_.cache_)[block].leases;
 }
@@ -189,14 +181,14 @@ void Store::forget(EventId event) {
   Event& e = at(event);
   if (e.segment < 0) return;
   own_->drop_prefetched();
-  std::unique_lock lock(mutex_);
-  holes_.reserve(holes_.size() + 1);
+  auto lock = this->lock();
+  files_->reserve_holes(lock, 1);
   drop_blocks(lock, event);
-  give_back(e);
+  give_back(lock, e);
   if (event >= first_pending_)  // nothing is missing of it any more
     std::fill_n(pending_.begin() + static_cast<std::ptrdiff_t>(e.flags), e.lanes.count,
                 std::uint8_t{1});
-  release_empty_segments();
+  files_->release_empty(lock);
 }
 
 void Store::truncate(std::int64_t n) {
@@ -204,25 +196,24 @@ void Store::truncate(std::int64_t n) {
     throw DataError(fmt::format("disk store: cannot truncate {} events to {}", n_events(), n));
   own_->check_unleased("truncate");
   own_->drop_prefetched();
-  std::unique_lock lock(mutex_);
-  holes_.reserve(holes_.size() +
-                 static_cast<std::size_t>(n_events() - n));  // then nothing can fail
+  auto lock = this->lock();
+  files_->reserve_holes(lock, static_cast<std::size_t>(n_events() - n));  // then nothing can fail
   while (n_events() > n) {
     const EventId last = n_events() - 1;
     drop_blocks(lock, last);
-    give_back(events_.back());
+    give_back(lock, events_.back());
     if (last >= first_pending_) pending_.resize(events_.back().flags);
     events_.pop_back();
   }
   first_pending_ = std::min(first_pending_, n);
-  release_empty_segments();
+  files_->release_empty(lock);
 }
 
 void Store::pin(EventId event, bool pinned) {
   check_event(event);
   if (at(event).pinned == pinned) return;
   at(event).pinned = pinned;
-  const std::lock_guard lock(mutex_);
+  const auto lock = this->lock();
   for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane)
     if (const std::uint32_t block = cache_->find(event, lane); block != BlockCache::kNone)
       cache_->pin(block, pinned);
@@ -245,7 +236,7 @@ bool Store::pinned(EventId event) const {
 
 const char* Store::tier(EventId event) const {
   check_event(event);
-  const std::lock_guard lock(mutex_);
+  const auto lock = this->lock();
   for (std::int64_t lane = at(event).lanes.first; at(event).lanes.holds(lane); ++lane) {
     if (event >= first_pending_ && !pending_[pending_at(event, lane)]) return "host";
     if (const std::uint32_t block = cache_->find(event, lane);
@@ -256,7 +247,7 @@ const char* Store::tier(EventId event) const {
 }
 
 StoreCounters Store::counters() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = this->lock();
   const StoreCounters own = own_->counters();
   StoreCounters c = counters_;
   c.acquires = own.acquires;
@@ -267,7 +258,7 @@ StoreCounters Store::counters() const {
   c.read_errors = own.read_errors;
   c.bytes_reserved = options_.host_bytes;
   c.host_blocks = cache_->blocks();
-  c.disk_bytes = taken_;
+  c.disk_bytes = files_->taken();
   return c;
 }
 
@@ -301,7 +292,7 @@ void Store::check_event(EventId event, std::int64_t lane) const {
 }
 
 bool Store::all_written() const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = this->lock();
   return std::find(pending_.begin(), pending_.end(), 0) == pending_.end();
 }
 
@@ -311,29 +302,15 @@ void Store::forget_pending() {
 }
 
 void Store::count_in(const Event& e) {
-  Segment& s = segment_of_event(e);
-  ++s.live_events;
-  s.live_bytes += record_bytes(e);
-  s.length = std::max(s.length, e.offset + record_bytes(e));
   ++counters_.events;
   counters_.bytes_used += e.lanes.count * block_bytes(shape_, e.range.size());
 }
 
 /// Takes an event out of its segment; the room at a segment's end that no image names is used
 /// again.
-void Store::give_back(Event& e) {
+void Store::give_back(io::WriteQueue::Lock& lock, Event& e) {
   if (e.segment < 0) return;
-  const auto index = static_cast<std::size_t>(e.segment);
-  Segment& s = *segments_[index];
-  const std::int64_t bytes = record_bytes(e);
-  --s.live_events;
-  s.live_bytes -= bytes;
-  if (e.offset >= s.frozen && s.own) {
-    if (s.length == e.offset + bytes)
-      s.length = e.offset;
-    else if (options_.keep)
-      holes_.push_back({index, e.offset, bytes});
-  }
+  files_->give_back(lock, {static_cast<std::size_t>(e.segment), e.offset}, record_bytes(e));
   --counters_.events;
   counters_.bytes_used -= e.lanes.count * block_bytes(shape_, e.range.size());
   e.segment = -1;
@@ -365,8 +342,10 @@ std::int64_t disk_bytes_needed(const StoreShape& shape, std::int64_t n_events,
   const std::int64_t per_event = block_bytes(shape, 1) - per_token;
   const std::int64_t records =
       shape.n_lanes * (n_events * (per_event + 2 * kLine) + n_tokens * per_token);
-  const std::int64_t files = records / kSegmentBytes + 1;
-  return round_up(records, kPage) + files * (3 * kPage + kSegmentBytes / kExtentBytes * kPage);
+  using Files = io::AppendFiles;
+  const std::int64_t files = records / Files::kRollBytes + 1;
+  return round_up(records, kPage) +
+         files * (3 * kPage + Files::kRollBytes / Files::kExtentBytes * kPage);
 }
 
 std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,

@@ -7,20 +7,16 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
-#include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/append_files.hpp"
 #include "block_cache.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/store/disk_store.hpp"
@@ -34,16 +30,12 @@ using segment_file::kLine;
 using segment_file::kPage;
 using segment_file::round_up;
 
-constexpr std::int64_t kSegmentBytes = std::int64_t{1} << 30;  // a file is rolled at
-constexpr std::int64_t kLeastSegmentBytes = std::int64_t{1} << 20;
-constexpr std::int64_t kExtentBytes = std::int64_t{64} << 20;  // reserved ahead at most
-constexpr std::int64_t kLeastExtentBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kLeastSegmentBytes = std::int64_t{1} << 20;  // a file is rolled at
 constexpr std::int64_t kDefaultHostBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kLeastSlots = 2;    // to read into
 constexpr std::int64_t kSlotsPerRead = 2;  // the medium goes on while what came is looked at
 constexpr std::int64_t kMostReads = 1024;
 constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
-constexpr std::size_t kMostInBatch = 1024;                    // blocks the writer takes at a time
 constexpr std::int64_t kSector = 512;                         // what most media read at the least
 // From this size on O_DIRECT is the faster way to read a block; below, the page cache.
 constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
@@ -55,21 +47,7 @@ struct Unmap {
 };
 using Mapping = std::unique_ptr<std::byte, Unmap>;
 
-struct Segment {
-  std::uint64_t id = 0;
-  std::string name;  ///< empty: without one
-  io::File write;    ///< closed in a file that was opened, which is never written
-  io::File read;
-  /// What offset and length of a read must be multiples of: more than 1 with O_DIRECT.
-  std::int64_t grain = 1;
-  bool own = false;     ///< made by this store
-  bool closed = false;  ///< nothing more is appended
-  std::int64_t length = kPage;
-  std::int64_t frozen = 0;     ///< what a crash may come back to: never written again
-  std::int64_t allocated = 0;  ///< taken from the file system
-  std::int64_t overhead = 0;   ///< what the file system may take beside for its own account of it
-  std::int64_t live_events = 0, live_bytes = 0;
-};
+using Segment = io::AppendFiles::File;
 
 struct Event {
   TokenRange range;
@@ -80,12 +58,6 @@ struct Event {
   std::int64_t recalls = 0;
   bool pinned = false;
   std::size_t flags = 0;  ///< first of its lanes' flags in `pending_`, until all is written
-};
-
-/// Bytes of a file that no event uses and that may hold anything: zeroed before they are committed.
-struct Hole {
-  std::size_t segment = 0;
-  std::int64_t offset = 0, bytes = 0;
 };
 
 class Store final : public DiskStore {
@@ -121,14 +93,6 @@ class Store final : public DiskStore {
   StoreCounters counters() const override;
 
  private:
-  static constexpr std::size_t kNoSegment = std::numeric_limits<std::size_t>::max();
-
-  /// A block on its way to a file.
-  struct Dirty {
-    std::uint32_t block = 0;
-    io::File* file = nullptr;
-    std::int64_t offset = 0, bytes = 0;
-  };
   class Reader;
 
   // ---- small things
@@ -137,12 +101,10 @@ class Store final : public DiskStore {
   std::int64_t n_events() const { return static_cast<std::int64_t>(events_.size()); }
   Event& at(EventId event) { return events_[static_cast<std::size_t>(event)]; }
   const Event& at(EventId event) const { return events_[static_cast<std::size_t>(event)]; }
-  Segment& segment_of_event(const Event& e) {
-    return *segments_[static_cast<std::size_t>(e.segment)];
-  }
   const Segment& segment_of_event(const Event& e) const {
-    return *segments_[static_cast<std::size_t>(e.segment)];
+    return files_->file(static_cast<std::size_t>(e.segment));
   }
+  io::WriteQueue::Lock lock() const { return files_->lock(); }
   /// Of an event of n tokens in so many lanes.
   std::int64_t record_bytes(std::int64_t n, std::int64_t n_lanes) const {
     return n_lanes * block_stride(shape_, n);
@@ -153,6 +115,9 @@ class Store final : public DiskStore {
   /// Of one lane of an event, in its file.
   std::int64_t block_offset(const Event& e, std::int64_t lane) const {
     return e.offset + (lane - e.lanes.first) * block_stride(shape_, e.range.size());
+  }
+  io::AppendFiles::Place block_place(const Event& e, std::int64_t lane) const {
+    return {static_cast<std::size_t>(e.segment), block_offset(e, lane)};
   }
   static std::int64_t file_bytes(std::int64_t records) { return kPage + round_up(records, kPage); }
   segment_file::BlockName name(EventId event, std::int64_t lane) const {
@@ -178,46 +143,16 @@ class Store final : public DiskStore {
 
   /// Takes an event out of its segment; the room at a segment's end that no image names is used
   /// again.
-  void give_back(Event& e);
+  void give_back(io::WriteQueue::Lock& lock, Event& e);
 
   // ---- files
   // -------------------------------------------------------------------------------------
 
-  /// Opens a file to read from: with O_DIRECT where that is wanted and works. A file of our own
-  /// that cannot is read through the descriptor that it is written with.
+  /// Opens a file once more to read from it with O_DIRECT, where that is wanted and works.
   void open_reader(Segment& s);
-  void open_segment(const io::Directory& folder, const SegmentRef& ref);
-
-  /// Segment files in the folder that the image does not name: of commits that were not finished.
-  void find_orphans();
-
-  /// Room in files for an event. \param rest it and all events still to be placed
-  void place(Event& event, std::span<const TokenRange> rest);
-  void begin_segment(const Event& event, std::span<const TokenRange> rest);
-
-  /// Takes room from the file system up to `end`, and ahead of it what is likely to be needed.
-  /// \param n_lanes of each event of `rest`
-  void reserve(Segment& s, std::int64_t end, std::span<const TokenRange> rest,
-               std::int64_t n_lanes);
-  [[noreturn]] void refuse(std::span<const TokenRange> rest, std::int64_t n_lanes) const;
-
-  /// Gives back what a file of our own has reserved beyond `bytes`. A hint: a refusal costs room.
-  void cut(Segment& s, std::int64_t bytes);
-  void remove_file(Segment& s);
-  /// What errors name.
-  static const std::filesystem::path& where(const Segment& s) {
-    return s.write ? s.write.path() : s.read.path();
-  }
-  void forget_file(std::size_t index);
-
-  /// Files of our own that no image can name go at once. One whose name cannot be removed stays,
-  /// and is tried again.
-  void release_empty_segments();
-
-  /// Makes a file of our own durable up to its length, rounded up to a page.
-  void freeze(Segment& s, std::size_t index);
+  /// Room in files for an event. \param need it and all events still to be placed
+  void place(Event& event, io::AppendFiles::Need need);
   StoreImage image() const;
-
   /// Copies the live events of a file to where new ones go. All or nothing.
   void move_out(std::size_t index);
 
@@ -225,63 +160,31 @@ class Store final : public DiskStore {
   // ----------------------------------------------------------------------------
 
   /// A block to fill, waiting for others to be written if it must.
-  std::uint32_t make_room(std::unique_lock<std::mutex>& lock, const Event& e, EventId event,
+  std::uint32_t make_room(io::WriteQueue::Lock& lock, const Event& e, EventId event,
                           std::int64_t lane);
-  void enqueue(std::uint32_t block);
-  void unqueue(std::uint32_t block);
-
   /// Takes a block off the writer, to fill it anew or to forget it.
-  void withdraw(std::unique_lock<std::mutex>& lock, std::uint32_t block);
+  void withdraw(io::WriteQueue::Lock& lock, std::uint32_t block);
   void abandon(std::uint32_t block);
-  void drop_blocks(std::unique_lock<std::mutex>& lock, EventId event);
-
-  /// Waits until all is written. \throws what a write failed with; nothing is lost then
-  void drain();
-  void retry_writes();
-  void write_behind();
-
-  /// Takes blocks off the queue, in the order of their places in the files.
-  void gather_batch();
-
-  /// Writes the blocks of the batch from `first` on that lie end to end, at once: one large write
-  /// costs little more than a small one. \return the first block after them
-  std::size_t write_run(std::size_t first);
+  void drop_blocks(io::WriteQueue::Lock& lock, EventId event);
 
   StoreShape shape_;
   DiskStoreOptions options_;
   io::Syscalls& calls_;
-  io::Directory folder_;  ///< of new files; of all files that have names here
-  std::int64_t roll_bytes_ = 0;
-  std::int64_t overhead_ = 0;  ///< of one segment
   bool want_direct_ = false;
   Mapping memory_;
   std::int64_t step_ = 0;
 
-  // The mutex is for the cache, the queue of writes, and what the writer looks up: events and
+  // The lock of the files is for the cache too, and for what the writer looks up: events and
   // segments are changed under it, by the store's one user.
-  mutable std::mutex mutex_;
-  std::condition_variable work_;     ///< for the writer: something to write
-  std::condition_variable written_;  ///< from the writer: a block was written, or could not be
   mutable std::optional<BlockCache> cache_;  ///< mutable: no part of what the store holds
   std::vector<Event> events_;
-  std::vector<std::unique_ptr<Segment>> segments_;  ///< null: removed
-  std::size_t current_ = kNoSegment;                ///< where the next event goes
-  std::vector<Hole> holes_;
-  std::vector<std::pair<std::string, std::int64_t>> orphans_;  ///< and their bytes
-  std::int64_t taken_ = 0;                                     ///< bytes taken from the file system
   /// Of the events from first_pending_ on, each of their lanes: whether it was written.
   std::vector<std::uint8_t> pending_;
   EventId first_pending_ = 0;
-  std::uint32_t first_dirty_ = BlockCache::kNone, last_dirty_ = BlockCache::kNone;
-  std::vector<Dirty> batch_;       ///< the writer's own
-  std::span<std::byte> gathered_;  ///< the writer's own
-  std::int64_t n_unclean_ = 0;     ///< blocks that are not `clean`
-  std::exception_ptr error_;       ///< what the last background write failed with
-  bool stopping_ = false;
+  std::int64_t n_unclean_ = 0;  ///< blocks that are not `clean`
   StoreCounters counters_;
-
-  std::unique_ptr<Reader> own_;  ///< of the store's one user
-  std::thread writer_;
+  std::optional<io::AppendFiles> files_;  ///< ends before what it writes from
+  std::unique_ptr<Reader> own_;           ///< of the store's one user
 };
 
 /// One that reads blocks, in the cache that all share or from their files: leases, buffers to read
@@ -403,7 +306,7 @@ void Store::Reader::with_stored(EventId event, std::int64_t lane, Use&& use) {
   if (e.segment < 0) throw DataError(fmt::format("disk store: event {} was forgotten", event));
   const auto bytes = static_cast<std::size_t>(block_bytes(store_.shape_, e.range.size()));
   {
-    const std::lock_guard lock(store_.mutex_);
+    const auto lock = store_.lock();
     if (const std::uint32_t block = store_.cache_->find(event, lane); block != BlockCache::kNone) {
       use(std::span<const std::byte>(store_.cache_->data(block) + kLine, bytes));
       return;

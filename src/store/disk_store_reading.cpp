@@ -65,7 +65,7 @@ void Store::Reader::acquire(std::int64_t lane, std::span<const EventId> events,
   misses_.clear();
   misses_.reserve(events.size());
   {
-    const std::lock_guard lock(store_.mutex_);
+    const auto lock = store_.lock();
     for (std::size_t i = 0; i < events.size(); ++i) {
       const std::uint32_t block = store_.cache_->find(events[i], lane);
       if (block == BlockCache::kNone) {
@@ -84,7 +84,7 @@ void Store::Reader::acquire(std::int64_t lane, std::span<const EventId> events,
   } catch (...) {
     for (Miss& miss : misses_)
       if (miss.slot) free_slot(*miss.slot);
-    const std::lock_guard lock(store_.mutex_);
+    const auto lock = store_.lock();
     for (const std::uint32_t block : lease.blocks) --(*store_.cache_)[block].leases;
     lease.blocks.clear();
     overflow_used_ = overflow_used;
@@ -93,7 +93,7 @@ void Store::Reader::acquire(std::int64_t lane, std::span<const EventId> events,
   }
   {
     // What was there before and what was read stand in the order given.
-    const std::lock_guard lock(store_.mutex_);
+    const auto lock = store_.lock();
     if (!misses_.empty())
       for (const EventId event : events)
         if (const std::uint32_t block = store_.cache_->find(event, lane);
@@ -111,7 +111,7 @@ void Store::Reader::release(std::int64_t lane) {
   store_.check_lane(lane);
   Lease& lease = leases_[static_cast<std::size_t>(lane)];
   if (!lease.held) throw Error(fmt::format("disk store: lane {} holds no lease to release", lane));
-  const std::lock_guard lock(store_.mutex_);
+  const auto lock = store_.lock();
   for (const std::uint32_t block : lease.blocks) --(*store_.cache_)[block].leases;
   lease.blocks.clear();
   n_overflowing_ -= lease.overflow;
@@ -127,7 +127,7 @@ void Store::Reader::prefetch(std::int64_t lane, std::span<const EventId> events)
         !store_.at(event).lanes.holds(lane) || find_slot(event, lane))
       continue;
     {
-      const std::lock_guard lock(store_.mutex_);
+      const auto lock = store_.lock();
       if (store_.cache_->find(event, lane) != BlockCache::kNone) continue;
     }
     if (!store_.written(event, lane)) continue;
@@ -176,7 +176,7 @@ void Store::Reader::begin_read(Slot& slot, EventId event, std::int64_t lane, Slo
   slot.event = event;
   slot.lane = lane;
   slot.use = use;
-  slot.read.fd = s.read ? s.read.fd() : s.write.fd();
+  slot.read.fd = (s.direct ? s.direct : s.file).fd();
   slot.read.grain = s.grain;
   slot.read.offset = from / s.grain * s.grain;
   slot.skip = from - slot.read.offset;
@@ -210,9 +210,8 @@ std::byte* Store::Reader::finish_read(Slot& slot) {
     if (fault.empty()) return block;
     ++counters_.read_errors;
   }
-  const Segment& s = store_.segment_of_event(store_.at(slot.event));
   const std::filesystem::path path =
-      s.own ? store_.folder_.path() / segment_name(s.id) : s.read.path();
+      store_.files_->path(static_cast<std::size_t>(store_.at(slot.event).segment));
   const std::int64_t offset = slot.read.offset + slot.skip;
   if (failed != 0)
     io::fail(failed, path,
@@ -266,7 +265,7 @@ KvSegment Store::Reader::keep(Lease& lease, EventId event, std::int64_t lane,
   constexpr int kMostEvictions = 64;
   const Event& e = store_.at(event);
   const std::int64_t stride = block_stride(store_.shape_, e.range.size());
-  const std::lock_guard lock(store_.mutex_);
+  const auto lock = store_.lock();
   std::uint32_t block = store_.cache_->find(event, lane);
   if (block == BlockCache::kNone) {
     block = store_.cache_->insert(event, lane, stride, e.pinned);

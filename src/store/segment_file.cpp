@@ -104,8 +104,10 @@ std::string block_fault(const StoreShape& shape, const BlockName& name, const st
   return {};
 }
 
-void fill_header(const StoreShape& shape, std::uint64_t segment, std::byte* page) {
-  std::fill(page, page + kPage, std::byte{0});
+namespace {
+
+std::vector<std::byte> file_header(const StoreShape& shape, std::uint64_t segment) {
+  std::vector<std::byte> page(static_cast<std::size_t>(kPage));
   FileHeader h{};
   std::copy(std::begin(kFileMagic), std::end(kFileMagic), h.magic);
   h.segment = segment;
@@ -113,11 +115,13 @@ void fill_header(const StoreShape& shape, std::uint64_t segment, std::byte* page
   h.n_kv_heads = shape.n_kv_heads;
   h.head_dim = shape.head_dim;
   h.dtype = static_cast<std::uint32_t>(shape.dtype);
-  std::memcpy(page, &h, sizeof h);
-  h.checksum = checksum(before_checksum(page, kPage));
-  std::memcpy(page, &h, sizeof h);
+  std::memcpy(page.data(), &h, sizeof h);
+  h.checksum = checksum(before_checksum(page.data(), kPage));
+  std::memcpy(page.data(), &h, sizeof h);
+  return page;
 }
 
+/// What is wrong with a file header; empty if nothing is.
 std::string header_fault(const StoreShape& shape, std::uint64_t segment, const std::byte* page) {
   FileHeader h;
   std::memcpy(&h, page, sizeof h);
@@ -139,8 +143,6 @@ std::string header_fault(const StoreShape& shape, std::uint64_t segment, const s
   return {};
 }
 
-namespace {
-
 // One file against an image.
 class Verifier {
  public:
@@ -153,7 +155,7 @@ class Verifier {
   /// \param events numbers of the events that lie in the file, by offset
   std::int64_t run(const StoreImage& image, const std::vector<EventId>& events) {
     try {
-      file_ = folder_.open(io::Kind::segment, segment_name(ref_.id));
+      file_ = io::open_file(folder_, format_of(shape_), ref_);
       check(image, events);
     } catch (const Error& e) {
       damage(e.what());
@@ -168,12 +170,6 @@ class Verifier {
   }
 
   void check(const StoreImage& image, const std::vector<EventId>& events) {
-    const std::int64_t size = file_.size();
-    if (size < ref_.bytes)
-      return damage(
-          fmt::format("is {} bytes long, {} were committed: it is truncated", size, ref_.bytes));
-    if (const std::string fault = header_fault(shape_, ref_.id, load(0, kPage)); !fault.empty())
-      return damage(fault);
     std::int64_t at = kPage;
     for (const EventId id : events) {
       const StoreImage::Event& event = image.events[static_cast<std::size_t>(id)];
@@ -243,16 +239,21 @@ class Verifier {
 };
 
 }  // namespace
+
+io::FileFormat format_of(const StoreShape& shape) {
+  const auto header = [shape](std::uint64_t id) { return file_header(shape, id); };
+  const auto fault = [shape](std::uint64_t id, std::span<const std::byte> page) {
+    return header_fault(shape, id, page.data());
+  };
+  return {io::Kind::segment, "kv", "seg", kPage, header, fault};
+}
+
 }  // namespace segment_file
 
-std::string segment_name(std::uint64_t id) { return fmt::format("kv-{:016x}.seg", id); }
+std::string segment_name(std::uint64_t id) { return segment_file::format_of({}).name(id); }
 
 void StoreImage::save(ByteWriter& to) const {
-  to.put(static_cast<std::uint64_t>(segments.size()));
-  for (const SegmentRef& s : segments) {
-    to.put(s.id);
-    to.put(s.bytes);
-  }
+  io::save_files(to, segments);
   to.put(static_cast<std::uint64_t>(events.size()));
   for (const Event& e : events) {
     to.put(e.range.start);
@@ -268,21 +269,13 @@ void StoreImage::save(ByteWriter& to) const {
 }
 
 StoreImage StoreImage::load(ByteReader& from) {
-  // What one element takes at least bounds the count before anything is reserved for it.
-  const auto count = [&](std::uint64_t least) {
-    const auto n = from.get<std::uint64_t>();
-    if (n > from.left() / least)
-      throw FileError(from.where() +
-                      ": ends before what it should hold; it is truncated or damaged");
-    return static_cast<std::size_t>(n);
-  };
   StoreImage image;
-  image.segments.resize(count(16));
-  for (SegmentRef& s : image.segments) {
-    s.id = from.get<std::uint64_t>();
-    s.bytes = from.get<std::int64_t>();
-  }
-  image.events.resize(count(53));
+  image.segments = io::load_files(from);
+  const auto n = from.get<std::uint64_t>();
+  // What one event takes bounds the count before anything is reserved for it.
+  if (n > from.left() / 53)
+    throw FileError(from.where() + ": ends before what it should hold; it is truncated or damaged");
+  image.events.resize(static_cast<std::size_t>(n));
   for (Event& e : image.events) {
     e.range.start = from.get<std::int64_t>();
     e.range.end = from.get<std::int64_t>();

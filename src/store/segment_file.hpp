@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "base/append_files.hpp"
 #include "episodic/base/io.hpp"
 #include "episodic/store/codec.hpp"
 #include "episodic/store/event_store.hpp"
@@ -39,10 +40,7 @@ void seal_block(const StoreShape& shape, const BlockName& name, std::byte* block
 /// What is wrong with a block; empty if it is the one named, whole. Reads block_stride bytes.
 std::string block_fault(const StoreShape& shape, const BlockName& name, const std::byte* block);
 
-/// The file header, kPage bytes.
-void fill_header(const StoreShape& shape, std::uint64_t segment, std::byte* page);
-
-/// What is wrong with a file header; empty if nothing is.
-std::string header_fault(const StoreShape& shape, std::uint64_t segment, const std::byte* page);
+/// Names and headers of files of a shape.
+io::FileFormat format_of(const StoreShape& shape);
 
 }  // namespace episodic::segment_file

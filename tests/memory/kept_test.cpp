@@ -666,6 +666,37 @@ TEST_CASE("an earlier state that is opened to be written takes nothing of the la
   }
 }
 
+TEST_CASE("what went on from an earlier state has no states of the branch that was given up",
+          "[memory][kept][edit]") {
+  const auto tokens = random_tokens(small_shape(), kTokens, 22),
+             other = random_tokens(small_shape(), kTokens, 23);
+  const TempDir temp;
+  {
+    EpisodicMemory memory = EpisodicMemory::create(in(temp / "m"), small_config(), small_shape());
+    for (const std::int64_t end : {150, 300, 450}) {
+      feed(memory, tokens, memory.tokens(), end);
+      memory.commit();
+    }
+  }
+  EpisodicMemory straight(small_config(), small_shape());
+  feed(straight, tokens, 0, 150);
+  feed(straight, other, 150, 400);
+  std::uint64_t digest = 0;
+  {
+    EpisodicMemory memory =
+        EpisodicMemory::open(in(temp / "m"), OpenMode::write, nullptr, nullptr, 150);
+    feed(memory, other, 150, 400);
+    memory.commit();
+    for (const auto& s : memory.manifest().checkpoints) CHECK(s.tokens <= 150);
+    CHECK(memory.events().all() == straight.events().all());
+    digest = memory.digest();
+  }
+  CHECK(verify_memory(temp / "m").damages.empty());
+  CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::read, nullptr, nullptr, 399).tokens() ==
+        150);
+  CHECK(EpisodicMemory::open(in(temp / "m"), OpenMode::write).digest() == digest);
+}
+
 TEST_CASE("snapshots of a kept memory go back over commits", "[memory][kept]") {
   const auto tokens = random_tokens(small_shape(), kTokens, 15);
   const auto other = random_tokens(small_shape(), kTokens, 16);

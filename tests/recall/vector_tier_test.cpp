@@ -4,9 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "episodic/base/error.hpp"
 #include "episodic/recall/detail/exact_index.hpp"
@@ -46,16 +50,6 @@ bool same(const std::vector<ScoredEvent>& a, const std::vector<ScoredEvent>& b) 
     return x.event == y.event && x.score == y.score;
   });
 }
-
-class NoRoom : public io::Syscalls {
- public:
-  std::int64_t write(io::Kind kind, int fd, const void* from, std::int64_t bytes,
-                     std::int64_t offset) override {
-    if (full) return -ENOSPC;
-    return Syscalls::write(kind, fd, from, bytes, offset);
-  }
-  bool full = false;
-};
 
 }  // namespace
 
@@ -148,14 +142,14 @@ TEST_CASE("a tier without keep leaves no names, keeps its budget, and outlives a
   std::mt19937 rng(62);
   const Folder folder;
   const std::int64_t width = 4, rows = 8, block = vector_block_bytes(rows, width, 0);
-  NoRoom calls;
+  FaultyCalls calls;
   const auto tier = make_vector_tier(width, {folder.path(), false, 3 * block, &calls});
   const std::vector<float> a = random_rows(rng, rows * width), b = random_rows(rng, rows * width);
   tier->append(0, rows, a.data(), {});
   REQUIRE(folder.files() == 0);
-  calls.full = true;
+  calls.play({{io::Kind::vectors, io::Op::allocate}, FaultyCalls::Fault::error, ENOSPC, 0, true});
   REQUIRE_THROWS_AS(tier->append(0, rows, b.data(), {}), io::DiskFullError);
-  calls.full = false;
+  calls.heal();
   REQUIRE(tier->slabs(0) == 1);
   tier->append(0, rows, b.data(), {});
   REQUIRE_THROWS_AS(tier->append(0, rows, b.data(), {}), BudgetError);
@@ -165,6 +159,85 @@ TEST_CASE("a tier without keep leaves no names, keeps its budget, and outlives a
   REQUIRE(got == a);
   tier->read(0, 1, 0, rows, got.data());
   REQUIRE(got == b);
+}
+
+TEST_CASE("slabs are written behind, read meanwhile, and kept when that fails") {
+  std::mt19937 rng(66);
+  const Folder folder;
+  const std::int64_t width = 6, rows = 9;
+  FaultyCalls calls;
+  const auto tier = make_vector_tier(width, {folder.path(), true, 0, &calls});
+  std::vector<std::vector<float>> slabs;
+  const std::vector<std::byte> codes(13, std::byte{5});
+  const auto append = [&] {
+    const std::vector<float> slab = random_rows(rng, rows * width);
+    tier->append(1, rows, slab.data(), codes);
+    slabs.push_back(slab);
+  };
+  const auto check = [&] {
+    std::vector<float> got(static_cast<std::size_t>(rows * width));
+    REQUIRE(tier->slabs(1) == static_cast<std::int64_t>(slabs.size()));
+    for (std::size_t s = 0; s < slabs.size(); ++s) {
+      tier->read(1, static_cast<std::int64_t>(s), 0, rows, got.data());
+      REQUIRE(got == slabs[s]);
+      REQUIRE(tier->codes(1, static_cast<std::int64_t>(s)) == codes);
+    }
+  };
+  append();
+  tier->committed(tier->sync());
+  const FaultyCalls::Site write{io::Kind::vectors, io::Op::write};
+  FaultyCalls::Script late{write, FaultyCalls::Fault::late, 0, 0, false};
+  late.delay = std::chrono::seconds(1);
+  calls.play(late);
+  for (int i = 0; i < 5; ++i) append();
+  CHECK(calls.calls(write) <= 1);  // nobody waited for the first of them
+  check();
+  tier->truncate(1, 4);
+  slabs.resize(4);
+  append();
+  tier->committed(tier->sync());
+  CHECK(calls.calls(write) > 1);
+  check();
+
+  calls.play({write, FaultyCalls::Fault::error, EIO, 0, true});
+  append();
+  CHECK_THROWS_AS(tier->sync(), FileError);
+  CHECK_THROWS_AS(append(), FileError);  // tells that the one before could not be written
+  check();
+  calls.heal();
+  tier->replace(1, 5, rows, slabs[0].data(), codes);
+  slabs[5] = slabs[0];
+  append();
+  const VectorImage image = tier->sync();
+  tier->committed(image);
+  check();
+  CHECK(verify_vectors(width, folder.path(), image, io::system_calls(), [](auto&, auto&) {}) == 0);
+}
+
+TEST_CASE("layers append to a tier and read from it on threads of their own") {
+  const Folder folder;
+  const std::int64_t width = 16, rows = 32;
+  const auto tier = make_vector_tier(width, {folder.path(), true});
+  std::atomic<bool> right{true};
+  std::vector<std::thread> threads;
+  for (unsigned layer = 0; layer < 4; ++layer)
+    threads.emplace_back([&, layer] {
+      std::mt19937 rng(layer);
+      std::vector<std::vector<float>> slabs;
+      std::vector<float> got(static_cast<std::size_t>(rows * width));
+      for (int i = 0; i < 60; ++i) {
+        slabs.push_back(random_rows(rng, rows * width));
+        tier->append(layer, rows, slabs.back().data(), {});
+        const std::size_t s = rng() % slabs.size();
+        tier->read(layer, static_cast<std::int64_t>(s), 0, rows, got.data());
+        if (got != slabs[s]) right = false;
+        if (i % 20 == 19) tier->truncate(layer, i - 5), slabs.resize(tier->slabs(layer));
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right);
+  const VectorImage image = tier->sync();
+  CHECK(verify_vectors(width, folder.path(), image, io::system_calls(), [](auto&, auto&) {}) == 0);
 }
 
 TEST_CASE("an index with its vectors in a tier lists what one in host memory lists") {

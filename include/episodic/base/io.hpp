@@ -43,6 +43,12 @@ enum class Op : std::uint8_t {
   lock,
 };
 
+/// A file of a memory, and how much of it counts.
+struct FileRef {
+  std::uint64_t id = 0;    ///< names the file, and stands in it
+  std::int64_t bytes = 0;  ///< committed length
+};
+
 /// A call site, as faults and errors name it.
 struct Site {
   Kind kind;

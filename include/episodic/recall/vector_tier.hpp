@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,16 +23,15 @@ struct VectorTierOptions {
   std::filesystem::path dir;
   /// Files with names, that the next run can open; otherwise they vanish with the tier.
   bool keep = false;
+  /// Lengths that other states of the folder count, by file name; never cut shorter.
+  std::map<std::string, std::int64_t> counted = {};
   std::int64_t disk_bytes = 0;    ///< of all files; 0: no bound
   io::Syscalls* calls = nullptr;  ///< null: the real ones
 };
 
 /// What a kept tier is made of, beside the files themselves.
 struct VectorImage {
-  struct File {
-    std::uint64_t id = 0;    ///< names the file: vector_file_name(id)
-    std::int64_t bytes = 0;  ///< committed length
-  };
+  using File = io::FileRef;  ///< its name: vector_file_name(id)
   struct Slab {
     std::int64_t layer = 0;
     std::int64_t slab = 0;    ///< of the layer, from 0, without gaps
@@ -52,6 +52,8 @@ std::string vector_file_name(std::uint64_t id);
 /// Slabs of float rows with what a search needs to know without them ("codes", bytes that the tier
 /// does not look into). Each row has a checksum that is verified whenever it is read. Calls may
 /// come from several threads at once, those that change a layer alone among the calls about it.
+/// Slabs are written behind: `append` takes room on the disk, a thread writes; up to 16 MiB and a
+/// slab per calling thread wait for it in host memory, and are read there meanwhile.
 class VectorTier {
  public:
   virtual ~VectorTier() = default;
@@ -59,8 +61,8 @@ class VectorTier {
   virtual std::int64_t width() const = 0;  ///< floats of a row
 
   /// Writes the next slab of a layer: its number is slabs(layer). \param rows [n_rows, width]
-  /// \throws BudgetError naming disk_bytes, FileError, io::DiskFullError; the tier is unchanged
-  /// then
+  /// \throws BudgetError naming disk_bytes, FileError, io::DiskFullError, also for an earlier slab
+  /// that could not be written; the tier is unchanged then, and no slab is lost
   virtual void append(std::int64_t layer, std::int64_t n_rows, const float* rows,
                       std::span<const std::byte> codes) = 0;
 
@@ -88,12 +90,13 @@ class VectorTier {
   virtual VectorImage sync() = 0;
   /// Tells the tier that an image is now the one that a crash would come back to: bytes it names
   /// are never written again, files that neither it nor a slab of now names are removed.
+  /// \throws FileError if one cannot be removed: the commit stands, the next call tries again
   virtual void committed(const VectorImage& image) = 0;
   /// Rewrites, into a new file, the slabs of files with a slab that was replaced, or in which at
   /// least `dead_share` of the bytes belong to no slab. \throws as append
   virtual void compact(double dead_share) = 0;
 
-  virtual std::int64_t disk_bytes() const = 0;   ///< of all files it holds
+  virtual std::int64_t disk_bytes() const = 0;   ///< of its files, with what is reserved ahead
   virtual std::int64_t read_errors() const = 0;  ///< rows and codes refused for what they hold
 };
 

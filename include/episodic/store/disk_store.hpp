@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct DiskStoreOptions {
   std::filesystem::path dir;
   /// Files with names, that the next run can open; otherwise they vanish with the store.
   bool keep = false;
+  /// Lengths that other states of the folder count, by file name; never cut shorter.
+  std::map<std::string, std::int64_t> counted = {};
   std::int64_t host_bytes = 0;  ///< of cache, write buffers and read buffers together; 0: a default
   std::int64_t disk_bytes = 0;  ///< of all segment files, with what is reserved ahead; 0: no bound
   std::int64_t max_block = 0;   ///< longest event, in tokens
@@ -37,11 +40,8 @@ struct DiskStoreOptions {
   io::Syscalls* calls = nullptr;  ///< null: the real ones
 };
 
-/// A segment file and how much of it counts.
-struct SegmentRef {
-  std::uint64_t id = 0;    ///< names the file: segment_name(id)
-  std::int64_t bytes = 0;  ///< committed length
-};
+/// A segment file and how much of it counts; its name: segment_name(id).
+using SegmentRef = io::FileRef;
 
 /// What a kept store is made of, beside the segment files themselves.
 struct StoreImage {
