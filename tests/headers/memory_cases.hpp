@@ -223,6 +223,11 @@ inline void run_sequence(const Case& test) {
   print_refusal("too_many", [&] { memory.begin_step(s.config.chunk + 1); });
   print_refusal("window", [&] { memory.forget(TokenRange{0, memory.tokens()}); });
   print_refusal("no_event", [&] { memory.forget(memory.events().size()); });
+  print_refusal("disk_dir", [&] {
+    MemoryConfig on_disk = s.config;
+    on_disk.disk_dir = "somewhere";
+    HostMemory refused(on_disk, s.shape);
+  });
   memory.begin_step(1);
   Floats bad(static_cast<std::size_t>(s.shape.n_heads * s.shape.head_dim), NAN), out(bad.size());
   print_refusal("nan", [&] { memory.attend(0, bad.data(), bad.data(), bad.data(), out.data()); });
