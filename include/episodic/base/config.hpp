@@ -78,7 +78,9 @@ struct MemoryConfig {
   std::optional<RetentionConfig> retention;  ///< absent: nothing is ever forgotten by itself
 
   // -- storage (EM appendix C.3) --
-  DType kv_dtype = DType::float32;  ///< of keys and values in events; int8 with a scale per head
+  /// Of keys and values in events and in the window. int8 with a scale per head of an event; its
+  /// window stays float32.
+  DType kv_dtype = DType::float32;
   /// Upper bound of everything that a memory takes on a CUDA device; 0 = no bound. Without a device
   /// the host's memory is the top tier, and this is not looked at.
   std::int64_t device_bytes = 0;

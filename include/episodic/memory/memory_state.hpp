@@ -16,7 +16,8 @@ namespace episodic {
 /// All that a memory carries from step to step but its closed events: its timeline's state and its
 /// layers'.
 struct MemoryState : Timeline::State {
-  /// Rings over tokens: token t at t % ring_capacity; zero where no token was yet.
+  /// Rings over tokens: token t at t % ring_capacity; zero where no token was yet. As float32,
+  /// whatever dtype the window is in.
   struct Layer {
     std::vector<float> keys, values;  ///< [G, ring_capacity, d], keys before rotary embedding
     std::vector<float> relevance;     ///< [ring_capacity, H]
