@@ -105,7 +105,11 @@ TEST_CASE("many token ids are written behind; one that only reads writes nothing
 
     account.push(log, 70000);
     calls.play({{io::Kind::tokens, io::Op::write}, FaultyCalls::Fault::error, ENOSPC, 0, true});
-    account.push(log, 70000);
+    try {
+      account.push(log, 70000);
+    } catch (const io::DiskFullError&) {
+      // the block that was still waiting to be written has failed already: none of these were taken
+    }
     CHECK_THROWS_AS(log.sync(), io::DiskFullError);
     CHECK_THROWS_AS(log.sync(), io::DiskFullError);
     CHECK(account.holds(log));

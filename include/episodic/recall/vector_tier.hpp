@@ -23,10 +23,10 @@ struct VectorTierOptions {
   std::filesystem::path dir;
   /// Files with names, that the next run can open; otherwise they vanish with the tier.
   bool keep = false;
-  /// Lengths that other states of the folder count, by file name; never cut shorter.
-  std::map<std::string, std::int64_t> counted = {};
   std::int64_t disk_bytes = 0;    ///< of all files; 0: no bound
   io::Syscalls* calls = nullptr;  ///< null: the real ones
+  /// Lengths that other states of the folder count, by file name; never cut shorter.
+  std::map<std::string, std::int64_t> counted = {};
 };
 
 /// What a kept tier is made of, beside the files themselves.

@@ -28,8 +28,6 @@ struct DiskStoreOptions {
   std::filesystem::path dir;
   /// Files with names, that the next run can open; otherwise they vanish with the store.
   bool keep = false;
-  /// Lengths that other states of the folder count, by file name; never cut shorter.
-  std::map<std::string, std::int64_t> counted = {};
   std::int64_t host_bytes = 0;  ///< of cache, write buffers and read buffers together; 0: a default
   std::int64_t disk_bytes = 0;  ///< of all segment files, with what is reserved ahead; 0: no bound
   std::int64_t max_block = 0;   ///< longest event, in tokens
@@ -38,6 +36,8 @@ struct DiskStoreOptions {
   DirectIo direct = DirectIo::automatic;
   std::int64_t read_depth = 16;   ///< most reads that the medium is given at once, 1 to 1,024
   io::Syscalls* calls = nullptr;  ///< null: the real ones
+  /// Lengths that other states of the folder count, by file name; never cut shorter.
+  std::map<std::string, std::int64_t> counted = {};
 };
 
 /// A segment file and how much of it counts; its name: segment_name(id).
