@@ -40,10 +40,9 @@ struct Variant {
 };
 
 std::vector<Variant> variants() {
-  std::vector<Variant> all{{"scan", {}}, {"8 bits", {}}, {"halves", {}}, {"boxes", {}}};
+  std::vector<Variant> all{{"scan", {}}, {"8 bits", {}}, {"sketch", {}}};
   all[0].tuning.shadow_from = std::int64_t{1} << 60;
   all[1].tuning.sketch = false;
-  all[2].tuning.boxes = false;
   return all;
 }
 
@@ -181,8 +180,9 @@ int main(int argc, char** argv) {
   CLI::App app{"What each level of the exact search saves, on a model's own queries and keys",
                "bench_search"};
   app.footer(
-      "A scan reads every vector; 8 bits bounds every row by its codes; halves and boxes add the\n"
-      "sketch without and with its boxes. All give the same lists, which is checked.\n\n"
+      "A scan reads every vector; 8 bits bounds every row by its codes; the sketch rules most "
+      "rows\n"
+      "out before. All give the same lists, which is checked.\n\n"
       "Example:\n  bench_search --model models/recall-2m6 --text book.txt --tokens 100K --json "
       "out.json");
   bench::Flags flags;

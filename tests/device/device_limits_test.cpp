@@ -15,7 +15,7 @@ namespace {
 
 using namespace device_steps;
 
-MemoryConfig tiered_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
+[[maybe_unused]] MemoryConfig tiered_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
   MemoryConfig config = driver::small_config();
   config.n_mem = 40;
   const DeviceMemoryBytes all = DeviceMemory::bytes_needed(config, shape, options);

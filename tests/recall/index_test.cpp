@@ -400,20 +400,7 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
           return true;
         };
         const float offset = shadow.offset(q.data(), slab);
-        REQUIRE(covers(sketch.bound_boxes(opened, slab, offset, upper.data())));
-        // Of some groups only, in runs: the rest stays as it is.
-        std::vector<float> ranked = upper;
-        std::sort(ranked.begin(), ranked.end());
-        const std::vector<float> boxes = upper;
-        const float least = ranked[ranked.size() / 3];
-        const float most = sketch.bound_groups(opened, slab, offset, least, upper.data());
-        REQUIRE(covers(most));
-        std::int64_t closer = 0;
-        for (std::size_t g = 0; g < upper.size(); ++g) {
-          if (boxes[g] < least) REQUIRE(upper[g] == boxes[g]);
-          closer += upper[g] < boxes[g];
-        }
-        if (i % 3 != 0 && rows > 17) REQUIRE(closer > groups / 4);
+        REQUIRE(covers(sketch.bound_groups(opened, slab, offset, upper.data())));
         // All rows that reach a bound, by both halves.
         std::vector<float> ordered;
         for (const float x : score)
@@ -427,6 +414,8 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
           bound[static_cast<std::size_t>(row.event - slab * rows)] = row.upper;
         for (std::size_t r = 0; r < score.size(); ++r)
           if (score[r] >= reach) REQUIRE(bound[r] >= score[r]);
+        // Queries of few directions: the bounds rule most of the others out.
+        if (i % 3 != 0 && rows > 17) REQUIRE(2 * found.size() < score.size());
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/memory_shape.hpp"
+#include "episodic/recall/index.hpp"
 #include "episodic/timeline/event_table.hpp"
 #include "episodic/timeline/step_kind.hpp"
 #include "episodic/timeline/timeline.hpp"

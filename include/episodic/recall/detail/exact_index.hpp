@@ -27,8 +27,8 @@ struct ExactTuning {
   std::int64_t shadow_from = std::int64_t{2} << 20;
   /// Queries that the sketch learns from.
   std::int64_t sample = 128;
-  /// Levels of the search, left out to measure what they save.
-  bool sketch = true, boxes = true;
+  /// Whether there is a sketch: without, to measure what it saves.
+  bool sketch = true;
 };
 
 class ExactIndex;
@@ -55,12 +55,8 @@ class ExactSearch {
   /// list. \param tail events that the shadow does not know, with their scores
   float least_to_reach(const float* query, float norm, std::int64_t k,
                        const std::vector<ScoredEvent>& tail);
-  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's boxes or by its
-  /// first halves.
-  void bound_slabs(const float* query, float norm, bool boxed);
-  std::int64_t groups_above(float least) const;
-  /// Those of the groups that may reach `least` anew, by the sketch's first halves.
-  void bound_groups(float least);
+  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's first halves.
+  void bound_slabs(const float* query, float norm);
   /// The rows with the largest upper bounds in the groups with the largest: `rows_`, about
   /// kFirstLook * k of them.
   void first_rows(std::int64_t k);
@@ -79,8 +75,7 @@ class ExactSearch {
   const VectorSlabs& means_;
   const QuantisedSlabs& shadow_;
   const Sketch& sketch_;
-  int plain_searches_ = 0;    // searches to come that leave the shadow alone
-  int unboxed_searches_ = 0;  // and that leave the boxes alone
+  int plain_searches_ = 0;  // searches to come that leave the shadow alone
 
   std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
 

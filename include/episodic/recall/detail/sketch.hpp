@@ -5,12 +5,10 @@
 /// lie close to a subspace of few dimensions; what a vector has in that subspace is kept, of the
 /// rest only its norm. The subspace is learned from the queries that come, and changes no result.
 ///
-/// Its directions are in order of the queries' energy, so that each of three levels is a sketch by
+/// Its directions are in order of the queries' energy, so that each of two levels is a sketch by
 /// itself, of the first directions and the norm of what these leave:
-/// - boxes, a byte a row: around each group of rows, the largest and the smallest code in every one
-///   of a few directions. Where queries keep to those, boxes rule out nearly everything;
-/// - the first half of a row's bytes, read as a stream where they do not;
-/// - both halves, of the groups that neither ruled out.
+/// - the first half of a row's bytes, read as a stream;
+/// - both halves, of the groups of rows that the first did not rule out.
 
 #include <array>
 #include <cstdint>
@@ -24,11 +22,11 @@ namespace episodic::detail {
 class Sketch {
  public:
   static constexpr std::int64_t kGroup = 16;  ///< rows that are bounded together
-  enum Level : std::size_t { kBox, kHalf, kWhole, kLevels };
+  enum Level : std::size_t { kHalf, kWhole, kLevels };
   /// Directions of the subspace that a level knows.
-  static constexpr std::array<std::int64_t, kLevels> kDirections = {7, 15, 30};
-  /// Bytes of a row in its sketch, or half of those of a box. The last is the norm that is left.
-  static constexpr std::array<std::int64_t, kLevels> kLength = {8, 16, 32};
+  static constexpr std::array<std::int64_t, kLevels> kDirections = {15, 30};
+  /// Bytes of a row in its sketch. The last is the norm that is left.
+  static constexpr std::array<std::int64_t, kLevels> kLength = {16, 32};
   static constexpr std::int64_t kBytes = kLength[kWhole], kDims = kDirections[kWhole];
 
   /// \param sample queries that the subspace is learned from, at least 1
@@ -64,17 +62,12 @@ class Sketch {
   /// A query in the terms of the subspaces; the caller's, so that several may be bounded at once.
   class Opened;
   void open(const float* query, double query_norm, Opened& out) const;
-  /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one, by the boxes.
-  /// From several threads at once, like all that follows.
+  /// upper[g] >= dot(query, row) for every row of group g of a slab that `has` one, by the first
+  /// halves. From several threads at once, like all that follows.
   /// \param offset dot(query, mean of the slab) \return the largest
-  float bound_boxes(const Opened& query, std::int64_t slab, float offset, float* upper) const;
-  /// The same by the first halves, of the groups alone whose upper[g] is at least `least`; the rest
-  /// stays as it is.
-  float bound_groups(const Opened& query, std::int64_t slab, float offset, float least,
-                     float* upper) const;
-  /// Asks the caches for what bound_boxes reads of a slab, for what bound_groups reads first, or
-  /// for what rows_above reads of a group.
-  void fetch_boxes(std::int64_t slab) const;
+  float bound_groups(const Opened& query, std::int64_t slab, float offset, float* upper) const;
+  /// Asks the caches for what bound_groups reads first of a slab, or for what rows_above reads of a
+  /// group.
   void fetch_first(std::int64_t slab) const;
   void fetch_rows(std::int64_t slab, std::int64_t group) const;
   /// Appends the rows of a slab whose score may reach `least`, by both halves.
@@ -116,13 +109,8 @@ class Sketch {
   void learn();
   void set_basis(std::shared_ptr<Basis> basis);
   void sketch(const QuantisedSlabs& shadow, std::int64_t slab);
-  /// Boxes around the groups of a slab's rows. \param norms code of what the boxes' directions
-  /// leave of each row
-  void box(std::int64_t slab, const std::vector<std::int8_t>& norms);
   Weights weights(const Opened& query, const Slab& slab, float offset, Level level) const;
-  std::int64_t boxes_per_slab() const { return (groups_per_slab() + kGroup - 1) / kGroup; }
-  /// Codes of 16 boxes, or of one of the halves of a group.
-  std::int8_t* boxes_of(std::int64_t slab, std::int64_t sixteen) const;
+  /// Codes of one of the halves of a group.
   std::int8_t* codes_of(std::int64_t slab, std::int64_t half, std::int64_t group) const;
   void append_rows(std::int64_t slab, const Weights& w, std::int64_t group, float least,
                    std::vector<Row>& out) const;
@@ -133,7 +121,7 @@ class Sketch {
   std::shared_ptr<const Basis> basis_, before_;
   std::int64_t stale_ = 0;  // slabs below are in basis_
   std::vector<Slab> slabs_;
-  /// Each: boxes [groups / 16, pairs, 16, 2], then two halves, each [groups, pairs, kGroup, 2].
+  /// Each: two halves, each [groups, pairs, kGroup, 2].
   HugePieces codes_;
 };
 

@@ -25,10 +25,8 @@ inline constexpr std::int64_t kSketchedPerSearch =
 inline constexpr std::int64_t kFirstLook =
     4;  // groups, per event asked for, that say what it must reach
 inline constexpr std::int64_t kSlabsPerTask = 16;
-inline constexpr std::int64_t kFewGroups = 1024;  // whose rows are looked at as they are
-inline constexpr int kUnboxedSearches = 31;       // after one for which boxes were too wide
-inline constexpr std::int64_t kAhead = 8;         // rows whose codes are fetched ahead
-inline constexpr std::int64_t kFetched = 4;       // vectors that a task fetches
+inline constexpr std::int64_t kAhead = 8;    // rows whose codes are fetched ahead
+inline constexpr std::int64_t kFetched = 4;  // vectors that a task fetches
 
 /// Not a number would break the ranking's order; such an event comes last.
 inline float rankable(float score) {
@@ -372,9 +370,7 @@ EPISODIC_INLINE bool ExactSearch::search_shadow(const float* query, std::int64_t
 
 EPISODIC_INLINE float ExactSearch::least_to_reach(const float* query, float norm, std::int64_t k,
                                                   const std::vector<ScoredEvent>& tail) {
-  const bool boxed = index_.tuning_.boxes && unboxed_searches_ == 0;
-  if (unboxed_searches_ > 0) --unboxed_searches_;
-  bound_slabs(query, norm, boxed);
+  bound_slabs(query, norm);
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   first_rows(k);
   for (const ScoredEvent& e : last_)
@@ -387,20 +383,7 @@ EPISODIC_INLINE float ExactSearch::least_to_reach(const float* query, float norm
                   [](const Sketch::Row& a, const Sketch::Row& b) { return a.event == b.event; }),
       rows_.end());
   bound_rows(query, norm);
-  float least = least_of(k, tail);
-  if (boxed) {
-    const std::int64_t groups = slabs * sketch_.groups_per_slab(), left = groups_above(least);
-    // Queries that spread over many directions: boxes are too wide for them, and looked at in vain.
-    if (2 * left > groups) unboxed_searches_ = exact_index_detail::kUnboxedSearches;
-    if (left > exact_index_detail::kFewGroups) {  // closer bounds before rows are looked at, and
-                                                  // with them a first look
-      bound_groups(least);
-      first_rows(k);
-      bound_rows(query, norm);
-      least = std::max(least, least_of(k, tail));
-    }
-  }
-  return least;
+  return least_of(k, tail);
 }
 
 EPISODIC_INLINE void ExactSearch::rank_candidates(const float* query, std::int64_t k,
@@ -441,7 +424,7 @@ EPISODIC_INLINE void ExactSearch::rank_candidates(const float* query, std::int64
   keep_best(out, k);
 }
 
-EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm, bool boxed) {
+EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm) {
   const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
   const std::int64_t groups = sketch_.groups_per_slab();
   offset_.resize(static_cast<std::size_t>(slabs));
@@ -450,15 +433,13 @@ EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm, bo
   exact_index_detail::parallel_slabs(slabs, [&](std::int64_t slab) {
     if (slab + 1 < slabs) {
       shadow_.fetch_mean(slab + 1);
-      boxed ? sketch_.fetch_boxes(slab + 1) : sketch_.fetch_first(slab + 1);
+      sketch_.fetch_first(slab + 1);
     }
     const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
     float* upper = upper_.data() + slab * groups;
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
     if (sketch_.has(slab)) {
-      most = boxed ? sketch_.bound_boxes(opened_, slab, offset, upper)
-                   : sketch_.bound_groups(opened_, slab, offset,
-                                          -std::numeric_limits<float>::infinity(), upper);
+      most = sketch_.bound_groups(opened_, slab, offset, upper);
       return;
     }
     std::array<float, VectorSlabs::kMostRows> value, error;
@@ -471,26 +452,6 @@ EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm, bo
             upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
       most = std::max(most, upper[g]);
     }
-  });
-}
-
-EPISODIC_INLINE std::int64_t ExactSearch::groups_above(float least) const {
-  const std::int64_t groups = sketch_.groups_per_slab();
-  std::int64_t n = 0;
-  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
-    if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
-    const float* upper = upper_.data() + slab * groups;
-    n += std::count_if(upper, upper + groups, [least](float u) { return u >= least; });
-  }
-  return n;
-}
-
-EPISODIC_INLINE void ExactSearch::bound_groups(float least) {
-  exact_index_detail::parallel_slabs(shadow_.slabs(), [&](std::int64_t slab) {
-    float& most = slab_upper_[static_cast<std::size_t>(slab)];
-    if (most < least || !sketch_.has(slab)) return;
-    most = sketch_.bound_groups(opened_, slab, offset_[static_cast<std::size_t>(slab)], least,
-                                upper_.data() + slab * sketch_.groups_per_slab());
   });
 }
 

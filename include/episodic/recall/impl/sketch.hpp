@@ -22,7 +22,6 @@ namespace episodic::detail {
 namespace sketch_detail {
 
 inline constexpr std::int64_t kGroup = Sketch::kGroup;
-inline constexpr auto kBox = Sketch::kBox;
 inline constexpr auto kHalf = Sketch::kHalf;
 inline constexpr auto kWhole = Sketch::kWhole;
 inline constexpr auto kLevels = Sketch::kLevels;
@@ -30,9 +29,6 @@ inline constexpr auto kDirections = Sketch::kDirections;
 inline constexpr auto kLength = Sketch::kLength;
 inline constexpr std::int64_t kHalfLength = kLength[kHalf], kPairs = kHalfLength / 2;
 inline constexpr std::int64_t kHalfBytes = kGroup * kHalfLength;  // of a group
-// A box: (largest, smallest) code of each of its directions, (largest norm left, 0).
-inline constexpr std::int64_t kBoxPairs = kLength[kBox];
-inline constexpr std::int64_t kBoxesBytes = kGroup * 2 * kBoxPairs;  // of 16 boxes
 // First halves are read as a stream, but no slab is long enough for the hardware to see it coming.
 inline constexpr std::int64_t kAheadGroups = 8;
 static_assert(kLength[kWhole] == 2 * kHalfLength && kDirections[kHalf] == kHalfLength - 1);
@@ -215,8 +211,7 @@ EPISODIC_INLINE Sketch::Sketch(std::int64_t width, std::int64_t rows_per_slab, s
     : width_(width),
       rows_(rows_per_slab),
       sample_size_(sample),
-      codes_(boxes_per_slab() * sketch_detail::kBoxesBytes +
-             groups_per_slab() * sketch_detail::kGroup * kBytes) {}
+      codes_(groups_per_slab() * sketch_detail::kGroup * kBytes) {}
 
 EPISODIC_INLINE void Sketch::note(const float* query) {
   if (width_ < 2 * kBytes) return;  // the sketch would be no shorter than the shadow
@@ -369,7 +364,6 @@ EPISODIC_INLINE void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t s
     spread = std::max(spread, size);
   }
   for (double& miss : out.miss) miss += basis.skew * spread;
-  std::vector<std::int8_t> norms(at(rows_));
   for (std::size_t level = 0; level < kLevels; ++level) {
     const auto [least, largest] = std::minmax_element(rest[level].begin(), rest[level].end());
     out.rest[level] = static_cast<float>(*least * (1.0 - 1e-6));
@@ -378,32 +372,11 @@ EPISODIC_INLINE void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t s
     const double step = static_cast<double>(out.rest_step[level]);
     for (std::int64_t r = 0; r < rows_; ++r) {
       const double above = rest[level][at(r)] - static_cast<double>(out.rest[level]);
-      const auto code = static_cast<std::int8_t>(std::clamp(std::ceil(above / step), 0.0, 127.0));
-      (level == kBox ? norms[at(r)] : code_of(r, kLength[level] - 1)) = code;
+      code_of(r, kLength[level] - 1) =
+          static_cast<std::int8_t>(std::clamp(std::ceil(above / step), 0.0, 127.0));
     }
   }
-  box(slab, norms);
   slabs_[at(slab)] = std::move(out);
-}
-
-EPISODIC_INLINE void Sketch::box(std::int64_t slab, const std::vector<std::int8_t>& norms) {
-  using namespace sketch_detail;
-  for (std::int64_t g = 0; g < groups_per_slab(); ++g) {
-    const std::int64_t first = g * kGroup, end = std::min(rows_, first + kGroup);
-    const std::int8_t* codes = codes_of(slab, 0, g);
-    std::int8_t* to = boxes_of(slab, g / kGroup);
-    for (std::int64_t j = 0; j < kDirections[kBox]; ++j) {
-      std::int8_t high = -127, low = 127;
-      for (std::int64_t r = 0; r < end - first; ++r) {
-        high = std::max(high, codes[place(r, j)]);
-        low = std::min(low, codes[place(r, j)]);
-      }
-      to[place(g % kGroup, 2 * j)] = high;
-      to[place(g % kGroup, 2 * j + 1)] = low;
-    }
-    to[place(g % kGroup, 2 * kDirections[kBox])] =
-        *std::max_element(norms.begin() + first, norms.begin() + end);
-  }
 }
 
 EPISODIC_INLINE void Sketch::truncate(std::int64_t n_slabs) {
@@ -416,7 +389,6 @@ EPISODIC_INLINE void Sketch::truncate(std::int64_t n_slabs) {
 EPISODIC_INLINE void Sketch::erase(std::int64_t slab, std::int64_t row) {
   using namespace sketch_detail;
   if (!has(slab)) return;
-  // A box stays as it was, and so around what is left.
   for (std::int64_t byte = 0; byte < kBytes; ++byte)
     codes_of(slab, byte / kHalfLength, row / kGroup)[place(row % kGroup, byte % kHalfLength)] = 0;
 }
@@ -490,23 +462,10 @@ EPISODIC_INLINE void Sketch::open(const float* query, double query_norm, Opened&
   }
 }
 
-EPISODIC_INLINE std::int8_t* Sketch::boxes_of(std::int64_t slab, std::int64_t sixteen) const {
-  return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) + sixteen * sketch_detail::kBoxesBytes;
-}
-
 EPISODIC_INLINE std::int8_t* Sketch::codes_of(std::int64_t slab, std::int64_t half,
                                               std::int64_t group) const {
-  return boxes_of(slab, boxes_per_slab()) +
+  return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) +
          (half * groups_per_slab() + group) * sketch_detail::kHalfBytes;
-}
-
-EPISODIC_INLINE void Sketch::fetch_boxes(std::int64_t slab) const {
-  const auto fetch = [](const void* from, std::int64_t n) {
-    for (std::int64_t c = 0; c < n; c += 64) __builtin_prefetch(static_cast<const char*>(from) + c);
-  };
-  if (!has(slab)) return;
-  fetch(&slabs_[sketch_detail::at(slab)], sizeof(Slab));
-  fetch(boxes_of(slab, 0), boxes_per_slab() * sketch_detail::kBoxesBytes);
 }
 
 EPISODIC_INLINE void Sketch::fetch_first(std::int64_t slab) const {
@@ -563,48 +522,18 @@ EPISODIC_INLINE Sketch::Weights Sketch::weights(const Opened& opened, const Slab
   return out;
 }
 
-EPISODIC_INLINE float Sketch::bound_boxes(const Opened& query, std::int64_t slab, float offset,
-                                          float* upper) const {
-  using namespace sketch_detail;
-  const Slab& s = slabs_[at(slab)];
-  const Weights w = weights(query, s, offset, kBox);
-  // No row has more than the box of what counts for it, nor less of what counts against it.
-  std::array<std::int16_t, 2 * kBoxPairs> weight = {};
-  for (std::size_t j = 0; j < at(kDirections[kBox]); ++j) {
-    weight[2 * j] = std::max<std::int16_t>(w.weight[j], 0);
-    weight[2 * j + 1] = std::min<std::int16_t>(w.weight[j], 0);
-  }
-  weight[at(2 * kDirections[kBox])] = w.weight[at(kLength[kBox] - 1)];
-  float most = -std::numeric_limits<float>::infinity();
-  for (std::int64_t g = 0; g < groups_per_slab(); g += kGroup) {
-    std::array<std::int32_t, kGroup> sums = {};
-    loops().sums(boxes_of(slab, g / kGroup), weight.data(), kBoxPairs, sums.data());
-    for (std::int64_t i = 0; i < std::min(kGroup, groups_per_slab() - g); ++i)
-      most = std::max(most, upper[g + i] = w.bound(sums[at(i)]));
-  }
-  for (const std::int32_t row : s.unbounded)
-    upper[row / kGroup] = most = std::numeric_limits<float>::infinity();
-  return most;
-}
-
 EPISODIC_INLINE float Sketch::bound_groups(const Opened& query, std::int64_t slab, float offset,
-                                           float least, float* upper) const {
+                                           float* upper) const {
   using namespace sketch_detail;
   constexpr std::int64_t kRun = 64;
   const Slab& s = slabs_[at(slab)];
   const Weights w = weights(query, s, offset, kHalf);
   const std::int64_t n = groups_per_slab();
-  for (std::int64_t g = 0; g < n;) {
-    if (upper[g] < least) {
-      ++g;
-      continue;
-    }
-    std::int64_t end = g + 1;  // of a run of those that are looked at
-    while (end < std::min(n, g + kRun) && !(upper[end] < least)) ++end;
+  for (std::int64_t g = 0; g < n; g += kRun) {
+    const std::int64_t run = std::min(kRun, n - g);
     std::array<std::int32_t, kRun> sums;
-    loops().largest(codes_of(slab, 0, g), w.weight.data(), end - g, sums.data());
-    for (std::int64_t i = g; i < end; ++i) upper[i] = w.bound(sums[at(i - g)]);
-    g = end;
+    loops().largest(codes_of(slab, 0, g), w.weight.data(), run, sums.data());
+    for (std::int64_t i = 0; i < run; ++i) upper[g + i] = w.bound(sums[at(i)]);
   }
   float most = *std::max_element(upper, upper + n);
   for (const std::int32_t row : s.unbounded)
