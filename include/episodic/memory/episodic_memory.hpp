@@ -140,7 +140,8 @@ class EpisodicMemory final : public HostMemory {
   /// The store of a memory with a disk tier: recalls, tiers and pins of events. Null otherwise.
   const DiskStore* disk_store() const;
   /// Checksum of all that the memory will ever answer from; equal memories have equal digests,
-  /// however their bytes lie in files and tiers. Reads everything. \throws FileError
+  /// however their bytes lie in files and tiers. Reads everything. \throws FileError;
+  /// DataError where commit would, for what is kept beside it
   std::uint64_t digest();
 
   // -- editing
