@@ -40,9 +40,10 @@ struct Variant {
 };
 
 std::vector<Variant> variants() {
-  std::vector<Variant> all{{"scan", {}}, {"8 bits", {}}, {"sketch", {}}};
-  all[0].tuning.shadow_from = std::int64_t{1} << 60;
-  all[1].tuning.sketch = false;
+  std::vector<Variant> all{{"scan", {}}, {"8 bits", {}}, {"projection", {}}};
+  all[0].tuning.bound_from = std::int64_t{1} << 60;
+  all[1].tuning.projection = false;
+  for (Variant& v : all) v.tuning.events_per_listed = 4;  // bounds even where the index would scan
   return all;
 }
 
@@ -180,7 +181,7 @@ int main(int argc, char** argv) {
   CLI::App app{"What each level of the exact search saves, on a model's own queries and keys",
                "bench_search"};
   app.footer(
-      "A scan reads every vector; 8 bits bounds every row by its codes; the sketch rules most "
+      "A scan reads every vector; 8 bits bounds every row by its codes; the projection rules most "
       "rows\n"
       "out before. All give the same lists, which is checked.\n\n"
       "Example:\n  bench_search --model models/recall-2m6 --text book.txt --tokens 100K --json "

@@ -12,12 +12,19 @@ add_library(episodic_test_main STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tes
 target_compile_features(episodic_test_main PRIVATE cxx_std_20)
 target_link_libraries(episodic_test_main PUBLIC Catch2::Catch2)
 
+# How every source of a test is compiled: also of one that several programs link.
+function(episodic_test_settings target)
+  episodic_warnings(${target})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${target} PRIVATE nlohmann_json::nlohmann_json episodic_test_main)
+  target_compile_definitions(${target} PRIVATE
+    EPISODIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}" EPISODIC_BINARY_DIR="${PROJECT_BINARY_DIR}")
+endfunction()
+
 function(episodic_test name)
   cmake_parse_arguments(ARG "TORCH;CUDA;EVERY_CPU" "" "SOURCES;LABELS" ${ARGN})
   set(target test_${name})
   add_executable(${target} ${ARG_SOURCES})
-  episodic_warnings(${target})
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   if(ARG_TORCH)
     target_link_libraries(${target} PRIVATE episodic::episodic fmt::fmt-header-only)
     target_compile_definitions(${target} PRIVATE EPISODIC_TEST_TORCH=1)
@@ -27,9 +34,7 @@ function(episodic_test name)
   if(ARG_CUDA)
     target_link_libraries(${target} PRIVATE episodic::kernels)
   endif()
-  target_link_libraries(${target} PRIVATE nlohmann_json::nlohmann_json episodic_test_main)
-  target_compile_definitions(${target} PRIVATE
-    EPISODIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}" EPISODIC_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  episodic_test_settings(${target})
 
   # Catch's own discovery cannot give a test two labels, and trips over "[a, b)" in a name.
   set(list ${CMAKE_CURRENT_BINARY_DIR}/${target}_list.cmake)

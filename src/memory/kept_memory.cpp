@@ -330,7 +330,7 @@ void EpisodicMemory::Impl::commit() {
   if (tiers.disk) images.store = tiers.disk->sync();
   for (const LayerState& layer : bank.layers)
     for (const detail::Lane& lane : layer.lanes)
-      if (lane.index) lane.index->settle();
+      if (lane.index) lane.index->finish_truncate();
   if (tiers.vectors) images.vectors = tiers.vectors->sync();
   ids.sync();
   ByteWriter state;

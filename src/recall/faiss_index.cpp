@@ -107,7 +107,7 @@ class FaissIndex final : public RepresentativeIndex {
     link();
   }
 
-  void settle() override { link(); }
+  void finish_truncate() override { link(); }
 
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out) override {
     out.clear();
@@ -147,7 +147,7 @@ class FaissIndex final : public RepresentativeIndex {
 
   void truncate(std::int64_t n_events) override {
     vectors_.truncate(n_events);
-    if (n_events < linked()) graph_.reset();  // settle makes it anew
+    if (n_events < linked()) graph_.reset();  // finish_truncate makes it anew
   }
 
   void forget(EventId event) override { vectors_.forget(event); }

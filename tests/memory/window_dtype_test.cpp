@@ -62,7 +62,7 @@ double norm(const float* x, std::int64_t d) {
 
 /// How far query `p`'s outputs may be from driver::reference when keys and values are rounded.
 ///
-/// A key that is rounded once is off by u |k| at most, one that is turned and rounded again by
+/// A key that is rounded once is off by u |k| at most, one that is rotated and rounded again by
 /// (2 u + u^2) |k|, so by Cauchy and Schwarz its score by e_i = scale |q| |k_i| times that. With
 /// e the largest, its weight is off by a factor of exp(e_i + e), and each value by one of 1 + u.
 /// \return [H * d]
@@ -333,7 +333,7 @@ TEST_CASE("numbers beyond the window's dtype are refused by name, and the step c
   CHECK(mentions(refused(DType::float16, key(65520.0f)), "k of token"));
   CHECK(mentions(refused(DType::float16, value(1e6f)), "v of token"));
   CHECK(mentions(refused(DType::float16, value(1e6f)), "65504"));
-  CHECK(mentions(refused(DType::float16, pair(60000.0f)), "turned by its position"));
+  CHECK(mentions(refused(DType::float16, pair(60000.0f)), "rotated by its position"));
   CHECK(refused(DType::float16, value(65519.0f)) == "no error");
   CHECK(refused(DType::float16, key(30000.0f)) == "no error");
   CHECK(mentions(refused(DType::bfloat16, value(3.4e38f)), "bfloat16"));

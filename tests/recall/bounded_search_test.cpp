@@ -75,7 +75,7 @@ TEST_CASE("a search by bounds asks for few vectors, those that it lists among th
   const IndexShape shape{4, 64, 4, RepresentativeScore::mean};
   CountingTier tier(make_vector_tier(kWidth, {folder.path(), false}));
   // room for codes and one slab of vectors: the others lie in files
-  detail::ExactIndex index(shape, {0, 16}, {&tier, 0, std::int64_t{5} << 20});
+  detail::ExactIndex index(shape, {0, 16, true, 4}, {&tier, 0, std::int64_t{5} << 20});
   std::vector<std::vector<float>> vectors;
   for (std::int64_t i = 0; i < kEvents; ++i) {
     vectors.push_back(near(rng, kWidth, 2.0f, 0.5f));

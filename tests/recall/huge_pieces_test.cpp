@@ -40,7 +40,7 @@ TEST_CASE("huge pieces keep their content and place, begin as zeros, and count w
         places.push_back(pieces.piece(i));
         std::fill_n(pieces.piece(i), bytes, std::byte{seeds.back()});
       }
-      pieces.settle(n);
+      pieces.finish(n);
       for (std::int64_t i = 0; i < n; ++i)
         kept = kept && pieces.piece(i) == places[static_cast<std::size_t>(i)] &&
                filled(i, seeds[static_cast<std::size_t>(i)]);

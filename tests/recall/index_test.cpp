@@ -146,13 +146,29 @@ TEST_CASE("an exact index forgets, checks its input, and does not feel the threa
   REQUIRE_THROWS_AS(max->add(query.data(), query.data(), 3), DataError);
 }
 
-TEST_CASE("the 8-bit shadow changes no list") {
+TEST_CASE("a list so long that the first look takes in every event is had by a scan") {
+  std::mt19937 rng(61);
+  const IndexShape shape{1, 64, 1, RepresentativeScore::mean};
+  detail::ExactIndex index(shape, {0, 4});
+  for (const auto& v : clustered(rng, 1280, 64)) index.add(v.data(), nullptr, 0);
+  const std::int64_t before = index.bytes();
+  const auto query = clustered(rng, 1, 64)[0];
+  std::vector<ScoredEvent> list;
+  index.search(query.data(), 1280 / 64 + 1, list);
+  REQUIRE(index.bytes() == before);  // nothing was quantised
+  REQUIRE(list.size() == 21);
+  index.search(query.data(), 1280 / 64, list);
+  REQUIRE(index.bytes() > before);
+  REQUIRE(list.size() == 20);
+}
+
+TEST_CASE("the quantised copy changes no list") {
   std::mt19937 rng(46);
   for (int seed = 0; seed < 8; ++seed) {
     const std::int64_t widths[] = {256, 200, 97, 1, 128, 333, 64, 131};
     const std::int64_t width = widths[seed], n = 5000;
     const IndexShape shape{1, width, 1, RepresentativeScore::mean};
-    detail::ExactIndex shadowed(shape, {0, 4});
+    detail::ExactIndex bounded(shape, {0, 4, true, 4});
     detail::ExactIndex plain(shape, {std::int64_t{1} << 60, 1});
     auto vectors = clustered(rng, n, width);
     for (auto& v : vectors) {
@@ -165,7 +181,7 @@ TEST_CASE("the 8-bit shadow changes no list") {
     for (int i = 0; i < 500; ++i)  // ties
       vectors[rng() % vectors.size()] = vectors[rng() % 10];
     const auto add = [&](const std::vector<float>& v) {
-      shadowed.add(v.data(), nullptr, 0);
+      bounded.add(v.data(), nullptr, 0);
       plain.add(v.data(), nullptr, 0);
     };
     const auto compare = [&] {
@@ -173,20 +189,20 @@ TEST_CASE("the 8-bit shadow changes no list") {
       for (const std::int64_t k : {1, 10, 300, 1200}) {
         auto query = clustered(rng, 1, width)[0];
         if (k == 10) query = vectors[rng() % 10];
-        shadowed.search(query.data(), k, a);
+        bounded.search(query.data(), k, a);
         plain.search(query.data(), k, b);
         REQUIRE(same(a, b));
       }
       const std::vector<float> nothing(static_cast<std::size_t>(width), 0.0f);
-      shadowed.search(nothing.data(), 5, a);
+      bounded.search(nothing.data(), 5, a);
       plain.search(nothing.data(), 5, b);
       REQUIRE(same(a, b));
     };
     for (const auto& v : vectors) add(v);
     compare();
-    REQUIRE(shadowed.bytes() > plain.bytes());  // there is a shadow
+    REQUIRE(bounded.bytes() > plain.bytes());  // there is a quantised copy
     compare();
-    shadowed.truncate(2600), plain.truncate(2600);
+    bounded.truncate(2600), plain.truncate(2600);
     compare();
     for (std::size_t i = vectors.size(); i-- > 1000;) add(vectors[i]);
     compare();
@@ -287,12 +303,12 @@ TEST_CASE("make_index follows the configuration, and recall_of counts") {
   REQUIRE(recall_of(a, {}) == 1.0);
 }
 
-TEST_CASE("a learned sketch changes no list, whatever the vectors") {
+TEST_CASE("a learned projection changes no list, whatever the vectors") {
   std::mt19937 rng(47);
   for (int seed = 0; seed < 6; ++seed) {
     const std::int64_t width = seed == 5 ? 333 : 256, n = 4000;
     const IndexShape shape{1, width, 1, RepresentativeScore::mean};
-    detail::ExactIndex sketched(shape, {0, 8}), plain(shape, {std::int64_t{1} << 60, 1});
+    detail::ExactIndex projected(shape, {0, 8, true, 4}), plain(shape, {std::int64_t{1} << 60, 1});
     const std::vector<float> common = random_vector(rng, width);
     for (std::int64_t i = 0; i < n; ++i) {
       std::vector<float> v = random_vector(rng, width);
@@ -304,7 +320,7 @@ TEST_CASE("a learned sketch changes no list, whatever the vectors") {
         for (float& x : v) x *= 1e20f;
       if (seed == 4 && i % 700 == 0) v[3] = std::numeric_limits<float>::quiet_NaN();
       if (seed == 4 && i % 900 == 0) v[5] = -std::numeric_limits<float>::infinity();
-      sketched.add(v.data(), nullptr, 0);
+      projected.add(v.data(), nullptr, 0);
       plain.add(v.data(), nullptr, 0);
     }
     std::vector<ScoredEvent> a, b;
@@ -316,12 +332,12 @@ TEST_CASE("a learned sketch changes no list, whatever the vectors") {
       if (i % 20 == 19)
         for (float& x : q) x *= 1e-15f;
       const std::int64_t k = 1 + i % 37;
-      sketched.search(q.data(), k, a);
+      projected.search(q.data(), k, a);
       plain.search(q.data(), k, b);
       REQUIRE(same(a, b));
       if (i % 10 == 0) {
         const auto e = static_cast<EventId>(rng() % static_cast<std::uint64_t>(n));
-        sketched.forget(e), plain.forget(e);
+        projected.forget(e), plain.forget(e);
       }
     }
   }
@@ -332,32 +348,32 @@ TEST_CASE("a search over many slabs lists what the plain one does, ties and forg
   std::mt19937 rng(52);
   const std::int64_t width = 64, n = 40 * 1024;
   const IndexShape shape{1, width, 1, RepresentativeScore::mean};
-  detail::ExactIndex sketched(shape, {0, 16}), plain(shape, {std::int64_t{1} << 60, 1});
+  detail::ExactIndex projected(shape, {0, 16, true, 4}), plain(shape, {std::int64_t{1} << 60, 1});
   const std::vector<float> common = random_vector(rng, width);
   std::vector<float> v;
   for (std::int64_t i = 0; i < n; ++i) {
     if (i % 9 != 8) v = random_vector(rng, width);  // else: what came before once more
-    sketched.add(v.data(), nullptr, 0), plain.add(v.data(), nullptr, 0);
+    projected.add(v.data(), nullptr, 0), plain.add(v.data(), nullptr, 0);
   }
   std::vector<ScoredEvent> a, b;
   for (int i = 0; i < 60; ++i) {
     std::vector<float> q = random_vector(rng, width);
     for (std::size_t c = 0; c < q.size(); ++c) q[c] = 0.1f * q[c] + common[c] + (c == 3 ? 5.0f : 0);
     const std::int64_t k = 1 + i % 9;
-    sketched.search(q.data(), k, a), plain.search(q.data(), k, b);
+    projected.search(q.data(), k, a), plain.search(q.data(), k, b);
     REQUIRE(same(a, b));
     for (const ScoredEvent& e : a)
-      if (i % 3 == 0) sketched.forget(e.event), plain.forget(e.event);
-    if (i == 40) sketched.truncate(n - 3000), plain.truncate(n - 3000);
+      if (i % 3 == 0) projected.forget(e.event), plain.forget(e.event);
+    if (i == 40) projected.truncate(n - 3000), plain.truncate(n - 3000);
   }
 }
 
-TEST_CASE("no level of a sketch bounds a row below its score") {
+TEST_CASE("no level of a projection bounds a row below its score") {
   std::mt19937 rng(53);
   for (const std::int64_t rows : {1024, 250, 16, 17}) {
     const std::int64_t width = 96, slabs = 3;
-    detail::QuantisedSlabs shadow(width, rows);
-    detail::Sketch sketch(width, rows, 16);
+    detail::QuantisedSlabs quantised(width, rows);
+    detail::Projection projection(width, rows, 16);
     const std::vector<float> common = random_vector(rng, width);
     std::vector<std::vector<float>> all;
     for (std::int64_t slab = 0; slab < slabs; ++slab) {
@@ -369,7 +385,7 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
         vectors.insert(vectors.end(), v.begin(), v.end());
         all.push_back(std::move(v));
       }
-      shadow.add(vectors.data());
+      quantised.add(vectors.data());
     }
     const auto draw_query = [&](float spread) {
       std::vector<float> q = random_vector(rng, width);
@@ -377,21 +393,21 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
         q[c] = spread * q[c] + (c < 5 ? 3.0f * static_cast<float>(rng() % 7) - 9.0f : 0.0f);
       return q;
     };
-    for (int i = 0; i < 16; ++i) sketch.note(draw_query(0.1f).data());
-    sketch.follow(shadow, slabs);
-    const std::int64_t groups = sketch.groups_per_slab();
+    for (int i = 0; i < 16; ++i) projection.sample(draw_query(0.1f).data());
+    projection.project(quantised, slabs);
+    const std::int64_t groups = projection.groups_per_slab();
     std::vector<float> upper(static_cast<std::size_t>(groups));
     for (int i = 0; i < 12; ++i) {
       const std::vector<float> q = draw_query(i % 3 == 0 ? 1.0f : 0.1f);
-      detail::Sketch::Opened opened;
-      sketch.open(q.data(), 1.001 * std::sqrt(detail::dot(q.data(), q.data(), width)), opened);
+      detail::Projection::Opened opened;
+      projection.open(q.data(), 1.001 * std::sqrt(detail::dot(q.data(), q.data(), width)), opened);
       for (std::int64_t slab = 0; slab < slabs; ++slab) {
-        REQUIRE(sketch.has(slab));
+        REQUIRE(projection.has(slab));
         std::vector<float> score, best(upper.size(), -std::numeric_limits<float>::infinity());
         for (std::int64_t r = 0; r < rows; ++r) {
           score.push_back(
               detail::dot(q.data(), all[static_cast<std::size_t>(slab * rows + r)].data(), width));
-          float& b = best[static_cast<std::size_t>(r / detail::Sketch::kGroup)];
+          float& b = best[static_cast<std::size_t>(r / detail::Projection::kGroup)];
           if (score.back() == score.back()) b = std::max(b, score.back());
         }
         const auto covers = [&](float most) {
@@ -399,16 +415,16 @@ TEST_CASE("no level of a sketch bounds a row below its score") {
             if (!(upper[g] >= best[g]) || !(most >= upper[g])) return false;
           return true;
         };
-        const float offset = shadow.offset(q.data(), slab);
-        REQUIRE(covers(sketch.bound_groups(opened, slab, offset, upper.data())));
+        const float offset = quantised.offset(q.data(), slab);
+        REQUIRE(covers(projection.bound_groups(opened, slab, offset, upper.data())));
         // All rows that reach a bound, by both halves.
         std::vector<float> ordered;
         for (const float x : score)
           if (x == x) ordered.push_back(x);
         std::sort(ordered.begin(), ordered.end());
         const float reach = ordered[ordered.size() * 9 / 10];
-        std::vector<detail::Sketch::Row> found;
-        sketch.rows_above(opened, slab, offset, upper.data(), reach, found);
+        std::vector<detail::Projection::Row> found;
+        projection.rows_above(opened, slab, offset, upper.data(), reach, found);
         std::vector<float> bound(score.size(), -std::numeric_limits<float>::infinity());
         for (const auto& row : found)
           bound[static_cast<std::size_t>(row.event - slab * rows)] = row.upper;
@@ -433,12 +449,12 @@ TEST_CASE("a subspace of 31 directions, as was saved once, is taken without the 
     return to;
   };
   const ByteWriter old = saved(31), now = saved(30), impossible = saved(32);
-  detail::Sketch sketch(width, 1024, 128), other(width, 1024, 128);
+  detail::Projection projection(width, 1024, 128), other(width, 1024, 128);
   ByteReader from(old.bytes(), "old.state");
-  sketch.load(from);
+  projection.load(from);
   from.finish();
   ByteWriter again;
-  sketch.save(again);
+  projection.save(again);
   REQUIRE((again.bytes() == now.bytes()));
   ByteReader bad(impossible.bytes(), "bad.state");
   REQUIRE_THROWS_AS(other.load(bad), FileError);
@@ -545,12 +561,13 @@ TEST_CASE("many readers of one index list what one index of all lists, each with
           "[readers]") {
   std::mt19937 rng(71);
   constexpr std::int64_t n_base = 3000, n_all = 3400, width = 32;
-  // Through the sketch, and by a plain scan.
-  for (const std::int64_t shadow_from : {std::int64_t{0}, std::int64_t{1} << 60}) {
+  // Through the projection, and by a plain scan.
+  for (const std::int64_t bound_from : {std::int64_t{0}, std::int64_t{1} << 60}) {
     const IndexShape shape{2, 16, 4, RepresentativeScore::mean};
     std::vector<std::vector<float>> vectors = clustered(rng, n_all, width);
     vectors[n_base + 3] = vectors[17];  // equal scores: the earlier event comes first
-    detail::ExactIndex base(shape, {shadow_from, 16}), whole(shape, {shadow_from, 16});
+    detail::ExactIndex base(shape, {bound_from, 16, true, 4}),
+        whole(shape, {bound_from, 16, true, 4});
     std::vector<std::vector<float>> queries = clustered(rng, 60, width);
     queries[5] = vectors[17];
     std::vector<ScoredEvent> list;

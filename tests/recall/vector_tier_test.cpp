@@ -248,7 +248,8 @@ TEST_CASE("an index with its vectors in a tier lists what one in host memory lis
   const VectorTierOptions options{folder.path(), true};
   auto tier = make_vector_tier(width, options);
   const VectorPlace place{tier.get(), 2, std::int64_t{4} << 20};
-  detail::ExactIndex index(shape, {0, 16}, place), plain(shape, {std::int64_t{1} << 60, 1});
+  detail::ExactIndex index(shape, {0, 16, true, 4}, place),
+      plain(shape, {std::int64_t{1} << 60, 1});
   const auto add = [&](std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::vector<float> v = near_mean(rng, width, 2.0f, 0.5f);
@@ -291,7 +292,7 @@ TEST_CASE("an index with its vectors in a tier lists what one in host memory lis
     ByteWriter saved;
     index.save(saved);
     const auto other = open_vector_tier(width, options, image);
-    detail::ExactIndex loaded(shape, {0, 16}, {other.get(), 2, place.host_bytes});
+    detail::ExactIndex loaded(shape, {0, 16, true, 4}, {other.get(), 2, place.host_bytes});
     ByteReader reader(saved.bytes(), "state");
     loaded.load(reader);
     reader.finish();
@@ -323,7 +324,7 @@ TEST_CASE(
   const IndexShape shape{4, 64, 4, RepresentativeScore::mean};
   FaultyCalls calls;
   const auto tier = make_vector_tier(width, {folder.path(), true, 0, &calls});
-  detail::ExactIndex index(shape, {0, 16}, {tier.get(), 0, std::int64_t{4} << 20});
+  detail::ExactIndex index(shape, {0, 16, true, 4}, {tier.get(), 0, std::int64_t{4} << 20});
   detail::ExactIndex plain(shape, {std::int64_t{1} << 60, 1});
   const auto add = [&] {
     const std::vector<float> v = near_mean(rng, width, 2.0f, 0.5f);
@@ -343,13 +344,13 @@ TEST_CASE(
   std::vector<ScoredEvent> got, want;
   REQUIRE_THROWS_AS(index.add(v.data(), nullptr, 0), FileError);
   REQUIRE_THROWS_AS(index.search(v.data(), 5, got), FileError);
-  REQUIRE_THROWS_AS(index.settle(), FileError);
+  REQUIRE_THROWS_AS(index.finish_truncate(), FileError);
   REQUIRE(index.size() == 500);
   index.forget(491), plain.forget(491);
   REQUIRE_NOTHROW(index.truncate(495));  // and back once more before it is there
   plain.truncate(495);
   calls.heal();
-  index.settle();
+  index.finish_truncate();
   REQUIRE(tier->slabs(0) == 0);
   while (plain.size() < 2200) add();
   for (int i = 0; i < 20; ++i) {

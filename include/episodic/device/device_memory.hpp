@@ -93,7 +93,7 @@ class DeviceMemory final : public SequenceMemory {
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   /// One layer's part of a step: rows of `dtype` in device memory, aligned to 16 bytes, strides in
-  /// elements and multiples of 8. Queries and keys are not turned yet.
+  /// elements and multiples of 8. Queries and keys are unrotated.
   struct LayerStep {
     const void* q = nullptr;  ///< [n, H, d]
     const void* k = nullptr;  ///< [n, G, d]

@@ -32,7 +32,7 @@ struct MemoryIdentity {
 /// Where a memory is kept.
 struct KeepOptions {
   std::filesystem::path dir;
-  MemoryIdentity identity;
+  MemoryIdentity identity{};
   /// Earlier states that stay beside the last one, spaced out in time: rewinding starts from them.
   int checkpoints = 4;
   io::Syscalls* calls = nullptr;  ///< null: the real ones
@@ -71,7 +71,7 @@ struct MemoryManifest {
 
   std::uint64_t id = 0, parent = 0;  ///< of this memory and of the one it was forked from (0: none)
   std::int64_t generation = 0;       ///< commits so far
-  MemoryIdentity identity;
+  MemoryIdentity identity{};
   MemoryConfig config;
   State state;
   std::vector<State> checkpoints;  ///< earlier states, oldest first

@@ -14,7 +14,7 @@ namespace episodic {
 
 /// What may differ from layer to layer.
 struct LayerShape {
-  RotaryTable rotary;    ///< empty: the layer turns nothing (NoPE)
+  RotaryTable rotary;    ///< empty: the layer rotates nothing (NoPE)
   float scale = 0.0f;    ///< of the dot products; 0: 1 / sqrt(head_dim)
   float softcap = 0.0f;  ///< scores s become softcap * tanh(s / softcap); 0: as they are
   bool operator==(const LayerShape&) const = default;

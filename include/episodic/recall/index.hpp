@@ -77,12 +77,13 @@ class RepresentativeIndex {
   virtual float score(const float* query, EventId event) const = 0;
 
   /// Forgets the events from `n_events` on (rewind). Later ids are given anew. Fails for no reason
-  /// but an `n_events` that is not in [0, size()]: what needs files or memory is left to `settle`.
+  /// but an `n_events` that is not in [0, size()]: what needs files or memory is left to
+  /// `finish_truncate`.
   virtual void truncate(std::int64_t n_events) = 0;
 
   /// Does what truncate left to do. Any add, search or compact begins with it; before the tier's
   /// sync and `save` the caller does. \throws FileError: call again
-  virtual void settle() {}
+  virtual void finish_truncate() {}
 
   /// Never lists this event again; its number stays taken, its vectors become zeros. Once more is
   /// nothing. \throws DataError for an event that is not there

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cmath>
 
+#include "episodic/attention/detail/rotate_row.hpp"
 #include "episodic/attention/detail/row_buffer.hpp"
 #include "episodic/attention/detail/rows.hpp"
-#include "episodic/attention/detail/turn.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
@@ -18,7 +18,7 @@
 namespace episodic {
 namespace rotary_detail {
 
-// The angle of position 64 a + b is turned from that of 64 a by that of b: two library calls for
+// The angle of position 64 a + b is that of 64 a rotated by that of b: two library calls for
 // each anchor and each remainder instead of one per position, and the same bits for a position
 // whatever `first` is. The product adds an error of 2e-16, which float32 does not see.
 inline constexpr std::int64_t kAnchor = 64;
@@ -125,7 +125,7 @@ EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, s
   detail::check_rows("rotate: x", x);
   detail::check_written_rows("rotate: y", y, n, heads, head_dim);
   const cpu::Kernels& k = cpu::kernels();
-  const detail::Turn turn(k, table, head_dim);
+  const detail::RotateRow rotate_row(k, table, head_dim);
   const bool in_place = y.dtype == DType::float32;  // y itself holds the row as float32
   detail::for_row_runs(n, n * heads * head_dim, [&](std::int64_t begin, std::int64_t end) {
     detail::RowBuffer buffer(head_dim);
@@ -134,10 +134,10 @@ EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, s
         void* place = y.row(i, h);
         float* wide = in_place ? static_cast<float*>(place) : buffer.data();
         if (x.dtype == DType::float32) {
-          turn(angles, i, static_cast<const float*>(x.row(i, h)), wide);
+          rotate_row(angles, i, static_cast<const float*>(x.row(i, h)), wide);
         } else {
           k.to_float(x.row(i, h), x.dtype, head_dim, wide);
-          turn(angles, i, wide, wide);
+          rotate_row(angles, i, wide, wide);
         }
         if (!in_place) detail::store_row(k, wide, head_dim, place, y.dtype);
       }
@@ -169,7 +169,7 @@ EPISODIC_INLINE bool rotate_queries(const RotaryTable& table, const AngleRows& p
   const HeadRows q = from.with_strides(heads, head_dim);
   detail::check_rows("rotate_queries: q", q);
   const cpu::Kernels& k = cpu::kernels();
-  const detail::Turn turn(k, table, head_dim);
+  const detail::RotateRow rotate_row(k, table, head_dim);
   double* sums = nullptr;
   if (out.mean != nullptr) {
     sums = reinterpret_cast<double*>(workspace.floats(2 * heads * head_dim));
@@ -192,13 +192,13 @@ EPISODIC_INLINE bool rotate_queries(const RotaryTable& table, const AngleRows& p
     }
     const bool finite = detail::all_below(x, head_dim, detail::kInfinityBits);
     if (same != nullptr) {
-      turn(fixed, 0, x, same);
+      rotate_row(fixed, 0, x, same);
       if (sums != nullptr) {
         double* sum = sums + h * head_dim;
         for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
       }
     }
-    turn(position, i, x, relative);
+    rotate_row(position, i, x, relative);
     return finite;
   };
   // A task is a few heads with all their queries, so that each sum has one thread and one order:

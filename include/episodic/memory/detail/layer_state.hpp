@@ -7,7 +7,7 @@
 // what is attended, refined, represented and stored of a token are the same numbers all its life.
 // Rotated keys follow from the others but are kept: a third of the window, at the paper's settings
 // (5,248 tokens, G d = 1024) 10.7 of 32.2 MB a layer in 16 bits. Without them a decoded token would
-// turn 4,096 keys anew in every layer: 13 of 67 MFLOP more, which is little, but 19 MB of scratch
+// rotate 4,096 keys anew in every layer: 13 of 67 MFLOP more, which is little, but 19 MB of scratch
 // and angles to move beside the 17 MB of the window that attention reads.
 
 #include <cstddef>
@@ -31,7 +31,7 @@
 
 namespace episodic::detail {
 
-class Turn;
+class RotateRow;
 
 /// A rotary table with its angles, shared by all layers that have it.
 struct Rotation {
@@ -158,9 +158,9 @@ class LayerState {
   /// The rotated keys of all tokens of the window, from the others. \return whether all are finite
   bool rotate_window(std::int64_t tokens);
   /// One head's key and value of a token into the window. \param row of the step's angles \param
-  /// turned scratch [d] \return false, and nothing is written, if they do not fit the dtype
-  bool append_row(const Turn& turn, std::int64_t token, std::int64_t g, std::int64_t row,
-                  const float* key, const float* value, float* turned);
+  /// rotated scratch [d] \return false, and nothing is written, if they do not fit the dtype
+  bool append_row(const RotateRow& rotate, std::int64_t token, std::int64_t g, std::int64_t row,
+                  const float* key, const float* value, float* rotated);
   /// What append_row did not take. \throws DataError
   void refuse(std::int64_t layer, std::int64_t first, const float* k, const float* v) const;
 

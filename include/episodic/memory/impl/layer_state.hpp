@@ -10,9 +10,9 @@
 #include <memory>
 #include <utility>
 
+#include "episodic/attention/detail/rotate_row.hpp"
 #include "episodic/attention/detail/row_buffer.hpp"
 #include "episodic/attention/detail/rows.hpp"
-#include "episodic/attention/detail/turn.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
@@ -104,25 +104,25 @@ EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, 
   using namespace layer_state_detail;
   const std::int64_t n = rotation_->step.n, d = head_dim_;
   if (first < n_init_) change_sinks();
-  const Turn turn(cpu::kernels(), rotation_->table, d);
+  const RotateRow rotate(cpu::kernels(), rotation_->table, d);
   std::atomic<bool> all_fit{true};
   parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
-    RowBuffer turned(d);
+    RowBuffer rotated(d);
     bool fit = true;
     const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
     for (std::int64_t i = task * kTokensPerTask; i < end; ++i)
       for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
         const std::int64_t at = (i * n_kv_heads_ + g) * d;
-        fit &= append_row(turn, first + i, g, i, k + at, v + at, turned.data());
+        fit &= append_row(rotate, first + i, g, i, k + at, v + at, rotated.data());
       }
     if (!fit) all_fit.store(false, std::memory_order_relaxed);
   });
   if (!all_fit) refuse(layer, first, k, v);
 }
 
-EPISODIC_INLINE bool LayerState::append_row(const Turn& turn, std::int64_t token, std::int64_t g,
-                                            std::int64_t row, const float* key, const float* value,
-                                            float* turned) {
+EPISODIC_INLINE bool LayerState::append_row(const RotateRow& rotate, std::int64_t token,
+                                            std::int64_t g, std::int64_t row, const float* key,
+                                            const float* value, float* rotated) {
   const std::int64_t d = head_dim_, at = g * head_stride() + slot(token) * d;
   const std::size_t bytes = bytes_of(d);
   std::byte* const to[kParts] = {ring(kKeys, at), ring(kRotated, at), ring(kValues, at)};
@@ -132,17 +132,17 @@ EPISODIC_INLINE bool LayerState::append_row(const Turn& turn, std::int64_t token
   if (!all_below(key, d, beyond) || !all_below(value, d, beyond)) return false;
   const AngleRows angles = rotation_->step.rows();
   if (dtype_ == DType::float32) {
-    turn(angles, row, key, reinterpret_cast<float*>(to[kRotated]));
+    rotate(angles, row, key, reinterpret_cast<float*>(to[kRotated]));
     std::memcpy(to[kKeys], key, bytes);
     std::memcpy(to[kValues], value, bytes);
   } else {
-    // The window's key is what is turned, so that a memory that is opened again has the same bits.
+    // The window's key is what is rotated, so that a memory that is opened again has the same bits.
     const cpu::Kernels& k = cpu::kernels();
     store_row(k, key, d, to[kKeys], dtype_);
-    k.to_float(to[kKeys], dtype_, d, turned);
-    turn(angles, row, turned, turned);
-    if (!all_below(turned, d, beyond)) return false;
-    store_row(k, turned, d, to[kRotated], dtype_);
+    k.to_float(to[kKeys], dtype_, d, rotated);
+    rotate(angles, row, rotated, rotated);
+    if (!all_below(rotated, d, beyond)) return false;
+    store_row(k, rotated, d, to[kRotated], dtype_);
     store_row(k, value, d, to[kValues], dtype_);
   }
   if (token < n_init_) {
@@ -171,17 +171,17 @@ EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, 
       for (const float* x : {k, v})
         if (!all_below(x + i * width + c, 1, beyond))
           too_large(x == k ? "k" : "v", i, x[i * width + c]);
-  // What is left is a key that fits, but not when it is turned: two channels that nearly do not.
+  // What is left is a key that fits, but not when it is rotated: two channels that nearly do not.
   const cpu::Kernels& kernels = cpu::kernels();
-  const Turn turn(kernels, rotation_->table, head_dim_);
+  const RotateRow rotate(kernels, rotation_->table, head_dim_);
   std::vector<std::byte> key(bytes_of(head_dim_));
-  std::vector<float> turned(static_cast<std::size_t>(head_dim_));
+  std::vector<float> rotated(static_cast<std::size_t>(head_dim_));
   for (std::int64_t row = 0; row < n * n_kv_heads_; ++row) {
     store_row(kernels, k + row * head_dim_, head_dim_, key.data(), dtype_);
-    kernels.to_float(key.data(), dtype_, head_dim_, turned.data());
-    turn(rotation_->step.rows(), row / n_kv_heads_, turned.data(), turned.data());
-    for (const float x : turned)
-      if (!all_below(&x, 1, beyond)) too_large("k, turned by its position,", row / n_kv_heads_, x);
+    kernels.to_float(key.data(), dtype_, head_dim_, rotated.data());
+    rotate(rotation_->step.rows(), row / n_kv_heads_, rotated.data(), rotated.data());
+    for (const float x : rotated)
+      if (!all_below(&x, 1, beyond)) too_large("k, rotated by its position,", row / n_kv_heads_, x);
   }
 }
 
@@ -404,7 +404,7 @@ EPISODIC_INLINE void LayerState::load(ByteReader& from, std::int64_t tokens, con
 /// The same function of the same numbers as in append_row.
 EPISODIC_INLINE bool LayerState::rotate_window(std::int64_t tokens) {
   const cpu::Kernels& k = cpu::kernels();
-  const Turn turn(k, rotation_->table, head_dim_);
+  const RotateRow rotate(k, rotation_->table, head_dim_);
   RotaryAngles angles;
   RowBuffer row(head_dim_);
   bool finite = true;
@@ -415,7 +415,7 @@ EPISODIC_INLINE bool LayerState::rotate_window(std::int64_t tokens) {
       k.to_float(ring(kValues, at), dtype_, head_dim_, row.data());
       finite &= all_below(row.data(), head_dim_, kInfinityBits);
       k.to_float(ring(kKeys, at), dtype_, head_dim_, row.data());
-      turn(angles.rows(), 0, row.data(), row.data());
+      rotate(angles.rows(), 0, row.data(), row.data());
       finite &= all_below(row.data(), head_dim_, overflow_bits(dtype_));
       store_row(k, row.data(), head_dim_, ring(kRotated, at), dtype_);
     }

@@ -4,8 +4,8 @@
 /// The exact scan, as a class: the FAISS maker keeps its vectors in one and scans its tail with it.
 
 #include "episodic/base/inline.hpp"
+#include "episodic/recall/detail/projection.hpp"
 #include "episodic/recall/detail/quantised.hpp"
-#include "episodic/recall/detail/sketch.hpp"
 #include "episodic/recall/detail/vector_slabs.hpp"
 #include "episodic/recall/index.hpp"
 
@@ -21,14 +21,18 @@ void keep_best(std::vector<ScoredEvent>& list, std::int64_t k);
 
 /// What changes how fast an exact index is, and nothing else.
 struct ExactTuning {
-  /// Bytes of vectors from which a search goes through the shadow and its sketch. Vectors that the
-  /// caches hold are read faster than they are bounded, but between two searches of a layer the
-  /// other layers and the weights pass through the caches: only a few MiB are still there.
-  std::int64_t shadow_from = std::int64_t{2} << 20;
-  /// Queries that the sketch learns from.
+  /// Bytes of vectors from which a search bounds them before it reads them. What the caches hold is
+  /// read faster than it is bounded, but between two searches of a layer the other layers and the
+  /// weights pass through the caches: only a few MiB are still there.
+  std::int64_t bound_from = std::int64_t{2} << 20;
+  /// Queries that the projection learns from.
   std::int64_t sample = 128;
-  /// Whether there is a sketch: without, to measure what it saves.
-  bool sketch = true;
+  /// Whether there is a projection: without, to measure what it saves.
+  bool projection = true;
+  /// Events for each of the list below which a search scans what host memory holds: with fewer, the
+  /// first look alone (exact_index_detail::kFirstLook groups of rows for each) takes in all of
+  /// them.
+  std::int64_t events_per_listed = 64;
 };
 
 class ExactIndex;
@@ -49,20 +53,20 @@ class ExactSearch {
     float value = 0.0f, error = 0.0f;  // its score is within error of value
   };
 
-  /// The exact list by way of sketch and shadow; false where they cannot help.
-  bool search_shadow(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
+  /// The exact list by way of projection and quantised copy; false where they cannot help.
+  bool search_bounded(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
   /// A score that k events reach for certain: by those with the largest bounds, and by the last
-  /// list. \param tail events that the shadow does not know, with their scores
+  /// list. \param tail events that the quantised copy does not know, with their scores
   float least_to_reach(const float* query, float norm, std::int64_t k,
                        const std::vector<ScoredEvent>& tail);
-  /// Upper bounds of all full slabs and of their groups of rows, by the sketch's first halves.
+  /// Upper bounds of all full slabs and of their groups of rows, by the projection's first halves.
   void bound_slabs(const float* query, float norm);
   /// The rows with the largest upper bounds in the groups with the largest: `rows_`, about
   /// kFirstLook * k of them.
   void first_rows(std::int64_t k);
-  /// The rows that by the sketch may score at least `least`: `rows_`.
+  /// The rows that by the projection may score at least `least`: `rows_`.
   void rows_above(float least);
-  /// Bounds `rows_`, those not forgotten, by the shadow: `candidates_`.
+  /// Bounds `rows_`, those not forgotten, by the quantised copy: `candidates_`.
   void bound_rows(const float* query, float norm);
   /// The k best of the candidates and of `out`, by exact scores as far as they decide.
   void rank_candidates(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
@@ -73,20 +77,20 @@ class ExactSearch {
   const ExactIndex& index_;
   ExactIndex* learner_;
   const VectorSlabs& means_;
-  const QuantisedSlabs& shadow_;
-  const Sketch& sketch_;
-  int plain_searches_ = 0;  // searches to come that leave the shadow alone
+  const QuantisedSlabs& quantised_;
+  const Projection& projection_;
+  int plain_searches_ = 0;  // searches to come that leave the quantised copy alone
 
   std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
 
-  // Scratch of a search through the shadow.
-  Sketch::Opened opened_;
+  // Scratch of a search through the quantised copy.
+  Projection::Opened opened_;
   std::vector<float> offset_, slab_upper_;  // per slab
   std::vector<float> upper_;                // per group of rows
   std::vector<float> ranked_;
-  std::vector<Sketch::Row> groups_;                  // number and bound
-  std::vector<Sketch::Row> rows_;                    // that may reach the list
-  std::vector<std::vector<Sketch::Row>> task_rows_;  // the same, by the task that found them
+  std::vector<Projection::Row> groups_;                  // number and bound
+  std::vector<Projection::Row> rows_;                    // that may reach the list
+  std::vector<std::vector<Projection::Row>> task_rows_;  // the same, by the task that found them
   std::vector<Candidate> candidates_;
   std::vector<float> exact_;  // scores of the first of them
 };
@@ -102,7 +106,7 @@ class ExactIndex final : public RepresentativeIndex {
                               std::vector<ScoredEvent>& out) override;
   EPISODIC_INLINE float score(const float* query, EventId event) const override;
   EPISODIC_INLINE void truncate(std::int64_t n_events) override;
-  EPISODIC_INLINE void settle() override;
+  EPISODIC_INLINE void finish_truncate() override;
   EPISODIC_INLINE void forget(EventId event) override;
   bool forgotten(EventId event) const override {
     return forgotten_[static_cast<std::size_t>(event)] != 0;
@@ -129,11 +133,13 @@ class ExactIndex final : public RepresentativeIndex {
  private:
   friend class ExactSearch;
 
-  /// Whether a search goes through the shadow.
+  /// Whether there are so many vectors that they are bounded.
   bool large() const;
-  /// The shadow gets the slabs that have become full.
-  void follow();
-  /// Takes a query that is searched for into what the sketch learns from.
+  /// Whether a search for k events bounds the vectors first, rather than scan them.
+  bool bounds_for(std::int64_t k) const;
+  /// The quantised copy gets the slabs that have become full.
+  void quantise_full_slabs();
+  /// Takes a query that is searched for into what the projection learns from.
   void learn(const float* query);
 
   /// Host memory with n full slabs, all of them only in the tier.
@@ -141,7 +147,7 @@ class ExactIndex final : public RepresentativeIndex {
   /// Writes the slab that has just become full to the tier.
   void write_slab();
   /// Gives up full slabs that the tier holds, the oldest first, until `more` bytes fit host_bytes.
-  void shed(std::int64_t more);
+  void release_slabs(std::int64_t more);
   /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
   std::vector<float> slab_from_tier(std::int64_t slab) const;
   /// The vector of an event wherever it lies; in `buffer` if that is a file.
@@ -161,8 +167,8 @@ class ExactIndex final : public RepresentativeIndex {
   VectorPlace place_;
   std::vector<std::int64_t> unerased_;  // slabs whose copy in the tier shows forgotten events
   mutable std::vector<float> fetched_;  // the last vector that `mean` read from the tier
-  QuantisedSlabs shadow_;
-  Sketch sketch_;
+  QuantisedSlabs quantised_;
+  Projection projection_;
   ExactSearch search_{*this, this};
 };
 

@@ -32,7 +32,7 @@ class HugePieces {
   /// New pieces are zero. The memory of cut ones is given back. \throws std::bad_alloc
   void resize(std::int64_t n);
   /// Tells that the pieces below n are written: full blocks of them get huge pages.
-  void settle(std::int64_t n);
+  void finish(std::int64_t n);
 
   /// Memory of a piece with its share of what a block leaves unused.
   std::int64_t piece_bytes() const { return (block_bytes_ + per_block_ - 1) / per_block_; }
@@ -40,7 +40,7 @@ class HugePieces {
 
  private:
   std::int64_t stride_, per_block_, block_bytes_;
-  std::int64_t size_ = 0, settled_ = 0;  // pieces; blocks
+  std::int64_t size_ = 0, finished_ = 0;  // pieces; blocks
   std::vector<std::byte*> blocks_;
 };
 

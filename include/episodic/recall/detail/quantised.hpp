@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// An 8-bit shadow of the vectors of an index: a quarter of the bytes to read, and a bound on what
+/// An 8-bit copy of the vectors of an index: a quarter of the bytes to read, and a bound on what
 /// it gets wrong, so that a search through it still finds the exact list.
 
 #include <cstdint>
@@ -74,7 +74,7 @@ class QuantisedSlabs {
   float* mean_of(std::int64_t slab) const { return bounds_of(slab, rows_); }
   /// One more slab, of zeros.
   void append();
-  void settle();
+  void finish_slabs();
 
   std::int64_t width_, rows_;
   std::int64_t stride_;  // of a row's scales and its error per unit of the query's norm

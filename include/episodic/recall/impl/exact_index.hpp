@@ -20,7 +20,7 @@ namespace episodic {
 namespace detail {
 namespace exact_index_detail {
 
-inline constexpr std::int64_t kSketchedPerSearch =
+inline constexpr std::int64_t kProjectedPerSearch =
     8;  // slabs: new ones, and old ones in a new subspace
 inline constexpr std::int64_t kFirstLook =
     4;  // groups, per event asked for, that say what it must reach
@@ -34,7 +34,7 @@ inline float rankable(float score) {
 }
 
 /// An order of rows and groups: the largest bound first.
-inline bool larger(const Sketch::Row& a, const Sketch::Row& b) {
+inline bool larger(const Projection::Row& a, const Projection::Row& b) {
   return a.upper > b.upper || (a.upper == b.upper && a.event < b.event);
 }
 
@@ -93,13 +93,13 @@ EPISODIC_INLINE ExactIndex::ExactIndex(const IndexShape& shape, const ExactTunin
       each_(shape.width()),
       tuning_(tuning),
       place_(place),
-      shadow_(shape.width(), means_.rows_per_slab()),
-      sketch_(shape.width(), means_.rows_per_slab(), tuning.sample) {
+      quantised_(shape.width(), means_.rows_per_slab()),
+      projection_(shape.width(), means_.rows_per_slab(), tuning.sample) {
   if (shape.n_heads < 1 || shape.head_dim < 1 || shape.n_repr < 1)
     throw ConfigError(concat("representative index: ", shape.n_heads, " heads of ", shape.head_dim,
                              " channels with ", shape.n_repr,
                              " representatives; each must be at least 1"));
-  // The best of several vectors has no bound in the shadow, so all of them must be at hand.
+  // The best of several vectors has no bound in the quantised copy, so all of them must be at hand.
   if (shape.score == RepresentativeScore::max) place_.tier = nullptr;
   if (place_.tier && place_.tier->width() != shape.width())
     throw ConfigError(concat("representative index: vectors of ", shape.width(),
@@ -107,7 +107,7 @@ EPISODIC_INLINE ExactIndex::ExactIndex(const IndexShape& shape, const ExactTunin
 }
 
 EPISODIC_INLINE void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
-  settle();
+  finish_truncate();
   const std::int64_t rows = means_.rows_per_slab();
   if (place_.host_bytes > 0 && size() % rows == 0) {
     const std::int64_t each_slab =
@@ -121,7 +121,7 @@ EPISODIC_INLINE void ExactIndex::add(const float* mean, const float* each, std::
                                " events, its share is ", place_.host_bytes,
                                "; raise repr_bytes so that each layer has at least that"));
     // Room for the slab that begins, and for its codes when it is full, before it is taken.
-    shed(4 * rows * shape_.width() + least_bytes(slabs + 1) - least_bytes(slabs));
+    release_slabs(4 * rows * shape_.width() + least_bytes(slabs + 1) - least_bytes(slabs));
   }
   if (shape_.score == RepresentativeScore::max) {
     if (!each || count < 1 || count > shape_.n_repr)
@@ -144,31 +144,32 @@ EPISODIC_INLINE void ExactIndex::add(const float* mean, const float* each, std::
 EPISODIC_INLINE void ExactIndex::write_slab() {
   const std::int64_t rows = means_.rows_per_slab(), slab = size() / rows - 1;
   try {
-    shadow_.add(means_.row(slab * rows));
+    quantised_.add(means_.row(slab * rows));
     for (std::int64_t r = 0; r < rows; ++r)
-      if (forgotten(slab * rows + r)) shadow_.erase(slab, r);
+      if (forgotten(slab * rows + r)) quantised_.erase(slab, r);
     ByteWriter codes;
-    shadow_.save(slab, codes);
+    quantised_.save(slab, codes);
     place_.tier->append(place_.layer, rows, means_.row(slab * rows), codes.bytes());
   } catch (...) {
-    shadow_.truncate(slab);
+    quantised_.truncate(slab);
     means_.truncate(size() - 1);
     forgotten_.pop_back();
     throw;
   }
 }
 
-EPISODIC_INLINE void ExactIndex::shed(std::int64_t more) {
+EPISODIC_INLINE void ExactIndex::release_slabs(std::int64_t more) {
   if (!place_.tier) return;
-  for (std::int64_t slab = 0; slab < shadow_.slabs() && bytes() + more > place_.host_bytes; ++slab)
+  for (std::int64_t slab = 0; slab < quantised_.slabs() && bytes() + more > place_.host_bytes;
+       ++slab)
     if (means_.held(slab)) means_.release(slab);
 }
 
 EPISODIC_INLINE std::int64_t ExactIndex::least_bytes(std::int64_t n_slabs) const {
   const std::int64_t rows = means_.rows_per_slab();
-  const std::int64_t per_slab =
-      shadow_.slab_bytes() + sketch_.slab_bytes() + 4 * sketch_.groups_per_slab() + 2 * rows + 1024;
-  return n_slabs * per_slab + 4 * rows * shape_.width() + sketch_.fixed_bytes();
+  const std::int64_t per_slab = quantised_.slab_bytes() + projection_.slab_bytes() +
+                                4 * projection_.groups_per_slab() + 2 * rows + 1024;
+  return n_slabs * per_slab + 4 * rows * shape_.width() + projection_.fixed_bytes();
 }
 
 EPISODIC_INLINE std::vector<float> ExactIndex::slab_from_tier(std::int64_t slab) const {
@@ -190,12 +191,12 @@ EPISODIC_INLINE const float* ExactIndex::vector(EventId event, std::vector<float
 }
 
 EPISODIC_INLINE void ExactIndex::compact() {
-  settle();
+  finish_truncate();
   while (!unerased_.empty()) {
     const std::int64_t slab = unerased_.back();
     const std::vector<float> rows = slab_from_tier(slab);
     ByteWriter codes;
-    shadow_.save(slab, codes);
+    quantised_.save(slab, codes);
     place_.tier->replace(place_.layer, slab, means_.rows_per_slab(), rows.data(), codes.bytes());
     unerased_.pop_back();
   }
@@ -269,12 +270,12 @@ EPISODIC_INLINE ExactSearch::ExactSearch(const ExactIndex& index, ExactIndex* le
     : index_(index),
       learner_(learner),
       means_(index.means_),
-      shadow_(index.shadow_),
-      sketch_(index.sketch_) {}
+      quantised_(index.quantised_),
+      projection_(index.projection_) {}
 
 EPISODIC_INLINE void ExactIndex::search(const float* query, std::int64_t k,
                                         std::vector<ScoredEvent>& out) {
-  if (k > 0) settle();
+  if (k > 0) finish_truncate();
   search_.search(query, k, out);
 }
 
@@ -282,31 +283,38 @@ EPISODIC_INLINE void ExactSearch::search(const float* query, std::int64_t k,
                                          std::vector<ScoredEvent>& out) {
   out.clear();
   if (k <= 0) return;
-  if (index_.large() && 4 * k <= index_.size() && search_shadow(query, k, out)) return;
+  if (index_.bounds_for(k) && search_bounded(query, k, out)) return;
   index_.scan(query, 0, out);
   keep_best(out, k);
 }
 
 EPISODIC_INLINE bool ExactIndex::large() const {
-  return size() * shape_.width() * static_cast<std::int64_t>(sizeof(float)) >= tuning_.shadow_from;
+  return size() * shape_.width() * static_cast<std::int64_t>(sizeof(float)) >= tuning_.bound_from;
 }
 
-EPISODIC_INLINE void ExactIndex::follow() {
+EPISODIC_INLINE bool ExactIndex::bounds_for(std::int64_t k) const {
+  if (!large() || 4 * k > size()) return false;
+  // vectors in files are read one at a time: what need not be read is worth more
+  return k <= size() / tuning_.events_per_listed || !means_.held(0);
+}
+
+EPISODIC_INLINE void ExactIndex::quantise_full_slabs() {
   const std::int64_t rows = means_.rows_per_slab();
-  while ((shadow_.slabs() + 1) * rows <= size()) shadow_.add(means_.row(shadow_.slabs() * rows));
+  while ((quantised_.slabs() + 1) * rows <= size())
+    quantised_.add(means_.row(quantised_.slabs() * rows));
 }
 
 EPISODIC_INLINE void ExactIndex::learn(const float* query) {
-  if (!tuning_.sketch) return;
-  sketch_.note(query);
-  sketch_.follow(shadow_, exact_index_detail::kSketchedPerSearch);
+  if (!tuning_.projection) return;
+  projection_.sample(query);
+  projection_.project(quantised_, exact_index_detail::kProjectedPerSearch);
 }
 
 EPISODIC_INLINE void ExactIndex::freeze() {
-  settle();
+  finish_truncate();
   if (shape_.score != RepresentativeScore::mean || !large()) return;
-  follow();
-  sketch_.follow(shadow_, shadow_.slabs());
+  quantise_full_slabs();
+  projection_.project(quantised_, quantised_.slabs());
 }
 
 /// What one of many needs to read an exact index.
@@ -331,8 +339,8 @@ EPISODIC_INLINE std::unique_ptr<IndexReader> ExactIndex::reader() const {
   return std::make_unique<ExactReader>(*this);
 }
 
-EPISODIC_INLINE bool ExactSearch::search_shadow(const float* query, std::int64_t k,
-                                                std::vector<ScoredEvent>& out) {
+EPISODIC_INLINE bool ExactSearch::search_bounded(const float* query, std::int64_t k,
+                                                 std::vector<ScoredEvent>& out) {
   if (index_.shape_.score != RepresentativeScore::mean) return false;
   if (plain_searches_ > 0) {
     --plain_searches_;
@@ -344,11 +352,11 @@ EPISODIC_INLINE bool ExactSearch::search_shadow(const float* query, std::int64_t
   const float norm = static_cast<float>(std::sqrt(square) * (1.0 + 1e-6));
   if (!std::isfinite(norm)) return false;
 
-  if (learner_) learner_->follow();
-  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  if (learner_) learner_->quantise_full_slabs();
+  const std::int64_t slabs = quantised_.slabs(), rows = means_.rows_per_slab();
   if (slabs == 0) return false;
   if (learner_) learner_->learn(query);
-  sketch_.open(query, static_cast<double>(norm), opened_);
+  projection_.open(query, static_cast<double>(norm), opened_);
 
   index_.scan(query, slabs * rows, out);  // the slab that is not full yet
   // What has large bounds tells what an event of the list must reach; then all that may reach it
@@ -371,17 +379,18 @@ EPISODIC_INLINE bool ExactSearch::search_shadow(const float* query, std::int64_t
 EPISODIC_INLINE float ExactSearch::least_to_reach(const float* query, float norm, std::int64_t k,
                                                   const std::vector<ScoredEvent>& tail) {
   bound_slabs(query, norm);
-  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
+  const std::int64_t slabs = quantised_.slabs(), rows = means_.rows_per_slab();
   first_rows(k);
   for (const ScoredEvent& e : last_)
     if (e.event < slabs * rows) rows_.push_back({e.event, 0.0f});
   // Each but once: an event cannot be two of the k that are to be reached.
   std::sort(rows_.begin(), rows_.end(),
-            [](const Sketch::Row& a, const Sketch::Row& b) { return a.event < b.event; });
-  rows_.erase(
-      std::unique(rows_.begin(), rows_.end(),
-                  [](const Sketch::Row& a, const Sketch::Row& b) { return a.event == b.event; }),
-      rows_.end());
+            [](const Projection::Row& a, const Projection::Row& b) { return a.event < b.event; });
+  rows_.erase(std::unique(rows_.begin(), rows_.end(),
+                          [](const Projection::Row& a, const Projection::Row& b) {
+                            return a.event == b.event;
+                          }),
+              rows_.end());
   bound_rows(query, norm);
   return least_of(k, tail);
 }
@@ -425,29 +434,30 @@ EPISODIC_INLINE void ExactSearch::rank_candidates(const float* query, std::int64
 }
 
 EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm) {
-  const std::int64_t slabs = shadow_.slabs(), rows = means_.rows_per_slab();
-  const std::int64_t groups = sketch_.groups_per_slab();
+  const std::int64_t slabs = quantised_.slabs(), rows = means_.rows_per_slab();
+  const std::int64_t groups = projection_.groups_per_slab();
   offset_.resize(static_cast<std::size_t>(slabs));
   slab_upper_.resize(static_cast<std::size_t>(slabs));
   upper_.resize(static_cast<std::size_t>(slabs * groups));
   exact_index_detail::parallel_slabs(slabs, [&](std::int64_t slab) {
     if (slab + 1 < slabs) {
-      shadow_.fetch_mean(slab + 1);
-      sketch_.fetch_first(slab + 1);
+      quantised_.fetch_mean(slab + 1);
+      projection_.fetch_first(slab + 1);
     }
-    const float offset = offset_[static_cast<std::size_t>(slab)] = shadow_.offset(query, slab);
+    const float offset = offset_[static_cast<std::size_t>(slab)] = quantised_.offset(query, slab);
     float* upper = upper_.data() + slab * groups;
     float& most = slab_upper_[static_cast<std::size_t>(slab)];
-    if (sketch_.has(slab)) {
-      most = sketch_.bound_groups(opened_, slab, offset, upper);
+    if (projection_.has(slab)) {
+      most = projection_.bound_groups(opened_, slab, offset, upper);
       return;
     }
     std::array<float, VectorSlabs::kMostRows> value, error;
-    shadow_.bounds(query, norm, offset, slab, 0, rows, value.data(), error.data());
+    quantised_.bounds(query, norm, offset, slab, 0, rows, value.data(), error.data());
     most = -std::numeric_limits<float>::infinity();
     for (std::int64_t g = 0; g < groups; ++g) {
       upper[g] = -std::numeric_limits<float>::infinity();
-      for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+      for (std::int64_t r = g * Projection::kGroup;
+           r < std::min(rows, (g + 1) * Projection::kGroup); ++r)
         upper[g] = std::max(
             upper[g], value[static_cast<std::size_t>(r)] + error[static_cast<std::size_t>(r)]);
       most = std::max(most, upper[g]);
@@ -456,12 +466,12 @@ EPISODIC_INLINE void ExactSearch::bound_slabs(const float* query, float norm) {
 }
 
 EPISODIC_INLINE void ExactSearch::first_rows(std::int64_t k) {
-  const auto keep = [&](std::vector<Sketch::Row>& list, std::int64_t n) {
+  const auto keep = [&](std::vector<Projection::Row>& list, std::int64_t n) {
     if (static_cast<std::int64_t>(list.size()) <= n) return;
     std::nth_element(list.begin(), list.begin() + n, list.end(), exact_index_detail::larger);
     list.resize(static_cast<std::size_t>(n));
   };
-  const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
+  const std::int64_t groups = projection_.groups_per_slab(), rows = means_.rows_per_slab();
   const std::int64_t first = exact_index_detail::kFirstLook * k;
   // So many slabs have as many groups that reach what the last of them does: no others are needed.
   float cut = -std::numeric_limits<float>::infinity();
@@ -472,7 +482,7 @@ EPISODIC_INLINE void ExactSearch::first_rows(std::int64_t k) {
     cut = *last;
   }
   groups_.clear();
-  for (std::int64_t slab = 0; slab < shadow_.slabs(); ++slab) {
+  for (std::int64_t slab = 0; slab < quantised_.slabs(); ++slab) {
     if (slab_upper_[static_cast<std::size_t>(slab)] < cut) continue;
     for (std::int64_t g = slab * groups; g < (slab + 1) * groups; ++g)
       if (const float upper = upper_[static_cast<std::size_t>(g)]; upper >= cut)
@@ -480,16 +490,17 @@ EPISODIC_INLINE void ExactSearch::first_rows(std::int64_t k) {
   }
   keep(groups_, first);
   rows_.clear();
-  for (const Sketch::Row& group : groups_)
-    if (sketch_.has(group.event / groups))
-      sketch_.fetch_rows(group.event / groups, group.event % groups);
-  for (const Sketch::Row& group : groups_) {
+  for (const Projection::Row& group : groups_)
+    if (projection_.has(group.event / groups))
+      projection_.fetch_rows(group.event / groups, group.event % groups);
+  for (const Projection::Row& group : groups_) {
     const std::int64_t slab = group.event / groups, g = group.event % groups;
-    if (sketch_.has(slab)) {
-      sketch_.rows_of(opened_, slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
+    if (projection_.has(slab)) {
+      projection_.rows_of(opened_, slab, offset_[static_cast<std::size_t>(slab)], g, rows_);
       continue;
     }
-    for (std::int64_t r = g * Sketch::kGroup; r < std::min(rows, (g + 1) * Sketch::kGroup); ++r)
+    for (std::int64_t r = g * Projection::kGroup; r < std::min(rows, (g + 1) * Projection::kGroup);
+         ++r)
       rows_.push_back({slab * rows + r, group.upper});
   }
   keep(rows_, first);
@@ -497,37 +508,37 @@ EPISODIC_INLINE void ExactSearch::first_rows(std::int64_t k) {
 
 EPISODIC_INLINE void ExactSearch::rows_above(float least) {
   using namespace exact_index_detail;
-  const std::int64_t groups = sketch_.groups_per_slab(), rows = means_.rows_per_slab();
-  const std::int64_t slabs = shadow_.slabs();
+  const std::int64_t groups = projection_.groups_per_slab(), rows = means_.rows_per_slab();
+  const std::int64_t slabs = quantised_.slabs();
   const std::int64_t tasks = (slabs + kSlabsPerTask - 1) / kSlabsPerTask;
   if (static_cast<std::int64_t>(task_rows_.size()) < tasks)
     task_rows_.resize(static_cast<std::size_t>(tasks));
   parallel_for(tasks, [&](std::int64_t task) {
-    std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
+    std::vector<Projection::Row>& found = task_rows_[static_cast<std::size_t>(task)];
     found.clear();
     const std::int64_t end = std::min(slabs, (task + 1) * kSlabsPerTask);
     for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
-      if (slab_upper_[static_cast<std::size_t>(slab)] < least || !sketch_.has(slab)) continue;
+      if (slab_upper_[static_cast<std::size_t>(slab)] < least || !projection_.has(slab)) continue;
       for (std::int64_t g = 0; g < groups; ++g)
         if (upper_[static_cast<std::size_t>(slab * groups + g)] >= least)
-          sketch_.fetch_rows(slab, g);
+          projection_.fetch_rows(slab, g);
     }
     for (std::int64_t slab = task * kSlabsPerTask; slab < end; ++slab) {
       if (slab_upper_[static_cast<std::size_t>(slab)] < least) continue;
       const float* upper = upper_.data() + slab * groups;
-      if (sketch_.has(slab)) {
-        sketch_.rows_above(opened_, slab, offset_[static_cast<std::size_t>(slab)], upper, least,
-                           found);
+      if (projection_.has(slab)) {
+        projection_.rows_above(opened_, slab, offset_[static_cast<std::size_t>(slab)], upper, least,
+                               found);
         continue;
       }
       for (std::int64_t r = 0; r < rows; ++r)
-        if (upper[r / Sketch::kGroup] >= least)
-          found.push_back({slab * rows + r, upper[r / Sketch::kGroup]});
+        if (upper[r / Projection::kGroup] >= least)
+          found.push_back({slab * rows + r, upper[r / Projection::kGroup]});
     }
   });
   rows_.clear();
   for (std::int64_t task = 0; task < tasks; ++task) {
-    const std::vector<Sketch::Row>& found = task_rows_[static_cast<std::size_t>(task)];
+    const std::vector<Projection::Row>& found = task_rows_[static_cast<std::size_t>(task)];
     rows_.insert(rows_.end(), found.begin(), found.end());
   }
 }
@@ -536,7 +547,7 @@ EPISODIC_INLINE void ExactSearch::bound_rows(const float* query, float norm) {
   using namespace exact_index_detail;
   const std::int64_t rows = means_.rows_per_slab();
   if (index_.n_forgotten_ > 0)
-    std::erase_if(rows_, [&](const Sketch::Row& row) { return index_.forgotten(row.event); });
+    std::erase_if(rows_, [&](const Projection::Row& row) { return index_.forgotten(row.event); });
   candidates_.resize(rows_.size());
   const auto n = static_cast<std::int64_t>(rows_.size());
   parallel_blocks(n, [&](std::int64_t i) {
@@ -544,11 +555,11 @@ EPISODIC_INLINE void ExactSearch::bound_rows(const float* query, float norm) {
     c.event = rows_[static_cast<std::size_t>(i)].event;
     if (i + kAhead < n) {
       const std::int64_t next = rows_[static_cast<std::size_t>(i + kAhead)].event;
-      shadow_.fetch(next / rows, next % rows);
+      quantised_.fetch(next / rows, next % rows);
     }
     const std::int64_t slab = c.event / rows;
-    shadow_.bounds(query, norm, offset_[static_cast<std::size_t>(slab)], slab, c.event % rows, 1,
-                   &c.value, &c.error);
+    quantised_.bounds(query, norm, offset_[static_cast<std::size_t>(slab)], slab, c.event % rows, 1,
+                      &c.value, &c.error);
   });
 }
 
@@ -567,13 +578,14 @@ EPISODIC_INLINE void ExactIndex::truncate(std::int64_t n_events) {
     throw DataError(
         concat("representative index: cannot truncate ", size(), " events to ", n_events));
   const std::int64_t rows = means_.rows_per_slab(), full = n_events / rows;
-  // What becomes the slab that is not full may lie in the tier only, which keeps it until settle.
+  // What becomes the slab that is not full may lie in the tier only, which keeps it until
+  // finish_truncate.
   const bool fetch = n_events % rows != 0 && !means_.held(full);
   if (place_.tier) place_.tier->truncate(place_.layer, full + fetch);
   std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
   means_.truncate(n_events);
-  shadow_.truncate(full);
-  sketch_.truncate(full);
+  quantised_.truncate(full);
+  projection_.truncate(full);
   if (shape_.score == RepresentativeScore::max) {
     each_.truncate(n_events * shape_.n_repr);
     count_.resize(static_cast<std::size_t>(n_events));
@@ -582,10 +594,10 @@ EPISODIC_INLINE void ExactIndex::truncate(std::int64_t n_events) {
   count_forgotten();
 }
 
-EPISODIC_INLINE void ExactIndex::settle() {
+EPISODIC_INLINE void ExactIndex::finish_truncate() {
   const std::int64_t rows = means_.rows_per_slab(), full = size() / rows;
   if (size() % rows == 0 || means_.held(full)) return;
-  shed(4 * rows * shape_.width());
+  release_slabs(4 * rows * shape_.width());
   means_.hold(full, slab_from_tier(full).data());
   place_.tier->truncate(place_.layer, full);
   std::erase_if(unerased_, [full](std::int64_t slab) { return slab >= full; });
@@ -614,9 +626,9 @@ EPISODIC_INLINE void ExactIndex::forget(EventId event) {
     unerased_.push_back(slab);
   if (shape_.score == RepresentativeScore::max)
     std::fill_n(each_.row(event * shape_.n_repr), shape_.n_repr * shape_.width(), 0.0f);
-  if (slab < shadow_.slabs()) {
-    shadow_.erase(slab, event % rows);
-    sketch_.erase(slab, event % rows);
+  if (slab < quantised_.slabs()) {
+    quantised_.erase(slab, event % rows);
+    projection_.erase(slab, event % rows);
   }
 }
 
@@ -645,7 +657,7 @@ EPISODIC_INLINE void ExactIndex::save(ByteWriter& to) const {
     exact_index_detail::save_rows(each_, 0, each_.size(), to);
   }
   to.put_vector(forgotten_);
-  sketch_.save(to);
+  projection_.save(to);
 }
 
 EPISODIC_INLINE void ExactIndex::load(ByteReader& from) {
@@ -697,22 +709,23 @@ EPISODIC_INLINE void ExactIndex::load(ByteReader& from) {
       throw FileError(concat(from.where(), ": the flag of a forgotten event is ", flag,
                              "; the file is damaged"));
   count_forgotten();
-  sketch_.load(from);
+  projection_.load(from);
   for (std::int64_t slab = 0; slab < in_tier; ++slab) {
     const std::vector<std::byte> codes = place_.tier->codes(place_.layer, slab);
     ByteReader reader(codes, place_.tier->where(place_.layer, slab));
     if (place_.tier->rows(place_.layer, slab) != rows)
       throw FileError(concat(reader.where(), ": ", place_.tier->rows(place_.layer, slab),
                              " rows, expected ", rows, "; open it with the settings that made it"));
-    shadow_.load(reader);
+    quantised_.load(reader);
     reader.finish();
     for (std::int64_t r = 0; r < rows; ++r)
-      if (forgotten(slab * rows + r)) shadow_.erase(slab, r);
+      if (forgotten(slab * rows + r)) quantised_.erase(slab, r);
   }
 }
 
 EPISODIC_INLINE std::int64_t ExactIndex::bytes() const {
-  return means_.bytes() + each_.bytes() + shadow_.bytes() + sketch_.bytes() + search_.bytes() +
+  return means_.bytes() + each_.bytes() + quantised_.bytes() + projection_.bytes() +
+         search_.bytes() +
          static_cast<std::int64_t>(count_.capacity() * sizeof(std::int32_t) +
                                    forgotten_.capacity());
 }

@@ -70,12 +70,12 @@ EPISODIC_INLINE void HugePieces::resize(std::int64_t n) {
       std::fill(blocks_.back() + page, blocks_.back() + block_bytes_, std::byte{0});
   }
   size_ = n;
-  settled_ = std::min(settled_, n / per_block_);
+  finished_ = std::min(finished_, n / per_block_);
 }
 
-EPISODIC_INLINE void HugePieces::settle(std::int64_t n) {
-  for (; (settled_ + 1) * per_block_ <= std::min(n, size_); ++settled_) {
-    std::byte* block = blocks_[static_cast<std::size_t>(settled_)];
+EPISODIC_INLINE void HugePieces::finish(std::int64_t n) {
+  for (; (finished_ + 1) * per_block_ <= std::min(n, size_); ++finished_) {
+    std::byte* block = blocks_[static_cast<std::size_t>(finished_)];
     const auto bytes = static_cast<std::size_t>(block_bytes_);
 #if defined(MADV_HUGEPAGE)
     // The second does at once what the first leaves to a thread of the kernel. Either may be

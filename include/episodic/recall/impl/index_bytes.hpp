@@ -2,7 +2,7 @@
 #pragma once
 // Bodies of recall/index.hpp; how they become functions: base/inline.hpp.
 #include "episodic/base/inline.hpp"
-#include "episodic/recall/detail/sketch.hpp"
+#include "episodic/recall/detail/projection.hpp"
 #include "episodic/recall/detail/vector_slabs.hpp"
 #include "episodic/recall/index.hpp"
 
@@ -20,10 +20,11 @@ EPISODIC_INLINE IndexBytes index_bytes(const MemoryConfig& config, std::int64_t 
     bytes.codes = 4 * width * config.n_repr * rows;
     return bytes;
   }
-  // A code of a byte a channel with scales, its error, the sketch and the flag of the forgotten.
+  // A code of a byte a channel with scales, its error, the projection and the flag of the
+  // forgotten.
   constexpr std::int64_t kScaleChannels = 128;
   const std::int64_t scales = (width + kScaleChannels - 1) / kScaleChannels;
-  bytes.codes = n_events * (width + 4 * scales + 4 + detail::Sketch::kBytes + 1);
+  bytes.codes = n_events * (width + 4 * scales + 4 + detail::Projection::kBytes + 1);
   // Links of the graph: 64 at the bottom level, 32 at each of the few above.
   if (config.index == IndexKind::faiss && n_events > config.exact_up_to)
     bytes.codes = n_events * (4 * 66 + 8 + 4);

@@ -72,7 +72,7 @@ class LayeredIndex final : public RepresentativeIndex {
                              " events, the first ", n_base_, " are the base's"));
     added_->truncate(n_events - n_base_);
   }
-  void settle() override { added_->settle(); }
+  void finish_truncate() override { added_->finish_truncate(); }
 
   void forget(EventId event) override {
     if (event < n_base_) refuse("forget an event");

@@ -171,12 +171,12 @@ EPISODIC_INLINE void QuantisedSlabs::add(const float* vectors) {
     bounds[n_blocks] =
         reach < 1e30 ? static_cast<float>(reach) : std::numeric_limits<float>::infinity();
   }
-  settle();
+  finish_slabs();
 }
 
-EPISODIC_INLINE void QuantisedSlabs::settle() {
-  codes_.settle(slabs());
-  bounds_.settle(slabs());
+EPISODIC_INLINE void QuantisedSlabs::finish_slabs() {
+  codes_.finish(slabs());
+  bounds_.finish(slabs());
 }
 
 EPISODIC_INLINE void QuantisedSlabs::truncate(std::int64_t n_slabs) {
@@ -222,7 +222,7 @@ EPISODIC_INLINE void QuantisedSlabs::load(ByteReader& from) {
     bounds[n_blocks] = reach[size(r)];
   }
   std::copy(mean.begin(), mean.end(), mean_of(slab));
-  settle();
+  finish_slabs();
 }
 
 EPISODIC_INLINE float QuantisedSlabs::offset(const float* query, std::int64_t slab) const {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// A sketch of the 8-bit shadow: 32 bytes of a vector that bound its score from above. Mean queries
-/// lie close to a subspace of few dimensions; what a vector has in that subspace is kept, of the
-/// rest only its norm. The subspace is learned from the queries that come, and changes no result.
+/// A projection of the 8-bit copy: 32 bytes of a vector that bound its score from above. Mean
+/// queries lie close to a subspace of few dimensions; what a vector has in that subspace is kept,
+/// of the rest only its norm. The subspace is learned from the queries that come, and changes no
+/// result.
 ///
-/// Its directions are in order of the queries' energy, so that each of two levels is a sketch by
-/// itself, of the first directions and the norm of what these leave:
+/// Its directions are in order of the queries' energy, so that each of two levels is a projection
+/// by itself, of the first directions and the norm of what these leave:
 /// - the first half of a row's bytes, read as a stream;
 /// - both halves, of the groups of rows that the first did not rule out.
 
@@ -19,24 +20,24 @@
 
 namespace episodic::detail {
 
-class Sketch {
+class Projection {
  public:
   static constexpr std::int64_t kGroup = 16;  ///< rows that are bounded together
   enum Level : std::size_t { kHalf, kWhole, kLevels };
   /// Directions of the subspace that a level knows.
   static constexpr std::array<std::int64_t, kLevels> kDirections = {15, 30};
-  /// Bytes of a row in its sketch. The last is the norm that is left.
+  /// Bytes of a row in its projection. The last is the norm that is left.
   static constexpr std::array<std::int64_t, kLevels> kLength = {16, 32};
   static constexpr std::int64_t kBytes = kLength[kWhole], kDims = kDirections[kWhole];
 
   /// \param sample queries that the subspace is learned from, at least 1
-  Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample);
+  Projection(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample);
 
   /// Counts a query in; learns a subspace from a sample of those since the last time, each time the
   /// number of queries has doubled.
-  void note(const float* query);
-  /// Sketches at most `most` slabs that have none, or one in an older subspace.
-  void follow(const QuantisedSlabs& shadow, std::int64_t most);
+  void sample(const float* query);
+  /// Projects at most `most` slabs that have none, or one in an older subspace.
+  void project(const QuantisedSlabs& quantised, std::int64_t most);
   void truncate(std::int64_t n_slabs);
   void erase(std::int64_t slab, std::int64_t row);
 
@@ -50,7 +51,7 @@ class Sketch {
   /// Of the sample and the subspaces, once there are such.
   std::int64_t fixed_bytes() const { return 4 * width_ * (sample_size_ + 2 * kDims); }
 
-  /// The subspace and the count of queries, and back; the slabs are sketched anew.
+  /// The subspace and the count of queries, and back; the slabs are projected anew.
   void save(ByteWriter& to) const;
   void load(ByteReader& from);
 
@@ -90,7 +91,7 @@ class Sketch {
     std::array<double, kDims> miss = {};  // most of |direction . what the codes leave|
     // Norm of what each level leaves: rest + rest_step * its last byte.
     std::array<float, kLevels> rest = {}, rest_step = {};
-    float reach = 0.0f;                   // most of the shadow's errors
+    float reach = 0.0f;                   // most of the quantised copy's errors
     std::vector<std::int32_t> unbounded;  // rows of which nothing is known
   };
   struct Query {  // in the terms of one basis
@@ -108,7 +109,7 @@ class Sketch {
 
   void learn();
   void set_basis(std::shared_ptr<Basis> basis);
-  void sketch(const QuantisedSlabs& shadow, std::int64_t slab);
+  void project_slab(const QuantisedSlabs& quantised, std::int64_t slab);
   Weights weights(const Opened& query, const Slab& slab, float offset, Level level) const;
   /// Codes of one of the halves of a group.
   std::int8_t* codes_of(std::int64_t slab, std::int64_t half, std::int64_t group) const;
@@ -116,7 +117,7 @@ class Sketch {
                    std::vector<Row>& out) const;
 
   std::int64_t width_, rows_;
-  std::int64_t noted_ = 0, sampled_ = 0, stride_ = 1, sample_size_;
+  std::int64_t n_queries_ = 0, sampled_ = 0, stride_ = 1, sample_size_;
   std::vector<float> sample_;  // [sample_size, width]
   std::shared_ptr<const Basis> basis_, before_;
   std::int64_t stale_ = 0;  // slabs below are in basis_
@@ -125,8 +126,8 @@ class Sketch {
   HugePieces codes_;
 };
 
-class Sketch::Opened {
-  friend class Sketch;
+class Projection::Opened {
+  friend class Projection;
   const Query& in(const Basis* basis) const {
     return queries_[0].basis == basis ? queries_[0] : queries_[1];
   }
@@ -139,5 +140,5 @@ class Sketch::Opened {
 }  // namespace episodic::detail
 
 #ifndef EPISODIC_COMPILED
-#include "episodic/recall/impl/sketch.hpp"
+#include "episodic/recall/impl/projection.hpp"
 #endif

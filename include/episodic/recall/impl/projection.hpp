@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bodies of recall/detail/sketch.hpp; how they become functions: base/inline.hpp.
-#include "episodic/recall/detail/sketch.hpp"
+// Bodies of recall/detail/projection.hpp; how they become functions: base/inline.hpp.
+#include "episodic/recall/detail/projection.hpp"
 
 #if defined(EPISODIC_COMPILED) && defined(__x86_64__)
 #include <immintrin.h>
@@ -19,14 +19,14 @@
 #include "episodic/cpu/kernels.hpp"
 
 namespace episodic::detail {
-namespace sketch_detail {
+namespace projection_detail {
 
-inline constexpr std::int64_t kGroup = Sketch::kGroup;
-inline constexpr auto kHalf = Sketch::kHalf;
-inline constexpr auto kWhole = Sketch::kWhole;
-inline constexpr auto kLevels = Sketch::kLevels;
-inline constexpr auto kDirections = Sketch::kDirections;
-inline constexpr auto kLength = Sketch::kLength;
+inline constexpr std::int64_t kGroup = Projection::kGroup;
+inline constexpr auto kHalf = Projection::kHalf;
+inline constexpr auto kWhole = Projection::kWhole;
+inline constexpr auto kLevels = Projection::kLevels;
+inline constexpr auto kDirections = Projection::kDirections;
+inline constexpr auto kLength = Projection::kLength;
 inline constexpr std::int64_t kHalfLength = kLength[kHalf], kPairs = kHalfLength / 2;
 inline constexpr std::int64_t kHalfBytes = kGroup * kHalfLength;  // of a group
 // First halves are read as a stream, but no slab is long enough for the hardware to see it coming.
@@ -205,27 +205,28 @@ inline std::int64_t orthonormalise(std::vector<double>& rows, std::int64_t n, st
   return kept;
 }
 
-}  // namespace sketch_detail
+}  // namespace projection_detail
 
-EPISODIC_INLINE Sketch::Sketch(std::int64_t width, std::int64_t rows_per_slab, std::int64_t sample)
+EPISODIC_INLINE Projection::Projection(std::int64_t width, std::int64_t rows_per_slab,
+                                       std::int64_t sample)
     : width_(width),
       rows_(rows_per_slab),
       sample_size_(sample),
-      codes_(groups_per_slab() * sketch_detail::kGroup * kBytes) {}
+      codes_(groups_per_slab() * projection_detail::kGroup * kBytes) {}
 
-EPISODIC_INLINE void Sketch::note(const float* query) {
-  if (width_ < 2 * kBytes) return;  // the sketch would be no shorter than the shadow
-  if (noted_++ % stride_ != 0) return;
-  sample_.resize(sketch_detail::at(sample_size_ * width_));
+EPISODIC_INLINE void Projection::sample(const float* query) {
+  if (width_ < 2 * kBytes) return;  // the projection would be no shorter than the quantised copy
+  if (n_queries_++ % stride_ != 0) return;
+  sample_.resize(projection_detail::at(sample_size_ * width_));
   std::copy_n(query, width_, sample_.data() + sampled_ * width_);
   if (++sampled_ < sample_size_) return;
   sampled_ = 0;
-  stride_ = std::max<std::int64_t>(1, noted_ / sample_size_);
+  stride_ = std::max<std::int64_t>(1, n_queries_ / sample_size_);
   if (stale_ >= static_cast<std::int64_t>(slabs_.size())) learn();
 }
 
-EPISODIC_INLINE void Sketch::learn() {
-  using namespace sketch_detail;
+EPISODIC_INLINE void Projection::learn() {
+  using namespace projection_detail;
   // The strongest directions of the sample: greedily chosen queries, then subspace iteration.
   const std::int64_t n = sample_size_, dims = std::min(kDims, n);
   std::vector<double> queries(sample_.begin(), sample_.end()), left = queries;
@@ -276,31 +277,31 @@ EPISODIC_INLINE void Sketch::learn() {
   set_basis(std::move(basis));
 }
 
-EPISODIC_INLINE void Sketch::set_basis(std::shared_ptr<Basis> basis) {
+EPISODIC_INLINE void Projection::set_basis(std::shared_ptr<Basis> basis) {
   // Rounded to float32 the rows are not quite orthonormal: how far off is part of every bound.
   const std::vector<double> rows(basis->rows.begin(), basis->rows.end());
   for (std::int64_t i = 0; i < basis->dims; ++i)
     for (std::int64_t j = 0; j <= i; ++j) {
       const double dot =
-          sketch_detail::dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
+          projection_detail::dot_double(rows.data() + i * width_, rows.data() + j * width_, width_);
       basis->skew = std::max(basis->skew, std::abs(dot - (i == j ? 1.0 : 0.0)) + 1e-12);
     }
   before_ = std::exchange(basis_, std::move(basis));
   stale_ = 0;
 }
 
-EPISODIC_INLINE void Sketch::follow(const QuantisedSlabs& shadow, std::int64_t most) {
+EPISODIC_INLINE void Projection::project(const QuantisedSlabs& quantised, std::int64_t most) {
   if (!basis_) return;
-  slabs_.resize(sketch_detail::at(shadow.slabs()));
-  codes_.resize(shadow.slabs());
-  const std::int64_t n = std::min(most, shadow.slabs() - stale_);
-  parallel_for(n, [&](std::int64_t i) { sketch(shadow, stale_ + i); });
+  slabs_.resize(projection_detail::at(quantised.slabs()));
+  codes_.resize(quantised.slabs());
+  const std::int64_t n = std::min(most, quantised.slabs() - stale_);
+  parallel_for(n, [&](std::int64_t i) { project_slab(quantised, stale_ + i); });
   stale_ += n;
-  codes_.settle(stale_);
+  codes_.finish(stale_);
 }
 
-EPISODIC_INLINE void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t slab) {
-  using namespace sketch_detail;
+EPISODIC_INLINE void Projection::project_slab(const QuantisedSlabs& quantised, std::int64_t slab) {
+  using namespace projection_detail;
   const Basis& basis = *basis_;
   const std::int64_t dims = basis.dims;
   Slab out;
@@ -312,8 +313,8 @@ EPISODIC_INLINE void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t s
   std::array<float, kDims> most = {};
   for (std::int64_t r = 0; r < rows_; ++r) {
     float* b = along.data() + r * dims;
-    const float reach = shadow.reach(slab, r);
-    shadow.decode(slab, r, x.data());
+    const float reach = quantised.reach(slab, r);
+    quantised.decode(slab, r, x.data());
     cpu::kernels().dots(x.data(), basis.rows.data(), dims, width_, width_, b);
     for (const float c : x) square[at(r)] += static_cast<double>(c) * static_cast<double>(c);
     if (!std::isfinite(reach) || !(square[at(r)] < 1e60)) {
@@ -379,21 +380,21 @@ EPISODIC_INLINE void Sketch::sketch(const QuantisedSlabs& shadow, std::int64_t s
   slabs_[at(slab)] = std::move(out);
 }
 
-EPISODIC_INLINE void Sketch::truncate(std::int64_t n_slabs) {
+EPISODIC_INLINE void Projection::truncate(std::int64_t n_slabs) {
   if (n_slabs < static_cast<std::int64_t>(slabs_.size()))
     slabs_.erase(slabs_.begin() + n_slabs, slabs_.end());
   codes_.resize(std::min(codes_.size(), n_slabs));
   stale_ = std::min(stale_, n_slabs);
 }
 
-EPISODIC_INLINE void Sketch::erase(std::int64_t slab, std::int64_t row) {
-  using namespace sketch_detail;
+EPISODIC_INLINE void Projection::erase(std::int64_t slab, std::int64_t row) {
+  using namespace projection_detail;
   if (!has(slab)) return;
   for (std::int64_t byte = 0; byte < kBytes; ++byte)
     codes_of(slab, byte / kHalfLength, row / kGroup)[place(row % kGroup, byte % kHalfLength)] = 0;
 }
 
-EPISODIC_INLINE std::int64_t Sketch::bytes() const {
+EPISODIC_INLINE std::int64_t Projection::bytes() const {
   std::int64_t total = codes_.bytes() + static_cast<std::int64_t>(sample_.size() * sizeof(float));
   for (const Slab& s : slabs_)
     total += static_cast<std::int64_t>(sizeof(Slab) + s.unbounded.size() * sizeof(std::int32_t));
@@ -402,33 +403,33 @@ EPISODIC_INLINE std::int64_t Sketch::bytes() const {
   return total;
 }
 
-EPISODIC_INLINE void Sketch::save(ByteWriter& to) const {
-  to.put(noted_);
+EPISODIC_INLINE void Projection::save(ByteWriter& to) const {
+  to.put(n_queries_);
   to.put(stride_);
   to.put_vector(basis_ ? basis_->rows : std::vector<float>());
 }
 
-EPISODIC_INLINE void Sketch::load(ByteReader& from) {
-  noted_ = from.get<std::int64_t>();
+EPISODIC_INLINE void Projection::load(ByteReader& from) {
+  n_queries_ = from.get<std::int64_t>();
   stride_ = from.get<std::int64_t>();
   auto basis = std::make_shared<Basis>();
   basis->rows = from.get_vector<float>();
   auto n = static_cast<std::int64_t>(basis->rows.size());
-  bool good = noted_ >= 0 && stride_ >= 1 && stride_ <= std::max<std::int64_t>(1, noted_) &&
-              n % width_ == 0 && n / width_ <= sketch_detail::kMostSaved;
+  bool good = n_queries_ >= 0 && stride_ >= 1 && stride_ <= std::max<std::int64_t>(1, n_queries_) &&
+              n % width_ == 0 && n / width_ <= projection_detail::kMostSaved;
   for (const float x : basis->rows) good = good && std::abs(x) <= 1.001f;
   if (!good)
     throw FileError(from.where() +
                     ": the subspace of a representative index is impossible; the file is damaged");
   if (n == 0) return;
   n = std::min(n, kDims * width_);
-  basis->rows.resize(sketch_detail::at(n));
+  basis->rows.resize(projection_detail::at(n));
   basis->dims = n / width_;
   set_basis(std::move(basis));
 }
 
-EPISODIC_INLINE void Sketch::open(const float* query, double query_norm, Opened& out) const {
-  using namespace sketch_detail;
+EPISODIC_INLINE void Projection::open(const float* query, double query_norm, Opened& out) const {
+  using namespace projection_detail;
   out.norm_ = query_norm;
   for (std::size_t i = 0; i < 2; ++i) {
     Query& q = out.queries_[i];
@@ -462,14 +463,14 @@ EPISODIC_INLINE void Sketch::open(const float* query, double query_norm, Opened&
   }
 }
 
-EPISODIC_INLINE std::int8_t* Sketch::codes_of(std::int64_t slab, std::int64_t half,
-                                              std::int64_t group) const {
+EPISODIC_INLINE std::int8_t* Projection::codes_of(std::int64_t slab, std::int64_t half,
+                                                  std::int64_t group) const {
   return reinterpret_cast<std::int8_t*>(codes_.piece(slab)) +
-         (half * groups_per_slab() + group) * sketch_detail::kHalfBytes;
+         (half * groups_per_slab() + group) * projection_detail::kHalfBytes;
 }
 
-EPISODIC_INLINE void Sketch::fetch_first(std::int64_t slab) const {
-  using namespace sketch_detail;
+EPISODIC_INLINE void Projection::fetch_first(std::int64_t slab) const {
+  using namespace projection_detail;
   if (!has(slab)) return;
   for (std::size_t c = 0; c < sizeof(Slab); c += 64)
     __builtin_prefetch(reinterpret_cast<const char*>(&slabs_[at(slab)]) + c);
@@ -477,15 +478,15 @@ EPISODIC_INLINE void Sketch::fetch_first(std::int64_t slab) const {
     __builtin_prefetch(codes_of(slab, 0, 0) + c);
 }
 
-EPISODIC_INLINE void Sketch::fetch_rows(std::int64_t slab, std::int64_t group) const {
+EPISODIC_INLINE void Projection::fetch_rows(std::int64_t slab, std::int64_t group) const {
   for (std::int64_t half = 0; half < 2; ++half)
-    for (std::int64_t c = 0; c < sketch_detail::kHalfBytes; c += 64)
+    for (std::int64_t c = 0; c < projection_detail::kHalfBytes; c += 64)
       __builtin_prefetch(codes_of(slab, half, group) + c);
 }
 
-EPISODIC_INLINE Sketch::Weights Sketch::weights(const Opened& opened, const Slab& slab,
-                                                float offset, Level level) const {
-  using namespace sketch_detail;
+EPISODIC_INLINE Projection::Weights Projection::weights(const Opened& opened, const Slab& slab,
+                                                        float offset, Level level) const {
+  using namespace projection_detail;
   const Query& query = opened.in(slab.basis.get());
   const std::int64_t dims = std::min(slab.basis->dims, kDirections[level]);
   std::array<double, kBytes> exact = {};
@@ -522,9 +523,9 @@ EPISODIC_INLINE Sketch::Weights Sketch::weights(const Opened& opened, const Slab
   return out;
 }
 
-EPISODIC_INLINE float Sketch::bound_groups(const Opened& query, std::int64_t slab, float offset,
-                                           float* upper) const {
-  using namespace sketch_detail;
+EPISODIC_INLINE float Projection::bound_groups(const Opened& query, std::int64_t slab, float offset,
+                                               float* upper) const {
+  using namespace projection_detail;
   constexpr std::int64_t kRun = 64;
   const Slab& s = slabs_[at(slab)];
   const Weights w = weights(query, s, offset, kHalf);
@@ -541,9 +542,10 @@ EPISODIC_INLINE float Sketch::bound_groups(const Opened& query, std::int64_t sla
   return most;
 }
 
-EPISODIC_INLINE void Sketch::append_rows(std::int64_t slab, const Weights& w, std::int64_t group,
-                                         float least, std::vector<Row>& out) const {
-  using namespace sketch_detail;
+EPISODIC_INLINE void Projection::append_rows(std::int64_t slab, const Weights& w,
+                                             std::int64_t group, float least,
+                                             std::vector<Row>& out) const {
+  using namespace projection_detail;
   const Slab& s = slabs_[at(slab)];
   std::array<std::int32_t, kGroup> sums = {};
   for (std::int64_t half = 0; half < 2; ++half)
@@ -560,18 +562,20 @@ EPISODIC_INLINE void Sketch::append_rows(std::int64_t slab, const Weights& w, st
     if (upper[at(i)] >= least) out.push_back({slab * rows_ + group * kGroup + i, upper[at(i)]});
 }
 
-EPISODIC_INLINE void Sketch::rows_above(const Opened& query, std::int64_t slab, float offset,
-                                        const float* upper, float least,
-                                        std::vector<Row>& out) const {
-  const Weights w = weights(query, slabs_[sketch_detail::at(slab)], offset, sketch_detail::kWhole);
+EPISODIC_INLINE void Projection::rows_above(const Opened& query, std::int64_t slab, float offset,
+                                            const float* upper, float least,
+                                            std::vector<Row>& out) const {
+  const Weights w =
+      weights(query, slabs_[projection_detail::at(slab)], offset, projection_detail::kWhole);
   for (std::int64_t g = 0; g < groups_per_slab(); ++g)
     if (upper[g] >= least) append_rows(slab, w, g, least, out);
 }
 
-EPISODIC_INLINE void Sketch::rows_of(const Opened& query, std::int64_t slab, float offset,
-                                     std::int64_t group, std::vector<Row>& out) const {
-  append_rows(slab, weights(query, slabs_[sketch_detail::at(slab)], offset, sketch_detail::kWhole),
-              group, -std::numeric_limits<float>::infinity(), out);
+EPISODIC_INLINE void Projection::rows_of(const Opened& query, std::int64_t slab, float offset,
+                                         std::int64_t group, std::vector<Row>& out) const {
+  append_rows(
+      slab, weights(query, slabs_[projection_detail::at(slab)], offset, projection_detail::kWhole),
+      group, -std::numeric_limits<float>::infinity(), out);
 }
 
 }  // namespace episodic::detail
