@@ -2,7 +2,6 @@
 // Decoding through one episodic layer (or several) at a context, as a fraction of memory bandwidth.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <cstdio>
 
@@ -76,7 +75,7 @@ void run(LayerFlags f, std::int64_t tokens) {
 }  // namespace episodic::bench
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  episodic::tools::CommandLine app{
       "Decoding through episodic attention on random q, k, v, beside a plain read of memory",
       "bench_decode"};
   app.footer(
@@ -86,9 +85,7 @@ int main(int argc, char** argv) {
   episodic::bench::LayerFlags flags;
   std::int64_t tokens = 16;
   flags.add_to(app, "Rounds of --tokens decoded tokens that are timed");
-  app.add_option("--tokens", tokens, "Decoded tokens of a round")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.option("--tokens", tokens, "Decoded tokens of a round").positive().shows_default();
   return episodic::bench::run_program(app, argc, argv,
                                       [&] { episodic::bench::run(flags, tokens); });
 }

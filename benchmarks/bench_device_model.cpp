@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,6 +17,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "flags.hpp"
 #include "support/device.hpp"
 
 namespace episodic::bench {
@@ -223,8 +223,10 @@ void run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic::bench;
-  CLI::App app{"Prefill and decoding of a whole model on a CUDA device, beside their limits",
-               "bench_device_model"};
+  using episodic::tools::UsageError;
+  episodic::tools::CommandLine app{
+      "Prefill and decoding of a whole model on a CUDA device, beside their limits",
+      "bench_device_model"};
   app.footer(
       "Example (a random model of the shape of Llama 3.1 8B, 16 GB on disk):\n"
       "  bench_device_model --model /tmp/random-8b --make-random --context 500000 --json "
@@ -233,36 +235,34 @@ int main(int argc, char** argv) {
   Flags flags;
   const auto add = [&](const char* name, std::int64_t& value, const char* text, std::int64_t least,
                        std::int64_t most) {
-    app.add_option(name, value, text)->check(CLI::Range(least, most))->capture_default_str();
+    app.option(name, value, text).between(least, most).shows_default();
   };
-  app.add_option("--model", flags.model, "Hugging Face directory")->required();
-  app.add_flag("--make-random", flags.make_random, "Write a random model there first");
+  app.option("--model", flags.model, "Hugging Face directory").required();
+  app.flag("--make-random", flags.make_random, "Write a random model there first");
   add("--vocab", flags.vocab, "Of a random model", 2, 1 << 20);
   add("--hidden", flags.hidden, "Of a random model, a multiple of 16 times --heads", 16, 1 << 16);
   add("--inner", flags.inner, "Of a random model", 16, 1 << 18);
   add("--layers", flags.layers, "Of a random model", 1, 1024);
   add("--heads", flags.heads, "Of a random model, a multiple of --kv-heads", 1, 1024);
   add("--kv-heads", flags.kv_heads, "Of a random model", 1, 1024);
-  app.add_option("--memory", flags.memory, "The memory's settings, a JSON object")
-      ->capture_default_str();
+  app.option("--memory", flags.memory, "The memory's settings, a JSON object").shows_default();
   add("--context", flags.context, "Tokens read before decoding", 2, 1 << 30);
   add("--last", flags.last, "Of them, the last ones whose rate is told apart", 1, 1 << 30);
   add("--decode", flags.decode, "Tokens decoded", 1, 1 << 20);
-  app.add_option("--device", flags.device, "Number of the device")->check(CLI::NonNegativeNumber);
-  app.add_option("--commit", flags.commit,
-                 "Commit to name in the result (default: EPISODIC_COMMIT, else the build's)");
-  app.add_option("--json", flags.json, "Result file");
+  app.option("--device", flags.device, "Number of the device").not_negative();
+  app.option("--commit", flags.commit,
+             "Commit to name in the result (default: EPISODIC_COMMIT, else the build's)");
+  app.option("--json", flags.json, "Result file");
   try {
-    app.parse(argc, argv);
-    if (flags.last >= flags.context)
-      throw CLI::ValidationError("--last", "must be less than --context");
+    if (!app.parse(argc, argv)) return 0;
+    if (flags.last >= flags.context) throw UsageError("--last: must be less than --context");
     if (flags.heads % flags.kv_heads != 0)
-      throw CLI::ValidationError("--heads", "must be a multiple of --kv-heads");
+      throw UsageError("--heads: must be a multiple of --kv-heads");
     if (flags.hidden % (16 * flags.heads) != 0)
-      throw CLI::ValidationError("--hidden", "must be a multiple of 16 times --heads");
+      throw UsageError("--hidden: must be a multiple of 16 times --heads");
     run(flags);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;  // 0: help was asked for
+  } catch (const UsageError& e) {
+    return app.refuse(e);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_device_model: %s\n", e.what());
     return 1;

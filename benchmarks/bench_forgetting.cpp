@@ -3,7 +3,6 @@
 // neighbourhood, by links, and how much of it over time.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>
@@ -222,8 +221,8 @@ void run(const ForgettingFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic;
-  CLI::App app{"What a memory that forgets by association still holds of a long text",
-               "bench_forgetting"};
+  tools::CommandLine app{"What a memory that forgets by association still holds of a long text",
+                         "bench_forgetting"};
   app.footer(
       "A text is read through a memory with retention (the paper's settings, unless --memory has "
       "it). "
@@ -234,18 +233,18 @@ int main(int argc, char** argv) {
   bench::ForgettingFlags flags;
   flags.model.add_to(app, false);
   tools::add_count(app, "--tokens", flags.tokens, "Tokens to read", 1);
-  app.add_option("--parts", flags.parts, "Parts of the text in survivors.csv")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--lags", flags.most_lag, "Largest lag in contiguity.csv, in events")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--around", flags.around,
-                 "Events on either side whose share of survivors is what chance gives")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--text", flags.text, "The text, UTF-8 (default: the King James Bible)");
-  app.add_option("--out", flags.out, "Folder for tables and plots")->required();
+  app.option("--parts", flags.parts, "Parts of the text in survivors.csv")
+      .positive()
+      .shows_default();
+  app.option("--lags", flags.most_lag, "Largest lag in contiguity.csv, in events")
+      .positive()
+      .shows_default();
+  app.option("--around", flags.around,
+             "Events on either side whose share of survivors is what chance gives")
+      .positive()
+      .shows_default();
+  app.option("--text", flags.text, "The text, UTF-8 (default: the King James Bible)");
+  app.option("--out", flags.out, "Folder for tables and plots").required();
   flags.common.add_to(app);
   return bench::run_program(app, argc, argv, [&] { bench::run(flags); });
 }

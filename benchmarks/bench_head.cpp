@@ -4,7 +4,6 @@
 // is.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <random>
@@ -138,20 +137,13 @@ void run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
-  CLI::App app{"The output head in pieces beside all rows of logits", "bench_head"};
+  episodic::tools::CommandLine app{"The output head in pieces beside all rows of logits",
+                                   "bench_head"};
   episodic::bench::Flags flags;
-  app.add_option("--vocab", flags.vocab, "Vocabularies")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  app.add_option("--hidden", flags.hidden, "Width")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--rows", flags.rows, "Tokens of the step")
-      ->check(CLI::Range(2, 65536))
-      ->capture_default_str();
-  app.add_option("--rounds", flags.rounds, "Repetitions")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.option("--vocab", flags.vocab, "Vocabularies").separated_by(',').positive();
+  app.option("--hidden", flags.hidden, "Width").positive().shows_default();
+  app.option("--rows", flags.rows, "Tokens of the step").between(2, 65536).shows_default();
+  app.option("--rounds", flags.rounds, "Repetitions").positive().shows_default();
   flags.json.add_to(app);
   flags.common.add_to(app);
   app.footer("Example:\n  bench_head --vocab 32000,262144 --threads 2 --json head.json");

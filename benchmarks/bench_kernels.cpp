@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +16,7 @@
 #include <random>
 #include <regex>
 
+#include "flags.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/recall.hpp"
@@ -750,8 +750,9 @@ void run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic::bench;
-  CLI::App app{"The CUDA kernels on a device, each beside its limit measured in turn",
-               "bench_kernels"};
+  using episodic::tools::UsageError;
+  episodic::tools::CommandLine app{
+      "The CUDA kernels on a device, each beside its limit measured in turn", "bench_kernels"};
   app.footer(
       "Example:\n  bench_kernels --json out.json\n  bench_kernels --only 'attention|surprise' "
       "--runs 200\n\nExit codes: 0 measured, 1 no device or an error (one line on stderr), 2 wrong "
@@ -759,7 +760,7 @@ int main(int argc, char** argv) {
   Flags flags;
   const auto add = [&](const char* name, std::int64_t& value, const char* text, std::int64_t least,
                        std::int64_t most) {
-    app.add_option(name, value, text)->check(CLI::Range(least, most))->capture_default_str();
+    app.option(name, value, text).between(least, most).shows_default();
   };
   add("--heads", flags.heads, "Query heads H", 1, 1024);
   add("--kv-heads", flags.kv_heads, "Key and value heads G, a divisor of H", 1, 1024);
@@ -776,33 +777,27 @@ int main(int argc, char** argv) {
   add("--copies", flags.copies, "Runs of the gather", 1, 1 << 20);
   add("--copy-kib", flags.copy_kib, "The shortest of them, in KiB; the longest has 8 times that", 1,
       1 << 14);
-  app.add_option("--runs", flags.runs, "Timed runs of each figure")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app.add_option("--warm-up", flags.warm_up, "Runs before them")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str();
-  app.add_option("--only", flags.only, "Only figures whose name matches this regular expression");
-  app.add_option("--device", flags.device, "Number of the device")->check(CLI::NonNegativeNumber);
-  app.add_option("--commit", flags.commit,
-                 "Commit to name in the result (default: EPISODIC_COMMIT, else the build's)");
-  app.add_option("--json", flags.json, "Result file");
+  app.option("--runs", flags.runs, "Timed runs of each figure").between(1, 100000).shows_default();
+  app.option("--warm-up", flags.warm_up, "Runs before them").between(0, 100000).shows_default();
+  app.option("--only", flags.only, "Only figures whose name matches this regular expression");
+  app.option("--device", flags.device, "Number of the device").not_negative();
+  app.option("--commit", flags.commit,
+             "Commit to name in the result (default: EPISODIC_COMMIT, else the build's)");
+  app.option("--json", flags.json, "Result file");
   try {
-    app.parse(argc, argv);
-    if (flags.heads % flags.kv_heads != 0)
-      throw CLI::ValidationError("--kv-heads", "must divide --heads");
-    if (flags.head_dim % 16 != 0)
-      throw CLI::ValidationError("--head-dim", "must be a multiple of 16");
+    if (!app.parse(argc, argv)) return 0;
+    if (flags.heads % flags.kv_heads != 0) throw UsageError("--kv-heads: must divide --heads");
+    if (flags.head_dim % 16 != 0) throw UsageError("--head-dim: must be a multiple of 16");
     if (flags.event_tokens > flags.chunk)
-      throw CLI::ValidationError("--event-tokens", "must not be more than --chunk");
+      throw UsageError("--event-tokens: must not be more than --chunk");
     try {
       static_cast<void>(std::regex(flags.only));
     } catch (const std::regex_error& e) {
-      throw CLI::ValidationError("--only", e.what());
+      throw UsageError(std::string("--only: ") + e.what());
     }
     run(flags);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;  // 0: help was asked for
+  } catch (const UsageError& e) {
+    return app.refuse(e);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_kernels: %s\n", e.what());
     return 1;

@@ -2,7 +2,6 @@
 // Prefill through one episodic layer (or several) at steady state, as a multiple of sgemm.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <memory>
@@ -94,7 +93,7 @@ void run(LayerFlags f) {
 }  // namespace episodic::bench
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  episodic::tools::CommandLine app{
       "Prefill through episodic attention on random q, k, v, beside an sgemm of equal flops",
       "bench_layer"};
   app.footer(

@@ -4,7 +4,6 @@
 // snapshot of it, and what follows is read anew.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -155,20 +154,19 @@ void run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
-  CLI::App app{"Pass keys hidden in a long text, asked for at its end", "bench_passkeys"};
+  episodic::tools::CommandLine app{"Pass keys hidden in a long text, asked for at its end",
+                                   "bench_passkeys"};
   auto flags = episodic::bench::Flags{};
   flags.model.add_to(app, false);
-  flags.text.add_to(app, app, "--text", "Text that the keys are hidden in")->required();
+  flags.text.add_to(app, app, "--text", "Text that the keys are hidden in").required();
   episodic::tools::add_count(app, "--tokens", flags.tokens, "Tokens of the text", 100);
   episodic::tools::add_count(app, "--keys", flags.keys, "Keys, each asked for by itself", 1);
-  app.add_option("--from", flags.from, "Depth of the first key")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--to", flags.to, "Depth of the last key; the others lie between them evenly")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--seed", flags.seed, "Of the keys")->capture_default_str();
-  app.add_flag("--window", flags.window, "Sinks and window alone: nothing is recalled");
+  app.option("--from", flags.from, "Depth of the first key").fraction().shows_default();
+  app.option("--to", flags.to, "Depth of the last key; the others lie between them evenly")
+      .fraction()
+      .shows_default();
+  app.option("--seed", flags.seed, "Of the keys").shows_default();
+  app.flag("--window", flags.window, "Sinks and window alone: nothing is recalled");
   flags.json.add_to(app);
   flags.common.add_to(app);
   app.footer("Example:\n  bench_passkeys --model M --text book.txt --tokens 32K --keys 30");

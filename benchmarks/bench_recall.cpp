@@ -3,7 +3,6 @@
 // memory and without, over all depths.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>
@@ -159,8 +158,9 @@ void run(RecallFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic;
-  CLI::App app{"Facts hidden in a book and asked for: how many a model answers from its memory",
-               "bench_recall"};
+  tools::CommandLine app{
+      "Facts hidden in a book and asked for: how many a model answers from its memory",
+      "bench_recall"};
   app.footer(
       "Tasks: passkey (one fact a context, COUNT contexts), named (COUNT pass keys of people in "
       "one\n"
@@ -171,13 +171,13 @@ int main(int argc, char** argv) {
       "out.json");
   bench::RecallFlags flags;
   flags.model.add_to(app, false);
-  app.add_option("--task", flags.task)->check(CLI::IsMember({"passkey", "named", "numbers"}));
-  app.add_option("--tokens", flags.tokens, "Tokens of a context")->check(CLI::PositiveNumber);
-  app.add_option("--count", flags.count, "Facts")->check(CLI::PositiveNumber);
-  app.add_option("--seed", flags.seed, "Seed of names, values and the place in the book");
-  app.add_option("--text", flags.text, "Another book");
-  app.add_flag("--no-recall", flags.no_recall, "The same window, nothing recalled");
-  app.add_option("--json", flags.json, "Result file (default: stdout)");
+  app.option("--task", flags.task).one_of({"passkey", "named", "numbers"});
+  app.option("--tokens", flags.tokens, "Tokens of a context").positive();
+  app.option("--count", flags.count, "Facts").positive();
+  app.option("--seed", flags.seed, "Seed of names, values and the place in the book");
+  app.option("--text", flags.text, "Another book");
+  app.flag("--no-recall", flags.no_recall, "The same window, nothing recalled");
+  app.option("--json", flags.json, "Result file (default: stdout)");
   flags.common.add_to(app);
   return bench::run_program(app, argc, argv, [&] { bench::run(flags); });
 }

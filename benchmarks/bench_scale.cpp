@@ -2,7 +2,6 @@
 // How far a kept memory goes: rate, resident memory, bytes per tier and answers at growing lengths.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -198,7 +197,8 @@ void run(const ScaleFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic;
-  CLI::App app{"How far a kept memory goes: rate, memory, bytes per tier, answers", "bench_scale"};
+  tools::CommandLine app{"How far a kept memory goes: rate, memory, bytes per tier, answers",
+                         "bench_scale"};
   app.footer(
       "For each length a book with facts hidden at COUNT depths is read into a kept memory, which "
       "is then\nopened again and asked for them.\n\n"
@@ -206,17 +206,14 @@ int main(int argc, char** argv) {
       "--json out.json");
   bench::ScaleFlags flags;
   flags.model.add_to(app, false);
-  app.add_option("--tokens", flags.tokens, "Lengths, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  app.add_option("--dir", flags.dir, "Folder for the memories")->required();
-  app.add_option("--count", flags.count, "Facts, at equal distances")->check(CLI::PositiveNumber);
-  app.add_option("--commit-every", flags.commit_every, "Tokens from one commit to the next")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--seed", flags.seed, "Seed of names and values");
-  app.add_option("--text", flags.text, "Another book");
-  app.add_flag("--keep", flags.keep, "Leave the memories there");
-  app.add_option("--json", flags.json, "Result file (default: stdout)");
+  app.option("--tokens", flags.tokens, "Lengths, separated by commas").separated_by(',').positive();
+  app.option("--dir", flags.dir, "Folder for the memories").required();
+  app.option("--count", flags.count, "Facts, at equal distances").positive();
+  app.option("--commit-every", flags.commit_every, "Tokens from one commit to the next").positive();
+  app.option("--seed", flags.seed, "Seed of names and values");
+  app.option("--text", flags.text, "Another book");
+  app.flag("--keep", flags.keep, "Leave the memories there");
+  app.option("--json", flags.json, "Result file (default: stdout)");
   flags.common.add_to(app);
   return bench::run_program(app, argc, argv, [&] { bench::run(flags); });
 }

@@ -3,7 +3,6 @@
 // representatives are kept, and the searches are made again with levels left out (docs/search.md).
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <time.h>
 
@@ -178,8 +177,9 @@ void run(Flags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic;
-  CLI::App app{"What each level of the exact search saves, on a model's own queries and keys",
-               "bench_search"};
+  tools::CommandLine app{
+      "What each level of the exact search saves, on a model's own queries and keys",
+      "bench_search"};
   app.footer(
       "A scan reads every vector; 8 bits bounds every row by its codes; the projection rules most "
       "rows\n"
@@ -188,10 +188,9 @@ int main(int argc, char** argv) {
       "out.json");
   bench::Flags flags;
   flags.model.add_to(app, false);
-  flags.text.add_to(app, app, "--text", "Text that the model reads")->required();
+  flags.text.add_to(app, app, "--text", "Text that the model reads").required();
   tools::add_count(app, "--tokens", flags.tokens, "Tokens of it that are read", 1000);
-  app.add_option("--rounds", flags.rounds, "Times that each variant is run")
-      ->check(CLI::PositiveNumber);
+  app.option("--rounds", flags.rounds, "Times that each variant is run").positive();
   flags.json.add_to(app);
   flags.common.add_to(app);
   return bench::run_program(app, argc, argv, [&] { bench::run(flags); });

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -363,27 +362,24 @@ void run(StoreFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic;
-  CLI::App app{"How fast a store takes events and hands them back, beside its medium",
-               "bench_store"};
+  tools::CommandLine app{"How fast a store takes events and hands them back, beside its medium",
+                         "bench_store"};
   app.footer(
       "Each round writes a share of the bytes and makes them durable, then every layer is read\n"
       "back in random order with a cold page cache; the medium does the same in turn.\n\n"
       "Example:\n  bench_store --bytes 2000000000 --block 262144 --dir /var/tmp --json out.json");
   bench::StoreFlags flags;
-  app.add_option("--bytes", flags.bytes, "Keys and values in all")->check(CLI::PositiveNumber);
-  app.add_option("--block", flags.block, "Bytes of one layer of an event")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--depth", flags.depth, "Blocks under way at once")->check(CLI::Range(2, 32));
-  app.add_option("--rounds", flags.rounds, "Rounds to take the median of")
-      ->check(CLI::Range(1, 64));
-  app.add_option("--tier", flags.tier)->check(CLI::IsMember({"host", "disk"}));
-  app.add_option("--dir", flags.dir, "Folder on the medium")->check(CLI::ExistingDirectory);
-  app.add_option("--engine", flags.engine)
-      ->check(CLI::IsMember({"automatic", "io_uring", "threads"}));
-  app.add_option("--direct", flags.direct)->check(CLI::IsMember({"automatic", "on", "off"}));
-  app.add_flag("--page-cache", flags.page_cache,
-               "Read back what lies in the page cache instead, recalled and mapped, and use it");
-  app.add_option("--json", flags.json, "Result file (default: stdout)");
+  app.option("--bytes", flags.bytes, "Keys and values in all").positive();
+  app.option("--block", flags.block, "Bytes of one layer of an event").positive();
+  app.option("--depth", flags.depth, "Blocks under way at once").between(2, 32);
+  app.option("--rounds", flags.rounds, "Rounds to take the median of").between(1, 64);
+  app.option("--tier", flags.tier).one_of({"host", "disk"});
+  app.option("--dir", flags.dir, "Folder on the medium").existing_folder();
+  app.option("--engine", flags.engine).one_of({"automatic", "io_uring", "threads"});
+  app.option("--direct", flags.direct).one_of({"automatic", "on", "off"});
+  app.flag("--page-cache", flags.page_cache,
+           "Read back what lies in the page cache instead, recalled and mapped, and use it");
+  app.option("--json", flags.json, "Result file (default: stdout)");
   flags.common.add_to(app);
   return bench::run_program(app, argc, argv, [&] { bench::run(flags); });
 }

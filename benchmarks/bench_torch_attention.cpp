@@ -7,7 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <CLI/CLI.hpp>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
@@ -96,16 +95,16 @@ void run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   using namespace episodic::bench;
-  CLI::App app{"torch's attention over as many keys as bench_kernels attends to",
-               "bench_torch_attention"};
+  episodic::tools::CommandLine app{
+      "torch's attention over as many keys as bench_kernels attends to", "bench_torch_attention"};
   app.footer(
       "Example:\n  LD_PRELOAD=libtorch_cuda.so bench_torch_attention --kernels bench_kernels.json");
   Flags flags;
-  app.add_option("--device", flags.device, "cuda (bfloat16) or cpu (float32)")
-      ->check(CLI::IsMember({"cuda", "cpu"}))
-      ->capture_default_str();
+  app.option("--device", flags.device, "cuda (bfloat16) or cpu (float32)")
+      .one_of({"cuda", "cpu"})
+      .shows_default();
   const auto add = [&](const char* name, std::int64_t& value, const char* text) {
-    app.add_option(name, value, text)->check(CLI::PositiveNumber)->capture_default_str();
+    app.option(name, value, text).positive().shows_default();
   };
   add("--heads", flags.heads, "Query heads H");
   add("--kv-heads", flags.kv_heads, "Key and value heads G, a divisor of H");
@@ -114,7 +113,7 @@ int main(int argc, char** argv) {
   add("--keys", flags.keys, "Keys that each sees: n_init + n_local + n_mem");
   add("--runs", flags.runs, "Timed runs");
   add("--batch", flags.batch, "Calls of a run");
-  app.add_option("--kernels", flags.kernels, "Result of bench_kernels to compare with");
-  app.add_option("--json", flags.json, "Result file");
+  app.option("--kernels", flags.kernels, "Result of bench_kernels to compare with");
+  app.option("--json", flags.json, "Result file");
   return run_program(app, argc, argv, [&] { run(flags); });
 }

@@ -2,7 +2,6 @@
 // `episodic-report`: results of longbench and infinitebench side by side.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -18,24 +17,24 @@ int main(int argc, char** argv) {
   std::filesystem::path out, json, curves;
   suites::ReportOptions options;
   tools::CommonFlags common;
-  CLI::App app{"Tables and plots of results of `score --json`", "episodic-report"};
+  tools::CommandLine app{"Tables and plots of results of `score --json`", "episodic-report"};
   app.footer(
       "Writes report.md, scores.csv, scores.svg, and for generated tasks heat maps of depth and "
       "length.\n\nExample:\n  episodic-report --out report --baseline window scores/*.json");
-  auto* results = app.add_option("results", files, "Result files");
-  app.add_option("--curves", curves,
-                 "Instead: a table (CSV) with columns plot, line, x and y; writes a plot for each")
-      ->excludes(results);
-  app.add_option("--out", out, "Folder for the report")->required();
-  app.add_option("--baseline", options.baseline,
-                 "Method that the others are compared with, example by example");
-  app.add_option("--resamples", options.resamples, "Of the bootstrap");
-  app.add_option("--seed", options.seed, "Of the bootstrap");
-  app.add_option("--json", json, "Names of the files written, as JSON; - is stdout");
+  const tools::Option results = app.option("results", files, "Result files");
+  app.option("--curves", curves,
+             "Instead: a table (CSV) with columns plot, line, x and y; writes a plot for each")
+      .excludes(results);
+  app.option("--out", out, "Folder for the report").required();
+  app.option("--baseline", options.baseline,
+             "Method that the others are compared with, example by example");
+  app.option("--resamples", options.resamples, "Of the bootstrap");
+  app.option("--seed", options.seed, "Of the bootstrap");
+  app.option("--json", json, "Names of the files written, as JSON; - is stdout");
   common.add_to(app, false);
   try {
-    app.parse(argc, argv);
-    if (curves.empty() && files.empty()) throw CLI::RequiredError("results or --curves");
+    if (!app.parse(argc, argv)) return 0;
+    if (curves.empty() && files.empty()) throw tools::UsageError("results or --curves is required");
     std::vector<suites::Json> read;
     for (const auto& file : files) read.push_back(tools::read_json(file));
     const suites::ReportFiles written =
@@ -58,8 +57,8 @@ int main(int argc, char** argv) {
     std::fputs(fmt::format("{} files: {}\n", written.size(), (out / written.front().first).string())
                    .c_str(),
                stdout);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+  } catch (const tools::UsageError& e) {
+    return app.refuse(e);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "episodic-report: %s\n", e.what());
     return 1;

@@ -3,12 +3,11 @@
 
 #include "suite_program.hpp"
 
-#include <CLI/CLI.hpp>
-
 int main(int argc, char** argv) {
   using namespace episodic::suites;
-  CLI::App app{"LongBench: tasks of THUDM/LongBench, run and scored as there", "longbench"};
-  app.require_subcommand(1);
+  episodic::tools::CommandLine app{"LongBench: tasks of THUDM/LongBench, run and scored as there",
+                                   "longbench"};
+  app.require_subcommand();
   add_run(app, Suite::longbench);
   add_score(app, Suite::longbench);
   add_average(app, Suite::longbench);

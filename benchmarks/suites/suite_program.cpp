@@ -2,7 +2,6 @@
 #include "suite_program.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -24,8 +23,8 @@ void report(const std::filesystem::path& json_file, const Json& json, const std:
   std::fputs(text.c_str(), stdout);
 }
 
-void add_json(CLI::App& app, std::filesystem::path& file) {
-  app.add_option("--json", file, "Result as JSON; - is stdout");
+void add_json(tools::Command& app, std::filesystem::path& file) {
+  app.option("--json", file, "Result as JSON; - is stdout");
 }
 
 struct ScoreFlags {
@@ -44,54 +43,51 @@ struct RunFlags {
 
 }  // namespace
 
-void add_run(CLI::App& app, Suite suite) {
+void add_run(tools::Command& app, Suite suite) {
   auto flags = std::make_shared<RunFlags>();
   RunOptions& o = flags->options;
   o.suite = suite;
   const std::string name = name_of(suite);
-  CLI::App* sub = app.add_subcommand("run", "Let a model answer a task's examples");
-  sub->footer(fmt::format(
+  tools::Command sub = app.subcommand("run", "Let a model answer a task's examples");
+  sub.footer(fmt::format(
       "One line of OUT an example, on the disk before the next one is begun; a second call goes on "
       "where the\nfirst stopped. Greedy. Examples with the same context are asked from one reading "
       "of it.\n\nExample:\n  {} run --model M --task {} --data {}.jsonl \\\n    --method episodic "
       "--out preds.jsonl",
       name, suite == Suite::longbench ? "qasper --prompts dataset2prompt.json" : "passkey",
       suite == Suite::longbench ? "qasper" : "passkey"));
-  o.model.add_to(*sub, false);
-  sub->add_option("--task", o.task, "Name of the task")->required();
-  sub->add_option("--data", o.data, "The task's file, as released or as made here")->required();
-  sub->add_option("--out", o.out, "File of predictions")->required();
-  sub->add_option("--prompts", o.prompts,
-                  "Official prompts, a JSON file (default: our own wording, for generated tasks)");
-  sub->add_option("--prompt-family", o.prompt_family,
-                  "Which of a file with several families: gpt4, yarn-mistral, ...");
-  sub->add_option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
-  sub->add_option("--encoder", o.encoder,
-                  "Methods rag and rag-s: the sentence encoder's directory "
-                  "(scripts/sentence_encoder fetches one)");
-  sub->add_option(
+  o.model.add_to(sub, false);
+  sub.option("--task", o.task, "Name of the task").required();
+  sub.option("--data", o.data, "The task's file, as released or as made here").required();
+  sub.option("--out", o.out, "File of predictions").required();
+  sub.option("--prompts", o.prompts,
+             "Official prompts, a JSON file (default: our own wording, for generated tasks)");
+  sub.option("--prompt-family", o.prompt_family,
+             "Which of a file with several families: gpt4, yarn-mistral, ...");
+  sub.option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
+  sub.option("--encoder", o.encoder,
+             "Methods rag and rag-s: the sentence encoder's directory "
+             "(scripts/sentence_encoder fetches one)");
+  sub.option(
       "--preset", o.preset,
       fmt::format("A paper's system, which changes the memory's settings: {}", preset_names()));
-  sub->add_option("--limits", flags->limits, "Whose number of generated tokens")
-      ->check(CLI::IsMember({"official", "em-llm"}));
-  sub->add_option("--limit", o.limit, "Only the first so many examples (0: all)")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--max-length", o.max_length,
-                  "Tokens of the prompt that method truncate keeps (0: the model's window)")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_flag(
-      "--last-token", flags->last_token,
-      "Only the prompt's last token is a step of its own, as in EM-LLM's program, not the "
-      "question");
-  sub->add_flag(
-      "--beyond-window", o.beyond_window,
-      "Methods full, rag and rag-s: read prompts longer than the model's window all the same");
-  sub->add_flag("--raw", o.raw, "No chat format, for a model that has one");
-  sub->add_option("--shard", flags->shard,
-                  "PART/PARTS of the examples, as 0/4; auto: what MPI or SLURM started");
-  add_json(*sub, flags->json);
-  o.common.add_to(*sub);
-  sub->callback([flags] {
+  sub.option("--limits", flags->limits, "Whose number of generated tokens")
+      .one_of({"official", "em-llm"});
+  sub.option("--limit", o.limit, "Only the first so many examples (0: all)").not_negative();
+  sub.option("--max-length", o.max_length,
+             "Tokens of the prompt that method truncate keeps (0: the model's window)")
+      .not_negative();
+  sub.flag("--last-token", flags->last_token,
+           "Only the prompt's last token is a step of its own, as in EM-LLM's program, not the "
+           "question");
+  sub.flag("--beyond-window", o.beyond_window,
+           "Methods full, rag and rag-s: read prompts longer than the model's window all the same");
+  sub.flag("--raw", o.raw, "No chat format, for a model that has one");
+  sub.option("--shard", flags->shard,
+             "PART/PARTS of the examples, as 0/4; auto: what MPI or SLURM started");
+  add_json(sub, flags->json);
+  o.common.add_to(sub);
+  sub.action([flags] {
     RunOptions& options = flags->options;
     options.limits = flags->limits == "official" ? Limits::official : Limits::em_llm;
     options.shard = Shard::parse(flags->shard);
@@ -103,33 +99,33 @@ void add_run(CLI::App& app, Suite suite) {
   });
 }
 
-void add_score(CLI::App& app, Suite suite) {
+void add_score(tools::Command& app, Suite suite) {
   auto flags = std::make_shared<ScoreFlags>();
   ScoreOptions& o = flags->options;
   o.suite = suite;
   const std::string name = name_of(suite);
-  CLI::App* sub = app.add_subcommand("score", "Score a file of predictions");
-  sub->footer(
+  tools::Command sub = app.subcommand("score", "Score a file of predictions");
+  sub.footer(
       fmt::format("Takes our own files and those of the published programs.\n\nExample:\n  "
                   "{} score --task {} --preds preds.jsonl --json score.json",
                   name, suite == Suite::longbench ? "qasper" : "passkey"));
-  sub->add_option("--task", o.task, "Name of the task")->required();
-  sub->add_option("--preds", o.preds, "File of predictions")->required();
-  sub->add_option("--data", o.data,
-                  "The task's file: golds are taken from it, and missing ids reported");
-  sub->add_option("--scorer", flags->scorer, "official, or the EM-LLM authors' variant")
-      ->check(CLI::IsMember({"official", "em-llm"}));
+  sub.option("--task", o.task, "Name of the task").required();
+  sub.option("--preds", o.preds, "File of predictions").required();
+  sub.option("--data", o.data,
+             "The task's file: golds are taken from it, and missing ids reported");
+  sub.option("--scorer", flags->scorer, "official, or the EM-LLM authors' variant")
+      .one_of({"official", "em-llm"});
   if (suite == Suite::longbench) {
-    sub->add_flag("--by-length", o.by_length, "LongBench-E: scores by length of the text");
-    sub->add_option("--code-sim", flags->code_sim, "Code similarity of lcc and repobench-p")
-        ->check(CLI::IsMember({"difflib", "levenshtein"}));
+    sub.flag("--by-length", o.by_length, "LongBench-E: scores by length of the text");
+    sub.option("--code-sim", flags->code_sim, "Code similarity of lcc and repobench-p")
+        .one_of({"difflib", "levenshtein"});
   } else {
-    sub->add_flag("--drop-first-number", o.drop_first_number,
-                  "math_calc: as the official program does for a model called gpt4");
+    sub.flag("--drop-first-number", o.drop_first_number,
+             "math_calc: as the official program does for a model called gpt4");
   }
-  add_json(*sub, flags->json);
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] {
+  add_json(sub, flags->json);
+  flags->common.add_to(sub, false);
+  sub.action([flags] {
     ScoreOptions& options = flags->options;
     options.scorer = flags->scorer == "official" ? Scorer::official : Scorer::em_llm;
     options.code_similarity =
@@ -139,19 +135,19 @@ void add_score(CLI::App& app, Suite suite) {
   });
 }
 
-void add_average(CLI::App& app, Suite suite) {
+void add_average(tools::Command& app, Suite suite) {
   struct Flags {
     std::vector<std::filesystem::path> files;
     std::filesystem::path json;
     tools::CommonFlags common;
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* sub = app.add_subcommand("average", "The published averages over several tasks");
-  sub->footer(fmt::format("Example:\n  {} average qasper.json hotpotqa.json", name_of(suite)));
-  sub->add_option("scores", flags->files, "Result files of `score --json`")->required();
-  add_json(*sub, flags->json);
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] {
+  tools::Command sub = app.subcommand("average", "The published averages over several tasks");
+  sub.footer(fmt::format("Example:\n  {} average qasper.json hotpotqa.json", name_of(suite)));
+  sub.option("scores", flags->files, "Result files of `score --json`").required();
+  add_json(sub, flags->json);
+  flags->common.add_to(sub, false);
+  sub.action([flags] {
     std::vector<Json> results;
     for (const auto& file : flags->files) results.push_back(tools::read_json(file));
     const Json json = averages_of(results);
@@ -159,21 +155,21 @@ void add_average(CLI::App& app, Suite suite) {
   });
 }
 
-void add_merge(CLI::App& app, Suite suite) {
+void add_merge(tools::Command& app, Suite suite) {
   struct Flags {
     std::vector<std::filesystem::path> shards;
     std::filesystem::path out, json;
     tools::CommonFlags common;
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* sub = app.add_subcommand("merge", "One file of several shards' predictions");
-  sub->footer(
+  tools::Command sub = app.subcommand("merge", "One file of several shards' predictions");
+  sub.footer(
       fmt::format("Example:\n  {} merge --out preds.jsonl preds.*-of-4.jsonl", name_of(suite)));
-  sub->add_option("shards", flags->shards, "Files that `run --shard` wrote")->required();
-  sub->add_option("--out", flags->out, "File of predictions")->required();
-  add_json(*sub, flags->json);
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] {
+  sub.option("shards", flags->shards, "Files that `run --shard` wrote").required();
+  sub.option("--out", flags->out, "File of predictions").required();
+  add_json(sub, flags->json);
+  flags->common.add_to(sub, false);
+  sub.action([flags] {
     const Json found = merge_predictions(flags->shards, flags->out);
     report(flags->json, found,
            fmt::format("{} predictions, {} doubled, {} missing: {}\n",
@@ -182,13 +178,13 @@ void add_merge(CLI::App& app, Suite suite) {
   });
 }
 
-int run_suite_program(CLI::App& app, int argc, char** argv) {
+int run_suite_program(tools::CommandLine& app, int argc, char** argv) {
   tools::limit_spinning(argv);
-  const std::string name = app.get_name();
+  const std::string name = app.name();
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;  // 0: help was asked for
+  } catch (const tools::UsageError& e) {
+    return app.refuse(e);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "%s: out of memory; take shorter contexts, or a memory with less\n",
                  name.c_str());

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -88,19 +87,17 @@ Laps::Times Laps::lap() {
   return passed;
 }
 
-int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run) {
+int run_program(tools::CommandLine& app, int argc, char** argv, const std::function<void()>& run) {
   tools::limit_spinning(argv);
   try {
-    app.parse(argc, argv);
-    run();
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;  // 0: help was asked for
+    if (app.parse(argc, argv)) run();
+  } catch (const tools::UsageError& e) {
+    return app.refuse(e);
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "%s: out of memory; lower --context or --layers\n",
-                 app.get_name().c_str());
+    std::fprintf(stderr, "%s: out of memory; lower --context or --layers\n", app.name().c_str());
     return 1;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), e.what());
+    std::fprintf(stderr, "%s: %s\n", app.name().c_str(), e.what());
     return 1;
   }
   return 0;

@@ -8,10 +8,6 @@
 
 #include "common.hpp"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace episodic::bench {
 
 using tools::Json;
@@ -42,6 +38,6 @@ class Laps {
 
 /// Parses the flags, runs, and turns exceptions into exit codes: 0 done, 1 failed (one line on
 /// stderr), 2 wrong usage.
-int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run);
+int run_program(tools::CommandLine& app, int argc, char** argv, const std::function<void()>& run);
 
 }  // namespace episodic::bench

@@ -1,51 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/layer_flags.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 namespace episodic::bench {
 
-void LayerFlags::add_to(CLI::App& app, const char* chunks_help) {
-  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 40);
-  app.add_option("--heads", heads, "Query heads H")->check(positive)->capture_default_str();
-  app.add_option("--kv-heads", kv_heads, "Key/value heads G")
-      ->check(positive)
-      ->capture_default_str();
-  app.add_option("--head-dim", head_dim, "Channels of a head")
-      ->check(positive)
-      ->capture_default_str();
-  app.add_option("--n-init", n_init, "Sink tokens")->capture_default_str();
-  app.add_option("--n-local", n_local, "Local window, tokens")->capture_default_str();
-  app.add_option("--n-mem", n_mem, "Retrieval budget, tokens")->capture_default_str();
-  app.add_option("--chunk", chunk, "Tokens of a prefill step")->capture_default_str();
-  app.add_option("--n-repr", n_repr, "Representatives of an event and head")->capture_default_str();
-  app.add_option("--max-block", max_block, "Longest event, tokens")->capture_default_str();
-  app.add_option("--min-block", min_block, "Shortest event, tokens")->capture_default_str();
-  app.add_option("--context", context, "Tokens read before the clock starts")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--chunks", chunks, chunks_help)->check(positive)->capture_default_str();
-  app.add_option("--layers", layers, "Layers; seconds are per layer")
-      ->check(positive)
-      ->capture_default_str();
-  app.add_option("--variant", variant, "S: surprise, SM: and modularity, SC: and conductance")
-      ->check(CLI::IsMember({"S", "SM", "SC"}))
-      ->capture_default_str();
-  app.add_option("--contiguity", contiguity, "Share of the budget for neighbours in time")
-      ->capture_default_str();
-  app.add_option("--gamma", gamma, "Threshold in deviations above the mean")->capture_default_str();
-  app.add_option("--dtype", dtype, "Of keys and values in events")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
-      ->capture_default_str();
-  app.add_option("--boundary-every", boundary_every,
-                 "Tokens from one surprise to the next, on average")
-      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30))
-      ->capture_default_str();
-  app.add_option("--seed", seed, "Seed of queries, keys, values and surprise")
-      ->capture_default_str();
-  app.add_flag("--quick", quick, "A shorter context and fewer repetitions: to see that it runs");
-  app.add_option("--json", json, "Result file (default: stdout)");
+void LayerFlags::add_to(tools::Command& app, const char* chunks_help) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  app.option("--heads", heads, "Query heads H").between(1, kMost).shows_default();
+  app.option("--kv-heads", kv_heads, "Key/value heads G").between(1, kMost).shows_default();
+  app.option("--head-dim", head_dim, "Channels of a head").between(1, kMost).shows_default();
+  app.option("--n-init", n_init, "Sink tokens").shows_default();
+  app.option("--n-local", n_local, "Local window, tokens").shows_default();
+  app.option("--n-mem", n_mem, "Retrieval budget, tokens").shows_default();
+  app.option("--chunk", chunk, "Tokens of a prefill step").shows_default();
+  app.option("--n-repr", n_repr, "Representatives of an event and head").shows_default();
+  app.option("--max-block", max_block, "Longest event, tokens").shows_default();
+  app.option("--min-block", min_block, "Shortest event, tokens").shows_default();
+  app.option("--context", context, "Tokens read before the clock starts")
+      .not_negative()
+      .shows_default();
+  app.option("--chunks", chunks, chunks_help).between(1, kMost).shows_default();
+  app.option("--layers", layers, "Layers; seconds are per layer").between(1, kMost).shows_default();
+  app.option("--variant", variant, "S: surprise, SM: and modularity, SC: and conductance")
+      .one_of({"S", "SM", "SC"})
+      .shows_default();
+  app.option("--contiguity", contiguity, "Share of the budget for neighbours in time")
+      .shows_default();
+  app.option("--gamma", gamma, "Threshold in deviations above the mean").shows_default();
+  app.option("--dtype", dtype, "Of keys and values in events")
+      .one_of({"float32", "bfloat16"})
+      .shows_default();
+  app.option("--boundary-every", boundary_every, "Tokens from one surprise to the next, on average")
+      .between(2, 1 << 30)
+      .shows_default();
+  app.option("--seed", seed, "Seed of queries, keys, values and surprise").shows_default();
+  app.flag("--quick", quick, "A shorter context and fewer repetitions: to see that it runs");
+  app.option("--json", json, "Result file (default: stdout)");
   common.add_to(app);
 }
 

@@ -22,7 +22,7 @@ struct LayerFlags {
   std::filesystem::path json;
 
   /// \param chunks_help what --chunks counts in this program
-  void add_to(CLI::App& app, const char* chunks_help);
+  void add_to(tools::Command& app, const char* chunks_help);
   /// Lowers what takes long if --quick was given, and sets the threads.
   void apply();
   MemoryConfig config() const;

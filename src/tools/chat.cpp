@@ -2,7 +2,6 @@
 #include "chat.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <unordered_set>
 
@@ -38,12 +37,12 @@ std::string stripped(const std::string& s) {
 
 }  // namespace
 
-void ChatFlags::add_to(CLI::App& app) {
-  app.add_flag("--chat", chat, "Put the prompt into the model's chat format");
-  app.add_option("--system", system, "With --chat: the system's message");
-  app.add_option("--chat-variables", variables,
-                 "With --chat: more variables of the template as JSON, such as "
-                 "{\"enable_thinking\": false}");
+void ChatFlags::add_to(Command& app) {
+  app.flag("--chat", chat, "Put the prompt into the model's chat format");
+  app.option("--system", system, "With --chat: the system's message");
+  app.option("--chat-variables", variables,
+             "With --chat: more variables of the template as JSON, such as "
+             "{\"enable_thinking\": false}");
 }
 
 void ChatFlags::check() const {

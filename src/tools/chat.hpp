@@ -8,10 +8,7 @@
 #include <vector>
 
 #include "episodic/text/tokenizer.hpp"
-
-namespace CLI {
-class App;
-}  // namespace CLI
+#include "flags.hpp"
 
 namespace episodic::tools {
 
@@ -20,7 +17,7 @@ struct ChatFlags {
   bool chat = false;
   std::string system, variables;
 
-  void add_to(CLI::App& app);
+  void add_to(Command& app);
   /// \throws ConfigError for flags that say nothing without --chat
   void check() const;
 };

@@ -2,7 +2,6 @@
 // `episodic ask`: a question to a kept memory.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "chat.hpp"
 #include "commands.hpp"
@@ -61,24 +60,24 @@ void run(const AskFlags& flags) {
 
 }  // namespace
 
-void add_ask(CLI::App& app) {
+void add_ask(Command& app) {
   auto flags = std::make_shared<AskFlags>();
-  CLI::App* sub = app.add_subcommand("ask", "Answer from a kept memory");
-  sub->footer(
+  Command sub = app.subcommand("ask", "Answer from a kept memory");
+  sub.footer(
       "Writes the answer to stdout. The memory stays as it is, unless --keep adds question and "
       "answer to it. Several may ask at "
       "once,\nalso while one ingests.\n\n"
       "Example:\n  episodic ask --model M --memory-dir book.mem \\\n"
       "    --prompt $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12");
-  flags->model.add_to(*sub, false);
-  sub->add_option("--memory-dir", flags->dir, "Folder of the memory")->required();
-  sub->add_option("--prompt", flags->prompt, "The question")->required();
-  flags->chat.add_to(*sub);
-  add_generation(*sub, flags->options);
-  sub->add_flag("--keep", flags->keep, "Commit question and answer to the memory");
-  flags->json.add_to(*sub);
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  flags->model.add_to(sub, false);
+  sub.option("--memory-dir", flags->dir, "Folder of the memory").required();
+  sub.option("--prompt", flags->prompt, "The question").required();
+  flags->chat.add_to(sub);
+  add_generation(sub, flags->options);
+  sub.flag("--keep", flags->keep, "Commit question and answer to the memory");
+  flags->json.add_to(sub);
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

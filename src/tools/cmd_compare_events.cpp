@@ -3,7 +3,6 @@
 // people marked events in.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -267,11 +266,11 @@ void run(CompareFlags flags) {
 
 }  // namespace
 
-void add_compare_events(CLI::App& app) {
+void add_compare_events(Command& app) {
   auto flags = std::make_shared<CompareFlags>();
-  CLI::App* sub = app.add_subcommand(
+  Command sub = app.subcommand(
       "compare-events", "Segmentations of stories, by their keys and beside people's boundaries");
-  sub->footer(
+  sub.footer(
       "Reads every story and cuts it by surprise (S; refined SM, SC, SI), at equal steps (F; FM, "
       "FC, FI),\nby its keys over the sequence (K similarity, G gaussian) and per head (KH, GH), "
       "at as many events as\npeople marked and as surprise finds with gamma. Each is measured by "
@@ -285,28 +284,25 @@ void add_compare_events(CLI::App& app) {
       "  episodic compare-events --model M --full-attention --stories data --human data --out "
       "report --draws 200\n"
       "  episodic compare-events --model M --stories novel.txt --out report");
-  flags->model.add_to(*sub);
-  sub->add_option("--stories", flags->stories, "Folder of stories, or one")
-      ->type_name("PATH")
-      ->required();
-  sub->add_option("--human", flags->human,
-                  "What people marked in them: times, ratings, or a folder")
-      ->type_name("PATH");
-  sub->add_option("--out", flags->out, "Folder for the report")->type_name("DIR")->required();
+  flags->model.add_to(sub);
+  sub.option("--stories", flags->stories, "Folder of stories, or one").type_name("PATH").required();
+  sub.option("--human", flags->human, "What people marked in them: times, ratings, or a folder")
+      .type_name("PATH");
+  sub.option("--out", flags->out, "Folder for the report").type_name("DIR").required();
   analysis::CompareOptions& o = flags->options;
-  sub->add_option("--smoothing", o.deviation, "Deviation that boundaries are smoothed by, tokens")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  add_count(*sub, "--tolerance", o.tolerance, "Tokens between boundaries that count as the same");
-  add_count(*sub, "--draws", o.draws, "Random segmentations that each is compared with", 2);
-  add_count(*sub, "--min-count", o.min_count, "Keys of an event before K and G judge one");
-  sub->add_option("--var-floor", o.var_floor, "Least variance of a channel, for G")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--seed", o.seed, "Of the random segmentations")->capture_default_str();
-  flags->json.add_to(*sub, "Everything measured, boundaries included, as JSON");
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  sub.option("--smoothing", o.deviation, "Deviation that boundaries are smoothed by, tokens")
+      .positive()
+      .shows_default();
+  add_count(sub, "--tolerance", o.tolerance, "Tokens between boundaries that count as the same");
+  add_count(sub, "--draws", o.draws, "Random segmentations that each is compared with", 2);
+  add_count(sub, "--min-count", o.min_count, "Keys of an event before K and G judge one");
+  sub.option("--var-floor", o.var_floor, "Least variance of a channel, for G")
+      .positive()
+      .shows_default();
+  sub.option("--seed", o.seed, "Of the random segmentations").shows_default();
+  flags->json.add_to(sub, "Everything measured, boundaries included, as JSON");
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -199,10 +198,10 @@ void run(DemoFlags& flags) {
 
 }  // namespace
 
-void add_demo(CLI::App& app) {
+void add_demo(Command& app) {
   auto flags = std::make_shared<DemoFlags>();
-  CLI::App* sub = app.add_subcommand("demo", "Hide facts in a book, read it, ask for them");
-  sub->footer(
+  Command sub = app.subcommand("demo", "Hide facts in a book, read it, ask for them");
+  sub.footer(
       "Reads the King James Bible (Debian package bible-kjv) or --text FILE with facts hidden in "
       "it,\n"
       "and asks for each: with the memory, without it (same window, no recall), and with full "
@@ -214,18 +213,18 @@ void add_demo(CLI::App& app) {
       "Examples:\n"
       "  episodic demo --html demo.html\n"
       "  episodic demo --tokens 1M --text book.txt --json demo.json");
-  add_count(*sub, "--tokens", flags->tokens, "Tokens to read", 1);
-  add_count(*sub, "--facts", flags->facts, "Facts to hide", 1);
-  sub->add_option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
-  sub->add_option("--seed", flags->seed, "Draws names and values")->capture_default_str();
-  sub->add_option("--model", flags->model.model, "Model directory (default: the shipped model)");
-  sub->add_option("--memory", flags->model.memory,
-                  "Changes to the memory's settings: a JSON file or inline JSON");
-  sub->add_flag("--full", flags->full, "Ask with full attention, whatever it costs");
-  flags->json.add_to(*sub, "Everything as JSON");
-  sub->add_option("--html", flags->html, "A page that shows events and recalls");
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  add_count(sub, "--tokens", flags->tokens, "Tokens to read", 1);
+  add_count(sub, "--facts", flags->facts, "Facts to hide", 1);
+  sub.option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
+  sub.option("--seed", flags->seed, "Draws names and values").shows_default();
+  sub.option("--model", flags->model.model, "Model directory (default: the shipped model)");
+  sub.option("--memory", flags->model.memory,
+             "Changes to the memory's settings: a JSON file or inline JSON");
+  sub.flag("--full", flags->full, "Ask with full attention, whatever it costs");
+  flags->json.add_to(sub, "Everything as JSON");
+  sub.option("--html", flags->html, "A page that shows events and recalls");
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -2,7 +2,6 @@
 // `episodic edit`: forgetting, pinning, rewinding, compacting.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 
@@ -80,10 +79,10 @@ void run(const EditFlags& flags) {
 
 }  // namespace
 
-void add_edit(CLI::App& app) {
+void add_edit(Command& app) {
   auto flags = std::make_shared<EditFlags>();
-  CLI::App* sub = app.add_subcommand("edit", "Forget, pin or rewind in a kept memory");
-  sub->footer(
+  Command sub = app.subcommand("edit", "Forget, pin or rewind in a kept memory");
+  sub.footer(
       "All that one call asks for is committed at once, in the order: rewind, unpin, forget, pin,\n"
       "compact. Forgotten events are never recalled again; --compact removes their bytes from the\n"
       "folder, with the earlier states that --rewind starts from. A pinned event is the last to "
@@ -93,18 +92,18 @@ void add_edit(CLI::App& app) {
       "  episodic edit book.mem --forget-tokens 2000:2500 --compact\n"
       "  episodic edit book.mem --pin 17 --pin 18\n"
       "  episodic edit book.mem --rewind 100000 --model M");
-  sub->add_option("dir", flags->dir, "Folder of the memory")->required();
-  sub->add_option("--forget-tokens", flags->forget_tokens,
-                  "A:B, all events with a token in [A, B) (may be given several times)");
-  sub->add_option("--forget-event", flags->forget_events, "Number of an event");
-  sub->add_option("--pin", flags->pin, "Number of an event");
-  sub->add_option("--unpin", flags->unpin, "Number of an event");
-  add_count(*sub, "--rewind", flags->rewind, "Back to the state after this many tokens");
-  sub->add_option("--model", flags->model.model, "Model directory, for --rewind");
-  sub->add_flag("--compact", flags->compact, "Give back what forgotten events take");
-  flags->json.add_to(*sub);
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  sub.option("dir", flags->dir, "Folder of the memory").required();
+  sub.option("--forget-tokens", flags->forget_tokens,
+             "A:B, all events with a token in [A, B) (may be given several times)");
+  sub.option("--forget-event", flags->forget_events, "Number of an event");
+  sub.option("--pin", flags->pin, "Number of an event");
+  sub.option("--unpin", flags->unpin, "Number of an event");
+  add_count(sub, "--rewind", flags->rewind, "Back to the state after this many tokens");
+  sub.option("--model", flags->model.model, "Model directory, for --rewind");
+  sub.flag("--compact", flags->compact, "Give back what forgotten events take");
+  flags->json.add_to(sub);
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic fork`: a second memory that shares what is common.
 
-#include <CLI/CLI.hpp>
 #include "commands.hpp"
 
 #include "kept.hpp"
@@ -16,18 +15,18 @@ struct ForkFlags {
 
 }  // namespace
 
-void add_fork(CLI::App& app) {
+void add_fork(Command& app) {
   auto flags = std::make_shared<ForkFlags>();
-  CLI::App* sub = app.add_subcommand("fork", "Make a second memory that shares what is common");
-  sub->footer(
+  Command sub = app.subcommand("fork", "Make a second memory that shares what is common");
+  sub.footer(
       "Takes the last commit, also while another process writes. On one file system the files are\n"
       "shared, so a fork takes a moment and almost no room; neither memory ever changes the "
       "other's.\n\n"
       "Example:\n  episodic fork book.mem draft.mem");
-  sub->add_option("from", flags->from, "Folder of the memory")->required();
-  sub->add_option("to", flags->to, "Folder of the new memory; made if it is not there")->required();
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] {
+  sub.option("from", flags->from, "Folder of the memory").required();
+  sub.option("to", flags->to, "Folder of the new memory; made if it is not there").required();
+  flags->common.add_to(sub, false);
+  sub.action([flags] {
     require_memory_dir(flags->from);
     fork_memory(flags->from, flags->to);
   });

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic generate`: continues a prompt, through the memory or with full attention.
 
-#include <CLI/CLI.hpp>
 #include "chat.hpp"
 
 #include "commands.hpp"
@@ -94,10 +93,10 @@ void run(const GenerateFlags& flags) {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
+void add_generate(Command& app) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* sub = app.add_subcommand("generate", "Continue a prompt of any length");
-  sub->footer(
+  Command sub = app.subcommand("generate", "Continue a prompt of any length");
+  sub.footer(
       "Writes the text that follows the prompt to stdout. The prompt is read in chunks, its last "
       "token\nin a step of its own; with --question the question is a step of its own, so that it "
       "alone decides\nwhat is recalled.\n\n"
@@ -107,21 +106,20 @@ void add_generate(CLI::App& app) {
       "    --question $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
       "  episodic generate --model M --chat --prompt 'Who wrote Emma?'\n"
       "  episodic generate --model M --ids prompt.json --memory '{\"n_mem\": 512}' --json -");
-  flags->model.add_to(*sub);
-  auto* source = sub->add_option_group("prompt");
-  source->add_option("--prompt", flags->prompt, "The prompt");
-  flags->prompt_file.add_to(*sub, *source, "--prompt-file", "The prompt in a file");
-  source->add_option("--ids", flags->ids_file, "The prompt as token ids in a JSON file")
-      ->type_name("FILE");
-  source->require_option(1);
-  sub->add_option("--question", flags->question, "Text read after the prompt as a step of its own");
-  sub->add_flag("--no-special", flags->no_special,
-                "Add no BOS or other special token to the prompt");
-  flags->chat.add_to(*sub);
-  add_generation(*sub, flags->options);
-  flags->json.add_to(*sub);
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  flags->model.add_to(sub);
+  Command source = sub.group("prompt");
+  source.option("--prompt", flags->prompt, "The prompt");
+  flags->prompt_file.add_to(sub, source, "--prompt-file", "The prompt in a file");
+  source.option("--ids", flags->ids_file, "The prompt as token ids in a JSON file")
+      .type_name("FILE");
+  source.require_one_option();
+  sub.option("--question", flags->question, "Text read after the prompt as a step of its own");
+  sub.flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
+  flags->chat.add_to(sub);
+  add_generation(sub, flags->options);
+  flags->json.add_to(sub);
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -2,7 +2,6 @@
 // `episodic ingest`: a text into a kept memory.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -119,11 +118,10 @@ void run(const IngestFlags& flags) {
 
 }  // namespace
 
-void add_ingest(CLI::App& app) {
+void add_ingest(Command& app) {
   auto flags = std::make_shared<IngestFlags>();
-  CLI::App* sub =
-      app.add_subcommand("ingest", "Read a text into a memory that is kept in a folder");
-  sub->footer(
+  Command sub = app.subcommand("ingest", "Read a text into a memory that is kept in a folder");
+  sub.footer(
       "After each commit no crash loses what was read until then; --resume goes on from there and\n"
       "gives the same memory, to the bit, as a reading that was never cut off. With --json a line\n"
       "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On "
@@ -132,25 +130,25 @@ void add_ingest(CLI::App& app) {
       "Examples:\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");
-  flags->model.add_to(*sub, false);
-  auto* source = sub->add_option_group("text");
-  flags->text.add_to(*sub, *source, "--text", "Text file");
-  source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
-  source->require_option(1);
-  sub->add_option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
-      ->required();
-  auto* resume = sub->add_flag("--resume", flags->resume,
-                               "Go on with the same text after the last commit, if there is one");
-  sub->add_flag("--append", flags->append, "Read the text after what the memory has read already")
-      ->excludes(resume);
-  add_count(*sub, "--commit-every", flags->commit_every, "Tokens from one commit to the next", 1);
-  sub->add_option("--checkpoints", flags->checkpoints,
-                  "Earlier states to keep, from which edit --rewind starts")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  sub->add_flag("--json", flags->json, "A line of JSON on stdout after each commit");
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  flags->model.add_to(sub, false);
+  Command source = sub.group("text");
+  flags->text.add_to(sub, source, "--text", "Text file");
+  source.option("--ids", flags->ids_file, "Token ids in a JSON file");
+  source.require_one_option();
+  sub.option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
+      .required();
+  const Option resume = sub.flag("--resume", flags->resume,
+                                 "Go on with the same text after the last commit, if there is one");
+  sub.flag("--append", flags->append, "Read the text after what the memory has read already")
+      .excludes(resume);
+  add_count(sub, "--commit-every", flags->commit_every, "Tokens from one commit to the next", 1);
+  sub.option("--checkpoints", flags->checkpoints,
+             "Earlier states to keep, from which edit --rewind starts")
+      .between(0, 1000)
+      .shows_default();
+  sub.flag("--json", flags->json, "A line of JSON on stdout after each commit");
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

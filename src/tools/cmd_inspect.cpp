@@ -2,7 +2,6 @@
 // `episodic inspect`: what is in a kept memory.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -291,23 +290,23 @@ void run(const InspectFlags& flags) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app) {
+void add_inspect(Command& app) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* sub = app.add_subcommand("inspect", "What is in a kept memory");
-  sub->footer(
+  Command sub = app.subcommand("inspect", "What is in a kept memory");
+  sub.footer(
       "JSON: settings, bytes and the list of events with tier, recalls and the step of the last "
       "recall.\nWith --model also the text of each event.\n\n"
       "Example:\n  episodic inspect book.mem --json book.json --html book.html --model M");
-  sub->add_option("dir", flags->dir, "Folder of the memory")->required();
-  flags->json.add_to(*sub, "All of it as JSON");
-  sub->add_option("--html", flags->html, "Also a page with the timeline");
-  sub->add_option("--model", flags->model, "Model directory whose tokenizer shows the texts");
-  sub->add_option("--layer", flags->layer,
-                  "Whose events the page shows where each head has its own (scope \"head\")");
-  sub->add_option("--head", flags->head, "Key/value head of that layer");
-  sub->add_flag("--no-events", flags->no_events, "Leave the list of events out of the JSON");
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] { run(*flags); });
+  sub.option("dir", flags->dir, "Folder of the memory").required();
+  flags->json.add_to(sub, "All of it as JSON");
+  sub.option("--html", flags->html, "Also a page with the timeline");
+  sub.option("--model", flags->model, "Model directory whose tokenizer shows the texts");
+  sub.option("--layer", flags->layer,
+             "Whose events the page shows where each head has its own (scope \"head\")");
+  sub.option("--head", flags->head, "Key/value head of that layer");
+  sub.flag("--no-events", flags->no_events, "Leave the list of events out of the JSON");
+  flags->common.add_to(sub, false);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

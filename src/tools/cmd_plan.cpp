@@ -2,7 +2,6 @@
 // `episodic plan`: what a text will take, before it is read, or the weights downloaded.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -242,27 +241,25 @@ void run(const PlanFlags& flags) {
 
 }  // namespace
 
-void add_plan(CLI::App& app) {
+void add_plan(Command& app) {
   auto flags = std::make_shared<PlanFlags>();
-  CLI::App* sub = app.add_subcommand("plan", "What a text will take, before it is read");
-  sub->footer(
+  Command sub = app.subcommand("plan", "What a text will take, before it is read");
+  sub.footer(
       "Bytes per tier of a memory kept in --memory-dir, or with --device cuda of a run on a "
       "device, beside\nwhat the machine has. config.json is enough: the weights need not be there "
       "yet (without --device).\n\"fits\" is false and \"advice\" says what to change where "
       "something does not fit; exit code 0 either way.\n\n"
       "Example:\n  episodic plan --model M --tokens 10M --memory-dir book.mem");
-  flags->model.add_to(*sub, false);
-  add_count(*sub, "--tokens", flags->tokens, "Length of the text", 1)->required();
-  sub->add_option("--event-tokens", flags->event_tokens,
-                  "Mean length of an event (default: reckoned from min_block)")
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--memory-dir", flags->dir, "Where the memory will be kept");
-  sub->add_option("--checkpoints", flags->checkpoints, "As of ingest")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  flags->json.add_to(*sub);
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  flags->model.add_to(sub, false);
+  add_count(sub, "--tokens", flags->tokens, "Length of the text", 1).required();
+  sub.option("--event-tokens", flags->event_tokens,
+             "Mean length of an event (default: reckoned from min_block)")
+      .positive();
+  sub.option("--memory-dir", flags->dir, "Where the memory will be kept");
+  sub.option("--checkpoints", flags->checkpoints, "As of ingest").between(0, 1000).shows_default();
+  flags->json.add_to(sub);
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -2,7 +2,6 @@
 // `episodic quantize`: a model with its weights rounded to blocks, as one file.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "common.hpp"
@@ -54,28 +53,25 @@ void run(const QuantizeFlags& flags) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app) {
+void add_quantize(Command& app) {
   auto flags = std::make_shared<QuantizeFlags>();
-  CLI::App* sub = app.add_subcommand("quantize", "Write a model with its weights in 8 or 4 bits");
-  sub->footer(
+  Command sub = app.subcommand("quantize", "Write a model with its weights in 8 or 4 bits");
+  sub.footer(
       "Writes one GGUF file with weights, configuration and tokenizer, which every --model takes. "
       "Weights are\nrounded as ggml rounds them; embedding and head to 8 bits for either type. "
       "Adapters are merged first.\nThe file appears whole or not at all.\n\n"
       "Example:\n  episodic quantize --model M --type q8_0 --out m-q8_0.gguf");
-  sub->add_option("--model", flags->model.model, "Model directory in Hugging Face layout")
-      ->required();
-  sub->add_option("--type", flags->model.quantize, "q8_0 or q4_0")
-      ->required()
-      ->check(CLI::IsMember({"q8_0", "q4_0"}));
-  sub->add_option("--out", flags->out, "The file to write")->required()->type_name("FILE.gguf");
-  sub->add_option("--lora", flags->model.lora,
-                  "Adapter to merge, with a factor behind a colon (may be given several times)")
-      ->type_name("DIR[:SCALE]")
-      ->allow_extra_args(false);
-  sub->add_flag("--replace", flags->replace, "Replace the file if it is there already");
-  flags->json.add_to(*sub);
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] { run(*flags); });
+  sub.option("--model", flags->model.model, "Model directory in Hugging Face layout").required();
+  sub.option("--type", flags->model.quantize, "q8_0 or q4_0").required().one_of({"q8_0", "q4_0"});
+  sub.option("--out", flags->out, "The file to write").required().type_name("FILE.gguf");
+  sub.option("--lora", flags->model.lora,
+             "Adapter to merge, with a factor behind a colon (may be given several times)")
+      .type_name("DIR[:SCALE]")
+      .one_value_each();
+  sub.flag("--replace", flags->replace, "Replace the file if it is there already");
+  flags->json.add_to(sub);
+  flags->common.add_to(sub, false);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

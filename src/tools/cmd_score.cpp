@@ -2,7 +2,6 @@
 // `episodic score`: perplexity of a text, through the memory or with full attention.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -78,22 +77,22 @@ void run(const ScoreFlags& flags) {
 
 }  // namespace
 
-void add_score(CLI::App& app) {
+void add_score(Command& app) {
   auto flags = std::make_shared<ScoreFlags>();
-  CLI::App* sub = app.add_subcommand("score", "Perplexity of a text");
-  sub->footer(
+  Command sub = app.subcommand("score", "Perplexity of a text");
+  sub.footer(
       "nll is the mean negative log-likelihood in nats of the tokens after the first.\n\n"
       "Example:\n  episodic score --model M --text book.txt --json score.json");
-  flags->model.add_to(*sub);
-  auto* source = sub->add_option_group("text");
-  flags->text.add_to(*sub, *source, "--text", "Text file");
-  source->add_option("--ids", flags->ids_file, "Token ids in a JSON file");
-  source->require_option(1);
-  flags->json.add_to(*sub);
-  sub->add_option("--per-token", flags->per_token,
-                  "safetensors file for nll float32 [N], ids int64 [N]");
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  flags->model.add_to(sub);
+  Command source = sub.group("text");
+  flags->text.add_to(sub, source, "--text", "Text file");
+  source.option("--ids", flags->ids_file, "Token ids in a JSON file");
+  source.require_one_option();
+  flags->json.add_to(sub);
+  sub.option("--per-token", flags->per_token,
+             "safetensors file for nll float32 [N], ids int64 [N]");
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

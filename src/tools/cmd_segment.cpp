@@ -2,7 +2,6 @@
 // `episodic segment`: the events of a text.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "engines.hpp"
@@ -106,10 +105,10 @@ void run(const SegmentFlags& flags) {
 
 }  // namespace
 
-void add_segment(CLI::App& app) {
+void add_segment(Command& app) {
   auto flags = std::make_shared<SegmentFlags>();
-  CLI::App* sub = app.add_subcommand("segment", "Cut a text into events");
-  sub->footer(
+  Command sub = app.subcommand("segment", "Cut a text into events");
+  sub.footer(
       "Writes one event a line. JSON: a list of {\"start\", \"end\", \"text\", \"surprise\"}: "
       "tokens [start, end), surprise "
       "the mean\n"
@@ -120,12 +119,12 @@ void add_segment(CLI::App& app) {
       "after the last boundary, are in no event.\n\n"
       "Example:\n  episodic segment --model M --text story.txt --json events.json --html "
       "events.html");
-  flags->model.add_to(*sub, false);
-  flags->text.add_to(*sub, *sub, "--text", "Text file")->required();
-  flags->json.add_to(*sub, "The events as JSON");
-  sub->add_option("--html", flags->html, "Also a page with the text and its events");
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  flags->model.add_to(sub, false);
+  flags->text.add_to(sub, sub, "--text", "Text file").required();
+  flags->json.add_to(sub, "The events as JSON");
+  sub.option("--html", flags->html, "Also a page with the text and its events");
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -2,7 +2,6 @@
 // `episodic tokenize`: ids and tokens of a text.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "common.hpp"
@@ -42,15 +41,15 @@ void run(const TokenizeFlags& flags) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app) {
+void add_tokenize(Command& app) {
   auto flags = std::make_shared<TokenizeFlags>();
-  CLI::App* sub = app.add_subcommand("tokenize", "Token ids of a text");
-  sub->footer("Example:\n  episodic tokenize --model M --text book.txt --json ids.json");
-  sub->add_option("--model", flags->model, "Model directory with tokenizer.json")->required();
-  flags->text.add_to(*sub, *sub, "--text", "Text file")->required();
-  flags->json.add_to(*sub, "Ids and tokens as JSON");
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] { run(*flags); });
+  Command sub = app.subcommand("tokenize", "Token ids of a text");
+  sub.footer("Example:\n  episodic tokenize --model M --text book.txt --json ids.json");
+  sub.option("--model", flags->model, "Model directory with tokenizer.json").required();
+  flags->text.add_to(sub, sub, "--text", "Text file").required();
+  flags->json.add_to(sub, "Ids and tokens as JSON");
+  flags->common.add_to(sub, false);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

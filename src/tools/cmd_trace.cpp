@@ -2,7 +2,6 @@
 // `episodic trace`: runs one golden case and writes everything the memory decided.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 
@@ -166,15 +165,15 @@ void run(const TraceFlags& flags) {
 
 }  // namespace
 
-void add_trace(CLI::App& app) {
+void add_trace(Command& app) {
   auto flags = std::make_shared<TraceFlags>();
-  CLI::App* sub = app.add_subcommand("trace", "Run one golden case and write every decision");
-  sub->footer("Example:\n  episodic trace --model M --case case.json --out /tmp/trace");
-  sub->add_option("--model", flags->model, "Model directory (cases of kind em)");
-  sub->add_option("--case", flags->case_file, "case.json")->required();
-  sub->add_option("--out", flags->out, "Folder for trace.safetensors and trace.json")->required();
-  flags->common.add_to(*sub);
-  sub->callback([flags] { run(*flags); });
+  Command sub = app.subcommand("trace", "Run one golden case and write every decision");
+  sub.footer("Example:\n  episodic trace --model M --case case.json --out /tmp/trace");
+  sub.option("--model", flags->model, "Model directory (cases of kind em)");
+  sub.option("--case", flags->case_file, "case.json").required();
+  sub.option("--out", flags->out, "Folder for trace.safetensors and trace.json").required();
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -2,7 +2,6 @@
 // `episodic verify`: every byte of a kept memory against its checksums.
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "commands.hpp"
 #include "episodic/base/error.hpp"
@@ -48,20 +47,20 @@ void run(const VerifyFlags& flags) {
 
 }  // namespace
 
-void add_verify(CLI::App& app) {
+void add_verify(Command& app) {
   auto flags = std::make_shared<VerifyFlags>();
-  CLI::App* sub = app.add_subcommand("verify", "Read every byte of a kept memory and check it");
-  sub->footer(
+  Command sub = app.subcommand("verify", "Read every byte of a kept memory and check it");
+  sub.footer(
       "Exit 0: all is well; 1: something is damaged, and stderr names it. \"unnamed\" lists files "
       "that\na crash left behind; they are not part of the memory and the next writer removes "
       "them.\n\n"
       "Example:\n  episodic verify book.mem");
-  sub->add_option("dir", flags->dir, "Folder of the memory")->required();
-  sub->add_flag("--digest", flags->digest,
-                "Also the checksum of the content, the same for equal memories");
-  flags->json.add_to(*sub);
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] { run(*flags); });
+  sub.option("dir", flags->dir, "Folder of the memory").required();
+  sub.flag("--digest", flags->digest,
+           "Also the checksum of the content, the same for equal memories");
+  flags->json.add_to(sub);
+  flags->common.add_to(sub, false);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::tools

@@ -3,26 +3,24 @@
 // The subcommands of `episodic`. Each adds itself to the command line; its callback does the work
 // and throws on failure.
 
-namespace CLI {
-class App;
-}  // namespace CLI
+#include "flags.hpp"
 
 namespace episodic::tools {
 
-void add_ask(CLI::App& app);
-void add_compare_events(CLI::App& app);
-void add_demo(CLI::App& app);
-void add_edit(CLI::App& app);
-void add_fork(CLI::App& app);
-void add_generate(CLI::App& app);
-void add_ingest(CLI::App& app);
-void add_inspect(CLI::App& app);
-void add_plan(CLI::App& app);
-void add_quantize(CLI::App& app);
-void add_score(CLI::App& app);
-void add_segment(CLI::App& app);
-void add_tokenize(CLI::App& app);
-void add_trace(CLI::App& app);
-void add_verify(CLI::App& app);
+void add_ask(Command& app);
+void add_compare_events(Command& app);
+void add_demo(Command& app);
+void add_edit(Command& app);
+void add_fork(Command& app);
+void add_generate(Command& app);
+void add_ingest(Command& app);
+void add_inspect(Command& app);
+void add_plan(Command& app);
+void add_quantize(Command& app);
+void add_score(Command& app);
+void add_segment(Command& app);
+void add_tokenize(Command& app);
+void add_trace(Command& app);
+void add_verify(Command& app);
 
 }  // namespace episodic::tools

@@ -5,7 +5,6 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -27,27 +26,25 @@
 
 namespace episodic::tools {
 
-CLI::Option* add_count(CLI::App& app, const std::string& name, std::int64_t& value,
-                       const std::string& help, std::int64_t least) {
+Option add_count(Command& app, const std::string& name, std::int64_t& value,
+                 const std::string& help, std::int64_t least) {
   const auto take = [&value, name, least](const std::string& text) {
     try {
       value = parse_count(text, name);
     } catch (const ConfigError& e) {
-      throw CLI::ValidationError(e.what());
+      throw UsageError(e.what());
     }
     if (value < least)
-      throw CLI::ValidationError(
-          fmt::format("{}: {} is too little, at least {}", name, text, least));
+      throw UsageError(fmt::format("{}: {} is too little, at least {}", name, text, least));
   };
-  CLI::Option* option = app.add_option_function<std::string>(name, take, help);
-  option->type_name("N");
-  if (value >= least) option->default_str(fmt::format("{}", value));
+  const Option option = app.option_read_by(name, take, help).type_name("N");
+  if (value >= least) option.shows_default(fmt::format("{}", value));
   return option;
 }
 
-void JsonFlag::add_to(CLI::App& app, const std::string& what) {
-  app.add_option("--json", path, what + "; - is stdout, and nothing else then goes there")
-      ->type_name("FILE");
+void JsonFlag::add_to(Command& app, const std::string& what) {
+  app.option("--json", path, what + "; - is stdout, and nothing else then goes there")
+      .type_name("FILE");
 }
 
 void JsonFlag::write(const Json& json) const {
@@ -60,26 +57,26 @@ void JsonFlag::say(const std::string& text) const {
   std::fflush(stdout);
 }
 
-CLI::Option* TextFlags::add_to(CLI::App& app, CLI::App& group, const std::string& flag,
-                               const std::string& help) {
-  app.add_option("--encoding", encoding, "Of the text file: utf-8, latin-1 or utf-16")
-      ->check(CLI::IsMember({"utf-8", "latin-1", "utf-16"}))
-      ->capture_default_str();
-  return group.add_option(flag, text, help + "; - is stdin")->type_name("FILE");
+Option TextFlags::add_to(Command& app, Command& group, const std::string& flag,
+                         const std::string& help) {
+  app.option("--encoding", encoding, "Of the text file: utf-8, latin-1 or utf-16")
+      .one_of({"utf-8", "latin-1", "utf-16"})
+      .shows_default();
+  return group.option(flag, text, help + "; - is stdin").type_name("FILE");
 }
 
 std::string TextFlags::read() const { return read_document(text, encoding); }
 
-void CommonFlags::add_to(CLI::App& app, bool with_model) {
-  app.add_option("--threads", threads, "Threads of parallel loops (0: all cores)")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_option("--device", device,
-                 with_model ? "Where the model runs: cpu, cuda, or auto (cuda if there is one)"
-                            : "cpu, cuda or auto: all the same here, where no model runs")
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
-      ->capture_default_str();
-  app.add_flag("--quiet", quiet, "No progress on stderr");
+void CommonFlags::add_to(Command& app, bool with_model) {
+  app.option("--threads", threads, "Threads of parallel loops (0: all cores)")
+      .between(0, 1024)
+      .shows_default();
+  app.option("--device", device,
+             with_model ? "Where the model runs: cpu, cuda, or auto (cuda if there is one)"
+                        : "cpu, cuda or auto: all the same here, where no model runs")
+      .one_of({"cpu", "cuda", "auto"})
+      .shows_default();
+  app.flag("--quiet", quiet, "No progress on stderr");
 }
 
 void CommonFlags::apply() const {
@@ -92,27 +89,26 @@ void CommonFlags::apply_on_host() const {
     throw NotBuiltError("--device cuda: this program has no CUDA path; use --device cpu");
 }
 
-void ModelFlags::add_to(CLI::App& app, bool with_full_attention) {
-  app.add_option("--model", model, "Model directory in Hugging Face layout, or a GGUF file")
-      ->required();
-  CLI::Option* adapters = app.add_option(
+void ModelFlags::add_to(Command& app, bool with_full_attention) {
+  app.option("--model", model, "Model directory in Hugging Face layout, or a GGUF file").required();
+  const Option adapters = app.option(
       "--lora", lora,
       "Adapter as PEFT saves it, with a factor behind a colon if it is not 1 (may be given several "
       "times)");
-  adapters->type_name("DIR[:SCALE]")->allow_extra_args(false);
-  app.add_flag("--merge-lora", merge_lora, "Add the adapters to the weights, not beside them")
-      ->needs(adapters);
-  app.add_option("--quantize", quantize, "Round the weights to 8 or 4 bits when they are loaded")
-      ->check(CLI::IsMember({"q8_0", "q4_0"}));
-  auto* m = app.add_option(
+  adapters.type_name("DIR[:SCALE]").one_value_each();
+  app.flag("--merge-lora", merge_lora, "Add the adapters to the weights, not beside them")
+      .needs(adapters);
+  app.option("--quantize", quantize, "Round the weights to 8 or 4 bits when they are loaded")
+      .one_of({"q8_0", "q4_0"});
+  const Option m = app.option(
       "--memory", memory,
       std::string("Changes to the memory's settings: a JSON file or inline JSON. What it does not "
                   "name is as in MODEL/memory.json, else as in the paper. \"preset\" begins with a "
                   "paper's system: ") +
           preset_names());
   if (with_full_attention)
-    app.add_flag("--full-attention", full_attention, "Full causal attention instead of the memory")
-        ->excludes(m);
+    app.flag("--full-attention", full_attention, "Full causal attention instead of the memory")
+        .excludes(m);
 }
 
 namespace {

@@ -16,25 +16,21 @@
 #include "episodic/base/config.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/open_model.hpp"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "flags.hpp"
 
 namespace episodic::tools {
 
 using Json = nlohmann::ordered_json;
 
 /// A flag that takes a count with or without a unit (100K); its default stands in the help.
-CLI::Option* add_count(CLI::App& app, const std::string& name, std::int64_t& value,
-                       const std::string& help, std::int64_t least = 0);
+Option add_count(Command& app, const std::string& name, std::int64_t& value,
+                 const std::string& help, std::int64_t least = 0);
 
 /// --json FILE.
 struct JsonFlag {
   std::filesystem::path path;
 
-  void add_to(CLI::App& app, const std::string& what = "Result as JSON");
+  void add_to(Command& app, const std::string& what = "Result as JSON");
   bool wanted() const { return !path.empty(); }
   /// True if JSON goes to stdout, where nothing else may be written then.
   bool on_stdout() const { return path == "-"; }
@@ -50,8 +46,7 @@ struct TextFlags {
   std::string encoding = "utf-8";
 
   /// \param flag its name, "--text" \param required whether it must be given
-  CLI::Option* add_to(CLI::App& app, CLI::App& group, const std::string& flag,
-                      const std::string& help);
+  Option add_to(Command& app, Command& group, const std::string& flag, const std::string& help);
   /// The file as UTF-8. \throws as read_document
   std::string read() const;
 };
@@ -74,7 +69,7 @@ struct CommonFlags {
 
   /// \param with_model whether the program runs a model: --device means nothing to the others, and
   /// its help says so
-  void add_to(CLI::App& app, bool with_model = true);
+  void add_to(Command& app, bool with_model = true);
   /// Sets the thread count.
   void apply() const;
   /// The same in a program that runs its model on the host, whatever there is.
@@ -91,7 +86,7 @@ struct ModelFlags {
   std::string quantize;  ///< empty: weights as they are stored
   bool full_attention = false;
 
-  void add_to(CLI::App& app, bool with_full_attention = true);
+  void add_to(Command& app, bool with_full_attention = true);
   /// What is done with the weights. \throws ConfigError naming the flag
   ModelOptions options() const;
   /// The memory's settings: MODEL/memory.json or the defaults, changed by --memory.

@@ -2,7 +2,6 @@
 #include "engines.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <cstdio>
 
@@ -48,19 +47,18 @@ std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags&
   return engine;
 }
 
-void add_generation(CLI::App& app, GenerateOptions& o) {
+void add_generation(Command& app, GenerateOptions& o) {
   add_count(app, "--max-new", o.max_new, "Most tokens to generate");
-  app.add_option("--temperature", o.sampling.temperature, "0 is greedy")->capture_default_str();
-  app.add_option("--top-p", o.sampling.top_p, "Keep the most likely tokens up to this probability")
-      ->capture_default_str();
-  app.add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens (0: all)")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", o.sampling.repetition_penalty,
-                 "Against all tokens of the context; 1 is none")
-      ->capture_default_str();
-  app.add_option("--seed", o.sampling.seed, "Seed of the sampling")->capture_default_str();
-  app.add_option("--stop", o.stop, "Text that ends the generation (may be given several times)");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end-of-sequence tokens");
+  app.option("--temperature", o.sampling.temperature, "0 is greedy").shows_default();
+  app.option("--top-p", o.sampling.top_p, "Keep the most likely tokens up to this probability")
+      .shows_default();
+  app.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens (0: all)").shows_default();
+  app.option("--repetition-penalty", o.sampling.repetition_penalty,
+             "Against all tokens of the context; 1 is none")
+      .shows_default();
+  app.option("--seed", o.sampling.seed, "Seed of the sampling").shows_default();
+  app.option("--stop", o.stop, "Text that ends the generation (may be given several times)");
+  app.flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end-of-sequence tokens");
 }
 
 }  // namespace episodic::tools

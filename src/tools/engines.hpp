@@ -34,7 +34,7 @@ void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
             const MemoryConfig& config, std::int64_t max_tokens);
 
 /// --max-new, the sampling's flags, --stop and --ignore-eos.
-void add_generation(CLI::App& app, GenerateOptions& options);
+void add_generation(Command& app, GenerateOptions& options);
 
 // with_device.cpp, and in builds without a CUDA path no_device.cpp:
 

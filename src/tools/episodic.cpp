@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `episodic` program: one subcommand per file of this folder.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -16,11 +15,11 @@
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a message
-  CLI::App app{"episodic: transformer inference with an episodic memory"};
-  app.name("episodic");
-  app.require_subcommand(1);
-  app.set_version_flag("--version", "episodic " EPISODIC_VERSION);
-  app.set_help_all_flag("--help-all", "Help of all subcommands");
+  episodic::tools::CommandLine app("episodic: transformer inference with an episodic memory",
+                                   "episodic");
+  app.require_subcommand();
+  app.version("episodic " EPISODIC_VERSION);
+  app.help_all("Help of all subcommands");
   episodic::tools::add_demo(app);
   episodic::tools::add_generate(app);
   episodic::tools::add_ingest(app);
@@ -38,8 +37,7 @@ int main(int argc, char** argv) {
   episodic::tools::add_trace(app);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // help or the version was asked for
+  } catch (const episodic::tools::UsageError& e) {
     std::string problem = episodic::tools::usage_problem(app, argc, argv, e);
     std::replace(problem.begin(), problem.end(), '\n', ' ');
     std::fprintf(stderr, "episodic: %s\n", problem.c_str());

@@ -5,11 +5,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 #include <vector>
 
 namespace episodic::tools {
@@ -32,24 +29,6 @@ std::size_t edits(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-std::set<std::string> flags_of(const CLI::App& app) {
-  std::set<std::string> names;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames()) names.insert("--" + name);
-  // groups of options are nameless apps inside
-  for (const CLI::App* group : app.get_subcommands(
-           [](const CLI::App* a) { return a->get_name().empty() || a->get_group().empty(); }))
-    names.merge(flags_of(*group));
-  return names;
-}
-
-std::vector<std::string> commands_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(sub->get_name());
-  return names;
-}
-
 }  // namespace
 
 std::string nearest(const std::string& word, const std::vector<std::string>& names) {
@@ -63,9 +42,9 @@ std::string nearest(const std::string& word, const std::vector<std::string>& nam
   return best;
 }
 
-std::string usage_problem(const CLI::App& app, int argc, const char* const* argv,
-                          const CLI::ParseError& error) {
-  const std::vector<std::string> commands = commands_of(app);
+std::string usage_problem(const Command& app, int argc, const char* const* argv,
+                          const UsageError& error) {
+  const std::vector<std::string> commands = app.subcommand_names();
   if (argc < 2)
     return fmt::format("a command is missing; there are {} (episodic --help)",
                        fmt::join(commands, ", "));
@@ -78,15 +57,14 @@ std::string usage_problem(const CLI::App& app, int argc, const char* const* argv
                              fmt::join(commands, ", "))
                : fmt::format("there is no command '{}'; did you mean '{}'?", command, meant);
   }
-  const CLI::App& sub = *app.get_subcommand(command);
-  const std::set<std::string> flags = flags_of(sub);
+  const std::vector<std::string> flags = app.subcommand(command).flag_names();
   for (int i = 2; i < argc; ++i) {
     std::string word = argv[i];
     if (word == "--") break;
     if (!word.starts_with("--")) continue;
     word = word.substr(0, word.find('='));
-    if (flags.count(word)) continue;
-    const std::string meant = nearest(word, {flags.begin(), flags.end()});
+    if (std::find(flags.begin(), flags.end(), word) != flags.end()) continue;
+    const std::string meant = nearest(word, flags);
     return fmt::format("{} has no flag {}{} (episodic {} --help)", command, word,
                        meant.empty() ? ";" : fmt::format("; did you mean {}?", meant), command);
   }

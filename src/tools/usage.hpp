@@ -5,10 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-class ParseError;
-}  // namespace CLI
+#include "flags.hpp"
 
 namespace episodic::tools {
 
@@ -17,7 +14,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& nam
 
 /// One line about a command line that `app` refused with `error`: names the word, and the flag or
 /// command that was probably meant.
-std::string usage_problem(const CLI::App& app, int argc, const char* const* argv,
-                          const CLI::ParseError& error);
+std::string usage_problem(const Command& app, int argc, const char* const* argv,
+                          const UsageError& error);
 
 }  // namespace episodic::tools

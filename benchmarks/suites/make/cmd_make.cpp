@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -132,35 +131,34 @@ void run(const MakeFlags& flags) {
 
 }  // namespace
 
-void add_make(CLI::App& app) {
+void add_make(tools::Command& app) {
   auto flags = std::make_shared<MakeFlags>();
-  CLI::App* sub = app.add_subcommand("make", "Make rows of a generated task");
-  sub->footer(
+  tools::Command sub = app.subcommand("make", "Make rows of a generated task");
+  sub.footer(
       "Tasks: passkey, number_string, kv_retrieval, math_find, math_calc, code_run, after the "
       "official script;\npasskey__long, EM-LLM's construction from rows of --source. With "
       "--haystack, pass keys and numbers lie in\na text of yours: needles in a haystack, over "
       "every length and depth named.\n\nExample:\n  infinitebench make --task passkey --model M "
       "--tokens 4000,16000 --depth 0,0.5,1 --count 2 --out passkey.jsonl");
-  sub->add_option("--task", flags->options.task, "Name of the task")->required();
-  sub->add_option("--tokens", flags->tokens, "Tokens of the context, at most; several by commas")
-      ->required()
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--depth", flags->depths,
-                  "Where the needle lies, from 0 to 1; several by commas (default: spread)")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--count", flags->options.count, "Rows for every length and depth")
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--seed", flags->options.seed, "Of what is drawn");
-  sub->add_option("--model", flags->model, "Model directory: its tokenizer counts")->required();
-  sub->add_option("--out", flags->out, "File of rows")->required();
-  sub->add_option("--haystack", flags->haystack,
-                  "Text file that passkey and number_string are hidden in");
-  sub->add_option("--source", flags->source, "passkey__long: rows of passkey to stretch");
-  sub->add_option("--json", flags->json, "What was made as JSON; - is stdout");
-  flags->common.add_to(*sub, false);
-  sub->callback([flags] { run(*flags); });
+  sub.option("--task", flags->options.task, "Name of the task").required();
+  sub.option("--tokens", flags->tokens, "Tokens of the context, at most; several by commas")
+      .required()
+      .separated_by(',')
+      .positive();
+  sub.option("--depth", flags->depths,
+             "Where the needle lies, from 0 to 1; several by commas (default: spread)")
+      .separated_by(',')
+      .fraction();
+  sub.option("--count", flags->options.count, "Rows for every length and depth").positive();
+  sub.option("--seed", flags->options.seed, "Of what is drawn");
+  sub.option("--model", flags->model, "Model directory: its tokenizer counts").required();
+  sub.option("--out", flags->out, "File of rows").required();
+  sub.option("--haystack", flags->haystack,
+             "Text file that passkey and number_string are hidden in");
+  sub.option("--source", flags->source, "passkey__long: rows of passkey to stretch");
+  sub.option("--json", flags->json, "What was made as JSON; - is stdout");
+  flags->common.add_to(sub, false);
+  sub.action([flags] { run(*flags); });
 }
 
 }  // namespace episodic::suites

@@ -2,12 +2,10 @@
 #pragma once
 // `infinitebench make`: rows of the generated tasks.
 
-namespace CLI {
-class App;
-}  // namespace CLI
+#include "flags.hpp"
 
 namespace episodic::suites {
 
-void add_make(CLI::App& app);
+void add_make(tools::Command& app);
 
 }  // namespace episodic::suites
