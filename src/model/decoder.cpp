@@ -312,10 +312,10 @@ struct Decoder::Impl {
   }
 
   /// What the model does to products with the head.
-  void finish_logits(float* logits, std::int64_t count) const {
+  void finish_logits(float* products, std::int64_t count) const {
     const ModelConfig& c = config();
-    if (c.logit_multiplier != 1) scale(static_cast<float>(c.logit_multiplier), logits, count);
-    if (c.logit_soft_cap != 0) soft_cap(static_cast<float>(c.logit_soft_cap), logits, count);
+    if (c.logit_multiplier != 1) scale(static_cast<float>(c.logit_multiplier), products, count);
+    if (c.logit_soft_cap != 0) soft_cap(static_cast<float>(c.logit_soft_cap), products, count);
   }
 
   /// Surprise of tokens 1 to n - 1 of the step into head.following, and logits of its last row into
@@ -357,8 +357,8 @@ struct Decoder::Impl {
         logits.storage().use_count() > 1)
       logits = at::empty({rows, c.vocab_size}, at::kFloat);
     float* to = rows_of(logits, 0);
-    const Product head{&weights->head, x, to};
-    multiply_adapted(0, rows, {&head, 1}, Cut::blocks);
+    const Product product{&weights->head, x, to};
+    multiply_adapted(0, rows, {&product, 1}, Cut::blocks);
     finish_logits(to, rows * c.vocab_size);
   }
 
