@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <unordered_set>
+#include <utility>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/session/session.hpp"
-#include "episodic/text/chat_template.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -51,34 +51,83 @@ void ChatFlags::check() const {
   if (!variables.empty()) throw ConfigError("--chat-variables: says nothing without --chat");
 }
 
-ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
-                       const Tokenizer& tokenizer, const std::string& text,
-                       const std::string& question, bool goes_on) {
-  const ChatTemplate chat = load_model_chat_template(model, tokenizer);
+Conversation::Conversation(const ChatFlags& flags, const std::filesystem::path& model,
+                           const Tokenizer& tokenizer, bool goes_on)
+    : template_(load_model_chat_template(model, tokenizer)),
+      tokenizer_(tokenizer),
+      variables_(flags.variables),
+      goes_on_(goes_on) {
   if (const std::int64_t bos = tokenizer.bos();
       bos >= 0 && tokenizer.encode(tokenizer.token(bos), false) != std::vector<std::int64_t>{bos})
     throw DataError(
         fmt::format("{}: its tokenizer (a tokenizer.model alone) reads no special tokens out of a "
                     "text, so that no chat format can be made; put tokenizer.json beside it",
                     model.string()));
-  for (const std::string* part : {&flags.system, &text, &question})
-    refuse_special(tokenizer, *part);
-  std::vector<ChatMessage> messages;
-  if (!flags.system.empty()) messages.push_back({"system", flags.system});
-  messages.push_back({"user", text + question});
+  refuse_special(tokenizer, flags.system);
+  if (!flags.system.empty()) messages_.push_back({"system", flags.system});
+}
+
+std::string Conversation::render(bool to_answer) const {
   ChatOptions options;
-  options.variables = flags.variables;
-  std::string rendered = chat.render(messages, options);
-  if (goes_on && tokenizer.bos() >= 0)
-    if (const std::string bos = tokenizer.token(tokenizer.bos()); rendered.starts_with(bos))
-      rendered.erase(0, bos.size());
-  const auto encode = [&](const std::string& part, bool opens) {
-    return opens ? tokenizer.encode(part, false) : encode_continuation(tokenizer, part);
+  options.variables = variables_;
+  options.add_generation_prompt = to_answer;
+  return template_.render(messages_, options);
+}
+
+std::size_t Conversation::end_of_last_answer(const std::string& before) const {
+  const std::string answer = stripped(messages_.back().content);
+  if (answer.empty()) return before.starts_with(rendered_) ? rendered_.size() : std::string::npos;
+  const std::size_t at = before.rfind(answer);
+  return at == std::string::npos ? at : at + answer.size();
+}
+
+ChatPrompt Conversation::ask(const std::string& text, const std::string& question) {
+  for (const std::string* part : {&text, &question}) refuse_special(tokenizer_, *part);
+  const bool first = messages_.empty() || messages_.back().role != "assistant";
+  const std::string before = first ? std::string() : render(false);
+  messages_.push_back({"user", text + question});
+  std::string rendered;
+  try {
+    rendered = render(true);
+  } catch (...) {
+    messages_.pop_back();
+    throw;
+  }
+  messages_.pop_back();
+  std::size_t from = 0;
+  if (!first) {
+    from = end_of_last_answer(before);
+    if (from == std::string::npos || !rendered.starts_with(before))
+      throw DataError(
+          "the model's chat format changes earlier turns when a new one comes, which cannot be "
+          "done "
+          "to what was read; begin a new conversation");
+  } else if (goes_on_ && tokenizer_.bos() >= 0) {
+    const std::string bos = tokenizer_.token(tokenizer_.bos());
+    if (rendered.starts_with(bos)) from = bos.size();
+  }
+  asked_ = text + question;
+  rendered_ = rendered;
+  rendered.erase(0, from);
+  const bool opens = first && !goes_on_;
+  const auto encode = [&](const std::string& part, bool opening) {
+    return opening ? tokenizer_.encode(part, false) : encode_continuation(tokenizer_, part);
   };
-  const std::string asked = stripped(question);
-  const std::size_t at = asked.empty() ? std::string::npos : rendered.rfind(asked);
-  if (at == std::string::npos || at == 0) return {encode(rendered, !goes_on), {}};
-  return {encode(rendered.substr(0, at), !goes_on), encode(rendered.substr(at), false)};
+  const std::string wanted = stripped(question);
+  const std::size_t at = wanted.empty() ? std::string::npos : rendered.rfind(wanted);
+  if (at == std::string::npos || at == 0) return {encode(rendered, opens), {}};
+  return {encode(rendered.substr(0, at), opens), encode(rendered.substr(at), false)};
+}
+
+void Conversation::answered(const std::string& text) {
+  messages_.push_back({"user", std::exchange(asked_, {})});
+  messages_.push_back({"assistant", text});
+}
+
+ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
+                       const Tokenizer& tokenizer, const std::string& text,
+                       const std::string& question, bool goes_on) {
+  return Conversation(flags, model, tokenizer, goes_on).ask(text, question);
 }
 
 }  // namespace episodic::tools

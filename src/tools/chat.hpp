@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "episodic/text/chat_template.hpp"
 #include "episodic/text/tokenizer.hpp"
 #include "flags.hpp"
 
@@ -27,12 +28,39 @@ struct ChatPrompt {
   std::vector<std::int64_t> text, question;
 };
 
-/// What a user says, in the model's chat format: a text and a question about it, of which either
-/// may be empty. The question's part begins where the question does and ends where the answer
-/// begins; without a question all is `text`. \param goes_on behind what a memory holds: without the
-/// token that begins a sequence \throws FileError if the model has no chat template; DataError if
-/// the user's text holds a special
-///         token, or the template refuses the messages
+/// A conversation in the model's chat format, turn by turn: what is still to be read before the
+/// model answers. Earlier turns are in the model already and are not read again.
+class Conversation {
+ public:
+  /// \param goes_on behind what a memory holds: without the token that begins a sequence
+  /// \param tokenizer must outlive it
+  /// \throws FileError if the model has no chat template, or its tokenizer cannot follow one
+  Conversation(const ChatFlags& flags, const std::filesystem::path& model,
+               const Tokenizer& tokenizer, bool goes_on);
+
+  /// A user's turn: a text and a question about it, of which either may be empty. The question's
+  /// part begins where the question does and ends where the answer begins; without a question all
+  /// is `text`. \throws DataError if they hold a special token, or the template refuses the
+  ///         messages or changes earlier ones; the conversation is then as it was
+  ChatPrompt ask(const std::string& text, const std::string& question);
+  /// What the model said to it, all of which it has read. Without this the turn never was.
+  void answered(const std::string& text);
+
+ private:
+  std::string render(bool to_answer) const;
+  /// Where the last answer ends in the rendered conversation; npos if it cannot be found.
+  std::size_t end_of_last_answer(const std::string& before) const;
+
+  ChatTemplate template_;
+  const Tokenizer& tokenizer_;
+  std::string variables_;
+  bool goes_on_;
+  std::vector<ChatMessage> messages_;  // up to the last answer
+  std::string asked_;                  // the turn that waits for its answer
+  std::string rendered_;               // the conversation up to where that answer begins
+};
+
+/// The first turn of a conversation.
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
                        const Tokenizer& tokenizer, const std::string& text,
                        const std::string& question, bool goes_on);

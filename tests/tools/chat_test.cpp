@@ -90,3 +90,75 @@ TEST_CASE("ask --chat goes on behind what the memory holds") {
   CHECK(chat["ids"] == text["ids"]);
   CHECK(chat["prompt_tokens"] == text["prompt_tokens"]);
 }
+
+TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  const fs::path model = scratch / "model";
+  make_model(*shipped, model);
+  const std::string with = " --quiet --max-new 6 --model " + quoted(model.string()) + " ";
+  const auto chat = [&](const std::string& input, const std::string& flags) {
+    put(scratch / "input", input);
+    return json_of("chat" + with + flags + " < " + quoted((scratch / "input").string()));
+  };
+  const auto ids_of = [&](const std::string& text) {
+    put(scratch / "piece", text);
+    return json_of("tokenize --model " + quoted(model.string()) + " --text " +
+                   quoted((scratch / "piece").string()))["ids"];
+  };
+
+  // Each turn goes on behind the answer before it: the ids of the whole, read at once, go on alike.
+  const Json turns = chat("Who came?\n\nAnd\\\nthen?\n/exit\nnever\n", "")["turns"];
+  REQUIRE(turns.size() == 2);
+  CHECK(turns[1]["message"] == "And\nthen?");
+  Json ids = ids_of("<|bos|>user: Who came?\nanswer: ");
+  ids.erase(0);  // the tokenizer's own beginning
+  for (const auto& id : turns[0]["ids"]) ids.push_back(id);
+  Json next = ids_of("\nuser: And\nthen?\nanswer: ");
+  next.erase(0);
+  CHECK(turns[1]["prompt_tokens"] == next.size());
+  for (const auto& id : next) ids.push_back(id);
+  put(scratch / "ids", ids.dump());
+  const Json whole = json_of("generate" + with + "--ids " + quoted((scratch / "ids").string()));
+  CHECK(turns[1]["ids"] == whole["ids"]);
+
+  // A text before a message, which is a step of its own.
+  put(scratch / "book", "The pass key is 4711.");
+  const Json told =
+      chat("/read " + (scratch / "book").string() + "\nWhat is the pass key?\n", "")["turns"];
+  REQUIRE(told.size() == 1);
+  const Json same = answer(model,
+                           "--chat --prompt 'The pass key is 4711.\n\n' --question "
+                           "'What is the pass key?'");
+  CHECK(told[0]["ids"] == same["ids"]);
+  CHECK(told[0]["prompt_tokens"] == same["prompt_tokens"]);
+
+  // Kept after each answer, to its last token.
+  const std::string kept = "--memory-dir " + quoted((scratch / "memory").string());
+  const auto tokens = [](const Json& run) {
+    std::size_t n = 0;
+    for (const Json& turn : run["turns"])
+      n += turn["prompt_tokens"].get<std::size_t>() + turn["ids"].size();
+    return n;
+  };
+  const Json first = chat("Who came?\nWhen?\n", kept), second = chat("Why?\n", kept);
+  REQUIRE(first["turns"].size() == 2);
+  CHECK(first["memory"]["tokens"] == tokens(first));
+  CHECK(second["memory"]["tokens"] == tokens(first) + tokens(second));
+
+  const auto refused = [&](const fs::path& dir, const std::string& input, const std::string& flags,
+                           const char* why) {
+    put(scratch / "input", input);
+    const Run run = episodic("chat --quiet --model " + quoted(dir.string()) + " " + flags + " < " +
+                             quoted((scratch / "input").string()));
+    INFO(run.err);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(run.err.find(why) != std::string::npos);
+  };
+  refused(*shipped, "Who?\n", "", "no chat template");
+  refused(model, "a<|eos|>b\n", "", "holds '<|eos|>', which is a special token");
+  refused(model, "/read nothing.txt\nWho?\n", "", "nothing.txt");
+  refused(model, "Who?\n", kept + " --full-attention", "--memory-dir");
+}

@@ -63,10 +63,12 @@ EpisodicMemory create_memory(const std::filesystem::path& model_dir, const KeptF
 
 /// A model, its tokenizer and one sequence. It is a LanguageModel, so a Session feeds it too.
 ///
-///     auto engine = load_engine("models/recall-2m6");
-///     engine->attach();                                  // an empty memory: memory.json's
-///     settings engine->read(book);                                // any length std::string answer
-///     = engine->ask("\n\nWho closed the door?\n\nIt was").text;
+/// \code
+/// auto engine = load_engine("models/recall-2m6");
+/// engine->attach();    // an empty memory with the settings of memory.json
+/// engine->read(book);  // any length
+/// std::string answer = engine->ask("\n\n\nWho closed the door?\n\nIt was").text;
+/// \endcode
 ///
 /// One thread at a time. `logits` always belong to the last token of the sequence, whatever was
 /// restored or attached since the last step.
