@@ -23,6 +23,7 @@ void add_score(CLI::App& app);
 void add_segment(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_trace(CLI::App& app);
+void add_train_lora(CLI::App& app);
 void add_verify(CLI::App& app);
 
 }  // namespace episodic::tools
