@@ -22,6 +22,7 @@ void add_score(Command& app);
 void add_segment(Command& app);
 void add_tokenize(Command& app);
 void add_trace(Command& app);
+void add_train_lora(Command& app);
 void add_verify(Command& app);
 
 }  // namespace episodic::tools

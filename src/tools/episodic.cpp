@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   episodic::tools::add_tokenize(app);
   episodic::tools::add_compare_events(app);
   episodic::tools::add_trace(app);
+  episodic::tools::add_train_lora(app);
   try {
     app.parse(argc, argv);
   } catch (const episodic::tools::UsageError& e) {

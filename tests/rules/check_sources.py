@@ -29,8 +29,9 @@ ROOMS = {
     "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
     "device_torch": ["base", "model", "device"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
+    "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
 }
-TORCH_ROOMS = {"model", "session", "device_torch"}
+TORCH_ROOMS = {"model", "session", "training", "device_torch"}
 
 
 def sources(root, folders=FOLDERS, suffixes=CODE):
