@@ -40,11 +40,11 @@ struct Validation {
   }
 };
 
-std::vector<WeightRole> targets_of(const std::string& list) {
+std::vector<WeightRole> targets_of(const std::vector<std::string>& list) {
   constexpr WeightRole kRoles[] = {WeightRole::q,    WeightRole::k,  WeightRole::v,   WeightRole::o,
                                    WeightRole::gate, WeightRole::up, WeightRole::down};
   std::vector<WeightRole> targets;
-  for (const std::string& name : CLI::detail::split(list, ',')) {
+  for (const std::string& name : list) {
     const auto found = std::find_if(std::begin(kRoles), std::end(kRoles),
                                     [&](WeightRole role) { return name == name_of(role); });
     if (found == std::end(kRoles))
@@ -180,6 +180,7 @@ void add_train_lora(Command& app) {
   add_count(sub, "--rank", s.lora.rank, "Rank of the adapter", 1);
   sub.option("--alpha", s.lora.alpha, "The adapter counts alpha / rank").positive().shows_default();
   sub.option("--targets", flags->targets, "Products that get one, of q,k,v,o,gate,up,down")
+      .separated_by(',')
       .shows_default();
   add_count(sub, "--top-k", flags->top_k, "K, events attended to (0: the memory's reweight_top)");
   sub.option("--beta", s.beta, "Weights are drawn from 1 - beta * K * 0.1 to 1").shows_default();
