@@ -20,7 +20,8 @@ struct TrainFlags {
   CommonFlags common;
   ModelFlags model;
   std::filesystem::path data, validate, out;
-  std::string objective, targets = "q,k,v,o";
+  std::string objective;
+  std::vector<std::string> targets = {"q", "k", "v", "o"};
   std::int64_t top_k = 0;  // 0: the memory's own
   bool in_order = false, constant_context = false;
   EpmanSettings settings;
