@@ -470,6 +470,8 @@ void recall(Bench& bench, const Flags& f) {
   p.sizes = sizes.data();
   const DeviceArray<unsigned char> workspace(
       static_cast<std::int64_t>(kernels::recall_workspace_bytes(p)));
+  const DeviceArray<std::uint32_t> arrived(std::vector<std::uint32_t>(1, 0));
+  p.arrived = arrived.data();
   p.workspace = workspace.data();
   p.workspace_bytes = static_cast<std::size_t>(workspace.size());
   Figure figure{name};

@@ -156,10 +156,83 @@ __device__ inline void write_stats(const AttentionArgs& a, int i, int h, float m
 
 inline constexpr int kMergeWarps = 8;
 
+/// Maximum (base 2) and sum of row r of kv head g from its splits, by one warp, in an order that
+/// depends on their number alone.
+__device__ inline float2 merged_stats(const AttentionArgs& a, std::int64_t g, std::int64_t r) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const std::int64_t base = g * a.splits * a.rows + r;  // of split 0
+  float max = -INFINITY;
+  for (int s = lane; s < a.splits; s += kWarpSize)
+    max = fmaxf(max, a.partial_stats[base + std::int64_t{s} * a.rows].x);
+  max = warp_reduce(max, Largest{});
+  const float safe = max == -INFINITY ? 0.0f : max;
+  float sum = 0.0f;
+  for (int s = lane; s < a.splits; s += kWarpSize) {
+    const float2 state = a.partial_stats[base + std::int64_t{s} * a.rows];
+    sum += state.y * exp2f(state.x - safe);
+  }
+  return make_float2(max, warp_reduce(sum, Sum{}));
+}
+
+/// The share of queries i, i + 1, ... of head h in local key `key`, from the scores that the first
+/// pass wrote. \param stats [n] maximum and 1 / sum of those queries
+__device__ inline float column_sum(const AttentionArgs& a, std::int64_t key, std::int64_t h,
+                                   const float2* stats) {
+  const std::int64_t n = a.p.n_queries;
+  const float* const scores = a.maybe_scores + (key * a.p.n_heads + h) * n;
+  float sum = 0.0f;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float score = scores[i];
+    if (score > -INFINITY || isnan(score))
+      sum += exp2f(fmaf(score, a.scale, -stats[i].x)) * stats[i].y;
+  }
+  return sum;
+}
+
+/// Local tokens that one of the n queries sees.
+__device__ inline std::int64_t local_keys(const AttentionParams& p) {
+  const std::int64_t first = *p.first_position, after_window = first + 1 - p.n_local;
+  return first + p.n_queries - (after_window < 0 ? 0 : after_window);
+}
+
+inline constexpr int kColumnHeads = kMergeWarps;  // side by side in memory: a sector of 32 bytes
+inline constexpr int kColumnKeys = 256;           // of a block
+inline constexpr int kMostFewRows = 16;
+
+/// Column sums of few rows beside the merge, by blocks of their own: block `block` has kColumnHeads
+/// heads and kColumnKeys keys, and makes their queries' statistics itself.
+__device__ inline void sum_columns(const AttentionArgs& a, std::int64_t block) {
+  EPISODIC_SHARED(stats, float2[kColumnHeads][kMostFewRows]);
+  const std::int64_t groups = (a.p.n_heads + kColumnHeads - 1) / kColumnHeads;
+  const std::int64_t first_head = block % groups * kColumnHeads;
+  const std::int64_t first_key = block / groups * kColumnKeys;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  if (const std::int64_t h = first_head + warp; h < a.p.n_heads)
+    for (int i = 0; i < a.p.n_queries; ++i) {
+      const float2 of_row = merged_stats(a, h / a.group, std::int64_t{i} * a.group + h % a.group);
+      if (lane == 0)
+        stats[warp][i] =
+            make_float2(of_row.x == -INFINITY ? 0.0f : of_row.x, inverse_sum(of_row.y));
+    }
+  __syncthreads();
+  const int head = static_cast<int>(threadIdx.x) % kColumnHeads;
+  const std::int64_t count = local_keys(a.p), h = first_head + head;
+  if (h >= a.p.n_heads) return;
+  constexpr int kAtOnce = kWarpSize * kMergeWarps / kColumnHeads;
+  for (int k = static_cast<int>(threadIdx.x) / kColumnHeads; k < kColumnKeys; k += kAtOnce)
+    if (first_key + k < count)
+      a.p.maybe_column_sums[(first_key + k) * a.p.n_heads + h] =
+          column_sum(a, first_key + k, h, stats[head]);
+}
+
 /// One output row from its splits, in an order that depends on their number alone. A row has
 /// kWarpsPerRow warps (1 or all of the block), each of which adds every kWarpsPerRow-th split.
+/// Blocks from merge_blocks on make column sums.
 template <class T, int kWarpsPerRow>
-__global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(kWarpSize* kMergeWarps)
+    MergeSplitsKernel(const AttentionArgs a, unsigned merge_blocks) {
+  if (blockIdx.x >= merge_blocks) return sum_columns(a, blockIdx.x - merge_blocks);
   constexpr int kRowsPerBlock = kMergeWarps / kWarpsPerRow;
   constexpr int kChannels = 4 * kWarpSize;  // of a warp at once
   EPISODIC_SHARED(sums, float4[kMergeWarps][kWarpSize]);
@@ -169,22 +242,13 @@ __global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(cons
   const std::int64_t rows = std::int64_t{a.rows} * a.p.n_kv_heads;
   const std::int64_t d = a.p.head_dim;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kRowsPerBlock; first < rows;
-       first += std::int64_t{gridDim.x} * kRowsPerBlock) {
+       first += std::int64_t{merge_blocks} * kRowsPerBlock) {
     const std::int64_t row = first + warp / kWarpsPerRow;
     if (row >= rows) continue;  // only with a warp for each row: no barrier is missed
     const std::int64_t g = row / a.rows, r = row % a.rows;
     const std::int64_t base = g * a.splits * a.rows + r;  // of split 0
-    float max = -INFINITY;
-    for (int s = lane; s < a.splits; s += kWarpSize)
-      max = fmaxf(max, a.partial_stats[base + std::int64_t{s} * a.rows].x);
-    max = warp_reduce(max, Largest{});
-    const float safe = max == -INFINITY ? 0.0f : max;
-    float sum = 0.0f;
-    for (int s = lane; s < a.splits; s += kWarpSize) {
-      const float2 state = a.partial_stats[base + std::int64_t{s} * a.rows];
-      sum += state.y * exp2f(state.x - safe);
-    }
-    sum = warp_reduce(sum, Sum{});
+    const float2 stats = merged_stats(a, g, r);
+    const float max = stats.x, sum = stats.y, safe = max == -INFINITY ? 0.0f : max;
     const float factor = inverse_sum(sum);
     const int i = static_cast<int>(r / a.group);
     const int h = static_cast<int>(g * a.group + r % a.group);

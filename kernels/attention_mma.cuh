@@ -550,22 +550,15 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   }
 }
 
-/// Column sums of few rows, from the scores that the first pass wrote.
+/// Column sums of few rows whose keys were not split, from the scores that the first pass wrote.
 template <class Half>  // one instance for each source that launches it
 __global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionArgs a) {
-  const int n = static_cast<int>(a.p.n_queries);
-  const KeySpan span = key_span<Half>(a.p, 0, 0, n - 1, 1);
-  const std::int64_t count = span.local_count * a.p.n_heads;
+  const std::int64_t count = local_keys(a.p) * a.p.n_heads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count;
        at += std::int64_t{gridDim.x} * blockDim.x) {
     const std::int64_t h = at % a.p.n_heads;
-    float sum = 0.0f;
-    for (int i = 0; i < n; ++i) {
-      const float2 stats = a.maybe_stats[h * n + i];
-      const float score = a.maybe_scores[at * n + i];
-      if (score > -INFINITY || isnan(score)) sum += exp2f(fmaf(score, a.scale, -stats.x)) * stats.y;
-    }
-    a.p.maybe_column_sums[at] = sum;
+    a.p.maybe_column_sums[at] =
+        column_sum(a, at / a.p.n_heads, h, a.maybe_stats + h * a.p.n_queries);
   }
 }
 

@@ -15,15 +15,7 @@ bool sensible(const RecallParams& p) {
          p.min_block >= 1 && p.contiguity >= 0 && p.contiguity <= 1 && p.neighbours >= 0;
 }
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + 15) / 16 * 16; }
-
-template <class T>
-cudaError_t launch_scores(const RecallParams& p, float* scores, cudaStream_t stream) {
-  constexpr std::int64_t kRowsPerBlock = kScoreThreads / kWarpSize * kScoreRows;
-  const std::int64_t blocks = (p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
-  return launch(ScoreKernel<T>, blocks_for(blocks), kScoreThreads,
-                static_cast<std::size_t>(p.width) * sizeof(float), stream, p, scores);
-}
+std::int64_t round_up(std::int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 }  // namespace
 
@@ -40,42 +32,62 @@ std::int64_t recall_room(const RecallParams& p) {
 std::size_t recall_workspace_bytes(const RecallParams& p) {
   const std::int64_t room = recall_room(p);
   if (room == 0) return 0;
-  return static_cast<std::size_t>(2 * aligned(4 * p.max_events) + aligned(4 * room));
+  return static_cast<std::size_t>(2 * round_up(4 * p.max_events) + round_up(4 * room));
 }
 
-cudaError_t recall_events(const RecallParams& p, cudaStream_t stream) {
-  const std::int64_t room = recall_room(p);
-  if (room == 0 || p.width < 8 || p.width % 8 != 0 || p.width > kMostRecallWidth)
+namespace {
+
+cudaError_t check(const RecallParams& p) {
+  if (recall_room(p) == 0 || p.width < 8 || p.width % 8 != 0 || p.width > kMostRecallWidth)
     return cudaErrorInvalidValue;
   if (!p.n_events || !p.events || !p.tokens || !p.representatives || !p.query || !p.queue ||
       !p.queue_size || !p.similarity || !p.contiguity_list || !p.recalled || !p.sizes ||
-      !p.workspace || p.workspace_bytes < recall_workspace_bytes(p))
+      !p.arrived || !p.workspace || p.workspace_bytes < recall_workspace_bytes(p))
     return cudaErrorInvalidValue;
   if (reinterpret_cast<std::uintptr_t>(p.representatives) % 16 != 0 ||
       reinterpret_cast<std::uintptr_t>(p.workspace) % 16 != 0)
     return cudaErrorMisalignedAddress;
+  return cudaSuccess;
+}
+
+/// Of parameters that were checked. \param maybe_rows to write behind the selection
+cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
+                          cudaStream_t stream) {
+  const std::int64_t room = recall_room(p);
   auto* at = static_cast<unsigned char*>(p.workspace);
-  auto* scores = reinterpret_cast<float*>(at);
-  auto* marks = reinterpret_cast<std::int32_t*>(at + aligned(4 * p.max_events));
-  auto* old_queue = reinterpret_cast<DeviceEventId*>(at + 2 * aligned(4 * p.max_events));
-  cudaError_t error = cudaErrorInvalidValue;
-  switch (p.dtype) {
-    case DType::float32:
-      error = launch_scores<float>(p, scores, stream);
-      break;
-    case DType::float16:
-      error = launch_scores<__half>(p, scores, stream);
-      break;
-    case DType::bfloat16:
-      error = launch_scores<__nv_bfloat16>(p, scores, stream);
-      break;
-    case DType::int8:
-      break;  // representatives are floats
+  RecallArgs a;
+  a.p = p;
+  if (maybe_rows) {
+    a.with_rows = true;
+    a.rows = *maybe_rows;
+    a.row_element = static_cast<int>(size_of(maybe_rows->dtype));
   }
-  if (error != cudaSuccess) return error;
-  return launch(SelectKernel, 1, kSelectThreads,
-                static_cast<std::size_t>(room) * sizeof(std::uint64_t), stream, p, scores, marks,
-                old_queue, static_cast<int>(room));
+  a.scores = reinterpret_cast<float*>(at);
+  a.marks = reinterpret_cast<std::int32_t*>(at + round_up(4 * p.max_events));
+  a.old_queue = reinterpret_cast<DeviceEventId*>(at + 2 * round_up(4 * p.max_events));
+  a.room = static_cast<int>(room);
+  constexpr std::int64_t kRowsPerBlock = kSelectThreads / kWarpSize * kScoreRows;
+  const std::int64_t wanted = (p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
+  const auto blocks =
+      static_cast<unsigned>(wanted < kMostRecallBlocks ? wanted : kMostRecallBlocks);
+  return for_element(p.dtype, [&](auto element) {
+    return launch(RecallKernel<typename decltype(element)::type>, blocks, kSelectThreads,
+                  recall_shared_bytes(p.width, room), stream, a);
+  });
+}
+
+}  // namespace
+
+cudaError_t recall_events(const RecallParams& p, cudaStream_t stream) {
+  const cudaError_t error = check(p);
+  return error == cudaSuccess ? launch_recall(p, nullptr, stream) : error;
+}
+
+cudaError_t recall_rows(const RecallParams& p, const RowsParams& rows, cudaStream_t stream) {
+  if (const cudaError_t error = check(p); error != cudaSuccess) return error;
+  if (const cudaError_t error = check_rows(rows); error != cudaSuccess) return error;
+  if (rows.recalled != p.recalled || rows.n_recalled != p.sizes + 2) return cudaErrorInvalidValue;
+  return launch_recall(p, &rows, stream);
 }
 
 }  // namespace episodic::kernels

@@ -8,20 +8,24 @@
 #include <cub/block/block_scan.cuh>
 
 #include "device.cuh"
+#include "elements.cuh"
 #include "episodic/base/rules/recall.hpp"
 #include "recall.hpp"
+#include "rows.cuh"
 
 namespace episodic::kernels {
 
 using rules::event_rank;
 using rules::FillStep;
 
-inline constexpr int kScoreThreads = 256;
 inline constexpr int kScoreRows = 4;  // rows of a warp at a time: they share its loads of the query
 inline constexpr int kSelectThreads = 1024;
 inline constexpr int kBins = 2048;
-/// Ranks that SelectKernel lists, beside its other shared memory (scripts/check_sass adds that).
+/// Ranks that the selection lists, beside its other shared memory.
 inline constexpr std::int64_t kMostRecallRoom = 9 << 10;
+/// A block holds all the threads that a multiprocessor's registers allow: more blocks than there
+/// are of those would wait.
+inline constexpr std::int64_t kMostRecallBlocks = 132;
 
 /// What a step may recall, from the counts on the device.
 struct RecallNow {
@@ -39,29 +43,24 @@ __device__ inline RecallNow recall_now(const RecallParams& p) {
   return now;
 }
 
-/// scores[e] = query . representatives[e]. Lanes add in the same order whatever the row.
+/// scores[e] = query . representatives[e], by all blocks. Lanes add in the same order whatever the
+/// row. \param query [width] in shared memory, written
 template <class T>
-__global__ void __launch_bounds__(kScoreThreads) ScoreKernel(RecallParams p, float* scores) {
-  constexpr int kPack = 16 / sizeof(T);
-  struct alignas(16) Pack {
-    T at[kPack];
-  };
-  const RecallNow now = recall_now(p);
-  if (now.budget.similarity <= 0 || now.all_fit()) return;  // no rank is asked for
-  EPISODIC_DYNAMIC_SHARED(bytes);
-  auto* query = reinterpret_cast<float*>(bytes);
-  for (std::int64_t i = threadIdx.x; i < p.width; i += kScoreThreads) query[i] = p.query[i];
+__device__ inline void score_all(const RecallParams& p, const RecallNow& now, float* query,
+                                 float* scores) {
+  constexpr int kPack = kPackOf<T>;
+  for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = p.query[i];
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t warp =
-      (static_cast<std::int64_t>(blockIdx.x) * kScoreThreads + threadIdx.x) / kWarpSize;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kScoreThreads / kWarpSize);
+      (static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x) / kWarpSize;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
   const std::int64_t packs = p.width / kPack;
-  const auto* rows = static_cast<const Pack*>(p.representatives);
+  const auto* rows = static_cast<const Pack<T, kPack>*>(p.representatives);
   for (std::int64_t first = warp * kScoreRows; first < now.events; first += warps * kScoreRows) {
     float sum[kScoreRows] = {};
     for (std::int64_t i = lane; i < packs; i += kWarpSize) {
-      Pack pack[kScoreRows];
+      Pack<T, kPack> pack[kScoreRows];
       EPISODIC_UNROLL
       for (int r = 0; r < kScoreRows; ++r) {
         // beyond the last row: the last one once more, and not written
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(kScoreThreads) ScoreKernel(RecallParams p, flo
   }
 }
 
-/// The second launch: one block.
+/// What follows the scores, by one block.
 class Selection {
  public:
   // Warp by warp: in the default's one warp a thread would hold 32 sums, more than its registers.
@@ -332,14 +331,54 @@ class Selection {
   std::uint64_t* list_;
 };
 
-__global__ void __launch_bounds__(kSelectThreads)
-    SelectKernel(RecallParams p, const float* scores, std::int32_t* marks, DeviceEventId* old_queue,
-                 int room) {
-  EPISODIC_SHARED(shared, Selection::Shared);
+/// Shared memory of what runs one after the other: the query, or the selection with its list behind
+/// it, or the search for rows.
+inline constexpr std::size_t kSelectionBytes = (sizeof(Selection::Shared) + 15) / 16 * 16;
+inline std::size_t recall_shared_bytes(std::int64_t width, std::int64_t room) {
+  const std::size_t scan = static_cast<std::size_t>(width) * sizeof(float);
+  const std::size_t selection =
+      kSelectionBytes + static_cast<std::size_t>(room) * sizeof(std::uint64_t);
+  const std::size_t larger = scan > selection ? scan : selection;
+  return larger > sizeof(RowsShared) ? larger : sizeof(RowsShared);
+}
+
+struct RecallArgs {
+  RecallParams p;
+  bool with_rows = false;
+  RowsParams rows;
+  int row_element = 0;  ///< bytes
+  float* scores = nullptr;
+  std::int32_t* marks = nullptr;
+  DeviceEventId* old_queue = nullptr;
+  int room = 0;
+};
+
+/// All blocks score; the last of them to be done selects, and lists the rows of what it selected.
+template <class T>
+__global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs a) {
   EPISODIC_DYNAMIC_SHARED(bytes);
-  const RecallNow now = recall_now(p);
-  Selection(p, now, scores, marks, old_queue, room, shared, reinterpret_cast<std::uint64_t*>(bytes))
+  EPISODIC_SHARED(is_last, int);
+  const RecallNow now = recall_now(a.p);
+  // otherwise no rank is asked for
+  if (now.budget.similarity > 0 && !now.all_fit())
+    score_all<T>(a.p, now, reinterpret_cast<float*>(bytes), a.scores);
+  __threadfence();  // the scores, before the block is counted
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(a.p.arrived, 1u) + 1 == gridDim.x;
+    __threadfence();  // what the other blocks had written is read behind this
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  if (threadIdx.x == 0) *a.p.arrived = 0;  // for the next launch
+  Selection(a.p, now, a.scores, a.marks, a.old_queue, a.room,
+            *reinterpret_cast<Selection::Shared*>(bytes),
+            reinterpret_cast<std::uint64_t*>(bytes + kSelectionBytes))
       .run();
+  if (!a.with_rows) return;
+  __syncthreads();  // the lists are there, and the selection's shared memory is free
+  write_rows(a.rows, a.row_element, *reinterpret_cast<RowsShared*>(bytes));
 }
 
 }  // namespace episodic::kernels

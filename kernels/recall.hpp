@@ -48,6 +48,10 @@ struct RecallParams {
   /// [3], written: sizes of similarity, contiguity_list and recalled; queue_size may be its [1]
   std::int32_t* sizes = nullptr;
 
+  /// [1] 0 before the first call, and left so: blocks that are done. Calls that share it run one
+  /// after the other.
+  std::uint32_t* arrived = nullptr;
+
   void* workspace = nullptr;  ///< recall_workspace_bytes(), aligned to 16
   std::size_t workspace_bytes = 0;
 };
@@ -61,12 +65,12 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 /// bytes: n_events * width * size_of(dtype)) and fills both buffers as spec 5 says, with its ties:
 /// the earlier event first. A NaN score counts as -inf.
 ///
-/// Two launches. The first, a warp for four rows at a time, is the scan. In the second one block
-/// narrows the range of scores by histograms of 2048 bins until what is left fits its shared
-/// memory, two passes over the scores as a rule (4 bytes an event), then ranks, fills, and takes
-/// the neighbours. With no more than `similarity capacity` tokens in events, or none, the scan
-/// returns at once. The same bits on every run. Neither allocates nor waits; may be captured.
-/// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launches said
+/// One launch. Its blocks scan, a warp four rows at a time. The last one that is done narrows the
+/// range of scores by histograms of 2048 bins until what is left fits its shared memory, two passes
+/// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. With
+/// no more than `similarity capacity` tokens in events, or none, nothing is scanned. The same bits
+/// on every run. Neither allocates nor waits; may be captured.
+/// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
 
 }  // namespace episodic::kernels

@@ -17,10 +17,15 @@ __device__ inline const void* offset_by(const void* base, std::int64_t elements,
   return static_cast<const unsigned char*>(base) + elements * element;
 }
 
-__global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int element) {
+struct RowsShared {
   using Scan = cub::BlockScan<int, kRowsThreads>;
-  EPISODIC_SHARED(scan, typename Scan::TempStorage);
-  EPISODIC_SHARED(first_row, int[kRowsThreads + 1]);  // of the events of this round
+  typename Scan::TempStorage scan;
+  int first_row[kRowsThreads + 1];  // of the events of a round
+};
+
+/// By one block of kRowsThreads. \param element bytes
+__device__ inline void write_rows(const RowsParams& p, int element, RowsShared& shared) {
+  auto& first_row = shared.first_row;
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t left = *p.tokens + p.n - p.n_local;  // tokens that some query no longer sees
   const std::int64_t outside = left > 0 ? left : 0;
@@ -59,7 +64,7 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
       length = static_cast<int>(p.events[e].end - p.events[e].start);
     }
     int before, total;
-    Scan(scan).ExclusiveSum(length, before, total);
+    RowsShared::Scan(shared.scan).ExclusiveSum(length, before, total);
     first_row[thread] = before;
     if (thread == 0) first_row[in_round] = total;
     __syncthreads();

@@ -49,5 +49,12 @@ struct RowsParams {
 /// One block: bound by writing 32 bytes a row. Neither allocates nor waits; may be captured.
 /// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t far_rows(const RowsParams& params, cudaStream_t stream);
+/// What far_rows says of these parameters before it launches.
+cudaError_t check_rows(const RowsParams& params);
+
+/// recall_events and far_rows of what it recalls, in one launch: the same bits. Where recalled
+/// events must be fetched first, they are two.
+/// \param rows of the lists that recall writes: its recalled and sizes + 2
+cudaError_t recall_rows(const RecallParams& recall, const RowsParams& rows, cudaStream_t stream);
 
 }  // namespace episodic::kernels

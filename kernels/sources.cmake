@@ -10,6 +10,7 @@ set(EPISODIC_KERNEL_SOURCES
   key_segmenter.cu
   limits.cu
   place_events.cu
+  product.cu
   recall.cu
   refine.cu
   relevance.cu

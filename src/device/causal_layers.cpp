@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "convert.hpp"
 #include "episodic/base/error.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/window.hpp"
@@ -117,32 +118,57 @@ void CausalLayers::begin_step(std::int64_t n, const std::int64_t* position, cuda
           "rotary angles");
 }
 
+const CausalLayers::Rotary& CausalLayers::rotary(const Layer& layer) const {
+  static const Rotary none;
+  return layer.rotary < 0 ? none : rotaries_[static_cast<std::size_t>(layer.rotary)];
+}
+
+HeadPlace CausalLayers::head_place(std::int64_t number) const {
+  const Layer& layer = at(number);
+  const Rotary& angles = rotary(layer);
+  HeadPlace place;
+  place.rotary_dim = angles.table.rotary_dim();
+  place.interleaved = angles.table.pairs == RotaryPairs::interleaved;
+  kernels::HeadTarget& to = place.target;
+  to.position = position_;
+  to.cos = angles.cos;
+  to.sin = angles.sin;
+  to.ring_turned_key = layer.key;
+  to.ring_value = layer.value;
+  to.ring_capacity = layer.capacity;
+  to.ring_head_stride = layer.capacity * head_dim_;
+  return place;
+}
+
+void CausalLayers::append(const Layer& layer, const DeviceMemory::LayerStep& step,
+                          cudaStream_t stream) const {
+  const Rotary& angles = rotary(layer);
+  kernels::AppendParams p;
+  p.dtype = dtype_;
+  p.n = n_;
+  p.n_kv_heads = layer.n_kv_heads;
+  p.head_dim = head_dim_;
+  p.rotary_dim = angles.table.rotary_dim();
+  p.interleaved = angles.table.pairs == RotaryPairs::interleaved;
+  p.first_position = position_;
+  p.k = step.k;
+  p.v = step.v;
+  p.k_row_stride = step.k_row_stride;
+  p.v_row_stride = step.v_row_stride;
+  p.cos = angles.cos;
+  p.sin = angles.sin;
+  p.ring_turned_key = layer.key;
+  p.ring_value = layer.value;
+  p.ring_capacity = layer.capacity;
+  p.ring_head_stride = layer.capacity * head_dim_;
+  check(kernels::append_window(p, stream), "appending keys and values");
+}
+
 void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& step,
                           cudaStream_t stream) {
   const Layer& layer = at(number);
-  const Rotary none;
-  const Rotary& rotary =
-      layer.rotary < 0 ? none : rotaries_[static_cast<std::size_t>(layer.rotary)];
-  const bool interleaved = rotary.table.pairs == RotaryPairs::interleaved;
-  kernels::AppendParams append;
-  append.dtype = dtype_;
-  append.n = n_;
-  append.n_kv_heads = layer.n_kv_heads;
-  append.head_dim = head_dim_;
-  append.rotary_dim = rotary.table.rotary_dim();
-  append.interleaved = interleaved;
-  append.first_position = position_;
-  append.k = step.k;
-  append.v = step.v;
-  append.k_row_stride = step.k_row_stride;
-  append.v_row_stride = step.v_row_stride;
-  append.cos = rotary.cos;
-  append.sin = rotary.sin;
-  append.ring_turned_key = layer.key;
-  append.ring_value = layer.value;
-  append.ring_capacity = layer.capacity;
-  append.ring_head_stride = layer.capacity * head_dim_;
-  check(kernels::append_window(append, stream), "appending keys and values");
+  const Rotary& angles = rotary(layer);
+  if (!step.appended) append(layer, step, stream);
 
   kernels::AttentionParams p =
       sizes_of(dtype_, n_, layer.n_heads, layer.n_kv_heads, head_dim_, layer.window);
@@ -151,10 +177,10 @@ void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& st
   p.q = step.q;
   p.q_row_stride = step.q_row_stride;
   p.first_position = position_;
-  p.rotary_dim = rotary.table.rotary_dim();
-  p.interleaved = interleaved;
-  p.query_cos = p.fixed_cos = rotary.cos;  // there are no far keys
-  p.query_sin = p.fixed_sin = rotary.sin;
+  p.rotary_dim = angles.table.rotary_dim();
+  p.interleaved = angles.table.pairs == RotaryPairs::interleaved;
+  p.query_cos = p.fixed_cos = angles.cos;  // there are no far keys
+  p.query_sin = p.fixed_sin = angles.sin;
   p.local_key = layer.key;
   p.local_value = layer.value;
   p.ring_capacity = layer.capacity;
@@ -181,6 +207,46 @@ void CausalLayers::write(const std::vector<std::byte>& rings, cudaStream_t strea
         cudaMemcpyAsync(buffer_.data(), rings.data(), rings.size(), cudaMemcpyHostToDevice, stream),
         "a copy to the device");
   check(cudaStreamSynchronize(stream), "a copy to the device");
+}
+
+/// f(where in the rings of keys or values, in bytes from the buffer's start; where in the window's
+/// rows, in elements) for each run of rows that are side by side in both.
+template <class F>
+void CausalLayers::for_rows(const SlidingWindows::Layer& of, std::int64_t tokens, F&& f) const {
+  const Layer& layer = at(of.number);
+  const std::int64_t first = of.first(tokens), n = tokens - first, element = size_of(dtype_);
+  const std::int64_t key = layer.key - buffer_.data(), value = layer.value - buffer_.data();
+  for (std::int64_t g = 0; g < layer.n_kv_heads; ++g)
+    for (std::int64_t t = first; t < tokens; ++t) {
+      const std::int64_t in_ring = (g * layer.capacity + t % layer.capacity) * head_dim_ * element;
+      f(key + in_ring, value + in_ring, static_cast<std::size_t>((g * n + t - first) * head_dim_));
+    }
+}
+
+std::vector<SlidingWindows::Layer> CausalLayers::read_windows(
+    std::vector<SlidingWindows::Layer> windows, std::int64_t tokens, cudaStream_t stream) const {
+  const std::vector<std::byte> rings = read(stream);
+  for (SlidingWindows::Layer& of : windows) {
+    const auto size =
+        static_cast<std::size_t>(of.n_kv_heads * (tokens - of.first(tokens)) * of.head_dim);
+    of.key.resize(size);
+    of.value.resize(size);
+    for_rows(of, tokens, [&](std::int64_t key, std::int64_t value, std::size_t to) {
+      widen(rings.data() + key, head_dim_, dtype_, of.key.data() + to);
+      widen(rings.data() + value, head_dim_, dtype_, of.value.data() + to);
+    });
+  }
+  return windows;
+}
+
+void CausalLayers::write_windows(const SlidingWindows& from, cudaStream_t stream) {
+  std::vector<std::byte> rings(static_cast<std::size_t>(ring_bytes_));
+  for (const SlidingWindows::Layer& of : from.layers())
+    for_rows(of, from.tokens(), [&](std::int64_t key, std::int64_t value, std::size_t at) {
+      narrow(of.key.data() + at, head_dim_, dtype_, rings.data() + key);
+      narrow(of.value.data() + at, head_dim_, dtype_, rings.data() + value);
+    });
+  write(rings, stream);
 }
 
 }  // namespace episodic::device

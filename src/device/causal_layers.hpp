@@ -14,6 +14,8 @@
 #include "episodic/device/device_memory.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "head_layout.hpp"
+#include "head_place.hpp"
+#include "sliding_windows.hpp"
 
 namespace episodic::device {
 
@@ -40,9 +42,18 @@ class CausalLayers {
   /// A layer's part of that step, as DeviceMemory::attend; step.scale must be given.
   void attend(std::int64_t layer, const DeviceMemory::LayerStep& step, cudaStream_t stream);
 
+  /// Where a layer of that step, of one token, takes its heads, as DeviceMemory::head_place.
+  HeadPlace head_place(std::int64_t layer) const;
+
   /// The rings as they are. Waits.
   std::vector<std::byte> read(cudaStream_t stream) const;
   void write(const std::vector<std::byte>& rings, cudaStream_t stream);
+  /// What the next token's queries see of the sliding layers that `like` lists, behind `tokens`
+  /// tokens. Waits.
+  std::vector<SlidingWindows::Layer> read_windows(std::vector<SlidingWindows::Layer> like,
+                                                  std::int64_t tokens, cudaStream_t stream) const;
+  /// The reverse; rounded to the rings' dtype. Waits.
+  void write_windows(const SlidingWindows& from, cudaStream_t stream);
 
  private:
   struct Layer {
@@ -60,6 +71,10 @@ class CausalLayers {
   };
 
   void carve(Carver& carver);
+  const Rotary& rotary(const Layer& layer) const;
+  template <class F>
+  void for_rows(const SlidingWindows::Layer& of, std::int64_t tokens, F&& f) const;
+  void append(const Layer& layer, const DeviceMemory::LayerStep& step, cudaStream_t stream) const;
   const Layer& at(std::int64_t layer) const;
 
   std::int64_t head_dim_ = 0, chunk_ = 0;

@@ -1,148 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/device/device_decoder.hpp"
 
-#include <cublas_v2.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <numeric>
 #include <utility>
 
 #include "causal_layers.hpp"
 #include "cuda.hpp"
+#include "decoder_step.hpp"
 #include "device_weights.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_layers.hpp"
 #include "episodic/model/open_model.hpp"
-#include "kernels/decoder.hpp"
-#include "kernels/surprise.hpp"
+#include "sliding_windows.hpp"
 
 namespace episodic {
 namespace {
 
+using device::Activations;
 using device::Carver;
 using device::CausalLayers;
+using device::DecoderPart;
+using device::DecoderSequence;
+using device::DecoderSteps;
 using device::DeviceBuffer;
-using device::DeviceLayerWeights;
-using device::DeviceLinear;
 using device::DeviceWeights;
 using device::PinnedBuffer;
 using device::StagingRing;
-
-void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError(fmt::format("cuBLAS: {}: {}", what, cublasGetStatusString(status)));
-}
-
-cudaDataType_t cublas_type(DType dtype) {
-  return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-class Stream {
- public:
-  Stream() {
-    device::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
-  }
-  ~Stream() {
-    if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Cublas {
- public:
-  explicit Cublas(cudaStream_t stream) {
-    check(cublasCreate(&handle_), "starting it");
-    check(cublasSetStream(handle_, stream), "setting its stream");
-    // Its own workspace would be allocated in the first products, and may not be in a capture.
-    workspace_ = DeviceBuffer(kWorkspaceBytes, "the products' workspace", "free some");
-    check(cublasSetWorkspace(handle_, workspace_.data(), kWorkspaceBytes), "its workspace");
-  }
-  ~Cublas() {
-    if (handle_) static_cast<void>(cublasDestroy(handle_));
-  }
-  Cublas(const Cublas&) = delete;
-  Cublas& operator=(const Cublas&) = delete;
-
-  /// y [n, out] of `to` = x [n, in] of `from` times W^T, or added to what y holds. No bias.
-  void multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to, void* y,
-                bool add) const {
-    const float one = 1.0f, beta = add ? 1.0f : 0.0f;
-    check(cublasGemmEx(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.out),
-                       static_cast<int>(n), static_cast<int>(w.in), &one, w.weight,
-                       cublas_type(from), static_cast<int>(w.in), x, cublas_type(from),
-                       static_cast<int>(w.in), &beta, y, cublas_type(to), static_cast<int>(w.out),
-                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-          "a product");
-  }
-
-  static constexpr std::int64_t kWorkspaceBytes = 32 << 20;  // what it recommends for sm_90
-
- private:
-  cublasHandle_t handle_ = nullptr;
-  DeviceBuffer workspace_;
-};
-
-/// Logits of a step that are held at once: 8 MiB, which stay in the cache between the product that
-/// makes them and the kernel that reads them.
-constexpr std::int64_t kTileLogits = 2 << 20;
-/// Of each row at least so many, so that a product has work for the whole device.
-constexpr std::int64_t kLeastPiece = 1024;
-
-/// Logits of each of n rows in a piece of the vocabulary.
-std::int64_t piece_width(std::int64_t n, std::int64_t vocab) {
-  const std::int64_t width = kTileLogits / n / kLeastPiece * kLeastPiece;
-  return std::min(vocab, std::max(kLeastPiece, width));
-}
-
-/// What a step leaves in device memory between its launches.
-struct Activations {
-  std::int64_t* position = nullptr;           // of the step's first token, and behind it:
-  std::int64_t* ids = nullptr;                // [chunk]
-  float *hidden = nullptr, *added = nullptr;  // [chunk, hidden]
-  std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
-            *inner = nullptr;
-  float *tile = nullptr, *last_logits = nullptr, *surprise = nullptr;
-  kernels::SurpriseState* surprise_state = nullptr;
-
-  void carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
-             std::int64_t chunk) {
-    const std::int64_t element = size_of(dtype);
-    std::int64_t heads = 0, queries = 0, inner_size = 0;
-    for (const LayerSpec& s : config.layers) {
-      heads = std::max(heads, s.n_heads + 2 * s.n_kv_heads);
-      queries = std::max(queries, s.n_heads);
-      inner_size = std::max(inner_size, s.intermediate_size);
-    }
-    position = c.take<std::int64_t>(1 + chunk);
-    ids = position ? position + 1 : nullptr;
-    hidden = c.take<float>(chunk * config.hidden_size);
-    added = c.take<float>(chunk * config.hidden_size);
-    normed = c.take(chunk * config.hidden_size * element);
-    qkv = c.take(chunk * heads * head_dim * element);
-    attended = c.take(chunk * queries * head_dim * element);
-    gate_up = c.take(chunk * 2 * inner_size * element);
-    inner = c.take(chunk * inner_size * element);
-    tile = c.take<float>(
-        std::min(chunk * config.vocab_size, std::max(kTileLogits, chunk * kLeastPiece)));
-    last_logits = c.take<float>(config.vocab_size);
-    surprise = c.take<float>(chunk);
-    surprise_state = c.take<kernels::SurpriseState>(chunk);
-  }
-
-  static std::int64_t bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
-                            std::int64_t chunk) {
-    Carver counter;
-    Activations().carve(counter, config, head_dim, dtype, chunk);
-    return counter.used();
-  }
-};
 
 /// The dtype asked for, else that of the embedding; quantised weights are widened to bfloat16.
 DType dtype_of(const DeviceDecoder::Options& options, const PlannedWeights& planned) {
@@ -173,35 +61,46 @@ struct StepGraph {
   std::optional<device::Graph> graph;  // absent after the first such step
 };
 
+/// Steps of up to `chunk` tokens of one sequence, and what it keeps of them.
+void carve_room(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+                std::int64_t chunk, Activations& activations, DecoderSequence& sequence) {
+  activations.carve(c, config, head_dim, dtype, chunk, 1);
+  sequence.last_logits = c.take<float>(config.vocab_size);
+  sequence.surprise = c.take<float>(chunk);
+}
+
+std::int64_t activation_bytes(const ModelConfig& config, const DeviceWeights& weights, DType dtype,
+                              std::int64_t chunk) {
+  Carver counter;
+  Activations activations;
+  DecoderSequence sequence;
+  carve_room(counter, config, weights.heads().head_dim(), dtype, chunk, activations, sequence);
+  return counter.used();
+}
+
 }  // namespace
 
-struct DeviceDecoder::Impl : Activations {
-  Impl(ModelConfig c, DType d) : config(std::move(c)), dtype(d), weights(config, dtype) {}
+struct DeviceDecoder::Impl : DecoderSequence {
+  explicit Impl(std::shared_ptr<DecoderSteps> of) { steps = std::move(of); }
   // What is enqueued still reads what is given back here.
-  ~Impl() { static_cast<void>(cudaStreamSynchronize(stream.get())); }
+  ~Impl() { static_cast<void>(cudaStreamSynchronize(stream())); }
 
-  ModelConfig config;
-  DType dtype;
-  DeviceWeights weights;
-  int device = 0;
-  Stream stream;
-  Cublas cublas{stream.get()};
+  const ModelConfig& config() const { return steps->config; }
+  cudaStream_t stream() const { return steps->stream.get(); }
 
-  // what attention reads: a memory and the layers that it leaves, or those alone
-  std::optional<DeviceMemory> memory;
-  CausalLayers causal;
-  std::int64_t chunk = 0;                  // 0: there is no attention yet
-  std::int64_t max_tokens = 0;             // without a memory
-  std::int64_t tokens = 0;                 // of the finished steps, as the causal layers saw them
-  std::int64_t last_n = 0;                 // of the last step
-  std::int64_t generation = 0;             // of the memory that those tokens belong to
-  std::vector<std::int64_t> memory_layer;  // its number in the memory, -1: a causal layer
-  DeviceBuffer activations;
+  Activations activations;      // of steps of this sequence alone
+  DeviceBuffer buffer;          // those, and what DecoderSequence points to
+  std::int64_t chunk = 0;       // 0: there is no attention yet
+  std::int64_t max_tokens = 0;  // without a memory
+  std::int64_t tokens = 0;      // of the finished steps, as the causal layers saw them
+  std::int64_t last_n = 0;      // of the last step
+  std::int64_t generation = 0;  // of the memory that those tokens belong to
   StagingRing staging;
   PinnedBuffer host_logits;
-  bool stepped = false;  // last_logits follow the sequence's last token
   // Of the tokens since the host's memory that this one came from; only then.
   bool keeps_ids = false;
+  // And the windows of the model's sliding layers, which that memory keeps beside it; if any.
+  std::shared_ptr<device::SlidingWindows> windows;
   std::vector<std::int64_t> ids_since;
 
   bool use_graphs = true;
@@ -212,33 +111,11 @@ struct DeviceDecoder::Impl : Activations {
   void require_attention() const;
   std::int64_t tokens_now() const { return memory ? memory->tokens() : tokens; }
 
-  // -- a step's parts, enqueued
-  void multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
-                bool add = false) {
-    cublas.multiply(w, dtype, x, n, to, y, add);
-  }
-  void add_norm(kernels::AddNormParams p, std::int64_t n, const float* maybe_norm) {
-    p.dtype = dtype;
-    p.n = n;
-    p.width = config.hidden_size;
-    p.eps = static_cast<float>(config.rms_norm_eps);
-    p.hidden = hidden;
-    p.maybe_norm = maybe_norm;
-    p.y = normed;
-    device::check(kernels::add_norm(p, stream.get()), "the residual stream");
-  }
-  void finish_block(const DeviceLinear& w, const std::byte* x, std::int64_t n,
-                    const float* maybe_norm_of_added, const float* maybe_next_norm);
-  void attend(std::int64_t l);
-  void run_layer(std::int64_t l, std::int64_t n);
-  /// \param maybe_logits [n, vocab] in host memory, written; null: not wanted
-  void run_head(std::int64_t n, float* maybe_logits);
-  void first_surprise();
-  void run_step(std::int64_t n, float* maybe_logits = nullptr);
-  void end_of_step();
-
+  void enqueue(std::int64_t n, float* maybe_logits);
   void follow_memory();
+  void check_ids(std::span<const std::int64_t> ids) const;
   void begin_step(std::int64_t n, StepKind kind);
+  void finish_step(std::span<const std::int64_t> ids);
   std::optional<std::uint32_t> step_kind() const;
   void step(std::span<const std::int64_t> tokens, StepKind kind, float* maybe_logits);
   bool launch_step(StepKind kind);
@@ -249,141 +126,10 @@ struct DeviceDecoder::Impl : Activations {
   void write_last_logits(const std::vector<float>& row);
 };
 
-/// Adds a block's last product to the residual stream, and makes the next block's input of that.
-void DeviceDecoder::Impl::finish_block(const DeviceLinear& w, const std::byte* x, std::int64_t n,
-                                       const float* maybe_norm_of_added,
-                                       const float* maybe_next_norm) {
-  kernels::AddNormParams p;
-  p.maybe_bias = w.maybe_bias;
-  p.maybe_norm_of_added = maybe_norm_of_added;
-  p.multiplier = static_cast<float>(config.residual_multiplier);
-  const bool directly = !maybe_norm_of_added && p.multiplier == 1.0f;
-  if (!directly) p.maybe_added = added;
-  multiply(w, x, n, DType::float32, directly ? hidden : added, directly);
-  add_norm(p, n, maybe_next_norm);
-}
-
-void DeviceDecoder::Impl::attend(std::int64_t l) {
-  const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
-  const std::int64_t row = weights.layers[static_cast<std::size_t>(l)].qkv.out;
-  const std::int64_t head = weights.heads().head_dim() * size_of(dtype);
-  DeviceMemory::LayerStep step;
-  step.q = qkv;
-  step.k = qkv + spec.n_heads * head;
-  step.v = qkv + (spec.n_heads + spec.n_kv_heads) * head;
-  step.q_row_stride = step.k_row_stride = step.v_row_stride = row;
-  step.out = attended;
-  step.scale = static_cast<float>(spec.scale);
-  const std::int64_t served = memory_layer[static_cast<std::size_t>(l)];
-  if (served >= 0)
-    memory->attend(served, step);
-  else
-    causal.attend(l, step, stream.get());
-}
-
-void DeviceDecoder::Impl::run_layer(std::int64_t l, std::int64_t n) {
-  const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
-  const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
-  multiply(w.qkv, normed, n, dtype, qkv);
-  kernels::FinishQkvParams heads;
-  heads.dtype = dtype;
-  heads.n = n;
-  heads.n_heads = spec.n_heads;
-  heads.n_kv_heads = spec.n_kv_heads;
-  heads.head_dim = weights.heads().head_dim();
-  heads.qkv = qkv;
-  heads.maybe_bias = w.qkv.maybe_bias;
-  heads.maybe_q_norm = w.q_norm;
-  heads.maybe_k_norm = w.k_norm;
-  heads.whole_rows = spec.qk_norm == QkNorm::row;
-  heads.normed_channels = config.head_dim;
-  heads.eps = static_cast<float>(config.rms_norm_eps);
-  device::check(kernels::finish_qkv(heads, stream.get()), "biases and norms of q, k and v");
-  attend(l);
-  finish_block(w.o, attended, n, w.attended_norm, w.feed_norm);
-  multiply(w.gate_up, normed, n, dtype, gate_up);
-  device::check(kernels::gate_times_up(
-                    {dtype,
-                     spec.activation == Activation::silu ? kernels::GateActivation::silu
-                                                         : kernels::GateActivation::gelu_tanh,
-                     gate_up, w.gate_up.maybe_bias, n, spec.intermediate_size, inner},
-                    stream.get()),
-                "the gate");
-  const bool last = l + 1 == config.n_layers;
-  finish_block(
-      w.down, inner, n, w.fed_norm,
-      last ? weights.final_norm : weights.layers[static_cast<std::size_t>(l) + 1].input_norm);
-}
-
-/// Of the step's first token, by the logits behind the step before.
-void DeviceDecoder::Impl::first_surprise() {
-  if (!stepped)
-    return device::check(cudaMemsetAsync(surprise, 0, sizeof(float), stream.get()), "surprise");
-  kernels::SurpriseParams p;
-  p.logits = last_logits;
-  p.dtype = DType::float32;
-  p.n = 1;
-  p.vocab = p.row_stride = config.vocab_size;
-  p.targets = ids;
-  p.surprise = surprise;
-  device::check(kernels::token_surprise(p, stream.get()), "surprise");
-}
-
-/// Logits of all rows, a piece of the vocabulary at a time, and what they say of the tokens behind
-/// them: row i of token i + 1. The last row's stay.
-void DeviceDecoder::Impl::run_head(std::int64_t n, float* maybe_logits) {
-  first_surprise();
-  kernels::SurprisePieceParams p;
-  p.n = n;
-  p.vocab = config.vocab_size;
-  p.multiplier = static_cast<float>(config.logit_multiplier);
-  p.soft_cap = static_cast<float>(config.logit_soft_cap);
-  p.targets = ids + 1;
-  p.state = surprise_state;
-  p.surprise = surprise + 1;
-  p.last = last_logits;
-  p.write_back = maybe_logits != nullptr;
-  const std::int64_t row = weights.head.in * size_of(dtype);
-  // One row's products are its logits, where nothing is left to be done to them.
-  const bool in_place = n == 1;
-  const bool are_logits = in_place && p.multiplier == 1.0f && p.soft_cap == 0.0f;
-  const std::int64_t width = in_place ? p.vocab : piece_width(n, p.vocab);
-  for (p.first = 0; p.first < p.vocab; p.first += p.cols) {
-    p.cols = p.row_stride = std::min(width, p.vocab - p.first);
-    p.logits = in_place ? last_logits : tile;
-    const DeviceLinear piece{weights.head.weight + p.first * row, nullptr, p.cols, weights.head.in};
-    multiply(piece, normed, n, DType::float32, p.logits);
-    if (!are_logits) device::check(kernels::surprise_piece(p, stream.get()), "surprise");
-    if (maybe_logits)
-      device::check(cudaMemcpy2DAsync(
-                        maybe_logits + p.first, static_cast<std::size_t>(p.vocab) * sizeof(float),
-                        p.logits, static_cast<std::size_t>(p.cols) * sizeof(float),
-                        static_cast<std::size_t>(p.cols) * sizeof(float),
-                        static_cast<std::size_t>(n), cudaMemcpyDeviceToHost, stream.get()),
-                    "copying logits");
-  }
-}
-
 /// The open step, from its ids in device memory to its tokens' surprise.
-void DeviceDecoder::Impl::run_step(std::int64_t n, float* maybe_logits) {
-  kernels::EmbedParams embed;
-  embed.dtype = dtype;
-  embed.table = weights.embedding;
-  embed.vocab = config.vocab_size;
-  embed.width = config.hidden_size;
-  embed.ids = ids;
-  embed.n = n;
-  embed.hidden = hidden;
-  embed.multiplier = static_cast<float>(config.embedding_multiplier);
-  device::check(kernels::embed_tokens(embed, stream.get()), "embedding");
-  add_norm({}, n, weights.layers.front().input_norm);
-  causal.begin_step(n, position, stream.get());
-  for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(l, n);
-  run_head(n, maybe_logits);
-}
-
-void DeviceDecoder::Impl::end_of_step() {
-  if (memory) memory->enqueue_end(surprise);
+void DeviceDecoder::Impl::enqueue(std::int64_t n, float* maybe_logits) {
+  const DecoderPart all{this, 0, n, activations.positions};
+  steps->enqueue({&all, 1}, activations, maybe_logits);
 }
 
 /// What depends on the sequence in a step of one token, but for what is read on the device.
@@ -406,11 +152,11 @@ bool DeviceDecoder::Impl::launch_step(StepKind kind) {
   }
   try {
     if (!at->graph)
-      at->graph = device::Graph::capture(stream.get(), [&] {
-        run_step(1);
-        end_of_step();
+      at->graph = device::Graph::capture(stream(), [&] {
+        enqueue(1, nullptr);
+        if (memory) memory->enqueue_end(surprise);
       });
-    at->graph->launch(stream.get());
+    at->graph->launch(stream());
     return true;
   } catch (const DeviceError&) {
     // What is wrong with the step itself is found again without a graph.
@@ -426,17 +172,37 @@ DeviceDecoder& DeviceDecoder::operator=(DeviceDecoder&&) noexcept = default;
 
 DeviceDecoder::~DeviceDecoder() = default;
 
-DeviceDecoder DeviceDecoder::load(const std::filesystem::path& path, const Options& options) {
+DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& options) {
   require_device(options.device);
-  const OpenModel opened = open_model(path);
-  const PlannedWeights planned(opened.config, opened.tensors);
+  // Adapters beside the weights are added to them: the device has one matrix for each product.
+  OpenModel merged;
+  const OpenModel* from = &opened;
+  if (!opened.adapters.empty() && !opened.merged) {
+    merged = opened;
+    merge_lora(merged, merged.adapters);
+    from = &merged;
+  }
+  const PlannedWeights planned(from->config, from->tensors);
   const device::CurrentDevice current(options.device);
   DeviceDecoder model;
-  model.impl_ = std::make_unique<Impl>(opened.config, dtype_of(options, planned));
-  model.impl_->device = options.device;
+  model.impl_ = std::make_unique<Impl>(
+      std::make_shared<DecoderSteps>(from->config, dtype_of(options, planned), options.device));
   model.impl_->use_graphs = options.graphs;
-  model.impl_->weights.load(opened.config, planned, model.impl_->stream.get());
+  DecoderSteps& steps = *model.impl_->steps;
+  steps.weights.load(steps.config, planned, steps.stream.get());
   return model;
+}
+
+DeviceDecoder DeviceDecoder::load(const std::filesystem::path& path, const Options& options) {
+  require_device(options.device);
+  return load(open_model(path), options);
+}
+
+DeviceDecoder DeviceDecoder::share_weights() const {
+  DeviceDecoder other;
+  other.impl_ = std::make_unique<Impl>(impl_->steps);
+  other.impl_->use_graphs = impl_->use_graphs;
+  return other;
 }
 
 DeviceDecoder DeviceDecoder::load(const std::filesystem::path& path) {
@@ -452,44 +218,45 @@ DeviceModelBytes DeviceDecoder::bytes_needed(const std::filesystem::path& path,
   // Beside a memory the layers all slide, and their windows bound them.
   constexpr std::int64_t kAnyLength = std::int64_t{1} << 29;
   const CausalLayers causal(c, weights.heads(), unserved_layers(c), dtype, chunk, kAnyLength);
-  return {dtype, weights.bytes() + Cublas::kWorkspaceBytes,
-          Activations::bytes(c, weights.heads().head_dim(), dtype, chunk), causal.bytes()};
+  return {dtype, weights.bytes() + device::Cublas::kWorkspaceBytes,
+          activation_bytes(c, weights, dtype, chunk), causal.bytes()};
 }
 
 /// Waits for what reads it. If something is refused from here on, nothing is used that was made for
 /// another chunk: without attention no step can be made.
 void DeviceDecoder::Impl::forget_attention() {
-  device::check(cudaStreamSynchronize(stream.get()), "the model's steps");
+  device::check(cudaStreamSynchronize(stream()), "the model's steps");
   graphs.clear();
   memory.reset();  // its bytes may be needed
   causal = {};
-  memory_layer.assign(static_cast<std::size_t>(config.n_layers), -1);
+  memory_layer.assign(static_cast<std::size_t>(config().n_layers), -1);
   chunk = max_tokens = tokens = last_n = generation = 0;
   stepped = keeps_ids = false;
+  windows.reset();
   ids_since.clear();
 }
 
 /// Of steps of up to so many tokens.
 void DeviceDecoder::Impl::take_room(std::int64_t new_chunk) {
-  const std::int64_t head_dim = weights.heads().head_dim();
-  const std::int64_t needed = bytes(config, head_dim, dtype, new_chunk);
-  if (activations.bytes() < needed) {
-    activations = DeviceBuffer();  // its bytes may be needed too
-    activations = DeviceBuffer(needed, "a step's activations", "lower chunk");
+  const std::int64_t needed = activation_bytes(config(), steps->weights, steps->dtype, new_chunk);
+  if (buffer.bytes() < needed) {
+    buffer = DeviceBuffer();  // its bytes may be needed too
+    buffer = DeviceBuffer(needed, "a step's activations", "lower chunk");
   }
-  Carver carver(activations.data());
-  carve(carver, config, head_dim, dtype, new_chunk);
+  Carver carver(buffer.data());
+  carve_room(carver, config(), steps->weights.heads().head_dim(), steps->dtype, new_chunk,
+             activations, *this);
   staging = StagingRing((1 + new_chunk) * static_cast<std::int64_t>(sizeof(std::int64_t)));
-  host_logits = PinnedBuffer(config.vocab_size * static_cast<std::int64_t>(sizeof(float)),
+  host_logits = PinnedBuffer(config().vocab_size * static_cast<std::int64_t>(sizeof(float)),
                              "a row of logits", "raise the limit of locked memory");
 }
 
 DeviceMemory& DeviceDecoder::remember(const MemoryConfig& config, std::int64_t max_tokens,
                                       std::vector<std::int64_t> given) {
   Impl& m = *impl_;
-  const device::CurrentDevice current(m.device);
+  const device::CurrentDevice current(m.steps->device);
   m.forget_attention();
-  const ModelConfig& c = m.config;
+  const ModelConfig& c = m.config();
   const std::vector<std::int64_t> served = c.memory_layers();
   for (const std::int64_t l : served)
     if (const std::int64_t window = c.layers[static_cast<std::size_t>(l)].window;
@@ -498,10 +265,11 @@ DeviceMemory& DeviceDecoder::remember(const MemoryConfig& config, std::int64_t m
           "DeviceDecoder::remember: n_local = {} exceeds the sliding window of {} tokens that "
           "layer {} has; set n_local to at most that",
           config.n_local, window, l));
-  DeviceMemory memory(config, m.weights.heads().shape(memory_shape(c, config.n_local)),
-                      {m.dtype, max_tokens}, m.stream.get(), std::move(given));
-  CausalLayers causal(c, m.weights.heads(), unserved_layers(c), m.dtype, config.chunk, max_tokens);
-  causal.allocate(m.stream.get());
+  DeviceMemory memory(config, m.steps->weights.heads().shape(memory_shape(c, config.n_local)),
+                      {m.steps->dtype, max_tokens}, m.stream(), std::move(given));
+  CausalLayers causal(c, m.steps->weights.heads(), unserved_layers(c), m.steps->dtype, config.chunk,
+                      max_tokens);
+  causal.allocate(m.stream());
   m.take_room(config.chunk);
   for (std::size_t i = 0; i < served.size(); ++i)
     m.memory_layer[static_cast<std::size_t>(served[i])] = static_cast<std::int64_t>(i);
@@ -514,17 +282,18 @@ DeviceMemory& DeviceDecoder::remember(const MemoryConfig& config, std::int64_t m
 
 void DeviceDecoder::attend_fully(std::int64_t max_tokens, std::int64_t chunk) {
   Impl& m = *impl_;
-  const device::CurrentDevice current(m.device);
+  const device::CurrentDevice current(m.steps->device);
   m.forget_attention();
   if (max_tokens < 1 || chunk < 1)
     throw ConfigError(
         fmt::format("DeviceDecoder::attend_fully: max_tokens = {}, chunk = {}, both must be >= 1",
                     max_tokens, chunk));
   chunk = std::min(chunk, max_tokens);
-  std::vector<std::int64_t> all(static_cast<std::size_t>(m.config.n_layers));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(m.config().n_layers));
   std::iota(all.begin(), all.end(), 0);
-  CausalLayers causal(m.config, m.weights.heads(), std::move(all), m.dtype, chunk, max_tokens);
-  causal.allocate(m.stream.get());
+  CausalLayers causal(m.config(), m.steps->weights.heads(), std::move(all), m.steps->dtype, chunk,
+                      max_tokens);
+  causal.allocate(m.stream());
   m.take_room(chunk);
   m.causal = std::move(causal);
   m.chunk = chunk;
@@ -542,7 +311,7 @@ DeviceMemory& DeviceDecoder::memory() {
   return *impl_->memory;
 }
 
-const ModelConfig& DeviceDecoder::config() const { return impl_->config; }
+const ModelConfig& DeviceDecoder::config() const { return impl_->config(); }
 
 std::int64_t DeviceDecoder::chunk() const {
   impl_->require_attention();
@@ -582,32 +351,101 @@ void DeviceDecoder::Impl::begin_step(std::int64_t n, StepKind kind) {
                     max_tokens, tokens, n));
 }
 
-void DeviceDecoder::Impl::step(std::span<const std::int64_t> given, StepKind kind,
-                               float* maybe_logits) {
-  require_attention();
-  const auto n = static_cast<std::int64_t>(given.size());
-  for (std::size_t i = 0; i < given.size(); ++i)
-    if (given[i] < 0 || given[i] >= config.vocab_size)
+void DeviceDecoder::Impl::check_ids(std::span<const std::int64_t> ids) const {
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= config().vocab_size)
       throw DataError(fmt::format(
           "DeviceDecoder::step: ids[{}] = {} is not in the vocabulary of {} tokens; use the "
           "tokenizer of this model",
-          i, given[i], config.vocab_size));
-  const device::CurrentDevice current(device);
+          i, ids[i], config().vocab_size));
+}
+
+/// The host's side of a step that is enqueued, and whose memory's step is ended.
+void DeviceDecoder::Impl::finish_step(std::span<const std::int64_t> ids) {
+  const auto n = static_cast<std::int64_t>(ids.size());
+  tokens = memory ? memory->tokens() : tokens + n;
+  last_n = n;
+  stepped = true;
+  if (keeps_ids) ids_since.insert(ids_since.end(), ids.begin(), ids.end());
+}
+
+void DeviceDecoder::Impl::step(std::span<const std::int64_t> ids, StepKind kind,
+                               float* maybe_logits) {
+  require_attention();
+  const auto n = static_cast<std::int64_t>(ids.size());
+  check_ids(ids);
+  const device::CurrentDevice current(steps->device);
   begin_step(n, kind);
-  staging.send(position, 1 + n, stream.get(), [&](std::int64_t* host) {
+  staging.send(activations.positions, 1 + n, stream(), [&](std::int64_t* host) {
     *host = tokens_now();
-    std::copy(given.begin(), given.end(), host + 1);
+    std::copy(ids.begin(), ids.end(), host + 1);
   });
   if (n == 1 && !maybe_logits && launch_step(kind)) {
     if (memory) memory->end_launched_step();
   } else {
-    run_step(n, maybe_logits);
+    enqueue(n, maybe_logits);
     if (memory) memory->end_step(surprise);
   }
-  tokens = memory ? memory->tokens() : tokens + n;
-  last_n = n;
-  stepped = true;
-  if (keeps_ids) ids_since.insert(ids_since.end(), given.begin(), given.end());
+  finish_step(ids);
+}
+
+void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
+  if (batch.empty()) return;
+  if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
+  DecoderSteps& steps = *batch[0].sequence->impl_->steps;
+  const device::CurrentDevice current(steps.device);
+  // All that can be refused is, before anything is enqueued.
+  std::int64_t rows = 0;
+  const auto sequences = static_cast<std::int64_t>(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Impl& m = *batch[i].sequence->impl_;
+    if (m.steps.get() != &steps)
+      throw DataError(fmt::format(
+          "DeviceDecoder::step_batch: sequence {} of the batch has weights of its own; make it by "
+          "share_weights of the first one",
+          i));
+    for (std::size_t j = 0; j < i; ++j)
+      if (batch[j].sequence->impl_.get() == &m)
+        throw DataError(fmt::format(
+            "DeviceDecoder::step_batch: sequences {} and {} of the batch are the same", j, i));
+    m.require_attention();
+    m.check_ids(batch[i].ids);
+    rows += static_cast<std::int64_t>(batch[i].ids.size());
+  }
+  DecoderSteps::BatchRoom& room = steps.batch_room(rows, sequences);
+  for (const SequenceStep& s : batch)
+    s.sequence->impl_->begin_step(static_cast<std::int64_t>(s.ids.size()), s.kind);
+  // The ids lie right behind the positions of these sequences, to be one copy.
+  Activations activations = room.of;
+  activations.ids = activations.positions + sequences;
+  std::vector<DecoderPart> parts;
+  room.staging.send(activations.positions, sequences + rows, steps.stream.get(),
+                    [&](std::int64_t* host) {
+                      std::int64_t* id = host + sequences;
+                      for (const SequenceStep& s : batch) {
+                        *host++ = s.sequence->impl_->tokens_now();
+                        id = std::copy(s.ids.begin(), s.ids.end(), id);
+                      }
+                    });
+  std::int64_t first = 0;
+  for (const SequenceStep& s : batch) {
+    const auto n = static_cast<std::int64_t>(s.ids.size());
+    parts.push_back({s.sequence->impl_.get(), first, n, activations.positions + parts.size()});
+    first += n;
+  }
+  steps.enqueue(parts, activations, nullptr);
+  // One memory that cannot keep its events (files) does not undo the others' steps.
+  std::exception_ptr failure;
+  for (const SequenceStep& s : batch) {
+    Impl& m = *s.sequence->impl_;
+    try {
+      if (m.memory) m.memory->end_step(m.surprise);
+      m.finish_step(s.ids);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void DeviceDecoder::step(std::span<const std::int64_t> ids, StepKind kind) {
@@ -615,7 +453,7 @@ void DeviceDecoder::step(std::span<const std::int64_t> ids, StepKind kind) {
 }
 
 void DeviceDecoder::step(std::span<const std::int64_t> ids, std::span<float> logits) {
-  const std::size_t wanted = ids.size() * static_cast<std::size_t>(impl_->config.vocab_size);
+  const std::size_t wanted = ids.size() * static_cast<std::size_t>(impl_->config().vocab_size);
   if (logits.size() != wanted)
     throw DataError(fmt::format("DeviceDecoder::step: room for {} logits, {} tokens have {}",
                                 logits.size(), ids.size(), wanted));
@@ -627,15 +465,15 @@ void DeviceDecoder::Impl::check_device() const {
   if (memory)
     memory->check();
   else
-    device::check(cudaStreamSynchronize(stream.get()), "the model's kernels");
+    device::check(cudaStreamSynchronize(stream()), "the model's kernels");
 }
 
 std::vector<float> DeviceDecoder::Impl::read_last_logits() {
   std::vector<float> row;
   if (!stepped) return row;
-  row.resize(static_cast<std::size_t>(config.vocab_size));
+  row.resize(static_cast<std::size_t>(config().vocab_size));
   device::check(cudaMemcpyAsync(row.data(), last_logits, row.size() * sizeof(float),
-                                cudaMemcpyDeviceToHost, stream.get()),
+                                cudaMemcpyDeviceToHost, stream()),
                 "copying logits");
   check_device();
   return row;
@@ -645,18 +483,18 @@ void DeviceDecoder::Impl::write_last_logits(const std::vector<float>& row) {
   stepped = !row.empty();
   if (row.empty()) return;
   device::check(cudaMemcpyAsync(last_logits, row.data(), row.size() * sizeof(float),
-                                cudaMemcpyHostToDevice, stream.get()),
+                                cudaMemcpyHostToDevice, stream()),
                 "copying logits");
-  device::check(cudaStreamSynchronize(stream.get()), "copying logits");
+  device::check(cudaStreamSynchronize(stream()), "copying logits");
 }
 
 std::vector<float> DeviceDecoder::surprise() {
   Impl& m = *impl_;
   if (!m.stepped) throw DataError("DeviceDecoder::surprise: no step was made yet; call step first");
-  const device::CurrentDevice current(m.device);
+  const device::CurrentDevice current(m.steps->device);
   std::vector<float> values(static_cast<std::size_t>(m.last_n));
   device::check(cudaMemcpyAsync(values.data(), m.surprise, values.size() * sizeof(float),
-                                cudaMemcpyDeviceToHost, m.stream.get()),
+                                cudaMemcpyDeviceToHost, m.stream()),
                 "copying surprise");
   m.check_device();
   if (std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); }))
@@ -666,31 +504,40 @@ std::vector<float> DeviceDecoder::surprise() {
   return values;
 }
 
-DeviceMemory& DeviceDecoder::remember(const EpisodicMemory& from, std::int64_t max_tokens) {
+DeviceMemory& DeviceDecoder::remember(EpisodicMemory& from, std::int64_t max_tokens) {
   Impl& m = *impl_;
   MemoryConfig config = from.config();
   // What neither tier above holds lies in the memory's own folder, in files without names.
   if (config.disk_dir.empty() && config.host_bytes > 0) config.disk_dir = from.folder().string();
   const std::vector<float>& last = from.last_logits();
-  if (!last.empty() && static_cast<std::int64_t>(last.size()) != m.config.vocab_size)
+  if (!last.empty() && static_cast<std::int64_t>(last.size()) != m.config().vocab_size)
     throw ConfigError(fmt::format(
         "DeviceDecoder::remember: the memory's last logits are {}, but the model's vocabulary is "
         "{}",
-        last.size(), m.config.vocab_size));
-  if (m.weights.heads().padded())
+        last.size(), m.config().vocab_size));
+  if (m.steps->weights.heads().padded())
     throw ConfigError(fmt::format(
         "DeviceDecoder::remember: heads of {} channels are padded to {} on the device, and no "
         "memory of the host is; run this {} model on the CPU, or with a memory of the device's own",
-        m.config.head_dim, m.weights.heads().head_dim(), m.config.model_type));
-  if (!unserved_layers(m.config).empty() && (from.tokens() > 0 || from.kept()))
-    throw ConfigError(fmt::format(
-        "DeviceDecoder::remember: this {} model has sliding layers, whose windows a device does "
-        "not "
-        "keep with a memory yet; run it on the CPU, or start with an empty memory that is not kept",
-        m.config.model_type));
-  const device::CurrentDevice current(m.device);
+        m.config().head_dim, m.steps->weights.heads().head_dim(), m.config().model_type));
+  const std::vector<std::int64_t> sliding = unserved_layers(m.config());
+  for (const std::int64_t l : sliding)
+    if (const int rope = m.config().layers[static_cast<std::size_t>(l)].rope;
+        rope >= 0 && m.config().ropes[static_cast<std::size_t>(rope)].depends_on_length())
+      throw ConfigError(
+          fmt::format("DeviceDecoder::remember: the rotary table of this {} model's sliding layers "
+                      "follows the length of the context, which a device's does not; run it on the "
+                      "CPU",
+                      m.config().model_type));
+  const device::CurrentDevice current(m.steps->device);
   DeviceMemory& memory = remember(config, max_tokens, from.given_boundaries());
   try {
+    if (!sliding.empty()) {
+      auto windows = std::make_shared<device::SlidingWindows>(m.config(), sliding);
+      from.keep_beside(windows);  // which takes over what was kept of them
+      if (from.tokens() > 0) m.causal.write_windows(*windows, m.stream());
+      m.windows = std::move(windows);
+    }
     memory.load(from);
     m.write_last_logits(last);
   } catch (...) {
@@ -705,8 +552,11 @@ DeviceMemory& DeviceDecoder::remember(const EpisodicMemory& from, std::int64_t m
 
 void DeviceDecoder::save(EpisodicMemory& to) {
   Impl& m = *impl_;
-  const device::CurrentDevice current(m.device);
+  const device::CurrentDevice current(m.steps->device);
+  std::vector<device::SlidingWindows::Layer> windows;
+  if (m.windows) windows = m.causal.read_windows(m.windows->layers(), m.tokens_now(), m.stream());
   memory().save(to, m.ids_since, m.read_last_logits());
+  if (m.windows) m.windows->set(m.tokens_now(), std::move(windows));
   m.ids_since.clear();
 }
 
@@ -721,11 +571,11 @@ class DeviceDecoder::Snapshot {
 std::shared_ptr<const DeviceDecoder::Snapshot> DeviceDecoder::snapshot() {
   Impl& m = *impl_;
   m.require_attention();
-  const device::CurrentDevice current(m.device);
+  const device::CurrentDevice current(m.steps->device);
   m.follow_memory();
   auto s = std::make_shared<Snapshot>();
   if (m.memory) s->memory = m.memory->snapshot();
-  s->caches = m.causal.read(m.stream.get());
+  s->caches = m.causal.read(m.stream());
   s->tokens = m.tokens_now();
   s->chunk = m.chunk;
   s->max_tokens = m.max_tokens;
@@ -736,12 +586,12 @@ std::shared_ptr<const DeviceDecoder::Snapshot> DeviceDecoder::snapshot() {
 void DeviceDecoder::restore(const Snapshot& s) {
   Impl& m = *impl_;
   m.require_attention();
-  const device::CurrentDevice current(m.device);
+  const device::CurrentDevice current(m.steps->device);
   if (!s.memory != !m.memory || s.chunk != m.chunk || s.max_tokens != m.max_tokens)
     throw ConfigError("DeviceDecoder::restore: the snapshot was taken of another attention");
   const std::int64_t back = m.tokens_now() - s.tokens;
   if (m.memory) m.memory->restore(*s.memory);  // which refuses a snapshot of later tokens
-  m.causal.write(s.caches, m.stream.get());
+  m.causal.write(s.caches, m.stream());
   m.tokens = s.tokens;
   if (m.memory) m.generation = m.memory->generation();
   m.write_last_logits(s.last_logits);
@@ -753,20 +603,20 @@ void DeviceDecoder::restore(const Snapshot& s) {
 std::span<const float> DeviceDecoder::logits() {
   Impl& m = *impl_;
   if (!m.stepped) throw DataError("DeviceDecoder::logits: no step was made yet; call step first");
-  const device::CurrentDevice current(m.device);
-  const auto vocab = static_cast<std::size_t>(m.config.vocab_size);
+  const device::CurrentDevice current(m.steps->device);
+  const auto vocab = static_cast<std::size_t>(m.config().vocab_size);
   device::check(cudaMemcpyAsync(m.host_logits.as<float>(), m.last_logits, vocab * sizeof(float),
-                                cudaMemcpyDeviceToHost, m.stream.get()),
+                                cudaMemcpyDeviceToHost, m.stream()),
                 "copying logits");
   m.check_device();
   return {m.host_logits.as<float>(), vocab};
 }
 
-DType DeviceDecoder::dtype() const { return impl_->dtype; }
+DType DeviceDecoder::dtype() const { return impl_->steps->dtype; }
 bool DeviceDecoder::graphs() const { return impl_->use_graphs; }
 DeviceModelBytes DeviceDecoder::bytes() const {
-  return {impl_->dtype, impl_->weights.bytes() + Cublas::kWorkspaceBytes,
-          impl_->activations.bytes(), impl_->causal.bytes()};
+  return {impl_->steps->dtype, impl_->steps->weights.bytes() + device::Cublas::kWorkspaceBytes,
+          impl_->buffer.bytes() + impl_->steps->batch_bytes(), impl_->causal.bytes()};
 }
 
 }  // namespace episodic

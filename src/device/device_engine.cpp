@@ -11,10 +11,17 @@
 namespace episodic {
 namespace {
 
+/// Weights that were rounded to blocks are floats on the device.
+DeviceDecoder::Options with_dtype(DeviceDecoder::Options options, const ModelOptions& changes) {
+  if (changes.quantize && !options.dtype) options.dtype = DType::bfloat16;
+  return options;
+}
+
 class DeviceEngine final : public Engine {
  public:
-  DeviceEngine(const std::filesystem::path& dir, const DeviceDecoder::Options& options)
-      : Engine(dir), model_(DeviceDecoder::load(dir, options)) {}
+  DeviceEngine(const std::filesystem::path& dir, const DeviceDecoder::Options& options,
+               const ModelOptions& changes)
+      : Engine(dir, changes), model_(DeviceDecoder::load(open_model(dir, changes), options)) {}
 
   const char* device() const override { return "cuda"; }
 
@@ -97,14 +104,17 @@ class DeviceEngine final : public Engine {
 }  // namespace
 
 std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
-                                           const DeviceDecoder::Options& options) {
-  return std::make_unique<DeviceEngine>(model_dir, options);
+                                           const DeviceDecoder::Options& options,
+                                           const ModelOptions& changes) {
+  require_device(options.device);
+  return std::make_unique<DeviceEngine>(model_dir, with_dtype(options, changes), changes);
 }
 
 DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
-                          std::int64_t tokens) {
+                          std::int64_t tokens, const ModelOptions& changes) {
   const ModelConfig m = load_model_config(model_dir);
-  const DeviceModelBytes around = DeviceDecoder::bytes_needed(model_dir, {}, config.chunk);
+  const DeviceModelBytes around =
+      DeviceDecoder::bytes_needed(model_dir, with_dtype({}, changes), config.chunk);
   const MemoryShape shape = device::HeadLayout(m).shape(memory_shape(m, config.n_local));
   const DeviceMemoryBytes memory =
       DeviceMemory::bytes_needed(config, shape, {around.dtype, tokens});

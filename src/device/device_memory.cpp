@@ -68,6 +68,7 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   zero(n_rows, 4);
   zero(overflow, 4);
   zero(full, 4);
+  zero(arrived, 4);
   zero(flags, capacity);
   const auto none = [&](void* at, std::int64_t size) {  // -1 in each element
     device::check(cudaMemsetAsync(at, 0xff, static_cast<std::size_t>(size), stream), "clearing");

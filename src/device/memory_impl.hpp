@@ -19,6 +19,7 @@
 #include "kernels/close_events.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/key_segmenter.hpp"
+#include "kernels/product.hpp"
 #include "kernels/recall.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
@@ -130,6 +131,7 @@ struct DeviceMemory::Impl {
   std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
   kernels::KvRow* rows = nullptr;
   std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
+  std::uint32_t* arrived = nullptr;  // of recall
   const void** ring_keys = nullptr;  // of all layers
   // where keys set the flags: the event that is growing, and its keys' moments by channel
   kernels::KeySegmenterState* key_segmenter = nullptr;
@@ -211,6 +213,14 @@ struct DeviceMemory::Impl {
   void clear(std::int64_t kept_events);
   std::byte* windows() const { return memory.data(); }  // [bytes.window], the first of all arrays
   void turn_angles(std::int64_t n);
+  /// Whether the open step asks for the layer's mean query.
+  bool wants_mean_query(const Layer& layer) const {
+    return far && layer.slot >= 0 && (recalls_now || weighs(layer));
+  }
+  bool weighs(const Layer& layer) const {
+    return layer.slot >= 0 && config.reweight == Reweighting::exact;
+  }
+  void check_turn(const char* call, std::int64_t layer) const;
   void append(const Layer& layer, std::int64_t n, const void* k, const void* v,
               std::int64_t k_row_stride, std::int64_t v_row_stride);
 
@@ -249,6 +259,8 @@ struct DeviceMemory::Impl {
   kernels::RefineParams refine_params() const;
   kernels::AttentionParams attention_params(const Layer& layer, std::int64_t n_queries) const;
   kernels::RecallParams recall_params() const;
+  kernels::RecallParams recall_params(const Layer& layer, const RecallLists& lists) const;
+  kernels::RowsParams rows_params(const Layer& layer, const RecallLists& lists) const;
   kernels::MeanQueryParams mean_query_params(const Layer& layer, std::int64_t n_queries) const;
   kernels::ClosedEvents closed() const {
     return {closed_start, closed_end, closed_count, closed_first, max_closed};

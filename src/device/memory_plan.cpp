@@ -381,6 +381,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
   n_rows = c.take<std::int32_t>(1);
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
+  arrived = c.take<std::uint32_t>(1);
   ring_keys = c.take<const void*>(shape.n_layers);
   if (segments_by_keys()) {
     key_segmenter = c.take<kernels::KeySegmenterState>(1);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "episodic/base/error.hpp"
+#include "head_place.hpp"
 #include "kernels/place_events.hpp"
 #include "kernels/threshold.hpp"
 #include "kernels/window.hpp"
@@ -237,6 +238,11 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
     p.sizes = lists.sizes;
     return device::check(kernels::recall_top(p, stream), "recall");
   }
+  device::check(kernels::recall_events(recall_params(layer, lists), stream), "recall");
+}
+
+kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
+                                                        const RecallLists& lists) const {
   kernels::RecallParams p = recall_params();
   p.n = n;
   p.representatives = layer.representatives;
@@ -247,29 +253,12 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
   p.contiguity_list = lists.contiguity;
   p.recalled = lists.recalled;
   p.sizes = lists.sizes;
-  device::check(kernels::recall_events(p, stream), "recall");
+  p.arrived = arrived;
+  return p;
 }
 
-/// Queries, lists and rows of a step in which something lies outside the window.
-void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
-  const RecallLists& lists = lists_of_step(layer);
-  const bool weighs = layer.slot >= 0 && config.reweight == Reweighting::exact;
-  if (weighs || (layer.slot >= 0 && recalls_now)) {
-    kernels::MeanQueryParams query = mean_query_params(layer, n);
-    query.q = step.q;
-    query.q_row_stride = step.q_row_stride;
-    device::check(kernels::mean_fixed_query(query, stream), "the mean query");
-  }
-  if (layer.slot >= 0 && recalls_now) {
-    choose_events(layer, lists);
-    if (lower)
-      // The one place where the host waits within a step: files are read by the host.
-      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
-    else if (has_host_tier())
-      swap_in(layer, lists);
-  }
-  // Also of events that the step before recalled: they are weighed by this step's query.
-  if (weighs) score_events(layer, &lists);
+kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
+                                                    const RecallLists& lists) const {
   kernels::RowsParams p;
   p.dtype = options.dtype;
   p.n_kv_heads = shape.n_kv_heads;
@@ -290,13 +279,41 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
     p.event_block = blocks + layer.slot * max_events;
     p.recalled = lists.recalled;
     p.n_recalled = lists.sizes + 2;
-    if (weighs) p.maybe_event_weight = event_scores;
+    if (weighs(layer)) p.maybe_event_weight = event_scores;
   }
   p.rows = rows;
   p.n_rows = n_rows;
   p.max_rows = max_rows;
   p.overflow = overflow;
-  device::check(kernels::far_rows(p, stream), "far rows");
+  return p;
+}
+
+/// Queries, lists and rows of a step in which something lies outside the window.
+void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
+  const RecallLists& lists = lists_of_step(layer);
+  if (wants_mean_query(layer) && !step.appended) {
+    kernels::MeanQueryParams query = mean_query_params(layer, n);
+    query.q = step.q;
+    query.q_row_stride = step.q_row_stride;
+    device::check(kernels::mean_fixed_query(query, stream), "the mean query");
+  }
+  const kernels::RowsParams far_rows = rows_params(layer, lists);
+  const bool recalls = layer.slot >= 0 && recalls_now;
+  // Nothing comes between what is recalled and its rows: one launch.
+  if (recalls && !lower && !has_host_tier() && !takes_top() && !weighs(layer))
+    return device::check(kernels::recall_rows(recall_params(layer, lists), far_rows, stream),
+                         "recall");
+  if (recalls) {
+    choose_events(layer, lists);
+    if (lower)
+      // The one place where the host waits within a step: files are read by the host.
+      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
+    else if (has_host_tier())
+      swap_in(layer, lists);
+  }
+  // Also of events that the step before recalled: they are weighed by this step's query.
+  if (weighs(layer)) score_events(layer, &lists);
+  device::check(kernels::far_rows(far_rows, stream), "far rows");
 }
 
 /// cos and sin of the next n positions.
@@ -337,17 +354,56 @@ void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const vo
   device::check(kernels::append_window(p, stream), "appending keys and values");
 }
 
+void DeviceMemory::Impl::check_turn(const char* call, std::int64_t l) const {
+  if (!open || l != next_layer || l >= shape.n_layers)
+    throw DataError(
+        fmt::format("{}: layer {} out of turn; call begin_step, then attend for layers "
+                    "0 to {} in order, then end_step",
+                    call, l, shape.n_layers - 1));
+}
+
+device::HeadPlace DeviceMemory::head_place(std::int64_t l) {
+  Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
+  m.check_turn("head_place", l);
+  if (m.n != 1)
+    throw DataError(
+        fmt::format("head_place: a step of {} tokens, must be of one; give attend the keys and "
+                    "values of more",
+                    m.n));
+  const Layer& layer = m.layers[static_cast<std::size_t>(l)];
+  if (l == 0) m.turn_angles(1);
+  const device::DeviceRotary& angles = m.rotary(layer);
+  device::HeadPlace place;
+  place.rotary_dim = angles.dim();
+  place.interleaved = angles.interleaved();
+  kernels::HeadTarget& to = place.target;
+  to.position = m.first_position();
+  to.cos = angles.cos;
+  to.sin = angles.sin;
+  to.maybe_ring_key = layer.ring_key;
+  to.ring_turned_key = layer.ring_turned;
+  to.ring_value = layer.ring_value;
+  to.ring_capacity = m.capacity;
+  to.ring_head_stride = m.head_stride;
+  to.sink_key = layer.sink_key;
+  to.sink_value = layer.sink_value;
+  to.n_init = m.config.n_init;
+  to.fixed_cos = angles.fixed_cos;
+  to.fixed_sin = angles.fixed_sin;
+  if (m.wants_mean_query(layer)) to.maybe_mean = m.mean_query;
+  return place;
+}
+
 void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
-    throw DataError(
-        fmt::format("attend: layer {} out of turn; call begin_step, then attend for layers "
-                    "0 to {} in order, then end_step",
-                    l, m.shape.n_layers - 1));
+  m.check_turn("attend", l);
   const Layer& layer = m.layers[static_cast<std::size_t>(l)];
-  if (l == 0) m.turn_angles(m.n);
-  m.append(layer, m.n, step.k, step.v, step.k_row_stride, step.v_row_stride);
+  if (!step.appended) {
+    if (l == 0) m.turn_angles(m.n);
+    m.append(layer, m.n, step.k, step.v, step.k_row_stride, step.v_row_stride);
+  }
   if (m.far) m.recall(layer, step);
 
   kernels::AttentionParams p = m.attention_params(layer, m.n);

@@ -63,8 +63,7 @@ std::shared_ptr<EpisodicMemory> created(const IngestFlags& flags, const ModelCon
   const MemoryConfig config = flags.model.memory_config();
   warn_of_window(flags.common, config, model);
   // What a device refuses, it refuses before there is a folder.
-  plan_for_device(placed(flags.common, flags.model), flags.model.model, config,
-                  std::max<std::int64_t>(1, max_tokens));
+  plan_for_device(flags.common, flags.model, config, std::max<std::int64_t>(1, max_tokens));
   KeptFolder folder;
   folder.dir = flags.dir;
   folder.checkpoints = flags.checkpoints;

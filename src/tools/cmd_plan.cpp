@@ -154,8 +154,8 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
 void run(const PlanFlags& flags) {
   require_model_dir(flags.model.model);
   const MemoryConfig config = flags.model.memory_config();
-  if (const std::optional<DevicePlan> plan = plan_for_device(
-          placed(flags.common, flags.model), flags.model.model, config, flags.tokens))
+  if (const std::optional<DevicePlan> plan =
+          plan_for_device(flags.common, flags.model, config, flags.tokens))
     return report_device(flags, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   warn_of_window(flags.common, config, model);

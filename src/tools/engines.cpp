@@ -5,32 +5,27 @@
 
 #include <cstdio>
 
-#include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
 
 namespace episodic::tools {
 
-std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model) {
+namespace {
+
+std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model,
+                                    const ModelOptions& changes) {
   require_model_dir(model);
-  if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model)) return engine;
-  return episodic::load_engine(model);
+  if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model, changes)) return engine;
+  return episodic::load_engine(model, changes);
 }
 
-CommonFlags placed(const CommonFlags& common, const ModelFlags& flags) {
-  CommonFlags result = common;
-  if (flags.options().none()) return result;
-  if (common.device == "cuda")
-    throw ConfigError(fmt::format("--device cuda: a device does not have {} yet; use --device cpu",
-                                  flags.lora.empty() ? "--quantize" : "--lora"));
-  result.device = "cpu";
-  return result;
+}  // namespace
+
+std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model) {
+  return load_engine(common, model, {});
 }
 
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags) {
-  if (flags.options().none()) return load_engine(common, flags.model);
-  require_model_dir(flags.model);
-  placed(common, flags);  // may refuse
-  return episodic::load_engine(flags.model, flags.options());
+  return load_engine(common, flags.model, flags.options());
 }
 
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,

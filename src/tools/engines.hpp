@@ -17,10 +17,6 @@ namespace episodic::tools {
 /// one. \throws NotBuiltError for cuda in a build without it, DeviceError, FileError, DataError
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model);
 
-/// Where a model runs whose weights --lora or --quantize change: a device does not have them, so
-/// `auto` then means the host. \throws ConfigError for them with --device cuda
-CommonFlags placed(const CommonFlags& common, const ModelFlags& flags);
-
 /// The same with --lora and --quantize.
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags);
 
@@ -40,12 +36,12 @@ void add_generation(Command& app, GenerateOptions& options);
 
 /// Null where --device means the host.
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
-                                              const std::filesystem::path& model);
+                                              const std::filesystem::path& model,
+                                              const ModelOptions& changes);
 
 /// For --device cuda, also without a device, and for `auto` where there is one; nothing for the
 /// host. \throws as load_engine and plan_on_device
-std::optional<DevicePlan> plan_for_device(const CommonFlags& common,
-                                          const std::filesystem::path& model,
+std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& flags,
                                           const MemoryConfig& config, std::int64_t tokens);
 
 }  // namespace episodic::tools

@@ -17,13 +17,13 @@ void refuse_cuda(const CommonFlags& common) {
 }  // namespace
 
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
-                                              const std::filesystem::path& /*model*/) {
+                                              const std::filesystem::path& /*model*/,
+                                              const ModelOptions& /*changes*/) {
   refuse_cuda(common);
   return nullptr;
 }
 
-std::optional<DevicePlan> plan_for_device(const CommonFlags& common,
-                                          const std::filesystem::path& /*model*/,
+std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& /*flags*/,
                                           const MemoryConfig& /*config*/, std::int64_t /*tokens*/) {
   refuse_cuda(common);
   return std::nullopt;

@@ -11,15 +11,15 @@ bool on_device(const CommonFlags& common) {
 }  // namespace
 
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
-                                              const std::filesystem::path& model) {
-  return on_device(common) ? load_device_engine(model) : nullptr;
+                                              const std::filesystem::path& model,
+                                              const ModelOptions& changes) {
+  return on_device(common) ? load_device_engine(model, {}, changes) : nullptr;
 }
 
-std::optional<DevicePlan> plan_for_device(const CommonFlags& common,
-                                          const std::filesystem::path& model,
+std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& flags,
                                           const MemoryConfig& config, std::int64_t tokens) {
   if (!on_device(common)) return std::nullopt;
-  return plan_on_device(model, config, tokens);
+  return plan_on_device(flags.model, config, tokens, flags.options());
 }
 
 }  // namespace episodic::tools

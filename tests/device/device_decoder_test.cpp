@@ -5,14 +5,17 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "episodic/base/error.hpp"
 #include "episodic/memory/sizes.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/session/session.hpp"
 #include "kernels/device.hpp"
+#include "model/tiny_adapter.hpp"
 #include "model/tiny_llama.hpp"
 #include "support/compare.hpp"
 #include "support/temp_dir.hpp"
@@ -22,7 +25,8 @@ namespace {
 using namespace episodic;
 
 TinyShape shape_of(bool biased, TensorType type) {
-  TinyShape s;
+  TinyShape
+      s;  // rows of 44 elements: in 16 bits no multiple of 16 bytes, so that cuBLAS takes them
   s.dim = 16;
   s.hidden = 40;
   s.tied = !biased;
@@ -57,10 +61,13 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
 
 TEST_CASE("a decoder on the device computes what float64 does while all is in the window") {
   EPISODIC_NEEDS_DEVICE();
-  for (const bool biased : {false, true})
+  for (const int kind : {0, 1, 2, 3})
     for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16}) {
+      const bool biased = kind % 2;
       const TempDir dir;
-      const TinyLlama tiny(shape_of(biased, type), 3);
+      TinyShape shape = shape_of(biased, type);
+      if (kind / 2) shape.inner = 48;  // one token's products are the library's own
+      const TinyLlama tiny(shape, 3);
       tiny.write(dir.path());
       DeviceDecoder model = DeviceDecoder::load(dir.path());
       MemoryConfig config = small_config();
@@ -231,6 +238,108 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
   REQUIRE(largest_difference(host.logits(), straight.logits()) < 2e-4);
   REQUIRE(largest_difference(kept->last_step().surprise, straight.memory().last_step().surprise) <
           2e-4);
+}
+
+TEST_CASE("a kept memory of a model with sliding layers goes on in turn on device and host") {
+  EPISODIC_NEEDS_DEVICE();
+  TinyShape shape = shape_of(false, TensorType::f32);
+  shape.layers = 3;
+  const TempDir dir;
+  const TinyLlama tiny(shape, 4);
+  nlohmann::json json = tiny.config();
+  json["model_type"] = "smollm3";
+  json["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 8;
+  json["no_rope_layers"] = {1, 1, 0};
+  std::ofstream(dir / "config.json") << json.dump();
+  write_safetensors(dir / "model.safetensors", tiny.tensors());
+
+  KeepOptions keep;
+  keep.dir = dir / "kept";
+  Decoder whole = Decoder::load(dir.path());
+  const MemoryConfig config = small_config();
+  const MemoryShape of_memory = memory_shape(whole.config(), config.n_local);
+  REQUIRE(of_memory.n_layers == 1);
+  const auto in_one = patch(whole, config);
+  { EpisodicMemory created = EpisodicMemory::create(keep, config, of_memory); }
+  const std::vector<std::int64_t> ids = random_ids(90, 61, 2);
+  std::size_t at = 0;
+  for (const std::size_t end : {6u, 30u, 50u, 70u, 90u}) {
+    const bool on_device = end != 50;
+    auto kept =
+        std::make_shared<EpisodicMemory>(EpisodicMemory::open(keep, OpenMode::write, &of_memory));
+    REQUIRE(kept->tokens() == static_cast<std::int64_t>(at));
+    std::optional<DeviceDecoder> device;
+    std::optional<Decoder> host;
+    if (on_device) {
+      device.emplace(DeviceDecoder::load(dir.path()));
+      device->remember(*kept, 90);
+    } else {
+      host.emplace(Decoder::load(dir.path()));
+      patch(*host, kept);
+    }
+    LanguageModel& model = on_device ? static_cast<LanguageModel&>(*device) : *host;
+    while (at < end) {
+      const std::span<const std::int64_t> step =
+          std::span(ids).subspan(at, at % 3 == 0 ? 1 : std::min<std::size_t>(5, end - at));
+      whole.step(step);
+      model.step(step);
+      at += step.size();
+      REQUIRE(largest_difference(whole.logits(), model.logits()) < 2e-4);
+    }
+    if (on_device) device->save(*kept);
+    kept->commit();
+  }
+  EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::read, &of_memory);
+  REQUIRE((kept.events().all() == in_one->events().all()));
+  REQUIRE(kept.events().size() > 8);
+  DeviceDecoder short_one = DeviceDecoder::load(dir.path());
+  REQUIRE_THROWS_AS(short_one.remember(kept, 80), BudgetError);
+  REQUIRE_THROWS_AS(short_one.memory(), DataError);  // nothing is half there
+}
+
+TEST_CASE("adapters and rounded weights on the device are the host's") {
+  EPISODIC_NEEDS_DEVICE();
+  TinyShape shape = shape_of(false, TensorType::f32);
+  shape.hidden = 64;  // whole blocks
+  shape.inner = 96;
+  shape.tied = false;
+  const TempDir dir;
+  std::filesystem::create_directories(dir / "model");
+  TinyLlama(shape, 4).write(dir / "model");
+  TinyAdapter(shape).write(dir / "adapter");
+  const std::vector<std::int64_t> ids = random_ids(10, 61, 6);
+  const auto host_logits = [&](const ModelOptions& changes) {
+    Decoder host = Decoder::load(open_model(dir / "model", changes));
+    const at::Tensor all = host.forward(ids).contiguous();
+    return std::vector<float>(all.const_data_ptr<float>(), all.const_data_ptr<float>() + 610);
+  };
+  const auto logits = [&](const ModelOptions& changes) {
+    DeviceDecoder device =
+        DeviceDecoder::load(open_model(dir / "model", changes), {DType::float32, 0, true});
+    device.attend_fully(20, 10);
+    std::vector<float> got(610);
+    device.step(ids, got);
+    return got;
+  };
+  const std::vector<float> plain = logits({});
+  ModelOptions beside, merged, rounded, both;
+  beside.lora = merged.lora = {{dir / "adapter", 0.5}};
+  merged.merge_lora = true;
+  rounded.quantize = TensorType::q8_0;
+  both = beside;
+  both.quantize = TensorType::q8_0;
+  REQUIRE(largest_difference(logits(beside), plain) > 0.1);
+  REQUIRE(largest_difference(logits(beside), logits(merged)) == 0);
+  REQUIRE(largest_difference(logits(beside), host_logits(beside)) < 2e-4);
+  const double moved = largest_difference(logits(rounded), plain);
+  REQUIRE(moved > 1e-3);
+  REQUIRE(moved < 0.2);
+  REQUIRE(largest_difference(logits(rounded), host_logits(rounded)) < 0.1);
+  REQUIRE_THROWS_AS(logits(both), ConfigError);  // merge before rounding
+  both.merge_lora = true;
+  REQUIRE(largest_difference(logits(both), logits(merged)) < 0.2);
 }
 
 TEST_CASE("a session generates the same tokens on the device as on the host") {

@@ -210,6 +210,6 @@ TEST_CASE("families: what a decoder on the device cannot attend to is refused by
 
   // Heads of 6 channels are padded on the device, those in a memory of the host are not.
   const MemoryConfig config = memory_of(9, 8);
-  const EpisodicMemory host(config, memory_shape(model.config(), config.n_local));
+  EpisodicMemory host(config, memory_shape(model.config(), config.n_local));
   REQUIRE(mentions(refusal<ConfigError>([&] { model.remember(host, 40); }), "padded"));
 }

@@ -11,6 +11,7 @@
 #include "kernels/decoder.cuh"
 #include "kernels/key_segmenter.cuh"
 #include "kernels/place_events.cuh"
+#include "kernels/product.cuh"
 #include "kernels/recall.cuh"
 #include "kernels/refine.cuh"
 #include "kernels/relevance.cuh"
@@ -56,8 +57,8 @@ int main() {
   print("KeySegmenterKernel", kKeyThreads);
   print("PlaceKernel", kPlaceThreads);
   print("ProbeKernel", 1);
-  print("ScoreKernel", kScoreThreads, kMostRecallWidth * sizeof(float));
-  print("SelectKernel", kSelectThreads, kMostRecallRoom * sizeof(std::uint64_t));
+  print("RecallKernel", kSelectThreads, recall_shared_bytes(kMostRecallWidth, kMostRecallRoom));
+  print("ProductKernel", kDecoderThreads, kMostProductShared);
   print("GraphHalfKernel", kHalfGraphThreads, kHalfGraphSharedBytes);
   print("GraphFloatKernel", kFloatGraphThreads);
   print("GraphSumsKernel", kTileSumThreads);

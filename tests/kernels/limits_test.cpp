@@ -146,6 +146,8 @@ TEST_CASE("the selection of the most events there may be fits into every device"
   p.contiguity_list = near.data();
   p.recalled = recalled.data();
   p.sizes = sizes.data();
+  const DeviceArray<std::uint32_t> arrived(std::vector<std::uint32_t>{0});
+  p.arrived = arrived.data();
   p.workspace = workspace.data();
   p.workspace_bytes = workspace.size();
   REQUIRE(recall_events(p, nullptr) == cudaSuccess);

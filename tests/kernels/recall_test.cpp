@@ -2,14 +2,17 @@
 #include "kernels/recall.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "episodic/recall/buffers.hpp"
 #include "kernels/device.hpp"
+#include "kernels/rows.hpp"
 
 namespace {
 
@@ -85,6 +88,7 @@ struct Device {
     recalled.emplace(room);
     sizes.emplace(std::vector<std::int32_t>(3, 0));
     workspace.emplace(recall_workspace_bytes(params()));
+    arrived.emplace(std::vector<std::uint32_t>(1, 0));
   }
 
   RecallParams params() const {
@@ -108,8 +112,16 @@ struct Device {
   }
 
   Lists step(const std::vector<float>& query, std::int64_t tokens, std::int64_t n) {
-    const DeviceArray<float> d_query(query);
     const DeviceArray<std::int64_t> d_tokens(std::vector<std::int64_t>{tokens});
+    return step(query, d_tokens, n,
+                [](const RecallParams& p) { return recall_events(p, nullptr); });
+  }
+
+  /// Recalls as `recall(params)` does.
+  template <class Recall>
+  Lists step(const std::vector<float>& query, const DeviceArray<std::int64_t>& d_tokens,
+             std::int64_t n, Recall&& recall) {
+    const DeviceArray<float> d_query(query);
     RecallParams p = params();
     p.tokens = d_tokens.data();
     p.n = n;
@@ -119,9 +131,10 @@ struct Device {
     p.similarity = similarity->data();
     p.recalled = recalled->data();
     p.sizes = sizes->data();
+    p.arrived = arrived->data();
     p.workspace = workspace->data();
     p.workspace_bytes = workspace->size();
-    REQUIRE(recall_events(p, nullptr) == cudaSuccess);
+    REQUIRE(recall(p) == cudaSuccess);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     const std::vector<std::int32_t> n_of = sizes->host();
     const auto list = [](const DeviceArray<DeviceEventId>& ids, std::int32_t count) {
@@ -137,6 +150,7 @@ struct Device {
   DeviceArray<unsigned char> representatives;
   std::optional<DeviceArray<DeviceEventId>> similarity, contiguity, recalled;
   std::optional<DeviceArray<std::int32_t>> sizes;
+  std::optional<DeviceArray<std::uint32_t>> arrived;
   std::optional<DeviceArray<unsigned char>> workspace;
 };
 
@@ -254,6 +268,86 @@ TEST_CASE("recall kernels rank ties by time, NaN last, and narrow any range of s
     const auto expected = reference_similarity(shown, query, m.config.chunk + m.config.n_mem);
     episodic_test::in_every_order(
         [&] { REQUIRE(device.step(query, tokens, 1).similarity == expected); });
+  }
+}
+
+TEST_CASE("recall and its rows in one launch are what they are in two") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(4);
+  for (const std::int64_t n_events : {0, 5, 700}) {
+    Memory m = random_memory(random, n_events, DType::float16, 24);
+    m.config.n_local = 16;
+    m.config.chunk = 8;
+    m.config.n_mem = 64;
+    m.config.contiguity = 0.3;
+    Device apart(m), together(m);
+    // Addresses are made up: rows are computed, and what they point to is not read.
+    const auto made_up = [](std::size_t at) { return reinterpret_cast<const void*>(at << 20); };
+    const DeviceArray<const void*> blocks(
+        std::vector<const void*>(static_cast<std::size_t>(m.max_events), made_up(5)));
+    RowsParams rows;
+    rows.dtype = DType::float16;
+    rows.n_kv_heads = 2;
+    rows.head_dim = 8;
+    rows.n_init = m.config.n_init;
+    rows.n_local = m.config.n_local;
+    rows.sink_key = made_up(1);
+    rows.sink_value = made_up(2);
+    rows.ring_key = made_up(3);
+    rows.ring_value = made_up(4);
+    rows.ring_capacity = 40;
+    rows.ring_head_stride = 320;
+    rows.event_block = blocks.data();
+    rows.max_rows = 200;
+    for (int step = 0; step < 3; ++step) {
+      const std::vector<float> query = episodic_test::normal_floats(24, random);
+      const std::int64_t end = m.event_end.empty() ? m.config.n_init : m.event_end.back();
+      const DeviceArray<std::int64_t> tokens(
+          std::vector<std::int64_t>{end + m.config.n_local - 2 + 5 * step});
+      const auto recall = [&](Device& device, bool in_one) {
+        const DeviceArray<KvRow> list(std::vector<KvRow>(200));
+        const DeviceArray<std::int32_t> n_rows(1), overflow(std::vector<std::int32_t>{0});
+        RowsParams r = rows;
+        r.tokens = tokens.data();
+        r.n = 3;
+        r.n_events = device.n_events.data();
+        r.events = device.events.data();
+        r.recalled = device.recalled->data();
+        r.n_recalled = device.sizes->data() + 2;
+        r.rows = list.data();
+        r.n_rows = n_rows.data();
+        r.overflow = overflow.data();
+        const Lists lists = device.step(query, tokens, 3, [&](const RecallParams& p) {
+          if (in_one) return recall_rows(p, r, nullptr);
+          const cudaError_t error = recall_events(p, nullptr);
+          return error == cudaSuccess ? far_rows(r, nullptr) : error;
+        });
+        std::vector<std::array<std::int64_t, 3>> got;
+        const std::vector<KvRow> all = list.host();
+        const std::int32_t count = n_rows.host()[0];
+        for (std::int32_t i = 0; i < count; ++i) {
+          const KvRow& row = all[static_cast<std::size_t>(i)];
+          got.push_back({static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)),
+                         static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.value)),
+                         row.token});
+        }
+        return std::pair(lists, got);
+      };
+      const auto expected = recall(apart, false);
+      REQUIRE(expected.second.size() >= (n_events > 0 ? 4u : 2u));
+      const std::vector<DeviceEventId> queue = together.contiguity->host();
+      const std::vector<std::int32_t> sizes = together.sizes->host();
+      episodic_test::in_every_order([&] {
+        cudaMemcpy(together.contiguity->data(), queue.data(), queue.size() * 4,
+                   cudaMemcpyHostToDevice);
+        cudaMemcpy(together.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
+        const auto got = recall(together, true);
+        REQUIRE(got.first == expected.first);
+        REQUIRE(got.second == expected.second);
+      });
+    }
+    RowsParams other = rows;
+    REQUIRE(recall_rows(together.params(), other, nullptr) == cudaErrorInvalidValue);
   }
 }
 

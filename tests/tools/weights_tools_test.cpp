@@ -97,11 +97,6 @@ TEST_CASE("an adapter changes what is generated, and whose memory it is") {
     CHECK(one_line(run.err));
     CHECK(run.err.find(names) != std::string::npos);
   }
-  const Run cuda = program::episodic("generate --device cuda --model " + quoted(model->string()) +
-                                     poet + prompt);
-  CHECK(cuda.status == 1);
-  CHECK(one_line(cuda.err));
-  CHECK(cuda.err.find("--device cuda: a device does not have --lora yet") != std::string::npos);
   CHECK(program::episodic("generate" + m + " --merge-lora" + prompt).status == 2);
   CHECK(program::episodic("generate" + m + " --quantize q3_k" + prompt).status == 2);
 }

@@ -17,6 +17,8 @@
 
 namespace episodic {
 
+struct OpenModel;  // model/open_model.hpp
+
 /// Checks that a device can run this build. \throws DeviceError: no device; compute capability
 /// below 8.0; a driver older than the CUDA this was built with; no machine code for the device in
 /// this build, nor any that its driver could compile
@@ -67,6 +69,15 @@ class DeviceDecoder final : public LanguageModel {
   ///         kernel has; DeviceError; BudgetError where the device has no room for the weights
   static DeviceDecoder load(const std::filesystem::path& model_dir, const Options& options);
   static DeviceDecoder load(const std::filesystem::path& model_dir);
+  /// Of an open model, with what its options did to it: weights that were rounded to blocks, and
+  /// adapters, which are merged here if they are not yet.
+  /// \throws as above; ConfigError for adapters beside block-quantised weights (merge_lora)
+  static DeviceDecoder load(const OpenModel& model, const Options& options);
+
+  /// A further sequence of this model, empty and without attention yet: the same weights and the
+  /// same stream, all else its own. The weights live as long as one of their sequences. One thread
+  /// at a time for all of them.
+  DeviceDecoder share_weights() const;
 
   /// What such a model will take with a memory and steps of `chunk` tokens. Needs no device.
   /// \throws FileError, DataError, ConfigError
@@ -81,10 +92,11 @@ class DeviceDecoder final : public LanguageModel {
                          std::vector<std::int64_t> given = {});
 
   /// Gives the model a memory that goes on where a memory of the host is, with the budgets of that
-  /// one for its own tiers (a kept one's folder is the disk tier's). \throws as DeviceMemory::load;
-  /// ConfigError for a memory with tokens where the model has sliding layers, whose keys no memory
-  /// keeps; for heads that are padded on the device (docs/kernels.md), which no other memory has
-  DeviceMemory& remember(const EpisodicMemory& from, std::int64_t max_tokens);
+  /// one for its own tiers (a kept one's folder is the disk tier's). The windows of a model's
+  /// sliding layers go with it (EpisodicMemory::keep_beside). \throws as DeviceMemory::load and
+  /// keep_beside; ConfigError for heads that are padded on the device (docs/kernels.md), which no
+  /// other memory has, and for sliding layers whose rotary table follows the length of the context
+  DeviceMemory& remember(EpisodicMemory& from, std::int64_t max_tokens);
   /// Brings that memory up to the model's steps since (DeviceMemory::save).
   void save(EpisodicMemory& to);
 
@@ -106,6 +118,25 @@ class DeviceDecoder final : public LanguageModel {
   std::shared_ptr<const Snapshot> snapshot();
   /// \throws as DeviceMemory::restore; ConfigError for a snapshot of another attention
   void restore(const Snapshot& snapshot);
+
+  /// A sequence's part of a step.
+  struct SequenceStep {
+    DeviceDecoder* sequence = nullptr;
+    std::span<const std::int64_t> ids;
+    StepKind kind = StepKind::decode;
+  };
+  /// One step of several sequences that share their weights (share_weights): the weights are
+  /// read once for the rows of all. Memories and attention are each sequence's own, a launch for
+  /// each, and so is whatever comes of it: what the device finds wrong with one (NaN) is thrown by
+  /// that one's calls and leaves the others as they are. Lengths and kinds of attention may differ.
+  /// Steps of at most 4 sequences of one token each give the same bits as each alone; others the
+  /// same but for cuBLAS's order of sums. Enqueued kernel by kernel, not as a graph. The first such
+  /// step, and each with more rows than all before, takes room for its activations and waits.
+  /// \throws DataError, BudgetError for any of them as its own step would, or for one named twice
+  /// or
+  ///         with other weights: none has then made the step. FileError, BudgetError from a disk
+  ///         tier: while reading, none has; while keeping events, all others have
+  static void step_batch(std::span<const SequenceStep> batch);
 
   /// A step that also gives the logits of all its rows. Waits. \param logits [n, vocab], written
   void step(std::span<const std::int64_t> ids, std::span<float> logits);

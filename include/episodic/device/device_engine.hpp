@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "episodic/device/device_decoder.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/session/engine.hpp"
 
 namespace episodic {
@@ -15,9 +16,13 @@ namespace episodic {
 /// The model of a directory on a CUDA device, in the dtype of the stored weights unless the options
 /// say otherwise. Its `attach` needs max_tokens. A kept memory belongs to the host: the device goes
 /// on with a copy, and `save` and `commit` hand back what it closed.
+/// \param changes adapters and rounding of the weights. The device has one matrix for each product:
+/// adapters are merged into it, and values of blocks are rounded once more, to bfloat16 unless the
+/// options name a dtype
 /// \throws DeviceError; FileError, DataError naming the file, tensor or key; BudgetError
 std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
-                                           const DeviceDecoder::Options& options = {});
+                                           const DeviceDecoder::Options& options = {},
+                                           const ModelOptions& changes = {});
 
 /// Bytes of a run on a CUDA device, before it is started.
 struct DevicePlan {
@@ -36,6 +41,6 @@ struct DevicePlan {
 /// \throws FileError, DataError; ConfigError for settings that a device does not have; BudgetError
 /// where device_bytes or host_bytes are too small
 DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
-                          std::int64_t tokens);
+                          std::int64_t tokens, const ModelOptions& changes = {});
 
 }  // namespace episodic

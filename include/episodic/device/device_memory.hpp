@@ -18,6 +18,10 @@ struct CUstream_st;  // what a cudaStream_t points to
 
 namespace episodic {
 
+namespace device {
+struct HeadPlace;
+}
+
 struct DeviceMemoryOptions {
   /// Of queries, keys, values, outputs and everything that is kept: float32, float16 or bfloat16.
   DType dtype = DType::bfloat16;
@@ -103,7 +107,14 @@ class DeviceMemory final : public SequenceMemory {
     /// Of the dot products, > 0, in place of the shape's; 0: as the shape says. For a model whose
     /// scores are scaled in another way: the host's decoder scales its queries instead.
     float scale = 0.0f;
+    /// Of a step of one token: k and v are not read, for a kernel that `head_place` told where they
+    /// belong has put them there.
+    bool appended = false;
   };
+  /// For who makes a layer's queries, keys and values in a kernel of his own (src/device), in a
+  /// step of one token: where they belong. Call it right before that kernel, and `attend` behind
+  /// it.
+  device::HeadPlace head_place(std::int64_t layer);
   void attend(std::int64_t layer, const LayerStep& step);
 
   /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/product.hpp: one kernel, whose warps read four rows of the weights each.
+
+#include <cstdint>
+
+#include "decoder.cuh"
+#include "device.cuh"
+#include "elements.cuh"
+#include "product.hpp"
+#include "rotation.cuh"
+
+namespace episodic::kernels {
+
+inline constexpr int kProductWarps = kDecoderThreads / kWarpSize;
+/// Pairs of outputs that a warp makes at a time: they share its loads of x.
+inline constexpr int kProductPairs = 2;
+/// Of the rows that are made of the residual stream.
+inline constexpr std::size_t kMostProductShared = 64 << 10;
+
+/// What is done with a product. Each takes outputs in pairs.
+enum class ProductUse : std::uint8_t { store, narrow, add, gate, heads };
+
+struct ProductArgs {
+  ProductParams p;
+  ProductUse use = ProductUse::store;
+  float* rows[kMostProductRows] = {};  ///< store, and add: the rows of its sum
+  float multiplier = 1.0f;             ///< add
+  GateActivation activation = GateActivation::silu;
+  void* y = nullptr;  ///< narrow, gate
+  HeadsParams heads;
+};
+
+struct OutputPair {
+  std::int64_t first, second;
+};
+
+/// Outputs that belong together: neighbours; gate and up; channels of a head that turn together.
+/// \param pair below ceil(out / 2); of an odd number the last one's second is its first
+__device__ inline OutputPair outputs_of(const ProductArgs& a, std::int64_t pair) {
+  if (a.use == ProductUse::gate) return {pair, a.p.out / 2 + pair};
+  const OutputPair neighbours{2 * pair, 2 * pair + 1 < a.p.out ? 2 * pair + 1 : 2 * pair};
+  if (a.use != ProductUse::heads || a.heads.interleaved) return neighbours;
+  const std::int64_t in_head = pair % (a.heads.head_dim / 2), half = a.heads.rotary_dim / 2;
+  if (in_head >= half) return neighbours;
+  const std::int64_t first = pair / (a.heads.head_dim / 2) * a.heads.head_dim + in_head;
+  return {first, first + half};
+}
+
+/// Writes two channels of one head of row r, which turn together if they turn at all.
+template <class T>
+__device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pair, OutputPair at,
+                                    float x, float y) {
+  const HeadsParams& heads = a.heads;
+  const HeadTarget& to = heads.row[r];
+  const std::int64_t d = heads.head_dim, head = at.first / d, in_head = pair % (d / 2);
+  const bool turns = in_head < heads.rotary_dim / 2;
+  Pack<T, 1> first, second;
+  first.at[0] = narrow<T>(x);
+  second.at[0] = narrow<T>(y);
+  if (head < heads.n_heads) {
+    T* const q = static_cast<T*>(heads.q) + r * heads.q_row_stride;
+    q[at.first] = first.at[0];
+    q[at.second] = second.at[0];
+    if (!to.maybe_mean) return;
+    const double u = wide(first.at[0]), v = wide(second.at[0]);
+    const double cos = turns ? static_cast<double>(to.fixed_cos[in_head]) : 1.0;
+    const double sin = turns ? static_cast<double>(to.fixed_sin[in_head]) : 0.0;
+    to.maybe_mean[at.first] = static_cast<float>(turns ? u * cos - v * sin : u);
+    to.maybe_mean[at.second] = static_cast<float>(turns ? v * cos + u * sin : v);
+    return;
+  }
+  const bool is_key = head < heads.n_heads + heads.n_kv_heads;
+  const std::int64_t g = head - heads.n_heads - (is_key ? 0 : heads.n_kv_heads);
+  const std::int64_t c1 = at.first - head * d, c2 = at.second - head * d, position = *to.position;
+  const std::int64_t in_ring = g * to.ring_head_stride + position % to.ring_capacity * d;
+  const auto store = [&](void* array, std::int64_t row, const Pack<T, 1>& u, const Pack<T, 1>& v) {
+    static_cast<T*>(array)[row + c1] = u.at[0];
+    static_cast<T*>(array)[row + c2] = v.at[0];
+  };
+  if (position < to.n_init)
+    store(is_key ? to.sink_key : to.sink_value, (g * to.n_init + position) * d, first, second);
+  if (!is_key) return store(to.ring_value, in_ring, first, second);
+  if (to.maybe_ring_key) store(to.maybe_ring_key, in_ring, first, second);
+  Pack<T, 1> turned1 = first, turned2 = second;
+  if (turns)
+    turn<T, 1>(first, second, load_pack<1>(to.cos + in_head), load_pack<1>(to.sin + in_head),
+               turned1, turned2);
+  store(to.ring_turned_key, in_ring, turned1, turned2);
+}
+
+/// Row r's two outputs, biases added.
+template <class T>
+__device__ inline void finish_pair(const ProductArgs& a, int r, std::int64_t pair, OutputPair at,
+                                   float x, float y) {
+  switch (a.use) {
+    case ProductUse::store:
+      a.rows[r][at.first] = x;
+      a.rows[r][at.second] = y;
+      break;
+    case ProductUse::narrow:
+      static_cast<T*>(a.y)[r * a.p.out + at.first] = narrow<T>(x);
+      static_cast<T*>(a.y)[r * a.p.out + at.second] = narrow<T>(y);
+      break;
+    case ProductUse::add:
+      a.rows[r][at.first] = fmaf(a.multiplier, x, a.rows[r][at.first]);
+      if (at.second != at.first) a.rows[r][at.second] = fmaf(a.multiplier, y, a.rows[r][at.second]);
+      break;
+    case ProductUse::gate:
+      static_cast<T*>(a.y)[r * (a.p.out / 2) + pair] = narrow<T>(activated(a.activation, x) * y);
+      break;
+    case ProductUse::heads:
+      finish_heads<T>(a, r, pair, at, x, y);
+      break;
+  }
+}
+
+/// norm(hidden) of all rows into shared memory, as AddNormKernel makes it.
+template <class T>
+__device__ inline void make_rows(const ProductParams& p, T* x) {
+  for (std::int64_t r = 0; r < p.n; ++r) {
+    const float* const hidden = p.hidden + r * p.in;
+    float factor = 1.0f;
+    if (p.maybe_norm) {
+      float squares = 0.0f;
+      for (std::int64_t c = threadIdx.x; c < p.in; c += kDecoderThreads)
+        squares += hidden[c] * hidden[c];
+      factor = rms_factor<kDecoderThreads>(squares, p.in, p.eps);
+    }
+    for (std::int64_t c = threadIdx.x; c < p.in; c += kDecoderThreads)
+      x[r * p.in + c] = narrow<T>(p.maybe_norm ? hidden[c] * factor * p.maybe_norm[c] : hidden[c]);
+  }
+  __syncthreads();
+}
+
+/// A warp makes kProductPairs pairs of outputs at a time, for up to kRows rows of x.
+template <class T, int kRows>
+__global__ void __launch_bounds__(kDecoderThreads) ProductKernel(const ProductArgs a) {
+  constexpr int kPack = kPackOf<T>;
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  const ProductParams& p = a.p;
+  const T* x = static_cast<const T*>(p.x);
+  if (p.hidden) {
+    make_rows(p, reinterpret_cast<T*>(bytes));
+    x = reinterpret_cast<const T*>(bytes);
+  }
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const std::int64_t warp =
+      static_cast<std::int64_t>(blockIdx.x) * kProductWarps + threadIdx.x / kWarpSize;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kProductWarps;
+  const std::int64_t pairs = (p.out + 1) / 2, packs = p.in / kPack;
+  for (std::int64_t first_pair = warp * kProductPairs; first_pair < pairs;
+       first_pair += warps * kProductPairs) {
+    // Beyond the last pair or row: the last one once more, and not written.
+    const T* weights[2 * kProductPairs];
+    EPISODIC_UNROLL
+    for (int i = 0; i < kProductPairs; ++i) {
+      const OutputPair at = outputs_of(a, first_pair + i < pairs ? first_pair + i : pairs - 1);
+      weights[2 * i] = static_cast<const T*>(p.weight) + at.first * p.in;
+      weights[2 * i + 1] = static_cast<const T*>(p.weight) + at.second * p.in;
+    }
+    float sum[kRows][2 * kProductPairs] = {};
+    EPISODIC_UNROLL_BY(2)
+    for (std::int64_t i = lane; i < packs; i += kWarpSize) {
+      Pack<T, kPack> w[2 * kProductPairs];
+      EPISODIC_UNROLL
+      for (int o = 0; o < 2 * kProductPairs; ++o) w[o] = load_pack<kPack>(weights[o] + i * kPack);
+      EPISODIC_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const std::int64_t row = r < p.n ? r : p.n - 1;
+        const Pack<T, kPack> of_row = load_pack<kPack>(x + row * p.in + i * kPack);
+        EPISODIC_UNROLL
+        for (int j = 0; j < kPack; ++j) {
+          EPISODIC_UNROLL
+          for (int o = 0; o < 2 * kProductPairs; ++o)
+            sum[r][o] = fmaf(widen(w[o].at[j]), widen(of_row.at[j]), sum[r][o]);
+        }
+      }
+    }
+    // Lane r * kProductPairs + i finishes pair i of row r.
+    float own[2] = {0.0f, 0.0f};
+    EPISODIC_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      EPISODIC_UNROLL
+      for (int o = 0; o < 2 * kProductPairs; ++o) {
+        const float total = warp_reduce(sum[r][o], Sum{});
+        if (lane == r * kProductPairs + o / 2) own[o % 2] = total;
+      }
+    }
+    const int row = lane / kProductPairs;
+    const std::int64_t pair = first_pair + lane % kProductPairs;
+    if (row >= p.n || pair >= pairs) continue;
+    const OutputPair at = outputs_of(a, pair);
+    if (p.maybe_bias) {
+      own[0] += p.maybe_bias[at.first];
+      own[1] += p.maybe_bias[at.second];
+    }
+    finish_pair<T>(a, row, pair, at, own[0], own[1]);
+  }
+}
+
+}  // namespace episodic::kernels

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "decoder_step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "head_place.hpp"
+
+namespace episodic::device {
+namespace {
+
+void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError(fmt::format("cuBLAS: {}: {}", what, cublasGetStatusString(status)));
+}
+
+cudaDataType_t cublas_type(DType dtype) {
+  return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+/// Logits of a step that are held at once: 8 MiB, which stay in the cache between the product that
+/// makes them and the kernel that reads them.
+constexpr std::int64_t kTileLogits = 2 << 20;
+/// Of each row at least so many, so that a product has work for the whole device.
+constexpr std::int64_t kLeastPiece = 1024;
+
+/// Logits of each of n rows in a piece of the vocabulary.
+std::int64_t piece_width(std::int64_t n, std::int64_t vocab) {
+  const std::int64_t width = kTileLogits / n / kLeastPiece * kLeastPiece;
+  return std::min(vocab, std::max(kLeastPiece, width));
+}
+
+/// The largest number of rows that every product of a step takes.
+std::int64_t most_few_rows(const ModelConfig& c, const DeviceWeights& weights, DType dtype) {
+  const auto all_take = [&](std::int64_t n) {
+    if (!kernels::takes_product(dtype, n, c.hidden_size, true)) return false;
+    return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const auto& w) {
+      return kernels::takes_product(dtype, n, w.o.in, false) &&
+             kernels::takes_product(dtype, n, w.down.in, false);
+    });
+  };
+  std::int64_t n = kernels::kMostProductRows;
+  while (n > 0 && !all_take(n)) --n;
+  return n;
+}
+
+}  // namespace
+
+using device::check;
+
+Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
+Stream::~Stream() {
+  if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+Cublas::Cublas(cudaStream_t stream) {
+  check(cublasCreate(&handle_), "starting it");
+  check(cublasSetStream(handle_, stream), "setting its stream");
+  // Its own workspace would be allocated in the first products, and may not be in a capture.
+  workspace_ = DeviceBuffer(kWorkspaceBytes, "the products' workspace", "free some");
+  check(cublasSetWorkspace(handle_, workspace_.data(), kWorkspaceBytes), "its workspace");
+}
+Cublas::~Cublas() {
+  if (handle_) static_cast<void>(cublasDestroy(handle_));
+}
+
+void Cublas::multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to,
+                      void* y, bool add) const {
+  const float one = 1.0f, beta = add ? 1.0f : 0.0f;
+  check(cublasGemmEx(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.out),
+                     static_cast<int>(n), static_cast<int>(w.in), &one, w.weight, cublas_type(from),
+                     static_cast<int>(w.in), x, cublas_type(from), static_cast<int>(w.in), &beta, y,
+                     cublas_type(to), static_cast<int>(w.out), CUBLAS_COMPUTE_32F,
+                     CUBLAS_GEMM_DEFAULT),
+        "a product");
+}
+
+void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+                        std::int64_t rows, std::int64_t sequences) {
+  const std::int64_t element = size_of(dtype);
+  std::int64_t heads = 0, queries = 0, inner_size = 0;
+  for (const LayerSpec& s : config.layers) {
+    heads = std::max(heads, s.n_heads + 2 * s.n_kv_heads);
+    queries = std::max(queries, s.n_heads);
+    inner_size = std::max(inner_size, s.intermediate_size);
+  }
+  positions = c.take<std::int64_t>(sequences + rows);
+  ids = positions ? positions + sequences : nullptr;
+  hidden = c.take<float>(rows * config.hidden_size);
+  added = c.take<float>(rows * config.hidden_size);
+  normed = c.take(rows * config.hidden_size * element);
+  qkv = c.take(rows * heads * head_dim * element);
+  attended = c.take(rows * queries * head_dim * element);
+  gate_up = c.take(rows * 2 * inner_size * element);
+  inner = c.take(rows * inner_size * element);
+  tile =
+      c.take<float>(std::min(rows * config.vocab_size, std::max(kTileLogits, rows * kLeastPiece)));
+  surprise_state = c.take<kernels::SurpriseState>(rows);
+}
+
+std::int64_t Activations::bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
+                                std::int64_t rows, std::int64_t sequences) {
+  Carver counter;
+  Activations().carve(counter, config, head_dim, dtype, rows, sequences);
+  return counter.used();
+}
+
+DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device)
+    : config(std::move(c)), dtype(d), device(of_device), weights(config, dtype) {
+  most_few_rows_ = most_few_rows(config, weights, dtype);
+}
+
+DecoderSteps::BatchRoom& DecoderSteps::batch_room(std::int64_t rows, std::int64_t sequences) {
+  if (rows <= batch_rows_ && sequences <= batch_sequences_) return batch_;
+  rows = std::max(rows, batch_rows_);
+  sequences = std::max(sequences, batch_sequences_);
+  check(cudaStreamSynchronize(stream.get()), "the model's steps");
+  batch_rows_ = batch_sequences_ = 0;
+  batch_buffer_ = DeviceBuffer();  // its bytes may be needed
+  const std::int64_t head_dim = weights.heads().head_dim();
+  batch_buffer_ = DeviceBuffer(Activations::bytes(config, head_dim, dtype, rows, sequences),
+                               "the activations of a step of several sequences",
+                               "take fewer sequences or tokens in a step");
+  Carver carver(batch_buffer_.data());
+  batch_.of.carve(carver, config, head_dim, dtype, rows, sequences);
+  batch_.staging =
+      StagingRing((rows + sequences) * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  batch_rows_ = rows;
+  batch_sequences_ = sequences;
+  return batch_;
+}
+
+bool DecoderSteps::takes_few(std::span<const DecoderPart> parts) const {
+  return static_cast<std::int64_t>(parts.size()) <= most_few_rows_ &&
+         std::all_of(parts.begin(), parts.end(), [](const DecoderPart& p) { return p.n == 1; });
+}
+
+void DecoderSteps::multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
+                            bool add) {
+  cublas_.multiply(w, dtype, x, n, to, y, add);
+}
+
+void DecoderSteps::add_norm(Step& step, kernels::AddNormParams p, const float* maybe_norm) {
+  p.dtype = dtype;
+  p.n = step.n;
+  p.width = config.hidden_size;
+  p.eps = static_cast<float>(config.rms_norm_eps);
+  p.hidden = step.a.hidden;
+  p.maybe_norm = maybe_norm;
+  p.y = step.a.normed;
+  check(kernels::add_norm(p, stream.get()), "the residual stream");
+  step.normed = true;
+}
+
+/// Of what the step stands at.
+kernels::ProductParams DecoderSteps::product_of(const Step& step, const DeviceLinear& w) const {
+  kernels::ProductParams p = product_of(step, w, step.normed ? step.a.normed : nullptr);
+  if (!step.normed) {
+    p.hidden = step.a.hidden;
+    p.maybe_norm = step.norm;
+    p.eps = static_cast<float>(config.rms_norm_eps);
+  }
+  return p;
+}
+
+kernels::ProductParams DecoderSteps::product_of(const Step& step, const DeviceLinear& w,
+                                                const std::byte* x) const {
+  kernels::ProductParams p;
+  p.dtype = dtype;
+  p.n = step.n;
+  p.in = w.in;
+  p.out = w.out;
+  p.weight = w.weight;
+  p.maybe_bias = w.maybe_bias;
+  p.x = x;
+  return p;
+}
+
+/// Adds a block's last product to the residual stream, and makes the next block's input of that,
+/// or leaves that to the next product.
+void DecoderSteps::finish_block(Step& step, const DeviceLinear& w, const std::byte* x,
+                                const float* maybe_norm_of_added, const float* maybe_next_norm) {
+  const Activations& a = step.a;
+  kernels::AddNormParams p;
+  p.maybe_norm_of_added = maybe_norm_of_added;
+  p.multiplier = static_cast<float>(config.residual_multiplier);
+  if (step.few && !maybe_norm_of_added) {
+    check(kernels::add_product(product_of(step, w, x), p.multiplier, a.hidden, stream.get()),
+          "a product");
+    step.normed = false;
+    step.norm = maybe_next_norm;
+    return;
+  }
+  if (step.few) {
+    float* rows[kernels::kMostProductRows] = {};
+    for (std::int64_t i = 0; i < step.n; ++i) rows[i] = a.added + i * config.hidden_size;
+    check(kernels::product(product_of(step, w, x), rows, stream.get()), "a product");
+    p.maybe_added = a.added;
+    return add_norm(step, p, maybe_next_norm);
+  }
+  p.maybe_bias = w.maybe_bias;
+  const bool directly = !maybe_norm_of_added && p.multiplier == 1.0f;
+  if (!directly) p.maybe_added = a.added;
+  multiply(w, x, step.n, DType::float32, directly ? a.hidden : a.added, directly);
+  add_norm(step, p, maybe_next_norm);
+}
+
+/// Queries, and keys and values; of few rows the latter where their sequences keep them.
+void DecoderSteps::make_heads(Step& step, std::int64_t l) {
+  const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
+  const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
+  if (step.few && spec.qk_norm == QkNorm::none) {
+    kernels::HeadsParams heads;
+    heads.n_heads = spec.n_heads;
+    heads.n_kv_heads = spec.n_kv_heads;
+    heads.head_dim = weights.heads().head_dim();
+    heads.q = step.a.qkv;
+    heads.q_row_stride = w.qkv.out;
+    for (std::size_t i = 0; i < step.parts.size(); ++i) {
+      DecoderSequence& of = *step.parts[i].of;
+      const std::int64_t served = of.memory_layer[static_cast<std::size_t>(l)];
+      const HeadPlace place = served >= 0 ? of.memory->head_place(served) : of.causal.head_place(l);
+      heads.rotary_dim = place.rotary_dim;
+      heads.interleaved = place.interleaved;
+      heads.row[i] = place.target;
+    }
+    check(kernels::heads_product(product_of(step, w.qkv), heads, stream.get()),
+          "queries, keys and values");
+    return attend(step, l, true);
+  }
+  kernels::FinishQkvParams heads;
+  heads.dtype = dtype;
+  heads.n = step.n;
+  heads.n_heads = spec.n_heads;
+  heads.n_kv_heads = spec.n_kv_heads;
+  heads.head_dim = weights.heads().head_dim();
+  heads.qkv = step.a.qkv;
+  heads.maybe_bias = w.qkv.maybe_bias;
+  heads.maybe_q_norm = w.q_norm;
+  heads.maybe_k_norm = w.k_norm;
+  heads.whole_rows = spec.qk_norm == QkNorm::row;
+  heads.normed_channels = config.head_dim;
+  heads.eps = static_cast<float>(config.rms_norm_eps);
+  if (step.few) {
+    kernels::ProductParams p = product_of(step, w.qkv);
+    p.maybe_bias = nullptr;  // below
+    check(kernels::narrow_product(p, step.a.qkv, stream.get()), "queries, keys and values");
+  } else {
+    multiply(w.qkv, step.a.normed, step.n, dtype, step.a.qkv);
+  }
+  check(kernels::finish_qkv(heads, stream.get()), "biases and norms of q, k and v");
+  attend(step, l, false);
+}
+
+void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
+  const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
+  const std::int64_t row = weights.layers[static_cast<std::size_t>(l)].qkv.out;
+  const std::int64_t head = weights.heads().head_dim() * size_of(dtype);
+  for (const DecoderPart& part : step.parts) {
+    const std::byte* const qkv = step.a.qkv + part.first * row * size_of(dtype);
+    DeviceMemory::LayerStep of;
+    of.q = qkv;
+    of.k = qkv + spec.n_heads * head;
+    of.v = qkv + (spec.n_heads + spec.n_kv_heads) * head;
+    of.q_row_stride = of.k_row_stride = of.v_row_stride = row;
+    of.out = step.a.attended + part.first * spec.n_heads * head;
+    of.scale = static_cast<float>(spec.scale);
+    of.appended = appended;
+    const std::int64_t served = part.of->memory_layer[static_cast<std::size_t>(l)];
+    if (served >= 0)
+      part.of->memory->attend(served, of);
+    else
+      part.of->causal.attend(l, of, stream.get());
+  }
+}
+
+void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
+  const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
+  const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
+  const kernels::GateActivation activation = spec.activation == Activation::silu
+                                                 ? kernels::GateActivation::silu
+                                                 : kernels::GateActivation::gelu_tanh;
+  if (step.few) {
+    check(
+        kernels::gated_product(product_of(step, w.gate_up), activation, step.a.inner, stream.get()),
+        "the gate");
+    return;
+  }
+  multiply(w.gate_up, step.a.normed, step.n, dtype, step.a.gate_up);
+  check(kernels::gate_times_up({dtype, activation, step.a.gate_up, w.gate_up.maybe_bias, step.n,
+                                spec.intermediate_size, step.a.inner},
+                               stream.get()),
+        "the gate");
+}
+
+void DecoderSteps::run_layer(Step& step, std::int64_t l) {
+  const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
+  make_heads(step, l);
+  finish_block(step, w.o, step.a.attended, w.attended_norm, w.feed_norm);
+  feed_forward(step, l);
+  const bool last = l + 1 == config.n_layers;
+  finish_block(
+      step, w.down, step.a.inner, w.fed_norm,
+      last ? weights.final_norm : weights.layers[static_cast<std::size_t>(l) + 1].input_norm);
+}
+
+/// Of a part's first token, by the logits behind its sequence's step before.
+void DecoderSteps::first_surprise(const Step& step, const DecoderPart& part) {
+  if (!part.of->stepped)
+    return check(cudaMemsetAsync(part.of->surprise, 0, sizeof(float), stream.get()), "surprise");
+  kernels::SurpriseParams p;
+  p.logits = part.of->last_logits;
+  p.dtype = DType::float32;
+  p.n = 1;
+  p.vocab = p.row_stride = config.vocab_size;
+  p.targets = step.a.ids + part.first;
+  p.surprise = part.of->surprise;
+  check(kernels::token_surprise(p, stream.get()), "surprise");
+}
+
+void DecoderSteps::copy_logits(const float* from, std::int64_t cols, std::int64_t n,
+                               float* to) const {
+  check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(config.vocab_size) * sizeof(float), from,
+                          static_cast<std::size_t>(cols) * sizeof(float),
+                          static_cast<std::size_t>(cols) * sizeof(float),
+                          static_cast<std::size_t>(n), cudaMemcpyDeviceToHost, stream.get()),
+        "copying logits");
+}
+
+namespace {
+
+kernels::SurprisePieceParams piece_of(const ModelConfig& config, const Activations& a,
+                                      const DecoderPart& part) {
+  kernels::SurprisePieceParams p;
+  p.n = part.n;
+  p.vocab = config.vocab_size;
+  p.multiplier = static_cast<float>(config.logit_multiplier);
+  p.soft_cap = static_cast<float>(config.logit_soft_cap);
+  p.targets = a.ids + part.first + 1;
+  p.state = a.surprise_state + part.first;
+  p.surprise = part.of->surprise + 1;
+  p.last = part.of->last_logits;
+  return p;
+}
+
+/// Whether the head's products are logits as they are.
+bool are_logits(const kernels::SurprisePieceParams& p) {
+  return p.multiplier == 1.0f && p.soft_cap == 0.0f;
+}
+
+}  // namespace
+
+/// Rows of one token each: their products are made where their logits stay.
+void DecoderSteps::head_of_few(Step& step, float* maybe_logits) {
+  float* rows[kernels::kMostProductRows] = {};
+  for (std::size_t i = 0; i < step.parts.size(); ++i) rows[i] = step.parts[i].of->last_logits;
+  check(kernels::product(product_of(step, weights.head), rows, stream.get()), "the head");
+  for (const DecoderPart& part : step.parts) {
+    kernels::SurprisePieceParams p = piece_of(config, step.a, part);
+    p.logits = p.last;
+    p.cols = p.row_stride = p.vocab;
+    if (!are_logits(p)) check(kernels::surprise_piece(p, stream.get()), "surprise");
+  }
+  if (maybe_logits) copy_logits(rows[0], config.vocab_size, 1, maybe_logits);
+}
+
+/// Logits of all rows, a piece of the vocabulary at a time, and what they say of the tokens behind
+/// them: row i of a sequence of its token i + 1. Its last row's stay.
+void DecoderSteps::run_head(Step& step, float* maybe_logits) {
+  for (const DecoderPart& part : step.parts) first_surprise(step, part);
+  if (step.few) return head_of_few(step, maybe_logits);
+  const std::int64_t row = weights.head.in * size_of(dtype);
+  const bool in_place = step.n == 1;
+  const std::int64_t width = in_place ? config.vocab_size : piece_width(step.n, config.vocab_size);
+  for (std::int64_t first = 0; first < config.vocab_size; first += width) {
+    const std::int64_t cols = std::min(width, config.vocab_size - first);
+    float* const tile = in_place ? step.parts[0].of->last_logits : step.a.tile;
+    const DeviceLinear piece{weights.head.weight + first * row, nullptr, cols, weights.head.in};
+    multiply(piece, step.a.normed, step.n, DType::float32, tile);
+    for (const DecoderPart& part : step.parts) {
+      kernels::SurprisePieceParams p = piece_of(config, step.a, part);
+      p.logits = tile + part.first * cols;
+      p.first = first;
+      p.cols = p.row_stride = cols;
+      p.write_back = maybe_logits != nullptr;
+      if (!in_place || !are_logits(p)) check(kernels::surprise_piece(p, stream.get()), "surprise");
+    }
+    if (maybe_logits) copy_logits(tile, cols, step.n, maybe_logits + first);
+  }
+}
+
+void DecoderSteps::enqueue(std::span<const DecoderPart> parts, const Activations& a,
+                           float* maybe_logits) {
+  Step step{parts, a};
+  for (const DecoderPart& part : parts) step.n += part.n;
+  step.few = takes_few(parts);
+  kernels::EmbedParams embed;
+  embed.dtype = dtype;
+  embed.table = weights.embedding;
+  embed.vocab = config.vocab_size;
+  embed.width = config.hidden_size;
+  embed.ids = a.ids;
+  embed.n = step.n;
+  embed.hidden = a.hidden;
+  embed.multiplier = static_cast<float>(config.embedding_multiplier);
+  check(kernels::embed_tokens(embed, stream.get()), "embedding");
+  step.norm = weights.layers.front().input_norm;
+  if (!step.few) add_norm(step, {}, step.norm);
+  for (const DecoderPart& part : parts)
+    part.of->causal.begin_step(part.n, part.position, stream.get());
+  for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(step, l);
+  run_head(step, maybe_logits);
+}
+
+}  // namespace episodic::device

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One step of a decoder on the device, for one sequence or for several that share its weights: what
+// it enqueues, in order.
+
+#include <cublas_v2.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "causal_layers.hpp"
+#include "cuda.hpp"
+#include "device_weights.hpp"
+#include "episodic/device/device_memory.hpp"
+#include "kernels/decoder.hpp"
+#include "kernels/product.hpp"
+#include "kernels/surprise.hpp"
+
+namespace episodic::device {
+
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Cublas {
+ public:
+  explicit Cublas(cudaStream_t stream);
+  ~Cublas();
+  Cublas(const Cublas&) = delete;
+  Cublas& operator=(const Cublas&) = delete;
+
+  /// y [n, out] of `to` = x [n, in] of `from` times W^T, or added to what y holds. No bias.
+  void multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to, void* y,
+                bool add) const;
+
+  static constexpr std::int64_t kWorkspaceBytes = 32 << 20;  // what it recommends for sm_90
+
+ private:
+  cublasHandle_t handle_ = nullptr;
+  DeviceBuffer workspace_;
+};
+
+class DecoderSteps;
+
+/// What a sequence has of its own.
+struct DecoderSequence {
+  std::shared_ptr<DecoderSteps> steps;  // shared; its stream outlives the memory
+  // what attention reads: a memory and the layers that it leaves, or those alone
+  std::optional<DeviceMemory> memory;
+  CausalLayers causal;
+  std::vector<std::int64_t> memory_layer;  // its number in the memory, -1: a causal layer
+  float* last_logits = nullptr;            // [vocab], of its last row
+  float* surprise = nullptr;               // [chunk], of its last step
+  bool stepped = false;                    // last_logits follow the sequence's last token
+};
+
+/// A sequence's part of a step: rows [first, first + n) of the activations.
+struct DecoderPart {
+  DecoderSequence* of = nullptr;
+  std::int64_t first = 0, n = 0;
+  const std::int64_t* position = nullptr;  // of its first token, in device memory
+};
+
+/// What a step leaves in device memory between its launches.
+struct Activations {
+  std::int64_t* positions = nullptr;          // [sequences] of their first tokens, and behind them:
+  std::int64_t* ids = nullptr;                // [rows]
+  float *hidden = nullptr, *added = nullptr;  // [rows, hidden]
+  std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
+            *inner = nullptr;
+  float* tile = nullptr;
+  kernels::SurpriseState* surprise_state = nullptr;  // [rows]
+
+  void carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+             std::int64_t rows, std::int64_t sequences);
+  static std::int64_t bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
+                            std::int64_t rows, std::int64_t sequences);
+};
+
+/// A model's weights, and how they are applied to the rows of a step. Shared by its sequences,
+/// whose work is on its stream.
+class DecoderSteps {
+ public:
+  /// Nothing is in device memory yet but the products' workspace: load the weights.
+  DecoderSteps(ModelConfig config, DType dtype, int device);
+
+  const ModelConfig config;
+  const DType dtype;
+  const int device;
+  DeviceWeights weights;
+  Stream stream;
+
+  /// Enqueues a step of these rows: a.ids and a.positions are there, every memory's step is open.
+  /// Ends with the parts' last_logits and surprise; the memories' steps are still to be ended.
+  ///
+  /// Rows of several sequences share the products. Those of at most kMostProductRows sequences of
+  /// one token each are the library's own kernels (kernels/product.hpp), with all that stands
+  /// between them in the same launches; others are cuBLAS's.
+  /// \param maybe_logits [n, vocab] in host memory, written, only of a single part; null: not
+  /// wanted
+  void enqueue(std::span<const DecoderPart> parts, const Activations& a, float* maybe_logits);
+
+  /// Room for steps of several sequences, which they share.
+  struct BatchRoom {
+    Activations of;
+    StagingRing staging;
+  };
+  /// Waits where there was less. \throws BudgetError: there is then none
+  BatchRoom& batch_room(std::int64_t rows, std::int64_t sequences);
+  std::int64_t batch_bytes() const { return batch_buffer_.bytes(); }
+
+ private:
+  struct Step {
+    std::span<const DecoderPart> parts;
+    const Activations& a;
+    std::int64_t n = 0;   // rows
+    bool few = false;     // the library's own products
+    bool normed = false;  // a.normed holds the next product's rows; else they are still hidden
+    const float* norm = nullptr;  // then: the norm before that product, or none
+  };
+
+  bool takes_few(std::span<const DecoderPart> parts) const;
+  void multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
+                bool add = false);
+  void add_norm(Step& step, kernels::AddNormParams p, const float* maybe_norm);
+  kernels::ProductParams product_of(const Step& step, const DeviceLinear& w) const;
+  kernels::ProductParams product_of(const Step& step, const DeviceLinear& w,
+                                    const std::byte* x) const;
+  void finish_block(Step& step, const DeviceLinear& w, const std::byte* x,
+                    const float* maybe_norm_of_added, const float* maybe_next_norm);
+  void make_heads(Step& step, std::int64_t l);
+  void attend(const Step& step, std::int64_t l, bool appended);
+  void feed_forward(Step& step, std::int64_t l);
+  void run_layer(Step& step, std::int64_t l);
+  void first_surprise(const Step& step, const DecoderPart& part);
+  void run_head(Step& step, float* maybe_logits);
+  void head_of_few(Step& step, float* maybe_logits);
+  void copy_logits(const float* from, std::int64_t cols, std::int64_t n, float* to) const;
+
+  Cublas cublas_{stream.get()};
+  std::int64_t most_few_rows_ = 0;  // that all products of a step take
+  DeviceBuffer batch_buffer_;
+  BatchRoom batch_;
+  std::int64_t batch_rows_ = 0, batch_sequences_ = 0;
+};
+
+}  // namespace episodic::device

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several sequences that share one model's weights, in one step.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "episodic/device/device_decoder.hpp"
+#include "kernels/device.hpp"
+#include "model/tiny_llama.hpp"
+#include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
+
+namespace {
+
+using namespace episodic;
+using Ids = std::vector<std::int64_t>;
+
+TinyShape shape_of(TensorType type) {
+  TinyShape s;
+  s.dim = 16;
+  s.hidden = 40;
+  s.inner = 48;
+  s.type = type;
+  return s;
+}
+
+MemoryConfig small_config() {
+  return parse_memory_config(
+      R"({"n_init": 3, "n_local": 16, "n_mem": 16, "chunk": 10, "min_block": 2, "max_block": 6,
+          "n_repr": 2, "contiguity": 0.3, "gamma": 0.5, "refine": "modularity"})");
+}
+
+Ids random_ids(std::int64_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  Ids ids(static_cast<std::size_t>(n));
+  for (std::int64_t& id : ids) id = static_cast<std::int64_t>(random() % 61u);
+  return ids;
+}
+
+/// What a step leaves to be seen of a sequence.
+struct Seen {
+  std::vector<float> logits, surprise;
+  Ids boundaries;
+  std::vector<TokenRange> events;
+  std::vector<std::vector<EventId>> recalled;
+  bool operator==(const Seen&) const = default;
+};
+
+Seen seen_of(DeviceDecoder& model, bool has_memory) {
+  Seen seen;
+  const std::span<const float> row = model.logits();
+  seen.logits.assign(row.begin(), row.end());
+  seen.surprise = model.surprise();
+  if (!has_memory) return seen;
+  const StepRecord record = model.memory().last_step();
+  seen.boundaries.assign(record.final_boundaries.begin(), record.final_boundaries.end());
+  seen.events = model.memory().events().all();
+  for (std::int64_t l = 0; l < 2; ++l) seen.recalled.push_back(model.memory().recalled(l));
+  return seen;
+}
+
+void attach(DeviceDecoder& model, bool has_memory) {
+  if (has_memory)
+    model.remember(small_config(), 120);
+  else
+    model.attend_fully(120, 10);
+}
+
+/// cuBLAS may add in another order where there are more rows; its emulation does not.
+#if defined(EPISODIC_EMULATED_CUDA)
+constexpr bool kExact = true;
+#else
+constexpr bool kExact = false;
+#endif
+
+/// One sequence of the test: its steps, in turn.
+struct Sequence {
+  bool has_memory = true;
+  std::vector<Ids> steps;
+};
+
+/// Steps of these lengths, of ids of its own.
+Sequence sequence_of(bool has_memory, const std::vector<std::int64_t>& lengths, unsigned seed) {
+  Sequence s{has_memory, {}};
+  for (const std::int64_t n : lengths) s.steps.push_back(random_ids(n, ++seed));
+  return s;
+}
+
+std::vector<std::vector<Seen>> alone(const TempDir& dir, const std::vector<Sequence>& sequences) {
+  std::vector<std::vector<Seen>> all;
+  for (const Sequence& s : sequences) {
+    DeviceDecoder model = DeviceDecoder::load(dir.path());
+    attach(model, s.has_memory);
+    std::vector<Seen> seen;
+    for (const Ids& ids : s.steps) {
+      model.step(ids);
+      seen.push_back(seen_of(model, s.has_memory));
+    }
+    all.push_back(std::move(seen));
+  }
+  return all;
+}
+
+std::vector<std::vector<Seen>> together(const TempDir& dir,
+                                        const std::vector<Sequence>& sequences) {
+  std::vector<DeviceDecoder> models;
+  models.push_back(DeviceDecoder::load(dir.path()));
+  while (models.size() < sequences.size()) models.push_back(models[0].share_weights());
+  for (std::size_t i = 0; i < models.size(); ++i) attach(models[i], sequences[i].has_memory);
+  std::vector<std::vector<Seen>> all(models.size());
+  for (std::size_t step = 0; step < sequences[0].steps.size(); ++step) {
+    std::vector<DeviceDecoder::SequenceStep> batch;
+    for (std::size_t i = 0; i < models.size(); ++i)
+      batch.push_back({&models[i], sequences[i].steps[step]});
+    DeviceDecoder::step_batch(batch);
+    for (std::size_t i = 0; i < models.size(); ++i)
+      all[i].push_back(seen_of(models[i], sequences[i].has_memory));
+  }
+  return all;
+}
+
+/// Lengths of n steps: some of many tokens, then of one.
+std::vector<std::int64_t> lengths(std::int64_t first, std::size_t n) {
+  std::vector<std::int64_t> of(n, 1);
+  of[0] = of[1] = of[2] = of[3] = first;
+  return of;
+}
+
+}  // namespace
+
+TEST_CASE("sequences that share a model's weights in one step are what they are alone") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const TensorType type : {TensorType::bf16, TensorType::f32}) {
+    const TempDir dir;
+    TinyLlama(shape_of(type), 7).write(dir.path());
+    // Of different lengths, in windows and beyond them, with and without a memory: chunks together,
+    // tokens together.
+    const std::vector<Sequence> two{sequence_of(true, lengths(9, 20), 10),
+                                    sequence_of(true, lengths(4, 20), 50)};
+    const std::vector<Sequence> three{sequence_of(true, lengths(9, 12), 10),
+                                      sequence_of(false, lengths(6, 12), 50),
+                                      sequence_of(true, lengths(1, 12), 90)};
+    for (const std::vector<Sequence>& sequences : {two, three}) {
+      const auto expected = alone(dir, sequences), got = together(dir, sequences);
+      REQUIRE(expected[0].back().events.size() > 3);
+      REQUIRE(!expected[0].back().recalled[0].empty());
+      for (std::size_t i = 0; i < sequences.size(); ++i)
+        for (std::size_t step = 0; step < sequences[i].steps.size(); ++step) {
+          INFO("sequence " << i << ", step " << step);
+          const Seen &a = expected[i][step], &b = got[i][step];
+          REQUIRE((a.events == b.events));
+          REQUIRE(a.boundaries == b.boundaries);
+          REQUIRE(a.recalled == b.recalled);
+          REQUIRE(a.logits.size() == b.logits.size());
+          // The third one's tokens beside longer steps are cuBLAS's, and alone they are not.
+          if (kExact && i != 2) {
+            REQUIRE(a.logits == b.logits);
+            REQUIRE(a.surprise == b.surprise);
+          } else {
+            for (std::size_t c = 0; c < a.logits.size(); ++c)
+              REQUIRE(std::abs(a.logits[c] - b.logits[c]) <
+                      (type == TensorType::f32 ? 1e-4f : 6e-2f));
+          }
+        }
+    }
+  }
+}
+
+TEST_CASE("more sequences than the library's own products take go by cuBLAS") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
+  std::vector<Sequence> five;
+  for (unsigned i = 0; i < 5; ++i) five.push_back(sequence_of(i % 2 == 0, lengths(5, 8), 100 * i));
+  const auto expected = alone(dir, five), got = together(dir, five);
+  for (std::size_t i = 0; i < five.size(); ++i) {
+    REQUIRE((expected[i].back().events == got[i].back().events));
+    for (std::size_t c = 0; c < 61; ++c)
+      REQUIRE(std::abs(expected[i].back().logits[c] - got[i].back().logits[c]) < 1e-4f);
+  }
+}
+
+TEST_CASE("a batch reads the weights once, and its sequences share them") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  DeviceDecoder first = DeviceDecoder::load(dir.path());
+  const std::int64_t bytes = emulator::device_bytes();
+  std::optional<DeviceDecoder> second = first.share_weights();
+  REQUIRE(emulator::device_bytes() == bytes);
+  first.attend_fully(60, 10);
+  second->attend_fully(60, 10);
+  const auto launches = [&](const std::vector<DeviceDecoder::SequenceStep>& batch) {
+    emulator::reset_calls();
+    DeviceDecoder::step_batch(batch);
+    return emulator::calls().launches;
+  };
+  const Ids many = random_ids(7, 1), one{3};
+  launches({{&first, many}, {&*second, many}});  // takes room
+  launches({{&first, one}, {&*second, one}});
+  // Four products a layer and the head, whatever the number of sequences: what each adds is its
+  // angles, its attention (two launches a layer) and its surprise.
+  DeviceDecoder third = first.share_weights();
+  third.attend_fully(60, 10);
+  launches({{&first, one}, {&*second, one}, {&third, one}});
+  const std::int64_t of_two = launches({{&first, one}, {&*second, one}});
+  const std::int64_t of_three = launches({{&first, one}, {&*second, one}, {&third, one}});
+  REQUIRE(of_three - of_two == (of_two - 4 * 2 - 2) / 2);
+  REQUIRE(emulator::calls().allocations == 0);
+  REQUIRE(emulator::calls().synchronisations == 0);
+  // Whoever is left keeps the weights.
+  { const DeviceDecoder gone = std::move(first); }
+  second->step(one);
+  REQUIRE(second->logits().size() == 61);
+  second.reset();
+  third.step(one);
+  REQUIRE(third.logits().size() == 61);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("a sequence of a batch that goes wrong on the device harms no other") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  const TinyLlama tiny(shape_of(TensorType::f32), 7);
+  {  // an embedding that is NaN: the head is another matrix, so that only who reads it is spoiled
+    std::vector<TensorToWrite> tensors = tiny.tensors();
+    std::vector<float> embedding;
+    for (TensorToWrite& t : tensors)
+      if (t.name == "model.embed_tokens.weight") {
+        const auto* values = static_cast<const float*>(t.data);
+        embedding.assign(values, values + 61 * 40);
+        std::fill_n(embedding.begin() + 60 * 40, 40, NAN);
+        t.data = embedding.data();
+      }
+    std::ofstream(dir / "config.json") << tiny.config().dump();
+    write_safetensors(dir / "model.safetensors", tensors);
+  }
+  for (const std::size_t n : {1u, 5u}) {
+    DeviceDecoder good = DeviceDecoder::load(dir.path()), bad = good.share_weights(),
+                  reference = DeviceDecoder::load(dir.path());
+    for (DeviceDecoder* model : {&good, &bad, &reference}) model->remember(small_config(), 120);
+    for (int step = 0; step < 6; ++step) {
+      Ids sound = random_ids(static_cast<std::int64_t>(n), 3 + static_cast<unsigned>(step));
+      std::replace(sound.begin(), sound.end(), 60, 59);
+      Ids spoiled = sound;
+      if (step == 2) spoiled[0] = 60;
+      const std::vector<DeviceDecoder::SequenceStep> batch{{&bad, spoiled}, {&good, sound}};
+      DeviceDecoder::step_batch(batch);
+      reference.step(sound);
+      const Seen a = seen_of(good, true), b = seen_of(reference, true);
+      REQUIRE((a.events == b.events));
+      if (kExact || n == 1) REQUIRE((a == b));
+    }
+    REQUIRE_THROWS_AS(bad.memory().check(), DataError);
+    REQUIRE_NOTHROW(good.memory().check());
+  }
+}
+
+TEST_CASE("a batch is refused whole, before any sequence has made the step") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
+  DeviceDecoder first = DeviceDecoder::load(dir.path()), second = first.share_weights(),
+                stranger = DeviceDecoder::load(dir.path());
+  const Ids ids = random_ids(3, 1), unknown{1, 61}, long_step = random_ids(11, 1);
+  using Batch = std::vector<DeviceDecoder::SequenceStep>;
+  first.remember(small_config(), 20);
+  const auto refused = [&](const Batch& batch) {
+    REQUIRE_THROWS_AS(DeviceDecoder::step_batch(batch), Error);
+    REQUIRE(first.tokens() == 0);
+    REQUIRE(second.tokens() == 0);
+  };
+  refused({{&first, ids}, {&second, ids}});  // without attention
+  second.attend_fully(20, 10);
+  stranger.attend_fully(20, 10);
+  refused({{&first, ids}, {&second, unknown}});
+  refused({{&first, ids}, {&second, long_step}});
+  refused({{&first, ids}, {&second, ids}, {&first, ids}});
+  refused({{&first, ids}, {&stranger, ids}});
+  refused({{&first, ids}, {&second, Ids{}}});
+  DeviceDecoder::step_batch({});
+  const Batch batch{{&first, ids}, {&second, ids}};
+  DeviceDecoder::step_batch(batch);
+  REQUIRE(first.tokens() == 3);
+  REQUIRE(second.tokens() == 3);
+}
