@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines.hpp"
 
-#include <fmt/format.h>
-
 #include <cstdio>
 
 #include "episodic/model/memory_settings.hpp"
