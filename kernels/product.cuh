@@ -136,7 +136,8 @@ __device__ inline void make_rows(const ProductParams& p, T* x) {
 
 /// A warp makes kProductPairs pairs of outputs at a time, for up to kRows rows of x.
 template <class T, int kRows>
-__global__ void __launch_bounds__(kDecoderThreads) ProductKernel(const ProductArgs a) {
+__global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
+    ProductKernel(const ProductArgs a) {
   constexpr int kPack = kPackOf<T>;
   EPISODIC_DYNAMIC_SHARED(bytes);
   const ProductParams& p = a.p;

@@ -59,6 +59,8 @@ __device__ inline void score_all(const RecallParams& p, const RecallNow& now, fl
   const auto* rows = static_cast<const Pack<T, kPack>*>(p.representatives);
   for (std::int64_t first = warp * kScoreRows; first < now.events; first += warps * kScoreRows) {
     float sum[kScoreRows] = {};
+    // one round at a time: a thread of so large a block has 64 registers
+    EPISODIC_UNROLL_BY(1)
     for (std::int64_t i = lane; i < packs; i += kWarpSize) {
       Pack<T, kPack> pack[kScoreRows];
       EPISODIC_UNROLL
