@@ -94,7 +94,10 @@ struct EncodedExample {
 };
 
 MemoryConfig training_memory(MemoryConfig config) {
-  if (config.reweight != Reweighting::broad) config.reweight = Reweighting::narrow;
+  if (config.reweight != Reweighting::broad && config.reweight != Reweighting::narrow) {
+    config.reweight = Reweighting::narrow;
+    config.contiguity = 0;  // has no part in it
+  }
   return config;
 }
 

@@ -40,8 +40,9 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("help exits with 0 and has an example") {
-  for (const char* name : {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan",
-                           "quantize", "score", "segment", "tokenize", "trace", "verify"}) {
+  for (const char* name :
+       {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan", "quantize", "score",
+        "segment", "tokenize", "trace", "train-lora", "verify"}) {
     INFO(name);
     const Run run = episodic(std::string(name) + " --help");
     CHECK(run.status == 0);

@@ -39,8 +39,8 @@ std::vector<EpmanExample> read_epman_examples(const std::filesystem::path& path)
 
 struct EpmanSettings {
   LoraSettings lora;
-  /// Of each example. `reweight` is `narrow` where it says neither `narrow` nor `broad`: training
-  /// attends to the top K events, K being `reweight_top`.
+  /// Of each example. `reweight` is `narrow` (and `contiguity` 0) where it says neither `narrow`
+  /// nor `broad`: training attends to the top K events, K being `reweight_top`.
   MemoryConfig memory;
   /// While question and answer are read, each recalled event's weight is drawn uniformly from
   /// [1 - beta * K * 0.1, 1], once an example, the same in all layers. 0: no noise; at most 10 / K.
