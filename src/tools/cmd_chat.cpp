@@ -10,6 +10,7 @@
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/open_model.hpp"
 #include "kept.hpp"
 
 namespace episodic::tools {
@@ -128,6 +129,8 @@ constexpr std::string_view kRead = "/read ";
 void run(const ChatCommandFlags& flags) {
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  // what has no chat format is refused before a folder is made
+  load_model_chat_template(flags.model.model, engine->tokenizer());
   if (flags.dir.empty()) {
     attach(*engine, flags.common, flags.model, flags.model.memory_config(), flags.max_tokens);
   } else {

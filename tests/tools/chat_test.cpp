@@ -163,7 +163,9 @@ TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
     CHECK(one_line(run.err));
     CHECK(run.err.find(why) != std::string::npos);
   };
-  refused(*shipped, "Who?\n", "", "no chat template");
+  const fs::path none = scratch / "none";
+  refused(*shipped, "Who?\n", "--memory-dir " + quoted(none.string()), "no chat template");
+  CHECK(!fs::exists(none));
   refused(model, "a<|eos|>b\n", "", "holds '<|eos|>', which is a special token");
   refused(model, "/read nothing.txt\nWho?\n", "", "nothing.txt");
   refused(model, "Who?\n", kept + " --full-attention", "--memory-dir");
