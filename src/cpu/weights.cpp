@@ -124,7 +124,7 @@ Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
 
 /// Outputs of one task. By the sizes alone, so that sums do not depend on the number of threads.
 int64_t outputs_of_task(const WeightProduct& p, Way way) {
-  if (way == Way::panel || way == Way::sgemm || way == Way::matrix) return p.out < 1024 ? 64 : 128;
+  if (way == Way::panel || way == Way::sgemm || way == Way::matrix) return p.out < 256 ? 64 : 128;
   constexpr int64_t kTaskBytes = 64 << 10;
   return std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(1, row_bytes(p.type, p.in)), 8, 256);
 }
@@ -206,13 +206,15 @@ void run_sgemm(const Task& task, int64_t n, Sgemm sgemm) {
     return sgemm(n, task.outputs, p.in, p.x, p.x_stride,
                  reinterpret_cast<const float*>(task.weight()), p.in, beta, y, p.y_stride);
   const int64_t row_length = row_bytes(p.type, p.in);
-  float* panel = panel_scratch.floats(task.outputs * kPanelIn);
+  // A line more than the width: rows a power of two apart would share few sets of the cache.
+  const int64_t stride = std::min(kPanelIn, p.in) + 16;
+  float* panel = panel_scratch.floats(task.outputs * stride);
   for (int64_t c = 0; c < p.in; c += kPanelIn, beta = 1.0f) {
     const int64_t width = std::min(kPanelIn, p.in - c);
     const unsigned char* w = task.weight() + row_bytes(p.type, c);
     for (int64_t o = 0; o < task.outputs; ++o)
-      widen_row(p.type, w + o * row_length, width, panel + o * kPanelIn);
-    sgemm(n, task.outputs, width, p.x + c, p.x_stride, panel, kPanelIn, beta, y, p.y_stride);
+      widen_row(p.type, w + o * row_length, width, panel + o * stride);
+    sgemm(n, task.outputs, width, p.x + c, p.x_stride, panel, stride, beta, y, p.y_stride);
   }
 }
 

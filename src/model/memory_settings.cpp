@@ -35,7 +35,7 @@ Json parse_object(std::string_view text, std::string_view label) {
   return json;
 }
 
-std::string text_of(const fs::path& file) {
+std::string settings_text(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   constexpr std::size_t kLongest = 1 << 20;
   std::string text(kLongest + 1, '\0');
@@ -86,7 +86,7 @@ MemoryConfig memory_config_of(const fs::path& model_dir) {
   const fs::path file = model_dir / "memory.json";
   std::error_code error;
   if (!fs::exists(file, error)) return {};
-  return change_memory_config({}, text_of(file), file.string());
+  return change_memory_config({}, settings_text(file), file.string());
 }
 
 std::string window_warning(const MemoryConfig& config, const ModelConfig& model) {

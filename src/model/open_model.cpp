@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const fs::path& path) {
+std::string configuration_text(const fs::path& path) {
   constexpr std::size_t kLongest = 16 << 20;
   const MappedFile file(path);
   if (file.bytes().size() > kLongest)
@@ -80,10 +80,10 @@ OpenModel open_model(const fs::path& path) {
   }
   check_directory(path);
   model.tokenizer_dir = path;
-  model.config_json = text_of(path / "config.json");
+  model.config_json = configuration_text(path / "config.json");
   std::error_code ignored;
   if (fs::exists(path / "generation_config.json", ignored))
-    model.generation_json = text_of(path / "generation_config.json");
+    model.generation_json = configuration_text(path / "generation_config.json");
   model.config = parse_model_config(model.config_json, model.generation_json, path.string());
   model.tensors = std::make_shared<const Weights>(path);
   return model;

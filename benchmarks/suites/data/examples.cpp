@@ -28,10 +28,6 @@ Json choice_gold(const Row& row, const Json& answer, const std::vector<std::stri
   return {one, std::string(1, kLetters[static_cast<std::size_t>(found - options.begin())])};
 }
 
-std::int64_t count_words(const std::string& text) {
-  return static_cast<std::int64_t>(split_words(to_code_points(text)).size());
-}
-
 const Json& or_null(const Json* found) {
   static const Json none;
   return found ? *found : none;

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
-#include <sstream>
 
 #include "episodic/base/error.hpp"
+#include "scoring/unicode.hpp"
 
 namespace episodic::suites {
 namespace {
@@ -43,13 +43,6 @@ std::string hidden(const Haystack& haystack, std::int64_t lines, std::int64_t be
     text += haystack.lines[static_cast<std::size_t>(i % n)];
   }
   return before >= lines ? text + needle : text;
-}
-
-std::int64_t count_words(const std::string& text) {
-  std::istringstream in(text);
-  std::int64_t n = 0;
-  for (std::string word; in >> word;) ++n;
-  return n;
 }
 
 const char* name_of(Extreme kind) {

@@ -21,7 +21,7 @@
 namespace episodic::suites {
 namespace {
 
-constexpr std::array<InfiniteTask, 12> kTasks{{
+constexpr std::array<InfiniteTask, 12> kInfiniteTasks{{
     // name, name in the papers, examples, most new tokens official and EM-LLM, in EM-LLM's table
     {"passkey", "Retrieve.PassKey", 590, 6, 32, true},
     {"number_string", "Retrieve.Number", 590, 12, 32, true},
@@ -385,11 +385,11 @@ ExampleScore em_llm(const InfiniteTask& task, View prediction, const Json& gold)
 
 }  // namespace
 
-std::span<const InfiniteTask> infinitebench_tasks() { return kTasks; }
+std::span<const InfiniteTask> infinitebench_tasks() { return kInfiniteTasks; }
 
 const InfiniteTask& infinitebench_task(std::string_view name) {
   std::string known;
-  for (const InfiniteTask& task : kTasks) {
+  for (const InfiniteTask& task : kInfiniteTasks) {
     if (task.name == name) return task;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", task.name);
   }

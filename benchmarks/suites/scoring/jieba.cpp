@@ -22,7 +22,7 @@ constexpr const char* kRemedy =
     "EPISODIC_JIEBA";
 
 /// States in alphabetical order: jieba compares (probability, name), so the later name wins a tie.
-enum State : std::uint8_t { kBegin, kEnd, kMiddle, kSingle };
+enum State : std::uint8_t { kBegin, kEnd, kMiddle, kAlone };
 constexpr std::string_view kStateNames = "BEMS";
 constexpr double kNever = -3.14e100;  // jieba's log of zero
 
@@ -36,7 +36,7 @@ constexpr double kTransition[4][4] = {
     {-0.7211965654669841, kNever, kNever, -0.6658631448798212}};  // from S
 /// What may come before each state.
 constexpr State kBefore[4][2] = {
-    {kEnd, kSingle}, {kBegin, kMiddle}, {kBegin, kMiddle}, {kEnd, kSingle}};
+    {kEnd, kAlone}, {kBegin, kMiddle}, {kBegin, kMiddle}, {kEnd, kAlone}};
 
 bool is_han(char32_t c) { return c >= 0x4e00 && c <= 0x9fd5; }
 
@@ -252,12 +252,12 @@ void Jieba::cut_by_hmm(std::u32string_view run, Words& words) const {
     score = next;
   }
   std::vector<State> states(n);
-  states[n - 1] = score[kSingle] >= score[kEnd] ? kSingle : kEnd;
+  states[n - 1] = score[kAlone] >= score[kEnd] ? kAlone : kEnd;
   for (std::size_t t = n - 1; t > 0; --t) states[t - 1] = before[t][states[t]];
   // Words end where a state says so; what is left open at the end is one too.
   std::size_t begin = 0, done = 0;
   for (std::size_t t = 0; t < n; ++t) {
-    if (states[t] == kBegin || states[t] == kSingle) begin = t;
+    if (states[t] == kBegin || states[t] == kAlone) begin = t;
     if (states[t] == kBegin || states[t] == kMiddle) continue;
     words.push_back(run.substr(begin, t + 1 - begin));
     done = t + 1;

@@ -20,7 +20,7 @@ constexpr std::string_view kSingle = "single-document QA", kMulti = "multi-docum
                            kSummary = "summarisation", kFewShot = "few-shot",
                            kSynthetic = "synthetic", kCode = "code";
 
-constexpr std::array<LongBenchTask, 21> kTasks{{
+constexpr std::array<LongBenchTask, 21> kLongBenchTasks{{
     // name, language, max_new, metric, chat, first line, EM-LLM, group, EM-LLM's column
     {"narrativeqa", "en", 128, Metric::qa_f1, true, false, true, kSingle, "SQA"},
     {"qasper", "en", 128, Metric::qa_f1, true, false, true, kSingle, "SQA"},
@@ -96,13 +96,13 @@ double mean(const std::vector<double>& values) {
 
 }  // namespace
 
-std::span<const LongBenchTask> longbench_tasks() { return kTasks; }
+std::span<const LongBenchTask> longbench_tasks() { return kLongBenchTasks; }
 
 const LongBenchTask& longbench_task(std::string_view name) {
   std::string_view plain = name;
   if (plain.ends_with("_e")) plain.remove_suffix(2);
   std::string known;
-  for (const LongBenchTask& task : kTasks) {
+  for (const LongBenchTask& task : kLongBenchTasks) {
     if (task.name == plain) return task;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", task.name);
   }
@@ -220,7 +220,7 @@ LongBenchAverages longbench_averages(const std::map<std::string, double>& scores
   LongBenchAverages out;
   std::map<std::string, std::vector<double>> en, zh, columns;
   std::vector<double> em;
-  for (const LongBenchTask& task : kTasks) {
+  for (const LongBenchTask& task : kLongBenchTasks) {
     const std::string name(task.name), group(task.group);
     const auto found = scores.find(name);
     const bool there = found != scores.end();

@@ -149,6 +149,10 @@ std::vector<std::u32string_view> split_words(std::u32string_view text) {
   }
 }
 
+std::int64_t count_words(std::string_view text) {
+  return static_cast<std::int64_t>(split_words(to_code_points(text)).size());
+}
+
 std::vector<std::u32string_view> split_at(std::u32string_view text, char32_t c) {
   std::vector<std::u32string_view> pieces;
   while (true) {

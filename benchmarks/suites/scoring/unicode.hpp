@@ -28,6 +28,8 @@ std::u32string upper(std::u32string_view text);
 
 /// str.split(): words between runs of spaces, none empty.
 std::vector<std::u32string_view> split_words(std::u32string_view text);
+/// len(str.split()) of UTF-8.
+std::int64_t count_words(std::string_view text);
 /// str.split(c): pieces between each two c, empty ones too.
 std::vector<std::u32string_view> split_at(std::u32string_view text, char32_t c);
 /// str.strip().
