@@ -103,7 +103,7 @@ void run(const Flags& flags) {
   const MemoryConfig config = parse_memory_config(flags.memory);
   if (flags.make_random) write_random_model(flags);
   DeviceDecoder model = DeviceDecoder::load(flags.model, {std::nullopt, flags.device});
-  model.remember(config, flags.context + flags.decode + 1);
+  model.attach_memory(config, flags.context + flags.decode + 1);
   const ModelConfig& c = model.config();
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
 

@@ -581,7 +581,7 @@ void append(Bench& bench, const Flags& f) {
   if (!bench.wanted(name)) return;
   const std::int64_t n = f.chunk, capacity = f.n_local + n - 1, row = f.kv_heads * f.head_dim;
   const NormalArray k(n * row, DType::bfloat16), v(n * row, DType::bfloat16);
-  const DeviceArray<std::uint16_t> key(capacity * row), turned(capacity * row),
+  const DeviceArray<std::uint16_t> key(capacity * row), rotated(capacity * row),
       value(capacity * row);
   const DeviceArray<std::uint16_t> sink_key(f.n_init * row), sink_value(f.n_init * row);
   const Angles angles(bench, n, kPosition, f.head_dim);
@@ -597,7 +597,7 @@ void append(Bench& bench, const Flags& f) {
   p.cos = angles.cos();
   p.sin = angles.sin();
   p.ring_key = key.data();
-  p.ring_turned_key = turned.data();
+  p.ring_rotated_key = rotated.data();
   p.ring_value = value.data();
   p.ring_capacity = capacity;
   p.ring_head_stride = capacity * f.head_dim;

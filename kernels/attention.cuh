@@ -95,10 +95,10 @@ struct alignas(16) Chunk {
   T at[8];
 };
 
-/// Channels 8 * chunk .. + 7 of query `i` of head `h`, turned by its own position or by the fixed
+/// Channels 8 * chunk .. + 7 of query `i` of head `h`, rotated by its own position or by the fixed
 /// angle, times the scale's sign.
 template <class T>
-__device__ Chunk<T> turned_query(const AttentionArgs& a, int i, int h, int chunk, bool local) {
+__device__ Chunk<T> rotated_query(const AttentionArgs& a, int i, int h, int chunk, bool local) {
   const AttentionParams& p = a.p;
   const T* q = static_cast<const T*>(p.q) + i * p.q_row_stride + h * p.head_dim;
   const int rotary = static_cast<int>(p.rotary_dim), half = rotary / 2, first = 8 * chunk;

@@ -26,10 +26,10 @@ struct alignas(16) KvRow {
 
 /// All pointers are to device memory; arrays of queries, keys, values, outputs, cosines and sines
 /// are aligned to 16 bytes. Elements are of `dtype`: float32, float16 or bfloat16. Products of
-/// 16-bit elements are summed in float32; turned queries and, where they meet values, probabilities
-/// are rounded to `dtype`. Keys and values must be finite: one that is not may make NaN of outputs
-/// of queries that do not see it. Queries need not be: they spoil their own outputs alone.
-/// n_queries + n_local, n_queries * H / G, max_rows and ring_capacity are at most 2^30.
+/// 16-bit elements are summed in float32; rotated queries and, where they meet values,
+/// probabilities are rounded to `dtype`. Keys and values must be finite: one that is not may make
+/// NaN of outputs of queries that do not see it. Queries need not be: they spoil their own outputs
+/// alone. n_queries + n_local, n_queries * H / G, max_rows and ring_capacity are at most 2^30.
 struct AttentionParams {
   DType dtype = DType::bfloat16;
   std::int64_t n_queries = 0;   ///< n >= 1
@@ -45,9 +45,9 @@ struct AttentionParams {
   /// Position of query 0, read on the device so that one captured graph serves every step.
   const std::int64_t* first_position = nullptr;
 
-  /// Rotary embedding: channels c and c + rotary_dim / 2 turn together, or 2 c and 2 c + 1 where
+  /// Rotary embedding: channels c and c + rotary_dim / 2 rotate together, or 2 c and 2 c + 1 where
   /// pairs are interleaved; those from rotary_dim on are left alone. cos and sin have
-  /// attention_factor in them, the fixed ones its square: far keys are not turned and bring none.
+  /// attention_factor in them, the fixed ones its square: far keys are not rotated and bring none.
   std::int64_t rotary_dim = 0;  ///< even, <= d; a multiple of 16, or 0
   bool interleaved = false;
   const float* query_cos = nullptr;  ///< [n, rotary_dim / 2] of the queries' own positions
@@ -64,7 +64,7 @@ struct AttentionParams {
   /// The local window, rings over tokens: element (g, t, c) of token t at
   /// [g * ring_head_stride + (t % ring_capacity) * d + c]. Holds tokens
   /// max(0, first_position + 1 - n_local) .. first_position + n - 1, the step's own among them.
-  const void* local_key = nullptr;  ///< turned by their own positions
+  const void* local_key = nullptr;  ///< rotated by their own positions
   const void* local_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n_local + n - 1
   std::int64_t ring_head_stride = 0;  ///< elements, a multiple of 8
@@ -91,8 +91,8 @@ std::size_t attention_workspace_bytes(const AttentionParams& params);
 std::size_t largest_attention_workspace_bytes(const AttentionParams& params);
 
 /// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
-/// sees, in one softmax; far keys meet the query turned by angle index n_local - 1, local ones the
-/// query turned by its own position.
+/// sees, in one softmax; far keys meet the query rotated by angle index n_local - 1, local ones the
+/// query rotated by its own position.
 ///
 /// Tiles of (query, head of the group) rows run over tiles of keys on the tensor cores, float32
 /// without them. Where row tiles alone would leave the device idle (decode), the keys are split

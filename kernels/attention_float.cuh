@@ -69,7 +69,7 @@ __device__ void turn_float_queries(const AttentionArgs& a, float* to, bool local
     const int r = piece / kChunks, chunk = piece % kChunks;
     const int2 row = of(r);
     Chunk<float> q = {};
-    if (row.x >= 0 && chunk < chunks) q = turned_query<float>(a, row.x, row.y, chunk, local);
+    if (row.x >= 0 && chunk < chunks) q = rotated_query<float>(a, row.x, row.y, chunk, local);
     *reinterpret_cast<Chunk<float>*>(to + r * kStride + 8 * chunk) = q;
   }
 }

@@ -80,7 +80,7 @@ __device__ inline void for_pieces(F&& f) {
 
 /// Blocks x: row tiles, y: splits, z: kv heads. For each tile of keys, copied two ahead of use:
 /// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
-/// base 2, out += P V. The queries are turned anew between far and local tiles.
+/// base 2, out += P V. The queries are rotated anew between far and local tiles.
 ///
 /// Multiplications: 4 d per row and key. Bytes: 4 d per key, read once for each row tile, so of
 /// n H / G rows and k keys: 4 d k ceil(rows / tile) G, mostly from L2.
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       });
     }
   };
-  const auto turn_queries = [&](bool local) {
+  const auto rotate_queries = [&](bool local) {
     for (int piece = thread; piece < kTile.rows() * kChunks; piece += kThreads) {
       const int r = piece / kChunks, chunk = piece % kChunks, row = block_row + r;
       Chunk<Half> q;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       for (int e = 0; e < 8; ++e) q.at[e] = narrow<Half>(0.0f);
       if (row < a.rows && chunk < chunks) {
         const int i = row / a.group, h = head * a.group + row % a.group;
-        q = turned_query<Half>(a, i, h, chunk, local);
+        q = rotated_query<Half>(a, i, h, chunk, local);
         if (local && a.maybe_queries) {
           Half* const kept =
               static_cast<Half*>(a.maybe_queries) + (i * p.n_heads + h) * p.head_dim + 8 * chunk;
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     }
     const bool far = tile < span.far_tiles;
     if (tile == from || tile == span.far_tiles) {
-      turn_queries(!far);
+      rotate_queries(!far);
       __syncthreads();
     }
     const int first_query = queries_of_warp[thread / kWarpSize].x;

@@ -100,7 +100,7 @@ struct AttentionPlan {
 
   // Bytes from the workspace's start, all multiples of 256.
   std::size_t stats = 0;          ///< float2 [H, n]: max and 1 / sum, for the column sums
-  std::size_t queries = 0;        ///< [n, H, d] turned by own position (16 bits, many rows)
+  std::size_t queries = 0;        ///< [n, H, d] rotated by own position (16 bits, many rows)
   std::size_t scores = 0;         ///< float [window, H, n] (16 bits, few rows)
   std::size_t partial_stats = 0;  ///< float2 [G, splits, rows]: max and sum
   std::size_t partial_out = 0;    ///< float [G, splits, rows, d]

@@ -37,7 +37,7 @@ cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
 
 bool fits(const HeadTarget& to, const HeadsParams& p) {
   const std::int64_t d = p.head_dim;
-  return to.position && to.ring_turned_key && to.ring_value && to.ring_capacity >= 1 &&
+  return to.position && to.ring_rotated_key && to.ring_value && to.ring_capacity >= 1 &&
          product_within(to.ring_head_stride, to.ring_capacity, d) &&
          product_within(kMaxElements, to.ring_head_stride, p.n_kv_heads) && to.n_init >= 0 &&
          product_within(kMaxElements, to.n_init, p.n_kv_heads, d) &&

@@ -36,7 +36,7 @@ struct OutputPair {
   std::int64_t first, second;
 };
 
-/// Outputs that belong together: neighbours; gate and up; channels of a head that turn together.
+/// Outputs that belong together: neighbours; gate and up; channels of a head that rotate together.
 /// \param pair below ceil(out / 2); of an odd number the last one's second is its first
 __device__ inline OutputPair outputs_of(const ProductArgs& a, std::int64_t pair) {
   if (a.use == ProductUse::gate) return {pair, a.p.out / 2 + pair};
@@ -48,14 +48,14 @@ __device__ inline OutputPair outputs_of(const ProductArgs& a, std::int64_t pair)
   return {first, first + half};
 }
 
-/// Writes two channels of one head of row r, which turn together if they turn at all.
+/// Writes two channels of one head of row r, which rotate together if they rotate at all.
 template <class T>
 __device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pair, OutputPair at,
                                     float x, float y) {
   const HeadsParams& heads = a.heads;
   const HeadTarget& to = heads.row[r];
   const std::int64_t d = heads.head_dim, head = at.first / d, in_head = pair % (d / 2);
-  const bool turns = in_head < heads.rotary_dim / 2;
+  const bool rotates = in_head < heads.rotary_dim / 2;
   Pack<T, 1> first, second;
   first.at[0] = narrow<T>(x);
   second.at[0] = narrow<T>(y);
@@ -65,10 +65,10 @@ __device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pa
     q[at.second] = second.at[0];
     if (!to.maybe_mean) return;
     const double u = wide(first.at[0]), v = wide(second.at[0]);
-    const double cos = turns ? static_cast<double>(to.fixed_cos[in_head]) : 1.0;
-    const double sin = turns ? static_cast<double>(to.fixed_sin[in_head]) : 0.0;
-    to.maybe_mean[at.first] = static_cast<float>(turns ? u * cos - v * sin : u);
-    to.maybe_mean[at.second] = static_cast<float>(turns ? v * cos + u * sin : v);
+    const double cos = rotates ? static_cast<double>(to.fixed_cos[in_head]) : 1.0;
+    const double sin = rotates ? static_cast<double>(to.fixed_sin[in_head]) : 0.0;
+    to.maybe_mean[at.first] = static_cast<float>(rotates ? u * cos - v * sin : u);
+    to.maybe_mean[at.second] = static_cast<float>(rotates ? v * cos + u * sin : v);
     return;
   }
   const bool is_key = head < heads.n_heads + heads.n_kv_heads;
@@ -83,11 +83,11 @@ __device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pa
     store(is_key ? to.sink_key : to.sink_value, (g * to.n_init + position) * d, first, second);
   if (!is_key) return store(to.ring_value, in_ring, first, second);
   if (to.maybe_ring_key) store(to.maybe_ring_key, in_ring, first, second);
-  Pack<T, 1> turned1 = first, turned2 = second;
-  if (turns)
-    turn<T, 1>(first, second, load_pack<1>(to.cos + in_head), load_pack<1>(to.sin + in_head),
-               turned1, turned2);
-  store(to.ring_turned_key, in_ring, turned1, turned2);
+  Pack<T, 1> rotated1 = first, rotated2 = second;
+  if (rotates)
+    rotate<T, 1>(first, second, load_pack<1>(to.cos + in_head), load_pack<1>(to.sin + in_head),
+                 rotated1, rotated2);
+  store(to.ring_rotated_key, in_ring, rotated1, rotated2);
 }
 
 /// Row r's two outputs, biases added.

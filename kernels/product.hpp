@@ -60,7 +60,7 @@ struct HeadTarget {
   const float* sin = nullptr;
   /// As in AppendParams (window.hpp).
   void* maybe_ring_key = nullptr;
-  void* ring_turned_key = nullptr;
+  void* ring_rotated_key = nullptr;
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
   void* sink_key = nullptr;

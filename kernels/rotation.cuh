@@ -9,11 +9,11 @@
 
 namespace episodic::kernels {
 
-/// Channels c (x1) and c + rotary_dim / 2 (x2) turned together, rounded once.
+/// Channels c (x1) and c + rotary_dim / 2 (x2) rotated together, rounded once.
 template <class T, int kPack>
-__device__ inline void turn(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
-                            const Pack<float, kPack>& cos, const Pack<float, kPack>& sin,
-                            Pack<T, kPack>& y1, Pack<T, kPack>& y2) {
+__device__ inline void rotate(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
+                              const Pack<float, kPack>& cos, const Pack<float, kPack>& sin,
+                              Pack<T, kPack>& y1, Pack<T, kPack>& y2) {
   EPISODIC_UNROLL
   for (int j = 0; j < kPack; ++j) {
     const float a = widen(x1.at[j]), b = widen(x2.at[j]);
@@ -24,10 +24,10 @@ __device__ inline void turn(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
 
 /// The same of pairs that lie side by side: x1 and the pack behind it hold kPack of them.
 template <class T, int kPack>
-__device__ inline void turn_interleaved(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
-                                        const Pack<float, kPack>& cos,
-                                        const Pack<float, kPack>& sin, Pack<T, kPack>& y1,
-                                        Pack<T, kPack>& y2) {
+__device__ inline void rotate_interleaved(const Pack<T, kPack>& x1, const Pack<T, kPack>& x2,
+                                          const Pack<float, kPack>& cos,
+                                          const Pack<float, kPack>& sin, Pack<T, kPack>& y1,
+                                          Pack<T, kPack>& y2) {
   const auto in = [&](int i) { return widen(i < kPack ? x1.at[i] : x2.at[i - kPack]); };
   const auto out = [&](int i) -> T& { return i < kPack ? y1.at[i] : y2.at[i - kPack]; };
   EPISODIC_UNROLL

@@ -30,7 +30,7 @@ bool takes_packs(const AppendParams& p, std::int64_t pack) {
   for (const std::int64_t stride :
        {p.head_dim, p.rotary_dim / 2, p.k_row_stride, p.v_row_stride, p.ring_head_stride})
     if (stride % pack != 0) return false;
-  return all_aligned(16, p.k, p.v, p.cos, p.sin, p.ring_key, p.ring_turned_key, p.ring_value,
+  return all_aligned(16, p.k, p.v, p.cos, p.sin, p.ring_key, p.ring_rotated_key, p.ring_value,
                      p.sink_key, p.sink_value);
 }
 
@@ -84,11 +84,11 @@ cudaError_t append_window(const AppendParams& p, cudaStream_t stream) {
       !product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim))
     return cudaErrorInvalidValue;
   if (p.n == 0) return cudaSuccess;
-  if (!p.first_position || !p.k || !p.v || !p.ring_turned_key || !p.ring_value ||
+  if (!p.first_position || !p.k || !p.v || !p.ring_rotated_key || !p.ring_value ||
       (p.rotary_dim > 0 && (!p.cos || !p.sin)) || (p.n_init > 0 && (!p.sink_key || !p.sink_value)))
     return cudaErrorInvalidValue;
   if (!all_aligned(static_cast<std::size_t>(size_of(p.dtype)), p.k, p.v, p.ring_key,
-                   p.ring_turned_key, p.ring_value, p.sink_key, p.sink_value) ||
+                   p.ring_rotated_key, p.ring_value, p.sink_key, p.sink_value) ||
       !all_aligned(sizeof(float), p.cos, p.sin) || !aligned(p.first_position, 8))
     return cudaErrorMisalignedAddress;
   return for_element(p.dtype, [&](auto element) {

@@ -14,7 +14,7 @@ namespace episodic::kernels {
 
 inline constexpr int kWindowThreads = 256;
 
-/// One thread for a pack of channels and the pack that turns with it, of keys and values.
+/// One thread for a pack of channels and the pack that rotates with it, of keys and values.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParams p) {
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
@@ -27,13 +27,13 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
   for (unsigned item = blockIdx.x * kWindowThreads + threadIdx.x; item < items;
        item += gridDim.x * kWindowThreads) {
     const unsigned part = item % per_row, g = item / per_row % heads, i = item / per_row / heads;
-    const bool turns = part < pairs;
+    const bool rotates = part < pairs;
     const unsigned first_angle = part * kPack;
-    const unsigned c = !turns          ? 2 * half + (part - pairs) * kPack
+    const unsigned c = !rotates        ? 2 * half + (part - pairs) * kPack
                        : p.interleaved ? 2 * first_angle
                                        : first_angle;
-    // a pack that does not turn is its own partner: written twice, the same
-    const unsigned shift = !turns ? 0 : p.interleaved ? kPack : half;
+    // a pack that does not rotate is its own partner: written twice, the same
+    const unsigned shift = !rotates ? 0 : p.interleaved ? kPack : half;
     std::int64_t slot = first_slot + i;
     if (slot >= p.ring_capacity) slot -= p.ring_capacity;
     const T* const key = k + i * p.k_row_stride + g * d + c;
@@ -53,21 +53,21 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
       store(p.sink_key, to_sink, key1, key2);
       store(p.sink_value, to_sink, value1, value2);
     }
-    Pack<T, kPack> turned1 = key1, turned2 = key2;
-    if (turns) {
+    Pack<T, kPack> rotated1 = key1, rotated2 = key2;
+    if (rotates) {
       const std::int64_t angle = static_cast<std::int64_t>(i) * half + first_angle;
       const Pack<float, kPack> cos = load_pack<kPack>(p.cos + angle);
       const Pack<float, kPack> sin = load_pack<kPack>(p.sin + angle);
       if (p.interleaved)
-        turn_interleaved(key1, key2, cos, sin, turned1, turned2);
+        rotate_interleaved(key1, key2, cos, sin, rotated1, rotated2);
       else
-        turn(key1, key2, cos, sin, turned1, turned2);
+        rotate(key1, key2, cos, sin, rotated1, rotated2);
     }
-    store(p.ring_turned_key, to, turned1, turned2);
+    store(p.ring_rotated_key, to, rotated1, rotated2);
   }
 }
 
-/// The angle of position 64 a + b is that of 64 a turned by that of b, as in the CPU's twin, so
+/// The angle of position 64 a + b is that of 64 a rotated by that of b, as in the CPU's twin, so
 /// that both round the same numbers.
 inline __global__ void __launch_bounds__(kWindowThreads) RotaryAnglesKernel(RotaryAnglesParams p) {
   constexpr std::int64_t kAnchor = 64;
@@ -77,14 +77,14 @@ inline __global__ void __launch_bounds__(kWindowThreads) RotaryAnglesKernel(Rota
        at < count; at += stride) {
     const std::int64_t position = first + at / p.n_frequencies;
     const double frequency = p.inverse_frequency[at % p.n_frequencies];
-    const std::int64_t turn = position % kAnchor;
-    double anchor_sin, anchor_cos, turn_sin, turn_cos;
-    sincos(static_cast<double>(position - turn) * frequency, &anchor_sin, &anchor_cos);
-    sincos(static_cast<double>(turn) * frequency, &turn_sin, &turn_cos);
+    const std::int64_t within = position % kAnchor;
+    double anchor_sin, anchor_cos, step_sin, step_cos;
+    sincos(static_cast<double>(position - within) * frequency, &anchor_sin, &anchor_cos);
+    sincos(static_cast<double>(within) * frequency, &step_sin, &step_cos);
     anchor_sin *= p.attention_factor;
     anchor_cos *= p.attention_factor;
-    p.cos[at] = static_cast<float>(anchor_cos * turn_cos - anchor_sin * turn_sin);
-    p.sin[at] = static_cast<float>(anchor_sin * turn_cos + anchor_cos * turn_sin);
+    p.cos[at] = static_cast<float>(anchor_cos * step_cos - anchor_sin * step_sin);
+    p.sin[at] = static_cast<float>(anchor_sin * step_cos + anchor_cos * step_sin);
   }
 }
 
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
   }
 }
 
-/// mean = turned(sum of the rows / n); one thread for a channel and the one that turns with it.
+/// mean = rotated(sum of the rows / n); one thread for a channel and the one that rotates with it.
 /// Rows are the queries themselves where they are few, else the splits' sums.
 template <class Row>
 __global__ void __launch_bounds__(kWindowThreads)
@@ -154,9 +154,9 @@ __global__ void __launch_bounds__(kWindowThreads)
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x;
        item < p.n_heads * per_head; item += stride) {
     const std::int64_t c = item % per_head, head = item / per_head * p.head_dim;
-    const bool turns = c < half;
-    const std::int64_t first = head + (!turns ? c + half : p.interleaved ? 2 * c : c);
-    const std::int64_t second = !turns ? first : p.interleaved ? first + 1 : first + half;
+    const bool rotates = c < half;
+    const std::int64_t first = head + (!rotates ? c + half : p.interleaved ? 2 * c : c);
+    const std::int64_t second = !rotates ? first : p.interleaved ? first + 1 : first + half;
     double x = 0.0, y = 0.0;
     for (std::int64_t i = 0; i < n_rows; ++i) {
       x += wide(rows[i * row_stride + first]);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kWindowThreads)
     }
     x /= static_cast<double>(p.n);
     y /= static_cast<double>(p.n);
-    if (!turns) {
+    if (!rotates) {
       p.mean[first] = static_cast<float>(x);
       continue;
     }

@@ -32,8 +32,8 @@ struct AppendParams {
   const float* sin = nullptr;
 
   /// Written: element (g, t, c) of token t at [g * ring_head_stride + (t % ring_capacity) * d + c].
-  void* ring_key = nullptr;         ///< before rotary embedding; null: not kept
-  void* ring_turned_key = nullptr;  ///< turned by the token's position, rounded once
+  void* ring_key = nullptr;          ///< before rotary embedding; null: not kept
+  void* ring_rotated_key = nullptr;  ///< rotated by the token's position, rounded once
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n
   std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
@@ -94,9 +94,9 @@ struct MeanQueryParams {
 /// Bytes of workspace for these sizes: never less for more queries. 0 for sizes that are refused.
 std::size_t mean_query_workspace_bytes(const MeanQueryParams& params);
 
-/// mean over the n queries of the query turned by the fixed angle (spec 5). Turning is linear: the
-/// queries are averaged first, in float64, and their mean is turned. One launch for up to
-/// 32 queries, two beyond; the same bits on every run.
+/// mean over the n queries of the query rotated by the fixed angle (spec 5). Rotation is linear:
+/// the queries are averaged first, in float64, and their mean is rotated. One launch for up to 32
+/// queries, two beyond; the same bits on every run.
 ///
 /// Reads n H d elements, and writes and reads min(64, n / 32) H d float64: 4.2 + 1.0 MB for n =
 /// 512, H = 32, d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return

@@ -54,8 +54,8 @@ bool recalled(std::int64_t token) {
                                       [&](const auto& e) { return e[0] <= token && token < e[1]; });
 }
 
-// Channel c of x turned by the angles of `position` (rotate-half), in float64.
-double turned(const float* x, std::int64_t c, double position) {
+// Channel c of x rotated by the angles of `position` (rotate-half), in float64.
+double rotated(const float* x, std::int64_t c, double position) {
   const double angle = position * std::pow(10000.0, -static_cast<double>(c % kHalf) / kHalf);
   const double other = c < kHalf ? -x[c + kHalf] : x[c - kHalf];
   return x[c] * std::cos(angle) + other * std::sin(angle);
@@ -74,8 +74,8 @@ std::vector<double> reference(const float* q, const std::vector<float>& key,
     const std::int64_t at = (t * kKvHeads + kv_head) * kDim;
     double dot = 0;
     for (std::int64_t c = 0; c < kDim; ++c)
-      dot += turned(q, c, local ? static_cast<double>(position) : kLocal - 1) *
-             turned(key.data() + at, c, local ? static_cast<double>(t) : 0);
+      dot += rotated(q, c, local ? static_cast<double>(position) : kLocal - 1) *
+             rotated(key.data() + at, c, local ? static_cast<double>(t) : 0);
     const double weight = std::exp(dot / std::sqrt(static_cast<double>(kDim)));
     sum += weight;
     for (std::int64_t c = 0; c < kDim; ++c) out[c] += weight * value[at + c];
@@ -117,7 +117,7 @@ int run() {
   // The local window: rings that hold what the step's queries see. First the tokens before it, then
   // its own.
   const std::int64_t capacity = kLocal + kStep - 1;
-  const Device<float> ring_key(kKvHeads * capacity * kDim), ring_turned(ring_key.size),
+  const Device<float> ring_key(kKvHeads * capacity * kDim), ring_rotated(ring_key.size),
       ring_value(ring_key.size);
   const auto append = [&](std::int64_t first, std::int64_t n, const std::int64_t* position) {
     angles(n, position, cos.data, sin.data);
@@ -127,7 +127,7 @@ int run() {
     p.k = d_key.data + first * kKvHeads * kDim, p.v = d_value.data + first * kKvHeads * kDim;
     p.k_row_stride = p.v_row_stride = kKvHeads * kDim;
     p.cos = cos.data, p.sin = sin.data;
-    p.ring_key = ring_key.data, p.ring_turned_key = ring_turned.data,
+    p.ring_key = ring_key.data, p.ring_rotated_key = ring_rotated.data,
     p.ring_value = ring_value.data;
     p.ring_capacity = capacity, p.ring_head_stride = capacity * kDim;
     check(k::append_window(p, stream), "append_window");
@@ -155,7 +155,7 @@ int run() {
   p.query_cos = cos.data, p.query_sin = sin.data, p.fixed_cos = fixed_cos.data,
   p.fixed_sin = fixed_sin.data;
   p.rows = d_rows.data, p.n_rows = n_rows.data, p.max_rows = static_cast<std::int64_t>(rows.size());
-  p.local_key = ring_turned.data, p.local_value = ring_value.data;
+  p.local_key = ring_rotated.data, p.local_value = ring_value.data;
   p.ring_capacity = capacity, p.ring_head_stride = capacity * kDim;
   const Device<float> out(q.size()), lse(kStep * kHeads);
   p.out = out.data, p.maybe_lse = lse.data;

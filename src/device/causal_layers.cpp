@@ -133,7 +133,7 @@ HeadPlace CausalLayers::head_place(std::int64_t number) const {
   to.position = position_;
   to.cos = angles.cos;
   to.sin = angles.sin;
-  to.ring_turned_key = layer.key;
+  to.ring_rotated_key = layer.key;
   to.ring_value = layer.value;
   to.ring_capacity = layer.capacity;
   to.ring_head_stride = layer.capacity * head_dim_;
@@ -157,7 +157,7 @@ void CausalLayers::append(const Layer& layer, const DeviceMemory::LayerStep& ste
   p.v_row_stride = step.v_row_stride;
   p.cos = angles.cos;
   p.sin = angles.sin;
-  p.ring_turned_key = layer.key;
+  p.ring_rotated_key = layer.key;
   p.ring_value = layer.value;
   p.ring_capacity = layer.capacity;
   p.ring_head_stride = layer.capacity * head_dim_;

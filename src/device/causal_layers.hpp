@@ -62,7 +62,7 @@ class CausalLayers {
     std::int64_t n_heads = 0, n_kv_heads = 0;
     int rotary = -1;  // of rotaries_, or none
     float soft_cap = 0;
-    std::byte *key = nullptr, *value = nullptr;  // [G, capacity, d], keys turned
+    std::byte *key = nullptr, *value = nullptr;  // [G, capacity, d], keys rotated
   };
   struct Rotary {
     RotaryTable table;

@@ -251,8 +251,8 @@ void DeviceDecoder::Impl::take_room(std::int64_t new_chunk) {
                              "a row of logits", "raise the limit of locked memory");
 }
 
-DeviceMemory& DeviceDecoder::remember(const MemoryConfig& config, std::int64_t max_tokens,
-                                      std::vector<std::int64_t> given) {
+DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int64_t max_tokens,
+                                           std::vector<std::int64_t> given) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.steps->device);
   m.forget_attention();
@@ -262,7 +262,7 @@ DeviceMemory& DeviceDecoder::remember(const MemoryConfig& config, std::int64_t m
     if (const std::int64_t window = c.layers[static_cast<std::size_t>(l)].window;
         window > 0 && config.n_local > window)
       throw ConfigError(fmt::format(
-          "DeviceDecoder::remember: n_local = {} exceeds the sliding window of {} tokens that "
+          "DeviceDecoder::attach_memory: n_local = {} exceeds the sliding window of {} tokens that "
           "layer {} has; set n_local to at most that",
           config.n_local, window, l));
   DeviceMemory memory(config, m.steps->weights.heads().shape(memory_shape(c, config.n_local)),
@@ -303,11 +303,12 @@ void DeviceDecoder::attend_fully(std::int64_t max_tokens, std::int64_t chunk) {
 void DeviceDecoder::Impl::require_attention() const {
   if (chunk == 0)
     throw DataError(
-        "DeviceDecoder: it has no memory yet; call remember, or attend_fully, before a step");
+        "DeviceDecoder: it has no memory yet; call attach_memory, or attend_fully, before a step");
 }
 
 DeviceMemory& DeviceDecoder::memory() {
-  if (!impl_->memory) throw DataError("DeviceDecoder: it has no memory yet; call remember first");
+  if (!impl_->memory)
+    throw DataError("DeviceDecoder: it has no memory yet; call attach_memory first");
   return *impl_->memory;
 }
 
@@ -504,33 +505,34 @@ std::vector<float> DeviceDecoder::surprise() {
   return values;
 }
 
-DeviceMemory& DeviceDecoder::remember(EpisodicMemory& from, std::int64_t max_tokens) {
+DeviceMemory& DeviceDecoder::attach_memory(EpisodicMemory& from, std::int64_t max_tokens) {
   Impl& m = *impl_;
   MemoryConfig config = from.config();
   // What neither tier above holds lies in the memory's own folder, in files without names.
   if (config.disk_dir.empty() && config.host_bytes > 0) config.disk_dir = from.folder().string();
   const std::vector<float>& last = from.last_logits();
   if (!last.empty() && static_cast<std::int64_t>(last.size()) != m.config().vocab_size)
-    throw ConfigError(fmt::format(
-        "DeviceDecoder::remember: the memory's last logits are {}, but the model's vocabulary is "
-        "{}",
-        last.size(), m.config().vocab_size));
+    throw ConfigError(
+        fmt::format("DeviceDecoder::attach_memory: the memory's last logits are {}, but the "
+                    "model's vocabulary is "
+                    "{}",
+                    last.size(), m.config().vocab_size));
   if (m.steps->weights.heads().padded())
     throw ConfigError(fmt::format(
-        "DeviceDecoder::remember: heads of {} channels are padded to {} on the device, and no "
+        "DeviceDecoder::attach_memory: heads of {} channels are padded to {} on the device, and no "
         "memory of the host is; run this {} model on the CPU, or with a memory of the device's own",
         m.config().head_dim, m.steps->weights.heads().head_dim(), m.config().model_type));
   const std::vector<std::int64_t> sliding = unserved_layers(m.config());
   for (const std::int64_t l : sliding)
     if (const int rope = m.config().layers[static_cast<std::size_t>(l)].rope;
         rope >= 0 && m.config().ropes[static_cast<std::size_t>(rope)].depends_on_length())
-      throw ConfigError(
-          fmt::format("DeviceDecoder::remember: the rotary table of this {} model's sliding layers "
-                      "follows the length of the context, which a device's does not; run it on the "
-                      "CPU",
-                      m.config().model_type));
+      throw ConfigError(fmt::format(
+          "DeviceDecoder::attach_memory: the rotary table of this {} model's sliding layers "
+          "follows the length of the context, which a device's does not; run it on the "
+          "CPU",
+          m.config().model_type));
   const device::CurrentDevice current(m.steps->device);
-  DeviceMemory& memory = remember(config, max_tokens, from.given_boundaries());
+  DeviceMemory& memory = attach_memory(config, max_tokens, from.given_boundaries());
   try {
     if (!sliding.empty()) {
       auto windows = std::make_shared<device::SlidingWindows>(m.config(), sliding);

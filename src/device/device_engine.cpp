@@ -67,11 +67,11 @@ class DeviceEngine final : public Engine {
   void do_attach(const MemoryConfig& config, std::int64_t max_tokens,
                  std::vector<std::int64_t> given) override {
     require_length(max_tokens);
-    model_.remember(config, max_tokens, std::move(given));
+    model_.attach_memory(config, max_tokens, std::move(given));
   }
   void do_attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_tokens) override {
     require_length(max_tokens);
-    model_.remember(*memory, max_tokens);
+    model_.attach_memory(*memory, max_tokens);
   }
   void do_attach_full_attention(std::int64_t max_tokens) override {
     require_length(max_tokens);

@@ -46,7 +46,7 @@ void DeviceMemory::Impl::upload_constants() {
   std::vector<kernels::EventBlockLayer> rings;
   for (const Layer& layer : layers) {
     relevance.push_back({layer.sums, layer.relevance});
-    if (layer.slot < 0) continue;
+    if (layer.lane < 0) continue;
     representatives.push_back({layer.ring_key, layer.relevance, layer.representatives, nullptr});
     rings.push_back({layer.ring_key, layer.ring_value});
   }
@@ -74,7 +74,7 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
     device::check(cudaMemsetAsync(at, 0xff, static_cast<std::size_t>(size), stream), "clearing");
   };
   for (Layer& layer : layers) {
-    if (layer.slot < 0) continue;
+    if (layer.lane < 0) continue;
     for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
     if (!has_host_tier()) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);

@@ -19,20 +19,21 @@ std::int64_t round_up(std::int64_t x, std::int64_t to) { return (x + to - 1) / t
 
 HeadLayout::HeadLayout(const ModelConfig& c) {
   // of all tables, which a model may have several of
-  const std::int64_t turned = c.ropes.empty() ? 0 : c.ropes.front().table.rotary_dim();
+  const std::int64_t rotated = c.ropes.empty() ? 0 : c.ropes.front().table.rotary_dim();
   padded_ = c.head_dim % 8 != 0;
   bool same = true;
   for (const Rope& rope : c.ropes) {
     padded_ = padded_ || rope.table.rotary_dim() % 16 != 0;
-    same = same && rope.table.rotary_dim() == turned && rope.table.pairs == RotaryPairs::halves;
+    same = same && rope.table.rotary_dim() == rotated && rope.table.pairs == RotaryPairs::halves;
   }
   if (padded_ && !same)
-    throw ConfigError(fmt::format(
-        "CUDA decoder: heads of {} channels whose rotary tables turn different channels; run this "
-        "{} model on the CPU",
-        c.head_dim, c.model_type));
-  rotary_dim_ = round_up(turned, 16);
-  const std::int64_t dim = padded_ ? round_up(rotary_dim_ + c.head_dim - turned, 8) : c.head_dim;
+    throw ConfigError(
+        fmt::format("CUDA decoder: heads of {} channels whose rotary tables rotate different "
+                    "channels; run this "
+                    "{} model on the CPU",
+                    c.head_dim, c.model_type));
+  rotary_dim_ = round_up(rotated, 16);
+  const std::int64_t dim = padded_ ? round_up(rotary_dim_ + c.head_dim - rotated, 8) : c.head_dim;
   if (dim > kWidest)
     throw ConfigError(
         fmt::format("CUDA decoder: heads of {} channels, at most {}; run this {} model on the CPU",
@@ -42,18 +43,18 @@ HeadLayout::HeadLayout(const ModelConfig& c) {
     std::iota(channels_.begin(), channels_.end(), 0);
     return;
   }
-  // Both halves that turn begin where those of the longer table do, the rest comes behind them.
+  // Both halves that rotate begin where those of the longer table do, the rest comes behind them.
   for (std::int64_t from = 0; from < c.head_dim; ++from) {
-    const std::int64_t at = from < turned / 2 ? from
-                            : from < turned   ? rotary_dim_ / 2 + from - turned / 2
-                                              : rotary_dim_ + from - turned;
+    const std::int64_t at = from < rotated / 2 ? from
+                            : from < rotated   ? rotary_dim_ / 2 + from - rotated / 2
+                                               : rotary_dim_ + from - rotated;
     channels_[static_cast<std::size_t>(at)] = from;
   }
 }
 
 RotaryTable HeadLayout::table(const RotaryTable& of_model) const {
   RotaryTable table = of_model;
-  // zeros turn at any rate
+  // zeros rotate at any rate
   if (padded_ && table.rotary_dim() > 0)
     table.inverse_frequency.resize(static_cast<std::size_t>(rotary_dim_ / 2), 0.0);
   return table;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Where the channels of a head lie on the device. The kernels take heads of a multiple of 8
-// channels, of which a multiple of 16 turn; the heads of real models are so already. Others are
+// channels, of which a multiple of 16 rotate; the heads of real models are so already. Others are
 // padded with channels that are always zero: their weights are, and so queries, keys and values.
 
 #include <cstdint>

@@ -55,7 +55,7 @@ struct HostKeySegmenter {
   std::vector<double> mean, variance;
 };
 
-/// A rotary table that some layers turn by, on the device.
+/// A rotary table that some layers rotate by, on the device.
 struct DeviceRotary {
   RotaryTable table;
   double* inverse_frequency = nullptr;
@@ -69,11 +69,12 @@ struct DeviceRotary {
 struct DeviceLayer {
   std::size_t rotary = 0;               // of Impl::rotaries
   float scale = 0.0f, soft_cap = 0.0f;  // as in LayerShape
-  std::byte *ring_key = nullptr, *ring_turned = nullptr, *ring_value = nullptr;  // [G, capacity, d]
-  std::byte *sink_key = nullptr, *sink_value = nullptr;                          // [G, n_init, d]
-  float* relevance = nullptr;                                                    // [capacity, H]
+  std::byte *ring_key = nullptr, *ring_rotated = nullptr,
+            *ring_value = nullptr;                       // [G, capacity, d]
+  std::byte *sink_key = nullptr, *sink_value = nullptr;  // [G, n_init, d]
+  float* relevance = nullptr;                            // [capacity, H]
   float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
-  std::int64_t slot = -1;                // among the layers that recall; -1: not one of them
+  std::int64_t lane = -1;                // among the layers that recall; -1: not one of them
   std::byte* representatives = nullptr;  // [max_events, H * d] of their own dtype
   std::array<RecallLists, 2> lists;
   // with a host tier: which events lie in slots of device memory
@@ -201,7 +202,7 @@ struct DeviceMemory::Impl {
   void count();
   bool has_host_tier() const { return n_slots > 0 && !on_disk; }
   void make_side_streams();
-  void await_homes(std::int64_t slot);
+  void await_homes(std::int64_t lane);
   void join_side_streams();
   void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
@@ -212,13 +213,13 @@ struct DeviceMemory::Impl {
   /// them.
   void clear(std::int64_t kept_events);
   std::byte* windows() const { return memory.data(); }  // [bytes.window], the first of all arrays
-  void turn_angles(std::int64_t n);
+  void rotation_angles(std::int64_t n);
   /// Whether the open step asks for the layer's mean query.
   bool wants_mean_query(const Layer& layer) const {
-    return far && layer.slot >= 0 && (recalls_now || weighs(layer));
+    return far && layer.lane >= 0 && (recalls_now || weighs(layer));
   }
   bool weighs(const Layer& layer) const {
-    return layer.slot >= 0 && config.reweight == Reweighting::exact;
+    return layer.lane >= 0 && config.reweight == Reweighting::exact;
   }
   void check_turn(const char* call, std::int64_t layer) const;
   void append(const Layer& layer, std::int64_t n, const void* k, const void* v,

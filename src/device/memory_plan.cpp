@@ -318,10 +318,10 @@ void DeviceMemory::Impl::carve(Carver& c) {
   const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
   std::int64_t mark = 0;
   const auto since = [&] { return c.used() - std::exchange(mark, c.used()); };
-  std::int64_t slot = 0;
+  std::int64_t lane = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    for (std::byte** ring : {&layer.ring_key, &layer.ring_turned, &layer.ring_value})
+    for (std::byte** ring : {&layer.ring_key, &layer.ring_rotated, &layer.ring_value})
       *ring = c.take(G * head_stride * element);
     for (std::byte** sinks : {&layer.sink_key, &layer.sink_value})
       *sinks = c.take(G * std::max<std::int64_t>(1, config.n_init) * d * element);
@@ -330,15 +330,15 @@ void DeviceMemory::Impl::carve(Carver& c) {
     const auto& named = config.recall_layers;
     const bool recalls =
         config.recall && (!named || std::find(named->begin(), named->end(), l) != named->end());
-    layer.slot = recalls ? slot++ : -1;
+    layer.lane = recalls ? lane++ : -1;
   }
   bytes.window = since();
 
   if (n_slots == 0) home = c.take(recalling * layer_bytes);
   all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
-    if (layer.slot < 0 || !has_host_tier()) continue;
-    if (all_slots) layer.slots = all_slots + layer.slot * n_slots * slot_bytes;
+    if (layer.lane < 0 || !has_host_tier()) continue;
+    if (all_slots) layer.slots = all_slots + layer.lane * n_slots * slot_bytes;
     layer.residency = {c.take<std::int32_t>(max_events),
                        c.take<std::int64_t>(max_events),
                        c.take<DeviceEventId>(n_slots),
@@ -352,7 +352,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
   events = c.take<EventRange>(max_events);
   blocks = c.take<void*>(recalling * max_events);
   for (Layer& layer : layers) {
-    if (layer.slot < 0) continue;
+    if (layer.lane < 0) continue;
     layer.representatives = c.take(max_events * repr_row());
     for (RecallLists& lists : layer.lists) {
       lists.similarity = c.take<DeviceEventId>(room);

@@ -141,7 +141,7 @@ const StepRecord& DeviceMemory::last_step(std::int64_t scope) const {
 }
 
 HostRecallLists DeviceMemory::Impl::read_lists(const Layer& layer) const {
-  if (layer.slot < 0 || !far_in_last_step) return {};
+  if (layer.lane < 0 || !far_in_last_step) return {};
   const RecallLists& lists = layer.lists[lists_now];
   const std::vector<std::int32_t> sizes = read(lists.sizes, 3);
   return {read(lists.similarity, sizes[0]), read(lists.contiguity, sizes[1]),
@@ -149,7 +149,7 @@ HostRecallLists DeviceMemory::Impl::read_lists(const Layer& layer) const {
 }
 
 void DeviceMemory::Impl::write_lists(const Layer& layer, const HostRecallLists& from) {
-  if (layer.slot < 0) return;
+  if (layer.lane < 0) return;
   const RecallLists& lists = layer.lists[lists_now];
   std::int32_t sizes[3];
   const std::pair<DeviceEventId*, const std::vector<DeviceEventId>*> arrays[] = {
@@ -182,7 +182,7 @@ std::vector<float> DeviceMemory::representative(std::int64_t l, EventId event) c
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
-  if (layer.slot < 0 || event < 0 || event >= m.read_timeline().n_events)
+  if (layer.lane < 0 || event < 0 || event >= m.read_timeline().n_events)
     throw DataError(fmt::format("representative: layer {} has no event {}", l, event));
   return device::widened(m.read(layer.representatives + event * m.repr_row(), m.repr_row()),
                          m.options.representatives);
@@ -294,11 +294,11 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
 void DeviceMemory::Impl::all_at_home(const std::vector<TokenRange>& ranges) {
   if (on_disk) return;  // what is recalled is fetched and pointed to then
   std::vector<void*> pointers;
-  for (std::int64_t slot = 0; slot < recalling; ++slot) {
+  for (std::int64_t lane = 0; lane < recalling; ++lane) {
     pointers.clear();
     for (const TokenRange& e : ranges)
-      pointers.push_back(home + slot * layer_bytes + (e.start - config.n_init) * token_bytes);
-    write(blocks + slot * max_events, pointers.data(), static_cast<std::int64_t>(pointers.size()));
+      pointers.push_back(home + lane * layer_bytes + (e.start - config.n_init) * token_bytes);
+    write(blocks + lane * max_events, pointers.data(), static_cast<std::int64_t>(pointers.size()));
   }
 }
 
@@ -376,18 +376,18 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
     const std::int64_t first = all[begin].start;
     const std::int64_t bytes_of_group = (all[end - 1].end - first) * token_bytes;
     for (const Layer& layer : layers) {
-      if (layer.slot < 0) continue;
-      std::byte* const to = lower ? lower->staging() + layer.slot * part_bytes : part.data();
+      if (layer.lane < 0) continue;
+      std::byte* const to = lower ? lower->staging() + layer.lane * part_bytes : part.data();
       const auto place_of = [&](EventId e) {
         return to + (all[static_cast<std::size_t>(e)].start - first) * token_bytes;
       };
       const auto begin_id = static_cast<EventId>(begin), end_id = static_cast<EventId>(end);
       if (stored == options.dtype) {
-        from.read_events(begin_id, end_id, layer.slot, place_of);
+        from.read_events(begin_id, end_id, layer.lane, place_of);
       } else {
         // In the stored dtype first, at as many elements from the group's start.
         block.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)));
-        from.read_events(begin_id, end_id, layer.slot, [&](EventId e) {
+        from.read_events(begin_id, end_id, layer.lane, [&](EventId e) {
           return block.data() + (place_of(e) - to) / dtype_bytes * size_of(stored);
         });
         wide.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes));
@@ -402,7 +402,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
       write(layer.representatives + begin_id * repr_row(), row.data(),
             static_cast<std::int64_t>(row.size()));
       std::byte* const place =
-          home + layer.slot * layer_bytes + (first - config.n_init) * token_bytes;
+          home + layer.lane * layer_bytes + (first - config.n_init) * token_bytes;
       if (lower) continue;
       if (n_slots > 0)
         std::memcpy(place, part.data(), static_cast<std::size_t>(bytes_of_group));
@@ -414,7 +414,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
   all_at_home(all);
 }
 
-/// Sinks, rings and what goes with them. The rings are appended to as in a step: the turned keys
+/// Sinks, rings and what goes with them. The rings are appended to as in a step: the rotated keys
 /// then are the very bits that a sequence that was never handed over would have.
 void DeviceMemory::Impl::write_windows(const MemoryState& from) {
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
@@ -428,7 +428,7 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
     TimelineState here;
     here.tokens = at;
     write(state, &here, 1);
-    turn_angles(count);
+    rotation_angles(count);
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const MemoryState::Layer& layer = from.layers[l];
       const std::vector<float>* const rings[] = {&layer.keys, &layer.values};
@@ -509,13 +509,13 @@ class DeviceMemory::Impl::EventReader {
   EventReader(const Impl& memory, const std::vector<TokenRange>& events, EventId first_id)
       : m_(memory), events_(events), first_id_(first_id) {
     for (const Layer& layer : m_.layers)
-      if (layer.slot >= 0) layers_.push_back(&layer);
+      if (layer.lane >= 0) layers_.push_back(&layer);
     blocks_.resize(layers_.size());
     representatives_.resize(layers_.size());
   }
 
-  RingView read(EventId event, std::int64_t slot, float* representative) {
-    const auto at = static_cast<std::size_t>(event - first_id_), s = static_cast<std::size_t>(slot);
+  RingView read(EventId event, std::int64_t lane, float* representative) {
+    const auto at = static_cast<std::size_t>(event - first_id_), s = static_cast<std::size_t>(lane);
     if (at >= end_) fetch(at);
     device::widen(
         representatives_[s].data() + static_cast<std::int64_t>(at - begin_) * m_.repr_row(),
@@ -538,13 +538,13 @@ class DeviceMemory::Impl::EventReader {
       const std::int64_t id = first_id_ + static_cast<EventId>(begin_);
       representatives_[s] = m_.read(layers_[s]->representatives + id * row,
                                     static_cast<std::int64_t>(end_ - begin_) * row);
-      const auto slot = static_cast<std::int64_t>(s);
+      const auto lane = static_cast<std::int64_t>(s);
       std::byte* const home =
-          m_.home + slot * m_.layer_bytes + (first - m_.config.n_init) * m_.token_bytes;
+          m_.home + lane * m_.layer_bytes + (first - m_.config.n_init) * m_.token_bytes;
       if (m_.lower) {
         blocks_[s].resize(static_cast<std::size_t>(bytes));
         for (std::size_t e = begin_; e < end_; ++e)
-          m_.lower->read(first_id_ + static_cast<EventId>(e), slot,
+          m_.lower->read(first_id_ + static_cast<EventId>(e), lane,
                          blocks_[s].data() + (events_[e].start - first) * m_.token_bytes);
       } else if (m_.n_slots > 0) {
         blocks_[s].assign(home, home + bytes);
@@ -585,8 +585,8 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   advance.events = m.read_events(m.shared.events, now.n_events);
   advance.ids.assign(ids.begin(), ids.end());
   Impl::EventReader reader(m, advance.events, m.shared.events);
-  advance.read = [&](EventId e, std::int64_t slot, float* representative) {
-    return reader.read(e, slot, representative);
+  advance.read = [&](EventId e, std::int64_t lane, float* representative) {
+    return reader.read(e, lane, representative);
   };
   try {
     to.advance(advance);

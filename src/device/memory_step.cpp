@@ -88,8 +88,8 @@ void DeviceMemory::Impl::make_side_streams() {
 }
 
 /// The stream may now read at home what this layer, and those before it, closed in earlier steps.
-void DeviceMemory::Impl::await_homes(std::int64_t slot) {
-  for (; awaited < write_outs.size() && write_outs[awaited].first <= slot; ++awaited)
+void DeviceMemory::Impl::await_homes(std::int64_t lane) {
+  for (; awaited < write_outs.size() && write_outs[awaited].first <= lane; ++awaited)
     write_outs[awaited].written.hold(stream);
 }
 
@@ -171,11 +171,11 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   p.max_needed = room;
   p.events = events;
   p.n_init = config.n_init;
-  p.home = reinterpret_cast<unsigned char*>(home + layer.slot * layer_bytes);
+  p.home = reinterpret_cast<unsigned char*>(home + layer.lane * layer_bytes);
   p.token_bytes = token_bytes;
   p.slot_memory = reinterpret_cast<unsigned char*>(layer.slots);
   p.slot_bytes = slot_bytes;
-  p.blocks = blocks + layer.slot * max_events;
+  p.blocks = blocks + layer.lane * max_events;
   p.runs = copies;
   device::check(kernels::occupy_slots(p, on), "residency");
   device::check(kernels::copy_runs({copies, n_given, room, kLinkBlocks}, on), "fetching events");
@@ -188,16 +188,16 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
 /// The streams take turns with the tables and lists of an exchange: those of the next layer are the
 /// other stream's from the end of this function until that layer calls it.
 void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
-  await_homes(layer.slot);
+  await_homes(layer.lane);
   if (fetches_ahead) fetch_stream.join(stream);
   fetches_ahead = false;
   fetch(layer, lists, false, stream);
   const auto next = std::find_if(layers.begin() + (&layer - layers.data()) + 1, layers.end(),
-                                 [](const Layer& l) { return l.slot >= 0; });
+                                 [](const Layer& l) { return l.lane >= 0; });
   if (next == layers.end()) return;
   fetch_stream.fork_from(stream);
   fetches_ahead = true;
-  for (std::size_t i = awaited; i < write_outs.size() && write_outs[i].first <= next->slot; ++i)
+  for (std::size_t i = awaited; i < write_outs.size() && write_outs[i].first <= next->lane; ++i)
     write_outs[i].written.hold(fetch_stream.get());
   fetch(*next, lists, true, fetch_stream.get());
 }
@@ -275,8 +275,8 @@ kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
   p.ring_head_stride = head_stride;
   p.n_events = event_count();
   p.events = events;
-  if (layer.slot >= 0) {
-    p.event_block = blocks + layer.slot * max_events;
+  if (layer.lane >= 0) {
+    p.event_block = blocks + layer.lane * max_events;
     p.recalled = lists.recalled;
     p.n_recalled = lists.sizes + 2;
     if (weighs(layer)) p.maybe_event_weight = event_scores;
@@ -298,7 +298,7 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
     device::check(kernels::mean_fixed_query(query, stream), "the mean query");
   }
   const kernels::RowsParams far_rows = rows_params(layer, lists);
-  const bool recalls = layer.slot >= 0 && recalls_now;
+  const bool recalls = layer.lane >= 0 && recalls_now;
   // Nothing comes between what is recalled and its rows: one launch.
   if (recalls && !lower && !has_host_tier() && !takes_top() && !weighs(layer))
     return device::check(kernels::recall_rows(recall_params(layer, lists), far_rows, stream),
@@ -307,7 +307,7 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
     choose_events(layer, lists);
     if (lower)
       // The one place where the host waits within a step: files are read by the host.
-      lower->fetch(layer.slot, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
+      lower->fetch(layer.lane, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
     else if (has_host_tier())
       swap_in(layer, lists);
   }
@@ -317,7 +317,7 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
 }
 
 /// cos and sin of the next n positions.
-void DeviceMemory::Impl::turn_angles(std::int64_t count) {
+void DeviceMemory::Impl::rotation_angles(std::int64_t count) {
   for (const device::DeviceRotary& r : rotaries)
     device::check(kernels::rotary_angles({count, r.dim() / 2, first_position(), r.inverse_frequency,
                                           r.table.attention_factor, r.cos, r.sin},
@@ -344,7 +344,7 @@ void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const vo
   p.cos = rotary(layer).cos;
   p.sin = rotary(layer).sin;
   p.ring_key = layer.ring_key;
-  p.ring_turned_key = layer.ring_turned;
+  p.ring_rotated_key = layer.ring_rotated;
   p.ring_value = layer.ring_value;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
@@ -372,7 +372,7 @@ device::HeadPlace DeviceMemory::head_place(std::int64_t l) {
                     "values of more",
                     m.n));
   const Layer& layer = m.layers[static_cast<std::size_t>(l)];
-  if (l == 0) m.turn_angles(1);
+  if (l == 0) m.rotation_angles(1);
   const device::DeviceRotary& angles = m.rotary(layer);
   device::HeadPlace place;
   place.rotary_dim = angles.dim();
@@ -382,7 +382,7 @@ device::HeadPlace DeviceMemory::head_place(std::int64_t l) {
   to.cos = angles.cos;
   to.sin = angles.sin;
   to.maybe_ring_key = layer.ring_key;
-  to.ring_turned_key = layer.ring_turned;
+  to.ring_rotated_key = layer.ring_rotated;
   to.ring_value = layer.ring_value;
   to.ring_capacity = m.capacity;
   to.ring_head_stride = m.head_stride;
@@ -401,7 +401,7 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   m.check_turn("attend", l);
   const Layer& layer = m.layers[static_cast<std::size_t>(l)];
   if (!step.appended) {
-    if (l == 0) m.turn_angles(m.n);
+    if (l == 0) m.rotation_angles(m.n);
     m.append(layer, m.n, step.k, step.v, step.k_row_stride, step.v_row_stride);
   }
   if (m.far) m.recall(layer, step);
@@ -410,7 +410,7 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   if (step.scale != 0.0f) p.scale = step.scale;
   p.q = step.q;
   p.q_row_stride = step.q_row_stride;
-  p.local_key = layer.ring_turned;
+  p.local_key = layer.ring_rotated;
   p.local_value = layer.ring_value;
   p.out = step.out;
   p.maybe_column_sums = layer.sums;

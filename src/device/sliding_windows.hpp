@@ -14,7 +14,7 @@ namespace episodic::device {
 /// Windows in host memory, as of the last load or save; the device's rings are ahead of them.
 class SlidingWindows final : public BesideMemory {
  public:
-  /// Of one layer: what the next token's query sees, [G, n, d] float32, keys turned.
+  /// Of one layer: what the next token's query sees, [G, n, d] float32, keys rotated.
   struct Layer {
     std::int64_t number = 0, window = 0, n_kv_heads = 0, head_dim = 0;
     std::vector<float> key, value;

@@ -65,7 +65,7 @@ Seen seen_of(DeviceDecoder& model, bool has_memory) {
 
 void attach(DeviceDecoder& model, bool has_memory) {
   if (has_memory)
-    model.remember(small_config(), 120);
+    model.attach_memory(small_config(), 120);
   else
     model.attend_fully(120, 10);
 }
@@ -244,7 +244,8 @@ TEST_CASE("a sequence of a batch that goes wrong on the device harms no other") 
   for (const std::size_t n : {1u, 5u}) {
     DeviceDecoder good = DeviceDecoder::load(dir.path()), bad = good.share_weights(),
                   reference = DeviceDecoder::load(dir.path());
-    for (DeviceDecoder* model : {&good, &bad, &reference}) model->remember(small_config(), 120);
+    for (DeviceDecoder* model : {&good, &bad, &reference})
+      model->attach_memory(small_config(), 120);
     for (int step = 0; step < 6; ++step) {
       Ids sound = random_ids(static_cast<std::int64_t>(n), 3 + static_cast<unsigned>(step));
       std::replace(sound.begin(), sound.end(), 60, 59);
@@ -270,7 +271,7 @@ TEST_CASE("a batch is refused whole, before any sequence has made the step") {
                 stranger = DeviceDecoder::load(dir.path());
   const Ids ids = random_ids(3, 1), unknown{1, 61}, long_step = random_ids(11, 1);
   using Batch = std::vector<DeviceDecoder::SequenceStep>;
-  first.remember(small_config(), 20);
+  first.attach_memory(small_config(), 20);
   const auto refused = [&](const Batch& batch) {
     REQUIRE_THROWS_AS(DeviceDecoder::step_batch(batch), Error);
     REQUIRE(first.tokens() == 0);

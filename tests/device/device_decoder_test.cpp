@@ -72,7 +72,7 @@ TEST_CASE("a decoder on the device computes what float64 does while all is in th
       DeviceDecoder model = DeviceDecoder::load(dir.path());
       MemoryConfig config = small_config();
       config.n_local = 64;
-      model.remember(config, 40);
+      model.attach_memory(config, 40);
       REQUIRE(model.chunk() == 10);
       const std::vector<std::int64_t> ids = random_ids(23, 61, 5);
       const auto expected = tiny.logits(ids);
@@ -100,7 +100,7 @@ TEST_CASE("a decoder on the device remembers as the host's does") {
   Decoder host = Decoder::load(dir.path());
   const std::shared_ptr<EpisodicMemory> memory = patch(host, small_config());
   DeviceDecoder device = DeviceDecoder::load(dir.path());
-  device.remember(small_config(), 90);
+  device.attach_memory(small_config(), 90);
   const std::vector<std::int64_t> ids = random_ids(90, 61, 2);
   for (std::size_t done = 0; done < ids.size();) {
     const std::size_t n = std::min<std::size_t>(done % 7 == 0 ? 10 : 1, ids.size() - done);
@@ -127,8 +127,8 @@ TEST_CASE("a decoder on the device gives the logits of every row of a step") {
   Decoder host = Decoder::load(dir.path());
   patch(host, small_config());
   DeviceDecoder device = DeviceDecoder::load(dir.path()), plain = DeviceDecoder::load(dir.path());
-  device.remember(small_config(), 90);
-  plain.remember(small_config(), 90);
+  device.attach_memory(small_config(), 90);
+  plain.attach_memory(small_config(), 90);
   const std::vector<std::int64_t> ids = random_ids(60, 61, 2);
   for (std::size_t done = 0; done < ids.size();) {
     const std::size_t n = done == 20 ? 1 : std::min<std::size_t>(10, ids.size() - done);
@@ -149,7 +149,7 @@ TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::bf16), 4).write(dir.path());
   DeviceDecoder model = DeviceDecoder::load(dir.path());
-  model.remember(small_config(), 150);
+  model.attach_memory(small_config(), 150);
   const std::vector<std::int64_t> ids = random_ids(150, 61, 2);
   const auto empty = model.snapshot();
   const auto feed = [&](std::size_t first, std::size_t end) {
@@ -203,7 +203,7 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
     }
     EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::write, &shape, &budgets);
     DeviceDecoder model = DeviceDecoder::load(dir.path());
-    model.remember(kept, 150);
+    model.attach_memory(kept, 150);
     REQUIRE((model.memory().lower_tiers().events > 0) == (end == 70));
     const auto steps = [&](std::size_t to) {
       while (static_cast<std::size_t>(model.memory().tokens()) < to) {
@@ -225,7 +225,7 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
   DeviceDecoder straight = DeviceDecoder::load(dir.path());
   keep.dir = dir / "straight";
   EpisodicMemory once = EpisodicMemory::create(keep, config, shape);
-  straight.remember(once, 150);
+  straight.attach_memory(once, 150);
   for (std::size_t at = 0; at < 130; at += 10) straight.step({ids.data() + at, 10});
   straight.save(once);
   keep.dir = dir / "kept";
@@ -274,7 +274,7 @@ TEST_CASE("a kept memory of a model with sliding layers goes on in turn on devic
     std::optional<Decoder> host;
     if (on_device) {
       device.emplace(DeviceDecoder::load(dir.path()));
-      device->remember(*kept, 90);
+      device->attach_memory(*kept, 90);
     } else {
       host.emplace(Decoder::load(dir.path()));
       patch(*host, kept);
@@ -295,7 +295,7 @@ TEST_CASE("a kept memory of a model with sliding layers goes on in turn on devic
   REQUIRE((kept.events().all() == in_one->events().all()));
   REQUIRE(kept.events().size() > 8);
   DeviceDecoder short_one = DeviceDecoder::load(dir.path());
-  REQUIRE_THROWS_AS(short_one.remember(kept, 80), BudgetError);
+  REQUIRE_THROWS_AS(short_one.attach_memory(kept, 80), BudgetError);
   REQUIRE_THROWS_AS(short_one.memory(), DataError);  // nothing is half there
 }
 
@@ -349,7 +349,7 @@ TEST_CASE("a session generates the same tokens on the device as on the host") {
   Decoder host = Decoder::load(dir.path());
   patch(host, small_config());
   DeviceDecoder device = DeviceDecoder::load(dir.path());
-  device.remember(small_config(), 60);
+  device.attach_memory(small_config(), 60);
   const std::vector<std::int64_t> prompt = random_ids(40, 61, 6);
   GenerateOptions options;
   options.max_new = 12;
@@ -409,8 +409,8 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
       DeviceDecoder plain = with_graphs(dir, false), model = with_graphs(dir, true);
       REQUIRE_FALSE(plain.graphs());
       REQUIRE(model.graphs());
-      plain.remember(config, kTokens);
-      model.remember(config, kTokens);
+      plain.attach_memory(config, kTokens);
+      model.attach_memory(config, kTokens);
       const Seen expected = decode(plain);
       REQUIRE(expected.events.size() > 4);
       REQUIRE(expected.recalled.back().size() > 1);
@@ -420,14 +420,14 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
       // Graphs hold addresses, which a reset leaves and a new memory does not.
       model.memory().reset();
       REQUIRE(decode(model) == expected);
-      model.remember(config, 2 * kTokens);
+      model.attach_memory(config, 2 * kTokens);
       REQUIRE(decode(model) == expected);
       // Events in page-locked host memory, the device's slots filled within the graphs.
-      model.remember(config, kTokens);
+      model.attach_memory(config, kTokens);
       const DeviceMemoryBytes all = model.memory().bytes();
       config.device_bytes = all.total() - all.events / 2;
       episodic_test::in_every_overlap([&] {
-        model.remember(config, kTokens);
+        model.attach_memory(config, kTokens);
         REQUIRE(model.memory().bytes().host > 0);
         REQUIRE(decode(model) == expected);
         REQUIRE(model.graphs());
@@ -442,7 +442,7 @@ TEST_CASE("a decoder's step in steady state is an upload and a graph") {
   MemoryConfig config = small_config();
   config.recall_every = 3;
   DeviceDecoder model = with_graphs(dir, true);
-  model.remember(config, 200);
+  model.attach_memory(config, 200);
   emulator::reset_calls();
   decode(model);
   // Inside the window; past its edge while nothing can close, and afterwards: each with and without
@@ -477,7 +477,7 @@ TEST_CASE("a decoder's step in steady state is an upload and a graph") {
   REQUIRE(emulator::device_bytes() == bytes);
 
   // Graphs are given back with the memory that they were made for.
-  model.remember(config, 200);
+  model.attach_memory(config, 200);
   REQUIRE(emulator::device_bytes() < bytes);
 #else
   EPISODIC_SKIP("counted on the emulated device");
@@ -490,13 +490,13 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
   TinyLlama(shape_of(false, TensorType::bf16), 7).write(dir.path());
   DeviceDecoder plain = with_graphs(dir, false);
   emulator::reset_calls();
-  plain.remember(small_config(), kTokens);
+  plain.attach_memory(small_config(), kTokens);
   const Seen expected = decode(plain);
   REQUIRE(emulator::calls().captures == 0);
 
   {  // in the midst of a capture
     DeviceDecoder model = with_graphs(dir, true);
-    model.remember(small_config(), kTokens);
+    model.attach_memory(small_config(), kTokens);
     emulator::set_cublas_captures(false);
     emulator::reset_calls();
     REQUIRE(decode(model) == expected);
@@ -505,13 +505,13 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
     REQUIRE_FALSE(model.graphs());
     REQUIRE(cudaGetLastError() == cudaSuccess);
     emulator::set_cublas_captures(true);
-    model.remember(small_config(), kTokens);
+    model.attach_memory(small_config(), kTokens);
     REQUIRE(decode(model) == expected);  // for good
     REQUIRE(emulator::calls().captures == 1);
   }
   {  // behind it, for want of memory
     DeviceDecoder model = with_graphs(dir, true);
-    model.remember(small_config(), kTokens);
+    model.attach_memory(small_config(), kTokens);
     emulator::set_device_capacity(emulator::device_bytes());
     REQUIRE(decode(model) == expected);
     emulator::set_device_capacity(std::int64_t{8} << 30);
@@ -522,8 +522,8 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
     MemoryConfig config = small_config();
     config.segmenter = SegmenterKind::fixed;
     DeviceDecoder model = with_graphs(dir, true);
-    plain.remember(config, kTokens + 1);
-    model.remember(config, kTokens + 1);
+    plain.attach_memory(config, kTokens + 1);
+    model.attach_memory(config, kTokens + 1);
     emulator::reset_calls();
     REQUIRE(decode(model) == decode(plain));
     REQUIRE(emulator::calls().captures == 0);
@@ -531,7 +531,7 @@ TEST_CASE("a decoder does without graphs where they cannot be made") {
     REQUIRE_FALSE(model.memory().step_kind());
     REQUIRE_THROWS_AS(model.memory().end_launched_step(), DataError);
   }
-  plain.remember(small_config(), kTokens);
+  plain.attach_memory(small_config(), kTokens);
   REQUIRE_THROWS_AS(plain.memory().end_launched_step(), DataError);  // no step is open
 #else
   EPISODIC_SKIP("the emulated device refuses at will");
@@ -546,7 +546,7 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   REQUIRE_THROWS_AS(model.chunk(), DataError);
   REQUIRE_THROWS_AS(model.memory(), DataError);
   REQUIRE_THROWS_AS(model.logits(), DataError);
-  model.remember(small_config(), 12);
+  model.attach_memory(small_config(), 12);
   REQUIRE_THROWS_AS(model.logits(), DataError);
   const std::vector<std::int64_t> bad{1, 61}, good{1, 2};
   REQUIRE_THROWS_AS(model.step(bad), DataError);
@@ -569,7 +569,7 @@ TEST_CASE("a decoder without room for a step's activations has no memory, and ta
     const std::span<const float> row = model.logits();
     return std::vector<float>(row.begin(), row.end());
   };
-  model.remember(small_config(), 40);
+  model.attach_memory(small_config(), 40);
   const std::vector<float> expected = logits_of();
 
   MemoryConfig longer = small_config();
@@ -583,7 +583,7 @@ TEST_CASE("a decoder without room for a step's activations has no memory, and ta
       emulator::device_bytes() - model.memory().bytes().total() - model.bytes().activations;
   emulator::set_device_capacity(rest + memory + activations - 1);
   try {
-    model.remember(longer, 400);
+    model.attach_memory(longer, 400);
     REQUIRE(false);
   } catch (const BudgetError& e) {
     REQUIRE(std::string(e.what()).find("lower chunk") != std::string::npos);
@@ -592,7 +592,7 @@ TEST_CASE("a decoder without room for a step's activations has no memory, and ta
   REQUIRE_THROWS_AS(model.memory(), DataError);
   REQUIRE_THROWS_AS(model.logits(), DataError);
   emulator::set_device_capacity(rest + memory + activations);
-  model.remember(longer, 400);  // no byte was left behind
+  model.attach_memory(longer, 400);  // no byte was left behind
   REQUIRE(logits_of() == expected);
   emulator::set_device_capacity(std::int64_t{8} << 30);
 #else
@@ -613,7 +613,7 @@ TEST_CASE("a decoder works on its own device and leaves the current one as it wa
   {
     DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 1});
     REQUIRE(current() == 0);
-    model.remember(small_config(), 60);
+    model.attach_memory(small_config(), 60);
     REQUIRE(current() == 0);
     for (int i = 0; i < 3; ++i) model.step(random_ids(10, 61, 3));
     for (int i = 0; i < 3; ++i) model.step(random_ids(1, 61, 3));  // and their graph
@@ -674,13 +674,13 @@ TEST_CASE("a device that cannot serve is refused by what it lacks") {
   {
     DeviceDecoder model = DeviceDecoder::load(dir.path());
     try {
-      model.remember(small_config(), 1000000);
+      model.attach_memory(small_config(), 1000000);
       REQUIRE(false);
     } catch (const BudgetError& e) {
       REQUIRE(names(e.what(), "bytes of device memory"));
       REQUIRE(names(e.what(), "number of tokens"));
     }
-    model.remember(small_config(), 20);  // and this fits
+    model.attach_memory(small_config(), 20);  // and this fits
     model.step(random_ids(3, 61, 1));
     REQUIRE(model.logits().size() == 61);
   }

@@ -112,13 +112,13 @@ TEST_CASE("families: the memory on the device gives the reference's logits insid
     const auto n = static_cast<std::int64_t>(expected.ids.size());
     const auto rows = static_cast<std::size_t>(window > 0 ? window : n);
     for (const std::size_t piece : {rows, std::size_t{3}}) {
-      model.remember(memory_of(window > 0 ? window : n, static_cast<std::int64_t>(piece)), n);
+      model.attach_memory(memory_of(window > 0 ? window : n, static_cast<std::int64_t>(piece)), n);
       REQUIRE(model.memory().shape().n_layers == static_cast<std::int64_t>(served.size()));
       read(model, expected, rows, piece);
     }
     const auto tokens = static_cast<std::int64_t>(expected.start + expected.greedy.size());
     if (window > 0 || table_changes(c, tokens)) continue;
-    model.remember(memory_of(tokens, tokens), tokens);
+    model.attach_memory(memory_of(tokens, tokens), tokens);
     const std::span<const std::int64_t> prompt = std::span(expected.ids).first(expected.start);
     REQUIRE(greedy(model, prompt, expected.greedy.size()) == expected.greedy);
   }
@@ -139,7 +139,7 @@ TEST_CASE("families: a memory on the device recalls what the host's recalls") {
     config.n_local = window > 0 ? window : 9;
     const auto memory = patch(host, config);
     DeviceDecoder device = DeviceDecoder::load(dir);
-    device.remember(config, static_cast<std::int64_t>(expected.ids.size()));
+    device.attach_memory(config, static_cast<std::int64_t>(expected.ids.size()));
     for (std::size_t at = 0; at < expected.ids.size();) {
       const std::size_t n = std::min<std::size_t>(at % 3 == 0 ? 1 : 5, expected.ids.size() - at);
       host.step({expected.ids.data() + at, n});
@@ -166,7 +166,7 @@ TEST_CASE("families: sliding layers beside a memory on the device go back with t
     model.step(std::span(expected.ids).subspan(from), logits);
     same(logits, expected, from);
   };
-  model.remember(memory_of(64, 64), 64);
+  model.attach_memory(memory_of(64, 64), 64);
   read(model, expected, 20, 20);
   const auto snapshot = model.snapshot();
   const auto of_memory = model.memory().snapshot();
@@ -198,7 +198,7 @@ TEST_CASE("families: what a decoder on the device cannot attend to is refused by
   const std::vector<std::int64_t> ids{1, 2, 3};
   DeviceDecoder model = DeviceDecoder::load(family_checkpoint("mistral_window"));
   REQUIRE(mentions(refusal<DataError>([&] { model.step(ids); }), "attend_fully"));
-  REQUIRE(mentions(refusal<ConfigError>([&] { model.remember(memory_of(10, 8), 40); }),
+  REQUIRE(mentions(refusal<ConfigError>([&] { model.attach_memory(memory_of(10, 8), 40); }),
                    "n_local = 10 exceeds the sliding window of 9 tokens"));
   REQUIRE(mentions(refusal<ConfigError>([&] { model.attend_fully(0); }), "max_tokens = 0"));
   model.attend_fully(4, 2);
@@ -211,5 +211,5 @@ TEST_CASE("families: what a decoder on the device cannot attend to is refused by
   // Heads of 6 channels are padded on the device, those in a memory of the host are not.
   const MemoryConfig config = memory_of(9, 8);
   EpisodicMemory host(config, memory_shape(model.config(), config.n_local));
-  REQUIRE(mentions(refusal<ConfigError>([&] { model.remember(host, 40); }), "padded"));
+  REQUIRE(mentions(refusal<ConfigError>([&] { model.attach_memory(host, 40); }), "padded"));
 }

@@ -28,7 +28,7 @@ std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_
                       std::size_t n) {
   DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
   if (memory)
-    model.remember(*memory, 700);
+    model.attach_memory(*memory, 700);
   else
     model.attend_fully(400, 40);
   const std::vector<std::int64_t> ids(40, 7);

@@ -150,7 +150,7 @@ class Problem {
     return run([](AttentionParams&) {});
   }
 
-  /// In float64; queries are rounded once more after they were turned, as the kernels must.
+  /// In float64; queries are rounded once more after they were rotated, as the kernels must.
   Result reference() const {
     Result result;
     result.out.assign(size(c_.n * heads_ * c_.d), 0.0f);
@@ -167,7 +167,7 @@ class Problem {
     for (std::int64_t i = 0; i < c_.n; ++i)
       for (std::int64_t h = 0; h < heads_; ++h) {
         const std::int64_t g = h / c_.group, p = c_.first_position + i;
-        const std::vector<double> fixed = turned(i, h, false), own = turned(i, h, true);
+        const std::vector<double> fixed = rotated(i, h, false), own = rotated(i, h, true);
         std::vector<Seen> seen;
         const auto add = [&](const std::vector<double>& query, const float* key, const float* value,
                              double weight, std::int64_t local) {
@@ -268,7 +268,7 @@ class Problem {
     fill(fixed_cos_, fixed_sin_, static_cast<double>(c_.n_local - 1));
   }
 
-  std::vector<double> turned(std::int64_t i, std::int64_t h, bool own) const {
+  std::vector<double> rotated(std::int64_t i, std::int64_t h, bool own) const {
     std::vector<double> x(size(c_.d));
     const float* from = q.data() + i * q_stride_ + h * c_.d;
     const std::int64_t half = c_.rotary_dim / 2;
@@ -408,7 +408,7 @@ TEST_CASE("attention kernels: positions, windows, rings and lists at their edges
       c.max_rows = 300;
       c.rotary_dim = 32;
       c.scale = 0.3f;
-      check(c, dtype);  // fewer rows than room, a part of the channels turned
+      check(c, dtype);  // fewer rows than room, a part of the channels rotated
       c.rows_per_head = true;
       c.rotary_dim = 0;
       c.scale = -0.2f;

@@ -191,14 +191,15 @@ struct Window {
     // not a value of any token
     const std::vector<unsigned char> empty(bytes_of(kv_heads * kCapacity * d, dtype), 0x11),
         none(bytes_of(kv_heads * kInit * d, dtype), 0x11);
-    for (auto* ring : {&ring_key, &ring_turned, &ring_value}) ring->emplace(empty);
+    for (auto* ring : {&ring_key, &ring_rotated, &ring_value}) ring->emplace(empty);
     for (auto* sink : {&sink_key, &sink_value}) sink->emplace(none);
   }
 
   static constexpr std::int64_t kCapacity = 7, kInit = 3;
   DeviceArray<std::int64_t> position;
   DeviceArray<float> cos, sin, fixed_cos, fixed_sin, mean;
-  std::optional<DeviceArray<unsigned char>> ring_key, ring_turned, ring_value, sink_key, sink_value;
+  std::optional<DeviceArray<unsigned char>> ring_key, ring_rotated, ring_value, sink_key,
+      sink_value;
 
   HeadTarget target(std::int64_t d, bool keeps_keys, bool wants_mean) const {
     HeadTarget to;
@@ -206,7 +207,7 @@ struct Window {
     to.cos = cos.data();
     to.sin = sin.data();
     to.maybe_ring_key = keeps_keys ? ring_key->data() : nullptr;
-    to.ring_turned_key = ring_turned->data();
+    to.ring_rotated_key = ring_rotated->data();
     to.ring_value = ring_value->data();
     to.ring_capacity = kCapacity;
     to.ring_head_stride = kCapacity * d;
@@ -220,7 +221,7 @@ struct Window {
   }
   bool operator==(const Window& other) const {
     return ring_key->host() == other.ring_key->host() &&
-           ring_turned->host() == other.ring_turned->host() &&
+           ring_rotated->host() == other.ring_rotated->host() &&
            ring_value->host() == other.ring_value->host() &&
            sink_key->host() == other.sink_key->host() &&
            sink_value->host() == other.sink_value->host() && mean.host() == other.mean.host();
@@ -270,7 +271,7 @@ TEST_CASE("a product of heads leaves what the product, append_window and mean_fi
             a.cos = w.cos.data();
             a.sin = w.sin.data();
             a.ring_key = keeps_keys ? w.ring_key->data() : nullptr;
-            a.ring_turned_key = w.ring_turned->data();
+            a.ring_rotated_key = w.ring_rotated->data();
             a.ring_value = w.ring_value->data();
             a.ring_capacity = Window::kCapacity;
             a.ring_head_stride = Window::kCapacity * d;

@@ -30,7 +30,7 @@ struct AppendCase {
 };
 
 struct Window {
-  Bytes key, turned, value, sink_key, sink_value;
+  Bytes key, rotated, value, sink_key, sink_value;
   bool operator==(const Window&) const = default;
 };
 
@@ -50,7 +50,7 @@ Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
   const Bytes empty(offset + static_cast<std::size_t>(c.heads * head_stride) * element, kUntouched);
   const Bytes no_sinks(offset + static_cast<std::size_t>(c.heads * c.n_init * c.d) * element,
                        kUntouched);
-  const DeviceArray<unsigned char> ring_key(empty), ring_turned(empty), ring_value(empty),
+  const DeviceArray<unsigned char> ring_key(empty), ring_rotated(empty), ring_value(empty),
       sink_key(no_sinks), sink_value(no_sinks);
   const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{c.first});
   const DeviceArray<double> frequency(table.inverse_frequency);
@@ -79,7 +79,7 @@ Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
   p.cos = cos.data();
   p.sin = sin.data();
   p.ring_key = ring_key.data() + offset;
-  p.ring_turned_key = ring_turned.data() + offset;
+  p.ring_rotated_key = ring_rotated.data() + offset;
   p.ring_value = ring_value.data() + offset;
   p.ring_capacity = c.capacity;
   p.ring_head_stride = head_stride;
@@ -92,7 +92,7 @@ Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
     const Bytes all = a.host();
     return Bytes(all.begin() + static_cast<std::ptrdiff_t>(offset), all.end());
   };
-  return {from(ring_key), from(ring_turned), from(ring_value), from(sink_key), from(sink_value)};
+  return {from(ring_key), from(ring_rotated), from(ring_value), from(sink_key), from(sink_value)};
 }
 
 }  // namespace
@@ -131,10 +131,10 @@ TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
       expected.sink_key.assign(static_cast<std::size_t>(c.heads * c.n_init * c.d) * element,
                                kUntouched);
       expected.sink_value = expected.sink_key;
-      std::vector<float> turned(static_cast<std::size_t>(c.n * c.heads * c.d));
+      std::vector<float> rotated(static_cast<std::size_t>(c.n * c.heads * c.d));
       episodic::RotaryAngles angles;
       angles.compute(table, c.first, c.n);
-      episodic::rotate(table, angles, c.n, c.heads, c.d, k.data(), row, c.d, turned.data(),
+      episodic::rotate(table, angles, c.n, c.heads, c.d, k.data(), row, c.d, rotated.data(),
                        c.heads * c.d, c.d);
       const auto copy_row = [&](const Bytes& from, std::int64_t at, Bytes& to, std::int64_t to_at) {
         std::copy_n(
@@ -162,8 +162,9 @@ TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
         REQUIRE(result.sink_key == expected.sink_key);
         REQUIRE(result.sink_value == expected.sink_value);
       }
-      // The CPU's instruction sets differ in the last bit of a turn: off by one rounding at most.
-      const std::vector<float> got = episodic_test::floats(results.front().turned, dtype);
+      // The CPU's instruction sets differ in the last bit of a rotation: off by one rounding at
+      // most.
+      const std::vector<float> got = episodic_test::floats(results.front().rotated, dtype);
       const std::vector<float> untouched = episodic_test::floats(Bytes(element, kUntouched), dtype);
       const float unit = dtype == DType::float32   ? 0x1p-23f
                          : dtype == DType::float16 ? 0x1p-11f
@@ -176,10 +177,10 @@ TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
                 static_cast<std::size_t>(g * head_stride + (c.first + i) % c.capacity * c.d + at);
             const auto from = static_cast<std::size_t>((i * c.heads + g) * c.d + at);
             written[to] = true;
-            // pairs side by side are turned on the CPU without FMA
+            // pairs side by side are rotated on the CPU without FMA
             const float slack = c.interleaved ? 1.0f : 1e-2f;
-            REQUIRE(std::abs(got[to] - turned[from]) <= unit * (std::abs(turned[from]) + slack));
-            if (at >= c.rotary_dim) REQUIRE(got[to] == turned[from]);
+            REQUIRE(std::abs(got[to] - rotated[from]) <= unit * (std::abs(rotated[from]) + slack));
+            if (at >= c.rotary_dim) REQUIRE(got[to] == rotated[from]);
           }
       for (std::size_t i = 0; i < got.size(); ++i)
         if (!written[i]) REQUIRE(std::memcmp(&got[i], &untouched[0], 4) == 0);
@@ -237,7 +238,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("mean_fixed_query is the mean of the turned queries") {
+TEST_CASE("mean_fixed_query is the mean of the rotated queries") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(5);
   struct Case {
@@ -336,7 +337,7 @@ TEST_CASE("window kernels refuse what makes no sense, before any launch") {
   a.k = a.v = memory;
   a.k_row_stride = a.v_row_stride = 8;
   a.cos = a.sin = memory;
-  a.ring_key = a.ring_turned_key = a.ring_value = memory;
+  a.ring_key = a.ring_rotated_key = a.ring_value = memory;
   a.ring_capacity = 2;
   a.ring_head_stride = 16;
   const auto refused = [](AppendParams p, auto change, cudaError_t error = cudaErrorInvalidValue) {

@@ -18,7 +18,7 @@ enum class RotaryPairs : std::uint8_t {
   interleaved,  ///< (2 c, 2 c + 1): as the RoPE paper and GGUF's "normal" type have it
 };
 
-/// The rotation of a model as data: channel pair c turns by position * inverse_frequency[c];
+/// The rotation of a model as data: channel pair c rotates by position * inverse_frequency[c];
 /// channels from rotary_dim on are left alone (partial rotary).
 struct RotaryTable {
   std::vector<double> inverse_frequency;  ///< [rotary_dim / 2]
@@ -69,7 +69,7 @@ struct RotaryAngles {
   void fill(const RotaryTable& table, std::int64_t first, std::int64_t count, double factor);
 };
 
-/// y[i, h, :] = x[i, h, :] turned by the angles of row i (row 0 for all i if there is one row), in
+/// y[i, h, :] = x[i, h, :] rotated by the angles of row i (row 0 for all i if there is one row), in
 /// the dtype of y: queries out of a fused projection, or keys into the memory's window. x and y do
 /// not overlap, or are the same rows of float32. Allocates nothing for head_dim up to 1024.
 /// \throws DataError for angles of another table or number of rows, null data, int8, or rows of y

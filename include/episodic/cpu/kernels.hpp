@@ -70,7 +70,7 @@ struct Kernels {
   /// y[i] = x[i] * inverse_scale to the nearest integer, even at ties; the products are in
   /// [-127.5, 127.5].
   void (*quantize)(const float* x, std::int64_t n, float inverse_scale, std::int8_t* y);
-  /// (y[c], y[c + half]) = (x[c], x[c + half]) turned by (cos[c], sin[c]), c < half. x == y is
+  /// (y[c], y[c + half]) = (x[c], x[c + half]) rotated by (cos[c], sin[c]), c < half. x == y is
   /// fine.
   void (*rotate)(const float* x, const float* cos, const float* sin, std::int64_t half, float* y);
   /// The same for the pairs (x[2 c], x[2 c + 1]).

@@ -88,19 +88,19 @@ class DeviceDecoder final : public LanguageModel {
   /// \param max_tokens most tokens that the sequence may come to. \param given boundaries, only for
   /// segmenter `given`. \throws as DeviceMemory: the model is then without a memory; ConfigError
   /// for an n_local beyond the sliding window of layers that the memory is to serve
-  DeviceMemory& remember(const MemoryConfig& config, std::int64_t max_tokens,
-                         std::vector<std::int64_t> given = {});
+  DeviceMemory& attach_memory(const MemoryConfig& config, std::int64_t max_tokens,
+                              std::vector<std::int64_t> given = {});
 
   /// Gives the model a memory that goes on where a memory of the host is, with the budgets of that
   /// one for its own tiers (a kept one's folder is the disk tier's). The windows of a model's
   /// sliding layers go with it (EpisodicMemory::keep_beside). \throws as DeviceMemory::load and
   /// keep_beside; ConfigError for heads that are padded on the device (docs/kernels.md), which no
   /// other memory has, and for sliding layers whose rotary table follows the length of the context
-  DeviceMemory& remember(EpisodicMemory& from, std::int64_t max_tokens);
+  DeviceMemory& attach_memory(EpisodicMemory& from, std::int64_t max_tokens);
   /// Brings that memory up to the model's steps since (DeviceMemory::save).
   void save(EpisodicMemory& to);
 
-  /// \throws DataError before `remember`
+  /// \throws DataError before `attach_memory`
   DeviceMemory& memory();
 
   /// Gives the model the attention that it was made with in place of a memory: every token, or the

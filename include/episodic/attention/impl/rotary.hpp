@@ -87,7 +87,7 @@ EPISODIC_INLINE void RotaryAngles::fill(const RotaryTable& table, std::int64_t f
   cos.resize(static_cast<std::size_t>(n) * pairs);
   sin.resize(static_cast<std::size_t>(n) * pairs);
   if (n == 0) return;
-  double turn_cos[kAnchor], turn_sin[kAnchor];
+  double step_cos[kAnchor], step_sin[kAnchor];
   for (std::size_t c = 0; c < pairs; ++c) {
     const double frequency = table.inverse_frequency[c];
     bool known[kAnchor] = {};
@@ -103,12 +103,12 @@ EPISODIC_INLINE void RotaryAngles::fill(const RotaryTable& table, std::int64_t f
       }
       if (!known[b]) {
         known[b] = true;
-        turn_cos[b] = std::cos(static_cast<double>(b) * frequency);
-        turn_sin[b] = std::sin(static_cast<double>(b) * frequency);
+        step_cos[b] = std::cos(static_cast<double>(b) * frequency);
+        step_sin[b] = std::sin(static_cast<double>(b) * frequency);
       }
       const std::size_t at = static_cast<std::size_t>(i) * pairs + c;
-      cos[at] = static_cast<float>(anchor_cos * turn_cos[b] - anchor_sin * turn_sin[b]);
-      sin[at] = static_cast<float>(anchor_sin * turn_cos[b] + anchor_cos * turn_sin[b]);
+      cos[at] = static_cast<float>(anchor_cos * step_cos[b] - anchor_sin * step_sin[b]);
+      sin[at] = static_cast<float>(anchor_sin * step_cos[b] + anchor_cos * step_sin[b]);
     }
   }
 }

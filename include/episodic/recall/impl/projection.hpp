@@ -254,21 +254,21 @@ EPISODIC_INLINE void Projection::learn() {
       for (std::int64_t c = 0; c < width_; ++c) q[c] -= along * row[c];
     }
   }
-  std::vector<double> turned(rows.size());
+  std::vector<double> rotated(rows.size());
   for (int iteration = 0; iteration < kIterations; ++iteration) {
-    std::fill(turned.begin(), turned.end(), 0.0);
+    std::fill(rotated.begin(), rotated.end(), 0.0);
     for (std::int64_t i = 0; i < n; ++i)
       for (std::int64_t j = 0; j < kept; ++j) {
         const double* q = queries.data() + i * width_;
         const double along = dot_double(q, rows.data() + j * width_, width_);
-        double* to = turned.data() + j * width_;
+        double* to = rotated.data() + j * width_;
 #ifdef _OPENMP
 #pragma omp simd
 #endif
         for (std::int64_t c = 0; c < width_; ++c) to[c] += along * q[c];
       }
-    kept = orthonormalise(turned, kept, width_);
-    std::swap(rows, turned);
+    kept = orthonormalise(rotated, kept, width_);
+    std::swap(rows, rotated);
   }
   if (kept == 0) return;
   auto basis = std::make_shared<Basis>();
