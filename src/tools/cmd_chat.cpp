@@ -31,12 +31,7 @@ std::shared_ptr<EpisodicMemory> kept_memory(const ChatCommandFlags& flags,
                                             const ModelConfig& model) {
   if (holds_memory(flags.dir))
     return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
-  const MemoryConfig config = flags.model.memory_config();
-  warn_of_window(flags.common, config, model);
-  KeptFolder folder;
-  folder.dir = flags.dir;
-  return std::make_shared<EpisodicMemory>(
-      create_memory(flags.model.model, folder, config, flags.model.options()));
+  return create_kept(flags.common, flags.model, model, {.dir = flags.dir}, flags.max_tokens);
 }
 
 /// What the user types: lines, of which one that ends with a backslash goes on with the next.

@@ -58,19 +58,6 @@ std::shared_ptr<EpisodicMemory> opened(const IngestFlags& flags) {
   return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
 }
 
-std::shared_ptr<EpisodicMemory> created(const IngestFlags& flags, const ModelConfig& model,
-                                        std::int64_t max_tokens) {
-  const MemoryConfig config = flags.model.memory_config();
-  warn_of_window(flags.common, config, model);
-  // What a device refuses, it refuses before there is a folder.
-  plan_for_device(flags.common, flags.model, config, std::max<std::int64_t>(1, max_tokens));
-  KeptFolder folder;
-  folder.dir = flags.dir;
-  folder.checkpoints = flags.checkpoints;
-  return std::make_shared<EpisodicMemory>(
-      create_memory(flags.model.model, folder, config, flags.model.options()));
-}
-
 void run(const IngestFlags& flags) {
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
@@ -84,7 +71,10 @@ void run(const IngestFlags& flags) {
   else
     all = encode_continuation(engine->tokenizer(), flags.text.read());
   std::span<const std::int64_t> ids(all);
-  if (!memory) memory = created(flags, engine->config(), static_cast<std::int64_t>(ids.size()));
+  if (!memory)
+    memory = create_kept(flags.common, flags.model, engine->config(),
+                         {.dir = flags.dir, .checkpoints = flags.checkpoints},
+                         static_cast<std::int64_t>(ids.size()));
   if (!flags.append) {
     check_same_text(*memory, ids, flags);
     ids = ids.subspan(static_cast<std::size_t>(memory->tokens()));

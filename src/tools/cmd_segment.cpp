@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/memory/host_memory.hpp"
 #include "episodic/model/open_model.hpp"
 #include "html.hpp"
 #include "reading.hpp"
@@ -23,12 +24,68 @@ struct SegmentFlags {
 
 /// Events of the whole text: the memory itself never closes what is still in its window, so the
 /// rule of spec 4 is taken to the last token with the boundaries that were found.
-EventTable events_of(const Reading& reading, const MemoryConfig& config) {
+EventTable events_of(std::span<const std::uint8_t> boundaries, const MemoryConfig& config) {
   EventTable events(config.n_init, config.min_block, config.max_block);
-  events.close_up_to(static_cast<std::int64_t>(reading.boundaries.size()), [&](std::int64_t t) {
-    return reading.boundaries[static_cast<std::size_t>(t)] != 0;
-  });
+  events.close_up_to(static_cast<std::int64_t>(boundaries.size()),
+                     [&](std::int64_t t) { return boundaries[static_cast<std::size_t>(t)] != 0; });
   return events;
+}
+
+/// A text as it was read, and whose boundaries there are: the sequence's, or each head's.
+struct Segments {
+  Reading reading;
+  std::vector<std::vector<std::uint8_t>> boundaries;  // of scope 0, which `reading` has, none
+  std::int64_t heads = 0;                             // of a layer; 0: the sequence's alone
+
+  std::span<const std::uint8_t> of(std::size_t scope) const {
+    return scope == 0 ? reading.boundaries : boundaries[scope];
+  }
+};
+
+Segments read(Engine& engine, const Tokenizer& tokenizer, std::span<const std::int64_t> ids,
+              const SegmentFlags& flags) {
+  Segments segments;
+  segments.boundaries.resize(1);
+  if (const auto* memory = dynamic_cast<const HostMemory*>(engine.memory());
+      memory != nullptr && memory->scopes() > 1) {
+    segments.boundaries.resize(static_cast<std::size_t>(memory->scopes()));
+    segments.heads = memory->shape().n_kv_heads;
+  }
+  Session session(engine, &tokenizer);
+  ProgressBar bar("reading", flags.common.quiet);
+  segments.reading = read_recording(
+      session,
+      [&] {
+        for (std::size_t s = 1; s < segments.boundaries.size(); ++s) {
+          const StepRecord step = engine.last_step(static_cast<std::int64_t>(s));
+          segments.boundaries[s].insert(segments.boundaries[s].end(), step.final_boundaries.begin(),
+                                        step.final_boundaries.end());
+        }
+        return engine.last_step();
+      },
+      ids, bar.callback());
+  return segments;
+}
+
+/// One map for each head: which of them cut where.
+std::string page_of_heads(const SegmentFlags& flags, const Segments& segments,
+                          const MemoryConfig& config) {
+  const auto n = static_cast<std::int64_t>(segments.reading.surprise.size());
+  const std::string name = flags.text.text.filename().string();
+  std::string body = fmt::format(
+      "<h1>Events of {}</h1>\n<p class=\"soft\">{} tokens, {:.2f} nats a token. Each key/value "
+      "head of each layer has events of its own; a map for each.</p>\n",
+      escape_html(name), n, n > 1 ? segments.reading.mean_surprise({1, n}) : 0.0);
+  body += surprise_legend();
+  constexpr std::int64_t kMostBlocks = 1000;
+  for (std::size_t s = 0; s < segments.boundaries.size(); ++s) {
+    const EventTable events = events_of(segments.of(s), config);
+    body += fmt::format("<h2>Layer {}, head {}: {} events</h2>\n",
+                        static_cast<std::int64_t>(s) / segments.heads,
+                        static_cast<std::int64_t>(s) % segments.heads, events.size());
+    body += event_map(event_blocks(events.all(), segments.reading, kMostBlocks), n, {});
+  }
+  return html_page("Events of " + name, body);
 }
 
 std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
@@ -69,37 +126,37 @@ void run(const SegmentFlags& flags) {
     throw ConfigError(
         "segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
         "\"fixed\" or \"random\"");
-  if (config.scope == EventScope::head)
-    throw ConfigError(
-        "scope = \"head\": segment lists the events of the sequence, and each head has its own; "
-        "use "
-        "scope = \"sequence\"");
   const std::string text = flags.text.read();
   const auto tokenizer = load_model_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);
   const std::unique_ptr<Engine> engine =
       make_engine(flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()));
-  Session session(*engine, tokenizer.get());
-  Reading reading;
-  {
-    ProgressBar bar("reading", flags.common.quiet);
-    reading = read_recording(
-        session, [&] { return engine->last_step(); }, ids, bar.callback());
-  }
-  const EventTable events = events_of(reading, config);
+  const Segments segments = read(*engine, *tokenizer, ids, flags);
+  const bool by_head = segments.heads > 0;
   Json json = Json::array();
-  for (const TokenRange& e : events.all())
-    json.push_back({{"start", e.start},
-                    {"end", e.end},
-                    {"text", text_of(*tokenizer, ids, e)},
-                    {"surprise", reading.mean_surprise(e)}});
-  if (!flags.html.empty()) write_text(flags.html, page(flags, *tokenizer, ids, reading, events));
+  std::string table = by_head ? fmt::format("{:>5} {:>4} ", "layer", "head") : "";
+  table += fmt::format("{:>10} {:>10} {:>7}  text\n", "start", "end", "nats");
+  for (std::size_t s = 0; s < segments.boundaries.size(); ++s) {
+    const auto scope = static_cast<std::int64_t>(s);
+    const EventTable events = events_of(segments.of(s), config);
+    for (const TokenRange& e : events.all()) {
+      const std::string said = text_of(*tokenizer, ids, e);
+      const double nats = segments.reading.mean_surprise(e);
+      Json row{{"start", e.start}, {"end", e.end}, {"text", said}, {"surprise", nats}};
+      if (by_head) {
+        row["layer"] = scope / segments.heads;
+        row["kv_head"] = scope % segments.heads;
+        table += fmt::format("{:>5} {:>4} ", scope / segments.heads, scope % segments.heads);
+      }
+      json.push_back(std::move(row));
+      table += fmt::format("{:>10} {:>10} {:>7.2f}  {}\n", e.start, e.end, nats, on_one_line(said));
+    }
+  }
+  if (!flags.html.empty())
+    write_text(flags.html, by_head ? page_of_heads(flags, segments, config)
+                                   : page(flags, *tokenizer, ids, segments.reading,
+                                          events_of(segments.of(0), config)));
   flags.json.write(json);
-  std::string table = fmt::format("{:>10} {:>10} {:>7}  text\n", "start", "end", "nats");
-  for (const Json& e : json)
-    table += fmt::format("{:>10} {:>10} {:>7.2f}  {}\n", e["start"].get<std::int64_t>(),
-                         e["end"].get<std::int64_t>(), e["surprise"].get<double>(),
-                         on_one_line(e["text"].get_ref<const std::string&>()));
   flags.json.say(table);
 }
 
@@ -116,7 +173,8 @@ void add_segment(Command& app) {
       "what\n"
       "has left its window, this goes on to the end of the text by the same rule; the last "
       "tokens,\n"
-      "after the last boundary, are in no event.\n\n"
+      "after the last boundary, are in no event. With scope \"head\" each key/value head of each "
+      "layer has\nevents of its own: each row then has \"layer\" and \"kv_head\" too.\n\n"
       "Example:\n  episodic segment --model M --text story.txt --json events.json --html "
       "events.html");
   flags->model.add_to(sub, false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "episodic/model/memory_settings.hpp"
@@ -31,6 +32,16 @@ void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
   if (flags.full_attention) return engine.attach_full_attention(max_tokens);
   warn_of_window(common, config, engine.config());
   engine.attach(config, max_tokens);
+}
+
+std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const ModelFlags& flags,
+                                            const ModelConfig& model, const KeptFolder& folder,
+                                            std::int64_t max_tokens) {
+  const MemoryConfig config = flags.memory_config();
+  warn_of_window(common, config, model);
+  plan_for_device(common, flags, config, std::max<std::int64_t>(1, max_tokens));
+  return std::make_shared<EpisodicMemory>(
+      create_memory(flags.model, folder, config, flags.options()));
 }
 
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,

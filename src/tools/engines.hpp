@@ -29,6 +29,12 @@ std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags&
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
             const MemoryConfig& config, std::int64_t max_tokens);
 
+/// A new memory in a folder, for max_tokens more. What a device refuses, it refuses before there is
+/// a folder. Warns as attach does.
+std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const ModelFlags& flags,
+                                            const ModelConfig& model, const KeptFolder& folder,
+                                            std::int64_t max_tokens);
+
 /// --max-new, the sampling's flags, --stop and --ignore-eos.
 void add_generation(Command& app, GenerateOptions& options);
 

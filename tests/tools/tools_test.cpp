@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -150,6 +151,53 @@ TEST_CASE("segment tiles the tokens with the events of the memory") {
   CHECK(page.find("<b>brown") == std::string::npos);
   CHECK(page.find("\xC3\xA9") != std::string::npos);  // though it may be two tokens
   CHECK(page.find("&#xFFFD;") == std::string::npos);
+}
+
+TEST_CASE("segment lists the events of each head where each has its own") {
+  const auto model = recall_model();
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  const Scratch scratch;
+  put(scratch / "book", some_book(40));
+  const std::string of = " --model " + quoted(model->string());
+  const std::string memory =
+      " --memory '{\"n_init\": 16, \"n_local\": 64, \"n_mem\": 64, \"chunk\": 32, \"segmenter\": "
+      "\"k_similarity\", \"scope\": \"head\"}'";
+  const Run run = episodic("segment" + of + " --text " + quoted((scratch / "book").string()) +
+                           memory + " --json - --html " + quoted((scratch / "page.html").string()));
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  const Json rows = Json::parse(run.out);
+  std::map<std::pair<int, int>, std::int64_t> end;  // of each head's last event
+  std::map<std::pair<int, int>, std::vector<std::int64_t>> starts;
+  for (const Json& e : rows) {
+    CHECK(e.size() == 6);
+    const std::pair<int, int> head{e["layer"].get<int>(), e["kv_head"].get<int>()};
+    const auto [at, first] = end.try_emplace(head, 16);
+    CHECK(e["start"] == at->second);
+    at->second = e["end"].get<std::int64_t>();
+    starts[head].push_back(e["start"].get<std::int64_t>());
+  }
+  const Json config = Json::parse(contents(*model / "config.json"));
+  CHECK(end.size() == config["num_hidden_layers"].get<std::size_t>() *
+                          config["num_key_value_heads"].get<std::size_t>());
+  CHECK(starts[{0, 0}] != starts[{1, 0}]);  // each has its own
+  check_page(contents(scratch / "page.html"));
+
+  // What the memory itself closes are the first of the same events.
+  REQUIRE(episodic("ingest" + of + " --text " + quoted((scratch / "book").string()) + memory +
+                   " --memory-dir " + quoted((scratch / "kept").string()))
+              .status == 0);
+  const Run inspect = episodic("inspect " + quoted((scratch / "kept").string()) + " --json -");
+  REQUIRE(inspect.status == 0);
+  std::map<std::pair<int, int>, std::size_t> closed;
+  for (const Json& e : Json::parse(inspect.out)["events"]) {
+    const std::pair<int, int> head{e["layer"].get<int>(), e["kv_head"].get<int>()};
+    const std::size_t i = closed[head]++;
+    REQUIRE(i < starts[head].size());
+    CHECK(e["start"] == starts[head][i]);
+  }
+  CHECK(closed.size() == end.size());
 }
 
 TEST_CASE("segment takes a text as short as it may be") {
