@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// train-lora: an adapter from examples, and what it refuses before it trains.
+#include "support/test.hpp"
+
+#include <cmath>
+
+#include "program.hpp"
+
+using namespace program;
+
+namespace {
+
+/// Texts longer than the window of kSmallMemory, each with a fact and a question about it.
+std::string examples(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    const std::string key = std::to_string(10000 + 7919 * i);
+    Json entries = Json::array();
+    for (int e = 0; e < 6; ++e)
+      entries.push_back("The river was low that year, and the men walked over it. ");
+    entries[static_cast<std::size_t>(i % 6)] = "The pass key of Anna is " + key + ". ";
+    lines += Json({{"entries", entries},
+                   {"question", "\n\nWhat is the pass key of Anna?\n\nThe pass key of Anna is"},
+                   {"answer", " " + key + ".\n"}})
+                 .dump() +
+             "\n";
+  }
+  return lines;
+}
+
+constexpr const char* kSmallMemory =
+    R"({"n_init": 8, "n_local": 32, "n_mem": 64, "chunk": 32, "max_block": 32})";
+
+std::string train(const fs::path& model, const fs::path& data, const fs::path& out,
+                  const std::string& more = "", const char* memory = kSmallMemory) {
+  return "train-lora --quiet --objective epman --model " + quoted(model.string()) + " --data " +
+         quoted(data.string()) + " --out " + quoted(out.string()) + " --memory '" + memory +
+         "' --steps 2 --batch 2 --rank 2 " + more;
+}
+
+}  // namespace
+
+TEST_CASE("train-lora writes an adapter that the same seed gives again and that generate takes") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  put(scratch / "train.jsonl", examples(4));
+  put(scratch / "held_out.jsonl", examples(2));
+  const Json first = json_of(
+      train(*model, scratch / "train.jsonl", scratch / "a",
+            "--seed 5 --lr 0.01 --validate " + quoted((scratch / "held_out.jsonl").string())));
+  CHECK(first["examples"] == 4);
+  CHECK(first["steps"] == 2);
+  CHECK((std::isfinite(first["last_loss"].get<double>()) && first["last_loss"].get<double>() > 0));
+  CHECK(first["validation"]["examples"] == 2);
+  CHECK(first["validation"]["before"]["loss"] != first["validation"]["after"]["loss"]);
+  const Json adapter = Json::parse(contents(scratch / "a" / "adapter_config.json"));
+  CHECK(adapter["peft_type"] == "LORA");
+  CHECK(adapter["r"] == 2);
+  const std::string curve = contents(scratch / "a" / "loss.csv");
+  CHECK(std::count(curve.begin(), curve.end(), '\n') == 3);  // its head, and a line a step
+
+  const auto weights = [&](const char* name) {
+    return contents(scratch / name / "adapter_model.safetensors");
+  };
+  json_of(train(*model, scratch / "train.jsonl", scratch / "b", "--seed 5 --lr 0.01"));
+  json_of(train(*model, scratch / "train.jsonl", scratch / "c", "--seed 6 --lr 0.01"));
+  CHECK(weights("a") == weights("b"));
+  CHECK(weights("a") != weights("c"));
+
+  const std::string ask = "generate --quiet --max-new 4 --prompt 'The king' --model " +
+                          quoted(model->string()) + " --lora ";
+  CHECK(json_of(ask + quoted((scratch / "a").string()))["ids"].size() == 4);
+}
+
+TEST_CASE("train-lora refuses what it cannot train on in one line and leaves nothing behind") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  put(scratch / "train.jsonl", examples(2));
+  const auto refused = [&](const std::string& arguments, const std::string& names, int status) {
+    const Run run = episodic(arguments);
+    INFO(arguments << "\n" << run.err);
+    CHECK(run.status == status);
+    CHECK(run.err.find(names) != std::string::npos);
+    if (status == 1) CHECK(one_line(run.err));
+    CHECK_FALSE(fs::exists(scratch / "out"));
+  };
+  const auto with = [&](const std::string& data, const std::string& more = "") {
+    put(scratch / "data.jsonl", data);
+    return train(*model, scratch / "data.jsonl", scratch / "out", more);
+  };
+  refused(train(*model, scratch / "none.jsonl", scratch / "out"), "none.jsonl", 1);
+  refused(with(""), "holds no example", 1);
+  refused(with(examples(1) + "{\"entries\": []}\n"), "data.jsonl:2", 1);
+  refused(with(examples(1) + "[1, 2]\n"), "data.jsonl:2", 1);
+  refused(with(examples(1) + R"({"entries": ["a"], "question": 7, "answer": "b"})"), "\"question\"",
+          1);
+  refused(with(examples(1), "--targets q,x"), "\"x\" is no product", 1);
+  refused(train(*model, scratch / "train.jsonl", scratch / "out", "",
+                R"({"scope": "head", "segmenter": "k_similarity"})"),
+          "scope", 1);
+  refused(with(examples(1), "--rank 0"), "--rank", 2);
+  fs::create_directory(scratch / "there");
+  put(scratch / "there" / "file", "mine");
+  const Run run = episodic(train(*model, scratch / "train.jsonl", scratch / "there"));
+  CHECK(run.status == 1);
+  CHECK(run.err.find("there") != std::string::npos);
+  CHECK(contents(scratch / "there" / "file") == "mine");
+}
