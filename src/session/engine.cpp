@@ -74,14 +74,15 @@ EpisodicMemory open_memory(const fs::path& model_dir, const KeptFolder& folder,
 }
 
 EpisodicMemory create_memory(const fs::path& model_dir, const KeptFolder& folder,
-                             const MemoryConfig& config, const ModelOptions& options) {
+                             const MemoryConfig& config, const ModelOptions& options,
+                             std::vector<std::int64_t> given) {
   KeepOptions keep;
   keep.dir = folder.dir;
   keep.identity = identity_of(model_dir, options);
   keep.checkpoints = folder.checkpoints;
   const MemoryShape shape = memory_shape(load_model_config(model_dir), config.n_local);
   require_host_room(config, shape);
-  return EpisodicMemory::create(keep, config, shape);
+  return EpisodicMemory::create(keep, config, shape, std::move(given));
 }
 
 Engine::Engine(const fs::path& model_dir, const ModelOptions& options)

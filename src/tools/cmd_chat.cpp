@@ -31,7 +31,8 @@ std::shared_ptr<EpisodicMemory> kept_memory(const ChatCommandFlags& flags,
                                             const ModelConfig& model) {
   if (holds_memory(flags.dir))
     return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
-  return create_kept(flags.common, flags.model, model, {.dir = flags.dir}, flags.max_tokens);
+  return create_kept(flags.common, flags.model, model, flags.model.memory_config(),
+                     {.dir = flags.dir}, flags.max_tokens);
 }
 
 /// What the user types: lines, of which one that ends with a backslash goes on with the next.

@@ -20,6 +20,7 @@ struct GenerateFlags {
   JsonFlag json;
   GenerateOptions options;
   ChatFlags chat;
+  EntryFlags entries;
   bool no_special = false;
 };
 
@@ -51,11 +52,14 @@ void run(const GenerateFlags& flags) {
     throw ConfigError("--chat: takes a prompt of text, not --ids");
   if (flags.chat.chat && flags.no_special)
     throw ConfigError("--no-special: with --chat the model's template says what stands around");
-  const MemoryConfig config = flags.model.memory_config();
+  if (flags.entries.longest > 0 && flags.model.full_attention)
+    throw ConfigError("--entries: full attention has no events; leave one of the two out");
+  const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,
-         static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new);
+         static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new,
+         flags.entries.starts(*engine, config, prompt));
 
   GenerateOptions options = flags.options;
   options.on_token = [&](std::int64_t, std::string_view text) {
@@ -114,6 +118,7 @@ void add_generate(Command& app) {
       .type_name("FILE");
   source.require_one_option();
   sub.option("--question", flags->question, "Text read after the prompt as a step of its own");
+  flags->entries.add_to(sub);
   sub.flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
   flags->chat.add_to(sub);
   add_generation(sub, flags->options);

@@ -22,6 +22,7 @@ struct IngestFlags {
   std::filesystem::path ids_file, dir;
   std::int64_t commit_every = 65536;
   int checkpoints = 4;
+  EntryFlags entries;
   bool resume = false, append = false, json = false;
 };
 
@@ -71,10 +72,18 @@ void run(const IngestFlags& flags) {
   else
     all = encode_continuation(engine->tokenizer(), flags.text.read());
   std::span<const std::int64_t> ids(all);
-  if (!memory)
-    memory = create_kept(flags.common, flags.model, engine->config(),
+  if (!memory) {
+    const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
+    memory = create_kept(flags.common, flags.model, engine->config(), config,
                          {.dir = flags.dir, .checkpoints = flags.checkpoints},
-                         static_cast<std::int64_t>(ids.size()));
+                         static_cast<std::int64_t>(ids.size()),
+                         flags.entries.starts(*engine, config, ids));
+  } else if (flags.entries.longest > 0 &&
+             memory->given_boundaries() != flags.entries.starts(*engine, memory->config(), ids)) {
+    throw ConfigError(fmt::format(
+        "--entries: the memory in {} was cut otherwise when it was made, which stays; leave it out",
+        flags.dir.string()));
+  }
   if (!flags.append) {
     check_same_text(*memory, ids, flags);
     ids = ids.subspan(static_cast<std::size_t>(memory->tokens()));
@@ -126,6 +135,7 @@ void add_ingest(Command& app) {
   source.require_one_option();
   sub.option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
       .required();
+  flags->entries.add_to(sub);
   const Option resume = sub.flag("--resume", flags->resume,
                                  "Go on with the same text after the last commit, if there is one");
   sub.flag("--append", flags->append, "Read the text after what the memory has read already")

@@ -18,6 +18,7 @@ struct SegmentFlags {
   CommonFlags common;
   ModelFlags model;
   TextFlags text;
+  EntryFlags entries;
   std::filesystem::path html;
   JsonFlag json;
 };
@@ -121,16 +122,17 @@ std::string page(const SegmentFlags& flags, const Tokenizer& tokenizer,
 
 void run(const SegmentFlags& flags) {
   flags.common.apply();
-  const MemoryConfig config = flags.model.memory_config();
-  if (config.segmenter == SegmenterKind::given)
+  const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
+  if (config.segmenter == SegmenterKind::given && flags.entries.longest == 0)
     throw ConfigError(
         "segmenter = \"given\": segment finds the boundaries itself; use \"surprise\", "
-        "\"fixed\" or \"random\"");
+        "\"fixed\" or \"random\", or --entries for whole sentences");
   const std::string text = flags.text.read();
   const auto tokenizer = load_model_tokenizer(flags.model.model);
   const std::vector<std::int64_t> ids = tokenizer->encode(text);
-  const std::unique_ptr<Engine> engine =
-      make_engine(flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()));
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  attach(*engine, flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()),
+         flags.entries.starts(*engine, config, ids));
   const Segments segments = read(*engine, *tokenizer, ids, flags);
   const bool by_head = segments.heads > 0;
   Json json = Json::array();
@@ -179,6 +181,7 @@ void add_segment(Command& app) {
       "events.html");
   flags->model.add_to(sub, false);
   flags->text.add_to(sub, sub, "--text", "Text file").required();
+  flags->entries.add_to(sub);
   flags->json.add_to(sub, "The events as JSON");
   sub.option("--html", flags->html, "Also a page with the text and its events");
   flags->common.add_to(sub);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/text/sentences.hpp"
 
 namespace episodic::tools {
 
@@ -28,20 +30,46 @@ std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags&
 }
 
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
-            const MemoryConfig& config, std::int64_t max_tokens) {
+            const MemoryConfig& config, std::int64_t max_tokens, std::vector<std::int64_t> given) {
   if (flags.full_attention) return engine.attach_full_attention(max_tokens);
   warn_of_window(common, config, engine.config());
-  engine.attach(config, max_tokens);
+  engine.attach(config, max_tokens, std::move(given));
+}
+
+void EntryFlags::add_to(Command& app) {
+  add_count(app, "--entries", longest,
+            "Events are entries of whole sentences with at most so many tokens (EpMAN: 256); 0: as "
+            "the memory's segmenter cuts");
+}
+
+MemoryConfig EntryFlags::apply(MemoryConfig config) const {
+  if (longest == 0) return config;
+  if (config.scope == EventScope::head)
+    throw ConfigError(
+        "--entries: cuts the text, and with scope \"head\" each head cuts its own keys; leave one "
+        "of "
+        "the two out");
+  config.segmenter = SegmenterKind::given;
+  config.refine.reset();
+  config.min_block = 1;  // an entry is what it is, however short
+  config.max_block = std::max(config.max_block, longest);
+  return config;
+}
+
+std::vector<std::int64_t> EntryFlags::starts(const Engine& engine, const MemoryConfig& config,
+                                             std::span<const std::int64_t> ids) const {
+  if (longest == 0) return {};
+  return entry_starts(engine.tokenizer(), ids, longest, config.n_init);
 }
 
 std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const ModelFlags& flags,
-                                            const ModelConfig& model, const KeptFolder& folder,
-                                            std::int64_t max_tokens) {
-  const MemoryConfig config = flags.memory_config();
+                                            const ModelConfig& model, const MemoryConfig& config,
+                                            const KeptFolder& folder, std::int64_t max_tokens,
+                                            std::vector<std::int64_t> given) {
   warn_of_window(common, config, model);
   plan_for_device(common, flags, config, std::max<std::int64_t>(1, max_tokens));
   return std::make_shared<EpisodicMemory>(
-      create_memory(flags.model, folder, config, flags.options()));
+      create_memory(flags.model, folder, config, flags.options(), std::move(given)));
 }
 
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,

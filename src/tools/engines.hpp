@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "common.hpp"
 #include "episodic/device/device_engine.hpp"
@@ -25,15 +27,31 @@ std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags&
                                     const MemoryConfig& config, std::int64_t max_tokens);
 
 /// Gives the engine an empty memory, or full attention, as the flags say. Warns of settings that
-/// reach further than the model was trained for.
+/// reach further than the model was trained for. \param given boundaries, only for segmenter
+/// `given`
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
-            const MemoryConfig& config, std::int64_t max_tokens);
+            const MemoryConfig& config, std::int64_t max_tokens,
+            std::vector<std::int64_t> given = {});
+
+/// --entries: events are entries of whole sentences (EpMAN 3.5), cut in the text that is read.
+struct EntryFlags {
+  std::int64_t longest = 0;  ///< tokens; 0: the memory's own segmenter
+
+  void add_to(Command& app);
+  /// The settings with it: segmenter `given`, min_block 1, max_block no less. \throws ConfigError
+  /// for others that it does not go with
+  MemoryConfig apply(MemoryConfig config) const;
+  /// The boundaries of a text as it is read; none without the flag.
+  std::vector<std::int64_t> starts(const Engine& engine, const MemoryConfig& config,
+                                   std::span<const std::int64_t> ids) const;
+};
 
 /// A new memory in a folder, for max_tokens more. What a device refuses, it refuses before there is
 /// a folder. Warns as attach does.
 std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const ModelFlags& flags,
-                                            const ModelConfig& model, const KeptFolder& folder,
-                                            std::int64_t max_tokens);
+                                            const ModelConfig& model, const MemoryConfig& config,
+                                            const KeptFolder& folder, std::int64_t max_tokens,
+                                            std::vector<std::int64_t> given = {});
 
 /// --max-new, the sampling's flags, --stop and --ignore-eos.
 void add_generation(Command& app, GenerateOptions& options);

@@ -200,6 +200,50 @@ TEST_CASE("segment lists the events of each head where each has its own") {
   CHECK(closed.size() == end.size());
 }
 
+TEST_CASE("events may be entries of whole sentences") {
+  const auto model = recall_model();
+  if (!model)
+    EPISODIC_SKIP("neither models/recall-2m6 nor ../shared/data/models/recall_tiny is there");
+  const Scratch scratch;
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += "The " + std::to_string(i) + " men went over the hill. Then they came back again. ";
+  put(scratch / "book", text);
+  const std::string of = " --model " + quoted(model->string());
+  const std::string book = " --text " + quoted((scratch / "book").string());
+  const std::string memory = " --memory " + quoted(kMemory);
+  const Json events = json_of("segment" + of + book + memory + " --entries 40");
+  REQUIRE(events.size() > 10);
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const std::int64_t size =
+        events[i]["end"].get<std::int64_t>() - events[i]["start"].get<std::int64_t>();
+    const auto said = events[i]["text"].get<std::string>();
+    INFO(said);
+    CHECK((size > 0 && size <= 40));
+    CHECK(said.back() == '.');
+    if (i > 0) CHECK(events[i]["start"] == events[i - 1]["end"]);
+  }
+  // the same in a kept memory, and only there if it was made so
+  const std::string kept = " --memory-dir " + quoted((scratch / "kept").string());
+  REQUIRE(episodic("ingest" + of + book + memory + kept + " --entries 40").status == 0);
+  const Json inside = json_of("inspect " + quoted((scratch / "kept").string()))["events"];
+  REQUIRE((inside.size() > 3 && inside.size() <= events.size()));
+  for (std::size_t i = 0; i < inside.size(); ++i) {
+    CHECK(inside[i]["start"] == events[i]["start"]);
+    CHECK(inside[i]["end"] == events[i]["end"]);
+  }
+  CHECK(episodic("ingest" + of + book + kept + " --entries 40 --resume").status == 0);
+  const Run other = episodic("ingest" + of + book + kept + " --entries 41 --resume");
+  CHECK(other.status == 1);
+  CHECK((one_line(other.err) && other.err.find("--entries") != std::string::npos));
+  CHECK(json_of("generate --quiet --max-new 3 --prompt-file " +
+                quoted((scratch / "book").string()) + of + memory +
+                " --entries 40 --question 'Then they'")["ids"]
+            .size() == 3);
+  const Run full = episodic("generate --prompt 'A b. C d.' --full-attention --entries 40" + of);
+  CHECK((full.status == 1 && full.err.find("--entries") != std::string::npos));
+}
+
 TEST_CASE("segment takes a text as short as it may be") {
   const auto model = recall_model();
   if (!model)

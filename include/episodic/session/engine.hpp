@@ -57,9 +57,11 @@ struct KeptFolder {
 EpisodicMemory open_memory(const std::filesystem::path& model_dir, const KeptFolder& folder,
                            const ModelOptions& options = {});
 
-/// Makes an empty memory in a new or empty folder. \throws as EpisodicMemory::create
+/// Makes an empty memory in a new or empty folder. \param given boundaries, only for segmenter
+/// `given` \throws as EpisodicMemory::create
 EpisodicMemory create_memory(const std::filesystem::path& model_dir, const KeptFolder& folder,
-                             const MemoryConfig& config, const ModelOptions& options = {});
+                             const MemoryConfig& config, const ModelOptions& options = {},
+                             std::vector<std::int64_t> given = {});
 
 /// A model, its tokenizer and one sequence. It is a LanguageModel, so a Session feeds it too.
 ///
