@@ -23,6 +23,7 @@
 #include "episodic/session/engine.hpp"
 #include "episodic/session/event_reader.hpp"
 #include "episodic/session/session.hpp"
+#include "episodic/text/sentences.hpp"
 #include "episodic/text/tokenizer.hpp"
 
 #if __has_include(<ATen/core/Tensor.h>)
