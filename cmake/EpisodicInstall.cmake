@@ -11,6 +11,8 @@ install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_P
 if(EPISODIC_TORCH)
   install(TARGETS episodic EXPORT episodicTargets)
   install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  # for torch.ops.load_library; a build of some targets only may lack it
+  install(TARGETS episodic_torch_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/episodic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc")

@@ -28,10 +28,11 @@ ROOMS = {
                "session"],
     "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
     "device_torch": ["base", "model", "device"],
+    "torch_ops": ["base", "attention"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
 }
-TORCH_ROOMS = {"model", "session", "training", "device_torch"}
+TORCH_ROOMS = {"model", "session", "training", "device_torch", "torch_ops"}
 
 
 def sources(root, folders=FOLDERS, suffixes=CODE):
