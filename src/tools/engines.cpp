@@ -50,7 +50,7 @@ MemoryConfig EntryFlags::apply(MemoryConfig config) const {
         "of "
         "the two out");
   config.segmenter = SegmenterKind::given;
-  config.refine.reset();
+  config.refine = Refinement::none;
   config.min_block = 1;  // an entry is what it is, however short
   config.max_block = std::max(config.max_block, longest);
   return config;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "episodic/base/error.hpp"
 #include "episodic/text/sentences.hpp"
 
 using namespace episodic;
