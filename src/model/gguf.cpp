@@ -246,11 +246,14 @@ Listed read_listed(Reader& in) {
   const auto rank = in.get<std::uint32_t>(what);
   if (rank > kMostDimensions)
     in.fail(fmt::format("{} has {} dimensions, more than {}", what, rank, kMostDimensions));
-  std::uint64_t elements = 1;
+  std::uint64_t elements = 1, without_zeros = 1;  // the second: no part of the shape overflows
   for (std::uint32_t i = 0; i < rank; ++i) {
     const auto d = in.get<std::uint64_t>(what);
-    if (d > kMostBytes || __builtin_mul_overflow(elements, d, &elements) || elements > kMostBytes)
+    if (d > kMostBytes ||
+        __builtin_mul_overflow(without_zeros, std::max<std::uint64_t>(1, d), &without_zeros) ||
+        without_zeros > kMostBytes)
       in.fail(fmt::format("{}: its shape overflows", what));
+    elements *= d;
     t.view.shape.insert(t.view.shape.begin(),
                         static_cast<std::int64_t>(d));  // the file: innermost first
   }

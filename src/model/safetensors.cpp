@@ -30,14 +30,18 @@ class Entry {
     TensorView view;
     view.name = name_;
     view.type = type();
-    std::uint64_t bytes = static_cast<std::uint64_t>(block_bytes(view.type));
+    // the second: no part of the shape overflows
+    std::uint64_t bytes = static_cast<std::uint64_t>(block_bytes(view.type)), without_zeros = bytes;
     const Json& shape = list("shape");
     if (shape.size() > kHighestRank)
       fail(fmt::format("has {} dimensions, more than {}", shape.size(), kHighestRank));
     for (const Json& dim : shape) {
       const std::uint64_t d = count(dim, "shape");
-      if (d > kMostBytes || __builtin_mul_overflow(bytes, d, &bytes) || bytes > kMostBytes)
+      if (d > kMostBytes ||
+          __builtin_mul_overflow(without_zeros, std::max<std::uint64_t>(1, d), &without_zeros) ||
+          without_zeros > kMostBytes)
         fail(fmt::format("its shape {} overflows", printable_value(shape)));
+      bytes *= d;
       view.shape.push_back(static_cast<std::int64_t>(d));
     }
     const Json& offsets = list("data_offsets");

@@ -212,6 +212,9 @@ TEST_CASE("gguf: tensors that do not hold") {
   refuses(W().tensor("w", 0, {std::uint64_t{1} << 40, std::uint64_t{1} << 40}, four).bytes(),
           "overflows");
   refuses(W().tensor("w", 0, {~std::uint64_t{0}}, four).bytes(), "overflows");
+  // nor in a part of the shape, though the tensor holds nothing
+  refuses(W().tensor("w", 0, {0, std::uint64_t{1} << 40, std::uint64_t{1} << 40}, "").bytes(),
+          "overflows");
   refuses(W().tensor("w", 8, {2, 16}, std::string(34, 'q')).bytes(), "no whole blocks of 32");
   refuses(W().tensor("w", 12, {32}, std::string(144, 'q')).bytes(), "no whole blocks of 256");
   refuses(W().tensor("w", 0, {5}, four).bytes(), "needs 20 bytes at offset 0");

@@ -189,6 +189,7 @@ TEST_CASE("safetensors: a shape that does not fit") {
   refuses(one("F32", "[4.0]", "[0,16]"), 16, "integers >= 0");
   refuses(one("F32", "[4294967296,4294967296,4294967296]", "[0,16]"), 16, "overflows");
   refuses(one("F32", "[9223372036854775808]", "[0,16]"), 16, "overflows");
+  refuses(one("F32", "[0,4294967296,4294967296]", "[0,0]"), 16, "overflows");
   refuses(one("F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4]", "[0,16]"), 16, "dimensions");
 }
 
