@@ -14,29 +14,12 @@
 #include "episodic/device/device_decoder.hpp"
 #include "kernels/surprise.hpp"
 #include "native_stream.hpp"
+#include "tensors.hpp"
 
 namespace episodic {
 namespace {
 
-at::ScalarType torch_type(DType dtype) {
-  return dtype == DType::float32    ? at::kFloat
-         : dtype == DType::float16  ? at::kHalf
-         : dtype == DType::bfloat16 ? at::kBFloat16
-                                    : at::kChar;
-}
-
-std::optional<DType> dtype_of(at::ScalarType type) {
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    if (torch_type(dtype) == type) return dtype;
-  return std::nullopt;
-}
-
-std::string described(const at::Tensor& x) {
-  if (!x.defined()) return "undefined";
-  std::string shape;
-  for (const std::int64_t s : x.sizes()) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", s);
-  return fmt::format("[{}] of {} on {}", shape, at::toString(x.scalar_type()), x.device().str());
-}
+using device_torch::described, device_torch::dtype_of, device_torch::torch_type;
 
 /// A device with its index, once it is known that torch and CUDA have it.
 c10::Device checked(c10::Device device) {

@@ -12,24 +12,14 @@
 #include <optional>
 #include <string>
 
+#include "device_torch/tensors.hpp"
 #include "episodic/attention/attend.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::torch_ops {
 namespace {
 
-std::optional<DType> dtype_of(at::ScalarType type) {
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    if (torch_type(dtype) == type) return dtype;
-  return std::nullopt;
-}
-
-std::string described(const at::Tensor& x) {
-  if (!x.defined()) return "undefined";
-  std::string shape;
-  for (const std::int64_t s : x.sizes()) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", s);
-  return fmt::format("[{}] of {} on {}", shape, at::toString(x.scalar_type()), x.device().str());
-}
+using device_torch::described, device_torch::dtype_of;
 
 [[noreturn]] void fail(const std::string& what) { throw DataError("segmented_attention: " + what); }
 
@@ -120,13 +110,6 @@ Result call(const at::Tensor& q, const at::Tensor& local_key, const at::Tensor& 
 }
 
 }  // namespace
-
-at::ScalarType torch_type(DType dtype) {
-  return dtype == DType::float32    ? at::kFloat
-         : dtype == DType::float16  ? at::kHalf
-         : dtype == DType::bfloat16 ? at::kBFloat16
-                                    : at::kChar;
-}
 
 Arguments::Arguments(const at::Tensor& queries, const at::Tensor& key, const at::Tensor& value,
                      at::TensorList far_keys, at::TensorList far_values, at::IntArrayRef far_tokens,

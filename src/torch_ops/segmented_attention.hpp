@@ -41,8 +41,6 @@ struct Arguments {
   std::int64_t first_local() const { return first_position + n - local_tokens; }
 };
 
-at::ScalarType torch_type(DType dtype);
-
 Result on_cuda(const Arguments& arguments);  // segmented_attention_cuda.cpp
 
 }  // namespace episodic::torch_ops
