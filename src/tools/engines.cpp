@@ -46,9 +46,8 @@ MemoryConfig EntryFlags::apply(MemoryConfig config) const {
   if (longest == 0) return config;
   if (config.scope == EventScope::head)
     throw ConfigError(
-        "--entries: cuts the text, and with scope \"head\" each head cuts its own keys; leave one "
-        "of "
-        "the two out");
+        "--entries: cuts the text, and with scope \"head\" each head cuts its own keys; leave "
+        "one of the two out");
   config.segmenter = SegmenterKind::given;
   config.refine = Refinement::none;
   config.min_block = 1;  // an entry is what it is, however short

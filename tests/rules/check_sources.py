@@ -28,7 +28,7 @@ ROOMS = {
                "session"],
     "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
     "device_torch": ["base", "model", "device"],
-    "torch_ops": ["base", "attention"],
+    "torch_ops": ["base", "attention", "device_torch"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
 }
@@ -89,8 +89,9 @@ def layers(root):
         if room is None:
             continue
         allowed = {room, *(["base"] if room == "kernels" else ROOMS[room])}
-        for number, line in lines_matching(path, r'#\s*include\s*"episodic/'):
-            other = re.search(r'"episodic/(\w+)/', line)
+        rooms = "|".join(ROOMS)  # by a room's public headers, or by its own
+        for number, line in lines_matching(path, rf'#\s*include\s*"(episodic/|({rooms})/)'):
+            other = re.search(r'"(?:episodic/)?(\w+)/', line)
             if not other or other.group(1) not in allowed:
                 yield f"{path}:{number}: {room} includes {line.split()[-1]}"
 
