@@ -153,22 +153,6 @@ void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
     fmt::print(stderr, "episodic: warning: {}\n", text);
 }
 
-void limit_spinning(char** argv) {
-  bool changed = false;
-  const auto set = [&](const char* name, const char* value) {
-    changed = ::setenv(name, value, 1) == 0 || changed;
-  };
-  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT"))
-    set("GOMP_SPINCOUNT", "20000");  // some tens of microseconds
-  // Workers of OpenBLAS, which FAISS brings along, ask for 128 MiB each until they get them. Under
-  // a limit of address space that may be never, and the end of the program waits for them.
-  if (struct rlimit space{}; ::getrlimit(RLIMIT_AS, &space) == 0 &&
-                             space.rlim_cur != RLIM_INFINITY &&
-                             !std::getenv("OPENBLAS_NUM_THREADS"))
-    set("OPENBLAS_NUM_THREADS", "1");
-  if (changed) ::execv("/proc/self/exe", argv);  // returns only if it fails; then it is as it was
-}
-
 std::string read_text(const std::filesystem::path& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
   std::ifstream in(path, std::ios::binary);
