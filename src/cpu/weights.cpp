@@ -105,6 +105,7 @@ enum class Way : std::uint8_t {
 constexpr int64_t kFewFloatRows = 4;    // with more, panels and sgemm are faster
 constexpr int64_t kFewMatrixRows = 16;  // with fewer, reading the weights once is what counts
 constexpr int64_t kPanelIn = 512;       // times 128 outputs: 256 KB
+constexpr int64_t kMatrixIn = 2048;     // the same of bfloat16: 512 KB, and few sums written twice
 
 bool plain(TensorType type) { return block_elements(type) == 1; }
 
@@ -227,12 +228,12 @@ const uint16_t* narrow_weights(const Task& task, int64_t column, int64_t width, 
     *stride = p.in;
     return reinterpret_cast<const uint16_t*>(w);
   }
-  *stride = kPanelIn;
-  uint16_t* narrow = narrow_scratch.halves(task.outputs * kPanelIn);
-  alignas(64) float wide[kPanelIn];
+  *stride = kMatrixIn;
+  uint16_t* narrow = narrow_scratch.halves(task.outputs * kMatrixIn);
+  alignas(64) float wide[kMatrixIn];
   for (int64_t o = 0; o < task.outputs; ++o) {
     widen_row(p.type, w + o * row_length, width, wide);
-    kernels().narrow(wide, width, narrow + o * kPanelIn);
+    kernels().narrow(wide, width, narrow + o * kMatrixIn);
   }
   return narrow;
 }
@@ -242,9 +243,9 @@ void run_matrix(const Task& task, int64_t n) {
   const MatrixLoops& loops = *matrix_loops();
   bool add = begin_sums(task, n) != 0;
   const auto* x = reinterpret_cast<const uint16_t*>(task.rounded);
-  uint16_t* panel = panel_scratch.halves(MatrixLoops::rows(task.outputs) * kPanelIn);
-  for (int64_t c = 0; c < p.in; c += kPanelIn, add = true) {
-    const int64_t width = std::min(kPanelIn, p.in - c);
+  uint16_t* panel = panel_scratch.halves(MatrixLoops::rows(task.outputs) * std::min(kMatrixIn, MatrixLoops::depth(p.in)));
+  for (int64_t c = 0; c < p.in; c += kMatrixIn, add = true) {
+    const int64_t width = std::min(kMatrixIn, p.in - c);
     int64_t stride = 0;
     const uint16_t* w = narrow_weights(task, c, width, &stride);
     loops.pack(task.outputs, width, w, stride, panel);
