@@ -12,6 +12,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
 #include "gguf_names.hpp"
+#include "rope.hpp"
 
 namespace episodic {
 namespace {
@@ -261,6 +262,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     in.copy("logit_scale", config, "logits_scaling");
   }
   if (name == "smollm3") config["no_rope_layer_interval"] = 4;  // not in the file
+  if (a.interleaved) config[kRopeInterleaved] = true;
   if (a.gemma) add_gemma(file, in, a, config);
   add_tokens(file, config);
   return config;
@@ -269,23 +271,13 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
 // -- tensors that cannot be used as they lie
 // -------------------------------------------------------
 
-/// The conversion put row p * half + j of each head (p: first or second half) at row 2 * j + p.
-std::vector<std::byte> halves_apart(const GgufFile& file, const TensorView& t, std::int64_t heads) {
+/// Rows of rotary pairs side by side, which are used as they lie.
+void check_pairs(const GgufFile& file, const TensorView& t, std::int64_t heads) {
   const std::int64_t rows = t.shape.empty() ? 0 : t.shape[0];
-  if (rows == 0 || rows % (2 * heads) != 0 || t.bytes % rows != 0)
+  if (rows == 0 || rows % (2 * heads) != 0)
     file.fail(t.name, fmt::format("has {} rows, no even number for each of {} heads; fetch or "
                                   "convert the file again",
                                   rows, heads));
-  const std::int64_t half = rows / heads / 2;
-  const auto row_bytes = static_cast<std::size_t>(t.bytes / rows);
-  std::vector<std::byte> out(static_cast<std::size_t>(t.bytes));
-  std::byte* to = out.data();
-  for (std::int64_t h = 0; h < heads; ++h)
-    for (std::int64_t p = 0; p < 2; ++p)
-      for (std::int64_t j = 0; j < half; ++j, to += row_bytes)
-        std::memcpy(to, t.data + static_cast<std::size_t>(h * 2 * half + 2 * j + p) * row_bytes,
-                    row_bytes);
-  return out;
 }
 
 std::vector<std::byte> minus_one(const GgufFile& file, const TensorView& t) {
@@ -327,11 +319,11 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
           fmt::format("{}: tensor '{}' is not known for the architecture '{}': the file is of "
                       "another model than it says, or of a variant that is not supported",
                       file_.file_of(t->name).string(), printable(t->name), a.gguf));
-    std::vector<std::byte> copy;
     if (a.interleaved && is_one_of(view.name, {".q_proj.", ".k_proj."}))
-      copy = halves_apart(file_, *t,
-                          config[is_one_of(view.name, {".q_proj."}) ? "num_attention_heads"
-                                                                    : "num_key_value_heads"]);
+      check_pairs(file_, *t,
+                  config[is_one_of(view.name, {".q_proj."}) ? "num_attention_heads"
+                                                            : "num_key_value_heads"]);
+    std::vector<std::byte> copy;
     if (a.gemma && is_one_of(view.name, {"norm."})) copy = minus_one(file_, *t);
     if (!copy.empty()) {
       copies_.push_back(std::move(copy));

@@ -21,6 +21,7 @@
 #include "episodic/model/quantize.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "gguf_names.hpp"
+#include "row_order.hpp"
 
 namespace episodic {
 namespace {
@@ -273,10 +274,16 @@ class Writing {
       } else if (e.role == WeightRole::q) {
         main_type_ = t.type;
       }
-      if (a_.interleaved && e.role == WeightRole::q) w.interleaved_heads = model_.config.n_heads;
-      if (a_.interleaved && e.role == WeightRole::k) w.interleaved_heads = model_.config.n_kv_heads;
+      w.interleaved_heads = heads_to_interleave(e.role);
       tensors_.push_back(std::move(w));
     }
+  }
+
+  /// Heads whose rows are to be put in another order; 0: none.
+  std::int64_t heads_to_interleave(WeightRole role) const {
+    const ModelConfig& c = model_.config;
+    if (!a_.interleaved) return 0;
+    return role == WeightRole::q ? c.n_heads : role == WeightRole::k ? c.n_kv_heads : 0;
   }
 
   std::string key(const char* name) const { return fmt::format("{}.{}", a_.gguf, name); }
@@ -379,8 +386,7 @@ class Writing {
     const void* from = w.from ? static_cast<const void*>(w.from->data) : w.own.data();
     std::vector<std::byte> ordered;
     if (w.interleaved_heads > 0) {
-      ordered = neighbours_together(static_cast<const std::byte*>(from), bytes, w.shape[0],
-                                    w.interleaved_heads);
+      ordered = pairs_together(from, bytes, w.shape[0], w.interleaved_heads);
       from = ordered.data();
     }
     file.write(from, bytes);
@@ -388,32 +394,25 @@ class Writing {
     file.write(kZeros, static_cast<std::size_t>(padded(bytes) - bytes));
   }
 
-  /// Rows j and half + j of each head become rows 2 j and 2 j + 1.
-  static std::vector<std::byte> neighbours_together(const std::byte* from, std::size_t bytes,
-                                                    std::int64_t rows, std::int64_t heads) {
-    const std::int64_t half = rows / heads / 2;
-    const std::size_t row_bytes = bytes / static_cast<std::size_t>(rows);
-    std::vector<std::byte> out(bytes);
-    for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t p = 0; p < 2; ++p)
-        for (std::int64_t j = 0; j < half; ++j, from += row_bytes)
-          std::memcpy(out.data() + static_cast<std::size_t>(h * 2 * half + 2 * j + p) * row_bytes,
-                      from, row_bytes);
-    return out;
-  }
-
   /// \throws ConfigError if the file says another model than was to be written
   void read_back(const fs::path& temporary) const {
     const GgufSource source(temporary);
     const ModelConfig read = parse_model_config(source.config_json(), "", path_.string());
-    if (const std::string what = difference(model_.config, read); !what.empty())
+    ModelConfig written = model_.config;
+    if (a_.interleaved)
+      for (Rope& rope : written.ropes) rope.table.pairs = RotaryPairs::interleaved;
+    if (const std::string what = difference(written, read); !what.empty())
       refuse(model_, fmt::format("its {}", what));
     const PlannedWeights planned(read, std::shared_ptr<const TensorSource>(&source, [](auto*) {}));
     for (const WeightEntry& e : planned.entries()) {
       const TensorView &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
-      if (then.type == now.type &&
-          (then.bytes != now.bytes ||
-           std::memcmp(then.data, now.data, static_cast<std::size_t>(then.bytes)) != 0))
+      if (then.type != now.type) continue;
+      const auto bytes = static_cast<std::size_t>(then.bytes);
+      std::vector<std::byte> ordered;
+      if (const std::int64_t heads = heads_to_interleave(e.role); heads > 0)
+        ordered = pairs_together(then.data, bytes, then.shape[0], heads);
+      if (then.bytes != now.bytes ||
+          std::memcmp(ordered.empty() ? then.data : ordered.data(), now.data, bytes) != 0)
         throw FileError(fmt::format("{}: tensor '{}' was not written as it is; check the disk",
                                     path_.string(), e.tensor));
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "episodic/model/safetensors.hpp"
 #include "json_object.hpp"
 #include "lora_scale.hpp"
+#include "row_order.hpp"
 
 namespace episodic {
 namespace {
@@ -243,13 +245,15 @@ class LoraAdapter::Reader {
       const std::int64_t out = parts[0].tensor_shape[0], in = parts[0].tensor_shape[1];
       const float* a = floats(*adapter, module, pair.a, "lora_A", {rank, in});
       const float* b = floats(*adapter, module, pair.b, "lora_B", {out, rank});
-      for (const WeightEntry& part : parts)
-        adapter->products_.push_back(
-            {part.role, part.layer, rank, in, part.rows, a, b + part.first_row * rank, scaling});
       all.put_string(module);
       all.put(scaling);
       all.put_vector(adapter->factors_[adapter->factors_.size() - 2]);
       all.put_vector(adapter->factors_.back());
+      for (const WeightEntry& part : parts)
+        order_rows(part, adapter->factors_.back().data() + part.first_row * rank, rank);
+      for (const WeightEntry& part : parts)
+        adapter->products_.push_back(
+            {part.role, part.layer, rank, in, part.rows, a, b + part.first_row * rank, scaling});
     }
     adapter->fingerprint_ = fmt::format("{:016x}", checksum(all.bytes()));
     return adapter;
@@ -339,6 +343,17 @@ class LoraAdapter::Reader {
           fmt::format("tensor '{}' is not what the model has: the adapter is of another model, or "
                       "was trained with this weight, which is not supported",
                       printable(t.name)));
+  }
+
+  /// Adapters are in Hugging Face's order of rows; the weights of some GGUF files are not.
+  void order_rows(const WeightEntry& part, float* rows, std::int64_t rank) const {
+    const ModelConfig& c = model_.config;
+    const std::int64_t heads = part.role == WeightRole::q   ? c.n_heads
+                               : part.role == WeightRole::k ? c.n_kv_heads
+                                                            : 0;
+    if (heads == 0 || c.ropes[0].table.pairs != RotaryPairs::interleaved) return;
+    const auto bytes = static_cast<std::size_t>(part.rows * rank) * sizeof(float);
+    std::memcpy(rows, pairs_together(rows, bytes, part.rows, heads).data(), bytes);
   }
 
   bool is_target(std::string_view module, const std::vector<WeightEntry>& parts) const {

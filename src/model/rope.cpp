@@ -163,6 +163,7 @@ Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parame
                             share * static_cast<double>(around.head_dim), around.head_dim));
   Rope rope;
   rope.table = plain_rotary(dim, theta);
+  if (config.boolean(kRopeInterleaved, false)) rope.table.pairs = RotaryPairs::interleaved;
   if (!parameters) return rope;
   std::string kind = parameters->string("rope_type", parameters->string("type", "default"));
   // the first files of Phi-3 call longrope so, and yarn has no such list
@@ -186,14 +187,15 @@ RotaryTable Rope::at(std::int64_t context) const {
     const double length = static_cast<double>(context) / static_cast<double>(original);
     const double growth = std::pow(factor * length - (factor - 1),
                                    static_cast<double>(dim) / static_cast<double>(dim - 2));
-    return plain_rotary(dim, theta * growth);
+    RotaryTable grown = plain_rotary(dim, theta * growth);
+    grown.pairs = table.pairs;
+    return grown;
   }
-  return {long_inverse_frequency, table.attention_factor};
+  return {long_inverse_frequency, table.attention_factor, table.pairs};
 }
 
 bool Rope::operator==(const Rope& o) const {
-  return table.inverse_frequency == o.table.inverse_frequency &&
-         table.attention_factor == o.table.attention_factor && original == o.original &&
+  return table == o.table && original == o.original &&
          long_inverse_frequency == o.long_inverse_frequency && theta == o.theta &&
          factor == o.factor;
 }

@@ -7,6 +7,10 @@
 
 namespace episodic {
 
+/// A key of config.json that Hugging Face has not: the rows of q and k are in GGUF's order, the two
+/// channels of a rotary pair side by side.
+inline constexpr const char* kRopeInterleaved = "_rope_interleaved";
+
 /// What a model says outside of its rope settings.
 struct RopeAround {
   std::int64_t head_dim = 0;

@@ -54,9 +54,8 @@ EPISODIC_BEFORE_LIBRARIES void start_again(char** argv, char** variables) {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Libtorch takes 0.4 s to register its operators. Starting again before that, it does so once.
 void before_libraries(int, char** argv, char** variables) { start_again(argv, variables); }
-__attribute__((section(".preinit_array"), used)) void (*const kBeforeLibraries)(int, char**,
-                                                                               char**) =
-    before_libraries;
+__attribute__((section(".preinit_array"),
+               used)) void (*const kBeforeLibraries)(int, char**, char**) = before_libraries;
 #endif
 
 }  // namespace

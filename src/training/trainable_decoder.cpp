@@ -362,6 +362,23 @@ struct TrainableDecoder::Impl {
 
   // -- what it leaves --
 
+  /// Rows of an adapter's B in the order in which Hugging Face has those of its weights.
+  at::Tensor in_order_of_hugging_face(const LoraPair& pair, const at::Tensor& b) const {
+    if (config.ropes[0].table.pairs != RotaryPairs::interleaved) return b;
+    at::Tensor ordered = b.clone();
+    for (const auto& [place, part] : parts) {
+      const std::int64_t heads = place.first == WeightRole::q   ? config.n_heads
+                                 : place.first == WeightRole::k ? config.n_kv_heads
+                                                                : 0;
+      if (heads == 0 || &pairs[part.pair] != &pair) continue;
+      // [heads, half, 2, rank] -> [heads, 2, half, rank]
+      at::Tensor rows = b.narrow(0, part.first_row, part.rows);
+      rows = rows.reshape({heads, -1, 2, b.size(1)}).transpose(1, 2).reshape(rows.sizes());
+      ordered.narrow(0, part.first_row, part.rows).copy_(rows);
+    }
+    return ordered;
+  }
+
   nlohmann::ordered_json adapter_config(const std::string& base) const {
     std::vector<std::string> modules;  // q_proj, ...: by their last names, as PEFT takes them
     for (const LoraPair& p : pairs) {
@@ -386,6 +403,7 @@ struct TrainableDecoder::Impl {
                           "rate",
                           p.module));
         kept.push_back(tensor.detach().contiguous());
+        if (*suffix == 'B') kept.back() = in_order_of_hugging_face(p, kept.back());
         tensors.push_back({fmt::format("base_model.model.{}.lora_{}.weight", p.module, suffix),
                            TensorType::f32, tensor.sizes().vec(),
                            kept.back().const_data_ptr<float>()});

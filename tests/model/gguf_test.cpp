@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "episodic/attention/rotary.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/hf_config.hpp"
 #include "support/gguf_writer.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -262,7 +264,8 @@ TEST_CASE("gguf: a llama as Hugging Face has it") {
   W w = small_llama();
   w.put("tokenizer.ggml.bos_token_id", 1u).put("tokenizer.ggml.eos_token_id", 2u);
   w.put("tokenizer.ggml.eot_token_id", 5u);
-  // rows of each head as the conversion puts them: first of both halves, then second, ...
+  // Rows of each head as the conversion puts them: first of both halves, then second, ... They are
+  // used as they lie, and the settings say so.
   w.floats("blk.0.attn_q.weight", {8, 8}, rows({0, 2, 1, 3, 4, 6, 5, 7}, 8));
   w.floats("blk.0.attn_k.weight", {4, 8}, rows({0, 2, 1, 3}, 8));
   w.floats("blk.0.attn_q.bias", {8}, {0, 2, 1, 3, 4, 6, 5, 7});
@@ -273,11 +276,15 @@ TEST_CASE("gguf: a llama as Hugging Face has it") {
   dir.write("m.gguf", w.bytes());
   const GgufSource source(dir / "m.gguf");
   const std::string layer = "model.layers.0.";
+  for (const auto& [ours, theirs] :
+       {std::pair{"q_proj.weight", "attn_q.weight"}, std::pair{"k_proj.weight", "attn_k.weight"},
+        std::pair{"q_proj.bias", "attn_q.bias"}})
+    CHECK(source.find(layer + "self_attn." + ours)->data ==
+          source.file().find(std::string("blk.0.") + theirs)->data);
   CHECK(floats(source.find(layer + "self_attn.q_proj.weight")) ==
-        rows({0, 1, 2, 3, 4, 5, 6, 7}, 8));
-  CHECK(floats(source.find(layer + "self_attn.k_proj.weight")) == rows({0, 1, 2, 3}, 8));
-  CHECK(floats(source.find(layer + "self_attn.q_proj.bias")) ==
-        std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7});
+        rows({0, 2, 1, 3, 4, 6, 5, 7}, 8));
+  CHECK(parse_model_config(source.config_json(), "", "m.gguf").ropes[0].table.pairs ==
+        RotaryPairs::interleaved);
   CHECK(floats(source.find(layer + "self_attn.v_proj.weight")) == rows({0, 1, 2, 3}, 8));
   CHECK(floats(source.find(layer + "post_attention_layernorm.weight")) ==
         std::vector<float>(8, 1.0f));
@@ -303,6 +310,7 @@ TEST_CASE("gguf: a llama as Hugging Face has it") {
                          {"hidden_act", "silu"},
                          {"tie_word_embeddings", false},
                          {"rope_theta", 500000.0},
+                         {"_rope_interleaved", true},
                          {"attention_bias", true},
                          {"mlp_bias", false},
                          {"bos_token_id", 1},
@@ -315,26 +323,6 @@ TEST_CASE("gguf: a llama as Hugging Face has it") {
                            {"attention_factor", 1.0},
                            {"original_max_position_embeddings", 64}}}};
   CHECK(config == expected);
-}
-
-TEST_CASE("gguf: rows of blocks are moved whole") {
-  const TempDir dir;
-  W w;
-  w.put("general.architecture", "llama").put("llama.context_length", 64u);
-  w.put("llama.embedding_length", 32u).put("llama.block_count", 1u);
-  w.put("llama.feed_forward_length", 16u).put("llama.attention.head_count", 1u);
-  w.put("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  w.floats("token_embd.weight", {2, 32}, std::vector<float>(64));
-  std::string blocks;
-  for (const char row : {'a', 'c', 'b', 'd'}) blocks += std::string(34, row);
-  w.tensor("blk.0.attn_q.weight", 8, {4, 32}, blocks);
-  dir.write("m.gguf", w.bytes());
-  const GgufSource source(dir / "m.gguf");
-  const TensorView* q = source.find("model.layers.0.self_attn.q_proj.weight");
-  REQUIRE(q->bytes == 4 * 34);
-  for (int row = 0; row < 4; ++row)
-    REQUIRE(std::string(reinterpret_cast<const char*>(q->data) + row * 34, 34) ==
-            std::string(34, static_cast<char>('a' + row)));
 }
 
 TEST_CASE("gguf: other families") {

@@ -3,6 +3,7 @@
 #include "episodic/training/epman.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
 #include "support/test.hpp"
@@ -17,6 +18,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
+#include "episodic/model/quantize.hpp"
 #include "episodic/training/trainable_decoder.hpp"
 #include "model/expected_logits.hpp"
 #include "model/tiny_llama.hpp"
@@ -255,6 +257,28 @@ TEST_CASE("training lowers the loss, and its adapter gives its logits when it is
     const std::vector<at::Tensor> plain = of_decoder(model, memory, ids);
     CHECK((at::cat(plain) - at::cat(expected)).abs().max().item<double>() > 1e-2);
   }
+}
+
+TEST_CASE("an adapter trained on a GGUF file loads beside it and beside the directory") {
+  const TempDir dir;
+  const fs::path base = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families/llama2";
+  write_gguf(open_model(base), dir / "m.gguf");
+  const OpenModel model = open_model(dir / "m.gguf");
+  REQUIRE(model.config.ropes[0].table.pairs == RotaryPairs::interleaved);
+  TrainableDecoder decoder(model, small_memory(), {.rank = 2, .alpha = 2});
+  for (at::Tensor p : decoder.parameters()) {
+    const at::NoGradGuard no_grad;
+    p.add_(at::randn(p.sizes(), at::make_generator<at::CPUGeneratorImpl>(p.size(0))),
+           0.05);  // rows differ, so that their order counts
+  }
+  fs::create_directory(dir / "adapter");
+  decoder.save(dir / "adapter", "tiny");
+  const std::vector<std::int64_t> ids = random_ids(50, model.config.vocab_size, 6);
+  const std::vector<at::Tensor> expected = of_trainable(decoder, ids);
+  for (const fs::path& at : {dir / "m.gguf", base})
+    same(of_decoder(open_model(at, {.lora = {{dir / "adapter"}}}), small_memory(), ids), expected);
+  const std::vector<at::Tensor> plain = of_decoder(model, small_memory(), ids);
+  CHECK((at::cat(plain) - at::cat(expected)).abs().max().item<double>() > 1e-2);
 }
 
 TEST_CASE("an adapter of a model with fused tensors loads where it was trained") {
