@@ -185,10 +185,13 @@ void add_gemma(const GgufFile& file, const Settings& in, const GgufArchitecture&
   const std::int64_t hidden = config["hidden_size"];
   config.erase("hidden_act");
   config["hidden_activation"] = "gelu_pytorch_tanh";
-  // not in the file: the largest of each family scales by its width, the others by the head's
+  // usually not in the file: the largest of each family scales by its width, the others by the
+  // head's
   const bool largest = layers == (gemma3 ? 62 : 46);
   config["query_pre_attn_scalar"] =
       largest ? hidden / heads : config["head_dim"].get<std::int64_t>();
+  if (const auto scale = in.number("attention.scale"); scale && *scale > 0)
+    config["query_pre_attn_scalar"] = 1 / (*scale * *scale);
   in.copy("attn_logit_softcapping", config, "attn_logit_softcapping");
   in.copy("final_logit_softcapping", config, "final_logit_softcapping");
   if (gemma3) config["rope_local_base_freq"] = in.number("rope.freq_base_swa").value_or(10000.0);

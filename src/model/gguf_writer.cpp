@@ -58,6 +58,10 @@ class Header {
     begin_array(key, Kind::text, values.size());
     for (const std::string& value : values) text(value);
   }
+  void put(const std::string& key, const std::vector<bool>& values) {
+    begin_array(key, Kind::boolean, values.size());
+    for (const bool value : values) raw(static_cast<std::uint8_t>(value));
+  }
   void put(const std::string& key, const std::vector<std::int32_t>& values) {
     begin_array(key, Kind::i32, values.size());
     for (const std::int32_t value : values) raw(value);
@@ -155,12 +159,11 @@ std::int64_t file_type(TensorType type) {
                   model.path.string(), what));
 }
 
-/// A family without norms of 1 + w or layers that differ, whose settings GGUF has keys for.
 const GgufArchitecture& architecture_for(const OpenModel& model) {
   const std::string& type = model.config.model_type;
   const std::string_view wanted = type == "mistral" ? "llama" : std::string_view(type);
   for (const GgufArchitecture& a : gguf_architectures())
-    if (a.model_type == wanted && !a.gemma && wanted != "granite" && wanted != "smollm3") return a;
+    if (a.model_type == wanted) return a;
   refuse(model, fmt::format("model_type \"{}\" is not written, and", type));
 }
 
@@ -183,13 +186,34 @@ std::string gguf_name(const GgufArchitecture& a, std::string_view name) {
   return "";
 }
 
-double rope_theta(const OpenModel& model) {
+/// What config.json says of the rope of the layers that see all, in either generation.
+struct RopeSettings {
+  double theta = 10000.0;
+  bool yarn = false;
+  double factor = 1, original = 0;  ///< of yarn; original 0: not said
+};
+
+RopeSettings rope_settings(const OpenModel& model) {
   const Json config = parse_strict(model.config_json, model.path.string(), {});
-  for (const Json* in :
-       {&config, config.contains("rope_parameters") ? &config["rope_parameters"] : nullptr})
-    if (in && in->is_object() && in->contains("rope_theta") && (*in)["rope_theta"].is_number())
-      return (*in)["rope_theta"].get<double>();
-  return 10000.0;
+  const auto object = [](const Json& in, const char* key) {
+    const auto it = in.find(key);
+    return it != in.end() && it->is_object() ? *it : Json::object();
+  };
+  Json rope = object(config, "rope_parameters");
+  if (rope.contains("full_attention")) rope = object(rope, "full_attention");
+  const Json scaling = rope.empty() ? object(config, "rope_scaling") : rope;
+  const auto number = [](const Json& in, const char* key, double otherwise) {
+    const auto it = in.find(key);
+    return it != in.end() && it->is_number() ? it->get<double>() : otherwise;
+  };
+  RopeSettings r;
+  r.theta = number(rope, "rope_theta", number(config, "rope_theta", r.theta));
+  const auto kind = scaling.find(scaling.contains("rope_type") ? "rope_type" : "type");
+  r.yarn = kind != scaling.end() && *kind == "yarn";
+  r.factor = number(scaling, "factor", 1);
+  r.original = number(scaling, "original_max_position_embeddings",
+                      number(config, "original_max_position_embeddings", 0));
+  return r;
 }
 
 /// By what the plain frequencies are divided; empty: by nothing.
@@ -271,6 +295,8 @@ class Writing {
         w.type = TensorType::f32;
         w.own.resize(static_cast<std::size_t>(t.shape[0]));
         widen(t.type, t.data, t.shape[0], w.own.data());
+        if (a_.gemma && e.tensor.find("norm.") != std::string::npos)
+          for (float& x : w.own) x += 1.0f;  // what such a norm multiplies by
       } else if (e.role == WeightRole::q) {
         main_type_ = t.type;
       }
@@ -307,11 +333,47 @@ class Writing {
     header_.put(key("vocab_size"), c.vocab_size);
     if (a_.model_type == std::string_view("phi3") && c.layers[0].window > 0)
       header_.put(key("attention.sliding_window"), c.layers[0].window);
+    if (a_.gemma) add_gemma();
+    if (a_.model_type == std::string_view("granite")) {
+      header_.put(key("attention.scale"), c.layers[0].scale);
+      header_.put(key("embedding_scale"), c.embedding_multiplier);
+      header_.put(key("residual_scale"), c.residual_multiplier);
+      header_.put(key("logit_scale"), 1 / c.logit_multiplier);
+    }
+  }
+
+  /// Caps, windows and which layers have them. What the reader assumes is not written.
+  void add_gemma() {
+    const ModelConfig& c = model_.config;
+    const bool gemma3 = a_.model_type == std::string_view("gemma3_text");
+    std::int64_t window = 0;
+    std::vector<bool> slides;
+    for (const LayerSpec& layer : c.layers) {
+      window = std::max(window, layer.window);
+      slides.push_back(layer.window > 0);
+    }
+    if (window == 0) refuse(model_, "a Gemma without sliding windows");
+    header_.put(key("attention.sliding_window"), window);
+    const std::size_t every = gemma3 ? 6 : 2;
+    bool usual = true;
+    for (std::size_t l = 0; l < slides.size(); ++l)
+      usual = usual && slides[l] == ((l + 1) % every != 0);
+    if (!usual) header_.put(key("attention.sliding_window_pattern"), slides);
+    if (c.layers[0].soft_cap > 0) header_.put(key("attn_logit_softcapping"), c.layers[0].soft_cap);
+    if (c.logit_soft_cap > 0) header_.put(key("final_logit_softcapping"), c.logit_soft_cap);
+    if (std::abs(c.layers[0].scale * std::sqrt(static_cast<double>(c.head_dim)) - 1) > 1e-9)
+      header_.put(key("attention.scale"), c.layers[0].scale);
+    if (gemma3 && c.ropes.size() > 1) {
+      const std::vector<double>& f = c.ropes[1].table.inverse_frequency;
+      const double n = static_cast<double>(f.size());  // f[1] = theta^(-1/n)
+      header_.put(key("rope.freq_base_swa"), f.size() > 1 ? std::pow(f[1], -n) : 10000.0);
+    }
   }
 
   void add_rope() {
     const Rope& rope = model_.config.ropes[0];
-    const double theta = rope_theta(model_);
+    const RopeSettings said = rope_settings(model_);
+    const double theta = said.theta;
     header_.put(key("rope.freq_base"), theta);
     header_.put(key("rope.dimension_count"), rope.table.rotary_dim());
     const RotaryTable plain = plain_rotary(rope.table.rotary_dim(), theta);
@@ -322,7 +384,13 @@ class Writing {
     };
     const std::vector<float> factors =
         rope_factors(plain.inverse_frequency, rope.table.inverse_frequency);
-    if (!rope.long_inverse_frequency.empty()) {
+    if (said.yarn) {
+      header_.put(key("rope.scaling.type"), "yarn");
+      header_.put(key("rope.scaling.factor"), said.factor);
+      if (said.original >= 1)
+        header_.put(key("rope.scaling.original_context_length"),
+                    static_cast<std::int64_t>(said.original));
+    } else if (!rope.long_inverse_frequency.empty()) {
       header_.put(key("rope.scaling.original_context_length"), rope.original);
       header_.put(key("rope.scaling.attn_factor"), rope.table.attention_factor);
       add("rope_factors_short.weight", factors);
@@ -407,6 +475,7 @@ class Writing {
     for (const WeightEntry& e : planned.entries()) {
       const TensorView &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
       if (then.type != now.type) continue;
+      if (a_.gemma && now.shape.size() == 1) continue;  // 1 + w - 1 is w, but for its last bits
       const auto bytes = static_cast<std::size_t>(then.bytes);
       std::vector<std::byte> ordered;
       if (const std::int64_t heads = heads_to_interleave(e.role); heads > 0)

@@ -9,7 +9,9 @@
 #include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/open_model.hpp"
 #include "episodic/model/patch.hpp"
+#include "episodic/model/quantize.hpp"
 #include "episodic/session/engine.hpp"
 #include "expected_logits.hpp"
 #include "support/refusal.hpp"
@@ -66,6 +68,29 @@ TEST_CASE("families: logits and greedy tokens are the reference's", "[proof]") {
     model.reset();
     REQUIRE(greedy(model, ids.first(expected.start), expected.greedy.size()) == expected.greedy);
   }
+}
+
+TEST_CASE("families: as GGUF files they give the reference's logits", "[proof]") {
+  const TempDir scratch;
+  int written = 0;
+  for (const std::filesystem::path& dir : family_checkpoints()) {
+    INFO(dir.filename().string());
+    const OpenModel opened = open_model(dir);
+    const bool has_words = opened.config.ropes[0].factor == 0 &&  // dynamic rope
+                           (opened.config.model_type == "phi3" || opened.config.ropes.size() > 1 ||
+                            opened.config.model_type == "gemma2" ||
+                            std::all_of(opened.config.layers.begin(), opened.config.layers.end(),
+                                        [](const LayerSpec& l) { return l.window == 0; }));
+    if (!has_words) continue;
+    const std::filesystem::path file = scratch / (dir.filename().string() + ".gguf");
+    write_gguf(opened, file);
+    const ExpectedLogits expected(dir);
+    Decoder model = Decoder::load(file);
+    same(model.forward(expected.ids), expected.logits,
+         static_cast<std::int64_t>(expected.ids.size()));
+    ++written;
+  }
+  REQUIRE(written >= 18);
 }
 
 TEST_CASE("families: pieces of any size give what one step gives") {
