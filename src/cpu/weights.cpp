@@ -96,6 +96,7 @@ thread_local Scratch narrow_scratch;
 enum class Way : std::uint8_t {
   floats,   ///< plain weights, read in place
   integer,  ///< blocks in place, activations rounded
+  codes,    ///< blocks unpacked to panels of codes, activations rounded
   widened,  ///< a row of blocks at a time, activations as they are
   panel,    ///< blocks of weights widened, for sgemm
   sgemm,    ///< float32 weights, for sgemm in place
@@ -116,6 +117,7 @@ Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
     return Way::matrix;
   const bool integer = !plain(p.type) && options.activations != Activations::exact &&
                        integer_loops() != nullptr && integer_loops()->knows(p.type);
+  if (integer && n > integer_loops()->few_rows && integer_loops()->packs(p.type)) return Way::codes;
   if (options.sgemm != nullptr && n > (integer ? integer_loops()->few_rows : kFewFloatRows))
     return p.type == TensorType::f32 && aligned(p.weight, 4) ? Way::sgemm : Way::panel;
   if (integer) return Way::integer;
@@ -125,6 +127,7 @@ Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
 
 /// Outputs of one task. By the sizes alone, so that sums do not depend on the number of threads.
 int64_t outputs_of_task(const WeightProduct& p, Way way) {
+  if (way == Way::codes) return 64;
   if (way == Way::panel || way == Way::sgemm || way == Way::matrix) return p.out < 256 ? 64 : 128;
   constexpr int64_t kTaskBytes = 64 << 10;
   return std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(1, row_bytes(p.type, p.in)), 8, 256);
@@ -133,7 +136,7 @@ int64_t outputs_of_task(const WeightProduct& p, Way way) {
 struct Task {
   const WeightProduct* product;
   Way way;
-  const unsigned char* rounded;  ///< its activations, if way is integer or matrix
+  const unsigned char* rounded;  ///< its activations, if the way rounds them
   int64_t first, outputs;        ///< of its product
 
   const unsigned char* weight() const {
@@ -184,6 +187,28 @@ void run_few(const Task& task, int64_t n) {
       }
     }
     store_tile(task, r, rows, tile);
+  }
+}
+
+void run_codes(const Task& task, int64_t n) {
+  const WeightProduct& p = *task.product;
+  const IntegerLoops& loops = *integer_loops();
+  constexpr int64_t kRows = 64;  // of a tile
+  float* tile = tile_scratch.floats(std::min(n, kRows) * task.outputs);
+  FewRows product{.weight = task.weight(),
+                  .row_bytes = row_bytes(p.type, p.in),
+                  .out = task.outputs,
+                  .in = p.in,
+                  .n = n,
+                  .y = tile,
+                  .y_stride = task.outputs};
+  const int64_t panels = (task.outputs + loops.width - 1) / loops.width;
+  unsigned char* packed = panel_scratch.bytes(panels * loops.most_panel_bytes(p.in));
+  loops.pack(p.type, product, packed);
+  for (int64_t r = 0; r < n; r += kRows) {
+    product.n = std::min(kRows, n - r);
+    loops.many(p.type, product, packed, task.rounded + r * RoundedLayout(p.in).bytes);
+    store_tile(task, r, product.n, tile);
   }
 }
 
@@ -243,7 +268,8 @@ void run_matrix(const Task& task, int64_t n) {
   const MatrixLoops& loops = *matrix_loops();
   bool add = begin_sums(task, n) != 0;
   const auto* x = reinterpret_cast<const uint16_t*>(task.rounded);
-  uint16_t* panel = panel_scratch.halves(MatrixLoops::rows(task.outputs) * std::min(kMatrixIn, MatrixLoops::depth(p.in)));
+  uint16_t* panel = panel_scratch.halves(MatrixLoops::rows(task.outputs) *
+                                         std::min(kMatrixIn, MatrixLoops::depth(p.in)));
   for (int64_t c = 0; c < p.in; c += kMatrixIn, add = true) {
     const int64_t width = std::min(kMatrixIn, p.in - c);
     int64_t stride = 0;
@@ -263,7 +289,7 @@ void run_matrix(const Task& task, int64_t n) {
 
 /// Bytes of n rounded rows of activations, 0 if the way takes them as they are.
 int64_t rounded_size(Way way, int64_t n, int64_t in) {
-  if (way == Way::integer) return n * RoundedLayout(in).bytes;
+  if (way == Way::integer || way == Way::codes) return n * RoundedLayout(in).bytes;
   if (way == Way::matrix) return 2 * MatrixLoops::rows(n) * MatrixLoops::depth(in);
   return 0;
 }
@@ -438,6 +464,7 @@ void multiply_weights(int64_t n, std::span<const WeightProduct> products,
                     .outputs = std::min(p->outputs, p->product->out - i * p->outputs)};
     if (p->way == Way::panel || p->way == Way::sgemm) return run_sgemm(task, n, options.sgemm);
     if (p->way == Way::matrix) return run_matrix(task, n);
+    if (p->way == Way::codes) return run_codes(task, n);
     run_few(task, n);
   });
 }

@@ -26,6 +26,30 @@ using Sum = int16_t;
 constexpr int kStep = 32, kSummed = 2;
 constexpr int kMostRows = 4;
 constexpr int kSigned = -2;  // as a shift: codes are signed bytes
+constexpr int kPanelRows = 4;
+// Signed codes would need an instruction more for each product: panels of floats are as fast.
+template <class Unit>
+constexpr bool has_panels = Unit::kShift != kSigned;
+
+// Rows of an 8 x 8 matrix of 32-bit numbers become columns.
+static inline void transpose_words(Codes (&r)[kWidth]) {
+  Codes t[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  Codes u[8];
+  for (int i = 0; i < 8; i += 4) {
+    u[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
+    u[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
+    u[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
+    u[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2x128_si256(u[i], u[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2x128_si256(u[i], u[i + 4], 0x31);
+  }
+}
 
 static inline __m256i load32(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -52,6 +76,27 @@ static inline V products(Codes w, const uint8_t* x, const uint8_t* sums) {
       pairs = _mm256_add_epi16(pairs, _mm256_slli_epi16(load32(sums), Unit::kShift));
   }
   return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+// Sums over n vectors of four codes each, as floats. Pairs of products are summed in 16 bits as
+// long as they fit: M is the largest code. x: 4 * n codes of activations.
+template <int n, int M>
+static inline V quads(const Codes* w, const uint8_t* x) {
+  constexpr int kFit = 32767 / (2 * M * 127), kTogether = kFit < n ? kFit : n;
+  static_assert(kTogether > 0 && n % kTogether == 0);
+  __m256i sum = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int q = 0; q < n; q += kTogether) {
+    __m256i pairs = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = q; i < q + kTogether; ++i) {
+      int32_t four;
+      __builtin_memcpy(&four, x + 4 * i, 4);
+      pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(four)));
+    }
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  return _mm256_cvtepi32_ps(sum);
 }
 
 static inline V block_scale(const uint8_t* p) {
@@ -294,7 +339,14 @@ struct UnitQ3K {
 }  // namespace
 
 extern const IntegerLoops integer_loops_avx2;
-constinit const IntegerLoops integer_loops_avx2{
-    .name = "avx2", .few_rows = 8, .knows = knows, .round = round_row, .few = few};
+constinit const IntegerLoops integer_loops_avx2{.name = "avx2",
+                                                .few_rows = 8,
+                                                .knows = knows,
+                                                .round = round_row,
+                                                .few = few,
+                                                .width = kWidth,
+                                                .packs = packs,
+                                                .pack = pack,
+                                                .many = many};
 
 }  // namespace episodic::cpu

@@ -25,6 +25,25 @@ using Codes = __m512i;
 using Sum = int32_t;
 constexpr int kStep = 64, kSummed = 4;
 constexpr int kMostRows = 8;
+constexpr int kPanelRows = 8;  // 8 vectors of weights, 8 of sums, and room for what comes between
+template <class Unit>
+constexpr bool has_panels = true;
+
+#include "transpose16.inc"
+static inline void transpose_words(Codes (&rows)[kWidth]) { transpose(rows); }
+
+// Sums over n vectors of four codes each, as floats. x: 4 * n codes of activations.
+template <int n, int>
+static inline V quads(const Codes* w, const uint8_t* x) {
+  __m512i sum = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int q = 0; q < n; ++q) {
+    int32_t four;
+    __builtin_memcpy(&four, x + 4 * q, 4);
+    sum = _mm512_dpbusd_epi32(sum, w[q], _mm512_set1_epi32(four));
+  }
+  return _mm512_cvtepi32_ps(sum);
+}
 
 static inline __m512i load64(const uint8_t* p) { return _mm512_loadu_si512(p); }
 static inline __m256i load32(const uint8_t* p) {
@@ -307,7 +326,14 @@ struct UnitQ3K {
 }  // namespace
 
 extern const IntegerLoops integer_loops_vnni;
-constinit const IntegerLoops integer_loops_vnni{
-    .name = "vnni", .few_rows = 16, .knows = knows, .round = round_row, .few = few};
+constinit const IntegerLoops integer_loops_vnni{.name = "vnni",
+                                                .few_rows = 8,
+                                                .knows = knows,
+                                                .round = round_row,
+                                                .few = few,
+                                                .width = kWidth,
+                                                .packs = packs,
+                                                .pack = pack,
+                                                .many = many};
 
 }  // namespace episodic::cpu

@@ -16,6 +16,7 @@ struct RoundedLayout {
   std::int64_t sums = 0;        ///< byte offset: sums of neighbouring codes, negated (2 or 4 codes)
   std::int64_t scales = 0;      ///< byte offset: float [padded / 4], each block's scale 8 times
   std::int64_t block_sums = 0;  ///< byte offset: float [padded / 32], scale times sum of codes
+  std::int64_t half_sums = 0;   ///< byte offset: the same of halves of blocks
   std::int64_t bytes = 0;
 
   explicit constexpr RoundedLayout(std::int64_t in)
@@ -23,7 +24,8 @@ struct RoundedLayout {
         sums(padded),
         scales(2 * padded),
         block_sums(3 * padded),
-        bytes(3 * padded + (padded / 8 + 63) / 64 * 64) {}
+        half_sums(3 * padded + padded / 8),
+        bytes(3 * padded + (padded / 8 + padded / 4 + 63) / 64 * 64) {}
 };
 
 /// Products of a few rows x with `out` rows of weights: y[r * y_stride + o], overwritten.
@@ -45,10 +47,26 @@ struct FloatLoops {
 /// Loops over rounded activations; each instruction set rounds for itself (RoundedLayout::sums).
 struct IntegerLoops {
   const char* name;
-  std::int64_t few_rows;  ///< with more rows, panels and sgemm are faster
+  std::int64_t few_rows;  ///< with more rows, panels are faster
   bool (*knows)(TensorType type);
   void (*round)(const float* x, std::int64_t in, unsigned char* row);
   void (*few)(TensorType type, const FewRows& product, const unsigned char* rows);
+
+  // Many rows. A panel is `width` rows of weights, unpacked so that a vector holds four
+  // neighbouring codes of each; 64-byte aligned.
+  std::int64_t width;
+  /// Whether there are such panels of a type.
+  bool (*packs)(TensorType type);
+  /// The weights of `product` as panels, one after another.
+  void (*pack)(TensorType type, const FewRows& product, unsigned char* panels);
+  /// Products of the packed weights with any number of rows.
+  void (*many)(TensorType type, const FewRows& product, const unsigned char* panels,
+               const unsigned char* rows);
+
+  /// No panel takes more: codes, and a scale and a minimum for each 16 of them.
+  std::int64_t most_panel_bytes(std::int64_t in) const {
+    return (in + 255) / 256 * 256 * width * 3 / 2;
+  }
 };
 
 /// y[r * y_stride + o] (+)= sum_c x[r, c] * w[o, c], all of bfloat16, sums in float32.

@@ -478,22 +478,22 @@ TEST_CASE("weights: the same bits with any number of threads and in any company"
   std::mt19937 random(6);
   std::normal_distribution<float> normal;
   for (const TensorType type : kTypes) {
-    Case c(random, type, 9, 700, 1024);
+    Case c(random, type, 8, 700, 1024);
     for (float& v : c.x) v = normal(random);
     std::vector<float> one, many, alone;
     const WeightProduct p = c.product(one, true, false), q = c.product(many, true, false);
     {
       const Threads threads(1);
-      multiply_weights(9, {&p, 1});
+      multiply_weights(8, {&p, 1});
     }
     {
       const Threads threads(4);
-      multiply_weights(9, {&q, 1});
+      multiply_weights(8, {&q, 1});
     }
     INFO(name_of(type));
     REQUIRE(one == many);
     WeightProduct row = c.product(alone, true, false);
-    for (std::int64_t r = 0; r < 9; ++r) {
+    for (std::int64_t r = 0; r < 8; ++r) {
       row.x = c.x.data() + r * c.x_stride;
       row.y = alone.data() + r * c.y_stride;
       multiply_weights(1, {&row, 1}, {.parallel = false});
@@ -502,43 +502,72 @@ TEST_CASE("weights: the same bits with any number of threads and in any company"
   }
 }
 
-TEST_CASE("weights: what rounding the activations costs is bounded") {
-  std::mt19937 random(7);
+TEST_CASE("weights: many rows of blocks have the same bits with any threads and any other rows") {
+  std::mt19937 random(16);
   std::normal_distribution<float> normal;
   for (const TensorType type : kTypes) {
     if (!is_block(type)) continue;
-    Case c(random, type, 2, 50, 1024);
+    INFO(name_of(type));
+    Case c(random, type, 43, 150, 768);
     for (float& v : c.x) v = normal(random);
-    std::vector<float> rounded, exact;
-    const WeightProduct p = c.product(rounded, false, false), q = c.product(exact, false, false);
-    multiply_weights(2, {&p, 1});
-    multiply_weights(2, {&q, 1}, {.activations = Activations::exact});
-    double error = 0, size = 0;
-    for (std::int64_t o = 0; o < c.out; ++o) {
-      const auto w = reference_row(type, c.weights.data() + o * row_bytes(type, c.in), c.in);
-      for (std::int64_t r = 0; r < 2; ++r) {
-        double bound = 1e-4, squares = 0;  // half a unit of each block's scale
-        for (std::int64_t i = 0; i < c.in; i += 32) {
-          double most = 0, sum = 0;
-          for (std::int64_t j = i; j < i + 32; ++j) {
-            const double x = c.x[static_cast<std::size_t>(r * c.x_stride + j)];
-            const double weight = w[static_cast<std::size_t>(j)];
-            most = std::max(most, std::abs(x));
-            sum += std::abs(weight);
-            squares += weight * weight * x * x;
-          }
-          bound += most / 254 * sum;
-        }
-        const std::size_t at = static_cast<std::size_t>(r * c.y_stride + o);
-        const double off = static_cast<double>(rounded[at]) - exact[at];
-        REQUIRE(std::abs(off) <= bound);
-        error += off * off;
-        size += squares;
-      }
+    std::vector<float> one, many, part;
+    const WeightProduct p = c.product(one, true, false), q = c.product(many, true, false);
+    {
+      const Threads threads(1);
+      multiply_weights(43, {&p, 1});
     }
-    INFO(name_of(type) << ": " << std::sqrt(error / size));
-    REQUIRE(std::sqrt(error / size) < 0.008);
+    {
+      const Threads threads(4);
+      multiply_weights(43, {&q, 1});
+    }
+    REQUIRE(one == many);
+    WeightProduct rest = c.product(part, true, false);  // rows 14 and on, alone
+    rest.x += 14 * rest.x_stride;
+    rest.y += 14 * rest.y_stride;
+    multiply_weights(29, {&rest, 1});
+    const auto from = 14 * c.y_stride;
+    REQUIRE(std::equal(one.begin() + from, one.end(), part.begin() + from));
   }
+}
+
+TEST_CASE("weights: what rounding the activations costs is bounded") {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const std::int64_t n : {2, 20})  // few rows, and panels of codes
+    for (const TensorType type : kTypes) {
+      if (!is_block(type)) continue;
+      Case c(random, type, n, 50, 1024);
+      for (float& v : c.x) v = normal(random);
+      std::vector<float> rounded, exact;
+      const WeightProduct p = c.product(rounded, false, false), q = c.product(exact, false, false);
+      multiply_weights(n, {&p, 1});
+      multiply_weights(n, {&q, 1}, {.activations = Activations::exact});
+      double error = 0, size = 0;
+      for (std::int64_t o = 0; o < c.out; ++o) {
+        const auto w = reference_row(type, c.weights.data() + o * row_bytes(type, c.in), c.in);
+        for (std::int64_t r = 0; r < n; ++r) {
+          double bound = 1e-4, squares = 0;  // half a unit of each block's scale
+          for (std::int64_t i = 0; i < c.in; i += 32) {
+            double most = 0, sum = 0;
+            for (std::int64_t j = i; j < i + 32; ++j) {
+              const double x = c.x[static_cast<std::size_t>(r * c.x_stride + j)];
+              const double weight = w[static_cast<std::size_t>(j)];
+              most = std::max(most, std::abs(x));
+              sum += std::abs(weight);
+              squares += weight * weight * x * x;
+            }
+            bound += most / 254 * sum;
+          }
+          const std::size_t at = static_cast<std::size_t>(r * c.y_stride + o);
+          const double off = static_cast<double>(rounded[at]) - exact[at];
+          REQUIRE(std::abs(off) <= bound);
+          error += off * off;
+          size += squares;
+        }
+      }
+      INFO(name_of(type) << ": " << std::sqrt(error / size));
+      REQUIRE(std::sqrt(error / size) < 0.008);
+    }
 }
 
 TEST_CASE("weights: a row without a number gives none, its neighbours do") {
@@ -547,19 +576,20 @@ TEST_CASE("weights: a row without a number gives none, its neighbours do") {
                        std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity()};
   for (const TensorType type : kTypes)
-    for (const float value : bad) {
-      Case c(random, type, 3, 5, 256);
-      c.x[static_cast<std::size_t>(c.x_stride + 77)] = value;
-      std::vector<float> y;
-      const WeightProduct p = c.product(y, false, false);
-      multiply_weights(3, {&p, 1});
-      INFO(name_of(type));
-      for (std::int64_t o = 0; o < 5; ++o) {
-        REQUIRE_FALSE(std::isfinite(y[static_cast<std::size_t>(c.y_stride + o)]));
-        REQUIRE(std::isfinite(y[static_cast<std::size_t>(o)]));
-        REQUIRE(std::isfinite(y[static_cast<std::size_t>(2 * c.y_stride + o)]));
+    for (const float value : bad)
+      for (const std::int64_t n : {3, 12}) {  // few rows, and panels of codes
+        Case c(random, type, n, 5, 256);
+        c.x[static_cast<std::size_t>(c.x_stride + 77)] = value;
+        std::vector<float> y;
+        const WeightProduct p = c.product(y, false, false);
+        multiply_weights(n, {&p, 1});
+        INFO(name_of(type));
+        for (std::int64_t o = 0; o < 5; ++o) {
+          REQUIRE_FALSE(std::isfinite(y[static_cast<std::size_t>(c.y_stride + o)]));
+          REQUIRE(std::isfinite(y[static_cast<std::size_t>(o)]));
+          REQUIRE(std::isfinite(y[static_cast<std::size_t>(2 * c.y_stride + o)]));
+        }
       }
-    }
 }
 
 TEST_CASE("weights: activations that are all zero, and very small ones") {

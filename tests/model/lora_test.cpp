@@ -287,8 +287,11 @@ TEST_CASE("lora: on stored types, beside bfloat16 and quantised weights, merged 
     wide.tensors = std::make_shared<Widened>(quantised.tensors);
     wide.merged = true;
     merge_lora(wide, quantised.adapters);
-    // so many rows at once are multiplied without rounding the activations
-    REQUIRE(difference(logits(quantised), logits(wide)) < 1e-4);
+    // rounding the activations to 8 bits is the only difference; the adapter makes a larger one
+    REQUIRE(difference(logits(quantised), logits(wide)) < 0.07);
+    OpenModel plain = quantised;
+    plain.adapters.clear();
+    REQUIRE(difference(logits(plain), logits(wide)) > 0.1);
     OpenModel refused = quantised;
     REQUIRE(mentions(refusal<ConfigError>([&] { merge_lora(refused, quantised.adapters); }),
                      std::string("is stored as ") + name_of(type)));

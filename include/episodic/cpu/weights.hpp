@@ -71,8 +71,8 @@ struct WeightProduct {
 bool has_matrix_units();
 
 struct WeightOptions {
-  /// For many rows: blocks of weights are widened to panels that stay in cache and handed to it.
-  /// Null: own loops, slower for many rows.
+  /// For many rows where weights are multiplied as floats: they are widened to panels that stay in
+  /// cache and handed to it. Null: own loops, slower for many rows.
   Sgemm sgemm = nullptr;
   Activations activations = Activations::rounded;
   /// Spread over threads by parallel_for; false: the calling thread does it all.
@@ -81,7 +81,8 @@ struct WeightOptions {
 
 /// All products for the same number of rows n, as one parallel loop. The results do not depend on
 /// the number of threads. Products with the same x share its rounding. Scratch memory (a few
-/// hundred KB, and 4 bytes for each rounded activation) is kept by each thread.
+/// hundred KB, for long rows of blocks a few MB, and 4 bytes for each rounded activation) is kept by
+/// each thread.
 void multiply_weights(std::int64_t n, std::span<const WeightProduct> products,
                       const WeightOptions& options = {});
 
