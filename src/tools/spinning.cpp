@@ -5,21 +5,28 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstring>
 
 #include "common.hpp"
 
 extern char** environ;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define EPISODIC_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
+#define EPISODIC_SANITIZED 1
+#endif
+#endif
 
 namespace episodic::tools {
 namespace {
 
 constexpr std::size_t kMostVariables = 4096;
 
-// What follows may run before any library, the sanitizers' too, has been initialised.
-#define EPISODIC_BEFORE_LIBRARIES __attribute__((no_sanitize("address", "thread", "undefined")))
+// `has` and `start_again` may run before any library has been initialised.
 
-EPISODIC_BEFORE_LIBRARIES bool has(char* const* variables, const char* name) {
+bool has(char* const* variables, const char* name) {
   for (; *variables != nullptr; ++variables) {
     std::size_t i = 0;
     while (name[i] != '\0' && (*variables)[i] == name[i]) ++i;
@@ -29,7 +36,7 @@ EPISODIC_BEFORE_LIBRARIES bool has(char* const* variables, const char* name) {
 }
 
 /// The program from its beginning with variables that say how to wait, unless all are said.
-EPISODIC_BEFORE_LIBRARIES void start_again(char** argv, char** variables) {
+void start_again(char** argv, char** variables) {
   static char spins[] = "GOMP_SPINCOUNT=20000";  // some tens of microseconds
   static char alone[] = "OPENBLAS_NUM_THREADS=1";
   char* all[kMostVariables];  // no memory can be asked for yet
@@ -51,7 +58,7 @@ EPISODIC_BEFORE_LIBRARIES void start_again(char** argv, char** variables) {
   ::execve("/proc/self/exe", argv, all);  // returns only if it fails; then it is as it was
 }
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__GLIBC__) && !defined(EPISODIC_SANITIZED)
 // Libtorch takes 0.4 s to register its operators. Starting again before that, it does so once.
 void before_libraries(int, char** argv, char** variables) { start_again(argv, variables); }
 __attribute__((section(".preinit_array"),
