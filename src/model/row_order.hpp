@@ -26,20 +26,4 @@ inline std::vector<std::byte> pairs_together(const void* from, std::size_t bytes
   return out;
 }
 
-/// The inverse.
-inline std::vector<std::byte> halves_apart(const void* from, std::size_t bytes, std::int64_t rows,
-                                           std::int64_t heads) {
-  const std::int64_t half = rows / heads / 2;
-  const std::size_t row_bytes = bytes / static_cast<std::size_t>(rows);
-  std::vector<std::byte> out(bytes);
-  std::byte* row = out.data();
-  const auto* in = static_cast<const std::byte*>(from);
-  for (std::int64_t h = 0; h < heads; ++h)
-    for (std::int64_t p = 0; p < 2; ++p)
-      for (std::int64_t j = 0; j < half; ++j, row += row_bytes)
-        std::memcpy(row, in + static_cast<std::size_t>(h * 2 * half + 2 * j + p) * row_bytes,
-                    row_bytes);
-  return out;
-}
-
 }  // namespace episodic

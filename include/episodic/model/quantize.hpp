@@ -32,7 +32,7 @@ void quantize_weights(OpenModel& model, TensorType type);
 /// weights as they are now (quantize_weights), its configuration and its tokenizer. The file
 /// appears whole or not at all.
 /// \param overwrite whether a file that is there may be replaced
-/// \throws ConfigError for what GGUF has no words for (a family, a rope, a tokenizer), naming it,
+/// \throws ConfigError for what GGUF has no words for (a rope, a window, a tokenizer), naming it,
 ///         for a model that came from a GGUF file, and for adapters that are not merged;
 ///         FileError where the file is there already, or cannot be written
 void write_gguf(const OpenModel& model, const std::filesystem::path& path, bool overwrite = false,
