@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "decoder_weights.hpp"
@@ -21,17 +23,35 @@
 namespace episodic {
 namespace {
 
-/// The outputs of one step's stages, kept from step to step: row i belongs to token i.
+/// What one adapter adds to a product: factor * B (A x).
+struct LowRank {
+  Linear a, b;
+  float factor = 1;
+};
+
+using LowRanks = std::map<const Linear*, std::vector<LowRank>>;  // by what they are added to
+
+/// One sequence's rows of a step.
+struct SequenceRows {
+  std::int64_t first = 0, n = 0;
+  at::Tensor q, k, v;                  // [n, heads, d]: these rows of the step's
+  const LowRanks* low_ranks = nullptr;  // of the sequence's adapters; set for each step
+};
+
+/// The outputs of one step's stages, kept from step to step: a row is a token, those of a sequence
+/// lie together.
 struct StepBuffers {
   std::int64_t capacity = 0;
-  at::Tensor hidden, normed;          // [capacity, hidden]
-  at::Tensor q, k, v;                 // [capacity, heads, d]
-  at::Tensor gate, up;                // [capacity, intermediate]
-  at::Tensor q_rows, k_rows, v_rows;  // their first n rows
-  at::Tensor low;                     // [capacity, the largest rank of an adapter]
-  std::int64_t n = 0;
+  at::Tensor hidden, normed;  // [capacity, hidden]
+  at::Tensor q, k, v;         // [capacity, heads, d]
+  at::Tensor gate, up;        // [capacity, intermediate]
+  at::Tensor low;             // [capacity, the largest rank of an adapter]
+  at::Tensor attended;        // [capacity, heads * d]: of several sequences, one behind another
+  std::vector<SequenceRows> sequences;
 
-  void fit(const ModelConfig& c, std::int64_t rows, std::int64_t rank) {
+  /// Room for sequences of these lengths. \return their rows
+  std::int64_t fit(const ModelConfig& c, std::span<const std::int64_t> lengths, std::int64_t rank) {
+    const std::int64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
     if (rank > 0 && (!low.defined() || low.size(0) < rows || low.size(1) < rank))
       low = at::empty({rows, rank}, at::kFloat);
     if (rows > capacity) {
@@ -43,14 +63,21 @@ struct StepBuffers {
       gate = at::empty({rows, c.intermediate_size}, at::kFloat);
       up = at::empty({rows, c.intermediate_size}, at::kFloat);
       capacity = rows;
-      n = 0;
+      sequences.clear();
     }
-    if (rows != n) {
-      q_rows = q.narrow(0, 0, rows);
-      k_rows = k.narrow(0, 0, rows);
-      v_rows = v.narrow(0, 0, rows);
-      n = rows;
+    if (lengths.size() > 1 && (!attended.defined() || attended.size(0) < rows))
+      attended = at::empty({capacity, c.n_heads * c.head_dim}, at::kFloat);
+    if (!std::equal(lengths.begin(), lengths.end(), sequences.begin(), sequences.end(),
+                    [](std::int64_t n, const SequenceRows& s) { return n == s.n; })) {
+      sequences.clear();
+      std::int64_t first = 0;
+      for (const std::int64_t n : lengths) {
+        sequences.push_back(
+            {first, n, q.narrow(0, first, n), k.narrow(0, first, n), v.narrow(0, first, n)});
+        first += n;
+      }
     }
+    return rows;
   }
 };
 
@@ -74,12 +101,6 @@ struct HeadPieces {
 float* rows_of(at::Tensor& t, std::int64_t first) {
   return t.mutable_data_ptr<float>() + first * (t.numel() / t.size(0));
 }
-
-/// What one adapter adds to a product: factor * B (A x).
-struct LowRank {
-  Linear a, b;
-  float factor = 1;
-};
 
 LowRank low_rank_of(const LoraProduct& p, double scale) {
   const auto linear = [](const float* weight, std::int64_t out, std::int64_t in) {
@@ -117,6 +138,13 @@ const Linear* product_of(const DecoderWeights& w, WeightRole role, std::int64_t 
 }  // namespace
 
 struct Decoder::Impl {
+  /// One sequence's part of a step, and the model that holds its attention.
+  struct SequencePart {
+    Impl* impl;
+    std::span<const std::int64_t> ids;
+    StepKind kind;
+  };
+
   std::shared_ptr<const DecoderWeights> weights;
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::shared_ptr<SequenceState> state;
@@ -125,8 +153,9 @@ struct Decoder::Impl {
   at::Tensor last_logits;  // what `step` left for `logits`
   HeadPieces head;
   std::vector<AppliedLora> adapters;
-  std::map<const Linear*, std::vector<LowRank>> low_ranks;  // by what they are added to
+  LowRanks low_ranks;
   std::int64_t most_rank = 0;
+  std::vector<std::int64_t> lengths;  // of a step's sequences
 
   explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -143,10 +172,9 @@ struct Decoder::Impl {
                         i, ids[i], config().vocab_size));
   }
 
-  void embed(std::span<const std::int64_t> ids) {
+  void embed(std::span<const std::int64_t> ids, float* to) const {
     const Linear& table = weights->embedding;
     const auto multiplier = static_cast<float>(config().embedding_multiplier);
-    float* to = step.hidden.mutable_data_ptr<float>();
     for (const std::int64_t id : ids) {
       widen(table.type, table.weight + id * table.row_bytes(), table.in, to);
       if (multiplier != 1.0f) scale(multiplier, to, table.in);
@@ -155,7 +183,7 @@ struct Decoder::Impl {
   }
 
   void use_adapters(std::vector<AppliedLora> chosen) {
-    decltype(low_ranks) added;
+    LowRanks added;
     std::int64_t rank = 0;
     for (const AppliedLora& applied : chosen) {
       if (!applied.adapter) throw ConfigError("Decoder::use_adapters: an adapter is null");
@@ -177,21 +205,25 @@ struct Decoder::Impl {
     most_rank = rank;
   }
 
-  /// All products of rows [first, first + n), with what the adapters add to them.
+  /// All products of rows [first, first + n), with what the adapters of their sequences add.
   void multiply_adapted(std::int64_t first, std::int64_t n, std::span<const Product> products,
                         Cut cut) {
     multiply(n, products, cut);
-    if (low_ranks.empty()) return;
-    for (const Product& p : products) {
-      const auto found = low_ranks.find(p.linear);
-      if (found == low_ranks.end()) continue;
-      for (const LowRank& low : found->second) {
-        float* between = rows_of(step.low, first);  // [n, rank], rows of these tokens alone
-        const Product down{&low.a, p.x, between};
-        multiply(n, {&down, 1}, cut);
-        scale(low.factor, between, n * low.a.out);
-        const Product up{&low.b, between, p.y, true};
-        multiply(n, {&up, 1}, cut);
+    for (const SequenceRows& s : step.sequences) {
+      const std::int64_t from = std::max(first, s.first);
+      const std::int64_t rows = std::min(first + n, s.first + s.n) - from;
+      if (rows <= 0 || s.low_ranks->empty()) continue;
+      for (const Product& p : products) {
+        const auto found = s.low_ranks->find(p.linear);
+        if (found == s.low_ranks->end()) continue;
+        for (const LowRank& low : found->second) {
+          float* between = rows_of(step.low, from);  // [rows, rank], of these tokens alone
+          const Product down{&low.a, p.x + (from - first) * p.linear->in, between};
+          multiply(rows, {&down, 1}, cut);
+          scale(low.factor, between, rows * low.a.out);
+          const Product up{&low.b, between, p.y + (from - first) * p.linear->out, true};
+          multiply(rows, {&up, 1}, cut);
+        }
       }
     }
   }
@@ -278,32 +310,49 @@ struct Decoder::Impl {
     });
   }
 
-  const float* attend(std::size_t layer, std::int64_t n, at::Tensor& attended) {
+  /// What this sequence's slot gives for its rows: [n, heads * d].
+  at::Tensor attend(std::size_t layer, const SequenceRows& rows) const {
     if (!slots[layer])
       throw DataError(
           fmt::format("Decoder::forward: the attention slot of layer {} is empty; put "
                       "one there, or call use_full_attention",
                       layer));
-    attended = slots[layer]->forward(step.q_rows, step.k_rows, step.v_rows);
+    at::Tensor attended = slots[layer]->forward(rows.q, rows.k, rows.v);
     const std::int64_t width = config().n_heads * config().head_dim;
-    if (!attended.defined() || attended.dim() != 2 || attended.size(0) != n ||
+    if (!attended.defined() || attended.dim() != 2 || attended.size(0) != rows.n ||
         attended.size(1) != width || attended.scalar_type() != at::kFloat ||
         !attended.device().is_cpu() || !attended.is_contiguous())
       throw DataError(
           fmt::format("Decoder::forward: the attention slot of layer {} must return a "
                       "contiguous float32 tensor [{}, {}] on the CPU",
-                      layer, n, width));
-    return attended.const_data_ptr<float>();
+                      layer, rows.n, width));
+    return attended;
   }
 
-  void run_layers(std::int64_t n) {
+  /// The same of all sequences of a step. \param one keeps what is returned, if it is one's
+  const float* attend_all(std::size_t layer, std::span<const SequencePart> parts,
+                          at::Tensor& one) {
+    if (parts.size() == 1) {
+      one = parts[0].impl->attend(layer, step.sequences[0]);
+      return one.const_data_ptr<float>();
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const SequenceRows& rows = step.sequences[i];
+      const at::Tensor attended = parts[i].impl->attend(layer, rows);
+      std::copy_n(attended.const_data_ptr<float>(), attended.numel(),
+                  rows_of(step.attended, rows.first));
+    }
+    return step.attended.const_data_ptr<float>();
+  }
+
+  void run_layers(std::int64_t n, std::span<const SequencePart> parts) {
     const std::size_t layers = weights->layers.size();
     over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
       before_attention(0, first, rows, cut);
     });
     for (std::size_t l = 0; l < layers; ++l) {
       at::Tensor attended;
-      const float* from = attend(l, n, attended);
+      const float* from = attend_all(l, parts, attended);
       over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
         after_attention(l, from, first, rows, cut);
         if (l + 1 < layers) before_attention(l + 1, first, rows, cut);
@@ -318,12 +367,12 @@ struct Decoder::Impl {
     if (c.logit_soft_cap != 0) soft_cap(static_cast<float>(c.logit_soft_cap), products, count);
   }
 
-  /// Surprise of tokens 1 to n - 1 of the step into head.following, and logits of its last row into
-  /// head.last; the others are never there as a whole.
-  void run_head_in_pieces(std::span<const std::int64_t> ids) {
+  /// Surprise of tokens 1 to n - 1 of a sequence's rows, which begin at `row`, into head.following,
+  /// and logits of the last into head.last; the others are never there as a whole.
+  void run_head_in_pieces(std::int64_t row, std::span<const std::int64_t> ids) {
     const ModelConfig& c = config();
     const auto n = static_cast<std::int64_t>(ids.size());
-    const float* x = read_stream(weights->final_norm, 0, n);
+    const float* x = read_stream(weights->final_norm, row, n);
     const std::int64_t width = HeadPieces::width(n);
     const std::int64_t longest = std::min(2 * width, c.vocab_size);
     if (!head.tile.defined() || head.tile.numel() < n * longest)
@@ -349,16 +398,16 @@ struct Decoder::Impl {
     head.surprise.finish(head.following.data());
   }
 
-  /// Logits of the last `rows` of n rows.
-  void run_head(std::int64_t n, std::int64_t rows) {
+  /// Logits of rows [first, first + rows).
+  void run_head(std::int64_t first, std::int64_t rows) {
     const ModelConfig& c = config();
-    const float* x = read_stream(weights->final_norm, n - rows, rows);
+    const float* x = read_stream(weights->final_norm, first, rows);
     if (!logits.defined() || logits.size(0) != rows || logits.use_count() > 1 ||
         logits.storage().use_count() > 1)
       logits = at::empty({rows, c.vocab_size}, at::kFloat);
     float* to = rows_of(logits, 0);
     const Product product{&weights->head, x, to};
-    multiply_adapted(0, rows, {&product, 1}, Cut::blocks);
+    multiply_adapted(first, rows, {&product, 1}, Cut::blocks);
     finish_logits(to, rows * c.vocab_size);
   }
 
@@ -368,31 +417,90 @@ struct Decoder::Impl {
     return state->takes_surprise() && !low_ranks.count(&weights->head);
   }
 
-  /// A step up to its head.
-  void run_body(std::span<const std::int64_t> ids, StepKind kind) {
-    check_ids(ids);
+  void require_state() const {
     if (!state)
       throw DataError(
           "Decoder::forward: the model has no sequence state; put one there, or call "
           "use_full_attention");
-    const auto n = static_cast<std::int64_t>(ids.size());
-    step.fit(config(), n, most_rank);
-    state->begin_step(ids, kind);
-    embed(ids);
-    run_layers(n);
   }
 
-  /// The rest of a step of which nobody asked for more than the last row of logits, and perhaps the
-  /// surprise of its tokens. \return logits [1, vocab]
-  at::Tensor finish_by_surprise(std::span<const std::int64_t> ids) {
-    run_head_in_pieces(ids);
-    const std::span<const float> last(head.last.const_data_ptr<float>(),
+  /// A step up to its head, of one sequence or of several that share these weights.
+  void run_body(std::span<const SequencePart> parts) {
+    lengths.clear();
+    std::int64_t rank = 0;
+    for (const SequencePart& part : parts) {
+      part.impl->check_ids(part.ids);
+      part.impl->require_state();
+      lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
+      rank = std::max(rank, part.impl->most_rank);
+    }
+    const std::int64_t n = step.fit(config(), lengths, rank);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      SequenceRows& rows = step.sequences[i];
+      rows.low_ranks = &parts[i].impl->low_ranks;
+      parts[i].impl->state->begin_step(parts[i].ids, parts[i].kind);
+      embed(parts[i].ids, rows_of(step.hidden, rows.first));
+    }
+    run_layers(n, parts);
+  }
+
+  /// The head and the end of a sequence's step, whose body `from` has computed. \return logits
+  /// [n, vocab] or [1, vocab], of the last row
+  at::Tensor finish(Impl& from, std::int64_t row, std::span<const std::int64_t> ids,
+                    LogitRows rows) {
+    const auto n = static_cast<std::int64_t>(ids.size());
+    if (rows == LogitRows::last && n > 1 && ends_by_surprise())
+      return finish_by_surprise(from, row, ids);
+    const bool all = rows == LogitRows::all || state->wants_all_logits();
+    from.run_head(all ? row : row + n - 1, all ? n : 1);
+    state->end_step(ids, from.logits);
+    if (rows == LogitRows::last && from.logits.size(0) > 1)
+      return from.logits.narrow(0, n - 1, 1).clone();
+    return from.logits;
+  }
+
+  /// The same where nobody asked for more than the last row of logits, and perhaps the surprise of
+  /// its tokens. \return logits [1, vocab]
+  at::Tensor finish_by_surprise(Impl& from, std::int64_t row, std::span<const std::int64_t> ids) {
+    from.run_head_in_pieces(row, ids);
+    HeadPieces& pieces = from.head;
+    const std::span<const float> last(pieces.last.const_data_ptr<float>(),
                                       static_cast<std::size_t>(config().vocab_size));
     if (state->takes_surprise())
-      state->end_step_by_surprise(ids, {head.following, last});
+      state->end_step_by_surprise(ids, {pieces.following, last});
     else
-      state->end_step(ids, head.last);
-    return head.last;
+      state->end_step(ids, pieces.last);
+    return pieces.last;
+  }
+
+  /// Ends the step of every sequence. What one's state refuses (NaN logits) does not undo the
+  /// others' steps. \throws what the first of them threw, when all are through
+  void finish_all(std::span<const SequencePart> parts) {
+    // Steps of one token each, which read the head once.
+    const bool of_one_token =
+        std::all_of(lengths.begin(), lengths.end(), [](std::int64_t n) { return n == 1; });
+    at::Tensor together;
+    if (of_one_token) {
+      run_head(0, static_cast<std::int64_t>(parts.size()));
+      together = logits;
+    }
+    std::exception_ptr failure;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const SequencePart& part = parts[i];
+      Impl& m = *part.impl;
+      try {
+        if (of_one_token) {
+          const at::Tensor row = together.narrow(0, static_cast<std::int64_t>(i), 1);
+          m.state->end_step(part.ids, row);
+          m.last_logits = row;
+        } else {
+          m.last_logits = m.finish(*this, step.sequences[i].first, part.ids, LogitRows::last);
+        }
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
   }
 };
 
@@ -429,16 +537,9 @@ const ModelConfig& Decoder::config() const { return impl_->config(); }
 
 at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
   const at::NoGradGuard no_grad;
-  Impl& m = *impl_;
-  const auto n = static_cast<std::int64_t>(ids.size());
-  m.run_body(ids, kind);
-  if (rows == LogitRows::last && n > 1 && m.ends_by_surprise()) return m.finish_by_surprise(ids);
-  const bool all = rows == LogitRows::all || m.state->wants_all_logits();
-  m.run_head(n, all ? n : 1);
-  m.state->end_step(ids, m.logits);
-  if (rows == LogitRows::last && m.logits.size(0) > 1)
-    return m.logits.narrow(0, m.logits.size(0) - 1, 1).clone();
-  return m.logits;
+  const Impl::SequencePart part{impl_.get(), ids, kind};
+  impl_->run_body({&part, 1});
+  return impl_->finish(*impl_, 0, ids, rows);
 }
 
 at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
@@ -449,20 +550,47 @@ at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
     throw DataError(fmt::format(
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
-  m.run_body(ids, kind);
+  const Impl::SequencePart part{&m, ids, kind};
+  m.run_body({&part, 1});
   const bool in_pieces =
       m.state->wants_all_logits() ? m.ends_by_surprise() : !m.low_ranks.count(&m.weights->head);
   if (!in_pieces) {
     const auto n = static_cast<std::int64_t>(ids.size());
-    m.run_head(n, n);
+    m.run_head(0, n);
     token_surprise(m.logits.const_data_ptr<float>(), n - 1, m.config().vocab_size,
                    m.logits.stride(0), ids.data() + 1, following.data());
     m.state->end_step(ids, m.logits);
     return m.logits.narrow(0, n - 1, 1).clone();
   }
-  at::Tensor last = m.finish_by_surprise(ids);
+  at::Tensor last = m.finish_by_surprise(m, 0, ids);
   std::copy(m.head.following.begin(), m.head.following.end(), following.begin());
   return last;
+}
+
+void Decoder::step_batch(std::span<const SequenceStep> batch) {
+  if (batch.empty()) return;
+  if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
+  const at::NoGradGuard no_grad;
+  Impl& first = *batch[0].sequence->impl_;
+  std::vector<Impl::SequencePart> parts;
+  parts.reserve(batch.size());
+  for (const SequenceStep& s : batch) {
+    Impl* m = s.sequence->impl_.get();
+    if (m->weights != first.weights)
+      throw DataError(
+          fmt::format("Decoder::step_batch: sequence {} of the batch has weights of its own; make "
+                      "it by share_weights of the first one",
+                      parts.size()));
+    for (std::size_t j = 0; j < parts.size(); ++j)
+      if (parts[j].impl == m)
+        throw DataError(fmt::format(
+            "Decoder::step_batch: sequences {} and {} of the batch are the same", j, parts.size()));
+    parts.push_back({m, s.ids, s.kind});
+  }
+  first.run_body(parts);
+  // so that the head may write into the same storage again
+  for (const Impl::SequencePart& part : parts) part.impl->last_logits = at::Tensor();
+  first.finish_all(parts);
 }
 
 std::int64_t Decoder::chunk() const {

@@ -35,14 +35,6 @@ TinyShape shape_of(bool biased, TensorType type) {
   return s;
 }
 
-std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
-  for (std::int64_t& id : ids)
-    id = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
-  return ids;
-}
-
 MemoryConfig small_config() {
   return parse_memory_config(
       R"({"n_init": 3, "n_local": 16, "n_mem": 16, "chunk": 10, "min_block": 2, "max_block": 6,

@@ -20,13 +20,6 @@ using namespace episodic;
 
 namespace {
 
-std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
-  for (auto& id : ids) id = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(vocab));
-  return ids;
-}
-
 std::vector<float> values(const at::Tensor& t) {
   const float* p = t.const_data_ptr<float>();
   return {p, p + t.numel()};

@@ -3,6 +3,7 @@
 // Random LLaMA directories written by the tests, and what they compute in float64.
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,13 @@
 
 #include "episodic/base/dtype.hpp"
 #include "episodic/model/safetensors.hpp"
+
+inline std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
+  for (auto& id : ids) id = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(vocab));
+  return ids;
+}
 
 struct TinyShape {
   std::int64_t vocab = 61, hidden = 24, inner = 44, layers = 2, heads = 4, kv_heads = 2, dim = 12;

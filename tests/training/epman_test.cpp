@@ -43,14 +43,6 @@ MemoryConfig small_memory() {
   return c;
 }
 
-std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::int64_t> ids;
-  for (std::int64_t i = 0; i < n; ++i)
-    ids.push_back(static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab)));
-  return ids;
-}
-
 /// The tokenizer of the shipped model, whose vocabulary tiny models here have.
 const Tokenizer& tokenizer() {
   static const auto t = load_tokenizer(fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6");

@@ -64,6 +64,22 @@ class Decoder final : public LanguageModel {
   at::Tensor forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
                               StepKind kind = StepKind::decode);
 
+  /// A sequence's part of a step.
+  struct SequenceStep {
+    Decoder* sequence = nullptr;
+    std::span<const std::int64_t> ids;
+    StepKind kind = StepKind::decode;
+  };
+  /// One step of several sequences that share their weights (share_weights): the weights are read
+  /// once for the rows of all, which is most of a decoded token's time. Attention, memories and
+  /// adapters are each sequence's own, and so is whatever comes of the step (`logits`). Lengths,
+  /// kinds and states may differ. Numbers are those of steps alone but for the order of sums, which
+  /// depends on the rows of a product.
+  /// \throws DataError for any of them as its own step would, for one named twice or with other
+  ///         weights: none has then made the step. What a state throws at the end of its step (NaN
+  ///         logits, a disk tier that cannot write) is its own: the others have made theirs
+  static void step_batch(std::span<const SequenceStep> batch);
+
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
   std::shared_ptr<AttentionSlot>& attention(std::int64_t layer);
   std::shared_ptr<SequenceState>& state();
