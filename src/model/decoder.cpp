@@ -34,7 +34,7 @@ using LowRanks = std::map<const Linear*, std::vector<LowRank>>;  // by what they
 /// One sequence's rows of a step.
 struct SequenceRows {
   std::int64_t first = 0, n = 0;
-  at::Tensor q, k, v;                  // [n, heads, d]: these rows of the step's
+  at::Tensor q, k, v;                   // [n, heads, d]: these rows of the step's
   const LowRanks* low_ranks = nullptr;  // of the sequence's adapters; set for each step
 };
 
@@ -155,7 +155,8 @@ struct Decoder::Impl {
   std::vector<AppliedLora> adapters;
   LowRanks low_ranks;
   std::int64_t most_rank = 0;
-  std::vector<std::int64_t> lengths;  // of a step's sequences
+  std::vector<std::int64_t> lengths;         // of a step's sequences
+  std::vector<std::exception_ptr> failures;  // what each of several threw in this step
 
   explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -312,11 +313,6 @@ struct Decoder::Impl {
 
   /// What this sequence's slot gives for its rows: [n, heads * d].
   at::Tensor attend(std::size_t layer, const SequenceRows& rows) const {
-    if (!slots[layer])
-      throw DataError(
-          fmt::format("Decoder::forward: the attention slot of layer {} is empty; put "
-                      "one there, or call use_full_attention",
-                      layer));
     at::Tensor attended = slots[layer]->forward(rows.q, rows.k, rows.v);
     const std::int64_t width = config().n_heads * config().head_dim;
     if (!attended.defined() || attended.dim() != 2 || attended.size(0) != rows.n ||
@@ -329,18 +325,25 @@ struct Decoder::Impl {
     return attended;
   }
 
-  /// The same of all sequences of a step. \param one keeps what is returned, if it is one's
-  const float* attend_all(std::size_t layer, std::span<const SequencePart> parts,
-                          at::Tensor& one) {
+  /// The same of all sequences of a step. Of several, one whose attention throws (NaN, a file that
+  /// cannot be read) is out of the step from there on. \param one keeps what is returned, if it is
+  /// one's
+  const float* attend_all(std::size_t layer, std::span<const SequencePart> parts, at::Tensor& one) {
     if (parts.size() == 1) {
       one = parts[0].impl->attend(layer, step.sequences[0]);
       return one.const_data_ptr<float>();
     }
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const SequenceRows& rows = step.sequences[i];
-      const at::Tensor attended = parts[i].impl->attend(layer, rows);
-      std::copy_n(attended.const_data_ptr<float>(), attended.numel(),
-                  rows_of(step.attended, rows.first));
+      float* to = rows_of(step.attended, rows.first);
+      try {
+        if (failures[i]) continue;
+        const at::Tensor attended = parts[i].impl->attend(layer, rows);
+        std::copy_n(attended.const_data_ptr<float>(), attended.numel(), to);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        std::fill_n(to, rows.n * step.attended.size(1), 0.0f);  // nobody looks at them
+      }
     }
     return step.attended.const_data_ptr<float>();
   }
@@ -417,7 +420,13 @@ struct Decoder::Impl {
     return state->takes_surprise() && !low_ranks.count(&weights->head);
   }
 
-  void require_state() const {
+  void require_attention() const {
+    for (std::size_t layer = 0; layer < slots.size(); ++layer)
+      if (!slots[layer])
+        throw DataError(
+            fmt::format("Decoder::forward: the attention slot of layer {} is empty; put "
+                        "one there, or call use_full_attention",
+                        layer));
     if (!state)
       throw DataError(
           "Decoder::forward: the model has no sequence state; put one there, or call "
@@ -430,10 +439,11 @@ struct Decoder::Impl {
     std::int64_t rank = 0;
     for (const SequencePart& part : parts) {
       part.impl->check_ids(part.ids);
-      part.impl->require_state();
+      part.impl->require_attention();
       lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
       rank = std::max(rank, part.impl->most_rank);
     }
+    failures.assign(parts.size(), nullptr);
     const std::int64_t n = step.fit(config(), lengths, rank);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
@@ -473,8 +483,8 @@ struct Decoder::Impl {
     return pieces.last;
   }
 
-  /// Ends the step of every sequence. What one's state refuses (NaN logits) does not undo the
-  /// others' steps. \throws what the first of them threw, when all are through
+  /// Ends the step of every sequence that is still in it. What one's state refuses (NaN logits)
+  /// does not undo the others' steps. \throws what the first of them threw, when all are through
   void finish_all(std::span<const SequencePart> parts) {
     // Steps of one token each, which read the head once.
     const bool of_one_token =
@@ -484,11 +494,11 @@ struct Decoder::Impl {
       run_head(0, static_cast<std::int64_t>(parts.size()));
       together = logits;
     }
-    std::exception_ptr failure;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const SequencePart& part = parts[i];
       Impl& m = *part.impl;
       try {
+        if (failures[i]) continue;
         if (of_one_token) {
           const at::Tensor row = together.narrow(0, static_cast<std::int64_t>(i), 1);
           m.state->end_step(part.ids, row);
@@ -497,10 +507,11 @@ struct Decoder::Impl {
           m.last_logits = m.finish(*this, step.sequences[i].first, part.ids, LogitRows::last);
         }
       } catch (...) {
-        if (!failure) failure = std::current_exception();
+        failures[i] = std::current_exception();
       }
     }
-    if (failure) std::rethrow_exception(failure);
+    for (const std::exception_ptr& failure : failures)
+      if (failure) std::rethrow_exception(failure);
   }
 };
 

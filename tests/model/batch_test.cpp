@@ -229,6 +229,7 @@ TEST_CASE("batch: a sequence that goes wrong harms no other") {
       else
         Decoder::step_batch(batch);
       reference.step(sound);
+      INFO(n << " tokens, step " << step);
       REQUIRE((seen_of(good).events == seen_of(reference).events));
       for (std::size_t i = 0; i < 61; ++i)
         REQUIRE(std::abs(good.logits()[i] - reference.logits()[i]) < 1e-4f);

@@ -75,9 +75,10 @@ class Decoder final : public LanguageModel {
   /// adapters are each sequence's own, and so is whatever comes of the step (`logits`). Lengths,
   /// kinds and states may differ. Numbers are those of steps alone but for the order of sums, which
   /// depends on the rows of a product.
-  /// \throws DataError for any of them as its own step would, for one named twice or with other
-  ///         weights: none has then made the step. What a state throws at the end of its step (NaN
-  ///         logits, a disk tier that cannot write) is its own: the others have made theirs
+  /// \throws DataError for any of them that could not begin its own step, for one named twice or
+  ///         with other weights: none has then made the step. What the attention or the state of
+  ///         one throws afterwards (NaN, files that fail) undoes its step alone: the others have
+  ///         made theirs when the first such error is thrown on
   static void step_batch(std::span<const SequenceStep> batch);
 
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
