@@ -72,5 +72,8 @@ set(CPACK_DEBIAN_PACKAGE_DEPENDS
 if(EPISODIC_SENTENCEPIECE)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libsentencepiece0")
 endif()
+if(httplib_LIBRARY)
+  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libcpp-httplib0.11")
+endif()
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "bible-kjv")
 include(CPack)

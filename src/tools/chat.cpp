@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -20,11 +21,26 @@ void refuse_special(const Tokenizer& tokenizer, const std::string& text) {
     if (!seen.insert(id).second) continue;
     const std::vector<std::int64_t> one{id};
     if (tokenizer.decode(one, true) != tokenizer.decode(one, false))
-      throw DataError(fmt::format(
-          "--chat: the text holds '{}', which is a special token of the model and would "
-          "be read as one; take it out, or give the prompt without --chat",
-          tokenizer.token(id)));
+      throw DataError(
+          fmt::format("chat: the text holds '{}', which is a special token of the model and would "
+                      "be read as one; take it out, or give the prompt as it is, not as a chat",
+                      tokenizer.token(id)));
   }
+}
+
+void require_special_tokens(const Tokenizer& tokenizer) {
+  if (const std::int64_t bos = tokenizer.bos();
+      bos >= 0 && tokenizer.encode(tokenizer.token(bos), false) != std::vector<std::int64_t>{bos})
+    throw DataError(
+        "the model's tokenizer (a tokenizer.model alone) reads no special tokens out of a text, so "
+        "that no chat format can be made; put tokenizer.json beside it");
+}
+
+/// Where a conversation that goes on begins: behind the token that begins a sequence.
+std::size_t behind_bos(const Tokenizer& tokenizer, const std::string& rendered) {
+  if (tokenizer.bos() < 0) return 0;
+  const std::string bos = tokenizer.token(tokenizer.bos());
+  return rendered.starts_with(bos) ? bos.size() : 0;
 }
 
 /// Templates may strip what they are given.
@@ -33,6 +49,22 @@ std::string stripped(const std::string& s) {
   const std::size_t first = s.find_first_not_of(kSpaces);
   return first == std::string::npos ? std::string()
                                     : s.substr(first, s.find_last_not_of(kSpaces) + 1 - first);
+}
+
+/// A rendered conversation's tokens, those of its question apart. They are the tokens of the whole:
+/// where a token reaches over both, it is the question's. \param opens whether it opens a sequence
+ChatPrompt in_two_steps(const Tokenizer& tokenizer, const std::string& rendered,
+                        const std::string& question, bool opens) {
+  const auto encode = [&](const std::string& part) {
+    return opens ? tokenizer.encode(part, false) : encode_continuation(tokenizer, part);
+  };
+  const std::vector<std::int64_t> whole = encode(rendered);
+  const std::string wanted = stripped(question);
+  const std::size_t at = wanted.empty() ? std::string::npos : rendered.rfind(wanted);
+  if (at == std::string::npos || at == 0) return {whole, {}};
+  const std::vector<std::int64_t> before = encode(rendered.substr(0, at));
+  const auto split = std::mismatch(whole.begin(), whole.end(), before.begin(), before.end()).first;
+  return {{whole.begin(), split}, {split, whole.end()}};
 }
 
 }  // namespace
@@ -57,12 +89,7 @@ Conversation::Conversation(const ChatFlags& flags, const std::filesystem::path& 
       tokenizer_(tokenizer),
       variables_(flags.variables),
       goes_on_(goes_on) {
-  if (const std::int64_t bos = tokenizer.bos();
-      bos >= 0 && tokenizer.encode(tokenizer.token(bos), false) != std::vector<std::int64_t>{bos})
-    throw DataError(
-        fmt::format("{}: its tokenizer (a tokenizer.model alone) reads no special tokens out of a "
-                    "text, so that no chat format can be made; put tokenizer.json beside it",
-                    model.string()));
+  require_special_tokens(tokenizer);
   refuse_special(tokenizer, flags.system);
   if (!flags.system.empty()) messages_.push_back({"system", flags.system});
 }
@@ -102,26 +129,32 @@ ChatPrompt Conversation::ask(const std::string& text, const std::string& questio
           "the model's chat format changes earlier turns when a new one comes, which cannot be "
           "done "
           "to what was read; begin a new conversation");
-  } else if (goes_on_ && tokenizer_.bos() >= 0) {
-    const std::string bos = tokenizer_.token(tokenizer_.bos());
-    if (rendered.starts_with(bos)) from = bos.size();
+  } else if (goes_on_) {
+    from = behind_bos(tokenizer_, rendered);
   }
   asked_ = text + question;
   rendered_ = rendered;
   rendered.erase(0, from);
-  const bool opens = first && !goes_on_;
-  const auto encode = [&](const std::string& part, bool opening) {
-    return opening ? tokenizer_.encode(part, false) : encode_continuation(tokenizer_, part);
-  };
-  const std::string wanted = stripped(question);
-  const std::size_t at = wanted.empty() ? std::string::npos : rendered.rfind(wanted);
-  if (at == std::string::npos || at == 0) return {encode(rendered, opens), {}};
-  return {encode(rendered.substr(0, at), opens), encode(rendered.substr(at), false)};
+  return in_two_steps(tokenizer_, rendered, question, first && !goes_on_);
 }
 
 void Conversation::answered(const std::string& text) {
   messages_.push_back({"user", std::exchange(asked_, {})});
   messages_.push_back({"assistant", text});
+}
+
+ChatPrompt conversation_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                               std::span<const ChatMessage> messages, const std::string& variables,
+                               bool goes_on) {
+  require_special_tokens(tokenizer);
+  for (const ChatMessage& message : messages) refuse_special(tokenizer, message.content);
+  ChatOptions options;
+  options.variables = variables;
+  std::string rendered = chat_template.render(messages, options);
+  if (goes_on) rendered.erase(0, behind_bos(tokenizer, rendered));
+  const bool asks = !messages.empty() && messages.back().role == "user";
+  return in_two_steps(tokenizer, rendered, asks ? messages.back().content : std::string(),
+                      !goes_on);
 }
 
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,

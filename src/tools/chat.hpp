@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,14 @@ class Conversation {
   std::string asked_;                  // the turn that waits for its answer
   std::string rendered_;               // the conversation up to where that answer begins
 };
+
+/// A whole conversation, up to where the model answers. Where its last message is a user's, that
+/// message is `question`.
+/// \param variables more variables of the template, as JSON; may be empty
+/// \param goes_on as above \throws DataError as Conversation::ask
+ChatPrompt conversation_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                               std::span<const ChatMessage> messages, const std::string& variables,
+                               bool goes_on);
 
 /// The first turn of a conversation.
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,

@@ -20,6 +20,7 @@ void add_plan(Command& app);
 void add_quantize(Command& app);
 void add_score(Command& app);
 void add_segment(Command& app);
+void add_serve(Command& app);
 void add_tokenize(Command& app);
 void add_trace(Command& app);
 void add_train_lora(Command& app);

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   episodic::tools::add_demo(app);
   episodic::tools::add_generate(app);
   episodic::tools::add_chat(app);
+  episodic::tools::add_serve(app);
   episodic::tools::add_ingest(app);
   episodic::tools::add_ask(app);
   episodic::tools::add_inspect(app);

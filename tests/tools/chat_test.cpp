@@ -117,13 +117,11 @@ TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
     piece.erase(0);  // the tokenizer's own beginning
     for (const auto& id : piece) ids.push_back(id);
   };
-  append(ids_of("<|bos|>user: "));  // a message is a step, and so has tokens of its own
-  append(ids_of("Who came?\nanswer: "));
+  append(ids_of("<|bos|>user: Who came?\nanswer: "));
   CHECK(turns[0]["prompt_tokens"] == ids.size());
   for (const auto& id : turns[0]["ids"]) ids.push_back(id);
   const std::size_t before = ids.size();
-  append(ids_of("\nuser: "));
-  append(ids_of("And\nthen?\nanswer: "));
+  append(ids_of("\nuser: And\nthen?\nanswer: "));
   CHECK(turns[1]["prompt_tokens"] == ids.size() - before);
   put(scratch / "ids", ids.dump());
   const Json whole = json_of("generate" + with + "--ids " + quoted((scratch / "ids").string()));

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// `episodic serve`: a model with its memory behind OpenAI's HTTP interface.
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "commands.hpp"
+#include "engines.hpp"
+#include "episodic/base/error.hpp"
+#include "kept.hpp"
+#if EPISODIC_HTTP
+#include "serving/http_server.hpp"
+#endif
+
+namespace episodic::tools {
+namespace {
+
+struct ServeFlags {
+  CommonFlags common;
+  ModelFlags model;
+  std::filesystem::path dir;
+  std::string host = "127.0.0.1", name;
+  std::int64_t port = 8080, max_tokens = 100'000;
+  GenerateOptions options;
+};
+
+#if EPISODIC_HTTP
+/// SIGINT and SIGTERM end the server, not the process: what is being answered ends with it.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // before there are threads, which inherit it
+  }
+  /// \param stop called at the first of them
+  void wait_beside(HttpServer& server) {
+    waiter_ = std::thread([this, &server] {
+      int signal = 0;
+      sigwait(&set_, &signal);
+      server.stop();
+    });
+  }
+  ~StopSignals() {
+    if (!waiter_.joinable()) return;
+    pthread_kill(waiter_.native_handle(), SIGTERM);  // where the server ended by itself
+    waiter_.join();
+  }
+
+ private:
+  sigset_t set_;
+  std::thread waiter_;
+};
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+void run(const ServeFlags& flags) {
+  StopSignals signals;
+  flags.common.apply();
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  if (flags.dir.empty()) {
+    attach(*engine, flags.common, flags.model, flags.model.memory_config(), flags.max_tokens);
+  } else {
+    if (flags.model.full_attention)
+      throw ConfigError("--memory-dir: full attention reads no memory; leave one of the two out");
+    const auto memory =
+        std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::read));
+    engine->attach(memory, memory->tokens() + flags.max_tokens);
+  }
+  const auto say = [&](const std::string& line) {
+    if (!flags.common.quiet) std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  ServerOptions options;
+  const std::filesystem::path path =
+      std::filesystem::absolute(flags.model.model).lexically_normal();
+  const bool slash = path.filename().empty();  // a directory, with a slash behind it
+  options.model_name = !flags.name.empty() ? flags.name
+                       : slash             ? path.parent_path().filename().string()
+                                           : path.filename().string();
+  if (const char* key = std::getenv("EPISODIC_API_KEY")) options.api_key = key;
+  options.defaults = flags.options;
+  options.log = say;
+  if (!is_loopback(flags.host) && options.api_key.empty())
+    say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
+  Service service(*engine);
+  HttpServer server(service, options);
+  const int port = server.bind(flags.host, static_cast<int>(flags.port));
+  signals.wait_beside(server);
+  say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name,
+                  engine->tokens(), flags.host, port));
+  server.listen();
+}
+#else
+void run(const ServeFlags&) {
+  throw NotBuiltError(
+      "serve: this program was built without an HTTP library; install libcpp-httplib-dev and build "
+      "it again");
+}
+#endif
+
+}  // namespace
+
+void add_serve(Command& app) {
+  auto flags = std::make_shared<ServeFlags>();
+  Command sub = app.subcommand("serve", "Answer over HTTP as OpenAI's interface does");
+  sub.footer(
+      "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health. "
+      "Every request\nbegins behind the memory in --memory-dir, which stays as it is, or with "
+      "nothing; a conversation's\nearlier turns are not read again. One request is answered at a "
+      "time, the others wait. Flags of sampling\nare what a request leaves open. Who may ask: "
+      "whoever reaches the port, or knows EPISODIC_API_KEY where\nit is set.\n\n"
+      "Examples:\n"
+      "  episodic serve --model M --memory-dir book.mem --port 8080\n"
+      "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"prompt\": \"The pass key is\", \"max_tokens\": 12}'");
+  flags->model.add_to(sub);
+  sub.option("--memory-dir", flags->dir, "Folder of the memory that every request begins behind");
+  sub.option("--host", flags->host, "Address to listen at").shows_default();
+  sub.option("--port", flags->port, "Port; 0: any that is free").between(0, 65535).shows_default();
+  sub.option("--name", flags->name, "What the model is called (default: its path's last part)");
+  add_count(sub, "--max-tokens", flags->max_tokens,
+            "Tokens that a request may come to: a device takes its room for them at the start", 1);
+  add_generation(sub, flags->options);
+  flags->common.add_to(sub);
+  sub.action([flags] { run(*flags); });
+}
+
+}  // namespace episodic::tools
