@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feeds mutations of valid inputs to a fuzz target: the same ones on every run, with any compiler.
-// libFuzzer, guided by coverage, goes further; `--corpus DIR` writes it valid inputs to start from.
+// Feeds a fuzz target the inputs that libFuzzer kept in a folder, and mutations of valid inputs:
+// the same ones on every run, with any compiler. libFuzzer, guided by coverage, goes further;
+// `--corpus DIR` writes it valid inputs to start from.
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 
 #include "target.hpp"
@@ -80,6 +82,20 @@ void run(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
 }
 
+/// The files of a folder, by name.
+std::vector<std::string> read_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path());
+  std::sort(names.begin(), names.end());
+  std::vector<std::string> files;
+  for (const auto& name : names) {
+    std::ifstream in(name, std::ios::binary);
+    files.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  return files;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -94,7 +110,12 @@ int main(int argc, char** argv) {
   const long count = argc > 1 ? std::atol(argv[1]) : 20000;
   std::mt19937_64 random(1);
   std::string input;
+  std::size_t corpus_size = 0;
   try {
+    const std::vector<std::string> corpus =
+        argc > 2 ? read_files(argv[2]) : std::vector<std::string>();
+    corpus_size = corpus.size();
+    for (const std::string& file : corpus) run(input = file);
     for (const std::string& seed : seeds) run(input = seed);
     for (long i = 0; i < count; ++i) {
       input = seeds[random() % seeds.size()];
@@ -106,6 +127,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "fuzz: %s escaped for the input\n%s\n", e.what(), input.c_str());
     return 1;
   }
-  std::printf("%ld mutations of %zu inputs\n", count, seeds.size());
+  std::printf("%zu inputs of a corpus, %ld mutations of %zu inputs\n", corpus_size, count,
+              seeds.size());
   return 0;
 }
