@@ -339,14 +339,6 @@ struct UnitQ3K {
 }  // namespace
 
 extern const IntegerLoops integer_loops_avx2;
-constinit const IntegerLoops integer_loops_avx2{.name = "avx2",
-                                                .few_rows = 8,
-                                                .knows = knows,
-                                                .round = round_row,
-                                                .few = few,
-                                                .width = kWidth,
-                                                .packs = packs,
-                                                .pack = pack,
-                                                .many = many};
+constinit const IntegerLoops integer_loops_avx2 = loops("avx2");
 
 }  // namespace episodic::cpu

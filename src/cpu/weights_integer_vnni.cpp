@@ -326,14 +326,6 @@ struct UnitQ3K {
 }  // namespace
 
 extern const IntegerLoops integer_loops_vnni;
-constinit const IntegerLoops integer_loops_vnni{.name = "vnni",
-                                                .few_rows = 8,
-                                                .knows = knows,
-                                                .round = round_row,
-                                                .few = few,
-                                                .width = kWidth,
-                                                .packs = packs,
-                                                .pack = pack,
-                                                .many = many};
+constinit const IntegerLoops integer_loops_vnni = loops("vnni");
 
 }  // namespace episodic::cpu

@@ -4,12 +4,12 @@
 #include "episodic/timeline/refine.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/base/rules/refinement.hpp"
 #include "episodic/base/text.hpp"
 #include "episodic/cpu/as_floats.hpp"
 
@@ -18,15 +18,10 @@ namespace refine_detail {
 
 inline constexpr std::int64_t kLanes = 8;
 
-/// |s|^2, |r|^2 and s.r of the key sums s, r of the two sides of a split.
-struct SplitSums {
-  double ss = 0.0, rr = 0.0, sr = 0.0;
-};
-
 /// One key/value head of one layer. Adds `key` to `s`, takes r = total - s and returns the three
-/// products. r is formed element by element: |total|^2 - 2 s.total + |s|^2 would cancel when one
-/// side is small.
-inline SplitSums advance(const float* key, const double* total, double* s, std::int64_t d) {
+/// products |s|^2, |r|^2 and s.r. r is formed element by element: |total|^2 - 2 s.total + |s|^2
+/// would cancel when one side is small.
+inline rules::SplitSums advance(const float* key, const double* total, double* s, std::int64_t d) {
   double ss[kLanes] = {}, rr[kLanes] = {}, sr[kLanes] = {};
   std::int64_t c = 0;
   for (; c + kLanes <= d; c += kLanes)
@@ -46,7 +41,7 @@ inline SplitSums advance(const float* key, const double* total, double* s, std::
     rr[j] += y * y;
     sr[j] += x * y;
   }
-  SplitSums out;
+  rules::SplitSums out;
   for (std::int64_t j = 0; j < kLanes; ++j) out.ss += ss[j], out.rr += rr[j], out.sr += sr[j];
   return out;
 }
@@ -55,37 +50,17 @@ inline void accumulate(const float* key, double* sum, std::int64_t d) {
   for (std::int64_t c = 0; c < d; ++c) sum[c] += static_cast<double>(key[c]);
 }
 
-/// A split's objective, larger is better, and the size that rounding is measured against.
-struct Score {
-  double value = 0.0, scale = 0.0;
-};
-
-inline double nonzero(double denominator) { return denominator == 0.0 ? 1e-15 : denominator; }
-
-inline Score score_of(Refinement objective, const SplitSums& p, std::int64_t n_left,
-                      std::int64_t n_right) {
+inline rules::Objective rule_of(Refinement objective) {
   switch (objective) {
-    case Refinement::modularity: {
-      const double total = p.ss + 2.0 * p.sr + p.rr;  // |s + r|^2 = A(W, W) = 2m
-      if (total == 0.0) return {};
-      const double product = (p.ss / total) * (p.rr / total);
-      const double cross = p.sr / total;
-      return {product - cross * cross, product};
-    }
-    case Refinement::conductance: {
-      const double value = p.sr / nonzero(std::min(p.ss, p.rr));
-      return {-value, std::abs(value)};
-    }
-    case Refinement::intra_inter: {
-      const double l = static_cast<double>(n_left), r = static_cast<double>(n_right);
-      const double inter = nonzero(p.sr / (l * r));
-      const double value = 0.5 * (p.ss / (l * l) / inter + p.rr / (r * r) / inter);
-      return {value, std::abs(value)};
-    }
-    case Refinement::none:
+    case Refinement::conductance:
+      return rules::Objective::conductance;
+    case Refinement::intra_inter:
+      return rules::Objective::intra_inter;
+    case Refinement::modularity:
+    case Refinement::none:  // scores nothing
       break;
   }
-  return {};
+  return rules::Objective::modularity;
 }
 
 }  // namespace refine_detail
@@ -125,32 +100,28 @@ EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing
     std::copy(s, s + head_dim_, total);
     for (std::int64_t t = from - 1; t < window.end; ++t) accumulate(key(t), total, head_dim_);
     for (std::int64_t i = 0; i < n_splits; ++i) {
-      const SplitSums p = advance(key(from - 1 + i), total, s, head_dim_);
+      const rules::SplitSums p = advance(key(from - 1 + i), total, s, head_dim_);
       parts[3 * i] = p.ss, parts[3 * i + 1] = p.rr, parts[3 * i + 2] = p.sr;
     }
   });
 
-  std::vector<Score> scores(static_cast<std::size_t>(n_splits));
-  double best = -std::numeric_limits<double>::infinity();
-  double scale = 0.0;
+  std::vector<rules::SplitScore> scores(static_cast<std::size_t>(n_splits));
+  rules::SplitScore best{-std::numeric_limits<double>::infinity(), 0.0};
   for (std::int64_t i = 0; i < n_splits; ++i) {
-    SplitSums p;
+    rules::SplitSums p;
     for (std::int64_t unit = 0; unit < n_units; ++unit) {
       const double* part = scratch_.data() + unit * stride + 3 * i;
       p.ss += part[0], p.rr += part[1], p.sr += part[2];
     }
     const std::int64_t t = from + i;
-    const Score score = score_of(objective_, p, t - window.start, window.end - t);
+    const rules::SplitScore score =
+        rules::split_score(rule_of(objective_), p, t - window.start, window.end - t);
     scores[static_cast<std::size_t>(i)] = score;
-    if (score.value > best) best = score.value, scale = score.scale;
+    if (score.value > best.value) best = score;
   }
-  // Splits that differ by rounding alone are ties (equal tokens have modularity 0 everywhere), and
-  // the latest of them wins. An objective that is not a number never does; if all are, `to` stays.
-  constexpr double kRounding = 1e-12;
-  for (std::int64_t i = n_splits - 1; i >= 0; --i) {
-    const Score& score = scores[static_cast<std::size_t>(i)];
-    if (score.value >= best - kRounding * std::max(scale, score.scale)) return from + i;
-  }
+  // Of those that tie the latest wins. If no objective is a number, `to` stays.
+  for (std::int64_t i = n_splits - 1; i >= 0; --i)
+    if (rules::ties_with(scores[static_cast<std::size_t>(i)], best)) return from + i;
   return to;
 }
 
@@ -177,15 +148,14 @@ EPISODIC_INLINE void BoundaryRefiner::step(std::span<const KeyRing> layers, std:
       const std::int64_t a = last >= 0 ? last : n_init_;
       if (b - a < min_block_) continue;
       if (b - a > min_block_) {
-        const std::int64_t half = (b - a) / 2;
-        const TokenRange window{std::max(low, a - half), std::min(end, b + half)};
-        const std::int64_t from = std::max({window.start + 1, first, a + min_block_});
+        const rules::BoundaryWindow w = rules::boundary_window(a, b, low, end, first, min_block_);
+        const TokenRange window{w.start, w.end};
         for (const KeyRing& ring : layers)
-          if (from <= b && ring.capacity < window.size())
+          if (w.from <= b && ring.capacity < window.size())
             throw DataError(concat("boundary refinement: the keys of ", window.size(),
                                    " tokens are needed, but a ring holds ", ring.capacity,
                                    "; make it hold the previous step and this one"));
-        if (from <= b) moved = best_split(layers, window, from, b);
+        if (w.from <= b) moved = best_split(layers, window, w.from, b);
       }
     }
     final_flags[static_cast<std::size_t>(moved - first)] = 1;
