@@ -10,8 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 
+#include "support/faulty_calls.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
@@ -84,6 +86,32 @@ TEST_CASE("files of a folder are written, read, replaced, listed and removed") {
   CHECK(folder.remove(Kind::state, "a") == 0);
   CHECK(folder.remove(Kind::state, "a") == -ENOENT);
   CHECK(folder.names().empty());
+}
+
+TEST_CASE("a call that reads or writes less than it was asked is made again for the rest") {
+  const Place place;
+  FaultyCalls calls;
+  const io::Directory folder(calls, place.inside);
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += std::to_string(i * 7919) + ' ';  // no part is another
+  for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{77}, text.size()})
+    for (const std::int64_t offset : {0, 5}) {
+      const std::string part = text.substr(0, n),
+                        name = std::to_string(n) + "-" + std::to_string(offset);
+      io::File file = folder.create(Kind::segment, name);
+      calls.play({{Kind::segment, io::Op::write}, FaultyCalls::Fault::half, 0, 0, true});
+      file.write(bytes_of(part), offset);
+      CHECK(calls.faults() >= (n > 1 ? 2 : 1));
+      calls.heal();
+      CHECK(text_of(place.inside / name) ==
+            std::string(static_cast<std::size_t>(offset), '\0') + part);
+      std::string back(n, '?');
+      calls.play({{Kind::segment, io::Op::read}, FaultyCalls::Fault::half, 0, 0, true});
+      file.read(std::as_writable_bytes(std::span(back)), offset);
+      CHECK(calls.faults() >= (n > 1 ? 2 : 1));
+      calls.heal();
+      CHECK(back == part);
+    }
 }
 
 TEST_CASE("a folder that is none is refused with its path") {
