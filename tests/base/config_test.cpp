@@ -140,6 +140,29 @@ TEST_CASE("every preset is a valid change of settings that leaves the model's le
   }
 }
 
+TEST_CASE("budgets and places change no result, everything else does", "[base][config]") {
+  const MemoryConfig a;
+  const auto changed = [&](auto change) {
+    MemoryConfig b = a;
+    change(b);
+    REQUIRE(!(b == a));
+    REQUIRE(a.same_results(b) == b.same_results(a));
+    return a.same_results(b);
+  };
+  CHECK(a.same_results(a));
+  CHECK(changed([](MemoryConfig& c) { c.device_bytes += 4096; }));
+  CHECK(changed([](MemoryConfig& c) { c.host_bytes += 4096; }));
+  CHECK(changed([](MemoryConfig& c) { c.repr_bytes += 4096; }));
+  CHECK(changed([](MemoryConfig& c) { c.disk_bytes += 4096; }));
+  CHECK(changed([](MemoryConfig& c) { c.disk_dir = "elsewhere"; }));
+  CHECK_FALSE(changed([](MemoryConfig& c) { c.n_local += 1; }));
+  CHECK_FALSE(changed([](MemoryConfig& c) { c.n_mem += 1; }));
+  CHECK_FALSE(changed([](MemoryConfig& c) { c.gamma += 0.5; }));
+  CHECK_FALSE(changed([](MemoryConfig& c) { c.min_block += 1; }));
+  CHECK_FALSE(changed([](MemoryConfig& c) { c.neighbours += 1; }));
+  CHECK_FALSE(changed([](MemoryConfig& c) { c.kv_dtype = DType::bfloat16; }));
+}
+
 TEST_CASE("docs/settings.md names every setting and every preset", "[base][config]") {
   std::ifstream file(EPISODIC_SOURCE_DIR "/docs/settings.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};

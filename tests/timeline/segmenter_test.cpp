@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/timeline/segmenter.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -63,6 +64,15 @@ TEST_CASE("surprise segmenter flags what exceeds the threshold") {
   auto b = a->clone();
   REQUIRE(run(*a, s, 100, 300, 7) == run(*b, s, 100, 300, 11));
   REQUIRE_THROWS_AS(run(*b, s, 0, 10, 10), DataError);  // steps out of order
+}
+
+TEST_CASE("a surprise that equals its threshold is no boundary") {
+  MemoryConfig c;
+  c.n_local = 20, c.gamma = 0.0, c.n_init = 4;
+  const std::vector<float> s(100, 3.5f);  // whose mean is exact, and whose deviation is 0
+  const Flags f = run(*make_segmenter(c), s, 0, 100, 7);
+  REQUIRE(std::count(f.threshold.begin(), f.threshold.end(), 3.5f) > 50);
+  REQUIRE(positions(f).empty());
 }
 
 TEST_CASE("fixed and given segmenters flag positions, without thresholds") {
