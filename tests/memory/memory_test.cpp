@@ -491,8 +491,8 @@ TEST_CASE("layers outside recall_layers recall nothing and store nothing", "[mem
 }
 
 TEST_CASE("windows that no machine has room for are one error that names n_local") {
-#ifdef __SANITIZE_ADDRESS__
-  EPISODIC_SKIP("AddressSanitizer ends the process where so much is asked for");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EPISODIC_SKIP("sanitizers end the process where so much is asked for");
 #endif
   MemoryConfig config = driver::small_config();
   config.n_local = std::int64_t{1} << 40;

@@ -10,6 +10,10 @@
 
 #include <atomic>
 #include <exception>
+#ifdef __SANITIZE_THREAD__
+#include <thread>
+#include <vector>
+#endif
 
 namespace episodic {
 namespace parallel_detail {
@@ -50,12 +54,26 @@ struct Loop {
   }
 };
 
+#ifdef __SANITIZE_THREAD__
+// ThreadSanitizer cannot see how libgomp's threads wait for each other, but it knows std::thread.
+inline void run_by_default(std::int64_t n, Loop& loop) {
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) loop.run(i);
+  };
+  std::vector<std::thread> others;
+  for (int t = 1; t < max_threads(); ++t) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+}
+#else
 inline void run_by_default(std::int64_t n, Loop& loop) {
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1)
 #endif
   for (std::int64_t i = 0; i < n; ++i) loop.run(i);
 }
+#endif
 
 }  // namespace parallel_detail
 
