@@ -490,6 +490,39 @@ TEST_CASE("layers outside recall_layers recall nothing and store nothing", "[mem
   CHECK(2 * one.counters().store.bytes_used == all.counters().store.bytes_used);
 }
 
+TEST_CASE("what waits outside the window for its event is taken off the budget of recall") {
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 400, 23);
+  std::mt19937 random(4);
+  for (const std::int64_t block : {1, 3, 5, 8}) {
+    MemoryConfig c = small_config();
+    c.segmenter = SegmenterKind::fixed;
+    c.min_block = c.max_block = block;
+    EpisodicMemory memory(c, s);
+    bool part = false;
+    for (std::int64_t t = 0; t < 400;) {
+      const std::int64_t n = std::min<std::int64_t>(400 - t, 1 + random() % c.chunk);
+      const std::int64_t n_events = memory.events().size(), in_events = n_events * block;
+      step(memory, tokens, t, n);
+      t += n;
+      // Spec 5: all events are of one size here, so that their number follows from the budget.
+      const std::int64_t capacity =
+          c.n_init + c.chunk + c.n_mem -
+          std::max<std::int64_t>(0, std::max<std::int64_t>(0, t - c.n_local) - in_events);
+      std::int64_t expected = 0;
+      for (std::int64_t total = 0; expected < n_events && total < capacity; total += block) {
+        const std::int64_t with = total + block;
+        if (with >= capacity && with - capacity >= capacity - total) break;
+        ++expected;
+      }
+      part = part || expected < n_events;
+      for (std::int64_t l = 0; l < s.n_layers; ++l)
+        REQUIRE(static_cast<std::int64_t>(memory.recalled(l).recalled().size()) == expected);
+    }
+    REQUIRE(part);
+  }
+}
+
 TEST_CASE("windows that no machine has room for are one error that names n_local") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   EPISODIC_SKIP("sanitizers end the process where so much is asked for");

@@ -11,6 +11,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/rules/recall.hpp"
 #include "episodic/base/text.hpp"
 
 namespace episodic::detail {
@@ -73,8 +74,7 @@ EPISODIC_INLINE void MemoryCore::build(std::vector<std::vector<Lane>> lanes,
 }
 
 EPISODIC_INLINE void MemoryCore::refuse_room() const {
-  const std::int64_t of_layer =
-      LayerState::bytes_needed(config, shape, ring_capacity(config));
+  const std::int64_t of_layer = LayerState::bytes_needed(config, shape, ring_capacity(config));
   throw BudgetError(concat("n_local = ", config.n_local, ": the windows of ", shape.n_layers,
                            " layers take ", of_layer,
                            " bytes each, which the system does not give; lower n_local, max_block "
@@ -124,10 +124,10 @@ EPISODIC_INLINE void MemoryCore::recall(LayerState& layer, std::int64_t p) {
   }
   if (!recalls_now) return;  // the last step's events once more
   const EventTable& events = time.events(lane.scope);
-  const std::int64_t outside = std::max<std::int64_t>(0, time.tokens() + n - config.n_local);
+  const std::int64_t outside =
+      rules::outside_events(time.tokens() + n - config.n_local, events.tokens());
   const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
-  lane.next_recall.recall(config, *lane.index, events, mean_query.data() + p * width,
-                          outside - std::min(outside, events.tokens()));
+  lane.next_recall.recall(config, *lane.index, events, mean_query.data() + p * width, outside);
 }
 
 EPISODIC_INLINE void MemoryCore::acquire(std::int64_t l, std::int64_t p) {
