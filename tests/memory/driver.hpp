@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
@@ -102,39 +103,58 @@ inline std::vector<double> turned(const std::vector<float>& x, const MemoryShape
   return r;
 }
 
-/// What query `p` must see in a layer, in float64: local keys at their true distance, and those
-/// keys i outside the window for which `far(i)` at the fixed one. \return [H * d]
+/// Attention weights of query `p` in a layer, in float64: of local keys at their true distance, and
+/// of those keys i outside the window for which `far(i)` at the fixed one; 0 of all others.
+/// \return [H][p + 1]
 template <class Far>
-std::vector<double> reference(const std::vector<Token>& tokens, const MemoryShape& s,
-                              std::int64_t layer, std::int64_t p, std::int64_t n_local, Far far) {
+std::vector<std::vector<double>> attention_weights(const std::vector<Token>& tokens,
+                                                   const MemoryShape& s, std::int64_t layer,
+                                                   std::int64_t p, std::int64_t n_local, Far far) {
   const auto L = static_cast<std::size_t>(layer);
-  std::vector<double> out;
+  std::vector<std::vector<double>> weights;
   for (std::int64_t h = 0; h < s.n_heads; ++h) {
     const std::int64_t g = h / (s.n_heads / s.n_kv_heads);
     const std::vector<double> near_query =
         turned(tokens[static_cast<std::size_t>(p)].q[L], s, layer, h, static_cast<double>(p));
     const std::vector<double> far_query = turned(tokens[static_cast<std::size_t>(p)].q[L], s, layer,
                                                  h, static_cast<double>(n_local - 1));
-    std::vector<double> sum(static_cast<std::size_t>(s.head_dim), 0.0);
+    std::vector<double> of_head(static_cast<std::size_t>(p + 1), 0.0);
     double total = 0;
     for (std::int64_t i = 0; i <= p; ++i) {
       const bool local = p - i < n_local;
       if (!local && !far(i)) continue;
-      const Token& t = tokens[static_cast<std::size_t>(i)];
-      const std::vector<double> key =
-          turned(t.k[L], s, layer, g, local ? static_cast<double>(i) : 0.0);
+      const std::vector<double> key = turned(tokens[static_cast<std::size_t>(i)].k[L], s, layer, g,
+                                             local ? static_cast<double>(i) : 0.0);
       const std::vector<double>& query = local ? near_query : far_query;
       double dot = 0;
       for (std::size_t c = 0; c < key.size(); ++c) dot += query[c] * key[c];
       const double scale = s.layer(layer).scale;
-      const double weight =
+      of_head[static_cast<std::size_t>(i)] =
           std::exp(dot * (scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(s.head_dim))));
-      total += weight;
-      for (std::size_t c = 0; c < sum.size(); ++c)
-        sum[c] += weight * t.v[L][static_cast<std::size_t>(g * s.head_dim) + c];
+      total += of_head[static_cast<std::size_t>(i)];
     }
-    for (const double x : sum) out.push_back(x / total);
+    for (double& w : of_head) w /= total;
+    weights.push_back(std::move(of_head));
   }
+  return weights;
+}
+
+/// What query `p` must give in a layer, in float64. \return [H * d]
+template <class Far>
+std::vector<double> reference(const std::vector<Token>& tokens, const MemoryShape& s,
+                              std::int64_t layer, std::int64_t p, std::int64_t n_local, Far far) {
+  const auto weights = attention_weights(tokens, s, layer, p, n_local, far);
+  std::vector<double> out(static_cast<std::size_t>(s.n_heads * s.head_dim), 0.0);
+  for (std::int64_t h = 0; h < s.n_heads; ++h)
+    for (std::int64_t i = 0; i <= p; ++i)
+      for (std::int64_t c = 0; c < s.head_dim; ++c) {
+        const std::int64_t g = h / (s.n_heads / s.n_kv_heads);
+        const std::vector<float>& v =
+            tokens[static_cast<std::size_t>(i)].v[static_cast<std::size_t>(layer)];
+        out[static_cast<std::size_t>(h * s.head_dim + c)] +=
+            weights[static_cast<std::size_t>(h)][static_cast<std::size_t>(i)] *
+            v[static_cast<std::size_t>(g * s.head_dim + c)];
+      }
   return out;
 }
 

@@ -490,6 +490,69 @@ TEST_CASE("layers outside recall_layers recall nothing and store nothing", "[mem
   CHECK(2 * one.counters().store.bytes_used == all.counters().store.bytes_used);
 }
 
+TEST_CASE(
+    "representatives are the keys that got most attention, from all queries of their window") {
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 200, 31);
+  for (const std::int64_t n_local : {10, 24}) {
+    MemoryConfig c = small_config();
+    c.n_local = n_local;
+    EpisodicMemory memory(c, s);
+    // Attention that each key got while it was local: [layer][token][head]
+    std::vector<std::vector<std::vector<double>>> got(
+        2, std::vector<std::vector<double>>(200, std::vector<double>(4, 0.0)));
+    std::int64_t in_one_step = 0;  // events whose last token left the window in the step it came in
+    for (std::int64_t at = 0, i = 0; at < 200; ++i) {
+      const std::int64_t n = std::min<std::int64_t>({12, 1 + i % 13, 200 - at});
+      const EventTable before = memory.events();
+      step(memory, tokens, at, n);
+      for (std::int64_t l = 0; l < s.n_layers; ++l) {
+        const auto far = [&](std::int64_t t) {
+          const auto& list = memory.recalled(l).recalled();
+          return t < c.n_init || t >= before.pending_start() ||
+                 std::any_of(list.begin(), list.end(),
+                             [&](EventId e) { return t >= before[e].start && t < before[e].end; });
+        };
+        for (std::int64_t p = at; p < at + n; ++p) {
+          const auto weights = driver::attention_weights(tokens, s, l, p, n_local, far);
+          for (std::size_t h = 0; h < 4; ++h)
+            for (std::int64_t t = std::max<std::int64_t>(0, p - n_local + 1); t <= p; ++t)
+              got[static_cast<std::size_t>(l)][static_cast<std::size_t>(t)][h] +=
+                  weights[h][static_cast<std::size_t>(t)];
+        }
+      }
+      at += n;
+      for (EventId e = before.size(); e < memory.events().size(); ++e) {
+        const TokenRange range = memory.events()[e];
+        in_one_step += range.end > at - n;
+        for (std::int64_t l = 0; l < s.n_layers; ++l) {
+          const auto L = static_cast<std::size_t>(l);
+          const std::vector<float> mean = memory.representative(l, e);
+          REQUIRE(mean.size() == 40);
+          for (std::size_t h = 0; h < 4; ++h) {
+            std::vector<std::int64_t> order;
+            for (std::int64_t t = range.start; t < range.end; ++t) order.push_back(t);
+            std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+              return got[L][static_cast<std::size_t>(a)][h] >
+                     got[L][static_cast<std::size_t>(b)][h];
+            });
+            order.resize(std::min<std::size_t>(order.size(), static_cast<std::size_t>(c.n_repr)));
+            for (std::size_t d = 0; d < 10; ++d) {
+              double sum = 0;
+              for (const std::int64_t t : order)
+                sum += tokens[static_cast<std::size_t>(t)].k[L][h / 2 * 10 + d];
+              const double expected = sum / static_cast<double>(order.size());
+              REQUIRE(std::abs(mean[h * 10 + d] - expected) < 1e-5);
+            }
+          }
+        }
+      }
+    }
+    REQUIRE(memory.events().size() > 10);
+    if (n_local < c.chunk) REQUIRE(in_one_step > 0);
+  }
+}
+
 TEST_CASE("what waits outside the window for its event is taken off the budget of recall") {
   const MemoryShape s = small_shape();
   const auto tokens = random_tokens(s, 400, 23);
