@@ -43,24 +43,6 @@ void check_identity(const fs::path& dir, const MemoryIdentity& made, const Memor
   compare("the tokenizer's files", made.tokenizer, now.tokenizer);
 }
 
-/// \throws FileError naming a file that is gone, or shorter than what counts of it
-void check_files(const fs::path& dir, std::span<const MemoryManifest::FileEntry> files) {
-  for (const MemoryManifest::FileEntry& file : files) {
-    std::error_code error;
-    const std::uintmax_t bytes = fs::file_size(dir / file.name, error);
-    if (error)
-      throw FileError(fmt::format(
-          "{}: {}, but the memory needs it; take the folder from a copy or a fork of it, "
-          "or ingest the text anew",
-          (dir / file.name).string(), error.message()));
-    if (bytes < static_cast<std::uintmax_t>(file.bytes))
-      throw FileError(fmt::format(
-          "{}: {} bytes long, {} were committed; it is truncated: take the folder from a copy or a "
-          "fork of it",
-          (dir / file.name).string(), bytes, file.bytes));
-  }
-}
-
 }  // namespace
 
 void detail::TierImages::save(ByteWriter& to) const {
@@ -211,7 +193,6 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       auto impl = std::make_unique<Impl>();
       const MemoryManifest& manifest = directory.manifest();
       check_identity(keep.dir, manifest.identity, keep.identity);
-      check_files(keep.dir, manifest.files);
       MemoryManifest::State state = manifest.state;
       if (at_token >= 0 && state.tokens > at_token) {
         state = {};
@@ -354,8 +335,6 @@ void EpisodicMemory::Impl::commit() {
     next.files.push_back({vector_file_name(f.id), f.bytes});
   for (const TokenLog::Part& p : ids.parts())
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
-  // Someone may have removed the folder meanwhile: files that are open still take what is written.
-  check_files(directory->dir(), next.files);
   directory->commit(std::move(next), state.bytes(), time.tokens(), counted_events());
   drop_checkpoints = false;
   gone_back_to = kNever;

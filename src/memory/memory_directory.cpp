@@ -376,7 +376,8 @@ io::File MemoryDirectory::create_state(MemoryManifest& next) {
 
 void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> state,
                              std::int64_t tokens, std::int64_t events) {
-  // What was removed behind our back is noticed now, not when the memory is opened again.
+  // What was removed behind our back is noticed now, not when the memory is opened again: files
+  // that are open still take what is written.
   check_files(folder_, next);
   io::File file = create_state(next);
   next.id = manifest_.id ? manifest_.id : unique_id();

@@ -870,9 +870,13 @@ TEST_CASE("a folder that went away, or a file of it, is noticed", "[memory][kept
     fs::remove(copy);
     fs::rename(temp / "aside", copy);
     fs::resize_file(copy, fs::file_size(copy) / 2);
-    CHECK(mentions(
-        refusal<FileError>([&] { EpisodicMemory::open(in(temp / "cut"), OpenMode::read); }),
-        "were committed"));
+    for (const OpenMode mode : {OpenMode::read, OpenMode::write}) {
+      const std::string said =
+          refusal<FileError>([&] { EpisodicMemory::open(in(temp / "cut"), mode); });
+      CHECK(mentions(said, file.filename().string()));
+      CHECK(mentions(said, "were committed; the memory is not whole"));
+    }
+    fs::copy_file(file, copy, fs::copy_options::overwrite_existing);
   }
 }
 
