@@ -209,10 +209,14 @@ TEST_CASE("retention forgets what a stand-alone Memoria forgets, told the same",
           "[memory][retention]") {
   const MemoryShape shape = small_shape(2, 4, 2, 10);
   const auto tokens = random_tokens(shape, 12 * 80, 34);
-  for (const std::int64_t groups : {1, 2}) {
+  struct Case {
+    std::int64_t groups, layer, looks_at;
+  };
+  // layer 1 is the middle of two
+  for (const auto& [groups, layer, looks_at] : {Case{1, -1, 1}, Case{1, 0, 0}, Case{2, 0, 0}}) {
     MemoryConfig c = retaining();
     c.recall_groups = groups;
-    c.retention->layer = groups == 1 ? -1 : 0;  // layer 1 is the middle of two
+    c.retention->layer = layer;
     EpisodicMemory memory(c, shape);
     Shadow shadow(c, shape);
     shadow.listen_to(memory);
@@ -224,7 +228,7 @@ TEST_CASE("retention forgets what a stand-alone Memoria forgets, told the same",
       step(memory, tokens, at, n);
       REQUIRE(memory.forgotten() == std::vector<EventId>(gone.begin(), gone.end()));
       if (groups == 1) {
-        for (const std::int64_t e : shadow.follow(memory, 1)) gone.insert(e);
+        for (const std::int64_t e : shadow.follow(memory, looks_at)) gone.insert(e);
         REQUIRE(memory.retention()->short_term() == shadow.graph().short_term());
         REQUIRE(memory.retention()->long_term() == shadow.graph().long_term());
         for (EventId e = 0; e < memory.events().size(); ++e)
