@@ -8,6 +8,7 @@
 
 #include "episodic/base/error.hpp"
 #include "head_place.hpp"
+#include "step_cost.hpp"
 
 namespace episodic::device {
 namespace {
@@ -19,18 +20,6 @@ void check(cublasStatus_t status, const char* what) {
 
 cudaDataType_t cublas_type(DType dtype) {
   return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-/// Logits of a step that are held at once: 8 MiB, which stay in the cache between the product that
-/// makes them and the kernel that reads them.
-constexpr std::int64_t kTileLogits = 2 << 20;
-/// Of each row at least so many, so that a product has work for the whole device.
-constexpr std::int64_t kLeastPiece = 1024;
-
-/// Logits of each of n rows in a piece of the vocabulary.
-std::int64_t piece_width(std::int64_t n, std::int64_t vocab) {
-  const std::int64_t width = kTileLogits / n / kLeastPiece * kLeastPiece;
-  return std::min(vocab, std::max(kLeastPiece, width));
 }
 
 /// The largest number of rows that every product of a step takes.
