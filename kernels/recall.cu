@@ -12,10 +12,26 @@ namespace {
 bool sensible(const RecallParams& p) {
   return p.max_events >= 1 && p.max_events <= std::numeric_limits<std::int32_t>::max() &&
          p.n >= 1 && p.n_init >= 0 && p.n_local >= 1 && p.n_mem >= 0 && p.chunk >= 1 &&
-         p.min_block >= 1 && p.contiguity >= 0 && p.contiguity <= 1 && p.neighbours >= 0;
+         p.min_block >= 1 && p.contiguity >= 0 && p.contiguity <= 1 && p.neighbours >= 0 &&
+         p.codes_from >= 0;
 }
 
 std::int64_t round_up(std::int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
+/// Where the parts of the workspace lie, in bytes; each is aligned to 16.
+struct RecallWorkspace {
+  std::int64_t marks, queue, candidates, n_candidates, bytes;
+};
+RecallWorkspace workspace_of(const RecallParams& p, std::int64_t room) {
+  RecallWorkspace w;
+  const std::int64_t of_events = round_up(4 * p.max_events);
+  w.marks = of_events;
+  w.queue = w.marks + of_events;
+  w.candidates = w.queue + round_up(4 * room);
+  w.n_candidates = w.candidates + (p.codes_from > 0 ? of_events : 0);
+  w.bytes = w.n_candidates + (p.codes_from > 0 ? 16 : 0);
+  return w;
+}
 
 }  // namespace
 
@@ -32,7 +48,7 @@ std::int64_t recall_room(const RecallParams& p) {
 std::size_t recall_workspace_bytes(const RecallParams& p) {
   const std::int64_t room = recall_room(p);
   if (room == 0) return 0;
-  return static_cast<std::size_t>(2 * round_up(4 * p.max_events) + round_up(4 * room));
+  return static_cast<std::size_t>(workspace_of(p, room).bytes);
 }
 
 namespace {
@@ -42,10 +58,10 @@ cudaError_t check(const RecallParams& p) {
     return cudaErrorInvalidValue;
   if (!p.n_events || !p.events || !p.tokens || !p.representatives || !p.query || !p.queue ||
       !p.queue_size || !p.similarity || !p.contiguity_list || !p.recalled || !p.sizes ||
-      !p.arrived || !p.workspace || p.workspace_bytes < recall_workspace_bytes(p))
+      !p.arrived || !p.workspace || p.workspace_bytes < recall_workspace_bytes(p) ||
+      (p.codes_from > 0 && (!p.codes || !p.code_bounds)))
     return cudaErrorInvalidValue;
-  if (reinterpret_cast<std::uintptr_t>(p.representatives) % 16 != 0 ||
-      reinterpret_cast<std::uintptr_t>(p.workspace) % 16 != 0)
+  if (!all_aligned(16, p.representatives, p.workspace, p.codes) || !aligned(p.code_bounds, 4))
     return cudaErrorMisalignedAddress;
   return cudaSuccess;
 }
@@ -62,14 +78,22 @@ cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
     a.rows = *maybe_rows;
     a.row_element = static_cast<int>(size_of(maybe_rows->dtype));
   }
+  const RecallWorkspace w = workspace_of(p, room);
   a.scores = reinterpret_cast<float*>(at);
-  a.marks = reinterpret_cast<std::int32_t*>(at + round_up(4 * p.max_events));
-  a.old_queue = reinterpret_cast<DeviceEventId*>(at + 2 * round_up(4 * p.max_events));
+  a.marks = reinterpret_cast<std::int32_t*>(at + w.marks);
+  a.old_queue = reinterpret_cast<DeviceEventId*>(at + w.queue);
   a.room = static_cast<int>(room);
   constexpr std::int64_t kRowsPerBlock = kSelectThreads / kWarpSize * kScoreRows;
   const std::int64_t wanted = (p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
   const auto blocks =
       static_cast<unsigned>(wanted < kMostRecallBlocks ? wanted : kMostRecallBlocks);
+  if (p.codes_from > 0) {
+    a.candidates = reinterpret_cast<std::int32_t*>(at + w.candidates);
+    a.n_candidates = reinterpret_cast<std::int32_t*>(at + w.n_candidates);
+    const cudaError_t error =
+        launch(BoundEventsKernel, blocks, kSelectThreads, bound_shared_bytes(p.width), stream, a);
+    if (error != cudaSuccess) return error;
+  }
   return for_element(p.dtype, [&](auto element) {
     return launch(RecallKernel<typename decltype(element)::type>, blocks, kSelectThreads,
                   recall_shared_bytes(p.width, room), stream, a);

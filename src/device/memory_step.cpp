@@ -202,6 +202,19 @@ void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
   fetch(*next, lists, true, fetch_stream.get());
 }
 
+/// Codes of the slabs that the closed events filled. \param most_new that closed_count may be
+void DeviceMemory::Impl::encode(std::int64_t most_new) {
+  kernels::CodeParams p;
+  p.events = closed();
+  p.events.max_count = most_new;
+  p.dtype = options.representatives;
+  p.width = width();
+  p.capacity = max_events;
+  p.layers = code_layers;
+  p.n_layers = recalling;
+  device::check(kernels::encode_representatives(p, stream), "codes of representatives");
+}
+
 /// Scores of events by the key-space reader: of all, or of those that are recalled.
 void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* maybe_listed) {
   kernels::EventScoreParams p;
@@ -246,6 +259,8 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   kernels::RecallParams p = recall_params();
   p.n = n;
   p.representatives = layer.representatives;
+  p.codes = layer.codes;
+  p.code_bounds = layer.code_bounds;
   const RecallLists& before = layer.lists[lists_now];
   p.queue = before.contiguity;
   p.queue_size = before.sizes + 1;
@@ -527,6 +542,7 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     chosen.unit_length = m.config.reweight != Reweighting::none;
     chosen.full = m.full;
     device::check(kernels::select_representatives(chosen, m.stream), "representatives");
+    if (m.keeps_codes()) m.encode(m.max_closed);
     m.keep_blocks();
     if (m.lower) m.keep_closed();
   }

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "episodic/base/dtype.hpp"
+#include "kernels/codes.hpp"
 
 namespace episodic::device {
 
@@ -52,6 +54,9 @@ struct DecodeContext {
   std::int64_t keys = 0;    ///< sinks, pending, recalled and the window's
   std::int64_t events = 0;  ///< whose representatives are searched; 0: nothing is recalled
   DType representatives = DType::bfloat16;
+  /// With codes of representatives: events whose vectors are read too, those without codes among
+  /// them. Absent: all vectors are, and there are no codes.
+  std::optional<std::int64_t> candidates;
 };
 
 /// Of a step of one token of one sequence. Left out, together below a hundredth at real sizes: rows
@@ -77,11 +82,15 @@ inline DecodeCost decode_cost(const DecoderSizes& s, const DecodeContext& c) {
   cost.products = product(s.layers * s.layer_weights());
   cost.head = product(s.hidden * s.vocab);
   cost.attention = {s.layers * c.keys * s.token_bytes(), s.layers * c.keys * 4 * s.width()};
-  const std::int64_t searched = s.layers * c.events * s.width();
-  cost.search = {searched * size_of(c.representatives), 2 * searched};
-  // heads_product, recall_rows, attention, its merge, add_product, gated_product, add_product
-  cost.launches_of_layer = 7;
-  cost.launches_besides = 11;
+  const std::int64_t coded = c.candidates ? kernels::coded_rows(c.events) : 0;
+  const std::int64_t scored = c.candidates.value_or(c.events);
+  cost.search = {s.layers * (coded * kernels::code_bytes(s.width()) +
+                             scored * s.width() * size_of(c.representatives)),
+                 s.layers * 2 * (coded + scored) * s.width()};
+  // heads_product, recall_rows, attention, its merge, add_product, gated_product, add_product;
+  // before recall_rows, the search of codes; at the end of the step, the codes of closed events
+  cost.launches_of_layer = c.candidates ? 8 : 7;
+  cost.launches_besides = c.candidates ? 12 : 11;
   return cost;
 }
 

@@ -64,10 +64,10 @@ namespace {
 /// Launches of one step of n tokens behind `before` others. Attention is split over its keys, as
 /// it is for one sequence of any real model.
 std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_t before,
-                      std::size_t n) {
+                      std::size_t n, std::int64_t max_tokens) {
   DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
   if (memory)
-    model.attach_memory(*memory, 700);
+    model.attach_memory(*memory, max_tokens);
   else
     model.attend_fully(400, 40);
   const std::vector<std::int64_t> ids(40, 7);
@@ -82,7 +82,8 @@ struct Counted {
 };
 
 /// By the difference that a layer makes.
-Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::size_t n) {
+Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::size_t n,
+              std::int64_t max_tokens) {
   std::int64_t of[2];
   for (const std::int64_t layers : {2, 3}) {
     TinyShape shape;
@@ -94,7 +95,7 @@ Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::
     shape.type = TensorType::bf16;
     const TempDir dir;
     TinyLlama(shape, 7).write(dir.path());
-    of[layers - 2] = launches(dir, memory, before, n);
+    of[layers - 2] = launches(dir, memory, before, n, max_tokens);
   }
   return {of[1] - of[0], of[0] - 2 * (of[1] - of[0])};
 }
@@ -107,24 +108,29 @@ TEST_CASE("a step of a decoder is as many launches as docs/kernels.md says") {
   MemoryConfig config = parse_memory_config(
       R"({"n_init": 3, "n_local": 300, "n_mem": 40, "chunk": 40, "min_block": 4, "max_block": 10,
           "refine": "modularity"})");
+  // Room for fewer events than codes are kept for, and for more.
+  constexpr std::int64_t kFew = 700, kMany = 5 * 4096;
   struct Row {
     const char* name;
     const MemoryConfig* memory;
     std::size_t before, n;
+    std::int64_t max_tokens = kFew;
   };
-  for (const Row& row : {Row{"decode, full attention", nullptr, 40, 1},
-                         Row{"prefill, full attention", nullptr, 40, 40},
-                         Row{"decode, inside the window", &config, 40, 1},
-                         Row{"prefill, inside the window", &config, 40, 40},
-                         Row{"decode, with recall", &config, 480, 1},
-                         Row{"prefill, with recall", &config, 480, 40}}) {
-    const Counted c = count(false, row.memory, row.before, row.n);
+  for (const Row& row :
+       {Row{"decode, full attention", nullptr, 40, 1},
+        Row{"prefill, full attention", nullptr, 40, 40},
+        Row{"decode, inside the window", &config, 40, 1},
+        Row{"prefill, inside the window", &config, 40, 40},
+        Row{"decode, with recall", &config, 480, 1}, Row{"prefill, with recall", &config, 480, 40},
+        Row{"decode, with recall by codes", &config, 480, 1, kMany},
+        Row{"prefill, with recall by codes", &config, 480, 40, kMany}}) {
+    const Counted c = count(false, row.memory, row.before, row.n, row.max_tokens);
     const std::string line = std::string("| ") + row.name + " | " + std::to_string(c.each_layer) +
                              " | " + std::to_string(c.rest) + " |";
     INFO(line);
     REQUIRE(documented(line));
     // Biases of q, k and v are a launch more where the products are cuBLAS's.
-    const Counted biased = count(true, row.memory, row.before, row.n);
+    const Counted biased = count(true, row.memory, row.before, row.n, row.max_tokens);
     REQUIRE(biased.each_layer == c.each_layer + (row.n > 1));
     REQUIRE(biased.rest == c.rest);
   }
@@ -220,6 +226,8 @@ TEST_CASE("docs/kernels.md has the bytes and flops of a decode step as they are 
   const DecodeCost cost = device::decode_cost(s, context);
   context.representatives = DType::float32;
   const DecodeCost wide = device::decode_cost(s, context);
+  context.candidates = 1000;
+  const DecodeCost coded = device::decode_cost(s, context);
   const auto row = [](const std::string& of, const std::string& bytes, Cost c) {
     return fmt::format("| {} | {}{:.2f} GB | {:.2f} G |\n", of, bytes, giga(c.bytes),
                        giga(c.flops));
@@ -247,9 +255,19 @@ TEST_CASE("docs/kernels.md has the bytes and flops of a decode step as they are 
                of.search);
   };
   table += search("16 bits", cost) + search("float32", wide);
-  table += total("16 bits", cost.total()) + total("float32", wide.total());
-  table += fmt::format("| launches | {} x {} + {} = {} |", cost.launches_of_layer, s.layers,
-                       cost.launches_besides, cost.launches(s.layers));
+  table += row(fmt::format("search of their codes, and of {} candidates, float32",
+                           grouped(*context.candidates)),
+               fmt::format("{} x ({} x {} B + {} x {} B) = ", s.layers,
+                           grouped(kernels::coded_rows(context.events)),
+                           grouped(kernels::code_bytes(s.width())), grouped(*context.candidates),
+                           grouped(4 * s.width())),
+               coded.search);
+  table += total("scan of 16 bits", cost.total()) + total("scan of float32", wide.total()) +
+           total("codes and float32", coded.total());
+  table += fmt::format("| launches, scan | {} x {} + {} = {} | |\n", cost.launches_of_layer,
+                       s.layers, cost.launches_besides, cost.launches(s.layers));
+  table += fmt::format("| launches, codes | {} x {} + {} = {} | |", coded.launches_of_layer,
+                       s.layers, coded.launches_besides, coded.launches(s.layers));
   INFO("\n" << table);
   REQUIRE(documented(table));
 }
