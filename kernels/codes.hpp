@@ -80,5 +80,7 @@ struct CodeParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
 cudaError_t encode_representatives(const CodeParams& params, cudaStream_t stream);
+/// The field of them that encode_representatives refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const CodeParams& params);
 
 }  // namespace episodic::kernels

@@ -85,5 +85,7 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 /// The same bits on every run. Neither allocates nor waits; may be captured.
 /// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
+/// The field of them that recall_events refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RecallParams& params);
 
 }  // namespace episodic::kernels
