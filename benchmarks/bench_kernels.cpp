@@ -18,6 +18,7 @@
 
 #include "flags.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/codes.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/recall.hpp"
 #include "kernels/refine.hpp"
@@ -433,8 +434,9 @@ void refinement(Bench& bench, const Flags& f) {
       });
 }
 
-void recall(Bench& bench, const Flags& f) {
-  const std::string name = fmt::format("recall, {} events", f.events);
+void recall(Bench& bench, const Flags& f, bool by_codes) {
+  const std::string name =
+      fmt::format("recall{}, {} events", by_codes ? " by codes" : "", f.events);
   if (!bench.wanted(name)) return;
   const std::int64_t width = f.heads * f.head_dim;
   std::vector<kernels::EventRange> ranges;
@@ -455,6 +457,26 @@ void recall(Bench& bench, const Flags& f) {
   p.dtype = DType::bfloat16;
   p.width = width;
   p.query = reinterpret_cast<const float*>(query.data());
+  const std::int64_t rows_with_codes = by_codes ? f.events : 0;
+  const DeviceArray<std::int8_t> codes(rows_with_codes * kernels::code_stride(width));
+  const DeviceArray<float> code_bounds(rows_with_codes * kernels::code_floats(width));
+  const DeviceArray<kernels::CodeLayer> code_layer(
+      std::vector<kernels::CodeLayer>{{representatives.data(), codes.data(), code_bounds.data()}});
+  const auto none = scalar(std::int64_t{0});
+  const auto all = scalar(static_cast<std::int32_t>(f.events));
+  if (by_codes) {
+    p.codes_from = 1;
+    p.codes = codes.data();
+    p.code_bounds = code_bounds.data();
+    kernels::CodeParams encode;
+    encode.events = {nullptr, nullptr, all.data(), none.data(), f.events};
+    encode.dtype = p.dtype;
+    encode.width = width;
+    encode.capacity = f.events;
+    encode.layers = code_layer.data();
+    encode.n_layers = 1;
+    check(kernels::encode_representatives(encode, bench.stream()), "codes");
+  }
   p.n_local = f.n_local;
   p.n_mem = f.n_mem;
   p.chunk = f.chunk;
@@ -475,8 +497,9 @@ void recall(Bench& bench, const Flags& f) {
   p.workspace = workspace.data();
   p.workspace_bytes = static_cast<std::size_t>(workspace.size());
   Figure figure{name};
-  figure.bytes = static_cast<double>(f.events * width * 2);
-  figure.counted = "the representatives once";
+  figure.bytes =
+      static_cast<double>(f.events * (by_codes ? kernels::code_bytes(width) : width * 2));
+  figure.counted = by_codes ? "the codes once" : "the representatives once";
   figure.aim.most_beyond = 30e-6;
   bench.measure(
       figure, [&] { check(kernels::recall_events(p, bench.stream()), "recall"); },
@@ -734,7 +757,8 @@ void run(const Flags& flags) {
       [&] { threshold(bench, flags, flags.chunk); },
       [&] { threshold(bench, flags, 1); },
       [&] { refinement(bench, flags); },
-      [&] { recall(bench, flags); },
+      [&] { recall(bench, flags, false); },
+      [&] { recall(bench, flags, true); },
       [&] { closing(bench, flags); },
       [&] { append(bench, flags); },
       [&] { copies(bench, flags); },

@@ -25,7 +25,7 @@ if(EPISODIC_CUDA)
     install(TARGETS episodic_device_torch EXPORT episodicDeviceTorchTargets)
     install(EXPORT episodicDeviceTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
   endif()
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/episodic/kernels
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/episodic_kernels
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 endif()
 if(EPISODIC_PROGRAMS)

@@ -6,6 +6,7 @@
 
 #include "attention.cuh"
 #include "attention_launch.hpp"
+#include "fields.hpp"
 
 namespace episodic::kernels {
 namespace {
@@ -26,61 +27,84 @@ constexpr std::int64_t kLeastSmallTiles = 2;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-bool sizes_fit(const AttentionParams& p) {
-  const auto count = [](std::int64_t x, std::int64_t least, std::int64_t most) {
-    return x >= least && x <= most;
-  };
-  if (!count(p.n_queries, 1, kCountLimit) || !count(p.n_kv_heads, 1, kGridLimit) ||
-      !count(p.n_heads, p.n_kv_heads, kGridLimit) || p.n_heads % p.n_kv_heads != 0)
-    return false;
-  if (!count(p.head_dim, 8, 256) || p.head_dim % 8 != 0) return false;
-  if (!count(p.n_local, 1, kCountLimit) || p.n_local + p.n_queries > kCountLimit) return false;
-  if (p.n_queries * (p.n_heads / p.n_kv_heads) > kCountLimit) return false;
-  return count(p.max_rows, 0, kCountLimit);
+bool is_count(std::int64_t x, std::int64_t least, std::int64_t most) {
+  return x >= least && x <= most;
 }
 
-bool is_aligned(const void* pointer, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+FieldError check_sizes(const AttentionParams& p) {
+  EPISODIC_FIELD(
+      p, dtype,
+      p.dtype == DType::float32 || p.dtype == DType::float16 || p.dtype == DType::bfloat16);
+  EPISODIC_FIELD(p, n_queries, is_count(p.n_queries, 1, kCountLimit));
+  EPISODIC_FIELD(p, n_kv_heads, is_count(p.n_kv_heads, 1, kGridLimit));
+  EPISODIC_FIELD(p, n_heads,
+                 is_count(p.n_heads, p.n_kv_heads, kGridLimit) && p.n_heads % p.n_kv_heads == 0);
+  EPISODIC_FIELD(p, head_dim, is_count(p.head_dim, 8, 256) && p.head_dim % 8 == 0);
+  EPISODIC_FIELD(p, n_local, is_count(p.n_local, 1, kCountLimit - p.n_queries));
+  EPISODIC_FIELD(p, n_queries, p.n_queries * (p.n_heads / p.n_kv_heads) <= kCountLimit);
+  EPISODIC_FIELD(p, max_rows, is_count(p.max_rows, 0, kCountLimit));
+  return {};
 }
 
 /// The caller's pointers and strides; sizes are known to fit.
-cudaError_t check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
+FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
   const bool rotary = p.rotary_dim > 0;
-  if (p.rotary_dim < 0 || p.rotary_dim > p.head_dim || p.rotary_dim % 16 != 0 ||
-      !std::isfinite(p.scale) || !std::isfinite(p.soft_cap) || p.soft_cap < 0.0f)
-    return cudaErrorInvalidValue;
-  if (p.q_row_stride < p.n_heads * p.head_dim || p.q_row_stride % 8 != 0)
-    return cudaErrorInvalidValue;
-  if (p.ring_capacity < plan.window || p.ring_capacity > kCountLimit ||
-      p.ring_head_stride % 8 != 0 ||
-      (p.n_kv_heads > 1 && p.ring_head_stride < p.ring_capacity * p.head_dim))
-    return cudaErrorInvalidValue;
-  if (!p.q || !p.first_position || !p.local_key || !p.local_value || !p.out || !p.workspace ||
-      p.workspace_bytes < plan.bytes)
-    return cudaErrorInvalidValue;
-  if (rotary && (!p.query_cos || !p.query_sin || !p.fixed_cos || !p.fixed_sin))
-    return cudaErrorInvalidValue;
-  if (p.max_rows > 0 && (!p.rows || !p.n_rows)) return cudaErrorInvalidValue;
-  for (const void* vectors : {p.q, p.local_key, p.local_value, static_cast<const void*>(p.out),
-                              static_cast<const void*>(p.rows)})
-    if (!is_aligned(vectors, 16)) return cudaErrorMisalignedAddress;
-  if (rotary)
-    for (const float* angles : {p.query_cos, p.query_sin, p.fixed_cos, p.fixed_sin})
-      if (!is_aligned(angles, 16)) return cudaErrorMisalignedAddress;
-  if (!is_aligned(p.workspace, 256) || !is_aligned(p.first_position, 8) ||
-      !is_aligned(p.n_rows, 4) || !is_aligned(p.maybe_lse, 4) ||
-      !is_aligned(p.maybe_column_sums, 4))
-    return cudaErrorMisalignedAddress;
-  return cudaSuccess;
+  EPISODIC_FIELD(p, rotary_dim,
+                 p.rotary_dim >= 0 && p.rotary_dim <= p.head_dim && p.rotary_dim % 16 == 0);
+  EPISODIC_FIELD(p, scale, std::isfinite(p.scale));
+  EPISODIC_FIELD(p, soft_cap, std::isfinite(p.soft_cap) && p.soft_cap >= 0.0f);
+  EPISODIC_FIELD(p, q_row_stride,
+                 p.q_row_stride >= p.n_heads * p.head_dim && p.q_row_stride % 8 == 0);
+  EPISODIC_FIELD(p, ring_capacity,
+                 p.ring_capacity >= plan.window && p.ring_capacity <= kCountLimit);
+  EPISODIC_FIELD(p, ring_head_stride,
+                 p.ring_head_stride % 8 == 0 &&
+                     (p.n_kv_heads == 1 || p.ring_head_stride >= p.ring_capacity * p.head_dim));
+  EPISODIC_FIELD_GIVEN(p, q);
+  EPISODIC_FIELD_GIVEN(p, first_position);
+  EPISODIC_FIELD_GIVEN(p, local_key);
+  EPISODIC_FIELD_GIVEN(p, local_value);
+  EPISODIC_FIELD_GIVEN(p, out);
+  EPISODIC_FIELD_GIVEN(p, workspace);
+  EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= plan.bytes);
+  EPISODIC_FIELD(p, query_cos, !rotary || p.query_cos);
+  EPISODIC_FIELD(p, query_sin, !rotary || p.query_sin);
+  EPISODIC_FIELD(p, fixed_cos, !rotary || p.fixed_cos);
+  EPISODIC_FIELD(p, fixed_sin, !rotary || p.fixed_sin);
+  EPISODIC_FIELD(p, rows, p.max_rows == 0 || p.rows);
+  EPISODIC_FIELD(p, n_rows, p.max_rows == 0 || p.n_rows);
+  EPISODIC_FIELD_ALIGNED(p, q, 16);
+  EPISODIC_FIELD_ALIGNED(p, local_key, 16);
+  EPISODIC_FIELD_ALIGNED(p, local_value, 16);
+  EPISODIC_FIELD_ALIGNED(p, out, 16);
+  EPISODIC_FIELD_ALIGNED(p, rows, 16);
+  if (rotary) {
+    EPISODIC_FIELD_ALIGNED(p, query_cos, 16);
+    EPISODIC_FIELD_ALIGNED(p, query_sin, 16);
+    EPISODIC_FIELD_ALIGNED(p, fixed_cos, 16);
+    EPISODIC_FIELD_ALIGNED(p, fixed_sin, 16);
+  }
+  EPISODIC_FIELD_ALIGNED(p, workspace, 256);
+  EPISODIC_FIELD_ALIGNED(p, first_position, 8);
+  EPISODIC_FIELD_ALIGNED(p, n_rows, 4);
+  EPISODIC_FIELD_ALIGNED(p, maybe_lse, 4);
+  EPISODIC_FIELD_ALIGNED(p, maybe_column_sums, 4);
+  return {};
+}
+
+/// \param plan written
+FieldError check(const AttentionParams& p, AttentionPlan& plan) {
+  if (const FieldError wrong = check_sizes(p)) return wrong;
+  plan_attention(p, plan);
+  return check_arrays(p, plan);
 }
 
 }  // namespace
 
 bool plan_attention(const AttentionParams& p, AttentionPlan& plan) {
   plan = {};
+  if (check_sizes(p)) return false;
   const bool wide = p.dtype == DType::float32;
-  if (!wide && p.dtype != DType::float16 && p.dtype != DType::bfloat16) return false;
-  if (!sizes_fit(p)) return false;
   for (const int dim : {256, 128, 96, 64})
     if (p.head_dim <= dim && !(wide && dim == 96)) plan.dim = dim;
   plan.rows = p.n_queries * (p.n_heads / p.n_kv_heads);
@@ -138,11 +162,14 @@ std::size_t largest_attention_workspace_bytes(const AttentionParams& params) {
   return most;
 }
 
+const char* invalid_field(const AttentionParams& params) {
+  AttentionPlan plan;
+  return check(params, plan).field;
+}
+
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
   AttentionPlan plan;
-  if (!plan_attention(params, plan)) return cudaErrorInvalidValue;
-  const cudaError_t error = check_arrays(params, plan);
-  if (error != cudaSuccess) return error;
+  if (const FieldError wrong = check(params, plan)) return wrong.error;
 
   AttentionArgs args;
   args.p = params;

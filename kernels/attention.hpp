@@ -107,5 +107,7 @@ std::size_t largest_attention_workspace_bytes(const AttentionParams& params);
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream);
+/// The field of them that segmented_attention refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const AttentionParams& params);
 
 }  // namespace episodic::kernels

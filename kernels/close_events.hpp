@@ -44,5 +44,7 @@ struct CloseEventsParams {
 ///
 /// Neither allocates nor waits; may be captured. \return what the launch said
 cudaError_t close_events(const CloseEventsParams& params, cudaStream_t stream);
+/// The field of them that close_events refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const CloseEventsParams& params);
 
 }  // namespace episodic::kernels

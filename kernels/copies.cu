@@ -3,6 +3,7 @@
 
 #include "copies.cuh"
 #include "elements.cuh"
+#include "fields.hpp"
 
 namespace episodic::kernels {
 namespace {
@@ -54,14 +55,51 @@ cudaError_t batch(void* const* to, const void* const* from, const std::size_t* b
 }
 #endif
 
+FieldError check(const CopyRunsParams& p) {
+  EPISODIC_FIELD(p, max_runs, p.max_runs >= 0 && p.max_runs <= kMaxElements);
+  EPISODIC_FIELD(p, max_blocks, p.max_blocks >= 0 && p.max_blocks <= kMaxBlocks);
+  if (p.max_runs == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, runs);
+  EPISODIC_FIELD_GIVEN(p, count);
+  EPISODIC_FIELD_ALIGNED(p, runs, alignof(CopyRun));
+  EPISODIC_FIELD_ALIGNED(p, count, 4);
+  return {};
+}
+
+FieldError check(const EventBlockParams& p) {
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, events.max_count,
+                 p.events.max_count >= 0 && p.events.max_count <= kMaxElements);
+  EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
+  EPISODIC_FIELD(p, head_dim, p.head_dim >= 1 && p.head_dim <= kMaxHeadDim);
+  EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1);
+  EPISODIC_FIELD(p, max_blocks, p.max_blocks >= 0 && p.max_blocks <= kMaxBlocks);
+  EPISODIC_FIELD(p, n_layers, product_within(kMaxElements, p.n_layers, p.events.max_count));
+  EPISODIC_FIELD(p, ring_head_stride,
+                 product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&
+                     product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
+  if (p.events.max_count == 0 || p.n_layers == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, events.start);
+  EPISODIC_FIELD_GIVEN(p, events.end);
+  EPISODIC_FIELD_GIVEN(p, events.count);
+  EPISODIC_FIELD_GIVEN(p, layers);
+  EPISODIC_FIELD_GIVEN(p, block);
+  EPISODIC_FIELD_ALIGNED(p, events.start, 8);
+  EPISODIC_FIELD_ALIGNED(p, events.end, 8);
+  EPISODIC_FIELD_ALIGNED(p, layers, 8);
+  EPISODIC_FIELD_ALIGNED(p, block, 8);
+  EPISODIC_FIELD_ALIGNED(p, events.count, 4);
+  return {};
+}
+
 }  // namespace
 
+const char* invalid_field(const CopyRunsParams& params) { return check(params).field; }
+const char* invalid_field(const EventBlockParams& params) { return check(params).field; }
+
 cudaError_t copy_runs(const CopyRunsParams& p, cudaStream_t stream) {
-  if (p.max_runs < 0 || p.max_runs > kMaxElements || p.max_blocks < 0 || p.max_blocks > kMaxBlocks)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.max_runs == 0) return cudaSuccess;
-  if (!p.runs || !p.count) return cudaErrorInvalidValue;
-  if (!aligned(p.runs, alignof(CopyRun)) || !aligned(p.count, 4)) return cudaErrorMisalignedAddress;
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kRunsBlocks, blocks)) return error;
   return launch(CopyRunsKernel, blocks, kCopyThreads, 0, stream, p);
@@ -88,19 +126,8 @@ cudaError_t copy_batch(void* const* to, const void* const* from, const std::size
 }
 
 cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
-  if (!is_float(p.dtype) || p.events.max_count < 0 || p.events.max_count > kMaxElements ||
-      p.n_kv_heads < 1 || p.head_dim < 1 || p.head_dim > kMaxHeadDim || p.ring_capacity < 1 ||
-      p.max_blocks < 0 || p.max_blocks > kMaxBlocks ||
-      !product_within(kMaxElements, p.n_layers, p.events.max_count) ||
-      !product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) ||
-      !product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads))
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
-  if (!p.events.start || !p.events.end || !p.events.count || !p.layers || !p.block)
-    return cudaErrorInvalidValue;
-  if (!all_aligned(8, p.events.start, p.events.end, p.layers, p.block) ||
-      !aligned(p.events.count, 4))
-    return cudaErrorMisalignedAddress;
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
   return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, size_of(p.dtype));

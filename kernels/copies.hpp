@@ -46,6 +46,8 @@ struct CopyRunsParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
 cudaError_t copy_runs(const CopyRunsParams& params, cudaStream_t stream);
+/// The field of them that copy_runs refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const CopyRunsParams& params);
 
 /// Asynchronous copies of bytes[i] > 0 bytes from from[i] to to[i], host arrays of `count`, in the
 /// stream's order, among each other in any: one call of cudaMemcpyBatchAsync, or one of
@@ -93,5 +95,7 @@ struct EventBlockParams {
 /// cudaErrorInvalidValue, cudaErrorMisalignedAddress for the arrays of the parameters, or what the
 /// launch said
 cudaError_t event_to_block(const EventBlockParams& params, cudaStream_t stream);
+/// The field of them that event_to_block refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const EventBlockParams& params);
 
 }  // namespace episodic::kernels

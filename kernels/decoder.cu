@@ -3,13 +3,76 @@
 
 #include "decoder.cuh"
 #include "elements.cuh"
+#include "fields.hpp"
 
 namespace episodic::kernels {
 
+namespace {
+
+FieldError check(const EmbedParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, width, p.width >= 1);
+  EPISODIC_FIELD(p, vocab, p.vocab >= 1);
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, table);
+  EPISODIC_FIELD_GIVEN(p, ids);
+  EPISODIC_FIELD_GIVEN(p, hidden);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  return {};
+}
+
+FieldError check(const AddNormParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, width, p.width >= 1);
+  EPISODIC_FIELD(p, eps, p.eps >= 0);
+  // these are said of what is added
+  EPISODIC_FIELD(p, maybe_norm_of_added, p.maybe_added || !p.maybe_norm_of_added);
+  EPISODIC_FIELD(p, multiplier, p.maybe_added || p.multiplier == 1.0f);
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, hidden);
+  EPISODIC_FIELD_GIVEN(p, y);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  return {};
+}
+
+bool changes_nothing(const FinishQkvParams& p) {
+  return p.n == 0 || (!p.maybe_bias && !p.maybe_q_norm && !p.maybe_k_norm);
+}
+
+FieldError check(const FinishQkvParams& p) {
+  constexpr std::int64_t kMostHeads = 1 << 20;
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, n_heads, p.n_heads >= 1 && p.n_heads <= kMostHeads);
+  EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1 && p.n_kv_heads <= kMostHeads);
+  EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
+  EPISODIC_FIELD(p, normed_channels, p.normed_channels >= 0 && p.normed_channels <= p.head_dim);
+  EPISODIC_FIELD(p, eps, p.eps >= 0);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  if (changes_nothing(p)) return {};
+  EPISODIC_FIELD_GIVEN(p, qkv);
+  return {};
+}
+
+FieldError check(const GateParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, width, p.width >= 1);
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, gate_up);
+  EPISODIC_FIELD_GIVEN(p, y);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  return {};
+}
+
+}  // namespace
+
+const char* invalid_field(const EmbedParams& params) { return check(params).field; }
+const char* invalid_field(const AddNormParams& params) { return check(params).field; }
+const char* invalid_field(const FinishQkvParams& params) { return check(params).field; }
+const char* invalid_field(const GateParams& params) { return check(params).field; }
+
 cudaError_t embed_tokens(const EmbedParams& p, cudaStream_t stream) {
-  if (p.n < 0 || p.width < 1 || p.vocab < 1) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
-  if (!p.table || !p.ids || !p.hidden) return cudaErrorInvalidValue;
   return for_element(p.dtype, [&](auto element) {
     return launch(EmbedKernel<typename decltype(element)::type>, blocks_for(p.n), kDecoderThreads,
                   0, stream, p);
@@ -17,11 +80,8 @@ cudaError_t embed_tokens(const EmbedParams& p, cudaStream_t stream) {
 }
 
 cudaError_t add_norm(const AddNormParams& p, cudaStream_t stream) {
-  if (p.n < 0 || p.width < 1 || !(p.eps >= 0)) return cudaErrorInvalidValue;
-  if (!p.maybe_added && (p.maybe_norm_of_added || p.multiplier != 1.0f))
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
-  if (!p.hidden || !p.y) return cudaErrorInvalidValue;
   return for_element(p.dtype, [&](auto element) {
     return launch(AddNormKernel<typename decltype(element)::type>, blocks_for(p.n), kDecoderThreads,
                   0, stream, p);
@@ -29,13 +89,8 @@ cudaError_t add_norm(const AddNormParams& p, cudaStream_t stream) {
 }
 
 cudaError_t finish_qkv(const FinishQkvParams& p, cudaStream_t stream) {
-  constexpr std::int64_t kMostHeads = 1 << 20;
-  if (p.n < 0 || p.n_kv_heads < 1 || p.n_heads < 1 || p.n_heads > kMostHeads ||
-      p.n_kv_heads > kMostHeads || p.head_dim < 1 || p.normed_channels < 0 ||
-      p.normed_channels > p.head_dim || !(p.eps >= 0) || !is_float(p.dtype))
-    return cudaErrorInvalidValue;
-  if (p.n == 0 || (!p.maybe_bias && !p.maybe_q_norm && !p.maybe_k_norm)) return cudaSuccess;
-  if (!p.qkv) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
+  if (changes_nothing(p)) return cudaSuccess;
   // Values have a bias at most.
   const std::int64_t keys = p.whole_rows ? 2 : p.n_heads + p.n_kv_heads;
   const std::int64_t values = !p.maybe_bias ? 0 : p.whole_rows ? 1 : p.n_kv_heads;
@@ -47,9 +102,8 @@ cudaError_t finish_qkv(const FinishQkvParams& p, cudaStream_t stream) {
 }
 
 cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
-  if (p.n < 0 || p.width < 1) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
-  if (!p.gate_up || !p.y) return cudaErrorInvalidValue;
   const unsigned blocks = blocks_for((p.n * p.width + kDecoderThreads - 1) / kDecoderThreads);
   return for_element(p.dtype, [&](auto element) {
     return launch(GateKernel<typename decltype(element)::type>, blocks, kDecoderThreads, 0, stream,

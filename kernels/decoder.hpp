@@ -25,6 +25,8 @@ struct EmbedParams {
   float multiplier = 1.0f;
 };
 cudaError_t embed_tokens(const EmbedParams& params, cudaStream_t stream);
+/// The field of them that embed_tokens refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const EmbedParams& params);
 
 /// Between two blocks of a decoder: the first one's output is added to the residual stream, and the
 /// second one's input made of it. With norm(x, w) = x / sqrt(mean(x^2) + eps) * w of each row:
@@ -48,6 +50,8 @@ struct AddNormParams {
   void* y = nullptr;                           ///< [n, width], written
 };
 cudaError_t add_norm(const AddNormParams& params, cudaStream_t stream);
+/// The field of them that add_norm refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const AddNormParams& params);
 
 /// What is done to the product of q, k and v: biases, then RMS norms of queries and keys, of each
 /// head or of a token's whole row of heads; in float32, rounded once, in place.
@@ -68,6 +72,8 @@ struct FinishQkvParams {
 };
 /// Launches nothing where there is neither bias nor norm.
 cudaError_t finish_qkv(const FinishQkvParams& params, cudaStream_t stream);
+/// The field of them that finish_qkv refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const FinishQkvParams& params);
 
 /// What a gated feed-forward network applies to its gate. GELU by its tanh formula.
 enum class GateActivation : std::uint8_t { silu, gelu_tanh };
@@ -82,5 +88,7 @@ struct GateParams {
   void* y = nullptr;  ///< [n, width], written
 };
 cudaError_t gate_times_up(const GateParams& params, cudaStream_t stream);
+/// The field of them that gate_times_up refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const GateParams& params);
 
 }  // namespace episodic::kernels

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_segmenter.hpp"
 
+#include "elements.cuh"
+#include "fields.hpp"
 #include "key_segmenter.cuh"
 
 namespace episodic::kernels {
@@ -16,13 +18,14 @@ struct Shape {
   std::int64_t launches = 0;  // rounds the step may need, or 1 where a block does them all
 };
 
-/// \return false for sizes that are refused
-bool shape_of(const KeySegmenterParams& p, Shape& shape) {
-  if (p.signal != KeySignal::similarity && p.signal != KeySignal::gaussian) return false;
-  if (p.n < 0 || p.n > kMost || p.min_count < 0 || p.min_count > kMost) return false;
-  if (p.n_layers < 1 || p.n_kv_heads < 1 || p.head_dim < 1 || p.n_layers > kMost ||
-      p.n_kv_heads > kMost / p.n_layers || p.head_dim > kMost / (p.n_layers * p.n_kv_heads))
-    return false;
+/// \param shape written, unless the sizes are refused
+FieldError check_sizes(const KeySegmenterParams& p, Shape& shape) {
+  EPISODIC_FIELD(p, signal, p.signal == KeySignal::similarity || p.signal == KeySignal::gaussian);
+  EPISODIC_FIELD(p, n, p.n >= 0 && p.n <= kMost);
+  EPISODIC_FIELD(p, min_count, p.min_count >= 0 && p.min_count <= kMost);
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 1 && p.n_layers <= kMost);
+  EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1 && p.n_kv_heads <= kMost / p.n_layers);
+  EPISODIC_FIELD(p, head_dim, p.head_dim >= 1 && p.head_dim <= kMost / (p.n_layers * p.n_kv_heads));
   const std::int64_t heads = p.n_layers * p.n_kv_heads;
   shape.timelines = p.per_head ? heads : 1;
   shape.channels = p.per_head ? p.head_dim : heads * p.head_dim;
@@ -34,11 +37,34 @@ bool shape_of(const KeySegmenterParams& p, Shape& shape) {
     const std::int64_t between = (p.min_count < 1 ? 1 : p.min_count) + 2;
     shape.launches = 2 + (p.n - 1) / between + p.n / kKeyAhead;
   }
-  return shape.timelines <= kMostTimelines && shape.launches <= kMostRounds;
+  EPISODIC_FIELD(p, per_head, shape.timelines <= kMostTimelines);
+  EPISODIC_FIELD(p, n, shape.launches <= kMostRounds);
+  return {};
 }
 
 std::size_t workspace_of(const Shape& shape) {
   return static_cast<std::size_t>(shape.timelines * shape.blocks * kKeyAhead) * sizeof(double);
+}
+
+FieldError check(const KeySegmenterParams& p, Shape& shape) {
+  if (const FieldError wrong = check_sizes(p, shape)) return wrong;
+  const bool gaussian = p.signal == KeySignal::gaussian;
+  EPISODIC_FIELD(p, var_floor, !gaussian || p.var_floor > 0.0);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  if (p.n == 0) return {};
+  EPISODIC_FIELD(p, key_capacity, p.key_capacity >= p.n);
+  EPISODIC_FIELD(p, key_row_stride, p.key_row_stride >= p.head_dim);
+  EPISODIC_FIELD(p, key_head_stride, p.key_head_stride >= 0);
+  EPISODIC_FIELD_GIVEN(p, state);
+  EPISODIC_FIELD_GIVEN(p, segmenter);
+  EPISODIC_FIELD_GIVEN(p, mean);
+  EPISODIC_FIELD_GIVEN(p, keys);
+  EPISODIC_FIELD_GIVEN(p, raw);
+  EPISODIC_FIELD(p, variance, !gaussian || p.variance);
+  EPISODIC_FIELD_GIVEN(p, workspace);
+  EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= workspace_of(shape));
+  EPISODIC_FIELD_ALIGNED(p, workspace, kAlignment);
+  return {};
 }
 
 template <class Key>
@@ -55,28 +81,18 @@ cudaError_t launch_round(const KeySegmenterParams& p, const Shape& shape, cudaSt
 
 std::size_t key_segmenter_workspace_bytes(const KeySegmenterParams& params) {
   Shape shape;
-  return shape_of(params, shape) ? workspace_of(shape) : 0;
+  return check_sizes(params, shape) ? 0 : workspace_of(shape);
+}
+
+const char* invalid_field(const KeySegmenterParams& params) {
+  Shape shape;
+  return check(params, shape).field;
 }
 
 cudaError_t segment_by_keys(const KeySegmenterParams& params, cudaStream_t stream) {
   Shape shape;
-  if (!shape_of(params, shape)) return cudaErrorInvalidValue;
-  const bool gaussian = params.signal == KeySignal::gaussian;
-  if (gaussian && !(params.var_floor > 0.0)) return cudaErrorInvalidValue;
-  if (params.dtype != DType::float32 && params.dtype != DType::float16 &&
-      params.dtype != DType::bfloat16)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(params, shape)) return wrong.error;
   if (params.n == 0) return cudaSuccess;
-  if (params.key_capacity < params.n || params.key_row_stride < params.head_dim ||
-      params.key_head_stride < 0)
-    return cudaErrorInvalidValue;
-  if (!params.state || !params.segmenter || !params.mean || !params.keys || !params.raw ||
-      (gaussian && !params.variance))
-    return cudaErrorInvalidValue;
-  if (!params.workspace || params.workspace_bytes < workspace_of(shape))
-    return cudaErrorInvalidValue;
-  if (reinterpret_cast<std::uintptr_t>(params.workspace) % kAlignment != 0)
-    return cudaErrorMisalignedAddress;
 
   // Only tokens with a value and cuts are written by the kernel.
   const auto count = static_cast<std::size_t>(shape.timelines * params.n);

@@ -89,5 +89,7 @@ std::size_t key_segmenter_workspace_bytes(const KeySegmenterParams& params);
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said
 cudaError_t segment_by_keys(const KeySegmenterParams& params, cudaStream_t stream);
+/// The field of them that segment_by_keys refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const KeySegmenterParams& params);
 
 }  // namespace episodic::kernels

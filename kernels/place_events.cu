@@ -3,18 +3,39 @@
 
 #include <limits>
 
+#include "fields.hpp"
 #include "place_events.cuh"
 
 namespace episodic::kernels {
 
+namespace {
+
+FieldError check(const PlaceEventsParams& p) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  EPISODIC_FIELD(p, max_events, p.max_events >= 1 && p.max_events <= kMost);
+  EPISODIC_FIELD(p, n_init, p.n_init >= 0);
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 1);
+  EPISODIC_FIELD(p, layer_bytes, p.layer_bytes >= 0);
+  EPISODIC_FIELD(p, token_bytes, p.token_bytes >= 1);
+  EPISODIC_FIELD(p, max_count, p.max_count >= 1 && p.max_count <= kMost);
+  EPISODIC_FIELD_GIVEN(p, state);
+  EPISODIC_FIELD_GIVEN(p, events);
+  EPISODIC_FIELD_GIVEN(p, home);
+  EPISODIC_FIELD_GIVEN(p, blocks);
+  EPISODIC_FIELD_GIVEN(p, start);
+  EPISODIC_FIELD_GIVEN(p, end);
+  EPISODIC_FIELD_GIVEN(p, count);
+  EPISODIC_FIELD_GIVEN(p, first_id);
+  EPISODIC_FIELD_GIVEN(p, step_blocks);
+  return {};
+}
+
+}  // namespace
+
+const char* invalid_field(const PlaceEventsParams& params) { return check(params).field; }
+
 cudaError_t place_events(const PlaceEventsParams& p, cudaStream_t stream) {
-  if (p.max_events < 1 || p.max_events > std::numeric_limits<std::int32_t>::max() || p.n_init < 0 ||
-      p.n_layers < 1 || p.layer_bytes < 0 || p.token_bytes < 1 || p.max_count < 1 ||
-      p.max_count > std::numeric_limits<std::int32_t>::max())
-    return cudaErrorInvalidValue;
-  if (!p.state || !p.events || !p.home || !p.blocks || !p.start || !p.end || !p.count ||
-      !p.first_id || !p.step_blocks)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   return launch(PlaceKernel, 1, kPlaceThreads, 0, stream, p);
 }
 

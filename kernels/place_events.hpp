@@ -41,5 +41,7 @@ struct PlaceEventsParams {
 /// One block. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue, or what
 /// the launch said
 cudaError_t place_events(const PlaceEventsParams& params, cudaStream_t stream);
+/// The field of them that place_events refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const PlaceEventsParams& params);
 
 }  // namespace episodic::kernels

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "product.hpp"
 
+#include "fields.hpp"
 #include "product.cuh"
 
 namespace episodic::kernels {
@@ -12,11 +13,18 @@ std::size_t shared_bytes(DType dtype, std::int64_t n, std::int64_t in) {
   return static_cast<std::size_t>(n * in * size_of(dtype));
 }
 
-cudaError_t check(const ProductParams& p) {
-  if (!takes_product(p.dtype, p.n, p.in, p.hidden != nullptr) || p.out < 1 || p.out > kMostWidth ||
-      !p.weight || !p.x == !p.hidden || (p.maybe_norm && !p.hidden) || !(p.eps >= 0))
-    return cudaErrorInvalidValue;
-  return all_aligned(16, p.weight, p.x) ? cudaSuccess : cudaErrorMisalignedAddress;
+FieldError check(const ProductParams& p) {
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, n, p.n >= 1 && p.n <= kMostProductRows);
+  EPISODIC_FIELD(p, in, takes_product(p.dtype, p.n, p.in, p.hidden != nullptr));
+  EPISODIC_FIELD(p, out, p.out >= 1 && p.out <= kMostWidth);
+  EPISODIC_FIELD_GIVEN(p, weight);
+  EPISODIC_FIELD(p, x, !p.x != !p.hidden);  // one of them
+  EPISODIC_FIELD(p, maybe_norm, !p.maybe_norm || p.hidden);
+  EPISODIC_FIELD(p, eps, p.eps >= 0);
+  EPISODIC_FIELD_ALIGNED(p, weight, 16);
+  EPISODIC_FIELD_ALIGNED(p, x, 16);
+  return {};
 }
 
 template <class T>
@@ -35,15 +43,65 @@ cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
   });
 }
 
-bool fits(const HeadTarget& to, const HeadsParams& p) {
+/// \param p the row's heads
+FieldError check(const HeadTarget& row, const HeadsParams& p) {
   const std::int64_t d = p.head_dim;
-  return to.position && to.ring_rotated_key && to.ring_value && to.ring_capacity >= 1 &&
-         product_within(to.ring_head_stride, to.ring_capacity, d) &&
-         product_within(kMaxElements, to.ring_head_stride, p.n_kv_heads) && to.n_init >= 0 &&
-         product_within(kMaxElements, to.n_init, p.n_kv_heads, d) &&
-         (to.n_init == 0 || (to.sink_key && to.sink_value)) &&
-         (p.rotary_dim == 0 ||
-          (to.cos && to.sin && (!to.maybe_mean || (to.fixed_cos && to.fixed_sin))));
+  EPISODIC_FIELD_GIVEN(row, position);
+  EPISODIC_FIELD_GIVEN(row, ring_rotated_key);
+  EPISODIC_FIELD_GIVEN(row, ring_value);
+  EPISODIC_FIELD(row, ring_capacity, row.ring_capacity >= 1);
+  EPISODIC_FIELD(row, ring_head_stride,
+                 product_within(row.ring_head_stride, row.ring_capacity, d) &&
+                     product_within(kMaxElements, row.ring_head_stride, p.n_kv_heads));
+  EPISODIC_FIELD(row, n_init, product_within(kMaxElements, row.n_init, p.n_kv_heads, d));
+  EPISODIC_FIELD(row, sink_key, row.n_init == 0 || row.sink_key);
+  EPISODIC_FIELD(row, sink_value, row.n_init == 0 || row.sink_value);
+  if (p.rotary_dim == 0) return {};
+  EPISODIC_FIELD_GIVEN(row, cos);
+  EPISODIC_FIELD_GIVEN(row, sin);
+  if (!row.maybe_mean) return {};
+  EPISODIC_FIELD_GIVEN(row, fixed_cos);
+  EPISODIC_FIELD_GIVEN(row, fixed_sin);
+  return {};
+}
+
+FieldError check(const ProductParams& p, const HeadsParams& heads) {
+  if (const FieldError wrong = check(p)) return wrong;
+  EPISODIC_FIELD(heads, n_heads, heads.n_heads >= 1);
+  EPISODIC_FIELD(heads, n_kv_heads, heads.n_kv_heads >= 1);
+  EPISODIC_FIELD(heads, head_dim,
+                 heads.head_dim >= 2 && heads.head_dim % 2 == 0 &&
+                     product_within(kMostWidth, heads.n_heads, heads.head_dim) &&
+                     product_within(kMostWidth, heads.n_kv_heads, heads.head_dim));
+  EPISODIC_FIELD(
+      heads, rotary_dim,
+      heads.rotary_dim >= 0 && heads.rotary_dim % 2 == 0 && heads.rotary_dim <= heads.head_dim);
+  EPISODIC_FIELD(p, out, p.out == (heads.n_heads + 2 * heads.n_kv_heads) * heads.head_dim);
+  EPISODIC_FIELD_GIVEN(heads, q);
+  EPISODIC_FIELD(heads, q_row_stride, heads.q_row_stride >= heads.n_heads * heads.head_dim);
+  for (std::int64_t r = 0; r < p.n; ++r)
+    if (const FieldError wrong = check(heads.row[r], heads)) return wrong;
+  return {};
+}
+
+/// \param y what the product is written to
+FieldError check(const ProductParams& p, const void* y) {
+  if (const FieldError wrong = check(p)) return wrong;
+  if (!y) return {"y", cudaErrorInvalidValue};
+  return {};
+}
+
+FieldError check(const ProductParams& p, GateActivation, const void* y) {
+  if (const FieldError wrong = check(p, y)) return wrong;
+  EPISODIC_FIELD(p, out, p.out % 2 == 0);
+  return {};
+}
+
+FieldError check(const ProductParams& p, float* const (&to)[kMostProductRows]) {
+  if (const FieldError wrong = check(p)) return wrong;
+  for (std::int64_t r = 0; r < p.n; ++r)
+    if (!to[r]) return {"to", cudaErrorInvalidValue};
+  return {};
 }
 
 }  // namespace
@@ -54,15 +112,25 @@ bool takes_product(DType dtype, std::int64_t n, std::int64_t in, bool of_hidden)
          (!of_hidden || shared_bytes(dtype, n, in) <= kMostProductShared);
 }
 
+const char* invalid_field(const ProductParams& params, float* const (&to)[kMostProductRows]) {
+  return check(params, to).field;
+}
+const char* invalid_field(const ProductParams& params, const void* y) {
+  return check(params, y).field;
+}
+const char* invalid_field(const ProductParams& params, GateActivation activation, const void* y) {
+  return check(params, activation, y).field;
+}
+const char* invalid_field(const ProductParams& params, const HeadsParams& heads) {
+  return check(params, heads).field;
+}
+
 cudaError_t product(const ProductParams& p, float* const (&to)[kMostProductRows],
                     cudaStream_t stream) {
   ProductArgs a;
   a.p = p;
-  if (const cudaError_t error = check(p); error != cudaSuccess) return error;
-  for (std::int64_t r = 0; r < p.n; ++r) {
-    if (!to[r]) return cudaErrorInvalidValue;
-    a.rows[r] = to[r];
-  }
+  if (const FieldError wrong = check(p, to)) return wrong.error;
+  for (std::int64_t r = 0; r < p.n; ++r) a.rows[r] = to[r];
   return launch_product(a, stream);
 }
 
@@ -71,8 +139,7 @@ cudaError_t narrow_product(const ProductParams& p, void* y, cudaStream_t stream)
   a.p = p;
   a.use = ProductUse::narrow;
   a.y = y;
-  if (const cudaError_t error = check(p); error != cudaSuccess) return error;
-  if (!y) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p, y)) return wrong.error;
   return launch_product(a, stream);
 }
 
@@ -81,8 +148,7 @@ cudaError_t add_product(const ProductParams& p, float multiplier, float* sum, cu
   a.p = p;
   a.use = ProductUse::add;
   a.multiplier = multiplier;
-  if (const cudaError_t error = check(p); error != cudaSuccess) return error;
-  if (!sum) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p, sum)) return wrong.error;
   for (std::int64_t r = 0; r < p.n; ++r) a.rows[r] = sum + r * p.out;
   return launch_product(a, stream);
 }
@@ -94,8 +160,7 @@ cudaError_t gated_product(const ProductParams& p, GateActivation activation, voi
   a.use = ProductUse::gate;
   a.activation = activation;
   a.y = y;
-  if (const cudaError_t error = check(p); error != cudaSuccess) return error;
-  if (!y || p.out % 2 != 0) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p, activation, y)) return wrong.error;
   return launch_product(a, stream);
 }
 
@@ -104,16 +169,7 @@ cudaError_t heads_product(const ProductParams& p, const HeadsParams& heads, cuda
   a.p = p;
   a.use = ProductUse::heads;
   a.heads = heads;
-  if (const cudaError_t error = check(p); error != cudaSuccess) return error;
-  if (heads.n_heads < 1 || heads.n_kv_heads < 1 || heads.head_dim < 2 || heads.head_dim % 2 != 0 ||
-      heads.rotary_dim < 0 || heads.rotary_dim % 2 != 0 || heads.rotary_dim > heads.head_dim ||
-      !product_within(kMostWidth, heads.n_heads, heads.head_dim) ||
-      !product_within(kMostWidth, heads.n_kv_heads, heads.head_dim) ||
-      p.out != (heads.n_heads + 2 * heads.n_kv_heads) * heads.head_dim || !heads.q ||
-      heads.q_row_stride < heads.n_heads * heads.head_dim)
-    return cudaErrorInvalidValue;
-  for (std::int64_t r = 0; r < p.n; ++r)
-    if (!fits(heads.row[r], heads)) return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p, heads)) return wrong.error;
   return launch_product(a, stream);
 }
 

@@ -90,6 +90,14 @@ struct HeadsParams {
 cudaError_t heads_product(const ProductParams& params, const HeadsParams& heads,
                           cudaStream_t stream);
 
+/// What a call with these arguments refuses: the name of a field, or of the argument beside them;
+/// null: nothing. Of product; narrow_product and add_product (y: what is written); gated_product;
+/// heads_product. Reads no array.
+const char* invalid_field(const ProductParams& params, float* const (&to)[kMostProductRows]);
+const char* invalid_field(const ProductParams& params, const void* y);
+const char* invalid_field(const ProductParams& params, GateActivation activation, const void* y);
+const char* invalid_field(const ProductParams& params, const HeadsParams& heads);
+
 // Of all: float32 sums, of a row in an order that depends on `in` alone: the same bits
 // whatever other rows there are, and on every run. One row's NaN spoils no other. The weights are
 // read once: out * in elements bound the time. They neither allocate nor wait, and may be captured.

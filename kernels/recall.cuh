@@ -43,10 +43,19 @@ __device__ inline RecallNow recall_now(const RecallParams& p) {
   return now;
 }
 
-/// scores[e] = query . representatives[e], by all blocks. Lanes add in the same order whatever the
-/// row. \param query [width] in shared memory, written
+/// Events that stand for all: those that codes could not rule out.
+struct Candidates {
+  const std::int32_t* maybe_events = nullptr;  ///< null: all events, in order of time
+  std::int64_t count = 0;
+  __device__ std::int64_t operator[](std::int64_t i) const {
+    return maybe_events ? maybe_events[i] : i;
+  }
+};
+
+/// scores[i] = query . representatives[candidates[i]], by all blocks. Lanes add in the same order
+/// whatever the row. \param query [width] in shared memory, written
 template <class T>
-__device__ inline void score_all(const RecallParams& p, const RecallNow& now, float* query,
+__device__ inline void score_all(const RecallParams& p, const Candidates& candidates, float* query,
                                  float* scores) {
   constexpr int kPack = kPackOf<T>;
   for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = p.query[i];
@@ -57,18 +66,22 @@ __device__ inline void score_all(const RecallParams& p, const RecallNow& now, fl
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
   const std::int64_t packs = p.width / kPack;
   const auto* rows = static_cast<const Pack<T, kPack>*>(p.representatives);
-  for (std::int64_t first = warp * kScoreRows; first < now.events; first += warps * kScoreRows) {
+  for (std::int64_t first = warp * kScoreRows; first < candidates.count;
+       first += warps * kScoreRows) {
+    const Pack<T, kPack>* row[kScoreRows];
+    EPISODIC_UNROLL
+    for (int r = 0; r < kScoreRows; ++r) {
+      // beyond the last row: the last one once more, and not written
+      const std::int64_t i = first + r < candidates.count ? first + r : candidates.count - 1;
+      row[r] = rows + candidates[i] * packs;
+    }
     float sum[kScoreRows] = {};
     // one round at a time: a thread of so large a block has 64 registers
     EPISODIC_UNROLL_BY(1)
     for (std::int64_t i = lane; i < packs; i += kWarpSize) {
       Pack<T, kPack> pack[kScoreRows];
       EPISODIC_UNROLL
-      for (int r = 0; r < kScoreRows; ++r) {
-        // beyond the last row: the last one once more, and not written
-        const std::int64_t row = first + r < now.events ? first + r : now.events - 1;
-        pack[r] = rows[row * packs + i];
-      }
+      for (int r = 0; r < kScoreRows; ++r) pack[r] = row[r][i];
       EPISODIC_UNROLL
       for (int j = 0; j < kPack; ++j) {
         const float q = query[i * kPack + j];
@@ -79,13 +92,13 @@ __device__ inline void score_all(const RecallParams& p, const RecallNow& now, fl
     EPISODIC_UNROLL
     for (int r = 0; r < kScoreRows; ++r) {
       const float score = warp_reduce(sum[r], Sum{});
-      if (lane == 0 && first + r < now.events) scores[first + r] = score;
+      if (lane == 0 && first + r < candidates.count) scores[first + r] = score;
     }
   }
 }
 
-/// What follows the scores, by one block.
-class Selection {
+/// Finds, among ranked events, the best that reach a capacity in tokens, by one block.
+class Narrowing {
  public:
   // Warp by warp: in the default's one warp a thread would hold 32 sums, more than its registers.
   using Scan = cub::BlockScan<std::int64_t, kSelectThreads, cub::BLOCK_SCAN_WARP_SCANS>;
@@ -99,17 +112,160 @@ class Selection {
     std::uint64_t low, high;  // range of ranks that is being narrowed
     std::int64_t tokens_above, count_above;
     int bin;
+    int narrower;  // whether another round must narrow the range
+  };
+  static constexpr std::uint64_t kLeftOut = 0;  ///< below the rank of every event
+
+  __device__ Narrowing(const EventRange* events, Shared& shared) : events_(events), s_(shared) {}
+
+  /// A rank such that the events that have it, or a higher one, reach the capacity; kLeftOut if all
+  /// ranked ones together do not. Narrows until at most `room` events have it, of which at most
+  /// `in_bin` might not be needed. \param rank of place i < n: event_rank's, or kLeftOut
+  template <class Rank>
+  __device__ std::uint64_t run(std::int64_t n, std::int64_t capacity, std::int64_t room,
+                               std::uint32_t in_bin, const Rank& rank) {
+    std::uint64_t low = ~std::uint64_t{0}, high = 0;
+    for_ranked(n, rank, [&](const std::uint64_t(&ranks)[kAtOnce], std::int64_t) {
+      EPISODIC_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (ranks[k] != kLeftOut && ranks[k] < low) low = ranks[k];
+        if (ranks[k] > high) high = ranks[k];
+      }
+    });
+    low = ReduceRank(s_.temp.reduce).Reduce(low, Smaller{});
+    __syncthreads();
+    high = ReduceRank(s_.temp.reduce).Reduce(high, Largest{});
+    if (thread() == 0) {
+      s_.low = low;
+      s_.high = high;
+      s_.tokens_above = s_.count_above = 0;
+    }
+    __syncthreads();
+    do {
+      low = s_.low;
+      high = s_.high;
+      if (high < low) return kLeftOut;  // nothing is ranked
+      const int shift = rules::bin_shift(high - low, kBins);
+      for (int b = thread(); b < kBins; b += kSelectThreads) s_.tokens[b] = s_.count[b] = 0;
+      __syncthreads();
+      for_ranked(n, rank, [&](const std::uint64_t(&ranks)[kAtOnce], std::int64_t) {
+        std::uint32_t size[kAtOnce] = {};
+        EPISODIC_UNROLL
+        for (int k = 0; k < kAtOnce; ++k)
+          if (ranks[k] >= low && ranks[k] <= high) size[k] = tokens_of(rules::event_of(ranks[k]));
+        EPISODIC_UNROLL
+        for (int k = 0; k < kAtOnce; ++k) {
+          if (size[k] == 0) continue;  // no event is empty
+          const auto bin = static_cast<int>((ranks[k] - low) >> shift);
+          // sums of integers: the order of the additions does not show
+          atomicAdd(&s_.tokens[bin], size[k]);
+          atomicAdd(&s_.count[bin], 1u);
+        }
+      });
+      __syncthreads();
+      if (!find_bin(capacity)) return kLeftOut;
+      if (thread() == 0) {
+        s_.low = low + (static_cast<std::uint64_t>(s_.bin) << shift);
+        const std::uint64_t last = s_.low + ((std::uint64_t{1} << shift) - 1);
+        s_.high = last < high ? last : high;
+        // Each round divides the range by up to 2048; a bin of one rank holds one event.
+        s_.narrower =
+            shift > 0 && (s_.count_above + s_.count[s_.bin] > room || s_.count[s_.bin] > in_bin);
+      }
+      __syncthreads();
+    } while (s_.narrower);
+    return s_.low;
+  }
+
+  /// f(rank, i) for the ranks of places i < n that are not below `least`, by all threads, in any
+  /// order.
+  template <class Rank, class F>
+  static __device__ void for_best(std::int64_t n, std::uint64_t least, const Rank& rank,
+                                  const F& f) {
+    for_ranked(n, rank, [&](const std::uint64_t(&ranks)[kAtOnce], std::int64_t first) {
+      EPISODIC_UNROLL
+      for (int k = 0; k < kAtOnce; ++k)
+        if (ranks[k] != kLeftOut && ranks[k] >= least) f(ranks[k], first + k * kSelectThreads);
+    });
+  }
+
+ private:
+  /// Loads of a thread that are on their way together.
+  static constexpr int kAtOnce = 4;
+  static __device__ int thread() { return static_cast<int>(threadIdx.x); }
+  __device__ std::uint32_t tokens_of(std::int64_t e) const {
+    return static_cast<std::uint32_t>(events_[e].end - events_[e].start);
+  }
+
+  template <class Rank, class F>
+  static __device__ void for_ranked(std::int64_t n, const Rank& rank, const F& f) {
+    for (std::int64_t first = thread(); first < n; first += kAtOnce * kSelectThreads) {
+      std::uint64_t ranks[kAtOnce];
+      EPISODIC_UNROLL
+      for (int k = 0; k < kAtOnce; ++k)
+        ranks[k] = first + k * kSelectThreads < n ? rank(first + k * kSelectThreads) : kLeftOut;
+      f(ranks, first);
+    }
+  }
+
+  /// The bin in which the tokens of the best events reach the capacity; what lies above it is added
+  /// to tokens_above and count_above. \return false if there is none
+  __device__ bool find_bin(std::int64_t capacity) {
+    constexpr int kEach = kBins / kSelectThreads;
+    const int first = kBins - 1 - thread() * kEach;  // from the best bin down
+    std::int64_t own = 0;
+    for (int i = 0; i < kEach; ++i) own += s_.tokens[first - i];
+    std::int64_t before, total;
+    Scan(s_.temp.scan).ExclusiveSum(own, before, total);
+    const std::int64_t wanted = capacity - s_.tokens_above;
+    __syncthreads();  // all have read tokens_above
+    if (total < wanted) return false;
+    if (before < wanted && before + own >= wanted) {
+      int bin = first;
+      while (before + s_.tokens[bin] < wanted) before += s_.tokens[bin--];
+      s_.bin = bin;
+      s_.tokens_above += before;
+    }
+    __syncthreads();
+    std::int64_t above = 0;
+    for (int b = s_.bin + 1 + thread(); b < kBins; b += kSelectThreads) above += s_.count[b];
+    std::int64_t unused;
+    Scan(s_.temp.scan).ExclusiveSum(above, unused, total);
+    if (thread() == 0) s_.count_above += total;
+    __syncthreads();
+    return true;
+  }
+
+  struct Smaller {
+    __device__ std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const {
+      return b < a ? b : a;
+    }
+  };
+
+  const EventRange* events_;
+  Shared& s_;
+};
+
+/// What follows the scores, by one block.
+class Selection {
+ public:
+  using Scan = Narrowing::Scan;
+  struct Shared {
+    union {
+      Narrowing::Shared narrowing;
+      typename Scan::TempStorage scan;
+    };
     unsigned listed;
     int crossing;  // place in a list of the event that reaches the capacity
     int crossing_kept;
-    int narrower;  // whether another round must narrow the range
   };
 
-  __device__ Selection(const RecallParams& params, const RecallNow& now, const float* scores,
-                       std::int32_t* marks, DeviceEventId* old_queue, int room, Shared& shared,
-                       std::uint64_t* list)
+  __device__ Selection(const RecallParams& params, const RecallNow& now,
+                       const Candidates& candidates, const float* scores, std::int32_t* marks,
+                       DeviceEventId* old_queue, int room, Shared& shared, std::uint64_t* list)
       : p_(params),
         now_(now),
+        candidates_(candidates),
         scores_(scores),
         marks_(marks),
         old_queue_(old_queue),
@@ -150,80 +306,19 @@ class Selection {
   /// Lists in list_[0 .. result) at least the best events that reach the capacity, in any order;
   /// never more than the room.
   __device__ int narrow_to_room() {
-    std::uint64_t low = ~std::uint64_t{0}, high = 0;
-    for (std::int64_t e = thread(); e < now_.events; e += kSelectThreads) {
-      const std::uint64_t rank = event_rank(scores_[e], static_cast<DeviceEventId>(e));
-      low = rank < low ? rank : low;
-      high = rank > high ? rank : high;
-    }
-    low = ReduceRank(s_.temp.reduce).Reduce(low, Smaller{});
+    const auto rank = [&](std::int64_t i) {
+      return event_rank(scores_[i], static_cast<DeviceEventId>(candidates_[i]));
+    };
+    const std::uint64_t low =
+        Narrowing(p_.events, s_.narrowing)
+            .run(candidates_.count, now_.budget.similarity, room_, UINT32_MAX, rank);
+    if (thread() == 0) s_.listed = 0;
     __syncthreads();
-    high = ReduceRank(s_.temp.reduce).Reduce(high, Largest{});
-    if (thread() == 0) {
-      s_.low = low;
-      s_.high = high;
-      s_.tokens_above = s_.count_above = 0;
-    }
-    __syncthreads();
-    do {
-      low = s_.low;
-      high = s_.high;
-      const int shift = rules::bin_shift(high - low, kBins);
-      for (int b = thread(); b < kBins; b += kSelectThreads) s_.tokens[b] = s_.count[b] = 0;
-      __syncthreads();
-      for (std::int64_t e = thread(); e < now_.events; e += kSelectThreads) {
-        const std::uint64_t rank = event_rank(scores_[e], static_cast<DeviceEventId>(e));
-        if (rank < low || rank > high) continue;
-        const auto bin = static_cast<int>((rank - low) >> shift);
-        // sums of integers: the order of the additions does not show
-        atomicAdd(&s_.tokens[bin], static_cast<std::uint32_t>(size_of_event(e)));
-        atomicAdd(&s_.count[bin], 1u);
-      }
-      __syncthreads();
-      find_bin();
-      if (thread() == 0) {
-        s_.low = low + (static_cast<std::uint64_t>(s_.bin) << shift);
-        const std::uint64_t last = s_.low + ((std::uint64_t{1} << shift) - 1);
-        s_.high = last < high ? last : high;
-        s_.listed = 0;
-        // Each round divides the range by up to 2048; a bin of one rank holds one event.
-        s_.narrower = shift > 0 && s_.count_above + s_.count[s_.bin] > room_;
-      }
-      __syncthreads();
-    } while (s_.narrower);
-    low = s_.low;
-    for (std::int64_t e = thread(); e < now_.events; e += kSelectThreads) {
-      const std::uint64_t rank = event_rank(scores_[e], static_cast<DeviceEventId>(e));
-      if (rank >= low) list_[atomicAdd(&s_.listed, 1u)] = rank;
-    }
+    Narrowing::for_best(candidates_.count, low, rank, [&](std::uint64_t best, std::int64_t) {
+      list_[atomicAdd(&s_.listed, 1u)] = best;
+    });
     __syncthreads();
     return static_cast<int>(s_.listed);
-  }
-
-  /// The bin in which the tokens of the best events reach the capacity; what lies above it is added
-  /// to tokens_above and count_above.
-  __device__ void find_bin() {
-    constexpr int kEach = kBins / kSelectThreads;
-    const int first = kBins - 1 - thread() * kEach;  // from the best bin down
-    std::int64_t own = 0;
-    for (int i = 0; i < kEach; ++i) own += s_.tokens[first - i];
-    std::int64_t before, total;
-    Scan(s_.temp.scan).ExclusiveSum(own, before, total);
-    const std::int64_t wanted = now_.budget.similarity - s_.tokens_above;
-    __syncthreads();  // all have read tokens_above
-    if (before < wanted && before + own >= wanted) {
-      int bin = first;
-      while (before + s_.tokens[bin] < wanted) before += s_.tokens[bin--];
-      s_.bin = bin;
-      s_.tokens_above += before;
-    }
-    __syncthreads();
-    std::int64_t above = 0;
-    for (int b = s_.bin + 1 + thread(); b < kBins; b += kSelectThreads) above += s_.count[b];
-    std::int64_t unused;
-    Scan(s_.temp.scan).ExclusiveSum(above, unused, total);
-    if (thread() == 0) s_.count_above += total;
-    __syncthreads();
   }
 
   /// Ranks the list and keeps what fills the similarity buffer.
@@ -283,7 +378,7 @@ class Selection {
       static_assert(kSelectThreads < kOne);
       std::int64_t before, total;
       __syncthreads();
-      Scan(s_.temp.scan).ExclusiveSum(size * kOne + (e >= 0), before, total);
+      Scan(s_.scan).ExclusiveSum(size * kOne + (e >= 0), before, total);
       const std::int64_t tokens_before = tokens + before / kOne;
       const int at = taken + static_cast<int>(before % kOne);
       const FillStep step =
@@ -317,14 +412,9 @@ class Selection {
     }
   }
 
-  struct Smaller {
-    __device__ std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const {
-      return b < a ? b : a;
-    }
-  };
-
   const RecallParams& p_;
   const RecallNow& now_;
+  const Candidates& candidates_;
   const float* scores_;
   std::int32_t* marks_;
   DeviceEventId* old_queue_;
@@ -332,6 +422,13 @@ class Selection {
   Shared& s_;
   std::uint64_t* list_;
 };
+
+/// Floats of the query as bound_all has it in shared memory.
+EPISODIC_HOST_DEVICE constexpr std::int64_t code_query_floats(std::int64_t width) {
+  constexpr std::int64_t kRound = std::int64_t{kWarpSize} * 16;
+  return (width + kRound - 1) / kRound * kRound;
+}
+static_assert(code_query_floats(kMostRecallWidth) == kMostRecallWidth);
 
 /// Shared memory of what runs one after the other: the query, or the selection with its list behind
 /// it, or the search for rows.
@@ -343,6 +440,11 @@ inline std::size_t recall_shared_bytes(std::int64_t width, std::int64_t room) {
   const std::size_t larger = scan > selection ? scan : selection;
   return larger > sizeof(RowsShared) ? larger : sizeof(RowsShared);
 }
+/// The same of BoundEventsKernel.
+inline std::size_t bound_shared_bytes(std::int64_t width) {
+  const std::size_t scan = static_cast<std::size_t>(code_query_floats(width)) * sizeof(float);
+  return scan > sizeof(Narrowing::Shared) ? scan : sizeof(Narrowing::Shared);
+}
 
 struct RecallArgs {
   RecallParams p;
@@ -353,33 +455,155 @@ struct RecallArgs {
   std::int32_t* marks = nullptr;
   DeviceEventId* old_queue = nullptr;
   int room = 0;
+  std::int32_t* candidates = nullptr;    ///< with codes: [max_events]
+  std::int32_t* n_candidates = nullptr;  ///< [1]
 };
+
+/// The same on all blocks and in both launches.
+__device__ inline bool searches_codes(const RecallParams& p, const RecallNow& now) {
+  return p.codes_from > 0 && now.events >= p.codes_from && now.budget.similarity > 0 &&
+         !now.all_fit();
+}
+
+/// Whether the calling block is the last of the grid to come here, and sees what the others wrote
+/// before they did. All threads call it. \param arrived 0, and left so
+__device__ inline bool is_last_block(std::uint32_t* arrived) {
+  EPISODIC_SHARED(is_last, int);
+  __threadfence();  // what this block wrote, before it is counted
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(arrived, 1u) + 1 == gridDim.x;
+    __threadfence();  // what the other blocks had written is read behind this
+  }
+  __syncthreads();
+  if (!is_last) return false;
+  __threadfence();
+  if (threadIdx.x == 0) *arrived = 0;  // for the next launch
+  return true;
+}
+
+/// lower[e] <= (score of e) - c <= upper[e], by all blocks, with one c for all events; infinite
+/// where nothing is known. \param query [code_query_floats(width)] in shared memory, written: lane
+/// after lane, so that its reads meet no bank twice
+__device__ inline void bound_all(const RecallParams& p, const RecallNow& now, float* query,
+                                 float* lower, float* upper) {
+  constexpr int kPack = 16;
+  EPISODIC_SHARED(squares, double[kSelectThreads / kWarpSize]);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const std::int64_t floats = code_query_floats(p.width);
+  double own = 0.0;
+  for (std::int64_t i = threadIdx.x; i < floats; i += kSelectThreads) {
+    const float q = i < p.width ? p.query[i] : 0.0f;
+    const std::int64_t pack = i / kPack;
+    query[(pack / kWarpSize * kPack + i % kPack) * kWarpSize + pack % kWarpSize] = q;
+    own += static_cast<double>(q) * static_cast<double>(q);
+  }
+  own = warp_reduce(own, Sum{});
+  if (lane == 0) squares[threadIdx.x / kWarpSize] = own;
+  __syncthreads();
+  double square = 0.0;
+  for (const double of_warp : squares) square += of_warp;
+  const auto norm = static_cast<float>(sqrt(square) * (1.0 + 1e-6));
+  const std::int64_t coded = norm < kMostCodedNorm ? coded_rows(now.events) : 0;
+  const std::int64_t packs = code_stride(p.width) / kPack, in_bounds = code_floats(p.width);
+  const std::int64_t warp =
+      (static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x) / kWarpSize;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
+  const auto* const codes = reinterpret_cast<const Pack<std::int8_t, kPack>*>(p.codes);
+  // whole slabs: no row is missing
+  static_assert(kCodeSlab % kScoreRows == 0);
+  for (std::int64_t first = warp * kScoreRows; first < coded; first += warps * kScoreRows) {
+    float sum[kScoreRows] = {};
+    EPISODIC_UNROLL_BY(1)
+    for (std::int64_t i = lane; i < packs; i += kWarpSize) {
+      Pack<std::int8_t, kPack> pack[kScoreRows];
+      float scale[kScoreRows], part[kScoreRows] = {};
+      EPISODIC_UNROLL
+      for (int r = 0; r < kScoreRows; ++r) {
+        pack[r] = codes[(first + r) * packs + i];
+        scale[r] = p.code_bounds[(first + r) * in_bounds + i * kPack / kCodeBlock];
+      }
+      const float* const q = query + i / kWarpSize * kPack * kWarpSize + lane;
+      EPISODIC_UNROLL
+      for (int j = 0; j < kPack; ++j) {
+        EPISODIC_UNROLL
+        for (int r = 0; r < kScoreRows; ++r)
+          part[r] += q[j * kWarpSize] * static_cast<float>(pack[r].at[j]);
+      }
+      EPISODIC_UNROLL
+      for (int r = 0; r < kScoreRows; ++r) sum[r] += scale[r] * part[r];
+    }
+    EPISODIC_UNROLL
+    for (int r = 0; r < kScoreRows; ++r) {
+      const float value = warp_reduce(sum[r], Sum{});
+      if (lane != 0) continue;
+      const float error = norm * p.code_bounds[(first + r + 1) * in_bounds - 1] + kCodeFloor;
+      const float least = value - error, most = value + error;
+      const bool known = least > -INFINITY && most < INFINITY;
+      lower[first + r] = known ? least : -INFINITY;
+      upper[first + r] = known ? most : INFINITY;
+    }
+  }
+  for (std::int64_t e =
+           coded + static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x;
+       e < now.events; e += static_cast<std::int64_t>(gridDim.x) * kSelectThreads) {
+    lower[e] = -INFINITY;
+    upper[e] = INFINITY;
+  }
+}
+
+/// All blocks bound the scores by codes; the last of them to be done lists the candidates: a score
+/// that is the lower bound of events with tokens enough to reach the capacity is below none of the
+/// events that fill it, so that no event whose upper bound lies below that can be one of them.
+inline __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  EPISODIC_SHARED(listed, int);
+  const RecallNow now = recall_now(a.p);
+  if (!searches_codes(a.p, now)) return;  // all blocks do
+  float* const upper = a.scores;
+  auto* const lower = reinterpret_cast<float*>(a.marks);
+  bound_all(a.p, now, reinterpret_cast<float*>(bytes), lower, upper);
+  if (!is_last_block(a.p.arrived)) return;
+  if (threadIdx.x == 0) listed = 0;
+  // Any rank in the threshold's bin is as good a threshold: few events lie in it.
+  constexpr std::uint32_t kInBin = 8;
+  const std::uint64_t low =
+      Narrowing(a.p.events, *reinterpret_cast<Narrowing::Shared*>(bytes))
+          .run(now.events, now.budget.similarity, INT64_MAX, kInBin, [&](std::int64_t e) {
+            return lower[e] > -INFINITY ? event_rank(lower[e], static_cast<DeviceEventId>(e))
+                                        : Narrowing::kLeftOut;
+          });
+  __syncthreads();
+  // Of equal scores the earlier event comes first: here only the scores count.
+  const std::uint64_t least = low >> 32 << 32;
+  Narrowing::for_best(
+      now.events, least,
+      [&](std::int64_t e) { return event_rank(upper[e], static_cast<DeviceEventId>(e)); },
+      [&](std::uint64_t, std::int64_t e) {
+        a.candidates[atomicAdd(&listed, 1)] = static_cast<std::int32_t>(e);
+      });
+  __syncthreads();
+  if (threadIdx.x == 0) *a.n_candidates = listed;
+}
 
 /// All blocks score; the last of them to be done selects, and lists the rows of what it selected.
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs a) {
   EPISODIC_DYNAMIC_SHARED(bytes);
-  EPISODIC_SHARED(is_last, int);
   const RecallNow now = recall_now(a.p);
+  const Candidates candidates = searches_codes(a.p, now) ? Candidates{a.candidates, *a.n_candidates}
+                                                         : Candidates{nullptr, now.events};
   // otherwise no rank is asked for
   if (now.budget.similarity > 0 && !now.all_fit())
-    score_all<T>(a.p, now, reinterpret_cast<float*>(bytes), a.scores);
-  __threadfence();  // the scores, before the block is counted
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(a.p.arrived, 1u) + 1 == gridDim.x;
-    __threadfence();  // what the other blocks had written is read behind this
-  }
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  if (threadIdx.x == 0) *a.p.arrived = 0;  // for the next launch
-  Selection(a.p, now, a.scores, a.marks, a.old_queue, a.room,
+    score_all<T>(a.p, candidates, reinterpret_cast<float*>(bytes), a.scores);
+  if (!is_last_block(a.p.arrived)) return;
+  Selection(a.p, now, candidates, a.scores, a.marks, a.old_queue, a.room,
             *reinterpret_cast<Selection::Shared*>(bytes),
             reinterpret_cast<std::uint64_t*>(bytes + kSelectionBytes))
       .run();
   if (!a.with_rows) return;
-  __syncthreads();  // the lists are there, and the selection's shared memory is free
+  __syncthreads();  // the lists are there, and the selection's shared memory is
+                    // free
   write_rows(a.rows, a.row_element, *reinterpret_cast<RowsShared*>(bytes));
 }
 

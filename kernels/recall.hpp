@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "close_events.hpp"
+#include "codes.hpp"
 #include "episodic/base/dtype.hpp"
 
 namespace episodic::kernels {
@@ -32,6 +33,11 @@ struct RecallParams {
   DType dtype = DType::bfloat16;          ///< float32, float16 or bfloat16
   std::int64_t width = 0;                 ///< H * d, a multiple of 8; at most kMostRecallWidth
   const float* query = nullptr;           ///< [width] mean fixed-position query
+  /// From so many events on, their codes are searched first; 0: there are none. Fewer are scanned.
+  std::int64_t codes_from = 0;
+  /// As encode_representatives leaves them for *n_events events (codes.hpp); only with codes_from.
+  const std::int8_t* codes = nullptr;  ///< [max_events, code_stride(width)], aligned to 16 bytes
+  const float* code_bounds = nullptr;  ///< [max_events, code_floats(width)]
 
   // -- budgets (spec 5)
   std::int64_t n_local = 0, n_mem = 0, chunk = 0;
@@ -68,9 +74,18 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 /// One launch. Its blocks scan, a warp four rows at a time. The last one that is done narrows the
 /// range of scores by histograms of 2048 bins until what is left fits its shared memory, two passes
 /// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. With
-/// no more than `similarity capacity` tokens in events, or none, nothing is scanned. The same bits
-/// on every run. Neither allocates nor waits; may be captured.
+/// no more than `similarity capacity` tokens in events, or none, nothing is scanned.
+///
+/// With codes_from, two launches, and the same lists to the bit. The first reads n_events *
+/// code_bytes(width) and bounds every score from both sides; its last block finds a score that
+/// events enough to reach the capacity have for certain, and lists the candidates: those that may
+/// have it. The second scores these from their vectors, and fills. Where codes cannot tell events
+/// apart all are candidates, which costs time and nothing else.
+///
+/// The same bits on every run. Neither allocates nor waits; may be captured.
 /// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
+/// The field of them that recall_events refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RecallParams& params);
 
 }  // namespace episodic::kernels

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "refine.hpp"
 
+#include "elements.cuh"
+#include "fields.hpp"
 #include "refine.cuh"
 
 namespace episodic::kernels {
@@ -11,19 +13,20 @@ constexpr std::int64_t kMostUnits = 1 << 20;
 constexpr std::int64_t kMostHalfChannels = 1 << 12;  // of a 16-bit head
 constexpr std::int64_t kAlignment = 256;
 
-bool is_float(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::float16 || dtype == DType::bfloat16;
-}
-
-bool sizes_fit(const RefineParams& p) {
-  if (p.objective != RefineObjective::modularity && p.objective != RefineObjective::conductance &&
-      p.objective != RefineObjective::intra_inter)
-    return false;
-  if (p.n < 1 || p.max_previous < 0 || p.n > kMostTokens || p.max_previous > kMostTokens - p.n)
-    return false;
-  if (!is_float(p.dtype) || p.n_layers < 1 || p.n_kv_heads < 1 || p.head_dim < 1) return false;
-  if (p.n_layers > kMostUnits || p.n_kv_heads > kMostUnits / p.n_layers) return false;
-  return p.dtype == DType::float32 || (p.head_dim % 8 == 0 && p.head_dim <= kMostHalfChannels);
+FieldError check_sizes(const RefineParams& p) {
+  EPISODIC_FIELD(p, objective,
+                 p.objective == RefineObjective::modularity ||
+                     p.objective == RefineObjective::conductance ||
+                     p.objective == RefineObjective::intra_inter);
+  EPISODIC_FIELD(p, n, p.n >= 1 && p.n <= kMostTokens);
+  EPISODIC_FIELD(p, max_previous, p.max_previous >= 0 && p.max_previous <= kMostTokens - p.n);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 1 && p.n_layers <= kMostUnits);
+  EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1 && p.n_kv_heads <= kMostUnits / p.n_layers);
+  EPISODIC_FIELD(p, head_dim,
+                 p.head_dim >= 1 && (p.dtype == DType::float32 ||
+                                     (p.head_dim % 8 == 0 && p.head_dim <= kMostHalfChannels)));
+  return {};
 }
 
 struct Layout {
@@ -64,8 +67,33 @@ Layout layout_of(const RefineParams& p, void* base) {
   return out;
 }
 
-bool aligned(const void* p, std::uintptr_t to) {
-  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
+FieldError check(const RefineParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, n_init, p.n_init >= 0);
+  EPISODIC_FIELD(p, min_block, p.min_block >= 1);
+  EPISODIC_FIELD(p, n_timelines, p.n_timelines >= 1);
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, state);
+  EPISODIC_FIELD_GIVEN(p, raw);
+  EPISODIC_FIELD_GIVEN(p, flags);
+  EPISODIC_FIELD(p, flag_capacity, p.flag_capacity >= p.n);
+  EPISODIC_FIELD(p, n_timelines, p.n_timelines <= INT32_MAX);
+  if (p.objective == RefineObjective::none) return {};
+  if (const FieldError wrong = check_sizes(p)) return wrong;
+  EPISODIC_FIELD(p, n_timelines, p.n_timelines == 1);
+  EPISODIC_FIELD_GIVEN(p, keys);
+  EPISODIC_FIELD(p, key_capacity,
+                 p.key_capacity >= p.max_previous + p.n && p.key_capacity <= INT32_MAX);
+  EPISODIC_FIELD(p, key_row_stride, p.key_row_stride >= p.head_dim);
+  EPISODIC_FIELD(p, key_head_stride, p.key_head_stride >= 0);
+  if (p.dtype != DType::float32) {
+    if (p.key_row_stride % 8 != 0) return {"key_row_stride", cudaErrorMisalignedAddress};
+    if (p.key_head_stride % 8 != 0) return {"key_head_stride", cudaErrorMisalignedAddress};
+  }
+  EPISODIC_FIELD_GIVEN(p, workspace);
+  EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= layout_of(p, nullptr).bytes);
+  EPISODIC_FIELD_ALIGNED(p, workspace, kAlignment);
+  return {};
 }
 
 cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, cudaStream_t stream) {
@@ -88,32 +116,19 @@ cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, cudaSt
 }  // namespace
 
 std::size_t refine_workspace_bytes(const RefineParams& params) {
-  return sizes_fit(params) ? layout_of(params, nullptr).bytes : 0;
+  return check_sizes(params) ? 0 : layout_of(params, nullptr).bytes;
 }
 
+const char* invalid_field(const RefineParams& params) { return check(params).field; }
+
 cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {
-  const bool graph = params.objective != RefineObjective::none;
-  if (params.n < 0 || params.n_init < 0 || params.min_block < 1 || params.n_timelines < 1)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(params)) return wrong.error;
   if (params.n == 0) return cudaSuccess;
-  if (!params.state || !params.raw || !params.flags || params.flag_capacity < params.n)
-    return cudaErrorInvalidValue;
-  if (!graph) {
-    if (params.n_timelines > INT32_MAX) return cudaErrorInvalidValue;
+  if (params.objective == RefineObjective::none)
     return launch(KeepFlagsKernel, static_cast<unsigned>(params.n_timelines), kChooseThreads, 0,
                   stream, params);
-  }
 
-  if (!sizes_fit(params) || params.n_timelines != 1 || !params.keys) return cudaErrorInvalidValue;
-  if (params.key_capacity < params.max_previous + params.n || params.key_capacity > INT32_MAX ||
-      params.key_row_stride < params.head_dim || params.key_head_stride < 0)
-    return cudaErrorInvalidValue;
-  if (params.dtype != DType::float32 &&
-      (params.key_row_stride % 8 != 0 || params.key_head_stride % 8 != 0))
-    return cudaErrorMisalignedAddress;
   const Layout layout = layout_of(params, params.workspace);
-  if (!params.workspace || params.workspace_bytes < layout.bytes) return cudaErrorInvalidValue;
-  if (!aligned(params.workspace, kAlignment)) return cudaErrorMisalignedAddress;
   const RefineWorkspace& w = layout.workspace;
   if (params.n > 1) {
     cudaError_t error = launch_graph(params, w, stream);

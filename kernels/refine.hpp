@@ -74,5 +74,7 @@ std::size_t refine_workspace_bytes(const RefineParams& params);
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said
 cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream);
+/// The field of them that refine_boundaries refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RefineParams& params);
 
 }  // namespace episodic::kernels

@@ -39,6 +39,8 @@ struct RelevanceParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress for the arrays of the parameters, or what the launch said
 cudaError_t commit_relevance(const RelevanceParams& params, cudaStream_t stream);
+/// The field of them that commit_relevance refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RelevanceParams& params);
 
 /// One layer's rings and representatives; each aligned to its elements.
 struct RepresentativeLayer {
@@ -83,5 +85,7 @@ struct RepresentativeParams {
 /// captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress for the arrays of the
 /// parameters, or what the launch said
 cudaError_t select_representatives(const RepresentativeParams& params, cudaStream_t stream);
+/// The field of them that select_representatives refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RepresentativeParams& params);
 
 }  // namespace episodic::kernels

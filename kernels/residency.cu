@@ -2,6 +2,7 @@
 #include "residency.hpp"
 
 #include "elements.cuh"
+#include "fields.hpp"
 #include "residency.cuh"
 
 namespace episodic::kernels {
@@ -9,56 +10,119 @@ namespace {
 
 bool is_list_length(std::int64_t n) { return n >= 0 && n <= INT32_MAX - kResidencyThreads; }
 
-bool fits(const ResidencyMap& map) {
-  return map.max_events >= 0 && map.max_events <= INT32_MAX && is_list_length(map.n_slots) &&
-         map.slot_of_event && map.last_recalled && map.event_of_slot && map.newest;
-}
-
-bool is_aligned(const ResidencyMap& map) {
-  return all_aligned(4, map.slot_of_event, map.event_of_slot) &&
-         all_aligned(8, map.last_recalled, map.newest);
-}
-
 unsigned blocks_of_threads(std::int64_t items) {
   return blocks_for((items + kResidencyThreads - 1) / kResidencyThreads);
 }
 
+template <class Params>
+FieldError check_map(const Params& p) {
+  EPISODIC_FIELD(p, map.max_events, p.map.max_events >= 0 && p.map.max_events <= INT32_MAX);
+  EPISODIC_FIELD(p, map.n_slots, is_list_length(p.map.n_slots));
+  EPISODIC_FIELD_GIVEN(p, map.slot_of_event);
+  EPISODIC_FIELD_GIVEN(p, map.last_recalled);
+  EPISODIC_FIELD_GIVEN(p, map.event_of_slot);
+  EPISODIC_FIELD_GIVEN(p, map.newest);
+  return {};
+}
+
+template <class Params>
+FieldError check_map_alignment(const Params& p) {
+  EPISODIC_FIELD_ALIGNED(p, map.slot_of_event, 4);
+  EPISODIC_FIELD_ALIGNED(p, map.event_of_slot, 4);
+  EPISODIC_FIELD_ALIGNED(p, map.last_recalled, 8);
+  EPISODIC_FIELD_ALIGNED(p, map.newest, 8);
+  return {};
+}
+
+FieldError check(const TouchParams& p) {
+  if (const FieldError wrong = check_map(p)) return wrong;
+  EPISODIC_FIELD(p, max_count, is_list_length(p.max_count));
+  EPISODIC_FIELD_GIVEN(p, step);
+  EPISODIC_FIELD_GIVEN(p, count);
+  EPISODIC_FIELD_GIVEN(p, n_missing);
+  EPISODIC_FIELD(p, events, p.max_count == 0 || p.events);
+  EPISODIC_FIELD(p, missing, p.max_count == 0 || p.missing);
+  if (const FieldError wrong = check_map_alignment(p)) return wrong;
+  EPISODIC_FIELD_ALIGNED(p, step, 8);
+  EPISODIC_FIELD_ALIGNED(p, events, 4);
+  EPISODIC_FIELD_ALIGNED(p, missing, 4);
+  EPISODIC_FIELD_ALIGNED(p, count, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_missing, 4);
+  return {};
+}
+
+FieldError check(const VictimParams& p) {
+  if (const FieldError wrong = check_map(p)) return wrong;
+  EPISODIC_FIELD(p, map.n_slots, p.map.n_slots >= 1);
+  EPISODIC_FIELD(p, max_needed, is_list_length(p.max_needed));
+  EPISODIC_FIELD_GIVEN(p, since);
+  EPISODIC_FIELD_GIVEN(p, n_needed);
+  EPISODIC_FIELD_GIVEN(p, n_given);
+  EPISODIC_FIELD_GIVEN(p, n_victims);
+  EPISODIC_FIELD(p, n_kept, !p.maybe_kept || p.n_kept);
+  EPISODIC_FIELD(p, slots, p.max_needed == 0 || p.slots);
+  EPISODIC_FIELD(p, victims, p.max_needed == 0 || p.victims);
+  if (const FieldError wrong = check_map_alignment(p)) return wrong;
+  EPISODIC_FIELD_ALIGNED(p, since, 8);
+  EPISODIC_FIELD_ALIGNED(p, maybe_kept, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_kept, 4);
+  EPISODIC_FIELD_ALIGNED(p, victims, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_needed, 4);
+  EPISODIC_FIELD_ALIGNED(p, slots, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_given, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_victims, 4);
+  return {};
+}
+
+FieldError check(const OccupyParams& p) {
+  if (const FieldError wrong = check_map(p)) return wrong;
+  EPISODIC_FIELD(p, max_needed, is_list_length(p.max_needed));
+  EPISODIC_FIELD(p, n_init, p.n_init >= 0);
+  EPISODIC_FIELD(p, token_bytes, p.token_bytes >= 1);
+  EPISODIC_FIELD(p, slot_bytes, p.slot_bytes >= p.token_bytes);
+  if (p.max_needed == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, missing);
+  EPISODIC_FIELD_GIVEN(p, slots);
+  EPISODIC_FIELD_GIVEN(p, n_given);
+  EPISODIC_FIELD_GIVEN(p, victims);
+  EPISODIC_FIELD_GIVEN(p, n_victims);
+  EPISODIC_FIELD_GIVEN(p, events);
+  EPISODIC_FIELD_GIVEN(p, home);
+  EPISODIC_FIELD_GIVEN(p, slot_memory);
+  EPISODIC_FIELD_GIVEN(p, blocks);
+  EPISODIC_FIELD_GIVEN(p, runs);
+  if (const FieldError wrong = check_map_alignment(p)) return wrong;
+  EPISODIC_FIELD_ALIGNED(p, events, 8);
+  EPISODIC_FIELD_ALIGNED(p, blocks, 8);
+  EPISODIC_FIELD_ALIGNED(p, runs, 8);
+  EPISODIC_FIELD_ALIGNED(p, missing, 4);
+  EPISODIC_FIELD_ALIGNED(p, victims, 4);
+  EPISODIC_FIELD_ALIGNED(p, slots, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_given, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_victims, 4);
+  return {};
+}
+
 }  // namespace
 
+const char* invalid_field(const TouchParams& params) { return check(params).field; }
+const char* invalid_field(const VictimParams& params) { return check(params).field; }
+const char* invalid_field(const OccupyParams& params) { return check(params).field; }
+
 cudaError_t touch_events(const TouchParams& p, cudaStream_t stream) {
-  if (!fits(p.map) || !is_list_length(p.max_count) || !p.step || !p.count || !p.n_missing ||
-      (p.max_count > 0 && (!p.events || !p.missing)))
-    return cudaErrorInvalidValue;
-  if (!is_aligned(p.map) || !aligned(p.step, 8) ||
-      !all_aligned(4, p.events, p.missing, p.count, p.n_missing))
-    return cudaErrorMisalignedAddress;
+  if (const FieldError wrong = check(p)) return wrong.error;
   return launch(TouchEventsKernel, 1, kResidencyThreads, 0, stream, p);
 }
 
 cudaError_t choose_victims(const VictimParams& p, cudaStream_t stream) {
-  if (!fits(p.map) || p.map.n_slots < 1 || !is_list_length(p.max_needed) || !p.since ||
-      !p.n_needed || !p.n_given || !p.n_victims || (p.maybe_kept && !p.n_kept) ||
-      (p.max_needed > 0 && (!p.slots || !p.victims)))
-    return cudaErrorInvalidValue;
-  if (!is_aligned(p.map) || !aligned(p.since, 8) ||
-      !all_aligned(4, p.maybe_kept, p.n_kept, p.victims, p.n_needed, p.slots, p.n_given,
-                   p.n_victims))
-    return cudaErrorMisalignedAddress;
+  if (const FieldError wrong = check(p)) return wrong.error;
   return launch(ChooseVictimsKernel, blocks_of_threads(p.map.n_slots), kResidencyThreads, 0, stream,
                 p);
 }
 
 cudaError_t occupy_slots(const OccupyParams& p, cudaStream_t stream) {
-  if (!fits(p.map) || !is_list_length(p.max_needed) || p.n_init < 0 || p.token_bytes < 1 ||
-      p.slot_bytes < p.token_bytes)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.max_needed == 0) return cudaSuccess;
-  if (!p.missing || !p.slots || !p.n_given || !p.victims || !p.n_victims || !p.events || !p.home ||
-      !p.slot_memory || !p.blocks || !p.runs)
-    return cudaErrorInvalidValue;
-  if (!is_aligned(p.map) || !all_aligned(8, p.events, p.blocks, p.runs) ||
-      !all_aligned(4, p.missing, p.victims, p.slots, p.n_given, p.n_victims))
-    return cudaErrorMisalignedAddress;
   return launch(OccupySlotsKernel, blocks_of_threads(p.max_needed), kResidencyThreads, 0, stream,
                 p);
 }

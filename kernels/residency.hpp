@@ -47,6 +47,8 @@ struct TouchParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
 cudaError_t touch_events(const TouchParams& params, cudaStream_t stream);
+/// The field of them that touch_events refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const TouchParams& params);
 
 /// All pointers are to device memory.
 struct VictimParams {
@@ -75,6 +77,8 @@ struct VictimParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
 cudaError_t choose_victims(const VictimParams& params, cudaStream_t stream);
+/// The field of them that choose_victims refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const VictimParams& params);
 
 /// All pointers are to device memory, but that `home` is any memory that the device can address.
 struct OccupyParams {
@@ -105,5 +109,7 @@ struct OccupyParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
 cudaError_t occupy_slots(const OccupyParams& params, cudaStream_t stream);
+/// The field of them that occupy_slots refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const OccupyParams& params);
 
 }  // namespace episodic::kernels

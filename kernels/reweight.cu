@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reweight.hpp"
 
+#include "fields.hpp"
 #include "reweight.cuh"
 
 namespace episodic::kernels {
@@ -24,18 +25,53 @@ std::int64_t most_listed(const RecallTopParams& p) {
   return p.top_k <= p.max_events / each ? each * p.top_k : p.max_events;
 }
 
+FieldError check(const EventScoreParams& p) {
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, width, p.width >= 1 && p.width <= kMostScoredWidth);
+  EPISODIC_FIELD(p, max_events, product_within(kMaxElements, p.max_events, p.width));
+  EPISODIC_FIELD(p, max_listed, p.max_listed >= 0);
+  EPISODIC_FIELD(p, n_listed, !p.maybe_listed || p.n_listed);
+  if (p.max_events == 0 || (p.maybe_listed && p.max_listed == 0)) return {};
+  EPISODIC_FIELD_GIVEN(p, query);
+  EPISODIC_FIELD_GIVEN(p, representative);
+  EPISODIC_FIELD_GIVEN(p, n_events);
+  EPISODIC_FIELD_GIVEN(p, score);
+  EPISODIC_FIELD_ALIGNED(p, representative, static_cast<std::size_t>(size_of(p.dtype)));
+  EPISODIC_FIELD_ALIGNED(p, query, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, score, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, n_events, 8);
+  return {};
+}
+
+FieldError check(const RecallTopParams& p) {
+  EPISODIC_FIELD(p, top_k, p.top_k >= 1);
+  EPISODIC_FIELD(p, max_events, p.max_events >= 0 && p.max_events <= INT32_MAX - kRecallTopThreads);
+  EPISODIC_FIELD(p, list_capacity, p.list_capacity >= most_listed(p));
+  EPISODIC_FIELD_GIVEN(p, n_events);
+  EPISODIC_FIELD_GIVEN(p, sizes);
+  const bool some = p.max_events > 0;
+  EPISODIC_FIELD(p, score, !some || p.score);
+  EPISODIC_FIELD(p, is_top, !some || p.is_top);
+  EPISODIC_FIELD(p, similarity, !some || p.similarity);
+  EPISODIC_FIELD(p, contiguity_list, !some || p.contiguity_list);
+  EPISODIC_FIELD(p, recalled, !some || p.recalled);
+  EPISODIC_FIELD_ALIGNED(p, score, 4);
+  EPISODIC_FIELD_ALIGNED(p, sizes, 4);
+  EPISODIC_FIELD_ALIGNED(p, n_events, 8);
+  EPISODIC_FIELD_ALIGNED(p, similarity, sizeof(DeviceEventId));
+  EPISODIC_FIELD_ALIGNED(p, contiguity_list, sizeof(DeviceEventId));
+  EPISODIC_FIELD_ALIGNED(p, recalled, sizeof(DeviceEventId));
+  return {};
+}
+
 }  // namespace
 
+const char* invalid_field(const EventScoreParams& params) { return check(params).field; }
+const char* invalid_field(const RecallTopParams& params) { return check(params).field; }
+
 cudaError_t score_events(const EventScoreParams& p, cudaStream_t stream) {
-  if (!is_float(p.dtype) || p.width < 1 || p.width > kMostScoredWidth || p.max_events < 0 ||
-      !product_within(kMaxElements, p.max_events, p.width) || p.max_listed < 0 ||
-      (p.maybe_listed && !p.n_listed))
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.max_events == 0 || (p.maybe_listed && p.max_listed == 0)) return cudaSuccess;
-  if (!p.query || !p.representative || !p.n_events || !p.score) return cudaErrorInvalidValue;
-  if (!aligned(p.representative, static_cast<std::size_t>(size_of(p.dtype))) ||
-      !all_aligned(sizeof(float), p.query, p.score) || !aligned(p.n_events, 8))
-    return cudaErrorMisalignedAddress;
   return for_element(p.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     return aligned(p.representative, 16) && p.width % kPackOf<T> == 0
@@ -45,14 +81,7 @@ cudaError_t score_events(const EventScoreParams& p, cudaStream_t stream) {
 }
 
 cudaError_t recall_top(const RecallTopParams& p, cudaStream_t stream) {
-  if (p.top_k < 1 || p.max_events < 0 || p.max_events > INT32_MAX - kRecallTopThreads ||
-      p.list_capacity < most_listed(p) || !p.n_events || !p.sizes ||
-      (p.max_events > 0 &&
-       (!p.score || !p.is_top || !p.similarity || !p.contiguity_list || !p.recalled)))
-    return cudaErrorInvalidValue;
-  if (!all_aligned(4, p.score, p.sizes) || !aligned(p.n_events, 8) ||
-      !all_aligned(sizeof(DeviceEventId), p.similarity, p.contiguity_list, p.recalled))
-    return cudaErrorMisalignedAddress;
+  if (const FieldError wrong = check(p)) return wrong.error;
   return launch(RecallTopKernel, 1, kRecallTopThreads, 0, stream, p);
 }
 

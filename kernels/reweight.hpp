@@ -36,6 +36,8 @@ struct EventScoreParams {
 /// may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch
 /// said
 cudaError_t score_events(const EventScoreParams& params, cudaStream_t stream);
+/// The field of them that score_events refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const EventScoreParams& params);
 
 /// All pointers are to device memory.
 struct RecallTopParams {
@@ -59,5 +61,7 @@ struct RecallTopParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
 cudaError_t recall_top(const RecallTopParams& params, cudaStream_t stream);
+/// The field of them that recall_top refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RecallTopParams& params);
 
 }  // namespace episodic::kernels

@@ -13,25 +13,39 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
   write_rows(p, element, shared);
 }
 
-cudaError_t check_rows(const RowsParams& p) {
+FieldError check_rows(const RowsParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (p.dtype == DType::int8 || p.n_kv_heads < 1 || p.head_dim < 1 || p.n < 1 || p.n_init < 0 ||
-      p.n_local < 1 || p.ring_capacity < 1 || p.max_rows < 1 || p.max_rows > kMost)
-    return cudaErrorInvalidValue;
-  if (p.ring_head_stride > kMost || p.ring_head_stride < p.ring_capacity * p.head_dim ||
-      p.n_init > kMost / p.head_dim)
-    return cudaErrorInvalidValue;
-  if (!p.tokens || !p.sink_key || !p.sink_value || !p.ring_key || !p.ring_value || !p.n_events ||
-      !p.events || (p.recalled && (!p.event_block || !p.n_recalled)) || !p.rows || !p.n_rows ||
-      !p.overflow)
-    return cudaErrorInvalidValue;
-  if (reinterpret_cast<std::uintptr_t>(p.rows) % alignof(KvRow) != 0)
-    return cudaErrorMisalignedAddress;
-  return cudaSuccess;
+  EPISODIC_FIELD(p, dtype, p.dtype != DType::int8);
+  EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
+  EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
+  EPISODIC_FIELD(p, n, p.n >= 1);
+  EPISODIC_FIELD(p, n_init, p.n_init >= 0);
+  EPISODIC_FIELD(p, n_local, p.n_local >= 1);
+  EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1);
+  EPISODIC_FIELD(p, max_rows, p.max_rows >= 1 && p.max_rows <= kMost);
+  EPISODIC_FIELD(p, ring_head_stride,
+                 p.ring_head_stride <= kMost && p.ring_head_stride >= p.ring_capacity * p.head_dim);
+  EPISODIC_FIELD(p, n_init, p.n_init <= kMost / p.head_dim);
+  EPISODIC_FIELD_GIVEN(p, tokens);
+  EPISODIC_FIELD_GIVEN(p, sink_key);
+  EPISODIC_FIELD_GIVEN(p, sink_value);
+  EPISODIC_FIELD_GIVEN(p, ring_key);
+  EPISODIC_FIELD_GIVEN(p, ring_value);
+  EPISODIC_FIELD_GIVEN(p, n_events);
+  EPISODIC_FIELD_GIVEN(p, events);
+  EPISODIC_FIELD(p, event_block, !p.recalled || p.event_block);
+  EPISODIC_FIELD(p, n_recalled, !p.recalled || p.n_recalled);
+  EPISODIC_FIELD_GIVEN(p, rows);
+  EPISODIC_FIELD_GIVEN(p, n_rows);
+  EPISODIC_FIELD_GIVEN(p, overflow);
+  EPISODIC_FIELD_ALIGNED(p, rows, alignof(KvRow));
+  return {};
 }
 
+const char* invalid_field(const RowsParams& params) { return check_rows(params).field; }
+
 cudaError_t far_rows(const RowsParams& p, cudaStream_t stream) {
-  if (const cudaError_t error = check_rows(p); error != cudaSuccess) return error;
+  if (const FieldError wrong = check_rows(p)) return wrong.error;
   return launch(RowsKernel, 1, kRowsThreads, 0, stream, p, static_cast<int>(size_of(p.dtype)));
 }
 

@@ -12,6 +12,7 @@
 #include "attention.hpp"
 #include "close_events.hpp"
 #include "episodic/base/dtype.hpp"
+#include "fields.hpp"
 #include "recall.hpp"
 
 namespace episodic::kernels {
@@ -49,12 +50,16 @@ struct RowsParams {
 /// One block: bound by writing 32 bytes a row. Neither allocates nor waits; may be captured.
 /// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t far_rows(const RowsParams& params, cudaStream_t stream);
-/// What far_rows says of these parameters before it launches.
-cudaError_t check_rows(const RowsParams& params);
+/// The field of them that far_rows refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RowsParams& params);
+/// What far_rows finds wrong with these parameters before it launches.
+FieldError check_rows(const RowsParams& params);
 
 /// recall_events and far_rows of what it recalls, in one launch: the same bits. Where recalled
 /// events must be fetched first, they are two.
 /// \param rows of the lists that recall writes: its recalled and sizes + 2
 cudaError_t recall_rows(const RecallParams& recall, const RowsParams& rows, cudaStream_t stream);
+/// The field of either that recall_rows refuses, null if none.
+const char* invalid_field(const RecallParams& recall, const RowsParams& rows);
 
 }  // namespace episodic::kernels

@@ -5,6 +5,7 @@ set(EPISODIC_KERNEL_SOURCES
   attention_float.cu
   attention_half.cu
   close_events.cu
+  codes.cu
   copies.cu
   decoder.cu
   key_segmenter.cu

@@ -1,10 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "surprise.hpp"
 
+#include "elements.cuh"
+#include "fields.hpp"
 #include "surprise.cuh"
 
 namespace episodic::kernels {
 namespace {
+
+FieldError check(const SurpriseParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, vocab, p.vocab >= 1);
+  EPISODIC_FIELD(p, row_stride, p.row_stride >= p.vocab);
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, logits);
+  EPISODIC_FIELD_GIVEN(p, targets);
+  EPISODIC_FIELD_GIVEN(p, surprise);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  return {};
+}
+
+FieldError check(const SurprisePieceParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, cols, p.cols >= 1);
+  EPISODIC_FIELD(p, row_stride, p.row_stride >= p.cols);
+  EPISODIC_FIELD(p, first, p.first >= 0);
+  EPISODIC_FIELD(p, vocab, p.cols <= p.vocab - p.first);
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, logits);
+  EPISODIC_FIELD_GIVEN(p, last);
+  if (p.n == 1) return {};
+  EPISODIC_FIELD_GIVEN(p, targets);
+  EPISODIC_FIELD_GIVEN(p, state);
+  EPISODIC_FIELD_GIVEN(p, surprise);
+  return {};
+}
 
 template <class Logit>
 cudaError_t launch_for(const SurpriseParams& p, cudaStream_t stream) {
@@ -13,30 +43,20 @@ cudaError_t launch_for(const SurpriseParams& p, cudaStream_t stream) {
 
 }  // namespace
 
+const char* invalid_field(const SurpriseParams& params) { return check(params).field; }
+const char* invalid_field(const SurprisePieceParams& params) { return check(params).field; }
+
 cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
-  if (params.n < 0 || params.vocab < 1 || params.row_stride < params.vocab)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(params)) return wrong.error;
   if (params.n == 0) return cudaSuccess;
-  if (!params.logits || !params.targets || !params.surprise) return cudaErrorInvalidValue;
-  switch (params.dtype) {
-    case DType::float32:
-      return launch_for<float>(params, stream);
-    case DType::float16:
-      return launch_for<__half>(params, stream);
-    case DType::bfloat16:
-      return launch_for<__nv_bfloat16>(params, stream);
-    case DType::int8:
-      break;  // logits are floats
-  }
-  return cudaErrorInvalidValue;
+  return for_element(params.dtype, [&](auto element) {
+    return launch_for<typename decltype(element)::type>(params, stream);
+  });
 }
 
 cudaError_t surprise_piece(const SurprisePieceParams& p, cudaStream_t stream) {
-  if (p.n < 0 || p.cols < 1 || p.row_stride < p.cols || p.first < 0 || p.cols > p.vocab - p.first)
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
-  if (!p.logits || !p.last || (p.n > 1 && (!p.targets || !p.state || !p.surprise)))
-    return cudaErrorInvalidValue;
   return launch(SurprisePieceKernel, blocks_for(p.n), kSurpriseThreads, 0, stream, p);
 }
 

@@ -30,6 +30,8 @@ struct SurpriseParams {
 ///
 /// Neither allocates nor waits. \return what the launch said
 cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream);
+/// The field of them that token_surprise refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const SurpriseParams& params);
 
 /// What is known of a row's surprise when some pieces of its logits were seen.
 struct SurpriseState {
@@ -59,5 +61,7 @@ struct SurprisePieceParams {
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for a piece beyond
 /// the vocabulary and null pointers, or what the launch said
 cudaError_t surprise_piece(const SurprisePieceParams& params, cudaStream_t stream);
+/// The field of them that surprise_piece refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const SurprisePieceParams& params);
 
 }  // namespace episodic::kernels

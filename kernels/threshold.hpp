@@ -41,5 +41,7 @@ struct ThresholdParams {
 ///
 /// Neither allocates nor waits; may be captured. \return what the launch said
 cudaError_t surprise_threshold(const ThresholdParams& params, cudaStream_t stream);
+/// The field of them that surprise_threshold refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const ThresholdParams& params);
 
 }  // namespace episodic::kernels

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window.hpp"
 
+#include "fields.hpp"
 #include "window.cuh"
 
 namespace episodic::kernels {
@@ -34,12 +35,91 @@ bool takes_packs(const AppendParams& p, std::int64_t pack) {
                      p.sink_key, p.sink_value);
 }
 
-bool fits(const MeanQueryParams& p) {
-  return is_float(p.dtype) && p.n >= 1 && p.n_heads >= 1 && p.head_dim >= 1 &&
-         rotary_fits(p.rotary_dim, p.head_dim) &&
-         product_within(kMaxQueryWidth, p.n_heads, p.head_dim) &&
-         p.q_row_stride >= p.n_heads * p.head_dim &&
-         product_within(kMaxElements, p.n, p.q_row_stride);
+FieldError check(const AppendParams& p) {
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
+  EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
+  EPISODIC_FIELD(p, rotary_dim, rotary_fits(p.rotary_dim, p.head_dim));
+  EPISODIC_FIELD(p, n, product_within(kMaxStepElements, p.n, p.n_kv_heads, p.head_dim));
+  EPISODIC_FIELD(p, head_dim, product_within(kMaxElements, p.n_kv_heads, p.head_dim));
+  EPISODIC_FIELD(p, k_row_stride,
+                 p.k_row_stride >= p.n_kv_heads * p.head_dim &&
+                     product_within(kMaxElements, p.n, p.k_row_stride));
+  EPISODIC_FIELD(p, v_row_stride,
+                 p.v_row_stride >= p.n_kv_heads * p.head_dim &&
+                     product_within(kMaxElements, p.n, p.v_row_stride));
+  EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1 && p.ring_capacity >= p.n);
+  EPISODIC_FIELD(p, ring_head_stride,
+                 product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&
+                     product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
+  EPISODIC_FIELD(p, n_init, product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim));
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, first_position);
+  EPISODIC_FIELD_GIVEN(p, k);
+  EPISODIC_FIELD_GIVEN(p, v);
+  EPISODIC_FIELD_GIVEN(p, ring_rotated_key);
+  EPISODIC_FIELD_GIVEN(p, ring_value);
+  EPISODIC_FIELD(p, cos, p.rotary_dim == 0 || p.cos);
+  EPISODIC_FIELD(p, sin, p.rotary_dim == 0 || p.sin);
+  EPISODIC_FIELD(p, sink_key, p.n_init == 0 || p.sink_key);
+  EPISODIC_FIELD(p, sink_value, p.n_init == 0 || p.sink_value);
+  const auto element = static_cast<std::size_t>(size_of(p.dtype));
+  EPISODIC_FIELD_ALIGNED(p, k, element);
+  EPISODIC_FIELD_ALIGNED(p, v, element);
+  EPISODIC_FIELD_ALIGNED(p, ring_key, element);
+  EPISODIC_FIELD_ALIGNED(p, ring_rotated_key, element);
+  EPISODIC_FIELD_ALIGNED(p, ring_value, element);
+  EPISODIC_FIELD_ALIGNED(p, sink_key, element);
+  EPISODIC_FIELD_ALIGNED(p, sink_value, element);
+  EPISODIC_FIELD_ALIGNED(p, cos, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, sin, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, first_position, 8);
+  return {};
+}
+
+FieldError check(const RotaryAnglesParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, n_frequencies, product_within(kMaxElements, p.n_frequencies, p.n));
+  if (p.n == 0 || p.n_frequencies == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, first_position);
+  EPISODIC_FIELD_GIVEN(p, inverse_frequency);
+  EPISODIC_FIELD_GIVEN(p, cos);
+  EPISODIC_FIELD_GIVEN(p, sin);
+  EPISODIC_FIELD_ALIGNED(p, cos, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, sin, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, inverse_frequency, sizeof(double));
+  EPISODIC_FIELD_ALIGNED(p, first_position, 8);
+  return {};
+}
+
+FieldError check_sizes(const MeanQueryParams& p) {
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, n, p.n >= 1);
+  EPISODIC_FIELD(p, n_heads, p.n_heads >= 1);
+  EPISODIC_FIELD(p, head_dim,
+                 p.head_dim >= 1 && product_within(kMaxQueryWidth, p.n_heads, p.head_dim));
+  EPISODIC_FIELD(p, rotary_dim, rotary_fits(p.rotary_dim, p.head_dim));
+  EPISODIC_FIELD(p, q_row_stride,
+                 p.q_row_stride >= p.n_heads * p.head_dim &&
+                     product_within(kMaxElements, p.n, p.q_row_stride));
+  return {};
+}
+
+FieldError check(const MeanQueryParams& p) {
+  if (const FieldError wrong = check_sizes(p)) return wrong;
+  const std::size_t needed = mean_query_workspace_bytes(p);
+  EPISODIC_FIELD_GIVEN(p, q);
+  EPISODIC_FIELD_GIVEN(p, mean);
+  EPISODIC_FIELD(p, fixed_cos, p.rotary_dim == 0 || p.fixed_cos);
+  EPISODIC_FIELD(p, fixed_sin, p.rotary_dim == 0 || p.fixed_sin);
+  EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= needed);
+  EPISODIC_FIELD(p, workspace, needed == 0 || p.workspace);
+  EPISODIC_FIELD_ALIGNED(p, workspace, 16);
+  EPISODIC_FIELD_ALIGNED(p, q, static_cast<std::size_t>(size_of(p.dtype)));
+  EPISODIC_FIELD_ALIGNED(p, mean, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, fixed_cos, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, fixed_sin, sizeof(float));
+  return {};
 }
 
 template <class T, int kPack>
@@ -71,26 +151,13 @@ cudaError_t launch_mean(const MeanQueryParams& p, cudaStream_t stream) {
 
 }  // namespace
 
+const char* invalid_field(const AppendParams& params) { return check(params).field; }
+const char* invalid_field(const RotaryAnglesParams& params) { return check(params).field; }
+const char* invalid_field(const MeanQueryParams& params) { return check(params).field; }
+
 cudaError_t append_window(const AppendParams& p, cudaStream_t stream) {
-  if (!is_float(p.dtype) || p.n < 0 || p.n_kv_heads < 1 || p.head_dim < 1 || p.n_init < 0 ||
-      !rotary_fits(p.rotary_dim, p.head_dim) ||
-      !product_within(kMaxStepElements, p.n, p.n_kv_heads, p.head_dim) ||
-      p.k_row_stride < p.n_kv_heads * p.head_dim || p.v_row_stride < p.n_kv_heads * p.head_dim ||
-      p.ring_capacity < 1 || p.ring_capacity < p.n ||
-      !product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) ||
-      !product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads) ||
-      !product_within(kMaxElements, p.n, p.k_row_stride) ||
-      !product_within(kMaxElements, p.n, p.v_row_stride) ||
-      !product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim))
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
-  if (!p.first_position || !p.k || !p.v || !p.ring_rotated_key || !p.ring_value ||
-      (p.rotary_dim > 0 && (!p.cos || !p.sin)) || (p.n_init > 0 && (!p.sink_key || !p.sink_value)))
-    return cudaErrorInvalidValue;
-  if (!all_aligned(static_cast<std::size_t>(size_of(p.dtype)), p.k, p.v, p.ring_key,
-                   p.ring_rotated_key, p.ring_value, p.sink_key, p.sink_value) ||
-      !all_aligned(sizeof(float), p.cos, p.sin) || !aligned(p.first_position, 8))
-    return cudaErrorMisalignedAddress;
   return for_element(p.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     return takes_packs(p, kPackOf<T>) ? launch_append<T, kPackOf<T>>(p, stream)
@@ -99,19 +166,14 @@ cudaError_t append_window(const AppendParams& p, cudaStream_t stream) {
 }
 
 cudaError_t rotary_angles(const RotaryAnglesParams& p, cudaStream_t stream) {
-  if (p.n < 0 || p.n_frequencies < 0 || !product_within(kMaxElements, p.n, p.n_frequencies))
-    return cudaErrorInvalidValue;
+  if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0 || p.n_frequencies == 0) return cudaSuccess;
-  if (!p.first_position || !p.inverse_frequency || !p.cos || !p.sin) return cudaErrorInvalidValue;
-  if (!all_aligned(sizeof(float), p.cos, p.sin) || !aligned(p.inverse_frequency, sizeof(double)) ||
-      !aligned(p.first_position, 8))
-    return cudaErrorMisalignedAddress;
   return launch(RotaryAnglesKernel, blocks_of_threads(p.n * p.n_frequencies), kWindowThreads, 0,
                 stream, p);
 }
 
 std::size_t mean_query_workspace_bytes(const MeanQueryParams& p) {
-  if (!fits(p) || p.n <= kMeanSplitRows) return 0;
+  if (check_sizes(p) || p.n <= kMeanSplitRows) return 0;
   // not mean_splits(n).count, which is less for some larger n
   const std::int64_t splits = (p.n + kMeanSplitRows - 1) / kMeanSplitRows;
   return sizeof(double) * static_cast<std::size_t>(p.n_heads * p.head_dim) *
@@ -119,13 +181,7 @@ std::size_t mean_query_workspace_bytes(const MeanQueryParams& p) {
 }
 
 cudaError_t mean_fixed_query(const MeanQueryParams& p, cudaStream_t stream) {
-  const std::size_t needed = mean_query_workspace_bytes(p);
-  if (!fits(p) || !p.q || !p.mean || (p.rotary_dim > 0 && (!p.fixed_cos || !p.fixed_sin)) ||
-      p.workspace_bytes < needed || (needed > 0 && !p.workspace))
-    return cudaErrorInvalidValue;
-  if (!aligned(p.workspace, 16) || !aligned(p.q, static_cast<std::size_t>(size_of(p.dtype))) ||
-      !all_aligned(sizeof(float), p.mean, p.fixed_cos, p.fixed_sin))
-    return cudaErrorMisalignedAddress;
+  if (const FieldError wrong = check(p)) return wrong.error;
   return for_element(p.dtype, [&](auto element) {
     return launch_mean<typename decltype(element)::type>(p, stream);
   });

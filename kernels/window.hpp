@@ -53,6 +53,8 @@ struct AppendParams {
 /// strides and dtypes that do not fit, cudaErrorMisalignedAddress for arrays that are not aligned
 /// to their elements, or what the launch said
 cudaError_t append_window(const AppendParams& params, cudaStream_t stream);
+/// The field of them that append_window refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const AppendParams& params);
 
 /// All pointers are to device memory.
 struct RotaryAnglesParams {
@@ -72,6 +74,8 @@ struct RotaryAnglesParams {
 /// Once a step, for all layers. Neither allocates nor waits; may be captured. \return
 /// cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t rotary_angles(const RotaryAnglesParams& params, cudaStream_t stream);
+/// The field of them that rotary_angles refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const RotaryAnglesParams& params);
 
 /// All pointers are to device memory.
 struct MeanQueryParams {
@@ -102,5 +106,7 @@ std::size_t mean_query_workspace_bytes(const MeanQueryParams& params);
 /// 512, H = 32, d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return
 /// cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launches said
 cudaError_t mean_fixed_query(const MeanQueryParams& params, cudaStream_t stream);
+/// The field of them that mean_fixed_query refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const MeanQueryParams& params);
 
 }  // namespace episodic::kernels

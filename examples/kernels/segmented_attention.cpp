@@ -8,13 +8,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <episodic_kernels/attention.hpp>
+#include <episodic_kernels/window.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "kernels/attention.hpp"
-#include "kernels/window.hpp"
 
 namespace k = episodic::kernels;
 

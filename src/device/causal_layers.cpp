@@ -111,11 +111,16 @@ const CausalLayers::Layer& CausalLayers::at(std::int64_t layer) const {
 void CausalLayers::begin_step(std::int64_t n, const std::int64_t* position, cudaStream_t stream) {
   n_ = n;
   position_ = position;
-  for (const Rotary& r : rotaries_)
-    check(kernels::rotary_angles({n, r.table.rotary_dim() / 2, position, r.inverse_frequency,
-                                  r.table.attention_factor, r.cos, r.sin},
-                                 stream),
-          "rotary angles");
+  for (const Rotary& r : rotaries_) {
+    const kernels::RotaryAnglesParams p{n,
+                                        r.table.rotary_dim() / 2,
+                                        position,
+                                        r.inverse_frequency,
+                                        r.table.attention_factor,
+                                        r.cos,
+                                        r.sin};
+    check(kernels::rotary_angles(p, stream), "rotary angles", p);
+  }
 }
 
 const CausalLayers::Rotary& CausalLayers::rotary(const Layer& layer) const {
@@ -161,7 +166,7 @@ void CausalLayers::append(const Layer& layer, const DeviceMemory::LayerStep& ste
   p.ring_value = layer.value;
   p.ring_capacity = layer.capacity;
   p.ring_head_stride = layer.capacity * head_dim_;
-  check(kernels::append_window(p, stream), "appending keys and values");
+  check(kernels::append_window(p, stream), "appending keys and values", p);
 }
 
 void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& step,
@@ -188,7 +193,7 @@ void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& st
   p.out = step.out;
   p.workspace = workspace_;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes_);
-  check(kernels::segmented_attention(p, stream), "attention");
+  check(kernels::segmented_attention(p, stream), "attention", p);
 }
 
 std::vector<std::byte> CausalLayers::read(cudaStream_t stream) const {

@@ -14,17 +14,29 @@
 
 namespace episodic::device {
 
-/// \param what was tried, for the message
-inline void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
+/// \param what was tried, for the message \param maybe_field of its parameters, that was refused
+[[noreturn]] inline void fail(cudaError_t error, const char* what, const char* maybe_field) {
   static_cast<void>(cudaGetLastError());  // said once, here
   // What is said again was no wrong call but a fault on the device, which nothing clears.
   const bool is_lost = cudaGetLastError() != cudaSuccess;
   throw DeviceError(fmt::format(
-      "CUDA: {}: {} ({}){}", what, cudaGetErrorString(error), cudaGetErrorName(error),
+      "CUDA: {}: {} ({}){}{}{}", what, cudaGetErrorString(error), cudaGetErrorName(error),
+      maybe_field ? ": the kernel does not take its " : "", maybe_field ? maybe_field : "",
       is_lost ? "; a kernel before it went wrong and the CUDA context is lost with all that is in "
                 "device memory: end this process and begin anew"
               : ""));
+}
+
+/// \param what was tried, for the message
+/// \param of_launch of a launcher of kernels/: what it was given, for the name of what it refused
+/// \throws DeviceError unless `error` is none
+template <class... Arguments>
+void check(cudaError_t error, const char* what, const Arguments&... of_launch) {
+  if (error == cudaSuccess) return;
+  if constexpr (sizeof...(of_launch) > 0)
+    fail(error, what, invalid_field(of_launch...));
+  else
+    fail(error, what, nullptr);
 }
 
 /// Makes a device current for as long as it lives: an entry of the library works on its own device,

@@ -8,6 +8,7 @@
 
 #include "episodic/base/error.hpp"
 #include "head_place.hpp"
+#include "step_cost.hpp"
 
 namespace episodic::device {
 namespace {
@@ -19,18 +20,6 @@ void check(cublasStatus_t status, const char* what) {
 
 cudaDataType_t cublas_type(DType dtype) {
   return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-/// Logits of a step that are held at once: 8 MiB, which stay in the cache between the product that
-/// makes them and the kernel that reads them.
-constexpr std::int64_t kTileLogits = 2 << 20;
-/// Of each row at least so many, so that a product has work for the whole device.
-constexpr std::int64_t kLeastPiece = 1024;
-
-/// Logits of each of n rows in a piece of the vocabulary.
-std::int64_t piece_width(std::int64_t n, std::int64_t vocab) {
-  const std::int64_t width = kTileLogits / n / kLeastPiece * kLeastPiece;
-  return std::min(vocab, std::max(kLeastPiece, width));
 }
 
 /// The largest number of rows that every product of a step takes.
@@ -151,7 +140,7 @@ void DecoderSteps::add_norm(Step& step, kernels::AddNormParams p, const float* m
   p.hidden = step.a.hidden;
   p.maybe_norm = maybe_norm;
   p.y = step.a.normed;
-  check(kernels::add_norm(p, stream.get()), "the residual stream");
+  check(kernels::add_norm(p, stream.get()), "the residual stream", p);
   step.normed = true;
 }
 
@@ -188,8 +177,9 @@ void DecoderSteps::finish_block(Step& step, const DeviceLinear& w, const std::by
   p.maybe_norm_of_added = maybe_norm_of_added;
   p.multiplier = static_cast<float>(config.residual_multiplier);
   if (step.few && !maybe_norm_of_added) {
-    check(kernels::add_product(product_of(step, w, x), p.multiplier, a.hidden, stream.get()),
-          "a product");
+    const kernels::ProductParams of = product_of(step, w, x);
+    check(kernels::add_product(of, p.multiplier, a.hidden, stream.get()), "a product", of,
+          a.hidden);
     step.normed = false;
     step.norm = maybe_next_norm;
     return;
@@ -197,7 +187,8 @@ void DecoderSteps::finish_block(Step& step, const DeviceLinear& w, const std::by
   if (step.few) {
     float* rows[kernels::kMostProductRows] = {};
     for (std::int64_t i = 0; i < step.n; ++i) rows[i] = a.added + i * config.hidden_size;
-    check(kernels::product(product_of(step, w, x), rows, stream.get()), "a product");
+    const kernels::ProductParams of = product_of(step, w, x);
+    check(kernels::product(of, rows, stream.get()), "a product", of, rows);
     p.maybe_added = a.added;
     return add_norm(step, p, maybe_next_norm);
   }
@@ -227,8 +218,8 @@ void DecoderSteps::make_heads(Step& step, std::int64_t l) {
       heads.interleaved = place.interleaved;
       heads.row[i] = place.target;
     }
-    check(kernels::heads_product(product_of(step, w.qkv), heads, stream.get()),
-          "queries, keys and values");
+    const kernels::ProductParams of = product_of(step, w.qkv);
+    check(kernels::heads_product(of, heads, stream.get()), "queries, keys and values", of, heads);
     return attend(step, l, true);
   }
   kernels::FinishQkvParams heads;
@@ -247,11 +238,12 @@ void DecoderSteps::make_heads(Step& step, std::int64_t l) {
   if (step.few) {
     kernels::ProductParams p = product_of(step, w.qkv);
     p.maybe_bias = nullptr;  // below
-    check(kernels::narrow_product(p, step.a.qkv, stream.get()), "queries, keys and values");
+    check(kernels::narrow_product(p, step.a.qkv, stream.get()), "queries, keys and values", p,
+          step.a.qkv);
   } else {
     multiply(w.qkv, step.a.normed, step.n, dtype, step.a.qkv);
   }
-  check(kernels::finish_qkv(heads, stream.get()), "biases and norms of q, k and v");
+  check(kernels::finish_qkv(heads, stream.get()), "biases and norms of q, k and v", heads);
   attend(step, l, false);
 }
 
@@ -284,16 +276,16 @@ void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
                                                  ? kernels::GateActivation::silu
                                                  : kernels::GateActivation::gelu_tanh;
   if (step.few) {
-    check(
-        kernels::gated_product(product_of(step, w.gate_up), activation, step.a.inner, stream.get()),
-        "the gate");
+    const kernels::ProductParams of = product_of(step, w.gate_up);
+    check(kernels::gated_product(of, activation, step.a.inner, stream.get()), "the gate", of,
+          activation, step.a.inner);
     return;
   }
   multiply(w.gate_up, step.a.normed, step.n, dtype, step.a.gate_up);
-  check(kernels::gate_times_up({dtype, activation, step.a.gate_up, w.gate_up.maybe_bias, step.n,
-                                spec.intermediate_size, step.a.inner},
-                               stream.get()),
-        "the gate");
+  const kernels::GateParams gate{
+      dtype,       activation, step.a.gate_up, w.gate_up.maybe_bias, step.n, spec.intermediate_size,
+      step.a.inner};
+  check(kernels::gate_times_up(gate, stream.get()), "the gate", gate);
 }
 
 void DecoderSteps::run_layer(Step& step, std::int64_t l) {
@@ -318,7 +310,7 @@ void DecoderSteps::first_surprise(const Step& step, const DecoderPart& part) {
   p.vocab = p.row_stride = config.vocab_size;
   p.targets = step.a.ids + part.first;
   p.surprise = part.of->surprise;
-  check(kernels::token_surprise(p, stream.get()), "surprise");
+  check(kernels::token_surprise(p, stream.get()), "surprise", p);
 }
 
 void DecoderSteps::copy_logits(const float* from, std::int64_t cols, std::int64_t n,
@@ -357,12 +349,13 @@ bool are_logits(const kernels::SurprisePieceParams& p) {
 void DecoderSteps::head_of_few(Step& step, float* maybe_logits) {
   float* rows[kernels::kMostProductRows] = {};
   for (std::size_t i = 0; i < step.parts.size(); ++i) rows[i] = step.parts[i].of->last_logits;
-  check(kernels::product(product_of(step, weights.head), rows, stream.get()), "the head");
+  const kernels::ProductParams of = product_of(step, weights.head);
+  check(kernels::product(of, rows, stream.get()), "the head", of, rows);
   for (const DecoderPart& part : step.parts) {
     kernels::SurprisePieceParams p = piece_of(config, step.a, part);
     p.logits = p.last;
     p.cols = p.row_stride = p.vocab;
-    if (!are_logits(p)) check(kernels::surprise_piece(p, stream.get()), "surprise");
+    if (!are_logits(p)) check(kernels::surprise_piece(p, stream.get()), "surprise", p);
   }
   if (maybe_logits) copy_logits(rows[0], config.vocab_size, 1, maybe_logits);
 }
@@ -386,7 +379,8 @@ void DecoderSteps::run_head(Step& step, float* maybe_logits) {
       p.first = first;
       p.cols = p.row_stride = cols;
       p.write_back = maybe_logits != nullptr;
-      if (!in_place || !are_logits(p)) check(kernels::surprise_piece(p, stream.get()), "surprise");
+      if (!in_place || !are_logits(p))
+        check(kernels::surprise_piece(p, stream.get()), "surprise", p);
     }
     if (maybe_logits) copy_logits(tile, cols, step.n, maybe_logits + first);
   }
@@ -406,7 +400,7 @@ void DecoderSteps::enqueue(std::span<const DecoderPart> parts, const Activations
   embed.n = step.n;
   embed.hidden = a.hidden;
   embed.multiplier = static_cast<float>(config.embedding_multiplier);
-  check(kernels::embed_tokens(embed, stream.get()), "embedding");
+  check(kernels::embed_tokens(embed, stream.get()), "embedding", embed);
   step.norm = weights.layers.front().input_norm;
   if (!step.few) add_norm(step, {}, step.norm);
   for (const DecoderPart& part : parts)

@@ -43,16 +43,19 @@ void DeviceMemory::Impl::upload_constants() {
   send(ring_keys, keys.data(), keys.size() * sizeof(void*));
   std::vector<kernels::RelevanceLayer> relevance;
   std::vector<kernels::RepresentativeLayer> representatives;
+  std::vector<kernels::CodeLayer> codes;
   std::vector<kernels::EventBlockLayer> rings;
   for (const Layer& layer : layers) {
     relevance.push_back({layer.sums, layer.relevance});
     if (layer.lane < 0) continue;
     representatives.push_back({layer.ring_key, layer.relevance, layer.representatives, nullptr});
+    codes.push_back({layer.representatives, layer.codes, layer.code_bounds});
     rings.push_back({layer.ring_key, layer.ring_value});
   }
   send(relevance_layers, relevance.data(), relevance.size() * sizeof(relevance[0]));
   send(representative_layers, representatives.data(),
        representatives.size() * sizeof(representatives[0]));
+  if (keeps_codes()) send(code_layers, codes.data(), codes.size() * sizeof(codes[0]));
   send(block_layers, rings.data(), rings.size() * sizeof(rings[0]));
   device::check(cudaStreamSynchronize(stream), "the memory's constants");
 }

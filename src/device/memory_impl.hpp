@@ -17,6 +17,7 @@
 #include "episodic/timeline/segmenter.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
+#include "kernels/codes.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/key_segmenter.hpp"
 #include "kernels/product.hpp"
@@ -76,6 +77,9 @@ struct DeviceLayer {
   float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
   std::int64_t lane = -1;                // among the layers that recall; -1: not one of them
   std::byte* representatives = nullptr;  // [max_events, H * d] of their own dtype
+  // with codes of them: kernels::CodeLayer
+  std::int8_t* codes = nullptr;
+  float* code_bounds = nullptr;
   std::array<RecallLists, 2> lists;
   // with a host tier: which events lie in slots of device memory
   kernels::ResidencyMap residency;
@@ -140,6 +144,7 @@ struct DeviceMemory::Impl {
   // of the layers, for what is one launch over all of them
   kernels::RelevanceLayer* relevance_layers = nullptr;            // [n_layers]
   kernels::RepresentativeLayer* representative_layers = nullptr;  // [recalling]
+  kernels::CodeLayer* code_layers = nullptr;                      // [recalling], or null
   kernels::EventBlockLayer* block_layers = nullptr;               // [recalling]
   void **blocks = nullptr, **step_blocks = nullptr;
   std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
@@ -248,6 +253,13 @@ struct DeviceMemory::Impl {
   const std::int64_t* event_count() const { return state ? &state->n_events : nullptr; }
   const device::DeviceRotary& rotary(const Layer& layer) const { return rotaries[layer.rotary]; }
   std::int64_t width() const { return shape.n_heads * shape.head_dim; }
+  /// Whether representatives have codes, which recall reads first: where a sequence may come to
+  /// events enough, and recall is what reads them.
+  bool keeps_codes() const {
+    return options.codes_from > 0 && recalling > 0 && !takes_top() &&
+           max_events >= options.codes_from;
+  }
+  void encode(std::int64_t most_new);
   /// Bytes of a representative vector.
   std::int64_t repr_row() const { return width() * size_of(options.representatives); }
   /// Where keys set the flags.

@@ -47,6 +47,8 @@ void DeviceMemory::Impl::check_settings() const {
                        name_of(config.kv_dtype), name_of(options.dtype)));
   if (options.representatives == DType::int8)
     refuse("representatives = int8, must be float32, float16 or bfloat16");
+  if (options.codes_from < 0)
+    refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
   if (config.scope != EventScope::sequence || config.recall_groups != 1)
@@ -172,6 +174,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   p.dtype = options.representatives;
   p.width = width();
   p.query = mean_query;
+  p.codes_from = keeps_codes() ? options.codes_from : 0;
   p.n_local = config.n_local;
   p.n_mem = config.n_mem;
   p.chunk = config.chunk;
@@ -354,6 +357,10 @@ void DeviceMemory::Impl::carve(Carver& c) {
   for (Layer& layer : layers) {
     if (layer.lane < 0) continue;
     layer.representatives = c.take(max_events * repr_row());
+    if (keeps_codes()) {
+      layer.codes = c.take<std::int8_t>(max_events * kernels::code_stride(width()));
+      layer.code_bounds = c.take<float>(max_events * kernels::code_floats(width()));
+    }
     for (RecallLists& lists : layer.lists) {
       lists.similarity = c.take<DeviceEventId>(room);
       lists.contiguity = c.take<DeviceEventId>(room);
@@ -390,6 +397,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
   }
   relevance_layers = c.take<kernels::RelevanceLayer>(shape.n_layers);
   representative_layers = c.take<kernels::RepresentativeLayer>(recalling);
+  if (keeps_codes()) code_layers = c.take<kernels::CodeLayer>(recalling);
   block_layers = c.take<kernels::EventBlockLayer>(recalling);
   step_blocks = c.take<void*>(recalling * max_closed);
   closed_start = c.take<std::int64_t>(max_closed);

@@ -412,6 +412,12 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
     if (lower) lower->keep(std::span(ranges).subspan(begin, end - begin));
   });
   all_at_home(all);
+  if (!keeps_codes()) return;
+  const std::int64_t none = 0;
+  const auto count = static_cast<std::int32_t>(all.size());
+  write(closed_first, &none, 1);
+  write(closed_count, &count, 1);
+  encode(count);
 }
 
 /// Sinks, rings and what goes with them. The rings are appended to as in a step: the rotated keys

@@ -121,7 +121,7 @@ void DeviceMemory::Impl::keep_blocks() {
     p.layers = block_layers + first;
     p.n_layers = count;
     p.block = step_blocks + first * max_closed;
-    device::check(kernels::event_to_block(p, on), "keeping events");
+    device::check(kernels::event_to_block(p, on), "keeping events", p);
   };
   // A step of one token closes little and may be captured: a graph must have joined what forked off
   // it, so that nothing of this would run beside the next step.
@@ -143,10 +143,9 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
                                cudaStream_t on) {
   // Tokens before the step serve as its number: they grow from step to step.
   const std::int64_t* step = first_position();
-  device::check(kernels::touch_events({layer.residency, step, lists.recalled, lists.sizes + 2, room,
-                                       missing, n_missing, !ahead},
-                                      on),
-                "residency");
+  const kernels::TouchParams touch{
+      layer.residency, step, lists.recalled, lists.sizes + 2, room, missing, n_missing, !ahead};
+  device::check(kernels::touch_events(touch, on), "residency", touch);
   kernels::VictimParams room_for;
   room_for.map = layer.residency;
   room_for.since = ahead ? layer.residency.newest : step;
@@ -160,7 +159,7 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
     room_for.maybe_kept = lists.recalled;
     room_for.n_kept = lists.sizes + 2;
   }
-  device::check(kernels::choose_victims(room_for, on), "choosing what makes room");
+  device::check(kernels::choose_victims(room_for, on), "choosing what makes room", room_for);
   kernels::OccupyParams p;
   p.map = layer.residency;
   p.missing = missing;
@@ -177,8 +176,9 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   p.slot_bytes = slot_bytes;
   p.blocks = blocks + layer.lane * max_events;
   p.runs = copies;
-  device::check(kernels::occupy_slots(p, on), "residency");
-  device::check(kernels::copy_runs({copies, n_given, room, kLinkBlocks}, on), "fetching events");
+  device::check(kernels::occupy_slots(p, on), "residency", p);
+  const kernels::CopyRunsParams runs{copies, n_given, room, kLinkBlocks};
+  device::check(kernels::copy_runs(runs, on), "fetching events", runs);
 }
 
 /// Brings a layer's recalled events to the device, and while it attends to them, beside the stream,
@@ -202,6 +202,19 @@ void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
   fetch(*next, lists, true, fetch_stream.get());
 }
 
+/// Codes of the slabs that the closed events filled. \param most_new that closed_count may be
+void DeviceMemory::Impl::encode(std::int64_t most_new) {
+  kernels::CodeParams p;
+  p.events = closed();
+  p.events.max_count = most_new;
+  p.dtype = options.representatives;
+  p.width = width();
+  p.capacity = max_events;
+  p.layers = code_layers;
+  p.n_layers = recalling;
+  device::check(kernels::encode_representatives(p, stream), "codes of representatives", p);
+}
+
 /// Scores of events by the key-space reader: of all, or of those that are recalled.
 void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* maybe_listed) {
   kernels::EventScoreParams p;
@@ -217,7 +230,7 @@ void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* may
     p.n_listed = maybe_listed->sizes + 2;
     p.max_listed = room;
   }
-  device::check(kernels::score_events(p, stream), "scores of events");
+  device::check(kernels::score_events(p, stream), "scores of events", p);
 }
 
 /// What a layer recalls, into `lists`; the mean query must be there.
@@ -236,9 +249,10 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
     p.recalled = lists.recalled;
     p.list_capacity = room;
     p.sizes = lists.sizes;
-    return device::check(kernels::recall_top(p, stream), "recall");
+    return device::check(kernels::recall_top(p, stream), "recall", p);
   }
-  device::check(kernels::recall_events(recall_params(layer, lists), stream), "recall");
+  const kernels::RecallParams p = recall_params(layer, lists);
+  device::check(kernels::recall_events(p, stream), "recall", p);
 }
 
 kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
@@ -246,6 +260,8 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   kernels::RecallParams p = recall_params();
   p.n = n;
   p.representatives = layer.representatives;
+  p.codes = layer.codes;
+  p.code_bounds = layer.code_bounds;
   const RecallLists& before = layer.lists[lists_now];
   p.queue = before.contiguity;
   p.queue_size = before.sizes + 1;
@@ -295,14 +311,15 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
     kernels::MeanQueryParams query = mean_query_params(layer, n);
     query.q = step.q;
     query.q_row_stride = step.q_row_stride;
-    device::check(kernels::mean_fixed_query(query, stream), "the mean query");
+    device::check(kernels::mean_fixed_query(query, stream), "the mean query", query);
   }
   const kernels::RowsParams far_rows = rows_params(layer, lists);
   const bool recalls = layer.lane >= 0 && recalls_now;
   // Nothing comes between what is recalled and its rows: one launch.
-  if (recalls && !lower && !has_host_tier() && !takes_top() && !weighs(layer))
-    return device::check(kernels::recall_rows(recall_params(layer, lists), far_rows, stream),
-                         "recall");
+  if (recalls && !lower && !has_host_tier() && !takes_top() && !weighs(layer)) {
+    const kernels::RecallParams p = recall_params(layer, lists);
+    return device::check(kernels::recall_rows(p, far_rows, stream), "recall", p, far_rows);
+  }
   if (recalls) {
     choose_events(layer, lists);
     if (lower)
@@ -313,16 +330,17 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
   }
   // Also of events that the step before recalled: they are weighed by this step's query.
   if (weighs(layer)) score_events(layer, &lists);
-  device::check(kernels::far_rows(far_rows, stream), "far rows");
+  device::check(kernels::far_rows(far_rows, stream), "far rows", far_rows);
 }
 
 /// cos and sin of the next n positions.
 void DeviceMemory::Impl::rotation_angles(std::int64_t count) {
-  for (const device::DeviceRotary& r : rotaries)
-    device::check(kernels::rotary_angles({count, r.dim() / 2, first_position(), r.inverse_frequency,
-                                          r.table.attention_factor, r.cos, r.sin},
-                                         stream),
-                  "rotary angles");
+  for (const device::DeviceRotary& r : rotaries) {
+    const kernels::RotaryAnglesParams p{
+        count, r.dim() / 2, first_position(), r.inverse_frequency, r.table.attention_factor,
+        r.cos, r.sin};
+    device::check(kernels::rotary_angles(p, stream), "rotary angles", p);
+  }
 }
 
 /// Keys and values of the next n tokens into the rings; their angles must be there.
@@ -351,7 +369,7 @@ void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const vo
   p.sink_key = layer.sink_key;
   p.sink_value = layer.sink_value;
   p.n_init = config.n_init;
-  device::check(kernels::append_window(p, stream), "appending keys and values");
+  device::check(kernels::append_window(p, stream), "appending keys and values", p);
 }
 
 void DeviceMemory::Impl::check_turn(const char* call, std::int64_t l) const {
@@ -415,7 +433,7 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   p.out = step.out;
   p.maybe_column_sums = layer.sums;
   if (!m.far) p.max_rows = 0;
-  device::check(kernels::segmented_attention(p, m.stream), "attention");
+  device::check(kernels::segmented_attention(p, m.stream), "attention", p);
   ++m.next_layer;
 }
 
@@ -457,7 +475,7 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   device::check(cudaMemcpyAsync(m.surprise, surprise, static_cast<std::size_t>(m.n) * sizeof(float),
                                 cudaMemcpyDeviceToDevice, m.stream),
                 "keeping the surprise");
-  device::check(kernels::surprise_threshold(raw, m.stream), "thresholds");
+  device::check(kernels::surprise_threshold(raw, m.stream), "thresholds", raw);
   if (m.segmenter) {
     const auto count = static_cast<std::size_t>(m.n);
     // These segmenters look at token numbers alone.
@@ -471,16 +489,15 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   if (m.segments_by_keys()) {
     kernels::KeySegmenterParams keys = m.key_segmenter_params();
     keys.n = m.n;
-    device::check(kernels::segment_by_keys(keys, m.stream), "boundaries from keys");
+    device::check(kernels::segment_by_keys(keys, m.stream), "boundaries from keys", keys);
   }
   kernels::RefineParams refine = m.refine_params();
   refine.n = m.n;
-  device::check(kernels::refine_boundaries(refine, m.stream), "refinement");
-  device::check(
-      kernels::commit_relevance({m.n, m.shape.n_heads, m.config.n_local, m.first_position(),
-                                 m.capacity, m.relevance_layers, m.shape.n_layers},
-                                m.stream),
-      "relevance");
+  device::check(kernels::refine_boundaries(refine, m.stream), "refinement", refine);
+  const kernels::RelevanceParams relevance{
+      m.n,        m.shape.n_heads,    m.config.n_local, m.first_position(),
+      m.capacity, m.relevance_layers, m.shape.n_layers};
+  device::check(kernels::commit_relevance(relevance, m.stream), "relevance", relevance);
   kernels::CloseEventsParams close;
   close.n_local = m.config.n_local;
   close.min_block = m.config.min_block;
@@ -491,7 +508,7 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   close.flag_capacity = m.capacity;
   close.events = m.events;
   close.event_capacity = m.max_events;
-  device::check(kernels::close_events(close, m.stream), "closing events");
+  device::check(kernels::close_events(close, m.stream), "closing events", close);
   if (m.may_close()) {
     kernels::PlaceEventsParams place;
     place.state = m.state;
@@ -510,7 +527,7 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     place.count = m.closed_count;
     place.first_id = m.closed_first;
     place.step_blocks = m.step_blocks;
-    device::check(kernels::place_events(place, m.stream), "placing events");
+    device::check(kernels::place_events(place, m.stream), "placing events", place);
     kernels::RepresentativeParams chosen;
     chosen.events = m.closed();
     chosen.key_dtype = m.options.dtype;
@@ -526,7 +543,8 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     chosen.n_layers = m.recalling;
     chosen.unit_length = m.config.reweight != Reweighting::none;
     chosen.full = m.full;
-    device::check(kernels::select_representatives(chosen, m.stream), "representatives");
+    device::check(kernels::select_representatives(chosen, m.stream), "representatives", chosen);
+    if (m.keeps_codes()) m.encode(m.max_closed);
     m.keep_blocks();
     if (m.lower) m.keep_closed();
   }

@@ -150,7 +150,7 @@ void TorchDeviceMemory::Impl::token_surprise(const void* logits, std::int64_t ro
   p.row_stride = row_stride;
   p.targets = targets;
   p.surprise = to;
-  device::check(kernels::token_surprise(p, stream), "surprise");
+  device::check(kernels::token_surprise(p, stream), "surprise", p);
 }
 
 void TorchDeviceMemory::Impl::end_step(const std::int64_t* device_ids, const at::Tensor& logits) {

@@ -20,12 +20,17 @@
 namespace episodic::torch_ops {
 namespace {
 
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess)
-    throw DeviceError(fmt::format(
-        "segmented_attention: {}: {}; on a device heads are multiples of 8 channels, at most 256, "
-        "and rotary_dim is a multiple of 16",
-        what, cudaGetErrorString(error)));
+/// \param of_launch of a launcher of kernels/: what it was given
+template <class... Arguments>
+void check(cudaError_t error, const char* what, const Arguments&... of_launch) {
+  if (error == cudaSuccess) return;
+  const char* field = nullptr;
+  if constexpr (sizeof...(of_launch) > 0) field = invalid_field(of_launch...);
+  throw DeviceError(fmt::format(
+      "segmented_attention: {}: {}{}{}; on a device heads are multiples of 8 channels, at most "
+      "256, and rotary_dim is a multiple of 16",
+      what, cudaGetErrorString(error), field ? ": the kernel does not take its " : "",
+      field ? field : ""));
 }
 
 /// Arrays of one call. Torch hands its memory on in the order of the stream, so that an array may
@@ -79,9 +84,9 @@ Result on_cuda(const Arguments& a) {
   };
   const auto angles = [&](const std::int64_t* first, std::int64_t n) {
     const Angles to{arrays.of<float>(n * half), arrays.of<float>(n * half)};
-    check(kernels::rotary_angles(
-              {n, half, first, frequency, a.rotary.attention_factor, to.cos, to.sin}, stream),
-          "rotary angles");
+    const kernels::RotaryAnglesParams p{n,      half,  first, frequency, a.rotary.attention_factor,
+                                        to.cos, to.sin};
+    check(kernels::rotary_angles(p, stream), "rotary angles", p);
     return to;
   };
   const Angles of_queries = angles(first_position, a.n);
@@ -103,7 +108,7 @@ Result on_cuda(const Arguments& a) {
   window.cos = of_local.cos, window.sin = of_local.sin;
   window.ring_rotated_key = arrays.bytes(ring_bytes), window.ring_value = arrays.bytes(ring_bytes);
   window.ring_capacity = capacity, window.ring_head_stride = capacity * a.dim;
-  check(kernels::append_window(window, stream), "the window");
+  check(kernels::append_window(window, stream), "the window", window);
 
   std::vector<kernels::KvRow> rows;
   for (const Arguments::Far& far : a.far) {
@@ -135,7 +140,7 @@ Result on_cuda(const Arguments& a) {
   p.out = out.data_ptr(), p.maybe_lse = lse.mutable_data_ptr<float>();
   p.workspace_bytes = kernels::attention_workspace_bytes(p);
   p.workspace = arrays.bytes(p.workspace_bytes);
-  check(kernels::segmented_attention(p, stream), "attention");
+  check(kernels::segmented_attention(p, stream), "attention", p);
   return {out, lse};
 }
 

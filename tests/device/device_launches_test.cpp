@@ -1,34 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many launches a step of a decoder on the device is: the tables of docs/kernels.md.
+// How many launches a step of a decoder on the device is, and what its kernels are given to read:
+// the tables of docs/kernels.md.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "device/step_cost.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "kernels/device.hpp"
 #include "model/tiny_llama.hpp"
 #include "support/temp_dir.hpp"
+#if defined(EPISODIC_EMULATED_CUDA)
+#include "kernels/attention.cuh"
+#include "kernels/product.cuh"
+#include "kernels/recall.cuh"
+#endif
+
+namespace {
+
+using namespace episodic;
+using device::Cost;
+using device::DecodeContext;
+using device::DecodeCost;
+using device::DecoderSizes;
+
+/// Whether the documentation has these lines, up to what it says behind them.
+bool documented(const std::string& lines) {
+  std::ifstream file(std::string(EPISODIC_SOURCE_DIR) + "/docs/kernels.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.find("\n" + lines) != std::string::npos;
+}
+
+DecoderSizes llama_8b() {
+  DecoderSizes s;
+  s.layers = 32;
+  s.hidden = 4096;
+  s.inner = 14'336;
+  s.vocab = 128'256;
+  s.n_heads = 32;
+  s.n_kv_heads = 8;
+  s.head_dim = 128;
+  return s;
+}
+
+/// 1234567 as 1,234,567.
+std::string grouped(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto at = static_cast<std::int64_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+double giga(std::int64_t number) { return 1e-9 * static_cast<double>(number); }
+
+}  // namespace
 
 #if defined(EPISODIC_EMULATED_CUDA)
 namespace {
 
-using namespace episodic;
-
-/// Whether the documentation has this line, up to what it says behind it.
-bool documented(const std::string& line) {
-  std::ifstream file(std::string(EPISODIC_SOURCE_DIR) + "/docs/kernels.md");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return text.find("\n" + line) != std::string::npos;
-}
-
 /// Launches of one step of n tokens behind `before` others. Attention is split over its keys, as
 /// it is for one sequence of any real model.
 std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_t before,
-                      std::size_t n) {
+                      std::size_t n, std::int64_t max_tokens) {
   DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
   if (memory)
-    model.attach_memory(*memory, 700);
+    model.attach_memory(*memory, max_tokens);
   else
     model.attend_fully(400, 40);
   const std::vector<std::int64_t> ids(40, 7);
@@ -43,7 +82,8 @@ struct Counted {
 };
 
 /// By the difference that a layer makes.
-Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::size_t n) {
+Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::size_t n,
+              std::int64_t max_tokens) {
   std::int64_t of[2];
   for (const std::int64_t layers : {2, 3}) {
     TinyShape shape;
@@ -55,7 +95,7 @@ Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::
     shape.type = TensorType::bf16;
     const TempDir dir;
     TinyLlama(shape, 7).write(dir.path());
-    of[layers - 2] = launches(dir, memory, before, n);
+    of[layers - 2] = launches(dir, memory, before, n, max_tokens);
   }
   return {of[1] - of[0], of[0] - 2 * (of[1] - of[0])};
 }
@@ -68,28 +108,205 @@ TEST_CASE("a step of a decoder is as many launches as docs/kernels.md says") {
   MemoryConfig config = parse_memory_config(
       R"({"n_init": 3, "n_local": 300, "n_mem": 40, "chunk": 40, "min_block": 4, "max_block": 10,
           "refine": "modularity"})");
+  // Room for fewer events than codes are kept for, and for more.
+  constexpr std::int64_t kFew = 700, kMany = 5 * 4096;
   struct Row {
     const char* name;
     const MemoryConfig* memory;
     std::size_t before, n;
+    std::int64_t max_tokens = kFew;
   };
-  for (const Row& row : {Row{"decode, full attention", nullptr, 40, 1},
-                         Row{"prefill, full attention", nullptr, 40, 40},
-                         Row{"decode, inside the window", &config, 40, 1},
-                         Row{"prefill, inside the window", &config, 40, 40},
-                         Row{"decode, with recall", &config, 480, 1},
-                         Row{"prefill, with recall", &config, 480, 40}}) {
-    const Counted c = count(false, row.memory, row.before, row.n);
+  for (const Row& row :
+       {Row{"decode, full attention", nullptr, 40, 1},
+        Row{"prefill, full attention", nullptr, 40, 40},
+        Row{"decode, inside the window", &config, 40, 1},
+        Row{"prefill, inside the window", &config, 40, 40},
+        Row{"decode, with recall", &config, 480, 1}, Row{"prefill, with recall", &config, 480, 40},
+        Row{"decode, with recall by codes", &config, 480, 1, kMany},
+        Row{"prefill, with recall by codes", &config, 480, 40, kMany}}) {
+    const Counted c = count(false, row.memory, row.before, row.n, row.max_tokens);
     const std::string line = std::string("| ") + row.name + " | " + std::to_string(c.each_layer) +
                              " | " + std::to_string(c.rest) + " |";
     INFO(line);
     REQUIRE(documented(line));
     // Biases of q, k and v are a launch more where the products are cuBLAS's.
-    const Counted biased = count(true, row.memory, row.before, row.n);
+    const Counted biased = count(true, row.memory, row.before, row.n, row.max_tokens);
     REQUIRE(biased.each_layer == c.each_layer + (row.n > 1));
     REQUIRE(biased.rest == c.rest);
   }
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif
+}
+
+TEST_CASE("a step's bytes and flops are computed as its kernels are given them") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  using namespace episodic::kernels;
+  TinyShape shape;
+  shape.dim = 16;
+  shape.hidden = 40;
+  shape.inner = 48;
+  shape.layers = 3;
+  shape.type = TensorType::bf16;
+  const TempDir dir;
+  TinyLlama(shape, 7).write(dir.path());
+  const MemoryConfig config = parse_memory_config(
+      R"({"n_init": 3, "n_local": 300, "n_mem": 40, "chunk": 40, "min_block": 4, "max_block": 10,
+          "refine": "modularity"})");
+  DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
+  model.attach_memory(config, 700);
+  const std::vector<std::int64_t> ids = random_ids(480, shape.vocab, 5);
+  for (std::size_t done = 0; done < ids.size(); done += 40)
+    model.step(std::span(ids).subspan(done, 40));
+  const EventTable before = model.memory().events();
+
+  DecodeCost given;
+  emulator::Listener<ProductArgs>::heard = [&](const ProductArgs& a) {
+    const std::int64_t weights = a.p.in * a.p.out;
+    Cost& of = a.use == ProductUse::store ? given.head : given.products;
+    of = of + Cost{weights * size_of(a.p.dtype), 2 * weights};
+  };
+  emulator::Listener<AttentionArgs>::heard = [&](const AttentionArgs& a) {
+    const std::int64_t keys = *a.p.n_rows + std::min(a.p.n_local, *a.p.first_position + 1);
+    given.attention =
+        given.attention + Cost{2 * keys * a.p.n_kv_heads * a.p.head_dim * size_of(a.p.dtype),
+                               4 * keys * a.p.n_heads * a.p.head_dim};
+  };
+  emulator::Listener<RecallArgs>::heard = [&](const RecallArgs& a) {
+    const std::int64_t searched = *a.p.n_events * a.p.width;
+    given.search = given.search + Cost{searched * size_of(a.p.dtype), 2 * searched};
+  };
+  emulator::reset_calls();
+  model.step(std::span(ids).first(1));
+  const std::int64_t launches = emulator::calls().launches;
+  emulator::Listener<ProductArgs>::heard = nullptr;
+  emulator::Listener<AttentionArgs>::heard = nullptr;
+  emulator::Listener<RecallArgs>::heard = nullptr;
+
+  DecoderSizes sizes;
+  sizes.layers = 1;
+  sizes.hidden = shape.hidden;
+  sizes.inner = shape.inner;
+  sizes.vocab = shape.vocab;
+  sizes.n_heads = shape.heads;
+  sizes.n_kv_heads = shape.kv_heads;
+  sizes.head_dim = shape.dim;
+  DecodeCost computed;
+  for (std::int64_t l = 0; l < shape.layers; ++l) {
+    // The last n_local tokens, all before them that are in no event, and what was recalled.
+    DecodeContext context;
+    context.keys = 481 - before.tokens();
+    for (const EventId e : model.memory().recalled(l)) context.keys += before[e].size();
+    context.events = before.size();
+    context.representatives = DType::float32;
+    const DecodeCost layer = device::decode_cost(sizes, context);
+    computed.products = computed.products + layer.products;
+    computed.attention = computed.attention + layer.attention;
+    computed.search = computed.search + layer.search;
+    computed.head = layer.head;
+    computed.launches_of_layer = layer.launches_of_layer;
+    computed.launches_besides = layer.launches_besides;
+  }
+  REQUIRE(before.size() > 10);
+  REQUIRE(given.products == computed.products);
+  REQUIRE(given.head == computed.head);
+  REQUIRE(given.attention == computed.attention);
+  REQUIRE(given.search == computed.search);
+  REQUIRE(launches == computed.launches(shape.layers));
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("docs/kernels.md has the bytes and flops of a decode step as they are computed") {
+  const DecoderSizes s = llama_8b();
+  DecodeContext context;
+  context.keys = 4096 + 2048 + 128;  // window, recalled, sinks
+  context.events = 1'000'000 / 32;
+  const DecodeCost cost = device::decode_cost(s, context);
+  context.representatives = DType::float32;
+  const DecodeCost wide = device::decode_cost(s, context);
+  context.candidates = 1000;
+  const DecodeCost coded = device::decode_cost(s, context);
+  const auto row = [](const std::string& of, const std::string& bytes, Cost c) {
+    return fmt::format("| {} | {}{:.2f} GB | {:.2f} G |\n", of, bytes, giga(c.bytes),
+                       giga(c.flops));
+  };
+  const auto total = [](const char* representatives, Cost c) {
+    const double gb = giga(c.bytes);
+    return fmt::format(
+        "| together, {} | {:.1f} GB: {:.1f} ms at 3.35 TB/s, {:.1f} ms at 4.8 TB/s | {:.1f} G |\n",
+        representatives, gb, gb / 3.35, gb / 4.8, giga(c.flops));
+  };
+  const std::string keys = grouped(context.keys), events = grouped(context.events);
+  std::string table = "| of one step | bytes | flops |\n|---|---|---|\n";
+  table += row("products of the layers",
+               fmt::format("{} x {:.1f} M x {} B = ", s.layers,
+                           1e-6 * static_cast<double>(s.layer_weights()), size_of(s.dtype)),
+               cost.products);
+  table += row("the head", "", cost.head);
+  table += row(fmt::format("attention: {} keys and values", keys),
+               fmt::format("{} x {} x {} B = ", s.layers, keys, grouped(s.token_bytes())),
+               cost.attention);
+  const auto search = [&](const char* representatives, const DecodeCost& of) {
+    return row(fmt::format("search of {} representatives, {}", events, representatives),
+               fmt::format("{} x {} x {} B = ", s.layers, events,
+                           grouped(of.search.bytes / (s.layers * context.events))),
+               of.search);
+  };
+  table += search("16 bits", cost) + search("float32", wide);
+  table += row(fmt::format("search of their codes, and of {} candidates, float32",
+                           grouped(*context.candidates)),
+               fmt::format("{} x ({} x {} B + {} x {} B) = ", s.layers,
+                           grouped(kernels::coded_rows(context.events)),
+                           grouped(kernels::code_bytes(s.width())), grouped(*context.candidates),
+                           grouped(4 * s.width())),
+               coded.search);
+  table += total("scan of 16 bits", cost.total()) + total("scan of float32", wide.total()) +
+           total("codes and float32", coded.total());
+  table += fmt::format("| launches, scan | {} x {} + {} = {} | |\n", cost.launches_of_layer,
+                       s.layers, cost.launches_besides, cost.launches(s.layers));
+  table += fmt::format("| launches, codes | {} x {} + {} = {} | |", coded.launches_of_layer,
+                       s.layers, coded.launches_besides, coded.launches(s.layers));
+  INFO("\n" << table);
+  REQUIRE(documented(table));
+}
+
+TEST_CASE("docs/kernels.md has the bytes of the head as they are computed") {
+  constexpr std::int64_t kRows = 512, kRowsBefore = 64;
+  std::vector<device::HeadCost> costs;
+  std::string head =
+      fmt::format("| computed for one step of {} tokens, 16 bits, d = {} | vocabulary", kRows,
+                  llama_8b().hidden);
+  for (const std::int64_t vocab : {32'000, 128'256, 262'144}) {
+    DecoderSizes s = llama_8b();
+    s.vocab = vocab;
+    costs.push_back(device::head_cost(s, kRows));
+    head += (costs.size() > 1 ? " | " : " ") + grouped(vocab);
+  }
+  const auto line = [&](const std::string& name, auto&& cell) {
+    std::string text = "| " + name + " |";
+    for (const device::HeadCost& c : costs) text += " " + cell(c) + " |";
+    return text;
+  };
+  const auto megabytes = [](std::int64_t bytes) {
+    return grouped((bytes + 500'000) / 1'000'000) + " MB";
+  };
+  const std::string table =
+      head + " |\n|---|---|---|---|\n" +
+      line("bytes of the head's weights",
+           [&](const auto& c) { return megabytes(c.weight_bytes); }) +
+      "\n" +
+      line(fmt::format("read before ({} rows at a time: {} times)", kRowsBefore,
+                       kRows / kRowsBefore),
+           [&](const auto& c) {
+             return fmt::format("{:.1f} GB", giga(c.weight_bytes * (kRows / kRowsBefore)));
+           }) +
+      "\n" +
+      line("float32 logits that are not written and read, each way",
+           [&](const auto& c) { return megabytes(c.logit_bytes); }) +
+      "\n" +
+      line("pieces, two launches each", [](const auto& c) { return std::to_string(c.pieces); });
+  INFO("\n" << table);
+  REQUIRE(documented(table));
 }

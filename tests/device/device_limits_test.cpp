@@ -15,7 +15,8 @@ namespace {
 
 using namespace device_steps;
 
-[[maybe_unused]] MemoryConfig tiered_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
+[[maybe_unused]] MemoryConfig tiered_config(const MemoryShape& shape,
+                                            const DeviceMemoryOptions& options) {
   MemoryConfig config = driver::small_config();
   config.n_mem = 40;
   const DeviceMemoryBytes all = DeviceMemory::bytes_needed(config, shape, options);
@@ -51,6 +52,33 @@ TEST_CASE("device memory has room for steps of every length up to its chunk") {
     memory.end_step(zeros.data());
   }
   REQUIRE_NOTHROW(attend(138));
+}
+
+TEST_CASE("what a kernel refuses is named by its field") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1);
+  const DeviceArray<float> zeros(std::vector<float>(64, 0.0f)), out(64);
+  DeviceMemory memory(driver::small_config(), shape, {DType::float32, 60}, nullptr);
+  DeviceMemory::LayerStep sound{zeros.data(), zeros.data(), zeros.data(), 64, 32, 32, out.data()};
+  using Layer = DeviceMemory::LayerStep;
+  const auto refused = [&](auto change) {
+    Layer changed = sound;
+    change(changed);
+    memory.begin_step(1);
+    return refusal<DeviceError>([&] { memory.attend(0, changed); });
+  };
+  const std::string key = refused([](Layer& x) { x.k = nullptr; });
+  REQUIRE(mentions(key, "appending keys and values: "));
+  REQUIRE(mentions(key, "(cudaErrorInvalidValue): the kernel does not take its k"));
+  REQUIRE(
+      mentions(refused([](Layer& x) { x.v_row_stride = 8; }), "does not take its v_row_stride"));
+  REQUIRE(
+      mentions(refused([](Layer& x) { x.q_row_stride = 8; }), "does not take its q_row_stride"));
+  REQUIRE(mentions(refused([](Layer& x) { x.out = nullptr; }), "does not take its out"));
+  REQUIRE_NOTHROW(memory.begin_step(1));
+  REQUIRE_NOTHROW(memory.attend(0, sound));
+  REQUIRE_NOTHROW(memory.end_step(zeros.data()));
+  REQUIRE_NOTHROW(memory.check());
 }
 
 TEST_CASE("device memory works on its own device, whichever is current") {

@@ -5,6 +5,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/memory/sizes.hpp"
+#include "kernels/codes.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -94,6 +95,69 @@ TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
     DeviceMemory another(config, shape, {DType::float16, kTokens}, nullptr);
     REQUIRE_THROWS_AS(another.restore(*snapshot), ConfigError);
   }
+}
+
+TEST_CASE("codes of representatives change nothing but the bytes that a search reads") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 17),
+                           other = driver::random_tokens(shape, kTokens, 18);
+  MemoryConfig config = driver::small_config();
+  config.min_block = 1;  // three slabs of events, not the last one full
+  config.max_block = 1;
+  config.contiguity = 0.3;
+  for (const DType representatives : {DType::float32, DType::bfloat16}) {
+    const DeviceMemoryOptions scan{DType::float32, kTokens, representatives, 0},
+        through{DType::float32, kTokens, representatives, 2 * kernels::kCodeSlab - 3};
+    DeviceMemory expected(config, shape, scan, nullptr), memory(config, shape, through, nullptr);
+    const auto same_lists = [&] {
+      for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+        REQUIRE((memory.recall_lists(l).similarity == expected.recall_lists(l).similarity));
+        REQUIRE((memory.recall_lists(l).contiguity == expected.recall_lists(l).contiguity));
+      }
+    };
+    REQUIRE(feed(memory, tokens, 150) == feed(expected, tokens, 150));
+    same_lists();
+    const auto snapshot = memory.snapshot(), same = expected.snapshot();
+    REQUIRE(feed(memory, tokens, kTokens) == feed(expected, tokens, kTokens));
+    same_lists();
+    REQUIRE(memory.events().size() > 3 * kernels::kCodeSlab);
+    if (representatives != DType::float32) continue;
+    // Other events take the places, and so the codes, of those that were there.
+    memory.restore(*snapshot);
+    expected.restore(*same);
+    REQUIRE(feed(memory, other, kTokens) == feed(expected, other, kTokens));
+    same_lists();
+    // A memory that is handed over gets its codes then.
+    EpisodicMemory host(config, shape);
+    for (std::int64_t first = 0; first < 204; first += 12) driver::step(host, tokens, first, 12);
+    memory.load(host);
+    expected.load(host);
+    REQUIRE(feed(memory, tokens, kTokens) == feed(expected, tokens, kTokens));
+    same_lists();
+  }
+}
+
+TEST_CASE("codes of representatives are counted, and kept for many events alone") {
+  const MemoryShape shape = shape_of();
+  const MemoryConfig config = driver::small_config();
+  const auto bytes = [&](std::int64_t max_tokens, std::int64_t codes_from, const MemoryConfig& of) {
+    return DeviceMemory::bytes_needed(of, shape,
+                                      {DType::bfloat16, max_tokens, DType::float32, codes_from})
+        .representatives;
+  };
+  constexpr std::int64_t kMany = 100'000, kRounding = 2 * 256;  // an array is rounded up by 256
+  const std::int64_t events = (kMany - config.n_init) / config.min_block + 1;
+  const std::int64_t width = shape.n_heads * shape.head_dim;
+  const std::int64_t codes = bytes(kMany, 4096, config) - bytes(kMany, 0, config);
+  REQUIRE(codes >= shape.n_layers * events * kernels::code_bytes(width));
+  REQUIRE(codes <= shape.n_layers * (events * kernels::code_bytes(width) + kRounding));
+  REQUIRE(bytes(kMany, events + 1, config) == bytes(kMany, 0, config));
+  REQUIRE(bytes(3 * 4000, 4096, config) == bytes(3 * 4000, 0, config));
+  MemoryConfig top = config;  // reads the vectors alone
+  top.reweight = Reweighting::narrow;
+  REQUIRE(bytes(kMany, 4096, top) == bytes(kMany, 0, top));
+  REQUIRE_THROWS_AS(bytes(kMany, -1, config), ConfigError);
 }
 
 TEST_CASE("a NaN surprise is gone with the step that had it") {

@@ -7,6 +7,7 @@
 #include "kernels/attention_float.cuh"
 #include "kernels/attention_mma.cuh"
 #include "kernels/close_events.cuh"
+#include "kernels/codes.cuh"
 #include "kernels/copies.cuh"
 #include "kernels/decoder.cuh"
 #include "kernels/key_segmenter.cuh"
@@ -48,9 +49,11 @@ int main() {
   }
   print("MergeSplitsKernel", kWarpSize * kMergeWarps);
   print("ScoresToColumnSumsKernel", 256);
+  print("BoundEventsKernel", kSelectThreads, bound_shared_bytes(kMostRecallWidth));
   print("CloseEventsKernel", kCloseThreads);
   print("CopyRunsKernel", kCopyThreads);
   print("EventToBlockKernel", kCopyThreads);
+  print("EncodeKernel", kCodeThreads);
   for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel"})
     print(kernel, kDecoderThreads);
   print("FinishQkvKernel", kQkvThreads);

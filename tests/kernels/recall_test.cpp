@@ -13,6 +13,9 @@
 #include "episodic/recall/buffers.hpp"
 #include "kernels/device.hpp"
 #include "kernels/rows.hpp"
+#if defined(EPISODIC_EMULATED_CUDA)
+#include "kernels/recall.cuh"
+#endif
 
 namespace {
 
@@ -63,8 +66,10 @@ struct Lists {
 
 /// What outlives a step on the device.
 struct Device {
-  explicit Device(Memory& m)
+  /// \param codes 0: none, else RecallParams::codes_from
+  explicit Device(Memory& m, std::int64_t codes_from_events = 0)
       : memory(&m),
+        codes_from(codes_from_events),
         events([&] {
           std::vector<EventRange> ranges;
           std::int64_t start = m.config.n_init;
@@ -89,6 +94,27 @@ struct Device {
     sizes.emplace(std::vector<std::int32_t>(3, 0));
     workspace.emplace(recall_workspace_bytes(params()));
     arrived.emplace(std::vector<std::uint32_t>(1, 0));
+    if (codes_from > 0) encode();
+  }
+
+  void encode() {
+    const auto rows = static_cast<std::size_t>(memory->max_events);
+    codes.emplace(rows * static_cast<std::size_t>(code_stride(memory->width)));
+    code_bounds.emplace(rows * static_cast<std::size_t>(code_floats(memory->width)));
+    const DeviceArray<CodeLayer> layer(
+        std::vector<CodeLayer>{{representatives.data(), codes->data(), code_bounds->data()}});
+    const DeviceArray<std::int32_t> count(
+        std::vector<std::int32_t>{static_cast<std::int32_t>(memory->event_end.size())});
+    const DeviceArray<std::int64_t> first(std::vector<std::int64_t>{0});
+    CodeParams p;
+    p.events = {nullptr, nullptr, count.data(), first.data(), memory->max_events};
+    p.dtype = memory->dtype;
+    p.width = memory->width;
+    p.capacity = memory->max_events;
+    p.layers = layer.data();
+    p.n_layers = 1;
+    REQUIRE(encode_representatives(p, nullptr) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   }
 
   RecallParams params() const {
@@ -101,6 +127,11 @@ struct Device {
     p.representatives = representatives.data();
     p.dtype = memory->dtype;
     p.width = memory->width;
+    p.codes_from = codes_from;
+    if (codes) {
+      p.codes = codes->data();
+      p.code_bounds = code_bounds->data();
+    }
     p.n_local = c.n_local;
     p.n_mem = c.n_mem;
     p.chunk = c.chunk;
@@ -145,6 +176,7 @@ struct Device {
   }
 
   Memory* memory;
+  std::int64_t codes_from;
   DeviceArray<EventRange> events;
   DeviceArray<std::int64_t> n_events;
   DeviceArray<unsigned char> representatives;
@@ -152,6 +184,8 @@ struct Device {
   std::optional<DeviceArray<std::int32_t>> sizes;
   std::optional<DeviceArray<std::uint32_t>> arrived;
   std::optional<DeviceArray<unsigned char>> workspace;
+  std::optional<DeviceArray<std::int8_t>> codes;
+  std::optional<DeviceArray<float>> code_bounds;
 };
 
 /// Ranks all events in float64 and fills with the host's rules.
@@ -351,6 +385,95 @@ TEST_CASE("recall and its rows in one launch are what they are in two") {
   }
 }
 
+TEST_CASE("recall through codes lists what the scan lists, to the bit, whatever the vectors") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(21);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const DType dtypes[] = {DType::float32, DType::float16, DType::bfloat16};
+  int trial = 0;
+  for (const std::int64_t width : {8, 40, 264})  // a head's, several heads'
+    for (const int kind : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const std::int64_t n_events = trial % 3 == 0 ? 64 : trial % 3 == 1 ? 200 : 700;
+      Memory m = random_memory(random, n_events, dtypes[trial % 3], width);
+      ++trial;
+      m.config.n_local = 16;
+      m.config.chunk = 8;
+      m.config.n_mem = 64;
+      m.config.contiguity = kind % 2 ? 0.3 : 0.0;
+      std::vector<float>& x = m.representatives;
+      const auto at = [&](std::int64_t event) { return x.data() + event * width; };
+      for (std::int64_t e = 0; e < n_events; ++e)
+        for (std::int64_t c = 0; c < width; ++c) {
+          if (kind == 1) at(e)[c] += 30.0f;        // a large common part
+          if (kind == 2) at(e)[c] = at(e % 5)[c];  // few different ones: ties
+          if (kind == 3) at(e)[c] = 1.0f;          // all equal
+          if (kind == 4 && e > 0) at(e)[c] = at(0)[c] + 1e-3f * at(e)[c];  // codes cannot tell
+          if (kind == 6) at(e)[c] *= e % 7 ? 1e-6f : 1e4f;                 // very different lengths
+        }
+      if (kind == 5) {
+        at(0)[0] = std::numeric_limits<float>::quiet_NaN();
+        at(n_events / 2)[width - 1] = kInfinity;
+        at(n_events - 1)[1] = -kInfinity;
+        at(7)[3] = dtypes[(trial - 1) % 3] == DType::float16 ? 6e4f : 3e38f;
+      }
+      Device scan(m), through(m, 1);
+      for (int step = 0; step < 4; ++step) {
+        std::vector<float> query =
+            episodic_test::normal_floats(static_cast<std::size_t>(width), random);
+        if (step == 1 && kind < 4)  // one event's own direction
+          std::copy_n(at(static_cast<std::int64_t>(random()) % n_events), width, query.begin());
+        if (kind == 7)
+          for (float& q : query)
+            q *= step == 0 ? 0.0f : step == 1 ? 1e17f : step == 2 ? 1e-38f : 1.0f;
+        if (kind == 7 && step == 3) query[1] = std::numeric_limits<float>::quiet_NaN();
+        const std::int64_t tokens = m.event_end.back() + m.config.n_local + step - 4;
+        const std::vector<DeviceEventId> queue = through.contiguity->host();
+        const std::vector<std::int32_t> sizes = through.sizes->host();
+        const Lists expected = scan.step(query, tokens, 2);
+        REQUIRE(!expected.similarity.empty());
+        CAPTURE(width, kind, step);
+        episodic_test::in_every_order([&] {
+          cudaMemcpy(through.contiguity->data(), queue.data(), queue.size() * 4,
+                     cudaMemcpyHostToDevice);
+          cudaMemcpy(through.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
+          REQUIRE(through.step(query, tokens, 2) == expected);
+        });
+      }
+    }
+}
+
+TEST_CASE("codes leave few candidates, and none are searched below codes_from events") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  std::mt19937 random(22);
+  std::int64_t candidates = -1;
+  bool searched = false;
+  emulator::Listener<RecallArgs>::heard = [&](const RecallArgs& a) {
+    // of the second launch, which reads what the first has counted
+    searched = a.p.codes_from > 0 && *a.p.n_events >= a.p.codes_from;
+    if (searched) candidates = *a.n_candidates;
+  };
+  Memory m = random_memory(random, 6000, DType::bfloat16, 128);
+  m.config.n_local = 64;
+  m.config.chunk = 16;
+  m.config.n_mem = 128;
+  for (float& x : m.representatives) x += 10.0f;
+  Device scan(m), through(m, 6000), without(m, 6001);
+  const std::vector<float> query = episodic_test::normal_floats(128, random);
+  const std::int64_t tokens = m.event_end.back() + 63;
+  const Lists expected = scan.step(query, tokens, 1);
+  REQUIRE(!searched);
+  REQUIRE(without.step(query, tokens, 1) == expected);
+  REQUIRE(!searched);
+  REQUIRE(through.step(query, tokens, 1) == expected);
+  REQUIRE(searched);
+  REQUIRE(candidates >= static_cast<std::int64_t>(expected.similarity.size()));
+  REQUIRE(candidates < 600);
+  emulator::Listener<RecallArgs>::heard = nullptr;
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
 TEST_CASE("recall kernels find few among very many events") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(8);
@@ -390,5 +513,11 @@ TEST_CASE("recall kernels refuse parameters that make no sense, without a device
   REQUIRE(recall_room(p) == 0);
   p.max_events = 1000;
   p.contiguity = 1.5;
+  REQUIRE(recall_room(p) == 0);
+  p.contiguity = 0.3;
+  const std::size_t without_codes = recall_workspace_bytes(p);
+  p.codes_from = 1;
+  REQUIRE(recall_workspace_bytes(p) >= without_codes + 4 * 1000);
+  p.codes_from = -1;
   REQUIRE(recall_room(p) == 0);
 }

@@ -647,6 +647,8 @@ Table make_table() {
   casts<std::int32_t>(t, "s32");
   casts<std::uint64_t>(t, "u64");
   casts<std::int64_t>(t, "s64");
+  integers_and_floats<std::int16_t>(t, "s16");
+  integers_and_floats<std::uint16_t>(t, "u16");
   integers_and_floats<std::int32_t>(t, "s32");
   integers_and_floats<std::uint32_t>(t, "u32");
   integers_and_floats<std::int64_t>(t, "s64");

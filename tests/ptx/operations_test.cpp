@@ -505,6 +505,8 @@ TEST_CASE("PTX: arithmetic of floats") {
   check_unary<float, double>("cvt.f64.f32", "f64", "f32", [](float a) { return a; });
   check_unary<double, float>("cvt.rn.f32.f64", "f32", "f64",
                              [](double a) { return static_cast<float>(a); });
+  check_unary<std::int16_t, float>("cvt.rn.f32.s16", "f32", "s16",
+                                   [](std::int16_t a) { return static_cast<float>(a); });
   // approximations within what PTX grants
   const auto a = samples<float>(6);
   for (const std::string ftz : {"", ".ftz"}) {

@@ -30,13 +30,18 @@ struct DeviceMemoryOptions {
   /// takes half the bytes, and half the time of a search, but rounds scores by 2^-9 (bfloat16) or
   /// 2^-11 of theirs: events whose scores are nearer than that may be recalled in another order.
   DType representatives = DType::float32;
+  /// From so many events on a search reads 8-bit codes of the vectors first (docs/search.md), and
+  /// the vectors of those events alone that the codes leave: the same lists to the bit. Codes take
+  /// a little more than a byte a channel beside the vectors, if the sequence may come to so many
+  /// events at all. Below some thousand events a scan of the vectors is as fast. 0: no codes.
+  std::int64_t codes_from = 4096;
 };
 
 /// Device memory that a DeviceMemory takes, in bytes. All of it is taken when it is made.
 struct DeviceMemoryBytes {
   std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
-  std::int64_t representatives = 0;  ///< and the tables over events
+  std::int64_t representatives = 0;  ///< with their codes, and the tables over events
   std::int64_t workspace = 0;        ///< of a step
   std::int64_t host = 0;  ///< page-locked host memory: the events, where the device has slots only
   /// Of device memory.
