@@ -134,10 +134,11 @@ TEST_CASE("train-lora trains read and write heads that generate reads with") {
   put(scratch / "text.txt", text);
   const std::string generate = "generate --quiet --model " + quoted(model->string()) +
                                " --prompt-file " + quoted((scratch / "text.txt").string()) +
-                               " --question 'What is the pass key?' --max-new 8 --memory " +
-                               R"('{"n_init": 8, "n_local": 32, "n_mem": 64, "chunk": 32}')";
+                               " --question 'What is the pass key?' --max-new 8";
+  const std::string memory =
+      R"( --memory '{"n_init": 8, "n_local": 32, "n_mem": 64, "chunk": 32}')";
   const auto read_by = [&](const fs::path& heads) { return " --reader " + quoted(heads.string()); };
-  CHECK(json_of(generate + read_by(scratch / "a") + " --lora " +
+  CHECK(json_of(generate + memory + read_by(scratch / "a") + " --lora " +
                 quoted((scratch / "a").string()))["ids"]
             .size() == 8);
   const auto refused = [&](const std::string& more, const std::string& names) {
@@ -147,5 +148,5 @@ TEST_CASE("train-lora trains read and write heads that generate reads with") {
     CHECK(run.err.find(names) != std::string::npos);
   };
   refused(read_by(scratch / "a") + " --full-attention", "--reader");
-  refused(read_by(scratch.path()), "reader_heads.safetensors");
+  refused(memory + read_by(scratch.path()), "reader_heads.safetensors");
 }
