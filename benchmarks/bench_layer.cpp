@@ -3,12 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "support/environment.hpp"
 #include "support/layer_flags.hpp"
 #include "support/layer_run.hpp"
+#include "support/option_costs.hpp"
 #include "support/references.hpp"
 
 namespace episodic::bench {
@@ -89,6 +91,16 @@ void run(LayerFlags f) {
   tools::write_json(f.json, result);
 }
 
+void run_options(LayerFlags f, std::int64_t engrams) {
+  f.apply();
+  if (f.quick) engrams = std::min<std::int64_t>(engrams, 1000);
+  Json result{{"program", "bench_layer"}, {"environment", environment()}, {"flags", f.to_json()}};
+  result["flags"]["engrams"] = engrams;
+  result["options"] = option_costs(f, engrams);
+  fmt::print(stderr, "{}", option_table(result["options"]));
+  tools::write_json(f.json, result);
+}
+
 }  // namespace
 }  // namespace episodic::bench
 
@@ -102,8 +114,19 @@ int main(int argc, char** argv) {
       "  bench_layer --context 32768 --variant SM --json out.json\n"
       "  bench_layer --heads 8 --kv-heads 4 --head-dim 64 --n-local 512 --n-mem 512 --chunk 128 "
       "\\\n"
-      "    --context 8192 --chunks 20 --threads 1 --json out.json");
+      "    --context 8192 --chunks 20 --threads 1 --json out.json\n"
+      "  bench_layer --options --chunks 9 --json options.json");
   episodic::bench::LayerFlags flags;
   flags.add_to(app, "Chunks that are timed");
-  return episodic::bench::run_program(app, argc, argv, [&] { episodic::bench::run(flags); });
+  bool options = false;
+  std::int64_t engrams = 100000;
+  app.flag("--options", options,
+           "What each option costs instead: segmenters, scope, reweight, retention, each beside "
+           "its counterpart in turn");
+  app.option("--engrams", engrams, "With --options: engrams in Memoria's graph (0: leave it out)")
+      .not_negative()
+      .shows_default();
+  return episodic::bench::run_program(app, argc, argv, [&] {
+    options ? episodic::bench::run_options(flags, engrams) : episodic::bench::run(flags);
+  });
 }

@@ -71,6 +71,8 @@ void add_run(tools::Command& app, Suite suite) {
   sub.option(
       "--preset", o.preset,
       fmt::format("A paper's system, which changes the memory's settings: {}", preset_names()));
+  o.entries.add_to(sub);
+  o.reader.add_to(sub);
   sub.option("--limits", flags->limits, "Whose number of generated tokens")
       .one_of({"official", "em-llm"});
   sub.option("--limit", o.limit, "Only the first so many examples (0: all)").not_negative();

@@ -2,6 +2,9 @@
 #include "support/layer_flags.hpp"
 
 #include <algorithm>
+#include <array>
+
+#include "episodic/base/error.hpp"
 
 namespace episodic::bench {
 
@@ -24,6 +27,18 @@ void LayerFlags::add_to(tools::Command& app, const char* chunks_help) {
   app.option("--layers", layers, "Layers; seconds are per layer").between(1, kMost).shows_default();
   app.option("--variant", variant, "S: surprise, SM: and modularity, SC: and conductance")
       .one_of({"S", "SM", "SC"})
+      .shows_default();
+  app.option("--segmenter", segmenter, "What sets boundaries")
+      .one_of({"surprise", "k_similarity", "gaussian"})
+      .shows_default();
+  app.option("--scope", scope, "Whose events: the sequence's, or each key/value head's")
+      .one_of({"sequence", "head"})
+      .shows_default();
+  app.option("--reweight", reweight, "How recalled events count in attention (EpMAN)")
+      .one_of({"none", "exact", "narrow", "broad"})
+      .shows_default();
+  app.option("--retention", retention, "What is forgotten")
+      .one_of({"none", "memoria"})
       .shows_default();
   app.option("--contiguity", contiguity, "Share of the budget for neighbours in time")
       .shows_default();
@@ -63,6 +78,17 @@ MemoryConfig LayerFlags::config() const {
   c.refine = variant == "SM"   ? Refinement::modularity
              : variant == "SC" ? Refinement::conductance
                                : Refinement::none;
+  const auto named = [](const std::string& name, const auto& kinds) {
+    for (const auto kind : kinds)
+      if (name == name_of(kind)) return kind;
+    throw ConfigError("no such setting: " + name);
+  };
+  c.segmenter = named(segmenter, std::array{SegmenterKind::surprise, SegmenterKind::k_similarity,
+                                            SegmenterKind::gaussian});
+  c.scope = named(scope, std::array{EventScope::sequence, EventScope::head});
+  c.reweight = named(reweight, std::array{Reweighting::none, Reweighting::exact,
+                                          Reweighting::narrow, Reweighting::broad});
+  if (retention == "memoria") c.retention.emplace();
   return c;
 }
 
@@ -85,6 +111,10 @@ tools::Json LayerFlags::to_json() const {
           {"chunks", chunks},
           {"layers", layers},
           {"variant", variant},
+          {"segmenter", segmenter},
+          {"scope", scope},
+          {"reweight", reweight},
+          {"retention", retention},
           {"contiguity", contiguity},
           {"gamma", gamma},
           {"dtype", dtype},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The flags of bench_layer and bench_decode: one shape, one variant, one context.
+// The flags of bench_layer and bench_decode: one shape, one variant, its options, one context.
 
 #include "common.hpp"
 #include "episodic/memory/episodic_memory.hpp"
@@ -15,6 +15,7 @@ struct LayerFlags {
   std::int64_t max_block = 128, min_block = 8;
   std::int64_t context = 8192, chunks = 5, layers = 1;
   std::string variant = "S", dtype = "float32";
+  std::string segmenter = "surprise", scope = "sequence", reweight = "none", retention = "none";
   double contiguity = 0, gamma = 1;
   std::int64_t boundary_every = 30;
   std::uint64_t seed = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
@@ -100,8 +101,9 @@ double StepWork::kv_bytes(const LayerFlags& f) const {
          (4.0 * (tokens_attended - event_tokens) + element * event_tokens);
 }
 
-LayerRun::LayerRun(const LayerFlags& flags)
-    : flags_(flags), memory_(flags.config(), flags.shape()), input_(flags) {}
+LayerRun::LayerRun(const LayerFlags& flags, const MemoryConfig& config,
+                   std::vector<std::int64_t> given)
+    : flags_(flags), memory_(config, flags.shape(), std::move(given)), input_(flags) {}
 
 double LayerRun::fill(std::int64_t tokens) {
   tools::ProgressBar bar("filling", flags_.common.quiet);
@@ -117,8 +119,14 @@ double LayerRun::fill(std::int64_t tokens) {
 }
 
 StepTimes LayerRun::step(std::int64_t n) {
-  const std::int64_t first = memory_.tokens(), pending = memory_.events().pending_start(),
-                     events = memory_.events().size();
+  const std::int64_t first = memory_.tokens();
+  std::vector<std::int64_t> pending;  // by scope, before the step
+  std::int64_t events = 0;
+  for (std::int64_t s = 0; s < memory_.scopes(); ++s) {
+    pending.push_back(memory_.events(s).pending_start());
+    events += memory_.events(s).size();
+  }
+  events /= memory_.scopes();
   const auto before = memory_.counters().seconds;
   out_.resize(static_cast<std::size_t>(n * flags_.heads * flags_.head_dim));
   input_.draw_surprise(first, n);
@@ -150,42 +158,61 @@ StepTimes LayerRun::step(std::int64_t n) {
   t.refine = (after.refine - before.refine) / layers;
   t.store = (after.store - before.store) / layers;
   count_work(first, n, pending, events);
-  for (const std::uint8_t flag : memory_.last_step().raw_boundaries) raw_boundaries_ += flag;
+  const std::vector<std::uint8_t>& flags = memory_.last_step().raw_boundaries;
+  for (std::size_t i = 0; i < flags.size(); ++i)
+    if (flags[i]) raw_boundaries_.push_back(first + static_cast<std::int64_t>(i));
   return t;
 }
 
-void LayerRun::count_work(std::int64_t first, std::int64_t n, std::int64_t pending_start,
+void LayerRun::count_work(std::int64_t first, std::int64_t n,
+                          const std::vector<std::int64_t>& pending_starts,
                           std::int64_t events_before) {
   // Tokens outside the window of the last query, hence seen at the fixed position by some query.
   const std::int64_t outside = std::max<std::int64_t>(0, first + n - flags_.n_local);
   const std::int64_t sinks = std::min(flags_.n_init, outside);
-  const std::int64_t waiting = std::max<std::int64_t>(0, outside - pending_start);
   const std::int64_t local = first + n - std::max<std::int64_t>(0, first + 1 - flags_.n_local);
-  std::int64_t event_tokens = 0, recalled = 0;
-  for (std::int64_t l = 0; l < flags_.layers; ++l)
-    for (const EventId e : memory_.recalled(l).recalled()) {
-      event_tokens += memory_.events()[e].size();
-      ++recalled;
-    }
-  double seen = 0;  // without events
-  for (std::int64_t p = first; p < first + n; ++p) {
-    const std::int64_t left = std::max<std::int64_t>(0, p + 1 - flags_.n_local);
-    seen += static_cast<double>(std::min(p + 1, flags_.n_local) + std::min(flags_.n_init, left) +
-                                std::max<std::int64_t>(0, left - pending_start));
-  }
-  const auto layers = static_cast<double>(flags_.layers);
-  work_.event_tokens = static_cast<double>(event_tokens) / layers;
-  work_.recalled_events = static_cast<double>(recalled) / layers;
-  work_.keys_seen = seen + static_cast<double>(n) * work_.event_tokens;
-  work_.keys_listed =
-      static_cast<double>(n) * (static_cast<double>(sinks + waiting + local) + work_.event_tokens);
-  // The window and what waits behind it are one run of tokens; sinks inside it count once.
   const std::int64_t window_start = std::max<std::int64_t>(0, first + 1 - flags_.n_local);
-  const std::int64_t from = waiting > 0 ? std::min(window_start, pending_start) : window_start;
-  work_.tokens_attended =
-      static_cast<double>(first + n - from + std::min(sinks, from)) + work_.event_tokens;
+  work_ = {};
+  for (std::int64_t lane = 0; lane < memory_.lanes(); ++lane) {
+    const std::int64_t scope = memory_.scopes() > 1 ? lane : 0;
+    const std::int64_t pending_start = pending_starts[static_cast<std::size_t>(scope)];
+    const std::int64_t waiting = std::max<std::int64_t>(0, outside - pending_start);
+    std::int64_t event_tokens = 0;
+    for (const EventId e : memory_.recalled(lane).recalled()) {
+      event_tokens += memory_.events(scope)[e].size();
+      work_.recalled_events += 1;
+    }
+    double seen = 0;  // without events
+    for (std::int64_t p = first; p < first + n; ++p) {
+      const std::int64_t left = std::max<std::int64_t>(0, p + 1 - flags_.n_local);
+      seen += static_cast<double>(std::min(p + 1, flags_.n_local) + std::min(flags_.n_init, left) +
+                                  std::max<std::int64_t>(0, left - pending_start));
+    }
+    work_.event_tokens += static_cast<double>(event_tokens);
+    work_.keys_seen += seen + static_cast<double>(n * event_tokens);
+    work_.keys_listed += static_cast<double>(n * (sinks + waiting + local + event_tokens));
+    // The window and what waits behind it are one run of tokens; sinks inside it count once.
+    const std::int64_t from = waiting > 0 ? std::min(window_start, pending_start) : window_start;
+    work_.tokens_attended +=
+        static_cast<double>(first + n - from + std::min(sinks, from) + event_tokens);
+  }
+  // A lane's keys are those of its share of the heads.
+  const auto lanes = static_cast<double>(memory_.lanes());
+  for (double* mean :
+       {&work_.event_tokens, &work_.keys_seen, &work_.keys_listed, &work_.tokens_attended})
+    *mean /= lanes;
+  work_.recalled_events /= lanes;
   work_.representative_bytes =
       static_cast<double>(events_before * flags_.heads * flags_.head_dim) * 4.0;
+}
+
+double LayerRun::mean_event_tokens() const {
+  std::int64_t tokens = 0, events = 0;
+  for (std::int64_t s = 0; s < memory_.scopes(); ++s) {
+    tokens += memory_.events(s).tokens();
+    events += memory_.events(s).size();
+  }
+  return events > 0 ? static_cast<double>(tokens) / static_cast<double>(events) : 0.0;
 }
 
 Json LayerRun::state_json() const {
@@ -193,11 +220,9 @@ Json LayerRun::state_json() const {
   const auto tokens = static_cast<double>(memory_.tokens());
   return {{"tokens", memory_.tokens()},
           {"events", c.events},
-          {"mean_event_tokens", c.events > 0 ? static_cast<double>(memory_.events().tokens()) /
-                                                   static_cast<double>(c.events)
-                                             : 0.0},
+          {"mean_event_tokens", mean_event_tokens()},
           {"tokens_per_raw_boundary",
-           raw_boundaries_ > 0 ? tokens / static_cast<double>(raw_boundaries_) : 0.0},
+           raw_boundaries_.empty() ? 0.0 : tokens / static_cast<double>(raw_boundaries_.size())},
           {"recalled_events_per_layer_step", work_.recalled_events},
           {"keys_per_query", work_.keys_seen / static_cast<double>(memory_.last_step().n)},
           {"window_bytes", c.window_bytes},

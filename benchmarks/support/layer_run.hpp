@@ -58,7 +58,10 @@ struct StepTimes {
 
 class LayerRun {
  public:
-  explicit LayerRun(const LayerFlags& flags);
+  explicit LayerRun(const LayerFlags& flags) : LayerRun(flags, flags.config()) {}
+  /// With settings of the memory besides the flags'. \param given boundaries, of segmenter `given`
+  LayerRun(const LayerFlags& flags, const MemoryConfig& config,
+           std::vector<std::int64_t> given = {});
 
   /// Reads `tokens` tokens in chunks, with a bar on stderr. \return seconds, drawing not counted
   double fill(std::int64_t tokens);
@@ -69,21 +72,25 @@ class LayerRun {
   /// Of the last step.
   const StepWork& work() const { return work_; }
   const EpisodicMemory& memory() const { return memory_; }
+  /// Tokens that were flagged as boundaries, before refinement; of scope `head` the first head's.
+  const std::vector<std::int64_t>& raw_boundaries() const { return raw_boundaries_; }
+  /// Mean length of a closed event, over all tables of events; 0 without events.
+  double mean_event_tokens() const;
   /// Events, boundary rate and bytes, for the result file.
   Json state_json() const;
   /// \throws DataError if an output of the last step is not finite: then the figures mean nothing
   void check_output() const;
 
  private:
-  void count_work(std::int64_t first, std::int64_t n, std::int64_t pending_start,
-                  std::int64_t events_before);
+  void count_work(std::int64_t first, std::int64_t n,
+                  const std::vector<std::int64_t>& pending_starts, std::int64_t events_before);
 
   LayerFlags flags_;
   EpisodicMemory memory_;
   RandomInput input_;
   std::vector<float> out_;
   StepWork work_;
-  std::int64_t raw_boundaries_ = 0;
+  std::vector<std::int64_t> raw_boundaries_;
 };
 
 /// {"recall", "attend", "append", "close", "refine", "store", "other"}: medians over the steps,

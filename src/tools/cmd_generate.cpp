@@ -7,6 +7,7 @@
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "kept.hpp"
+#include "reader_flags.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -21,6 +22,7 @@ struct GenerateFlags {
   GenerateOptions options;
   ChatFlags chat;
   EntryFlags entries;
+  ReaderFlags reader;
   bool no_special = false;
 };
 
@@ -60,6 +62,7 @@ void run(const GenerateFlags& flags) {
   attach(*engine, flags.common, flags.model, config,
          static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new,
          flags.entries.starts(*engine, config, prompt));
+  flags.reader.apply(*engine);
 
   GenerateOptions options = flags.options;
   options.on_token = [&](std::int64_t, std::string_view text) {
@@ -119,6 +122,7 @@ void add_generate(Command& app) {
   source.require_one_option();
   sub.option("--question", flags->question, "Text read after the prompt as a step of its own");
   flags->entries.add_to(sub);
+  flags->reader.add_to(sub);
   sub.flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
   flags->chat.add_to(sub);
   add_generation(sub, flags->options);

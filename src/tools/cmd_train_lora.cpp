@@ -31,13 +31,23 @@ struct TrainFlags {
 /// How a list of examples is answered.
 struct Validation {
   double loss = 0, tokens_right = 0, answers_right = 0;
+  // of the examples whose evidence was in closed events, with --reader
+  std::int64_t asked = 0;
+  double retrieval_loss = 0, retrieved = 0;
 
   Json json() const {
-    return {{"loss", loss}, {"tokens_right", tokens_right}, {"answers_right", answers_right}};
+    Json json{{"loss", loss}, {"tokens_right", tokens_right}, {"answers_right", answers_right}};
+    if (asked > 0)
+      json["reader"] = {{"examples", asked}, {"loss", retrieval_loss}, {"found", retrieved}};
+    return json;
   }
   std::string text() const {
-    return fmt::format("loss {:.3f}, {:.1f} % of tokens and {:.1f} % of answers right", loss,
-                       100 * tokens_right, 100 * answers_right);
+    std::string said = fmt::format("loss {:.3f}, {:.1f} % of tokens and {:.1f} % of answers right",
+                                   loss, 100 * tokens_right, 100 * answers_right);
+    if (asked > 0)
+      said += fmt::format("; reader: loss {:.3f}, the true event first in {:.1f} % of layers",
+                          retrieval_loss, 100 * retrieved);
+    return said;
   }
 };
 
@@ -76,6 +86,14 @@ Validation validate(EpmanTrainer& trainer, const std::vector<EpmanExample>& exam
     tokens += one.tokens;
     right += one.right;
     answers += one.right == one.tokens;
+    if (one.retrieval_loss < 0) continue;
+    ++all.asked;
+    all.retrieval_loss += one.retrieval_loss;
+    all.retrieved += one.retrieved;
+  }
+  if (all.asked > 0) {
+    all.retrieval_loss /= static_cast<double>(all.asked);
+    all.retrieved /= static_cast<double>(all.asked);
   }
   all.tokens_right = static_cast<double>(right) / static_cast<double>(tokens);
   all.answers_right = static_cast<double>(answers) / static_cast<double>(examples.size());
@@ -101,14 +119,16 @@ void run(const TrainFlags& flags) {
     before = validate(trainer, held_out);
     note(fmt::format("before: {}", before.text()));
   }
-  std::string curve = "step,loss,tokens_right,gradient,learning_rate,seconds\n";
+  std::string curve = "step,loss,tokens_right,retrieval_loss,gradient,learning_rate,seconds\n";
   EpmanStep first, last;
   const std::int64_t steps = flags.settings.steps, often = std::max<std::int64_t>(1, steps / 20);
   trainer.train(examples, [&](const EpmanStep& s) {
     if (s.step == 1) first = s;
     last = s;
-    curve += fmt::format("{},{:.6g},{:.6g},{:.6g},{:.6g},{:.3f}\n", s.step, s.loss, s.right,
-                         s.gradient, s.learning_rate, s.seconds);
+    const std::string retrieval =
+        s.retrieval_loss < 0 ? "" : fmt::format("{:.6g}", s.retrieval_loss);
+    curve += fmt::format("{},{:.6g},{:.6g},{},{:.6g},{:.6g},{:.3f}\n", s.step, s.loss, s.right,
+                         retrieval, s.gradient, s.learning_rate, s.seconds);
     if (s.step == 1 || s.step == steps || s.step % often == 0)
       note(fmt::format("step {} of {}: loss {:.3f}, {:.0f} % of tokens right, {:.0f} s", s.step,
                        steps, s.loss, 100 * s.right, s.seconds));
@@ -150,6 +170,9 @@ void add_train_lora(Command& app) {
       "as a step\nof its own; while question and answer are read, the top K events' weights are "
       "noise. The loss is that of\nthe answer's tokens. DATA has one JSON object a line:\n"
       "  {\"entries\": [\"text in\", \" pieces\"], \"question\": \"...\", \"answer\": \"...\"}\n"
+      "and for --reader \"evidence\", the numbers of the entries that the answer follows from "
+      "(without "
+      "it those\nthat hold the answer's text). "
       "OUT becomes a folder as PEFT saves one, for --lora, with the curve in loss.csv; it appears "
       "whole or not at all.\n\n"
       "Example:\n  episodic train-lora --model M --objective epman --data train.jsonl --out "
@@ -185,6 +208,11 @@ void add_train_lora(Command& app) {
       .shows_default();
   add_count(sub, "--top-k", flags->top_k, "K, events attended to (0: the memory's reweight_top)");
   sub.option("--beta", s.beta, "Weights are drawn from 1 - beta * K * 0.1 to 1").shows_default();
+  sub.flag("--reader", s.reader,
+           "Train read and write heads as well, with the retrieval loss; for --reader of other "
+           "commands");
+  sub.option("--retrieval-weight", s.retrieval_weight, "Of that loss beside the answer's")
+      .shows_default();
   sub.flag("--in-order", flags->in_order, "Entries keep their order in every pass");
   sub.flag("--constant-context", flags->constant_context,
            "No gradients through the text's keys and values: faster");

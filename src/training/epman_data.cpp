@@ -36,6 +36,16 @@ EpmanExample example_of(std::string_view line, const std::string& place) {
           fmt::format("{}: \"entries\" has {}, expected texts", place, printable_value(one)));
     example.entries.push_back(one.get<std::string>());
   }
+  if (const auto evidence = object.find("evidence"); evidence != object.end()) {
+    if (!evidence->is_array()) throw FileError(place + ": \"evidence\" must be a list of numbers");
+    for (const Json& one : *evidence) {
+      if (!one.is_number_integer() || one.get<std::int64_t>() < 0 ||
+          one.get<std::int64_t>() >= static_cast<std::int64_t>(example.entries.size()))
+        throw FileError(fmt::format("{}: \"evidence\" has {}, expected numbers of entries, 0 to {}",
+                                    place, printable_value(one), example.entries.size() - 1));
+      example.evidence.push_back(one.get<std::int64_t>());
+    }
+  }
   example.question = text_of(object, "question", place);
   example.answer = text_of(object, "answer", place);
   return example;

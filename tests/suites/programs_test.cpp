@@ -78,6 +78,52 @@ TEST_CASE("suites: wrong usage exits with 2, help with 0") {
         std::string::npos);
 }
 
+TEST_CASE("suites: entries of whole sentences are a text's events") {
+  const Scratch s;
+  // sentences that the tokenizer cuts into 9 to 12 tokens each
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "The grass number " + std::to_string(10 + i) + " is green. ";
+  const auto row = [&](const std::string& id, const std::string& context) {
+    return Json{{"id", id},
+                {"context", context},
+                {"input", "What is the pass key?"},
+                {"answer", {"1"}},
+                {"options", Json::array()}}
+               .dump() +
+           "\n";
+  };
+  std::ofstream(s / "data.jsonl") << row("a", text) << row("b", text.substr(0, text.size() / 2));
+  const auto events = [&](const std::string& more, const std::string& out) {
+    const Run run = infinite(run_flags(s, out) + " " + more);
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    std::vector<std::int64_t> counts;
+    for (const Json& line : lines(s / out)) counts.push_back(line["memory"]["events"]);
+    REQUIRE(counts.size() == 2);
+    return counts;
+  };
+  const std::string window =
+      R"( --memory '{"n_init": 4, "n_local": 16, "n_mem": 64, "chunk": 16, "max_block": 100}')";
+  const auto short_ones = events(window + " --entries 20", "short.jsonl");
+  const auto long_ones = events(window + " --entries 80", "long.jsonl");
+  // Events are at most so many tokens, and one to five sentences each.
+  const auto tokens = [&](const std::string& out, std::size_t i) {
+    return lines(s / out)[i]["memory"]["tokens"].get<std::int64_t>();
+  };
+  for (std::size_t i = 0; i < 2; ++i) {
+    INFO(short_ones[i] << " and " << long_ones[i] << " events of " << tokens("short.jsonl", i));
+    CHECK(short_ones[i] * 20 >= tokens("short.jsonl", i) - 16 - 4 - 80);
+    CHECK(short_ones[i] >= 2 * long_ones[i]);
+    CHECK(long_ones[i] >= 2);
+  }
+  CHECK(short_ones[0] > short_ones[1]);  // each text is cut by itself
+  CHECK(Json::parse(contents(s / "short.jsonl.settings.json"))["entries"] == 20);
+  // other entries are another run
+  const Run other = infinite(run_flags(s, "short.jsonl") + window + " --entries 30");
+  CHECK(other.status == 1);
+  CHECK(other.err.find("entries") != std::string::npos);
+}
+
 TEST_CASE("suites: what cannot be done is one line that says what can") {
   const Scratch s;
   make_passkey(s, "--tokens 600 --count 1");
@@ -94,6 +140,10 @@ TEST_CASE("suites: what cannot be done is one line that says what can") {
   refused("--method rag --encoder " + quoted(EPISODIC_SOURCE_DIR "/models/recall-2m6"), "bert");
   refused("--method window --encoder /none", "--encoder");
   refused("--method rag-s" + kEncoder + R"( --memory '{"scope": "head"}')", "scope");
+  refused("--method window --entries 64", "--entries");
+  refused("--method full --reader /none", "--reader");
+  refused("--reader " + quoted(EPISODIC_SOURCE_DIR "/models/recall-2m6"), "reader_heads");
+  refused(R"(--entries 64 --memory '{"scope": "head"}')", "--entries");
   refused("--preset best", "em-llm-sm+c");
   refused("--prompts /none.json", "/none.json");
   refused("--shard 2/2", "--shard");

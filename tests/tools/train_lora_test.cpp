@@ -108,3 +108,45 @@ TEST_CASE("train-lora refuses what it cannot train on in one line and leaves not
   CHECK(run.err.find("there") != std::string::npos);
   CHECK(contents(scratch / "there" / "file") == "mine");
 }
+
+TEST_CASE("train-lora trains read and write heads that generate reads with") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  put(scratch / "train.jsonl", examples(4));
+  const Json done =
+      json_of(train(*model, scratch / "train.jsonl", scratch / "a",
+                    "--reader --lr 0.01 --validate " + quoted((scratch / "train.jsonl").string())));
+  const Json validation = done["validation"];
+  for (const char* when : {"before", "after"}) {
+    const Json reader = validation[when]["reader"];
+    CHECK(reader["examples"].get<int>() > 0);
+    CHECK((std::isfinite(reader["loss"].get<double>()) && reader["loss"].get<double>() >= 0));
+    CHECK((reader["found"].get<double>() >= 0 && reader["found"].get<double>() <= 1));
+  }
+  CHECK(validation["before"]["reader"]["loss"] != validation["after"]["reader"]["loss"]);
+  CHECK(fs::exists(scratch / "a" / "reader_heads.safetensors"));
+  CHECK(contents(scratch / "a" / "loss.csv").find("retrieval_loss") != std::string::npos);
+
+  std::string text;
+  for (int i = 0; i < 30; ++i)
+    text += "The pass key of Anna is " + std::to_string(10000 + i) + ". ";
+  put(scratch / "text.txt", text);
+  const std::string generate = "generate --quiet --model " + quoted(model->string()) +
+                               " --prompt-file " + quoted((scratch / "text.txt").string()) +
+                               " --question 'What is the pass key?' --max-new 8";
+  const std::string memory =
+      R"( --memory '{"n_init": 8, "n_local": 32, "n_mem": 64, "chunk": 32}')";
+  const auto read_by = [&](const fs::path& heads) { return " --reader " + quoted(heads.string()); };
+  CHECK(json_of(generate + memory + read_by(scratch / "a") + " --lora " +
+                quoted((scratch / "a").string()))["ids"]
+            .size() == 8);
+  const auto refused = [&](const std::string& more, const std::string& names) {
+    const Run run = episodic(generate + more);
+    INFO(run.err);
+    CHECK(run.status == 1);
+    CHECK(run.err.find(names) != std::string::npos);
+  };
+  refused(read_by(scratch / "a") + " --full-attention", "--reader");
+  refused(memory + read_by(scratch.path()), "reader_heads.safetensors");
+}

@@ -19,6 +19,8 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/model/quantize.hpp"
+#include "episodic/session/reader_heads.hpp"
+#include "episodic/training/retrieval_loss.hpp"
 #include "episodic/training/trainable_decoder.hpp"
 #include "model/expected_logits.hpp"
 #include "model/tiny_llama.hpp"
@@ -384,6 +386,195 @@ TEST_CASE("training refuses what it cannot train with") {
                  "adapters beside"));
 }
 
+namespace {
+
+/// Cross-entropy of the true events by its definition, in float64.
+double plain_retrieval_loss(const std::vector<double>& read, const std::vector<double>& write,
+                            const std::vector<double>& query,
+                            const std::vector<std::vector<double>>& events,
+                            const std::vector<std::int64_t>& right, double scale) {
+  const std::size_t width = query.size(), out = read.size() / width;
+  const auto times = [&](const std::vector<double>& head, const std::vector<double>& x) {
+    std::vector<double> y(out, 0.0);
+    for (std::size_t o = 0; o < out; ++o)
+      for (std::size_t c = 0; c < width; ++c) y[o] += head[o * width + c] * x[c];
+    return y;
+  };
+  const std::vector<double> q = times(read, query);
+  double all = 0, hit = 0;
+  for (std::size_t e = 0; e < events.size(); ++e) {
+    const std::vector<double> w = times(write, events[e]);
+    double dot = 0, q2 = 0, w2 = 0;
+    for (std::size_t o = 0; o < out; ++o) {
+      dot += q[o] * w[o];
+      q2 += q[o] * q[o];
+      w2 += w[o] * w[o];
+    }
+    const double share = std::exp(scale * dot / std::sqrt(q2 * w2));
+    all += share;
+    if (std::find(right.begin(), right.end(), static_cast<std::int64_t>(e)) != right.end())
+      hit += share;
+  }
+  return -std::log(hit / all);
+}
+
+}  // namespace
+
+TEST_CASE("the retrieval loss and its gradients are those of its definition") {
+  std::mt19937 random(4);
+  std::normal_distribution<double> normal;
+  const auto numbers = [&](std::size_t n) {
+    std::vector<double> x(n);
+    for (double& v : x) v = normal(random);
+    return x;
+  };
+  struct Case {
+    std::size_t width, out, events;
+    std::vector<std::int64_t> right;
+  };
+  for (const Case& c :
+       std::vector<Case>{{5, 3, 4, {1}}, {1, 1, 3, {0, 2}}, {6, 7, 1, {0}}, {4, 4, 9, {8, 3}}}) {
+    constexpr double kScale = 3;
+    const std::vector<double> query = numbers(c.width);
+    std::vector<double> heads[2] = {numbers(c.out * c.width), numbers(c.out * c.width)};
+    std::vector<std::vector<double>> events;
+    for (std::size_t e = 0; e < c.events; ++e) events.push_back(numbers(c.width));
+    const auto plain = [&] {
+      return plain_retrieval_loss(heads[0], heads[1], query, events, c.right, kScale);
+    };
+    const auto tensor = [&](std::vector<double> x, std::vector<std::int64_t> shape) {
+      return at::tensor(x, at::kDouble).reshape(shape);
+    };
+    const auto out = static_cast<std::int64_t>(c.out), width = static_cast<std::int64_t>(c.width);
+    at::Tensor learnt[2];
+    for (int i = 0; i < 2; ++i) learnt[i] = tensor(heads[i], {out, width}).set_requires_grad(true);
+    std::vector<double> all;
+    for (const auto& e : events) all.insert(all.end(), e.begin(), e.end());
+    const at::Tensor rows = tensor(all, {static_cast<std::int64_t>(c.events), width});
+    const at::Tensor loss = retrieval_loss(
+        retrieval_scores(learnt[0], learnt[1], tensor(query, {width}), rows, kScale), c.right);
+    REQUIRE(loss.item<double>() == Approx(plain()).epsilon(1e-10).margin(1e-12));
+    loss.backward();
+    for (int i = 0; i < 2; ++i) {
+      const at::Tensor gradient = learnt[i].grad().reshape({-1});
+      for (std::size_t at = 0; at < heads[i].size(); ++at) {
+        const double kept = heads[i][at], by = 1e-5;
+        heads[i][at] = kept + by;
+        const double up = plain();
+        heads[i][at] = kept - by;
+        const double down = plain();
+        heads[i][at] = kept;
+        REQUIRE(gradient[static_cast<std::int64_t>(at)].item<double>() ==
+                Approx((up - down) / (2 * by)).epsilon(1e-4).margin(1e-7));
+      }
+    }
+  }
+  const at::Tensor scores = at::zeros({3}, at::kDouble);
+  CHECK(mentions(refusal<DataError>([&] { retrieval_loss(scores, {}); }), "no event is true"));
+  const std::vector<std::int64_t> beyond{3};
+  CHECK(mentions(refusal<DataError>([&] { retrieval_loss(scores, beyond); }), "event 3 of 3"));
+  // a question or an event that a head makes nothing of: a score of 0, and no infinite gradient
+  at::Tensor head = at::eye(2, at::kDouble).set_requires_grad(true);
+  const at::Tensor zero_scores =
+      retrieval_scores(head, head, at::zeros({2}, at::kDouble), at::eye(2, at::kDouble), 20);
+  CHECK(zero_scores.abs().max().item<double>() == 0);
+  const std::vector<std::int64_t> first{0};
+  retrieval_loss(zero_scores, first).backward();
+  CHECK(head.grad().isfinite().all().item<bool>());
+}
+
+TEST_CASE("a reader that is trained finds the true event, and is saved beside the adapter") {
+  const TempDir dir;
+  const fs::path base = write_tiny(dir);
+  const OpenModel model = open_model(base);
+  const std::vector<EpmanExample> examples = {example(4711), example(815), example(20)};
+  EpmanSettings s = settings();
+  s.reader = true;
+  s.retrieval_weight = 1;
+  s.steps = 12;
+  EpmanTrainer trainer(model, tokenizer(), s);
+  const auto retrieval = [&] {
+    double loss = 0;
+    for (const EpmanExample& e : examples) {
+      const EpmanOutcome one = trainer.evaluate(e);
+      REQUIRE(one.retrieval_loss >= 0);
+      REQUIRE(one.retrieved >= 0);
+      REQUIRE(one.retrieved <= 1);
+      loss += one.retrieval_loss;
+    }
+    return loss;
+  };
+  const ReaderHeads untrained = trainer.heads();
+  const double before = retrieval();
+  std::vector<double> losses;
+  trainer.train(examples, [&](const EpmanStep& step) {
+    losses.push_back(step.retrieval_loss);
+    return true;
+  });
+  CHECK(losses.front() > 0);
+  CHECK(retrieval() < 0.8 * before);
+  CHECK(trainer.heads().read != untrained.read);
+  CHECK(trainer.heads().write != untrained.write);
+
+  const fs::path out = dir / "adapter";
+  trainer.save(out, base.string());
+  const ReaderHeads saved = load_reader_heads(out, model);
+  CHECK(saved.read == trainer.heads().read);
+  CHECK(saved.write == trainer.heads().write);
+  // and they read for a memory of that model
+  Decoder decoder = Decoder::load(open_model(base, {.lora = {{out}}}));
+  const auto memory = patch(decoder, small_memory());
+  memory->set_recall_hook(
+      weighting(std::make_shared<HeadReader>(std::make_shared<const ReaderHeads>(saved), *memory)));
+  const std::vector<std::int64_t> ids = random_ids(60, 1024, 6);
+  const auto weighted =
+      all_rows(ids, 9, [&](std::span<const std::int64_t> piece) { return decoder.forward(piece); });
+  const auto plain = of_decoder(open_model(base, {.lora = {{out}}}), small_memory(), ids);
+  CHECK((at::cat(weighted) - at::cat(plain)).abs().max().item<double>() > 1e-4);
+  const std::string other = refusal<ConfigError>([&] {
+    load_reader_heads(out, open_model(fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6"));
+  });
+  CHECK(mentions(other, "another model"));
+}
+
+TEST_CASE("evidence is what the example says, else what holds the answer") {
+  const TempDir dir;
+  const OpenModel model = open_model(write_tiny(dir));
+  EpmanSettings s = settings();
+  s.reader = true;
+  s.memory.min_block = 1;
+  EpmanTrainer trainer(model, tokenizer(), s);
+  const auto loss = [&](const EpmanExample& e) { return trainer.evaluate(e).retrieval_loss; };
+  EpmanExample e = example(4711);
+  const double found = loss(e);
+  CHECK(found > 0);
+  e.evidence = {1};
+  CHECK(loss(e) == found);
+  e.evidence = {0};
+  CHECK(loss(e) != found);
+  e.evidence = {};
+  e.answer = " not in the text";
+  CHECK(loss(e) == -1);
+  e.answer = " .";  // nothing is left of it to look for
+  CHECK(loss(e) == -1);
+  e = example(4711);
+  e.entries.push_back(" yes");
+  e.question = " 1";
+  e.evidence = {4};  // it is in the window still
+  CHECK(loss(e) == -1);
+
+  EpmanTrainer without(model, tokenizer(), settings());
+  CHECK(without.evaluate(example(4711)).retrieval_loss == -1);
+  CHECK(mentions(refusal<ConfigError>([&] { without.heads(); }), "no reader"));
+  const auto refused = [&](auto&& change) {
+    EpmanSettings bad = settings();
+    change(bad);
+    return refusal<ConfigError>([&] { EpmanTrainer(model, tokenizer(), bad); });
+  };
+  CHECK(mentions(refused([](EpmanSettings& b) { b.retrieval_weight = -1; }), "retrieval_weight"));
+  CHECK(mentions(refused([](EpmanSettings& b) { b.retrieval_scale = 0; }), "retrieval_scale"));
+}
+
 TEST_CASE("examples are read, and a line that is none is named") {
   const TempDir dir;
   const std::string good = R"({"entries": ["a ", "b"], "question": "c?", "answer": " d", "id": 1})";
@@ -392,6 +583,11 @@ TEST_CASE("examples are read, and a line that is none is named") {
   CHECK(examples[1].entries == std::vector<std::string>{"a ", "b"});
   CHECK(examples[1].question == "c?");
   CHECK(examples[1].answer == " d");
+  CHECK(examples[1].evidence.empty());
+  const auto told = read_epman_examples(
+      dir.write("told.jsonl",
+                R"({"entries": ["a ", "b"], "question": "c?", "answer": " d", "evidence": [1]})"));
+  CHECK(told[0].evidence == std::vector<std::int64_t>{1});
   CHECK(mentions(examples[1].place, "good.jsonl:4"));
   const auto says = [&](const std::string& line) {
     const fs::path file = dir.write("bad.jsonl", good + "\n" + line + "\n");
@@ -406,6 +602,10 @@ TEST_CASE("examples are read, and a line that is none is named") {
   CHECK(mentions(says(R"({"question": "c", "answer": "d"})"), "entries"));
   CHECK(mentions(says(R"({"entries": [], "question": "c", "answer": "d"})"), "entries"));
   CHECK(mentions(says(R"({"entries": [1], "question": "c", "answer": "d"})"), "expected texts"));
+  for (const char* bad : {"2", "[1]", "[-1]", "[0.5]", "[\"0\"]"})
+    CHECK(mentions(says(R"({"entries": ["a"], "question": "c", "answer": "d", "evidence": )" +
+                        std::string(bad) + "}"),
+                   "evidence"));
   CHECK(mentions(says(R"({"entries": ["a"], "answer": "d"})"), "question"));
   CHECK(mentions(says(R"({"entries": ["a"], "question": "c", "answer": ""})"), "answer"));
   CHECK(mentions(refusal<FileError>([&] { read_epman_examples(dir.write("empty", "\n\n")); }),

@@ -54,6 +54,15 @@ void check_method(const RunOptions& options) {
         options.method));
   if (!retrieves(options.method) && !options.encoder.empty())
     throw ConfigError(fmt::format("--encoder: says nothing to --method {}", options.method));
+  const bool recalls = options.method == "episodic";
+  if (!recalls && options.entries.longest > 0)
+    throw ConfigError(fmt::format(
+        "--entries: --method {} recalls no events; use --method episodic, or leave it out",
+        options.method));
+  if (!recalls && !options.reader.dir.empty())
+    throw ConfigError(fmt::format(
+        "--reader: --method {} recalls no events; use --method episodic, or leave it out",
+        options.method));
 }
 
 /// Whether the answer comes from a memory.
@@ -77,6 +86,7 @@ MemoryConfig memory_of(const RunOptions& options) {
   MemoryConfig config = options.model.memory_config();
   if (!options.preset.empty()) apply_preset(config, options.preset);
   if (options.method == "window") config.recall = false;
+  config = options.entries.apply(std::move(config));
   config.validate();
   if (options.method == "rag-s") check_segments(config);
   return config;
@@ -197,7 +207,7 @@ class Answerer {
     } else {
       read_ = nullptr;
       // Room for any question about this document.
-      begin(n + max_new_ + (shared ? kQuestionRoom : 0));
+      begin(document, n + max_new_ + (shared ? kQuestionRoom : 0));
       const Clock::time_point start = Clock::now();
       session_.prefill(document);
       read_seconds = seconds_since(start);
@@ -293,11 +303,11 @@ class Answerer {
                     options_.method, example.id, n, max_new_, window));
   }
 
-  void begin(std::int64_t max_tokens) {
-    if (uses_memory(options_.method))
-      engine_->attach(config_, max_tokens);
-    else
-      engine_->attach_full_attention(max_tokens);
+  /// \param document that will be read before the question
+  void begin(std::span<const std::int64_t> document, std::int64_t max_tokens) {
+    if (!uses_memory(options_.method)) return engine_->attach_full_attention(max_tokens);
+    engine_->attach(config_, max_tokens, options_.entries.starts(*engine_, config_, document));
+    options_.reader.apply(*engine_);
   }
 
   Answer generate(std::span<const std::int64_t> question) {
@@ -373,6 +383,9 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
             {"limits", options.limits == Limits::official ? "official" : "em-llm"},
             {"max_new", max_new_of(options.suite, options.task, options.limits)},
             {"question_step", options.question_step}};
+  if (options.entries.longest > 0) json["entries"] = options.entries.longest;
+  if (!options.reader.dir.empty())
+    json["reader"] = std::filesystem::weakly_canonical(options.reader.dir).string();
   if (options.method == "truncate") json["max_length"] = options.max_length;
   if (encoder)
     json["retrieval"] = {

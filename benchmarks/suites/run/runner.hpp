@@ -9,6 +9,8 @@
 
 #include "common.hpp"
 #include "data/suite.hpp"
+#include "engines.hpp"
+#include "reader_flags.hpp"
 #include "run/prediction_file.hpp"
 
 namespace episodic::suites {
@@ -22,7 +24,9 @@ struct RunOptions {
   std::filesystem::path prompts;       ///< empty: our own wording
   std::string prompt_family = "gpt4";  ///< of a file with several
   std::string method = "episodic";     ///< see methods()
-  std::string preset;  ///< see base/presets.hpp; changes fields of the memory's settings
+  std::string preset;         ///< see base/presets.hpp; changes fields of the memory's settings
+  tools::EntryFlags entries;  ///< of methods with a memory: the text's events, cut at sentences
+  tools::ReaderFlags reader;  ///< of methods with a memory: trained heads that weight events
   Limits limits = Limits::official;
   std::int64_t limit = 0;         ///< first examples only; 0: all
   std::int64_t max_length = 0;    ///< of method truncate; 0: the model's window

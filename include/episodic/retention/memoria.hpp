@@ -97,22 +97,19 @@ class Memoria {
     firing_ = recall_.working;
     firing_.insert(firing_.end(), recall_.short_term.begin(), recall_.short_term.end());
     firing_.insert(firing_.end(), recall_.long_term.begin(), recall_.long_term.end());
-    // A count of zero says what none would: those of a step that is given up may stay.
-    const auto make_counts = [&](Engram& e) {
-      for (const std::int64_t other : firing_) e.counts.try_emplace(other, 0);
-    };
+    std::sort(firing_.begin(), firing_.end());
     fresh_.clear();
     for (std::size_t i = 0; i < recall_.working.size(); ++i) {
       Engram& e = fresh_[recall_.working[i]];
       const float* vector = working_.data() + i * static_cast<std::size_t>(width_);
       e.vector.assign(vector, vector + width_);
-      e.lifespan = config_.initial_lifespan;
-      make_counts(e);
+      e.counts.make_room(firing_);
     }
-    for (std::size_t i = recall_.working.size(); i < firing_.size(); ++i)
-      make_counts(engrams_.at(firing_[i]));
+    for (const auto* list : {&recall_.short_term, &recall_.long_term})
+      for (const std::int64_t id : *list) engrams_.at(id).counts.make_room(firing_);
     const std::size_t most = engrams_.size() + fresh_.size();
     engrams_.reserve(most);
+    lives_.reserve(most);
     short_term_.reserve(short_term_.size() + fresh_.size());
     gone_.clear();
     gone_.reserve(most);
@@ -122,6 +119,7 @@ class Memoria {
   /// The rest of `commit`, which cannot fail. \pre prepare
   std::vector<std::int64_t> publish() noexcept {
     engrams_.merge(fresh_);
+    for (const std::int64_t id : recall_.working) start_life(id, config_.initial_lifespan);
     next_id_ += static_cast<std::int64_t>(recall_.working.size());
     fire();
     extend();
@@ -140,6 +138,7 @@ class Memoria {
       for (const auto& [id, e] : engrams_) gone_.push_back(id);
       std::sort(gone_.begin(), gone_.end());
       engrams_.clear();
+      lives_.clear();
       short_term_.clear();
     }
     return std::move(gone_);
@@ -180,15 +179,13 @@ class Memoria {
   /// Steps left; 0 for an engram that is not held.
   double lifespan(std::int64_t engram) const {
     const auto it = engrams_.find(engram);
-    return it == engrams_.end() ? 0.0 : it->second.lifespan;
+    return it == engrams_.end() ? 0.0 : lives_[it->second.life].left;
   }
   /// How often two engrams fired together (an engram with itself: how often it fired); 0 if one of
   /// them is not held.
   std::int64_t count(std::int64_t a, std::int64_t b) const {
     const auto it = engrams_.find(a);
-    if (it == engrams_.end()) return 0;
-    const auto to = it->second.counts.find(b);
-    return to == it->second.counts.end() ? 0 : to->second;
+    return it == engrams_.end() ? 0 : it->second.counts.of(b);
   }
   /// E_{a->b} = Count_ab / Count_aa; 0 where there is no edge.
   double edge(std::int64_t a, std::int64_t b) const {
@@ -200,7 +197,7 @@ class Memoria {
     std::int64_t sum = 0;
     for (const auto& [id, e] : engrams_)
       sum += static_cast<std::int64_t>(e.vector.size() * sizeof(float)) +
-             static_cast<std::int64_t>(e.counts.size()) * kBytesOfACount + kBytesOfAnEngram;
+             static_cast<std::int64_t>(e.counts.all.size()) * kBytesOfACount + kBytesOfAnEngram;
     return sum;
   }
 
@@ -211,6 +208,7 @@ class Memoria {
     for (const auto& [id, e] : engrams_) all.push_back(id);
     std::sort(all.begin(), all.end());
     engrams_.clear();
+    lives_.clear();
     short_term_.clear();
     open_ = false;
     return all;
@@ -229,13 +227,14 @@ class Memoria {
     for (const auto& list : {queue, rest})
       for (const std::int64_t id : list) {
         const Engram& e = engrams_.at(id);
-        to.put(e.lifespan);
+        to.put(lives_[e.life].left);
         to.put_vector(e.vector);
         std::vector<std::int64_t> ids, counts;  // sorted, so that equal states give equal bytes
-        for (const auto& [other, n] : e.counts)
-          if (n > 0) ids.push_back(other);
-        std::sort(ids.begin(), ids.end());
-        for (const std::int64_t other : ids) counts.push_back(e.counts.at(other));
+        for (const auto& [other, n] : e.counts.all)
+          if (n > 0) {
+            ids.push_back(other);
+            counts.push_back(n);
+          }
         to.put_vector(ids);
         to.put_vector(counts);
       }
@@ -260,27 +259,87 @@ class Memoria {
         if (id < 0 || id >= next.next_id_ || next.holds(id)) refuse("an impossible engram");
         Engram& e = next.engrams_[id];
         e.long_term = list == &rest;
-        e.lifespan = from.get<double>();
-        if (!(e.lifespan > 0) || !std::isfinite(e.lifespan)) refuse("an impossible lifespan");
+        const double lifespan = from.get<double>();
+        if (!(lifespan > 0) || !std::isfinite(lifespan)) refuse("an impossible lifespan");
+        next.start_life(id, lifespan);
         e.vector = from.get_vector<float>(static_cast<std::size_t>(width_), "an engram's vector");
         const auto ids = from.get_vector<std::int64_t>();
         const auto counts = from.get_vector<std::int64_t>(ids.size(), "an engram's counts");
-        for (std::size_t i = 0; i < ids.size(); ++i) e.counts[ids[i]] = counts[i];
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+          if (i > 0 && ids[i] <= ids[i - 1]) refuse("counts out of order");
+          e.counts.all.push_back({ids[i], counts[i]});
+        }
       }
     for (const auto& [id, e] : next.engrams_)
-      for (const auto& [other, n] : e.counts)  // a pair is kept with both
+      for (const auto& [other, n] : e.counts.all)  // a pair is kept with both
         if (n < 1 || next.count(other, id) != n) refuse("counts that are not symmetric");
     *this = std::move(next);
   }
 
  private:
-  static constexpr std::int64_t kBytesOfACount = 32, kBytesOfAnEngram = 128;
+  static constexpr std::int64_t kBytesOfACount = 16, kBytesOfAnEngram = 128;
+
+  /// Count_ij of one engram, itself included, by the other's number: in one piece, for an engram
+  /// that is recalled again and again has counts with nearly all that came.
+  struct Counts {
+    struct Count {
+      std::int64_t other = 0, n = 0;
+    };
+    std::vector<Count> all;  // sorted
+    std::size_t dead = 0;    // of engrams that are gone; their n is 0
+
+    /// A count of zero says what none would: those of a step that is given up may stay.
+    std::vector<Count>::iterator place_of(std::int64_t other) {
+      return std::lower_bound(all.begin(), all.end(), other,
+                              [](const Count& c, std::int64_t id) { return c.other < id; });
+    }
+    Count* find(std::int64_t other) {
+      const auto at = place_of(other);
+      return at != all.end() && at->other == other ? &*at : nullptr;
+    }
+    std::int64_t of(std::int64_t other) const {
+      const Count* found = const_cast<Counts*>(this)->find(other);
+      return found ? found->n : 0;
+    }
+    /// Zeros for those that it has no counts of yet. \param others sorted
+    void make_room(const std::vector<std::int64_t>& others) {
+      const std::size_t before = all.size(), most = before + others.size();
+      // Nothing fails once the order is disturbed.
+      if (most > all.capacity()) all.reserve(std::max(most, 2 * all.capacity()));
+      for (const std::int64_t other : others) {
+        const auto end = all.begin() + static_cast<std::ptrdiff_t>(before);
+        const auto at = std::lower_bound(
+            all.begin(), end, other, [](const Count& c, std::int64_t id) { return c.other < id; });
+        if (at == end || at->other != other) all.push_back({other, 0});
+      }
+      if (before == all.size()) return;
+      const auto middle = all.begin() + static_cast<std::ptrdiff_t>(before);
+      const auto less = [](const Count& a, const Count& b) { return a.other < b.other; };
+      std::inplace_merge(std::lower_bound(all.begin(), middle, *middle, less), middle, all.end(),
+                         less);
+    }
+    /// Of an engram that is gone. Takes out such counts once they are the half.
+    void drop(std::int64_t other) noexcept {
+      Count* const found = find(other);
+      if (!found || found->n == 0) return;
+      found->n = 0;
+      if (++dead * 2 <= all.size()) return;
+      all.erase(std::remove_if(all.begin(), all.end(), [](const Count& c) { return c.n == 0; }),
+                all.end());
+      dead = 0;
+    }
+  };
 
   struct Engram {
     std::vector<float> vector;
-    double lifespan = 0;
+    std::size_t life = 0;    // of lives_
     bool long_term = false;  // else in the queue, or of the step that is open
-    std::unordered_map<std::int64_t, std::int64_t> counts;  // Count_ij, itself included
+    Counts counts;
+  };
+  /// Steps that an engram has left: all of them in one piece, for each step shortens all.
+  struct Life {
+    std::int64_t engram = 0;
+    double left = 0;
   };
 
   /// log mean_j exp(-||e - w_j||^2) over the working engrams w: the same order as the mean of
@@ -289,11 +348,20 @@ class Memoria {
     const std::size_t width = static_cast<std::size_t>(width_);
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (std::size_t at = 0; at < working.size(); at += width) {
-      double distance = 0;
-      for (std::size_t c = 0; c < width; ++c) {
+      // Partial sums, so that no addition waits for the one before it.
+      constexpr std::size_t kParts = 8;
+      double parts[kParts] = {};
+      std::size_t c = 0;
+      for (; c + kParts <= width; c += kParts)
+        for (std::size_t i = 0; i < kParts; ++i) {
+          const double d = static_cast<double>(e[c + i]) - working[at + c + i];
+          parts[i] += d * d;
+        }
+      for (; c < width; ++c) {
         const double d = static_cast<double>(e[c]) - working[at + c];
-        distance += d * d;
+        parts[0] += d * d;
       }
+      const double distance = std::accumulate(parts, parts + kParts, 0.0);
       if (-distance > largest) {
         sum = sum * std::exp(largest + distance) + 1;
         largest = -distance;
@@ -325,8 +393,8 @@ class Memoria {
   std::int64_t strongest_neighbour(std::int64_t id,
                                    const std::vector<std::int64_t>& excluded) const {
     std::int64_t found = -1, most = 0;
-    for (const auto& [other, n] : engrams_.at(id).counts) {
-      if (n < 1 || n < most || (n == most && found >= 0 && other > found)) continue;
+    for (const auto& [other, n] : engrams_.at(id).counts.all) {  // the older ones first
+      if (n <= most) continue;
       if (other == id || std::binary_search(excluded.begin(), excluded.end(), other)) continue;
       if (!engrams_.at(other).long_term) continue;
       found = other;
@@ -360,8 +428,8 @@ class Memoria {
 
   void fire() noexcept {
     for (const std::int64_t a : firing_) {
-      auto& counts = engrams_.find(a)->second.counts;
-      for (const std::int64_t b : firing_) ++counts.find(b)->second;
+      Counts& counts = engrams_.find(a)->second.counts;
+      for (const std::int64_t b : firing_) ++counts.find(b)->n;
     }
   }
 
@@ -372,14 +440,14 @@ class Memoria {
     std::size_t i = 0;
     for (const auto* list : {&recall_.short_term, &recall_.long_term})
       for (const std::int64_t id : *list)
-        engrams_.find(id)->second.lifespan += attention_[i++] / sum * given_out;
+        lives_[engrams_.find(id)->second.life].left += attention_[i++] / sum * given_out;
   }
 
   /// All engrams lose a step of life, working ones too. Those that had none left go to gone_,
   /// sorted.
   void shorten() noexcept {
-    for (auto& [id, e] : engrams_)
-      if ((e.lifespan -= 1) <= 0) gone_.push_back(id);
+    for (Life& life : lives_)
+      if ((life.left -= 1) <= 0) gone_.push_back(life.engram);
     std::sort(gone_.begin(), gone_.end());
     for (const std::int64_t id : gone_) erase(id);
     const auto is_gone = [&](std::int64_t id) {
@@ -394,15 +462,29 @@ class Memoria {
   void erase(std::int64_t id) noexcept {
     const auto gone = engrams_.find(id);
     if (gone == engrams_.end()) return;
-    for (const auto& [other, n] : gone->second.counts)
-      if (other != id)
-        if (const auto it = engrams_.find(other); it != engrams_.end()) it->second.counts.erase(id);
+    for (const auto& [other, n] : gone->second.counts.all)
+      if (other != id && n > 0)
+        if (const auto it = engrams_.find(other); it != engrams_.end()) it->second.counts.drop(id);
+    // The last one takes the place of its life.
+    const std::size_t place = gone->second.life;
     engrams_.erase(gone);
+    if (place + 1 < lives_.size()) {
+      lives_[place] = lives_.back();
+      engrams_.find(lives_[place].engram)->second.life = place;
+    }
+    lives_.pop_back();
+  }
+
+  /// Of an engram that has just come. \pre room in lives_
+  void start_life(std::int64_t id, double left) {
+    engrams_.find(id)->second.life = lives_.size();
+    lives_.push_back({id, left});
   }
 
   MemoriaConfig config_;
   std::int64_t width_ = 0, next_id_ = 0, steps_ = 0;
   std::unordered_map<std::int64_t, Engram> engrams_;
+  std::vector<Life> lives_;               // of the engrams that are held, in no order
   std::vector<std::int64_t> short_term_;  // oldest first
   Recall recall_;                         // of the step that is open
   std::vector<float> working_;            // its engrams' vectors

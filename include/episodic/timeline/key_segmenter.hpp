@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -129,18 +130,40 @@ class KeySegmenter {
   }
 
   /// Mean over the heads of the dot products or of the log-densities: sums over channels either
-  /// way, so one loop over all channels and one division.
+  /// way, so one loop over all channels and one division. In partial sums, so that no addition
+  /// waits for the one before it.
   double signal(std::span<const float> key) const {
-    double sum = 0;
+    constexpr std::size_t kParts = 8;
+    double parts[kParts] = {}, logs = 0;
+    const std::size_t n = key.size(), whole = n / kParts * kParts;
     if (settings_.signal == KeySignal::similarity) {
-      for (std::size_t c = 0; c < key.size(); ++c) sum += mean_[c] * key[c];
+      for (std::size_t c = 0; c < whole; c += kParts)
+        for (std::size_t i = 0; i < kParts; ++i) parts[i] += mean_[c + i] * key[c + i];
+      for (std::size_t c = whole; c < n; ++c) parts[0] += mean_[c] * key[c];
     } else {
-      const double log_two_pi = std::log(2 * std::numbers::pi);
-      for (std::size_t c = 0; c < key.size(); ++c) {
-        const double v = std::max(variance_[c], settings_.var_floor), d = key[c] - mean_[c];
-        sum -= 0.5 * (log_two_pi + std::log(v) + d * d / v);
-      }
+      const auto variance = [&](std::size_t c) {
+        return std::max(variance_[c], settings_.var_floor);
+      };
+      // The logarithm of several variances' product, where that has all its digits.
+      const auto add = [&](std::size_t first, std::size_t count) {
+        double product = 1;
+        for (std::size_t i = 0; i < count; ++i) {
+          const double v = variance(first + i), d = key[first + i] - mean_[first + i];
+          product *= v;
+          parts[i] += d * d / v;
+        }
+        if (std::isnormal(product)) {
+          logs += std::log(product);
+        } else {
+          for (std::size_t i = 0; i < count; ++i) logs += std::log(variance(first + i));
+        }
+      };
+      for (std::size_t c = 0; c < whole; c += kParts) add(c, kParts);
+      if (whole < n) add(whole, n - whole);
     }
+    double sum = std::accumulate(parts, parts + kParts, 0.0);
+    if (settings_.signal == KeySignal::gaussian)
+      sum = -0.5 * (static_cast<double>(n) * std::log(2 * std::numbers::pi) + logs + sum);
     return sum / static_cast<double>(heads_);
   }
 

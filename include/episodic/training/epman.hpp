@@ -22,18 +22,24 @@ namespace episodic {
 
 class TrainableDecoder;  // training/trainable_decoder.hpp
 
+struct ReaderHeads;  // session/reader_heads.hpp
+
 /// A text, a question about it, and the answer. Nothing is put between them: entries, question and
 /// answer bring their own white space.
 struct EpmanExample {
   std::vector<std::string> entries;  ///< the text in pieces that may come in any order
+  /// Numbers of the entries that the answer follows from; empty: those that hold it as a text,
+  /// white space and marks around it left out. Only the reader's training looks at them.
+  std::vector<std::int64_t> evidence;
   std::string question;
   std::string answer;  ///< what the model should go on with behind the question
   std::string place;   ///< where it came from, for messages: "FILE:LINE"
 };
 
 /// Examples from a file of one JSON object a line: {"entries": [...], "question": "...",
-/// "answer": "..."}; empty lines are passed over, other keys too.
-/// \throws FileError naming file and line, of a line that is no such object; naming the file, where
+/// "answer": "..."}, and where it is known "evidence": [numbers of entries, from 0]; empty lines
+/// are passed over, other keys too. \throws FileError naming file and line, of a line that is no
+/// such object; naming the file, where
 ///         it holds no example
 std::vector<EpmanExample> read_epman_examples(const std::filesystem::path& path);
 
@@ -51,13 +57,22 @@ struct EpmanSettings {
   /// Gradients also reach the text's keys and values; false: those of question and answer alone,
   /// in about a third of the time.
   bool through_context = true;
-  std::int64_t steps = 200;     ///< of the optimiser, >= 0
-  std::int64_t batch = 4;       ///< examples a step, >= 1
-  double learning_rate = 2e-3;  ///< of AdamW, after `warmup` steps; falls linearly to 0
-  std::int64_t warmup = 10;     ///< steps over which it rises, >= 0
-  double weight_decay = 0;      ///< >= 0
-  double clip = 1;              ///< largest norm of a step's gradient; > 0
-  std::uint64_t seed = 0;       ///< of order and noise; the adapter's own is in `lora`
+  /// Trains read and write heads over the memory's key space as well (session/reader_heads.hpp):
+  /// behind the question, the loss gets `retrieval_weight` times the cross-entropy of the true
+  /// events (those that share tokens with the evidence) among all closed ones, by a softmax over
+  /// `retrieval_scale` times the cosines, mean over the layers (EpMAN 3.5, spec 8). Several true
+  /// events count together. Its gradient reaches the heads alone: which tokens represent an event
+  /// is not differentiated. An example whose evidence is still in the window has no such term.
+  bool reader = false;
+  double retrieval_weight = 0.1;  ///< >= 0
+  double retrieval_scale = 20;    ///< > 0; the paper gives none, this one is sentence-transformers'
+  std::int64_t steps = 200;       ///< of the optimiser, >= 0
+  std::int64_t batch = 4;         ///< examples a step, >= 1
+  double learning_rate = 2e-3;    ///< of AdamW, after `warmup` steps; falls linearly to 0
+  std::int64_t warmup = 10;       ///< steps over which it rises, >= 0
+  double weight_decay = 0;        ///< >= 0
+  double clip = 1;                ///< largest norm of a step's gradient; > 0
+  std::uint64_t seed = 0;         ///< of order and noise; the adapter's own is in `lora`
 
   /// \throws ConfigError naming the setting
   void validate() const;
@@ -68,14 +83,18 @@ struct EpmanOutcome {
   double loss = 0;          ///< mean over the answer's tokens, nats
   std::int64_t tokens = 0;  ///< of the answer
   std::int64_t right = 0;   ///< of them, those that were the likeliest
+  /// Of the reader, if it is trained and the evidence was in closed events; else -1.
+  double retrieval_loss = -1;  ///< cross-entropy, nats
+  double retrieved = -1;       ///< share of layers in which a true event had the largest score
 };
 
 /// A step of the optimiser, for a curve.
 struct EpmanStep {
-  std::int64_t step = 0;  ///< from 1
-  double loss = 0;        ///< mean over the step's examples
-  double right = 0;       ///< share of answer tokens that were the likeliest
-  double gradient = 0;    ///< its norm before clipping
+  std::int64_t step = 0;       ///< from 1
+  double loss = 0;             ///< mean over the step's examples
+  double right = 0;            ///< share of answer tokens that were the likeliest
+  double retrieval_loss = -1;  ///< mean over the examples that have one; -1: none, or no reader
+  double gradient = 0;         ///< its norm before clipping
   double learning_rate = 0;
   double seconds = 0;  ///< since training began
 };
@@ -98,13 +117,17 @@ class EpmanTrainer {
   /// Without noise, shuffling or gradients. \throws DataError as train
   EpmanOutcome evaluate(const EpmanExample& example);
 
+  /// The reader's heads as they are now. \throws ConfigError without `reader`
+  ReaderHeads heads() const;
+
   /// The model that is trained; its recall hook is the trainer's.
   TrainableDecoder& decoder();
   const EpmanSettings& settings() const;
 
-  /// A folder with the adapter and further files (name, content), which appears whole or not at
-  /// all. \param base what adapter_config.json calls the model
-  /// \throws FileError, also if something is there already; DataError as TrainableDecoder::save
+  /// A folder with the adapter, the reader's heads (ReaderHeads::kFile) and further files (name,
+  /// content), which appears whole or not at all. \param base what adapter_config.json calls the
+  /// model \throws FileError, also if something is there already; DataError as
+  /// TrainableDecoder::save
   void save(const std::filesystem::path& dir, const std::string& base,
             std::span<const std::pair<std::string, std::string>> further = {}) const;
 
