@@ -124,8 +124,8 @@ std::vector<std::size_t> sentence_ends(std::string_view text) {
     bool ends_here = blank_line || mark == Mark::wide;
     if (!ends_here && mark != Mark::none && (word > behind || word == text.size()))
       ends_here = word == text.size() ||
-                  !(is_small(text[word]) || (mark == Mark::full_stop && behind == at + 1 &&
-                                             is_abbreviation(text, at)));
+                  !(is_small(text[word]) ||
+                    (mark == Mark::full_stop && behind == at + 1 && is_abbreviation(text, at)));
     if (ends_here) end_at(lines > 0 ? last_line : behind);
     at = std::max(word, behind);
   }

@@ -104,7 +104,8 @@ void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
 /// ten times what they gain, and threads that never spin lose a sixth on idle cores. OpenMP reads
 /// the variable when it is loaded, so it is too late to set it here. Under a limit of address space
 /// OpenBLAS is told to make no workers, which would wait for memory for ever. With glibc this has
-/// happened before `main`, and before the libraries were initialised, in every program that calls it.
+/// happened before `main`, and before the libraries were initialised, in every program that calls
+/// it.
 void limit_spinning(char** argv);
 
 /// Whole file, whatever its bytes; "-" is stdin. \throws FileError

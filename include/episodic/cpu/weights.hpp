@@ -81,8 +81,8 @@ struct WeightOptions {
 
 /// All products for the same number of rows n, as one parallel loop. The results do not depend on
 /// the number of threads. Products with the same x share its rounding. Scratch memory (a few
-/// hundred KB, for long rows of blocks a few MB, and 4 bytes for each rounded activation) is kept by
-/// each thread.
+/// hundred KB, for long rows of blocks a few MB, and 4 bytes for each rounded activation) is kept
+/// by each thread.
 void multiply_weights(std::int64_t n, std::span<const WeightProduct> products,
                       const WeightOptions& options = {});
 

@@ -90,10 +90,10 @@ class GgufFile {
 };
 
 /// A model out of a GGUF file as if it were a Hugging Face directory: tensors by Hugging Face's
-/// names and in its conventions, and a config.json. What conversion changed is undone or said: norms
-/// of Gemma are without the 1 that was added (copies), and where rows of q and k were put in another
-/// order, the rotary tables of the configuration are interleaved. All other tensors are views of the
-/// mapped file. Architectures: llama (also Mistral's), qwen2, qwen3, phi3, gemma2,
+/// names and in its conventions, and a config.json. What conversion changed is undone or said:
+/// norms of Gemma are without the 1 that was added (copies), and where rows of q and k were put in
+/// another order, the rotary tables of the configuration are interleaved. All other tensors are
+/// views of the mapped file. Architectures: llama (also Mistral's), qwen2, qwen3, phi3, gemma2,
 /// gemma3, olmo2, granite, smollm3.
 class GgufSource final : public TensorSource {
  public:
