@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every place where the disk store calls the system, and everything that can go wrong there.
 #include <cerrno>
+#include <cstring>
 #include <functional>
 
 #include "episodic/base/error.hpp"
@@ -252,6 +253,44 @@ TEST_CASE("a wrong byte is read once more, then refused with its file, event and
     store->prefetch(0, ids);                      // nor does a failed prefetch say anything
     calls.heal();
     account.acquire(*store, 0, ids, 0);
+    store->release(0);
+  }
+}
+
+TEST_CASE("recalls that fail keep no room: the same one goes as soon as its file is well again") {
+  for (const ReadEngine engine : {ReadEngine::threads, ReadEngine::automatic}) {
+    FaultyCalls calls;
+    const TempDir dir;
+    DiskStoreOptions options = options_for(dir.path(), {engine, DirectIo::off}, calls);
+    options.lease_tokens = 4 * kMaxBlock;  // as many as are cached
+    options.host_bytes = least_host_bytes(kShape, options.max_block, options.lease_tokens);
+    const auto store = make_disk_store(kShape, options);
+    std::vector<TokenRange> ranges;
+    for (EventId e = 0; e < 12; ++e) ranges.push_back({e * kMaxBlock, (e + 1) * kMaxBlock});
+    store->append(ranges);
+    std::vector<float> rows(static_cast<std::size_t>(2 * kMaxBlock * kShape.head_dim));
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i) * 0.25f;
+    const float* const values = rows.data() + rows.size() / 2;
+    for (EventId e = 0; e < 12; ++e)
+      for (std::int64_t l = 0; l < kShape.n_lanes; ++l)
+        store->write(
+            e, l,
+            RingView{rows.data(), values, kMaxBlock, kMaxBlock * kShape.head_dim, kShape.head_dim});
+    store->sync();
+    std::vector<KvSegment> held, segments;
+    store->acquire(0, std::vector<EventId>{0, 1, 2, 3}, held);  // the whole cache
+    const std::vector<EventId> wanted{6, 7, 8, 9};
+    for (int attempt = 0; attempt < 12; ++attempt) {
+      // one of the four reads fails, and its second try
+      calls.play({{Kind::segment, Op::read}, FaultyCalls::Fault::error, EIO, 3, true});
+      REQUIRE_THROWS_AS(store->acquire(1, wanted, segments), FileError);
+      calls.heal();
+    }
+    store->acquire(1, wanted, segments);
+    REQUIRE(segments.size() == 4);
+    for (const KvSegment& s : segments)
+      REQUIRE(std::memcmp(s.key, rows.data(), rows.size() / 2 * sizeof(float)) == 0);
+    store->release(1);
     store->release(0);
   }
 }
