@@ -130,8 +130,11 @@ def model_config(field, n_tokens):
 
 def tokenizer_model(tokens, scores, kinds, special):
     model = sentencepiece_pb.ModelProto()
-    for token, score, kind in zip(tokens, scores, kinds):
-        model.pieces.add(piece=token, score=float(score), type=int(kind))
+    unknown = sentencepiece_pb.ModelProto.SentencePiece.UNKNOWN
+    for i, (token, score, kind) in enumerate(zip(tokens, scores, kinds)):
+        # The file counts the unknown token among the control tokens, which SentencePiece 0.1 does not load.
+        kind = unknown if i == special["unknown"] else int(kind)
+        model.pieces.add(piece=token, score=float(score), type=kind)
     trainer = model.trainer_spec
     trainer.model_type = sentencepiece_pb.TrainerSpec.BPE
     trainer.byte_fallback = True

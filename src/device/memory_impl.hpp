@@ -197,6 +197,7 @@ struct DeviceMemory::Impl {
   void check_settings() const;
   void list_layers();
   void plan();
+  void plan_workspace();
   void plan_tiers();
   StoreShape store_shape() const {
     return {recalling, shape.n_kv_heads, shape.head_dim, options.dtype};

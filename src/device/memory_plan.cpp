@@ -231,6 +231,12 @@ void DeviceMemory::Impl::plan() {
           "device's selection, or max_tokens = {} for its event numbers; raise min_block",
           config.n_mem, config.min_block, options.max_tokens));
   }
+  plan_workspace();
+  count();
+  plan_tiers();
+}
+
+void DeviceMemory::Impl::plan_workspace() {
   workspace_bytes = 0;
   const auto needs = [&](std::size_t size) {
     workspace_bytes = std::max(workspace_bytes, static_cast<std::int64_t>(size));
@@ -262,8 +268,6 @@ void DeviceMemory::Impl::plan() {
   }
   // A window that is handed over comes in steps, keys and values.
   needs(static_cast<std::size_t>(config.chunk * token_bytes));
-  count();
-  plan_tiers();
 }
 
 void DeviceMemory::Impl::count() {
@@ -287,6 +291,15 @@ void DeviceMemory::Impl::plan_tiers() {
     return bytes.total();
   };
   const std::int64_t least = recalling > 0 ? with_slots(least_slots) : all;
+  if (least > config.device_bytes && keeps_codes()) {
+    // Codes save time and change no list: where room is short they go.
+    options.codes_from = 0;
+    n_slots = slot_bytes = 0;
+    on_disk = false;
+    plan_workspace();
+    count();
+    return plan_tiers();
+  }
   if (least > config.device_bytes)
     throw BudgetError(
         fmt::format("memory configuration: device_bytes = {}, but {} tokens need {} ({} if events "

@@ -158,6 +158,28 @@ TEST_CASE("codes of representatives are counted, and kept for many events alone"
   top.reweight = Reweighting::narrow;
   REQUIRE(bytes(kMany, 4096, top) == bytes(kMany, 0, top));
   REQUIRE_THROWS_AS(bytes(kMany, -1, config), ConfigError);
+
+  // Where device_bytes has room for all but them, they are left out.
+  MemoryConfig tight = config;
+  const auto fits = [&](std::int64_t device_bytes) {
+    tight.device_bytes = device_bytes;
+    try {
+      bytes(kMany, 0, tight);
+      return true;
+    } catch (const BudgetError&) {
+      return false;
+    }
+  };
+  std::int64_t enough = 1 << 30, too_few = 0;
+  REQUIRE(fits(enough));
+  while (enough - too_few > 1) {
+    const std::int64_t middle = too_few + (enough - too_few) / 2;
+    (fits(middle) ? enough : too_few) = middle;
+  }
+  tight.device_bytes = enough;
+  REQUIRE(bytes(kMany, 4096, tight) == bytes(kMany, 0, config));
+  tight.device_bytes = enough + codes + kRounding;
+  REQUIRE(bytes(kMany, 4096, tight) == bytes(kMany, 4096, config));
 }
 
 TEST_CASE("a NaN surprise is gone with the step that had it") {

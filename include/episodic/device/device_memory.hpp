@@ -33,7 +33,8 @@ struct DeviceMemoryOptions {
   /// From so many events on a search reads 8-bit codes of the vectors first (docs/search.md), and
   /// the vectors of those events alone that the codes leave: the same lists to the bit. Codes take
   /// a little more than a byte a channel beside the vectors, if the sequence may come to so many
-  /// events at all. Below some thousand events a scan of the vectors is as fast. 0: no codes.
+  /// events at all, and are left out where device_bytes has no room for them. Below some thousand
+  /// events a scan of the vectors is as fast. 0: no codes.
   std::int64_t codes_from = 4096;
 };
 
