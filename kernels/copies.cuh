@@ -111,8 +111,7 @@ __device__ inline std::int64_t count_within(const std::int32_t* count, std::int6
   return n < limit ? n : limit;
 }
 
-inline __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks)
-    CopyRunsKernel(CopyRunsParams p) {
+__global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(CopyRunsParams p) {
   const auto tiles_of = [&](std::int64_t i) {
     const std::int64_t bytes = p.runs[i].bytes;
     return bytes > 0 ? (bytes + kTileBytes - 1) / kTileBytes : std::int64_t{0};
@@ -129,7 +128,7 @@ inline __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks)
 
 /// Items are the events, layer by layer. A tile is some tokens of one head's keys or values; where
 /// they wrap around the ring it is copied in two pieces.
-inline __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
+__global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
     EventToBlockKernel(EventBlockParams p, std::int64_t element_bytes) {
   const std::int64_t row_bytes = p.head_dim * element_bytes;
   const std::int64_t tile_rows = row_bytes < kTileBytes ? kTileBytes / row_bytes : 1;

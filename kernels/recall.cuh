@@ -555,7 +555,7 @@ __device__ inline void bound_all(const RecallParams& p, const RecallNow& now, fl
 /// All blocks bound the scores by codes; the last of them to be done lists the candidates: a score
 /// that is the lower bound of events with tokens enough to reach the capacity is below none of the
 /// events that fill it, so that no event whose upper bound lies below that can be one of them.
-inline __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
+__global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(listed, int);
   const RecallNow now = recall_now(a.p);

@@ -15,7 +15,7 @@ namespace episodic::kernels {
 inline constexpr int kResidencyThreads = 256;
 
 /// One block, so that the list keeps the order of the recalled events.
-inline __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchParams p) {
+__global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchParams p) {
   using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t step = *p.step;
@@ -61,7 +61,7 @@ __device__ inline bool holds(const DeviceEventId* list, std::int32_t count, Devi
 }
 
 /// Each thread finds its slot's place among all: no list is built, and none is sorted.
-inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
+__global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
   const std::int32_t n_kept = p.maybe_kept ? *p.n_kept : 0;
@@ -122,7 +122,7 @@ inline __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(
 }
 
 /// The victims are none of the missing: those have no slot.
-inline __global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyParams p) {
+__global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyParams p) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;
   const auto at_home = [&](DeviceEventId e) {

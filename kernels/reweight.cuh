@@ -129,7 +129,7 @@ __device__ inline std::int32_t append_to_list(typename Scan::TempStorage& storag
 }
 
 /// One block: marks the top_k, then lists those and their neighbours.
-inline __global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopParams p) {
+__global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopParams p) {
   using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t n = count_within(p.n_events, p.max_events);

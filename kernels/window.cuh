@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
 
 /// The angle of position 64 a + b is that of 64 a rotated by that of b, as in the CPU's twin, so
 /// that both round the same numbers.
-inline __global__ void __launch_bounds__(kWindowThreads) RotaryAnglesKernel(RotaryAnglesParams p) {
+__global__ void __launch_bounds__(kWindowThreads) RotaryAnglesKernel(RotaryAnglesParams p) {
   constexpr std::int64_t kAnchor = 64;
   const std::int64_t first = *p.first_position, count = p.n * p.n_frequencies;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWindowThreads;

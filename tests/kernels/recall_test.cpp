@@ -13,6 +13,7 @@
 #include "episodic/recall/buffers.hpp"
 #include "kernels/device.hpp"
 #include "kernels/rows.hpp"
+#include "support/recall_reference.hpp"
 #if defined(EPISODIC_EMULATED_CUDA)
 #include "kernels/recall.cuh"
 #endif
@@ -188,24 +189,23 @@ struct Device {
   std::optional<DeviceArray<float>> code_bounds;
 };
 
-/// Ranks all events in float64 and fills with the host's rules.
+/// Ranks all events in float64 and fills by the reference.
 std::vector<EventId> reference_similarity(const Memory& m, const std::vector<float>& query,
-                                          std::int64_t capacity) {
+                                          double capacity) {
   const episodic::EventTable table = m.table();
-  std::vector<EventId> order(static_cast<std::size_t>(table.size())), out;
+  std::vector<EventId> order(static_cast<std::size_t>(table.size()));
   std::iota(order.begin(), order.end(), EventId{0});
   std::vector<double> score(order.size());
   for (std::size_t e = 0; e < order.size(); ++e)
     for (std::size_t c = 0; c < query.size(); ++c)
       score[e] += static_cast<double>(query[c]) *
                   static_cast<double>(m.representatives[e * query.size() + c]);
-  if (table.tokens() > capacity)
-    std::stable_sort(order.begin(), order.end(), [&](EventId a, EventId b) {
-      return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)];
-    });
-  if (table.tokens() <= capacity) return capacity > 0 ? order : out;
-  episodic::fill_buffer(order, table, capacity, out);
-  return out;
+  if (static_cast<double>(table.tokens()) <= capacity)
+    return capacity > 0 ? order : std::vector<EventId>{};
+  std::stable_sort(order.begin(), order.end(), [&](EventId a, EventId b) {
+    return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)];
+  });
+  return episodic_test::reference_fill(order, table, capacity);
 }
 
 /// The index of the host twin, filled.
@@ -258,8 +258,8 @@ TEST_CASE("recall kernels list what the host lists, step after step, in every dt
             REQUIRE(lists.similarity == host.similarity());
             REQUIRE(lists.contiguity == host.contiguity());
             REQUIRE(lists.recalled == host.recalled());
-            const auto budget =
-                episodic::recall_capacity(m.config, outside - std::min(outside, table.tokens()));
+            const auto budget = episodic_test::reference_budget(
+                m.config, outside - std::min(outside, table.tokens()));
             REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
             if (!first) first = lists;
             REQUIRE(*first == lists);
@@ -299,7 +299,8 @@ TEST_CASE("recall kernels rank ties by time, NaN last, and narrow any range of s
     Memory shown = m;
     if (kind == 1) shown.representatives[0] = -std::numeric_limits<float>::infinity();  // as NaN
     // only the sinks are outside the window and in no event
-    const auto expected = reference_similarity(shown, query, m.config.chunk + m.config.n_mem);
+    const auto expected =
+        reference_similarity(shown, query, static_cast<double>(m.config.chunk + m.config.n_mem));
     episodic_test::in_every_order(
         [&] { REQUIRE(device.step(query, tokens, 1).similarity == expected); });
   }
@@ -485,7 +486,7 @@ TEST_CASE("recall kernels find few among very many events") {
   Device device(m);
   const std::vector<float> query = episodic_test::normal_floats(16, random);
   const Lists lists = device.step(query, m.event_end.back() + 63, 1);
-  const auto budget = episodic::recall_capacity(m.config, m.config.n_init);
+  const auto budget = episodic_test::reference_budget(m.config, m.config.n_init);
   REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
   REQUIRE(std::is_sorted(lists.recalled.begin(), lists.recalled.end()));
 }

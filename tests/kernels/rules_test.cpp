@@ -18,6 +18,7 @@
 #include "episodic/timeline/event_table.hpp"
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/surprise.hpp"
+#include "support/recall_reference.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -35,45 +36,30 @@ std::vector<float> normal(std::mt19937& random, std::int64_t n) {
   return x;
 }
 
-/// What spec 5 recalls, by the shared rules alone.
+/// What spec 5 recalls: ranks and neighbours by the shared rules, budgets and filling by the
+/// reference.
 struct RuleRecall {
   std::vector<EventId> similarity, contiguity;
-
-  template <class EventAt>
-  static std::vector<EventId> fill(std::int64_t places, std::int64_t capacity, EventAt&& event_at,
-                                   const EventTable& events) {
-    std::vector<EventId> out;
-    std::int64_t tokens = 0;
-    for (std::int64_t i = 0; i < places; ++i) {
-      const EventId e = event_at(i);
-      const rules::FillStep step = rules::fill_step(tokens, events[e].size(), capacity);
-      if (step == rules::FillStep::take || step == rules::FillStep::take_last) out.push_back(e);
-      if (step != rules::FillStep::take) break;
-      tokens += events[e].size();
-    }
-    return out;
-  }
 
   void step(const MemoryConfig& config, const std::vector<float>& scores, const EventTable& events,
             std::int64_t left_window) {
     const std::int64_t n = events.size(),
                        outside = rules::outside_events(left_window, events.tokens());
-    const rules::RecallBudget budget = rules::recall_budget(
-        config.n_init + config.chunk + config.n_mem - outside, config.contiguity);
+    const episodic_test::ReferenceBudget budget = episodic_test::reference_budget(config, outside);
     std::vector<std::uint64_t> ranks;
     for (EventId e = 0; e < n; ++e)
       ranks.push_back(
           rules::event_rank(scores[static_cast<std::size_t>(e)], static_cast<std::int32_t>(e)));
     std::sort(ranks.rbegin(), ranks.rend());
-    const bool all_fit = events.tokens() <= budget.similarity;
+    const bool all_fit = static_cast<double>(events.tokens()) <= budget.similarity;
     similarity.clear();
-    if (budget.similarity > 0 && all_fit)
+    if (budget.similarity > 0 && all_fit) {
       for (EventId e = 0; e < n; ++e) similarity.push_back(e);
-    else if (budget.similarity > 0)
-      similarity = fill(
-          n, budget.similarity,
-          [&](std::int64_t i) { return rules::event_of(ranks[static_cast<std::size_t>(i)]); },
-          events);
+    } else if (budget.similarity > 0) {
+      std::vector<EventId> order;
+      for (const std::uint64_t rank : ranks) order.push_back(rules::event_of(rank));
+      similarity = episodic_test::reference_fill(order, events, budget.similarity);
+    }
     std::vector<EventId> listed;
     const auto list = [&](EventId e) {
       const auto holds = [&](const std::vector<EventId>& all) {
@@ -87,9 +73,7 @@ struct RuleRecall {
         for (std::int64_t i = 0; i < 2 * reach; ++i) list(rules::neighbour(e, i));
       for (const EventId e : contiguity) list(e);
     }
-    contiguity = fill(
-        static_cast<std::int64_t>(listed.size()), budget.contiguity,
-        [&](std::int64_t i) { return listed[static_cast<std::size_t>(i)]; }, events);
+    contiguity = episodic_test::reference_fill(listed, events, budget.contiguity);
   }
 };
 
@@ -193,7 +177,7 @@ TEST_CASE("rules: recall as the host's buffers do it, step after step") {
   }
 }
 
-TEST_CASE("rules: budgets are the host's for every share") {
+TEST_CASE("rules: budgets are those of the reference for every share") {
   std::mt19937 random(3);
   MemoryConfig config;
   for (int trial = 0; trial < 5000; ++trial) {
@@ -203,11 +187,12 @@ TEST_CASE("rules: budgets are the host's for every share") {
     config.contiguity = trial % 5 == 0 ? static_cast<double>(trial % 2)
                                        : static_cast<double>(draw(random, 0, 1000)) / 1000.0;
     const std::int64_t outside = draw(random, 0, 7000);
-    const RecallCapacity host = recall_capacity(config, outside);
+    const episodic_test::ReferenceBudget reference =
+        episodic_test::reference_budget(config, outside);
     const rules::RecallBudget shared = rules::recall_budget(
         config.n_init + config.chunk + config.n_mem - outside, config.contiguity);
-    REQUIRE(shared.similarity == host.similarity);
-    REQUIRE(shared.contiguity == host.contiguity);
+    REQUIRE(static_cast<double>(shared.similarity) == reference.similarity);
+    REQUIRE(static_cast<double>(shared.contiguity) == reference.contiguity);
   }
 }
 

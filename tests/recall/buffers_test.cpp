@@ -9,6 +9,7 @@
 #include <set>
 
 #include "episodic/base/error.hpp"
+#include "support/recall_reference.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
@@ -29,31 +30,12 @@ EventTable random_events(std::mt19937& rng, std::int64_t n_events, std::int64_t 
   return table;
 }
 
-std::vector<EventId> fill(const std::vector<EventId>& order, const EventTable& events,
-                          double capacity) {
-  std::vector<EventId> out;
-  if (capacity <= 0) return out;
-  double total = 0;
-  for (const EventId e : order) {
-    const double with = total + static_cast<double>(events[e].size());
-    if (with >= capacity) {
-      if (std::abs(with - capacity) < std::abs(total - capacity)) out.push_back(e);
-      break;
-    }
-    out.push_back(e);
-    total = with;
-  }
-  return out;
-}
-
 struct Reference {
   std::vector<EventId> similarity, contiguity;
 
   void step(const MemoryConfig& c, const std::vector<double>& score, const EventTable& events,
             std::int64_t outside) {
-    const double capacity = static_cast<double>(c.n_init + c.chunk + c.n_mem - outside);
-    const double contiguity_share = c.contiguity == 0 ? 0 : std::floor(c.contiguity * capacity + 1);
-    const double similarity_share = capacity - contiguity_share;
+    const auto [similarity_share, contiguity_share] = episodic_test::reference_budget(c, outside);
     std::vector<EventId> order(static_cast<std::size_t>(events.size()));
     std::iota(order.begin(), order.end(), 0);
     similarity.clear();
@@ -64,7 +46,7 @@ struct Reference {
         std::stable_sort(order.begin(), order.end(), [&](EventId a, EventId b) {
           return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)];
         });
-        similarity = fill(order, events, similarity_share);
+        similarity = episodic_test::reference_fill(order, events, similarity_share);
       }
     }
     std::vector<EventId> list;
@@ -78,7 +60,7 @@ struct Reference {
       for (std::int64_t i = 1; i <= c.neighbours; ++i) add(e + i), add(e - i);
     const std::vector<EventId> queue = contiguity;
     for (const EventId e : queue) add(e);
-    contiguity = fill(list, events, contiguity_share);
+    contiguity = episodic_test::reference_fill(list, events, contiguity_share);
   }
 };
 
@@ -88,18 +70,18 @@ TEST_CASE("capacities: the share is floored in double") {
   MemoryConfig c;
   c.n_init = 128, c.chunk = 512, c.n_mem = 2048;
   c.contiguity = 0.3;
-  REQUIRE(recall_capacity(c, 200).contiguity == 747);  // floor(0.3 * 2488 + 1)
-  REQUIRE(recall_capacity(c, 200).similarity == 2488 - 747);
+  REQUIRE(recall_budget(c, 200).contiguity == 747);  // floor(0.3 * 2488 + 1)
+  REQUIRE(recall_budget(c, 200).similarity == 2488 - 747);
   c.contiguity = 0.0;
-  REQUIRE(recall_capacity(c, 200).contiguity == 0);
-  REQUIRE(recall_capacity(c, 200).similarity == 2488);
-  REQUIRE(recall_capacity(c, 5000).similarity == 2688 - 5000);
+  REQUIRE(recall_budget(c, 200).contiguity == 0);
+  REQUIRE(recall_budget(c, 200).similarity == 2488);
+  REQUIRE(recall_budget(c, 5000).similarity == 2688 - 5000);
   c.contiguity = 1.0;
-  REQUIRE(recall_capacity(c, 200).contiguity == 2489);
-  REQUIRE(recall_capacity(c, 200).similarity == -1);
+  REQUIRE(recall_budget(c, 200).contiguity == 2489);
+  REQUIRE(recall_budget(c, 200).similarity == -1);
   c.contiguity = 0.1;  // 0.1 * 2690 is just above 269 in double, 0.7 * 10 just below 7
   c.n_mem = 2050;
-  REQUIRE(recall_capacity(c, 0).contiguity ==
+  REQUIRE(recall_budget(c, 0).contiguity ==
           static_cast<std::int64_t>(std::floor(0.1 * 2690.0 + 1.0)));
 }
 

@@ -8,21 +8,17 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/rules/recall.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic {
 
-/// Token budgets of the two buffers.
-struct RecallCapacity {
-  std::int64_t similarity = 0;
-  std::int64_t contiguity = 0;  ///< 0 when contiguity is off
-};
-
-/// capacity = n_init + C + n_mem - outside; the contiguity share is floor(k_r * capacity + 1),
-/// taken in double, and similarity gets the rest. k_r = 0 turns contiguity off. May be <= 0. \param
-/// outside tokens outside the last query's window that are in no event (sinks and pending)
-RecallCapacity recall_capacity(const MemoryConfig& config, std::int64_t outside);
+/// Token budgets of the two buffers. Their capacity is n_init + C + n_mem - outside; the contiguity
+/// share is floor(k_r * capacity + 1), taken in double, and similarity gets the rest. k_r = 0 turns
+/// contiguity off. May be <= 0.
+/// \param outside tokens outside the last query's window that are in no event (sinks and pending)
+rules::RecallBudget recall_budget(const MemoryConfig& config, std::int64_t outside);
 
 /// Takes events of `order` in turn, adding their sizes; at the first one that reaches or passes
 /// `capacity` stops, and keeps it only if the total with it is strictly nearer to the capacity than

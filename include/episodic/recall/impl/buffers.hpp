@@ -4,7 +4,6 @@
 #include "episodic/recall/buffers.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -13,28 +12,22 @@
 
 namespace episodic {
 
-EPISODIC_INLINE RecallCapacity recall_capacity(const MemoryConfig& config, std::int64_t outside) {
-  const std::int64_t total = config.n_init + config.chunk + config.n_mem - outside;
-  if (config.contiguity == 0.0) return {total, 0};
-  const auto contiguity =
-      static_cast<std::int64_t>(std::floor(config.contiguity * static_cast<double>(total) + 1.0));
-  return {total - contiguity, contiguity};
+EPISODIC_INLINE rules::RecallBudget recall_budget(const MemoryConfig& config,
+                                                  std::int64_t outside) {
+  return rules::recall_budget(config.n_init + config.chunk + config.n_mem - outside,
+                              config.contiguity);
 }
 
 EPISODIC_INLINE void fill_buffer(std::span<const EventId> order, const EventTable& events,
                                  std::int64_t capacity, std::vector<EventId>& out) {
   out.clear();
-  if (capacity <= 0) return;
   std::int64_t total = 0;
   for (const EventId event : order) {
-    const std::int64_t with = total + events[event].size();
-    if (with < capacity) {
-      out.push_back(event);
-      total = with;
-      continue;
-    }
-    if (with - capacity < capacity - total) out.push_back(event);
-    return;
+    const std::int64_t size = events[event].size();
+    const rules::FillStep step = rules::fill_step(total, size, capacity);
+    if (step == rules::FillStep::take || step == rules::FillStep::take_last) out.push_back(event);
+    if (step != rules::FillStep::take) return;
+    total += size;
   }
 }
 
@@ -64,7 +57,7 @@ EPISODIC_INLINE void RecallBuffers::recall_top(const MemoryConfig& config,
 EPISODIC_INLINE void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& index,
                                            const EventTable& events, const float* query,
                                            std::int64_t outside) {
-  const RecallCapacity capacity = recall_capacity(config, outside);
+  const rules::RecallBudget capacity = recall_budget(config, outside);
   const std::int64_t n_events = events.size();
   if (index.size() != n_events)
     throw DataError(concat("recall: the index holds ", index.size(), " events, the timeline ",
@@ -106,12 +99,9 @@ EPISODIC_INLINE void RecallBuffers::recall(const MemoryConfig& config, Represent
     order_.push_back(e);
   };
   if (capacity.contiguity > 0) {
-    const std::int64_t reach = std::min(config.neighbours, n_events - 1);
+    const std::int64_t reach = rules::neighbour_reach(config.neighbours, n_events);
     for (const EventId e : similarity_)
-      for (std::int64_t distance = 1; distance <= reach; ++distance) {
-        list(e + distance);
-        list(e - distance);
-      }
+      for (std::int64_t i = 0; i < 2 * reach; ++i) list(rules::neighbour(e, i));
     for (const EventId e : contiguity_) list(e);  // the queue: what the step before kept
   }
   fill_buffer(order_, events, capacity.contiguity, contiguity_);
