@@ -155,8 +155,10 @@ TEST_CASE("batch: models with sliding layers, norms of heads, fused and quantise
   TinyLlama(shape, 3).write(dir.path());
   ModelOptions options;
   options.quantize = TensorType::q8_0;
-  // one row and few rows round their activations alike
-  same_together_as_alone(open_model(dir.path(), options), three, 1e-4f);
+  // Few rows round their activations as one row does; more of them, without VNNI, do not round.
+  const std::vector<Sequence> few{
+      {false, lengths(3, 12), {}}, {false, lengths(1, 12), {}}, {false, lengths(4, 12), {}}};
+  same_together_as_alone(open_model(dir.path(), options), few, 1e-4f);
 }
 
 TEST_CASE("batch: refused whole, before any sequence has made the step") {
