@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads of one block, each a fiber of its own, and what they do together: barriers,
+// collectives of lanes, shared memory, asynchronous copies.
+#include "block.hpp"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulated_device.hpp"
+#include "emulator.hpp"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// ---- switching between stacks ----------------------------------------------------------------
+
+namespace emulator {
+namespace {
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+// swapcontext asks the kernel for the signal mask at every switch; this does not.
+extern "C" void episodic_switch_stack(void** save, void* load);
+asm(R"(
+.text
+.type episodic_switch_stack, @function
+episodic_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size episodic_switch_stack, .-episodic_switch_stack
+)");
+constexpr std::size_t kStackBytes = 64 << 10;
+
+struct Context {
+  void* top = nullptr;
+  void start(void* stack, std::size_t size, void (*entry)()) {
+    auto** at = reinterpret_cast<void**>(static_cast<char*>(stack) + size);
+    *--at = nullptr;  // keeps the stack aligned as after a call
+    *--at = reinterpret_cast<void*>(entry);
+    for (int i = 0; i < 6; ++i) *--at = nullptr;
+    top = at;
+  }
+};
+void change(Context& from, Context& to, bool) { episodic_switch_stack(&from.top, to.top); }
+void arrived() {}
+#else
+constexpr std::size_t kStackBytes = 256 << 10;
+
+struct Context {
+  ucontext_t context{};
+  const void* stack = nullptr;
+  std::size_t size = 0;
+  void* fake = nullptr;
+  void start(void* memory, std::size_t bytes, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = memory;
+    context.uc_stack.ss_size = bytes;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+    stack = memory;
+    size = bytes;
+  }
+};
+Context* leaving = nullptr;
+Context* entering = nullptr;
+void arrived() {
+#if defined(__SANITIZE_ADDRESS__)
+  const void* stack = nullptr;
+  std::size_t size = 0;
+  __sanitizer_finish_switch_fiber(entering->fake, &stack, &size);
+  if (leaving && !leaving->stack) leaving->stack = stack, leaving->size = size;
+#endif
+}
+void change(Context& from, Context& to, bool for_good) {
+  leaving = &from;
+  entering = &to;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &from.fake, to.stack, to.size);
+#else
+  (void)for_good;
+#endif
+  swapcontext(&from.context, &to.context);
+  arrived();
+}
+#endif
+
+// ---- one block -------------------------------------------------------------------------------
+
+/// Lanes that meet under one mask.
+struct Meeting {
+  unsigned mask = 0, arrived = 0;
+  std::uint64_t generation = 0;
+  std::array<std::array<LanePayload, 32>, 2> payloads;
+};
+
+struct PendingCopy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  bool valid;
+  std::int64_t group;
+};
+
+struct Fiber {
+  Context context;
+  ThreadIndex index;
+  void* stack = nullptr;
+  const std::uint64_t* waits_for = nullptr;  // a generation, until it differs from `seen`
+  std::uint64_t seen = 0;
+  bool finished = false;
+  std::deque<PendingCopy> copies;
+  std::int64_t group = 0;
+};
+
+/// A variable of static shared memory.
+struct StaticShared {
+  const char* place;
+  unsigned char* at;
+  std::size_t bytes;
+};
+/// Static memory of a block; no compiler gives it more.
+constexpr std::size_t kMostStatic = 48 << 10;
+/// Between two variables, never written: an access beyond one of them meets no other.
+constexpr std::size_t kStaticGap = 64;
+
+struct Block {
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::size_t size = 0, alive = 0;
+  std::size_t at_barrier = 0;
+  int votes = 0, last_votes = 0;
+  std::uint64_t barrier_generation = 0;
+  std::vector<std::map<unsigned, Meeting>> warps;
+  std::vector<unsigned char> shared;
+  std::vector<StaticShared> statics;  // those that were met so far
+  std::unique_ptr<unsigned char[]> static_memory;
+  std::size_t static_bytes = 0, shared_bytes = 0;
+  const std::function<void()>* thread = nullptr;
+  std::exception_ptr failure;
+};
+
+Block block;
+Fiber* current = nullptr;
+Context scheduler;
+Order order = Order::forward;
+std::mt19937_64 shuffle_state;
+
+void finish_barrier() {
+  block.at_barrier = 0;
+  block.last_votes = block.votes;
+  block.votes = 0;
+  ++block.barrier_generation;
+}
+
+void wait_for(const std::uint64_t& generation, std::uint64_t seen) {
+  while (generation == seen) {
+    current->waits_for = &generation;
+    current->seen = seen;
+    change(current->context, scheduler, false);
+  }
+  current->waits_for = nullptr;
+}
+
+void fiber_main() {
+  arrived();
+  try {
+    (*block.thread)();
+  } catch (...) {
+    block.failure = std::current_exception();
+  }
+  current->finished = true;
+  --block.alive;
+  // a thread that returned no longer counts at the block's barrier
+  if (block.alive > 0 && block.at_barrier == block.alive) finish_barrier();
+  change(current->context, scheduler, true);
+}
+
+void* new_stack() {
+  void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return memory;
+}
+
+std::vector<std::size_t> turns(std::size_t n) {
+  std::vector<std::size_t> all(n);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  if (order == Order::backward) std::reverse(all.begin(), all.end());
+  if (order == Order::shuffled) std::shuffle(all.begin(), all.end(), shuffle_state);
+  return all;
+}
+
+/// Room for all variables and their gaps; poisoned where none is.
+constexpr std::size_t kStaticRoom = kMostStatic + 64 * (kStaticGap + 128);
+
+/// Nothing of the block before is left, and nothing may be touched before it is declared.
+void reset_static() {
+  std::size_t used = kStaticRoom;
+  if (!block.static_memory) {
+    block.static_memory.reset(new unsigned char[kStaticRoom]);
+  } else if (block.statics.empty()) {
+    return;
+  } else {
+    const StaticShared& last = block.statics.back();
+    used = static_cast<std::size_t>(last.at + last.bytes - block.static_memory.get());
+  }
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(block.static_memory.get(), used);
+#endif
+  std::memset(block.static_memory.get(), 0xff, used);
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(block.static_memory.get(), used);
+#endif
+  block.statics.clear();
+}
+
+void* add_static(const char* place, std::size_t bytes) {
+  unsigned char* at = block.static_memory.get();
+  if (!block.statics.empty()) {
+    const StaticShared& last = block.statics.back();
+    at = last.at + last.bytes + kStaticGap;
+  }
+  at += (128 - reinterpret_cast<std::uintptr_t>(at) % 128) % 128;
+  if (at + bytes > block.static_memory.get() + kStaticRoom)
+    throw std::logic_error("emulated kernel: too many variables in static shared memory");
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(at, bytes);
+#endif
+  block.statics.push_back({place, at, bytes});
+  return at;
+}
+
+void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
+  block.size = std::size_t{block_size.x} * block_size.y * block_size.z;
+  block.alive = block.size;
+  block.at_barrier = 0;
+  block.votes = 0;
+  block.warps.assign((block.size + 31) / 32, {});
+  // quiet NaNs in every float type, so that what was never set shows
+  block.shared.assign(shared_bytes + 128, 0xff);
+  reset_static();
+  block.static_bytes = 0;
+  block.shared_bytes = shared_bytes;
+  while (block.fibers.size() < block.size) {
+    block.fibers.push_back(std::make_unique<Fiber>());
+    block.fibers.back()->stack = new_stack();
+  }
+  for (std::size_t i = 0; i < block.size; ++i) {
+    Fiber& f = *block.fibers[i];
+    const auto n = static_cast<unsigned>(i);
+    f.index = {{n % block_size.x, n / block_size.x % block_size.y, n / block_size.x / block_size.y},
+               at,
+               block_size,
+               grid};
+    f.finished = false;
+    f.waits_for = nullptr;
+    f.copies.clear();
+    f.group = 0;
+    f.context = {};
+    f.context.start(f.stack, kStackBytes, fiber_main);
+  }
+  while (block.alive > 0) {
+    bool moved = false;
+    for (const std::size_t i : turns(block.size)) {
+      Fiber& f = *block.fibers[i];
+      if (f.finished || (f.waits_for && *f.waits_for == f.seen)) continue;
+      moved = true;
+      current = &f;
+      change(scheduler, f.context, false);
+      current = nullptr;
+      if (block.failure) std::rethrow_exception(std::exchange(block.failure, nullptr));
+    }
+    if (!moved)
+      throw std::logic_error("emulated kernel: " + std::to_string(block.alive) +
+                             " threads wait at a collective that the others never reach");
+  }
+}
+
+}  // namespace
+
+std::size_t run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
+                     const std::function<void()>& thread) {
+  block.thread = &thread;
+  std::size_t most_static = 0;
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  for (const std::size_t b : turns(blocks)) {
+    const auto n = static_cast<unsigned>(b);
+    run_block(grid, block_size, {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
+              shared_bytes);
+    most_static = std::max(most_static, block.static_bytes);
+  }
+  return most_static;
+}
+
+void set_order(Order new_order, std::uint64_t seed) {
+  order = new_order;
+  shuffle_state.seed(seed);
+}
+
+const ThreadIndex& index() { return current->index; }
+
+unsigned lane() {
+  const ThreadIndex& i = current->index;
+  return (i.thread.x + i.block_size.x * (i.thread.y + i.block_size.y * i.thread.z)) % 32u;
+}
+
+int barrier(int votes) {
+  const std::uint64_t seen = block.barrier_generation;
+  block.votes += votes;
+  if (++block.at_barrier == block.alive)
+    finish_barrier();
+  else
+    wait_for(block.barrier_generation, seen);
+  return block.last_votes;
+}
+
+const LanePayload* rendezvous(unsigned mask, const void* payload, std::size_t bytes) {
+  const ThreadIndex& i = current->index;
+  const std::size_t linear =
+      i.thread.x + std::size_t{i.block_size.x} * (i.thread.y + i.block_size.y * i.thread.z);
+  const auto own = static_cast<unsigned>(linear % 32);
+  if (!(mask >> own & 1u))
+    throw std::logic_error("emulated kernel: a lane calls a collective whose mask leaves it out");
+  // Lanes that a block of odd size does not have take no part.
+  const std::size_t left = block.size - linear / 32 * 32;
+  if (left < 32) mask &= (1u << left) - 1u;
+  Meeting& meeting = block.warps[linear / 32][mask];
+  const std::uint64_t seen = meeting.generation;
+  // Two payloads in turn: a lane that is here again has read those of the meeting before the last.
+  auto& slots = meeting.payloads[seen % 2];
+  std::memcpy(slots[own].data(), payload, bytes);
+  meeting.arrived |= 1u << own;
+  if (meeting.arrived == mask) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+  } else {
+    wait_for(meeting.generation, seen);
+  }
+  return slots.data();
+}
+
+unsigned char* dynamic_shared() {
+  const auto at = reinterpret_cast<std::uintptr_t>(block.shared.data());
+  return block.shared.data() + (128 - at % 128) % 128;
+}
+
+void* static_shared(const char* place, std::size_t bytes, std::size_t alignment) {
+  for (const StaticShared& known : block.statics)
+    if (known.place == place) return known.at;
+  // As a compiler lays them out, if in another order; the gaps do not count.
+  block.static_bytes = (block.static_bytes + alignment - 1) / alignment * alignment + bytes;
+  if (block.static_bytes > kMostStatic)
+    throw std::logic_error("emulated kernel: more than 48 KB of static shared memory");
+  if (block.static_bytes + block.shared_bytes > shared_limit())
+    throw std::logic_error("emulated kernel: " + std::to_string(block.static_bytes) +
+                           " bytes of static and " + std::to_string(block.shared_bytes) +
+                           " of dynamic shared memory are more than the device has");
+  return add_static(place, bytes);
+}
+
+void copy_async(void* to, const void* from, std::size_t bytes, bool valid) {
+  if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 ||
+      (valid && reinterpret_cast<std::uintptr_t>(from) % bytes != 0))
+    throw std::logic_error("emulated kernel: an asynchronous copy is not aligned to its size");
+  current->copies.push_back({to, from, bytes, valid, current->group});
+}
+
+void commit_copies() { ++current->group; }
+
+void wait_copies(int groups_left) {
+  auto& copies = current->copies;
+  while (!copies.empty() && copies.front().group < current->group - groups_left) {
+    const PendingCopy& c = copies.front();
+    if (c.valid)
+      std::memcpy(c.to, c.from, c.bytes);
+    else
+      std::memset(c.to, 0, c.bytes);
+    copies.pop_front();
+  }
+}
+
+}  // namespace emulator

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "streams.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "block.hpp"
+#include "emulated_device.hpp"
+
+namespace emulator {
+
+Device device;
+
+int shared_bytes_of_block() {
+  const int version = 10 * device.major + device.minor;
+  if (version == 86 || version == 89 || device.major >= 12) return 99 << 10;
+  return device.major == 8 ? 163 << 10 : 227 << 10;
+}
+cudaError_t record(cudaError_t error) {
+  if (error != cudaSuccess) device.last_error = error;
+  return error;
+}
+
+cudaError_t may_enqueue(cudaStream_t stream) {
+  if (captures(stream))
+    return stream->capture->spoilt ? record(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
+  if (!is_legacy(stream)) return cudaSuccess;
+  bool any = false;
+  for (const auto& capture : device.captures)
+    for (const cudaStream_t other : capture->streams)
+      if (other->waits_for_legacy) any = capture->spoilt = true;
+  return any ? record(cudaErrorStreamCaptureImplicit) : cudaSuccess;
+}
+
+cudaError_t may_call_unsafe() {
+  bool any = false;
+  for (const auto& capture : device.captures)
+    if (capture->mode != cudaStreamCaptureModeRelaxed) any = capture->spoilt = true;
+  return any ? record(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
+cudaError_t refuse_in_capture(cudaStream_t stream) {
+  stream->capture->spoilt = true;
+  return record(cudaErrorStreamCaptureUnsupported);
+}
+
+namespace {
+
+void perform(Node& node) {
+  node.done = true;
+  node.after.clear();
+  if (const std::function<void()> work = std::exchange(node.work, nullptr)) work();
+}
+
+/// Does what `ends` are and are behind in an order drawn from all that the waits allow, until
+/// `last` is done.
+void perform_shuffled(const std::vector<NodePtr>& ends, const Node& last) {
+  struct Open {
+    NodePtr node;
+    std::size_t missing = 0;         // of what it is behind
+    std::vector<std::size_t> ahead;  // of what is behind it
+  };
+  std::vector<Open> open;
+  std::map<const Node*, std::size_t> number;
+  const auto add = [&](const NodePtr& node) {
+    const auto [at, is_new] = number.emplace(node.get(), open.size());
+    if (is_new) open.push_back({node});
+    return at->second;
+  };
+  for (const NodePtr& end : ends)
+    if (end && !end->done) add(end);
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const Node& node = *open[i].node;
+    for (const NodePtr& before : node.after) {
+      if (before->done) continue;
+      ++open[i].missing;
+      const std::size_t at = add(before);
+      open[at].ahead.push_back(i);
+    }
+  }
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < open.size(); ++i)
+    if (open[i].missing == 0) ready.push_back(i);
+  while (!last.done) {
+    // Mostly on with what is behind the last one, so that a stream may get far ahead of another.
+    if (device.overlap_random() % 4 == 0)
+      std::swap(ready[device.overlap_random() % ready.size()], ready.back());
+    const Open& next = open[ready.back()];
+    ready.pop_back();
+    perform(*next.node);
+    for (const std::size_t i : next.ahead)
+      if (--open[i].missing == 0) ready.push_back(i);
+  }
+}
+
+}  // namespace
+
+void perform(const NodePtr& last) {
+  if (!last || last->done) return;
+  if (device.overlap == Overlap::shuffled) {
+    std::vector<NodePtr> ends = {last, device.legacy.last};
+    for (const cudaStream_t stream : device.streams) ends.push_back(stream->last);
+    return perform_shuffled(ends, *last);
+  }
+  std::vector<Node*> open = {last.get()};
+  while (!open.empty()) {
+    Node& node = *open.back();
+    Node* next = nullptr;
+    for (const NodePtr& before : node.after)
+      if (!before->done && (!next || device.overlap == Overlap::early)) next = before.get();
+    if (next) {
+      open.push_back(next);
+      continue;
+    }
+    open.pop_back();
+    perform(node);
+  }
+}
+
+void perform_all() {
+  perform(device.legacy.last);
+  for (const cudaStream_t stream : device.streams) perform(stream->last);
+  for (void* const pointer : std::exchange(device.left_pinned, {})) std::free(pointer);
+}
+
+void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other) {
+  CUstream_st& queue = queue_of(stream);
+  const auto node = std::make_shared<Node>();
+  node->work = std::move(work);
+  const auto behind = [&](const NodePtr& before) {
+    if (before && !before->done) node->after.push_back(before);
+  };
+  if (queue.capture) {
+    behind(queue.last_captured);
+    behind(other);
+    queue.capture->nodes.push_back(node);
+    queue.last_captured = node;
+    return;
+  }
+  behind(queue.last);
+  behind(other);
+  // The legacy stream and those that wait for it do so both ways.
+  if (is_legacy(stream)) {
+    for (const cudaStream_t each : device.streams)
+      if (each->waits_for_legacy) behind(each->last);
+  } else if (queue.waits_for_legacy) {
+    behind(device.legacy.last);
+  }
+  queue.last = node;
+  if (device.overlap == Overlap::none) perform(node);
+}
+
+void perform_graph(const std::vector<GraphNode>& graph) {
+  std::vector<NodePtr> nodes;
+  for (const GraphNode& each : graph) {
+    nodes.push_back(std::make_shared<Node>());
+    nodes.back()->work = each.work;
+    for (const std::size_t before : each.after) nodes.back()->after.push_back(nodes[before]);
+    if (device.overlap == Overlap::none) perform(nodes.back());
+  }
+  if (nodes.empty()) return;
+  if (device.overlap == Overlap::shuffled)
+    perform_shuffled({nodes.back()}, *nodes.back());
+  else
+    perform(nodes.back());
+}
+
+bool is_behind(const NodePtr& last, const NodePtr& node) {
+  std::set<const Node*> seen;
+  std::vector<const Node*> open = {last.get()};
+  while (!open.empty()) {
+    const Node* const each = open.back();
+    open.pop_back();
+    if (each == node.get()) return true;
+    if (!each || !seen.insert(each).second) continue;
+    for (const NodePtr& before : each->after) open.push_back(before.get());
+  }
+  return false;
+}
+
+void leave(const std::shared_ptr<Capture>& capture) {
+  for (const cudaStream_t stream : capture->streams) {
+    stream->capture = nullptr;
+    stream->last_captured = nullptr;
+  }
+  capture->ended = true;
+  std::erase(device.captures, capture);
+}
+
+namespace {
+bool is_within(const std::map<void*, std::size_t>& blocks, const void* at) {
+  auto next = blocks.upper_bound(const_cast<void*>(at));
+  if (next == blocks.begin()) return false;
+  --next;
+  return static_cast<const char*>(at) < static_cast<const char*>(next->first) + next->second;
+}
+}  // namespace
+
+bool is_pageable(const void* at) {
+  return !is_within(device.allocations, at) && !is_within(device.pinned, at);
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work) {
+  const cudaError_t error = may_enqueue(stream);
+  if (error != cudaSuccess) return error;
+  if (!captures(stream) && counted) {
+    ++(device.calls.*counted);
+    if (counted == &Calls::launches) ++queue_of(stream).launches;
+  }
+  append(stream, std::move(work));
+  return cudaSuccess;
+}
+
+cudaError_t may_multiply(cudaStream_t stream) {
+  return captures(stream) && !device.cublas_captures ? refuse_in_capture(stream) : cudaSuccess;
+}
+
+cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shared_bytes,
+                cudaStream_t stream, std::function<void()> thread) {
+  if (device.count == 0) return record(cudaErrorNoDevice);
+  const std::size_t threads = std::size_t{block_size.x} * block_size.y * block_size.z;
+  const auto found = device.max_shared.find({device.current, kernel});
+  const auto seen = device.static_shared.find(kernel);
+  const std::size_t known = seen == device.static_shared.end() ? 0 : seen->second;
+  // Without asking a block has 48 KB, static memory included.
+  const std::size_t allowed = found == device.max_shared.end()
+                                  ? (std::size_t{48} << 10) - known
+                                  : static_cast<std::size_t>(found->second);
+  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 ||
+      grid.z > 65535 || threads < 1 || threads > 1024 || block_size.z > 64)
+    return record(cudaErrorInvalidConfiguration);
+  if (shared_bytes > allowed || known + shared_bytes > shared_limit())
+    return record(cudaErrorInvalidValue);
+  if (device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
+  return enqueue(stream, &Calls::launches, [=, thread = std::move(thread)] {
+    const std::size_t met = run_grid(grid, block_size, shared_bytes, thread);
+    std::size_t& most = device.static_shared[kernel];
+    most = std::max(most, met);
+  });
+}
+
+Calls calls() { return device.calls; }
+void reset_calls() {
+  device.calls = {};
+  device.legacy.launches = 0;
+  for (const cudaStream_t stream : device.streams) stream->launches = 0;
+  device.peak = device.used;
+}
+std::int64_t device_bytes() { return device.used; }
+std::int64_t peak_device_bytes() { return device.peak; }
+void set_device_capacity(std::int64_t bytes) { device.capacity = bytes; }
+void set_device_count(int devices) { device.count = devices; }
+void set_compute_capability(int major, int minor) {
+  device.major = major;
+  device.minor = minor;
+}
+void set_driver_version(int version) { device.driver = version; }
+void set_pinned_capacity(std::int64_t bytes) { device.pinned_capacity = bytes; }
+void set_kernel_image(bool is_there) { device.has_image = is_there; }
+void set_context_lost(cudaError_t error) {
+  device.lost = error;
+  device.last_error = cudaSuccess;
+}
+std::size_t shared_limit() { return static_cast<std::size_t>(shared_bytes_of_block()); }
+void set_cublas_captures(bool captures) { device.cublas_captures = captures; }
+void set_overlap(Overlap overlap, std::uint64_t seed) {
+  perform_all();
+  device.overlap = overlap;
+  device.overlap_random.seed(seed);
+}
+std::vector<std::int64_t> launches_of_streams() {
+  std::vector<std::int64_t> launches = {device.legacy.launches};
+  for (const cudaStream_t stream : device.streams) launches.push_back(stream->launches);
+  return launches;
+}
+
+}  // namespace emulator

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Streams, events, captures and graphs of the emulated runtime, and all that it remembers.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "cuda_runtime_api.h"
+#include "emulator.hpp"
+
+namespace emulator {
+
+/// A piece of a stream's work, or nothing but a wait.
+struct Node {
+  std::function<void()> work;
+  std::vector<std::shared_ptr<Node>> after;  // what its stream did before, then what that waits for
+  bool done = false;
+};
+using NodePtr = std::shared_ptr<Node>;
+
+/// A capture, of the streams that an event of it made wait as well.
+struct Capture {
+  cudaStream_t origin;
+  cudaStreamCaptureMode mode;
+  std::vector<cudaStream_t> streams;
+  std::vector<NodePtr> nodes;  // in the order of the calls
+  bool spoilt = false, ended = false;
+};
+
+struct GraphNode {
+  std::function<void()> work;
+  std::vector<std::size_t> after;  // all of them before it
+};
+using GraphNodes = std::shared_ptr<const std::vector<GraphNode>>;  // the last one is behind all
+
+}  // namespace emulator
+
+struct CUgraph_st {
+  emulator::GraphNodes nodes;
+};
+struct CUgraphExec_st {
+  emulator::GraphNodes nodes;
+  std::int64_t bytes;
+};
+struct CUstream_st {
+  bool waits_for_legacy = false;
+  int device = 0;
+  emulator::NodePtr last;
+  std::shared_ptr<emulator::Capture> capture;  // while it captures
+  emulator::NodePtr last_captured;
+  std::int64_t launches = 0;
+};
+struct CUevent_st {
+  int device = 0;
+  emulator::NodePtr after;                     // the last of its stream when it was recorded
+  std::shared_ptr<emulator::Capture> capture;  // last recorded in one
+  std::chrono::steady_clock::time_point recorded;
+};
+
+namespace emulator {
+
+struct Device {
+  std::map<void*, std::size_t> allocations, pinned;
+  std::vector<void*> left_pinned;  // given back while work may still have used it
+  std::map<std::pair<int, const void*>, int> max_shared;  // of a device and kernel
+  std::map<const void*, std::size_t> static_shared;       // of kernels that have run
+  std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
+  int count = 1, current = 0, major = 9, minor = 0, driver = 13000;
+  bool cublas_captures = true, has_image = true;
+  cudaError_t lost = cudaSuccess;
+  std::int64_t pinned_used = 0, pinned_capacity = std::int64_t{1} << 50;
+  CUstream_st legacy;
+  std::vector<cudaStream_t> streams;  // the others, in the order they were made
+  std::vector<std::shared_ptr<Capture>> captures;
+  Overlap overlap = Overlap::none;
+  std::mt19937_64 overlap_random;
+  cudaError_t last_error = cudaSuccess;
+  Calls calls;
+};
+extern Device device;
+
+/// Of a block, as the programming guide's table of compute capabilities has it.
+int shared_bytes_of_block();
+inline constexpr std::int64_t kGraphNodeBytes = 1 << 10;  // of an executable graph
+
+/// Remembers the error, if it is one, for cudaGetLastError.
+cudaError_t record(cudaError_t error);
+
+inline bool is_legacy(cudaStream_t stream) { return !stream || stream == cudaStreamLegacy; }
+inline bool captures(cudaStream_t stream) { return !is_legacy(stream) && stream->capture; }
+/// Of the legacy stream, which every device has, the current device's.
+inline int device_of(cudaStream_t stream) {
+  return is_legacy(stream) ? device.current : stream->device;
+}
+inline CUstream_st& queue_of(cudaStream_t stream) {
+  return is_legacy(stream) ? device.legacy : *stream;
+}
+
+/// Whether work may be enqueued. The legacy stream would wait for every capture that waits for it.
+cudaError_t may_enqueue(cudaStream_t stream);
+/// Calls that no capture could replay: refused to who captures, unless relaxed.
+cudaError_t may_call_unsafe();
+cudaError_t refuse_in_capture(cudaStream_t stream);
+
+/// Does `last` and all that it is behind, in one of the orders that the waits allow.
+void perform(const NodePtr& last);
+void perform_all();
+void perform_graph(const std::vector<GraphNode>& graph);
+/// Puts work, or a wait alone, behind what the stream has and, if any, behind `other`.
+void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other = nullptr);
+
+/// Whether `node` is `last` or among what that is behind.
+bool is_behind(const NodePtr& last, const NodePtr& node);
+/// Ends a capture: its streams are free again.
+void leave(const std::shared_ptr<Capture>& capture);
+/// Host memory that the runtime did not hand out.
+bool is_pageable(const void* at);
+
+}  // namespace emulator
