@@ -65,9 +65,10 @@ void add_run(tools::Command& app, Suite suite) {
   sub.option("--prompt-family", o.prompt_family,
              "Which of a file with several families: gpt4, yarn-mistral, ...");
   sub.option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
-  sub.option("--encoder", o.encoder,
-             "Methods rag and rag-s: the sentence encoder's directory "
-             "(scripts/sentence_encoder fetches one)");
+  sub.option(
+      "--encoder", o.encoder,
+      "The sentence encoder's directory (scripts/sentence_encoder fetches one) of methods rag "
+      "and rag-s; with episodic it chooses the events by their text");
   sub.option(
       "--preset", o.preset,
       fmt::format("A paper's system, which changes the memory's settings: {}", preset_names()));

@@ -20,6 +20,35 @@ RecallHook weighting(std::shared_ptr<const EventReader> reader) {
   };
 }
 
+RankHook ranking(std::shared_ptr<const EventReader> reader) {
+  if (!reader) throw ConfigError("ranking: the reader is null; give one, or set no hook");
+  return
+      [reader = std::move(reader), events = std::vector<EventId>(), scores = std::vector<float>()](
+          const RankRequest& asked, std::vector<ScoredEvent>& best) mutable {
+        const EventId known = std::min(asked.n_events, reader->ready());
+        if (known <= 0) return false;
+        events.clear();
+        auto gone = asked.forgotten.begin();
+        for (EventId e = 0; e < known; ++e) {
+          if (gone != asked.forgotten.end() && *gone == e)
+            ++gone;
+          else
+            events.push_back(e);
+        }
+        scores.assign(events.size(), 0.0f);
+        reader->score({asked.layer, asked.group, events, {}, asked.query, {}}, scores);
+        for (std::size_t i = 0; i < events.size(); ++i) best.push_back({events[i], scores[i]});
+        const auto wanted =
+            static_cast<std::ptrdiff_t>(std::min<std::int64_t>(asked.count, std::ssize(best)));
+        std::partial_sort(best.begin(), best.begin() + wanted, best.end(),
+                          [](const ScoredEvent& a, const ScoredEvent& b) {
+                            return a.score != b.score ? a.score > b.score : a.event < b.event;
+                          });
+        best.resize(static_cast<std::size_t>(wanted));
+        return true;
+      };
+}
+
 void KeyReader::score(const RecalledEvents& recalled, std::span<float> scores) const {
   const std::int64_t lanes_per_layer = memory_.lanes() / memory_.shape().n_layers;
   const std::int64_t lane = recalled.layer * lanes_per_layer + recalled.group;
@@ -53,7 +82,13 @@ void EncoderReader::write(const EventTable& events, std::span<const std::int64_t
         {events[e], checksum_of(ids_of(events[e])), {from, from + encoder_.width()}});
 }
 
-void EncoderReader::read(std::string_view question) { question_ = encoder_.encode(question); }
+void EncoderReader::read(std::string_view question) {
+  if (question.empty())
+    question_.clear();
+  else
+    question_ = encoder_.encode(question);
+  for (const Written& w : written_) w.score = -1.0f;
+}
 
 float EncoderReader::score(EventId event) const {
   if (event < 0 || event >= size())
@@ -62,7 +97,9 @@ float EncoderReader::score(EventId event) const {
         "closes events",
         event, size()));
   if (question_.empty()) return 1.0f;
-  return relevance_score(question_, written_[static_cast<std::size_t>(event)].vector);
+  const Written& w = written_[static_cast<std::size_t>(event)];
+  if (w.score < 0.0f) w.score = relevance_score(question_, w.vector);  // the same in every layer
+  return w.score;
 }
 
 void EncoderReader::score(const RecalledEvents& recalled, std::span<float> scores) const {

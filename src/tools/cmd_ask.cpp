@@ -8,6 +8,7 @@
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "kept.hpp"
+#include "reader_flags.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -19,6 +20,7 @@ struct AskFlags {
   JsonFlag json;
   std::string prompt;
   ChatFlags chat;
+  EncoderFlags encoder;
   GenerateOptions options;
   bool keep = false;
 };
@@ -39,6 +41,10 @@ void run(const AskFlags& flags) {
                 : tokenizer.encode(flags.prompt);
   engine->attach(
       memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) + flags.options.max_new);
+  if (const auto reader = flags.encoder.open(*engine)) {
+    reader->attach(*engine);
+    reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
+  }
   GenerateOptions options = flags.options;
   options.on_token = [&](std::int64_t, std::string_view text) {
     flags.json.say(std::string(text));
@@ -72,6 +78,7 @@ void add_ask(Command& app) {
   flags->model.add_to(sub, false);
   sub.option("--memory-dir", flags->dir, "Folder of the memory").required();
   sub.option("--prompt", flags->prompt, "The question").required();
+  flags->encoder.add_to(sub);
   flags->chat.add_to(sub);
   add_generation(sub, flags->options);
   sub.flag("--keep", flags->keep, "Commit question and answer to the memory");

@@ -23,6 +23,7 @@ struct GenerateFlags {
   ChatFlags chat;
   EntryFlags entries;
   ReaderFlags reader;
+  EncoderFlags encoder;
   bool no_special = false;
 };
 
@@ -56,6 +57,8 @@ void run(const GenerateFlags& flags) {
     throw ConfigError("--no-special: with --chat the model's template says what stands around");
   if (flags.entries.longest > 0 && flags.model.full_attention)
     throw ConfigError("--entries: full attention has no events; leave one of the two out");
+  if (!flags.encoder.dir.empty() && flags.question.empty())
+    throw ConfigError("--encoder: needs --question, which it compares the events' text with");
   const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto [prompt, question] = prompt_ids(flags, *engine);
@@ -63,6 +66,8 @@ void run(const GenerateFlags& flags) {
          static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new,
          flags.entries.starts(*engine, config, prompt));
   flags.reader.apply(*engine);
+  const auto text_reader = flags.encoder.open(*engine);
+  if (text_reader) text_reader->attach(*engine);
 
   GenerateOptions options = flags.options;
   options.on_token = [&](std::int64_t, std::string_view text) {
@@ -82,6 +87,7 @@ void run(const GenerateFlags& flags) {
     }
     prefill_seconds = engine->session().counters().prefill_seconds;
   }
+  if (text_reader) text_reader->ask(prompt, flags.question);
   result = question.empty()
                ? engine->generate(std::span(prompt).last(prompt.empty() ? 0 : 1), options)
                : engine->generate(question, options);
@@ -123,6 +129,7 @@ void add_generate(Command& app) {
   sub.option("--question", flags->question, "Text read after the prompt as a step of its own");
   flags->entries.add_to(sub);
   flags->reader.add_to(sub);
+  flags->encoder.add_to(sub);
   sub.flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
   flags->chat.add_to(sub);
   add_generation(sub, flags->options);

@@ -5,6 +5,18 @@
 #include "episodic/model/open_model.hpp"
 
 namespace episodic::tools {
+namespace {
+
+/// \throws ConfigError naming the flag where there is none on the host
+EpisodicMemory& memory_for(const char* flag, Engine& engine) {
+  if (auto* const memory = dynamic_cast<EpisodicMemory*>(engine.memory())) return *memory;
+  throw ConfigError(std::string(flag) +
+                    (engine.has_memory()
+                         ? ": reads on the host alone; use --device cpu"
+                         : ": full attention recalls nothing; leave one of the two out"));
+}
+
+}  // namespace
 
 void ReaderFlags::add_to(Command& app) {
   app.option("--reader", dir,
@@ -15,15 +27,41 @@ void ReaderFlags::add_to(Command& app) {
 
 void ReaderFlags::apply(Engine& engine) const {
   if (dir.empty()) return;
-  auto* const memory = dynamic_cast<EpisodicMemory*>(engine.memory());
-  if (!memory)
-    throw ConfigError(engine.has_memory()
-                          ? "--reader: reads on the host alone; use --device cpu"
-                          : "--reader: full attention recalls nothing; leave one of the two out");
+  EpisodicMemory& memory = memory_for("--reader", engine);
   if (!heads_)
     heads_ =
         std::make_shared<const ReaderHeads>(load_reader_heads(dir, open_model(engine.model_dir())));
-  memory->set_recall_hook(weighting(std::make_shared<HeadReader>(heads_, *memory)));
+  memory.set_recall_hook(weighting(std::make_shared<HeadReader>(heads_, memory)));
+}
+
+void TextReader::attach(Engine& engine) {
+  EpisodicMemory& memory = memory_for("--encoder", engine);
+  if (memory.config().scope == EventScope::head)
+    throw ConfigError(
+        "--encoder: scope = \"head\" gives each head events of its own, which have no text; use "
+        "scope = \"sequence\"");
+  memory_ = &memory;
+  reader_ = std::make_shared<EncoderReader>(encoder_, tokenizer_);
+  memory.set_rank_hook(ranking(reader_));
+}
+
+void TextReader::ask(std::span<const std::int64_t> ids, std::string_view question) {
+  reader_->write(memory_->events(), ids);
+  reader_->read(question);
+}
+
+void EncoderFlags::add_to(Command& app) {
+  app.option("--encoder", dir,
+             "Events are recalled by what their text has to do with the question, as the sentence "
+             "encoder in DIR finds (scripts/sentence_encoder fetches one)")
+      .type_name("DIR");
+}
+
+std::unique_ptr<TextReader> EncoderFlags::open(Engine& engine) const {
+  if (dir.empty()) return nullptr;
+  encoder_ =
+      std::make_unique<SentenceEncoder>(SentenceEncoder::open(dir, SentenceEncoder::kAllPositions));
+  return std::make_unique<TextReader>(*encoder_, engine.tokenizer());
 }
 
 }  // namespace episodic::tools

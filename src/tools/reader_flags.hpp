@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// --reader: recalled events count by heads that `train-lora --reader` trained.
+// How events are judged otherwise than by the model's keys: --reader, heads that `train-lora
+// --reader` trained, and --encoder, their text.
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <string_view>
 
 #include "common.hpp"
+#include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/engine.hpp"
+#include "episodic/session/event_reader.hpp"
 #include "episodic/session/reader_heads.hpp"
 
 namespace episodic::tools {
@@ -22,6 +28,39 @@ struct ReaderFlags {
 
  private:
   mutable std::shared_ptr<const ReaderHeads> heads_;  // once they are read
+};
+
+/// Recalls the events whose text has to do with the question.
+class TextReader {
+ public:
+  /// Both must outlive it.
+  TextReader(const SentenceEncoder& encoder, const Tokenizer& tokenizer)
+      : encoder_(encoder), tokenizer_(tokenizer) {}
+
+  /// Takes part in the recall of the memory that the engine has now: to be called after each
+  /// `attach`. Nothing changes before `ask`.
+  /// \throws ConfigError for full attention, a memory on a device or events of single heads
+  void attach(Engine& engine);
+  /// From here on the memory recalls what has to do with this question.
+  /// \param ids tokens of the sequence, at least to the end of its last event
+  void ask(std::span<const std::int64_t> ids, std::string_view question);
+
+ private:
+  const SentenceEncoder& encoder_;
+  const Tokenizer& tokenizer_;
+  const EpisodicMemory* memory_ = nullptr;
+  std::shared_ptr<EncoderReader> reader_;
+};
+
+struct EncoderFlags {
+  std::filesystem::path dir;  ///< empty: none
+
+  void add_to(Command& app);
+  /// Null without --encoder. Lives no longer than these flags and the engine.
+  std::unique_ptr<TextReader> open(Engine& engine) const;
+
+ private:
+  mutable std::unique_ptr<const SentenceEncoder> encoder_;
 };
 
 }  // namespace episodic::tools

@@ -115,6 +115,46 @@ TEST_CASE("in key space a reader takes the cosine of query and representative") 
   CHECK(below_one > 20);
 }
 
+TEST_CASE("a memory recalls what a reader finds in the events' text") {
+  const auto tokens = random_tokens(small_shape(), 240, 9);
+  const std::vector<std::int64_t> ids = some_ids(240, "Andrew");
+  MemoryConfig config = small_config();
+  config.reweight = Reweighting::narrow;
+  config.reweight_top = 3;
+  EpisodicMemory memory(config, small_shape()), plain(config, small_shape());
+  const auto reader = std::make_shared<EncoderReader>(encoder(), tokenizer());
+  memory.set_rank_hook(ranking(reader));
+  const auto both = [&](std::int64_t at) {
+    return step(memory, tokens, at, 10) == step(plain, tokens, at, 10);
+  };
+  for (std::int64_t at = 0; at < 200; at += 10) {
+    REQUIRE(both(at));  // nothing is asked yet
+    reader->write(memory.events(), ids);
+  }
+  memory.forget(2);
+  const EventTable events = memory.events();
+  for (const char* question : {kQuestion, "What is the pass key?"}) {
+    reader->read(question);
+    const std::int64_t at = memory.tokens();
+    step(memory, tokens, at, 10);  // closes events that the reader does not know
+    std::vector<std::pair<float, EventId>> best;
+    for (EventId e = 0; e < events.size(); ++e)
+      if (e != 2) {
+        const auto text =
+            tokenizer().decode({ids.begin() + events[e].start, ids.begin() + events[e].end});
+        best.emplace_back(-relevance_score(encoder().encode(question), encoder().encode(text)), e);
+      }
+    std::sort(best.begin(), best.end());
+    std::vector<EventId> expected;
+    for (std::size_t i = 0; i < 3; ++i) expected.push_back(best[i].second);
+    std::sort(expected.begin(), expected.end());
+    for (std::int64_t l = 0; l < 2; ++l) REQUIRE(memory.recalled(l).recalled() == expected);
+  }
+  reader->read("");  // nothing is asked any more
+  REQUIRE(reader->ready() == 0);
+  REQUIRE(mentions(refusal<ConfigError>([] { ranking(nullptr); }), "reader is null"));
+}
+
 TEST_CASE("a reader forgets what a memory that went back forgot") {
   const auto tokens = random_tokens(small_shape(), 160, 8);
   const std::vector<std::int64_t> ids = some_ids(160, "Andrew");

@@ -139,6 +139,10 @@ TEST_CASE("suites: what cannot be done is one line that says what can") {
   refused("--method rag --encoder /none", "/none/config.json");
   refused("--method rag --encoder " + quoted(EPISODIC_SOURCE_DIR "/models/recall-2m6"), "bert");
   refused("--method window --encoder /none", "--encoder");
+  refused("--method episodic --encoder /none", "/none/config.json");
+  refused("--method episodic" + kEncoder +
+              R"( --memory '{"scope": "head", "segmenter": "k_similarity"}')",
+          "scope");
   refused("--method rag-s" + kEncoder + R"( --memory '{"scope": "head"}')", "scope");
   refused("--method window --entries 64", "--entries");
   refused("--method full --reader /none", "--reader");
@@ -295,6 +299,28 @@ TEST_CASE("suites: rag reads five chunks of the context, and says which") {
     CHECK(other.status == 1);
     CHECK(other.err.find("\"retrieval\"") != std::string::npos);
   }
+}
+
+TEST_CASE("suites: a memory whose events an encoder chooses is a run of its own") {
+  const Scratch s;
+  make_passkey(s, "--tokens 1200 --depth 0.2,0.8 --count 1 --seed 3");
+  const std::string flags =
+      run_flags(s) + R"( --memory '{"reweight": "narrow", "reweight_top": 3}')" + kEncoder;
+  const Run run = infinite(flags);
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  for (const Json& row : lines(s / "preds.jsonl")) {
+    CHECK(row["seconds"]["retrieve"].get<double>() > 0);
+    CHECK(row["memory"]["recalled_events"].get<int>() > 0);
+    CHECK_FALSE(row.contains("retrieval"));
+  }
+  const Json settings = Json::parse(contents(s / "preds.jsonl.settings.json"));
+  CHECK(settings["retrieval"]["encoder"] == "tiny");
+  CHECK_FALSE(settings["retrieval"].contains("top"));
+  const Run other =
+      infinite(run_flags(s) + R"( --memory '{"reweight": "narrow", "reweight_top": 3}')");
+  CHECK(other.status == 1);
+  CHECK(other.err.find("\"retrieval\"") != std::string::npos);
 }
 
 TEST_CASE("suites: a model's chat format is used where the suite uses it") {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/recall/index.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic_test {

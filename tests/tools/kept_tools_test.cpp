@@ -114,6 +114,31 @@ TEST_CASE("ask answers as generate does, and leaves the memory as it is") {
   CHECK(s.digest("m") != digest);
 }
 
+TEST_CASE("ask recalls what an encoder finds in the events' text") {
+  const Setting s;
+  REQUIRE(episodic(s.ingest("m")).status == 0);
+  const std::string tiny = quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
+  const std::string before = s.digest("m");
+  const std::string ask =
+      fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 --json - ", s.model,
+                  s.dir("m"), kQuestion);
+  const Json json = json_of(ask + "--encoder " + tiny);
+  CHECK(json["ids"].size() == 8);
+  CHECK(json["memory"]["recalled_events"].get<int>() > 0);
+  CHECK(s.digest("m") == before);
+  const auto refused = [&](const std::string& call, const std::string& names) {
+    const Run run = episodic(call);
+    INFO(run.err);
+    CHECK(run.status == 1);
+    CHECK(run.err.find(names) != std::string::npos);
+  };
+  refused(ask + "--encoder " + s.model, "bert");
+  const std::string generate =
+      fmt::format("generate --model {} --prompt-file {} --encoder {} ", s.model, s.text, tiny);
+  refused(generate, "--question");
+  refused(generate + "--full-attention --question x", "full attention");
+}
+
 TEST_CASE("inspect shows what is there") {
   const Setting s(120);
   REQUIRE(episodic(s.ingest("m")).status == 0);

@@ -52,9 +52,9 @@ void check_method(const RunOptions& options) {
         "--method {}: needs a sentence encoder, --encoder DIR; scripts/sentence_encoder "
         "fetches one",
         options.method));
-  if (!retrieves(options.method) && !options.encoder.empty())
-    throw ConfigError(fmt::format("--encoder: says nothing to --method {}", options.method));
   const bool recalls = options.method == "episodic";
+  if (!recalls && !retrieves(options.method) && !options.encoder.empty())
+    throw ConfigError(fmt::format("--encoder: says nothing to --method {}", options.method));
   if (!recalls && options.entries.longest > 0)
     throw ConfigError(fmt::format(
         "--entries: --method {} recalls no events; use --method episodic, or leave it out",
@@ -164,7 +164,7 @@ struct Answer {
 
 class Answerer {
  public:
-  /// \param encoder of the methods that retrieve, else null
+  /// \param encoder null without --encoder
   Answerer(const RunOptions& options, const MemoryConfig& config, const Template& prompt,
            const SentenceEncoder* encoder)
       : options_(options),
@@ -175,7 +175,10 @@ class Answerer {
         session_(*engine_, tokenizer_.get()),
         chat_(load_chat_format(options, *tokenizer_)),
         writer_(prompt, *tokenizer_, format()) {
-    if (encoder) retriever_.emplace(*encoder, cutter());
+    if (encoder && retrieves(options.method))
+      retriever_.emplace(*encoder, cutter());
+    else if (encoder)
+      text_reader_.emplace(*encoder, *tokenizer_);
   }
 
   /// \param shared whether the next example may have the same context
@@ -215,6 +218,11 @@ class Answerer {
       document_ = document;
       if (shared && uses_memory(options_.method)) read_ = engine_->snapshot();
     }
+    if (text_reader_) {
+      const Clock::time_point start = Clock::now();
+      text_reader_->ask(document, writer_.query(example));
+      retrieve_seconds = seconds_since(start);
+    }
     const Answer answer = generate(std::span(prompt.ids).subspan(prompt.question));
     Json row{{"id", example.id},
              {"index", index},
@@ -232,10 +240,8 @@ class Answerer {
              {"finish", name_of(answer.finish)},
              {"seconds", {{"read", read_seconds}, {"answer", answer.seconds}}},
              {"peak_resident_bytes", tools::peak_resident_bytes()}};
-    if (retriever_) {
-      row["retrieval"] = retrieval;
-      row["seconds"]["retrieve"] = retrieve_seconds;
-    }
+    if (retriever_) row["retrieval"] = retrieval;
+    if (retriever_ || text_reader_) row["seconds"]["retrieve"] = retrieve_seconds;
     if (uses_memory(options_.method)) row["memory"] = tools::memory_json(*engine_);
     return row;
   }
@@ -308,6 +314,7 @@ class Answerer {
     if (!uses_memory(options_.method)) return engine_->attach_full_attention(max_tokens);
     engine_->attach(config_, max_tokens, options_.entries.starts(*engine_, config_, document));
     options_.reader.apply(*engine_);
+    if (text_reader_) text_reader_->attach(*engine_);
   }
 
   Answer generate(std::span<const std::int64_t> question) {
@@ -357,6 +364,7 @@ class Answerer {
   std::optional<ChatTemplate> chat_;
   PromptWriter writer_;
   std::optional<Retriever> retriever_;
+  std::optional<tools::TextReader> text_reader_;
   std::vector<std::int64_t> document_;
   std::shared_ptr<const Engine::Snapshot> read_;  ///< the state after document_
 };
@@ -391,13 +399,15 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
     json["retrieval"] = {
         {"encoder", std::filesystem::weakly_canonical(options.encoder).filename().string()},
         {"fingerprint", encoder->fingerprint()},
-        {"max_tokens", encoder->max_tokens()},
-        {"chunk_words", kChunkWords},
-        {"top", kRetrieved}};
+        {"max_tokens", encoder->max_tokens()}};
+  if (retrieves(options.method)) {
+    json["retrieval"]["chunk_words"] = kChunkWords;
+    json["retrieval"]["top"] = kRetrieved;
+  }
   if (!options.model.lora.empty()) json["lora"] = options.model.lora;
   if (!options.model.quantize.empty()) json["quantize"] = options.model.quantize;
   json["environment"] = bench::environment();
-  if (encoder) json["environment"]["search"] = search_name();
+  if (retrieves(options.method)) json["environment"]["search"] = search_name();
   return json;
 }
 
@@ -429,7 +439,7 @@ Json run_task(const RunOptions& options) {
   if (has_memory_settings(options.method)) config = memory_of(options);
   std::optional<SentenceEncoder> encoder;
   // a chunk of words may be longer than the texts that encoders are cut at by default
-  if (retrieves(options.method))
+  if (!options.encoder.empty())
     encoder = SentenceEncoder::open(options.encoder, SentenceEncoder::kAllPositions);
   const Template prompt = options.prompts.empty()
                               ? own_template(options.task)

@@ -28,12 +28,14 @@ struct RunOptions {
   tools::EntryFlags entries;  ///< of methods with a memory: the text's events, cut at sentences
   tools::ReaderFlags reader;  ///< of methods with a memory: trained heads that weight events
   Limits limits = Limits::official;
-  std::int64_t limit = 0;         ///< first examples only; 0: all
-  std::int64_t max_length = 0;    ///< of method truncate; 0: the model's window
-  bool question_step = true;      ///< the question a step of its own; else its last token
-  bool beyond_window = false;     ///< method full: also where the model's window ends before
-  bool raw = false;               ///< no chat format for a model that has one
-  std::filesystem::path encoder;  ///< of methods rag and rag-s: a sentence encoder's directory
+  std::int64_t limit = 0;       ///< first examples only; 0: all
+  std::int64_t max_length = 0;  ///< of method truncate; 0: the model's window
+  bool question_step = true;    ///< the question a step of its own; else its last token
+  bool beyond_window = false;   ///< method full: also where the model's window ends before
+  bool raw = false;             ///< no chat format for a model that has one
+  /// A sentence encoder's directory: of methods rag and rag-s, and of episodic to choose events by
+  /// their text.
+  std::filesystem::path encoder;
   Shard shard;
 };
 

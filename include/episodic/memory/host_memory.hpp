@@ -78,6 +78,10 @@ class HostMemory : public SequenceMemory {
   /// step on; empty: no more. It is no part of a snapshot or of what is kept.
   void set_recall_hook(RecallHook hook);
 
+  /// Asks `hook` for the ranking of a layer's events wherever its index would be searched, from the
+  /// next step on; empty: no more. \see set_recall_hook
+  void set_rank_hook(RankHook hook);
+
   /// Calls `hook` in every layer that recalled events, after attention, from the next step on;
   /// empty: no more. \see set_recall_hook
   void set_attention_hook(AttentionHook hook);

@@ -5,6 +5,7 @@
 /// 5). Pure functions of ids and sizes; they touch neither keys nor values.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -30,10 +31,15 @@ void fill_buffer(std::span<const EventId> order, const EventTable& events, std::
 /// copy of it is a snapshot.
 class RecallBuffers {
  public:
+  /// Another ranking than the index's: the `count` best events, as RepresentativeIndex::search
+  /// writes them. \return false where the index is to rank
+  using Ranking = std::function<bool(std::int64_t count, std::vector<ScoredEvent>& best)>;
+
   /// Computes both buffers of a step. Forgotten events are in neither.
   /// \param query [H * d] mean fixed-position query, heads concatenated
+  /// \param ranking asked first, if it is not empty
   void recall(const MemoryConfig& config, RepresentativeIndex& index, const EventTable& events,
-              const float* query, std::int64_t outside);
+              const float* query, std::int64_t outside, const Ranking& ranking = {});
 
   /// By rank, or by time when all events fit.
   const std::vector<EventId>& similarity() const { return similarity_; }
@@ -59,7 +65,7 @@ class RecallBuffers {
   /// The `reweight_top` most relevant events, and with `broad` those next to them (spec 8), without
   /// a budget.
   void recall_top(const MemoryConfig& config, RepresentativeIndex& index, std::int64_t n_events,
-                  const float* query);
+                  const float* query, const Ranking& ranking);
   void merge();
 
   std::vector<EventId> similarity_, contiguity_, recalled_;

@@ -1,16 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// A look at what a layer recalls, between recall and attention: reweighting (EpMAN 3.2) and
-/// what follows from what attention made of it (Memoria 3.3).
+/// Where a caller takes part in a layer's recall: the ranking of its events, their weights between
+/// recall and attention (EpMAN 3.2), and what follows from what attention made of them (Memoria
+/// 3.3).
 
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "episodic/recall/index.hpp"
 
 namespace episodic {
+
+/// A lane that is about to recall. Valid during the call.
+struct RankRequest {
+  std::int64_t layer = 0;              ///< of the memory
+  std::int64_t group = 0;              ///< of the layer's key/value heads: the lane in it
+  std::int64_t n_events = 0;           ///< closed events of the lane: 0 to n_events - 1
+  std::span<const EventId> forgotten;  ///< those of them that must not be ranked, ascending
+  std::span<const float> query;        ///< as RecalledEvents::query
+  std::int64_t count = 0;              ///< how many are asked for
+};
+
+/// Ranks a lane's events in place of its index: writes the `count` most relevant ones to `best`,
+/// the largest score first and of equal scores the earlier event; fewer where it does not know
+/// more. \return false: it has no opinion in this step, and the index ranks. Called from the thread
+/// that attends, possibly several times for a lane with a larger `count`; what it throws refuses
+/// the step.
+using RankHook = std::function<bool(const RankRequest&, std::vector<ScoredEvent>& best)>;
 
 /// What one lane attends to of its events in the open step. Valid during the call.
 struct RecalledEvents {

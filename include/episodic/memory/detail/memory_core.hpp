@@ -99,7 +99,7 @@ struct MemoryCore {
 
   // -- the parts of a step ------------------------------------------------------------------------
 
-  void recall(LayerState& layer, std::int64_t p);
+  void recall(std::int64_t l, std::int64_t p);
   /// What each lane of a layer attends to, into `lists`; its events are leased. \param far whether
   /// any key is outside a query's window \return events recalled, over all lanes
   std::int64_t list_segments(std::int64_t l, bool far);
@@ -178,6 +178,7 @@ struct MemoryCore {
   std::vector<EventId> numbers;                   // of a lane's events in the store
   std::vector<float*> sums;
   Leases leases;  // of the layer that attends
+  RankHook rank_hook;
   RecallHook recall_hook;
   AttentionHook attention_hook;
   std::vector<double> masses, event_masses;  // of all segments; of a lane's events

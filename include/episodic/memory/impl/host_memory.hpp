@@ -151,6 +151,11 @@ EPISODIC_INLINE void HostMemory::set_recall_hook(RecallHook hook) {
   core_->recall_hook = std::move(hook);
 }
 
+EPISODIC_INLINE void HostMemory::set_rank_hook(RankHook hook) {
+  const detail::ThreadGuard::Inside guard(core_->threads);
+  core_->rank_hook = std::move(hook);
+}
+
 EPISODIC_INLINE void HostMemory::set_attention_hook(AttentionHook hook) {
   const detail::ThreadGuard::Inside guard(core_->threads);
   core_->attention_hook = std::move(hook);

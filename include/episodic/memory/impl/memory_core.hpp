@@ -114,8 +114,30 @@ EPISODIC_INLINE void MemoryCore::build() {
   build(make_lanes(bank.tiers.vectors.get()));
 }
 
-EPISODIC_INLINE void MemoryCore::recall(LayerState& layer, std::int64_t p) {
+/// What a caller's ranking must be to stand in place of the index's.
+inline void check_ranking(const RankRequest& asked, std::span<const ScoredEvent> best,
+                          std::vector<EventId>& sorted) {
+  const auto refuse = [&](const auto&... what) {
+    throw DataError(concat("attend: the rank hook gave ", what..., " in layer ", asked.layer));
+  };
+  if (static_cast<std::int64_t>(best.size()) > asked.count)
+    refuse(best.size(), " events where ", asked.count, " were asked for");
+  sorted.clear();
+  for (const ScoredEvent& s : best) {
+    if (s.event < 0 || s.event >= asked.n_events) refuse("event ", s.event, " of ", asked.n_events);
+    if (std::binary_search(asked.forgotten.begin(), asked.forgotten.end(), s.event))
+      refuse("event ", s.event, ", which was forgotten,");
+    if (std::isnan(s.score)) refuse("event ", s.event, " no number as its score");
+    sorted.push_back(s.event);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) refuse("event ", *twice, " twice");
+}
+
+EPISODIC_INLINE void MemoryCore::recall(std::int64_t l, std::int64_t p) {
   Stopwatch watch(counters.seconds.recall);
+  LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
   Lane& lane = layer.lane(p);
   lane.next_recall = layer.recalled(p);
   if (!lane.index) {
@@ -127,7 +149,22 @@ EPISODIC_INLINE void MemoryCore::recall(LayerState& layer, std::int64_t p) {
   const std::int64_t outside =
       rules::outside_events(time.tokens() + n - config.n_local, events.tokens());
   const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
-  lane.next_recall.recall(config, *lane.index, events, mean_query.data() + p * width, outside);
+  const float* query = mean_query.data() + p * width;
+  RecallBuffers::Ranking ranking;
+  if (rank_hook)
+    ranking = [&](std::int64_t count, std::vector<ScoredEvent>& best) {
+      const RankRequest request{l,
+                                p,
+                                events.size(),
+                                forgotten[static_cast<std::size_t>(lane.scope)],
+                                {query, static_cast<std::size_t>(width)},
+                                count};
+      best.clear();
+      if (!rank_hook(request, best)) return false;
+      check_ranking(request, best, numbers);
+      return true;
+    };
+  lane.next_recall.recall(config, *lane.index, events, query, outside, ranking);
 }
 
 EPISODIC_INLINE void MemoryCore::acquire(std::int64_t l, std::int64_t p) {
@@ -190,7 +227,7 @@ EPISODIC_INLINE std::int64_t MemoryCore::list_segments(std::int64_t l, bool far)
   for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
     Lane& lane = layer.lane(p);
     if (far)
-      recall(layer, p);
+      recall(l, p);
     else
       lane.next_recall.clear();
     event_segments.clear();

@@ -33,8 +33,9 @@ EPISODIC_INLINE void fill_buffer(std::span<const EventId> order, const EventTabl
 
 EPISODIC_INLINE void RecallBuffers::recall_top(const MemoryConfig& config,
                                                RepresentativeIndex& index, std::int64_t n_events,
-                                               const float* query) {
-  index.search(query, config.reweight_top, scored_);
+                                               const float* query, const Ranking& ranking) {
+  if (!ranking || !ranking(config.reweight_top, scored_))
+    index.search(query, config.reweight_top, scored_);
   similarity_.clear();
   // A score of zero or less is relevance 0, and among those the earliest events come first.
   for (const ScoredEvent& scored : scored_)
@@ -56,14 +57,14 @@ EPISODIC_INLINE void RecallBuffers::recall_top(const MemoryConfig& config,
 
 EPISODIC_INLINE void RecallBuffers::recall(const MemoryConfig& config, RepresentativeIndex& index,
                                            const EventTable& events, const float* query,
-                                           std::int64_t outside) {
+                                           std::int64_t outside, const Ranking& ranking) {
   const rules::RecallBudget capacity = recall_budget(config, outside);
   const std::int64_t n_events = events.size();
   if (index.size() != n_events)
     throw DataError(concat("recall: the index holds ", index.size(), " events, the timeline ",
                            n_events, "; add each closed event to the index before recalling"));
   if (config.reweight == Reweighting::narrow || config.reweight == Reweighting::broad)
-    return recall_top(config, index, n_events, query);
+    return recall_top(config, index, n_events, query, ranking);
   order_.clear();
   if (capacity.similarity > 0 && events.tokens() <= capacity.similarity) {
     for (EventId e = 0; e < n_events; ++e)
@@ -76,7 +77,7 @@ EPISODIC_INLINE void RecallBuffers::recall(const MemoryConfig& config, Represent
     const std::int64_t most = std::min(n_events, capacity.similarity / config.min_block + 2);
     std::int64_t k = std::min(most, 5 * capacity.similarity * n_events / (4 * events.tokens()) + 4);
     while (true) {
-      index.search(query, k, scored_);
+      if (!ranking || !ranking(k, scored_)) index.search(query, k, scored_);
       std::int64_t tokens = 0;
       for (const ScoredEvent& scored : scored_) tokens += events[scored.event].size();
       if (tokens >= capacity.similarity || k == most) break;
