@@ -76,10 +76,13 @@ std::string bytes_text(std::int64_t bytes) {
 }
 
 std::string count_text(std::int64_t count) {
-  std::string out = fmt::format("{}", count);
-  for (std::ptrdiff_t at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > (count < 0 ? 1 : 0);
-       at -= 3)
-    out.insert(static_cast<std::size_t>(at), ",");
+  const std::string digits = fmt::format("{}", count);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const bool first = out.empty() || out == "-";
+    if (!first && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
   return out;
 }
 

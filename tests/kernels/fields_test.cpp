@@ -76,9 +76,9 @@ void each_is_named(const Params& sound, const std::vector<Wrong<Params>>& wrong,
       [](const Params& p) { return invalid_field(p); });
 }
 
-#define WRONG(Params, field, value)             \
-  Wrong<Params> {                               \
-#field, [](Params & p) { p.field = value; } \
+#define WRONG(Params, field, value)                     \
+  Wrong<Params> {                                       \
+#field, [](Params & wrong) { wrong.field = value; } \
   }
 
 RecallParams recall_params() {

@@ -37,6 +37,10 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
+// GCC looks through `new` to the malloc of it and then misses the `delete` that goes with that.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
 void* operator new(std::size_t bytes) { return allocate(bytes, 0); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));

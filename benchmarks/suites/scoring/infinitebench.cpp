@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "episodic/base/error.hpp"
@@ -87,8 +88,14 @@ Text with_spaces_for(View text, View characters) {
 }
 
 void replace_all(Text& text, View what, View by) {
-  for (std::size_t at = 0; (at = text.find(what, at)) != Text::npos; at += by.size())
-    text.replace(at, what.size(), by);
+  Text out;
+  std::size_t from = 0;
+  for (std::size_t at; (at = text.find(what, from)) != Text::npos; from = at + what.size()) {
+    out.append(text, from, at - from);
+    out += by;
+  }
+  out.append(text, from);
+  text = std::move(out);
 }
 
 /// Runs of the space character become one.
