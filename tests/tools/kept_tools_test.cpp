@@ -119,9 +119,8 @@ TEST_CASE("ask recalls what an encoder finds in the events' text") {
   REQUIRE(episodic(s.ingest("m")).status == 0);
   const std::string tiny = quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
   const std::string before = s.digest("m");
-  const std::string ask =
-      fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 --json - ", s.model,
-                  s.dir("m"), kQuestion);
+  const std::string ask = fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 ",
+                                      s.model, s.dir("m"), kQuestion);
   const Json json = json_of(ask + "--encoder " + tiny);
   CHECK(json["ids"].size() == 8);
   CHECK(json["memory"]["recalled_events"].get<int>() > 0);

@@ -43,12 +43,16 @@ Json compared(Json settings) {
 void check_same(const Json& there, const Json& now, const std::filesystem::path& out) {
   const Json a = compared(there), b = compared(now);
   if (a == b) return;
-  for (const auto& [name, value] : b.items())
-    if (!a.contains(name) || a[name] != value)
-      throw ConfigError(fmt::format(
-          "{}: was made with another \"{}\" ({}, now {}); name another --out", out.string(), name,
-          a.contains(name) ? a[name].dump().substr(0, 80) : "none", value.dump().substr(0, 80)));
-  throw ConfigError(
+  const auto text = [](const Json& settings, const std::string& name) {
+    return settings.contains(name) ? settings[name].dump().substr(0, 80) : "none";
+  };
+  for (const Json& settings : {b, a})
+    for (const auto& [name, value] : settings.items())
+      if (!a.contains(name) || !b.contains(name) || a[name] != b[name])
+        throw ConfigError(
+            fmt::format("{}: was made with another \"{}\" ({}, now {}); name another --out",
+                        out.string(), name, text(a, name), text(b, name)));
+  throw ConfigError(  // in another order
       fmt::format("{}: was made with other settings; name another --out", out.string()));
 }
 
