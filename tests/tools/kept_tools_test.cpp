@@ -123,7 +123,9 @@ TEST_CASE("ask recalls what an encoder finds in the events' text") {
                                       s.model, s.dir("m"), kQuestion);
   const Json json = json_of(ask + "--encoder " + tiny);
   CHECK(json["ids"].size() == 8);
+  const Json plain = json_of(ask);
   CHECK(json["memory"]["recalled_events"].get<int>() > 0);
+  CHECK(json["memory"]["recalled_events"] != plain["memory"]["recalled_events"]);
   CHECK(s.digest("m") == before);
   const auto refused = [&](const std::string& call, const std::string& names) {
     const Run run = episodic(call);
