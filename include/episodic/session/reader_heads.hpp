@@ -35,9 +35,10 @@ struct ReaderHeads {
   /// Heads that change nothing: out = width. \throws ConfigError for a number below 1
   static ReaderHeads identity(std::int64_t layers, std::int64_t width);
 
-  /// R query and W event of one layer. \param query, event [width] \return [out], in float64 sums
+  /// R query of one layer, in float64 sums. \param query [width] \return [out]
   /// \throws DataError for another width or layer
   std::vector<float> read_vector(std::int64_t layer, std::span<const float> query) const;
+  /// W event, likewise. \param event [width] \return [out]
   std::vector<float> write_vector(std::int64_t layer, std::span<const float> event) const;
 
   /// Name of the file beside an adapter.
