@@ -8,7 +8,7 @@
 
 using namespace program;
 
-namespace {
+namespace compare_events_test {
 
 const std::string kModel = quoted(std::string(EPISODIC_SOURCE_DIR) + "/models/recall-2m6");
 
@@ -34,8 +34,6 @@ std::vector<std::string> lines_of(const fs::path& file) {
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
 }
-
-}  // namespace
 
 TEST_CASE("compare-events writes tables, plots and JSON, twice the same") {
   const Scratch dir;
@@ -81,7 +79,7 @@ TEST_CASE("compare-events writes tables, plots and JSON, twice the same") {
           std::count(rows[0].begin(), rows[0].end(), ','));
   CHECK(lines_of(dir / "a" / "layers.csv").size() == 1 + 4 * story["segmentations"].size());
 
-  REQUIRE(episodic(arguments + quoted((dir / "b").string()) + " --threads 1").status == 0);
+  REQUIRE(run_episodic(arguments + quoted((dir / "b").string()) + " --threads 1").status == 0);
   for (const char* name : {"segmentations.csv", "heads.csv", "recall.csv"})
     CHECK(contents(dir / "a" / name) == contents(dir / "b" / name));
 }
@@ -126,14 +124,16 @@ TEST_CASE("compare-events says in one line what it cannot use") {
            {stories + " --draws 1", "--draws", 2},
            {stories + " --smoothing 0", "--smoothing", 2},
            {"", "--stories", 2}}) {
-    const Run run = episodic("compare-events --quiet --model " + kModel + bad.arguments +
-                             " --out " + quoted((dir / "out").string()));
+    const Run run = run_episodic("compare-events --quiet --model " + kModel + bad.arguments +
+                                 " --out " + quoted((dir / "out").string()));
     INFO(bad.arguments << "\n" << run.err);
     CHECK(run.status == bad.status);
     CHECK(one_line(run.err));
     CHECK(run.err.find(bad.says) != std::string::npos);
   }
-  const Run help = episodic("compare-events --help");
+  const Run help = run_episodic("compare-events --help");
   CHECK(help.status == 0);
   CHECK(help.out.find("episodic compare-events --model M") != std::string::npos);
 }
+
+}  // namespace compare_events_test

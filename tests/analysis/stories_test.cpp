@@ -15,14 +15,12 @@ using namespace episodic::analysis;
 using episodic::tools::parse_csv;
 using Rows = std::vector<std::vector<std::string>>;
 
-namespace {
+namespace stories_test {
 
 std::filesystem::path put(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
-
-}  // namespace
 
 TEST_CASE("CSV has quotation marks, commas and line feeds in fields") {
   CHECK(parse_csv("\xEF\xBB\xBF"
@@ -139,3 +137,5 @@ TEST_CASE("the podcast stories are read whole") {
   CHECK(marks.at("tunnel").changes.size() == 488);
   CHECK(marks.at("monkey").changes.empty());
 }
+
+}  // namespace stories_test

@@ -10,7 +10,7 @@
 #include "support/thread_pool.hpp"
 
 namespace episodic {
-namespace {
+namespace attend_test {
 
 using testing::Attended;
 using testing::Random;
@@ -582,5 +582,5 @@ TEST_CASE("attend refuses wrong shapes by name") {
   fails("column_sums", [](Stream&, AttendOutput&, Columns& c) { c = {nullptr, column, column}; });
 }
 
-}  // namespace
+}  // namespace attend_test
 }  // namespace episodic

@@ -11,7 +11,7 @@
 #include "support/test.hpp"
 
 namespace episodic {
-namespace {
+namespace kernels_test {
 
 using testing::Random;
 
@@ -317,5 +317,5 @@ TEST_CASE("token_surprise refuses NaN, infinity and foreign tokens, and takes ma
   });
 }
 
-}  // namespace
+}  // namespace kernels_test
 }  // namespace episodic

@@ -14,7 +14,7 @@
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 
-namespace {
+namespace device_batch_test {
 
 using namespace episodic;
 using Ids = std::vector<std::int64_t>;
@@ -129,8 +129,6 @@ std::vector<std::int64_t> lengths(std::int64_t first, std::size_t n) {
   of[0] = of[1] = of[2] = of[3] = first;
   return of;
 }
-
-}  // namespace
 
 TEST_CASE("sequences that share a model's weights in one step are what they are alone") {
   EPISODIC_NEEDS_DEVICE();
@@ -291,3 +289,5 @@ TEST_CASE("a batch is refused whole, before any sequence has made the step") {
   REQUIRE(first.tokens() == 3);
   REQUIRE(second.tokens() == 3);
 }
+
+}  // namespace device_batch_test

@@ -20,7 +20,7 @@
 #include "support/compare.hpp"
 #include "support/temp_dir.hpp"
 
-namespace {
+namespace device_decoder_test {
 
 using namespace episodic;
 
@@ -48,8 +48,6 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
     largest = worse_of(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   return largest;
 }
-
-}  // namespace
 
 TEST_CASE("a decoder on the device computes what float64 does while all is in the window") {
   EPISODIC_NEEDS_DEVICE();
@@ -351,8 +349,6 @@ TEST_CASE("a session generates the same tokens on the device as on the host") {
   REQUIRE(a.ids == b.ids);
 }
 
-namespace {
-
 /// All that a sequence of steps leaves to be seen, step by step.
 struct Seen {
   std::vector<std::vector<float>> logits, surprise;
@@ -386,8 +382,6 @@ Seen decode(DeviceDecoder& model) {
 DeviceDecoder with_graphs(const TempDir& dir, bool graphs) {
   return DeviceDecoder::load(dir.path(), {std::nullopt, 0, graphs});
 }
-
-}  // namespace
 
 TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by kernel, to the bit") {
   EPISODIC_NEEDS_DEVICE();
@@ -683,3 +677,5 @@ TEST_CASE("a device that cannot serve is refused by what it lacks") {
   EPISODIC_SKIP("told to the emulated device");
 #endif
 }
+
+}  // namespace device_decoder_test

@@ -15,7 +15,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace engine_test {
 
 namespace fs = std::filesystem;
 
@@ -51,8 +51,6 @@ GenerateOptions few(std::int64_t n) {
   o.max_new = n;
   return o;
 }
-
-}  // namespace
 
 TEST_CASE("engine: with its directory's settings it answers from far before its window",
           "[e2e][engine]") {
@@ -439,3 +437,5 @@ TEST_CASE("engine: weights rounded when they are loaded still find the pass key"
   CHECK(
       mentions(engine->ask("\n\nWhat is the pass key?\n\nThe pass key is", few(12)).text, "60453"));
 }
+
+}  // namespace engine_test

@@ -17,7 +17,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace session_test {
 
 namespace fs = std::filesystem;
 
@@ -55,8 +55,6 @@ fs::path poisoned_model() {
   write_safetensors(dir / "model.safetensors", tensors);
   return dir;
 }
-
-}  // namespace
 
 TEST_CASE("generation is the same in one piece, streamed, and after a prefill", "[e2e][session]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
@@ -196,3 +194,5 @@ TEST_CASE("NaN in logits is an error that names it, with the memory and without"
   CHECK(memory->tokens() == 0);
   fs::remove_all(dir);
 }
+
+}  // namespace session_test

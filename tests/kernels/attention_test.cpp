@@ -13,7 +13,7 @@
 #include "kernels/attention_plan.hpp"
 #include "kernels/device.hpp"
 
-namespace {
+namespace attention_test {
 
 using episodic::DType;
 using episodic::kernels::attention_workspace_bytes;
@@ -344,8 +344,6 @@ Case of(std::int64_t n, std::int64_t group, std::int64_t d, std::int64_t far) {
   c.weights = far > 0;
   return c;
 }
-
-}  // namespace
 
 TEST_CASE("attention kernels agree with float64 for every number of queries and group") {
   EPISODIC_NEEDS_DEVICE();
@@ -735,3 +733,5 @@ TEST_CASE("attention kernels refuse parameters that make no sense, without a dev
     REQUIRE(segmented_attention(p, nullptr) == cudaErrorMisalignedAddress);
   }
 }
+
+}  // namespace attention_test

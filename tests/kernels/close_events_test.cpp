@@ -15,7 +15,7 @@
 #include "kernels/threshold.hpp"
 #include "support/refine_reference.hpp"
 
-namespace {
+namespace close_events_test {
 
 using episodic::EventTable;
 using episodic::TokenRange;
@@ -99,8 +99,6 @@ std::vector<std::uint8_t> random_flags(std::mt19937& random, std::int64_t n, uns
 std::int64_t up_to(std::mt19937& random, std::int64_t most) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most));
 }
-
-}  // namespace
 
 TEST_CASE("close_events kernel gives the table of its CPU twin, step by step") {
   EPISODIC_NEEDS_DEVICE();
@@ -325,3 +323,5 @@ TEST_CASE("close_events kernel refuses parameters that make no sense, without a 
   bad = p, bad.max_block = INT64_MAX;
   REQUIRE(close_events(bad, nullptr) == cudaErrorInvalidValue);
 }
+
+}  // namespace close_events_test

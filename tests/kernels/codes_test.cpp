@@ -11,7 +11,7 @@
 
 #include "kernels/device.hpp"
 
-namespace {
+namespace codes_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -109,8 +109,6 @@ double length(const float* x, std::int64_t n) {
     square += static_cast<double>(x[c]) * static_cast<double>(x[c]);
   return std::sqrt(square);
 }
-
-}  // namespace
 
 TEST_CASE("codes of representatives bound every score from both sides") {
   EPISODIC_NEEDS_DEVICE();
@@ -263,3 +261,5 @@ TEST_CASE("encode_representatives refuses what makes no sense, before any launch
   REQUIRE(refused([](auto& x) { x.events.max_count = 0; }, cudaSuccess));
   REQUIRE(refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));
 }
+
+}  // namespace codes_test

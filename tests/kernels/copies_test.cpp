@@ -11,7 +11,7 @@
 #include "episodic/store/codec.hpp"
 #include "kernels/device.hpp"
 
-namespace {
+namespace copies_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -72,8 +72,6 @@ Bytes expected_of(const std::vector<Run>& runs, const Bytes& from, std::size_t s
   for (const Run& run : runs) std::memcpy(to.data() + run.to, from.data() + run.from, run.bytes);
   return to;
 }
-
-}  // namespace
 
 TEST_CASE("copy_runs copies runs of every length and alignment, and nothing else") {
   EPISODIC_NEEDS_DEVICE();
@@ -344,3 +342,5 @@ TEST_CASE("copies refuse what makes no sense, before anything is copied") {
   REQUIRE(refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));
   REQUIRE(refused([](auto& x) { x.events.max_count = 0; }, cudaSuccess));
 }
+
+}  // namespace copies_test

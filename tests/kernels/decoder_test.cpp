@@ -9,7 +9,7 @@
 
 #include "kernels/device.hpp"
 
-namespace {
+namespace decoder_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -40,8 +40,6 @@ void norm(std::vector<double>& x, std::size_t first, std::size_t count, std::siz
 }
 
 std::vector<double> doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
-
-}  // namespace
 
 TEST_CASE("embed_tokens looks rows up in every dtype, and scales them") {
   EPISODIC_NEEDS_DEVICE();
@@ -252,3 +250,5 @@ TEST_CASE("decoder kernels refuse parameters that make no sense, without a devic
   add.maybe_added = &any;
   REQUIRE(add_norm(add, nullptr) == cudaSuccess);
 }
+
+}  // namespace decoder_test

@@ -20,7 +20,7 @@
 #include "support/refine_reference.hpp"
 #include "support/shared.hpp"
 
-namespace {
+namespace key_segmenter_test {
 
 using episodic::DType;
 using episodic::kernels::initial_key_segmenter;
@@ -235,8 +235,6 @@ std::vector<std::int64_t> random_steps(std::mt19937& random, std::int64_t n, std
   return steps;
 }
 
-}  // namespace
-
 TEST_CASE("key segmenter kernel equals spec 7 read literally, per head and over the sequence") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(81);
@@ -441,3 +439,5 @@ TEST_CASE("key segmenter kernel refuses parameters that make no sense, without a
   bad = p, bad.n_layers = std::int64_t{1} << 40;
   REQUIRE(key_segmenter_workspace_bytes(bad) == 0);
 }
+
+}  // namespace key_segmenter_test

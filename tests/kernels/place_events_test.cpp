@@ -6,7 +6,7 @@
 
 #include "kernels/device.hpp"
 
-namespace {
+namespace place_events_test {
 
 using episodic_test::DeviceArray;
 using namespace episodic::kernels;
@@ -52,8 +52,6 @@ Lists place(const std::vector<EventRange>& table, std::int64_t n_closed, std::in
           end.host(),    first_id.host(),    count.host()};
 }
 
-}  // namespace
-
 TEST_CASE("closed events are placed by their tokens, one after the other in each layer") {
   EPISODIC_NEEDS_DEVICE();
   const std::vector<EventRange> table{{4, 9}, {9, 11}, {11, 20}, {20, 24}, {24, 30}};
@@ -84,3 +82,5 @@ TEST_CASE("placing events refuses parameters that make no sense, without a devic
   p.max_events = p.n_layers = p.token_bytes = p.max_count = 1;
   REQUIRE(place_events(p, nullptr) == cudaErrorInvalidValue);  // null pointers
 }
+
+}  // namespace place_events_test

@@ -13,7 +13,7 @@
 #include "kernels/device.hpp"
 #include "kernels/window.hpp"
 
-namespace {
+namespace product_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -96,8 +96,6 @@ std::size_t bytes_of(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements * episodic::size_of(dtype));
 }
 
-}  // namespace
-
 TEST_CASE("products of few rows are float64's, of rows as they are and of the normed stream") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(5);
@@ -176,8 +174,6 @@ TEST_CASE("a gated product is gate_times_up of the product without its rounding"
       }
 }
 
-namespace {
-
 /// A sequence's window, with a token's place in it.
 struct Window {
   Window(DType dtype, std::int64_t kv_heads, std::int64_t d, std::int64_t rotary,
@@ -227,8 +223,6 @@ struct Window {
            sink_value->host() == other.sink_value->host() && mean.host() == other.mean.host();
   }
 };
-
-}  // namespace
 
 TEST_CASE("a product of heads leaves what the product, append_window and mean_fixed_query leave") {
   EPISODIC_NEEDS_DEVICE();
@@ -370,3 +364,5 @@ TEST_CASE("products of few rows refuse what they do not take, without a device")
   p.x = p.hidden = any;
   REQUIRE(product(p, rows, nullptr) == cudaErrorInvalidValue);  // both
 }
+
+}  // namespace product_test

@@ -18,7 +18,7 @@
 #include "kernels/recall.cuh"
 #endif
 
-namespace {
+namespace recall_test {
 
 using episodic::DType;
 using episodic::EventId;
@@ -215,8 +215,6 @@ std::unique_ptr<episodic::RepresentativeIndex> host_index(const Memory& m) {
     index->add(m.representatives.data() + e * static_cast<std::size_t>(m.width), nullptr, 1);
   return index;
 }
-
-}  // namespace
 
 TEST_CASE("recall kernels list what the host lists, step after step, in every dtype and order") {
   EPISODIC_NEEDS_DEVICE();
@@ -522,3 +520,5 @@ TEST_CASE("recall kernels refuse parameters that make no sense, without a device
   p.codes_from = -1;
   REQUIRE(recall_room(p) == 0);
 }
+
+}  // namespace recall_test

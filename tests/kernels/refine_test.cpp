@@ -12,7 +12,7 @@
 #include "kernels/device.hpp"
 #include "support/refine_reference.hpp"
 
-namespace {
+namespace refine_test {
 
 using episodic::DType;
 using episodic::Refinement;
@@ -217,8 +217,6 @@ void compare(const Settings& settings, KeyStream& stream, const std::vector<std:
   counts.kept += reference.kept;
   counts.dropped += reference.dropped;
 }
-
-}  // namespace
 
 TEST_CASE("refinement kernel equals the textbook objectives on the explicit graph, float32") {
   EPISODIC_NEEDS_DEVICE();
@@ -511,3 +509,5 @@ TEST_CASE("refinement kernel refuses parameters that make no sense, without a de
   REQUIRE(refine_workspace_bytes(bad) == 0);
   REQUIRE(refine_boundaries(bad, nullptr) == cudaErrorInvalidValue);
 }
+
+}  // namespace refine_test

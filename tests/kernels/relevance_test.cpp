@@ -13,7 +13,7 @@
 #include "episodic/recall/representatives.hpp"
 #include "kernels/device.hpp"
 
-namespace {
+namespace relevance_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -121,8 +121,6 @@ std::int64_t twin(const Layer& layer, std::size_t e, std::vector<float>& mean,
                                           layer.heads, layer.kv_heads, layer.d, layer.n_repr,
                                           mean.data(), each.data());
 }
-
-}  // namespace
 
 TEST_CASE("commit_relevance zeroes the step's tokens and adds the column sums") {
   EPISODIC_NEEDS_DEVICE();
@@ -317,3 +315,5 @@ TEST_CASE("relevance kernels refuse what makes no sense, before any launch") {
   REQUIRE(refused([](auto& x) { x.n_layers = 0; }, cudaSuccess));
   REQUIRE(refused([](auto& x) { x.events.max_count = 0; }, cudaSuccess));
 }
+
+}  // namespace relevance_test

@@ -11,7 +11,7 @@
 
 #include "kernels/device.hpp"
 
-namespace {
+namespace reweight_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -104,8 +104,6 @@ Lists reference(bool neighbours, std::size_t top_k, const std::vector<float>& sc
   }
   return lists;
 }
-
-}  // namespace
 
 TEST_CASE("score_events gives the cosine, and 0 where it is negative or there is none") {
   EPISODIC_NEEDS_DEVICE();
@@ -261,3 +259,5 @@ TEST_CASE("reweighting refuses what makes no sense, before any launch") {
   REQUIRE(top_refused([](auto& p) { p.score = nullptr; }));
   REQUIRE(top_refused([](auto& p) { p.recalled = nullptr; }));
 }
+
+}  // namespace reweight_test

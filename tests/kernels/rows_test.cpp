@@ -7,7 +7,7 @@
 
 #include "kernels/device.hpp"
 
-namespace {
+namespace rows_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -115,8 +115,6 @@ void check(const Case& c, std::int64_t max_rows) {
   });
 }
 
-}  // namespace
-
 TEST_CASE("far rows are the sinks, the pending tokens and the recalled events where they lie") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(2);
@@ -161,3 +159,5 @@ TEST_CASE("far rows refuse parameters that make no sense, without a device") {
   p.ring_head_stride = std::int64_t{1} << 31;
   REQUIRE(far_rows(p, nullptr) == cudaErrorInvalidValue);  // does not fit a row
 }
+
+}  // namespace rows_test

@@ -11,7 +11,7 @@
 
 #include "kernels/device.hpp"
 
-namespace {
+namespace surprise_test {
 
 using episodic::DType;
 using episodic::kernels::SurpriseParams;
@@ -45,8 +45,6 @@ Result run(std::vector<float>& logits, DType dtype, std::int64_t n, std::int64_t
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   return {d_surprise.host(), d_sum.host()};
 }
-
-}  // namespace
 
 TEST_CASE("surprise kernel agrees with float64 for every dtype, size and alignment") {
   EPISODIC_NEEDS_DEVICE();
@@ -121,8 +119,6 @@ TEST_CASE("surprise kernel takes more rows than a grid has blocks") {
     REQUIRE(std::abs(result.surprise[i] - std::log1p(std::exp(logits[2 * i]))) < 1e-5f);
 }
 
-namespace {
-
 /// What a head's products say, in pieces of `width` tokens.
 struct Pieces {
   std::vector<float> surprise, last, kept;
@@ -164,8 +160,6 @@ Pieces in_pieces(const std::vector<float>& products, std::int64_t n, std::int64_
   out.last = last.host();
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("surprise in pieces of the vocabulary is that of whole rows") {
   EPISODIC_NEEDS_DEVICE();
@@ -243,3 +237,5 @@ TEST_CASE("surprise kernel refuses parameters that make no sense, without a devi
   p.row_stride = 7;
   REQUIRE(token_surprise(p, nullptr) == cudaErrorInvalidValue);
 }
+
+}  // namespace surprise_test

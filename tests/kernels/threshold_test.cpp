@@ -13,7 +13,7 @@
 #include "episodic/timeline/surprise.hpp"
 #include "kernels/device.hpp"
 
-namespace {
+namespace threshold_test {
 
 using episodic::kernels::initial_timeline;
 using episodic::kernels::surprise_threshold;
@@ -109,8 +109,6 @@ std::vector<std::int64_t> random_steps(std::mt19937& random, std::int64_t n, std
   }
   return steps;
 }
-
-}  // namespace
 
 TEST_CASE("threshold kernel has the bits of its CPU twin, in steps of any length") {
   EPISODIC_NEEDS_DEVICE();
@@ -216,3 +214,5 @@ TEST_CASE("threshold kernel refuses parameters that make no sense, without a dev
   p.n = -1;
   REQUIRE(surprise_threshold(p, nullptr) == cudaErrorInvalidValue);
 }
+
+}  // namespace threshold_test

@@ -11,7 +11,7 @@
 #include "episodic/attention/rotary.hpp"
 #include "kernels/device.hpp"
 
-namespace {
+namespace window_test {
 
 using episodic::DType;
 using episodic_test::DeviceArray;
@@ -94,8 +94,6 @@ Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
   };
   return {from(ring_key), from(ring_rotated), from(ring_value), from(sink_key), from(sink_value)};
 }
-
-}  // namespace
 
 TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
   EPISODIC_NEEDS_DEVICE();
@@ -399,3 +397,5 @@ TEST_CASE("window kernels refuse what makes no sense, before any launch") {
   m.n = 0;
   REQUIRE(mean_query_workspace_bytes(m) == 0);
 }
+
+}  // namespace window_test

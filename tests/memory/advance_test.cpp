@@ -14,7 +14,7 @@ using driver::random_tokens;
 using driver::small_config;
 using driver::small_shape;
 
-namespace {
+namespace advance_test {
 
 void feed(EpisodicMemory& memory, const std::vector<driver::Token>& tokens, std::int64_t end) {
   while (memory.tokens() < end)
@@ -64,8 +64,6 @@ KeepOptions in(const std::filesystem::path& dir) {
   keep.identity = {"tiny", "w", "t"};
   return keep;
 }
-
-}  // namespace
 
 TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
           "[memory][advance]") {
@@ -227,3 +225,5 @@ TEST_CASE("a memory over a base takes over a twin's steps, and goes back behind 
   feed(twin, tokens, 400);
   CHECK(memory.digest() == twin.digest());
 }
+
+}  // namespace advance_test

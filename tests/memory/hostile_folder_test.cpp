@@ -25,7 +25,7 @@ using namespace episodic;
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-namespace {
+namespace hostile_folder_test {
 
 std::string text_of(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -283,8 +283,6 @@ std::vector<Attack> attacks() {
   return all;
 }
 
-}  // namespace
-
 TEST_CASE("whatever lies in a memory's folder, nothing outside of it is touched",
           "[memory][kept][hostile]") {
   for (const Attack& attack : attacks()) {
@@ -401,3 +399,5 @@ TEST_CASE("the model's fingerprint and a manifest's text survive any name",
   CHECK(m.identity.model == "a \"name\"\n\\ \x01 \xef\xbf\xbd");
   CHECK(m.config == driver::small_config());
 }
+
+}  // namespace hostile_folder_test

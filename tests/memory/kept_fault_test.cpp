@@ -17,7 +17,7 @@
 using namespace episodic;
 namespace fs = std::filesystem;
 
-namespace {
+namespace kept_fault_test {
 
 using Fault = FaultyCalls::Fault;
 
@@ -208,8 +208,6 @@ std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted) {
   return seen;
 }
 
-}  // namespace
-
 TEST_CASE("a fault at any call of a kept memory loses nothing", "[memory][kept][faults]") {
   const auto seen =
       fault_matrix(Setting(driver::small_shape()), [](FaultyCalls::Site) { return true; });
@@ -281,3 +279,5 @@ TEST_CASE("a full disk says how much is needed and keeps what was committed",
   }
   CHECK(verify_memory(temp / "m").damages.empty());
 }
+
+}  // namespace kept_fault_test

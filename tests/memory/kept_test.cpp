@@ -27,7 +27,7 @@ using driver::small_shape;
 using driver::step;
 namespace fs = std::filesystem;
 
-namespace {
+namespace kept_test {
 
 KeepOptions in(const fs::path& dir) {
   KeepOptions keep;
@@ -104,8 +104,6 @@ std::map<std::string, std::string> contents(const fs::path& dir) {
 }
 
 constexpr std::int64_t kTokens = 12 * 60;
-
-}  // namespace
 
 TEST_CASE("a memory closed and opened again goes on as if it never had been", "[memory][kept]") {
   const auto tokens = random_tokens(small_shape(), kTokens, 5);
@@ -921,3 +919,5 @@ TEST_CASE("two memories on two threads do not meet", "[memory][threads]") {
   CHECK(found[0] == expected);
   CHECK(found[1] == expected);
 }
+
+}  // namespace kept_test

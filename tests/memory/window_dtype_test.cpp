@@ -31,7 +31,7 @@ using driver::small_config;
 using driver::small_shape;
 using driver::Token;
 
-namespace {
+namespace window_dtype_test {
 
 namespace fs = std::filesystem;
 
@@ -159,8 +159,6 @@ std::vector<Case> cases() {
   all.push_back({"keys of all heads, groups, a token at a time", c, small_shape(2, 8, 4, 6)});
   return all;
 }
-
-}  // namespace
 
 TEST_CASE("windows of 16 bits: outputs are as far from exact ones as rounding takes them",
           "[memory][oracle][dtype]") {
@@ -366,8 +364,6 @@ TEST_CASE("windows take what their dtype takes, and the plan says so", "[memory]
   }
 }
 
-namespace {
-
 using Json = nlohmann::ordered_json;
 
 std::string text_of(const fs::path& path) {
@@ -453,8 +449,6 @@ void put_state(const fs::path& dir, std::uint32_t version, const std::string& pa
   write(dir / "manifest.json", text);
 }
 
-}  // namespace
-
 TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32 still open",
           "[memory][dtype][kept]") {
   const MemoryShape s = small_shape(2, 4, 2, 10);
@@ -523,3 +517,5 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
   CHECK(size[1] == size[2]);
   CHECK(size[1] < size[0]);
 }
+
+}  // namespace window_dtype_test

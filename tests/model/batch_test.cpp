@@ -22,7 +22,7 @@
 using namespace episodic;
 namespace fs = std::filesystem;
 
-namespace {
+namespace batch_test {
 
 using Ids = std::vector<std::int64_t>;
 
@@ -120,8 +120,6 @@ std::vector<std::int64_t> lengths(std::int64_t first, std::size_t n) {
   std::fill_n(of.begin(), 4, first);
   return of;
 }
-
-}  // namespace
 
 TEST_CASE("batch: sequences in one step are what they are alone") {
   const OpenModel opened = open_model(kModels / "llama2");
@@ -240,3 +238,5 @@ TEST_CASE("batch: a sequence that goes wrong harms no other") {
     REQUIRE(bad.tokens() == 5 * n);
   }
 }
+
+}  // namespace batch_test

@@ -11,7 +11,7 @@
 using namespace episodic;
 using Json = nlohmann::json;
 
-namespace {
+namespace config_test {
 
 Json tiny() {
   return {{"model_type", "llama"},    {"vocab_size", 50},       {"hidden_size", 24},
@@ -57,8 +57,6 @@ struct Near {
 };
 
 double plain(double theta, int channel, int dim) { return std::pow(theta, -2.0 * channel / dim); }
-
-}  // namespace
 
 TEST_CASE("config: a plain LLaMA") {
   const ModelConfig c = parse(tiny());
@@ -326,3 +324,5 @@ TEST_CASE("config: files of a directory") {
   dir.write("generation_config.json", R"({"eos_token_id":9})");
   REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{9});
 }
+
+}  // namespace config_test

@@ -19,7 +19,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace families_test {
 
 /// Rows [0, rows) of both, within 1e-4 of the largest logit.
 void same(const at::Tensor& got, const std::vector<float>& expected, std::int64_t rows) {
@@ -50,8 +50,6 @@ std::vector<std::int64_t> greedy(Decoder& model, std::span<const std::int64_t> p
   while (out.size() < n) out.push_back(best(model.forward({&out.back(), 1})));
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("families: logits and greedy tokens are the reference's", "[proof]") {
   REQUIRE(family_checkpoints().size() >= 20);
@@ -344,3 +342,5 @@ TEST_CASE("families: weights of another family are refused by the tensor that do
   REQUIRE(mentions(error, "_proj.bias' has no place in a model of model_type \"llama\""));
   REQUIRE(mentions(load_as("llama3", "qwen3"), "has shape"));
 }
+
+}  // namespace families_test

@@ -15,7 +15,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace gguf_test {
 
 using Json = nlohmann::json;
 using W = GgufWriter;
@@ -85,8 +85,6 @@ std::vector<float> rows(const std::vector<float>& starts, int width) {
     for (int c = 0; c < width; ++c) x.push_back(s * 100 + static_cast<float>(c));
   return x;
 }
-
-}  // namespace
 
 TEST_CASE("gguf: metadata of every kind and tensors are read") {
   const TempDir dir;
@@ -437,3 +435,5 @@ TEST_CASE("gguf: models that are not known are refused by name") {
   W empty;
   contains(error(empty.put("general.architecture", "llama")), "token_embd.weight is missing");
 }
+
+}  // namespace gguf_test

@@ -16,7 +16,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace head_test {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
@@ -52,8 +52,6 @@ std::vector<float> in_pieces(const std::vector<float>& logits, std::int64_t n, s
   pieces.finish(out.data());
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("head: surprise from pieces is that of whole rows, to the bit") {
   std::mt19937 random(3);
@@ -187,3 +185,5 @@ TEST_CASE("head: a memory refuses surprises that do not fit its step") {
   REQUIRE_THROWS_AS(end({1, 2, 61}, {following, last}), DataError);
   REQUIRE(memory->tokens() == 0);
 }
+
+}  // namespace head_test

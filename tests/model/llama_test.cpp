@@ -18,7 +18,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace llama_test {
 
 std::vector<float> values(const at::Tensor& t) {
   const float* p = t.const_data_ptr<float>();
@@ -54,8 +54,6 @@ void contains(const std::string& text, const std::string& part) {
   INFO(text << "   should contain   " << part);
   REQUIRE(mentions(text, part));
 }
-
-}  // namespace
 
 TEST_CASE("llama: logits are those of a float64 reference") {
   const std::vector<TinyShape> shapes{
@@ -298,3 +296,5 @@ TEST_CASE("llama: missing and misshapen weights are named") {
   });
   contains(error, "tensor 'lm_head.weight' is stored as I32; store it as F32, F16 or BF16");
 }
+
+}  // namespace llama_test

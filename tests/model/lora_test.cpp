@@ -29,7 +29,7 @@
 using namespace episodic;
 namespace fs = std::filesystem;
 
-namespace {
+namespace lora_test {
 
 const fs::path kModels = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families";
 const fs::path kAdapters = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/adapters";
@@ -112,8 +112,6 @@ struct Widened final : TensorSource {
   std::map<std::string, TensorView> views;
   std::map<std::string, std::vector<float>> widened;
 };
-
-}  // namespace
 
 TEST_CASE("lora: beside and merged, the logits are the reference's", "[proof]") {
   for (const Case& c : kCases) {
@@ -461,3 +459,5 @@ TEST_CASE("lora: what is wrong with an adapter is one error that names it") {
     REQUIRE_NOTHROW(open_model(dir / "half", with({{dir / "adapter", 1e6}})));
   }
 }
+
+}  // namespace lora_test

@@ -11,7 +11,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace own_model_test {
 
 MemoryConfig small(std::int64_t n_local = 256) {
   MemoryConfig config;
@@ -69,8 +69,6 @@ struct Counting final : SequenceState {
   void reset() override { seen = 0; }
   std::int64_t seen = 0, rows = 0;
 };
-
-}  // namespace
 
 TEST_CASE("own model: inside the window the logits are those of its own attention", "[proof]") {
   const OneThread one_thread;
@@ -254,3 +252,5 @@ TEST_CASE("own model: dtype or device changed after patching") {
   }
   REQUIRE(unpatch(sequence));
 }
+
+}  // namespace own_model_test

@@ -25,7 +25,7 @@
 using namespace episodic;
 namespace fs = std::filesystem;
 
-namespace {
+namespace quantize_test {
 
 const fs::path kFamilies = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families";
 const fs::path kShipped = fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6";
@@ -68,8 +68,6 @@ std::vector<T> as_gguf_has_it(const OpenModel& model, const TensorView& t, std::
   }
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("quantize: each row of a matrix is rounded, all else stays") {
   const TempDir dir;
@@ -270,3 +268,5 @@ TEST_CASE("gguf writer: a file that is there, a folder that is not, a full disk"
   REQUIRE(mentions(refusal<ConfigError>([&] { write_gguf(read, dir / "again.gguf"); }),
                    "is one file already"));
 }
+
+}  // namespace quantize_test

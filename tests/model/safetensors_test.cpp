@@ -11,7 +11,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace safetensors_test {
 
 /// The bytes of a file with this header and this much data.
 std::string file_of(const std::string& header, std::size_t data_bytes) {
@@ -53,8 +53,6 @@ void contains(const std::string& text, const std::string& part) {
   INFO(text << "   should contain   " << part);
   REQUIRE(mentions(text, part));
 }
-
-}  // namespace
 
 TEST_CASE("safetensors: what was written is read back") {
   const TempDir dir;
@@ -216,14 +214,10 @@ TEST_CASE("safetensors: a repeated name") {
           "'dtype' stands twice");
 }
 
-namespace {
-
 void write_one(const std::filesystem::path& path, const std::string& name, float value) {
   const TensorToWrite t{name, TensorType::f32, {1}, &value};
   write_safetensors(path, {&t, 1});
 }
-
-}  // namespace
 
 TEST_CASE("weights: one file, or shards by their index") {
   const TempDir dir;
@@ -279,3 +273,5 @@ TEST_CASE("weights: a damaged index") {
     contains(refusal<FileError>([&] { Weights w(dir.path()); }), "model.safetensors.index.json: ");
   }
 }
+
+}  // namespace safetensors_test

@@ -16,7 +16,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace slot_test {
 
 /// Hands on to another slot, unless told to fail.
 class Probe : public AttentionSlot {
@@ -66,8 +66,6 @@ std::vector<float> values(const at::Tensor& t) {
   const float* p = t.const_data_ptr<float>();
   return {p, p + t.numel()};
 }
-
-}  // namespace
 
 TEST_CASE("slot: a step that throws in a layer leaves the sequence as it was") {
   const TempDir dir;
@@ -163,3 +161,5 @@ TEST_CASE("slot: patch refuses windows that the machine has no room for, before 
   const std::vector<std::int64_t> ids{1, 2, 3};
   REQUIRE(values(model.forward(ids)) == values(untouched.forward(ids)));
 }
+
+}  // namespace slot_test

@@ -13,7 +13,7 @@
 using namespace episodic;
 namespace fs = std::filesystem;
 
-namespace {
+namespace weight_plan_test {
 
 const fs::path kFamilies = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families";
 
@@ -48,8 +48,6 @@ std::string refused(const char* family, F change) {
   change(source->views);
   return refusal<FileError>([&] { PlannedWeights(model.config, source); });
 }
-
-}  // namespace
 
 TEST_CASE("weight plan: rows of fused tensors lie behind each other") {
   const OpenModel model = open_model(kFamilies / "phi3");
@@ -144,3 +142,5 @@ TEST_CASE("open model: the identity knows what decides about the first and last 
   REQUIRE(identity_of(open_model(dir.path())).tokenizer != without_bos.tokenizer);
   REQUIRE(identity_of(open_model(dir.path())).weights == bare.weights);
 }
+
+}  // namespace weight_plan_test

@@ -10,7 +10,7 @@
 #include "episodic/base/dtype.hpp"
 #include "support/test.hpp"
 
-namespace {
+namespace faults_test {
 
 using ptx::FaultKind;
 using ptx_faults::Plant;
@@ -88,8 +88,6 @@ double product_error(const Run& r) {
     }
   return worst;
 }
-
-}  // namespace
 
 TEST_CASE("PTX: every planted fault is caught, and its sound twin is not") {
   REQUIRE(kCaught.size() == static_cast<std::size_t>(Plant::count));
@@ -174,3 +172,5 @@ TEST_CASE("PTX: a register that was never set decides nothing, goes nowhere, and
   REQUIRE(kind("L: bra L; ") == "endless");
   ptx::set_limit(ptx::LaunchOptions{}.instructions);
 }
+
+}  // namespace faults_test

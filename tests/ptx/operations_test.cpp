@@ -10,7 +10,7 @@
 #include "operations.hpp"
 #include "support/test.hpp"
 
-namespace {
+namespace operations_test {
 
 using ptx::Fault;
 using ptx::FaultKind;
@@ -399,8 +399,6 @@ void check_fma(const std::string& opcode, const std::string& type,
   }
 }
 
-}  // namespace
-
 TEST_CASE("PTX: arithmetic of integers") {
   check_integers<std::int16_t>("s16");
   check_integers<std::uint16_t>("u16");
@@ -641,3 +639,5 @@ TEST_CASE("PTX: an opcode, a form or a pragma that is not known is an error by n
     REQUIRE(error(body) != "none");
   }
 }
+
+}  // namespace operations_test

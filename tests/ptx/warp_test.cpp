@@ -7,7 +7,7 @@
 #include "operations.hpp"
 #include "support/test.hpp"
 
-namespace {
+namespace warp_test {
 
 using ptx::Fault;
 using ptx::FaultKind;
@@ -53,8 +53,6 @@ void run(const std::string& body, ptx::Dim grid, ptx::Dim block,
   std::memcpy(params.data(), pointers.data(), 8 * pointers.size());
   ptx::LoadedModule(kernel(body, before)).launch("k", grid, block, params);
 }
-
-}  // namespace
 
 TEST_CASE("PTX: lanes that go different ways meet again") {
   // Steps of the Collatz sequence, and then a sum over the warp that needs all lanes.
@@ -334,3 +332,5 @@ TEST_CASE("PTX: bank conflicts are counted") {
   REQUIRE(passes(16, "v4") == std::pair<std::uint64_t, std::uint64_t>(4, 4));
   REQUIRE(passes(128, "v4") == std::pair<std::uint64_t, std::uint64_t>(4, 32));
 }
+
+}  // namespace warp_test

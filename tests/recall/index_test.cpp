@@ -14,7 +14,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace index_test {
 
 std::vector<float> random_vector(std::mt19937& rng, std::int64_t n) {
   std::normal_distribution<float> normal;
@@ -41,8 +41,6 @@ bool same(const std::vector<ScoredEvent>& a, const std::vector<ScoredEvent>& b) 
     return x.event == y.event && x.score == y.score;
   });
 }
-
-}  // namespace
 
 TEST_CASE("exact index ranks by dot product, both scores, odd sizes, ties to the earlier") {
   std::mt19937 rng(41);
@@ -624,3 +622,5 @@ TEST_CASE("an index over another refuses to change it") {
   const auto faiss = make_faiss_index(shape, 300);
   REQUIRE_THROWS_AS(faiss->freeze(), ConfigError);
 }
+
+}  // namespace index_test

@@ -21,7 +21,7 @@
 using namespace episodic;
 namespace fs = std::filesystem;
 
-namespace {
+namespace vector_tier_test {
 
 class Folder : public TempDir {
  public:
@@ -50,8 +50,6 @@ bool same(const std::vector<ScoredEvent>& a, const std::vector<ScoredEvent>& b) 
     return x.event == y.event && x.score == y.score;
   });
 }
-
-}  // namespace
 
 TEST_CASE("a tier keeps slabs over a commit, and every changed byte is found") {
   std::mt19937 rng(61);
@@ -386,3 +384,5 @@ TEST_CASE("a budget that not even the codes fit into is refused, and nothing is 
   REQUIRE(refused);
   REQUIRE(index->size() >= 1024);
 }
+
+}  // namespace vector_tier_test

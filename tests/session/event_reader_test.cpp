@@ -17,7 +17,7 @@ using namespace episodic;
 using namespace driver;
 namespace fs = std::filesystem;
 
-namespace {
+namespace event_reader_test {
 
 const SentenceEncoder& encoder() {
   static const auto e =
@@ -55,8 +55,6 @@ struct Recalled {
   std::vector<float> scores, query, weights;
   RecalledEvents view() { return {0, 0, events, scores, query, weights}; }
 };
-
-}  // namespace
 
 TEST_CASE("an encoder's reader weights events by their text") {
   const auto tokens = random_tokens(small_shape(), 160, 5);
@@ -198,3 +196,5 @@ TEST_CASE("a reader that was not told is refused, or weights nothing") {
   CHECK_THROWS_AS(reader.score(2), DataError);
   CHECK_THROWS_AS(reader.score(-1), DataError);
 }
+
+}  // namespace event_reader_test

@@ -21,7 +21,7 @@ using namespace episodic;
 using namespace driver;
 namespace fs = std::filesystem;
 
-namespace {
+namespace reader_heads_test {
 
 const fs::path kModel = fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6";
 
@@ -62,8 +62,6 @@ double expected(const ReaderHeads& heads, std::int64_t layer, std::span<const fl
 std::shared_ptr<const ReaderHeads> shared(ReaderHeads heads) {
   return std::make_shared<const ReaderHeads>(std::move(heads));
 }
-
-}  // namespace
 
 TEST_CASE("heads weight events by the cosine of what they make of query and event") {
   const MemoryShape shape = small_shape();
@@ -200,3 +198,5 @@ TEST_CASE("heads of another width or model, and files that hold none, are refuse
   heads.save(dir.path());
   CHECK(load_reader_heads(dir.path(), model).read == heads.read);
 }
+
+}  // namespace reader_heads_test

@@ -7,7 +7,7 @@
 
 using namespace store_test;
 
-namespace {
+namespace disk_store_test {
 
 struct Way {
   ReadEngine engine;
@@ -30,8 +30,6 @@ DiskStoreOptions options_for(const StoreShape& shape, const std::filesystem::pat
   o.direct = way.direct;
   return o;
 }
-
-}  // namespace
 
 TEST_CASE("a random life of a disk store agrees with a plain account") {
   std::int64_t evictions = 0;
@@ -479,3 +477,5 @@ TEST_CASE("leases, bad arguments and incomplete events of a disk store") {
   REQUIRE(store->digest(3) == digest);
   REQUIRE(store->digest(2) != digest);
 }
+
+}  // namespace disk_store_test

@@ -9,7 +9,7 @@
 
 using namespace store_test;
 
-namespace {
+namespace reader_test {
 
 constexpr std::int64_t kMaxBlock = 9, kLease = 3 * kMaxBlock;
 
@@ -24,8 +24,6 @@ std::unique_ptr<EventStore> make(const StoreShape& shape, const TempDir& dir, bo
   o.engine = engine;
   return make_disk_store(shape, o);
 }
-
-}  // namespace
 
 TEST_CASE("many readers of one store at once get its blocks, each with leases of its own",
           "[store][readers]") {
@@ -136,3 +134,5 @@ TEST_CASE("a store over another numbers its events first, and changes none of th
     CHECK(base->counters().events == 30);
   }
 }
+
+}  // namespace reader_test

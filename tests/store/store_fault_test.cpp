@@ -13,7 +13,7 @@ using namespace store_test;
 using io::Kind;
 using io::Op;
 
-namespace {
+namespace store_fault_test {
 
 struct Way {
   ReadEngine engine;
@@ -124,8 +124,6 @@ const char* const kSites[] = {
     "segment open",     "segment create",   "segment read",   "segment write",  "segment sync",
     "segment allocate", "segment truncate", "segment unlink", "directory open", "directory sync",
 };
-
-}  // namespace
 
 TEST_CASE("a fault at any call of the disk store gives the same answer or one clean error") {
   using Fault = FaultyCalls::Fault;
@@ -294,3 +292,5 @@ TEST_CASE("recalls that fail keep no room: the same one goes as soon as its file
     store->release(0);
   }
 }
+
+}  // namespace store_fault_test

@@ -17,9 +17,9 @@ namespace {
 constexpr const char* kEnv = " env OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive";
 
 Run infinite(const std::string& arguments, const std::string& before = "") {
-  return episodic(arguments, before + kEnv, "infinitebench");
+  return run_episodic(arguments, before + kEnv, "infinitebench");
 }
-Run longbench(const std::string& arguments) { return episodic(arguments, kEnv, "longbench"); }
+Run longbench(const std::string& arguments) { return run_episodic(arguments, kEnv, "longbench"); }
 
 /// Any command.
 Run shell(const std::string& command) {
@@ -74,7 +74,7 @@ TEST_CASE("suites: wrong usage exits with 2, help with 0") {
   for (const char* sub : {"run", "score"})
     CHECK(longbench(std::string(sub) + " --help").out.find(std::string("longbench ") + sub) !=
           std::string::npos);
-  CHECK(episodic("--help", "", "episodic-report").out.find("episodic-report --out") !=
+  CHECK(run_episodic("--help", "", "episodic-report").out.find("episodic-report --out") !=
         std::string::npos);
 }
 
@@ -181,9 +181,10 @@ TEST_CASE("suites: the shipped model finds pass keys through the memory, and not
     CHECK(json["cost"]["read_tokens"].get<int>() > 5000);
     CHECK(json["examples"][0]["depth"] == 0.1);
   }
-  const Run report = episodic("--out " + path(s, "report") + " --resamples 200 --baseline window " +
-                                  path(s, "episodic.json") + " " + path(s, "window.json"),
-                              "", "episodic-report");
+  const Run report =
+      run_episodic("--out " + path(s, "report") + " --resamples 200 --baseline window " +
+                       path(s, "episodic.json") + " " + path(s, "window.json"),
+                   "", "episodic-report");
   REQUIRE(report.status == 0);
   CHECK(contents(s / "report/report.md")
             .find("| passkey | 100.0 [100.0, 100.0] | 0.0 [0.0, 0.0] |") != std::string::npos);

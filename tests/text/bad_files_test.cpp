@@ -6,7 +6,7 @@
 using namespace episodic;
 using namespace episodic::test;
 
-namespace {
+namespace bad_files_test {
 
 /// Message of the FileError that loading ends in.
 std::string complaint(const Json& tokenizer, const Json& config = nullptr) {
@@ -27,8 +27,6 @@ void check_complaint(const std::string& pointer, const Json& value,
   CHECK(message.find("tokenizer.json: ") != std::string::npos);
   for (const std::string& word : words) CHECK(message.find(word) != std::string::npos);
 }
-
-}  // namespace
 
 TEST_CASE("files that are absent or no JSON") {
   const TempDir dir;
@@ -142,3 +140,5 @@ TEST_CASE("tokenizer_config.json must fit the tokenizer") {
   }
   CHECK(complaint(json, Json::array()) != "loaded");
 }
+
+}  // namespace bad_files_test

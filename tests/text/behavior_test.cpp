@@ -12,7 +12,7 @@
 using namespace episodic;
 using namespace episodic::test;
 
-namespace {
+namespace behavior_test {
 
 using Ids = std::vector<std::int64_t>;
 
@@ -54,8 +54,6 @@ bool valid_utf8(const std::string& text) {
     return false;
   }
 }
-
-}  // namespace
 
 TEST_CASE("byte-level kinds give back any bytes") {
   std::mt19937 random(3);
@@ -270,3 +268,5 @@ TEST_CASE("WordPiece drops bytes that are no text, and gives up long words only"
   CHECK(raw->encode("\xff the", false).front() == unknown);
   CHECK(raw->encode("\xff the", false).back() == raw->encode("the", false).back());
 }
+
+}  // namespace behavior_test

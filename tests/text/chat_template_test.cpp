@@ -12,7 +12,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace chat_template_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -60,8 +60,6 @@ std::string complaint(const std::string& source, const std::string& variables = 
 void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
-
-}  // namespace
 
 TEST_CASE("chat templates write what transformers writes") {
   const Json all = vectors();
@@ -185,3 +183,5 @@ TEST_CASE("chat templates lie in a model's directory") {
   write(dir / "chat_template.jinja", "{% include 'x' %}");
   REQUIRE_THROWS_AS(load_chat_template(dir.path()), FileError);
 }
+
+}  // namespace chat_template_test

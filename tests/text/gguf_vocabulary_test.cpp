@@ -16,7 +16,7 @@
 using namespace episodic;
 using namespace episodic::test;
 
-namespace {
+namespace gguf_vocabulary_test {
 
 using Ids = std::vector<std::int64_t>;
 
@@ -83,8 +83,6 @@ void check_vectors(const Tokenizer& tokenizer, const std::string& name) {
 std::string error_of(const Vocabulary& w) {
   return refusal<FileError>([&] { make_tokenizer(w.v); });
 }
-
-}  // namespace
 
 TEST_CASE("vocabulary of a GGUF file: pieces join by their scores") {
   Vocabulary w = small_pieces();
@@ -207,3 +205,5 @@ TEST_CASE("vocabulary of a GGUF file: GPT-2 agrees with llama.cpp") {
     if (!line.empty()) w.merge(line);
   check_vectors(*make_tokenizer(w.v), "gpt-2");
 }
+
+}  // namespace gguf_vocabulary_test

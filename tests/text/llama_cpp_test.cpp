@@ -11,7 +11,7 @@
 using namespace episodic;
 using namespace episodic::test;
 
-namespace {
+namespace llama_cpp_test {
 
 constexpr const char* kLlama3Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -90,8 +90,6 @@ std::string printable(const std::string& bytes) {
   return out;
 }
 
-}  // namespace
-
 TEST_CASE("Phi-3 and LLaMA-2 agree with llama.cpp") {
   if (!here()) EPISODIC_SKIP("no ../shared");
   check_vectors(*load_tokenizer(folder() / "phi3_mini_hf"), "phi-3");
@@ -155,3 +153,5 @@ TEST_CASE("LLaMA-3 agrees with llama.cpp") {
                       {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}, true));
   check_vectors(*llama3, "llama-bpe");
 }
+
+}  // namespace llama_cpp_test

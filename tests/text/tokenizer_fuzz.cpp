@@ -12,7 +12,7 @@
 #include "tokenizer_files.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const episodic::test::TempDir dir;
+  static const TempDir dir;
   const std::string input(reinterpret_cast<const char*>(data), size);
   const std::size_t zero = std::min(input.find('\0'), input.size());
   const std::string text = input.substr(std::min(zero + 1, input.size()));

@@ -10,7 +10,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace segmenter_test {
 
 struct Flags {
   std::vector<float> threshold;
@@ -46,8 +46,6 @@ std::vector<float> noise(std::int64_t n) {
   for (float& x : s) x = static_cast<float>(rng() % 1000) / 100.0f;
   return s;
 }
-
-}  // namespace
 
 TEST_CASE("surprise segmenter flags what exceeds the threshold") {
   MemoryConfig c;
@@ -107,3 +105,5 @@ TEST_CASE("random segmenter draws per token, by seed, at the stated rate") {
   c.min_block = c.max_block = 1;
   REQUIRE(positions(run(*make_segmenter(c), s, 0, 50, 50)).size() == 50);
 }
+
+}  // namespace segmenter_test

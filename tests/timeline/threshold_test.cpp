@@ -10,7 +10,7 @@
 
 using namespace episodic;
 
-namespace {
+namespace threshold_test {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -64,8 +64,6 @@ std::vector<float> run(SurpriseThreshold threshold, const std::vector<float>& s,
   REQUIRE(threshold.tokens() == static_cast<std::int64_t>(s.size()));
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("moving threshold equals the definition and does not feel the cut, to the bit") {
   std::mt19937 rng(1);
@@ -128,3 +126,5 @@ TEST_CASE("a copy of a threshold is a snapshot") {
   b.step(s.data() + 50, 40, again.data());
   REQUIRE(rest == again);
 }
+
+}  // namespace threshold_test

@@ -54,7 +54,7 @@ TEST_CASE("generate --chat reads what the template makes of the prompt") {
        "'<|bos|>user: The key is 7.\nWhat is the key?\nanswer: '");
 
   const auto refused = [&](const fs::path& dir, const std::string& flags, const char* why) {
-    const Run run = episodic("generate --model " + quoted(dir.string()) + " " + flags);
+    const Run run = run_episodic("generate --model " + quoted(dir.string()) + " " + flags);
     INFO(flags << "\n" << run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
@@ -79,7 +79,7 @@ TEST_CASE("ask --chat goes on behind what the memory holds") {
   const std::string memory = " --model " + quoted(model.string()) + " --memory-dir " +
                              quoted((scratch / "memory").string());
   const Run ingest =
-      episodic("ingest --quiet --text " + quoted((scratch / "text").string()) + memory);
+      run_episodic("ingest --quiet --text " + quoted((scratch / "text").string()) + memory);
   INFO(ingest.err);
   REQUIRE(ingest.status == 0);
   const auto ask = [&](const std::string& flags) {
@@ -154,8 +154,8 @@ TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
   const auto refused = [&](const fs::path& dir, const std::string& input, const std::string& flags,
                            const char* why) {
     put(scratch / "input", input);
-    const Run run = episodic("chat --quiet --model " + quoted(dir.string()) + " " + flags + " < " +
-                             quoted((scratch / "input").string()));
+    const Run run = run_episodic("chat --quiet --model " + quoted(dir.string()) + " " + flags +
+                                 " < " + quoted((scratch / "input").string()));
     INFO(run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));

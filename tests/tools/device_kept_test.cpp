@@ -12,7 +12,7 @@
 
 using namespace program;
 
-namespace {
+namespace device_kept_test {
 
 /// A model, a book's token ids, and the programs with them.
 struct Setting {
@@ -28,7 +28,7 @@ struct Setting {
   }
   std::string path(const std::string& name) const { return quoted((scratch / name).string()); }
   static Run on(const char* device, const std::string& arguments) {
-    return episodic(arguments + " --device " + device, "", "episodic_emulated");
+    return run_episodic(arguments + " --device " + device, "", "episodic_emulated");
   }
   /// \param n of the tokens, from the start \param memory settings, {} for those of the folder
   Run ingest(const char* device, const std::string& name, std::size_t n,
@@ -63,8 +63,6 @@ void require_refused(const Run& run, const std::string& name) {
   REQUIRE(one_line(run.err));
   REQUIRE(run.err.find(name) != std::string::npos);
 }
-
-}  // namespace
 
 TEST_CASE("a memory ingested on a device is whole, and answers alike on both") {
   const auto model = recall_model();
@@ -180,3 +178,5 @@ TEST_CASE("a kept memory that a device cannot go on with is refused by name") {
   require_refused(s.ask("cuda", "forgotten"), "forgotten");
   require_done(s.ask("cpu", "forgotten"));
 }
+
+}  // namespace device_kept_test

@@ -17,7 +17,7 @@ constexpr const char* kProgram = "episodic_emulated";
 constexpr double kTolerance = 5e-3;
 
 Run on(const char* device, const std::string& arguments) {
-  return episodic(arguments + " --device " + device, "", kProgram);
+  return run_episodic(arguments + " --device " + device, "", kProgram);
 }
 
 }  // namespace
@@ -161,6 +161,6 @@ TEST_CASE("where no model runs --device is taken and changes nothing") {
   const Run host = on("cpu", tokenize), device = on("cuda", tokenize);
   REQUIRE(device.status == 0);
   REQUIRE(host.out == device.out);
-  const Run help = episodic("verify --help");
+  const Run help = run_episodic("verify --help");
   REQUIRE(help.out.find("no model runs") != std::string::npos);
 }

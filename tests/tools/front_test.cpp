@@ -31,14 +31,15 @@ void check_refused(const Run& run, int status, const std::vector<std::string>& p
 }  // namespace
 
 TEST_CASE("mistyped commands and flags are told what was meant") {
-  check_refused(program::episodic("generat --model x"), 2, {"generat", "'generate'"});
-  check_refused(program::episodic("generate --model x --promt 'a'"), 2, {"--promt", "--prompt"});
-  check_refused(program::episodic("score --model x --txt=a"), 2, {"--txt", "--text"});
-  check_refused(program::episodic("xyzzyplugh"), 2, {"xyzzyplugh", "generate", "ingest"});
-  check_refused(program::episodic(""), 2, {"command", "demo"});
-  check_refused(program::episodic("generate --model x --prompt a --max-new -3"), 2,
+  check_refused(program::run_episodic("generat --model x"), 2, {"generat", "'generate'"});
+  check_refused(program::run_episodic("generate --model x --promt 'a'"), 2,
+                {"--promt", "--prompt"});
+  check_refused(program::run_episodic("score --model x --txt=a"), 2, {"--txt", "--text"});
+  check_refused(program::run_episodic("xyzzyplugh"), 2, {"xyzzyplugh", "generate", "ingest"});
+  check_refused(program::run_episodic(""), 2, {"command", "demo"});
+  check_refused(program::run_episodic("generate --model x --prompt a --max-new -3"), 2,
                 {"--max-new", "-3"});
-  check_refused(program::episodic("demo --tokens 0"), 2, {"--tokens", "at least 1"});
+  check_refused(program::run_episodic("demo --tokens 0"), 2, {"--tokens", "at least 1"});
   using ::episodic::tools::nearest;
   CHECK(nearest("inspct", {"ingest", "inspect"}) == "inspect");
   CHECK(nearest("--htlm", {"--help", "--html"}) == "--html");
@@ -46,16 +47,16 @@ TEST_CASE("mistyped commands and flags are told what was meant") {
 }
 
 TEST_CASE("the version, and defaults in the help") {
-  const Run version = program::episodic("--version");
+  const Run version = program::run_episodic("--version");
   CHECK(version.status == 0);
   CHECK(version.out.rfind("episodic ", 0) == 0);
-  const std::string help = program::episodic("generate --help").out;
+  const std::string help = program::run_episodic("generate --help").out;
   for (const char* part : {"--max-new", "128", "--repetition-penalty", "--encoding", "utf-8"}) {
     INFO(part);
     CHECK(mentions(help, part));
   }
   CHECK_FALSE(mentions(help, "Not built"));
-  CHECK(mentions(program::episodic("ingest --help").out, "65536"));
+  CHECK(mentions(program::run_episodic("ingest --help").out, "65536"));
 }
 
 TEST_CASE("a path that is no model is said to be what it is") {
@@ -63,7 +64,7 @@ TEST_CASE("a path that is no model is said to be what it is") {
   put(scratch / "m.gguf", "GGUF");
   fs::create_directories(scratch / "empty");
   const auto with = [&](const std::string& model) {
-    return program::episodic("generate --prompt a --model " + quoted(model));
+    return program::run_episodic("generate --prompt a --model " + quoted(model));
   };
   check_refused(with("meta-llama/Llama-3.2-1B"), 1, {"hub", "hf download"});
   check_refused(with((scratch / "m.gguf").string()), 1, {"GGUF"});
@@ -82,9 +83,9 @@ TEST_CASE("what is no text is refused, and other encodings are read where they a
   const Scratch scratch;
   const auto tokens_of = [&](const std::string& bytes, const std::string& more = "") {
     put(scratch / "text", bytes);
-    return program::episodic(fmt::format("tokenize --model {} --text {} {} --json -",
-                                         quoted(model->string()),
-                                         quoted((scratch / "text").string()), more));
+    return program::run_episodic(fmt::format("tokenize --model {} --text {} {} --json -",
+                                             quoted(model->string()),
+                                             quoted((scratch / "text").string()), more));
   };
   check_refused(tokens_of(""), 1, {"empty"});
   check_refused(tokens_of(" \n\t"), 1, {"empty"});
@@ -107,7 +108,7 @@ TEST_CASE("what is no text is refused, and other encodings are read where they a
                   "caf\xC3\xA9 au lait")
             .out == expected);
   CHECK(tokens_of(utf16, "--encoding utf-16").out == tokens_of("caf\xC3\xA9 \xF0\x9F\x98\x80").out);
-  check_refused(program::episodic("generate --prompt '' --model " + quoted(model->string())), 1,
+  check_refused(program::run_episodic("generate --prompt '' --model " + quoted(model->string())), 1,
                 {"--prompt", "empty"});
 }
 
@@ -117,14 +118,14 @@ TEST_CASE("generate writes the text, and JSON where it is asked for") {
   const Scratch scratch;
   const std::string command = "generate --quiet --prompt 'The old man said' --max-new 12 --model " +
                               quoted(model->string());
-  const Run text = program::episodic(command);
+  const Run text = program::run_episodic(command);
   INFO(text.err);
   REQUIRE(text.status == 0);
   const Json json = json_of(command);
   CHECK(text.out == json["text"].get<std::string>() + "\n");
   CHECK(text.out.front() == ' ');  // what follows the prompt, with the space between
   CHECK(json["ids"].size() == 12);
-  const Run both = program::episodic(command + " --json " + quoted((scratch / "j").string()));
+  const Run both = program::run_episodic(command + " --json " + quoted((scratch / "j").string()));
   CHECK(both.out == text.out);
   CHECK(Json::parse(contents(scratch / "j"))["ids"] == json["ids"]);
   CHECK_FALSE(fs::exists("-"));
@@ -136,11 +137,12 @@ TEST_CASE("settings change fields, say what they cannot, and are held against th
   const std::string command = "generate --prompt 'The old man' --max-new 1 --model " +
                               quoted(model->string()) + " --memory ";
   // one field; the others stay those of memory.json, which suit the model
-  const Run fine = program::episodic(command + quoted(R"({"n_mem": 128, "host_bytes": "1.5GB"})"));
+  const Run fine =
+      program::run_episodic(command + quoted(R"({"n_mem": 128, "host_bytes": "1.5GB"})"));
   INFO(fine.err);
   CHECK(fine.status == 0);
   CHECK(fine.err.empty());
-  const Run warned = program::episodic(command + quoted(R"({"n_local": 4096})"));
+  const Run warned = program::run_episodic(command + quoted(R"({"n_local": 4096})"));
   CHECK(warned.status == 0);
   CHECK(one_line(warned.err));
   CHECK(mentions(warned.err, "warning"));
@@ -151,13 +153,13 @@ TEST_CASE("a window that no machine holds is a refusal, before memory is taken")
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   for (const char* n : {"10000000000", "100000000000"}) {
-    const Run run = program::episodic(
+    const Run run = program::run_episodic(
         "generate --quiet --prompt 'The old man' --max-new 1 --model " + quoted(model->string()) +
         " --memory " + quoted(fmt::format("{{\"n_local\": {}}}", n)));
     check_refused(run, 1, {"n_local", "available"});
   }
-  const Run unknown = program::episodic("generate --prompt a --model " + quoted(model->string()) +
-                                        " --memory '{\"n_lokal\": 1}'");
+  const Run unknown = program::run_episodic(
+      "generate --prompt a --model " + quoted(model->string()) + " --memory '{\"n_lokal\": 1}'");
   check_refused(unknown, 1, {"n_lokal", "n_local"});
 }
 
@@ -176,7 +178,7 @@ TEST_CASE("plan needs config.json alone and speaks in units") {
   CHECK(a["host"]["weights_from"] == "config.json");
   CHECK(b["host"]["weights_from"] == "files");
   CHECK(a["disk"]["segments"] == b["disk"]["segments"]);
-  const Run text = program::episodic(full);
+  const Run text = program::run_episodic(full);
   CHECK(mentions(text.out, "1,500,000 tokens"));
   CHECK(mentions(text.out, " GB"));
   CHECK(text.err.empty());
@@ -188,20 +190,20 @@ TEST_CASE("a memory's path that is none is told apart") {
   const Scratch scratch;
   put(scratch / "book.txt", some_book(60));
   const std::string dir = (scratch / "m").string();
-  const Run made = program::episodic(
+  const Run made = program::run_episodic(
       fmt::format("ingest --quiet --model {} --text {} --memory-dir {}", quoted(model->string()),
                   quoted((scratch / "book.txt").string()), quoted(dir)));
   INFO(made.err);
   REQUIRE(made.status == 0);
   CHECK(mentions(made.out, "tokens in"));
-  check_refused(program::episodic("verify " + quoted(dir + "/manifest.json")), 1,
+  check_refused(program::run_episodic("verify " + quoted(dir + "/manifest.json")), 1,
                 {"is a file", "folder of the memory: " + dir});
-  check_refused(program::episodic("inspect " + quoted(dir + "x")), 1, {"holds no memory"});
-  const Run fine = program::episodic("verify " + quoted(dir));
+  check_refused(program::run_episodic("inspect " + quoted(dir + "x")), 1, {"holds no memory"});
+  const Run fine = program::run_episodic("verify " + quoted(dir));
   CHECK(fine.status == 0);
   CHECK(mentions(fine.out, "as it was written"));
 
-  CHECK(mentions(program::episodic("inspect " + quoted(dir)).out, "events"));
+  CHECK(mentions(program::run_episodic("inspect " + quoted(dir)).out, "events"));
 }
 
 TEST_CASE("an answer that is kept is kept whole, and what compacting drops is said") {
@@ -210,7 +212,7 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
   const Scratch scratch;
   put(scratch / "book.txt", some_book(120));
   const std::string m = quoted(model->string()), dir = quoted((scratch / "m").string());
-  REQUIRE(program::episodic(
+  REQUIRE(program::run_episodic(
               fmt::format("ingest --quiet --model {} --text {} --memory-dir {} --commit-every 512 "
                           "--memory {}",
                           m, quoted((scratch / "book.txt").string()), dir, quoted(kSmallMemory)))
@@ -226,18 +228,18 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
                         static_cast<std::int64_t>(answer["ids"].size()));
 
   const Run compacted =
-      program::episodic(fmt::format("edit {} --forget-tokens 200:260 --compact", dir));
+      program::run_episodic(fmt::format("edit {} --forget-tokens 200:260 --compact", dir));
   CHECK(compacted.status == 0);
   CHECK(mentions(compacted.err, "earlier states"));
   CHECK(mentions(compacted.out, "forgotten"));
-  const Run rewound = program::episodic(fmt::format("edit {} --rewind 400 --model {}", dir, m));
+  const Run rewound = program::run_episodic(fmt::format("edit {} --rewind 400 --model {}", dir, m));
   check_refused(rewound, 1, {"rewind to 400", "forgotten"});
   CHECK_FALSE(mentions(rewound.err, "token 0 between"));
 
-  REQUIRE(program::episodic(fmt::format("edit {} --pin 3", dir)).status == 0);
+  REQUIRE(program::run_episodic(fmt::format("edit {} --pin 3", dir)).status == 0);
   for (const char* more : {"", "--no-events"}) {
-    REQUIRE(program::episodic(fmt::format("inspect {} --html {} {}", dir,
-                                          quoted((scratch / "m.html").string()), more))
+    REQUIRE(program::run_episodic(fmt::format("inspect {} --html {} {}", dir,
+                                              quoted((scratch / "m.html").string()), more))
                 .status == 0);
     const std::string page = contents(scratch / "m.html");
     for (const char* part :
@@ -247,8 +249,8 @@ TEST_CASE("an answer that is kept is kept whole, and what compacting drops is sa
     }
     CHECK_FALSE(mentions(page, "<th>text</th>"));
   }
-  REQUIRE(program::episodic(fmt::format("inspect {} --html {} --model {}", dir,
-                                        quoted((scratch / "m.html").string()), m))
+  REQUIRE(program::run_episodic(fmt::format("inspect {} --html {} --model {}", dir,
+                                            quoted((scratch / "m.html").string()), m))
               .status == 0);
   CHECK(mentions(contents(scratch / "m.html"), "<th>text</th>"));
 }
@@ -263,7 +265,7 @@ TEST_CASE("trace runs without recall, and with it in some layers") {
     const Json changes = Json::parse(change);
     for (const auto& [key, value] : changes.items()) test["memory"][key] = value;
     put(scratch / "case.json", test.dump());
-    const Run run = program::episodic(
+    const Run run = program::run_episodic(
         fmt::format("trace --model {} --case {} --out {}", quoted(model->string()),
                     quoted((scratch / "case.json").string()), quoted((scratch / "out").string())));
     INFO(change << "\n" << run.err);

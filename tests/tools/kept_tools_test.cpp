@@ -10,7 +10,7 @@
 
 using namespace program;
 
-namespace {
+namespace kept_tools_test {
 
 std::vector<Json> lines_of(const std::string& text) {
   std::vector<Json> all;
@@ -43,11 +43,9 @@ struct Setting {
 
 const std::string kQuestion = quoted("\n\n\nWho closed the door?\n\nIt was");
 
-}  // namespace
-
 TEST_CASE("ingest commits, resumes and appends") {
   const Setting s;
-  const Run whole = episodic(s.ingest("whole", "--json"));
+  const Run whole = run_episodic(s.ingest("whole", "--json"));
   REQUIRE(whole.status == 0);
   const std::vector<Json> commits = lines_of(whole.out);
   REQUIRE(commits.size() > 3);
@@ -59,40 +57,40 @@ TEST_CASE("ingest commits, resumes and appends") {
     CHECK(c["rss_bytes"].get<std::int64_t>() > 0);
   }
   // again: refused; with --resume: nothing left to do, the same memory
-  const Run again = episodic(s.ingest("whole"));
+  const Run again = run_episodic(s.ingest("whole"));
   CHECK(again.status == 1);
   CHECK(one_line(again.err));
   CHECK(again.err.find("--resume") != std::string::npos);
   const std::string digest = s.digest("whole");
-  const Run resumed = episodic(s.ingest("whole", "--resume --json"));
+  const Run resumed = run_episodic(s.ingest("whole", "--resume --json"));
   CHECK(resumed.status == 0);
   CHECK(lines_of(resumed.out).back()["committed_tokens"] == last);
   CHECK(s.digest("whole") == digest);
   // --resume begins where there is nothing
-  CHECK(episodic(s.ingest("fresh", "--resume")).status == 0);
+  CHECK(run_episodic(s.ingest("fresh", "--resume")).status == 0);
   CHECK(s.digest("fresh") == digest);
   // another text is not what was read
   put(s.scratch / "other.txt", "An entirely different book. " + some_book(400));
   const std::string other = fmt::format("ingest --model {} --text {} --memory-dir {} ", s.model,
                                         quoted((s.scratch / "other.txt").string()), s.dir("whole"));
-  const Run differs = episodic(other + "--resume");
+  const Run differs = run_episodic(other + "--resume");
   CHECK(differs.status == 1);
   CHECK(differs.err.find("differs at token") != std::string::npos);
-  CHECK(episodic(other + "--append --quiet").status == 0);
+  CHECK(run_episodic(other + "--append --quiet").status == 0);
   const Json inspected = json_of("inspect --no-events " + s.dir("whole"));
   CHECK(inspected["tokens"].get<std::int64_t>() > last);
 }
 
 TEST_CASE("ask answers as generate does, and leaves the memory as it is") {
   const Setting s;
-  REQUIRE(episodic(s.ingest("m")).status == 0);
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
   const std::string digest = s.digest("m");
   const std::string ask =
       fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 --json - ", s.model,
                   s.dir("m"), kQuestion);
-  const Run asked = episodic(ask);
+  const Run asked = run_episodic(ask);
   REQUIRE(asked.status == 0);
-  const Run generated = episodic(fmt::format(
+  const Run generated = run_episodic(fmt::format(
       "generate --model {} --prompt-file {} --question {} --max-new 8 --json - --memory {}",
       s.model, s.text, kQuestion, quoted(kMemory)));
   REQUIRE(generated.status == 0);
@@ -105,18 +103,18 @@ TEST_CASE("ask answers as generate does, and leaves the memory as it is") {
   for (const char* budget : {"4000000", "400000000"}) {
     Json memory = Json::parse(kMemory);
     memory["host_bytes"] = std::stoll(budget);
-    const Run tight = episodic(ask + "--memory " + quoted(memory.dump()));
+    const Run tight = run_episodic(ask + "--memory " + quoted(memory.dump()));
     REQUIRE(tight.status == 0);
     CHECK(Json::parse(tight.out)["ids"] == a["ids"]);
     CHECK(Json::parse(tight.out)["memory"]["host_bytes"] <= memory["host_bytes"]);
   }
-  CHECK(episodic(ask + "--keep").status == 0);
+  CHECK(run_episodic(ask + "--keep").status == 0);
   CHECK(s.digest("m") != digest);
 }
 
 TEST_CASE("ask recalls what an encoder finds in the events' text") {
   const Setting s;
-  REQUIRE(episodic(s.ingest("m")).status == 0);
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
   const std::string tiny = quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
   const std::string before = s.digest("m");
   const std::string ask = fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 8 ",
@@ -128,7 +126,7 @@ TEST_CASE("ask recalls what an encoder finds in the events' text") {
   CHECK(json["memory"]["recalled_events"] != plain["memory"]["recalled_events"]);
   CHECK(s.digest("m") == before);
   const auto refused = [&](const std::string& call, const std::string& names) {
-    const Run run = episodic(call);
+    const Run run = run_episodic(call);
     INFO(run.err);
     CHECK(run.status == 1);
     CHECK(run.err.find(names) != std::string::npos);
@@ -142,9 +140,9 @@ TEST_CASE("ask recalls what an encoder finds in the events' text") {
 
 TEST_CASE("inspect shows what is there") {
   const Setting s(120);
-  REQUIRE(episodic(s.ingest("m")).status == 0);
-  const Run run = episodic(fmt::format("inspect {} --json - --model {} --html {}", s.dir("m"),
-                                       s.model, quoted((s.scratch / "m.html").string())));
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
+  const Run run = run_episodic(fmt::format("inspect {} --json - --model {} --html {}", s.dir("m"),
+                                           s.model, quoted((s.scratch / "m.html").string())));
   REQUIRE(run.status == 0);
   const Json j = Json::parse(run.out);
   CHECK(j["n_events"] == j["events"].size());
@@ -166,8 +164,8 @@ TEST_CASE("inspect shows what is there") {
 
 TEST_CASE("verify names what is damaged") {
   const Setting s(120);
-  REQUIRE(episodic(s.ingest("m")).status == 0);
-  CHECK(episodic("verify " + s.dir("m")).status == 0);
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
+  CHECK(run_episodic("verify " + s.dir("m")).status == 0);
   for (const auto& entry : fs::directory_iterator(s.scratch / "m")) {
     const std::string name = entry.path().filename().string(), bytes = contents(entry.path());
     if (bytes.empty()) continue;
@@ -175,27 +173,27 @@ TEST_CASE("verify names what is damaged") {
     std::string damaged = bytes;
     damaged[bytes.size() / 2] = static_cast<char>(damaged[bytes.size() / 2] ^ 1);
     put(entry.path(), damaged);
-    const Run run = episodic("verify " + s.dir("m"));
+    const Run run = run_episodic("verify " + s.dir("m"));
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
     CHECK(run.err.find(name) != std::string::npos);
     put(entry.path(), bytes);
   }
-  const Run none = episodic("verify " + s.dir("none"));
+  const Run none = run_episodic("verify " + s.dir("none"));
   CHECK(none.status == 1);
   CHECK(none.err.find("none") != std::string::npos);
 }
 
 TEST_CASE("another model's memory is refused") {
   const Setting s(120);
-  REQUIRE(episodic(s.ingest("m")).status == 0);
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
   const fs::path other = s.scratch / "recall-2m6";
   fs::copy(*recall_model(), other);
   std::string weights = contents(other / "model.safetensors");
   weights[weights.size() - 100] = static_cast<char>(weights[weights.size() - 100] ^ 1);
   put(other / "model.safetensors", weights);
-  const Run run = episodic(fmt::format("ask --model {} --memory-dir {} --prompt x --max-new 1",
-                                       quoted(other.string()), s.dir("m")));
+  const Run run = run_episodic(fmt::format("ask --model {} --memory-dir {} --prompt x --max-new 1",
+                                           quoted(other.string()), s.dir("m")));
   CHECK(run.status == 1);
   CHECK(one_line(run.err));
   CHECK(run.err.find("weights") != std::string::npos);
@@ -203,39 +201,39 @@ TEST_CASE("another model's memory is refused") {
 
 TEST_CASE("a fork is equal, then its own; edit forgets, pins, rewinds and compacts") {
   const Setting s;
-  REQUIRE(episodic(s.ingest("m")).status == 0);
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
   const std::string digest = s.digest("m");
-  REQUIRE(episodic("fork " + s.dir("m") + " " + s.dir("f")).status == 0);
+  REQUIRE(run_episodic("fork " + s.dir("m") + " " + s.dir("f")).status == 0);
   CHECK(s.digest("f") == digest);
-  const Run again = episodic("fork " + s.dir("m") + " " + s.dir("f"));
+  const Run again = run_episodic("fork " + s.dir("m") + " " + s.dir("f"));
   CHECK(again.status == 1);
   CHECK(one_line(again.err));
 
   const Run forgot =
-      episodic("edit " + s.dir("f") + " --forget-tokens 500:900 --pin 2 --compact --json -");
+      run_episodic("edit " + s.dir("f") + " --forget-tokens 500:900 --pin 2 --compact --json -");
   REQUIRE(forgot.status == 0);
   CHECK(Json::parse(forgot.out)["forgotten"].get<int>() > 5);
-  CHECK(episodic("verify " + s.dir("f")).status == 0);
-  const Run pinned = episodic("edit " + s.dir("f") + " --forget-event 2");
+  CHECK(run_episodic("verify " + s.dir("f")).status == 0);
+  const Run pinned = run_episodic("edit " + s.dir("f") + " --forget-event 2");
   CHECK(pinned.status == 1);
   CHECK(pinned.err.find("pinned") != std::string::npos);
   CHECK(s.digest("m") == digest);
 
   const Run rewound =
-      episodic(fmt::format("edit {} --rewind 2048 --json - --model {}", s.dir("m"), s.model));
+      run_episodic(fmt::format("edit {} --rewind 2048 --json - --model {}", s.dir("m"), s.model));
   REQUIRE(rewound.status == 0);
   CHECK(Json::parse(rewound.out)["tokens"] == 2048);
-  CHECK(episodic(s.ingest("m", "--resume")).status == 0);
+  CHECK(run_episodic(s.ingest("m", "--resume")).status == 0);
   CHECK(s.digest("m") == digest);
-  CHECK(episodic("edit " + s.dir("m")).status == 1);
+  CHECK(run_episodic("edit " + s.dir("m")).status == 1);
 }
 
 TEST_CASE("plan says what a text will take, and it is so") {
   const Setting s;
-  REQUIRE(episodic(s.ingest("m")).status == 0);
+  REQUIRE(run_episodic(s.ingest("m")).status == 0);
   const Json j = json_of("inspect --no-events " + s.dir("m"));
   const std::int64_t tokens = j["tokens"], events = j["n_events"];
-  const Run run = episodic(fmt::format(
+  const Run run = run_episodic(fmt::format(
       "plan --json - --model {} --tokens {} --event-tokens {} --memory {}", s.model, tokens,
       static_cast<double>(tokens) / static_cast<double>(events), quoted(kMemory)));
   REQUIRE(run.status == 0);
@@ -246,10 +244,12 @@ TEST_CASE("plan says what a text will take, and it is so") {
       plan["disk"]["segments"].get<double>() + plan["disk"]["vectors"].get<double>();
   CHECK(said > 0.9 * found);
   CHECK(said < 1.2 * found);
-  const Run tight = episodic(fmt::format(
+  const Run tight = run_episodic(fmt::format(
       "plan --json - --model {} --tokens 1M --memory {}", s.model,
       quoted(R"({"n_local": 256, "n_mem": 256, "chunk": 256, "disk_bytes": 100000000})")));
   REQUIRE(tight.status == 0);
   CHECK(Json::parse(tight.out)["fits"] == false);
   CHECK(Json::parse(tight.out)["advice"].dump().find("disk_bytes") != std::string::npos);
 }
+
+}  // namespace kept_tools_test

@@ -42,8 +42,8 @@ struct Run {
 };
 
 /// The program with arguments as a shell takes them. \param before words before it, as `PATH=/none`
-inline Run episodic(const std::string& arguments, const std::string& before = "",
-                    const char* program = "episodic") {
+inline Run run_episodic(const std::string& arguments, const std::string& before = "",
+                        const char* program = "episodic") {
   const Scratch scratch;
   const std::string command = before + " '" EPISODIC_BINARY_DIR "/bin/" + program + "' " +
                               arguments + " > " + quoted((scratch / "out").string()) + " 2> " +
@@ -59,7 +59,7 @@ inline Run episodic(const std::string& arguments, const std::string& before = ""
 /// What a program that must not fail says as JSON.
 inline Json json_of(const std::string& arguments, const std::string& before = "",
                     const char* program = "episodic") {
-  const Run run = episodic(arguments + " --json -", before, program);
+  const Run run = run_episodic(arguments + " --json -", before, program);
   return run.status == 0 ? Json::parse(run.out) : Json("failed: " + run.err);
 }
 

@@ -443,7 +443,7 @@ TEST_CASE("serve: flags that do not fit are one line") {
            {"--port 0 --memory-dir /nowhere", 1},
            {"--port 0 --full-attention --memory-dir /nowhere", 1},
            {"--port 0 --host 203.0.113.7", 1}}) {
-    const program::Run run = program::episodic("serve --quiet --model " + model + " " + flags);
+    const program::Run run = program::run_episodic("serve --quiet --model " + model + " " + flags);
     INFO(flags << "\n" << run.err);
     REQUIRE(run.status == status);
     REQUIRE(program::one_line(run.err));

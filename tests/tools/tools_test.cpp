@@ -36,7 +36,7 @@ TEST_CASE("wrong usage exits with 2") {
        {"", "nosuchcommand", "segment", "segment --model", "demo --tokens many", "demo --tokens 0",
         "demo --nosuchflag", "trace --case x"}) {
     INFO(arguments);
-    CHECK(episodic(arguments).status == 2);
+    CHECK(run_episodic(arguments).status == 2);
   }
 }
 
@@ -45,7 +45,7 @@ TEST_CASE("help exits with 0 and has an example") {
        {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan", "quantize", "score",
         "segment", "tokenize", "trace", "train-lora", "verify"}) {
     INFO(name);
-    const Run run = episodic(std::string(name) + " --help");
+    const Run run = run_episodic(std::string(name) + " --help");
     CHECK(run.status == 0);
     CHECK(run.out.find(std::string("episodic ") + name) != std::string::npos);
   }
@@ -58,7 +58,7 @@ TEST_CASE("a failure is exit code 1 and one line that names the cause") {
   for (const std::string& arguments :
        {"demo --model " + quoted(missing) + " --text " + quoted((scratch / "text").string()),
         "segment --model " + quoted(missing) + " --text " + quoted((scratch / "text").string())}) {
-    const Run run = episodic(arguments);
+    const Run run = run_episodic(arguments);
     INFO(arguments << "\n" << run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
@@ -88,7 +88,7 @@ TEST_CASE("demo and segment name what they cannot use") {
            {"demo" + m + book + " --memory '{\"n_lokal\": 3}'", "n_lokal", ""},
            {"segment" + m + book + " --memory '{\"segmenter\": \"given\"}'", "given", ""},
            {"segment" + m + " --text " + quoted((scratch / "none").string()), "none", ""}}) {
-    const Run run = episodic(bad.arguments, bad.before);
+    const Run run = run_episodic(bad.arguments, bad.before);
     INFO(bad.arguments << "\n" << run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
@@ -106,13 +106,13 @@ TEST_CASE("segment tiles the tokens with the events of the memory") {
   const std::string m = " --model " + quoted(model->string());
   const std::string book = " --text " + quoted((scratch / "book").string());
   const std::string memory = " --memory " + quoted(kMemory);
-  const Run run = episodic("segment" + m + book + memory + " --json " +
-                           quoted((scratch / "events.json").string()) + " --html " +
-                           quoted((scratch / "events.html").string()));
+  const Run run = run_episodic("segment" + m + book + memory + " --json " +
+                               quoted((scratch / "events.json").string()) + " --html " +
+                               quoted((scratch / "events.html").string()));
   INFO(run.err);
   REQUIRE(run.status == 0);
   const Json events = Json::parse(contents(scratch / "events.json"));
-  REQUIRE(episodic("tokenize" + m + book + " --json " + quoted((scratch / "ids.json").string()))
+  REQUIRE(run_episodic("tokenize" + m + book + " --json " + quoted((scratch / "ids.json").string()))
               .status == 0);
   const Json ids = Json::parse(contents(scratch / "ids.json"))["ids"];
   const auto n = static_cast<std::int64_t>(ids.size());
@@ -137,8 +137,8 @@ TEST_CASE("segment tiles the tokens with the events of the memory") {
   put(scratch / "case.json",
       Json({{"kind", "em"}, {"memory", Json::parse(kMemory)}, {"tokens", ids}, {"decode", 0}})
           .dump());
-  REQUIRE(episodic("trace" + m + " --case " + quoted((scratch / "case.json").string()) + " --out " +
-                   quoted((scratch / "trace").string()))
+  REQUIRE(run_episodic("trace" + m + " --case " + quoted((scratch / "case.json").string()) +
+                       " --out " + quoted((scratch / "trace").string()))
               .status == 0);
   const Json closed = Json::parse(contents(scratch / "trace" / "trace.json"))["events"];
   REQUIRE(closed.size() > 3);
@@ -163,8 +163,9 @@ TEST_CASE("segment lists the events of each head where each has its own") {
   const std::string memory =
       " --memory '{\"n_init\": 16, \"n_local\": 64, \"n_mem\": 64, \"chunk\": 32, \"segmenter\": "
       "\"k_similarity\", \"scope\": \"head\"}'";
-  const Run run = episodic("segment" + of + " --text " + quoted((scratch / "book").string()) +
-                           memory + " --json - --html " + quoted((scratch / "page.html").string()));
+  const Run run =
+      run_episodic("segment" + of + " --text " + quoted((scratch / "book").string()) + memory +
+                   " --json - --html " + quoted((scratch / "page.html").string()));
   INFO(run.err);
   REQUIRE(run.status == 0);
   const Json rows = Json::parse(run.out);
@@ -185,10 +186,10 @@ TEST_CASE("segment lists the events of each head where each has its own") {
   check_page(contents(scratch / "page.html"));
 
   // What the memory itself closes are the first of the same events.
-  REQUIRE(episodic("ingest" + of + " --text " + quoted((scratch / "book").string()) + memory +
-                   " --memory-dir " + quoted((scratch / "kept").string()))
+  REQUIRE(run_episodic("ingest" + of + " --text " + quoted((scratch / "book").string()) + memory +
+                       " --memory-dir " + quoted((scratch / "kept").string()))
               .status == 0);
-  const Run inspect = episodic("inspect " + quoted((scratch / "kept").string()) + " --json -");
+  const Run inspect = run_episodic("inspect " + quoted((scratch / "kept").string()) + " --json -");
   REQUIRE(inspect.status == 0);
   std::map<std::pair<int, int>, std::size_t> closed;
   const Json kept = Json::parse(inspect.out);
@@ -226,22 +227,22 @@ TEST_CASE("events may be entries of whole sentences") {
   }
   // the same in a kept memory, and only there if it was made so
   const std::string kept = " --memory-dir " + quoted((scratch / "kept").string());
-  REQUIRE(episodic("ingest" + of + book + memory + kept + " --entries 40").status == 0);
+  REQUIRE(run_episodic("ingest" + of + book + memory + kept + " --entries 40").status == 0);
   const Json inside = json_of("inspect " + quoted((scratch / "kept").string()))["events"];
   REQUIRE((inside.size() > 3 && inside.size() <= events.size()));
   for (std::size_t i = 0; i < inside.size(); ++i) {
     CHECK(inside[i]["start"] == events[i]["start"]);
     CHECK(inside[i]["end"] == events[i]["end"]);
   }
-  CHECK(episodic("ingest" + of + book + kept + " --entries 40 --resume").status == 0);
-  const Run other = episodic("ingest" + of + book + kept + " --entries 70 --resume");
+  CHECK(run_episodic("ingest" + of + book + kept + " --entries 40 --resume").status == 0);
+  const Run other = run_episodic("ingest" + of + book + kept + " --entries 70 --resume");
   CHECK(other.status == 1);
   CHECK((one_line(other.err) && other.err.find("--entries") != std::string::npos));
   CHECK(json_of("generate --quiet --max-new 3 --prompt-file " +
                 quoted((scratch / "book").string()) + of + memory +
                 " --entries 40 --question 'Then they'")["ids"]
             .size() == 3);
-  const Run full = episodic("generate --prompt 'A b. C d.' --full-attention --entries 40" + of);
+  const Run full = run_episodic("generate --prompt 'A b. C d.' --full-attention --entries 40" + of);
   CHECK((full.status == 1 && full.err.find("--entries") != std::string::npos));
 }
 
@@ -252,9 +253,10 @@ TEST_CASE("segment takes a text as short as it may be") {
   const Scratch scratch;
   for (const char* text : {"a", "Once upon a time."}) {
     put(scratch / "text", text);
-    const Run run = episodic("segment --model " + quoted(model->string()) + " --text " +
-                             quoted((scratch / "text").string()) + " --memory " + quoted(kMemory) +
-                             " --json - --html " + quoted((scratch / "page").string()));
+    const Run run =
+        run_episodic("segment --model " + quoted(model->string()) + " --text " +
+                     quoted((scratch / "text").string()) + " --memory " + quoted(kMemory) +
+                     " --json - --html " + quoted((scratch / "page").string()));
     INFO(text << "|" << run.err);
     CHECK(run.status == 0);
     CHECK(Json::parse(run.out) == Json::array());
@@ -269,11 +271,11 @@ TEST_CASE("the demo recalls what was hidden and says from where") {
   const Scratch scratch;
   put(scratch / "book", some_book(60));  // shorter than what is read: it starts again
   const auto demo = [&](const std::string& threads) {
-    const Run run = episodic("demo --model " + quoted(model->string()) + " --text " +
-                             quoted((scratch / "book").string()) + " --memory " + quoted(kMemory) +
-                             " --tokens 3000 --facts 4 --seed 3 --threads " + threads + " --json " +
-                             quoted((scratch / "demo.json").string()) + " --html " +
-                             quoted((scratch / "demo.html").string()));
+    const Run run = run_episodic("demo --model " + quoted(model->string()) + " --text " +
+                                 quoted((scratch / "book").string()) + " --memory " +
+                                 quoted(kMemory) + " --tokens 3000 --facts 4 --seed 3 --threads " +
+                                 threads + " --json " + quoted((scratch / "demo.json").string()) +
+                                 " --html " + quoted((scratch / "demo.html").string()));
     INFO(run.err);
     REQUIRE(run.status == 0);
     CHECK(run.out.find("pass key of ") != std::string::npos);

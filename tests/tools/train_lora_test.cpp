@@ -79,7 +79,7 @@ TEST_CASE("train-lora refuses what it cannot train on in one line and leaves not
   const Scratch scratch;
   put(scratch / "train.jsonl", examples(2));
   const auto refused = [&](const std::string& arguments, const std::string& names, int status) {
-    const Run run = episodic(arguments);
+    const Run run = run_episodic(arguments);
     INFO(arguments << "\n" << run.err);
     CHECK(run.status == status);
     CHECK(run.err.find(names) != std::string::npos);
@@ -103,7 +103,7 @@ TEST_CASE("train-lora refuses what it cannot train on in one line and leaves not
   refused(with(examples(1), "--rank 0"), "--rank", 2);
   fs::create_directory(scratch / "there");
   put(scratch / "there" / "file", "mine");
-  const Run run = episodic(train(*model, scratch / "train.jsonl", scratch / "there"));
+  const Run run = run_episodic(train(*model, scratch / "train.jsonl", scratch / "there"));
   CHECK(run.status == 1);
   CHECK(run.err.find("there") != std::string::npos);
   CHECK(contents(scratch / "there" / "file") == "mine");
@@ -142,7 +142,7 @@ TEST_CASE("train-lora trains read and write heads that generate reads with") {
                 quoted((scratch / "a").string()))["ids"]
             .size() == 8);
   const auto refused = [&](const std::string& more, const std::string& names) {
-    const Run run = episodic(generate + more);
+    const Run run = run_episodic(generate + more);
     INFO(run.err);
     CHECK(run.status == 1);
     CHECK(run.err.find(names) != std::string::npos);

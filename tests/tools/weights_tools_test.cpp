@@ -40,14 +40,15 @@ TEST_CASE("quantize writes a file that generates as --quantize does") {
   CHECK(from_file["ids"] == in_memory["ids"]);
   CHECK(from_file["text"] == in_memory["text"]);
 
-  const Run again = program::episodic("quantize --model " + m + " --type q4_0 --out " + file);
+  const Run again = program::run_episodic("quantize --model " + m + " --type q4_0 --out " + file);
   CHECK(again.status == 1);
   CHECK(one_line(again.err));
   CHECK(again.err.find("m.gguf: is there already") != std::string::npos);
-  CHECK(program::episodic("quantize --quiet --replace --model " + m + " --type q4_0 --out " + file)
+  CHECK(program::run_episodic("quantize --quiet --replace --model " + m + " --type q4_0 --out " +
+                              file)
             .status == 0);
-  CHECK(program::episodic("quantize --model " + m + " --type q8_0 --out " +
-                          quoted((scratch / "dir").string()))
+  CHECK(program::run_episodic("quantize --model " + m + " --type q8_0 --out " +
+                              quoted((scratch / "dir").string()))
             .err.find("ends in .gguf") != std::string::npos);
 }
 
@@ -73,30 +74,30 @@ TEST_CASE("an adapter changes what is generated, and whose memory it is") {
   CHECK(off["ids"] == plain["ids"]);
 
   const std::string kept = " --memory-dir " + quoted((scratch / "kept").string());
-  const Run ingest = program::episodic("ingest" + m + half + kept + " --text " +
-                                       quoted((scratch / "book").string()));
+  const Run ingest = program::run_episodic("ingest" + m + half + kept + " --text " +
+                                           quoted((scratch / "book").string()));
   INFO(ingest.err);
   REQUIRE(ingest.status == 0);
   for (const std::string& other : {std::string(), poet}) {
-    const Run refused = program::episodic("ask" + m + other + kept + prompt);
+    const Run refused = program::run_episodic("ask" + m + other + kept + prompt);
     INFO(refused.err);
     CHECK(refused.status == 1);
     CHECK(one_line(refused.err));
     CHECK(refused.err.find("with adapter poet x 0.5") != std::string::npos);
   }
-  CHECK(program::episodic("ask" + m + half + kept + prompt).status == 0);
+  CHECK(program::run_episodic("ask" + m + half + kept + prompt).status == 0);
 
   for (const auto& [arguments, names] : std::vector<std::pair<std::string, std::string>>{
            {" --lora " + quoted((scratch / "none").string()), "none: there is no such directory"},
            {" --lora " + quoted((scratch / "poet").string() + ":loud"),
             "expected DIR or DIR:SCALE"},
            {" --lora " + quoted((scratch / "book").string()), "is no directory"}}) {
-    const Run run = program::episodic("generate" + m + arguments + prompt);
+    const Run run = program::run_episodic("generate" + m + arguments + prompt);
     INFO(arguments << "\n" << run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
     CHECK(run.err.find(names) != std::string::npos);
   }
-  CHECK(program::episodic("generate" + m + " --merge-lora" + prompt).status == 2);
-  CHECK(program::episodic("generate" + m + " --quantize q3_k" + prompt).status == 2);
+  CHECK(program::run_episodic("generate" + m + " --merge-lora" + prompt).status == 2);
+  CHECK(program::run_episodic("generate" + m + " --quantize q3_k" + prompt).status == 2);
 }
