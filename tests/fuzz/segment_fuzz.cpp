@@ -24,6 +24,7 @@ DiskStoreOptions options(const fuzz::Folder& folder, bool keep) {
   o.lease_tokens = 10;
   o.host_bytes = least_host_bytes(kShape, o.max_block, o.lease_tokens);
   o.engine = ReadEngine::threads;
+  o.read_depth = 1;  // one thread: most of an input's time went into making them
   o.direct = DirectIo::off;
   return o;
 }
