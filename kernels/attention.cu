@@ -84,7 +84,7 @@ FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
     EPISODIC_FIELD_ALIGNED(p, fixed_cos, 16);
     EPISODIC_FIELD_ALIGNED(p, fixed_sin, 16);
   }
-  EPISODIC_FIELD_ALIGNED(p, workspace, 256);
+  EPISODIC_FIELD_ALIGNED(p, workspace, kWorkspaceAlignment);
   EPISODIC_FIELD_ALIGNED(p, first_position, 8);
   EPISODIC_FIELD_ALIGNED(p, n_rows, 4);
   EPISODIC_FIELD_ALIGNED(p, maybe_lse, 4);
@@ -125,7 +125,8 @@ bool plan_attention(const AttentionParams& p, AttentionPlan& plan) {
 
   const auto place = [&](std::size_t& at, std::int64_t elements, std::int64_t bytes_each) {
     at = plan.bytes;
-    plan.bytes += static_cast<std::size_t>(divide_up(elements * bytes_each, 256) * 256);
+    plan.bytes += static_cast<std::size_t>(divide_up(elements * bytes_each, kWorkspaceAlignment) *
+                                           kWorkspaceAlignment);
   };
   const std::int64_t query_heads = p.n_queries * p.n_heads;
   place(plan.stats, query_heads, sizeof(float2));

@@ -17,6 +17,9 @@ struct FieldError {
   explicit operator bool() const { return field != nullptr; }
 };
 
+/// What a workspace that begins with several arrays is aligned to: cudaMalloc gives no less.
+constexpr std::int64_t kWorkspaceAlignment = 256;
+
 }  // namespace episodic::kernels
 
 // For functions that return a FieldError. `params.field` must be there: a name cannot outlive its

@@ -11,7 +11,6 @@ namespace {
 constexpr std::int64_t kMost = std::int64_t{1} << 31;
 constexpr std::int64_t kMostTimelines = 65535;  // a grid's second dimension
 constexpr std::int64_t kMostRounds = 1 << 16;   // launches of one call
-constexpr std::uintptr_t kAlignment = 256;
 
 struct Shape {
   std::int64_t timelines = 0, channels = 0, blocks = 0;
@@ -63,7 +62,7 @@ FieldError check(const KeySegmenterParams& p, Shape& shape) {
   EPISODIC_FIELD(p, variance, !gaussian || p.variance);
   EPISODIC_FIELD_GIVEN(p, workspace);
   EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= workspace_of(shape));
-  EPISODIC_FIELD_ALIGNED(p, workspace, kAlignment);
+  EPISODIC_FIELD_ALIGNED(p, workspace, kWorkspaceAlignment);
   return {};
 }
 

@@ -11,7 +11,6 @@ namespace {
 constexpr std::int64_t kMostTokens = 1 << 16;  // 64 tiles of 64 squared: offsets within int64
 constexpr std::int64_t kMostUnits = 1 << 20;
 constexpr std::int64_t kMostHalfChannels = 1 << 12;  // of a 16-bit head
-constexpr std::int64_t kAlignment = 256;
 
 FieldError check_sizes(const RefineParams& p) {
   EPISODIC_FIELD(p, objective,
@@ -41,7 +40,7 @@ Layout layout_of(const RefineParams& p, void* base) {
   std::int64_t bytes = 0;
   const auto take = [&](std::int64_t size) {
     void* at = base ? static_cast<unsigned char*>(base) + bytes : nullptr;
-    bytes += (size + kAlignment - 1) / kAlignment * kAlignment;
+    bytes += (size + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
     return at;
   };
   constexpr auto kDouble = static_cast<std::int64_t>(sizeof(double));
@@ -92,7 +91,7 @@ FieldError check(const RefineParams& p) {
   }
   EPISODIC_FIELD_GIVEN(p, workspace);
   EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= layout_of(p, nullptr).bytes);
-  EPISODIC_FIELD_ALIGNED(p, workspace, kAlignment);
+  EPISODIC_FIELD_ALIGNED(p, workspace, kWorkspaceAlignment);
   return {};
 }
 
