@@ -78,7 +78,7 @@ void each_is_named(const Params& sound, const std::vector<Wrong<Params>>& wrong,
 
 #define WRONG(Params, field, value)                     \
   Wrong<Params> {                                       \
-#field, [](Params & wrong) { wrong.field = value; } \
+#field, [](Params & changed) { changed.field = value; } \
   }
 
 RecallParams recall_params() {

@@ -31,6 +31,14 @@ void release(void* p) noexcept {
 }  // namespace
 
 void* operator new(std::size_t bytes) { return allocate(bytes); }
+/// As the standard library's, which a sanitizer would replace by its own beside our delete.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return ::operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* p) noexcept { release(p); }
 void operator delete(void* p, std::size_t) noexcept { release(p); }
 
