@@ -76,8 +76,8 @@ void each_is_named(const Params& sound, const std::vector<Wrong<Params>>& wrong,
       [](const Params& p) { return invalid_field(p); });
 }
 
-#define WRONG(Params, field, value)                     \
-  Wrong<Params> {                                       \
+#define WRONG(Params, field, value)                         \
+  Wrong<Params> {                                           \
 #field, [](Params & changed) { changed.field = value; } \
   }
 
