@@ -103,7 +103,8 @@ void use(const std::string& file) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string file = fuzz::with_id({reinterpret_cast<const char*>(data), size}, fuzz::kSegmentId,
                                    files().image.segments[0].id);
-  use(file);
+  // what the checksums stop needs no steering: test_store changes every byte of such a file
+  if (size % 8 == 0) use(file);
   put_checksums(file);
   use(file);
   return 0;
