@@ -33,8 +33,16 @@
 namespace emulator {
 namespace {
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
-// swapcontext asks the kernel for the signal mask at every switch; this does not.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kStackBytes = 256 << 10;
+#else
+constexpr std::size_t kStackBytes = 64 << 10;
+#endif
+
+/// A stack that waits, and how to go on there.
+#if defined(__x86_64__)
+// swapcontext asks the kernel for the signal mask at every switch, and a sanitizer's forgets what
+// it knows of the whole stack; this does neither.
 extern "C" void episodic_switch_stack(void** save, void* load);
 asm(R"(
 .text
@@ -57,9 +65,8 @@ episodic_switch_stack:
   ret
 .size episodic_switch_stack, .-episodic_switch_stack
 )");
-constexpr std::size_t kStackBytes = 64 << 10;
 
-struct Context {
+struct Waiting {
   void* top = nullptr;
   void start(void* stack, std::size_t size, void (*entry)()) {
     auto** at = reinterpret_cast<void**>(static_cast<char*>(stack) + size);
@@ -68,48 +75,55 @@ struct Context {
     for (int i = 0; i < 6; ++i) *--at = nullptr;
     top = at;
   }
+  void go_on_at(Waiting& to) { episodic_switch_stack(&top, to.top); }
 };
-void change(Context& from, Context& to, bool) { episodic_switch_stack(&from.top, to.top); }
-void arrived() {}
 #else
-constexpr std::size_t kStackBytes = 256 << 10;
-
-struct Context {
+struct Waiting {
   ucontext_t context{};
+  void start(void* stack, std::size_t size, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = size;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+  }
+  void go_on_at(Waiting& to) { swapcontext(&context, &to.context); }
+};
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+// The sanitizer is told which stack is in use.
+struct Context {
+  Waiting waiting;
   const void* stack = nullptr;
   std::size_t size = 0;
   void* fake = nullptr;
   void start(void* memory, std::size_t bytes, void (*entry)()) {
-    getcontext(&context);
-    context.uc_stack.ss_sp = memory;
-    context.uc_stack.ss_size = bytes;
-    context.uc_link = nullptr;
-    makecontext(&context, entry, 0);
+    __asan_unpoison_memory_region(memory, bytes);  // of frames that a block before left for good
     stack = memory;
     size = bytes;
+    waiting.start(memory, bytes, entry);
   }
 };
 Context* leaving = nullptr;
 Context* entering = nullptr;
 void arrived() {
-#if defined(__SANITIZE_ADDRESS__)
   const void* stack = nullptr;
   std::size_t size = 0;
   __sanitizer_finish_switch_fiber(entering->fake, &stack, &size);
   if (leaving && !leaving->stack) leaving->stack = stack, leaving->size = size;
-#endif
 }
 void change(Context& from, Context& to, bool for_good) {
   leaving = &from;
   entering = &to;
-#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(for_good ? nullptr : &from.fake, to.stack, to.size);
-#else
-  (void)for_good;
-#endif
-  swapcontext(&from.context, &to.context);
+  from.waiting.go_on_at(to.waiting);
   arrived();
 }
+#else
+using Context = Waiting;
+void change(Context& from, Context& to, bool) { from.go_on_at(to); }
+void arrived() {}
 #endif
 
 // ---- one block -------------------------------------------------------------------------------
