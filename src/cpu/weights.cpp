@@ -394,7 +394,7 @@ bool quantize_row(TensorType type, const float* x, int64_t n, void* row) {
   auto* to = static_cast<unsigned char*>(row);
   switch (type) {
     case TensorType::f32:
-      std::memcpy(to, x, static_cast<std::size_t>(4 * n));
+      if (n > 0) std::memcpy(to, x, static_cast<std::size_t>(4 * n));  // no row may have no address
       return true;
     case TensorType::f16:
       for (int64_t i = 0; i < n; ++i) put_half(x[i], to + 2 * i);
