@@ -12,6 +12,7 @@
 #include "analysis/survival.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/patch.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "hidden_facts.hpp"
 #include "support/environment.hpp"
 #include "svg.hpp"

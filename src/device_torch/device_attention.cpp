@@ -13,13 +13,13 @@
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "kernels/surprise.hpp"
+#include "model/torch_tensor.hpp"
 #include "native_stream.hpp"
-#include "tensors.hpp"
 
 namespace episodic {
 namespace {
 
-using device_torch::described, device_torch::dtype_of, device_torch::torch_type;
+using torch_tensor::described, torch_tensor::dtype_of, torch_tensor::torch_type;
 
 /// A device with its index, once it is known that torch and CUDA have it.
 c10::Device checked(c10::Device device) {

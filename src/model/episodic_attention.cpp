@@ -2,35 +2,39 @@
 #include "episodic/model/episodic_attention.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include "episodic/base/error.hpp"
+#include "torch_tensor.hpp"
 
 namespace episodic {
 namespace {
+
+using torch_tensor::described, torch_tensor::dtype_of;
 
 struct StateSnapshot final : SequenceSnapshot {
   std::shared_ptr<const MemorySnapshot> memory;
 };
 
-bool is_taken(at::ScalarType type) {
-  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+/// What the memory can read where it lies: the tensor itself, or a packed copy of one whose
+/// channels are apart, or whose strides are all 0, which HeadRows takes for packed.
+at::Tensor readable(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
+                    std::int64_t dim) {
+  if (x.dim() == 3 && x.size(0) == n && x.size(1) == heads && x.size(2) == dim &&
+      dtype_of(x.scalar_type()) && x.device().is_cpu()) {
+    const bool in_place = x.stride(2) == 1 && (x.stride(0) != 0 || x.stride(1) != 0);
+    return in_place ? x : x.clone(at::MemoryFormat::Contiguous);
+  }
+  throw DataError(
+      fmt::format("EpisodicAttention: {} is {}, expected [{}, {}, {}] of float32, bfloat16 or "
+                  "float16 on cpu; move the model back, or give its shape to the memory",
+                  name, described(x), n, heads, dim));
 }
 
-/// The rows as the memory reads them: packed float32. The same tensor where it is that already.
-at::Tensor packed(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
-                  std::int64_t dim) {
-  if (x.dim() == 3 && x.size(0) == n && x.size(1) == heads && x.size(2) == dim &&
-      is_taken(x.scalar_type()) && x.device().is_cpu())
-    return x.to(at::kFloat).contiguous();
-  std::string shape;
-  for (const std::int64_t s : x.sizes()) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", s);
-  throw DataError(
-      fmt::format("EpisodicAttention: {} is [{}] of {} on {}, expected [{}, {}, {}] of float32, "
-                  "bfloat16 or float16 on cpu; move the model back, or give its shape to the "
-                  "memory",
-                  name, shape, at::toString(x.scalar_type()), x.device().str(), n, heads, dim));
+HeadRows rows_of(const at::Tensor& x) {
+  return {x.const_data_ptr(), *dtype_of(x.scalar_type()), x.stride(0), x.stride(1)};
 }
 
 }  // namespace
@@ -47,17 +51,18 @@ at::Tensor EpisodicAttention::forward(const at::Tensor& q, const at::Tensor& k,
   const MemoryShape& s = memory_->shape();
   const std::int64_t n = q.dim() == 3 ? q.size(0) : -1;
   const at::NoGradGuard no_grad;
-  const at::Tensor queries = packed("q", q, n, s.n_heads, s.head_dim);
-  const at::Tensor keys = packed("k", k, n, s.n_kv_heads, s.head_dim);
-  const at::Tensor values = packed("v", v, n, s.n_kv_heads, s.head_dim);
+  const at::Tensor queries = readable("q", q, n, s.n_heads, s.head_dim);
+  const at::Tensor keys = readable("k", k, n, s.n_kv_heads, s.head_dim);
+  const at::Tensor values = readable("v", v, n, s.n_kv_heads, s.head_dim);
   if (n != memory_->open_tokens())
     throw DataError(
         fmt::format("EpisodicAttention: q has {} tokens, but the step was begun with {}", n,
                     memory_->open_tokens()));
   at::Tensor out = at::empty({n, s.n_heads * s.head_dim}, queries.options());
-  memory_->attend(layer_, queries.const_data_ptr<float>(), keys.const_data_ptr<float>(),
-                  values.const_data_ptr<float>(), out.mutable_data_ptr<float>());
-  return out.to(q.scalar_type());
+  memory_->attend(
+      layer_, rows_of(queries), rows_of(keys), rows_of(values),
+      {out.mutable_data_ptr(), *dtype_of(out.scalar_type()), s.n_heads * s.head_dim, s.head_dim});
+  return out;
 }
 
 void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {
@@ -87,7 +92,7 @@ void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind)
 void EpisodicState::end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) {
   const auto n = static_cast<std::int64_t>(ids.size());
   if (n != memory_->open_tokens() || logits.dim() != 2 || logits.size(0) != n ||
-      (logits.size(1) > 1 && logits.stride(1) != 1) || !is_taken(logits.scalar_type()) ||
+      (logits.size(1) > 1 && logits.stride(1) != 1) || !dtype_of(logits.scalar_type()) ||
       !logits.device().is_cpu())
     throw DataError(
         fmt::format("end_step: expected logits [{}, vocab] of float32, bfloat16 or float16 on cpu "

@@ -12,6 +12,7 @@
 #include "episodic/base/units.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/model/open_model.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "html.hpp"
 #include "kept.hpp"
 

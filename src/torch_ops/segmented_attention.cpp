@@ -12,14 +12,14 @@
 #include <optional>
 #include <string>
 
-#include "device_torch/tensors.hpp"
 #include "episodic/attention/attend.hpp"
 #include "episodic/base/error.hpp"
+#include "model/torch_tensor.hpp"
 
 namespace episodic::torch_ops {
 namespace {
 
-using device_torch::described, device_torch::dtype_of;
+using torch_tensor::described, torch_tensor::dtype_of;
 
 [[noreturn]] void fail(const std::string& what) { throw DataError("segmented_attention: " + what); }
 

@@ -12,6 +12,7 @@
 #include "case.hpp"
 #ifdef EPISODIC_COMPILED
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/retention/memoria.hpp"
 #else
 #include "episodic/core.hpp"
 #endif

@@ -337,6 +337,140 @@ TEST_CASE("a NaN or an infinity in q, k or v is refused by name before the step 
   CHECK_NOTHROW(step(fresh, large, 0, 1));
 }
 
+// The parts of a projection of q, k and v side by side, in any dtype, against packed copies of the
+// same numbers in float32: all that follows must have the same bits.
+TEST_CASE("attend reads a fused projection where it lies, and writes outputs of any dtype",
+          "[memory][strides]") {
+  const MemoryShape s = small_shape();
+  const std::int64_t H = s.n_heads, G = s.n_kv_heads, d = s.head_dim;
+  const std::int64_t row = (H + 2 * G) * d + 3, out_row = H * d + 2;  // and what others keep behind
+  constexpr float kOthers = 7.0f;
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    const auto to_bits = [&](float x) {
+      return dtype == DType::bfloat16 ? to_bfloat16(x) : to_float16(x);
+    };
+    const auto from_bits = [&](std::uint16_t x) {
+      return dtype == DType::bfloat16 ? from_bfloat16(x) : from_float16(x);
+    };
+    const auto rounded = [&](float x) {
+      return dtype == DType::float32 ? x : from_bits(to_bits(x));
+    };
+    for (const DType kv_dtype : {DType::float32, DType::bfloat16, DType::int8}) {
+      INFO(name_of(dtype) << " into windows of " << name_of(kv_dtype));
+      MemoryConfig c = small_config();
+      c.kv_dtype = kv_dtype;
+      EpisodicMemory memory(c, s), twin(c, s);
+      auto tokens = random_tokens(s, 200, 77);
+      for (driver::Token& t : tokens)
+        for (auto* rows : {&t.q, &t.k, &t.v})
+          for (auto& layer : *rows)
+            for (float& x : layer) x = rounded(x);
+      for (std::int64_t at = 0, n = 1; at + n <= 200; at += n, n = n % 12 + 1) {
+        const auto want = step(twin, tokens, at, n);
+        memory.begin_step(n);
+        for (std::int64_t l = 0; l < s.n_layers; ++l) {
+          const auto L = static_cast<std::size_t>(l);
+          std::vector<float> wide(static_cast<std::size_t>(n * row), kOthers);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const driver::Token& t = tokens[static_cast<std::size_t>(at + i)];
+            float* to = wide.data() + i * row;
+            for (const auto* rows : {&t.q, &t.k, &t.v})
+              to = std::copy((*rows)[L].begin(), (*rows)[L].end(), to);
+          }
+          std::vector<std::uint16_t> narrow;
+          if (dtype != DType::float32)
+            std::transform(wide.begin(), wide.end(), std::back_inserter(narrow), to_bits);
+          const auto part = [&](std::int64_t first) {
+            const void* data = narrow.empty() ? static_cast<const void*>(wide.data() + first)
+                                              : static_cast<const void*>(narrow.data() + first);
+            return HeadRows(data, dtype, row, d);
+          };
+          std::vector<float> out(static_cast<std::size_t>(n * out_row), kOthers);
+          std::vector<std::uint16_t> out_bits(out.size(), to_bits(kOthers));
+          void* to =
+              narrow.empty() ? static_cast<void*>(out.data()) : static_cast<void*>(out_bits.data());
+          memory.attend(l, part(0), part(H * d), part((H + G) * d), {to, dtype, out_row, d});
+          for (std::int64_t i = 0; i < n; ++i)
+            for (std::int64_t x = 0; x < out_row; ++x) {
+              const auto e = static_cast<std::size_t>(i * out_row + x);
+              const float got = narrow.empty() ? out[e] : from_bits(out_bits[e]);
+              const float is =
+                  x < H * d ? rounded(want[L][static_cast<std::size_t>(i * H * d + x)]) : kOthers;
+              REQUIRE(got == is);
+            }
+        }
+        std::vector<float> surprise;
+        for (std::int64_t i = at; i < at + n; ++i)
+          surprise.push_back(tokens[static_cast<std::size_t>(i)].surprise);
+        memory.end_step(surprise.data());
+      }
+      CHECK(memory.events().size() > 20);
+      CHECK(memory.digest() == twin.digest());
+    }
+  }
+}
+
+TEST_CASE("attend over the queries' own rows", "[memory][strides]") {
+  const MemoryShape s = small_shape();
+  const auto tokens = random_tokens(s, 120, 78);
+  EpisodicMemory memory(small_config(), s), twin(small_config(), s);
+  for (std::int64_t at = 0; at < 120; at += 12) {
+    const auto want = step(twin, tokens, at, 12);
+    memory.begin_step(12);
+    std::vector<float> surprise;
+    for (std::int64_t l = 0; l < s.n_layers; ++l) {
+      std::vector<float> q, k, v;
+      for (std::int64_t i = at; i < at + 12; ++i) {
+        const driver::Token& t = tokens[static_cast<std::size_t>(i)];
+        const auto append = [&](std::vector<float>& to, const auto& layers) {
+          to.insert(to.end(), layers[static_cast<std::size_t>(l)].begin(),
+                    layers[static_cast<std::size_t>(l)].end());
+        };
+        append(q, t.q), append(k, t.k), append(v, t.v);
+        if (l == 0) surprise.push_back(t.surprise);
+      }
+      memory.attend(l, q.data(), k.data(), v.data(), q.data());
+      CHECK(q == want[static_cast<std::size_t>(l)]);
+    }
+    memory.end_step(surprise.data());
+  }
+}
+
+TEST_CASE("rows that cannot be read or written are refused by name, and the step goes on",
+          "[memory][strides][errors]") {
+  const MemoryShape s = small_shape();
+  EpisodicMemory memory(small_config(), s);
+  std::vector<float> q(static_cast<std::size_t>(2 * s.n_heads * s.head_dim)), out = q;
+  std::vector<float> k(static_cast<std::size_t>(2 * s.n_kv_heads * s.head_dim)), v = k;
+  const HeadRows good[] = {q.data(), k.data(), v.data()};
+  const HeadRows bad[] = {
+      nullptr, {q.data(), DType::int8, 80, 10}, {q.data(), DType::float32, -80, 10}};
+  const char* const says[] = {" is null", " is int8", "row_stride -80"};
+  memory.begin_step(2);
+  for (std::size_t which = 0; which < 3; ++which)
+    for (std::size_t how = 0; how < 3; ++how) {
+      const auto row = [&](std::size_t i) { return i == which ? bad[how] : good[i]; };
+      const std::string said =
+          refusal<DataError>([&] { memory.attend(0, row(0), row(1), row(2), out.data()); });
+      INFO(said);
+      CHECK(mentions(said, std::string("attend: ") + "qkv"[which]));
+      CHECK(mentions(said, says[how]));
+    }
+  const std::string said = refusal<DataError>([&] {
+    memory.attend(0, q.data(), k.data(), v.data(),
+                  {out.data(), DType::float32, s.head_dim, s.head_dim});
+  });
+  INFO(said);
+  CHECK(mentions(said, "attend: out"));
+  CHECK(mentions(said, "overlap"));
+  // a number that is none is found behind strides too
+  q[static_cast<std::size_t>(s.head_dim) + 3] = std::numeric_limits<float>::infinity();
+  const HeadRows by_head(q.data(), DType::float32, s.head_dim, 2 * s.head_dim);  // [H, n, d]
+  CHECK(mentions(
+      refusal<DataError>([&] { memory.attend(0, by_head, k.data(), v.data(), out.data()); }),
+      "q of token 1 in layer 0 holds inf"));
+}
+
 TEST_CASE("several tokens at once recall, wherever they come, and so does a prompt's last",
           "[memory]") {
   const MemoryShape s = small_shape();

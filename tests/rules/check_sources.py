@@ -28,7 +28,7 @@ ROOMS = {
                "session"],
     "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
     "device_torch": ["base", "model", "device"],
-    "torch_ops": ["base", "attention", "device_torch"],
+    "torch_ops": ["base", "attention", "model", "device_torch"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
 }

@@ -8,17 +8,18 @@
 #include <memory>
 #include <vector>
 
+#include "episodic/attention/head_rows.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/sequence_memory.hpp"
 #include "episodic/recall/buffers.hpp"
 #include "episodic/recall/recall_hook.hpp"
-#include "episodic/retention/memoria.hpp"
 #include "episodic/timeline/timeline.hpp"
 
 namespace episodic {
 
+class Memoria;
 namespace detail {
 struct MemoryCore;
 }
@@ -53,11 +54,16 @@ class HostMemory : public SequenceMemory {
   /// last token of a prompt decides what the answer recalls (spec 5): feed it as `prompt`.
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
-  /// One layer of the step. \param q [n, H, d], k, v [n, G, d] before rotary embedding, contiguous
-  /// \param out [n, H, d], written
-  /// \throws DataError naming layer and token for a NaN or an infinity in q, k or v; FileError for
-  ///         a damaged event. The step may then be begun anew
-  void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);
+  /// One layer of the step. Each of the four is a pointer to packed float32, or rows of float32,
+  /// bfloat16 or float16 where they lie, with strides: the parts of a fused projection. Rows of 16
+  /// bits give what the same numbers in float32 give.
+  /// \param q [n, H, d], k, v [n, G, d] before rotary embedding
+  /// \param out [n, H, d], written; its rows may be those of q
+  /// \throws DataError naming layer and token for a NaN or an infinity in q, k or v, naming the
+  ///         parameter for null data, int8, negative strides, or rows of `out` that overlap;
+  ///         FileError for a damaged event. The step may then be begun anew
+  void attend(std::int64_t layer, const HeadRows& q, const HeadRows& k, const HeadRows& v,
+              const MutableHeadRows& out);
 
   /// Ends the step: surprise, boundaries, refinement, closing of events.
   /// \param ids [n] tokens of the step

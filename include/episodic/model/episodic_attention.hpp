@@ -19,7 +19,7 @@ class EpisodicAttention final : public AttentionSlot {
   EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer);
 
   /// Takes q, k and v of any strides (parts of a fused projection) in float32, bfloat16 or float16,
-  /// on the CPU; rows that are not packed float32 are copied first. Computes in float32.
+  /// on the CPU, and reads them where they lie; computes in float32. What it gives has q's dtype.
   /// \throws DataError naming the tensor for another shape, dtype or device
   at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
 

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/attention/head_rows.hpp"
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
@@ -46,9 +47,13 @@ constexpr DType window_dtype(DType kv_dtype) {
   return kv_dtype == DType::int8 ? DType::float32 : kv_dtype;
 }
 
-/// Names what is not finite in x [n, width], of the tokens first .. first + n - 1: one bad key
-/// would make every later query that sees it NaN. \throws DataError naming layer, token and number
-void refuse_not_finite(const char* name, const float* x, std::int64_t n, std::int64_t width,
+/// The numbers of rows that are to be refused, [n, heads, d], to look for the bad one.
+std::vector<float> packed_rows(std::int64_t n, std::int64_t heads, std::int64_t d,
+                               const HeadRows& rows);
+
+/// Names what is not finite in x [n, width], of the tokens from `first` on: one bad key would make
+/// every later query that sees it NaN. \throws DataError naming layer, token and number
+void refuse_not_finite(const char* name, std::span<const float> x, std::int64_t width,
                        std::int64_t layer, std::int64_t first);
 
 /// Of the first n_init tokens, for good.
@@ -81,9 +86,9 @@ class LayerState {
 
   /// Writes the step's keys and values [n, G, d] behind token `first`, rounded to the window's
   /// dtype; nothing that a restart of the step would need is overwritten.
-  /// \param layer its number, for a message
+  /// \param layer its number, for a message \param k, v checked, their strides spelled out
   /// \throws DataError for a number that is not finite, or would not be after rounding
-  void append(std::int64_t layer, std::int64_t first, const float* k, const float* v);
+  void append(std::int64_t layer, std::int64_t first, const HeadRows& k, const HeadRows& v);
 
   /// Sinks, pending tokens (of the scope that has closed what came before `pending_start`) and the
   /// local window as the queries first .. first + n - 1 see them, behind what `out` holds.
@@ -162,7 +167,7 @@ class LayerState {
   bool append_row(const RotateRow& rotate, std::int64_t token, std::int64_t g, std::int64_t row,
                   const float* key, const float* value, float* rotated);
   /// What append_row did not take. \throws DataError
-  void refuse(std::int64_t layer, std::int64_t first, const float* k, const float* v) const;
+  void refuse(std::int64_t layer, std::int64_t first, const HeadRows& k, const HeadRows& v) const;
 
   enum Part : std::int64_t { kKeys, kRotated, kValues, kParts };
   std::int64_t head_stride() const { return capacity_ * head_dim_; }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "episodic/attention/detail/rows.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
@@ -61,17 +62,25 @@ EPISODIC_INLINE void HostMemory::begin_step(std::int64_t n, StepKind kind) {
   m.open = true;
 }
 
-EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const float* k,
-                                        const float* v, float* out) {
+EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const HeadRows& queries_in,
+                                        const HeadRows& keys_in, const HeadRows& values_in,
+                                        const MutableHeadRows& out) {
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
     throw DataError(concat("attend: layer ", l,
                            " out of turn; call begin_step, then attend for layers 0 to ",
                            m.shape.n_layers - 1, " in order, then end_step"));
+  const std::int64_t heads = m.shape.n_heads, kv_heads = m.shape.n_kv_heads, d = m.shape.head_dim;
+  const HeadRows q = queries_in.with_strides(heads, d), k = keys_in.with_strides(kv_heads, d),
+                 v = values_in.with_strides(kv_heads, d);
+  detail::check_rows("attend: q", q);
+  detail::check_rows("attend: k", k);
+  detail::check_rows("attend: v", v);
+  detail::check_written_rows("attend: out", out.with_strides(heads, d), m.n, heads, d);
   detail::LayerState& layer = m.bank.layers[static_cast<std::size_t>(l)];
   const detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
-  const std::int64_t first = m.time.tokens(), width = m.shape.n_heads * m.shape.head_dim;
+  const std::int64_t first = m.time.tokens(), width = heads * d;
   // Only keys outside some query's window need the fixed position.
   const bool far = first + m.n > m.config.n_local;
   {
@@ -87,9 +96,9 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const fl
       queries.fixed = m.q_fixed.data();
       queries.mean = m.mean_query.data();
     }
-    if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n,
-                        m.shape.n_heads, m.shape.head_dim, q, queries, m.workspace))
-      detail::refuse_not_finite("q", q, m.n, width, l, first);
+    if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n, heads, d,
+                        q, queries, m.workspace))
+      detail::refuse_not_finite("q", detail::packed_rows(m.n, heads, d, q), width, l, first);
   }
   const detail::LeaseScope held(m.leases);  // until the layer has attended, or failed to
   const std::int64_t n_recalled = m.list_segments(l, far);
@@ -98,9 +107,9 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const fl
   {
     detail::Stopwatch watch(m.counters.seconds.attend);
     const AttendShape shape{m.n,
-                            m.shape.n_heads,
-                            m.shape.n_kv_heads,
-                            m.shape.head_dim,
+                            heads,
+                            kv_heads,
+                            d,
                             first,
                             m.config.n_local,
                             m.scales[static_cast<std::size_t>(l)],

@@ -56,20 +56,35 @@ inline void get(ByteReader& from, DType stored, const char* what, DType dtype,
   std::memcpy(elements.data(), halves.data(), elements.size());
 }
 
+/// One head of a token: where it lies, or widened into `to`.
+inline const float* as_float(const HeadRows& x, std::int64_t i, std::int64_t g, std::int64_t d,
+                             float* to) {
+  if (x.dtype == DType::float32) return static_cast<const float*>(x.row(i, g));
+  cpu::kernels().to_float(x.row(i, g), x.dtype, d, to);
+  return to;
+}
+
 /// The largest magnitude of a dtype of 16 bits, for a message.
 inline const char* largest_of(DType dtype) { return dtype == DType::float16 ? "65504" : "3.39e38"; }
 
 }  // namespace layer_state_detail
 
-EPISODIC_INLINE void refuse_not_finite(const char* name, const float* x, std::int64_t n,
+EPISODIC_INLINE std::vector<float> packed_rows(std::int64_t n, std::int64_t heads, std::int64_t d,
+                                               const HeadRows& rows) {
+  std::vector<float> packed(static_cast<std::size_t>(n * heads * d));
+  copy_rows(n, heads, d, rows, packed.data());
+  return packed;
+}
+
+EPISODIC_INLINE void refuse_not_finite(const char* name, std::span<const float> x,
                                        std::int64_t width, std::int64_t layer, std::int64_t first) {
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t c = 0; c < width; ++c)
-      if (const float bad = x[i * width + c]; !std::isfinite(bad))
-        throw DataError(concat("attend: ", name, " of token ", first + i, " in layer ", layer,
-                               " holds ", bad,
-                               "; the step was not taken. Look for a number that overflowed in the "
-                               "layers before, or in the weights"));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (!std::isfinite(x[i]))
+      throw DataError(concat("attend: ", name, " of token ",
+                             first + static_cast<std::int64_t>(i) / width, " in layer ", layer,
+                             " holds ", x[i],
+                             "; the step was not taken. Look for a number that overflowed in the "
+                             "layers before, or in the weights"));
 }
 
 EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
@@ -99,22 +114,21 @@ EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryS
   if (keeps_each_) each_.resize(mean_.size() * static_cast<std::size_t>(n_repr_));
 }
 
-EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, const float* k,
-                                        const float* v) {
+EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, const HeadRows& k,
+                                        const HeadRows& v) {
   using namespace layer_state_detail;
   const std::int64_t n = rotation_->step.n, d = head_dim_;
   if (first < n_init_) change_sinks();
   const RotateRow rotate(cpu::kernels(), rotation_->table, d);
   std::atomic<bool> all_fit{true};
   parallel_for((n + kTokensPerTask - 1) / kTokensPerTask, [&](std::int64_t task) {
-    RowBuffer rotated(d);
+    RowBuffer rotated(d), wide_key(d), wide_value(d);
     bool fit = true;
     const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
     for (std::int64_t i = task * kTokensPerTask; i < end; ++i)
-      for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
-        const std::int64_t at = (i * n_kv_heads_ + g) * d;
-        fit &= append_row(rotate, first + i, g, i, k + at, v + at, rotated.data());
-      }
+      for (std::int64_t g = 0; g < n_kv_heads_; ++g)
+        fit &= append_row(rotate, first + i, g, i, as_float(k, i, g, d, wide_key.data()),
+                          as_float(v, i, g, d, wide_value.data()), rotated.data());
     if (!fit) all_fit.store(false, std::memory_order_relaxed);
   });
   if (!all_fit) refuse(layer, first, k, v);
@@ -153,11 +167,13 @@ EPISODIC_INLINE bool LayerState::append_row(const RotateRow& rotate, std::int64_
   return true;
 }
 
-EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, const float* k,
-                                        const float* v) const {
+EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, const HeadRows& k,
+                                        const HeadRows& v) const {
   const std::int64_t n = rotation_->step.n, width = n_kv_heads_ * head_dim_;
-  refuse_not_finite("k", k, n, width, layer, first);
-  refuse_not_finite("v", v, n, width, layer, first);
+  const std::vector<float> keys = packed_rows(n, n_kv_heads_, head_dim_, k);
+  const std::vector<float> values = packed_rows(n, n_kv_heads_, head_dim_, v);
+  refuse_not_finite("k", keys, width, layer, first);
+  refuse_not_finite("v", values, width, layer, first);
   const auto too_large = [&](const char* what, std::int64_t i, float x) {
     throw DataError(
         concat("attend: ", what, " of token ", first + i, " in layer ", layer, " holds ", x,
@@ -168,16 +184,16 @@ EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, 
   const std::uint32_t beyond = overflow_bits(dtype_);
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t c = 0; c < width; ++c)
-      for (const float* x : {k, v})
-        if (!all_below(x + i * width + c, 1, beyond))
-          too_large(x == k ? "k" : "v", i, x[i * width + c]);
+      for (const std::vector<float>* x : {&keys, &values})
+        if (const float* at = x->data() + i * width + c; !all_below(at, 1, beyond))
+          too_large(x == &keys ? "k" : "v", i, *at);
   // What is left is a key that fits, but not when it is rotated: two channels that nearly do not.
   const cpu::Kernels& kernels = cpu::kernels();
   const RotateRow rotate(kernels, rotation_->table, head_dim_);
   std::vector<std::byte> key(bytes_of(head_dim_));
   std::vector<float> rotated(static_cast<std::size_t>(head_dim_));
   for (std::int64_t row = 0; row < n * n_kv_heads_; ++row) {
-    store_row(kernels, k + row * head_dim_, head_dim_, key.data(), dtype_);
+    store_row(kernels, keys.data() + row * head_dim_, head_dim_, key.data(), dtype_);
     kernels.to_float(key.data(), dtype_, head_dim_, rotated.data());
     rotate(rotation_->step.rows(), row / n_kv_heads_, rotated.data(), rotated.data());
     for (const float x : rotated)

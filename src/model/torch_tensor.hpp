@@ -10,7 +10,7 @@
 
 #include "episodic/base/dtype.hpp"
 
-namespace episodic::device_torch {
+namespace episodic::torch_tensor {
 
 inline at::ScalarType torch_type(DType dtype) {
   return dtype == DType::float32    ? at::kFloat
@@ -32,4 +32,4 @@ inline std::string described(const at::Tensor& x) {
   return fmt::format("[{}] of {} on {}", shape, at::toString(x.scalar_type()), x.device().str());
 }
 
-}  // namespace episodic::device_torch
+}  // namespace episodic::torch_tensor
