@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shipped model through the whole library: what is hidden far behind the window is answered
 // with the memory, and is not without it.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 
 #include "support/model.hpp"
 #include "support/test.hpp"
