@@ -119,7 +119,8 @@ TEST_CASE("safetensors: every dtype is known by its name") {
 TEST_CASE("safetensors: padding, metadata only and unclaimed bytes are legal") {
   REQUIRE(parse(file_of("{}      ", 0)).tensors.empty());
   REQUIRE(parse(file_of(R"({"__metadata__":{"a":"b"}})", 0)).metadata.at("a") == "b");
-  const auto content = parse(file_of(one("U8", "[2]", "[3,5]"), 9));
+  const std::string file = file_of(one("U8", "[2]", "[3,5]"), 9);  // which the content points into
+  const auto content = parse(file);
   REQUIRE(std::to_integer<int>(content.tensors.at(0).data[0]) == 3);
 }
 
