@@ -9,6 +9,7 @@
 #include <new>
 
 #include "driver.hpp"
+#include "support/nothrow_new.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
@@ -63,21 +64,6 @@ void* operator new(std::size_t size) { return note(size), checked(__real_malloc(
 void* operator new(std::size_t size, std::align_val_t alignment) {
   const auto a = static_cast<std::size_t>(alignment);
   return note(size), checked(__real_aligned_alloc(a, (size + a - 1) / a * a));
-}
-/// As the standard library's, which a sanitizer would replace by its own beside our delete.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return ::operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  try {
-    return ::operator new(size, alignment);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }

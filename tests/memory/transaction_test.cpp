@@ -3,6 +3,7 @@
 // calls to the file system: what failed is done again, and the memory then gives the bits of one
 // that never failed, and what it commits can be opened.
 #include "support/faulty_calls.hpp"
+#include "support/nothrow_new.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
@@ -44,21 +45,6 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 void* operator new(std::size_t bytes) { return allocate(bytes, 0); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-/// As the standard library's, which a sanitizer would replace by its own beside our delete.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return ::operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  try {
-    return ::operator new(size, alignment);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }

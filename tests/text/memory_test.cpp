@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "support/nothrow_new.hpp"
 #include "support/test.hpp"
 #include "tokenizer_files.hpp"
 
@@ -31,14 +32,6 @@ void release(void* p) noexcept {
 }  // namespace
 
 void* operator new(std::size_t bytes) { return allocate(bytes); }
-/// As the standard library's, which a sanitizer would replace by its own beside our delete.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return ::operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
 void operator delete(void* p) noexcept { release(p); }
 void operator delete(void* p, std::size_t) noexcept { release(p); }
 
