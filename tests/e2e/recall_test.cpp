@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shipped model through the whole library: what is hidden far behind the window is answered
 // with the memory, and is not without it.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/equal.h>
+#include <ATen/ATen.h>
 
 #include "support/model.hpp"
 #include "support/test.hpp"
