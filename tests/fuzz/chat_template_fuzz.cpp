@@ -39,7 +39,8 @@ std::vector<std::string> seeds() {
   std::ifstream file(EPISODIC_SOURCE_DIR "/tests/text/vectors/chat.json");
   std::vector<std::string> inputs;
   std::size_t which = 0;
-  for (const auto& t : nlohmann::ordered_json::parse(file)["templates"]) {
+  const auto all = nlohmann::ordered_json::parse(file);
+  for (const auto& t : all["templates"]) {
     const auto& cases = t["cases"];
     inputs.push_back(t["template"].get<std::string>() + std::string(1, '\0') +
                      cases[which++ % cases.size()]["variables"].dump());
