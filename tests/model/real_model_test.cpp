@@ -17,6 +17,7 @@
 #include "episodic/text/tokenizer.hpp"
 #include "episodic/timeline/surprise.hpp"
 #include "support/shared.hpp"
+#include "text/random_texts.hpp"
 
 using namespace episodic;
 namespace fs = std::filesystem;
@@ -248,5 +249,19 @@ TEST_CASE("real model: the tokenizer's vectors") {
     REQUIRE(tokenizer->encode(text) == ids);
     const std::vector<std::int64_t> own(ids.begin() + 1, ids.end());  // without the added BOS
     REQUIRE(tokenizer->decode(own, false) == v.at("decoded").get<std::string>());
+  }
+}
+
+TEST_CASE("real model: a hundred thousand random texts encode and decode as Hugging Face does") {
+  const auto model = real_model_dir();
+  if (!model) EPISODIC_SKIP("no real model; scripts/real_model fetches it");
+  const auto tokenizer = load_tokenizer(*model);
+  for (const auto& row : test::random_vectors()["real"]) {
+    if (row["name"] != "gemma3_270m") continue;
+    test::RandomTexts texts;
+    test::TextSums sums;
+    for (int n = row["count"].get<int>(); n > 0; --n) sums.add(*tokenizer, texts.next());
+    CHECK(std::to_string(sums.ids) == row["ids"].get<std::string>());
+    CHECK(std::to_string(sums.texts) == row["texts"].get<std::string>());
   }
 }

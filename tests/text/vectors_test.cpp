@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ids and texts that Hugging Face's tokenizers gave (make_vectors.py).
+#include "random_texts.hpp"
 #include "support/shared.hpp"
 #include "support/test.hpp"
 #include "tokenizer_files.hpp"
@@ -45,5 +46,39 @@ TEST_CASE("whole books encode as Hugging Face does, and come back") {
     CHECK(ids.size() == row["count"].get<std::size_t>());
     CHECK(std::to_string(sum) == row["checksum"].get<std::string>());
     CHECK(tokenizer->decode(ids) == text);
+  }
+}
+
+namespace {
+
+void check_random(const Tokenizer& tokenizer, const Json& row) {
+  RandomTexts texts;
+  TextSums sums;
+  for (int n = row["count"].get<int>(); n > 0; --n) sums.add(tokenizer, texts.next());
+  INFO(row.dump());
+  CHECK(std::to_string(sums.ids) == row["ids"].get<std::string>());
+  if (row["texts"].is_null()) return;  // the reference's own mistake
+  CHECK(std::to_string(sums.texts) == row["texts"].get<std::string>());
+}
+
+}  // namespace
+
+TEST_CASE("a hundred thousand random texts encode and decode as Hugging Face does") {
+  int count = 0;
+  for (const Json& row : random_vectors()["kinds"]) {
+    check_random(*load(tokenizer_named(row["name"].get<std::string>())), row);
+    count += row["count"].get<int>();
+  }
+  REQUIRE(count >= 100000);
+}
+
+TEST_CASE("a hundred thousand random texts each, by real tokenizers") {
+  const auto shared = shared_dir();
+  if (!shared) EPISODIC_SKIP("no ../shared");
+  for (const Json& row : random_vectors()["real"]) {
+    const auto dir = *shared / "data" / row["name"].get<std::string>();
+    if (row["name"] == "gemma3_270m") continue;  // with the real model's tests
+    if (!std::filesystem::exists(dir)) EPISODIC_SKIP("no tokenizers in ../shared");
+    check_random(*load_tokenizer(dir), row);
   }
 }
