@@ -105,6 +105,8 @@ TEST_CASE("greedy takes the largest logit, the smaller id of equals") {
   penalty.repetition_penalty = 2;
   CHECK(Sampler(penalty).sample(std::vector<float>{3, 2, 1}, Ids{0, 0}) == 1);
   CHECK(Sampler(penalty).sample(std::vector<float>{-3, -2, -5}, Ids{1, 1}) == 0);
+  // however often a token came, it counts once
+  CHECK(Sampler(penalty).sample(std::vector<float>{3, 1, 0}, Ids{0, 0}) == 0);
 }
 
 TEST_CASE("top-k keeps what equals the k-th, top-p the smaller id of equals") {

@@ -36,3 +36,16 @@ TEST_CASE("an expression that tries everything is given up on, with the place an
   CHECK(mentions(said, "at byte 0"));
   CHECK(mentions(said, "cut the text"));
 }
+
+TEST_CASE("an expression that matches nothing is looked for on behind the next character") {
+  const Pattern pattern = Pattern::regex("x*");
+  std::vector<Span> spans;
+  pattern.split("\u00e9\u20acx\U0001d11e", spans);  // characters of 2, 3, 1 and 4 bytes
+  REQUIRE(spans.size() == 4);
+  const std::size_t ends[] = {2, 5, 6, 10};
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(spans[i].begin == (i == 0 ? 0 : ends[i - 1]));
+    CHECK(spans[i].end == ends[i]);
+    CHECK(spans[i].match == (i == 2));
+  }
+}
