@@ -53,7 +53,8 @@ inline void get(ByteReader& from, DType stored, const char* what, DType dtype,
   if (stored == DType::float32)
     return narrow(from.get_vector<float>(n, what), dtype, elements.data());
   const auto halves = from.get_vector<std::uint16_t>(n, what);
-  std::memcpy(elements.data(), halves.data(), elements.size());
+  if (n > 0)
+    std::memcpy(elements.data(), halves.data(), elements.size());  // nothing may have no address
 }
 
 /// One head of a token: where it lies, or widened into `to`.
