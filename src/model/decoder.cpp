@@ -17,6 +17,7 @@
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/model/weight_plan.hpp"
 #include "linear.hpp"
 #include "lora_scale.hpp"
 
@@ -433,12 +434,12 @@ struct Decoder::Impl {
           "use_full_attention");
   }
 
-  /// A step up to its head, of one sequence or of several that share these weights.
+  /// A step up to its head, of one sequence or of several that share these weights. Ids are
+  /// checked.
   void run_body(std::span<const SequencePart> parts) {
     lengths.clear();
     std::int64_t rank = 0;
     for (const SequencePart& part : parts) {
-      part.impl->check_ids(part.ids);
       part.impl->require_attention();
       lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
       rank = std::max(rank, part.impl->most_rank);
@@ -481,6 +482,40 @@ struct Decoder::Impl {
     else
       state->end_step(ids, pieces.last);
     return pieces.last;
+  }
+
+  /// A step that hands out the surprise of its tokens behind the first.
+  at::Tensor run_with_surprise(const SequencePart& part, std::span<float> following) {
+    const std::span<const std::int64_t> ids = part.ids;
+    run_body({&part, 1});
+    const bool in_pieces =
+        state->wants_all_logits() ? ends_by_surprise() : !low_ranks.count(&weights->head);
+    if (!in_pieces) {
+      const auto n = static_cast<std::int64_t>(ids.size());
+      run_head(0, n);
+      token_surprise(logits.const_data_ptr<float>(), n - 1, config().vocab_size, logits.stride(0),
+                     ids.data() + 1, following.data());
+      state->end_step(ids, logits);
+      return logits.narrow(0, n - 1, 1).clone();
+    }
+    at::Tensor last = finish_by_surprise(*this, 0, ids);
+    std::copy(head.following.begin(), head.following.end(), following.begin());
+    return last;
+  }
+
+  void require_finite_weights() const {
+    PlannedWeights(config(), weights->source).require_finite();
+  }
+
+  /// Makes a step. Numbers that it refuses are traced to the weights where those are at fault.
+  template <class F>
+  auto traced(F&& step_of) const {
+    try {
+      return step_of();
+    } catch (const DataError&) {
+      require_finite_weights();
+      throw;
+    }
   }
 
   /// Ends the step of every sequence that is still in it. What one's state refuses (NaN logits)
@@ -546,11 +581,16 @@ const std::vector<AppliedLora>& Decoder::adapters() const { return impl_->adapte
 
 const ModelConfig& Decoder::config() const { return impl_->config(); }
 
+void Decoder::explain_not_finite() const { impl_->require_finite_weights(); }
+
 at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
   const at::NoGradGuard no_grad;
+  impl_->check_ids(ids);
   const Impl::SequencePart part{impl_.get(), ids, kind};
-  impl_->run_body({&part, 1});
-  return impl_->finish(*impl_, 0, ids, rows);
+  return impl_->traced([&] {
+    impl_->run_body({&part, 1});
+    return impl_->finish(*impl_, 0, ids, rows);
+  });
 }
 
 at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
@@ -561,21 +601,9 @@ at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
     throw DataError(fmt::format(
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
+  m.check_ids(ids);
   const Impl::SequencePart part{&m, ids, kind};
-  m.run_body({&part, 1});
-  const bool in_pieces =
-      m.state->wants_all_logits() ? m.ends_by_surprise() : !m.low_ranks.count(&m.weights->head);
-  if (!in_pieces) {
-    const auto n = static_cast<std::int64_t>(ids.size());
-    m.run_head(0, n);
-    token_surprise(m.logits.const_data_ptr<float>(), n - 1, m.config().vocab_size,
-                   m.logits.stride(0), ids.data() + 1, following.data());
-    m.state->end_step(ids, m.logits);
-    return m.logits.narrow(0, n - 1, 1).clone();
-  }
-  at::Tensor last = m.finish_by_surprise(m, 0, ids);
-  std::copy(m.head.following.begin(), m.head.following.end(), following.begin());
-  return last;
+  return m.traced([&] { return m.run_with_surprise(part, following); });
 }
 
 void Decoder::step_batch(std::span<const SequenceStep> batch) {
@@ -596,12 +624,15 @@ void Decoder::step_batch(std::span<const SequenceStep> batch) {
       if (parts[j].impl == m)
         throw DataError(fmt::format(
             "Decoder::step_batch: sequences {} and {} of the batch are the same", j, parts.size()));
+    m->check_ids(s.ids);
     parts.push_back({m, s.ids, s.kind});
   }
-  first.run_body(parts);
-  // so that the head may write into the same storage again
-  for (const Impl::SequencePart& part : parts) part.impl->last_logits = at::Tensor();
-  first.finish_all(parts);
+  first.traced([&] {
+    first.run_body(parts);
+    // so that the head may write into the same storage again
+    for (const Impl::SequencePart& part : parts) part.impl->last_logits = at::Tensor();
+    first.finish_all(parts);
+  });
 }
 
 std::int64_t Decoder::chunk() const {

@@ -6,10 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cmath>
 #include <set>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/weights.hpp"
 
 namespace episodic {
 namespace {
@@ -158,6 +162,7 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
       throw FileError(fmt::format("{}: tensor '{}' is stored as {}; store it as F32, F16 or BF16",
                                   file(), e.tensor, name_of(view->type)));
     used.insert(e.tensor);
+    if (view->shape.size() == 1) require_finite(e);  // small, and all of it is read in any case
   }
   for (const TensorView* view : source_->tensors())
     if (!used.count(view->name) && !harmless(view->name, config))
@@ -171,6 +176,35 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
       layer = entries_[i].layer;
       first_of_layer_.push_back(i);
     }
+}
+
+void PlannedWeights::require_finite() const {
+  for (const WeightEntry& e : entries_) require_finite(e);
+}
+
+void PlannedWeights::require_finite(const WeightEntry& e) const {
+  const TensorView& t = *source_->find(e.tensor);
+  if (!t.data) return;
+  const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
+  const std::int64_t row_bytes = t.bytes / t.shape[0];
+  constexpr std::int64_t kRows = 64;  // looked at by one thread
+  std::atomic<std::int64_t> found{e.rows};
+  parallel_for((e.rows + kRows - 1) / kRows, [&](std::int64_t block) {
+    std::vector<float> numbers(static_cast<std::size_t>(columns));
+    const std::int64_t end = std::min(e.rows, (block + 1) * kRows);
+    for (std::int64_t row = block * kRows; row < std::min(end, found.load()); ++row) {
+      cpu::widen_row(t.type, t.data + (e.first_row + row) * row_bytes, columns, numbers.data());
+      if (std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); }))
+        continue;
+      for (std::int64_t first = found; row < first && !found.compare_exchange_weak(first, row);) {
+      }
+    }
+  });
+  if (found < e.rows)
+    throw FileError(
+        fmt::format("{}: tensor '{}' holds NaN or infinity in row {}; fetch or convert the "
+                    "weights again",
+                    source_->file_of(e.tensor).string(), e.tensor, e.first_row + found));
 }
 
 const WeightEntry* PlannedWeights::find(WeightRole role, std::int64_t layer, bool bias) const {

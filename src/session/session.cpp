@@ -130,7 +130,13 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
     decoder->push(prompt.back());  // so that a space between it and the answer is not lost
   }
   for (std::int64_t i = 0; i < options.max_new; ++i) {
-    const std::int64_t id = sampler.sample(logits);
+    std::int64_t id = 0;
+    try {
+      id = sampler.sample(logits);
+    } catch (const DataError&) {
+      model_->explain_not_finite();
+      throw;
+    }
     if (std::find(stop_tokens.begin(), stop_tokens.end(), id) != stop_tokens.end()) {
       result.finish = FinishReason::stop_token;
       break;

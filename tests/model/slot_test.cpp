@@ -5,11 +5,14 @@
 
 #include "support/test.hpp"
 
+#include <cmath>
 #include <stdexcept>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/decoder.hpp"
 #include "episodic/model/patch.hpp"
+#include "episodic/model/safetensors.hpp"
+#include "episodic/session/session.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "tiny_llama.hpp"
@@ -82,6 +85,44 @@ TEST_CASE("slot: a step that throws in a layer leaves the sequence as it was") {
   untouched.forward(first);
   REQUIRE(values(model.forward(second)) == values(untouched.forward(second)));
   REQUIRE(probe->calls == 3);
+}
+
+TEST_CASE("slot: a weight that is not finite is named by the step that meets it") {
+  const TempDir dir;
+  const TinyLlama whole({}, 1);
+  whole.write(dir.path());
+  std::vector<TensorToWrite> tensors = whole.tensors();
+  std::vector<float> damaged;
+  for (TensorToWrite& t : tensors) {
+    if (t.name != "model.layers.1.mlp.down_proj.weight") continue;
+    const auto* from = static_cast<const float*>(t.data);
+    damaged.assign(from, from + t.shape[0] * t.shape[1]);
+    damaged[static_cast<std::size_t>(7 * t.shape[1])] = NAN;
+    t.data = damaged.data();
+  }
+  write_safetensors(dir / "model.safetensors", tensors);
+  const std::string said =
+      "tensor 'model.layers.1.mlp.down_proj.weight' holds NaN or infinity in row 7";
+  const std::vector<std::int64_t> ids{1, 2, 3, 4, 5};
+  std::vector<float> following(4);
+  Decoder model = Decoder::load(dir.path());
+  const auto refused = [&](const auto& step) { return mentions(refusal<FileError>(step), said); };
+
+  REQUIRE(refused([&] { model.forward_surprise(ids, following); }));  // its surprise is NaN
+  model.reset();
+  REQUIRE(refused([&] { Session(model).generate(ids); }));  // no token can be sampled
+  Decoder second = model.share_weights();
+  MemoryConfig config;
+  config.n_local = 64;
+  const auto memory = patch(model, config);
+  patch(second, config);
+  REQUIRE(refused([&] { model.forward(ids); }));  // the memory refuses the step
+  REQUIRE(memory->tokens() == 0);
+  const Decoder::SequenceStep batch[] = {{&model, ids, {}}, {&second, ids, {}}};
+  REQUIRE(refused([&] { Decoder::step_batch(batch); }));
+  REQUIRE(memory->tokens() == 0);
+  // what is the caller's mistake is said as before
+  REQUIRE_THROWS_AS(model.forward(std::vector<std::int64_t>{61}), DataError);
 }
 
 TEST_CASE("slot: what a slot returns is checked") {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/weight_plan.hpp"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "episodic/base/error.hpp"
@@ -113,6 +115,44 @@ TEST_CASE("weight plan: a checkpoint that does not fit is refused by the tensor"
   REQUIRE(mentions(
       refused("llama2", [](auto& t) { t.at("model.norm.weight").type = TensorType::q8_0; }),
       "tensor 'model.norm.weight' is stored as Q8_0"));
+}
+
+TEST_CASE("weight plan: a weight that is NaN or infinite is named, with its row") {
+  std::vector<float> numbers;
+  const auto damage = [&](const char* name, std::size_t at, float with) {
+    return [&numbers, name, at, with](auto& t) {
+      TensorView& view = t.at(name);
+      numbers.resize(static_cast<std::size_t>(view.elements()));
+      std::memcpy(numbers.data(), view.data, static_cast<std::size_t>(view.bytes));
+      numbers[at] = with;
+      view.data = reinterpret_cast<const std::byte*>(numbers.data());
+    };
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  // norms and biases when the model is opened
+  REQUIRE(
+      mentions(refused("llama3", damage("model.layers.1.input_layernorm.weight", 3, NAN)),
+               "weights: tensor 'model.layers.1.input_layernorm.weight' holds NaN or infinity in "
+               "row 3"));
+  REQUIRE(mentions(refused("qwen2", damage("model.layers.0.self_attn.k_proj.bias", 1, kInfinity)),
+                   "'model.layers.0.self_attn.k_proj.bias' holds NaN or infinity in row 1"));
+  // the rest where someone asks
+  const auto found = [&](const char* family, const char* name, std::size_t row, float with) {
+    const OpenModel model = open_model(kFamilies / family);
+    auto source = std::make_shared<Changed>(model.tensors);
+    const auto columns = static_cast<std::size_t>(source->views.at(name).shape[1]);
+    damage(name, row * columns + columns - 1, with)(source->views);
+    const PlannedWeights weights(model.config, source);
+    return refusal<FileError>([&] { weights.require_finite(); });
+  };
+  REQUIRE(mentions(found("llama3", "model.embed_tokens.weight", 5, -kInfinity),
+                   "'model.embed_tokens.weight' holds NaN or infinity in row 5"));
+  const char* fused = "model.layers.1.mlp.gate_up_proj.weight";
+  const OpenModel phi = open_model(kFamilies / "phi3");
+  const auto last = static_cast<std::size_t>(phi.tensors->find(fused)->shape[0] - 1);
+  REQUIRE(mentions(found("phi3", fused, last, NAN), "in row " + std::to_string(last)));
+  REQUIRE(refusal<FileError>([&] { PlannedWeights(phi.config, phi.tensors).require_finite(); }) ==
+          "no error");
 }
 
 TEST_CASE("open model: a path that is no model says what to give") {

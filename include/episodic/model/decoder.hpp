@@ -51,9 +51,12 @@ class Decoder final : public LanguageModel {
   using LanguageModel::step;
   void step(std::span<const std::int64_t> ids, StepKind kind) override;
   std::span<const float> logits() override;
+  void explain_not_finite() const override;
 
   /// One step: n >= 1 tokens. \return logits float32 [n, vocab] or [1, vocab]
-  /// \throws DataError for ids out of the vocabulary; the state is unchanged by a call that throws
+  /// \throws DataError for ids out of the vocabulary, and for numbers that the attention or the
+  ///         state refuses (NaN); FileError instead where a weight is NaN or infinite, naming it.
+  ///         The state is unchanged by a call that throws
   at::Tensor forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all,
                      StepKind kind = StepKind::decode);
 

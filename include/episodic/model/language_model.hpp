@@ -30,6 +30,11 @@ class LanguageModel {
   virtual void step(std::span<const std::int64_t> ids, StepKind kind) = 0;
   void step(std::span<const std::int64_t> ids) { step(ids, StepKind::decode); }
 
+  /// For when its numbers went wrong: looks for the reason in the model, a pass over all its
+  /// weights if need be. \throws FileError naming a tensor that holds NaN or infinity; returns if
+  /// nothing is found
+  virtual void explain_not_finite() const {}
+
   /// Logits [vocab] that follow the last token of the sequence, in host memory; waits for them.
   /// Valid until the next step. \throws DataError before the first step
   virtual std::span<const float> logits() = 0;

@@ -65,8 +65,9 @@ struct WeightView {
 class PlannedWeights {
  public:
   /// \throws FileError naming the tensor, its file and what was expected: for a tensor that is
-  ///         missing, has another shape or a type that no executor multiplies, and for one that
-  ///         the plan does not use (the weights are then not of this model_type)
+  ///         missing, has another shape or a type that no executor multiplies, for one that the
+  ///         plan does not use (the weights are then not of this model_type), and for norms and
+  ///         biases that hold NaN or infinity
   PlannedWeights(const ModelConfig& config, std::shared_ptr<const TensorSource> source);
 
   const std::vector<WeightEntry>& entries() const { return entries_; }
@@ -77,7 +78,12 @@ class PlannedWeights {
 
   const std::shared_ptr<const TensorSource>& source() const { return source_; }
 
+  /// Reads every element of every weight: a pass over all the files, for when a model's numbers
+  /// went wrong. \throws FileError naming tensor, row and file if one is NaN or infinite
+  void require_finite() const;
+
  private:
+  void require_finite(const WeightEntry& entry) const;
   const WeightEntry* find(WeightRole role, std::int64_t layer, bool bias) const;
 
   std::shared_ptr<const TensorSource> source_;
