@@ -84,7 +84,7 @@ cudaError_t cudaFreeHost(void* pointer) {
   std::memset(pointer, 0xff, at->second);
   device.pinned_used -= static_cast<std::int64_t>(at->second);
   device.pinned.erase(at);
-  device.left_pinned.push_back(pointer);
+  device.left_pinned.emplace_back(pointer);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

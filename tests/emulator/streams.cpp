@@ -2,7 +2,6 @@
 #include "streams.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "block.hpp"
@@ -121,7 +120,7 @@ void perform(const NodePtr& last) {
 void perform_all() {
   perform(device.legacy.last);
   for (const cudaStream_t stream : device.streams) perform(stream->last);
-  for (void* const pointer : std::exchange(device.left_pinned, {})) std::free(pointer);
+  device.left_pinned.clear();
 }
 
 void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -66,9 +67,14 @@ struct CUevent_st {
 
 namespace emulator {
 
+struct FreeMemory {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
 struct Device {
   std::map<void*, std::size_t> allocations, pinned;
-  std::vector<void*> left_pinned;  // given back while work may still have used it
+  // given back while work may still use it: freed once the work is done, or the process
+  std::vector<std::unique_ptr<void, FreeMemory>> left_pinned;
   std::map<std::pair<int, const void*>, int> max_shared;  // of a device and kernel
   std::map<const void*, std::size_t> static_shared;       // of kernels that have run
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
