@@ -307,6 +307,9 @@ Read read(const Model& model, const Flags& flags, const Batch& batch, State& sta
 }
 
 void run(const Flags& flags) {
+  if (flags.width % flags.heads != 0)
+    throw tools::UsageError(
+        fmt::format("--heads {} does not divide --width {}", flags.heads, flags.width));
   flags.common.apply_on_host();
   std::mt19937_64 random(flags.seed), other(flags.seed + 1'000'000);
   Model model(flags);
