@@ -6,9 +6,11 @@
 
 #include <unistd.h>
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/model/patch.hpp"
@@ -30,8 +32,8 @@ MemoryConfig small_memory() {
   return c;
 }
 
-/// A copy of the shipped model with one value of one float32 or bfloat16 tensor replaced by NaN.
-fs::path poisoned_model() {
+/// A copy of the shipped model with the first number of one float32 or bfloat16 tensor replaced.
+fs::path poisoned_model(std::string_view tensor, float value) {
   const fs::path dir = fs::temp_directory_path() / ("episodic-nan-" + std::to_string(::getpid()));
   fs::create_directories(dir);
   for (const char* name : {"config.json", "tokenizer.json"})
@@ -41,13 +43,13 @@ fs::path poisoned_model() {
   std::vector<TensorToWrite> tensors;
   for (const TensorView& t : file.tensors()) {
     data.emplace_back(t.data, t.data + t.bytes);
-    if (t.name == "model.norm.weight") {
-      const std::uint16_t nan = 0x7fc0;
-      const float wide = std::numeric_limits<float>::quiet_NaN();
+    if (t.name == tensor) {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      const auto upper = static_cast<std::uint16_t>(bits >> 16);  // its bfloat16, cut off
       if (t.type == TensorType::bf16)
-        std::memcpy(data.back().data(), &nan, sizeof nan);
+        std::memcpy(data.back().data(), &upper, sizeof upper);
       else
-        std::memcpy(data.back().data(), &wide, sizeof wide);
+        std::memcpy(data.back().data(), &value, sizeof value);
     }
     tensors.push_back({t.name, t.type, t.shape, nullptr});
   }
@@ -179,19 +181,35 @@ TEST_CASE("what a session cannot do is refused by name and leaves the state alon
   CHECK(memory->tokens() == 40);
 }
 
-TEST_CASE("NaN in logits is an error that names it, with the memory and without",
+TEST_CASE("numbers that are not finite are errors that name them, with the memory and without",
           "[e2e][session][errors]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
-  const fs::path dir = poisoned_model();
-  Decoder model = Decoder::load(dir);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::int64_t> ids{1, 50, 60};
-  {
-    Session session(model);
-    CHECK(mentions(refusal([&] { session.generate(ids); }), "NaN"));
+  // Small weights are looked at before anything is computed.
+  fs::path dir = poisoned_model("model.norm.weight", nan);
+  CHECK(mentions(refusal([&] { (void)Decoder::load(dir); }), "model.norm.weight"));
+  // The others by the step that meets them; finite weights that overflow have none to blame.
+  const std::string matrix = "model.layers.0.mlp.down_proj.weight";
+  for (const bool overflow : {false, true}) {
+    dir = overflow ? poisoned_model("model.norm.weight", std::numeric_limits<float>::max())
+                   : poisoned_model(matrix, nan);
+    INFO((overflow ? "overflow" : "a weight"));
+    const std::string named = overflow ? "logits" : matrix;
+    Decoder model = Decoder::load(dir);
+    {
+      Session session(model);
+      const std::string message = refusal([&] { session.generate(ids); });
+      INFO(message);
+      CHECK(mentions(message, "NaN"));
+      CHECK(mentions(message, named));
+    }
+    const auto memory = patch(model, small_memory());
+    const std::string message = refusal([&] { model.forward(ids); });
+    INFO(message);
+    CHECK(mentions(message, "NaN"));
+    CHECK(memory->tokens() == 0);
   }
-  const auto memory = patch(model, small_memory());
-  CHECK(mentions(refusal([&] { model.forward(ids); }), "NaN"));
-  CHECK(memory->tokens() == 0);
   fs::remove_all(dir);
 }
 
