@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -99,6 +100,7 @@ class DecoderSteps {
   const ModelConfig config;
   const DType dtype;
   const int device;
+  std::filesystem::path path;  // of the model's files
   DeviceWeights weights;
   Stream stream;
 

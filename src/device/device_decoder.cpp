@@ -121,6 +121,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
   bool launch_step(StepKind kind);
   /// Waits, and throws what the memory found wrong on the device.
   void check_device() const;
+  void require_finite_weights() const;
   /// [vocab], or empty if none follow the last token
   std::vector<float> read_last_logits();
   void write_last_logits(const std::vector<float>& row);
@@ -187,6 +188,7 @@ DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& option
   DeviceDecoder model;
   model.impl_ = std::make_unique<Impl>(
       std::make_shared<DecoderSteps>(from->config, dtype_of(options, planned), options.device));
+  model.impl_->steps->path = opened.path;
   model.impl_->use_graphs = options.graphs;
   DecoderSteps& steps = *model.impl_->steps;
   steps.weights.load(steps.config, planned, steps.stream.get());
@@ -463,11 +465,30 @@ void DeviceDecoder::step(std::span<const std::int64_t> ids, std::span<float> log
 }
 
 void DeviceDecoder::Impl::check_device() const {
-  if (memory)
-    memory->check();
-  else
+  if (!memory) {
     device::check(cudaStreamSynchronize(stream()), "the model's kernels");
+    return;
+  }
+  try {
+    memory->check();
+  } catch (const DataError&) {
+    require_finite_weights();
+    throw;
+  }
 }
+
+/// Of the files, which are opened again: the device holds them in other types and layouts.
+void DeviceDecoder::Impl::require_finite_weights() const {
+  OpenModel opened;
+  try {
+    opened = open_model(steps->path);
+  } catch (const Error&) {
+    return;  // they are gone, and cannot tell
+  }
+  PlannedWeights(opened.config, opened.tensors).require_finite();
+}
+
+void DeviceDecoder::explain_not_finite() const { impl_->require_finite_weights(); }
 
 std::vector<float> DeviceDecoder::Impl::read_last_logits() {
   std::vector<float> row;
@@ -498,10 +519,10 @@ std::vector<float> DeviceDecoder::surprise() {
                                 cudaMemcpyDeviceToHost, m.stream()),
                 "copying surprise");
   m.check_device();
-  if (std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); }))
-    throw DataError(
-        "DeviceDecoder::surprise: it is NaN: the logits before a token make no sense; look at the "
-        "model's weights");
+  if (std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); })) {
+    m.require_finite_weights();
+    throw DataError("DeviceDecoder::surprise: it is NaN: the logits before a token make no sense");
+  }
   return values;
 }
 

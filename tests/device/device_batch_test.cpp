@@ -258,6 +258,10 @@ TEST_CASE("a sequence of a batch that goes wrong on the device harms no other") 
     }
     REQUIRE_THROWS_AS(bad.memory().check(), DataError);
     REQUIRE_NOTHROW(good.memory().check());
+    const std::string message = refusal([&] { static_cast<void>(bad.logits()); });
+    INFO(message);
+    REQUIRE(mentions(message, "model.embed_tokens.weight"));
+    REQUIRE(mentions(message, "row 60"));
   }
 }
 

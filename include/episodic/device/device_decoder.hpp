@@ -110,7 +110,7 @@ class DeviceDecoder final : public LanguageModel {
   void attend_fully(std::int64_t max_tokens, std::int64_t chunk = 512);
 
   /// Surprise of the last step's tokens, in nats; 0 for the sequence's first. Waits.
-  /// \throws DataError where one is NaN
+  /// \throws DataError where one is NaN; FileError instead where a weight is, naming it
   std::vector<float> surprise();
 
   /// The sequence's state and the logits after its last token, to come back to. Waits.
@@ -146,8 +146,10 @@ class DeviceDecoder final : public LanguageModel {
   std::int64_t tokens() const override;
   using LanguageModel::step;
   void step(std::span<const std::int64_t> ids, StepKind kind) override;
-  /// Also throws what the memory found wrong on the device (DeviceMemory::check).
+  /// Also throws what the memory found wrong on the device (DeviceMemory::check), or FileError
+  /// naming the weight that is at fault.
   std::span<const float> logits() override;
+  void explain_not_finite() const override;
 
   DType dtype() const;
   /// As asked in the options, until a graph could not be made: steps are enqueued one kernel at a
