@@ -221,6 +221,24 @@ TEST_CASE("suites: two shards make what one run makes") {
   }
 }
 
+TEST_CASE("suites: two ranks under mpirun make what one run makes") {
+  if (shell("command -v mpirun").status != 0) EPISODIC_SKIP("there is no mpirun");
+  const Scratch s;
+  make_passkey(s, "--tokens 700 --count 3");
+  REQUIRE(infinite(run_flags(s, "whole.jsonl")).status == 0);
+  // Open MPI refuses root and more ranks than cores without these
+  REQUIRE(infinite(run_flags(s), "mpirun --allow-run-as-root --oversubscribe -n 2").status == 0);
+  REQUIRE(infinite("merge --out " + path(s, "merged.jsonl") + " " + path(s, "preds.0-of-2.jsonl") +
+                   " " + path(s, "preds.1-of-2.jsonl"))
+              .status == 0);
+  const auto whole = lines(s / "whole.jsonl"), merged = lines(s / "merged.jsonl");
+  REQUIRE(merged.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(merged[i]["id"] == whole[i]["id"]);
+    CHECK(merged[i]["pred"] == whole[i]["pred"]);
+  }
+}
+
 TEST_CASE("suites: a run that is killed loses nothing that it had said") {
   const Scratch s;
   make_passkey(s, "--tokens 2000 --count 6");
