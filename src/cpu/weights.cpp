@@ -12,6 +12,7 @@
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
+#include "sgemm.hpp"
 #include "weights_loops.hpp"
 
 namespace episodic::cpu {
@@ -332,6 +333,25 @@ std::vector<Plan> plan(int64_t n, std::span<const WeightProduct> products,
 }
 
 }  // namespace
+
+bool beats_blas() {
+#if EPISODIC_CPU_X86
+  static const bool intel = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel") != 0;
+  }();
+  return !intel && kernels().set != InstructionSet::portable;
+#else
+  return false;
+#endif
+}
+
+Sgemm own_sgemm() {
+#if EPISODIC_CPU_X86
+  if (beats_blas() && kernels().set == InstructionSet::avx512) return sgemm_avx512;
+#endif
+  return nullptr;
+}
 
 bool has_matrix_units() { return matrix_loops() != nullptr; }
 

@@ -52,23 +52,6 @@ cpu::Activations activations() {
   return chosen;
 }
 
-/// Whether float32 weights for so few rows are read by our own loops: MKL's product of a matrix and
-/// a vector reads memory at full speed on Intel's processors alone (an EPYC with AVX-512: 24 GB/s a
-/// thread where our loops read 33).
-bool reads_floats_faster(std::int64_t n) {
-#if defined(__x86_64__)
-  constexpr std::int64_t kFewRows = 4;
-  static const bool intel = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_is("intel") != 0;
-  }();
-  return n <= kFewRows && !intel;
-#else
-  static_cast<void>(n);
-  return false;
-#endif
-}
-
 /// How one product of float32 weights is cut: blocks of rows times blocks of columns (outputs).
 struct Grid {
   std::int64_t rows = 0, cols = 0;  // of a block
@@ -116,6 +99,9 @@ float begin_with_bias(const Block& b) {
 
 void sgemm(std::int64_t n, std::int64_t out, std::int64_t in, const float* x, std::int64_t x_stride,
            const float* w, std::int64_t w_stride, float beta, float* y, std::int64_t y_stride) {
+  static const cpu::Sgemm own = cpu::own_sgemm();
+  if (own != nullptr && n >= cpu::kOwnSgemmRows)
+    return own(n, out, in, x, x_stride, w, w_stride, beta, y, y_stride);
   const OneThreadPerCall guard;
   const auto narrow = [](std::int64_t i) { return static_cast<int>(i); };
   const int rows = narrow(n), cols = narrow(out), depth = narrow(in);
@@ -161,7 +147,9 @@ void multiply(std::int64_t n, std::span<const Product> products, Cut cut) {
   const bool floats = std::all_of(products.begin(), products.end(), [](const Product& p) {
     return p.linear->type == TensorType::f32;
   });
-  if (!floats || activations() == cpu::Activations::bfloat16 || reads_floats_faster(n))
+  constexpr std::int64_t kFewRows = 4;
+  if (!floats || activations() == cpu::Activations::bfloat16 ||
+      (n <= kFewRows && cpu::beats_blas()))
     return multiply_stored(n, products, cut);
   // Below this many multiply-adds (about 0.1 ms) waking another thread costs more than it brings. A
   // product for one row runs at the speed of memory, as if it had a few rows more.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/cpu/weights.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/sgemm.hpp"
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
@@ -529,6 +531,48 @@ TEST_CASE("weights: many rows of blocks have the same bits with any threads and 
     REQUIRE(std::equal(one.begin() + from, one.end(), part.begin() + from));
   }
 }
+
+#if defined(__x86_64__)
+TEST_CASE("weights: own products of many rows of floats, at any size and stride") {
+  if (kernels().set != InstructionSet::avx512) EPISODIC_SKIP("the machine has no AVX-512");
+  std::mt19937 random(19);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](std::int64_t count) {
+    std::vector<float> v(static_cast<std::size_t>(count));
+    for (float& x : v) x = normal(random);
+    return v;
+  };
+  for (const std::int64_t n : {1, 2, 13, 14, 15, 31, 100})
+    for (const std::int64_t out : {1, 15, 16, 17, 32, 33, 150})
+      for (const std::int64_t in : {0, 1, 15, 16, 17, 511, 512, 513, 1040})
+        for (const float beta : {0.0f, 1.0f}) {
+          INFO(n << " rows, " << out << " outputs of " << in << " numbers, beta " << beta);
+          const std::int64_t x_stride = in + 3, w_stride = in + 5, y_stride = out + 7;
+          const auto x = draw(n * x_stride), w = draw(out * w_stride);
+          auto y = draw(n * y_stride);
+          // what does not count may be anything, and what lies between the rows stays
+          if (beta == 0) std::fill(y.begin(), y.end(), std::numeric_limits<float>::quiet_NaN());
+          for (std::int64_t r = 0; r < n; ++r)
+            for (std::int64_t i = out; i < y_stride; ++i) y[r * y_stride + i] = 7;
+          auto expected = y, part = y;
+          plain_sgemm(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, expected.data(),
+                      y_stride);
+          sgemm_avx512(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, y.data(),
+                       y_stride);
+          // sums of `in` products of normal numbers, each rounded once
+          const double bound = 1e-6 * (10 + static_cast<double>(in));
+          bool near = true;
+          for (std::size_t i = 0; i < y.size(); ++i)
+            near = near && std::abs(static_cast<double>(y[i]) - expected[i]) <= bound;
+          REQUIRE(near);
+          // a row's bits do not depend on the rows beside it
+          const std::int64_t last = n - 1;
+          sgemm_avx512(1, out, in, x.data() + last * x_stride, x_stride, w.data(), w_stride, beta,
+                       part.data() + last * y_stride, y_stride);
+          REQUIRE(std::equal(y.begin() + last * y_stride, y.end(), part.begin() + last * y_stride));
+        }
+}
+#endif
 
 TEST_CASE("weights: what rounding the activations costs is bounded") {
   std::mt19937 random(7);

@@ -54,6 +54,15 @@ using Sgemm = void (*)(std::int64_t n, std::int64_t out, std::int64_t in, const 
                        std::int64_t x_stride, const float* w, std::int64_t w_stride, float beta,
                        float* y, std::int64_t y_stride);
 
+/// Whether the loops of this room beat the BLAS that torch brings in float32: on x86 processors
+/// that are not Intel's, for which MKL reads a matrix for one row slowly and uses no AVX-512.
+bool beats_blas();
+
+/// A product of our own for many rows (from about kOwnSgemmRows on), where beats_blas() and the
+/// machine has AVX-512; null elsewhere.
+Sgemm own_sgemm();
+inline constexpr std::int64_t kOwnSgemmRows = 12;
+
 /// y[i, o] (+)= sum_c x[i, c] * weight[o, c] + bias[o].
 struct WeightProduct {
   TensorType type = TensorType::f32;
