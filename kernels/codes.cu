@@ -34,8 +34,8 @@ cudaError_t encode_representatives(const CodeParams& p, cudaStream_t stream) {
   // Slabs that so many events can fill.
   const std::int64_t slabs = p.events.max_count / kCodeSlab + 1;
   return for_element(p.dtype, [&](auto element) {
-    return launch(EncodeKernel<typename decltype(element)::type>, blocks_for(p.n_layers * slabs),
-                  kCodeThreads, 0, stream, p);
+    return launch(EncodeKernel<typename decltype(element)::type>,
+                  blocks_for_layers(slabs, p.n_layers), kCodeThreads, 0, stream, p);
   });
 }
 

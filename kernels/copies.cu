@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copies.hpp"
 
+#include <algorithm>
+
 #include "copies.cuh"
 #include "elements.cuh"
 #include "fields.hpp"
@@ -9,6 +11,7 @@ namespace episodic::kernels {
 namespace {
 
 constexpr std::int64_t kMaxBlocks = INT32_MAX;
+constexpr unsigned kMostRows = 65'535;         // of a grid
 constexpr std::int64_t kMaxHeadDim = 1 << 24;  // bytes of a row, and of a tile, are counted in int
 
 /// What was said is handed on, and not found again by the next call.
@@ -130,7 +133,11 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
   if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
-  return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, size_of(p.dtype));
+  // A row for each layer, but never more blocks than asked for.
+  const auto rows =
+      static_cast<unsigned>(std::min<std::int64_t>(p.n_layers, std::min(blocks, kMostRows)));
+  return launch(EventToBlockKernel, dim3(blocks / rows, rows), kCopyThreads, 0, stream, p,
+                size_of(p.dtype));
 }
 
 }  // namespace episodic::kernels

@@ -73,6 +73,18 @@ inline unsigned blocks_for(std::int64_t count) {
   return static_cast<unsigned>(count < kLimit ? count : kLimit);
 }
 
+/// A grid whose rows are layers (or lanes), of about as many blocks as blocks_for allows. Kernels
+/// take the rest in loops, of a row's blocks and of rows.
+/// \param blocks_each that a layer has work for
+inline dim3 blocks_for_layers(std::int64_t blocks_each, std::int64_t n_layers) {
+  constexpr std::int64_t kMostRows = 65'535;  // a launch's limit
+  const std::int64_t rows = n_layers < kMostRows ? n_layers : kMostRows;
+  const std::int64_t limit = blocks_for(INT64_MAX) / rows;
+  const std::int64_t most = limit > 1 ? limit : 1;
+  return dim3(static_cast<unsigned>(blocks_each < most ? blocks_each : most),
+              static_cast<unsigned>(rows));
+}
+
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(__half x) { return __half2float(x); }
 __device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }

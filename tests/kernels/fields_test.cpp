@@ -177,6 +177,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, n_local, 0),
                     WRONG(A, n_local, kHuge),
                     WRONG(A, max_rows, -1),
+                    WRONG(A, n_lists, 0),
                     WRONG(A, rotary_dim, 8),
                     WRONG(A, scale, std::numeric_limits<float>::infinity()),
                     WRONG(A, soft_cap, -1.0f),
@@ -451,7 +452,7 @@ TEST_CASE("launchers name the field that they refuse: surprise, thresholds, boun
   p.events = some<EventRange>();
   p.max_events = 10;
   p.home = some<unsigned char>();
-  p.n_layers = 1;
+  p.n_lanes = 1;
   p.token_bytes = 64;
   p.blocks = p.step_blocks = some<void*>();
   p.max_count = 4;
@@ -460,8 +461,8 @@ TEST_CASE("launchers name the field that they refuse: surprise, thresholds, boun
   using P = PlaceEventsParams;
   each_is_named<P>(
       p,
-      {WRONG(P, max_events, 0), WRONG(P, n_init, -1), WRONG(P, n_layers, 0),
-       WRONG(P, layer_bytes, -1), WRONG(P, token_bytes, 0), WRONG(P, max_count, 0),
+      {WRONG(P, max_events, 0), WRONG(P, n_init, -1), WRONG(P, n_lanes, 0),
+       WRONG(P, lane_bytes, -1), WRONG(P, token_bytes, 0), WRONG(P, max_count, 0),
        WRONG(P, state, nullptr), WRONG(P, events, nullptr), WRONG(P, home, nullptr),
        WRONG(P, blocks, nullptr), WRONG(P, start, nullptr), WRONG(P, end, nullptr),
        WRONG(P, count, nullptr), WRONG(P, first_id, nullptr), WRONG(P, step_blocks, nullptr)},
