@@ -209,6 +209,7 @@ TEST_CASE("of heads a twin shares the events of one moment, which a store can go
   EpisodicMemory twin(config, small_shape()), memory(config, small_shape()),
       itself(config, small_shape());
   feed(twin, tokens, 100);
+  feed(itself, tokens, 100);
   const std::vector<std::int64_t> then = counts(twin);
   feed(twin, tokens, 200);
   memory.advance(advance_of(twin, std::vector<std::int64_t>(4, 0), 0));
