@@ -70,7 +70,7 @@ struct CodeParams {
   std::int64_t width = 0;             ///< H * d, a multiple of 8
   std::int64_t capacity = 0;          ///< events that the arrays hold
   const CodeLayer* layers = nullptr;  ///< [n_layers], or lanes
-  std::int64_t n_layers = 0;
+  std::int64_t n_layers = 0;          ///< <= 65,535
 };
 
 /// Writes codes and bounds of the slabs that the new events filled, all layers in one launch;

@@ -11,7 +11,6 @@ namespace episodic::kernels {
 namespace {
 
 constexpr std::int64_t kMaxBlocks = INT32_MAX;
-constexpr unsigned kMostRows = 65'535;         // of a grid
 constexpr std::int64_t kMaxHeadDim = 1 << 24;  // bytes of a row, and of a tile, are counted in int
 
 /// What was said is handed on, and not found again by the next call.
@@ -134,8 +133,8 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
   // A row for each layer, but never more blocks than asked for.
-  const auto rows =
-      static_cast<unsigned>(std::min<std::int64_t>(p.n_layers, std::min(blocks, kMostRows)));
+  const auto rows = static_cast<unsigned>(
+      std::min<std::int64_t>(p.n_layers, std::min<std::int64_t>(blocks, kMostGridRows)));
   return launch(EventToBlockKernel, dim3(blocks / rows, rows), kCopyThreads, 0, stream, p,
                 size_of(p.dtype));
 }

@@ -10,8 +10,6 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kMostLanes = 65'535;  // a grid's second dimension
-
 std::int64_t room_of(const RecallParams& p) {
   // Less than capacity + 1 tokens are taken before the last event of either buffer.
   return (p.n_init + p.chunk + p.n_mem) / p.min_block + 3;
@@ -20,7 +18,7 @@ std::int64_t room_of(const RecallParams& p) {
 FieldError check_sizes(const RecallParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   EPISODIC_FIELD(p, max_events, p.max_events >= 1 && p.max_events <= kMost);
-  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostLanes);
+  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
   EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
   EPISODIC_FIELD(p, table_stride, p.table_stride == 0 || p.table_stride >= p.max_events);
   EPISODIC_FIELD(p, n, p.n >= 1);

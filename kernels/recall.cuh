@@ -78,22 +78,21 @@ template <class T>
 __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
                                  const Candidates& candidates, float* query) {
   constexpr int kPack = kPackOf<T>;
-  float* const scores = own.scores;
   for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = own.query[i];
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const std::int64_t warp =
-      (static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x) / kWarpSize;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
+  // Counted in 32 bits, for the registers' sake: there are less than 2^31 events.
+  const unsigned warp = (blockIdx.x * kSelectThreads + threadIdx.x) / kWarpSize;
+  const unsigned warps = gridDim.x * (kSelectThreads / kWarpSize);
+  const auto count = static_cast<unsigned>(candidates.count);
   const std::int64_t packs = p.width / kPack;
   const auto* rows = static_cast<const Pack<T, kPack>*>(own.representatives);
-  for (std::int64_t first = warp * kScoreRows; first < candidates.count;
-       first += warps * kScoreRows) {
+  for (unsigned first = warp * kScoreRows; first < count; first += warps * kScoreRows) {
     const Pack<T, kPack>* row[kScoreRows];
     EPISODIC_UNROLL
     for (int r = 0; r < kScoreRows; ++r) {
       // beyond the last row: the last one once more, and not written
-      const std::int64_t i = first + r < candidates.count ? first + r : candidates.count - 1;
+      const unsigned i = first + r < count ? first + r : count - 1;
       row[r] = rows + candidates[i] * packs;
     }
     float sum[kScoreRows] = {};
@@ -113,7 +112,7 @@ __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
     EPISODIC_UNROLL
     for (int r = 0; r < kScoreRows; ++r) {
       const float score = warp_reduce(sum[r], Sum{});
-      if (lane == 0 && first + r < candidates.count) scores[first + r] = score;
+      if (lane == 0 && first + r < count) own.scores[first + r] = score;
     }
   }
 }
@@ -643,14 +642,20 @@ __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs 
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(lane, RecallLane);
   find_lane(a, lane);
-  const RecallNow now = recall_now(a.p, lane);
-  const Candidates candidates = searches_codes(a.p, now)
-                                    ? Candidates{lane.candidates, *lane.n_candidates}
+  const auto candidates_of = [&](const RecallNow& now) {
+    return searches_codes(a.p, now) ? Candidates{lane.candidates, *lane.n_candidates}
                                     : Candidates{nullptr, now.events};
-  // otherwise no rank is asked for
-  if (now.budget.similarity > 0 && !now.all_fit())
-    score_all<T>(a.p, lane, candidates, reinterpret_cast<float*>(bytes));
+  };
+  {
+    const RecallNow now = recall_now(a.p, lane);
+    // otherwise no rank is asked for
+    if (now.budget.similarity > 0 && !now.all_fit())
+      score_all<T>(a.p, lane, candidates_of(now), reinterpret_cast<float*>(bytes));
+  }
   if (!is_last_block(lane.arrived)) return;
+  // Once more, by the block that selects: the scan has no registers to keep it in.
+  const RecallNow now = recall_now(a.p, lane);
+  const Candidates candidates = candidates_of(now);
   Selection(a.p, lane, now, candidates, a.room, *reinterpret_cast<Selection::Shared*>(bytes),
             reinterpret_cast<std::uint64_t*>(bytes + kSelectionBytes))
       .run();

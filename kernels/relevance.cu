@@ -7,8 +7,6 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kMaxGridRows = 65'535;  // a launch's limit
-
 FieldError check(const RelevanceParams& p) {
   EPISODIC_FIELD(p, n, p.n >= 0 && p.n <= kMaxElements);
   EPISODIC_FIELD(p, n_heads, p.n_heads >= 1);
@@ -16,7 +14,7 @@ FieldError check(const RelevanceParams& p) {
   EPISODIC_FIELD(p, capacity,
                  p.capacity >= 1 && p.capacity >= p.n_local + p.n - 1 &&
                      product_within(kMaxElements, p.capacity, p.n_heads));
-  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMaxGridRows);
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMostGridRows);
   if (p.n == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, first_position);
   EPISODIC_FIELD_GIVEN(p, layers);
@@ -45,7 +43,8 @@ FieldError check(const RepresentativeParams& p) {
                  product_within(kMaxElements, p.ring_capacity, p.relevance_stride));
   EPISODIC_FIELD(p, capacity,
                  product_within(kMaxElements, p.capacity, p.n_repr, p.n_heads, p.head_dim));
-  EPISODIC_FIELD(p, n_layers,
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMostGridRows);
+  EPISODIC_FIELD(p, events.max_count,
                  product_within(kMaxElements, p.n_layers, p.events.max_count, p.n_heads));
   if (p.events.max_count == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events.start);

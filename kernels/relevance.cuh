@@ -97,51 +97,48 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
   auto* const chosen = reinterpret_cast<std::int32_t*>(bytes) + warp * p.n_repr;
   const std::int64_t width = p.n_heads * p.head_dim;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kHeadsPerBlock;
-  for (std::int64_t l = blockIdx.y; l < p.n_layers; l += gridDim.y) {
-    const RepresentativeLayer layer = p.layers[l];
-    const ClosedEvents events = p.events.of(l);
-    const std::int64_t n_events =
-        *events.count < events.max_count ? *events.count : events.max_count;
-    for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kHeadsPerBlock + warp;
-         item < n_events * p.n_heads; item += stride) {
-      const std::int64_t event = item / p.n_heads, head = item % p.n_heads;
-      const std::int64_t id = *events.first_id + event, start = events.start[event];
-      if (id < 0 || id >= p.capacity) {
-        *p.full = 1;
-        continue;
-      }
-      const auto n = static_cast<std::int32_t>(events.end[event] - start);
-      const auto count = static_cast<std::int32_t>(p.n_repr < n ? p.n_repr : n);
-      const HeadRelevance relevance{layer.relevance + head, start % p.ring_capacity,
-                                    p.ring_capacity,
-                                    p.relevance_stride > 0 ? p.relevance_stride : p.n_heads};
-      const Ranked last = count < n ? last_chosen(relevance, n, count) : Ranked{-INFINITY, n};
-      std::int32_t held = 0;
-      for (std::int32_t i = lane; i - lane < n; i += kWarpSize) {
-        const bool is_chosen = i < n && !ranks_before(last, relevance(i));
-        const unsigned all = __ballot_sync(kFullMask, is_chosen);
-        if (is_chosen) chosen[held + __popc(all & ((1u << lane) - 1u))] = i;
-        held += __popc(all);
-      }
-      __syncwarp();
-      const Key* const keys = static_cast<const Key*>(layer.ring_key) +
-                              head / (p.n_heads / p.n_kv_heads) * p.ring_head_stride;
-      Repr* const mean = static_cast<Repr*>(layer.mean) + id * width + head * p.head_dim;
-      Repr* const each = layer.maybe_each ? static_cast<Repr*>(layer.maybe_each) +
-                                                id * p.n_repr * width + head * p.head_dim
-                                          : nullptr;
-      for (std::int64_t c = lane; c < p.head_dim; c += kWarpSize) {
-        double sum = 0.0;
-        for (std::int32_t j = 0; j < count; ++j) {
-          const std::int64_t slot = (relevance.first_slot + chosen[j]) % p.ring_capacity;
-          const float key = widen(keys[slot * p.head_dim + c]);
-          sum += static_cast<double>(key);
-          if (each) each[j * width + c] = narrow<Repr>(key);
-        }
-        mean[c] = narrow<Repr>(static_cast<float>(sum / static_cast<double>(count)));
-      }
-      __syncwarp();  // the list is used again for the next head
+  const auto l = static_cast<std::int64_t>(blockIdx.y);
+  const RepresentativeLayer layer = p.layers[l];
+  const ClosedEvents events = p.events.of(l);
+  const std::int64_t n_events = *events.count < events.max_count ? *events.count : events.max_count;
+  for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kHeadsPerBlock + warp;
+       item < n_events * p.n_heads; item += stride) {
+    const std::int64_t event = item / p.n_heads, head = item % p.n_heads;
+    const std::int64_t id = *events.first_id + event, start = events.start[event];
+    if (id < 0 || id >= p.capacity) {
+      *p.full = 1;
+      continue;
     }
+    const auto n = static_cast<std::int32_t>(events.end[event] - start);
+    const auto count = static_cast<std::int32_t>(p.n_repr < n ? p.n_repr : n);
+    const HeadRelevance relevance{layer.relevance + head, start % p.ring_capacity, p.ring_capacity,
+                                  p.relevance_stride > 0 ? p.relevance_stride : p.n_heads};
+    const Ranked last = count < n ? last_chosen(relevance, n, count) : Ranked{-INFINITY, n};
+    std::int32_t held = 0;
+    for (std::int32_t i = lane; i - lane < n; i += kWarpSize) {
+      const bool is_chosen = i < n && !ranks_before(last, relevance(i));
+      const unsigned all = __ballot_sync(kFullMask, is_chosen);
+      if (is_chosen) chosen[held + __popc(all & ((1u << lane) - 1u))] = i;
+      held += __popc(all);
+    }
+    __syncwarp();
+    const Key* const keys = static_cast<const Key*>(layer.ring_key) +
+                            head / (p.n_heads / p.n_kv_heads) * p.ring_head_stride;
+    Repr* const mean = static_cast<Repr*>(layer.mean) + id * width + head * p.head_dim;
+    Repr* const each = layer.maybe_each ? static_cast<Repr*>(layer.maybe_each) +
+                                              id * p.n_repr * width + head * p.head_dim
+                                        : nullptr;
+    for (std::int64_t c = lane; c < p.head_dim; c += kWarpSize) {
+      double sum = 0.0;
+      for (std::int32_t j = 0; j < count; ++j) {
+        const std::int64_t slot = (relevance.first_slot + chosen[j]) % p.ring_capacity;
+        const float key = widen(keys[slot * p.head_dim + c]);
+        sum += static_cast<double>(key);
+        if (each) each[j * width + c] = narrow<Repr>(key);
+      }
+      mean[c] = narrow<Repr>(static_cast<float>(sum / static_cast<double>(count)));
+    }
+    __syncwarp();  // the list is used again for the next head
   }
 }
 
@@ -154,27 +151,25 @@ __global__ void __launch_bounds__(kUnitThreads) UnitLengthKernel(RepresentativeP
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   EPISODIC_SHARED(length, double);
   const std::int64_t width = p.n_heads * p.head_dim;
-  for (std::int64_t l = blockIdx.y; l < p.n_layers; l += gridDim.y) {
-    const ClosedEvents events = p.events.of(l);
-    const std::int64_t n_events =
-        *events.count < events.max_count ? *events.count : events.max_count;
-    for (std::int64_t event = blockIdx.x; event < n_events; event += gridDim.x) {
-      const std::int64_t id = *events.first_id + event;
-      if (id < 0 || id >= p.capacity) continue;  // as was said
-      Repr* const mean = static_cast<Repr*>(p.layers[l].mean) + id * width;
-      double squares = 0.0;
-      for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads) {
-        const auto x = static_cast<double>(widen(mean[c]));
-        squares += x * x;
-      }
-      const double sum = Reduce(storage).Sum(squares);
-      if (threadIdx.x == 0) length = sqrt(sum);
-      __syncthreads();
-      if (length > 0.0)
-        for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads)
-          mean[c] = narrow<Repr>(static_cast<float>(static_cast<double>(widen(mean[c])) / length));
-      __syncthreads();  // length and storage serve the next event
+  const auto l = static_cast<std::int64_t>(blockIdx.y);
+  const ClosedEvents events = p.events.of(l);
+  const std::int64_t n_events = *events.count < events.max_count ? *events.count : events.max_count;
+  for (std::int64_t event = blockIdx.x; event < n_events; event += gridDim.x) {
+    const std::int64_t id = *events.first_id + event;
+    if (id < 0 || id >= p.capacity) continue;  // as was said
+    Repr* const mean = static_cast<Repr*>(p.layers[l].mean) + id * width;
+    double squares = 0.0;
+    for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads) {
+      const auto x = static_cast<double>(widen(mean[c]));
+      squares += x * x;
     }
+    const double sum = Reduce(storage).Sum(squares);
+    if (threadIdx.x == 0) length = sqrt(sum);
+    __syncthreads();
+    if (length > 0.0)
+      for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads)
+        mean[c] = narrow<Repr>(static_cast<float>(static_cast<double>(widen(mean[c])) / length));
+    __syncthreads();  // length and storage serve the next event
   }
 }
 

@@ -71,7 +71,7 @@ struct RepresentativeParams {
   DType repr_dtype = DType::float32;  ///< of what is written: float32, float16 or bfloat16
   std::int64_t capacity = 0;          ///< events that the arrays hold
   const RepresentativeLayer* layers = nullptr;  ///< [n_layers], or lanes
-  std::int64_t n_layers = 0;
+  std::int64_t n_layers = 0;                    ///< <= 65,535
   bool unit_length = false;  ///< means are scaled to length 1, in a launch more; zeros stay
   /// Set to 1 if an event's number is not in [0, capacity): it is then not written. Never set to 0.
   std::int32_t* full = nullptr;
