@@ -13,6 +13,7 @@
 #include "kernels/recall.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
+#include "kernels/residency.hpp"
 #include "kernels/rows.hpp"
 
 namespace lanes_test {
@@ -500,6 +501,108 @@ TEST_CASE("heads are refined together as each is by its own keys alone") {
       }
     }
   REQUIRE(moved > 20);
+}
+
+TEST_CASE("lanes share a layer's slots, each with events of its own") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr std::int64_t kEvents = 10, kTwo = 2, kSlots = 3, kRoom = 4, kInit = 4, kBytes = 8,
+                         kLaneBytes = 4096;
+  std::vector<EventRange> tables;
+  for (std::int64_t lane = 0; lane < kTwo; ++lane)  // of 1 and of 2 tokens
+    for (std::int64_t e = 0; e < kEvents; ++e)
+      tables.push_back({kInit + (lane + 1) * e, kInit + (lane + 1) * (e + 1)});
+  unsigned char* const home = reinterpret_cast<unsigned char*>(1 << 20);
+  unsigned char* const slot_memory = reinterpret_cast<unsigned char*>(2 << 20);
+  const auto at_home = [&](std::int64_t number) -> void* {
+    return home + number / kEvents * kLaneBytes + (tables[size(number)].start - kInit) * kBytes;
+  };
+  episodic_test::in_every_order([&] {
+    const DeviceArray<std::int32_t> slot_of(std::vector<std::int32_t>(20, kNoSlot));
+    const DeviceArray<std::int64_t> last(std::vector<std::int64_t>(20, kNoEvent)),
+        newest(std::vector<std::int64_t>{-1});
+    const DeviceArray<DeviceEventId> event_of(std::vector<DeviceEventId>(size(kSlots), kNoEvent));
+    const ResidencyMap map{
+        slot_of.data(), last.data(), event_of.data(), newest.data(), kTwo * kEvents, kSlots, kTwo};
+    const DeviceArray<EventRange> events(tables);
+    const DeviceArray<void*> blocks(std::vector<void*>(20, nullptr));
+    const DeviceArray<DeviceEventId> missing(size(kTwo * kRoom)), victims(size(kTwo * kRoom));
+    const DeviceArray<std::int32_t> slots(size(kTwo * kRoom)), n_missing(1), n_given(1),
+        n_victims(1);
+    const DeviceArray<CopyRun> runs(size(kTwo * kRoom));
+    const auto exchange = [&](std::int64_t step, const std::vector<DeviceEventId>& of_first,
+                              const std::vector<DeviceEventId>& of_second, bool ahead) {
+      std::vector<DeviceEventId> lists(size(kTwo * kRoom), -1);
+      std::copy(of_first.begin(), of_first.end(), lists.begin());
+      std::copy(of_second.begin(), of_second.end(), lists.begin() + kRoom);
+      const DeviceArray<DeviceEventId> d_lists(lists);
+      const DeviceArray<std::int32_t> sizes(
+          std::vector<std::int32_t>{0, 0, static_cast<std::int32_t>(of_first.size()), 0, 0,
+                                    static_cast<std::int32_t>(of_second.size())});
+      const DeviceArray<std::int64_t> now(std::vector<std::int64_t>{step});
+      const TouchParams touch{map,   now.data(),     d_lists.data(),   sizes.data() + 2,
+                              kRoom, missing.data(), n_missing.data(), !ahead};
+      REQUIRE(touch_events(touch, nullptr) == cudaSuccess);
+      VictimParams choose;
+      choose.map = map;
+      choose.since = ahead ? newest.data() : now.data();
+      choose.n_needed = n_missing.data();
+      choose.max_needed = kTwo * kRoom;
+      choose.slots = slots.data();
+      choose.n_given = n_given.data();
+      choose.victims = victims.data();
+      choose.n_victims = n_victims.data();
+      if (ahead) {
+        choose.maybe_kept = d_lists.data();
+        choose.n_kept = sizes.data() + 2;
+        choose.kept_capacity = kRoom;
+      }
+      REQUIRE(choose_victims(choose, nullptr) == cudaSuccess);
+      OccupyParams occupy;
+      occupy.map = map;
+      occupy.missing = missing.data();
+      occupy.slots = slots.data();
+      occupy.n_given = n_given.data();
+      occupy.victims = victims.data();
+      occupy.n_victims = n_victims.data();
+      occupy.max_needed = kTwo * kRoom;
+      occupy.events = events.data();
+      occupy.table_stride = kEvents;
+      occupy.n_init = kInit;
+      occupy.home = home;
+      occupy.lane_bytes = kLaneBytes;
+      occupy.token_bytes = kBytes;
+      occupy.slot_memory = slot_memory;
+      occupy.slot_bytes = 16;
+      occupy.blocks = blocks.data();
+      occupy.runs = runs.data();
+      REQUIRE(occupy_slots(occupy, nullptr) == cudaSuccess);
+      const std::vector<DeviceEventId> all = missing.host();
+      return std::vector<DeviceEventId>(all.begin(), all.begin() + n_missing.host()[0]);
+    };
+    using Ids = std::vector<DeviceEventId>;
+    REQUIRE((exchange(1, {0, 2}, {1}, false) == Ids{0, 2, 11}));
+    REQUIRE(n_given.host()[0] == 3);
+    REQUIRE((event_of.host() == Ids{0, 2, 11}));
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::int64_t number = event_of.host()[i];
+      const CopyRun run = runs.host()[i];
+      REQUIRE(run.from == at_home(number));
+      REQUIRE(run.to == slot_memory + 16 * i);
+      REQUIRE(run.bytes == (number < 10 ? 1 : 2) * kBytes);
+      REQUIRE(blocks.host()[size(number)] == run.to);
+    }
+    // Nothing of the same lists is missing; what was recalled longest ago makes room.
+    REQUIRE(exchange(2, {2}, {1}, false).empty());
+    REQUIRE((exchange(3, {2}, {0, 1}, false) == Ids{10}));
+    REQUIRE((event_of.host() == Ids{10, 2, 11}));
+    REQUIRE(blocks.host()[0] == at_home(0));
+    // Event 1 of the first lane is not that of the second. A guess leaves what its lists hold.
+    REQUIRE(exchange(4, {}, {0}, false).empty());
+    REQUIRE((exchange(5, {1}, {1}, true) == Ids{1}));
+    REQUIRE((event_of.host() == Ids{10, 1, 11}));
+    REQUIRE(blocks.host()[2] == at_home(2));
+    REQUIRE(newest.host()[0] == 4);
+  });
 }
 
 }  // namespace lanes_test
