@@ -43,6 +43,7 @@ FieldError check_sizes(const AttentionParams& p) {
   EPISODIC_FIELD(p, n_local, is_count(p.n_local, 1, kCountLimit - p.n_queries));
   EPISODIC_FIELD(p, n_queries, p.n_queries * (p.n_heads / p.n_kv_heads) <= kCountLimit);
   EPISODIC_FIELD(p, max_rows, is_count(p.max_rows, 0, kCountLimit));
+  EPISODIC_FIELD(p, n_lists, is_count(p.n_lists, 1, p.n_kv_heads) && p.n_kv_heads % p.n_lists == 0);
   return {};
 }
 

@@ -55,6 +55,7 @@ struct KeySpan {
   const void *ring_keys, *ring_values;  ///< the head's rings
   std::int64_t first_position;
   int far_count, far_tiles;
+  int far_head;  ///< the head's number among those of its list
   int local_count;
   int local_slot;   ///< of the first local token in the ring
   int local_begin;  ///< the first query that sees it, may be negative
@@ -75,7 +76,9 @@ __device__ KeySpan key_span(const AttentionParams& p, int head, int first_query,
   span.ring_values = static_cast<const T*>(p.local_value) + head * p.ring_head_stride;
   span.first_position = *p.first_position;
   if (p.max_rows > 0) {
-    const int list = p.rows_per_head ? head : 0;
+    const int heads = static_cast<int>(p.n_kv_heads / p.n_lists);  // of a list
+    const int list = head / heads;
+    span.far_head = head % heads;
     const int count = p.n_rows[list];
     span.far = p.rows + list * p.max_rows;
     span.far_count = count < 0 ? 0 : count > p.max_rows ? static_cast<int>(p.max_rows) : count;

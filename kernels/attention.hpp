@@ -12,8 +12,9 @@
 
 namespace episodic::kernels {
 
-/// One far key and its value where they lie, for all kv heads: those of head g begin at
-/// key + g * head_stride and value + g * head_stride, in elements. Rows are aligned to 16 bytes.
+/// One far key and its value where they lie, for all kv heads of its list: those of the list's head
+/// j begin at key + j * head_stride and value + j * head_stride, in elements. Rows are aligned to
+/// 16 bytes.
 /// Segments of any length become rows once a step (kernels/rows.hpp); attention then reads them as
 /// if they were one matrix, and nothing is gathered.
 struct alignas(16) KvRow {
@@ -55,11 +56,12 @@ struct AttentionParams {
   const float* fixed_cos = nullptr;  ///< [rotary_dim / 2] of angle index n_local - 1
   const float* fixed_sin = nullptr;
 
-  /// Far keys (sinks, pending, events): one list, or one for each kv head (recall per head).
-  const KvRow* rows = nullptr;           ///< [lists, max_rows]
-  const std::int32_t* n_rows = nullptr;  ///< [lists], <= max_rows
+  /// Far keys (sinks, pending, events): one list, or several, each of as many kv heads side by side
+  /// (heads that recall by themselves).
+  const KvRow* rows = nullptr;           ///< [n_lists, max_rows]
+  const std::int32_t* n_rows = nullptr;  ///< [n_lists], <= max_rows
   std::int64_t max_rows = 0;             ///< may be 0: no far keys
-  bool rows_per_head = false;            ///< lists = n_kv_heads instead of 1
+  std::int64_t n_lists = 1;              ///< a divisor of n_kv_heads
 
   /// The local window, rings over tokens: element (g, t, c) of token t at
   /// [g * ring_head_stride + (t % ring_capacity) * d + c]. Holds tokens

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
       const bool valid = key < count && channel < d;
       const float *from_key = static_cast<const float*>(p.local_key), *from_value = from_key;
       if (valid && far) {
-        const std::int64_t at = std::int64_t{table[key].head_stride} * head + channel;
+        const std::int64_t at = std::int64_t{table[key].head_stride} * span.far_head + channel;
         from_key = static_cast<const float*>(table[key].key) + at;
         from_value = static_cast<const float*>(table[key].value) + at;
       } else if (valid) {

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       const KvRow* const rows = table + tile % kAttentionTables * kKeys;
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         const KvRow& row = rows[key];
-        const std::int64_t at = std::int64_t{row.head_stride} * head + channel;
+        const std::int64_t at = std::int64_t{row.head_stride} * span.far_head + channel;
         copy(key, channel, static_cast<const Half*>(row.key) + at,
              static_cast<const Half*>(row.value) + at);
       });

@@ -13,7 +13,8 @@ FieldError check(const CodeParams& p) {
   EPISODIC_FIELD(p, width, p.width >= 8 && p.width % 8 == 0);
   EPISODIC_FIELD(p, events.max_count, p.events.max_count >= 0);
   EPISODIC_FIELD(p, capacity, product_within(kMaxElements, p.capacity, p.width));
-  EPISODIC_FIELD(p, n_layers, product_within(kMaxElements, p.n_layers, p.events.max_count));
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMostGridRows);
+  EPISODIC_FIELD(p, events.max_count, product_within(kMaxElements, p.n_layers, p.events.max_count));
   if (p.events.max_count == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events.count);
   EPISODIC_FIELD_GIVEN(p, events.first_id);
@@ -34,8 +35,8 @@ cudaError_t encode_representatives(const CodeParams& p, cudaStream_t stream) {
   // Slabs that so many events can fill.
   const std::int64_t slabs = p.events.max_count / kCodeSlab + 1;
   return for_element(p.dtype, [&](auto element) {
-    return launch(EncodeKernel<typename decltype(element)::type>, blocks_for(p.n_layers * slabs),
-                  kCodeThreads, 0, stream, p);
+    return launch(EncodeKernel<typename decltype(element)::type>,
+                  blocks_for_layers(slabs, p.n_layers), kCodeThreads, 0, stream, p);
   });
 }
 

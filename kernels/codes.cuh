@@ -39,22 +39,24 @@ __device__ inline float reach_of(double square, double rest_square, double mean_
              : INFINITY;
 }
 
-/// One block for a slab of a layer; a warp for each kCodeBlock channels of it, in turn.
+/// One block for a slab, a row of the grid for a layer; a warp for each kCodeBlock channels of it,
+/// in turn.
 template <class T>
 __global__ void __launch_bounds__(kCodeThreads) EncodeKernel(CodeParams p) {
   EPISODIC_SHARED(sums, CodeSums);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const std::int64_t count =
-      *p.events.count < p.events.max_count ? *p.events.count : p.events.max_count;
-  const std::int64_t events = *p.events.first_id + count;
-  const std::int64_t first_slab = *p.events.first_id / kCodeSlab;
+  const std::int64_t stride = code_stride(p.width), floats = code_floats(p.width);
+  const auto l = static_cast<std::int64_t>(blockIdx.y);
+  const CodeLayer layer = p.layers[l];
+  const ClosedEvents closed = p.events.of(l);
+  const std::int64_t count = *closed.count < closed.max_count ? *closed.count : closed.max_count;
+  const std::int64_t events = *closed.first_id + count;
+  const std::int64_t first_slab = *closed.first_id / kCodeSlab;
   const std::int64_t slabs =
       (events < p.capacity ? events : p.capacity) / kCodeSlab - first_slab;  // may be negative
-  const std::int64_t stride = code_stride(p.width), floats = code_floats(p.width);
-  for (std::int64_t item = blockIdx.x; item < slabs * p.n_layers; item += gridDim.x) {
-    const CodeLayer layer = p.layers[item / slabs];
-    const std::int64_t first_row = (first_slab + item % slabs) * kCodeSlab;
+  for (std::int64_t slab = blockIdx.x; slab < slabs; slab += gridDim.x) {
+    const std::int64_t first_row = (first_slab + slab) * kCodeSlab;
     const auto* const vectors = static_cast<const T*>(layer.representatives);
     for (int row = lane; row < kCodeSlab; row += kWarpSize)
       sums.square[warp][row] = sums.rest[warp][row] = 0.0;

@@ -41,9 +41,9 @@ EPISODIC_HOST_DEVICE constexpr std::int64_t code_bytes(std::int64_t width) {
   return code_stride(width) + 4 * code_floats(width);
 }
 
-/// One layer's representatives and their codes. With m the mean of rows 0 to kCodeSlab - 1 (keys
-/// have a large common part), a row is x = m + s c + e: s the scale of each block, c the codes, 127
-/// at most in size. For every query q whose norm is below kMostCodedNorm
+/// Representatives of one layer, or of one lane of it, and their codes. With m the mean of rows 0
+/// to kCodeSlab - 1 (keys have a large common part), a row is x = m + s c + e: s the scale of each
+/// block, c the codes, 127 at most in size. For every query q whose norm is below kMostCodedNorm
 ///
 ///     | (q . x as recall_events computes it - q . m) - (sum of s (q . c) in float32) |
 ///         <= |q| reach + kCodeFloor
@@ -69,8 +69,8 @@ struct CodeParams {
   DType dtype = DType::float32;       ///< of representatives: float32, float16 or bfloat16
   std::int64_t width = 0;             ///< H * d, a multiple of 8
   std::int64_t capacity = 0;          ///< events that the arrays hold
-  const CodeLayer* layers = nullptr;  ///< [n_layers]
-  std::int64_t n_layers = 0;
+  const CodeLayer* layers = nullptr;  ///< [n_layers], or lanes
+  std::int64_t n_layers = 0;          ///< <= 65,535
 };
 
 /// Writes codes and bounds of the slabs that the new events filled, all layers in one launch;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copies.hpp"
 
+#include <algorithm>
+
 #include "copies.cuh"
 #include "elements.cuh"
 #include "fields.hpp"
@@ -130,7 +132,11 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
   if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
-  return launch(EventToBlockKernel, blocks, kCopyThreads, 0, stream, p, size_of(p.dtype));
+  // A row for each layer, but never more blocks than asked for.
+  const auto rows = static_cast<unsigned>(
+      std::min<std::int64_t>(p.n_layers, std::min<std::int64_t>(blocks, kMostGridRows)));
+  return launch(EventToBlockKernel, dim3(blocks / rows, rows), kCopyThreads, 0, stream, p,
+                size_of(p.dtype));
 }
 
 }  // namespace episodic::kernels

@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(Copy
                 });
 }
 
-/// Items are the events, layer by layer. A tile is some tokens of one head's keys or values; where
-/// they wrap around the ring it is copied in two pieces.
+/// Items are the events of a layer, a row of the grid. A tile is some tokens of one head's keys or
+/// values; where they wrap around the ring it is copied in two pieces.
 __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
     EventToBlockKernel(EventBlockParams p, std::int64_t element_bytes) {
   const std::int64_t row_bytes = p.head_dim * element_bytes;
@@ -135,35 +135,35 @@ __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
   const auto tiles_of_head = [&](std::int64_t tokens) {
     return tokens > 0 ? (tokens + tile_rows - 1) / tile_rows : std::int64_t{0};
   };
-  const std::int64_t n_events = count_within(p.events.count, p.events.max_count);
-  const auto block_of = [&](std::int64_t item) {
-    return p.block[item / n_events * p.events.max_count + item % n_events];
-  };
-  const auto tiles_of = [&](std::int64_t item) {
-    const std::int64_t i = item % n_events, tokens = p.events.end[i] - p.events.start[i];
-    return block_of(item) ? 2 * p.n_kv_heads * tiles_of_head(tokens) : std::int64_t{0};
-  };
-  for_each_tile(p.n_layers * n_events, tiles_of, [&](std::int64_t item, std::int64_t tile) {
-    const EventBlockLayer layer = p.layers[item / n_events];
-    const std::int64_t i = item % n_events;
-    const std::int64_t start = p.events.start[i], tokens = p.events.end[i] - start;
-    const std::int64_t per_head = tiles_of_head(tokens), head = tile / per_head;
-    std::int64_t row = tile % per_head * tile_rows;
-    const std::int64_t end = row + tile_rows < tokens ? row + tile_rows : tokens;
-    const bool is_key = head < p.n_kv_heads;
-    const auto* ring =
-        static_cast<const unsigned char*>(is_key ? layer.ring_key : layer.ring_value) +
-        (is_key ? head : head - p.n_kv_heads) * p.ring_head_stride * element_bytes;
-    auto* const block = static_cast<unsigned char*>(block_of(item)) + head * tokens * row_bytes;
-    while (row < end) {
-      const std::int64_t slot = (start + row) % p.ring_capacity;
-      const std::int64_t until_wrap = p.ring_capacity - slot;
-      const std::int64_t rows = end - row < until_wrap ? end - row : until_wrap;
-      copy_bytes(block + row * row_bytes, ring + slot * row_bytes,
-                 static_cast<int>(rows * row_bytes));
-      row += rows;
-    }
-  });
+  for (std::int64_t l = blockIdx.y; l < p.n_layers; l += gridDim.y) {
+    const EventBlockLayer layer = p.layers[l];
+    const ClosedEvents events = p.events.of(l);
+    void* const* const blocks = p.block + l * p.events.max_count;
+    const auto tiles_of = [&](std::int64_t i) {
+      return blocks[i] ? 2 * p.n_kv_heads * tiles_of_head(events.end[i] - events.start[i])
+                       : std::int64_t{0};
+    };
+    const std::int64_t n_events = count_within(events.count, events.max_count);
+    for_each_tile(n_events, tiles_of, [&](std::int64_t i, std::int64_t tile) {
+      const std::int64_t start = events.start[i], tokens = events.end[i] - start;
+      const std::int64_t per_head = tiles_of_head(tokens), head = tile / per_head;
+      std::int64_t row = tile % per_head * tile_rows;
+      const std::int64_t end = row + tile_rows < tokens ? row + tile_rows : tokens;
+      const bool is_key = head < p.n_kv_heads;
+      const auto* ring =
+          static_cast<const unsigned char*>(is_key ? layer.ring_key : layer.ring_value) +
+          (is_key ? head : head - p.n_kv_heads) * p.ring_head_stride * element_bytes;
+      auto* const block = static_cast<unsigned char*>(blocks[i]) + head * tokens * row_bytes;
+      while (row < end) {
+        const std::int64_t slot = (start + row) % p.ring_capacity;
+        const std::int64_t until_wrap = p.ring_capacity - slot;
+        const std::int64_t rows = end - row < until_wrap ? end - row : until_wrap;
+        copy_bytes(block + row * row_bytes, ring + slot * row_bytes,
+                   static_cast<int>(rows * row_bytes));
+        row += rows;
+      }
+    });
+  }
 }
 
 }  // namespace episodic::kernels

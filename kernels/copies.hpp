@@ -61,8 +61,9 @@ const char* invalid_field(const CopyRunsParams& params);
 cudaError_t copy_batch(void* const* to, const void* const* from, const std::size_t* bytes,
                        std::size_t count, cudaStream_t stream);
 
-/// One layer's rings: element (g, t, c) at [g * ring_head_stride + (t % ring_capacity) * d + c].
-/// Aligned to their elements; copies are fastest if they and the rows are aligned to 16 bytes.
+/// Rings of one layer, or of one lane of it: element (g, t, c) at [g * ring_head_stride + (t %
+/// ring_capacity) * d + c]. Aligned to their elements; copies are fastest if they and the rows are
+/// aligned to 16 bytes.
 struct EventBlockLayer {
   const void* ring_key = nullptr;  ///< before rotary embedding
   const void* ring_value = nullptr;
@@ -75,7 +76,7 @@ struct EventBlockParams {
   std::int64_t n_kv_heads = 0;    ///< G
   std::int64_t head_dim = 0;      ///< d
 
-  const EventBlockLayer* layers = nullptr;  ///< [n_layers]
+  const EventBlockLayer* layers = nullptr;  ///< [n_layers], or lanes
   std::int64_t n_layers = 0;
   std::int64_t ring_capacity = 0;
   std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
@@ -87,8 +88,8 @@ struct EventBlockParams {
 };
 
 /// Each layer of each closed event out of the rings: keys [G, tokens, d], then values [G, tokens,
-/// d], the block of episodic/store/codec.hpp for this dtype. One launch, its work cut as that of
-/// copy_runs. max_count == 0 or n_layers == 0 does nothing.
+/// d], the block of episodic/store/codec.hpp for this dtype. One launch, a layer's work cut as that
+/// of copy_runs over its part of the blocks. max_count == 0 or n_layers == 0 does nothing.
 ///
 /// Moves 4 G d elements a token and layer (half read, half written): 4.2 MB for 512 tokens, G = 8,
 /// d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return

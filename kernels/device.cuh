@@ -73,6 +73,19 @@ inline unsigned blocks_for(std::int64_t count) {
   return static_cast<unsigned>(count < kLimit ? count : kLimit);
 }
 
+/// Rows of a grid, which are layers or lanes: a launch's limit.
+inline constexpr std::int64_t kMostGridRows = 65'535;
+
+/// A grid with a row for each layer (or lane), of about as many blocks as blocks_for allows;
+/// kernels take the rest of a row's work in a loop. \param blocks_each that a layer has work for
+/// \param n_layers 1 .. kMostGridRows
+inline dim3 blocks_for_layers(std::int64_t blocks_each, std::int64_t n_layers) {
+  const std::int64_t limit = blocks_for(INT64_MAX) / n_layers;
+  const std::int64_t most = limit > 1 ? limit : 1;
+  return dim3(static_cast<unsigned>(blocks_each < most ? blocks_each : most),
+              static_cast<unsigned>(n_layers));
+}
+
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(__half x) { return __half2float(x); }
 __device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }

@@ -14,8 +14,8 @@ FieldError check(const PlaceEventsParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   EPISODIC_FIELD(p, max_events, p.max_events >= 1 && p.max_events <= kMost);
   EPISODIC_FIELD(p, n_init, p.n_init >= 0);
-  EPISODIC_FIELD(p, n_layers, p.n_layers >= 1);
-  EPISODIC_FIELD(p, layer_bytes, p.layer_bytes >= 0);
+  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMost);
+  EPISODIC_FIELD(p, lane_bytes, p.lane_bytes >= 0);
   EPISODIC_FIELD(p, token_bytes, p.token_bytes >= 1);
   EPISODIC_FIELD(p, max_count, p.max_count >= 1 && p.max_count <= kMost);
   EPISODIC_FIELD_GIVEN(p, state);
@@ -36,7 +36,8 @@ const char* invalid_field(const PlaceEventsParams& params) { return check(params
 
 cudaError_t place_events(const PlaceEventsParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
-  return launch(PlaceKernel, 1, kPlaceThreads, 0, stream, p);
+  return launch(PlaceKernel, p.of_each ? static_cast<unsigned>(p.n_lanes) : 1u, kPlaceThreads, 0,
+                stream, p);
 }
 
 }  // namespace episodic::kernels

@@ -18,6 +18,9 @@ std::int64_t room_of(const RecallParams& p) {
 FieldError check_sizes(const RecallParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   EPISODIC_FIELD(p, max_events, p.max_events >= 1 && p.max_events <= kMost);
+  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
+  EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
+  EPISODIC_FIELD(p, table_stride, p.table_stride == 0 || p.table_stride >= p.max_events);
   EPISODIC_FIELD(p, n, p.n >= 1);
   EPISODIC_FIELD(p, n_init, p.n_init >= 0);
   EPISODIC_FIELD(p, n_local, p.n_local >= 1);
@@ -58,7 +61,7 @@ std::int64_t recall_room(const RecallParams& p) { return check_sizes(p) ? 0 : ro
 std::size_t recall_workspace_bytes(const RecallParams& p) {
   const std::int64_t room = recall_room(p);
   if (room == 0) return 0;
-  return static_cast<std::size_t>(workspace_of(p, room).bytes);
+  return static_cast<std::size_t>(p.n_lanes * workspace_of(p, room).bytes);
 }
 
 namespace {
@@ -93,6 +96,8 @@ FieldError check(const RecallParams& p) {
 FieldError check(const RecallParams& p, const RowsParams& rows) {
   if (const FieldError wrong = check(p)) return wrong;
   if (const FieldError wrong = check_rows(rows)) return wrong;
+  EPISODIC_FIELD(rows, n_lanes, rows.n_lanes == p.n_lanes);
+  EPISODIC_FIELD(rows, list_capacity, p.n_lanes == 1 || rows.list_capacity == room_of(p));
   EPISODIC_FIELD(rows, recalled, rows.recalled == p.recalled);
   EPISODIC_FIELD(rows, n_recalled, rows.n_recalled == p.sizes + 2);
   return {};
@@ -102,7 +107,6 @@ FieldError check(const RecallParams& p, const RowsParams& rows) {
 cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
                           cudaStream_t stream) {
   const std::int64_t room = recall_room(p);
-  auto* at = static_cast<unsigned char*>(p.workspace);
   RecallArgs a;
   a.p = p;
   if (maybe_rows) {
@@ -111,17 +115,19 @@ cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
     a.row_element = static_cast<int>(size_of(maybe_rows->dtype));
   }
   const RecallWorkspace w = workspace_of(p, room);
-  a.scores = reinterpret_cast<float*>(at);
-  a.marks = reinterpret_cast<std::int32_t*>(at + w.marks);
-  a.old_queue = reinterpret_cast<DeviceEventId*>(at + w.queue);
+  a.marks = w.marks;
+  a.old_queue = w.queue;
+  a.candidates = w.candidates;
+  a.n_candidates = w.n_candidates;
+  a.workspace_stride = w.bytes;
+  a.representative_stride = p.max_events * p.width * size_of(p.dtype);
   a.room = static_cast<int>(room);
   constexpr std::int64_t kRowsPerBlock = kSelectThreads / kWarpSize * kScoreRows;
   const std::int64_t wanted = (p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
-  const auto blocks =
-      static_cast<unsigned>(wanted < kMostRecallBlocks ? wanted : kMostRecallBlocks);
+  const std::int64_t share = p.n_lanes < kMostRecallBlocks ? kMostRecallBlocks / p.n_lanes : 1;
+  const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),
+                    static_cast<unsigned>(p.n_lanes));
   if (p.codes_from > 0) {
-    a.candidates = reinterpret_cast<std::int32_t*>(at + w.candidates);
-    a.n_candidates = reinterpret_cast<std::int32_t*>(at + w.n_candidates);
     const cudaError_t error =
         launch(BoundEventsKernel, blocks, kSelectThreads, bound_shared_bytes(p.width), stream, a);
     if (error != cudaSuccess) return error;

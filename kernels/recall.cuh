@@ -27,6 +27,26 @@ inline constexpr std::int64_t kMostRecallRoom = 9 << 10;
 /// are of those would wait.
 inline constexpr std::int64_t kMostRecallBlocks = 132;
 
+/// A lane's own arrays. In shared memory, which nothing initialises: of its 64 registers a thread
+/// has none to spare for them.
+struct RecallLane {
+  std::int64_t n_events;
+  const EventRange* events;
+  const void* representatives;
+  const float* query;
+  const std::int8_t* codes;
+  const float* code_bounds;
+  const DeviceEventId* queue;
+  const std::int32_t* queue_size;
+  DeviceEventId *similarity, *contiguity_list, *recalled;
+  std::int32_t* sizes;
+  std::uint32_t* arrived;
+  float* scores;
+  std::int32_t* marks;
+  DeviceEventId* old_queue;
+  std::int32_t *candidates, *n_candidates;  // with codes: [max_events], [1]
+};
+
 /// What a step may recall, from the counts on the device.
 struct RecallNow {
   std::int64_t events, event_tokens;
@@ -34,10 +54,10 @@ struct RecallNow {
   __device__ bool all_fit() const { return event_tokens <= budget.similarity; }
 };
 
-__device__ inline RecallNow recall_now(const RecallParams& p) {
+__device__ inline RecallNow recall_now(const RecallParams& p, const RecallLane& lane) {
   RecallNow now;
-  now.events = *p.n_events;
-  now.event_tokens = now.events > 0 ? p.events[now.events - 1].end - p.n_init : 0;
+  now.events = lane.n_events;
+  now.event_tokens = now.events > 0 ? lane.events[now.events - 1].end - p.n_init : 0;
   const std::int64_t outside = rules::outside_events(*p.tokens + p.n - p.n_local, now.event_tokens);
   now.budget = rules::recall_budget(p.n_init + p.chunk + p.n_mem - outside, p.contiguity);
   return now;
@@ -52,27 +72,27 @@ struct Candidates {
   }
 };
 
-/// scores[i] = query . representatives[candidates[i]], by all blocks. Lanes add in the same order
-/// whatever the row. \param query [width] in shared memory, written
+/// scores[i] = query . representatives[candidates[i]], by all blocks of the lane. The threads of a
+/// warp add in the same order whatever the row. \param query [width] in shared memory, written
 template <class T>
-__device__ inline void score_all(const RecallParams& p, const Candidates& candidates, float* query,
-                                 float* scores) {
+__device__ inline void score_all(const RecallParams& p, const RecallLane& own,
+                                 const Candidates& candidates, float* query) {
   constexpr int kPack = kPackOf<T>;
-  for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = p.query[i];
+  for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = own.query[i];
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const std::int64_t warp =
-      (static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x) / kWarpSize;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
+  // Counted in 32 bits, for the registers' sake: there are less than 2^31 events.
+  const unsigned warp = (blockIdx.x * kSelectThreads + threadIdx.x) / kWarpSize;
+  const unsigned warps = gridDim.x * (kSelectThreads / kWarpSize);
+  const auto count = static_cast<unsigned>(candidates.count);
   const std::int64_t packs = p.width / kPack;
-  const auto* rows = static_cast<const Pack<T, kPack>*>(p.representatives);
-  for (std::int64_t first = warp * kScoreRows; first < candidates.count;
-       first += warps * kScoreRows) {
+  const auto* rows = static_cast<const Pack<T, kPack>*>(own.representatives);
+  for (unsigned first = warp * kScoreRows; first < count; first += warps * kScoreRows) {
     const Pack<T, kPack>* row[kScoreRows];
     EPISODIC_UNROLL
     for (int r = 0; r < kScoreRows; ++r) {
       // beyond the last row: the last one once more, and not written
-      const std::int64_t i = first + r < candidates.count ? first + r : candidates.count - 1;
+      const unsigned i = first + r < count ? first + r : count - 1;
       row[r] = rows + candidates[i] * packs;
     }
     float sum[kScoreRows] = {};
@@ -92,7 +112,7 @@ __device__ inline void score_all(const RecallParams& p, const Candidates& candid
     EPISODIC_UNROLL
     for (int r = 0; r < kScoreRows; ++r) {
       const float score = warp_reduce(sum[r], Sum{});
-      if (lane == 0 && first + r < candidates.count) scores[first + r] = score;
+      if (lane == 0 && first + r < count) own.scores[first + r] = score;
     }
   }
 }
@@ -260,28 +280,25 @@ class Selection {
     int crossing_kept;
   };
 
-  __device__ Selection(const RecallParams& params, const RecallNow& now,
-                       const Candidates& candidates, const float* scores, std::int32_t* marks,
-                       DeviceEventId* old_queue, int room, Shared& shared, std::uint64_t* list)
+  __device__ Selection(const RecallParams& params, const RecallLane& lane, const RecallNow& now,
+                       const Candidates& candidates, int room, Shared& shared, std::uint64_t* list)
       : p_(params),
+        lane_(lane),
         now_(now),
         candidates_(candidates),
-        scores_(scores),
-        marks_(marks),
-        old_queue_(old_queue),
         room_(room),
         s_(shared),
         list_(list) {}
 
   __device__ void run() {
-    const int queued = *p_.queue_size;
-    for (int i = thread(); i < queued; i += kSelectThreads) old_queue_[i] = p_.queue[i];
+    const int queued = *lane_.queue_size;
+    for (int i = thread(); i < queued; i += kSelectThreads) lane_.old_queue[i] = lane_.queue[i];
     __syncthreads();
     int similar = 0;
     if (now_.budget.similarity > 0 && now_.events > 0) {
       if (now_.all_fit()) {
         similar = static_cast<int>(now_.events);
-        for (int i = thread(); i < similar; i += kSelectThreads) p_.similarity[i] = i;
+        for (int i = thread(); i < similar; i += kSelectThreads) lane_.similarity[i] = i;
       } else {
         similar = fill_similarity(narrow_to_room());
       }
@@ -291,26 +308,26 @@ class Selection {
     __syncthreads();
     merge_by_time(similar, near);
     if (thread() == 0) {
-      p_.sizes[0] = similar;
-      p_.sizes[1] = near;
-      p_.sizes[2] = similar + near;
+      lane_.sizes[0] = similar;
+      lane_.sizes[1] = near;
+      lane_.sizes[2] = similar + near;
     }
   }
 
  private:
   static __device__ int thread() { return static_cast<int>(threadIdx.x); }
   __device__ std::int64_t size_of_event(std::int64_t e) const {
-    return p_.events[e].end - p_.events[e].start;
+    return lane_.events[e].end - lane_.events[e].start;
   }
 
   /// Lists in list_[0 .. result) at least the best events that reach the capacity, in any order;
   /// never more than the room.
   __device__ int narrow_to_room() {
     const auto rank = [&](std::int64_t i) {
-      return event_rank(scores_[i], static_cast<DeviceEventId>(candidates_[i]));
+      return event_rank(lane_.scores[i], static_cast<DeviceEventId>(candidates_[i]));
     };
     const std::uint64_t low =
-        Narrowing(p_.events, s_.narrowing)
+        Narrowing(lane_.events, s_.narrowing)
             .run(candidates_.count, now_.budget.similarity, room_, UINT32_MAX, rank);
     if (thread() == 0) s_.listed = 0;
     __syncthreads();
@@ -327,11 +344,11 @@ class Selection {
       const std::uint64_t own = list_[i];
       int better = 0;
       for (int j = 0; j < listed; ++j) better += list_[j] > own;
-      p_.similarity[better] = rules::event_of(own);
+      lane_.similarity[better] = rules::event_of(own);
     }
     __syncthreads();
     return fill(
-        listed, now_.budget.similarity, [&](int i) { return p_.similarity[i]; }, nullptr);
+        listed, now_.budget.similarity, [&](int i) { return lane_.similarity[i]; }, nullptr);
   }
 
   /// Neighbours of what is similar, then the queue; each event at its first place, none twice.
@@ -340,26 +357,26 @@ class Selection {
     const int fresh = similar * 2 * reach;
     const int candidates = fresh + queued;
     const auto candidate = [&](int c) -> DeviceEventId {
-      if (c >= fresh) return old_queue_[c - fresh];
-      const std::int64_t e = rules::neighbour(p_.similarity[c / (2 * reach)], c % (2 * reach));
+      if (c >= fresh) return lane_.old_queue[c - fresh];
+      const std::int64_t e = rules::neighbour(lane_.similarity[c / (2 * reach)], c % (2 * reach));
       return e >= 0 && e < now_.events ? static_cast<DeviceEventId>(e) : -1;
     };
     // Each event's mark becomes the first place that names it; -1 if it is similar.
     for (int c = thread(); c < candidates; c += kSelectThreads)
-      if (const DeviceEventId e = candidate(c); e >= 0) atomicExch(&marks_[e], INT32_MAX);
+      if (const DeviceEventId e = candidate(c); e >= 0) atomicExch(&lane_.marks[e], INT32_MAX);
     __syncthreads();
     for (int i = thread(); i < similar; i += kSelectThreads)
-      atomicExch(&marks_[p_.similarity[i]], -1);
+      atomicExch(&lane_.marks[lane_.similarity[i]], -1);
     __syncthreads();
     for (int c = thread(); c < candidates; c += kSelectThreads)
-      if (const DeviceEventId e = candidate(c); e >= 0) atomicMin(&marks_[e], c);
+      if (const DeviceEventId e = candidate(c); e >= 0) atomicMin(&lane_.marks[e], c);
     __syncthreads();
     const auto listed = [&](int c) -> DeviceEventId {
       const DeviceEventId e = candidate(c);
       // through the second-level cache, where the atomics are
-      return e >= 0 && atomicMin(&marks_[e], INT32_MAX) == c ? e : -1;
+      return e >= 0 && atomicMin(&lane_.marks[e], INT32_MAX) == c ? e : -1;
     };
-    return fill(candidates, now_.budget.contiguity, listed, p_.contiguity_list);
+    return fill(candidates, now_.budget.contiguity, listed, lane_.contiguity_list);
   }
 
   /// Takes the events event(0), event(1), ... (negative: none at this place) until they reach the
@@ -399,7 +416,7 @@ class Selection {
   __device__ void merge_by_time(int similar, int near) {
     const int all = similar + near;
     const auto event = [&](int i) {
-      return i < similar ? p_.similarity[i] : p_.contiguity_list[i - similar];
+      return i < similar ? lane_.similarity[i] : lane_.contiguity_list[i - similar];
     };
     for (int i = thread(); i < all; i += kSelectThreads)
       list_[i] = static_cast<std::uint64_t>(event(i));
@@ -408,16 +425,14 @@ class Selection {
       const std::uint64_t own = list_[i];
       int earlier = 0;
       for (int j = 0; j < all; ++j) earlier += list_[j] < own;
-      p_.recalled[earlier] = static_cast<DeviceEventId>(own);
+      lane_.recalled[earlier] = static_cast<DeviceEventId>(own);
     }
   }
 
   const RecallParams& p_;
+  const RecallLane& lane_;
   const RecallNow& now_;
   const Candidates& candidates_;
-  const float* scores_;
-  std::int32_t* marks_;
-  DeviceEventId* old_queue_;
   int room_;
   Shared& s_;
   std::uint64_t* list_;
@@ -451,13 +466,43 @@ struct RecallArgs {
   bool with_rows = false;
   RowsParams rows;
   int row_element = 0;  ///< bytes
-  float* scores = nullptr;
-  std::int32_t* marks = nullptr;
-  DeviceEventId* old_queue = nullptr;
   int room = 0;
-  std::int32_t* candidates = nullptr;    ///< with codes: [max_events]
-  std::int32_t* n_candidates = nullptr;  ///< [1]
+  // Bytes from a lane's part of the workspace, and between two of them.
+  std::int64_t marks = 0, old_queue = 0, candidates = 0, n_candidates = 0, workspace_stride = 0;
+  std::int64_t representative_stride = 0;  ///< bytes between lanes
 };
+
+/// Of the lane that a block is of, by all its threads.
+__device__ inline void find_lane(const RecallArgs& a, RecallLane& own) {
+  if (threadIdx.x == 0) {
+    const RecallParams& p = a.p;
+    const auto lane = static_cast<std::int64_t>(blockIdx.y);
+    own.n_events = p.n_events[lane * p.count_stride];
+    own.events = p.events + lane * p.table_stride;
+    own.representatives =
+        static_cast<const unsigned char*>(p.representatives) + lane * a.representative_stride;
+    own.query = p.query + lane * p.width;
+    if (p.codes_from > 0) {
+      own.codes = p.codes + lane * p.max_events * code_stride(p.width);
+      own.code_bounds = p.code_bounds + lane * p.max_events * code_floats(p.width);
+    }
+    const std::int64_t list = lane * a.room;
+    own.queue = p.queue + list;
+    own.queue_size = p.queue_size + 3 * lane;
+    own.similarity = p.similarity + list;
+    own.contiguity_list = p.contiguity_list + list;
+    own.recalled = p.recalled + list;
+    own.sizes = p.sizes + 3 * lane;
+    own.arrived = p.arrived + lane;
+    auto* const at = static_cast<unsigned char*>(p.workspace) + lane * a.workspace_stride;
+    own.scores = reinterpret_cast<float*>(at);
+    own.marks = reinterpret_cast<std::int32_t*>(at + a.marks);
+    own.old_queue = reinterpret_cast<DeviceEventId*>(at + a.old_queue);
+    own.candidates = reinterpret_cast<std::int32_t*>(at + a.candidates);
+    own.n_candidates = reinterpret_cast<std::int32_t*>(at + a.n_candidates);
+  }
+  __syncthreads();
+}
 
 /// The same on all blocks and in both launches.
 __device__ inline bool searches_codes(const RecallParams& p, const RecallNow& now) {
@@ -465,8 +510,8 @@ __device__ inline bool searches_codes(const RecallParams& p, const RecallNow& no
          !now.all_fit();
 }
 
-/// Whether the calling block is the last of the grid to come here, and sees what the others wrote
-/// before they did. All threads call it. \param arrived 0, and left so
+/// Whether the calling block is the last of its row of the grid to come here, and sees what the
+/// others wrote before they did. All threads call it. \param arrived 0, and left so
 __device__ inline bool is_last_block(std::uint32_t* arrived) {
   EPISODIC_SHARED(is_last, int);
   __threadfence();  // what this block wrote, before it is counted
@@ -482,18 +527,18 @@ __device__ inline bool is_last_block(std::uint32_t* arrived) {
   return true;
 }
 
-/// lower[e] <= (score of e) - c <= upper[e], by all blocks, with one c for all events; infinite
-/// where nothing is known. \param query [code_query_floats(width)] in shared memory, written: lane
-/// after lane, so that its reads meet no bank twice
-__device__ inline void bound_all(const RecallParams& p, const RecallNow& now, float* query,
-                                 float* lower, float* upper) {
+/// lower[e] <= (score of e) - c <= upper[e], by all blocks of the lane, with one c for all events;
+/// infinite where nothing is known. \param query [code_query_floats(width)] in shared memory,
+/// written: lane after lane, so that its reads meet no bank twice
+__device__ inline void bound_all(const RecallParams& p, const RecallLane& of_lane,
+                                 const RecallNow& now, float* query, float* lower, float* upper) {
   constexpr int kPack = 16;
   EPISODIC_SHARED(squares, double[kSelectThreads / kWarpSize]);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t floats = code_query_floats(p.width);
   double own = 0.0;
   for (std::int64_t i = threadIdx.x; i < floats; i += kSelectThreads) {
-    const float q = i < p.width ? p.query[i] : 0.0f;
+    const float q = i < p.width ? of_lane.query[i] : 0.0f;
     const std::int64_t pack = i / kPack;
     query[(pack / kWarpSize * kPack + i % kPack) * kWarpSize + pack % kWarpSize] = q;
     own += static_cast<double>(q) * static_cast<double>(q);
@@ -509,7 +554,8 @@ __device__ inline void bound_all(const RecallParams& p, const RecallNow& now, fl
   const std::int64_t warp =
       (static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x) / kWarpSize;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
-  const auto* const codes = reinterpret_cast<const Pack<std::int8_t, kPack>*>(p.codes);
+  const auto* const codes = reinterpret_cast<const Pack<std::int8_t, kPack>*>(of_lane.codes);
+  const float* const bounds = of_lane.code_bounds;
   // whole slabs: no row is missing
   static_assert(kCodeSlab % kScoreRows == 0);
   for (std::int64_t first = warp * kScoreRows; first < coded; first += warps * kScoreRows) {
@@ -521,7 +567,7 @@ __device__ inline void bound_all(const RecallParams& p, const RecallNow& now, fl
       EPISODIC_UNROLL
       for (int r = 0; r < kScoreRows; ++r) {
         pack[r] = codes[(first + r) * packs + i];
-        scale[r] = p.code_bounds[(first + r) * in_bounds + i * kPack / kCodeBlock];
+        scale[r] = bounds[(first + r) * in_bounds + i * kPack / kCodeBlock];
       }
       const float* const q = query + i / kWarpSize * kPack * kWarpSize + lane;
       EPISODIC_UNROLL
@@ -537,7 +583,7 @@ __device__ inline void bound_all(const RecallParams& p, const RecallNow& now, fl
     for (int r = 0; r < kScoreRows; ++r) {
       const float value = warp_reduce(sum[r], Sum{});
       if (lane != 0) continue;
-      const float error = norm * p.code_bounds[(first + r + 1) * in_bounds - 1] + kCodeFloor;
+      const float error = norm * bounds[(first + r + 1) * in_bounds - 1] + kCodeFloor;
       const float least = value - error, most = value + error;
       const bool known = least > -INFINITY && most < INFINITY;
       lower[first + r] = known ? least : -INFINITY;
@@ -552,23 +598,26 @@ __device__ inline void bound_all(const RecallParams& p, const RecallNow& now, fl
   }
 }
 
-/// All blocks bound the scores by codes; the last of them to be done lists the candidates: a score
+/// Rows of the grid are lanes. All blocks bound the scores by codes; the last of them to be done
+/// lists the candidates: a score
 /// that is the lower bound of events with tokens enough to reach the capacity is below none of the
 /// events that fill it, so that no event whose upper bound lies below that can be one of them.
 __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(listed, int);
-  const RecallNow now = recall_now(a.p);
-  if (!searches_codes(a.p, now)) return;  // all blocks do
-  float* const upper = a.scores;
-  auto* const lower = reinterpret_cast<float*>(a.marks);
-  bound_all(a.p, now, reinterpret_cast<float*>(bytes), lower, upper);
-  if (!is_last_block(a.p.arrived)) return;
+  EPISODIC_SHARED(lane, RecallLane);
+  find_lane(a, lane);
+  const RecallNow now = recall_now(a.p, lane);
+  if (!searches_codes(a.p, now)) return;  // all blocks of the lane do
+  float* const upper = lane.scores;
+  auto* const lower = reinterpret_cast<float*>(lane.marks);
+  bound_all(a.p, lane, now, reinterpret_cast<float*>(bytes), lower, upper);
+  if (!is_last_block(lane.arrived)) return;
   if (threadIdx.x == 0) listed = 0;
   // Any rank in the threshold's bin is as good a threshold: few events lie in it.
   constexpr std::uint32_t kInBin = 8;
   const std::uint64_t low =
-      Narrowing(a.p.events, *reinterpret_cast<Narrowing::Shared*>(bytes))
+      Narrowing(lane.events, *reinterpret_cast<Narrowing::Shared*>(bytes))
           .run(now.events, now.budget.similarity, INT64_MAX, kInBin, [&](std::int64_t e) {
             return lower[e] > -INFINITY ? event_rank(lower[e], static_cast<DeviceEventId>(e))
                                         : Narrowing::kLeftOut;
@@ -580,31 +629,40 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
       now.events, least,
       [&](std::int64_t e) { return event_rank(upper[e], static_cast<DeviceEventId>(e)); },
       [&](std::uint64_t, std::int64_t e) {
-        a.candidates[atomicAdd(&listed, 1)] = static_cast<std::int32_t>(e);
+        lane.candidates[atomicAdd(&listed, 1)] = static_cast<std::int32_t>(e);
       });
   __syncthreads();
-  if (threadIdx.x == 0) *a.n_candidates = listed;
+  if (threadIdx.x == 0) *lane.n_candidates = listed;
 }
 
-/// All blocks score; the last of them to be done selects, and lists the rows of what it selected.
+/// Rows of the grid are lanes. All blocks score; the last of them to be done selects, and lists the
+/// rows of what it selected.
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs a) {
   EPISODIC_DYNAMIC_SHARED(bytes);
-  const RecallNow now = recall_now(a.p);
-  const Candidates candidates = searches_codes(a.p, now) ? Candidates{a.candidates, *a.n_candidates}
-                                                         : Candidates{nullptr, now.events};
-  // otherwise no rank is asked for
-  if (now.budget.similarity > 0 && !now.all_fit())
-    score_all<T>(a.p, candidates, reinterpret_cast<float*>(bytes), a.scores);
-  if (!is_last_block(a.p.arrived)) return;
-  Selection(a.p, now, candidates, a.scores, a.marks, a.old_queue, a.room,
-            *reinterpret_cast<Selection::Shared*>(bytes),
+  EPISODIC_SHARED(lane, RecallLane);
+  find_lane(a, lane);
+  const auto candidates_of = [&](const RecallNow& now) {
+    return searches_codes(a.p, now) ? Candidates{lane.candidates, *lane.n_candidates}
+                                    : Candidates{nullptr, now.events};
+  };
+  {
+    const RecallNow now = recall_now(a.p, lane);
+    // otherwise no rank is asked for
+    if (now.budget.similarity > 0 && !now.all_fit())
+      score_all<T>(a.p, lane, candidates_of(now), reinterpret_cast<float*>(bytes));
+  }
+  if (!is_last_block(lane.arrived)) return;
+  // Once more, by the block that selects: the scan has no registers to keep it in.
+  const RecallNow now = recall_now(a.p, lane);
+  const Candidates candidates = candidates_of(now);
+  Selection(a.p, lane, now, candidates, a.room, *reinterpret_cast<Selection::Shared*>(bytes),
             reinterpret_cast<std::uint64_t*>(bytes + kSelectionBytes))
       .run();
   if (!a.with_rows) return;
   __syncthreads();  // the lists are there, and the selection's shared memory is
                     // free
-  write_rows(a.rows, a.row_element, *reinterpret_cast<RowsShared*>(bytes));
+  write_rows(a.rows, blockIdx.y, a.row_element, *reinterpret_cast<RowsShared*>(bytes));
 }
 
 }  // namespace episodic::kernels

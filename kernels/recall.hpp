@@ -18,21 +18,28 @@ namespace episodic::kernels {
 /// Most elements of a representative.
 inline constexpr std::int64_t kMostRecallWidth = 24 << 10;
 
-/// All pointers are to device memory.
+/// All pointers are to device memory. Lanes are heads of a layer, side by side, that recall by
+/// themselves: arrays are [n_lanes, ...], and each lane finds only its own.
 struct RecallParams {
-  // -- the closed events
-  const std::int64_t* n_events = nullptr;  ///< how many there are, <= max_events
-  const EventRange* events = nullptr;      ///< [max_events], in order of time
-  std::int64_t max_events = 0;             ///< room of the arrays over events, < 2^31
-  std::int64_t n_init = 0;                 ///< where event 0 starts
-  const std::int64_t* tokens = nullptr;    ///< tokens before this step
-  std::int64_t n = 0;                      ///< tokens of this step
+  std::int64_t n_lanes = 1;  ///< <= 65,535
+
+  // -- the closed events: one table, that of all lanes, or a table for each
+  /// How many there are, <= max_events; that of lane p `count_stride` numbers behind.
+  const std::int64_t* n_events = nullptr;
+  const EventRange* events = nullptr;    ///< [max_events], in order of time; lane p: `table_stride`
+  std::int64_t count_stride = 0;         ///< 0 where there is one table
+  std::int64_t table_stride = 0;         ///< the same; else >= max_events
+  std::int64_t max_events = 0;           ///< room of the arrays over events, < 2^31
+  std::int64_t n_init = 0;               ///< where event 0 starts
+  const std::int64_t* tokens = nullptr;  ///< tokens before this step
+  std::int64_t n = 0;                    ///< tokens of this step
 
   // -- representatives
   const void* representatives = nullptr;  ///< [max_events, width] of `dtype`, aligned to 16 bytes
   DType dtype = DType::bfloat16;          ///< float32, float16 or bfloat16
-  std::int64_t width = 0;                 ///< H * d, a multiple of 8; at most kMostRecallWidth
-  const float* query = nullptr;           ///< [width] mean fixed-position query
+  /// H * d of a lane's query heads, a multiple of 8; at most kMostRecallWidth
+  std::int64_t width = 0;
+  const float* query = nullptr;  ///< [width] mean fixed-position query
   /// From so many events on, their codes are searched first; 0: there are none. Fewer are scanned.
   std::int64_t codes_from = 0;
   /// As encode_representatives leaves them for *n_events events (codes.hpp); only with codes_from.
@@ -46,16 +53,16 @@ struct RecallParams {
   std::int64_t neighbours = 1;
 
   // -- lists, each of recall_room() ids
-  const DeviceEventId* queue = nullptr;  ///< contiguity list of the step before
-  const std::int32_t* queue_size = nullptr;
+  const DeviceEventId* queue = nullptr;      ///< contiguity list of the step before
+  const std::int32_t* queue_size = nullptr;  ///< lane p: 3 p numbers behind
   DeviceEventId* similarity = nullptr;       ///< written: by rank, or by time when all events fit
   DeviceEventId* contiguity_list = nullptr;  ///< written: in buffer order; may be `queue`
   DeviceEventId* recalled = nullptr;         ///< written: both, by time
   /// [3], written: sizes of similarity, contiguity_list and recalled; queue_size may be its [1]
   std::int32_t* sizes = nullptr;
 
-  /// [1] 0 before the first call, and left so: blocks that are done. Calls that share it run one
-  /// after the other.
+  /// [n_lanes] 0 before the first call, and left so: blocks that are done. Calls that share it run
+  /// one after the other.
   std::uint32_t* arrived = nullptr;
 
   void* workspace = nullptr;  ///< recall_workspace_bytes(), aligned to 16
@@ -73,8 +80,9 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 ///
 /// One launch. Its blocks scan, a warp four rows at a time. The last one that is done narrows the
 /// range of scores by histograms of 2048 bins until what is left fits its shared memory, two passes
-/// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. With
-/// no more than `similarity capacity` tokens in events, or none, nothing is scanned.
+/// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. Lanes
+/// share the blocks of the launch, each having some to itself. With no more than `similarity
+/// capacity` tokens in events, or none, nothing is scanned.
 ///
 /// With codes_from, two launches, and the same lists to the bit. The first reads n_events *
 /// code_bytes(width) and bounds every score from both sides; its last block finds a score that

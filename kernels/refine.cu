@@ -11,6 +11,8 @@ namespace {
 constexpr std::int64_t kMostTokens = 1 << 16;  // 64 tiles of 64 squared: offsets within int64
 constexpr std::int64_t kMostUnits = 1 << 20;
 constexpr std::int64_t kMostHalfChannels = 1 << 12;  // of a 16-bit head
+/// Tiles of many timelines that are held at once: some for each multiprocessor of a large device.
+constexpr std::int64_t kTilesAtOnce = 2048;
 
 FieldError check_sizes(const RefineParams& p) {
   EPISODIC_FIELD(p, objective,
@@ -25,6 +27,7 @@ FieldError check_sizes(const RefineParams& p) {
   EPISODIC_FIELD(p, head_dim,
                  p.head_dim >= 1 && (p.dtype == DType::float32 ||
                                      (p.head_dim % 8 == 0 && p.head_dim <= kMostHalfChannels)));
+  EPISODIC_FIELD(p, n_timelines, p.n_timelines == 1 || p.n_timelines == p.n_layers * p.n_kv_heads);
   return {};
 }
 
@@ -44,7 +47,7 @@ Layout layout_of(const RefineParams& p, void* base) {
     return at;
   };
   constexpr auto kDouble = static_cast<std::int64_t>(sizeof(double));
-  w.flagged = static_cast<std::int32_t*>(take(p.n * 4));
+  w.flagged = static_cast<std::int32_t*>(take(p.n_timelines * p.n * 4));
   w.max_tokens = p.max_previous + p.n;
   if (p.n > 1) {  // else no boundary has a choice
     const std::int64_t side = (w.max_tokens + kGraphTile - 1) / kGraphTile;
@@ -52,15 +55,23 @@ Layout layout_of(const RefineParams& p, void* base) {
     // Enough blocks to fill a large device, if there are as many units: each split costs its tiles.
     constexpr std::int64_t kBlocks = 512;
     const std::int64_t wanted = (kBlocks + w.n_tiles - 1) / w.n_tiles;
-    const std::int64_t n_units = p.n_layers * p.n_kv_heads;
+    const std::int64_t n_units = p.n_timelines > 1 ? 1 : p.n_layers * p.n_kv_heads;
     w.splits = static_cast<std::int32_t>(wanted < n_units ? wanted : n_units);
     // Room for splits * n_tiles, rounded up to what grows with n: it is for shorter steps too.
     std::int64_t most = kBlocks + w.n_tiles;
     if (n_units * w.n_tiles < most) most = n_units * w.n_tiles;
     if (2 * w.n_tiles > most) most = 2 * w.n_tiles;  // the two kinds of sums
+    if (p.n_timelines > 1) {
+      const std::int64_t fit = w.n_tiles < kTilesAtOnce ? kTilesAtOnce / w.n_tiles : 1;
+      w.at_once = static_cast<std::int32_t>(fit < p.n_timelines ? fit : p.n_timelines);
+      // The same: at_once * n_tiles may fall where n grows, this may not.
+      const std::int64_t all = p.n_timelines * w.n_tiles;
+      const std::int64_t held = w.n_tiles < kTilesAtOnce ? kTilesAtOnce : w.n_tiles;
+      most = 2 * (all < held ? all : held);
+    }
     w.tiles = static_cast<double*>(take(most * kGraphTileSize * kDouble));
-    w.left = static_cast<double*>(take(w.max_tokens * kDouble));
-    w.right = static_cast<double*>(take(w.max_tokens * kDouble));
+    w.left = static_cast<double*>(take(p.n_timelines * w.max_tokens * kDouble));
+    w.right = static_cast<double*>(take(p.n_timelines * w.max_tokens * kDouble));
   }
   out.bytes = static_cast<std::size_t>(bytes);
   return out;
@@ -79,7 +90,6 @@ FieldError check(const RefineParams& p) {
   EPISODIC_FIELD(p, n_timelines, p.n_timelines <= INT32_MAX);
   if (p.objective == RefineObjective::none) return {};
   if (const FieldError wrong = check_sizes(p)) return wrong;
-  EPISODIC_FIELD(p, n_timelines, p.n_timelines == 1);
   EPISODIC_FIELD_GIVEN(p, keys);
   EPISODIC_FIELD(p, key_capacity,
                  p.key_capacity >= p.max_previous + p.n && p.key_capacity <= INT32_MAX);
@@ -95,8 +105,10 @@ FieldError check(const RefineParams& p) {
   return {};
 }
 
-cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(w.n_tiles), static_cast<unsigned>(w.splits));
+/// \param timelines from w.first on
+cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, unsigned timelines,
+                         cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(w.n_tiles), static_cast<unsigned>(w.splits), timelines);
   switch (p.dtype) {
     case DType::float32:
       return launch(GraphFloatKernel, grid, kFloatGraphThreads, 0, stream, p, w);
@@ -127,16 +139,22 @@ cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {
     return launch(KeepFlagsKernel, static_cast<unsigned>(params.n_timelines), kChooseThreads, 0,
                   stream, params);
 
-  const Layout layout = layout_of(params, params.workspace);
-  const RefineWorkspace& w = layout.workspace;
-  if (params.n > 1) {
-    cudaError_t error = launch_graph(params, w, stream);
+  RefineWorkspace w = layout_of(params, params.workspace).workspace;
+  if (params.n == 1)
+    return launch(RefineKernel, static_cast<unsigned>(params.n_timelines), kChooseThreads, 0,
+                  stream, params, w);
+  for (; w.first < params.n_timelines; w.first += w.at_once) {
+    const std::int64_t left = params.n_timelines - w.first;
+    const auto timelines = static_cast<unsigned>(left < w.at_once ? left : w.at_once);
+    cudaError_t error = launch_graph(params, w, timelines, stream);
     if (error != cudaSuccess) return error;
-    error = launch(GraphSumsKernel, static_cast<unsigned>(w.n_tiles), kTileSumThreads, 0, stream,
-                   params, w);
+    error = launch(GraphSumsKernel, dim3(static_cast<unsigned>(w.n_tiles), 1, timelines),
+                   kTileSumThreads, 0, stream, params, w);
+    if (error != cudaSuccess) return error;
+    error = launch(RefineKernel, timelines, kChooseThreads, 0, stream, params, w);
     if (error != cudaSuccess) return error;
   }
-  return launch(RefineKernel, 1, kChooseThreads, 0, stream, params, w);
+  return cudaSuccess;
 }
 
 }  // namespace episodic::kernels

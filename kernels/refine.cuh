@@ -20,13 +20,23 @@ inline constexpr int kGraphTileSize = kGraphTile * kGraphTile;
 /// Where the workspace's parts lie. Tile (I, J), I <= J, of a split is its tile_index-th run of
 /// kGraphTileSize doubles. The sums replace splits 0 and 1.
 struct RefineWorkspace {
-  double* tiles = nullptr;          // [max(splits, 2), n_tiles, 64, 64]
-  double* left = nullptr;           // [max_tokens] per split of a window: half of A(S, S)
-  double* right = nullptr;          // [max_tokens] half of A(R, R)
-  std::int32_t* flagged = nullptr;  // [n]
+  double* tiles = nullptr;          // [at_once, max(splits, 2), n_tiles, 64, 64]
+  double* left = nullptr;           // [n_timelines, max_tokens] per split of a window: half A(S, S)
+  double* right = nullptr;          // [n_timelines, max_tokens] half of A(R, R)
+  std::int32_t* flagged = nullptr;  // [n_timelines, n]
   std::int64_t n_tiles = 0, max_tokens = 0;
   std::int32_t splits = 0;
+  std::int32_t at_once = 1;  // timelines whose tiles there is room for
+  std::int32_t first = 0;    // of the timelines of a launch
+
+  __host__ __device__ std::int64_t tiles_of_timeline() const {
+    return (splits < 2 ? 2 : splits) * n_tiles * kGraphTileSize;
+  }
 };
+
+__device__ inline const std::uint8_t* raw_of(const RefineParams& p, std::int64_t timeline) {
+  return p.shared_raw ? p.raw : p.raw + timeline * p.n;
+}
 
 /// J-major, so that a shorter range of tokens uses the first tiles.
 __host__ __device__ inline std::int64_t tile_index(std::int64_t row, std::int64_t column) {
@@ -38,10 +48,12 @@ struct TokensAtHand {
   std::int64_t start, end;
   bool cut;  // there were more than the workspace is for
 };
-__device__ inline TokensAtHand tokens_at_hand(const RefineParams& p, std::int64_t max_tokens) {
+__device__ inline TokensAtHand tokens_at_hand(const RefineParams& p, std::int64_t timeline,
+                                              std::int64_t max_tokens) {
+  const TimelineState& state = p.state[timeline];
   TokensAtHand t;
-  t.end = p.state->tokens + p.n;
-  t.start = p.state->last_in_previous >= 0 ? p.state->last_in_previous : p.state->tokens;
+  t.end = state.tokens + p.n;
+  t.start = state.last_in_previous >= 0 ? state.last_in_previous : state.tokens;
   if (t.start < p.n_init) t.start = p.n_init;
   t.cut = t.end - t.start > max_tokens;
   if (t.cut) t.start = t.end - max_tokens;
@@ -50,14 +62,16 @@ __device__ inline TokensAtHand tokens_at_hand(const RefineParams& p, std::int64_
 
 /// Whether any boundary of the step has more than one place to go: no flag before the step's second
 /// token has, since none leaves the step. Every thread of the block must come here.
-__device__ inline bool has_choice(const RefineParams& p) {
+__device__ inline bool has_choice(const RefineParams& p, std::int64_t timeline) {
+  const std::uint8_t* const raw = raw_of(p, timeline);
   int any = 0;
-  for (std::int64_t i = 1 + threadIdx.x; i < p.n; i += blockDim.x) any |= p.raw[i];
+  for (std::int64_t i = 1 + threadIdx.x; i < p.n; i += blockDim.x) any |= raw[i];
   return __syncthreads_or(any) != 0;
 }
 
-/// A block's part of the graph.
+/// A block's part of its timeline's graph.
 struct GraphTile {
+  std::int64_t timeline;
   std::int64_t row, column;  // in tiles
   std::int64_t units, end;   // of (layer, head): [units, end)
   double* out;               // [64, 64]
@@ -70,9 +84,11 @@ __device__ inline GraphTile graph_tile(const RefineParams& p, const RefineWorksp
   while ((t.column + 1) * (t.column + 2) / 2 <= x) ++t.column;
   t.row = x - t.column * (t.column + 1) / 2;
   const std::int64_t n_units = p.n_layers * p.n_kv_heads;
-  t.units = blockIdx.y * n_units / w.splits;
-  t.end = (blockIdx.y + 1) * n_units / w.splits;
-  t.out = w.tiles + (blockIdx.y * w.n_tiles + x) * kGraphTileSize;
+  t.timeline = w.first + static_cast<std::int64_t>(blockIdx.z);
+  t.units = p.n_timelines > 1 ? t.timeline : blockIdx.y * n_units / w.splits;
+  t.end = p.n_timelines > 1 ? t.timeline + 1 : (blockIdx.y + 1) * n_units / w.splits;
+  t.out =
+      w.tiles + blockIdx.z * w.tiles_of_timeline() + (blockIdx.y * w.n_tiles + x) * kGraphTileSize;
   return t;
 }
 
@@ -92,15 +108,17 @@ inline constexpr int kHalfGraphStage =
     2 * kGraphTile * kHalfGraphPitch;  // elements: rows', columns' keys
 inline constexpr std::size_t kHalfGraphSharedBytes = 2 * kHalfGraphStage * 2;
 
-/// One block per tile and split of (layer, head); two stages, so that copies run under products.
+/// One block per tile, split of (layer, head) and timeline; two stages, so that copies run under
+/// products.
 template <class Half>
 __global__ void __launch_bounds__(kHalfGraphThreads, 3)
     GraphHalfKernel(RefineParams p, RefineWorkspace w) {
   EPISODIC_DYNAMIC_SHARED(shared_bytes);
   Half* const shared = reinterpret_cast<Half*>(shared_bytes);
-  const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
   const GraphTile tile = graph_tile(p, w);
-  if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p)) return;
+  const TokensAtHand tokens = tokens_at_hand(p, tile.timeline, w.max_tokens);
+  if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p, tile.timeline))
+    return;
 
   // This thread copies the same 8 channels of rows tid / 8, + 16, + 32, + 48 of both operands.
   constexpr int kPack = 8;
@@ -197,9 +215,10 @@ __global__ void __launch_bounds__(kFloatGraphThreads)
     GraphFloatKernel(RefineParams p, RefineWorkspace w) {
   EPISODIC_SHARED(keys,
                   double[2][kFloatGraphChannels][kFloatGraphPitch]);  // of the rows, of the columns
-  const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
   const GraphTile tile = graph_tile(p, w);
-  if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p)) return;
+  const TokensAtHand tokens = tokens_at_hand(p, tile.timeline, w.max_tokens);
+  if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p, tile.timeline))
+    return;
 
   // This thread loads 4 channels of one token of each side.
   constexpr int kOwn = 4;
@@ -263,9 +282,10 @@ inline constexpr int kTileSumThreads = 2 * kGraphTile;
 __global__ void __launch_bounds__(kTileSumThreads)
     GraphSumsKernel(RefineParams p, RefineWorkspace w) {
   EPISODIC_SHARED(graph, double[kGraphTile][kGraphTile + 1]);
-  const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
   const GraphTile tile = graph_tile(p, w);
-  if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p)) return;
+  const TokensAtHand tokens = tokens_at_hand(p, tile.timeline, w.max_tokens);
+  if (tokens.start + tile.column * kGraphTile >= tokens.end || !has_choice(p, tile.timeline))
+    return;
   const std::int64_t split_stride = w.n_tiles * kGraphTileSize;
   for (int i = static_cast<int>(threadIdx.x); i < kGraphTileSize; i += kTileSumThreads) {
     const int row = i / kGraphTile, column = i % kGraphTile;
@@ -422,20 +442,32 @@ __device__ inline std::int64_t best_split(const RefineParams& p, const RefineWor
   return latest;
 }
 
-/// One block: the step's flags from left to right.
-__global__ void __launch_bounds__(kChooseThreads) RefineKernel(RefineParams p, RefineWorkspace w) {
+/// One block per timeline: the step's flags from left to right.
+__global__ void __launch_bounds__(kChooseThreads)
+    RefineKernel(RefineParams p, const RefineWorkspace all) {
   EPISODIC_SHARED(storage, ChooseStorage);
-  const TokensAtHand tokens = tokens_at_hand(p, w.max_tokens);
-  const std::int64_t first = p.state->tokens;
-  std::int64_t last = p.state->last_boundary, last_in_step = -1;
+  const std::int64_t timeline = all.first + static_cast<std::int64_t>(blockIdx.x);
+  RefineWorkspace w = all;  // of this timeline
+  if (p.n > 1) {            // else there are none
+    w.tiles += blockIdx.x * all.tiles_of_timeline();
+    w.left += timeline * all.max_tokens;
+    w.right += timeline * all.max_tokens;
+  }
+  w.flagged += timeline * p.n;
+  TimelineState& state = p.state[timeline];
+  const std::uint8_t* const raw = raw_of(p, timeline);
+  std::uint8_t* const flags = p.flags + timeline * p.flag_capacity;
+  const TokensAtHand tokens = tokens_at_hand(p, timeline, w.max_tokens);
+  const std::int64_t first = state.tokens;
+  std::int64_t last = state.last_boundary, last_in_step = -1;
   std::int32_t n_flagged = 0;
   for (std::int64_t at = 0; at < p.n; at += kChooseThreads) {
     const std::int64_t i = at + threadIdx.x;
-    const std::int32_t own = i < p.n && p.raw[i] ? 1 : 0;
+    const std::int32_t own = i < p.n && raw[i] ? 1 : 0;
     std::int32_t before, all;
     ChooseCount(storage.count).ExclusiveSum(own, before, all);
     if (own) w.flagged[n_flagged + before] = static_cast<std::int32_t>(i);
-    if (i < p.n) p.flags[(first + i) % p.flag_capacity] = 0;
+    if (i < p.n) flags[(first + i) % p.flag_capacity] = 0;
     n_flagged += all;
     __syncthreads();  // the storage is used again; at last: flags and state have been read
   }
@@ -452,13 +484,13 @@ __global__ void __launch_bounds__(kChooseThreads) RefineKernel(RefineParams p, R
             tokens.start + best_split(p, w, window.start - tokens.start, window.end - tokens.start,
                                       window.from - tokens.start, b - tokens.start, storage);
     }
-    if (threadIdx.x == 0) p.flags[moved % p.flag_capacity] = 1;
+    if (threadIdx.x == 0) flags[moved % p.flag_capacity] = 1;
     last = last_in_step = moved;
   }
   if (threadIdx.x == 0) {
-    p.state->last_boundary = last;
-    p.state->last_in_previous = last_in_step;
-    if (tokens.cut) p.state->errors |= kStepsTooLong;
+    state.last_boundary = last;
+    state.last_in_previous = last_in_step;
+    if (tokens.cut) state.errors |= kStepsTooLong;
   }
 }
 
@@ -467,7 +499,7 @@ __global__ void __launch_bounds__(kChooseThreads, 4) KeepFlagsKernel(RefineParam
   EPISODIC_SHARED(storage, typename ChooseLatest::TempStorage);
   TimelineState& state = p.state[blockIdx.x];
   const std::int64_t first = state.tokens;
-  const std::uint8_t* raw = p.raw + blockIdx.x * p.n;
+  const std::uint8_t* raw = raw_of(p, blockIdx.x);
   std::uint8_t* flags = p.flags + blockIdx.x * p.flag_capacity;
   std::int64_t last = -1;
   for (std::int64_t i = threadIdx.x; i < p.n; i += kChooseThreads) {

@@ -23,10 +23,14 @@ struct RefineParams {
   std::int64_t min_block = 1;     ///< >= 1
   std::int64_t n = 0;             ///< tokens of this step
   std::int64_t max_previous = 0;  ///< no step before was longer; with n at most 65536
-  std::int64_t n_timelines = 1;   ///< more than one without an objective only (heads: spec 7)
+  /// 1, the sequence; or each kv head of each layer by itself (spec 7): n_layers * n_kv_heads, head
+  /// g of layer l being timeline l * n_kv_heads + g, whose graph is of that head's keys alone.
+  /// Without an objective any number.
+  std::int64_t n_timelines = 1;
 
   TimelineState* state = nullptr;     ///< [n_timelines]; tokens read, the two boundaries updated
   const std::uint8_t* raw = nullptr;  ///< [n_timelines, n] 0 or 1
+  bool shared_raw = false;            ///< raw is [n], the same for all timelines
   /// [n_timelines, flag_capacity] rings over tokens, written: the final flag of token t at
   /// t % flag_capacity, for this step's tokens.
   std::uint8_t* flags = nullptr;
@@ -70,6 +74,10 @@ std::size_t refine_workspace_bytes(const RefineParams& params);
 /// keys once from memory (0.43 GB through the cache), 18 MB of tiles written and read, 9 MB of
 /// sums. n == 1 launches the last alone, in which nothing can move; steps without a flag end each
 /// at once.
+///
+/// Many timelines are taken together, as many as 2,048 tiles are for, in three launches each: at
+/// the 1024 tokens above (136 tiles a head) 15 heads at a time, in 139 MB of workspace; 32 layers x
+/// 8 heads are 18 times three launches, and as many operations as the sequence's graph of them all.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said

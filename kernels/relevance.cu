@@ -7,8 +7,6 @@
 namespace episodic::kernels {
 namespace {
 
-constexpr std::int64_t kMaxGridRows = 65'535;  // a launch's limit
-
 FieldError check(const RelevanceParams& p) {
   EPISODIC_FIELD(p, n, p.n >= 0 && p.n <= kMaxElements);
   EPISODIC_FIELD(p, n_heads, p.n_heads >= 1);
@@ -16,7 +14,7 @@ FieldError check(const RelevanceParams& p) {
   EPISODIC_FIELD(p, capacity,
                  p.capacity >= 1 && p.capacity >= p.n_local + p.n - 1 &&
                      product_within(kMaxElements, p.capacity, p.n_heads));
-  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMaxGridRows);
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMostGridRows);
   if (p.n == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, first_position);
   EPISODIC_FIELD_GIVEN(p, layers);
@@ -40,9 +38,13 @@ FieldError check(const RepresentativeParams& p) {
   EPISODIC_FIELD(p, ring_head_stride,
                  product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&
                      product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
+  EPISODIC_FIELD(p, relevance_stride, p.relevance_stride == 0 || p.relevance_stride >= p.n_heads);
+  EPISODIC_FIELD(p, relevance_stride,
+                 product_within(kMaxElements, p.ring_capacity, p.relevance_stride));
   EPISODIC_FIELD(p, capacity,
                  product_within(kMaxElements, p.capacity, p.n_repr, p.n_heads, p.head_dim));
-  EPISODIC_FIELD(p, n_layers,
+  EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMostGridRows);
+  EPISODIC_FIELD(p, events.max_count,
                  product_within(kMaxElements, p.n_layers, p.events.max_count, p.n_heads));
   if (p.events.max_count == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events.start);
@@ -81,8 +83,8 @@ cudaError_t commit_relevance(const RelevanceParams& p, cudaStream_t stream) {
 cudaError_t select_representatives(const RepresentativeParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
   if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(
-      (p.n_layers * p.events.max_count * p.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
+  const dim3 blocks = blocks_for_layers(
+      (p.events.max_count * p.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock, p.n_layers);
   const auto shared = static_cast<std::size_t>(kHeadsPerBlock * p.n_repr) * sizeof(std::int32_t);
   const cudaError_t error = for_element(p.key_dtype, [&](auto key) {
     return for_element(p.repr_dtype, [&](auto repr) {
@@ -94,7 +96,7 @@ cudaError_t select_representatives(const RepresentativeParams& p, cudaStream_t s
   if (error != cudaSuccess || !p.unit_length) return error;
   return for_element(p.repr_dtype, [&](auto repr) {
     return launch(UnitLengthKernel<typename decltype(repr)::type>,
-                  blocks_for(p.n_layers * p.events.max_count), kUnitThreads, 0, stream, p);
+                  blocks_for_layers(p.events.max_count, p.n_layers), kUnitThreads, 0, stream, p);
   });
 }
 

@@ -87,7 +87,7 @@ __device__ inline Ranked last_chosen(const HeadRelevance& relevance, std::int32_
   return last;
 }
 
-/// One warp for a query head of a closed event in a layer.
+/// One warp for a query head of a closed event, a row of the grid for a layer.
 template <class Key, class Repr>
 __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
     SelectRepresentativesKernel(RepresentativeParams p) {
@@ -95,23 +95,24 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
   const auto lane = static_cast<std::int32_t>(threadIdx.x % kWarpSize);
   const auto warp = static_cast<std::int64_t>(threadIdx.x / kWarpSize);
   auto* const chosen = reinterpret_cast<std::int32_t*>(bytes) + warp * p.n_repr;
-  const std::int64_t n_events =
-      *p.events.count < p.events.max_count ? *p.events.count : p.events.max_count;
-  const std::int64_t width = p.n_heads * p.head_dim, per_layer = n_events * p.n_heads;
+  const std::int64_t width = p.n_heads * p.head_dim;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kHeadsPerBlock;
+  const auto l = static_cast<std::int64_t>(blockIdx.y);
+  const RepresentativeLayer layer = p.layers[l];
+  const ClosedEvents events = p.events.of(l);
+  const std::int64_t n_events = *events.count < events.max_count ? *events.count : events.max_count;
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kHeadsPerBlock + warp;
-       item < p.n_layers * per_layer; item += stride) {
-    const RepresentativeLayer layer = p.layers[item / per_layer];
-    const std::int64_t event = item % per_layer / p.n_heads, head = item % p.n_heads;
-    const std::int64_t id = *p.events.first_id + event, start = p.events.start[event];
+       item < n_events * p.n_heads; item += stride) {
+    const std::int64_t event = item / p.n_heads, head = item % p.n_heads;
+    const std::int64_t id = *events.first_id + event, start = events.start[event];
     if (id < 0 || id >= p.capacity) {
       *p.full = 1;
       continue;
     }
-    const auto n = static_cast<std::int32_t>(p.events.end[event] - start);
+    const auto n = static_cast<std::int32_t>(events.end[event] - start);
     const auto count = static_cast<std::int32_t>(p.n_repr < n ? p.n_repr : n);
     const HeadRelevance relevance{layer.relevance + head, start % p.ring_capacity, p.ring_capacity,
-                                  p.n_heads};
+                                  p.relevance_stride > 0 ? p.relevance_stride : p.n_heads};
     const Ranked last = count < n ? last_chosen(relevance, n, count) : Ranked{-INFINITY, n};
     std::int32_t held = 0;
     for (std::int32_t i = lane; i - lane < n; i += kWarpSize) {
@@ -143,19 +144,20 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
 
 inline constexpr int kUnitThreads = 256;
 
-/// One block for a closed event in a layer.
+/// One block for a closed event, a row of the grid for a layer.
 template <class Repr>
 __global__ void __launch_bounds__(kUnitThreads) UnitLengthKernel(RepresentativeParams p) {
   using Reduce = cub::BlockReduce<double, kUnitThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   EPISODIC_SHARED(length, double);
-  const std::int64_t n_events =
-      *p.events.count < p.events.max_count ? *p.events.count : p.events.max_count;
   const std::int64_t width = p.n_heads * p.head_dim;
-  for (std::int64_t item = blockIdx.x; item < p.n_layers * n_events; item += gridDim.x) {
-    const std::int64_t id = *p.events.first_id + item % n_events;
+  const auto l = static_cast<std::int64_t>(blockIdx.y);
+  const ClosedEvents events = p.events.of(l);
+  const std::int64_t n_events = *events.count < events.max_count ? *events.count : events.max_count;
+  for (std::int64_t event = blockIdx.x; event < n_events; event += gridDim.x) {
+    const std::int64_t id = *events.first_id + event;
     if (id < 0 || id >= p.capacity) continue;  // as was said
-    Repr* const mean = static_cast<Repr*>(p.layers[item / n_events].mean) + id * width;
+    Repr* const mean = static_cast<Repr*>(p.layers[l].mean) + id * width;
     double squares = 0.0;
     for (std::int64_t c = threadIdx.x; c < width; c += kUnitThreads) {
       const auto x = static_cast<double>(widen(mean[c]));

@@ -42,11 +42,12 @@ cudaError_t commit_relevance(const RelevanceParams& params, cudaStream_t stream)
 /// The field of them that commit_relevance refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RelevanceParams& params);
 
-/// One layer's rings and representatives; each aligned to its elements.
+/// Rings and representatives of one layer, or of one lane of it: heads side by side that recall by
+/// themselves. Each aligned to its elements.
 struct RepresentativeLayer {
   /// Key (g, t, c) before rotary embedding at [g * ring_head_stride + (t % ring_capacity) * d + c].
   const void* ring_key = nullptr;
-  const float* relevance = nullptr;  ///< [ring_capacity, H]
+  const float* relevance = nullptr;  ///< [ring_capacity, relevance_stride], the first H of a row
   /// [capacity, H * d]: row `id` is written for event number id.
   void* mean = nullptr;
   /// [capacity, n_repr, H * d]: the chosen keys in order of time, the first min(n_repr, tokens) of
@@ -65,11 +66,12 @@ struct RepresentativeParams {
 
   std::int64_t ring_capacity = 0;
   std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+  std::int64_t relevance_stride = 0;  ///< floats between tokens; 0: H
 
   DType repr_dtype = DType::float32;  ///< of what is written: float32, float16 or bfloat16
   std::int64_t capacity = 0;          ///< events that the arrays hold
-  const RepresentativeLayer* layers = nullptr;  ///< [n_layers]
-  std::int64_t n_layers = 0;
+  const RepresentativeLayer* layers = nullptr;  ///< [n_layers], or lanes
+  std::int64_t n_layers = 0;                    ///< <= 65,535
   bool unit_length = false;  ///< means are scaled to length 1, in a launch more; zeros stay
   /// Set to 1 if an event's number is not in [0, capacity): it is then not written. Never set to 0.
   std::int32_t* full = nullptr;

@@ -18,6 +18,7 @@ template <class Params>
 FieldError check_map(const Params& p) {
   EPISODIC_FIELD(p, map.max_events, p.map.max_events >= 0 && p.map.max_events <= INT32_MAX);
   EPISODIC_FIELD(p, map.n_slots, is_list_length(p.map.n_slots));
+  EPISODIC_FIELD(p, map.n_lanes, p.map.n_lanes >= 1 && p.map.max_events % p.map.n_lanes == 0);
   EPISODIC_FIELD_GIVEN(p, map.slot_of_event);
   EPISODIC_FIELD_GIVEN(p, map.last_recalled);
   EPISODIC_FIELD_GIVEN(p, map.event_of_slot);
@@ -36,7 +37,9 @@ FieldError check_map_alignment(const Params& p) {
 
 FieldError check(const TouchParams& p) {
   if (const FieldError wrong = check_map(p)) return wrong;
-  EPISODIC_FIELD(p, max_count, is_list_length(p.max_count));
+  EPISODIC_FIELD(p, max_count,
+                 is_list_length(p.max_count) &&
+                     p.max_count <= (INT32_MAX - kResidencyThreads) / p.map.n_lanes);
   EPISODIC_FIELD_GIVEN(p, step);
   EPISODIC_FIELD_GIVEN(p, count);
   EPISODIC_FIELD_GIVEN(p, n_missing);
@@ -60,6 +63,7 @@ FieldError check(const VictimParams& p) {
   EPISODIC_FIELD_GIVEN(p, n_given);
   EPISODIC_FIELD_GIVEN(p, n_victims);
   EPISODIC_FIELD(p, n_kept, !p.maybe_kept || p.n_kept);
+  EPISODIC_FIELD(p, kept_capacity, !p.maybe_kept || p.kept_capacity >= 0);
   EPISODIC_FIELD(p, slots, p.max_needed == 0 || p.slots);
   EPISODIC_FIELD(p, victims, p.max_needed == 0 || p.victims);
   if (const FieldError wrong = check_map_alignment(p)) return wrong;
@@ -78,6 +82,8 @@ FieldError check(const OccupyParams& p) {
   if (const FieldError wrong = check_map(p)) return wrong;
   EPISODIC_FIELD(p, max_needed, is_list_length(p.max_needed));
   EPISODIC_FIELD(p, n_init, p.n_init >= 0);
+  EPISODIC_FIELD(p, table_stride, p.table_stride >= 0);
+  EPISODIC_FIELD(p, lane_bytes, p.lane_bytes >= 0);
   EPISODIC_FIELD(p, token_bytes, p.token_bytes >= 1);
   EPISODIC_FIELD(p, slot_bytes, p.slot_bytes >= p.token_bytes);
   if (p.max_needed == 0) return {};

@@ -19,19 +19,24 @@ __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchPara
   using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t step = *p.step;
-  const std::int64_t count = *p.count < p.max_count ? *p.count : p.max_count;
+  const std::int64_t of_lane = p.map.max_events / p.map.n_lanes;
   std::int32_t listed = 0;
-  for (std::int64_t group = 0; group < count; group += kResidencyThreads) {
-    const std::int64_t i = group + threadIdx.x;
-    const DeviceEventId event = i < count ? p.events[i] : kNoEvent;
-    const bool known = event >= 0 && event < p.map.max_events;
-    if (known && p.is_recall) p.map.last_recalled[event] = step;
-    const bool is_missing = known && p.map.slot_of_event[event] == kNoSlot;
-    std::int32_t before, total;
-    Scan(storage).ExclusiveSum(is_missing ? 1 : 0, before, total);
-    if (is_missing) p.missing[listed + before] = event;
-    listed += total;
-    __syncthreads();  // the storage is used again for the next group
+  for (std::int64_t lane = 0; lane < p.map.n_lanes; ++lane) {
+    const std::int32_t recalled = p.count[3 * lane];
+    const std::int64_t count = recalled < p.max_count ? recalled : p.max_count;
+    for (std::int64_t group = 0; group < count; group += kResidencyThreads) {
+      const std::int64_t i = group + threadIdx.x;
+      const DeviceEventId own = i < count ? p.events[lane * p.max_count + i] : kNoEvent;
+      const bool known = own >= 0 && own < of_lane;
+      const std::int64_t event = lane * of_lane + own;
+      if (known && p.is_recall) p.map.last_recalled[event] = step;
+      const bool is_missing = known && p.map.slot_of_event[event] == kNoSlot;
+      std::int32_t before, total;
+      Scan(storage).ExclusiveSum(is_missing ? 1 : 0, before, total);
+      if (is_missing) p.missing[listed + before] = static_cast<DeviceEventId>(event);
+      listed += total;
+      __syncthreads();  // the storage is used again for the next group
+    }
   }
   if (threadIdx.x != 0) return;
   *p.n_missing = listed;
@@ -64,7 +69,13 @@ __device__ inline bool holds(const DeviceEventId* list, std::int32_t count, Devi
 __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
-  const std::int32_t n_kept = p.maybe_kept ? *p.n_kept : 0;
+  const std::int64_t of_lane = p.map.max_events / p.map.n_lanes;
+  const auto is_kept = [&](DeviceEventId event) {
+    if (!p.maybe_kept) return false;
+    const std::int64_t lane = event / of_lane;
+    return holds(p.maybe_kept + lane * p.kept_capacity, p.n_kept[3 * lane],
+                 static_cast<DeviceEventId>(event % of_lane));
+  };
   const auto needed =
       static_cast<std::int32_t>(*p.n_needed < p.max_needed ? *p.n_needed : p.max_needed);
   const auto n_slots = static_cast<std::int32_t>(p.map.n_slots);
@@ -77,9 +88,8 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
     const DeviceEventId event = p.map.event_of_slot[slot];
     if (event == kNoEvent) return SlotState{-1, kNoEvent, false};
     const std::int64_t recalled = p.map.last_recalled[event];
-    return SlotState{
-        recalled, event,
-        rules::may_leave({recalled, event}, since) && !holds(p.maybe_kept, n_kept, event)};
+    return SlotState{recalled, event,
+                     rules::may_leave({recalled, event}, since) && !is_kept(event)};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
@@ -125,8 +135,12 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
 __global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyParams p) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;
+  const std::int64_t of_lane = p.map.max_events / p.map.n_lanes;
+  const auto range_of = [&](DeviceEventId e) {
+    return p.events[e / of_lane * p.table_stride + e % of_lane];
+  };
   const auto at_home = [&](DeviceEventId e) {
-    return p.home + (p.events[e].start - p.n_init) * p.token_bytes;
+    return p.home + e / of_lane * p.lane_bytes + (range_of(e).start - p.n_init) * p.token_bytes;
   };
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads + threadIdx.x;
        i < p.max_needed; i += stride) {
@@ -140,7 +154,8 @@ __global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyPar
       p.map.slot_of_event[e] = p.slots[i];
       p.map.event_of_slot[p.slots[i]] = e;
       p.blocks[e] = slot;
-      p.runs[i] = {at_home(e), slot, (p.events[e].end - p.events[e].start) * p.token_bytes};
+      const EventRange range = range_of(e);
+      p.runs[i] = {at_home(e), slot, (range.end - range.start) * p.token_bytes};
     }
   }
 }

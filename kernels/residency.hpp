@@ -20,6 +20,10 @@ inline constexpr std::int32_t kNoSlot = -1;
 /// Slots of one size and the events in them; all pointers are to device memory, owned by the
 /// caller. At first all are kNoSlot, kNoEvent and kNoEvent (as a stamp: never recalled). One stream
 /// at a time: those that share a map take turns by events.
+///
+/// Lanes of a layer, which recall by themselves, share its slots: event e of lane p is number
+/// p * (max_events / n_lanes) + e wherever events are numbered here, but for the lists of what
+/// lanes recall: those are each lane's own, of its own numbers.
 struct ResidencyMap {
   std::int32_t* slot_of_event = nullptr;   ///< [max_events], kNoSlot: not resident
   std::int64_t* last_recalled = nullptr;   ///< [max_events] step
@@ -27,22 +31,23 @@ struct ResidencyMap {
   std::int64_t* newest = nullptr;          ///< [1] step of the last recall
   std::int64_t max_events = 0;             ///< < 2^31
   std::int64_t n_slots = 0;                ///< < 2^31
+  std::int64_t n_lanes = 1;                ///< a divisor of max_events
 };
 
 /// All pointers are to device memory.
 struct TouchParams {
   ResidencyMap map;
   const std::int64_t* step = nullptr;     ///< number of the step, >= 0, larger than all before it
-  const DeviceEventId* events = nullptr;  ///< [max_count] recalled, each once
-  const std::int32_t* count = nullptr;    ///< <= max_count; what is beyond that is ignored
-  std::int64_t max_count = 0;             ///< < 2^31
-  DeviceEventId* missing = nullptr;       ///< [max_count], written: those not resident, in order
-  std::int32_t* n_missing = nullptr;      ///< written
+  const DeviceEventId* events = nullptr;  ///< [n_lanes, max_count] recalled, each once
+  const std::int32_t* count = nullptr;    ///< <= max_count, beyond it ignored; lane p: 3 p behind
+  std::int64_t max_count = 0;             ///< < 2^31, of all lanes together
+  DeviceEventId* missing = nullptr;   ///< [n_lanes * max_count], written: not resident, in order
+  std::int32_t* n_missing = nullptr;  ///< written
   bool is_recall = true;  ///< false: lists only, for a fetch ahead of the recall; no stamps
 };
 
-/// Stamps the recalled events with the step and lists those that are not resident, in one launch of
-/// one block. Numbers that are no events (outside [0, max_events)) are passed over.
+/// Stamps the recalled events with the step and lists those that are not resident, lane by lane, in
+/// one launch of one block. Numbers that are no events of the lane are passed over.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said
@@ -62,9 +67,11 @@ struct VictimParams {
   std::int32_t* n_given = nullptr;         ///< written: slots listed, <= *n_needed
   DeviceEventId* victims = nullptr;        ///< [max_needed], written
   std::int32_t* n_victims = nullptr;       ///< written
-  /// More events that stay, in ascending order: those that a fetch ahead is for. Or null.
+  /// [n_lanes, kept_capacity] more events that stay, each lane's in ascending order: those that a
+  /// fetch ahead is for. Or null.
   const DeviceEventId* maybe_kept = nullptr;
-  const std::int32_t* n_kept = nullptr;
+  const std::int32_t* n_kept = nullptr;  ///< lane p: 3 p numbers behind
+  std::int64_t kept_capacity = 0;        ///< not looked at for one lane
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
@@ -92,9 +99,11 @@ struct OccupyParams {
   std::int64_t max_needed = 0;
 
   // where events lie: at home for good (kernels/place_events.hpp), and in slots
-  const EventRange* events = nullptr;  ///< [map.max_events]
+  const EventRange* events = nullptr;  ///< [map.max_events / n_lanes]; lane p: table_stride behind
+  std::int64_t table_stride = 0;       ///< 0 where lanes have one table of events
   std::int64_t n_init = 0;
-  unsigned char* home = nullptr;  ///< of this layer
+  unsigned char* home = nullptr;  ///< of this layer's first lane
+  std::int64_t lane_bytes = 0;    ///< between homes of lanes; not looked at for one lane
   std::int64_t token_bytes = 0;
   unsigned char* slot_memory = nullptr;  ///< [map.n_slots, slot_bytes]
   std::int64_t slot_bytes = 0;           ///< what the longest event takes

@@ -10,7 +10,7 @@ namespace episodic::kernels {
 
 __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int element) {
   EPISODIC_SHARED(shared, RowsShared);
-  write_rows(p, element, shared);
+  write_rows(p, blockIdx.x, element, shared);
 }
 
 FieldError check_rows(const RowsParams& p) {
@@ -18,6 +18,11 @@ FieldError check_rows(const RowsParams& p) {
   EPISODIC_FIELD(p, dtype, p.dtype != DType::int8);
   EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
   EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
+  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_kv_heads % p.n_lanes == 0);
+  EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
+  EPISODIC_FIELD(p, table_stride, p.table_stride >= 0);
+  EPISODIC_FIELD(p, max_events, p.n_lanes == 1 || !p.recalled || p.max_events >= 1);
+  EPISODIC_FIELD(p, list_capacity, p.n_lanes == 1 || !p.recalled || p.list_capacity >= 1);
   EPISODIC_FIELD(p, n, p.n >= 1);
   EPISODIC_FIELD(p, n_init, p.n_init >= 0);
   EPISODIC_FIELD(p, n_local, p.n_local >= 1);
@@ -46,7 +51,8 @@ const char* invalid_field(const RowsParams& params) { return check_rows(params).
 
 cudaError_t far_rows(const RowsParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check_rows(p)) return wrong.error;
-  return launch(RowsKernel, 1, kRowsThreads, 0, stream, p, static_cast<int>(size_of(p.dtype)));
+  return launch(RowsKernel, static_cast<unsigned>(p.n_lanes), kRowsThreads, 0, stream, p,
+                static_cast<int>(size_of(p.dtype)));
 }
 
 }  // namespace episodic::kernels

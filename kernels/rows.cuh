@@ -17,20 +17,56 @@ __device__ inline const void* offset_by(const void* base, std::int64_t elements,
   return static_cast<const unsigned char*>(base) + elements * element;
 }
 
+/// What a lane's rows are made of, in shared memory, which nothing initialises.
+struct RowsLane {
+  const void *sink_key, *sink_value, *ring_key, *ring_value;  // of its first head
+  const EventRange* events;
+  const void* const* event_block;
+  const float* maybe_event_weight;
+  const DeviceEventId* recalled;
+  KvRow* rows;
+  std::int64_t n_events, n_kv_heads;
+  std::int32_t n_recalled;
+};
+
 struct RowsShared {
   using Scan = cub::BlockScan<int, kRowsThreads>;
   typename Scan::TempStorage scan;
   int first_row[kRowsThreads + 1];  // of the events of a round
+  RowsLane lane;
 };
 
+__device__ inline RowsLane rows_of_lane(const RowsParams& p, std::int64_t lane, int element) {
+  RowsLane own;
+  own.n_kv_heads = p.n_kv_heads / p.n_lanes;
+  const std::int64_t sinks = lane * own.n_kv_heads * p.n_init * p.head_dim;
+  const std::int64_t ring = lane * own.n_kv_heads * p.ring_head_stride;
+  own.sink_key = offset_by(p.sink_key, sinks, element);
+  own.sink_value = offset_by(p.sink_value, sinks, element);
+  own.ring_key = offset_by(p.ring_key, ring, element);
+  own.ring_value = offset_by(p.ring_value, ring, element);
+  own.events = p.events + lane * p.table_stride;
+  own.n_events = p.n_events[lane * p.count_stride];
+  own.event_block = p.event_block ? p.event_block + lane * p.max_events : nullptr;
+  own.maybe_event_weight =
+      p.maybe_event_weight ? p.maybe_event_weight + lane * p.max_events : nullptr;
+  own.recalled = p.recalled ? p.recalled + lane * p.list_capacity : nullptr;
+  own.n_recalled = p.recalled ? p.n_recalled[3 * lane] : 0;
+  own.rows = p.rows + lane * p.max_rows;
+  return own;
+}
+
 /// By one block of kRowsThreads. \param element bytes
-__device__ inline void write_rows(const RowsParams& p, int element, RowsShared& shared) {
+__device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int element,
+                                  RowsShared& shared) {
   auto& first_row = shared.first_row;
+  const RowsLane& own = shared.lane;
   const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) shared.lane = rows_of_lane(p, lane, element);
+  __syncthreads();
   const std::int64_t left = *p.tokens + p.n - p.n_local;  // tokens that some query no longer sees
   const std::int64_t outside = left > 0 ? left : 0;
-  const std::int64_t events = *p.n_events;
-  const std::int64_t pending = events > 0 ? p.events[events - 1].end : p.n_init;
+  const std::int64_t pending = own.n_events > 0 ? own.events[own.n_events - 1].end : p.n_init;
   const std::int64_t sinks = outside < p.n_init ? outside : p.n_init;
   const std::int64_t waiting = outside > pending ? outside - pending : 0;
   const std::int64_t window_rows = sinks + waiting;
@@ -39,29 +75,29 @@ __device__ inline void write_rows(const RowsParams& p, int element, RowsShared& 
   for (std::int64_t i = thread; i < window_rows && i < p.max_rows; i += kRowsThreads) {
     KvRow row;
     if (i < sinks) {
-      row.key = offset_by(p.sink_key, i * d, element);
-      row.value = offset_by(p.sink_value, i * d, element);
+      row.key = offset_by(own.sink_key, i * d, element);
+      row.value = offset_by(own.sink_value, i * d, element);
       row.token = i;
       row.head_stride = static_cast<std::int32_t>(p.n_init * d);
     } else {
       row.token = pending + i - sinks;
       const std::int64_t at = row.token % p.ring_capacity * d;
-      row.key = offset_by(p.ring_key, at, element);
-      row.value = offset_by(p.ring_value, at, element);
+      row.key = offset_by(own.ring_key, at, element);
+      row.value = offset_by(own.ring_value, at, element);
       row.head_stride = static_cast<std::int32_t>(p.ring_head_stride);
     }
-    p.rows[i] = row;
+    own.rows[i] = row;
   }
 
   // Events in rounds of one a thread: where their rows begin, then all rows of the round.
   std::int64_t rows = window_rows;
-  const int recalled = outside > 0 && p.recalled ? *p.n_recalled : 0;
+  const int recalled = outside > 0 ? own.n_recalled : 0;
   for (int round = 0; round < recalled; round += kRowsThreads) {
     const int in_round = recalled - round < kRowsThreads ? recalled - round : kRowsThreads;
     int length = 0;
     if (thread < in_round) {
-      const DeviceEventId e = p.recalled[round + thread];
-      length = static_cast<int>(p.events[e].end - p.events[e].start);
+      const DeviceEventId e = own.recalled[round + thread];
+      length = static_cast<int>(own.events[e].end - own.events[e].start);
     }
     int before, total;
     RowsShared::Scan(shared.scan).ExclusiveSum(length, before, total);
@@ -74,22 +110,22 @@ __device__ inline void write_rows(const RowsParams& p, int element, RowsShared& 
         const int middle = (low + high) / 2;
         (first_row[middle] <= i ? low : high) = middle;
       }
-      const DeviceEventId e = p.recalled[round + low];
-      const std::int64_t size = p.events[e].end - p.events[e].start;
+      const DeviceEventId e = own.recalled[round + low];
+      const std::int64_t size = own.events[e].end - own.events[e].start;
       const std::int64_t inside = i - first_row[low];
       KvRow row;
-      row.key = offset_by(p.event_block[e], inside * d, element);
-      row.value = offset_by(p.event_block[e], (p.n_kv_heads * size + inside) * d, element);
-      row.token = p.events[e].start + inside;
+      row.key = offset_by(own.event_block[e], inside * d, element);
+      row.value = offset_by(own.event_block[e], (own.n_kv_heads * size + inside) * d, element);
+      row.token = own.events[e].start + inside;
       row.head_stride = static_cast<std::int32_t>(size * d);
-      row.value_weight = p.maybe_event_weight ? p.maybe_event_weight[e] : 1.0f;
-      p.rows[rows + i] = row;
+      row.value_weight = own.maybe_event_weight ? own.maybe_event_weight[e] : 1.0f;
+      own.rows[rows + i] = row;
     }
     rows += total;
     __syncthreads();  // first_row is written anew
   }
   if (thread == 0) {
-    *p.n_rows = static_cast<std::int32_t>(rows < p.max_rows ? rows : p.max_rows);
+    p.n_rows[lane] = static_cast<std::int32_t>(rows < p.max_rows ? rows : p.max_rows);
     if (rows > p.max_rows) *p.overflow = 1;
   }
 }

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// The far keys of a step as rows for segmented attention: sinks, pending tokens and recalled
-/// events, of one layer (spec 1).
+/// events, of one layer (spec 1), in one list or in one for each of its lanes.
 
 #include <cuda_runtime_api.h>
 
@@ -19,8 +19,11 @@ namespace episodic::kernels {
 
 /// All pointers are to device memory, but that blocks may lie wherever the device can read.
 struct RowsParams {
-  DType dtype = DType::bfloat16;  ///< of keys and values
-  std::int64_t n_kv_heads = 0, head_dim = 0;
+  DType dtype = DType::bfloat16;              ///< of keys and values
+  std::int64_t n_kv_heads = 0, head_dim = 0;  ///< of the layer
+  /// Kv heads side by side that recall by themselves, each with a list of rows; a divisor of
+  /// n_kv_heads. Arrays below are [n_lanes, ...] where they say so.
+  std::int64_t n_lanes = 1;
   const std::int64_t* tokens = nullptr;  ///< before this step
   std::int64_t n = 0;                    ///< of this step
   std::int64_t n_init = 0, n_local = 0;
@@ -32,22 +35,27 @@ struct RowsParams {
   const void* ring_value = nullptr;
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
 
+  /// Of one table of events or several, as in kernels/recall.hpp.
   const std::int64_t* n_events = nullptr;
   const EventRange* events = nullptr;  ///< [max_events], in order of time
-  /// [max_events]: this layer's keys [G, length, d] of an event, its values behind them
+  std::int64_t count_stride = 0, table_stride = 0;
+  /// [n_lanes, max_events]: a lane's keys [G, length, d] of an event, its values behind them
   const void* const* event_block = nullptr;
-  const float* maybe_event_weight = nullptr;  ///< [max_events] value weights; null: all 1
-  const DeviceEventId* recalled = nullptr;    ///< events of this step, by time; null: none
-  const std::int32_t* n_recalled = nullptr;
+  const float* maybe_event_weight = nullptr;  ///< [n_lanes, max_events] value weights; null: all 1
+  std::int64_t max_events = 0;                ///< not looked at for one lane
+  /// [n_lanes, list_capacity] events of this step, by time; null: none
+  const DeviceEventId* recalled = nullptr;
+  const std::int32_t* n_recalled = nullptr;  ///< lane p: 3 p numbers behind
+  std::int64_t list_capacity = 0;            ///< not looked at for one lane
 
-  KvRow* rows = nullptr;             ///< [max_rows], written: sinks, pending, events
-  std::int32_t* n_rows = nullptr;    ///< written
+  KvRow* rows = nullptr;             ///< [n_lanes, max_rows], written: sinks, pending, events
+  std::int32_t* n_rows = nullptr;    ///< [n_lanes], written
   std::int64_t max_rows = 0;         ///< rows beyond it are left out, which n_rows then exceeds by
                                      ///< nothing and *overflow says
   std::int32_t* overflow = nullptr;  ///< set to 1 if rows were left out; else left alone
 };
 
-/// One block: bound by writing 32 bytes a row. Neither allocates nor waits; may be captured.
+/// One block a lane: bound by writing 32 bytes a row. Neither allocates nor waits; may be captured.
 /// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
 cudaError_t far_rows(const RowsParams& params, cudaStream_t stream);
 /// The field of them that far_rows refuses, by its name; null: none. Reads no array.

@@ -31,6 +31,11 @@ class DeviceEngine final : public Engine {
   void step(std::span<const std::int64_t> ids, StepKind kind) override { model_.step(ids, kind); }
   std::span<const float> logits() override { return model_.logits(); }
 
+  /// Of the model's channels, without those that the device pads heads with.
+  std::vector<float> representative(std::int64_t lane, EventId event) const override {
+    return device::HeadLayout(model_.config()).of_model(Engine::representative(lane, event));
+  }
+
   SequenceMemory* memory() override { return has_memory() ? &model_.memory() : nullptr; }
   MemoryUsage usage() const override {
     require(Capability::inspect);
@@ -40,7 +45,7 @@ class DeviceEngine final : public Engine {
         in_folder ? kept()->counters().store : model_.memory().lower_tiers();
     MemoryUsage u;
     u.tokens = model_.memory().tokens();
-    u.events = events().size();
+    u.events = model_.memory().n_events();
     u.kv_dtype = model_.dtype();
     u.store_bytes = bytes.events;
     u.host_bytes = bytes.host;

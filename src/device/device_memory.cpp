@@ -45,44 +45,56 @@ void DeviceMemory::Impl::upload_constants() {
   std::vector<kernels::RepresentativeLayer> representatives;
   std::vector<kernels::CodeLayer> codes;
   std::vector<kernels::EventBlockLayer> rings;
+  std::vector<std::int32_t> scopes_of_lanes;
   for (const Layer& layer : layers) {
     relevance.push_back({layer.sums, layer.relevance});
-    if (layer.lane < 0) continue;
-    representatives.push_back({layer.ring_key, layer.relevance, layer.representatives, nullptr});
-    codes.push_back({layer.representatives, layer.codes, layer.code_bounds});
-    rings.push_back({layer.ring_key, layer.ring_value});
+    for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p) {
+      const std::int64_t ring = p * lanes.n_kv_heads * head_stride * element;
+      std::byte* const vectors = layer.representatives + p * max_events * repr_row();
+      representatives.push_back(
+          {layer.ring_key + ring, layer.relevance + p * lanes.n_heads, vectors, nullptr});
+      rings.push_back({layer.ring_key + ring, layer.ring_value + ring});
+      scopes_of_lanes.push_back(static_cast<std::int32_t>(scope_of(layer, p)));
+      if (!keeps_codes()) continue;
+      codes.push_back({vectors, layer.codes + p * max_events * kernels::code_stride(lane_width()),
+                       layer.code_bounds + p * max_events * kernels::code_floats(lane_width())});
+    }
   }
   send(relevance_layers, relevance.data(), relevance.size() * sizeof(relevance[0]));
-  send(representative_layers, representatives.data(),
+  send(representative_lanes, representatives.data(),
        representatives.size() * sizeof(representatives[0]));
-  if (keeps_codes()) send(code_layers, codes.data(), codes.size() * sizeof(codes[0]));
-  send(block_layers, rings.data(), rings.size() * sizeof(rings[0]));
+  if (keeps_codes()) send(code_lanes, codes.data(), codes.size() * sizeof(codes[0]));
+  send(block_lanes, rings.data(), rings.size() * sizeof(rings[0]));
+  if (lane_scopes) send(lane_scopes, scopes_of_lanes.data(), scopes_of_lanes.size() * 4);
   device::check(cudaStreamSynchronize(stream), "the memory's constants");
 }
 
-void DeviceMemory::Impl::clear(std::int64_t kept_events) {
+void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   join_side_streams();
-  const TimelineState empty = kernels::initial_timeline(config.n_init);
-  device::check(cudaMemcpyAsync(state, &empty, sizeof(empty), cudaMemcpyHostToDevice, stream),
+  const std::vector<TimelineState> empty(static_cast<std::size_t>(scopes),
+                                         kernels::initial_timeline(config.n_init));
+  device::check(cudaMemcpyAsync(state, empty.data(), empty.size() * sizeof(empty[0]),
+                                cudaMemcpyHostToDevice, stream),
                 "a copy to the device");
   const auto zero = [&](void* at, std::int64_t size) {
     device::check(cudaMemsetAsync(at, 0, static_cast<std::size_t>(size), stream), "clearing");
   };
-  zero(n_rows, 4);
+  const std::int64_t P = lanes.per_layer;
+  zero(n_rows, 4 * P);
   zero(overflow, 4);
   zero(full, 4);
-  zero(arrived, 4);
-  zero(flags, capacity);
+  zero(arrived, 4 * P);
+  zero(flags, scopes * capacity);
   const auto none = [&](void* at, std::int64_t size) {  // -1 in each element
     device::check(cudaMemsetAsync(at, 0xff, static_cast<std::size_t>(size), stream), "clearing");
   };
   for (Layer& layer : layers) {
-    if (layer.lane < 0) continue;
-    for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
+    if (layer.place < 0) continue;
+    for (RecallLists& lists : layer.lists) zero(lists.sizes, 12 * P);
     if (!has_host_tier()) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
-    none(layer.residency.slot_of_event, max_events * 4);
-    none(layer.residency.last_recalled, max_events * 8);
+    none(layer.residency.slot_of_event, P * max_events * 4);
+    none(layer.residency.last_recalled, P * max_events * 8);
     none(layer.residency.event_of_slot, n_slots * 4);
     none(layer.residency.newest, 8);
   }
@@ -91,22 +103,36 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   const bool by_numbers = config.segmenter != SegmenterKind::surprise && !segments_by_keys();
   segmenter = by_numbers ? make_segmenter(config, given) : nullptr;
   if (segments_by_keys())
-    write_key_segmenter({kernels::initial_key_segmenter(config.n_init), {}, {}});
+    write_key_segmenter(
+        {std::vector<kernels::KeySegmenterState>(static_cast<std::size_t>(key_segmenters()),
+                                                 kernels::initial_key_segmenter(config.n_init)),
+         {},
+         {}});
   tokens = steps_since_recall = last_first = last_n = 0;
-  if (lower) lower->truncate(kept_events);
-  pending_start = config.n_init;
+  if (lower) {
+    std::vector<std::int64_t> kept(kept_events.begin(), kept_events.end());
+    if (by_head()) {  // those of the scopes that are in the store
+      kept.clear();
+      for (const Layer& layer : layers)
+        for (std::int64_t p = 0; layer.place >= 0 && p < P; ++p)
+          kept.push_back(kept_events[static_cast<std::size_t>(scope_of(layer, p))]);
+    }
+    lower->truncate(kept);
+  }
   broken = false;
   lists_now = 0;
   open = far_in_last_step = false;
   ++generation;
   rewinds.assign(1, Rewind{generation, 0});
-  shared = {};
+  shared = {0, std::vector<std::int64_t>(static_cast<std::size_t>(scopes), 0)};
+  saved.assign(1, shared);
 }
 
 DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
                            const DeviceMemoryOptions& options, CUstream_st* stream,
                            std::vector<std::int64_t> given)
     : impl_(std::make_unique<Impl>()) {
+  config.validate();
   check_shape(config, shape);
   Impl& m = *impl_;
   m.config = config;
@@ -129,8 +155,8 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
     store.lease_tokens = most_recalled_tokens(config);
     m.lower = std::make_unique<LowerTiers>(
         m.store_shape(), store,
-        device::SlotArrays{m.all_slots, m.blocks, m.n_slots, m.slot_bytes, m.max_events}, m.room,
-        m.most_closed_tokens());
+        device::SlotArrays{m.all_slots, m.blocks, m.n_slots, m.slot_bytes, m.max_events},
+        device::LaneTables{m.lanes.per_layer, m.by_head()}, m.room, m.most_closed_tokens());
     m.home = m.lower->staging();
   } else if (m.n_slots > 0) {
     m.host_home = PinnedBuffer(m.bytes.host, "the tier of events in host memory",
@@ -140,11 +166,12 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
     m.make_side_streams();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
-  m.found_wrong = PinnedBuffer(3 * sizeof(std::uint32_t), "the place for errors",
-                               "raise the limit of locked memory");
+  m.found_wrong = PinnedBuffer(m.scopes * static_cast<std::int64_t>(sizeof(TimelineState)) + 8,
+                               "the place for errors", "raise the limit of locked memory");
   m.left = device::Event::create();
   m.upload_constants();
-  m.clear(0);
+  m.clear();
+  m.twin = m.shared;
 }
 
 /// What is enqueued reads and writes what is given back behind this, page-locked memory too.
@@ -165,7 +192,7 @@ std::int64_t DeviceMemory::open_tokens() const { return impl_->open ? impl_->n :
 std::int64_t DeviceMemory::generation() const { return impl_->generation; }
 void DeviceMemory::reset() {
   const device::CurrentDevice current(impl_->device);
-  impl_->clear(0);
+  impl_->clear();
 }
 
 void DeviceMemory::use_stream(CUstream_st* stream) {
@@ -181,20 +208,24 @@ void DeviceMemory::use_stream(CUstream_st* stream) {
 void DeviceMemory::check() const {
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  auto* const found = m.found_wrong.as<std::uint32_t>();
-  const void* const from[] = {&m.state->errors, m.overflow, m.full};
-  for (std::size_t i = 0; i < 3; ++i)
-    device::check(
-        cudaMemcpyAsync(found + i, from[i], sizeof(*found), cudaMemcpyDeviceToHost, m.stream),
-        "a copy from the device");
+  auto* const states = m.found_wrong.as<TimelineState>();
+  auto* const found = reinterpret_cast<std::int32_t*>(states + m.scopes);
+  const auto fetch = [&](void* to, const void* from, std::size_t size) {
+    device::check(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToHost, m.stream),
+                  "a copy from the device");
+  };
+  fetch(states, m.state, static_cast<std::size_t>(m.scopes) * sizeof(*states));
+  fetch(found, m.overflow, sizeof(*found));
+  fetch(found + 1, m.full, sizeof(*found));
   device::check(cudaStreamSynchronize(m.stream), "the memory's kernels");
-  const std::uint32_t errors = found[0];
+  std::uint32_t errors = 0;
+  for (std::int64_t s = 0; s < m.scopes; ++s) errors |= states[s].errors;
   if (errors & kernels::kSurpriseIsNaN)
     throw DataError(
         "CUDA memory: a token's surprise is NaN: the logits before it, or the id itself, make no "
         "sense; reset the memory");
-  if ((errors & (kernels::kEventTableIsFull | kernels::kStepsTooLong)) || found[1] != 0 ||
-      found[2] != 0)
+  if ((errors & (kernels::kEventTableIsFull | kernels::kStepsTooLong)) || found[0] != 0 ||
+      found[1] != 0)
     throw DataError("CUDA memory: a table on the device overflowed; reset the memory");
 }
 

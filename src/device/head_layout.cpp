@@ -60,6 +60,18 @@ RotaryTable HeadLayout::table(const RotaryTable& of_model) const {
   return table;
 }
 
+std::vector<float> HeadLayout::of_model(const std::vector<float>& heads) const {
+  if (!padded_) return heads;
+  const std::size_t dim = channels_.size();
+  const auto own = static_cast<std::size_t>(
+      std::count_if(channels_.begin(), channels_.end(), [](std::int64_t c) { return c >= 0; }));
+  std::vector<float> out(heads.size() / dim * own);
+  for (std::size_t i = 0; i < heads.size(); ++i)
+    if (const std::int64_t c = channels_[i % dim]; c >= 0)
+      out[i / dim * own + static_cast<std::size_t>(c)] = heads[i];
+  return out;
+}
+
 MemoryShape HeadLayout::shape(MemoryShape of_model) const {
   of_model.head_dim = head_dim();
   of_model.rotary = table(of_model.rotary);

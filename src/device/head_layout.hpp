@@ -24,6 +24,8 @@ class HeadLayout {
   bool padded() const { return padded_; }
   /// A rotary table of the model for heads that lie so.
   RotaryTable table(const RotaryTable& of_model) const;
+  /// Heads side by side as the model has them, of heads that lie so.
+  std::vector<float> of_model(const std::vector<float>& heads) const;
   /// The shape of a memory that keeps such heads.
   MemoryShape shape(MemoryShape of_model) const;
 

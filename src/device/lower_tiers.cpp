@@ -6,30 +6,55 @@
 
 namespace episodic::device {
 LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
-                       const SlotArrays& arrays, std::int64_t most_recalled,
-                       std::int64_t most_closed_tokens)
+                       const SlotArrays& arrays, const LaneTables& tables,
+                       std::int64_t most_recalled, std::int64_t most_closed_tokens)
     : shape_(shape),
       arrays_(arrays),
       store_(make_disk_store(shape, options)),
-      staging_layer_bytes_(most_closed_tokens * shape.token_bytes() / shape.n_lanes),
-      closed_(shape.n_lanes * staging_layer_bytes_, "the staging of closed events",
+      per_layer_(tables.per_layer),
+      staging_lane_bytes_(most_closed_tokens * shape.token_bytes() / shape.n_lanes),
+      closed_(shape.n_lanes * staging_lane_bytes_, "the staging of closed events",
               "lower chunk or max_block"),
       fetched_(most_recalled * arrays.slot_bytes, "the staging of recalled events",
                "lower n_mem or max_block"),
       pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)), "the staging of pointers",
                 "lower n_mem or raise min_block") {
-  const auto layers = static_cast<std::size_t>(shape.n_lanes);
-  slots_.assign(layers, std::vector<Slot>(static_cast<std::size_t>(arrays.n_slots)));
-  slot_of_.resize(layers);
+  const std::size_t lanes = at(shape.n_lanes);
+  slots_.assign(lanes, std::vector<Slot>(at(arrays.n_slots)));
+  slot_of_.resize(lanes);
+  if (!tables.of_each) return;
+  numbers_.resize(lanes);
+  last_.resize(lanes);
 }
 
-void LowerTiers::truncate(std::int64_t n_events) {
-  store_->truncate(n_events);
-  n_events_ = n_events;
-  for (std::vector<std::int32_t>& map : slot_of_) map.resize(static_cast<std::size_t>(n_events));
-  for (std::vector<Slot>& slots : slots_)
-    for (Slot& slot : slots)
-      if (slot.event >= n_events) slot = {};
+void LowerTiers::truncate(std::span<const std::int64_t> n_events) {
+  n_events_ = numbers_.empty() ? n_events.front() : 0;
+  for (std::size_t lane = 0; lane < numbers_.size(); ++lane) {
+    std::vector<EventId>& numbers = numbers_[lane];
+    numbers.resize(std::min(numbers.size(), at(n_events[lane])));
+    n_events_ += static_cast<std::int64_t>(numbers.size());
+  }
+  store_->truncate(n_events_);
+  for (std::vector<EventId>& recalled : last_) recalled.clear();
+  for (std::size_t lane = 0; lane < slots_.size(); ++lane) {
+    const std::int64_t kept = n_events[numbers_.empty() ? 0 : lane];
+    slot_of_[lane].resize(at(kept), -1);
+    for (Slot& slot : slots_[lane])
+      if (slot.event >= kept) slot = {};
+  }
+}
+
+void LowerTiers::write(std::int64_t lane, EventId first, std::span<const TokenRange> ranges) {
+  const std::int64_t token_bytes = shape_.token_bytes() / shape_.n_lanes;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const TokenRange& e = ranges[i];
+    const std::byte* block =
+        staging() + lane * staging_lane_bytes_ + (e.start - ranges.front().start) * token_bytes;
+    // The elements come back to what they were when the store rounds them.
+    store_->write(stored(lane, first + static_cast<EventId>(i)), lane,
+                  rings_.of(block, shape_.dtype, shape_.n_kv_heads, shape_.head_dim, e));
+  }
+  slot_of_[at(lane)].resize(at(first) + ranges.size(), -1);
 }
 
 void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
@@ -37,19 +62,21 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   std::vector<TokenRange> ranges;
   for (const kernels::EventRange& e : closed) ranges.push_back({e.start, e.end});
   store_->append(ranges);
-  const std::int64_t token_bytes = shape_.token_bytes() / shape_.n_lanes;
-  for (std::int64_t layer = 0; layer < shape_.n_lanes; ++layer)
-    for (std::size_t i = 0; i < ranges.size(); ++i) {
-      const TokenRange& e = ranges[i];
-      const std::byte* block =
-          staging() + layer * staging_layer_bytes_ + (e.start - ranges.front().start) * token_bytes;
-      // The elements come back to what they were when the store rounds them.
-      store_->write(n_events_ + static_cast<EventId>(i), layer,
-                    rings_.of(block, shape_.dtype, shape_.n_kv_heads, shape_.head_dim, e));
-    }
+  for (std::int64_t lane = 0; lane < shape_.n_lanes; ++lane)
+    write(lane, static_cast<EventId>(n_events_), ranges);
   n_events_ += static_cast<std::int64_t>(ranges.size());
-  for (std::vector<std::int32_t>& map : slot_of_)
-    map.resize(static_cast<std::size_t>(n_events_), -1);
+}
+
+void LowerTiers::keep(std::int64_t lane, std::span<const kernels::EventRange> closed) {
+  if (closed.empty()) return;
+  std::vector<TokenRange> ranges;
+  for (const kernels::EventRange& e : closed) ranges.push_back({e.start, e.end});
+  store_->append(ranges, {lane, 1});
+  std::vector<EventId>& numbers = numbers_[at(lane)];
+  const auto first = static_cast<EventId>(numbers.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    numbers.push_back(static_cast<EventId>(n_events_++));
+  write(lane, first, ranges);
 }
 
 std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {
@@ -63,10 +90,10 @@ std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {
   return best;
 }
 
-void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventId> recalled,
+void LowerTiers::fetch(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled,
                        cudaStream_t stream) {
-  std::vector<Slot>& slots = slots_[static_cast<std::size_t>(layer)];
-  std::vector<std::int32_t>& slot_of = slot_of_[static_cast<std::size_t>(layer)];
+  std::vector<Slot>& slots = slots_[at(lane)];
+  std::vector<std::int32_t>& slot_of = slot_of_[at(lane)];
   missing_.clear();
   for (const kernels::DeviceEventId e : recalled) {
     const std::int32_t slot = slot_of[static_cast<std::size_t>(e)];
@@ -75,10 +102,18 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
     else
       slots[static_cast<std::size_t>(slot)].last_recalled = clock_;
   }
+  if (!last_.empty()) {
+    last_[at(lane)].clear();
+    for (const kernels::DeviceEventId e : recalled) last_[at(lane)].push_back(stored(lane, e));
+  }
   if (missing_.empty()) return;
+  missing_stored_.clear();
+  for (const EventId e : missing_) missing_stored_.push_back(stored(lane, e));
   segments_.clear();
-  store_->acquire(layer, missing_, segments_);
-  if (layer + 1 < shape_.n_lanes) store_->prefetch(layer + 1, missing_);
+  store_->acquire(lane, missing_stored_, segments_);
+  // These heads of the next layer recall much the same; of events of their own, what they last did.
+  if (const std::int64_t next = lane + per_layer_; next < shape_.n_lanes)
+    store_->prefetch(next, last_.empty() ? missing_stored_ : last_[at(next)]);
   const std::int64_t element = size_of(shape_.dtype);
   copies_.clear();
   for (std::size_t i = 0; i < missing_.size(); ++i) {
@@ -97,16 +132,16 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
         fetched_.as<std::byte>() + static_cast<std::int64_t>(i) * arrays_.slot_bytes;
     std::memcpy(staged, segment.key, half);
     std::memcpy(staged + half, segment.value, half);
-    std::byte* const to = arrays_.slots + (layer * arrays_.n_slots + s) * arrays_.slot_bytes;
+    std::byte* const to = arrays_.slots + (lane * arrays_.n_slots + s) * arrays_.slot_bytes;
     copies_.add(to, staged, 2 * half);
     void** const pointer = pointers_.as<void*>() + i;
     *pointer = to;
-    copies_.add(arrays_.blocks + layer * arrays_.max_events + missing_[i], pointer, sizeof(void*));
+    copies_.add(arrays_.blocks + lane * arrays_.max_events + missing_[i], pointer, sizeof(void*));
   }
   check(kernels::copy_batch(copies_.to.data(), copies_.from.data(), copies_.bytes.data(),
                             copies_.to.size(), stream),
         "fetching events");
-  store_->release(layer);
+  store_->release(lane);
 }
 
 }  // namespace episodic::device

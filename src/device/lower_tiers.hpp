@@ -21,27 +21,33 @@
 
 namespace episodic::device {
 
-/// Device slots of all layers under the host's management.
+/// Device slots of all lanes under the host's management.
 struct SlotArrays {
-  std::byte* slots = nullptr;  ///< [layers, n_slots, slot_bytes], device memory
-  void** blocks = nullptr;     ///< [layers, max_events], device memory: where attention reads
+  std::byte* slots = nullptr;  ///< [lanes, n_slots, slot_bytes], device memory
+  void** blocks = nullptr;     ///< [lanes, max_events], device memory: where attention reads
   std::int64_t n_slots = 0;
   std::int64_t slot_bytes = 0;
   std::int64_t max_events = 0;
 };
 
+/// Whose events the lanes' are.
+struct LaneTables {
+  std::int64_t per_layer = 1;  ///< lanes
+  bool of_each = false;        ///< a table of events for each lane; else one for all
+};
+
 class LowerTiers {
  public:
-  /// \param most_recalled events of a layer and step; n_slots must not be less
+  /// \param most_recalled events of a lane and step; n_slots must not be less
   /// \param most_closed_tokens of a step
   /// \throws BudgetError, FileError as make_disk_store
   LowerTiers(const StoreShape& shape, const DiskStoreOptions& options, const SlotArrays& arrays,
-             std::int64_t most_recalled, std::int64_t most_closed_tokens);
+             const LaneTables& tables, std::int64_t most_recalled, std::int64_t most_closed_tokens);
 
-  /// Page-locked memory that the device writes a step's closed events to, layer by layer: the block
+  /// Page-locked memory that the device writes a step's closed events to, lane by lane: the block
   /// of an event that starts s tokens behind the step's first closed one at s * token bytes.
   std::byte* staging() const { return closed_.as<std::byte>(); }
-  std::int64_t staging_layer_bytes() const { return staging_layer_bytes_; }
+  std::int64_t staging_lane_bytes() const { return staging_lane_bytes_; }
 
   /// \param step number of the step. One that is begun anew counts as another for the slots: what
   /// its first attempt recalled may leave them.
@@ -53,20 +59,23 @@ class LowerTiers {
   /// Takes the step's closed events over from the staging memory, which the device has finished.
   /// \throws BudgetError, DiskFullError, FileError: none of them is kept
   void keep(std::span<const kernels::EventRange> closed);
+  /// The same of one lane, where each has a table of its own.
+  void keep(std::int64_t lane, std::span<const kernels::EventRange> closed);
 
-  /// Brings recalled events of a layer into its slots and tells attention where they are. What it
+  /// Brings recalled events of a lane into its slots and tells attention where they are. What it
   /// enqueues reads page-locked memory of this object: the next fetch must find the stream passed.
   /// \throws FileError for a damaged block
-  void fetch(std::int64_t layer, std::span<const kernels::DeviceEventId> recalled,
+  void fetch(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled,
              cudaStream_t stream);
 
-  /// Copies one layer of an event to host memory. Not a recall. \throws FileError
-  void read(EventId event, std::int64_t layer, std::byte* block) {
-    store_->read(event, layer, block);
+  /// Copies one lane of an event to host memory. Not a recall. \throws FileError
+  void read(EventId event, std::int64_t lane, std::byte* block) {
+    store_->read(stored(lane, event), lane, block);
   }
 
-  /// Forgets the events from n_events on.
-  void truncate(std::int64_t n_events);
+  /// Forgets the events of each table from n_events on. \param n_events of the only table, or of
+  /// each lane's; at a step's end
+  void truncate(std::span<const std::int64_t> n_events);
 
   StoreCounters counters() const { return store_->counters(); }
 
@@ -74,18 +83,28 @@ class LowerTiers {
   using Slot = rules::Resident;
   /// The slot to give away, by the rules of episodic/base/rules/eviction.hpp.
   std::int64_t choose(std::span<const Slot> slots) const;
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  /// The store numbers events of all tables together, in the order in which they came.
+  EventId stored(std::int64_t lane, EventId event) const {
+    return numbers_.empty() ? event : numbers_[at(lane)][at(event)];
+  }
+  /// Events `first` on of the lane, numbered in its table, out of the staging memory.
+  void write(std::int64_t lane, EventId first, std::span<const TokenRange> ranges);
 
   StoreShape shape_;
   SlotArrays arrays_;
   std::unique_ptr<EventStore> store_;
-  std::int64_t n_events_ = 0;
-  std::int64_t clock_ = 0;  // attempts at steps so far: the stamps of slots
-  std::int64_t staging_layer_bytes_ = 0;
-  PinnedBuffer closed_;                             // [layers, staging_layer_bytes_]
+  std::int64_t per_layer_ = 1;                 // lanes
+  std::vector<std::vector<EventId>> numbers_;  // of each lane; empty where there is one table
+  std::vector<std::vector<EventId>> last_;     // the same: stored events of a lane's last recall
+  std::int64_t n_events_ = 0;                  // of all tables
+  std::int64_t clock_ = 0;                     // attempts at steps so far: the stamps of slots
+  std::int64_t staging_lane_bytes_ = 0;
+  PinnedBuffer closed_;                             // [lanes, staging_lane_bytes_]
   PinnedBuffer fetched_;                            // [most_recalled, slot_bytes]
   PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
-  std::vector<std::vector<Slot>> slots_;            // of each layer
-  std::vector<std::vector<std::int32_t>> slot_of_;  // of each layer and event; -1: none
+  std::vector<std::vector<Slot>> slots_;            // of each lane
+  std::vector<std::vector<std::int32_t>> slot_of_;  // of each lane and event; -1: none
   /// One call's copies, as kernels/copies.hpp takes them.
   struct Copies {
     std::vector<void*> to;
@@ -102,7 +121,8 @@ class LowerTiers {
       bytes.push_back(size);
     }
   } copies_;
-  std::vector<EventId> missing_;
+  std::vector<EventId> missing_;  // of the lane's table, and as the store numbers them
+  std::vector<EventId> missing_stored_;
   std::vector<KvSegment> segments_;
   EventRings rings_;
 };

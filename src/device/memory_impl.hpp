@@ -14,6 +14,7 @@
 
 #include "cuda.hpp"
 #include "episodic/device/device_memory.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/timeline/segmenter.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
@@ -39,21 +40,22 @@ using kernels::DeviceEventId;
 /// What recall leaves in a layer. Two in turn: a step reads the queue of the one before, and a step
 /// that is begun anew finds it untouched.
 struct RecallLists {
-  DeviceEventId* similarity = nullptr;
+  DeviceEventId* similarity = nullptr;  // [P, room], lane by lane
   DeviceEventId* contiguity = nullptr;
   DeviceEventId* recalled = nullptr;
-  std::int32_t* sizes = nullptr;  // [3]
+  std::int32_t* sizes = nullptr;  // [P, 3]
 };
 
-/// The same on the host.
+/// The same on the host, of one lane.
 struct HostRecallLists {
   std::vector<DeviceEventId> similarity, contiguity, recalled;
 };
 
-/// What a segmenter that reads keys carries from step to step, on the host.
+/// What segmenters that read keys carry from step to step, on the host: one for the sequence, or
+/// for each scope.
 struct HostKeySegmenter {
-  kernels::KeySegmenterState state;
-  std::vector<double> mean, variance;
+  std::vector<kernels::KeySegmenterState> states;
+  std::vector<double> mean, variance;  // [scopes, channels]
 };
 
 /// A rotary table that some layers rotate by, on the device.
@@ -75,8 +77,8 @@ struct DeviceLayer {
   std::byte *sink_key = nullptr, *sink_value = nullptr;  // [G, n_init, d]
   float* relevance = nullptr;                            // [capacity, H]
   float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
-  std::int64_t lane = -1;                // among the layers that recall; -1: not one of them
-  std::byte* representatives = nullptr;  // [max_events, H * d] of their own dtype
+  std::int64_t place = -1;               // among the layers that recall; -1: not one of them
+  std::byte* representatives = nullptr;  // [P, max_events, H / P * d] of their own dtype
   // with codes of them: kernels::CodeLayer
   std::int8_t* codes = nullptr;
   float* code_bounds = nullptr;
@@ -111,45 +113,48 @@ struct DeviceMemory::Impl {
   std::int64_t slot_bytes = 0;
   bool on_disk = false;                       // events are at home in a DiskStore
   std::unique_ptr<device::LowerTiers> lower;  // then; null otherwise
-  std::int64_t pending_start = 0;             // then the host follows what is closed
   bool broken = false;                        // then: a step's events could not be kept
   mutable device::StagingRing staging;
-  device::PinnedBuffer found_wrong;      // uint32 [3]: what check copies, to wait once
+  device::PinnedBuffer found_wrong;      // what check copies, to wait once: all states, int32 [2]
   std::unique_ptr<Segmenter> segmenter;  // where token numbers alone set the flags; on the host
 
   // sizes
   std::int64_t capacity = 0, head_stride = 0, element = 2;
   std::int64_t recalling = 0;  // layers
-  std::int64_t max_events = 0, max_closed = 0, max_rows = 0, room = 0;
-  std::int64_t layer_bytes = 0, token_bytes = 0;  // of events
+  LaneShape lanes;          // P lanes of each layer, heads side by side that recall by themselves
+  std::int64_t scopes = 1;  // with tables of events: the sequence, or each kv head of each layer
+  std::int64_t max_events = 0, max_closed = 0, max_rows = 0, room = 0;  // of a lane or scope
+  std::int64_t lane_bytes = 0, token_bytes = 0;                         // of a lane's events
 
   // device memory
   std::vector<Layer> layers;
-  kernels::TimelineState* state = nullptr;
-  kernels::EventRange* events = nullptr;
+  kernels::TimelineState* state = nullptr;  // [scopes]
+  kernels::EventRange* events = nullptr;    // [scopes, max_events]
   float *recent = nullptr, *threshold = nullptr, *surprise = nullptr;
   std::int64_t recent_capacity = 0;
-  std::uint8_t *raw = nullptr, *flags = nullptr;
-  std::vector<device::DeviceRotary> rotaries;  // each table once
+  std::uint8_t *raw = nullptr, *flags = nullptr;  // [scopes or 1, n]; [scopes, capacity]
+  std::vector<device::DeviceRotary> rotaries;     // each table once
   float* mean_query = nullptr;
-  float* event_scores = nullptr;   // [max_events] of a layer's recall, with reweighting
+  float* event_scores = nullptr;   // [P, max_events] of a layer's recall, with reweighting
   std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
-  kernels::KvRow* rows = nullptr;
-  std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
-  std::uint32_t* arrived = nullptr;  // of recall
+  kernels::KvRow* rows = nullptr;  // [P, max_rows]
+  std::int32_t* n_rows = nullptr;  // [P]
+  std::int32_t *overflow = nullptr, *full = nullptr;
+  std::uint32_t* arrived = nullptr;  // [P], of recall
   const void** ring_keys = nullptr;  // of all layers
   // where keys set the flags: the event that is growing, and its keys' moments by channel
-  kernels::KeySegmenterState* key_segmenter = nullptr;
+  kernels::KeySegmenterState* key_segmenter = nullptr;  // one, or [scopes]
   double *key_mean = nullptr, *key_variance = nullptr;
-  // of the layers, for what is one launch over all of them
-  kernels::RelevanceLayer* relevance_layers = nullptr;            // [n_layers]
-  kernels::RepresentativeLayer* representative_layers = nullptr;  // [recalling]
-  kernels::CodeLayer* code_layers = nullptr;                      // [recalling], or null
-  kernels::EventBlockLayer* block_layers = nullptr;               // [recalling]
-  void **blocks = nullptr, **step_blocks = nullptr;
+  // of the layers, or of the lanes that recall, for what is one launch over all of them
+  kernels::RelevanceLayer* relevance_layers = nullptr;           // [n_layers]
+  kernels::RepresentativeLayer* representative_lanes = nullptr;  // [lanes]
+  kernels::CodeLayer* code_lanes = nullptr;                      // [lanes], or null
+  kernels::EventBlockLayer* block_lanes = nullptr;               // [lanes]
+  std::int32_t* lane_scopes = nullptr;                           // [lanes], or null
+  void **blocks = nullptr, **step_blocks = nullptr;              // [lanes, ...]
   std::int64_t *closed_start = nullptr, *closed_end = nullptr, *closed_first = nullptr;
   std::int32_t* closed_count = nullptr;
-  std::byte* all_slots = nullptr;  // [recalling, n_slots, slot_bytes]
+  std::byte* all_slots = nullptr;  // [recalling (of files: lanes), n_slots, slot_bytes]
   std::byte* home = nullptr;  // of all events: in device memory, or with a host tier in host_home
   // the lists of a layer's exchange between the tiers
   kernels::DeviceEventId *missing = nullptr, *victims = nullptr;
@@ -191,8 +196,12 @@ struct DeviceMemory::Impl {
   std::vector<Rewind> rewinds;
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
-    std::int64_t tokens = 0, events = 0;
+    std::int64_t tokens = 0;
+    std::vector<std::int64_t> events;  // of each scope
   } twin, shared;
+  // Since the load, what was saved, step by step, as far as the sequence did not go back behind it:
+  // of scopes that are heads, the host's store can be cut there and nowhere else.
+  std::vector<Twin> saved;
 
   void check_settings() const;
   void list_layers();
@@ -200,32 +209,46 @@ struct DeviceMemory::Impl {
   void plan_workspace();
   void plan_tiers();
   StoreShape store_shape() const {
-    return {recalling, shape.n_kv_heads, shape.head_dim, options.dtype};
+    return {lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, options.dtype};
   }
+  /// Whether each kv head has events of its own.
+  bool by_head() const { return config.scope == EventScope::head; }
+  /// Of the lanes that recall.
+  std::int64_t first_lane(const Layer& layer) const { return layer.place * lanes.per_layer; }
+  /// Of lane p of a layer.
+  std::int64_t scope_of(const Layer& layer, std::int64_t p) const {
+    return by_head() ? (&layer - layers.data()) * lanes.per_layer + p : 0;
+  }
+  /// A lane by its number among those of all layers. \throws DataError
+  std::pair<const Layer*, std::int64_t> lane_at(std::int64_t number) const;
+  /// A lane by its number among those that recall.
+  std::pair<const Layer*, std::int64_t> recalling_lane(std::int64_t lane) const;
+  void check_scope(std::int64_t scope) const;
   /// What is pending is shorter than an event.
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
   void count();
   bool has_host_tier() const { return n_slots > 0 && !on_disk; }
   void make_side_streams();
-  void await_homes(std::int64_t lane);
+  void await_homes(std::int64_t place);
   void join_side_streams();
   void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
   void keep_blocks();
   void carve(device::Carver& carver);
   void upload_constants();
-  /// Back to the empty sequence; with files below, their first events stay for who goes on with
-  /// them.
-  void clear(std::int64_t kept_events);
+  /// Back to the empty sequence; with files below, their first events of each scope stay for who
+  /// goes on with them.
+  void clear(std::span<const std::int64_t> kept_events);
+  void clear() { clear(std::vector<std::int64_t>(static_cast<std::size_t>(scopes), 0)); }
   std::byte* windows() const { return memory.data(); }  // [bytes.window], the first of all arrays
   void rotation_angles(std::int64_t n);
   /// Whether the open step asks for the layer's mean query.
   bool wants_mean_query(const Layer& layer) const {
-    return far && layer.lane >= 0 && (recalls_now || weighs(layer));
+    return far && layer.place >= 0 && (recalls_now || weighs(layer));
   }
   bool weighs(const Layer& layer) const {
-    return layer.lane >= 0 && config.reweight == Reweighting::exact;
+    return layer.place >= 0 && config.reweight == Reweighting::exact;
   }
   void check_turn(const char* call, std::int64_t layer) const;
   void append(const Layer& layer, std::int64_t n, const void* k, const void* v,
@@ -236,22 +259,33 @@ struct DeviceMemory::Impl {
   std::vector<T> read(const T* from, std::int64_t count) const;
   template <class T>
   void write(T* to, const T* from, std::int64_t count);
-  TimelineState read_timeline() const { return read(state, 1)[0]; }
+  std::vector<TimelineState> read_timelines() const { return read(state, scopes); }
   device::HostKeySegmenter read_key_segmenter() const;
   void write_key_segmenter(const device::HostKeySegmenter& from);
-  std::vector<TokenRange> read_events(std::int64_t first, std::int64_t end) const;
-  device::HostRecallLists read_lists(const Layer& layer) const;
-  void write_lists(const Layer& layer, const device::HostRecallLists& lists);
-  MemoryState read_state(const TimelineState& now) const;
+  std::vector<TokenRange> read_events(std::int64_t scope, std::int64_t first,
+                                      std::int64_t end) const;
+  device::HostRecallLists read_lists(const Layer& layer, std::int64_t p) const;
+  void write_lists(const Layer& layer, std::int64_t p, const device::HostRecallLists& lists);
+  MemoryState read_state(const std::vector<TimelineState>& now) const;
   void go_on_from(const EpisodicMemory& from, const MemoryState& handed);
   void write_windows(const MemoryState& from);
   void write_events(const EpisodicMemory& from);
+  /// \param all events of lanes [first_lane, first_lane + n_lanes)
+  void write_events(const EpisodicMemory& from, const std::vector<TokenRange>& all,
+                    std::int64_t first_lane, std::int64_t n_lanes);
   class EventReader;
-  void all_at_home(const std::vector<TokenRange>& events);
+  void all_at_home(std::int64_t lane, const std::vector<TokenRange>& events);
 
   // null while sizes are counted and nothing has a place yet
   const std::int64_t* first_position() const { return state ? &state->tokens : nullptr; }
-  const std::int64_t* event_count() const { return state ? &state->n_events : nullptr; }
+  const std::int64_t* event_count(std::int64_t scope = 0) const {
+    return state ? &state[scope].n_events : nullptr;
+  }
+  // From scope to scope, where lanes have events of their own: of counts (in numbers) and of
+  // tables.
+  static constexpr std::int64_t kCountStride = sizeof(TimelineState) / sizeof(std::int64_t);
+  std::int64_t count_stride() const { return by_head() ? kCountStride : 0; }
+  std::int64_t table_stride() const { return by_head() ? max_events : 0; }
   const device::DeviceRotary& rotary(const Layer& layer) const { return rotaries[layer.rotary]; }
   std::int64_t width() const { return shape.n_heads * shape.head_dim; }
   /// Whether representatives have codes, which recall reads first: where a sequence may come to
@@ -261,10 +295,13 @@ struct DeviceMemory::Impl {
            max_events >= options.codes_from;
   }
   void encode(std::int64_t most_new);
-  /// Bytes of a representative vector.
-  std::int64_t repr_row() const { return width() * size_of(options.representatives); }
+  std::int64_t lane_width() const { return lanes.width(shape.head_dim); }
+  /// Bytes of a lane's representative vector.
+  std::int64_t repr_row() const { return lane_width() * size_of(options.representatives); }
   /// Where keys set the flags.
   bool segments_by_keys() const { return reads_keys(config.segmenter); }
+  /// That do, each of some channels.
+  std::int64_t key_segmenters() const { return by_head() ? scopes : 1; }
   std::int64_t key_channels() const { return shape.n_layers * shape.n_kv_heads * shape.head_dim; }
   std::int64_t key_variances() const {  // numbers of key_variance
     return config.segmenter == SegmenterKind::gaussian ? key_channels() : 0;
@@ -277,7 +314,7 @@ struct DeviceMemory::Impl {
   kernels::RowsParams rows_params(const Layer& layer, const RecallLists& lists) const;
   kernels::MeanQueryParams mean_query_params(const Layer& layer, std::int64_t n_queries) const;
   kernels::ClosedEvents closed() const {
-    return {closed_start, closed_end, closed_count, closed_first, max_closed};
+    return {closed_start, closed_end, closed_count, closed_first, max_closed, by_head()};
   }
   const RecallLists& lists_of_step(const Layer& layer) const {
     return layer.lists[recalls_now ? 1 - lists_now : lists_now];
@@ -292,7 +329,7 @@ struct DeviceMemory::Impl {
     return (config.reweight == Reweighting::broad ? 3 : 1) * config.reweight_top;
   }
   void choose_events(const Layer& layer, const RecallLists& lists);
-  void score_events(const Layer& layer, const RecallLists* maybe_listed);
+  void score_events(const Layer& layer, std::int64_t p, const RecallLists* maybe_listed);
   void recall(const Layer& layer, const LayerStep& step);
   void finish_step();
 };

@@ -51,8 +51,6 @@ void DeviceMemory::Impl::check_settings() const {
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
-  if (config.scope != EventScope::sequence || config.recall_groups != 1)
-    refuse("scope = head and recall_groups > 1 are not built for a device; use scope = sequence");
   if (config.retention) refuse("retention is not built for a device; leave it out");
   if (config.score != RepresentativeScore::mean)
     refuse("score = max is not built for a device; use mean");
@@ -60,8 +58,8 @@ void DeviceMemory::Impl::check_settings() const {
     refuse("index = faiss; a device searches exactly, use exact");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
-  if (width() > kernels::kMostRecallWidth)
-    refuse(fmt::format("{} heads of {}, together at most {}", shape.n_heads, shape.head_dim,
+  if (lane_width() > kernels::kMostRecallWidth)
+    refuse(fmt::format("{} heads of {}, together at most {}", lanes.n_heads, shape.head_dim,
                        kernels::kMostRecallWidth));
   for (std::int64_t l = 0; l < shape.n_layers; ++l)
     if (const std::int64_t dim = shape.layer(l).rotary.rotary_dim(); dim % 16 != 0)
@@ -87,6 +85,7 @@ kernels::KeySegmenterParams DeviceMemory::Impl::key_segmenter_params() const {
   kernels::KeySegmenterParams p;
   p.signal = config.segmenter == SegmenterKind::gaussian ? kernels::KeySignal::gaussian
                                                          : kernels::KeySignal::similarity;
+  p.per_head = by_head();
   p.gamma = config.gamma;
   p.min_count = config.min_count;
   p.var_floor = config.var_floor;
@@ -116,15 +115,19 @@ kernels::RefineParams DeviceMemory::Impl::refine_params() const {
   p.min_block = config.min_block;
   p.n = config.chunk;
   p.max_previous = config.chunk;
+  p.n_timelines = scopes;
   p.state = state;
   p.raw = raw;
+  p.shared_raw = !(by_head() && segments_by_keys());
   p.flags = flags;
   p.flag_capacity = capacity;
   p.dtype = options.dtype;
-  p.n_layers = shape.n_layers - config.refine_layers;
+  // Heads that are refined by themselves are so in every layer, as on the host.
+  const std::int64_t first_layer = by_head() ? 0 : config.refine_layers;
+  p.n_layers = shape.n_layers - first_layer;
   p.n_kv_heads = shape.n_kv_heads;
   p.head_dim = shape.head_dim;
-  p.keys = ring_keys ? ring_keys + config.refine_layers : nullptr;
+  p.keys = ring_keys ? ring_keys + first_layer : nullptr;
   p.key_capacity = capacity;
   p.key_head_stride = head_stride;
   p.key_row_stride = shape.head_dim;
@@ -156,6 +159,7 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
   p.rows = rows;
   p.n_rows = n_rows;
   p.max_rows = max_rows;
+  p.n_lists = lanes.per_layer;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
   p.workspace = workspace;
@@ -165,14 +169,17 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
 
 kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   kernels::RecallParams p;
+  p.n_lanes = lanes.per_layer;
   p.n_events = event_count();
   p.events = events;
+  p.count_stride = count_stride();
+  p.table_stride = table_stride();
   p.max_events = max_events;
   p.n_init = config.n_init;
   p.tokens = first_position();
   p.n = 1;
   p.dtype = options.representatives;
-  p.width = width();
+  p.width = lane_width();
   p.query = mean_query;
   p.codes_from = keeps_codes() ? options.codes_from : 0;
   p.n_local = config.n_local;
@@ -207,6 +214,8 @@ kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(const Layer& laye
 
 /// Sizes of everything; then one pass over the arrays, which counts them.
 void DeviceMemory::Impl::plan() {
+  lanes = lane_shape(config, shape);
+  scopes = by_head() ? shape.n_layers * shape.n_kv_heads : 1;
   check_settings();
   list_layers();
   element = size_of(options.dtype);
@@ -219,8 +228,8 @@ void DeviceMemory::Impl::plan() {
   // What left the window, and whole events up to both capacities.
   const std::int64_t recalled = most_recalled_tokens(config);
   max_rows = config.n_init + capacity + (takes_top() ? std::min(recalled, closable) : recalled);
-  token_bytes = 2 * shape.n_kv_heads * shape.head_dim * element;
-  layer_bytes = closable * token_bytes;
+  token_bytes = 2 * lanes.n_kv_heads * shape.head_dim * element;
+  lane_bytes = closable * token_bytes;
   recent_capacity = config.effective_tau() + config.chunk;
   if (recalling > 0) {
     room =
@@ -267,7 +276,7 @@ void DeviceMemory::Impl::plan_workspace() {
     needs(segment);
   }
   // A window that is handed over comes in steps, keys and values.
-  needs(static_cast<std::size_t>(config.chunk * token_bytes));
+  needs(static_cast<std::size_t>(2 * config.chunk * shape.n_kv_heads * shape.head_dim * element));
 }
 
 void DeviceMemory::Impl::count() {
@@ -279,7 +288,7 @@ void DeviceMemory::Impl::count() {
 /// with as many slots on the device as the bound leaves room for.
 void DeviceMemory::Impl::plan_tiers() {
   if (config.device_bytes == 0 || bytes.total() <= config.device_bytes) return;
-  const std::int64_t all = bytes.total(), on_host = recalling * layer_bytes;
+  const std::int64_t all = bytes.total(), on_host = lanes.n_lanes * lane_bytes;
   slot_bytes = config.max_block * token_bytes;
   on_disk = recalling > 0 && !config.disk_dir.empty() &&
             (config.host_bytes == 0 || on_host > config.host_bytes);
@@ -314,7 +323,8 @@ void DeviceMemory::Impl::plan_tiers() {
         "device_bytes = {}; raise one of them, name a disk_dir or lower the number of tokens",
         config.host_bytes, options.max_tokens, on_host, config.device_bytes));
   // Arrays are rounded up one by one: a bisection finds what fits.
-  std::int64_t fits = least_slots, too_many = std::max(max_events, least_slots) + 1;
+  const std::int64_t most_slots = (on_disk ? 1 : lanes.per_layer) * max_events;
+  std::int64_t fits = least_slots, too_many = std::max(most_slots, least_slots) + 1;
   while (too_many - fits > 1) {
     const std::int64_t middle = fits + (too_many - fits) / 2;
     (with_slots(middle) <= config.device_bytes ? fits : too_many) = middle;
@@ -326,7 +336,7 @@ void DeviceMemory::Impl::plan_tiers() {
         config.host_bytes > 0
             ? config.host_bytes
             : default_host_bytes(store_shape(), config.max_block, most_recalled_tokens(config));
-    bytes.host = cache + recalling * most_closed_tokens() * token_bytes + room * slot_bytes;
+    bytes.host = cache + lanes.n_lanes * most_closed_tokens() * token_bytes + room * slot_bytes;
   }
 }
 
@@ -334,7 +344,8 @@ void DeviceMemory::Impl::carve(Carver& c) {
   const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
   std::int64_t mark = 0;
   const auto since = [&] { return c.used() - std::exchange(mark, c.used()); };
-  std::int64_t lane = 0;
+  const std::int64_t P = lanes.per_layer, n_lanes = lanes.n_lanes;
+  std::int64_t place = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     for (std::byte** ring : {&layer.ring_key, &layer.ring_rotated, &layer.ring_value})
@@ -343,42 +354,41 @@ void DeviceMemory::Impl::carve(Carver& c) {
       *sinks = c.take(G * std::max<std::int64_t>(1, config.n_init) * d * element);
     layer.relevance = c.take<float>(capacity * H);
     layer.sums = c.take<float>((config.n_local + config.chunk - 1) * H);
-    const auto& named = config.recall_layers;
-    const bool recalls =
-        config.recall && (!named || std::find(named->begin(), named->end(), l) != named->end());
-    layer.lane = recalls ? lane++ : -1;
+    layer.place = recalls(config, l) ? place++ : -1;
   }
   bytes.window = since();
 
-  if (n_slots == 0) home = c.take(recalling * layer_bytes);
-  all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
+  if (n_slots == 0) home = c.take(n_lanes * lane_bytes);
+  all_slots =
+      n_slots > 0 ? c.take((on_disk ? n_lanes : recalling) * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
-    if (layer.lane < 0 || !has_host_tier()) continue;
-    if (all_slots) layer.slots = all_slots + layer.lane * n_slots * slot_bytes;
-    layer.residency = {c.take<std::int32_t>(max_events),
-                       c.take<std::int64_t>(max_events),
+    if (layer.place < 0 || !has_host_tier()) continue;
+    if (all_slots) layer.slots = all_slots + layer.place * n_slots * slot_bytes;
+    layer.residency = {c.take<std::int32_t>(P * max_events),
+                       c.take<std::int64_t>(P * max_events),
                        c.take<DeviceEventId>(n_slots),
                        c.take<std::int64_t>(1),
-                       max_events,
-                       n_slots};
+                       P * max_events,
+                       n_slots,
+                       P};
   }
   bytes.events = since();
 
-  state = c.take<TimelineState>(1);
-  events = c.take<EventRange>(max_events);
-  blocks = c.take<void*>(recalling * max_events);
+  state = c.take<TimelineState>(scopes);
+  events = c.take<EventRange>(scopes * max_events);
+  blocks = c.take<void*>(n_lanes * max_events);
   for (Layer& layer : layers) {
-    if (layer.lane < 0) continue;
-    layer.representatives = c.take(max_events * repr_row());
+    if (layer.place < 0) continue;
+    layer.representatives = c.take(P * max_events * repr_row());
     if (keeps_codes()) {
-      layer.codes = c.take<std::int8_t>(max_events * kernels::code_stride(width()));
-      layer.code_bounds = c.take<float>(max_events * kernels::code_floats(width()));
+      layer.codes = c.take<std::int8_t>(P * max_events * kernels::code_stride(lane_width()));
+      layer.code_bounds = c.take<float>(P * max_events * kernels::code_floats(lane_width()));
     }
     for (RecallLists& lists : layer.lists) {
-      lists.similarity = c.take<DeviceEventId>(room);
-      lists.contiguity = c.take<DeviceEventId>(room);
-      lists.recalled = c.take<DeviceEventId>(room);
-      lists.sizes = c.take<std::int32_t>(3);
+      lists.similarity = c.take<DeviceEventId>(P * room);
+      lists.contiguity = c.take<DeviceEventId>(P * room);
+      lists.recalled = c.take<DeviceEventId>(P * room);
+      lists.sizes = c.take<std::int32_t>(P * 3);
     }
   }
   bytes.representatives = since();
@@ -386,8 +396,8 @@ void DeviceMemory::Impl::carve(Carver& c) {
   recent = c.take<float>(recent_capacity);
   threshold = c.take<float>(config.chunk);
   surprise = c.take<float>(config.chunk);
-  raw = c.take<std::uint8_t>(config.chunk);
-  flags = c.take<std::uint8_t>(capacity);
+  raw = c.take<std::uint8_t>(scopes * config.chunk);
+  flags = c.take<std::uint8_t>(scopes * capacity);
   for (device::DeviceRotary& r : rotaries) {
     const std::int64_t angles = r.dim() / 2;
     r.inverse_frequency = c.take<double>(angles);
@@ -395,36 +405,38 @@ void DeviceMemory::Impl::carve(Carver& c) {
     for (float** fixed : {&r.fixed_cos, &r.fixed_sin}) *fixed = c.take<float>(angles);
   }
   mean_query = c.take<float>(width());
-  if (config.reweight != Reweighting::none) event_scores = c.take<float>(max_events);
+  if (config.reweight != Reweighting::none) event_scores = c.take<float>(P * max_events);
   if (takes_top()) is_top = c.take<std::uint8_t>(max_events);
-  rows = c.take<KvRow>(max_rows);
-  n_rows = c.take<std::int32_t>(1);
+  rows = c.take<KvRow>(P * max_rows);
+  n_rows = c.take<std::int32_t>(P);
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
-  arrived = c.take<std::uint32_t>(1);
+  arrived = c.take<std::uint32_t>(P);
   ring_keys = c.take<const void*>(shape.n_layers);
   if (segments_by_keys()) {
-    key_segmenter = c.take<kernels::KeySegmenterState>(1);
+    key_segmenter = c.take<kernels::KeySegmenterState>(key_segmenters());
     key_mean = c.take<double>(key_channels());
     key_variance = c.take<double>(key_variances());
   }
   relevance_layers = c.take<kernels::RelevanceLayer>(shape.n_layers);
-  representative_layers = c.take<kernels::RepresentativeLayer>(recalling);
-  if (keeps_codes()) code_layers = c.take<kernels::CodeLayer>(recalling);
-  block_layers = c.take<kernels::EventBlockLayer>(recalling);
-  step_blocks = c.take<void*>(recalling * max_closed);
-  closed_start = c.take<std::int64_t>(max_closed);
-  closed_end = c.take<std::int64_t>(max_closed);
-  closed_first = c.take<std::int64_t>(1);
-  closed_count = c.take<std::int32_t>(1);
+  representative_lanes = c.take<kernels::RepresentativeLayer>(n_lanes);
+  if (keeps_codes()) code_lanes = c.take<kernels::CodeLayer>(n_lanes);
+  block_lanes = c.take<kernels::EventBlockLayer>(n_lanes);
+  step_blocks = c.take<void*>(n_lanes * max_closed);
+  const std::int64_t tables = by_head() ? n_lanes : 1;
+  if (by_head()) lane_scopes = c.take<std::int32_t>(tables);
+  closed_start = c.take<std::int64_t>(tables * max_closed);
+  closed_end = c.take<std::int64_t>(tables * max_closed);
+  closed_first = c.take<std::int64_t>(tables);
+  closed_count = c.take<std::int32_t>(tables);
   if (has_host_tier()) {
-    missing = c.take<DeviceEventId>(room);
-    victims = c.take<DeviceEventId>(room);
-    given_slots = c.take<std::int32_t>(room);
+    missing = c.take<DeviceEventId>(P * room);
+    victims = c.take<DeviceEventId>(P * room);
+    given_slots = c.take<std::int32_t>(P * room);
     n_missing = c.take<std::int32_t>(1);
     n_victims = c.take<std::int32_t>(1);
     n_given = c.take<std::int32_t>(1);
-    copies = c.take<kernels::CopyRun>(room);
+    copies = c.take<kernels::CopyRun>(P * room);
   }
   workspace = c.take(workspace_bytes);
   bytes.workspace = since();
@@ -432,6 +444,7 @@ void DeviceMemory::Impl::carve(Carver& c) {
 
 DeviceMemoryBytes DeviceMemory::bytes_needed(const MemoryConfig& config, const MemoryShape& shape,
                                              const DeviceMemoryOptions& options) {
+  config.validate();
   check_shape(config, shape);
   Impl impl;
   impl.config = config;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "convert.hpp"
@@ -46,33 +47,46 @@ void for_groups(const std::vector<TokenRange>& events, std::size_t begin, std::i
   }
 }
 
-/// A segmenter that reads keys as the host's memory keeps it (KeySegmenter::save).
+/// Segmenters that read keys as the host's memory keeps them (KeySegmenter::save), one after the
+/// other.
 std::vector<std::byte> to_bytes(const device::HostKeySegmenter& from, std::int64_t tokens) {
-  const bool is_empty = from.state.count == 0;
-  const auto known = [&](const std::vector<double>& moments) {
-    return is_empty ? std::vector<double>(moments.size()) : moments;
-  };
   ByteWriter to;
-  to.put(tokens);
-  to.put(from.state.count);
-  to.put(from.state.recorded);
-  to.put(from.state.mean);
-  to.put(from.state.squares);
-  to.put_vector(known(from.mean));
-  to.put_vector(known(from.variance));
+  for (std::size_t i = 0; i < from.states.size(); ++i) {
+    const kernels::KeySegmenterState& state = from.states[i];
+    /// Its channels; those of an event without keys are nothing.
+    const auto own = [&](const std::vector<double>& moments) {
+      const std::size_t channels = moments.size() / from.states.size();
+      std::vector<double> of(channels);
+      if (state.count > 0) std::copy_n(moments.data() + i * channels, channels, of.data());
+      return of;
+    };
+    to.put(tokens);
+    to.put(state.count);
+    to.put(state.recorded);
+    to.put(state.mean);
+    to.put(state.squares);
+    to.put_vector(own(from.mean));
+    to.put_vector(own(from.variance));
+  }
   return to.take();
 }
 
-device::HostKeySegmenter from_bytes(const std::vector<std::byte>& bytes, std::int64_t n_init) {
+device::HostKeySegmenter from_bytes(const std::vector<std::byte>& bytes, std::int64_t segmenters,
+                                    std::int64_t n_init) {
   ByteReader from(bytes, "the memory's segmenter");
   device::HostKeySegmenter to;
-  to.state.next = std::max(from.get<std::int64_t>(), n_init);
-  to.state.count = from.get<std::int64_t>();
-  to.state.recorded = from.get<std::int64_t>();
-  to.state.mean = from.get<double>();
-  to.state.squares = from.get<double>();
-  to.mean = from.get_vector<double>();
-  to.variance = from.get_vector<double>();
+  for (std::int64_t i = 0; i < segmenters; ++i) {
+    kernels::KeySegmenterState& state = to.states.emplace_back();
+    state.next = std::max(from.get<std::int64_t>(), n_init);
+    state.count = from.get<std::int64_t>();
+    state.recorded = from.get<std::int64_t>();
+    state.mean = from.get<double>();
+    state.squares = from.get<double>();
+    for (std::vector<double>* moments : {&to.mean, &to.variance}) {
+      const std::vector<double> own = from.get_vector<double>();
+      moments->insert(moments->end(), own.begin(), own.end());
+    }
+  }
   return to;
 }
 
@@ -98,34 +112,61 @@ std::string DeviceMemory::refusal(Capability capability) const {
   }
 }
 
-std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first,
+std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t scope, std::int64_t first,
                                                         std::int64_t end) const {
   std::vector<TokenRange> out;
-  for (const EventRange& e : read(events + first, end - first)) out.push_back({e.start, e.end});
+  for (const EventRange& e : read(events + scope * max_events + first, end - first))
+    out.push_back({e.start, e.end});
   return out;
 }
 
-static void check_scope(std::int64_t scope) {
-  if (scope != 0)
-    throw DataError(fmt::format(
-        "scope {}: a memory on a device has one scope, 0, that of the sequence", scope));
+void DeviceMemory::Impl::check_scope(std::int64_t scope) const {
+  if (scope < 0 || scope >= scopes)
+    throw DataError(
+        fmt::format("scope {} asked for, but the memory has scopes 0 to {}", scope, scopes - 1));
+}
+
+std::pair<const Layer*, std::int64_t> DeviceMemory::Impl::lane_at(std::int64_t number) const {
+  const std::int64_t P = lanes.per_layer;
+  if (number < 0 || number >= shape.n_layers * P)
+    throw DataError(fmt::format("lane {} asked for, but the memory has lanes 0 to {}", number,
+                                shape.n_layers * P - 1));
+  return {&layers[static_cast<std::size_t>(number / P)], number % P};
+}
+
+std::pair<const Layer*, std::int64_t> DeviceMemory::Impl::recalling_lane(std::int64_t lane) const {
+  const std::int64_t place = lane / lanes.per_layer;
+  const auto at = std::find_if(layers.begin(), layers.end(),
+                               [&](const Layer& layer) { return layer.place == place; });
+  return {&*at, lane % lanes.per_layer};
+}
+
+std::int64_t DeviceMemory::scopes() const { return impl_->scopes; }
+std::int64_t DeviceMemory::lanes() const { return impl_->shape.n_layers * impl_->lanes.per_layer; }
+
+std::int64_t DeviceMemory::n_events() const {
+  const device::CurrentDevice current(impl_->device);
+  std::int64_t sum = 0;
+  for (const TimelineState& state : impl_->read_timelines()) sum += state.n_events;
+  return sum;
 }
 
 const EventTable& DeviceMemory::events(std::int64_t scope) const {
-  check_scope(scope);
   const Impl& m = *impl_;
+  m.check_scope(scope);
   const device::CurrentDevice current(m.device);
   EventTable table(m.config.n_init, m.config.min_block, m.config.max_block);
-  for (const TokenRange& e : m.read_events(0, m.read_timeline().n_events)) table.append(e);
+  const TimelineState state = m.read(m.state + scope, 1)[0];
+  for (const TokenRange& e : m.read_events(scope, 0, state.n_events)) table.append(e);
   return m.inspected_events.emplace(std::move(table));
 }
 
 const StepRecord& DeviceMemory::last_step(std::int64_t scope) const {
-  check_scope(scope);
   const Impl& m = *impl_;
+  m.check_scope(scope);
   const device::CurrentDevice current(m.device);
   StepRecord& r = m.inspected_step = {};
-  const TimelineState state = m.read_timeline();
+  const TimelineState state = m.read(m.state + scope, 1)[0];
   r.first = m.last_first;
   r.n = m.last_n;
   r.events_before = state.n_events - state.n_closed;
@@ -133,23 +174,25 @@ const StepRecord& DeviceMemory::last_step(std::int64_t scope) const {
   r.threshold = m.read(m.threshold, m.last_n);
   if (m.segments_by_keys())  // which have none over surprise, as on the host
     r.threshold.assign(r.threshold.size(), std::numeric_limits<float>::infinity());
-  r.raw_boundaries = m.read(m.raw, m.last_n);
-  const std::vector<std::uint8_t> ring = m.read(m.flags, m.capacity);
+  const std::int64_t raw_row = m.by_head() && m.segments_by_keys() ? scope : 0;
+  r.raw_boundaries = m.read(m.raw + raw_row * m.last_n, m.last_n);
+  const std::vector<std::uint8_t> ring = m.read(m.flags + scope * m.capacity, m.capacity);
   for (std::int64_t i = 0; i < m.last_n; ++i)
     r.final_boundaries.push_back(ring[static_cast<std::size_t>((r.first + i) % m.capacity)]);
   return r;
 }
 
-HostRecallLists DeviceMemory::Impl::read_lists(const Layer& layer) const {
-  if (layer.lane < 0 || !far_in_last_step) return {};
+HostRecallLists DeviceMemory::Impl::read_lists(const Layer& layer, std::int64_t p) const {
+  if (layer.place < 0 || !far_in_last_step) return {};
   const RecallLists& lists = layer.lists[lists_now];
-  const std::vector<std::int32_t> sizes = read(lists.sizes, 3);
-  return {read(lists.similarity, sizes[0]), read(lists.contiguity, sizes[1]),
-          read(lists.recalled, sizes[2])};
+  const std::vector<std::int32_t> sizes = read(lists.sizes + 3 * p, 3);
+  return {read(lists.similarity + p * room, sizes[0]), read(lists.contiguity + p * room, sizes[1]),
+          read(lists.recalled + p * room, sizes[2])};
 }
 
-void DeviceMemory::Impl::write_lists(const Layer& layer, const HostRecallLists& from) {
-  if (layer.lane < 0) return;
+void DeviceMemory::Impl::write_lists(const Layer& layer, std::int64_t p,
+                                     const HostRecallLists& from) {
+  if (layer.place < 0) return;
   const RecallLists& lists = layer.lists[lists_now];
   std::int32_t sizes[3];
   const std::pair<DeviceEventId*, const std::vector<DeviceEventId>*> arrays[] = {
@@ -161,31 +204,35 @@ void DeviceMemory::Impl::write_lists(const Layer& layer, const HostRecallLists& 
     if (count > room)
       throw DataError(
           fmt::format("CUDA memory: a recall list of {} events, at most {} fit", count, room));
-    write(arrays[i].first, arrays[i].second->data(), count);
+    write(arrays[i].first + p * room, arrays[i].second->data(), count);
     sizes[i] = static_cast<std::int32_t>(count);
   }
-  write(lists.sizes, sizes, 3);
+  write(lists.sizes + 3 * p, sizes, 3);
 }
 
-std::vector<EventId> DeviceMemory::recalled(std::int64_t l) const {
+std::vector<EventId> DeviceMemory::recalled(std::int64_t lane) const {
   const device::CurrentDevice current(impl_->device);
-  return host_ids(impl_->read_lists(impl_->layers.at(static_cast<std::size_t>(l))).recalled);
+  const auto [layer, p] = impl_->lane_at(lane);
+  return host_ids(impl_->read_lists(*layer, p).recalled);
 }
 
-LaneRecall DeviceMemory::recall_lists(std::int64_t l) const {
+LaneRecall DeviceMemory::recall_lists(std::int64_t lane) const {
   const device::CurrentDevice current(impl_->device);
-  const HostRecallLists lists = impl_->read_lists(impl_->layers.at(static_cast<std::size_t>(l)));
+  const auto [layer, p] = impl_->lane_at(lane);
+  const HostRecallLists lists = impl_->read_lists(*layer, p);
   return {host_ids(lists.similarity), host_ids(lists.contiguity)};
 }
 
-std::vector<float> DeviceMemory::representative(std::int64_t l, EventId event) const {
+std::vector<float> DeviceMemory::representative(std::int64_t lane, EventId event) const {
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
-  if (layer.lane < 0 || event < 0 || event >= m.read_timeline().n_events)
-    throw DataError(fmt::format("representative: layer {} has no event {}", l, event));
-  return device::widened(m.read(layer.representatives + event * m.repr_row(), m.repr_row()),
-                         m.options.representatives);
+  const auto [layer, p] = m.lane_at(lane);
+  if (layer->place < 0 || event < 0 ||
+      event >= m.read(m.state + m.scope_of(*layer, p), 1)[0].n_events)
+    throw DataError(fmt::format("representative: lane {} has no event {}", lane, event));
+  return device::widened(
+      m.read(layer->representatives + (p * m.max_events + event) * m.repr_row(), m.repr_row()),
+      m.options.representatives);
 }
 
 std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
@@ -210,7 +257,7 @@ std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
 
 class DeviceMemory::Snapshot final : public MemorySnapshot {
  public:
-  std::int64_t tokens() const override { return timeline.tokens; }
+  std::int64_t tokens() const override { return timelines.front().tokens; }
 
   const void* owner = nullptr;
   std::int64_t generation = 0;
@@ -219,19 +266,19 @@ class DeviceMemory::Snapshot final : public MemorySnapshot {
   std::vector<std::byte> windows;  // of all layers, which lie in one piece
   std::vector<float> recent;
   std::vector<std::uint8_t> flags;
-  TimelineState timeline;
-  device::HostKeySegmenter segmenter;  // where keys set the flags
-  std::vector<HostRecallLists> lists;  // of each layer
+  std::vector<TimelineState> timelines;  // of each scope
+  device::HostKeySegmenter segmenter;    // where keys set the flags
+  std::vector<HostRecallLists> lists;    // of each lane
 };
 
 device::HostKeySegmenter DeviceMemory::Impl::read_key_segmenter() const {
-  return {read(key_segmenter, 1)[0], read(key_mean, key_channels()),
+  return {read(key_segmenter, key_segmenters()), read(key_mean, key_channels()),
           read(key_variance, key_variances())};
 }
 
 /// Moments that are left out are those of an event without keys, which nothing reads.
 void DeviceMemory::Impl::write_key_segmenter(const device::HostKeySegmenter& from) {
-  write(key_segmenter, &from.state, 1);
+  write(key_segmenter, from.states.data(), static_cast<std::int64_t>(from.states.size()));
   write(key_mean, from.mean.data(), static_cast<std::int64_t>(from.mean.size()));
   write(key_variance, from.variance.data(), static_cast<std::int64_t>(from.variance.size()));
 }
@@ -247,10 +294,11 @@ std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
   s->far = m.far_in_last_step;
   s->windows = m.read(m.windows(), m.bytes.window);
   s->recent = m.read(m.recent, m.recent_capacity);
-  s->flags = m.read(m.flags, m.capacity);
-  s->timeline = m.read_timeline();
+  s->flags = m.read(m.flags, m.scopes * m.capacity);
+  s->timelines = m.read_timelines();
   if (m.segments_by_keys()) s->segmenter = m.read_key_segmenter();
-  for (const Layer& layer : m.layers) s->lists.push_back(m.read_lists(layer));
+  for (const Layer& layer : m.layers)
+    for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) s->lists.push_back(m.read_lists(layer, p));
   return s;
 }
 
@@ -262,44 +310,60 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
     throw ConfigError("restore: the snapshot was taken of another memory");
   const Snapshot& s = *own;
   for (const Impl::Rewind& rewind : m.rewinds)
-    if (rewind.generation > s.generation && rewind.tokens < s.timeline.tokens)
+    if (rewind.generation > s.generation && rewind.tokens < s.tokens())
       throw ConfigError(fmt::format(
           "restore: the memory has meanwhile gone back to {} tokens, before this snapshot of {}",
-          rewind.tokens, s.timeline.tokens));
-  const std::vector<TokenRange> events = m.read_events(0, s.timeline.n_events);
+          rewind.tokens, s.tokens()));
+  std::vector<std::int64_t> n_events;
+  std::vector<std::vector<TokenRange>> events;
+  for (const TimelineState& of_scope : s.timelines) {
+    events.push_back(
+        m.read_events(static_cast<std::int64_t>(n_events.size()), 0, of_scope.n_events));
+    n_events.push_back(of_scope.n_events);
+  }
   const Impl::Twin twin = m.twin;
   Impl::Twin shared = m.shared;
-  shared.tokens = std::min(shared.tokens, s.timeline.tokens);
-  shared.events = std::min(shared.events, s.timeline.n_events);
+  auto saved = std::move(m.saved);
+  while (!saved.empty() && saved.back().tokens > s.tokens()) saved.pop_back();
+  if (saved.empty()) saved.push_back({0, std::vector<std::int64_t>(n_events.size(), 0)});
+  if (m.by_head())
+    shared.events = saved.back().events;
+  else
+    shared.events.front() = std::min(shared.events.front(), n_events.front());
+  shared.tokens = std::min(shared.tokens, s.tokens());
   auto rewinds = std::move(m.rewinds);
-  m.clear(s.timeline.n_events);
+  m.clear(n_events);
   m.rewinds = std::move(rewinds);
-  m.rewinds.push_back({m.generation, s.timeline.tokens});
+  m.rewinds.push_back({m.generation, s.tokens()});
   m.twin = twin;
   m.shared = shared;
+  m.saved = std::move(saved);
   m.write(m.windows(), s.windows.data(), m.bytes.window);
   m.write(m.recent, s.recent.data(), m.recent_capacity);
-  m.write(m.flags, s.flags.data(), m.capacity);
-  m.write(m.state, &s.timeline, 1);
+  m.write(m.flags, s.flags.data(), m.scopes * m.capacity);
+  m.write(m.state, s.timelines.data(), m.scopes);
   if (m.segments_by_keys()) m.write_key_segmenter(s.segmenter);
-  m.all_at_home(events);
-  for (std::size_t l = 0; l < m.layers.size(); ++l) m.write_lists(m.layers[l], s.lists[l]);
-  m.tokens = s.timeline.tokens;
-  m.pending_start = s.timeline.pending_start;
+  auto lists = s.lists.begin();
+  for (const Layer& layer : m.layers)
+    for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) {
+      m.write_lists(layer, p, *lists++);
+      if (layer.place >= 0)
+        m.all_at_home(m.first_lane(layer) + p,
+                      events[static_cast<std::size_t>(m.scope_of(layer, p))]);
+    }
+  m.tokens = s.tokens();
   m.steps_since_recall = s.steps_since_recall;
   m.far_in_last_step = s.far;
 }
 
-/// After `clear`, which has emptied the slots: attention finds every event where it is at home.
-void DeviceMemory::Impl::all_at_home(const std::vector<TokenRange>& ranges) {
+/// After `clear`, which has emptied the slots: attention finds every event of a lane where it is at
+/// home.
+void DeviceMemory::Impl::all_at_home(std::int64_t lane, const std::vector<TokenRange>& ranges) {
   if (on_disk) return;  // what is recalled is fetched and pointed to then
   std::vector<void*> pointers;
-  for (std::int64_t lane = 0; lane < recalling; ++lane) {
-    pointers.clear();
-    for (const TokenRange& e : ranges)
-      pointers.push_back(home + lane * layer_bytes + (e.start - config.n_init) * token_bytes);
-    write(blocks + lane * max_events, pointers.data(), static_cast<std::int64_t>(pointers.size()));
-  }
+  for (const TokenRange& e : ranges)
+    pointers.push_back(home + lane * lane_bytes + (e.start - config.n_init) * token_bytes);
+  write(blocks + lane * max_events, pointers.data(), static_cast<std::int64_t>(pointers.size()));
 }
 
 // -- from a memory of the host --------------------------------------------------------------------
@@ -325,11 +389,11 @@ void DeviceMemory::load(const EpisodicMemory& from) {
         "max_tokens = {}; make it with more",
         from.tokens(), m.options.max_tokens));
   const MemoryState state = from.state();
-  m.clear(0);
+  m.clear();
   try {
     m.go_on_from(from, state);
   } catch (...) {
-    m.clear(0);  // half of it is of no use
+    m.clear();  // half of it is of no use
     throw;
   }
 }
@@ -337,57 +401,91 @@ void DeviceMemory::load(const EpisodicMemory& from) {
 void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryState& handed) {
   write_events(from);
   write_windows(handed);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const MemoryState::Layer& layer = handed.layers[l];
-    HostRecallLists lists{device_ids(layer.similarity), device_ids(layer.contiguity), {}};
-    lists.recalled = lists.similarity;
-    lists.recalled.insert(lists.recalled.end(), lists.contiguity.begin(), lists.contiguity.end());
-    std::sort(lists.recalled.begin(), lists.recalled.end());
-    write_lists(layers[l], lists);
+  for (std::size_t l = 0; l < layers.size(); ++l)
+    for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
+      const MemoryState::Layer::Lists& of = handed.layers[l].lanes[static_cast<std::size_t>(p)];
+      HostRecallLists lists{device_ids(of.similarity), device_ids(of.contiguity), {}};
+      lists.recalled = lists.similarity;
+      lists.recalled.insert(lists.recalled.end(), lists.contiguity.begin(), lists.contiguity.end());
+      std::sort(lists.recalled.begin(), lists.recalled.end());
+      write_lists(layers[l], p, lists);
+    }
+  std::vector<TimelineState> now(static_cast<std::size_t>(scopes));
+  shared = {handed.tokens, {}};
+  for (std::int64_t s = 0; s < scopes; ++s) {
+    TimelineState& of_scope = now[static_cast<std::size_t>(s)];
+    const auto& was = handed.scopes[static_cast<std::size_t>(s)];
+    of_scope.tokens = handed.tokens;
+    of_scope.last_boundary = was.last_boundary;
+    of_scope.last_in_previous = was.last_in_previous;
+    of_scope.pending_start = from.events(s).pending_start();
+    of_scope.n_events = from.events(s).size();
+    shared.events.push_back(of_scope.n_events);
   }
-  TimelineState now;
-  now.tokens = handed.tokens;
-  now.last_boundary = handed.scopes.front().last_boundary;
-  now.last_in_previous = handed.scopes.front().last_in_previous;
-  now.pending_start = from.events().pending_start();
-  now.n_events = from.events().size();
-  write(state, &now, 1);
-  if (segments_by_keys()) write_key_segmenter(from_bytes(handed.segmenter, config.n_init));
-  tokens = now.tokens;
-  pending_start = now.pending_start;
+  write(state, now.data(), scopes);
+  if (segments_by_keys())
+    write_key_segmenter(from_bytes(handed.segmenter, key_segmenters(), config.n_init));
+  tokens = handed.tokens;
   steps_since_recall = handed.steps_since_recall;
   far_in_last_step = tokens > config.n_local;
-  twin = shared = {now.tokens, now.n_events};
+  twin = shared;
+  saved.assign(1, shared);
 }
 
 /// Keys, values and representatives of all closed events, a few at a time.
 void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
-  const std::vector<TokenRange>& all = from.events().all();
-  std::vector<EventRange> ranges;
-  for (const TokenRange& e : all) ranges.push_back({e.start, e.end});
-  write(events, ranges.data(), static_cast<std::int64_t>(ranges.size()));
+  for (std::int64_t s = 0; s < scopes; ++s) {
+    std::vector<EventRange> ranges;
+    for (const TokenRange& e : from.events(s).all()) ranges.push_back({e.start, e.end});
+    write(events + s * max_events, ranges.data(), static_cast<std::int64_t>(ranges.size()));
+  }
   if (recalling == 0) return;
+  std::vector<std::int32_t> counts;  // of each table that lanes have
+  const auto take = [&](std::int64_t scope, std::int64_t first, std::int64_t count) {
+    const std::vector<TokenRange>& all = from.events(scope).all();
+    write_events(from, all, first, count);
+    counts.push_back(static_cast<std::int32_t>(all.size()));
+  };
+  if (by_head())
+    for (std::int64_t lane = 0; lane < lanes.n_lanes; ++lane) {
+      const auto [layer, p] = recalling_lane(lane);
+      take(scope_of(*layer, p), lane, 1);
+    }
+  else
+    take(0, 0, lanes.n_lanes);
+  if (!keeps_codes()) return;
+  const std::vector<std::int64_t> none(counts.size(), 0);
+  write(closed_first, none.data(), static_cast<std::int64_t>(none.size()));
+  write(closed_count, counts.data(), static_cast<std::int64_t>(counts.size()));
+  encode(*std::max_element(counts.begin(), counts.end()));
+}
+
+void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
+                                      const std::vector<TokenRange>& all, std::int64_t first_lane,
+                                      std::int64_t n_lanes) {
   const DType stored = from.config().kv_dtype;
   const std::int64_t most = most_closed_tokens(), dtype_bytes = size_of(options.dtype);
-  const std::int64_t part_bytes = lower ? lower->staging_layer_bytes() : most * token_bytes;
+  const std::int64_t part_bytes = lower ? lower->staging_lane_bytes() : most * token_bytes;
   std::vector<std::byte> part(static_cast<std::size_t>(part_bytes)), block, row;
   std::vector<float> wide;
+  std::vector<EventRange> ranges;
+  for (const TokenRange& e : all) ranges.push_back({e.start, e.end});
   for_groups(all, 0, most, [&](std::size_t begin, std::size_t end) {
     const std::int64_t first = all[begin].start;
     const std::int64_t bytes_of_group = (all[end - 1].end - first) * token_bytes;
-    for (const Layer& layer : layers) {
-      if (layer.lane < 0) continue;
-      std::byte* const to = lower ? lower->staging() + layer.lane * part_bytes : part.data();
+    const auto begin_id = static_cast<EventId>(begin), end_id = static_cast<EventId>(end);
+    for (std::int64_t lane = first_lane; lane < first_lane + n_lanes; ++lane) {
+      const auto [layer, p] = recalling_lane(lane);
+      std::byte* const to = lower ? lower->staging() + lane * part_bytes : part.data();
       const auto place_of = [&](EventId e) {
         return to + (all[static_cast<std::size_t>(e)].start - first) * token_bytes;
       };
-      const auto begin_id = static_cast<EventId>(begin), end_id = static_cast<EventId>(end);
       if (stored == options.dtype) {
-        from.read_events(begin_id, end_id, layer.lane, place_of);
+        from.read_events(begin_id, end_id, lane, place_of);
       } else {
         // In the stored dtype first, at as many elements from the group's start.
         block.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)));
-        from.read_events(begin_id, end_id, layer.lane, [&](EventId e) {
+        from.read_events(begin_id, end_id, lane, [&](EventId e) {
           return block.data() + (place_of(e) - to) / dtype_bytes * size_of(stored);
         });
         wide.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes));
@@ -395,29 +493,25 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
         device::widen(block.data(), count, stored, wide.data());
         device::narrow(wide.data(), count, options.dtype, to);
       }
+      const std::int64_t number = (layer - layers.data()) * lanes.per_layer + p;
       row.resize((end - begin) * static_cast<std::size_t>(repr_row()));
       for (EventId e = begin_id; e < end_id; ++e)
-        device::narrow(from.representative(&layer - layers.data(), e).data(), width(),
-                       options.representatives, row.data() + (e - begin_id) * repr_row());
-      write(layer.representatives + begin_id * repr_row(), row.data(),
+        device::narrow(from.representative(number, e).data(), lane_width(), options.representatives,
+                       row.data() + (e - begin_id) * repr_row());
+      write(layer->representatives + (p * max_events + begin_id) * repr_row(), row.data(),
             static_cast<std::int64_t>(row.size()));
-      std::byte* const place =
-          home + layer.lane * layer_bytes + (first - config.n_init) * token_bytes;
       if (lower) continue;
+      std::byte* const place = home + lane * lane_bytes + (first - config.n_init) * token_bytes;
       if (n_slots > 0)
         std::memcpy(place, part.data(), static_cast<std::size_t>(bytes_of_group));
       else
         write(place, part.data(), bytes_of_group);
     }
-    if (lower) lower->keep(std::span(ranges).subspan(begin, end - begin));
+    const auto group = std::span(ranges).subspan(begin, end - begin);
+    if (lower && by_head()) lower->keep(first_lane, group);
+    if (lower && !by_head()) lower->keep(group);
   });
-  all_at_home(all);
-  if (!keeps_codes()) return;
-  const std::int64_t none = 0;
-  const auto count = static_cast<std::int32_t>(all.size());
-  write(closed_first, &none, 1);
-  write(closed_count, &count, 1);
-  encode(count);
+  for (std::int64_t lane = first_lane; lane < first_lane + n_lanes; ++lane) all_at_home(lane, all);
 }
 
 /// Sinks, rings and what goes with them. The rings are appended to as in a step: the rotated keys
@@ -459,7 +553,9 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
     put(layers[l].sink_value, layer.sink_values);
     write(layers[l].relevance, layer.relevance.data(), capacity * shape.n_heads);
   }
-  write(flags, from.scopes.front().final_flags.data(), capacity);
+  for (std::int64_t s = 0; s < scopes; ++s)
+    write(flags + s * capacity, from.scopes[static_cast<std::size_t>(s)].final_flags.data(),
+          capacity);
   std::vector<float> ring(static_cast<std::size_t>(recent_capacity));
   const auto known = static_cast<std::int64_t>(from.recent_surprise.size());
   for (std::int64_t i = 0; i < known; ++i)
@@ -470,13 +566,15 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
 
 // -- to a memory of the host ----------------------------------------------------------------------
 
-MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
+MemoryState DeviceMemory::Impl::read_state(const std::vector<TimelineState>& now) const {
   MemoryState s;
-  s.tokens = now.tokens;
+  s.tokens = tokens;
   s.steps_since_recall = steps_since_recall;
-  Timeline::State::Scope& scope = s.scopes.front();
-  scope.last_boundary = now.last_boundary;
-  scope.last_in_previous = now.last_in_previous;
+  s.scopes.clear();
+  for (const TimelineState& of_scope : now)
+    s.scopes.push_back(
+        {of_scope.last_boundary, of_scope.last_in_previous,
+         read(flags + static_cast<std::int64_t>(s.scopes.size()) * capacity, capacity)});
   if (config.segmenter == SegmenterKind::surprise) {
     const std::vector<float> ring = read(recent, recent_capacity);
     for (std::int64_t t = std::max<std::int64_t>(0, tokens - config.effective_tau()); t < tokens;
@@ -484,7 +582,6 @@ MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
       s.recent_surprise.push_back(ring[static_cast<std::size_t>(t % recent_capacity)]);
   }
   if (segments_by_keys()) s.segmenter = to_bytes(read_key_segmenter(), tokens);
-  scope.final_flags = read(flags, capacity);
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   /// [blocks, capacity, row] or sinks; rows that no token has reached yet are zero
   const auto reached = [&](std::vector<float> all, std::int64_t blocks_of, std::int64_t rows_in,
@@ -498,74 +595,85 @@ MemoryState DeviceMemory::Impl::read_state(const TimelineState& now) const {
                    rows_in, d);
   };
   for (const Layer& layer : layers) {
-    const HostRecallLists lists = read_lists(layer);
     s.layers.push_back(
-        {widened(layer.ring_key, capacity), widened(layer.ring_value, capacity),
+        {widened(layer.ring_key, capacity),
+         widened(layer.ring_value, capacity),
          reached(read(layer.relevance, capacity * shape.n_heads), 1, capacity, shape.n_heads),
-         widened(layer.sink_key, config.n_init), widened(layer.sink_value, config.n_init),
-         host_ids(lists.similarity), host_ids(lists.contiguity)});
+         widened(layer.sink_key, config.n_init),
+         widened(layer.sink_value, config.n_init),
+         {}});
+    for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
+      const HostRecallLists lists = read_lists(layer, p);
+      s.layers.back().lanes.push_back({host_ids(lists.similarity), host_ids(lists.contiguity)});
+    }
   }
   return s;
 }
 
-/// Reads closed events off the device, a group with all layers at a time.
+/// Reads closed events off the device, of each lane a group at a time.
 class DeviceMemory::Impl::EventReader {
  public:
-  /// \param events from number first_id on
-  EventReader(const Impl& memory, const std::vector<TokenRange>& events, EventId first_id)
-      : m_(memory), events_(events), first_id_(first_id) {
-    for (const Layer& layer : m_.layers)
-      if (layer.lane >= 0) layers_.push_back(&layer);
-    blocks_.resize(layers_.size());
-    representatives_.resize(layers_.size());
-  }
+  /// \param events of each scope, from number first_ids of it on
+  EventReader(const Impl& memory, const std::vector<std::vector<TokenRange>>& events,
+              const std::vector<std::int64_t>& first_ids)
+      : m_(memory),
+        events_(events),
+        first_ids_(first_ids),
+        groups_(static_cast<std::size_t>(memory.lanes.n_lanes)) {}
 
   RingView read(EventId event, std::int64_t lane, float* representative) {
-    const auto at = static_cast<std::size_t>(event - first_id_), s = static_cast<std::size_t>(lane);
-    if (at >= end_) fetch(at);
+    const auto [layer, p] = m_.recalling_lane(lane);
+    const auto scope = static_cast<std::size_t>(m_.scope_of(*layer, p));
+    const std::vector<TokenRange>& events = events_[scope];
+    const auto at = static_cast<std::size_t>(event - first_ids_[scope]);
+    Group& group = groups_[static_cast<std::size_t>(lane)];
+    if (at >= group.end) fetch(group, *layer, p, at);
     device::widen(
-        representatives_[s].data() + static_cast<std::int64_t>(at - begin_) * m_.repr_row(),
-        m_.width(), m_.options.representatives, representative);
+        group.representatives.data() + static_cast<std::int64_t>(at - group.begin) * m_.repr_row(),
+        m_.lane_width(), m_.options.representatives, representative);
     return rings_.of(
-        blocks_[s].data() + (events_[at].start - events_[begin_].start) * m_.token_bytes,
-        m_.options.dtype, m_.shape.n_kv_heads, m_.shape.head_dim, events_[at]);
+        group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes,
+        m_.options.dtype, m_.lanes.n_kv_heads, m_.shape.head_dim, events[at]);
   }
 
  private:
-  void fetch(std::size_t begin) {
-    begin_ = begin;
-    end_ = begin + 1;
-    while (end_ < events_.size() &&
-           events_[end_].end - events_[begin].start <= m_.most_closed_tokens())
-      ++end_;
-    const std::int64_t first = events_[begin_].start, row = m_.repr_row();
-    const std::int64_t bytes = (events_[end_ - 1].end - first) * m_.token_bytes;
-    for (std::size_t s = 0; s < layers_.size(); ++s) {
-      const std::int64_t id = first_id_ + static_cast<EventId>(begin_);
-      representatives_[s] = m_.read(layers_[s]->representatives + id * row,
-                                    static_cast<std::int64_t>(end_ - begin_) * row);
-      const auto lane = static_cast<std::int64_t>(s);
-      std::byte* const home =
-          m_.home + lane * m_.layer_bytes + (first - m_.config.n_init) * m_.token_bytes;
-      if (m_.lower) {
-        blocks_[s].resize(static_cast<std::size_t>(bytes));
-        for (std::size_t e = begin_; e < end_; ++e)
-          m_.lower->read(first_id_ + static_cast<EventId>(e), lane,
-                         blocks_[s].data() + (events_[e].start - first) * m_.token_bytes);
-      } else if (m_.n_slots > 0) {
-        blocks_[s].assign(home, home + bytes);
-      } else {
-        blocks_[s] = m_.read(home, bytes);
-      }
+  struct Group {  // of a lane's events, those that are here
+    std::size_t begin = 0, end = 0;
+    std::vector<std::byte> blocks, representatives;
+  };
+
+  void fetch(Group& group, const Layer& layer, std::int64_t p, std::size_t begin) {
+    const auto scope = static_cast<std::size_t>(m_.scope_of(layer, p));
+    const std::vector<TokenRange>& events = events_[scope];
+    group.begin = begin;
+    group.end = begin + 1;
+    while (group.end < events.size() &&
+           events[group.end].end - events[begin].start <= m_.most_closed_tokens())
+      ++group.end;
+    const std::int64_t first = events[begin].start, row = m_.repr_row();
+    const std::int64_t bytes = (events[group.end - 1].end - first) * m_.token_bytes;
+    const std::int64_t id = first_ids_[scope] + static_cast<std::int64_t>(begin);
+    group.representatives = m_.read(layer.representatives + (p * m_.max_events + id) * row,
+                                    static_cast<std::int64_t>(group.end - begin) * row);
+    const std::int64_t lane = m_.first_lane(layer) + p;
+    std::byte* const home =
+        m_.home + lane * m_.lane_bytes + (first - m_.config.n_init) * m_.token_bytes;
+    if (m_.lower) {
+      group.blocks.resize(static_cast<std::size_t>(bytes));
+      for (std::size_t e = begin; e < group.end; ++e)
+        m_.lower->read(static_cast<EventId>(id) + static_cast<EventId>(e - begin), lane,
+                       group.blocks.data() + (events[e].start - first) * m_.token_bytes);
+    } else if (m_.n_slots > 0) {
+      group.blocks.assign(home, home + bytes);
+    } else {
+      group.blocks = m_.read(home, bytes);
     }
   }
 
   const Impl& m_;
-  const std::vector<TokenRange>& events_;
-  const EventId first_id_;
-  std::vector<const Layer*> layers_;
-  std::size_t begin_ = 0, end_ = 0;                               // the group that is here
-  std::vector<std::vector<std::byte>> blocks_, representatives_;  // of each layer
+  const std::vector<std::vector<TokenRange>>& events_;
+  const std::vector<std::int64_t>& first_ids_;
+  std::vector<Group> groups_;
   device::EventRings rings_;
 };
 
@@ -576,19 +684,33 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   m.join_side_streams();  // what was closed last may be on its way home
   check();
   if (m.open) throw DataError("save: a step is open; call end_step first");
+  const auto counts = [&] {
+    std::vector<std::int64_t> of_scopes;
+    for (std::int64_t s = 0; s < to.scopes(); ++s) of_scopes.push_back(to.events(s).size());
+    return of_scopes;
+  };
   if (!to.config().same_results(m.config) || to.tokens() != m.twin.tokens ||
-      to.events().size() != m.twin.events)
+      counts() != m.twin.events) {
+    const auto sum = [](const std::vector<std::int64_t>& of_scopes) {
+      return std::accumulate(of_scopes.begin(), of_scopes.end(), std::int64_t{0});
+    };
     throw ConfigError(
         fmt::format("CUDA memory: to be saved to the memory that it was loaded from, of {} tokens "
                     "in {} events, but this one has {} in {} or other settings",
-                    m.twin.tokens, m.twin.events, to.tokens(), to.events().size()));
-  const TimelineState now = m.read_timeline();
+                    m.twin.tokens, sum(m.twin.events), to.tokens(), sum(counts())));
+  }
+  const std::vector<TimelineState> now = m.read_timelines();
   MemoryAdvance advance;
   advance.state = m.read_state(now);
   advance.state.last_logits.assign(last_logits.begin(), last_logits.end());
   advance.shared_events = m.shared.events;
   advance.shared_tokens = m.shared.tokens;
-  advance.events = m.read_events(m.shared.events, now.n_events);
+  std::vector<std::int64_t> n_events;
+  for (std::int64_t s = 0; s < m.scopes; ++s) {
+    n_events.push_back(now[static_cast<std::size_t>(s)].n_events);
+    advance.events.push_back(
+        m.read_events(s, m.shared.events[static_cast<std::size_t>(s)], n_events.back()));
+  }
   advance.ids.assign(ids.begin(), ids.end());
   Impl::EventReader reader(m, advance.events, m.shared.events);
   advance.read = [&](EventId e, std::int64_t lane, float* representative) {
@@ -597,10 +719,11 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   try {
     to.advance(advance);
   } catch (...) {
-    m.twin.events = to.events().size();  // less, if this memory had gone back behind some
+    m.twin.events = counts();  // less, if this memory had gone back behind some
     throw;
   }
-  m.twin = m.shared = {now.tokens, now.n_events};
+  m.twin = m.shared = {m.tokens, n_events};
+  m.saved.push_back(m.shared);
 }
 
 }  // namespace episodic

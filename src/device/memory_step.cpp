@@ -66,15 +66,24 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
 
 /// Hands the events that this step has closed to the tier below.
 void DeviceMemory::Impl::keep_closed() {
-  const TimelineState now = read(state, 1)[0];
+  const std::vector<TimelineState> now = read_timelines();
+  const auto closed_of = [&](std::int64_t scope) {
+    const TimelineState& s = now[static_cast<std::size_t>(scope)];
+    return read(events + scope * max_events + s.n_events - s.n_closed, s.n_closed);
+  };
   try {
-    lower->keep(read(events + now.n_events - now.n_closed, now.n_closed));
+    if (!by_head()) {
+      lower->keep(closed_of(0));
+    } else {
+      for (const Layer& layer : layers)
+        for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p)
+          lower->keep(first_lane(layer) + p, closed_of(scope_of(layer, p)));
+    }
   } catch (...) {
     broken = true;  // the device has gone on
     open = false;
     throw;
   }
-  pending_start = now.pending_start;
 }
 
 /// A step's events are written home in parts of 1, 2, 4, ... layers, a launch each. A layer of the
@@ -88,8 +97,8 @@ void DeviceMemory::Impl::make_side_streams() {
 }
 
 /// The stream may now read at home what this layer, and those before it, closed in earlier steps.
-void DeviceMemory::Impl::await_homes(std::int64_t lane) {
-  for (; awaited < write_outs.size() && write_outs[awaited].first <= lane; ++awaited)
+void DeviceMemory::Impl::await_homes(std::int64_t place) {
+  for (; awaited < write_outs.size() && write_outs[awaited].first <= place; ++awaited)
     write_outs[awaited].written.hold(stream);
 }
 
@@ -111,16 +120,18 @@ void DeviceMemory::Impl::join_side_streams() {
 ///     a step of several tokens recalls in each, if an event was closed before it.
 void DeviceMemory::Impl::keep_blocks() {
   kernels::EventBlockParams p;
-  p.events = closed();
   p.dtype = options.dtype;
-  p.n_kv_heads = shape.n_kv_heads;
+  p.n_kv_heads = lanes.n_kv_heads;
   p.head_dim = shape.head_dim;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
+  // Of layers that recall, each with its lanes.
   const auto keep = [&](std::int64_t first, std::int64_t count, cudaStream_t on) {
-    p.layers = block_layers + first;
-    p.n_layers = count;
-    p.block = step_blocks + first * max_closed;
+    const std::int64_t lane = first * lanes.per_layer;
+    p.layers = block_lanes + lane;
+    p.n_layers = count * lanes.per_layer;
+    p.block = step_blocks + lane * max_closed;
+    p.events = closed().of(lane);
     device::check(kernels::event_to_block(p, on), "keeping events", p);
   };
   // A step of one token closes little and may be captured: a graph must have joined what forked off
@@ -150,7 +161,7 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   room_for.map = layer.residency;
   room_for.since = ahead ? layer.residency.newest : step;
   room_for.n_needed = n_missing;
-  room_for.max_needed = room;
+  room_for.max_needed = lanes.per_layer * room;
   room_for.slots = given_slots;
   room_for.n_given = n_given;
   room_for.victims = victims;
@@ -158,6 +169,7 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   if (ahead) {
     room_for.maybe_kept = lists.recalled;
     room_for.n_kept = lists.sizes + 2;
+    room_for.kept_capacity = room;
   }
   device::check(kernels::choose_victims(room_for, on), "choosing what makes room", room_for);
   kernels::OccupyParams p;
@@ -167,17 +179,19 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   p.n_given = n_given;
   p.victims = victims;
   p.n_victims = n_victims;
-  p.max_needed = room;
-  p.events = events;
+  p.max_needed = lanes.per_layer * room;
+  p.events = events + scope_of(layer, 0) * max_events;
+  p.table_stride = table_stride();
   p.n_init = config.n_init;
-  p.home = reinterpret_cast<unsigned char*>(home + layer.lane * layer_bytes);
+  p.home = reinterpret_cast<unsigned char*>(home + first_lane(layer) * lane_bytes);
+  p.lane_bytes = lane_bytes;
   p.token_bytes = token_bytes;
   p.slot_memory = reinterpret_cast<unsigned char*>(layer.slots);
   p.slot_bytes = slot_bytes;
-  p.blocks = blocks + layer.lane * max_events;
+  p.blocks = blocks + first_lane(layer) * max_events;
   p.runs = copies;
   device::check(kernels::occupy_slots(p, on), "residency", p);
-  const kernels::CopyRunsParams runs{copies, n_given, room, kLinkBlocks};
+  const kernels::CopyRunsParams runs{copies, n_given, lanes.per_layer * room, kLinkBlocks};
   device::check(kernels::copy_runs(runs, on), "fetching events", runs);
 }
 
@@ -188,16 +202,16 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
 /// The streams take turns with the tables and lists of an exchange: those of the next layer are the
 /// other stream's from the end of this function until that layer calls it.
 void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
-  await_homes(layer.lane);
+  await_homes(layer.place);
   if (fetches_ahead) fetch_stream.join(stream);
   fetches_ahead = false;
   fetch(layer, lists, false, stream);
   const auto next = std::find_if(layers.begin() + (&layer - layers.data()) + 1, layers.end(),
-                                 [](const Layer& l) { return l.lane >= 0; });
+                                 [](const Layer& l) { return l.place >= 0; });
   if (next == layers.end()) return;
   fetch_stream.fork_from(stream);
   fetches_ahead = true;
-  for (std::size_t i = awaited; i < write_outs.size() && write_outs[i].first <= next->lane; ++i)
+  for (std::size_t i = awaited; i < write_outs.size() && write_outs[i].first <= next->place; ++i)
     write_outs[i].written.hold(fetch_stream.get());
   fetch(*next, lists, true, fetch_stream.get());
 }
@@ -208,26 +222,27 @@ void DeviceMemory::Impl::encode(std::int64_t most_new) {
   p.events = closed();
   p.events.max_count = most_new;
   p.dtype = options.representatives;
-  p.width = width();
+  p.width = lane_width();
   p.capacity = max_events;
-  p.layers = code_layers;
-  p.n_layers = recalling;
+  p.layers = code_lanes;
+  p.n_layers = lanes.n_lanes;
   device::check(kernels::encode_representatives(p, stream), "codes of representatives", p);
 }
 
-/// Scores of events by the key-space reader: of all, or of those that are recalled.
-void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* maybe_listed) {
+/// Scores of a lane's events by the key-space reader: of all, or of those that are recalled.
+void DeviceMemory::Impl::score_events(const Layer& layer, std::int64_t lane,
+                                      const RecallLists* maybe_listed) {
   kernels::EventScoreParams p;
-  p.query = mean_query;
-  p.width = width();
+  p.query = mean_query + lane * lane_width();
+  p.width = lane_width();
   p.dtype = options.representatives;
-  p.representative = layer.representatives;
-  p.n_events = event_count();
+  p.representative = layer.representatives + lane * max_events * repr_row();
+  p.n_events = event_count(scope_of(layer, lane));
   p.max_events = max_events;
-  p.score = event_scores;
+  p.score = event_scores + lane * max_events;
   if (maybe_listed) {
-    p.maybe_listed = maybe_listed->recalled;
-    p.n_listed = maybe_listed->sizes + 2;
+    p.maybe_listed = maybe_listed->recalled + lane * room;
+    p.n_listed = maybe_listed->sizes + 3 * lane + 2;
     p.max_listed = room;
   }
   device::check(kernels::score_events(p, stream), "scores of events", p);
@@ -235,22 +250,23 @@ void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* may
 
 /// What a layer recalls, into `lists`; the mean query must be there.
 void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& lists) {
-  if (takes_top()) {
-    score_events(layer, nullptr);
+  for (std::int64_t lane = 0; takes_top() && lane < lanes.per_layer; ++lane) {
+    score_events(layer, lane, nullptr);
     kernels::RecallTopParams p;
     p.top_k = config.reweight_top;
     p.neighbours = config.reweight == Reweighting::broad;
-    p.score = event_scores;
-    p.n_events = event_count();
+    p.score = event_scores + lane * max_events;
+    p.n_events = event_count(scope_of(layer, lane));
     p.max_events = max_events;
     p.is_top = is_top;
-    p.similarity = lists.similarity;
-    p.contiguity_list = lists.contiguity;
-    p.recalled = lists.recalled;
+    p.similarity = lists.similarity + lane * room;
+    p.contiguity_list = lists.contiguity + lane * room;
+    p.recalled = lists.recalled + lane * room;
     p.list_capacity = room;
-    p.sizes = lists.sizes;
-    return device::check(kernels::recall_top(p, stream), "recall", p);
+    p.sizes = lists.sizes + 3 * lane;
+    device::check(kernels::recall_top(p, stream), "recall", p);
   }
+  if (takes_top()) return;
   const kernels::RecallParams p = recall_params(layer, lists);
   device::check(kernels::recall_events(p, stream), "recall", p);
 }
@@ -259,6 +275,8 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
                                                         const RecallLists& lists) const {
   kernels::RecallParams p = recall_params();
   p.n = n;
+  p.n_events = event_count(scope_of(layer, 0));
+  p.events = events + scope_of(layer, 0) * max_events;
   p.representatives = layer.representatives;
   p.codes = layer.codes;
   p.code_bounds = layer.code_bounds;
@@ -279,6 +297,7 @@ kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
   p.dtype = options.dtype;
   p.n_kv_heads = shape.n_kv_heads;
   p.head_dim = shape.head_dim;
+  p.n_lanes = lanes.per_layer;
   p.tokens = first_position();
   p.n = n;
   p.n_init = config.n_init;
@@ -289,12 +308,16 @@ kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
   p.ring_value = layer.ring_value;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
-  p.n_events = event_count();
-  p.events = events;
-  if (layer.lane >= 0) {
-    p.event_block = blocks + layer.lane * max_events;
+  p.n_events = event_count(scope_of(layer, 0));
+  p.events = events + scope_of(layer, 0) * max_events;
+  p.count_stride = count_stride();
+  p.table_stride = table_stride();
+  p.max_events = max_events;
+  if (layer.place >= 0) {
+    p.event_block = blocks + first_lane(layer) * max_events;
     p.recalled = lists.recalled;
     p.n_recalled = lists.sizes + 2;
+    p.list_capacity = room;
     if (weighs(layer)) p.maybe_event_weight = event_scores;
   }
   p.rows = rows;
@@ -314,7 +337,7 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
     device::check(kernels::mean_fixed_query(query, stream), "the mean query", query);
   }
   const kernels::RowsParams far_rows = rows_params(layer, lists);
-  const bool recalls = layer.lane >= 0 && recalls_now;
+  const bool recalls = layer.place >= 0 && recalls_now;
   // Nothing comes between what is recalled and its rows: one launch.
   if (recalls && !lower && !has_host_tier() && !takes_top() && !weighs(layer)) {
     const kernels::RecallParams p = recall_params(layer, lists);
@@ -322,14 +345,15 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
   }
   if (recalls) {
     choose_events(layer, lists);
-    if (lower)
-      // The one place where the host waits within a step: files are read by the host.
-      lower->fetch(layer.lane, read(lists.recalled, read(lists.sizes, 3)[2]), stream);
-    else if (has_host_tier())
-      swap_in(layer, lists);
+    // The one place where the host waits within a step: files are read by the host.
+    for (std::int64_t p = 0; lower && p < lanes.per_layer; ++p)
+      lower->fetch(first_lane(layer) + p,
+                   read(lists.recalled + p * room, read(lists.sizes + 3 * p, 3)[2]), stream);
+    if (has_host_tier()) swap_in(layer, lists);
   }
   // Also of events that the step before recalled: they are weighed by this step's query.
-  if (weighs(layer)) score_events(layer, &lists);
+  for (std::int64_t p = 0; weighs(layer) && p < lanes.per_layer; ++p)
+    score_events(layer, p, &lists);
   device::check(kernels::far_rows(far_rows, stream), "far rows", far_rows);
 }
 
@@ -503,6 +527,7 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   close.min_block = m.config.min_block;
   close.max_block = m.config.max_block;
   close.n = m.n;
+  close.n_timelines = m.scopes;
   close.state = m.state;
   close.flags = m.flags;
   close.flag_capacity = m.capacity;
@@ -514,11 +539,14 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     place.state = m.state;
     place.events = m.events;
     place.max_events = m.max_events;
-    // Above files, what the step closes goes to a staging area, from its start on.
-    place.n_init = m.lower ? m.pending_start : m.config.n_init;
+    place.n_init = m.config.n_init;
+    place.n_lanes = m.lanes.n_lanes;
+    place.of_each = m.by_head();
+    place.maybe_timeline = m.lane_scopes;
     place.home = reinterpret_cast<unsigned char*>(m.home);
-    place.n_layers = m.recalling;
-    place.layer_bytes = m.lower ? m.lower->staging_layer_bytes() : m.layer_bytes;
+    // Above files, what the step closes goes to a staging area.
+    place.staged = m.lower != nullptr;
+    place.lane_bytes = m.lower ? m.lower->staging_lane_bytes() : m.lane_bytes;
     place.token_bytes = m.token_bytes;
     place.blocks = m.blocks;
     place.max_count = m.max_closed;
@@ -532,15 +560,16 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     chosen.events = m.closed();
     chosen.key_dtype = m.options.dtype;
     chosen.repr_dtype = m.options.representatives;
-    chosen.n_heads = m.shape.n_heads;
-    chosen.n_kv_heads = m.shape.n_kv_heads;
+    chosen.n_heads = m.lanes.n_heads;
+    chosen.n_kv_heads = m.lanes.n_kv_heads;
     chosen.head_dim = m.shape.head_dim;
     chosen.n_repr = m.config.n_repr;
     chosen.ring_capacity = m.capacity;
     chosen.ring_head_stride = m.head_stride;
+    chosen.relevance_stride = m.shape.n_heads;
     chosen.capacity = m.max_events;
-    chosen.layers = m.representative_layers;
-    chosen.n_layers = m.recalling;
+    chosen.layers = m.representative_lanes;
+    chosen.n_layers = m.lanes.n_lanes;
     chosen.unit_length = m.config.reweight != Reweighting::none;
     chosen.full = m.full;
     device::check(kernels::select_representatives(chosen, m.stream), "representatives", chosen);

@@ -287,11 +287,11 @@ const EventTable& TorchDeviceMemory::events(std::int64_t scope) const {
 const StepRecord& TorchDeviceMemory::last_step(std::int64_t scope) const {
   return look([&](DeviceMemory& m) -> const StepRecord& { return m.last_step(scope); });
 }
-LaneRecall TorchDeviceMemory::recall_lists(std::int64_t layer) const {
-  return look([&](DeviceMemory& m) { return m.recall_lists(layer); });
+LaneRecall TorchDeviceMemory::recall_lists(std::int64_t lane) const {
+  return look([&](DeviceMemory& m) { return m.recall_lists(lane); });
 }
-std::vector<float> TorchDeviceMemory::representative(std::int64_t layer, EventId event) const {
-  return look([&](DeviceMemory& m) { return m.representative(layer, event); });
+std::vector<float> TorchDeviceMemory::representative(std::int64_t lane, EventId event) const {
+  return look([&](DeviceMemory& m) { return m.representative(lane, event); });
 }
 std::vector<float> TorchDeviceMemory::relevance(std::int64_t layer, std::int64_t first,
                                                 std::int64_t n) const {

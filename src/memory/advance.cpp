@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "episodic/base/error.hpp"
 #include "episodic/memory/episodic_memory.hpp"
@@ -13,12 +12,7 @@ namespace episodic {
 
 using detail::LayerState;
 
-void EpisodicMemory::Impl::check_plain(const char* what) const {
-  if (bank.layers.front().n_lanes() > 1)
-    throw ConfigError(fmt::format(
-        "{}: a memory with scope \"head\" or recall_groups > 1 is not handed over; devices serve "
-        "memories whose layers recall as a whole",
-        what));
+void EpisodicMemory::Impl::check_handed(const char* what) const {
   if (retention)
     throw ConfigError(fmt::format(
         "{}: a memory with retention is not handed over; what it forgets is decided here", what));
@@ -28,33 +22,41 @@ MemoryState EpisodicMemory::state() const {
   const Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("state");
-  m.check_plain("state");
+  m.check_handed("state");
   MemoryState s;
   static_cast<Timeline::State&>(s) = m.time.state();
   for (const LayerState& layer : m.bank.layers) s.layers.push_back(layer.state());
   return s;
 }
 
-void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t layer,
+void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t store_lane,
                                  const std::function<std::byte*(EventId)>& block_of) const {
   const Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   if (first >= end) return;
-  m.check_plain("read_events");
-  m.check_event(0, first);
-  m.check_event(0, end - 1);
+  m.check_handed("read_events");
   EventStore* const store = m.bank.tiers.store.get();
   if (!store) throw DataError("read_events: no layer of this memory recalls, no event is kept");
+  if (store_lane < 0 || store_lane >= store->n_lanes())
+    throw DataError(fmt::format("read_events: lane {}, but {} lanes of this memory recall",
+                                store_lane, store->n_lanes()));
+  std::int64_t scope = 0;
+  for (const LayerState& layer : m.bank.layers)
+    for (const detail::Lane& lane : layer.lanes)
+      if (lane.store_lane == store_lane) scope = lane.scope;
+  m.check_event(scope, first);
+  m.check_event(scope, end - 1);
   // So many ahead that a disk is never without a read.
   constexpr EventId kAhead = 32;
   std::vector<EventId> ahead;
   for (EventId e = first; e < end; ++e) {
     if ((e - first) % (kAhead / 2) == 0) {
-      ahead.resize(static_cast<std::size_t>(std::min(kAhead, end - e)));
-      std::iota(ahead.begin(), ahead.end(), e);
-      store->prefetch(layer, ahead);
+      ahead.clear();
+      for (EventId next = e; next < std::min(e + kAhead, end); ++next)
+        ahead.push_back(m.bank.stored(scope, next));
+      store->prefetch(store_lane, ahead);
     }
-    store->read(e, layer, block_of(e));
+    store->read(m.bank.stored(scope, e), store_lane, block_of(e));
   }
 }
 
@@ -69,37 +71,44 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("advance");
-  m.check_plain("advance");
+  m.check_handed("advance");
   const MemoryState& s = advance.state;
   const std::int64_t tokens_before = m.time.tokens();
   const std::int64_t new_tokens = s.tokens - advance.shared_tokens;
-  if (advance.shared_tokens < 0 || advance.shared_tokens > m.time.tokens() || new_tokens < 0 ||
-      advance.shared_events < 0 || advance.shared_events > m.time.events().size() ||
-      s.layers.size() != m.bank.layers.size())
+  const auto scopes = static_cast<std::size_t>(m.time.scopes());
+  bool follows = advance.shared_tokens >= 0 && advance.shared_tokens <= m.time.tokens() &&
+                 new_tokens >= 0 && advance.shared_events.size() == scopes &&
+                 advance.events.size() == scopes && s.layers.size() == m.bank.layers.size();
+  for (std::size_t i = 0; follows && i < scopes; ++i)
+    follows = advance.shared_events[i] >= 0 &&
+              advance.shared_events[i] <= m.time.events(static_cast<std::int64_t>(i)).size();
+  if (!follows || !m.bank.keeps_first(advance.shared_events))
     throw DataError("advance: the state does not go on from this memory, or is of another shape");
   m.check_behind_base("advance", advance.shared_tokens);
-  if (m.base && advance.shared_events < m.base->events().size())
-    throw DataError(
-        "advance: the state shares fewer events than the base has that it goes on from");
+  for (std::size_t i = 0; m.base && i < scopes; ++i)
+    if (advance.shared_events[i] < m.base->events(static_cast<std::int64_t>(i)).size())
+      throw DataError(
+          "advance: the state shares fewer events than the base has that it goes on from");
   if (!advance.ids.empty() && static_cast<std::int64_t>(advance.ids.size()) != new_tokens)
     throw DataError(fmt::format("advance: {} ids for {} new tokens; give one for each, or none",
                                 advance.ids.size(), new_tokens));
   for (std::size_t l = 0; l < s.layers.size(); ++l) m.bank.layers[l].check(s.layers[l]);
-  std::vector<RecallBuffers> lists(s.layers.size());
+  std::vector<std::vector<RecallBuffers>> lists(s.layers.size());
   for (std::size_t l = 0; l < lists.size(); ++l)
-    lists[l].resume(s.layers[l].similarity, s.layers[l].contiguity);
+    for (const MemoryState::Layer::Lists& lane : s.layers[l].lanes)
+      lists[l].emplace_back().resume(lane.similarity, lane.contiguity);
   if (const auto log = m.overwritten.lock())  // all of the window will be
     for (std::size_t l = 0; l < log->layers.size(); ++l)
       m.bank.layers[l].save_rows(log->layers[l], log->tokens + m.capacity);
   if (m.directory) m.ids.reserve(new_tokens);
   m.snapshots.reserve();
   m.gone_back_to = std::min(m.gone_back_to, advance.shared_tokens);
-  m.truncate(std::span(&advance.shared_events, 1));
+  m.truncate(advance.shared_events);
   try {
     m.append_events(advance);
     m.time.resume(s);
   } catch (...) {
-    m.truncate(std::span(&advance.shared_events, 1));
+    m.truncate(advance.shared_events);
     throw;
   }
   for (std::size_t l = 0; l < lists.size(); ++l)
@@ -114,26 +123,43 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   m.counters.tokens += new_tokens;
 }
 
-/// In groups such as a step closes: the store has room for one of them at a time.
 void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance) {
-  std::vector<float> mean(static_cast<std::size_t>(shape.n_heads * shape.head_dim));
-  const std::span<const TokenRange> all(advance.events);
+  if (config.scope == EventScope::sequence) return append_events(advance, nullptr);
+  for (const LayerState& layer : bank.layers)
+    for (const detail::Lane& lane : layer.lanes) append_events(advance, &lane);
+}
+
+/// In groups such as a step closes: the store has room for one of them at a time.
+/// \param alone the lane whose scope's events they are; null: those of the sequence
+void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance, const detail::Lane* alone) {
+  const std::int64_t scope = alone ? alone->scope : 0;
+  std::vector<float> mean(
+      static_cast<std::size_t>(lane_shape(config, shape).width(shape.head_dim)));
+  const std::span<const TokenRange> all(advance.events[static_cast<std::size_t>(scope)]);
+  const auto take = [&](const detail::Lane& lane, EventId e) {
+    if (!lane.index) return;
+    bank.tiers.store->write(bank.stored(scope, e), lane.store_lane,
+                            advance.read(e, lane.store_lane, mean.data()));
+    lane.index->add(mean.data(), nullptr, 0);
+  };
   for (std::size_t begin = 0; begin < all.size();) {
     std::size_t end = begin;
     std::int64_t tokens = 0;
     do tokens += all[end++].size();
     while (end < all.size() && tokens + all[end].size() <= config.chunk);
     const std::span<const TokenRange> group = all.subspan(begin, end - begin);
-    const EventId first = time.events().size();
-    for (const TokenRange& e : group) time.append(e);
-    if (bank.tiers.store) bank.tiers.store->append(group);
-    for (EventId e = first; e < time.events().size(); ++e)
-      for (LayerState& layer : bank.layers) {
-        const std::int64_t lane = layer.lane(0).store_lane;
-        if (lane < 0) continue;
-        bank.tiers.store->write(e, lane, advance.read(e, lane, mean.data()));
-        layer.add_event(mean.data());
+    const EventId first = time.events(scope).size();
+    for (const TokenRange& e : group) time.append(scope, e);
+    if (alone && alone->index) bank.append(*alone, group);
+    if (!alone && bank.tiers.store) bank.tiers.store->append(group);
+    for (EventId e = first; e < time.events(scope).size(); ++e) {
+      if (alone) {
+        take(*alone, e);
+      } else {
+        for (const LayerState& layer : bank.layers)
+          for (const detail::Lane& lane : layer.lanes) take(lane, e);
       }
+    }
     begin = end;
   }
 }

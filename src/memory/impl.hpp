@@ -97,8 +97,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   Tail make_tail(const EventStore* store, Below&& below) const;
   DiskStoreOptions disk_options() const;
   VectorTierOptions vector_options() const;
-  /// \throws ConfigError if a layer has several lanes
-  void check_plain(const char* what) const;
+  /// \throws ConfigError for a memory that is not handed over to a twin
+  void check_handed(const char* what) const;
   /// Why there is no folder to do this in; empty if there is one.
   std::string not_kept(const char* what) const;
   /// \throws ConfigError if the memory is not kept
@@ -112,7 +112,9 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
             const std::vector<std::uint8_t>& beside_now) const;
   /// \param windows dtype of the windows that are read
   void load(ByteReader& from, const detail::TierImages& images, DType windows);
+  /// Those of the sequence, or of each lane's scope.
   void append_events(const MemoryAdvance& advance);
+  void append_events(const MemoryAdvance& advance, const detail::Lane* alone);
 };
 
 inline EpisodicMemory::Impl& EpisodicMemory::impl() { return static_cast<Impl&>(*core_); }

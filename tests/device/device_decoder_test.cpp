@@ -421,6 +421,46 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
     }
 }
 
+TEST_CASE("a decoder's heads have events and recall of their own on the device as on the host") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig by_keys = small_config(), refined = small_config(), groups = small_config();
+  by_keys.scope = refined.scope = EventScope::head;
+  by_keys.segmenter = SegmenterKind::k_similarity;
+  by_keys.refine = Refinement::none;
+  groups.recall_groups = 2;
+  const std::vector<std::int64_t> ids = random_ids(90, 61, 2);
+  for (const MemoryConfig& config : {by_keys, refined, groups}) {
+    const TempDir dir;
+    TinyLlama(shape_of(true, TensorType::f32), 8).write(dir.path());
+    Decoder host = Decoder::load(dir.path());
+    const std::shared_ptr<EpisodicMemory> memory = patch(host, config);
+    DeviceDecoder device = with_graphs(dir, true), plain = with_graphs(dir, false);
+    device.attach_memory(config, 90);
+    plain.attach_memory(config, 90);
+    for (std::size_t done = 0; done < ids.size();) {
+      const std::size_t n = std::min<std::size_t>(done % 7 == 0 ? 10 : 1, ids.size() - done);
+      host.step({ids.data() + done, n});
+      device.step({ids.data() + done, n});
+      plain.step({ids.data() + done, n});
+      done += n;
+      REQUIRE(largest_difference(host.logits(), device.logits()) < 2e-4);
+      REQUIRE(largest_difference(plain.logits(), device.logits()) == 0);
+      for (std::int64_t s = 0; s < memory->scopes(); ++s)
+        REQUIRE(memory->last_step(s).final_boundaries ==
+                device.memory().last_step(s).final_boundaries);
+    }
+    REQUIRE(device.graphs());
+    REQUIRE(memory->lanes() == 4);
+    REQUIRE(device.memory().lanes() == 4);
+    for (std::int64_t s = 0; s < memory->scopes(); ++s)
+      REQUIRE((device.memory().events(s).all() == memory->events(s).all()));
+    for (std::int64_t lane = 0; lane < 4; ++lane) {
+      REQUIRE(!device.memory().recalled(lane).empty());
+      REQUIRE(device.memory().recalled(lane) == memory->recalled(lane).recalled());
+    }
+  }
+}
+
 TEST_CASE("a decoder's step in steady state is an upload and a graph") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;

@@ -33,7 +33,8 @@ struct Case {
   std::int64_t far = 0;  ///< rows of the first list, all tokens before the window's end
   std::int64_t rotary_dim = 0;
   std::int64_t max_rows = -1;  ///< -1: as many as there are
-  bool rows_per_head = false, weights = false;
+  std::int64_t lists = 1;      ///< of far rows, each of kv_heads / lists heads
+  bool weights = false;
   bool far_unseen = false;  ///< all far tokens are still in every query's window
   float scale = 0.0f, soft_cap = 0.0f;
   bool interleaved = false;
@@ -128,7 +129,7 @@ class Problem {
     p.rows = d_rows.data();
     p.n_rows = d_counts.data();
     p.max_rows = max_rows_;
-    p.rows_per_head = c_.rows_per_head;
+    p.n_lists = c_.lists;
     p.local_key = d_key.data();
     p.local_value = d_value.data();
     p.ring_capacity = capacity_;
@@ -178,12 +179,12 @@ class Problem {
           const double score = cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
           seen.push_back({score, weight, value, local});
         };
-        const std::int64_t list = c_.rows_per_head ? g : 0;
+        const std::int64_t of_list = c_.kv_heads / c_.lists, list = g / of_list;
         for (std::int64_t r = 0; r < counts_[size(list)]; ++r) {
           const KvRow& row = rows_[size(list * max_rows_ + r)];
           if (p - row.token < c_.n_local) continue;
           const float* key = far_.data() + (reinterpret_cast<std::uintptr_t>(row.key) - 1) +
-                             size(g * row.head_stride);
+                             size(g % of_list * row.head_stride);
           add(fixed, key, key + c_.d, static_cast<double>(row.value_weight), -1);
         }
         for (std::int64_t t = std::max<std::int64_t>(0, p - c_.n_local + 1); t <= p; ++t) {
@@ -227,7 +228,7 @@ class Problem {
   /// window of the first queries. Keys and values of a row are neighbours; `key` holds its offset
   /// plus 1 until there is memory.
   void make_far() {
-    const std::int64_t lists = c_.rows_per_head ? c_.kv_heads : 1;
+    const std::int64_t lists = c_.lists;
     max_rows_ = c_.max_rows >= 0 ? c_.max_rows : c_.far;
     rows_.assign(size(lists * max_rows_), KvRow{});
     far_ = episodic_test::normal_floats(size(lists * c_.far * c_.kv_heads * 2 * c_.d), random_);
@@ -407,10 +408,13 @@ TEST_CASE("attention kernels: positions, windows, rings and lists at their edges
       c.rotary_dim = 32;
       c.scale = 0.3f;
       check(c, dtype);  // fewer rows than room, a part of the channels rotated
-      c.rows_per_head = true;
+      c.lists = 2;
       c.rotary_dim = 0;
       c.scale = -0.2f;
       check(c, dtype);  // a list for each kv head
+      c.kv_heads = 4;
+      check(c, dtype);  // and for each pair of them
+      c.kv_heads = 2;
       c.max_rows = 300;
       c.far = 0;
       check(c, dtype);  // room for rows and none there

@@ -177,6 +177,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, n_local, 0),
                     WRONG(A, n_local, kHuge),
                     WRONG(A, max_rows, -1),
+                    WRONG(A, n_lists, 0),
                     WRONG(A, rotary_dim, 8),
                     WRONG(A, scale, std::numeric_limits<float>::infinity()),
                     WRONG(A, soft_cap, -1.0f),
@@ -204,6 +205,9 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
                                    WRONG(R, n_kv_heads, 0),
                                    WRONG(R, head_dim, 0),
+                                   WRONG(R, n_lanes, 0),
+                                   WRONG(R, count_stride, -1),
+                                   WRONG(R, table_stride, -1),
                                    WRONG(R, n, 0),
                                    WRONG(R, n_init, -1),
                                    WRONG(R, n_init, kHuge),
@@ -236,6 +240,9 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
   using P = RecallParams;
   each_is_named<P>(recall_params(),
                    {WRONG(P, max_events, 0),
+                    WRONG(P, n_lanes, 0),
+                    WRONG(P, count_stride, -1),
+                    WRONG(P, table_stride, 1),
                     WRONG(P, n, 0),
                     WRONG(P, n_init, -1),
                     WRONG(P, n_local, 0),
@@ -451,7 +458,7 @@ TEST_CASE("launchers name the field that they refuse: surprise, thresholds, boun
   p.events = some<EventRange>();
   p.max_events = 10;
   p.home = some<unsigned char>();
-  p.n_layers = 1;
+  p.n_lanes = 1;
   p.token_bytes = 64;
   p.blocks = p.step_blocks = some<void*>();
   p.max_count = 4;
@@ -460,8 +467,8 @@ TEST_CASE("launchers name the field that they refuse: surprise, thresholds, boun
   using P = PlaceEventsParams;
   each_is_named<P>(
       p,
-      {WRONG(P, max_events, 0), WRONG(P, n_init, -1), WRONG(P, n_layers, 0),
-       WRONG(P, layer_bytes, -1), WRONG(P, token_bytes, 0), WRONG(P, max_count, 0),
+      {WRONG(P, max_events, 0), WRONG(P, n_init, -1), WRONG(P, n_lanes, 0),
+       WRONG(P, lane_bytes, -1), WRONG(P, token_bytes, 0), WRONG(P, max_count, 0),
        WRONG(P, state, nullptr), WRONG(P, events, nullptr), WRONG(P, home, nullptr),
        WRONG(P, blocks, nullptr), WRONG(P, start, nullptr), WRONG(P, end, nullptr),
        WRONG(P, count, nullptr), WRONG(P, first_id, nullptr), WRONG(P, step_blocks, nullptr)},
@@ -598,7 +605,7 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   using T = TouchParams;
   each_is_named<T>(
       t,
-      {WRONG(T, map.max_events, -1), WRONG(T, map.n_slots, -1),
+      {WRONG(T, map.max_events, -1), WRONG(T, map.n_slots, -1), WRONG(T, map.n_lanes, 0),
        WRONG(T, map.slot_of_event, nullptr), WRONG(T, map.last_recalled, odd<std::int64_t>()),
        WRONG(T, map.newest, nullptr), WRONG(T, max_count, -1), WRONG(T, step, nullptr),
        WRONG(T, events, nullptr), WRONG(T, count, nullptr), WRONG(T, missing, nullptr),
@@ -616,9 +623,9 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   each_is_named<W>(
       w,
       {WRONG(W, map.n_slots, 0), WRONG(W, map.event_of_slot, nullptr), WRONG(W, max_needed, -1),
-       WRONG(W, since, nullptr), WRONG(W, n_kept, nullptr), WRONG(W, n_needed, nullptr),
-       WRONG(W, slots, nullptr), WRONG(W, n_given, nullptr), WRONG(W, victims, nullptr),
-       WRONG(W, n_victims, odd<std::int32_t>())},
+       WRONG(W, since, nullptr), WRONG(W, n_kept, nullptr), WRONG(W, kept_capacity, -1),
+       WRONG(W, n_needed, nullptr), WRONG(W, slots, nullptr), WRONG(W, n_given, nullptr),
+       WRONG(W, victims, nullptr), WRONG(W, n_victims, odd<std::int32_t>())},
       choose_victims);
   OccupyParams o;
   o.map = map();
@@ -634,10 +641,11 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   each_is_named<O>(
       o,
       {WRONG(O, map.newest, odd<std::int64_t>()), WRONG(O, max_needed, -1), WRONG(O, n_init, -1),
-       WRONG(O, token_bytes, 0), WRONG(O, slot_bytes, 63), WRONG(O, missing, nullptr),
-       WRONG(O, slots, nullptr), WRONG(O, n_given, nullptr), WRONG(O, victims, nullptr),
-       WRONG(O, n_victims, nullptr), WRONG(O, events, nullptr), WRONG(O, home, nullptr),
-       WRONG(O, slot_memory, nullptr), WRONG(O, blocks, nullptr), WRONG(O, runs, nullptr)},
+       WRONG(O, table_stride, -1), WRONG(O, lane_bytes, -1), WRONG(O, token_bytes, 0),
+       WRONG(O, slot_bytes, 63), WRONG(O, missing, nullptr), WRONG(O, slots, nullptr),
+       WRONG(O, n_given, nullptr), WRONG(O, victims, nullptr), WRONG(O, n_victims, nullptr),
+       WRONG(O, events, nullptr), WRONG(O, home, nullptr), WRONG(O, slot_memory, nullptr),
+       WRONG(O, blocks, nullptr), WRONG(O, runs, nullptr)},
       occupy_slots);
 }
 

@@ -449,7 +449,9 @@ TEST_CASE("codes leave few candidates, and none are searched below codes_from ev
   emulator::Listener<RecallArgs>::heard = [&](const RecallArgs& a) {
     // of the second launch, which reads what the first has counted
     searched = a.p.codes_from > 0 && *a.p.n_events >= a.p.codes_from;
-    if (searched) candidates = *a.n_candidates;
+    if (searched)
+      candidates = *reinterpret_cast<const std::int32_t*>(
+          static_cast<const unsigned char*>(a.p.workspace) + a.n_candidates);
   };
   Memory m = random_memory(random, 6000, DType::bfloat16, 128);
   m.config.n_local = 64;

@@ -59,6 +59,13 @@ TEST_CASE("the workspace of the longest step is enough for every shorter one") {
       REQUIRE(bytes > 0);
       return bytes;
     });
+    refine.n_timelines = refine.n_layers * refine.n_kv_heads;
+    enough_for_all_shorter(longest, [&](std::int64_t n) {
+      refine.n = n;
+      const std::size_t bytes = refine_workspace_bytes(refine);
+      REQUIRE(bytes > 0);
+      return bytes;
+    });
     KeySegmenterParams keys;
     keys.n_layers = any(1, 40);
     keys.n_kv_heads = any(1, 16);

@@ -22,26 +22,41 @@ void feed(EpisodicMemory& memory, const std::vector<driver::Token>& tokens, std:
                  std::min(memory.config().chunk, end - memory.tokens()));
 }
 
+/// Closed events of each scope.
+std::vector<std::int64_t> counts(const EpisodicMemory& memory) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t s = 0; s < memory.scopes(); ++s) all.push_back(memory.events(s).size());
+  return all;
+}
+
 /// All that `from` has behind the shared part.
-MemoryAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
+MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int64_t>& shared_events,
                          std::int64_t shared_tokens) {
   MemoryAdvance a;
   a.state = from.state();
   a.shared_events = shared_events;
   a.shared_tokens = shared_tokens;
-  const auto& all = from.events().all();
-  a.events.assign(all.begin() + shared_events, all.end());
+  for (std::int64_t s = 0; s < from.scopes(); ++s) {
+    const auto& all = from.events(s).all();
+    a.events.emplace_back(all.begin() + shared_events[static_cast<std::size_t>(s)], all.end());
+  }
   a.read = [&from, block = std::vector<std::byte>(), keys = std::vector<float>(),
             values = std::vector<float>()](EventId e, std::int64_t slot,
                                            float* mean) mutable -> RingView {
     const MemoryShape& s = from.shape();
-    const TokenRange range = from.events()[e];
-    const std::int64_t n = range.size(), d = s.head_dim, half = s.n_kv_heads * n * d;
+    const std::int64_t per_layer = from.lanes() / s.n_layers, heads = s.n_kv_heads / per_layer;
+    const auto& layers = from.config().recall_layers;
+    const std::int64_t place = slot / per_layer;
+    const std::int64_t lane =
+        (layers ? (*layers)[static_cast<std::size_t>(place)] : place) * per_layer +
+        slot % per_layer;
+    const TokenRange range = from.events(from.scopes() > 1 ? lane : 0)[e];
+    const std::int64_t n = range.size(), d = s.head_dim, half = heads * n * d;
     block.resize(static_cast<std::size_t>(2 * half * 4));
     from.read_events(e, e + 1, slot, [&](EventId) { return block.data(); });
     keys.resize(static_cast<std::size_t>(half));
     values.resize(keys.size());
-    for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
+    for (std::int64_t g = 0; g < heads; ++g)
       for (std::int64_t t = 0; t < n; ++t) {
         const auto to = static_cast<std::size_t>((g * n + (range.start + t) % n) * d);
         const auto at = static_cast<std::size_t>(((g * n + t) * d) * 4);
@@ -49,9 +64,7 @@ MemoryAdvance advance_of(const EpisodicMemory& from, std::int64_t shared_events,
         std::memcpy(&values[to], &block[at + static_cast<std::size_t>(half) * 4],
                     static_cast<std::size_t>(d) * 4);
       }
-    const auto& layers = from.config().recall_layers;
-    const std::vector<float> r =
-        from.representative(layers ? (*layers)[static_cast<std::size_t>(slot)] : slot, e);
+    const std::vector<float> r = from.representative(lane, e);
     std::copy(r.begin(), r.end(), mean);
     return {keys.data(), values.data(), n, n * d, d};
   };
@@ -67,19 +80,27 @@ KeepOptions in(const std::filesystem::path& dir) {
 
 TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
           "[memory][advance]") {
-  std::vector<MemoryConfig> configs(5, small_config());
+  std::vector<MemoryConfig> configs(8, small_config());
   configs[1].contiguity = 0.3;
   configs[1].refine = Refinement::modularity;
   configs[2].segmenter = SegmenterKind::fixed;
   configs[3].recall_layers = {{1}};
   configs[4].recall = false;
+  configs[5].recall_groups = 2;
+  configs[6].scope = EventScope::head;
+  configs[6].refine = Refinement::modularity;
+  configs[7].scope = EventScope::head;
+  configs[7].segmenter = SegmenterKind::gaussian;
+  configs[7].gamma = 0.5;
+  configs[7].recall_layers = {{1}};
   const auto tokens = random_tokens(small_shape(), 400, 3);
   for (const MemoryConfig& config : configs) {
     const TempDir temp;
     EpisodicMemory twin(config, small_shape());
     EpisodicMemory kept = EpisodicMemory::create(in(temp / "kept"), config, small_shape());
     EpisodicMemory itself = EpisodicMemory::create(in(temp / "itself"), config, small_shape());
-    std::int64_t events = 0, read = 0;
+    std::vector<std::int64_t> events(static_cast<std::size_t>(twin.scopes()), 0);
+    std::int64_t read = 0;
     for (const std::int64_t end : {1, 12, 150, 151, 300}) {
       feed(twin, tokens, end);
       feed(itself, tokens, end);
@@ -87,7 +108,7 @@ TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
       kept.commit();
       CHECK(kept.tokens() == end);
       CHECK(kept.digest() == itself.digest());
-      events = twin.events().size(), read = end;
+      events = counts(twin), read = end;
     }
     // and it goes on by itself, also opened anew
     const std::uint64_t digest = kept.digest();
@@ -108,9 +129,9 @@ TEST_CASE("a twin may have gone back behind what was taken over", "[memory][adva
   EpisodicMemory kept = EpisodicMemory::create(in(temp / "kept"), small_config(), small_shape());
   feed(twin, tokens, 96);
   const auto snapshot = twin.snapshot();
-  const std::int64_t events = twin.events().size();
+  const std::vector<std::int64_t> events = counts(twin);
   feed(twin, tokens, 200);
-  kept.advance(advance_of(twin, 0, 0));
+  kept.advance(advance_of(twin, {0}, 0));
   kept.commit();
   twin.restore(*snapshot);
   feed(twin, other, 240);
@@ -157,22 +178,54 @@ TEST_CASE("what cannot follow is refused and changes nothing", "[memory][advance
   feed(memory, tokens, 60);
   const std::uint64_t before = memory.digest();
   const auto refused = [&](auto change) {
-    MemoryAdvance a = advance_of(twin, memory.events().size(), 60);
+    MemoryAdvance a = advance_of(twin, counts(memory), 60);
     change(a);
     CHECK_THROWS_AS(memory.advance(a), DataError);
     CHECK(memory.digest() == before);
   };
   refused([](MemoryAdvance& a) { a.shared_tokens = 61; });
-  refused([](MemoryAdvance& a) { a.shared_events += 1; });
+  refused([](MemoryAdvance& a) { a.shared_events.front() += 1; });
+  refused([](MemoryAdvance& a) { a.shared_events.push_back(0); });
+  refused([](MemoryAdvance& a) { a.events.emplace_back(); });
+  refused([](MemoryAdvance& a) { a.state.layers[1].lanes.pop_back(); });
   refused([](MemoryAdvance& a) { a.state.tokens = 12; });
   refused([](MemoryAdvance& a) { a.state.layers.pop_back(); });
   refused([](MemoryAdvance& a) { a.state.layers[1].keys.pop_back(); });
   refused([](MemoryAdvance& a) { a.state.scopes.front().final_flags.pop_back(); });
   refused([](MemoryAdvance& a) { a.state.recent_surprise.pop_back(); });
   refused([](MemoryAdvance& a) { a.ids = {1, 2, 3}; });
-  refused([](MemoryAdvance& a) { a.events.front().end += 1; });
-  memory.advance(advance_of(twin, memory.events().size(), 60));
+  refused([](MemoryAdvance& a) { a.events.front().front().end += 1; });
+  memory.advance(advance_of(twin, counts(memory), 60));
   CHECK(memory.digest() == twin.digest());
+}
+
+TEST_CASE("of heads a twin shares the events of one moment, which a store can go back to",
+          "[memory][advance][lanes]") {
+  const auto tokens = random_tokens(small_shape(), 400, 3);
+  MemoryConfig config = small_config();
+  config.scope = EventScope::head;
+  config.segmenter = SegmenterKind::k_similarity;
+  config.gamma = 0.5;
+  EpisodicMemory twin(config, small_shape()), memory(config, small_shape()),
+      itself(config, small_shape());
+  feed(twin, tokens, 100);
+  feed(itself, tokens, 100);
+  const std::vector<std::int64_t> then = counts(twin);
+  feed(twin, tokens, 200);
+  memory.advance(advance_of(twin, std::vector<std::int64_t>(4, 0), 0));
+  feed(itself, tokens, 200);
+  CHECK(memory.digest() == itself.digest());
+  const std::vector<std::int64_t> now = counts(memory);
+  feed(twin, tokens, 300);
+  // Within what came at once a store has lane behind lane, and cannot be cut.
+  CHECK_THROWS_AS(memory.advance(advance_of(twin, then, 100)), DataError);
+  CHECK(memory.digest() == itself.digest());
+  memory.advance(advance_of(twin, now, 200));
+  feed(itself, tokens, 300);
+  CHECK(memory.digest() == itself.digest());
+  // All of it anew may always come.
+  memory.advance(advance_of(twin, std::vector<std::int64_t>(4, 0), 100));
+  CHECK(memory.digest() == itself.digest());
 }
 
 TEST_CASE("a store without room leaves the memory as it was", "[memory][advance]") {
@@ -182,13 +235,13 @@ TEST_CASE("a store without room leaves the memory as it was", "[memory][advance]
   config.host_bytes = 40000;
   EpisodicMemory memory(config, small_shape());
   feed(twin, tokens, 60);
-  memory.advance(advance_of(twin, 0, 0));
+  memory.advance(advance_of(twin, {0}, 0));
   const std::uint64_t before = memory.digest();
-  const std::int64_t events = memory.events().size();
+  const std::vector<std::int64_t> events = counts(memory);
   feed(twin, tokens, 400);
   CHECK_THROWS_AS(memory.advance(advance_of(twin, events, 60)), BudgetError);
   CHECK(memory.digest() == before);
-  CHECK(memory.events().size() == events);
+  CHECK(counts(memory) == events);
   feed(memory, tokens, 80);  // it goes on
 }
 
@@ -206,7 +259,7 @@ TEST_CASE("a memory over a base takes over a twin's steps, and goes back behind 
   feed(twin, tokens, 180);
   const auto snapshot = memory.snapshot();
   const std::uint64_t then = memory.digest();
-  const std::int64_t shared = memory.events().size();
+  const std::vector<std::int64_t> shared = counts(memory);
   for (const auto* text : {&tokens, &others}) {
     feed(twin, *text, 300);
     memory.advance(advance_of(twin, shared, 180));

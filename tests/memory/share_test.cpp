@@ -341,6 +341,8 @@ TEST_CASE("what would change a base is refused by name, and nothing has changed"
     CHECK(mentions(refusal<ConfigError>([&] { m->commit(); }), "base"));
     MemoryAdvance behind;
     behind.state = m->state();
+    behind.shared_events = {0};
+    behind.events.resize(1);
     CHECK(mentions(refusal<ConfigError>([&] { m->advance(behind); }), "base"));
     CHECK(m->forgotten().empty());
   }

@@ -286,7 +286,8 @@ TEST_CASE("windows of 16 bits go to a twin elsewhere and come back", "[memory][d
     a.state = memory.state();
     for (const MemoryState::Layer& layer : a.state.layers)
       for (const float x : layer.keys) REQUIRE(rounded(dtype, x) == x);
-    a.events = memory.events().all();
+    a.shared_events = {0};
+    a.events = {memory.events().all()};
     twin.advance(a);
     CHECK(twin.digest() == memory.digest());
     CHECK((all_said(twin, tokens, 120) == all_said(memory, tokens, 120)));

@@ -184,7 +184,7 @@ TEST_CASE("a timeline's state, as a value or as bytes, brings it back to the bit
     from.finish();
     REQUIRE(loaded == state);
     Timeline twin = fresh();
-    for (std::int64_t e = 0; e < events; ++e) twin.append(all[static_cast<std::size_t>(e)]);
+    for (std::int64_t e = 0; e < events; ++e) twin.append(0, all[static_cast<std::size_t>(e)]);
     twin.resume(loaded);
     REQUIRE(continue_to_end(twin) == all);
 

@@ -136,6 +136,33 @@ TEST_CASE("an ingest on a device that was cut off goes on to the same memory") {
   REQUIRE(s.digest("part") == s.digest("whole"));
 }
 
+TEST_CASE("a memory whose heads have events of their own is kept on a device as on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Setting s(*model);
+  Json heads = Json::parse(kSmallMemory);
+  heads["scope"] = "head";
+  heads["segmenter"] = "k_similarity";
+  heads.erase("refine");
+  const std::size_t whole = s.ids.size(), part = whole / 64 * 32;
+  require_done(s.ingest("cuda", "whole", whole, "", heads.dump()));
+  require_done(s.ingest("cuda", "part", part, "", heads.dump()));
+  require_done(s.ingest("cuda", "part", whole, "--resume", heads.dump()));
+  REQUIRE(s.digest("part") == s.digest("whole"));
+  // Back to within what was committed at once, and on: the store's order is no part of a memory.
+  require_done(s.on("cuda", fmt::format("edit {} --rewind {} --json - --model {} --quiet",
+                                        s.path("part"), part, s.model)));
+  require_done(s.ingest("cuda", "part", whole, "--resume", heads.dump()));
+  REQUIRE(s.digest("part") == s.digest("whole"));
+  require_done(s.on("cuda", "verify --json - " + s.path("part")));
+  const Run host = s.ask("cpu", "whole"), device = s.ask("cuda", "whole");
+  require_done(host);
+  require_done(device);
+  const Json a = Json::parse(host.out), b = Json::parse(device.out);
+  REQUIRE(a["ids"] == b["ids"]);
+  REQUIRE(a["memory"]["events"] == b["memory"]["events"]);
+}
+
 TEST_CASE("what is asked on a device can be kept") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");

@@ -58,6 +58,40 @@ TEST_CASE("generate, score and segment compute on a device what they compute on 
     for (const char* key : {"start", "end", "text"}) REQUIRE(events[i][key] == expected[i][key]);
 }
 
+TEST_CASE("heads with events of their own, and groups, are on a device what they are on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", some_book(9));
+  const std::string text = quoted((scratch / "text").string());
+  Json heads = Json::parse(kSmallMemory), groups = heads, preset = heads;
+  heads["scope"] = "head";
+  groups["recall_groups"] = 2;
+  for (const char* of_preset : {"gamma", "contiguity", "refine"}) preset.erase(of_preset);
+  preset["preset"] = "hem";
+  // Boundaries from keys fall alike where both compute in one dtype.
+  const std::string wide = float32_copy(*model, scratch / "float32").string();
+  for (const Json& memory : {heads, groups, preset}) {
+    const std::string common = " --quiet --model " +
+                               quoted(memory == preset ? wide : model->string()) + " --memory " +
+                               quoted(memory.dump());
+    INFO(common);
+    const std::string score = "score --json - --text " + text + common;
+    const Run host = on("cpu", score), device = on("cuda", score);
+    INFO(device.err);
+    REQUIRE(host.status == 0);
+    REQUIRE(device.status == 0);
+    const Json a = Json::parse(host.out), b = Json::parse(device.out);
+    REQUIRE(a["events"] == b["events"]);
+    REQUIRE(a["events"] > 10);
+    REQUIRE(std::abs(a["nll"].get<double>() - b["nll"].get<double>()) < kTolerance);
+  }
+  const std::string generate = "generate --json - --max-new 6 --prompt-file " + text + " --model " +
+                               quoted(wide) + " --quiet --memory " + quoted(preset.dump());
+  REQUIRE(Json::parse(on("cpu", generate).out)["ids"] ==
+          Json::parse(on("cuda", generate).out)["ids"]);
+}
+
 TEST_CASE("full attention on a device is plain causal attention") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");

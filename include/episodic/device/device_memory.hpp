@@ -161,6 +161,11 @@ class DeviceMemory final : public SequenceMemory {
   const DeviceMemoryBytes& bytes() const;
   /// Tokens of the finished steps.
   std::int64_t tokens() const override;
+  /// Tables of events: 1, the sequence's, or with scope `head` one for each key/value head of each
+  /// layer, l * G + g.
+  std::int64_t scopes() const;
+  /// Lanes of all layers, P in each: lane p of layer l is l * P + p.
+  std::int64_t lanes() const;
   /// Tokens of the step that is open, 0 if none is.
   std::int64_t open_tokens() const override;
   /// Another number after each reset, restore and load.
@@ -172,15 +177,16 @@ class DeviceMemory final : public SequenceMemory {
 
   /// \throws DataError for what the device found wrong since the last reset, DeviceError
   void check() const;
-  /// Copies, which the next such call overwrites. \param scope 0, the sequence's
+  /// Copies, which the next such call overwrites. \param scope as of an EpisodicMemory
   const EventTable& events(std::int64_t scope = 0) const override;
   const StepRecord& last_step(std::int64_t scope = 0) const override;
-  /// Events that a layer attended in the last step, in order of time.
-  std::vector<EventId> recalled(std::int64_t layer) const;
-  /// Of a layer: a device has one lane in each.
-  LaneRecall recall_lists(std::int64_t layer) const override;
-  /// Representative vector [H * d] of an event in a layer. \throws DataError if there is none
-  std::vector<float> representative(std::int64_t layer, EventId event) const override;
+  /// Closed events of all scopes.
+  std::int64_t n_events() const;
+  /// Events that a lane attended in the last step, in order of time.
+  std::vector<EventId> recalled(std::int64_t lane) const;
+  LaneRecall recall_lists(std::int64_t lane) const override;
+  /// Representative vector [H / P * d] of an event in a lane. \throws DataError if there is none
+  std::vector<float> representative(std::int64_t lane, EventId event) const override;
   /// r(i) of tokens [first, first + n) in a layer: [n, H]; all must be among the last
   /// n_local + max_block + chunk tokens. \throws DataError
   std::vector<float> relevance(std::int64_t layer, std::int64_t first,

@@ -89,8 +89,8 @@ class TorchDeviceMemory final : public SequenceMemory {
   // restore needs no set_last_logits.
   const EventTable& events(std::int64_t scope = 0) const override;
   const StepRecord& last_step(std::int64_t scope = 0) const override;
-  LaneRecall recall_lists(std::int64_t layer) const override;
-  std::vector<float> representative(std::int64_t layer, EventId event) const override;
+  LaneRecall recall_lists(std::int64_t lane) const override;
+  std::vector<float> representative(std::int64_t lane, EventId event) const override;
   std::vector<float> relevance(std::int64_t layer, std::int64_t first,
                                std::int64_t n) const override;
   std::shared_ptr<const MemorySnapshot> snapshot() const override;

@@ -67,13 +67,14 @@ class EpisodicMemory final : public HostMemory {
   // -- going on elsewhere, on a device say (DeviceMemory::load and save)
   // ----------------------------------------------------------------------
 
-  /// What a twin needs beside the closed events. Only of a memory whose layers are one lane each:
-  /// others \throws ConfigError. \throws DataError if a step is open
+  /// What a twin needs beside the closed events. \throws ConfigError with `retention`; DataError if
+  /// a step is open
   MemoryState state() const;
-  /// Copies one layer (counted among those that recall) of events [first, end) as the store keeps
-  /// them, in kv_dtype (store/codec.hpp). Not a recall. \param block_of where event e goes
+  /// Copies one lane (counted among those that recall) of events [first, end) of its scope as the
+  /// store keeps them, in kv_dtype (store/codec.hpp). Not a recall.
+  /// \param block_of where event e goes
   /// \throws DataError, FileError for a damaged block
-  void read_events(EventId first, EventId end, std::int64_t layer,
+  void read_events(EventId first, EventId end, std::int64_t lane,
                    const std::function<std::byte*(EventId)>& block_of) const;
   /// [vocab] that follow the last token; empty if none are known.
   const std::vector<float>& last_logits() const;

@@ -21,8 +21,12 @@ struct MemoryState : Timeline::State {
   struct Layer {
     std::vector<float> keys, values;  ///< [G, ring_capacity, d], keys before rotary embedding
     std::vector<float> relevance;     ///< [ring_capacity, H]
-    std::vector<float> sink_keys, sink_values;    ///< [G, n_init, d]
-    std::vector<EventId> similarity, contiguity;  ///< recall lists of the last step
+    std::vector<float> sink_keys, sink_values;  ///< [G, n_init, d]
+    /// Recall lists of the last step, of each lane.
+    struct Lists {
+      std::vector<EventId> similarity, contiguity;
+    };
+    std::vector<Lists> lanes;
   };
   std::vector<Layer> layers;
 };
@@ -30,14 +34,16 @@ struct MemoryState : Timeline::State {
 /// What a memory elsewhere has made of a sequence since it was loaded from here.
 struct MemoryAdvance {
   MemoryState state;
-  std::int64_t shared_events = 0;  ///< closed events that both have, the first ones
   std::int64_t shared_tokens = 0;  ///< tokens that both have read
-  std::vector<TokenRange> events;  ///< closed events behind the shared ones
-  std::vector<std::int64_t> ids;   ///< of the tokens behind the shared ones; empty: unknown
-  /// Reads one layer (counted among those that recall) of an event: its keys and values, valid
-  /// until the next call, and its representative vector [H * d]. Called in order of time, all
-  /// layers of an event one after the other.
-  std::function<RingView(EventId event, std::int64_t layer, float* representative)> read;
+  /// Of each scope: closed events that both have, the first ones. Of scopes that are heads those of
+  /// one moment of an earlier advance, or of this memory's own steps: a store forgets from its end.
+  std::vector<std::int64_t> shared_events;
+  std::vector<std::vector<TokenRange>> events;  ///< of each scope: those closed behind them
+  std::vector<std::int64_t> ids;  ///< of the tokens behind shared_tokens; empty: unknown
+  /// Reads one lane (counted among those that recall) of an event of its scope: keys and values,
+  /// valid until the next call, and its representative vector [H / P * d]. Called in order of time
+  /// for each lane; of the sequence's events for all lanes of one after the other.
+  std::function<RingView(EventId event, std::int64_t lane, float* representative)> read;
 };
 
 }  // namespace episodic

@@ -187,7 +187,7 @@ class Engine : public LanguageModel {
   std::int64_t n_events() const;
   /// Recall lists of a lane in the last step; a lane is a layer where each layer has one.
   LaneRecall recalled(std::int64_t lane) const { return inspected().recall_lists(lane); }
-  std::vector<float> representative(std::int64_t lane, EventId event) const {
+  virtual std::vector<float> representative(std::int64_t lane, EventId event) const {
     return inspected().representative(lane, event);
   }
   std::vector<float> relevance(std::int64_t layer, std::int64_t first, std::int64_t n) const {

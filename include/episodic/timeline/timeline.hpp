@@ -133,8 +133,10 @@ class Timeline {
 
   /// Forgets a scope's events from `n_events` on; nothing if there are no more.
   void truncate(std::int64_t scope, std::int64_t n_events) noexcept;
-  /// Takes over an event closed elsewhere. \throws DataError if it cannot follow
-  void append(const TokenRange& event) { scopes_.front().events.append(event); }
+  /// Takes over a scope's event closed elsewhere. \throws DataError if it cannot follow
+  void append(std::int64_t scope, const TokenRange& event) {
+    scopes_[static_cast<std::size_t>(scope)].events.append(event);
+  }
   /// Takes over all closed events of a scope, of a timeline of the same settings.
   void take_events(std::int64_t scope, EventTable events) {
     scopes_[static_cast<std::size_t>(scope)].events = std::move(events);

@@ -65,6 +65,9 @@ struct LayerBank {
   /// What a snapshot copies of all layers. \throws std::bad_alloc
   std::vector<LayerMark> marks() const;
 
+  /// Makes room in the store for the next events of a lane's scope that has events of its own.
+  /// \throws as EventStore::append: none of them is there then
+  void append(const Lane& lane, std::span<const TokenRange> events);
   /// Writes the events that the open step closes, and their representatives, in every lane that
   /// recalls. \param first of the step's tokens
   /// \throws BudgetError, DiskFullError, FileError, DataError: nothing is changed then
@@ -72,6 +75,9 @@ struct LayerBank {
   /// The step of n tokens has come. Nothing in it can fail.
   void commit(std::int64_t first, std::int64_t n) noexcept;
 
+  /// Whether the first `n_events` of each scope, as far as they are there, are the first ones of
+  /// the store: truncate asks it.
+  bool keeps_first(std::span<const std::int64_t> n_events) const;
   /// Forgets the events of each scope from `n_events` of it on, as far as they are there. Fails at
   /// its beginning or not at all; never for events that were just appended.
   void truncate(std::span<const std::int64_t> n_events);
@@ -104,7 +110,8 @@ struct LayerBank {
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-  std::int64_t n_stored() const;
+  /// Of all scopes together.
+  std::int64_t kept(std::span<const std::int64_t> n_events) const;
 
   std::vector<KeyRing> rings_;
   std::vector<std::vector<EventId>> stored_;  // by scope; empty where the sequence is the only one

@@ -107,16 +107,13 @@ class LayerState {
   /// recall.
   void commit(std::int64_t first, std::int64_t n) noexcept;
 
-  /// Adds a closed event whose representatives were chosen elsewhere, to a layer of one lane.
-  /// \param mean [H * d]
-  void add_event(const float* mean);
-
-  /// The window of a layer of one lane for a twin elsewhere, and taken over from one.
+  /// The window and recall lists for a twin elsewhere, and taken over from one.
   MemoryState::Layer state() const;
   /// \throws DataError for arrays of other sizes than this window's, or beyond its dtype
   void check(const MemoryState::Layer& state) const;
-  /// \param recall its lists, made of the state before anything changes
-  void resume(const MemoryState::Layer& state, RecallBuffers recall, std::int64_t tokens);
+  /// \param recall lists of each lane, made of the state before anything changes
+  void resume(const MemoryState::Layer& state, std::vector<RecallBuffers> recall,
+              std::int64_t tokens);
 
   /// \throws std::bad_alloc
   LayerMark mark() const;

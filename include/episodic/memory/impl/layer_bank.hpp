@@ -25,6 +25,15 @@ EPISODIC_INLINE std::vector<LayerMark> LayerBank::marks() const {
   return all;
 }
 
+EPISODIC_INLINE void LayerBank::append(const Lane& lane, std::span<const TokenRange> events) {
+  if (events.empty()) return;
+  std::vector<EventId>& numbers = stored_[at(lane.scope)];
+  numbers.reserve(std::max(numbers.size() + events.size(), 2 * numbers.size()));
+  EventId next = tiers.store->size();
+  tiers.store->append(events, {lane.store_lane, 1});
+  for (std::size_t e = 0; e < events.size(); ++e) numbers.push_back(next++);
+}
+
 EPISODIC_INLINE void LayerBank::close(const Timeline& time, std::int64_t first) {
   std::vector<std::int64_t> before;
   bool any = false;
@@ -35,16 +44,9 @@ EPISODIC_INLINE void LayerBank::close(const Timeline& time, std::int64_t first) 
     if (stored_.empty()) {
       if (tiers.store) tiers.store->append(time.closed());
     } else {
-      EventId next = n_stored();
       for (const LayerState& layer : layers)
-        for (const Lane& lane : layer.lanes) {
-          const auto& closed = time.closed(lane.scope);
-          if (!lane.index || closed.empty()) continue;
-          std::vector<EventId>& numbers = stored_[at(lane.scope)];
-          numbers.reserve(std::max(numbers.size() + closed.size(), 2 * numbers.size()));
-          tiers.store->append(closed, {lane.store_lane, 1});
-          for (std::size_t e = 0; e < closed.size(); ++e) numbers.push_back(next++);
-        }
+        for (const Lane& lane : layer.lanes)
+          if (lane.index) append(lane, time.closed(lane.scope));
     }
     parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t l) {
       LayerState& layer = layers[at(l)];
@@ -71,15 +73,27 @@ EPISODIC_INLINE void LayerBank::commit(std::int64_t first, std::int64_t n) noexc
                [&](std::int64_t l) { layers[at(l)].commit(first, n); });
 }
 
+EPISODIC_INLINE std::int64_t LayerBank::kept(std::span<const std::int64_t> n_events) const {
+  std::int64_t n = 0;
+  for (std::size_t s = 0; s < stored_.size(); ++s)
+    n += std::min(n_events[s], static_cast<std::int64_t>(stored_[s].size()));
+  return n;
+}
+
+EPISODIC_INLINE bool LayerBank::keeps_first(std::span<const std::int64_t> n_events) const {
+  const std::int64_t n = kept(n_events);
+  for (std::size_t s = 0; s < stored_.size(); ++s)
+    if (const std::size_t of_scope = std::min(at(n_events[s]), stored_[s].size());
+        of_scope > 0 && stored_[s][of_scope - 1] >= n)
+      return false;
+  return true;
+}
+
 EPISODIC_INLINE void LayerBank::truncate(std::span<const std::int64_t> n_events) {
   // The store first: what it may fail for, it fails for before anything changes.
   if (tiers.store) {
     std::int64_t n = n_events.front();
-    if (!stored_.empty()) {
-      n = 0;
-      for (std::size_t s = 0; s < stored_.size(); ++s)
-        n += std::min(n_events[s], static_cast<std::int64_t>(stored_[s].size()));
-    }
+    if (!stored_.empty()) n = kept(n_events);
     tiers.store->truncate(n);
   }
   for (std::size_t s = 0; s < stored_.size(); ++s)
@@ -110,12 +124,6 @@ EPISODIC_INLINE void LayerBank::stored(std::int64_t scope, std::span<const Event
                                        std::vector<EventId>& out) const {
   out.clear();
   for (const EventId e : events) out.push_back(stored(scope, e));
-}
-
-EPISODIC_INLINE std::int64_t LayerBank::n_stored() const {
-  std::int64_t n = 0;
-  for (const auto& numbers : stored_) n += static_cast<std::int64_t>(numbers.size());
-  return n;
 }
 
 EPISODIC_INLINE void LayerBank::number(const Timeline& time, std::span<const LaneRange> lanes,

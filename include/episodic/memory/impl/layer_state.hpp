@@ -299,16 +299,13 @@ EPISODIC_INLINE void LayerState::commit(std::int64_t first, std::int64_t n) noex
   for (std::size_t p = 0; p < lanes.size(); ++p) std::swap(recall_[p], lanes[p].next_recall);
 }
 
-EPISODIC_INLINE void LayerState::add_event(const float* mean) {
-  if (lanes.front().index) lanes.front().index->add(mean, nullptr, 0);
-}
-
 EPISODIC_INLINE MemoryState::Layer LayerState::state() const {
   using layer_state_detail::widened;
-  return {
-      widened(ring(kKeys), dtype_), widened(ring(kValues), dtype_), relevance_,
-      widened(sinks_.keys, dtype_), widened(sinks_.values, dtype_), recall_.front().similarity(),
-      recall_.front().contiguity()};
+  MemoryState::Layer state{widened(ring(kKeys), dtype_), widened(ring(kValues), dtype_), relevance_,
+                           widened(sinks_.keys, dtype_), widened(sinks_.values, dtype_), {}};
+  for (const RecallBuffers& recall : recall_)
+    state.lanes.push_back({recall.similarity(), recall.contiguity()});
+  return state;
 }
 
 EPISODIC_INLINE void LayerState::check(const MemoryState::Layer& state) const {
@@ -316,8 +313,8 @@ EPISODIC_INLINE void LayerState::check(const MemoryState::Layer& state) const {
   const std::size_t sinks = sinks_.keys.size() / bytes_of(1);
   if (state.keys.size() != ring || state.values.size() != ring ||
       state.relevance.size() != relevance_.size() || state.sink_keys.size() != sinks ||
-      state.sink_values.size() != sinks)
-    throw DataError("layer state: arrays of other sizes than this memory's window");
+      state.sink_values.size() != sinks || state.lanes.size() != lanes.size())
+    throw DataError("layer state: arrays of other sizes than this memory's window, or other lanes");
   if (dtype_ == DType::float32) return;
   for (const std::vector<float>* array :
        {&state.keys, &state.values, &state.sink_keys, &state.sink_values})
@@ -327,8 +324,8 @@ EPISODIC_INLINE void LayerState::check(const MemoryState::Layer& state) const {
                              ", in which this memory's window is"));
 }
 
-EPISODIC_INLINE void LayerState::resume(const MemoryState::Layer& state, RecallBuffers recall,
-                                        std::int64_t tokens) {
+EPISODIC_INLINE void LayerState::resume(const MemoryState::Layer& state,
+                                        std::vector<RecallBuffers> recall, std::int64_t tokens) {
   using layer_state_detail::narrow;
   narrow(state.keys, dtype_, ring(kKeys, 0));
   narrow(state.values, dtype_, ring(kValues, 0));
@@ -336,7 +333,7 @@ EPISODIC_INLINE void LayerState::resume(const MemoryState::Layer& state, RecallB
   Sinks& sinks = change_sinks();
   narrow(state.sink_keys, dtype_, sinks.keys.data());
   narrow(state.sink_values, dtype_, sinks.values.data());
-  recall_.front() = std::move(recall);
+  recall_ = std::move(recall);
   rotate_window(tokens);
 }
 
