@@ -18,15 +18,16 @@ cudaError_t launch_bfloat16_attention(const AttentionPlan& plan, const Attention
                                       cudaStream_t stream);
 
 #if defined(EPISODIC_WGMMA)
-/// Whether the current device runs the wgmma kernel: compute capability 9.0 and no other, as its code
-/// is for sm_90a.
+/// Whether the current device runs the wgmma kernel: compute capability 9.0 and no other, as its
+/// code is for sm_90a.
 bool device_has_wgmma();
 /// The first pass of 16-bit elements and many rows, in the place of MmaAttentionKernel.
 cudaError_t launch_wgmma_attention(const AttentionPlan& plan, const AttentionArgs& args,
                                    cudaStream_t stream);
 #else  // a build for other devices, and the emulation
 inline bool device_has_wgmma() { return false; }
-inline cudaError_t launch_wgmma_attention(const AttentionPlan&, const AttentionArgs&, cudaStream_t) {
+inline cudaError_t launch_wgmma_attention(const AttentionPlan&, const AttentionArgs&,
+                                          cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }
 #endif

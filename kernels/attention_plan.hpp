@@ -36,8 +36,9 @@ EPISODIC_HOST_DEVICE constexpr MmaTile mma_tile(int dim, bool few_rows) {
   return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 16};
 }
 
-/// Shape of one block of the wgmma kernel (compute capability 9.0): warpgroups that multiply, 64 rows
-/// each, and one that copies. Registers of their threads; 0: as many as the launch bounds leave.
+/// Shape of one block of the wgmma kernel (compute capability 9.0): warpgroups that multiply, 64
+/// rows each, and one that copies. Registers of their threads; 0: as many as the launch bounds
+/// leave.
 struct WgmmaTile {
   int warpgroups = 0;
   int keys = 0;    ///< of one tile
@@ -48,8 +49,8 @@ struct WgmmaTile {
 };
 
 /// As many rows as mma_tile has, so that one plan serves both kernels. Tiles of 128 keys: a product
-/// of 64 x 128 reads less shared memory for each multiplication than one of 64 x 64, whose 128 bytes
-/// a cycle are all that there is. Outputs of heads of 256 are 128 registers by themselves.
+/// of 64 x 128 reads less shared memory for each multiplication than one of 64 x 64, whose 128
+/// bytes a cycle are all that there is. Outputs of heads of 256 are 128 registers by themselves.
 EPISODIC_HOST_DEVICE constexpr WgmmaTile wgmma_tile(int dim) {
   return dim <= 64    ? WgmmaTile{2, 128, 3, 224, 56}
          : dim <= 128 ? WgmmaTile{2, 128, 2, 224, 56}

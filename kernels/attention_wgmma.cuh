@@ -263,7 +263,8 @@ __device__ inline void attend_tiles(const AttentionArgs& a, const KeySpan& span,
       EPISODIC_UNROLL
       for (int k = 0; k < kKeys / 16; ++k)
         Products<Half, kDim>::of_rows(
-            out, left[k], moved_by(matrix_at(memory.values[stage][0], 1024, kKeys * 128), k * 2048));
+            out, left[k],
+            moved_by(matrix_at(memory.values[stage][0], 1024, kKeys * 128), k * 2048));
       end_products();
       hold(out);
     }
@@ -311,8 +312,8 @@ __global__ void __launch_bounds__(wgmma_tile(kDim).threads(), 1)
   using Memory = WgmmaMemory<Half, kDim>;
   static_assert(sizeof(Memory) + kWgmmaAlignment <= wgmma_shared_bytes(kDim), "the plan's count");
   EPISODIC_DYNAMIC_SHARED(bytes);
-  Memory& memory = *reinterpret_cast<Memory*>(
-      bytes + (0u - shared_address(bytes)) % static_cast<unsigned>(kWgmmaAlignment));
+  Memory& memory = *reinterpret_cast<Memory*>(bytes + (0u - shared_address(bytes)) %
+                                                          static_cast<unsigned>(kWgmmaAlignment));
   EPISODIC_SHARED(span, KeySpan);
   const int thread = static_cast<int>(threadIdx.x);
   // the same in all lanes, and known to be
@@ -337,8 +338,8 @@ __global__ void __launch_bounds__(wgmma_tile(kDim).threads(), 1)
   } else {
     if constexpr (kTile.copying_registers > 0) take_registers<kTile.multiplying_registers>();
     const int first_row = block_row + 64 * warpgroup;
-    attend_tiles<Half, kDim>(a, span, memory, warpgroup, first_row,
-                             min(first_row + 63, block_last), head, split, from, to);
+    attend_tiles<Half, kDim>(a, span, memory, warpgroup, first_row, min(first_row + 63, block_last),
+                             head, split, from, to);
   }
 }
 

@@ -75,12 +75,13 @@ __device__ inline void take_registers() {
 // ------------------------------------------------------------------------------------
 
 /// A matrix in shared memory as rows of 128 bytes (64 elements of 16 bits), 8 rows a pattern: the
-/// 16 bytes that are the `chunk`-th of a row lie where chunk_place says. Patterns begin at multiples
-/// of 1024 bytes.
+/// 16 bytes that are the `chunk`-th of a row lie where chunk_place says. Patterns begin at
+/// multiples of 1024 bytes.
 __device__ inline int chunk_place(int row, int chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
 
-/// What products take for such a matrix (PTX ISA, matrix descriptor). `rows`: bytes from one pattern
-/// to the next 8 rows; `columns`: to the next 64 columns, where rows are the product's depth.
+/// What products take for such a matrix (PTX ISA, matrix descriptor). `rows`: bytes from one
+/// pattern to the next 8 rows; `columns`: to the next 64 columns, where rows are the product's
+/// depth.
 __device__ inline std::uint64_t matrix_at(const void* start, int rows, int columns = 16) {
   constexpr std::uint64_t kSwizzled = std::uint64_t{1} << 62;
   return kSwizzled | static_cast<std::uint64_t>(rows >> 4) << 32 |
@@ -94,9 +95,7 @@ __device__ inline std::uint64_t moved_by(std::uint64_t matrix, int bytes) {
 }
 
 /// Registers that were written are ready for products.
-__device__ inline void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 /// Waits for all products of this warpgroup.
 __device__ inline void end_products() {
   asm volatile(
@@ -118,17 +117,20 @@ template <class Half, int kColumns>
 struct Products;
 
 // Lists of operands, ten at a time.
-#define EPISODIC_TEN(t) \
-  "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
+#define EPISODIC_TEN(t)                                                                            \
+  "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t \
+  "9, "
 #define EPISODIC_FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
 #define EPISODIC_LIST_32 EPISODIC_FIRST_TEN EPISODIC_TEN(1) EPISODIC_TEN(2) "%30, %31"
 #define EPISODIC_LIST_64 \
   EPISODIC_FIRST_TEN     \
-  EPISODIC_TEN(1) EPISODIC_TEN(2) EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5) "%60, %61, %62, %63"
-#define EPISODIC_LIST_128                                                                      \
-  EPISODIC_FIRST_TEN                                                                           \
-  EPISODIC_TEN(1) EPISODIC_TEN(2) EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5)              \
-      EPISODIC_TEN(6) EPISODIC_TEN(7) EPISODIC_TEN(8) EPISODIC_TEN(9) EPISODIC_TEN(10)         \
+  EPISODIC_TEN(1)        \
+  EPISODIC_TEN(2) EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5) "%60, %61, %62, %63"
+#define EPISODIC_LIST_128                                                                         \
+  EPISODIC_FIRST_TEN                                                                              \
+  EPISODIC_TEN(1)                                                                                 \
+  EPISODIC_TEN(2) EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5) EPISODIC_TEN(6) EPISODIC_TEN(7) \
+      EPISODIC_TEN(8) EPISODIC_TEN(9) EPISODIC_TEN(10)                                            \
           EPISODIC_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define EPISODIC_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define EPISODIC_SUMS_16(i) \
@@ -138,29 +140,30 @@ struct Products;
 #define EPISODIC_SUMS_128(i) EPISODIC_SUMS_64(i), EPISODIC_SUMS_64(i + 64)
 
 /// of_columns: the left side's rows and the right side's columns lie as rows in shared memory; sums
-/// are set if not `adds`. of_rows: the left side is a fragment as of mma_m16n8k16 for each warp, the
-/// right side's rows lie as rows. The last five: numbers of the operands behind the sums.
-#define EPISODIC_PRODUCTS(Half, type, columns, count, n0, n1, n2, n3, n4)                         \
-  template <>                                                                                     \
-  struct Products<Half, columns> {                                                                \
-    static __device__ void of_columns(float (&sums)[count], std::uint64_t left,                   \
-                                      std::uint64_t right, bool adds) {                           \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2 ", 0;\n"                              \
-                   "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type          \
-                   " {" EPISODIC_LIST_##count "}, %" #n0 ", %" #n1 ", p, 1, 1, 0, 0;\n}"          \
-                   : EPISODIC_SUMS_##count(0)                                                     \
-                   : "l"(left), "l"(right), "r"(static_cast<int>(adds))                           \
-                   : "memory");                                                                   \
-    }                                                                                             \
-    static __device__ void of_rows(float (&sums)[count], const std::uint32_t (&left)[4],          \
-                                   std::uint64_t right) {                                         \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type          \
-                   " {" EPISODIC_LIST_##count "}, {%" #n0 ", %" #n1 ", %" #n2 ", %" #n3           \
-                   "}, %" #n4 ", 1, 1, 1, 1;"                                                     \
-                   : EPISODIC_SUMS_##count(0)                                                     \
-                   : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right)           \
-                   : "memory");                                                                   \
-    }                                                                                             \
+/// are set if not `adds`. of_rows: the left side is a fragment as of mma_m16n8k16 for each warp,
+/// the right side's rows lie as rows. The last five: numbers of the operands behind the sums.
+#define EPISODIC_PRODUCTS(Half, type, columns, count, n0, n1, n2, n3, n4)                          \
+  template <>                                                                                      \
+  struct Products<Half, columns> {                                                                 \
+    static __device__ void of_columns(float (&sums)[count], std::uint64_t left,                    \
+                                      std::uint64_t right, bool adds) {                            \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type           \
+                   " {" EPISODIC_LIST_##count "}, %" #n0 ", %" #n1 ", p, 1, 1, 0, 0;\n}"           \
+                   : EPISODIC_SUMS_##count(0)                                                      \
+                   : "l"(left), "l"(right), "r"(static_cast<int>(adds))                            \
+                   : "memory");                                                                    \
+    }                                                                                              \
+    static __device__ void of_rows(float (&sums)[count], const std::uint32_t (&left)[4],           \
+                                   std::uint64_t right) {                                          \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type           \
+                   " {" EPISODIC_LIST_##count "}, {%" #n0 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 \
+                                              ", 1, 1, 1, 1;"                                      \
+                   : EPISODIC_SUMS_##count(0)                                                      \
+                   : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right)            \
+                   : "memory");                                                                    \
+    }                                                                                              \
   };
 EPISODIC_PRODUCTS(__half, "f16", 64, 32, 32, 33, 34, 35, 36)
 EPISODIC_PRODUCTS(__half, "f16", 128, 64, 64, 65, 66, 67, 68)

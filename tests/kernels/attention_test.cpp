@@ -372,6 +372,28 @@ TEST_CASE("attention kernels merge few and many splits of every head size") {
       }
 }
 
+TEST_CASE("attention kernels: blocks that read many tiles by themselves") {
+  EPISODIC_NEEDS_DEVICE();
+  // So many kv heads that keys are not split: a block goes several times around its buffers.
+  struct Shape {
+    std::int64_t d, n_local, far;
+    DType dtype;
+  };
+  for (const Shape& shape :
+       {Shape{64, 400, 300, DType::float16}, Shape{128, 300, 130, DType::bfloat16},
+        Shape{256, 150, 70, DType::float16}}) {
+    Case c = of(17, 1, shape.d, shape.far);
+    c.kv_heads = 133;
+    c.n_local = shape.n_local;
+    c.first_position = 2000;
+    const Problem problem(c, shape.dtype, 12);
+    AttentionPlan plan;
+    const Result got = problem.run([&](const AttentionParams& p) { plan_attention(p, plan); });
+    REQUIRE(plan.splits == 1);
+    require_near(got, problem.reference(), shape.dtype);
+  }
+}
+
 TEST_CASE("attention kernels agree with float64 for every head size") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)

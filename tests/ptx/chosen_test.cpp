@@ -27,8 +27,9 @@ void attend(DType dtype, std::int64_t n) {
   constexpr std::int64_t kHeads = 2, kDim = 64;
   std::vector<float> zeros(static_cast<std::size_t>(n * kHeads * kDim)), ones = zeros;
   std::fill(ones.begin(), ones.end(), 1.0f);
-  const DeviceArray<unsigned char> q(episodic_test::stored(zeros, dtype)), key(episodic_test::stored(zeros, dtype)),
-      value(episodic_test::stored(ones, dtype)), out(q.size());
+  const DeviceArray<unsigned char> q(episodic_test::stored(zeros, dtype)),
+      key(episodic_test::stored(zeros, dtype)), value(episodic_test::stored(ones, dtype)),
+      out(q.size());
   const DeviceArray<std::int64_t> first(std::vector<std::int64_t>{0});
   AttentionParams p;
   p.dtype = dtype;
@@ -50,7 +51,8 @@ void attend(DType dtype, std::int64_t n) {
   const DeviceArray<unsigned char> workspace(p.workspace_bytes);
   p.workspace = workspace.data();
   REQUIRE(episodic::kernels::segmented_attention(p, nullptr) == cudaSuccess);
-  for (const float x : episodic_test::floats(out.host(), dtype)) REQUIRE(std::fabs(x - 1.0f) < 1e-2f);
+  for (const float x : episodic_test::floats(out.host(), dtype))
+    REQUIRE(std::fabs(x - 1.0f) < 1e-2f);
 }
 
 TEST_CASE("attention takes wgmma on compute capability 9.0 alone, for many rows of 16 bits") {

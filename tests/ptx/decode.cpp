@@ -695,11 +695,13 @@ class Decoder {
   }
 
   void max_registers(const Statement& s) {
-    if (s.opcode != "setmaxnreg.inc.sync.aligned.u32" && s.opcode != "setmaxnreg.dec.sync.aligned.u32")
+    if (s.opcode != "setmaxnreg.inc.sync.aligned.u32" &&
+        s.opcode != "setmaxnreg.dec.sync.aligned.u32")
       unknown(s);
     count(s, 1);
     const std::uint64_t registers = immediate(s, s.operands[0]);
-    if (registers < 24 || registers > 256 || registers % 8 != 0) unknown(s, "of that many registers");
+    if (registers < 24 || registers > 256 || registers % 8 != 0)
+      unknown(s, "of that many registers");
     Instruction i;
     i.flow = Flow::aligned;
     i.execute = set_max_registers;
@@ -730,7 +732,8 @@ class Decoder {
     int n = 0;
     std::size_t k = 4;
     const std::string& shape = parts[4];
-    for (; k < shape.size() && shape[k] >= '0' && shape[k] <= '9'; ++k) n = 10 * n + (shape[k] - '0');
+    for (; k < shape.size() && shape[k] >= '0' && shape[k] <= '9'; ++k)
+      n = 10 * n + (shape[k] - '0');
     if (shape.substr(k) != "k16" || n < 8 || n > 256 || n % 8 != 0) unknown(s);
     i.execute = ptx::wgmma;
     i.vector = n;
@@ -756,8 +759,7 @@ class Decoder {
     for (std::size_t t = 6; t < s.operands.size(); ++t) {
       const std::uint64_t transposed = immediate(s, s.operands[t]);
       if (transposed > 1) unknown(s);
-      if (transposed == 1)
-        i.variant |= t + 1 == s.operands.size() ? kTransposedB : kTransposedA;
+      if (transposed == 1) i.variant |= t + 1 == s.operands.size() ? kTransposedB : kTransposedA;
     }
     emit(s, i);
   }

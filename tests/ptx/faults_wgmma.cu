@@ -12,7 +12,9 @@ using namespace episodic::kernels;
 constexpr int kTiles = 5, kStages = 2, kRows = 64;
 
 /// Where 8 elements lie in 512 that repeat: no two neighbours of 8 rows are alike.
-__host__ __device__ int eight_of_left(int row, int chunk) { return (3 * row + 5 * chunk + row / 8) % 64; }
+__host__ __device__ int eight_of_left(int row, int chunk) {
+  return (3 * row + 5 * chunk + row / 8) % 64;
+}
 __host__ __device__ int eight_of_right(int tile, int row, int chunk) {
   return (row + 8 * chunk + row / 8 + 7 * tile) % 64;
 }
@@ -50,7 +52,8 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
         wait_for(&empty[stage], (tile / kStages - 1) % 2);
       for (int piece = thread; piece < kRows * 8; piece += kWarpgroupSize) {
         const int row = piece / 8, chunk = piece % 8;
-        const int place = has(Plant::wrong_swizzle) ? row * 128 + chunk * 16 : chunk_place(row, chunk);
+        const int place =
+            has(Plant::wrong_swizzle) ? row * 128 + chunk * 16 : chunk_place(row, chunk);
         copy_async_16(reinterpret_cast<char*>(tiles[stage]) + place,
                       halves + 8 * eight_of_right(tile, row, chunk));
       }
@@ -78,7 +81,8 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
         for (int c = 0; c < 4; ++c)
           Products<__half, 64>::of_columns(
               sums, moved_by(matrix_at(left, 1024), c * 32),
-              moved_by(matrix_at(tiles[stage], has(Plant::wrong_matrix_stride) ? 512 : 1024), c * 32),
+              moved_by(matrix_at(tiles[stage], has(Plant::wrong_matrix_stride) ? 512 : 1024),
+                       c * 32),
               true);
       if (has(Plant::tile_released_too_early) && lane == 0) arrive(&empty[stage]);
       if (has(Plant::product_not_waited_for)) {

@@ -172,10 +172,11 @@ bool Block::pass_barriers() {
     const int threads = there[0]->barrier_threads_;
     for (const Warp* w : there)
       if (w->barrier_threads_ != threads || w->barrier_reduces_ != there[0]->barrier_reduces_)
-        throw Fault(FaultKind::barrier,
-                    launch_.program_.name + ": warps reach a barrier of the same number in ways "
-                    "that do not fit, lines " + std::to_string(there[0]->barrier_line_) + " and " +
-                        std::to_string(w->barrier_line_));
+        throw Fault(FaultKind::barrier, launch_.program_.name +
+                                            ": warps reach a barrier of the same number in ways "
+                                            "that do not fit, lines " +
+                                            std::to_string(there[0]->barrier_line_) + " and " +
+                                            std::to_string(w->barrier_line_));
     const auto arrived = static_cast<int>(there.size()) * kLanes;
     const bool whole = threads == 0 || threads == static_cast<int>(warps_.size()) * kLanes;
     if (!whole && arrived > threads)
@@ -215,15 +216,17 @@ void Block::check_end() {
   const std::string& name = launch_.program_.name;
   for (const auto& [at, b] : mbarriers_)
     if (!b.copies.empty())
-      throw Fault(FaultKind::asynchronous, name + ": a block ends with copies that nothing waited for");
+      throw Fault(FaultKind::asynchronous,
+                  name + ": a block ends with copies that nothing waited for");
   int registers = 0;
   const int launched = kRegistersOfBlock / (static_cast<int>(warps_.size()) * kLanes) / 8 * 8;
   for (std::size_t w = 0; w < warps_.size(); ++w) {
     const Warp& warp = *warps_[w];
     const Warp& first = *warps_[w / kWarpsOfGroup * kWarpsOfGroup];
     if (warp.wgmma_count_ != first.wgmma_count_ || warp.registers_ != first.registers_)
-      throw Fault(FaultKind::warp, name + ": the warps of a warpgroup do not run the same wgmma or "
-                                          "setmaxnreg");
+      throw Fault(FaultKind::warp, name +
+                                       ": the warps of a warpgroup do not run the same wgmma or "
+                                       "setmaxnreg");
     registers += kLanes * (warp.registers_ > 0 ? warp.registers_ : launched);
   }
   if (registers > kRegistersOfBlock)
@@ -557,8 +560,9 @@ bool Warp::is_before(std::uint32_t access, int lane) {
   const auto other = static_cast<int>(access & 31);
   if (v.block == block_.index_) {
     if (v.epoch < block_.epoch_) return true;
-    if (!heard_.empty() && heard_[static_cast<std::size_t>(lane)]
-                                   .before[static_cast<std::size_t>(v.warp * kLanes + other)] >= v.clock)
+    if (!heard_.empty() &&
+        heard_[static_cast<std::size_t>(lane)]
+                .before[static_cast<std::size_t>(v.warp * kLanes + other)] >= v.clock)
       return true;
     if (v.warp != index_) return false;
     if (other == lane || v.clock <= all_know_) return true;
@@ -661,7 +665,8 @@ Warp::Place Warp::place(const Instruction& i, int lane, Space space, std::uint64
       if (block_.pending_[at] != 0 || block_.pending_[at + size - 1] != 0)
         fault(FaultKind::asynchronous, i, lane,
               "shared memory at " + std::to_string(at) + " while a copy to it is on its way");
-      if ((flags & kWrite) != 0 && (block_.reading_[at] != 0 || block_.reading_[at + size - 1] != 0))
+      if ((flags & kWrite) != 0 &&
+          (block_.reading_[at] != 0 || block_.reading_[at + size - 1] != 0))
         fault(FaultKind::asynchronous, i, lane,
               "shared memory at " + std::to_string(at) + " is written while a wgmma reads it");
       Place p{block_.shared_.data() + at, block_.shared_set_.data() + at};
@@ -723,7 +728,8 @@ Clocks Warp::known(int lane) const {
   Clocks order = heard_[l];
   for (std::size_t b = 0; b < kLanes; ++b) {
     std::uint32_t& clock = order.before[static_cast<std::size_t>(index_) * kLanes + b];
-    clock = std::max(clock, b == l ? clock_ : std::max(all_know_, lanes_differ_ ? knows_[l][b] : 0u));
+    clock =
+        std::max(clock, b == l ? clock_ : std::max(all_know_, lanes_differ_ ? knows_[l][b] : 0u));
   }
   return order;
 }
@@ -781,7 +787,8 @@ void Warp::arrive_after_copies(const Instruction& i, int lane, std::uint32_t at)
 
 void Warp::do_copies(const std::vector<Copy>& copies, int lane) {
   if (copies.empty()) return;
-  const auto agent = static_cast<std::uint16_t>(block_.warps_.size() + static_cast<std::size_t>(index_));
+  const auto agent =
+      static_cast<std::uint16_t>(block_.warps_.size() + static_cast<std::size_t>(index_));
   const std::uint32_t interval = next_interval++;
   launch_.intervals_.push_back({block_.index_, block_.epoch_, ++copy_clock_, agent});
   for (const Copy& c : copies) {
@@ -795,7 +802,8 @@ void Warp::do_copies(const std::vector<Copy>& copies, int lane) {
       std::memcpy(bytes, from.data, c.read);
     }
     const std::size_t at = c.to - kSharedBase;
-    std::fill_n(block_.pending_.begin() + static_cast<std::ptrdiff_t>(at), c.bytes, std::uint8_t{0});
+    std::fill_n(block_.pending_.begin() + static_cast<std::ptrdiff_t>(at), c.bytes,
+                std::uint8_t{0});
     std::memcpy(block_.shared_.data() + at, bytes, c.bytes);
     std::memset(block_.shared_set_.data() + at, 1, c.bytes);
     // Nobody touched it since the copy was begun: that would have been a fault.
@@ -817,7 +825,7 @@ bool Warp::phase_is_done(const Instruction& i, int lane, std::uint32_t at, std::
     for (const auto& c : copies) {
       c.warp->do_copies(c.copies, c.lane);
       Clocks of_copies{std::vector<std::uint32_t>(heard_[0].before.size()),
-                      std::vector<std::uint32_t>(heard_[0].before.size())};
+                       std::vector<std::uint32_t>(heard_[0].before.size())};
       const std::size_t agent = block_.warps_.size() + static_cast<std::size_t>(c.warp->index_);
       of_copies.before[agent * kLanes + static_cast<std::size_t>(c.lane)] = c.warp->copy_clock_;
       block_.arrive(b, of_copies);
@@ -872,7 +880,8 @@ void Warp::hold_registers(const Instruction& i, const std::vector<int>& accumula
   const std::uint32_t group = wgmma_committed_ + 1;
   const auto fenced = [&](int r) {
     if (written_[static_cast<std::size_t>(r)] >= wgmma_fences_)
-      fault(FaultKind::asynchronous, i, -1, "a register of a wgmma was written after the last wgmma.fence");
+      fault(FaultKind::asynchronous, i, -1,
+            "a register of a wgmma was written after the last wgmma.fence");
   };
   for (const int r : accumulators) {
     fenced(r);
@@ -882,7 +891,8 @@ void Warp::hold_registers(const Instruction& i, const std::vector<int>& accumula
   for (int k = 0; k < n_fragment; ++k) {
     fenced(fragment[k]);
     if (held_[static_cast<std::size_t>(fragment[k])] > wgmma_done_)
-      fault(FaultKind::asynchronous, i, -1, "an accumulator is a fragment before it was waited for");
+      fault(FaultKind::asynchronous, i, -1,
+            "an accumulator is a fragment before it was waited for");
     read_by_[static_cast<std::size_t>(fragment[k])] = group;
   }
 }
@@ -906,7 +916,8 @@ void Warp::check_registers(const Instruction& i) {
     for (int k = 0; k < i.n_dst; ++k) {
       touch(i.dst[k]);
       if (i.dst[k] >= 0 && of(read_by_, i.dst[k]) > wgmma_done_)
-        fault(FaultKind::asynchronous, i, -1, "a fragment is written before its wgmma was waited for");
+        fault(FaultKind::asynchronous, i, -1,
+              "a fragment is written before its wgmma was waited for");
     }
   }
   for (int k = 0; k < i.n_dst; ++k)

@@ -190,9 +190,10 @@ class Launch {
   std::map<std::uint64_t, Knowledge> released_;  // by address of what an atomic wrote
 };
 
-/// What a lane knows of its block: for each agent (warps, and behind them the asynchronous copies of
-/// each) and lane the clock up to which their accesses are before its own; and which of those, when
-/// they are writes, a fence has made visible to the asynchronous proxy, which wgmma reads through.
+/// What a lane knows of its block: for each agent (warps, and behind them the asynchronous copies
+/// of each) and lane the clock up to which their accesses are before its own; and which of those,
+/// when they are writes, a fence has made visible to the asynchronous proxy, which wgmma reads
+/// through.
 struct Clocks {
   std::vector<std::uint32_t> before, proxied;
   void merge(const Clocks& other);
@@ -276,8 +277,8 @@ class Warp {
   void begin_wgmma(const Instruction& i, std::uint64_t a, std::uint64_t b);
   /// Registers of a wgmma: `accumulators` may not be touched before it is waited for, those of
   /// `fragment` not be written. Both must have been written before the last wgmma.fence.
-  void hold_registers(const Instruction& i, const std::vector<int>& accumulators, const int* fragment,
-                      int n_fragment);
+  void hold_registers(const Instruction& i, const std::vector<int>& accumulators,
+                      const int* fragment, int n_fragment);
   void fence_wgmma() { ++wgmma_fences_; }
   void commit_wgmma();
   void wait_wgmma(const Instruction& i, std::size_t groups_left);
@@ -354,7 +355,7 @@ class Warp {
   std::deque<std::vector<Read>> wgmma_groups_;
   std::uint32_t wgmma_committed_ = 0, wgmma_done_ = 0, wgmma_fences_ = 1;
   std::size_t wgmma_count_ = 0;
-  bool wgmma_uses_ = false;  // one was begun and not waited for
+  bool wgmma_uses_ = false;                              // one was begun and not waited for
   std::vector<std::uint32_t> held_, read_by_, written_;  // by row: group, group, fences before
   int registers_ = 0;                                    // by setmaxnreg; 0: as launched
   // asynchronous copies

@@ -24,7 +24,8 @@ class Matrix {
     w.need_set(i, row, kAll, "a descriptor that was never set");
     const std::uint64_t bits = w.row(row)[0];
     for (int l = 1; l < kLanes; ++l)
-      if (w.row(row)[l] != bits) w.fault(FaultKind::warp, i, l, "a descriptor that differs by lane");
+      if (w.row(row)[l] != bits)
+        w.fault(FaultKind::warp, i, l, "a descriptor that differs by lane");
     const auto field = [&](int at) { return static_cast<std::uint32_t>(bits >> at & 0x3fff) << 4; };
     start_ = field(0);
     leading_ = field(16);
@@ -111,7 +112,8 @@ void wgmma(Warp& w, const Instruction& i, std::uint32_t lanes) {
   const int adds_row = i.src[first + 1];
   w.need_set(i, adds_row, kAll, "whether a wgmma adds was never set");
   const std::uint32_t adds = w.predicate(adds_row);
-  if (adds != 0 && adds != kAll) w.fault(FaultKind::warp, i, -1, "a predicate that differs by lane");
+  if (adds != 0 && adds != kAll)
+    w.fault(FaultKind::warp, i, -1, "a predicate that differs by lane");
   for (int f = 0; fragment && f < 4; ++f)
     w.need_set(i, i.src[f], kAll, "a fragment of a wgmma was never set");
   if (adds != 0)
@@ -179,7 +181,8 @@ void wgmma(Warp& w, const Instruction& i, std::uint32_t lanes) {
       const int row = accumulators[static_cast<std::size_t>(4 * j + f)];
       std::uint64_t* const values = w.row(row);
       for (int l = 0; l < kLanes; ++l) {
-        double sum = d[static_cast<std::size_t>((l / 4 + f / 2 * 8) * n + 8 * j + 2 * (l % 4) + f % 2)];
+        double sum =
+            d[static_cast<std::size_t>((l / 4 + f / 2 * 8) * n + 8 * j + 2 * (l % 4) + f % 2)];
         if (adds != 0) sum += static_cast<double>(get<float>(values[l]));
         values[l] = put(static_cast<float>(sum));
       }

@@ -79,10 +79,10 @@ std::string kind(const std::string& body, std::uint32_t threads) {
   return first;
 }
 
-/// One matrix of 16-bit elements, `rows` x `depth`, as products of a warpgroup find it with swizzling
-/// by 128 bytes: drawn from the PTX ISA's figures in units of 16 bytes, 8 x 8 of which make a pattern
-/// in which unit u of line r lies in place u xor r. Lines are the matrix' rows (K-major), or, if
-/// `transposed`, its depth (MN-major).
+/// One matrix of 16-bit elements, `rows` x `depth`, as products of a warpgroup find it with
+/// swizzling by 128 bytes: drawn from the PTX ISA's figures in units of 16 bytes, 8 x 8 of which
+/// make a pattern in which unit u of line r lies in place u xor r. Lines are the matrix' rows
+/// (K-major), or, if `transposed`, its depth (MN-major).
 struct Image {
   std::vector<std::uint16_t> halves;
   std::uint32_t leading = 16, stride = 1024;  // bytes
@@ -100,9 +100,9 @@ Image image_of(const std::vector<std::vector<std::uint16_t>>& rows, bool transpo
     for (std::size_t k = 0; k < rows[r].size(); ++k) {
       const std::size_t line = transposed ? k : r, across = transposed ? r : k;
       const std::size_t unit = across % 64 / 8 ^ line % 8;
-      image.put(line / 8 * stride + across / 64 * leading + (line % 8 * 8 + unit) * 16 +
-                    across % 8 * 2,
-                rows[r][k]);
+      image.put(
+          line / 8 * stride + across / 64 * leading + (line % 8 * 8 + unit) * 16 + across % 8 * 2,
+          rows[r][k]);
     }
   image.halves.resize((image.halves.size() + 511) / 512 * 512);  // the next begins at a pattern
   return image;
@@ -113,8 +113,10 @@ TEST_CASE("PTX: products of a warpgroup against float64, in every layout") {
   std::normal_distribution<float> normal;
   for (const bool bfloat : {false, true})
     for (const std::size_t n : {8, 64, 96, 256})
-      for (const int how : {0, 1, 2, 3, 4, 5}) {  // A: rows, transposed, fragment; B: rows, transposed
-        const bool fragment = how / 2 == 2, a_transposed = how / 2 == 1, b_transposed = how % 2 == 1;
+      for (const int how :
+           {0, 1, 2, 3, 4, 5}) {  // A: rows, transposed, fragment; B: rows, transposed
+        const bool fragment = how / 2 == 2, a_transposed = how / 2 == 1,
+                   b_transposed = how % 2 == 1;
         // 16 of the depth of 64 that lie there
         const std::size_t step = random() % 4;
         const bool adds = random() % 2 == 0;
@@ -132,7 +134,8 @@ TEST_CASE("PTX: products of a warpgroup against float64, in every layout") {
         const auto a = draw(64), b = draw(n);
         // patterns of a matrix lie apart by more than they are long
         const auto image = [&](const auto& m, bool transposed) {
-          return transposed ? image_of(m, true, 1024, 8 * 1024 + 2048) : image_of(m, false, 2048, 16);
+          return transposed ? image_of(m, true, 1024, 8 * 1024 + 2048)
+                            : image_of(m, false, 2048, 16);
         };
         const Image of_a = image(a, a_transposed), of_b = image(b, b_transposed);
         std::vector<std::uint16_t> both = of_a.halves;
@@ -168,23 +171,29 @@ TEST_CASE("PTX: products of a warpgroup against float64, in every layout") {
         }
         const std::string type = bfloat ? "bf16" : "f16";
         run("mov.u32 %r1, %i;\n"
-            "LOOP: setp.ge.u32 %p0, %r1, " + std::to_string(words.size()) +
-                "; @%p0 bra DONE; mul.wide.u32 %d0, %r1, 4; add.s64 %d1, %a1, %d0; ld.global.u32 %r2, "
+            "LOOP: setp.ge.u32 %p0, %r1, " +
+                std::to_string(words.size()) +
+                "; @%p0 bra DONE; mul.wide.u32 %d0, %r1, 4; add.s64 %d1, %a1, %d0; ld.global.u32 "
+                "%r2, "
                 "[%d1];\n"
                 "shl.b32 %r3, %r1, 2; add.s32 %r3, %r3, %c; st.shared.u32 [%r3], %r2; add.s32 %r1, "
                 "%r1, 128; bra LOOP;\n"
                 "DONE: fence.proxy.async.shared::cta; bar.sync 0;\n"
                 "mul.wide.u32 %d0, %i, 16; add.s64 %d1, %a2, %d0; ld.global.v4.u32 {%r4, %r5, %r6, "
                 "%r7}, [%d1];\n"
-                "mul.wide.u32 %d0, %i, " + std::to_string(2 * n) +
-                "; add.s64 %d2, %a3, %d0; add.s64 %d3, %a0, %d0;\n" + loads +
-                descriptor("%d4", of_a, 0, a_transposed) +
+                "mul.wide.u32 %d0, %i, " +
+                std::to_string(2 * n) + "; add.s64 %d2, %a3, %d0; add.s64 %d3, %a0, %d0;\n" +
+                loads + descriptor("%d4", of_a, 0, a_transposed) +
                 descriptor("%d5", of_b, 2 * of_a.halves.size(), b_transposed) +
                 "setp.ne.b32 %p1, " + (adds ? "1" : "0") +
                 ", 0; wgmma.fence.sync.aligned;\n"
-                "wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + "k16.f32." + type + "." + type +
-                " {" + list + "}, " + (fragment ? "{%r4, %r5, %r6, %r7}" : "%d4") + ", %d5, %p1, 1, 1, " +
-                (fragment ? "" : a_transposed ? "1, " : "0, ") + (b_transposed ? "1" : "0") +
+                "wgmma.mma_async.sync.aligned.m64n" +
+                std::to_string(n) + "k16.f32." + type + "." + type + " {" + list + "}, " +
+                (fragment ? "{%r4, %r5, %r6, %r7}" : "%d4") + ", %d5, %p1, 1, 1, " +
+                (fragment       ? ""
+                 : a_transposed ? "1, "
+                                : "0, ") +
+                (b_transposed ? "1" : "0") +
                 ";\nwgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n" + stores,
             128, {out.address(), memory.address(), left.address(), of_sums.address()},
             static_cast<std::uint32_t>(2 * both.size() + 1024));
@@ -207,21 +216,25 @@ TEST_CASE("PTX: products of a warpgroup against float64, in every layout") {
 const std::string kMatrix =
     "shl.b32 %r0, %i, 4; add.s32 %r0, %r0, %c; mov.u32 %r1, 0; st.shared.v4.u32 [%r0], {%r1, %r1, "
     "%r1, %r1};\n"
-    "shr.u32 %r2, %c, 4; cvt.u64.u32 %d0, %r2; add.s64 %d0, %d0, 4611686293305294848;\n"  // stride 1024
-    "mov.f32 %s0, 0f00000000; mov.f32 %s1, %s0; mov.f32 %s2, %s0; mov.f32 %s3, %s0; setp.eq.u32 %p1, "
+    "shr.u32 %r2, %c, 4; cvt.u64.u32 %d0, %r2; add.s64 %d0, %d0, 4611686293305294848;\n"  // stride
+                                                                                          // 1024
+    "mov.f32 %s0, 0f00000000; mov.f32 %s1, %s0; mov.f32 %s2, %s0; mov.f32 %s3, %s0; setp.eq.u32 "
+    "%p1, "
     "%r1, 0;\n";
 const std::string kFence = "fence.proxy.async.shared::cta; bar.sync 0;\n";
 std::string product(const std::string& left, const std::string& rest = "1, 1, 0") {
   return "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%s0, %s1, %s2, %s3}, " + left +
          ", %d0, %p1, " + rest + ";\n";
 }
-const std::string kOpen = "wgmma.fence.sync.aligned;\n", kClose = "wgmma.commit_group.sync.aligned;\n",
-                  kWait = "wgmma.wait_group.sync.aligned 0;\n",
-                  kFragment = "{%r4, %r5, %r6, %r7}",
-                  kSetFragment = "mov.u32 %r4, %i; mov.u32 %r5, %i; mov.u32 %r6, %i; mov.u32 %r7, %i;\n",
+const std::string kOpen = "wgmma.fence.sync.aligned;\n",
+                  kClose = "wgmma.commit_group.sync.aligned;\n",
+                  kWait = "wgmma.wait_group.sync.aligned 0;\n", kFragment = "{%r4, %r5, %r6, %r7}",
+                  kSetFragment =
+                      "mov.u32 %r4, %i; mov.u32 %r5, %i; mov.u32 %r6, %i; mov.u32 %r7, %i;\n",
                   kStore = "st.global.f32 [%o], %s0;\n";
 
-TEST_CASE("PTX: what a product still uses may not be touched, and what it reads must be published") {
+TEST_CASE(
+    "PTX: what a product still uses may not be touched, and what it reads must be published") {
   const std::string begin = kMatrix + kSetFragment + kFence;
   const std::string sound = begin + kOpen + product(kFragment) + kClose + kWait + kStore;
   REQUIRE(kind(sound, 128) == "sound");
@@ -249,8 +262,8 @@ TEST_CASE("PTX: what a product still uses may not be touched, and what it reads 
           "sound");
   // without wgmma.fence since registers were written
   REQUIRE(kind(begin + product(kFragment) + kClose + kWait, 128) == "asynchronous copy");
-  REQUIRE(kind(begin + kOpen + "add.f32 %s1, %s2, %s3;" + product(kFragment) + kClose + kWait, 128) ==
-          "asynchronous copy");
+  REQUIRE(kind(begin + kOpen + "add.f32 %s1, %s2, %s3;" + product(kFragment) + kClose + kWait,
+               128) == "asynchronous copy");
   // matrices in shared memory
   REQUIRE(kind(kMatrix + kSetFragment + "bar.sync 0;" + kOpen + product(kFragment) + kClose + kWait,
                128) == "proxy");
@@ -268,21 +281,23 @@ TEST_CASE("PTX: what a product still uses may not be touched, and what it reads 
                    "bar.sync 0; st.shared.u32 [%r0+4], %i;",
                128) == "sound");
   // warps
-  REQUIRE(kind(begin + kOpen + "setp.ne.u32 %p2, %w, 3; @%p2 bra L; bra E; L:" + product(kFragment) +
-                   kClose + kWait + "E:",
+  REQUIRE(kind(begin + kOpen + "setp.ne.u32 %p2, %w, 3; @%p2 bra L; bra E; L:" +
+                   product(kFragment) + kClose + kWait + "E:",
                128) == "warp");
   REQUIRE(kind(begin + kOpen + product(kFragment) + kClose + kWait, 96) == "warp");
 }
 
 TEST_CASE("PTX: mbarriers hand on what was done before the arrivals, and no more") {
   const std::string begin =
-      "shl.b32 %r0, %i, 2; add.s32 %r0, %r0, %c; add.s32 %r1, %c, 2048; setp.eq.u32 %p0, %i, 0; @%p0 "
-      "mbarrier.init.shared::cta.b64 [%r1], 32; bar.sync 0; setp.ne.u32 %p1, %w, 0; @%p1 bra SECOND;\n";
+      "shl.b32 %r0, %i, 2; add.s32 %r0, %r0, %c; add.s32 %r1, %c, 2048; setp.eq.u32 %p0, %i, 0; "
+      "@%p0 "
+      "mbarrier.init.shared::cta.b64 [%r1], 32; bar.sync 0; setp.ne.u32 %p1, %w, 0; @%p1 bra "
+      "SECOND;\n";
   const std::string arrive = "mbarrier.arrive.shared::cta.b64 _, [%r1];\n";
   const std::string write = "st.shared.u32 [%r0], %i;\n";
   const auto wait = [](const std::string& name, const std::string& parity) {
-    return name + ": mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], " + parity + "; @!%p2 bra " +
-           name + ";\n";
+    return name + ": mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], " + parity +
+           "; @!%p2 bra " + name + ";\n";
   };
   const auto both = [&](const std::string& first, const std::string& second) {
     return kind(begin + first + "bra END;\nSECOND: sub.s32 %r0, %r0, 128;\n" + second + "END:", 64);
@@ -291,7 +306,8 @@ TEST_CASE("PTX: mbarriers hand on what was done before the arrivals, and no more
   REQUIRE(both(write + arrive, wait("A", "0") + load) == "sound");
   REQUIRE(both(write + arrive, load + wait("A", "0")) == "race, uninitialised");
   REQUIRE(both(arrive + write, wait("A", "0") + load) == "race");
-  REQUIRE(both(write + arrive + arrive, wait("A", "0")) == "barrier");  // two phases on, it waits anew
+  REQUIRE(both(write + arrive + arrive, wait("A", "0")) ==
+          "barrier");  // two phases on, it waits anew
   REQUIRE(both(write + arrive, wait("A", "0") + wait("B", "1")) == "barrier");  // never comes
   // the other parity: of the phase before, for which nobody waits, or of the one that never comes
   REQUIRE(both(write + arrive, wait("A", "1") + store) == "barrier, race");
@@ -309,7 +325,7 @@ TEST_CASE("PTX: mbarriers hand on what was done before the arrivals, and no more
   REQUIRE(both(copy + copied, wait("A", "0") + use) == "sound");
   REQUIRE(both(copy + copied + use, wait("A", "0")) == "asynchronous copy");
   REQUIRE(both(copy + copied + wait("C", "0") + use, wait("A", "0")) == "sound");
-  REQUIRE(both(copy + copied, "") == "asynchronous copy");  // nobody waits
+  REQUIRE(both(copy + copied, "") == "asynchronous copy");              // nobody waits
   REQUIRE(both(copy + arrive, wait("A", "0")) == "asynchronous copy");  // nor do the threads
   // such an arrival hands on the copies alone
   REQUIRE(both("st.shared.u32 [%r0+1024], %i;" + copy + copied,
@@ -319,9 +335,10 @@ TEST_CASE("PTX: mbarriers hand on what was done before the arrivals, and no more
 TEST_CASE("PTX: barriers of a part of the block") {
   const std::string begin = "shl.b32 %r0, %i, 2; add.s32 %r0, %r0, %c; st.shared.u32 [%r0], %i;\n";
   const auto warps = [&](const std::string& zero, const std::string& one, const std::string& two) {
-    return kind(begin + "setp.eq.u32 %p1, %w, 1; @%p1 bra ONE; setp.eq.u32 %p1, %w, 2; @%p1 bra TWO;\n" +
-                    zero + "bra END; ONE:" + one + "bra END; TWO:" + two + "END:",
-                96);
+    return kind(
+        begin + "setp.eq.u32 %p1, %w, 1; @%p1 bra ONE; setp.eq.u32 %p1, %w, 2; @%p1 bra TWO;\n" +
+            zero + "bra END; ONE:" + one + "bra END; TWO:" + two + "END:",
+        96);
   };
   const std::string meet = "bar.sync 1, 64;", from_zero = "ld.shared.u32 %r2, [%r0+-128];",
                     from_one = "ld.shared.u32 %r2, [%r0+-128];";
@@ -338,10 +355,12 @@ TEST_CASE("PTX: barriers of a part of the block") {
 
 TEST_CASE("PTX: registers of warpgroups") {
   const auto both = [](const std::string& first, const std::string& second) {
-    return kind("setp.lt.u32 %p0, %w, 4; @%p0 bra FIRST;\n" + second + "bra END; FIRST:" + first + "END:",
-                256);
+    return kind(
+        "setp.lt.u32 %p0, %w, 4; @%p0 bra FIRST;\n" + second + "bra END; FIRST:" + first + "END:",
+        256);
   };
-  const std::string few = "setmaxnreg.dec.sync.aligned.u32 40;", many = "setmaxnreg.inc.sync.aligned.u32 ";
+  const std::string few = "setmaxnreg.dec.sync.aligned.u32 40;",
+                    many = "setmaxnreg.inc.sync.aligned.u32 ";
   REQUIRE(both(few, many + "240;") == "sound");
   REQUIRE(both(many + "240;", many + "240;") == "sound");
   REQUIRE(both("", many + "256;") == "sound");
