@@ -26,6 +26,7 @@ cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs&
   if (plan.few_rows)
     return launch(ScoresToColumnSumsKernel<Half>,
                   blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);
+  if (device_has_wgmma()) return launch_wgmma_column_sums(plan, args, stream);
   constexpr ColumnTile kColumns = column_tile(kDim);
   return launch(MmaColumnSumsKernel<Half, kDim>, column_grid(plan, args, kColumns.keys()),
                 kWarpSize * kColumns.warps, column_shared_bytes(kDim, kColumns), stream, args);

@@ -67,6 +67,25 @@ EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_shared_bytes(int dim) {
          keys * (2 * of_row + kWgmmaMarkBytes) + 2 * static_cast<std::size_t>(tile.stages) * 8;
 }
 
+/// One block of the wgmma kernel for column sums: a warpgroup has 64 keys. Two blocks share a
+/// multiprocessor, so that one multiplies while the other adds.
+struct WgmmaColumnTile {
+  int warpgroups = 0;
+  int queries = 0;  ///< of one tile
+  EPISODIC_HOST_DEVICE constexpr int keys() const { return 64 * warpgroups; }
+  EPISODIC_HOST_DEVICE constexpr int threads() const { return 128 * warpgroups; }
+};
+EPISODIC_HOST_DEVICE constexpr WgmmaColumnTile wgmma_column_tile(int dim) {
+  return dim <= 128 ? WgmmaColumnTile{2, 128} : WgmmaColumnTile{1, 64};
+}
+EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_column_shared_bytes(int dim) {
+  const WgmmaColumnTile tile = wgmma_column_tile(dim);
+  const auto queries = static_cast<std::size_t>(kAttentionStages * tile.queries);
+  return kWgmmaAlignment +
+         (static_cast<std::size_t>(tile.keys()) + queries) * static_cast<std::size_t>(dim) * 2 +
+         queries * 8;
+}
+
 /// One block of the tensor-core kernel for column sums: row tiles are of keys.
 struct ColumnTile {
   int warps = 0;
@@ -123,6 +142,8 @@ static_assert(attention_fits_every_device(64) && attention_fits_every_device(96)
 static_assert(wgmma_shared_bytes(64) + 1024 <= kSharedOfHopper &&
               wgmma_shared_bytes(128) + 1024 <= kSharedOfHopper &&
               wgmma_shared_bytes(256) + 1024 <= kSharedOfHopper);
+static_assert(2 * (wgmma_column_shared_bytes(128) + 1024) <= kSharedOfHopper + 1024 &&
+              2 * (wgmma_column_shared_bytes(256) + 1024) <= kSharedOfHopper + 1024);
 
 struct AttentionPlan {
   int dim = 0;            ///< d rounded up to the next instance

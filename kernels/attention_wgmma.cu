@@ -14,19 +14,31 @@ cudaError_t launch_for(const AttentionPlan& plan, const AttentionArgs& args, cud
                 wgmma_tile(kDim).threads(), wgmma_shared_bytes(kDim), stream, args);
 }
 
-template <class Half>
-cudaError_t launch_any(const AttentionPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
-  switch (plan.dim) {
-    case 64:
-      return launch_for<Half, 64>(plan, args, stream);
-    case 96:
-    case 128:
-      return launch_for<Half, 128>(plan, args, stream);
-    case 256:
-      return launch_for<Half, 256>(plan, args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+template <class Half, int kDim>
+cudaError_t launch_sums_for(const AttentionPlan& plan, const AttentionArgs& args,
+                            cudaStream_t stream) {
+  constexpr WgmmaColumnTile kTile = wgmma_column_tile(kDim);
+  return launch(WgmmaColumnSumsKernel<Half, kDim>, column_grid(plan, args, kTile.keys()),
+                kTile.threads(), wgmma_column_shared_bytes(kDim), stream, args);
+}
+
+/// f(a Half, the instance's head size) for what is planned.
+template <class F>
+cudaError_t choose(const AttentionPlan& plan, const AttentionArgs& args, F&& f) {
+  const auto of = [&](auto half) {
+    switch (plan.dim) {
+      case 64:
+        return f(half, std::integral_constant<int, 64>{});
+      case 96:
+      case 128:
+        return f(half, std::integral_constant<int, 128>{});
+      case 256:
+        return f(half, std::integral_constant<int, 256>{});
+      default:
+        return cudaErrorInvalidValue;
+    }
+  };
+  return args.p.dtype == DType::float16 ? of(__half{}) : of(__nv_bfloat16{});
 }
 
 }  // namespace
@@ -41,8 +53,16 @@ bool device_has_wgmma() {
 
 cudaError_t launch_wgmma_attention(const AttentionPlan& plan, const AttentionArgs& args,
                                    cudaStream_t stream) {
-  return args.p.dtype == DType::float16 ? launch_any<__half>(plan, args, stream)
-                                        : launch_any<__nv_bfloat16>(plan, args, stream);
+  return choose(plan, args, [&](auto half, auto dim) {
+    return launch_for<decltype(half), decltype(dim)::value>(plan, args, stream);
+  });
+}
+
+cudaError_t launch_wgmma_column_sums(const AttentionPlan& plan, const AttentionArgs& args,
+                                     cudaStream_t stream) {
+  return choose(plan, args, [&](auto half, auto dim) {
+    return launch_sums_for<decltype(half), decltype(dim)::value>(plan, args, stream);
+  });
 }
 
 }  // namespace episodic::kernels

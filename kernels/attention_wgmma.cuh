@@ -343,6 +343,121 @@ __global__ void __launch_bounds__(wgmma_tile(kDim).threads(), 1)
   }
 }
 
+template <class Half, int kDim>
+struct WgmmaColumnMemory {
+  static constexpr WgmmaColumnTile kTile = wgmma_column_tile(kDim);
+  Half keys[kTile.warpgroups][kDim / 64][64 * 64];
+  Half queries[kAttentionStages][kDim / 64][kTile.queries * 64];
+  float2 stats[kAttentionStages][kTile.queries];  // max, 1 / sum
+};
+
+/// Column sums of many rows, as MmaColumnSumsKernel: blocks x: tiles of local keys, y: query heads.
+/// Rows of the products are keys, columns queries.
+template <class Half, int kDim>
+__global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
+    WgmmaColumnSumsKernel(const AttentionArgs a) {
+  constexpr WgmmaColumnTile kTile = wgmma_column_tile(kDim);
+  constexpr int kThreads = kTile.threads(), kQueries = kTile.queries, kChunks = kDim / 8;
+  using Memory = WgmmaColumnMemory<Half, kDim>;
+  static_assert(sizeof(Memory) + kWgmmaAlignment <= wgmma_column_shared_bytes(kDim),
+                "the plan's count");
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  Memory& memory = *reinterpret_cast<Memory*>(bytes + (0u - shared_address(bytes)) %
+                                                          static_cast<unsigned>(kWgmmaAlignment));
+  const AttentionParams& p = a.p;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
+  const int warpgroup = __shfl_sync(kFullMask, thread / kWarpgroupSize, 0);
+  const int h = static_cast<int>(blockIdx.y), g = h / a.group;
+  const int chunks = static_cast<int>(p.head_dim / 8), n = static_cast<int>(p.n_queries);
+  const int n_local = static_cast<int>(p.n_local);
+  const KeySpan span = key_span<Half>(p, g, 0, n - 1, kTile.keys());
+  const int block_key = static_cast<int>(blockIdx.x) * kTile.keys();
+  if (block_key >= span.local_count) return;
+  const int keys_left = span.local_count - block_key;
+  const int block_begin = span.local_begin + block_key;  // the first query that sees the first key
+  const int from = block_begin < 0 ? 0 : block_begin;
+  const int to = min(n, block_begin + min(kTile.keys(), keys_left) - 1 + n_local);
+
+  const auto copy_queries = [&](int first) {
+    const int stage = (first - from) / kQueries % kAttentionStages;
+    EPISODIC_UNROLL_BY(1)  // more addresses at once would not fit beside the scores
+    for (int piece = thread; piece < kQueries * kChunks; piece += kThreads) {
+      const int r = piece / kChunks, chunk = piece % kChunks;
+      const bool valid = first + r < to && chunk < chunks;
+      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
+      copy_async_16(
+          reinterpret_cast<char*>(memory.queries[stage][chunk / 8]) + chunk_place(r, chunk % 8),
+          static_cast<const Half*>(a.maybe_queries) + at, valid);
+    }
+    commit_copies();
+    if (thread < kQueries)
+      memory.stats[stage][thread] = first + thread < to
+                                        ? a.maybe_stats[h * p.n_queries + first + thread]
+                                        : make_float2(0.0f, 0.0f);
+  };
+  for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
+    const int key = piece / kChunks, chunk = piece % kChunks;
+    const bool valid = key < keys_left && chunk < chunks;
+    const std::int64_t at =
+        valid ? span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk : 0;
+    copy_async_16(reinterpret_cast<char*>(memory.keys[key / 64][chunk / 8]) +
+                      chunk_place(key % 64, chunk % 8),
+                  static_cast<const Half*>(span.ring_keys) + at, valid);
+  }
+  copy_queries(from);
+  const int warp_key = thread / kWarpSize * 16, warp_begin = block_begin + warp_key;
+  float sum[2] = {0.0f, 0.0f};
+
+  for (int first = from; first < to; first += kQueries) {
+    wait_copies<0>();
+    publish_to_products();
+    __syncthreads();  // this tile is there for all, and nobody reads the one before
+    if (first + kQueries < to) copy_queries(first + kQueries);
+    const int stage = (first - from) / kQueries % kAttentionStages;
+    float score[kQueries / 2];
+    EPISODIC_UNROLL
+    for (int i = 0; i < kQueries / 2; ++i) score[i] = 0.0f;
+    hold(score);
+    begin_products();
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim / 16; ++c)
+      Products<Half, kQueries>::of_columns(
+          score, moved_by(matrix_at(memory.keys[warpgroup][c / 4], 1024), c % 4 * 32),
+          moved_by(matrix_at(memory.queries[stage][c / 4], 1024), c % 4 * 32), c > 0);
+    end_products();
+    hold(score);
+    // The last key has the latest window, the first key the earliest.
+    const unsigned length = static_cast<unsigned>(n_local);
+    const bool hidden =
+        !sees(first, warp_begin + 15, length) || !sees(first + kQueries - 1, warp_begin, length);
+    EPISODIC_UNROLL
+    for (int j = 0; j < kQueries / 8; ++j) {
+      EPISODIC_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * j + lane % 4 * 2 + e;
+        const float2 stats = memory.stats[stage][column];
+        EPISODIC_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          float s = score[4 * j + 2 * half + e];
+          if (a.cap_in != 0.0f) s = capped(a, s);
+          float x = exp2_fast(fmaf(s, a.scale, -stats.x)) * stats.y;
+          if (hidden && !sees(first + column, warp_begin + 8 * half + lane / 4, length)) x = 0.0f;
+          sum[half] += x;
+        }
+      }
+    }
+  }
+  EPISODIC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float total = sum[half];
+    total += __shfl_xor_sync(kFullMask, total, 1);
+    total += __shfl_xor_sync(kFullMask, total, 2);
+    const int key = warp_key + 8 * half + lane / 4;
+    if (lane % 4 == 0 && key < keys_left)
+      p.maybe_column_sums[(block_key + key) * p.n_heads + h] = total;
+  }
+}
+
 }  // namespace episodic::kernels
 
 #endif

@@ -117,21 +117,16 @@ template <class Half, int kColumns>
 struct Products;
 
 // Lists of operands, ten at a time.
-#define EPISODIC_TEN(t)                                                                            \
-  "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t \
-  "9, "
-#define EPISODIC_FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-#define EPISODIC_LIST_32 EPISODIC_FIRST_TEN EPISODIC_TEN(1) EPISODIC_TEN(2) "%30, %31"
-#define EPISODIC_LIST_64 \
-  EPISODIC_FIRST_TEN     \
-  EPISODIC_TEN(1)        \
-  EPISODIC_TEN(2) EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5) "%60, %61, %62, %63"
-#define EPISODIC_LIST_128                                                                         \
-  EPISODIC_FIRST_TEN                                                                              \
-  EPISODIC_TEN(1)                                                                                 \
-  EPISODIC_TEN(2) EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5) EPISODIC_TEN(6) EPISODIC_TEN(7) \
-      EPISODIC_TEN(8) EPISODIC_TEN(9) EPISODIC_TEN(10)                                            \
-          EPISODIC_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
+#define EPISODIC_FIVE(t, a, b, c, d, e) \
+  "%" #t #a ", %" #t #b ", %" #t #c ", %" #t #d ", %" #t #e ", "
+#define EPISODIC_TEN(t) EPISODIC_FIVE(t, 0, 1, 2, 3, 4) EPISODIC_FIVE(t, 5, 6, 7, 8, 9)
+#define EPISODIC_TO_30 EPISODIC_TEN() EPISODIC_TEN(1) EPISODIC_TEN(2)
+#define EPISODIC_TO_60 EPISODIC_TO_30 EPISODIC_TEN(3) EPISODIC_TEN(4) EPISODIC_TEN(5)
+#define EPISODIC_TO_90 EPISODIC_TO_60 EPISODIC_TEN(6) EPISODIC_TEN(7) EPISODIC_TEN(8)
+#define EPISODIC_TO_120 EPISODIC_TO_90 EPISODIC_TEN(9) EPISODIC_TEN(10) EPISODIC_TEN(11)
+#define EPISODIC_LIST_32 EPISODIC_TO_30 "%30, %31"
+#define EPISODIC_LIST_64 EPISODIC_TO_60 "%60, %61, %62, %63"
+#define EPISODIC_LIST_128 EPISODIC_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127"
 #define EPISODIC_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define EPISODIC_SUMS_16(i) \
   EPISODIC_SUMS_4(i), EPISODIC_SUMS_4(i + 4), EPISODIC_SUMS_4(i + 8), EPISODIC_SUMS_4(i + 12)
@@ -181,8 +176,12 @@ EPISODIC_PRODUCTS(__nv_bfloat16, "bf16", 256, 128, 128, 129, 130, 131, 132)
 #undef EPISODIC_LIST_128
 #undef EPISODIC_LIST_64
 #undef EPISODIC_LIST_32
-#undef EPISODIC_FIRST_TEN
+#undef EPISODIC_TO_120
+#undef EPISODIC_TO_90
+#undef EPISODIC_TO_60
+#undef EPISODIC_TO_30
 #undef EPISODIC_TEN
+#undef EPISODIC_FIVE
 
 }  // namespace episodic::kernels
 

@@ -20,6 +20,7 @@ TEMPLATES = {
     "MmaAttentionKernel": list(map("".join, itertools.product(HALVES, DIMS, ("Lb0E", "Lb1E")))),
     "MmaColumnSumsKernel": list(map("".join, itertools.product(HALVES, DIMS))),
     "WgmmaAttentionKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
+    "WgmmaColumnSumsKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
     "FloatAttentionKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "FloatColumnSumsKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "MergeSplitsKernel": list(map("".join, itertools.product(("f",) + HALVES, ("Li1E", "Li8E")))),
@@ -40,7 +41,7 @@ def check(changes=None, without=()):
         resources.append(f"arch = {architecture}")
         code.append(f"arch = {architecture}")
         for kernel in sorted(set(declared()) - set(without)):
-            if (architecture == "sm_90a") != (kernel == "WgmmaAttentionKernel"):
+            if (architecture == "sm_90a") != kernel.startswith("Wgmma"):
                 continue
             for arguments in TEMPLATES.get(kernel, [""]):
                 space = "41_GLOBAL__N__c85f6c55_9_limits_cu_5e18ec5b" if kernel == "ProbeKernel" else ""

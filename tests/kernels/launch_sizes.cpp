@@ -51,6 +51,8 @@ int main() {
     char name[32];
     std::snprintf(name, sizeof(name), "%d", dim);
     print("WgmmaAttentionKernel", wgmma_tile(dim).threads(), wgmma_shared_bytes(dim), name);
+    print("WgmmaColumnSumsKernel", wgmma_column_tile(dim).threads(), wgmma_column_shared_bytes(dim),
+          name);
   }
   print("MergeSplitsKernel", kWarpSize * kMergeWarps);
   print("ScoresToColumnSumsKernel", 256);

@@ -47,6 +47,8 @@ void attend(DType dtype, std::int64_t n) {
   p.out = out.data();
   // (both heads read the same ring, of whose slots the first n are set)
   p.n_kv_heads = 1;
+  const DeviceArray<float> columns(static_cast<std::size_t>((2 * n - 1) * kHeads));
+  p.maybe_column_sums = columns.data();
   p.workspace_bytes = episodic::kernels::attention_workspace_bytes(p);
   const DeviceArray<unsigned char> workspace(p.workspace_bytes);
   p.workspace = workspace.data();
@@ -63,10 +65,14 @@ TEST_CASE("attention takes wgmma on compute capability 9.0 alone, for many rows 
       for (const std::int64_t n : {4, 40}) {
         INFO("on " << major << ".0, " << n << " queries, dtype " << static_cast<int>(dtype));
         const std::uint64_t wgmma = launches("WgmmaAttention"), mma = launches("MmaAttention"),
+                            wgmma_sums = launches("WgmmaColumnSums"),
+                            mma_sums = launches("MmaColumnSums"),
                             floats = launches("FloatAttention");
         attend(dtype, n);
         const bool many = n == 40 && dtype != DType::float32;
         REQUIRE(launches("WgmmaAttention") - wgmma == (many && major == 9 ? 1 : 0));
+        REQUIRE(launches("WgmmaColumnSums") - wgmma_sums == (many && major == 9 ? 1 : 0));
+        REQUIRE(launches("MmaColumnSums") - mma_sums == (many && major == 10 ? 1 : 0));
         REQUIRE(launches("MmaAttention") - mma ==
                 (dtype != DType::float32 && !(many && major == 9) ? 1 : 0));
         REQUIRE(launches("FloatAttention") - floats == (dtype == DType::float32 ? 1 : 0));
