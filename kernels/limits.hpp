@@ -11,7 +11,7 @@ namespace episodic::kernels {
 
 /// Shared memory that a block can have on every device of compute capability 8.0 and later, static
 /// and dynamic together: 99 KiB on 8.6, 8.9 and 12.x (8.0 has 163, 9.0 and 10.0 have 227). No
-/// kernel of this library asks for more, but for the one that runs on 9.0 alone.
+/// kernel of this library asks for more, but for those that run on 9.0 alone.
 inline constexpr std::size_t kSharedOfEveryDevice = 99 << 10;
 inline constexpr std::size_t kSharedOfHopper = 227 << 10;
 

@@ -78,6 +78,8 @@ expect(1, "RecallKernel<> on sm_80 may ask for 40000 + 98368", changes={"RecallK
 expect(0, "| WgmmaAttention | 6 | 384 | 0 | 166944 | 64 (sm_90a) | 1 |")
 expect(1, "WgmmaAttentionKernel<half,128> on sm_90a has no HGMMA",
        changes={"WgmmaAttentionKernel": {"code": ("LDGSTS", "SYNCS")}})
+expect(1, "WgmmaAttentionKernel<half,128> on sm_90a waits for each wgmma by itself",
+       changes={"WgmmaAttentionKernel": {"code": ("LDGSTS", "SYNCS", "HGMMA", "WARPGROUP")}})
 expect(2, "0 of 6 instances of WgmmaAttentionKernel on sm_90a", without=["WgmmaAttentionKernel"])
 expect(1, "RowsKernel<> on sm_90 has 50000 bytes of static", changes={"RowsKernel": {"static": 50000}})
 expect(1, "MergeSplitsKernel<float,1> on sm_80 has 65 registers", changes={"MergeSplitsKernel": {"registers": 65}})
