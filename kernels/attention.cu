@@ -17,7 +17,8 @@ constexpr std::int64_t kCountLimit = std::int64_t{1} << 30;
 constexpr std::int64_t kGridLimit = 65535;
 /// Blocks that fill the device: two for each of the 132 multiprocessors of an H100 or H200, and as
 /// many of the small ones as their shared memory has room for. Constants, so that how keys are
-/// split, and with it the last bit of a result, is the same on every device.
+/// split, and with it the last bit of a result, is the same on every device that runs the same
+/// kernel.
 constexpr std::int64_t kBlocks = 264;
 constexpr std::int64_t kSmallBlocks = 640;
 /// Tiles that a split has at least: below that, its queries and partial outputs are more bytes than

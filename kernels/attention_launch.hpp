@@ -17,4 +17,26 @@ cudaError_t launch_half_attention(const AttentionPlan& plan, const AttentionArgs
 cudaError_t launch_bfloat16_attention(const AttentionPlan& plan, const AttentionArgs& args,
                                       cudaStream_t stream);
 
+#if defined(EPISODIC_WGMMA)
+/// Whether the current device runs the wgmma kernel: compute capability 9.0 and no other, as its
+/// code is for sm_90a.
+bool device_has_wgmma();
+/// The first pass of 16-bit elements and many rows, in the place of MmaAttentionKernel; and their
+/// column sums, in the place of MmaColumnSumsKernel.
+cudaError_t launch_wgmma_attention(const AttentionPlan& plan, const AttentionArgs& args,
+                                   cudaStream_t stream);
+cudaError_t launch_wgmma_column_sums(const AttentionPlan& plan, const AttentionArgs& args,
+                                     cudaStream_t stream);
+#else  // a build for other devices, and the emulation
+inline bool device_has_wgmma() { return false; }
+inline cudaError_t launch_wgmma_attention(const AttentionPlan&, const AttentionArgs&,
+                                          cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
+inline cudaError_t launch_wgmma_column_sums(const AttentionPlan&, const AttentionArgs&,
+                                            cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
+#endif
+
 }  // namespace episodic::kernels

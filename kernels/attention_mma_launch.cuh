@@ -17,13 +17,16 @@ cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs&
                   attention_grid(plan, args), kWarpSize * kTile.warps,
                   mma_shared_bytes(kDim, kTile), stream, args);
   };
-  cudaError_t error = plan.few_rows ? attend(std::true_type{}) : attend(std::false_type{});
+  cudaError_t error = plan.few_rows        ? attend(std::true_type{})
+                      : device_has_wgmma() ? launch_wgmma_attention(plan, args, stream)
+                                           : attend(std::false_type{});
   if (error == cudaSuccess && plan.splits > 1) error = launch_merge<Half>(plan, args, stream);
   if (error != cudaSuccess || !args.p.maybe_column_sums) return error;
   if (plan.few_rows && plan.splits > 1) return cudaSuccess;  // the merge made them
   if (plan.few_rows)
     return launch(ScoresToColumnSumsKernel<Half>,
                   blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);
+  if (device_has_wgmma()) return launch_wgmma_column_sums(plan, args, stream);
   constexpr ColumnTile kColumns = column_tile(kDim);
   return launch(MmaColumnSumsKernel<Half, kDim>, column_grid(plan, args, kColumns.keys()),
                 kWarpSize * kColumns.warps, column_shared_bytes(kDim, kColumns), stream, args);

@@ -3,7 +3,7 @@
 /// \file
 /// How a call of kernels/attention.hpp is cut into blocks, and where its workspace lies: decided on
 /// the host from sizes alone, so that bits depend neither on the machine nor on what the device
-/// holds.
+/// holds (but that a device of compute capability 9.0 has a kernel of its own for many rows).
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +34,56 @@ struct MmaTile {
 EPISODIC_HOST_DEVICE constexpr MmaTile mma_tile(int dim, bool few_rows) {
   if (few_rows) return {1, 1, 32};
   return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 16};
+}
+
+/// Shape of one block of the wgmma kernel (compute capability 9.0): warpgroups that multiply, 64
+/// rows each, and one that copies. Registers of their threads; 0: as many as the launch bounds
+/// leave.
+struct WgmmaTile {
+  int warpgroups = 0;
+  int keys = 0;    ///< of one tile
+  int stages = 0;  ///< tiles in shared memory
+  int multiplying_registers = 0, copying_registers = 0;
+  EPISODIC_HOST_DEVICE constexpr int rows() const { return 64 * warpgroups; }
+  EPISODIC_HOST_DEVICE constexpr int threads() const { return 128 * (warpgroups + 1); }
+};
+
+/// As many rows as mma_tile has, so that one plan serves both kernels. Tiles of 128 keys: a product
+/// of 64 x 128 reads less shared memory for each multiplication than one of 64 x 64, whose 128
+/// bytes a cycle are all that there is. Outputs of heads of 256 are 128 registers by themselves.
+EPISODIC_HOST_DEVICE constexpr WgmmaTile wgmma_tile(int dim) {
+  return dim <= 64    ? WgmmaTile{2, 128, 3, 224, 56}
+         : dim <= 128 ? WgmmaTile{2, 128, 2, 224, 56}
+                      : WgmmaTile{1, 64, 2, 0, 0};
+}
+
+/// Bytes of a key's mark beside it (attention_wgmma.cuh), and where its matrices must begin.
+inline constexpr std::size_t kWgmmaMarkBytes = 8, kWgmmaAlignment = 1024;
+EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_shared_bytes(int dim) {
+  const WgmmaTile tile = wgmma_tile(dim);
+  const auto keys = static_cast<std::size_t>(tile.stages * tile.keys);
+  const std::size_t of_row = static_cast<std::size_t>(dim) * 2;
+  return kWgmmaAlignment + static_cast<std::size_t>(tile.rows()) * of_row +
+         keys * (2 * of_row + kWgmmaMarkBytes) + 2 * static_cast<std::size_t>(tile.stages) * 8;
+}
+
+/// One block of the wgmma kernel for column sums: a warpgroup has 64 keys. Two blocks share a
+/// multiprocessor, so that one multiplies while the other adds.
+struct WgmmaColumnTile {
+  int warpgroups = 0;
+  int queries = 0;  ///< of one tile
+  EPISODIC_HOST_DEVICE constexpr int keys() const { return 64 * warpgroups; }
+  EPISODIC_HOST_DEVICE constexpr int threads() const { return 128 * warpgroups; }
+};
+EPISODIC_HOST_DEVICE constexpr WgmmaColumnTile wgmma_column_tile(int dim) {
+  return dim <= 128 ? WgmmaColumnTile{2, 128} : WgmmaColumnTile{1, 64};
+}
+EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_column_shared_bytes(int dim) {
+  const WgmmaColumnTile tile = wgmma_column_tile(dim);
+  const auto queries = static_cast<std::size_t>(kAttentionStages * tile.queries);
+  return kWgmmaAlignment +
+         (static_cast<std::size_t>(tile.keys()) + queries) * static_cast<std::size_t>(dim) * 2 +
+         queries * 8;
 }
 
 /// One block of the tensor-core kernel for column sums: row tiles are of keys.
@@ -88,6 +138,12 @@ EPISODIC_HOST_DEVICE constexpr bool attention_fits_every_device(int dim) {
 }
 static_assert(attention_fits_every_device(64) && attention_fits_every_device(96) &&
               attention_fits_every_device(128) && attention_fits_every_device(256));
+
+static_assert(wgmma_shared_bytes(64) + 1024 <= kSharedOfHopper &&
+              wgmma_shared_bytes(128) + 1024 <= kSharedOfHopper &&
+              wgmma_shared_bytes(256) + 1024 <= kSharedOfHopper);
+static_assert(2 * (wgmma_column_shared_bytes(128) + 1024) <= kSharedOfHopper + 1024 &&
+              2 * (wgmma_column_shared_bytes(256) + 1024) <= kSharedOfHopper + 1024);
 
 struct AttentionPlan {
   int dim = 0;            ///< d rounded up to the next instance

@@ -11,8 +11,9 @@ namespace episodic::kernels {
 
 /// Shared memory that a block can have on every device of compute capability 8.0 and later, static
 /// and dynamic together: 99 KiB on 8.6, 8.9 and 12.x (8.0 has 163, 9.0 and 10.0 have 227). No
-/// kernel of this library asks for more.
+/// kernel of this library asks for more, but for those that run on 9.0 alone.
 inline constexpr std::size_t kSharedOfEveryDevice = 99 << 10;
+inline constexpr std::size_t kSharedOfHopper = 227 << 10;
 
 /// Whether the current device can run this library: whether machine code for it, or PTX that its
 /// driver can compile, is in the library. Launches nothing.

@@ -373,6 +373,41 @@ TEST_CASE("attention kernels merge few and many splits of every head size") {
       }
 }
 
+TEST_CASE("attention kernels: blocks that read many tiles by themselves") {
+  EPISODIC_NEEDS_DEVICE();
+  // So many kv heads that keys are not split: a block goes several times around its buffers.
+  struct Shape {
+    std::int64_t d, n_local, far;
+    DType dtype;
+  };
+  for (const Shape& shape :
+       {Shape{64, 400, 300, DType::float16}, Shape{256, 150, 70, DType::bfloat16}}) {
+    Case c = of(17, 1, shape.d, shape.far);
+    c.kv_heads = 133;
+    c.n_local = shape.n_local;
+    c.first_position = 2000;
+    const Problem problem(c, shape.dtype, 12);
+    AttentionPlan plan;
+    const Result got = problem.run([&](const AttentionParams& p) { plan_attention(p, plan); });
+    REQUIRE(plan.splits == 1);
+    require_near(got, problem.reference(), shape.dtype);
+  }
+}
+
+TEST_CASE("attention kernels: steps of several tiles of queries, in windows longer and shorter") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const std::int64_t n_local : {400, 70}) {
+    Case c = of(420, 1, 64, 20);
+    c.kv_heads = 1;
+    c.n_local = n_local;
+    check(c, DType::float16);
+    c = of(210, 1, 256, 20);
+    c.kv_heads = 1;
+    c.n_local = n_local / 2;
+    check(c, DType::bfloat16);
+  }
+}
+
 TEST_CASE("attention kernels agree with float64 for every head size") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)

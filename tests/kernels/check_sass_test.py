@@ -13,18 +13,20 @@ import tempfile
 
 CHECK_SASS, SIZES = map(pathlib.Path, sys.argv[1:])
 KERNELS = CHECK_SASS.parent.parent / "kernels"
-ARCHITECTURES = ("sm_80", "sm_90")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")
 HALVES = ("6__half", "13__nv_bfloat16")
 DIMS = [f"Li{d}E" for d in (64, 96, 128, 256)]
 TEMPLATES = {
     "MmaAttentionKernel": list(map("".join, itertools.product(HALVES, DIMS, ("Lb0E", "Lb1E")))),
     "MmaColumnSumsKernel": list(map("".join, itertools.product(HALVES, DIMS))),
+    "WgmmaAttentionKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
+    "WgmmaColumnSumsKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
     "FloatAttentionKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "FloatColumnSumsKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "MergeSplitsKernel": list(map("".join, itertools.product(("f",) + HALVES, ("Li1E", "Li8E")))),
     "ScoresToColumnSumsKernel": list(HALVES),
 }
-SOUND = dict(registers=64, stack=0, static=0, local=0, code=("HMMA", "LDSM", "LDGSTS", "FFMA"))
+SOUND = dict(registers=64, stack=0, static=0, local=0, code=("HMMA", "LDSM", "LDGSTS", "FFMA", "HGMMA", "SYNCS"))
 
 
 def declared():
@@ -39,11 +41,13 @@ def check(changes=None, without=()):
         resources.append(f"arch = {architecture}")
         code.append(f"arch = {architecture}")
         for kernel in sorted(set(declared()) - set(without)):
+            if (architecture == "sm_90a") != kernel.startswith("Wgmma"):
+                continue
             for arguments in TEMPLATES.get(kernel, [""]):
                 space = "41_GLOBAL__N__c85f6c55_9_limits_cu_5e18ec5b" if kernel == "ProbeKernel" else ""
                 name = f"_ZN8episodic7kernels{space}{len(kernel)}{kernel}" + (f"I{arguments}EEvv" if arguments else "Ev")
                 figures = {**SOUND, **(changes or {}).get(kernel, {})}
-                static = figures["static"] + (1024 if architecture == "sm_90" else 0)
+                static = figures["static"] + (1024 if architecture != "sm_80" else 0)
                 resources.append(f" Function {name}:\n  REG:{figures['registers']} STACK:{figures['stack']} "
                                  f"SHARED:{static} LOCAL:{figures['local']} CONSTANT[0]:640")
                 code.append(f"\t\tFunction : {name}")
@@ -71,6 +75,12 @@ expect(0, "| MmaAttention | 16 | 128 | 0 | 91648 |")
 expect(1, "RecallKernel<> on sm_90 spills", changes={"RecallKernel": {"stack": 128, "code": ("STL", "LDL")}})
 expect(0, "RotaryAngles", changes={"RotaryAnglesKernel": {"stack": 40}})
 expect(1, "RecallKernel<> on sm_80 may ask for 40000 + 98368", changes={"RecallKernel": {"static": 40000}})
+expect(0, "| WgmmaAttention | 6 | 384 | 0 | 166944 | 64 (sm_90a) | 1 |")
+expect(1, "WgmmaAttentionKernel<half,128> on sm_90a has no HGMMA",
+       changes={"WgmmaAttentionKernel": {"code": ("LDGSTS", "SYNCS")}})
+expect(1, "WgmmaAttentionKernel<half,128> on sm_90a waits for each wgmma by itself",
+       changes={"WgmmaAttentionKernel": {"code": ("LDGSTS", "SYNCS", "HGMMA", "WARPGROUP")}})
+expect(2, "0 of 6 instances of WgmmaAttentionKernel on sm_90a", without=["WgmmaAttentionKernel"])
 expect(1, "RowsKernel<> on sm_90 has 50000 bytes of static", changes={"RowsKernel": {"static": 50000}})
 expect(1, "MergeSplitsKernel<float,1> on sm_80 has 65 registers", changes={"MergeSplitsKernel": {"registers": 65}})
 expect(1, "RowsKernel<> on sm_80: 0 blocks", changes={"RowsKernel": {"registers": 72}})  # 1024 threads of 72

@@ -47,6 +47,13 @@ int main() {
     print("FloatAttentionKernel", kFloatThreads, float_shared_bytes(dim), name);
     print("FloatColumnSumsKernel", kFloatThreads, float_column_shared_bytes(dim), name);
   }
+  for (const int dim : {64, 128, 256}) {
+    char name[32];
+    std::snprintf(name, sizeof(name), "%d", dim);
+    print("WgmmaAttentionKernel", wgmma_tile(dim).threads(), wgmma_shared_bytes(dim), name);
+    print("WgmmaColumnSumsKernel", wgmma_column_tile(dim).threads(), wgmma_column_shared_bytes(dim),
+          name);
+  }
   print("MergeSplitsKernel", kWarpSize * kMergeWarps);
   print("ScoresToColumnSumsKernel", 256);
   print("BoundEventsKernel", kSelectThreads, bound_shared_bytes(kMostRecallWidth));

@@ -61,9 +61,9 @@ class Decoder {
     Frame frame;
     frame.function = &kernel;
     function(frame);
-    // the dynamic memory comes last
-    program_.shared_end = align_up(shared_end_, 1024);
-    for (Instruction& i : program_.code) fix(i);
+    // the dynamic memory comes last, aligned to 128 bytes and to no more
+    program_.shared_end = align_up(shared_end_, 1024) + kGap;
+    for (Instruction& i : program_.code) fix(i);  // (lists are registers alone)
     program_.special = n_registers_;
     program_.first_constant = n_registers_ + static_cast<int>(Special::count);
     program_.n_rows = program_.first_constant + static_cast<int>(program_.constants.size());
@@ -289,6 +289,9 @@ class Decoder {
     if (name == "ldmatrix") return matrices(s);
     if (name == "mma") return product(s);
     if (name == "cp") return copy(s);
+    if (name == "mbarrier") return mbarrier(s);
+    if (name == "wgmma") return warpgroup(s, parts);
+    if (name == "setmaxnreg") return max_registers(s);
     unknown(s);
   }
 
@@ -522,9 +525,15 @@ class Decoder {
   }
 
   void barrier(const Statement& s) {
-    count(s, 1);  // with a number of threads: another instruction, which nothing uses
-    if (immediate(s, s.operands[0]) > 15) unknown(s);
     Instruction i;
+    if (s.operands.size() == 2) {
+      const std::uint64_t threads = immediate(s, s.operands[1]);
+      if (threads == 0 || threads > 1024 || threads % kLanes != 0) unknown(s);
+      i.variant = static_cast<int>(threads);
+      program_.is_asynchronous = true;
+    } else {
+      count(s, 1);
+    }
     i.flow = Flow::barrier;
     i.execute = sync_block;
     i.src[i.n_src++] = row(s, s.operands[0]);
@@ -592,6 +601,13 @@ class Decoder {
   }
 
   void fence_statement(const Statement& s) {
+    if (plain(s.opcode) == "fence.proxy.async.shared" || s.opcode == "fence.proxy.async") {
+      count(s, 0);
+      Instruction i;
+      i.execute = ptx::fence_proxy;
+      program_.is_asynchronous = true;
+      return emit(s, i);
+    }
     if (s.opcode != "membar.gl" && s.opcode != "membar.sys" && s.opcode != "fence.acq_rel.gpu" &&
         s.opcode != "fence.sc.gpu")
       unknown(s);
@@ -640,8 +656,124 @@ class Decoder {
     emit(s, i);
   }
 
+  /// `.shared` is `.shared::cta`.
+  static std::string plain(std::string opcode) {
+    const std::size_t at = opcode.find(".shared::cta");
+    if (at != std::string::npos) opcode.erase(at + 7, 5);
+    return opcode;
+  }
+
+  void mbarrier(const Statement& s) {
+    const std::string opcode = plain(s.opcode);
+    Instruction i;
+    i.space = Space::shared;
+    std::size_t at = 0;
+    if (opcode == "mbarrier.init.shared.b64") {
+      count(s, 2);
+      i.execute = mbarrier_init;
+      i.src[i.n_src++] = row(s, s.operands[1]);
+    } else if (opcode == "mbarrier.arrive.shared.b64") {
+      count(s, 2);
+      i.execute = mbarrier_arrive;
+      // the state that it returns is for waits without a parity
+      if (s.operands[0].kind != Operand::Kind::reg || s.operands[0].reg >= 0) unknown(s);
+      at = 1;
+    } else if (opcode == "mbarrier.try_wait.parity.shared.b64") {
+      count(s, 3);
+      i.flow = Flow::poll;
+      i.execute = mbarrier_try_wait;
+      i.n_dst = 1;
+      i.dst[0] = destination(s, s.operands[0]);
+      i.src[i.n_src++] = row(s, s.operands[2]);
+      at = 1;
+    } else {
+      unknown(s);
+    }
+    address(s, s.operands[at], i);
+    program_.is_asynchronous = true;
+    emit(s, i);
+  }
+
+  void max_registers(const Statement& s) {
+    if (s.opcode != "setmaxnreg.inc.sync.aligned.u32" &&
+        s.opcode != "setmaxnreg.dec.sync.aligned.u32")
+      unknown(s);
+    count(s, 1);
+    const std::uint64_t registers = immediate(s, s.operands[0]);
+    if (registers < 24 || registers > 256 || registers % 8 != 0)
+      unknown(s, "of that many registers");
+    Instruction i;
+    i.flow = Flow::aligned;
+    i.execute = set_max_registers;
+    i.variant = static_cast<int>(registers);
+    program_.is_asynchronous = true;
+    emit(s, i);
+  }
+
+  void warpgroup(const Statement& s, const std::vector<std::string>& parts) {
+    Instruction i;
+    i.flow = Flow::aligned;
+    program_.is_asynchronous = true;
+    if (s.opcode == "wgmma.fence.sync.aligned" || s.opcode == "wgmma.commit_group.sync.aligned") {
+      count(s, 0);
+      i.execute = parts[1] == "fence" ? wgmma_fence : wgmma_commit;
+      return emit(s, i);
+    }
+    if (s.opcode == "wgmma.wait_group.sync.aligned") {
+      count(s, 1);
+      i.execute = ptx::wgmma_wait;
+      i.variant = static_cast<int>(immediate(s, s.operands[0]));
+      return emit(s, i);
+    }
+    // wgmma.mma_async.sync.aligned.m64nNk16.f32.TYPE.TYPE
+    if (parts.size() != 8 || s.opcode.rfind("wgmma.mma_async.sync.aligned.m64n", 0) != 0 ||
+        parts[5] != "f32" || parts[6] != parts[7] || (parts[6] != "f16" && parts[6] != "bf16"))
+      unknown(s);
+    int n = 0;
+    std::size_t k = 4;
+    const std::string& shape = parts[4];
+    for (; k < shape.size() && shape[k] >= '0' && shape[k] <= '9'; ++k)
+      n = 10 * n + (shape[k] - '0');
+    if (shape.substr(k) != "k16" || n < 8 || n > 256 || n % 8 != 0) unknown(s);
+    i.execute = ptx::wgmma;
+    i.vector = n;
+    if (parts[6] == "bf16") i.variant |= kBfloat;
+    const bool fragment = operand(s, 1).kind == Operand::Kind::list;
+    count(s, fragment ? 7 : 8);
+    if (s.operands[0].list.size() != static_cast<std::size_t>(n / 2)) unknown(s);
+    i.list = static_cast<int>(program_.lists.size());
+    program_.lists.emplace_back();
+    for (const Operand& o : s.operands[0].list) program_.lists.back().push_back(destination(s, o));
+    if (fragment) {
+      i.variant |= kFragment;
+      if (s.operands[1].list.size() != 4) unknown(s);
+      for (const Operand& o : s.operands[1].list) i.src[i.n_src++] = destination(s, o);
+    } else {
+      i.src[i.n_src++] = row(s, s.operands[1]);
+    }
+    i.src[i.n_src++] = row(s, s.operands[2]);
+    i.src[i.n_src++] = row(s, s.operands[3], true);
+    // signs of both factors, then whether they lie transposed
+    for (std::size_t sign = 4; sign < 6; ++sign)
+      if (immediate(s, s.operands[sign]) != 1) unknown(s, "with a negated factor");
+    for (std::size_t t = 6; t < s.operands.size(); ++t) {
+      const std::uint64_t transposed = immediate(s, s.operands[t]);
+      if (transposed > 1) unknown(s);
+      if (transposed == 1) i.variant |= t + 1 == s.operands.size() ? kTransposedB : kTransposedA;
+    }
+    emit(s, i);
+  }
+
   void copy(const Statement& s) {
     Instruction i;
+    if (plain(s.opcode) == "cp.async.mbarrier.arrive.noinc.shared.b64") {
+      count(s, 1);
+      i.execute = copy_async_arrive;
+      i.space = Space::shared;
+      address(s, s.operands[0], i);
+      program_.is_asynchronous = true;
+      return emit(s, i);
+    }
     if (s.opcode == "cp.async.commit_group") {
       count(s, 0);
       i.execute = copy_async_commit;

@@ -271,6 +271,8 @@ cudaError_t run_one(Plant plant, const float* in, float* out, std::uint32_t* scr
       break;
     case Plant::count:
       return cudaErrorInvalidValue;
+    default:
+      run_ring(plant, kFault, in, out, scratch);
   }
   return cudaGetLastError();
 }
@@ -319,6 +321,30 @@ const char* name_of(Plant plant) {
       return "wrong fragment";
     case Plant::wrong_matrix_rows:
       return "wrong matrix rows";
+    case Plant::product_not_waited_for:
+      return "product not waited for";
+    case Plant::product_without_fence:
+      return "product without fence";
+    case Plant::tile_not_published:
+      return "tile not published";
+    case Plant::tile_not_waited_for:
+      return "tile not waited for";
+    case Plant::tile_released_too_early:
+      return "tile released too early";
+    case Plant::tile_overwritten:
+      return "tile overwritten";
+    case Plant::barrier_of_too_many:
+      return "barrier of too many";
+    case Plant::wrong_parity:
+      return "wrong parity";
+    case Plant::warp_without_product:
+      return "warp without product";
+    case Plant::too_few_meet:
+      return "too few meet";
+    case Plant::wrong_matrix_stride:
+      return "wrong matrix stride";
+    case Plant::wrong_swizzle:
+      return "wrong swizzle";
     case Plant::count:
       break;
   }

@@ -28,6 +28,19 @@ enum class Plant {
   plain_beside_atomic,
   wrong_fragment,     // two of the fragments of a product exchanged
   wrong_matrix_rows,  // ldmatrix where the transposed one is meant
+  // a ring of tiles between warpgroups that copy and multiply (faults_wgmma.cu)
+  product_not_waited_for,
+  product_without_fence,    // of its registers
+  tile_not_published,       // to the asynchronous proxy
+  tile_not_waited_for,      // multiplied before it is full
+  tile_released_too_early,  // before the product that reads it has ended
+  tile_overwritten,         // not waited for until it is empty
+  barrier_of_too_many,      // counts an arrival that never comes
+  wrong_parity,
+  warp_without_product,  // three warps of four multiply
+  too_few_meet,          // at a barrier of a part of the block
+  wrong_matrix_stride,
+  wrong_swizzle,
   count,
 };
 const char* name_of(Plant plant);
@@ -35,6 +48,11 @@ const char* name_of(Plant plant);
 /// Runs it with or without its fault. `in`: 256 floats, `out`: 256 floats, `scratch`: 256 words of
 /// zeros. \return what the launch said
 cudaError_t run(Plant plant, bool with_fault, const float* in, float* out, std::uint32_t* scratch);
+
+/// The part of run that is for sm_90a.
+void run_ring(Plant plant, bool with_fault, const float* in, float* out, std::uint32_t* scratch);
+/// Of `in`, what a sound ring writes to `out`: 256 of its sums.
+void expect_ring(const float* in, float* out);
 
 /// A block of `threads` with `dynamic_bytes`, of a kernel for at most 128 threads with 8 KB static.
 cudaError_t launch_sizes(unsigned threads, std::size_t dynamic_bytes, float* out);

@@ -5,6 +5,9 @@
 #include <bit>
 #include <climits>
 #include <cstring>
+#include <utility>
+
+#include "operations.hpp"
 
 namespace ptx {
 namespace {
@@ -40,7 +43,19 @@ std::string hex(std::uint64_t value) {
 
 std::string lanes_text(std::uint32_t lanes) { return hex(lanes); }
 
+void to_largest(std::vector<std::uint32_t>& into, const std::vector<std::uint32_t>& from) {
+  for (std::size_t k = 0; k < into.size(); ++k) into[k] = std::max(into[k], from[k]);
+}
+
+constexpr int kWarpsOfGroup = 4;
+constexpr int kRegistersOfBlock = 65536;
+
 }  // namespace
+
+void Clocks::merge(const Clocks& other) {
+  to_largest(before, other.before);
+  to_largest(proxied, other.proxied);
+}
 
 Architecture architecture(int major, int minor) {
   switch (10 * major + minor) {
@@ -93,6 +108,7 @@ Block::Block(Launch& launch) : launch_(launch) {
   shared_.resize(bytes);
   shared_set_.resize(bytes);
   pending_.resize(bytes);
+  reading_.resize(bytes);
   owner_.resize(bytes);
   for (std::size_t v = 0; v < p.shared.size(); ++v)
     std::fill_n(owner_.begin() + p.shared[v].offset, p.shared[v].size,
@@ -100,7 +116,8 @@ Block::Block(Launch& launch) : launch_(launch) {
   std::fill(owner_.begin() + p.shared_end, owner_.end(), std::uint16_t{0xffff});
   shadow_.reset(bytes);
   const auto threads = static_cast<int>(launch.block_.count());
-  for (int w = 0; w * kLanes < threads; ++w) warps_.push_back(std::make_unique<Warp>(*this, w));
+  const int warps = (threads + kLanes - 1) / kLanes;
+  for (int w = 0; w < warps; ++w) warps_.push_back(std::make_unique<Warp>(*this, w));
 }
 
 void Block::run(std::uint32_t index) {
@@ -115,6 +132,9 @@ void Block::run(std::uint32_t index) {
   std::fill(shared_.begin(), shared_.end(), 0xff);
   std::fill(shared_set_.begin(), shared_set_.end(), 0);
   std::fill(pending_.begin(), pending_.end(), 0);
+  std::fill(reading_.begin(), reading_.end(), std::uint16_t{0});
+  mbarriers_.clear();
+  wgmmas_.assign((warps_.size() + kWarpsOfGroup - 1) / kWarpsOfGroup, {});
   if (!shared_.empty()) shadow_.clear();
 
   auto threads = static_cast<int>(launch_.block_.count());
@@ -124,38 +144,127 @@ void Block::run(std::uint32_t index) {
   }
   const auto n = static_cast<int>(warps_.size());
   for (bool running = true; running;) {
-    running = false;
+    const std::uint64_t events = events_;
     for (int i = 0; i < n; ++i) {
       Warp& warp = *warps_[static_cast<std::size_t>(launch_.options_.backward ? n - 1 - i : i)];
       if (warp.ended() || warp.at_barrier()) continue;
       warp.run();
     }
-    bool all_wait = true;
-    for (auto& warp : warps_) {
-      if (warp->ended()) continue;
-      running = true;
-      all_wait = all_wait && warp->at_barrier();
-    }
-    if (running && all_wait) pass_barrier();
+    running = !std::all_of(warps_.begin(), warps_.end(), [](auto& w) { return w->ended(); });
+    if (running && !pass_barriers() && events_ == events) fault_stuck();
     if (launch_.instructions_ > launch_.options_.instructions)
       throw Fault(FaultKind::endless, launch_.program_.name + " does not end");
   }
+  check_end();
 }
 
-bool Block::pass_barrier() {
-  const Warp* first = nullptr;
-  std::uint64_t any = 0;
+bool Block::pass_barriers() {
+  bool passed = false;
+  for (int id = 0; id < 16; ++id) {
+    std::vector<Warp*> there;
+    std::size_t alive = 0;
+    for (auto& warp : warps_) {
+      if (warp->ended()) continue;
+      ++alive;
+      if (warp->at_barrier_ && warp->barrier_id_ == id) there.push_back(warp.get());
+    }
+    if (there.empty()) continue;
+    const int threads = there[0]->barrier_threads_;
+    for (const Warp* w : there)
+      if (w->barrier_threads_ != threads || w->barrier_reduces_ != there[0]->barrier_reduces_)
+        throw Fault(FaultKind::barrier, launch_.program_.name +
+                                            ": warps reach a barrier of the same number in ways "
+                                            "that do not fit, lines " +
+                                            std::to_string(there[0]->barrier_line_) + " and " +
+                                            std::to_string(w->barrier_line_));
+    const auto arrived = static_cast<int>(there.size()) * kLanes;
+    const bool whole = threads == 0 || threads == static_cast<int>(warps_.size()) * kLanes;
+    if (!whole && arrived > threads)
+      throw Fault(FaultKind::barrier, launch_.program_.name + ": " + std::to_string(arrived) +
+                                          " threads reach a barrier of " + std::to_string(threads) +
+                                          ", line " + std::to_string(there[0]->barrier_line_));
+    if (whole ? there.size() != alive : arrived != threads) continue;
+    if (whole)
+      pass_whole();
+    else
+      pass_part(there);
+    ++events_;
+    passed = true;
+  }
+  return passed;
+}
+
+void Block::fault_stuck() {
+  const auto line = [](const Warp& w) { return w.at_barrier_ ? w.barrier_line_ : w.wait_line_; };
+  std::string where;
+  const Warp* last = nullptr;
   for (auto& warp : warps_) {
     if (warp->ended()) continue;
-    if (!first) first = warp.get();
-    if (warp->barrier_id_ != first->barrier_id_ ||
-        warp->barrier_reduces_ != first->barrier_reduces_)
-      throw Fault(FaultKind::barrier, launch_.program_.name +
-                                          ": warps of a block wait at different barriers, lines " +
-                                          std::to_string(first->barrier_line_) + " and " +
-                                          std::to_string(warp->barrier_line_));
-    any |= warp->barrier_predicates_;
+    const bool same = last && line(*last) == line(*warp) && last->at_barrier_ == warp->at_barrier_;
+    if (!same)
+      where += std::string(last ? ", " : "") + "warp " + std::to_string(warp->index_) +
+               (warp->at_barrier_ ? " at the barrier in line " : " for the mbarrier in line ") +
+               std::to_string(line(*warp));
+    last = warp.get();
   }
+  throw Fault(FaultKind::barrier, launch_.program_.name + " is stuck, block " +
+                                      std::to_string(index_) + ": its warps wait for what never " +
+                                      "comes: " + where);
+}
+
+void Block::check_end() {
+  const std::string& name = launch_.program_.name;
+  for (const auto& [at, b] : mbarriers_)
+    if (!b.copies.empty())
+      throw Fault(FaultKind::asynchronous,
+                  name + ": a block ends with copies that nothing waited for");
+  int registers = 0;
+  const int launched = kRegistersOfBlock / (static_cast<int>(warps_.size()) * kLanes) / 8 * 8;
+  for (std::size_t w = 0; w < warps_.size(); ++w) {
+    const Warp& warp = *warps_[w];
+    const Warp& first = *warps_[w / kWarpsOfGroup * kWarpsOfGroup];
+    if (warp.wgmma_count_ != first.wgmma_count_ || warp.registers_ != first.registers_)
+      throw Fault(FaultKind::warp, name +
+                                       ": the warps of a warpgroup do not run the same wgmma or "
+                                       "setmaxnreg");
+    registers += kLanes * (warp.registers_ > 0 ? warp.registers_ : launched);
+  }
+  if (registers > kRegistersOfBlock)
+    throw Fault(FaultKind::launch, name + ": setmaxnreg asks for " + std::to_string(registers) +
+                                       " registers, more than there are");
+}
+
+void Block::pass_part(const std::vector<Warp*>& warps) {
+  Clocks all;
+  all.before.resize(2 * warps_.size() * kLanes);
+  all.proxied = all.before;
+  for (Warp* warp : warps) {
+    warp->synchronise(warp->alive_);
+    each(warp->alive_, [&](int lane) { all.merge(warp->known(lane)); });
+  }
+  for (Warp* warp : warps) {
+    each(warp->alive_, [&](int lane) { warp->heard_[static_cast<std::size_t>(lane)] = all; });
+    warp->next_clock();
+    if (warp->barrier_reduces_)
+      throw Fault(FaultKind::unknown,
+                  launch_.program_.name + ": a barrier of a part of the block that reduces");
+    warp->at_barrier_ = false;
+  }
+}
+
+void Block::pass_whole() {
+  std::uint64_t any = 0;
+  if (launch_.program_.is_asynchronous) {
+    std::vector<Warp*> alive;
+    for (auto& warp : warps_)
+      if (!warp->ended()) alive.push_back(warp.get());
+    const bool reduces = alive[0]->barrier_reduces_;
+    for (Warp* w : alive) w->barrier_reduces_ = false;
+    pass_part(alive);
+    for (Warp* w : alive) w->barrier_reduces_ = reduces;
+  }
+  for (auto& warp : warps_)
+    if (!warp->ended()) any |= warp->barrier_predicates_;
   ++epoch_;
   for (auto& warp : warps_) {
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -175,7 +284,6 @@ bool Block::pass_barrier() {
     }
     warp->at_barrier_ = false;
   }
-  return true;
 }
 
 // ---- warp
@@ -196,6 +304,11 @@ Warp::Warp(Block& block, int index)
   }
   local_.resize(static_cast<std::size_t>(local_bytes_) * kLanes);
   local_set_.resize(local_.size());
+  if (!program_.is_asynchronous) return;
+  const auto rows = static_cast<std::size_t>(program_.n_rows);
+  held_.resize(rows);
+  read_by_.resize(rows);
+  written_.resize(rows);
 }
 
 const std::vector<unsigned char>& Warp::params() const { return launch_.params_; }
@@ -221,6 +334,22 @@ void Warp::start(int threads) {
   fence_epoch_.fill(0);
   for (auto& copies : open_) copies.clear();
   for (auto& groups : groups_) groups.clear();
+  copy_clock_ = 0;
+  yields_ = false;
+  if (program_.is_asynchronous) {
+    const std::size_t agents = 2 * ((launch_.block_.count() + kLanes - 1) / kLanes);
+    const std::vector<std::uint32_t> nothing(agents * kLanes);
+    heard_.assign(kLanes, {nothing, nothing});
+    for (auto* of_rows : {&held_, &read_by_, &written_})
+      std::fill(of_rows->begin(), of_rows->end(), 0);
+  }
+  wgmma_open_.clear();
+  wgmma_groups_.clear();
+  wgmma_committed_ = wgmma_done_ = 0;
+  wgmma_fences_ = 1;
+  wgmma_count_ = 0;
+  wgmma_uses_ = false;
+  registers_ = 0;
 
   const Dim block = launch_.block_, grid = launch_.grid_, id = block_.id_;
   const auto fill = [&](Special s, auto value) {
@@ -302,6 +431,7 @@ void Warp::run() {
       }
       ++launch_.instructions_;
       --budget;
+      if (program_.is_asynchronous) check_registers(i);
       switch (i.flow) {
         case Flow::next:
           if (lanes != 0) i.execute(*this, i, lanes);
@@ -319,7 +449,18 @@ void Warp::run() {
             continue;
           }
           break;
+        case Flow::poll:
+          if (lanes != 0) i.execute(*this, i, lanes);
+          ++pc;
+          if (yields_) {
+            stand(group, pc);
+            yields_ = false;
+            wait_line_ = i.line;
+            return;
+          }
+          break;
         case Flow::exit:
+          ++block_.events_;
           stand(group & ~lanes, pc + 1);
           each(lanes, [&](int lane) {
             const auto l = static_cast<std::size_t>(lane);
@@ -329,6 +470,9 @@ void Warp::run() {
             if (!waited)
               fault(FaultKind::asynchronous, i, lane,
                     "a thread ends with copies that nothing waited for");
+            if (wgmma_uses_)
+              fault(FaultKind::asynchronous, i, lane,
+                    "a thread ends with a wgmma that nothing waited for");
           });
           alive_ &= ~lanes;
           waiting_ = 0;  // they may have waited for these
@@ -349,7 +493,10 @@ void Warp::run() {
         regroup = true;
       }
     }
-    if (budget == 0) return;
+    if (budget == 0) {
+      ++block_.events_;
+      return;
+    }
   }
 }
 
@@ -413,6 +560,10 @@ bool Warp::is_before(std::uint32_t access, int lane) {
   const auto other = static_cast<int>(access & 31);
   if (v.block == block_.index_) {
     if (v.epoch < block_.epoch_) return true;
+    if (!heard_.empty() &&
+        heard_[static_cast<std::size_t>(lane)]
+                .before[static_cast<std::size_t>(v.warp * kLanes + other)] >= v.clock)
+      return true;
     if (v.warp != index_) return false;
     if (other == lane || v.clock <= all_know_) return true;
     return lanes_differ_ &&
@@ -432,6 +583,11 @@ bool Warp::is_before(std::uint32_t access, int lane) {
 
 std::string Warp::describe(std::uint32_t access) const {
   const Interval& v = launch_.intervals_[(access >> 6) - launch_.first_interval_];
+  const auto warps = static_cast<int>(block_.warps_.size());
+  if (v.warp >= warps)
+    return "an asynchronous copy of thread " +
+           std::to_string((v.warp - warps) * kLanes + static_cast<int>(access & 31)) +
+           " of block " + std::to_string(v.block);
   return "thread " + std::to_string(v.warp * kLanes + static_cast<int>(access & 31)) +
          " of block " + std::to_string(v.block) + " after its barrier " + std::to_string(v.epoch);
 }
@@ -509,6 +665,10 @@ Warp::Place Warp::place(const Instruction& i, int lane, Space space, std::uint64
       if (block_.pending_[at] != 0 || block_.pending_[at + size - 1] != 0)
         fault(FaultKind::asynchronous, i, lane,
               "shared memory at " + std::to_string(at) + " while a copy to it is on its way");
+      if ((flags & kWrite) != 0 &&
+          (block_.reading_[at] != 0 || block_.reading_[at + size - 1] != 0))
+        fault(FaultKind::asynchronous, i, lane,
+              "shared memory at " + std::to_string(at) + " is written while a wgmma reads it");
       Place p{block_.shared_.data() + at, block_.shared_set_.data() + at};
       check_order(i, lane, block_.shadow_, at, p.data, p.set, bytes, flags, value, "shared");
       return p;
@@ -555,8 +715,243 @@ void Warp::synchronise(std::uint32_t lanes) {
     each(lanes, [&](int b) { joined[static_cast<std::size_t>(b)] = clock_; });
     each(lanes, [&](int a) { knows_[static_cast<std::size_t>(a)] = joined; });
   }
-  ++clock_;
+  if (!heard_.empty()) {
+    Clocks joined = heard_[static_cast<std::size_t>(std::countr_zero(lanes))];
+    each(lanes, [&](int lane) { joined.merge(heard_[static_cast<std::size_t>(lane)]); });
+    each(lanes, [&](int lane) { heard_[static_cast<std::size_t>(lane)] = joined; });
+  }
+  next_clock();
+}
+
+Clocks Warp::known(int lane) const {
+  const auto l = static_cast<std::size_t>(lane);
+  Clocks order = heard_[l];
+  for (std::size_t b = 0; b < kLanes; ++b) {
+    std::uint32_t& clock = order.before[static_cast<std::size_t>(index_) * kLanes + b];
+    clock =
+        std::max(clock, b == l ? clock_ : std::max(all_know_, lanes_differ_ ? knows_[l][b] : 0u));
+  }
+  return order;
+}
+
+void Warp::fence_proxy(std::uint32_t lanes) {
+  each(lanes, [&](int lane) {
+    to_largest(heard_[static_cast<std::size_t>(lane)].proxied, known(lane).before);
+  });
+  next_clock();
+}
+
+// ---- mbarriers
+// -----------------------------------------------------------------------------------
+
+void Warp::init_mbarrier(const Instruction& i, int lane, std::uint32_t at, std::uint32_t count) {
+  if (count == 0 || count >= 1u << 20)
+    fault(FaultKind::barrier, i, lane, "an mbarrier of " + std::to_string(count) + " arrivals");
+  const Place p = place(i, lane, Space::shared, at, 8, kWrite);
+  std::memset(p.set, 1, 8);
+  Block::Mbarrier& b = block_.mbarriers_[at];
+  b = {};
+  b.count = b.pending = count;
+  b.arriving = b.completed = {std::vector<std::uint32_t>(heard_[0].before.size()),
+                              std::vector<std::uint32_t>(heard_[0].before.size())};
+}
+
+void Block::arrive(Mbarrier& b, const Clocks& known) {
+  b.arriving.merge(known);
+  ++events_;
+  if (--b.pending > 0) return;
+  b.completed.merge(b.arriving);
+  b.pending = b.count;
+  b.phase ^= 1;
+}
+
+void Warp::arrive(const Instruction& i, int lane, std::uint32_t at) {
+  place(i, lane, Space::shared, at, 8, kRead | kWrite | kAtomic);
+  const auto found = block_.mbarriers_.find(at);
+  if (found == block_.mbarriers_.end())
+    fault(FaultKind::uninitialised, i, lane, "an arrival where there is no mbarrier");
+  block_.arrive(found->second, known(lane));
+}
+
+void Warp::arrive_after_copies(const Instruction& i, int lane, std::uint32_t at) {
+  place(i, lane, Space::shared, at, 8, kRead | kWrite | kAtomic);
+  const auto found = block_.mbarriers_.find(at);
+  if (found == block_.mbarriers_.end())
+    fault(FaultKind::uninitialised, i, lane, "an arrival where there is no mbarrier");
+  const auto l = static_cast<std::size_t>(lane);
+  // As late as can be: when somebody waits for it.
+  found->second.copies.push_back({this, lane, std::move(open_[l])});
+  open_[l].clear();
+  ++block_.events_;
+}
+
+void Warp::do_copies(const std::vector<Copy>& copies, int lane) {
+  if (copies.empty()) return;
+  const auto agent =
+      static_cast<std::uint16_t>(block_.warps_.size() + static_cast<std::size_t>(index_));
+  const std::uint32_t interval = next_interval++;
+  launch_.intervals_.push_back({block_.index_, block_.epoch_, ++copy_clock_, agent});
+  for (const Copy& c : copies) {
+    unsigned char bytes[16] = {};
+    if (c.read > 0) {
+      const Place from = place(*c.instruction, lane, Space::global, c.from, c.bytes, kRead);
+      if (from.set &&
+          !std::all_of(from.set, from.set + c.read, [](unsigned char s) { return s != 0; }))
+        fault(FaultKind::uninitialised, *c.instruction, lane,
+              "an asynchronous copy of memory that nothing wrote, " + hex(c.from));
+      std::memcpy(bytes, from.data, c.read);
+    }
+    const std::size_t at = c.to - kSharedBase;
+    std::fill_n(block_.pending_.begin() + static_cast<std::ptrdiff_t>(at), c.bytes,
+                std::uint8_t{0});
+    std::memcpy(block_.shared_.data() + at, bytes, c.bytes);
+    std::memset(block_.shared_set_.data() + at, 1, c.bytes);
+    // Nobody touched it since the copy was begun: that would have been a fault.
+    std::size_t n = 0;
+    Cell* const cells = block_.shadow_.at(at, c.bytes, n);
+    for (std::size_t k = 0; k < n; ++k)
+      cells[k] = {interval << 6 | static_cast<std::uint32_t>(lane), {0, 0}};
+  }
+}
+
+bool Warp::phase_is_done(const Instruction& i, int lane, std::uint32_t at, std::uint32_t parity) {
+  place(i, lane, Space::shared, at, 8, kRead | kWrite | kAtomic);
+  const auto found = block_.mbarriers_.find(at);
+  if (found == block_.mbarriers_.end())
+    fault(FaultKind::uninitialised, i, lane, "a wait where there is no mbarrier");
+  Block::Mbarrier& b = found->second;
+  if (b.phase == (parity & 1) && !b.copies.empty()) {
+    const auto copies = std::exchange(b.copies, {});
+    for (const auto& c : copies) {
+      c.warp->do_copies(c.copies, c.lane);
+      Clocks of_copies{std::vector<std::uint32_t>(heard_[0].before.size()),
+                       std::vector<std::uint32_t>(heard_[0].before.size())};
+      const std::size_t agent = block_.warps_.size() + static_cast<std::size_t>(c.warp->index_);
+      of_copies.before[agent * kLanes + static_cast<std::size_t>(c.lane)] = c.warp->copy_clock_;
+      block_.arrive(b, of_copies);
+    }
+  }
+  if (b.phase == (parity & 1)) return false;
+  heard_[static_cast<std::size_t>(lane)].merge(b.completed);
+  ++block_.events_;
+  return true;
+}
+
+// ---- wgmma
+// ---------------------------------------------------------------------------------------
+
+const unsigned char* Warp::read_matrix(const Instruction& i, int lane, std::uint32_t at) {
+  const Place p = place(i, lane, Space::shared, at, 16, kRead);
+  if (!std::all_of(p.set, p.set + 16, [](unsigned char s) { return s != 0; }))
+    fault(FaultKind::uninitialised, i, lane, "a matrix in shared memory that nothing wrote");
+  const std::size_t offset = at - kSharedBase;
+  std::size_t n = 0;
+  const Cell* const cells = block_.shadow_.at(offset, 16, n);
+  const auto& proxied = heard_[static_cast<std::size_t>(lane)].proxied;
+  for (std::size_t k = 0; k < n; ++k) {
+    const Interval& v = launch_.intervals_[(cells[k].write >> 6) - launch_.first_interval_];
+    if (proxied[static_cast<std::size_t>(v.warp) * kLanes + (cells[k].write & 31)] < v.clock)
+      fault(FaultKind::proxy, i, lane,
+            "a matrix in shared memory at byte " + std::to_string(offset) +
+                ", with no fence.proxy.async since it was written by " + describe(cells[k].write));
+  }
+  for (std::size_t b = 0; b < 16; ++b) ++block_.reading_[offset + b];
+  wgmma_open_.push_back({at, lane});
+  return p.data;
+}
+
+void Warp::begin_wgmma(const Instruction& i, std::uint64_t a, std::uint64_t b) {
+  const auto group = static_cast<std::size_t>(index_ / kWarpsOfGroup);
+  if ((group + 1) * kWarpsOfGroup > block_.warps_.size())
+    fault(FaultKind::warp, i, -1, "a wgmma by less than a warpgroup");
+  // The warps of a group run one after the other here; they must do the same.
+  auto& issued = block_.wgmmas_[group];
+  const Block::Issued mine{i.line, a, b};
+  if (wgmma_count_ == issued.size())
+    issued.push_back(mine);
+  else if (!(issued[wgmma_count_] == mine))
+    fault(FaultKind::warp, i, -1, "the warps of a warpgroup run different wgmmas");
+  ++wgmma_count_;
+  wgmma_uses_ = true;
+}
+
+void Warp::hold_registers(const Instruction& i, const std::vector<int>& accumulators,
+                          const int* fragment, int n_fragment) {
+  const std::uint32_t group = wgmma_committed_ + 1;
+  const auto fenced = [&](int r) {
+    if (written_[static_cast<std::size_t>(r)] >= wgmma_fences_)
+      fault(FaultKind::asynchronous, i, -1,
+            "a register of a wgmma was written after the last wgmma.fence");
+  };
+  for (const int r : accumulators) {
+    fenced(r);
+    held_[static_cast<std::size_t>(r)] = group;
+    written_[static_cast<std::size_t>(r)] = 0;
+  }
+  for (int k = 0; k < n_fragment; ++k) {
+    fenced(fragment[k]);
+    if (held_[static_cast<std::size_t>(fragment[k])] > wgmma_done_)
+      fault(FaultKind::asynchronous, i, -1,
+            "an accumulator is a fragment before it was waited for");
+    read_by_[static_cast<std::size_t>(fragment[k])] = group;
+  }
+}
+
+void Warp::check_registers(const Instruction& i) {
+  const auto of = [](std::vector<std::uint32_t>& rows, int r) -> std::uint32_t& {
+    return rows[static_cast<std::size_t>(r)];
+  };
+  const bool moves = i.execute == move;
+  if (wgmma_uses_) {
+    const auto touch = [&](int r) {
+      if (r >= 0 && of(held_, r) > wgmma_done_)
+        fault(FaultKind::asynchronous, i, -1,
+              "an accumulator is touched before its wgmma was waited for");
+    };
+    // A move carries it to another name, which then is the accumulator.
+    if (!moves && i.list < 0)
+      for (int k = 0; k < i.n_src; ++k) touch(i.src[k]);
+    touch(i.address);
+    touch(i.guard);
+    for (int k = 0; k < i.n_dst; ++k) {
+      touch(i.dst[k]);
+      if (i.dst[k] >= 0 && of(read_by_, i.dst[k]) > wgmma_done_)
+        fault(FaultKind::asynchronous, i, -1,
+              "a fragment is written before its wgmma was waited for");
+    }
+  }
+  for (int k = 0; k < i.n_dst; ++k)
+    if (i.dst[k] >= 0) of(written_, i.dst[k]) = wgmma_fences_;
+  if (moves && i.src[0] < program_.special) {
+    of(written_, i.dst[0]) = of(written_, i.src[0]);
+    of(held_, i.dst[0]) = of(held_, i.src[0]);
+  }
+}
+
+void Warp::commit_wgmma() {
+  wgmma_groups_.push_back(std::move(wgmma_open_));
+  wgmma_open_.clear();
+  ++wgmma_committed_;
+}
+
+void Warp::wait_wgmma(const Instruction& i, std::size_t groups_left) {
   new_interval();
+  while (wgmma_groups_.size() > groups_left) {
+    for (const Read& r : wgmma_groups_.front()) {
+      const std::size_t offset = r.at - kSharedBase;
+      for (std::size_t b = 0; b < 16; ++b) --block_.reading_[offset + b];
+      place(i, r.lane, Space::shared, r.at, 16, kRead);  // it has read until now
+    }
+    wgmma_groups_.pop_front();
+    ++wgmma_done_;
+  }
+  wgmma_uses_ = !wgmma_groups_.empty() || !wgmma_open_.empty();
+}
+
+void Warp::set_registers(const Instruction& i, int count) {
+  if (static_cast<std::size_t>(index_ / kWarpsOfGroup + 1) * kWarpsOfGroup > block_.warps_.size())
+    fault(FaultKind::warp, i, -1, "setmaxnreg by less than a warpgroup");
+  registers_ = count;
 }
 
 void Warp::fence(std::uint32_t lanes) {

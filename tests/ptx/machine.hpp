@@ -3,13 +3,15 @@
 // The machine that runs decoded PTX: blocks one after the other, the warps of a block in turns, the
 // lanes of a warp in groups that stand at the same instruction.
 //
-// Order between accesses is what the barriers, fences and atomics of the program make, never the
+// Clocks between accesses is what the barriers, fences and atomics of the program make, never the
 // order in which the machine happens to run: every access is remembered with the interval between
 // two barriers in which it was made (Interval), and two of one place, one of them a write, must be
-// ordered by what lies between their intervals.
+// ordered by what lies between their intervals. Barriers of the whole block are counted (epochs);
+// barriers of a part of it and mbarriers hand on what their threads know (Clocks).
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,7 +51,8 @@ enum class Flow : std::uint8_t {
   exit,
   aligned,  // all lanes of the warp that live execute it together
   masked,   // those of its mask do
-  barrier,  // all threads of the block wait for each other
+  barrier,  // all threads of the block, or as many as it says, wait for each other
+  poll,     // all lanes of the warp that live; if what it waits for is not there, others go on
 };
 
 /// An instruction with all that could be decided before it runs. Operands are rows: of registers,
@@ -73,6 +76,7 @@ struct Instruction {
   bool is_signed = false, is_volatile = false;
   std::uint32_t used = ~0u;  // bytes of a load that matter
   int variant = 0;           // what else the function distinguishes
+  int list = -1;             // of registers, in Program::lists: accumulators of a wgmma
   int statement = 0;         // in Function::body or that of an inlined one
   int line = 0;
   const char* text = "";
@@ -84,6 +88,8 @@ struct Program {
   std::vector<Instruction> code;
   std::vector<std::unique_ptr<std::string>> texts;  // opcodes, for messages
   int n_rows = 0;
+  std::vector<std::vector<int>> lists;  // rows
+  bool is_asynchronous = false;  // has mbarriers, proxies, wgmma, or barriers of a part of a block
   std::vector<std::uint64_t> constants;  // rows [first_constant, ...)
   int first_constant = 0;
   int special = 0;  // first of the rows of special registers (Special)
@@ -184,6 +190,15 @@ class Launch {
   std::map<std::uint64_t, Knowledge> released_;  // by address of what an atomic wrote
 };
 
+/// What a lane knows of its block: for each agent (warps, and behind them the asynchronous copies
+/// of each) and lane the clock up to which their accesses are before its own; and which of those,
+/// when they are writes, a fence has made visible to the asynchronous proxy, which wgmma reads
+/// through.
+struct Clocks {
+  std::vector<std::uint32_t> before, proxied;
+  void merge(const Clocks& other);
+};
+
 /// A copy that cp.async began.
 struct Copy {
   std::uint64_t from;
@@ -200,6 +215,7 @@ class Warp {
   /// Runs until all lanes have ended or stand at a barrier of the block, or for a while.
   void run();
   bool ended() const { return alive_ == 0; }
+  int index() const { return index_; }
   bool at_barrier() const { return at_barrier_; }
 
   // ---- for the instructions ----
@@ -232,9 +248,41 @@ class Warp {
     return (i.address < 0 ? 0 : row(i.address)[lane]) + static_cast<std::uint64_t>(i.offset);
   }
   const std::vector<unsigned char>& params() const;
+  const std::vector<int>& list(const Instruction& i) const {
+    return program_.lists[static_cast<std::size_t>(i.list)];
+  }
   unsigned char* local(int lane) { return local_.data() + lane * local_bytes_; }
   unsigned char* local_set(int lane) { return local_set_.data() + lane * local_bytes_; }
   int local_bytes() const { return local_bytes_; }
+
+  // mbarriers
+  void init_mbarrier(const Instruction& i, int lane, std::uint32_t at, std::uint32_t count);
+  void arrive(const Instruction& i, int lane, std::uint32_t at);
+  /// An arrival once all copies are done that the lane began since its last one.
+  void arrive_after_copies(const Instruction& i, int lane, std::uint32_t at);
+  /// Whether the phase of this parity is complete; then what came before its arrivals is known.
+  bool phase_is_done(const Instruction& i, int lane, std::uint32_t at, std::uint32_t parity);
+  /// The warp gives way to others: what it waits for is not there.
+  void yield() { yields_ = true; }
+  /// Accesses from here on are later than what was handed on.
+  void next_clock() {
+    ++clock_;
+    new_interval();
+  }
+  void fence_proxy(std::uint32_t lanes);
+
+  // wgmma
+  /// Reads 16 bytes of a matrix through the asynchronous proxy; until its group is waited for.
+  const unsigned char* read_matrix(const Instruction& i, int lane, std::uint32_t at);
+  void begin_wgmma(const Instruction& i, std::uint64_t a, std::uint64_t b);
+  /// Registers of a wgmma: `accumulators` may not be touched before it is waited for, those of
+  /// `fragment` not be written. Both must have been written before the last wgmma.fence.
+  void hold_registers(const Instruction& i, const std::vector<int>& accumulators,
+                      const int* fragment, int n_fragment);
+  void fence_wgmma() { ++wgmma_fences_; }
+  void commit_wgmma();
+  void wait_wgmma(const Instruction& i, std::size_t groups_left);
+  void set_registers(const Instruction& i, int count);
 
   void begin_copy(const Instruction& i, int lane, std::uint32_t to, std::uint64_t from, int bytes,
                   int read);
@@ -246,8 +294,10 @@ class Warp {
   void synchronise(std::uint32_t lanes);
   /// Counts the passes of an access to shared memory.
   void count_banks(const std::uint32_t* addresses, std::uint32_t lanes, int bytes);
-  void set_barrier(int id, bool reduces, std::uint32_t predicates, int result) {
+  /// `threads`: of all warps that meet; 0: the whole block
+  void set_barrier(int id, int threads, bool reduces, std::uint32_t predicates, int result) {
     barrier_id_ = id;
+    barrier_threads_ = threads;
     barrier_reduces_ = reduces;
     barrier_predicates_ = predicates;
     barrier_result_ = result;
@@ -260,6 +310,11 @@ class Warp {
                    const unsigned char* data, const unsigned char* set, int bytes, int flags,
                    const unsigned char* value, const char* where);
   bool is_before(std::uint32_t access, int lane);
+  /// All that a lane knows, with its own accesses so far.
+  Clocks known(int lane) const;
+  /// The copies' writes are those of the warp's second agent, which only a barrier hands on.
+  void do_copies(const std::vector<Copy>& copies, int lane);
+  void check_registers(const Instruction& i);
   std::string describe(std::uint32_t access) const;
   /// Runs what lanes of `group` stand at, if all that it needs are there. \return the lanes it ran
   std::uint32_t together(const Instruction& i, std::uint32_t group);
@@ -277,7 +332,7 @@ class Warp {
   std::vector<unsigned char> local_, local_set_;
   // barrier of the block
   bool at_barrier_ = false, barrier_reduces_ = false;
-  int barrier_id_ = 0, barrier_result_ = -1;
+  int barrier_id_ = 0, barrier_threads_ = 0, barrier_result_ = -1;
   std::uint32_t barrier_predicates_ = 0;
   int barrier_line_ = 0;
   // order
@@ -287,6 +342,22 @@ class Warp {
   std::array<Knowledge, kLanes> observed_, acquired_;
   bool any_observed_ = false, any_acquired_ = false;
   std::array<std::uint32_t, kLanes> fence_mark_{}, fence_epoch_{};
+  std::vector<Clocks> heard_;  // by lane, from barriers; empty where the program has none of them
+  std::uint32_t copy_clock_ = 0;
+  bool yields_ = false;
+  int wait_line_ = 0;  // of the last wait for an mbarrier
+  // wgmma: groups are numbered from 1
+  struct Read {
+    std::uint32_t at;
+    int lane;
+  };
+  std::vector<Read> wgmma_open_;
+  std::deque<std::vector<Read>> wgmma_groups_;
+  std::uint32_t wgmma_committed_ = 0, wgmma_done_ = 0, wgmma_fences_ = 1;
+  std::size_t wgmma_count_ = 0;
+  bool wgmma_uses_ = false;                              // one was begun and not waited for
+  std::vector<std::uint32_t> held_, read_by_, written_;  // by row: group, group, fences before
+  int registers_ = 0;                                    // by setmaxnreg; 0: as launched
   // asynchronous copies
   std::array<std::vector<Copy>, kLanes> open_;
   std::array<std::vector<std::vector<Copy>>, kLanes> groups_;
@@ -299,15 +370,40 @@ class Block {
 
  private:
   friend class Warp;
-  bool pass_barrier();
+  /// Passes the barriers that all they need have reached. \return whether there was one
+  bool pass_barriers();
+  void pass_whole();
+  void pass_part(const std::vector<Warp*>& warps);
+  [[noreturn]] void fault_stuck();
+  void check_end();
 
   Launch& launch_;
   std::uint32_t index_ = 0, epoch_ = 0;
   Dim id_;
   std::vector<unsigned char> shared_, shared_set_, pending_;  // pending: a copy is on its way there
+  std::vector<std::uint16_t> reading_;                        // by how many wgmmas
   std::vector<std::uint16_t> owner_;                          // variable + 1 of each byte
   Shadow shadow_;
   std::vector<std::unique_ptr<Warp>> warps_;
+  std::uint64_t events_ = 0;  // arrivals, barriers, ends: without any, nothing will ever move
+  struct Mbarrier {
+    std::uint32_t count = 0, pending = 0, phase = 0;
+    Clocks arriving, completed;
+    struct Copies {
+      Warp* warp;
+      int lane;
+      std::vector<Copy> copies;
+    };
+    std::vector<Copies> copies;  // whose end arrives
+  };
+  std::map<std::uint32_t, Mbarrier> mbarriers_;  // by address
+  void arrive(Mbarrier& b, const Clocks& known);
+  struct Issued {
+    int line;
+    std::uint64_t a, b;
+    bool operator==(const Issued&) const = default;
+  };
+  std::vector<std::vector<Issued>> wgmmas_;  // by warpgroup
   Knowledge observed_, acquired_;
   std::vector<std::uint32_t>
       marks_;  // what each thread had fenced when the last barrier was passed

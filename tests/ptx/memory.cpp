@@ -26,6 +26,8 @@ const char* name_of(FaultKind kind) {
       return "race";
     case FaultKind::asynchronous:
       return "asynchronous copy";
+    case FaultKind::proxy:
+      return "proxy";
     case FaultKind::barrier:
       return "barrier";
     case FaultKind::warp:

@@ -20,7 +20,8 @@ enum class FaultKind {
   misaligned,
   uninitialised,  // a value that nothing wrote is used
   race,           // two accesses of one place, at least one a write, that nothing orders
-  asynchronous,   // a cp.async's destination touched before it was waited for
+  asynchronous,   // what a copy or a wgmma still uses is touched before it was waited for
+  proxy,          // a wgmma reads what no fence.proxy.async made visible to it
   barrier,        // a barrier that not all threads reach
   warp,           // a warp-wide instruction that not all lanes of its mask reach
   endless,

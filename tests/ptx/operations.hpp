@@ -78,9 +78,25 @@ void shuffle(Warp&, const Instruction&, std::uint32_t);  // variant: Shuffle
 enum Vote { kAnyOf, kAllOf, kUniform, kBallot };
 void vote(Warp&, const Instruction&, std::uint32_t);  // variant: Vote
 void sync_warp(Warp&, const Instruction&, std::uint32_t);
-void sync_block(Warp&, const Instruction&, std::uint32_t);      // src[0]: the barrier
+void sync_block(Warp&, const Instruction&, std::uint32_t);  // src[0]: the barrier; variant: threads
 void sync_block_or(Warp&, const Instruction&, std::uint32_t);   // and the predicate src[1]
 void matrix_product(Warp&, const Instruction&, std::uint32_t);  // variant: 1 of bfloat16
+
+// ---- mbarriers, proxies, warpgroups (wgmma.cpp)
+// ------------------------------------------------------------------
+void mbarrier_init(Warp&, const Instruction&, std::uint32_t);
+void mbarrier_arrive(Warp&, const Instruction&, std::uint32_t);
+void mbarrier_try_wait(Warp&, const Instruction&, std::uint32_t);
+void copy_async_arrive(Warp&, const Instruction&, std::uint32_t);
+void fence_proxy(Warp&, const Instruction&, std::uint32_t);
+void set_max_registers(Warp&, const Instruction&, std::uint32_t);  // variant: how many
+void wgmma_fence(Warp&, const Instruction&, std::uint32_t);
+void wgmma_commit(Warp&, const Instruction&, std::uint32_t);
+void wgmma_wait(Warp&, const Instruction&, std::uint32_t);  // variant: groups left
+enum Wgmma { kBfloat = 1, kFragment = 2, kTransposedA = 4, kTransposedB = 8 };
+/// D of 64 rows and `vector` columns += A B over 16. src: A's fragment or descriptor, B's
+/// descriptor, whether D is added to; list: the accumulators; variant: Wgmma
+void wgmma(Warp&, const Instruction&, std::uint32_t);
 
 float from_half(std::uint16_t bits);
 float from_bfloat(std::uint16_t bits);

@@ -116,9 +116,13 @@ std::map<const void*, Kernel>& kernels() {
 /// Null if nothing in the program runs on the architecture.
 ptx::LoadedModule* module_of(FatBinary& binary) {
   const ptx::Architecture a = state().architecture;
-  const auto after = binary.texts.upper_bound(10 * a.major + a.minor);
+  const int wanted = 10 * a.major + a.minor;
+  const auto after = binary.texts.upper_bound(wanted);
   if (after == binary.texts.begin()) return nullptr;
   const auto [architecture, text] = *std::prev(after);
+  // what is made for sm_90a runs there and nowhere else
+  const std::string own = ".target sm_" + std::to_string(architecture) + "a";
+  if (architecture != wanted && text.find(own) != std::string_view::npos) return nullptr;
   auto& module = binary.modules[architecture];
   if (!module) module = std::make_unique<ptx::LoadedModule>(std::string(text));
   return module.get();

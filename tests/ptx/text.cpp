@@ -42,7 +42,13 @@ std::vector<Token> tokens_of(std::string_view text) {
         if (end == text.size()) throw TextError(line, "a string without an end");
         ++end;
       } else if (is_word(c)) {
-        while (end < text.size() && is_word(text[end])) ++end;
+        // the words of `shared::cta` are one
+        for (; end < text.size(); ++end) {
+          if (text.substr(end, 2) == "::")
+            ++end;
+          else if (!is_word(text[end]))
+            break;
+        }
       }
       tokens.push_back({line, text.substr(i, end - i)});
       i = end;

@@ -76,13 +76,16 @@ void vote(Warp& w, const Instruction& i, std::uint32_t lanes) {
 
 void sync_warp(Warp& w, const Instruction&, std::uint32_t lanes) { w.synchronise(lanes); }
 
-void sync_block(Warp& w, const Instruction& i, std::uint32_t) {
-  w.set_barrier(static_cast<int>(w.row(i.src[0])[0]), false, 0, -1);
+void sync_block(Warp& w, const Instruction& i, std::uint32_t lanes) {
+  w.need_set(i, i.src[0], lanes, "the number of a barrier was never set");
+  const std::uint64_t id = w.row(i.src[0])[std::countr_zero(lanes)];
+  if (id > 15) w.fault(FaultKind::barrier, i, -1, "a barrier beyond number 15");
+  w.set_barrier(static_cast<int>(id), i.variant, false, 0, -1);
 }
 
 void sync_block_or(Warp& w, const Instruction& i, std::uint32_t lanes) {
   w.need_set(i, i.src[1], lanes, "a barrier's predicate was never set");
-  w.set_barrier(static_cast<int>(w.row(i.src[0])[0]), true, w.predicate(i.src[1]) & lanes,
+  w.set_barrier(static_cast<int>(w.row(i.src[0])[0]), 0, true, w.predicate(i.src[1]) & lanes,
                 i.dst[0]);
 }
 
