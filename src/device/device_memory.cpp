@@ -11,8 +11,6 @@
 
 namespace episodic {
 
-using device::Carver;
-using device::DeviceBuffer;
 using device::LowerTiers;
 using device::PinnedBuffer;
 using device::RecallLists;
@@ -81,11 +79,10 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
     for (RecallLists& lists : layer.lists) zero(lists.sizes, 12);
     if (!has_host_tier()) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
-    none(layer.residency.slot_of_event, max_events * 4);
-    none(layer.residency.last_recalled, max_events * 8);
     none(layer.residency.event_of_slot, n_slots * 4);
     none(layer.residency.newest, 8);
   }
+  mark_residency(0, of_events.held);
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
   const bool by_numbers = config.segmenter != SegmenterKind::surprise && !segments_by_keys();
@@ -95,6 +92,7 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   tokens = steps_since_recall = last_first = last_n = 0;
   if (lower) lower->truncate(kept_events);
   pending_start = config.n_init;
+  know({0, config.n_init});
   broken = false;
   lists_now = 0;
   open = far_in_last_step = false;
@@ -114,12 +112,9 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.options = options;
   m.given = std::move(given);
   m.stream = stream;
-  m.plan();
+  m.check_settings();
   device::check(cudaGetDevice(&m.device), "asking for the current device");
-  const std::int64_t total = m.bytes.total();
-  m.memory = DeviceBuffer(total, "the memory", "lower the number of tokens, n_local or chunk");
-  Carver carver(m.memory.data());
-  m.carve(carver);
+  m.take_memory();
   if (m.on_disk) {
     DiskStoreOptions store;
     store.dir = config.disk_dir;

@@ -15,6 +15,7 @@
 #include "cuda.hpp"
 #include "episodic/device/device_memory.hpp"
 #include "episodic/timeline/segmenter.hpp"
+#include "growing_buffer.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
 #include "kernels/codes.hpp"
@@ -86,6 +87,17 @@ struct DeviceLayer {
   std::byte* slots = nullptr;  // [n_slots, slot_bytes]
 };
 
+/// What grows with the sequence: arrays of a row for each event, or for each token of closed ones.
+/// They lie behind all others, and are counted in bytes from there.
+struct GrowingArrays {
+  struct Array {
+    std::int64_t begin, row;
+  };
+  std::vector<Array> arrays;
+  std::int64_t most = 0;  // rows of a sequence of max_tokens
+  std::int64_t held = 0;  // rows that all of them have memory for
+};
+
 }  // namespace device
 
 struct DeviceMemory::Impl {
@@ -105,7 +117,7 @@ struct DeviceMemory::Impl {
   device::Event left;  // where work on the stream before ended
 
   DeviceMemoryBytes bytes;
-  device::DeviceBuffer memory;
+  device::GrowingBuffer memory;
   device::PinnedBuffer host_home;  // the host tier: page-locked, which the device reads and writes
   std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
   std::int64_t slot_bytes = 0;
@@ -116,6 +128,18 @@ struct DeviceMemory::Impl {
   mutable device::StagingRing staging;
   device::PinnedBuffer found_wrong;      // uint32 [3]: what check copies, to wait once
   std::unique_ptr<Segmenter> segmenter;  // where token numbers alone set the flags; on the host
+
+  // Growth (memory_growth.cpp).
+  std::int64_t granule = device::kUsualGranule;   // that memory is mapped by; 0: it does not grow
+  std::int64_t fixed_bytes = 0, range_bytes = 0;  // what does not grow; with what may come
+  device::GrowingArrays of_events, of_tokens;
+  /// What the device last said of the sequence, as it was then.
+  struct Closed {
+    std::int64_t events = 0, pending_start = 0;
+  } last_told;
+  device::PinnedBuffer report;  // a TimelineState, on its way while `is_asked`
+  device::Event reported;
+  bool is_asked = false;
 
   // sizes
   std::int64_t capacity = 0, head_stride = 0, element = 2;
@@ -206,6 +230,19 @@ struct DeviceMemory::Impl {
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
   void count();
+  void take_memory();
+  bool grows() const {  // what is small is taken at once: a granule more or less is much of it
+    return granule > 0 && recalling > 0 && range_bytes >= 16 * granule;
+  }
+  std::int64_t planned_events() const;
+  std::int64_t granules_of(std::int64_t event_rows) const;
+  void make_room(std::int64_t next);
+  void make_room_for(std::int64_t token_rows, std::int64_t event_rows);
+  bool hold_rows(std::int64_t token_rows, std::int64_t event_rows);
+  void read_report();
+  void know(Closed now);
+  std::int64_t most_events(std::int64_t until) const;
+  void mark_residency(std::int64_t first, std::int64_t end);
   bool has_host_tier() const { return n_slots > 0 && !on_disk; }
   void make_side_streams();
   void await_homes(std::int64_t lane);
@@ -213,7 +250,7 @@ struct DeviceMemory::Impl {
   void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
   void keep_blocks();
-  void carve(device::Carver& carver);
+  void carve(device::Carver& fixed, device::Carver& growing, std::int64_t events_room);
   void upload_constants();
   /// Back to the empty sequence; with files below, their first events stay for who goes on with
   /// them.

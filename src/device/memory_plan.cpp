@@ -51,6 +51,10 @@ void DeviceMemory::Impl::check_settings() const {
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
+  if (options.event_tokens != 0 &&
+      (options.event_tokens < config.min_block || options.event_tokens > config.max_block))
+    refuse(fmt::format("event_tokens = {}, must be 0 or from min_block = {} to max_block = {}",
+                       options.event_tokens, config.min_block, config.max_block));
   if (config.scope != EventScope::sequence || config.recall_groups != 1)
     refuse("scope = head and recall_groups > 1 are not built for a device; use scope = sequence");
   if (config.retention) refuse("retention is not built for a device; leave it out");
@@ -70,6 +74,8 @@ void DeviceMemory::Impl::check_settings() const {
 
 /// What differs from layer to layer; tables that are the same are kept once.
 void DeviceMemory::Impl::list_layers() {
+  layers.clear();
+  rotaries.clear();
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     LayerShape of = shape.layer(l);
     const auto at = std::find_if(rotaries.begin(), rotaries.end(),
@@ -270,9 +276,53 @@ void DeviceMemory::Impl::plan_workspace() {
   needs(static_cast<std::size_t>(config.chunk * token_bytes));
 }
 
+/// Events that budgets are divided for: all that may come, or those of the length that is expected,
+/// with what a step may close beyond them.
+std::int64_t DeviceMemory::Impl::planned_events() const {
+  if (!grows() || options.event_tokens == 0) return max_events;
+  const std::int64_t closable = std::max<std::int64_t>(0, options.max_tokens - config.n_init);
+  return std::min(max_events, closable / options.event_tokens + max_closed);
+}
+
 void DeviceMemory::Impl::count() {
-  Carver counter;
-  carve(counter);
+  Carver fixed, growing;
+  carve(fixed, growing, max_events);
+  fixed_bytes = fixed.used();
+  range_bytes = fixed_bytes + growing.used();
+  bytes.taken = bytes.total();
+  if (!grows()) return;
+  // Memory comes in granules, and those of the whole sequence must be within device_bytes.
+  const std::int64_t planned = planned_events(),
+                     whole = (planned < max_events ? granules_of(planned)
+                                                   : (range_bytes + granule - 1) / granule) *
+                             granule;
+  if (planned < max_events) {
+    Carver same, fewer;
+    carve(same, fewer, planned);
+  }
+  bytes.workspace += std::max<std::int64_t>(0, whole - bytes.total());
+  bytes.taken = (fixed_bytes + granule - 1) / granule * granule;
+}
+
+/// Those behind what is there from the start, all tokens and so many events. Arrays have their
+/// places.
+std::int64_t DeviceMemory::Impl::granules_of(std::int64_t event_rows) const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> parts = {{0, fixed_bytes}};
+  for (const auto* of : {&of_tokens, &of_events})
+    for (const device::GrowingArrays::Array& a : of->arrays)
+      parts.emplace_back(
+          fixed_bytes + a.begin,
+          fixed_bytes + a.begin + (of == &of_events ? event_rows * a.row : layer_bytes));
+  std::sort(parts.begin(), parts.end());
+  std::int64_t granules = 0, next = 0;  // the first that is not counted
+  for (const auto& [begin, end] : parts) {
+    const std::int64_t first = std::max(next, begin / granule),
+                       last = (end + granule - 1) / granule;
+    if (last <= first) continue;
+    granules += last - first;
+    next = last;
+  }
+  return granules;
 }
 
 /// Where events are at home: in device memory if all of it fits device_bytes, else in host memory,
@@ -330,10 +380,22 @@ void DeviceMemory::Impl::plan_tiers() {
   }
 }
 
-void DeviceMemory::Impl::carve(Carver& c) {
+/// Gives each array its place. \param c of what is there from the start
+/// \param growing of what the sequence grows into, for `events_room` events
+void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_room) {
   const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
   std::int64_t mark = 0;
-  const auto since = [&] { return c.used() - std::exchange(mark, c.used()); };
+  const auto since = [&] {
+    const std::int64_t used = c.used() + growing.used();
+    return used - std::exchange(mark, used);
+  };
+  of_events.arrays.clear();
+  of_tokens.arrays.clear();
+  /// [events, row]
+  const auto by_event = [&]<class T>(T*& array, std::int64_t row) {
+    of_events.arrays.push_back({growing.used(), row * static_cast<std::int64_t>(sizeof(T))});
+    array = growing.take<T>(events_room * row);
+  };
   std::int64_t lane = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
@@ -350,29 +412,34 @@ void DeviceMemory::Impl::carve(Carver& c) {
   }
   bytes.window = since();
 
-  if (n_slots == 0) home = c.take(recalling * layer_bytes);
+  if (n_slots == 0) {
+    for (std::int64_t lanes = 0; lanes < recalling; ++lanes)
+      of_tokens.arrays.push_back({growing.used() + lanes * layer_bytes, token_bytes});
+    home = growing.take(recalling * layer_bytes);
+  }
   all_slots = n_slots > 0 ? c.take(recalling * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
     if (layer.lane < 0 || !has_host_tier()) continue;
     if (all_slots) layer.slots = all_slots + layer.lane * n_slots * slot_bytes;
-    layer.residency = {c.take<std::int32_t>(max_events),
-                       c.take<std::int64_t>(max_events),
-                       c.take<DeviceEventId>(n_slots),
-                       c.take<std::int64_t>(1),
-                       max_events,
-                       n_slots};
+    layer.residency = {nullptr,    nullptr, c.take<DeviceEventId>(n_slots), c.take<std::int64_t>(1),
+                       max_events, n_slots};
+    by_event(layer.residency.slot_of_event, 1);
+    by_event(layer.residency.last_recalled, 1);
   }
   bytes.events = since();
 
   state = c.take<TimelineState>(1);
-  events = c.take<EventRange>(max_events);
-  blocks = c.take<void*>(recalling * max_events);
+  by_event(events, 1);
+  constexpr auto kPointer = static_cast<std::int64_t>(sizeof(void*));
+  for (std::int64_t lanes = 0; lanes < recalling; ++lanes)
+    of_events.arrays.push_back({growing.used() + lanes * events_room * kPointer, kPointer});
+  blocks = growing.take<void*>(recalling * events_room);
   for (Layer& layer : layers) {
     if (layer.lane < 0) continue;
-    layer.representatives = c.take(max_events * repr_row());
+    by_event(layer.representatives, repr_row());
     if (keeps_codes()) {
-      layer.codes = c.take<std::int8_t>(max_events * kernels::code_stride(width()));
-      layer.code_bounds = c.take<float>(max_events * kernels::code_floats(width()));
+      by_event(layer.codes, kernels::code_stride(width()));
+      by_event(layer.code_bounds, kernels::code_floats(width()));
     }
     for (RecallLists& lists : layer.lists) {
       lists.similarity = c.take<DeviceEventId>(room);
@@ -395,8 +462,8 @@ void DeviceMemory::Impl::carve(Carver& c) {
     for (float** fixed : {&r.fixed_cos, &r.fixed_sin}) *fixed = c.take<float>(angles);
   }
   mean_query = c.take<float>(width());
-  if (config.reweight != Reweighting::none) event_scores = c.take<float>(max_events);
-  if (takes_top()) is_top = c.take<std::uint8_t>(max_events);
+  if (config.reweight != Reweighting::none) by_event(event_scores, 1);
+  if (takes_top()) by_event(is_top, 1);
   rows = c.take<KvRow>(max_rows);
   n_rows = c.take<std::int32_t>(1);
   overflow = c.take<std::int32_t>(1);

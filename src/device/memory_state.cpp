@@ -286,6 +286,7 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   for (std::size_t l = 0; l < m.layers.size(); ++l) m.write_lists(m.layers[l], s.lists[l]);
   m.tokens = s.timeline.tokens;
   m.pending_start = s.timeline.pending_start;
+  m.know({s.timeline.n_events, s.timeline.pending_start});
   m.steps_since_recall = s.steps_since_recall;
   m.far_in_last_step = s.far;
 }
@@ -325,6 +326,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
         "max_tokens = {}; make it with more",
         from.tokens(), m.options.max_tokens));
   const MemoryState state = from.state();
+  m.make_room_for(from.events().pending_start() - m.config.n_init, from.events().size());
   m.clear(0);
   try {
     m.go_on_from(from, state);
@@ -355,6 +357,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   if (segments_by_keys()) write_key_segmenter(from_bytes(handed.segmenter, config.n_init));
   tokens = now.tokens;
   pending_start = now.pending_start;
+  know({now.n_events, now.pending_start});
   steps_since_recall = handed.steps_since_recall;
   far_in_last_step = tokens > config.n_local;
   twin = shared = {now.tokens, now.n_events};

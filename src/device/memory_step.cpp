@@ -40,6 +40,7 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
     throw DataError(
         "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
   const device::CurrentDevice current(m.device);
+  m.make_room(n);
   if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
   m.n = n;
