@@ -82,7 +82,7 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
     none(layer.residency.event_of_slot, n_slots * 4);
     none(layer.residency.newest, 8);
   }
-  mark_residency(0, of_events.held);
+  prepare_events(0, of_events.held);
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
   const bool by_numbers = config.segmenter != SegmenterKind::surprise && !segments_by_keys();
@@ -99,6 +99,7 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   ++generation;
   rewinds.assign(1, Rewind{generation, 0});
   shared = {};
+  forgotten.clear();
 }
 
 DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,

@@ -32,6 +32,15 @@ void LowerTiers::truncate(std::int64_t n_events) {
       if (slot.event >= n_events) slot = {};
 }
 
+void LowerTiers::forget(EventId event) {
+  store_->forget(event);
+  for (std::size_t layer = 0; layer < slots_.size(); ++layer) {
+    std::int32_t& slot = slot_of_[layer][static_cast<std::size_t>(event)];
+    if (slot >= 0) slots_[layer][static_cast<std::size_t>(slot)] = {};
+    slot = -1;
+  }
+}
+
 void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   if (closed.empty()) return;
   std::vector<TokenRange> ranges;

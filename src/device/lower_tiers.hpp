@@ -65,6 +65,9 @@ class LowerTiers {
     store_->read(event, layer, block);
   }
 
+  /// Gives up an event's keys and values: it is neither recalled nor read again.
+  void forget(EventId event);
+
   /// Forgets the events from n_events on.
   void truncate(std::int64_t n_events);
 

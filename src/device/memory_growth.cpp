@@ -98,9 +98,12 @@ void DeviceMemory::Impl::read_report() {
   know({said->n_events, said->pending_start});
 }
 
-/// An event that nothing was kept of lies in no slot.
-void DeviceMemory::Impl::mark_residency(std::int64_t first, std::int64_t end) {
-  if (!has_host_tier() || first >= end) return;
+/// What is read of events before it is written: none is forgotten, and none lies in a slot.
+void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
+  if (first >= end) return;
+  device::check(cudaMemsetAsync(marks + first, 0, static_cast<std::size_t>(end - first), stream),
+                "clearing");
+  if (!has_host_tier()) return;
   for (const Layer& layer : layers) {
     if (layer.lane < 0) continue;
     const auto none = [&](auto* map) {  // -1 in each
@@ -127,8 +130,7 @@ bool DeviceMemory::Impl::hold_rows(std::int64_t token_rows, std::int64_t event_r
   const bool has_room = memory.hold(parts, config.device_bytes);
   bytes.taken = memory.held();
   if (!has_room) return false;
-  // Of all that is new only these are read before they are written.
-  mark_residency(of_events.held, event_rows);
+  prepare_events(of_events.held, event_rows);
   of_tokens.held = std::max(of_tokens.held, token_rows);
   of_events.held = std::max(of_events.held, event_rows);
   return true;

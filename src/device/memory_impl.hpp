@@ -158,6 +158,7 @@ struct DeviceMemory::Impl {
   float* mean_query = nullptr;
   float* event_scores = nullptr;   // [max_events] of a layer's recall, with reweighting
   std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
+  std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
   kernels::KvRow* rows = nullptr;
   std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
   std::uint32_t* arrived = nullptr;  // of recall
@@ -213,6 +214,7 @@ struct DeviceMemory::Impl {
     std::int64_t generation, tokens;  // begun with it, and gone back to
   };
   std::vector<Rewind> rewinds;
+  std::vector<EventId> forgotten;  // in order of time
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
     std::int64_t tokens = 0, events = 0;
@@ -242,7 +244,15 @@ struct DeviceMemory::Impl {
   void read_report();
   void know(Closed now);
   std::int64_t most_events(std::int64_t until) const;
-  void mark_residency(std::int64_t first, std::int64_t end);
+  void prepare_events(std::int64_t first, std::int64_t end);
+  bool is_forgotten(EventId event) const;
+  void forget(const std::vector<EventId>& events_of);
+  bool drop_forgotten(device::HostRecallLists& lists) const;
+  void forget_again(std::vector<EventId> events_of, std::int64_t n_events);
+  /// What recall is told of them: nothing while there are none, which is another kind of step.
+  const std::uint8_t* maybe_marks() const { return forgotten.empty() ? nullptr : marks; }
+  void check_closed(const char* call) const;
+  void check_scope(std::int64_t scope) const;
   bool has_host_tier() const { return n_slots > 0 && !on_disk; }
   void make_side_streams();
   void await_homes(std::int64_t lane);

@@ -84,6 +84,7 @@ std::string DeviceMemory::refusal(Capability capability) const {
   switch (capability) {
     case Capability::inspect:
     case Capability::snapshot:
+    case Capability::forget:
       return {};
     case Capability::commit:
     case Capability::rewind:
@@ -93,7 +94,7 @@ std::string DeviceMemory::refusal(Capability capability) const {
           name_of(capability));
     default:
       return fmt::format(
-          "{}: a memory on a device cannot; keep it in a folder and edit it on the host",
+          "{}: a memory on a device cannot; keep it in a folder and pin events on the host",
           name_of(capability));
   }
 }
@@ -105,15 +106,15 @@ std::vector<TokenRange> DeviceMemory::Impl::read_events(std::int64_t first,
   return out;
 }
 
-static void check_scope(std::int64_t scope) {
+void DeviceMemory::Impl::check_scope(std::int64_t scope) const {
   if (scope != 0)
     throw DataError(fmt::format(
         "scope {}: a memory on a device has one scope, 0, that of the sequence", scope));
 }
 
 const EventTable& DeviceMemory::events(std::int64_t scope) const {
-  check_scope(scope);
   const Impl& m = *impl_;
+  m.check_scope(scope);
   const device::CurrentDevice current(m.device);
   EventTable table(m.config.n_init, m.config.min_block, m.config.max_block);
   for (const TokenRange& e : m.read_events(0, m.read_timeline().n_events)) table.append(e);
@@ -121,8 +122,8 @@ const EventTable& DeviceMemory::events(std::int64_t scope) const {
 }
 
 const StepRecord& DeviceMemory::last_step(std::int64_t scope) const {
-  check_scope(scope);
   const Impl& m = *impl_;
+  m.check_scope(scope);
   const device::CurrentDevice current(m.device);
   StepRecord& r = m.inspected_step = {};
   const TimelineState state = m.read_timeline();
@@ -184,6 +185,8 @@ std::vector<float> DeviceMemory::representative(std::int64_t l, EventId event) c
   const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
   if (layer.lane < 0 || event < 0 || event >= m.read_timeline().n_events)
     throw DataError(fmt::format("representative: layer {} has no event {}", l, event));
+  if (m.is_forgotten(event))
+    throw DataError(fmt::format("representative: event {} was forgotten", event));
   return device::widened(m.read(layer.representatives + event * m.repr_row(), m.repr_row()),
                          m.options.representatives);
 }
@@ -272,7 +275,9 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   shared.tokens = std::min(shared.tokens, s.timeline.tokens);
   shared.events = std::min(shared.events, s.timeline.n_events);
   auto rewinds = std::move(m.rewinds);
+  auto forgotten = std::move(m.forgotten);
   m.clear(s.timeline.n_events);
+  m.forget_again(std::move(forgotten), s.timeline.n_events);  // what was forgotten since stays so
   m.rewinds = std::move(rewinds);
   m.rewinds.push_back({m.generation, s.timeline.tokens});
   m.twin = twin;
@@ -283,7 +288,11 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   m.write(m.state, &s.timeline, 1);
   if (m.segments_by_keys()) m.write_key_segmenter(s.segmenter);
   m.all_at_home(events);
-  for (std::size_t l = 0; l < m.layers.size(); ++l) m.write_lists(m.layers[l], s.lists[l]);
+  for (std::size_t l = 0; l < m.layers.size(); ++l) {
+    HostRecallLists lists = s.lists[l];
+    m.drop_forgotten(lists);
+    m.write_lists(m.layers[l], lists);
+  }
   m.tokens = s.timeline.tokens;
   m.pending_start = s.timeline.pending_start;
   m.know({s.timeline.n_events, s.timeline.pending_start});
@@ -315,11 +324,6 @@ void DeviceMemory::load(const EpisodicMemory& from) {
     throw ConfigError("CUDA memory: the memory to go on from was made with another model: " + what);
   if (from.given_boundaries() != m.given)
     throw ConfigError("CUDA memory: the memory to go on from was made with other given boundaries");
-  if (!from.forgotten().empty())
-    throw ConfigError(fmt::format(
-        "CUDA memory: {} events of the memory were forgotten, which a device cannot leave out of a "
-        "recall yet; compute on the CPU",
-        from.forgotten().size()));
   if (from.tokens() > m.options.max_tokens)
     throw BudgetError(fmt::format(
         "CUDA memory: the memory to go on from has {} tokens, but this one has room for "
@@ -337,6 +341,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
 }
 
 void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryState& handed) {
+  forget_again(from.forgotten(), from.events().size());
   write_events(from);
   write_windows(handed);
   for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -375,6 +380,15 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
   const std::int64_t part_bytes = lower ? lower->staging_layer_bytes() : most * token_bytes;
   std::vector<std::byte> part(static_cast<std::size_t>(part_bytes)), block, row;
   std::vector<float> wide;
+  /// Those that are not forgotten, a run at a time; the places of the others stay zero.
+  const auto read_kept = [&](EventId begin, EventId end, std::int64_t lane, const auto& place) {
+    while (begin < end) {
+      EventId stop = begin;
+      while (stop < end && !is_forgotten(stop)) ++stop;
+      from.read_events(begin, stop, lane, place);
+      begin = stop + 1;
+    }
+  };
   for_groups(all, 0, most, [&](std::size_t begin, std::size_t end) {
     const std::int64_t first = all[begin].start;
     const std::int64_t bytes_of_group = (all[end - 1].end - first) * token_bytes;
@@ -386,11 +400,13 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
       };
       const auto begin_id = static_cast<EventId>(begin), end_id = static_cast<EventId>(end);
       if (stored == options.dtype) {
-        from.read_events(begin_id, end_id, layer.lane, place_of);
+        std::memset(to, 0, static_cast<std::size_t>(bytes_of_group));
+        read_kept(begin_id, end_id, layer.lane, place_of);
       } else {
         // In the stored dtype first, at as many elements from the group's start.
-        block.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)));
-        from.read_events(begin_id, end_id, layer.lane, [&](EventId e) {
+        block.assign(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)),
+                     std::byte{0});
+        read_kept(begin_id, end_id, layer.lane, [&](EventId e) {
           return block.data() + (place_of(e) - to) / dtype_bytes * size_of(stored);
         });
         wide.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes));
@@ -398,10 +414,12 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
         device::widen(block.data(), count, stored, wide.data());
         device::narrow(wide.data(), count, options.dtype, to);
       }
-      row.resize((end - begin) * static_cast<std::size_t>(repr_row()));
-      for (EventId e = begin_id; e < end_id; ++e)
+      row.assign((end - begin) * static_cast<std::size_t>(repr_row()), std::byte{0});
+      for (EventId e = begin_id; e < end_id; ++e) {
+        if (is_forgotten(e)) continue;
         device::narrow(from.representative(&layer - layers.data(), e).data(), width(),
                        options.representatives, row.data() + (e - begin_id) * repr_row());
+      }
       write(layer.representatives + begin_id * repr_row(), row.data(),
             static_cast<std::int64_t>(row.size()));
       std::byte* const place =
@@ -414,6 +432,8 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
     }
     if (lower) lower->keep(std::span(ranges).subspan(begin, end - begin));
   });
+  if (lower)
+    for (const EventId e : forgotten) lower->forget(e);
   all_at_home(all);
   if (!keeps_codes()) return;
   const std::int64_t none = 0;
@@ -529,12 +549,19 @@ class DeviceMemory::Impl::EventReader {
     device::widen(
         representatives_[s].data() + static_cast<std::int64_t>(at - begin_) * m_.repr_row(),
         m_.width(), m_.options.representatives, representative);
+    if (m_.is_forgotten(event)) erase(at, s, representative);  // the host forgets it at once
     return rings_.of(
         blocks_[s].data() + (events_[at].start - events_[begin_].start) * m_.token_bytes,
         m_.options.dtype, m_.shape.n_kv_heads, m_.shape.head_dim, events_[at]);
   }
 
  private:
+  /// Nothing of a forgotten event goes to a file.
+  void erase(std::size_t at, std::size_t lane, float* representative) {
+    std::fill_n(representative, m_.width(), 0.0f);
+    std::fill_n(blocks_[lane].data() + (events_[at].start - events_[begin_].start) * m_.token_bytes,
+                events_[at].size() * m_.token_bytes, std::byte{0});
+  }
   void fetch(std::size_t begin) {
     begin_ = begin;
     end_ = begin + 1;
@@ -553,8 +580,9 @@ class DeviceMemory::Impl::EventReader {
       if (m_.lower) {
         blocks_[s].resize(static_cast<std::size_t>(bytes));
         for (std::size_t e = begin_; e < end_; ++e)
-          m_.lower->read(first_id_ + static_cast<EventId>(e), lane,
-                         blocks_[s].data() + (events_[e].start - first) * m_.token_bytes);
+          if (!m_.is_forgotten(first_id_ + static_cast<EventId>(e)))
+            m_.lower->read(first_id_ + static_cast<EventId>(e), lane,
+                           blocks_[s].data() + (events_[e].start - first) * m_.token_bytes);
       } else if (m_.n_slots > 0) {
         blocks_[s].assign(home, home + bytes);
       } else {
@@ -604,6 +632,7 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
     throw;
   }
   m.twin = m.shared = {now.tokens, now.n_events};
+  for (const EventId e : m.forgotten) to.forget(e);
 }
 
 }  // namespace episodic

@@ -60,7 +60,8 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   if (!m.open || m.segmenter || m.lower || (m.has_host_tier() && m.n > 1)) return std::nullopt;
   const bool lists = m.far && m.recalling > 0;
   std::uint32_t kind = 0;
-  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
+  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close(),
+                         lists && !m.forgotten.empty()})
     kind = kind << 1 | static_cast<std::uint32_t>(bit);
   return kind;
 }
@@ -244,6 +245,7 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
     p.score = event_scores;
     p.n_events = event_count();
     p.max_events = max_events;
+    p.maybe_forgotten = maybe_marks();
     p.is_top = is_top;
     p.similarity = lists.similarity;
     p.contiguity_list = lists.contiguity;
@@ -261,6 +263,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   kernels::RecallParams p = recall_params();
   p.n = n;
   p.representatives = layer.representatives;
+  p.maybe_forgotten = maybe_marks();
   p.codes = layer.codes;
   p.code_bounds = layer.code_bounds;
   const RecallLists& before = layer.lists[lists_now];

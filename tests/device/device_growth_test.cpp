@@ -165,6 +165,9 @@ Seen live(Driven& driven, const EpisodicMemory& host, std::uint32_t seed, Step&&
     }
     if (what == 2 && i % 3 == 0) memory.reset();
     if (what == 3 && i % 2 == 0) memory.load(host);
+    if (what == 4 || what == 5)  // what was forgotten before is no new row's
+      if (const std::int64_t events = memory.events().size(); events > 0)
+        memory.forget(static_cast<std::int64_t>(random()) % events);
     const std::int64_t n = std::min<std::int64_t>(
         kTokens - memory.tokens(),
         random() % 2 == 0 ? 1 : 1 + static_cast<std::int64_t>(random()) % memory.config().chunk);

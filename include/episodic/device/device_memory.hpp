@@ -210,19 +210,31 @@ class DeviceMemory final : public SequenceMemory {
   ///         (to fewer tokens): the tokens between are gone
   void restore(const MemorySnapshot& snapshot) override;
 
-  /// Edits and files are the host memory's: `save` brings one up to date.
+  /// Pins and files are the host memory's: `save` brings one up to date.
   std::string refusal(Capability capability) const override;
 
+  // -- forgetting; these wait for the device ------------------------------------------------------
+
+  /// Never recalls this event again. Its keys, values and vector stay in device memory, unread,
+  /// until the memory ends; `save` makes the host's memory forget it, and hands none of them on.
+  /// \throws DataError if there is no such event, or a step is open
+  void forget(EventId event, std::int64_t scope = 0) override;
+  /// All events that share a token with the range, which must lie in closed events. \return those
+  std::vector<EventId> forget(TokenRange tokens) override;
+  /// In order of time.
+  const std::vector<EventId>& forgotten() const;
+
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
-  /// \throws ConfigError naming the setting, or where events were forgotten; BudgetError beyond
-  ///         max_tokens or device memory: it is then as it was; FileError where events cannot be
-  ///         read: then empty
+  /// \throws ConfigError naming the setting; BudgetError beyond max_tokens or device memory: it is
+  ///         then as it was; FileError where events cannot be read: then empty
   void load(const EpisodicMemory& from);
   /// Brings the host's memory that this one was loaded from up to this one's state: events closed
   /// since, windows, thresholds. A kept one is then ready for `commit`.
   /// \param ids of the tokens since the last load or save \param last_logits [vocab] that follow
   ///        the last token, or empty
-  /// \throws ConfigError if it is not that memory or has gone on by itself; BudgetError,
+  /// \throws ConfigError if it is not that memory or has gone on by itself; DataError where an
+  /// event
+  ///         that it has pinned was forgotten here: all else is saved; BudgetError,
   ///         DiskFullError, FileError: it is then as it was, but for events that this one had gone
   ///         back behind (EpisodicMemory::advance)
   void save(EpisodicMemory& to, std::span<const std::int64_t> ids,
