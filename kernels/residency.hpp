@@ -65,12 +65,14 @@ struct VictimParams {
   /// More events that stay, in ascending order: those that a fetch ahead is for. Or null.
   const DeviceEventId* maybe_kept = nullptr;
   const std::int32_t* n_kept = nullptr;
+  /// [map.max_events] not 0 where an event is pinned: it leaves behind all others. Or null.
+  const std::uint8_t* maybe_pinned = nullptr;
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
-/// events recalled longest ago (ties: the earlier event), as many as needed and no more. Some
-/// events stay, so fewer slots may be given than are needed. The map stays as it is until
-/// occupy_slots.
+/// events recalled longest ago (ties: the earlier event; pinned ones last), as many as needed and
+/// no more. Some events stay, so fewer slots may be given than are needed. The map stays as it is
+/// until occupy_slots.
 ///
 /// Each slot counts those that come before it: n_slots^2 comparisons over all threads, of 16 bytes
 /// each out of shared memory, and none where nothing is needed. For some thousand slots a layer.

@@ -100,6 +100,8 @@ void DeviceMemory::Impl::clear(std::int64_t kept_events) {
   rewinds.assign(1, Rewind{generation, 0});
   shared = {};
   forgotten.clear();
+  pinned.clear();
+  pin_changes.clear();
 }
 
 DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,

@@ -26,6 +26,7 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
 void LowerTiers::truncate(std::int64_t n_events) {
   store_->truncate(n_events);
   n_events_ = n_events;
+  pinned_.resize(static_cast<std::size_t>(n_events), false);
   for (std::vector<std::int32_t>& map : slot_of_) map.resize(static_cast<std::size_t>(n_events));
   for (std::vector<Slot>& slots : slots_)
     for (Slot& slot : slots)
@@ -39,6 +40,14 @@ void LowerTiers::forget(EventId event) {
     if (slot >= 0) slots_[layer][static_cast<std::size_t>(slot)] = {};
     slot = -1;
   }
+}
+
+void LowerTiers::pin(EventId event, bool pinned) {
+  store_->pin(event, pinned);
+  pinned_[static_cast<std::size_t>(event)] = pinned;
+  for (std::vector<Slot>& slots : slots_)
+    for (Slot& slot : slots)
+      if (slot.event == event) slot.pinned = pinned;
 }
 
 void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
@@ -57,6 +66,7 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
                     rings_.of(block, shape_.dtype, shape_.n_kv_heads, shape_.head_dim, e));
     }
   n_events_ += static_cast<std::int64_t>(ranges.size());
+  pinned_.resize(static_cast<std::size_t>(n_events_), false);
   for (std::vector<std::int32_t>& map : slot_of_)
     map.resize(static_cast<std::size_t>(n_events_), -1);
 }
@@ -97,7 +107,7 @@ void LowerTiers::fetch(std::int64_t layer, std::span<const kernels::DeviceEventI
     const std::int64_t s = choose(slots);
     Slot& slot = slots[static_cast<std::size_t>(s)];
     if (slot.event >= 0) slot_of[static_cast<std::size_t>(slot.event)] = -1;
-    slot = {clock_, missing_[i]};
+    slot = {clock_, missing_[i], pinned_[e]};
     slot_of[e] = static_cast<std::int32_t>(s);
     const KvSegment& segment = segments_[i];
     const auto half =

@@ -68,6 +68,9 @@ class LowerTiers {
   /// Gives up an event's keys and values: it is neither recalled nor read again.
   void forget(EventId event);
 
+  /// A pinned event leaves its slots, and the store's cache, last.
+  void pin(EventId event, bool pinned);
+
   /// Forgets the events from n_events on.
   void truncate(std::int64_t n_events);
 
@@ -89,6 +92,7 @@ class LowerTiers {
   PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
   std::vector<std::vector<Slot>> slots_;            // of each layer
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each layer and event; -1: none
+  std::vector<bool> pinned_;                        // of each event
   /// One call's copies, as kernels/copies.hpp takes them.
   struct Copies {
     std::vector<void*> to;

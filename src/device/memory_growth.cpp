@@ -114,6 +114,8 @@ void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
     none(layer.residency.slot_of_event);
     none(layer.residency.last_recalled);
   }
+  device::check(cudaMemsetAsync(pins + first, 0, static_cast<std::size_t>(end - first), stream),
+                "clearing");
 }
 
 /// \return false where there is no room for so many rows: all is as it was, but that some memory

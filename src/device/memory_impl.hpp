@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -159,6 +160,7 @@ struct DeviceMemory::Impl {
   float* event_scores = nullptr;   // [max_events] of a layer's recall, with reweighting
   std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
   std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
+  std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;
   std::int32_t *n_rows = nullptr, *overflow = nullptr, *full = nullptr;
   std::uint32_t* arrived = nullptr;  // of recall
@@ -214,7 +216,9 @@ struct DeviceMemory::Impl {
     std::int64_t generation, tokens;  // begun with it, and gone back to
   };
   std::vector<Rewind> rewinds;
-  std::vector<EventId> forgotten;  // in order of time
+  std::vector<EventId> forgotten;       // in order of time
+  std::vector<bool> pinned;             // of the first events; false for all behind them
+  std::map<EventId, bool> pin_changes;  // since the last load or save
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
     std::int64_t tokens = 0, events = 0;
@@ -246,9 +250,16 @@ struct DeviceMemory::Impl {
   std::int64_t most_events(std::int64_t until) const;
   void prepare_events(std::int64_t first, std::int64_t end);
   bool is_forgotten(EventId event) const;
+  bool is_pinned(EventId event) const {
+    return event < static_cast<EventId>(pinned.size()) && pinned[static_cast<std::size_t>(event)];
+  }
+  void set_pinned(EventId event, bool to);
+  void check_event(std::int64_t scope, EventId event) const;
+  void check_unpinned(EventId event) const;
   void forget(const std::vector<EventId>& events_of);
   bool drop_forgotten(device::HostRecallLists& lists) const;
   void forget_again(std::vector<EventId> events_of, std::int64_t n_events);
+  void pin_again(const std::vector<bool>& before, std::int64_t n_events);
   /// What recall is told of them: nothing while there are none, which is another kind of step.
   const std::uint8_t* maybe_marks() const { return forgotten.empty() ? nullptr : marks; }
   void check_closed(const char* call) const;

@@ -85,16 +85,12 @@ std::string DeviceMemory::refusal(Capability capability) const {
     case Capability::inspect:
     case Capability::snapshot:
     case Capability::forget:
+    case Capability::pin:
       return {};
-    case Capability::commit:
-    case Capability::rewind:
+    default:
       return fmt::format(
           "{}: a memory on a device has no folder; load it from one that is kept in a folder, save "
           "into that and do it there",
-          name_of(capability));
-    default:
-      return fmt::format(
-          "{}: a memory on a device cannot; keep it in a folder and pin events on the host",
           name_of(capability));
   }
 }
@@ -276,8 +272,14 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   shared.events = std::min(shared.events, s.timeline.n_events);
   auto rewinds = std::move(m.rewinds);
   auto forgotten = std::move(m.forgotten);
+  const auto pinned = std::move(m.pinned);
+  auto pin_changes = std::move(m.pin_changes);
   m.clear(s.timeline.n_events);
-  m.forget_again(std::move(forgotten), s.timeline.n_events);  // what was forgotten since stays so
+  // What was forgotten or pinned since stays so.
+  m.forget_again(std::move(forgotten), s.timeline.n_events);
+  m.pin_again(pinned, s.timeline.n_events);
+  std::erase_if(pin_changes, [&](const auto& c) { return c.first >= s.timeline.n_events; });
+  m.pin_changes = std::move(pin_changes);
   m.rewinds = std::move(rewinds);
   m.rewinds.push_back({m.generation, s.timeline.tokens});
   m.twin = twin;
@@ -434,6 +436,9 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
   });
   if (lower)
     for (const EventId e : forgotten) lower->forget(e);
+  if (const DiskStore* const store = from.disk_store())
+    for (std::size_t e = 0; e < all.size(); ++e)
+      if (store->pinned(static_cast<EventId>(e))) set_pinned(static_cast<EventId>(e), true);
   all_at_home(all);
   if (!keeps_codes()) return;
   const std::int64_t none = 0;
@@ -632,6 +637,11 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
     throw;
   }
   m.twin = m.shared = {now.tokens, now.n_events};
+  const std::vector<EventId>& gone = to.forgotten();
+  if (to.can(Capability::pin))
+    for (const auto& [event, pinned] : m.pin_changes)
+      if (!std::binary_search(gone.begin(), gone.end(), event)) to.pin(event, pinned);
+  m.pin_changes.clear();
   for (const EventId e : m.forgotten) to.forget(e);
 }
 

@@ -157,6 +157,7 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   room_for.n_given = n_given;
   room_for.victims = victims;
   room_for.n_victims = n_victims;
+  room_for.maybe_pinned = pins;
   if (ahead) {
     room_for.maybe_kept = lists.recalled;
     room_for.n_kept = lists.sizes + 2;

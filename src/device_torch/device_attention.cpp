@@ -303,6 +303,9 @@ void TorchDeviceMemory::forget(EventId event, std::int64_t scope) {
 std::vector<EventId> TorchDeviceMemory::forget(TokenRange tokens) {
   return look([&](DeviceMemory& m) { return m.forget(tokens); });
 }
+void TorchDeviceMemory::pin(EventId event, bool pinned, std::int64_t scope) {
+  look([&](DeviceMemory& m) { m.pin(event, pinned, scope); });
+}
 std::string TorchDeviceMemory::refusal(Capability capability) const {
   return impl_->memory.refusal(capability);
 }

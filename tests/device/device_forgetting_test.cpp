@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forgetting on a device, beside the host's: the same events are recalled, and none that was
-// forgotten, whatever is recalled how and wherever events lie.
+// Forgetting and pinning on a device, beside the host's: the same events are recalled, and none
+// that was forgotten, whatever is recalled how and wherever events lie.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -118,9 +118,24 @@ TEST_CASE("a device's memory forgets as the host's does") {
       std::mt19937 random(static_cast<std::uint32_t>(31 + settings));
       const std::vector<Token> tokens = driver::random_tokens(shape, kLength, 12);
       std::shared_ptr<const MemorySnapshot> of_host, of_device;
+      std::vector<EventId> pinned;
+      const auto unpin = [&] {
+        for (const EventId e : pinned)
+          if (e < device.events().size()) device.pin(e, false);
+        pinned.clear();
+      };
       while (host.tokens() < kLength) {
         const auto what = random() % 12;
+        if (what < 4) unpin();
         if (what < 4) forget_some(host, device, random);
+        if (what > 9 && host.events().size() > 0) {  // what is recalled does not change
+          const auto e = static_cast<std::int64_t>(random()) % host.events().size();
+          const auto& gone = device.forgotten();
+          if (!std::binary_search(gone.begin(), gone.end(), e)) {
+            device.pin(e);
+            pinned.push_back(e);
+          }
+        }
         if (what == 4) of_host = host.snapshot(), of_device = device.snapshot();
         if (what == 5 && of_host) {
           host.restore(*of_host);
@@ -135,6 +150,7 @@ TEST_CASE("a device's memory forgets as the host's does") {
       }
       REQUIRE(host.forgotten().size() > 5);
       REQUIRE_THROWS_AS(device.representative(1, host.forgotten().front()), DataError);
+      unpin();
       // All of them: nothing but sinks and window is attended then.
       const TokenRange all{config.n_init, host.events().pending_start()};
       REQUIRE(device.forget(all) == host.forget(all));
@@ -226,9 +242,8 @@ TEST_CASE("what cannot be forgotten on a device is refused as on the host") {
   device.begin_step(1);
   REQUIRE(before);
   REQUIRE(device.step_kind() != before);  // a graph of before would recall it
-  REQUIRE_FALSE(device.can(Capability::pin));
 
-  // An event that the host's memory has pinned: the device does not know, the host says so.
+  // Pins come with the memory, hold here, and go back.
   const TempDir dir;
   KeepOptions keep;
   keep.dir = dir / "kept";
@@ -237,12 +252,27 @@ TEST_CASE("what cannot be forgotten on a device is refused as on the host") {
   kept.pin(3);
   device.load(kept);
   step(device, tokens, 120, 12);
+  const std::string pinned = refusal<DataError>([&] { device.forget(3); });
+  REQUIRE(pinned == refusal<DataError>([&] { kept.forget(3); }));
+  REQUIRE(mentions(refusal<DataError>([&] { device.forget(TokenRange{4, 90}); }), "pinned"));
+  REQUIRE(device.forgotten().empty());
+  device.pin(3, false);
   device.forget(3);
-  REQUIRE(mentions(refusal<DataError>([&] { device.save(kept, {}, {}); }), "pinned"));
-  REQUIRE(kept.tokens() == 132);
-  kept.pin(3, false);
+  REQUIRE(mentions(refusal<DataError>([&] { device.pin(3); }), "was forgotten"));
+  device.pin(5);
+  device.pin(6);
+  device.pin(6, false);
   device.save(kept, {}, {});
   REQUIRE((kept.forgotten() == std::vector<EventId>{3}));
+  REQUIRE(kept.disk_store()->pinned(5));
+  REQUIRE_FALSE(kept.disk_store()->pinned(6));
+  // What the host's memory has pinned meanwhile by itself, it keeps, and says so.
+  kept.pin(7);
+  device.forget(7);
+  REQUIRE(mentions(refusal<DataError>([&] { device.save(kept, {}, {}); }), "event 7 is pinned"));
+  kept.pin(7, false);
+  device.save(kept, {}, {});
+  REQUIRE((kept.forgotten() == std::vector<EventId>{3, 7}));
 }
 
 }  // namespace device_forgetting_test

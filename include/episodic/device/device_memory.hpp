@@ -210,19 +210,23 @@ class DeviceMemory final : public SequenceMemory {
   ///         (to fewer tokens): the tokens between are gone
   void restore(const MemorySnapshot& snapshot) override;
 
-  /// Pins and files are the host memory's: `save` brings one up to date.
+  /// Files are the host memory's: `save` brings one up to date.
   std::string refusal(Capability capability) const override;
 
-  // -- forgetting; these wait for the device ------------------------------------------------------
+  // -- edits; these wait for the device -----------------------------------------------------------
 
   /// Never recalls this event again. Its keys, values and vector stay in device memory, unread,
   /// until the memory ends; `save` makes the host's memory forget it, and hands none of them on.
-  /// \throws DataError if there is no such event, or a step is open
+  /// \throws DataError if there is no such event, it is pinned, or a step is open
   void forget(EventId event, std::int64_t scope = 0) override;
   /// All events that share a token with the range, which must lie in closed events. \return those
   std::vector<EventId> forget(TokenRange tokens) override;
   /// In order of time.
   const std::vector<EventId>& forgotten() const;
+  /// A pinned event leaves the device's slots, and the tiers below, last and cannot be forgotten;
+  /// so it does in the host's memory once that is saved, if it has a folder or a disk tier. What is
+  /// recalled does not change. \throws DataError if there is no such event, or it was forgotten
+  void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
 
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
   /// \throws ConfigError naming the setting; BudgetError beyond max_tokens or device memory: it is
@@ -234,7 +238,7 @@ class DeviceMemory final : public SequenceMemory {
   ///        the last token, or empty
   /// \throws ConfigError if it is not that memory or has gone on by itself; DataError where an
   /// event
-  ///         that it has pinned was forgotten here: all else is saved; BudgetError,
+  ///         that it has pinned by itself since was forgotten here: all else is saved; BudgetError,
   ///         DiskFullError, FileError: it is then as it was, but for events that this one had gone
   ///         back behind (EpisodicMemory::advance)
   void save(EpisodicMemory& to, std::span<const std::int64_t> ids,

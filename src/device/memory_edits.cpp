@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forgetting on a device. A forgotten event keeps its row in every table, so that numbers and
-// addresses stay; a mark beside it keeps it out of every recall. Its vector stays as it is: codes
-// of all slabs are relative to the mean of the first one's vectors.
+// Forgetting and pinning on a device. A forgotten event keeps its row in every table, so that
+// numbers and addresses stay; a mark beside it keeps it out of every recall. Its vector stays as it
+// is: codes of all slabs are relative to the mean of the first one's vectors. A pinned event leaves
+// device memory, and the tiers below, last.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,14 +64,52 @@ void DeviceMemory::Impl::check_closed(const char* call) const {
   if (open) throw DataError(fmt::format("{}: a step is open; call end_step first", call));
 }
 
+void DeviceMemory::Impl::check_event(std::int64_t scope, EventId event) const {
+  check_scope(scope);
+  if (const std::int64_t count = read_timeline().n_events; event < 0 || event >= count)
+    throw DataError(fmt::format("event {} asked for, but the memory has {}", event, count));
+}
+
+void DeviceMemory::Impl::check_unpinned(EventId event) const {
+  if (is_pinned(event))
+    throw DataError(fmt::format("event {} is pinned; unpin it before it is forgotten", event));
+}
+
+void DeviceMemory::Impl::set_pinned(EventId event, bool to) {
+  const auto at = static_cast<std::size_t>(event);
+  if (at >= pinned.size()) pinned.resize(at + 1, false);
+  const std::uint8_t mark = to ? 1 : 0;
+  if (has_host_tier()) write(pins + event, &mark, 1);
+  if (lower) lower->pin(event, to);
+  pinned[at] = to;
+}
+
+/// As forget_again.
+void DeviceMemory::Impl::pin_again(const std::vector<bool>& before, std::int64_t n_events) {
+  const std::size_t kept = std::min(before.size(), static_cast<std::size_t>(n_events));
+  for (std::size_t e = 0; e < kept; ++e)
+    if (before[e]) set_pinned(static_cast<EventId>(e), true);
+}
+
+void DeviceMemory::pin(EventId event, bool pinned, std::int64_t scope) {
+  Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
+  m.check_event(scope, event);
+  if (m.is_forgotten(event))
+    throw DataError(fmt::format("event {} was forgotten; it cannot be pinned", event));
+  m.join_side_streams();  // which may be choosing what leaves
+  m.set_pinned(event, pinned);
+  m.pin_changes[event] = pinned;
+}
+
 void DeviceMemory::forget(EventId event, std::int64_t scope) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   m.check_closed("forget");
-  m.check_scope(scope);
   m.join_side_streams();  // what was recalled last may be on its way to a slot
-  if (const std::int64_t n = m.read_timeline().n_events; event < 0 || event >= n)
-    throw DataError(fmt::format("event {} asked for, but the memory has {}", event, n));
+  m.check_event(scope, event);
+  if (m.is_forgotten(event)) return;
+  m.check_unpinned(event);
   m.forget({event});
 }
 
@@ -90,9 +129,11 @@ std::vector<EventId> DeviceMemory::forget(TokenRange tokens) {
                     tokens.start, tokens.end, m.config.n_init, now.pending_start));
   std::vector<EventId> hit;
   const std::vector<TokenRange> all = m.read_events(0, now.n_events);
-  for (std::size_t e = 0; e < all.size(); ++e)
-    if (all[e].start < tokens.end && tokens.start < all[e].end)
-      hit.push_back(static_cast<EventId>(e));
+  for (std::size_t e = 0; e < all.size(); ++e) {
+    if (all[e].start >= tokens.end || tokens.start >= all[e].end) continue;
+    m.check_unpinned(static_cast<EventId>(e));
+    hit.push_back(static_cast<EventId>(e));
+  }
   m.forget(hit);
   return hit;
 }
