@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchPara
 struct SlotState {
   std::int64_t last_recalled;
   DeviceEventId event;
-  bool may_leave;
+  bool may_leave, pinned;
 
-  __device__ rules::Resident held() const { return {last_recalled, event}; }
+  __device__ rules::Resident held() const { return {last_recalled, event, pinned}; }
 };
 
 /// Whether an ascending list holds an event.
@@ -86,17 +86,17 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
   }
   const auto state_of = [&](std::int32_t slot) {
     const DeviceEventId event = p.map.event_of_slot[slot];
-    if (event == kNoEvent) return SlotState{-1, kNoEvent, false};
+    if (event == kNoEvent) return SlotState{-1, kNoEvent, false, false};
     const std::int64_t recalled = p.map.last_recalled[event];
-    return SlotState{recalled, event,
-                     rules::may_leave({recalled, event}, since) && !is_kept(event)};
+    return SlotState{recalled, event, rules::may_leave({recalled, event}, since) && !is_kept(event),
+                     p.maybe_pinned && p.maybe_pinned[event % of_lane] != 0};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
        first < n_slots; first += stride) {
     const auto slot = static_cast<std::int32_t>(first + threadIdx.x);
     const bool is_slot = first + threadIdx.x < n_slots;
-    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent, false};
+    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent, false, false};
     std::int32_t free = 0, free_before = 0, leaving = 0, leaving_before = 0;
     for (std::int32_t group = 0; group < n_slots; group += kResidencyThreads) {
       const std::int32_t left = n_slots - group;
