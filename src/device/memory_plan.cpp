@@ -426,12 +426,12 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
     by_event(layer.residency.slot_of_event, 1);
     by_event(layer.residency.last_recalled, 1);
   }
+  if (has_host_tier()) by_event(pins, 1);
   bytes.events = since();
 
   state = c.take<TimelineState>(1);
   by_event(events, 1);
   by_event(marks, 1);
-  if (has_host_tier()) by_event(pins, 1);
   constexpr auto kPointer = static_cast<std::int64_t>(sizeof(void*));
   for (std::int64_t lanes = 0; lanes < recalling; ++lanes)
     of_events.arrays.push_back({growing.used() + lanes * events_room * kPointer, kPointer});
