@@ -439,12 +439,12 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
     by_event(layer.residency.slot_of_event, P, 1);
     by_event(layer.residency.last_recalled, P, 1);
   }
+  if (!by_head() && has_host_tier()) by_event(pins, 1, 1);
   bytes.events = since();
 
   state = c.take<TimelineState>(scopes);
   by_event(events, scopes, 1);
   if (!by_head()) by_event(marks, 1, 1);
-  if (!by_head() && has_host_tier()) by_event(pins, 1, 1);
   by_event(blocks, n_lanes, 1);
   for (Layer& layer : layers) {
     if (layer.place < 0) continue;
