@@ -69,12 +69,12 @@ __device__ inline bool holds(const DeviceEventId* list, std::int32_t count, Devi
 __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
-  const std::int64_t of_lane = p.map.max_events / p.map.n_lanes;
-  const auto is_kept = [&](DeviceEventId event) {
-    if (!p.maybe_kept) return false;
-    const std::int64_t lane = event / of_lane;
-    return holds(p.maybe_kept + lane * p.kept_capacity, p.n_kept[3 * lane],
-                 static_cast<DeviceEventId>(event % of_lane));
+  // In 32 bits, which divide without a call: there are less than 2^31 events.
+  const std::uint32_t of_lane =
+      static_cast<std::uint32_t>(p.map.max_events) / static_cast<std::uint32_t>(p.map.n_lanes);
+  const auto is_kept = [&](std::uint32_t lane, std::uint32_t event) {
+    return p.maybe_kept && holds(p.maybe_kept + lane * p.kept_capacity, p.n_kept[3 * lane],
+                                 static_cast<DeviceEventId>(event));
   };
   const auto needed =
       static_cast<std::int32_t>(*p.n_needed < p.max_needed ? *p.n_needed : p.max_needed);
@@ -88,8 +88,11 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
     const DeviceEventId event = p.map.event_of_slot[slot];
     if (event == kNoEvent) return SlotState{-1, kNoEvent, false, false};
     const std::int64_t recalled = p.map.last_recalled[event];
-    return SlotState{recalled, event, rules::may_leave({recalled, event}, since) && !is_kept(event),
-                     p.maybe_pinned && p.maybe_pinned[event % of_lane] != 0};
+    const auto number = static_cast<std::uint32_t>(event);
+    const std::uint32_t lane = number / of_lane, in_table = number % of_lane;
+    return SlotState{recalled, event,
+                     rules::may_leave({recalled, event}, since) && !is_kept(lane, in_table),
+                     p.maybe_pinned && p.maybe_pinned[in_table] != 0};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
