@@ -71,8 +71,8 @@ void DeviceMemory::Impl::take_memory() {
     device::check(cudaMemGetInfo(&free, &total), "asking for free device memory");
     throw BudgetError(
         fmt::format("CUDA: the memory needs {} bytes of device memory before its first token, {} "
-                    "of {} are free; lower n_local or chunk, or device_bytes",
-                    bytes.taken, free, total));
+                    "of {} are free; {}, or device_bytes",
+                    bytes.taken, free, total, kTakesLess));
   }
   report = device::PinnedBuffer(sizeof(TimelineState), "the place for what is closed",
                                 "raise the limit of locked memory");
