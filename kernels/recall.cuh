@@ -63,6 +63,10 @@ __device__ inline RecallNow recall_now(const RecallParams& p, const RecallLane& 
   return now;
 }
 
+__device__ inline bool is_forgotten(const std::uint8_t* maybe_forgotten, std::int64_t event) {
+  return maybe_forgotten && maybe_forgotten[event] != 0;
+}
+
 /// Events that stand for all: those that codes could not rule out.
 struct Candidates {
   const std::int32_t* maybe_events = nullptr;  ///< null: all events, in order of time
@@ -296,7 +300,11 @@ class Selection {
     __syncthreads();
     int similar = 0;
     if (now_.budget.similarity > 0 && now_.events > 0) {
-      if (now_.all_fit()) {
+      if (now_.all_fit() && p_.maybe_forgotten) {
+        similar = fill(
+            static_cast<int>(now_.events), now_.budget.similarity,
+            [&](int i) { return is_gone(i) ? -1 : i; }, lane_.similarity);
+      } else if (now_.all_fit()) {
         similar = static_cast<int>(now_.events);
         for (int i = thread(); i < similar; i += kSelectThreads) lane_.similarity[i] = i;
       } else {
@@ -320,11 +328,15 @@ class Selection {
     return lane_.events[e].end - lane_.events[e].start;
   }
 
+  __device__ bool is_gone(std::int64_t e) const { return is_forgotten(p_.maybe_forgotten, e); }
+
   /// Lists in list_[0 .. result) at least the best events that reach the capacity, in any order;
   /// never more than the room.
   __device__ int narrow_to_room() {
     const auto rank = [&](std::int64_t i) {
-      return event_rank(lane_.scores[i], static_cast<DeviceEventId>(candidates_[i]));
+      const std::int64_t e = candidates_[i];
+      return is_gone(e) ? Narrowing::kLeftOut
+                        : event_rank(lane_.scores[i], static_cast<DeviceEventId>(e));
     };
     const std::uint64_t low =
         Narrowing(lane_.events, s_.narrowing)
@@ -357,9 +369,10 @@ class Selection {
     const int fresh = similar * 2 * reach;
     const int candidates = fresh + queued;
     const auto candidate = [&](int c) -> DeviceEventId {
-      if (c >= fresh) return lane_.old_queue[c - fresh];
-      const std::int64_t e = rules::neighbour(lane_.similarity[c / (2 * reach)], c % (2 * reach));
-      return e >= 0 && e < now_.events ? static_cast<DeviceEventId>(e) : -1;
+      const std::int64_t e =
+          c >= fresh ? lane_.old_queue[c - fresh]
+                     : rules::neighbour(lane_.similarity[c / (2 * reach)], c % (2 * reach));
+      return e >= 0 && e < now_.events && !is_gone(e) ? static_cast<DeviceEventId>(e) : -1;
     };
     // Each event's mark becomes the first place that names it; -1 if it is similar.
     for (int c = thread(); c < candidates; c += kSelectThreads)
@@ -619,15 +632,20 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
   const std::uint64_t low =
       Narrowing(lane.events, *reinterpret_cast<Narrowing::Shared*>(bytes))
           .run(now.events, now.budget.similarity, INT64_MAX, kInBin, [&](std::int64_t e) {
-            return lower[e] > -INFINITY ? event_rank(lower[e], static_cast<DeviceEventId>(e))
-                                        : Narrowing::kLeftOut;
+            return lower[e] > -INFINITY && !is_forgotten(a.p.maybe_forgotten, e)
+                       ? event_rank(lower[e], static_cast<DeviceEventId>(e))
+                       : Narrowing::kLeftOut;
           });
   __syncthreads();
   // Of equal scores the earlier event comes first: here only the scores count.
   const std::uint64_t least = low >> 32 << 32;
   Narrowing::for_best(
       now.events, least,
-      [&](std::int64_t e) { return event_rank(upper[e], static_cast<DeviceEventId>(e)); },
+      [&](std::int64_t e) {
+        return is_forgotten(a.p.maybe_forgotten, e)
+                   ? Narrowing::kLeftOut
+                   : event_rank(upper[e], static_cast<DeviceEventId>(e));
+      },
       [&](std::uint64_t, std::int64_t e) {
         lane.candidates[atomicAdd(&listed, 1)] = static_cast<std::int32_t>(e);
       });

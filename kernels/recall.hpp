@@ -46,6 +46,11 @@ struct RecallParams {
   const std::int8_t* codes = nullptr;  ///< [max_events, code_stride(width)], aligned to 16 bytes
   const float* code_bounds = nullptr;  ///< [max_events, code_floats(width)]
 
+  /// [max_events] not 0 where an event was forgotten: it is in no list, as if its score were below
+  /// all others; its tokens still count as those of an event. null: none was. Of the one table that
+  /// lanes have: null where each has its own.
+  const std::uint8_t* maybe_forgotten = nullptr;
+
   // -- budgets (spec 5)
   std::int64_t n_local = 0, n_mem = 0, chunk = 0;
   std::int64_t min_block = 1;  ///< no event is shorter

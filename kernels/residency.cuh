@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchPara
 struct SlotState {
   std::int64_t last_recalled;
   DeviceEventId event;
-  bool may_leave;
+  bool may_leave, pinned;
 
-  __device__ rules::Resident held() const { return {last_recalled, event}; }
+  __device__ rules::Resident held() const { return {last_recalled, event, pinned}; }
 };
 
 /// Whether an ascending list holds an event.
@@ -69,12 +69,12 @@ __device__ inline bool holds(const DeviceEventId* list, std::int32_t count, Devi
 __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
-  const std::int64_t of_lane = p.map.max_events / p.map.n_lanes;
-  const auto is_kept = [&](DeviceEventId event) {
-    if (!p.maybe_kept) return false;
-    const std::int64_t lane = event / of_lane;
-    return holds(p.maybe_kept + lane * p.kept_capacity, p.n_kept[3 * lane],
-                 static_cast<DeviceEventId>(event % of_lane));
+  // In 32 bits, which divide without a call: there are less than 2^31 events.
+  const std::uint32_t of_lane =
+      static_cast<std::uint32_t>(p.map.max_events) / static_cast<std::uint32_t>(p.map.n_lanes);
+  const auto is_kept = [&](std::uint32_t lane, std::uint32_t event) {
+    return p.maybe_kept && holds(p.maybe_kept + lane * p.kept_capacity, p.n_kept[3 * lane],
+                                 static_cast<DeviceEventId>(event));
   };
   const auto needed =
       static_cast<std::int32_t>(*p.n_needed < p.max_needed ? *p.n_needed : p.max_needed);
@@ -86,17 +86,20 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
   }
   const auto state_of = [&](std::int32_t slot) {
     const DeviceEventId event = p.map.event_of_slot[slot];
-    if (event == kNoEvent) return SlotState{-1, kNoEvent, false};
+    if (event == kNoEvent) return SlotState{-1, kNoEvent, false, false};
     const std::int64_t recalled = p.map.last_recalled[event];
+    const auto number = static_cast<std::uint32_t>(event);
+    const std::uint32_t lane = number / of_lane, in_table = number % of_lane;
     return SlotState{recalled, event,
-                     rules::may_leave({recalled, event}, since) && !is_kept(event)};
+                     rules::may_leave({recalled, event}, since) && !is_kept(lane, in_table),
+                     p.maybe_pinned && p.maybe_pinned[in_table] != 0};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;
        first < n_slots; first += stride) {
     const auto slot = static_cast<std::int32_t>(first + threadIdx.x);
     const bool is_slot = first + threadIdx.x < n_slots;
-    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent, false};
+    const SlotState own = is_slot ? state_of(slot) : SlotState{-1, kNoEvent, false, false};
     std::int32_t free = 0, free_before = 0, leaving = 0, leaving_before = 0;
     for (std::int32_t group = 0; group < n_slots; group += kResidencyThreads) {
       const std::int32_t left = n_slots - group;

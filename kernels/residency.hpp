@@ -72,12 +72,15 @@ struct VictimParams {
   const DeviceEventId* maybe_kept = nullptr;
   const std::int32_t* n_kept = nullptr;  ///< lane p: 3 p numbers behind
   std::int64_t kept_capacity = 0;        ///< not looked at for one lane
+  /// [map.max_events / n_lanes] not 0 where an event of the lanes' one table is pinned: it leaves
+  /// behind all others. Or null.
+  const std::uint8_t* maybe_pinned = nullptr;
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the
-/// events recalled longest ago (ties: the earlier event), as many as needed and no more. Some
-/// events stay, so fewer slots may be given than are needed. The map stays as it is until
-/// occupy_slots.
+/// events recalled longest ago (ties: the earlier event; pinned ones last), as many as needed and
+/// no more. Some events stay, so fewer slots may be given than are needed. The map stays as it is
+/// until occupy_slots.
 ///
 /// Each slot counts those that come before it: n_slots^2 comparisons over all threads, of 16 bytes
 /// each out of shared memory, and none where nothing is needed. For some thousand slots a layer.

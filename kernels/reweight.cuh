@@ -83,6 +83,10 @@ __device__ inline unsigned weight_bits(const RecallTopParams& p, std::int64_t ev
   return __float_as_uint(weight_of(p.score[event]));
 }
 
+__device__ inline bool is_kept(const RecallTopParams& p, std::int64_t event) {
+  return !p.maybe_forgotten || p.maybe_forgotten[event] == 0;
+}
+
 /// By a block: a radix select from the highest bits down. \param wanted 1 .. n
 __device__ inline TopThreshold top_threshold(const RecallTopParams& p, std::int64_t n,
                                              std::int32_t wanted) {
@@ -97,7 +101,7 @@ __device__ inline TopThreshold top_threshold(const RecallTopParams& p, std::int6
     for (std::int64_t event = threadIdx.x; event < n; event += kRecallTopThreads) {
       const unsigned bits = weight_bits(p, event);
       // shifted in two steps: no shift by 32
-      if (bits >> shift >> kRadixBits == prefix)
+      if (bits >> shift >> kRadixBits == prefix && is_kept(p, event))
         atomicAdd(&in_bin[bits >> shift & (kRadixBins - 1u)], 1);
     }
     __syncthreads();
@@ -133,20 +137,33 @@ __global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopPa
   using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t n = count_within(p.n_events, p.max_events);
-  if (n <= 0) {
+  std::int64_t kept = n;
+  if (p.maybe_forgotten) {
+    kept = 0;
+    for (std::int64_t group = 0; group < n; group += kRecallTopThreads) {
+      const std::int64_t event = group + threadIdx.x;
+      std::int32_t before, total;
+      Scan(storage).ExclusiveSum(event < n && is_kept(p, event) ? 1 : 0, before, total);
+      kept += total;
+      __syncthreads();  // the storage is used again
+    }
+  }
+  if (kept <= 0) {
     if (threadIdx.x < 3) p.sizes[threadIdx.x] = 0;
     return;
   }
   const TopThreshold last =
-      top_threshold(p, n, static_cast<std::int32_t>(p.top_k < n ? p.top_k : n));
+      top_threshold(p, n, static_cast<std::int32_t>(p.top_k < kept ? p.top_k : kept));
   std::int32_t ties = 0;
   for (std::int64_t group = 0; group < n; group += kRecallTopThreads) {
     const std::int64_t event = group + threadIdx.x;
     const unsigned bits = event < n ? weight_bits(p, event) : 0;
-    const bool is_tie = event < n && bits == last.bits;
+    const bool counts = event < n && is_kept(p, event);
+    const bool is_tie = counts && bits == last.bits;
     std::int32_t before, total;
     Scan(storage).ExclusiveSum(is_tie ? 1 : 0, before, total);
-    if (event < n) p.is_top[event] = bits > last.bits || (is_tie && ties + before < last.ties);
+    if (event < n)
+      p.is_top[event] = counts && (bits > last.bits || (is_tie && ties + before < last.ties));
     ties += total;
     __syncthreads();
   }
@@ -157,8 +174,8 @@ __global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopPa
   for (std::int64_t group = 0; group < n; group += kRecallTopThreads) {
     const std::int64_t event = group + threadIdx.x;
     const bool of_top = is_top(event);
-    const bool of_neighbours =
-        p.neighbours && event < n && !of_top && (is_top(event - 1) || is_top(event + 1));
+    const bool of_neighbours = p.neighbours && event < n && !of_top && is_kept(p, event) &&
+                               (is_top(event - 1) || is_top(event + 1));
     top = append_to_list<Scan>(storage, of_top, event, p.similarity, top);
     beside = append_to_list<Scan>(storage, of_neighbours, event, p.contiguity_list, beside);
     all = append_to_list<Scan>(storage, of_top || of_neighbours, event, p.recalled, all);

@@ -46,7 +46,9 @@ struct RecallTopParams {
   const float* score = nullptr;  ///< [max_events] of score_events; NaN and less than 0 count as 0
   const std::int64_t* n_events = nullptr;  ///< <= max_events, read on the device
   std::int64_t max_events = 0;             ///< < 2^31
-  std::uint8_t* is_top = nullptr;          ///< [max_events], scratch
+  /// [max_events] not 0 where an event was forgotten: it is in no list. null: none was.
+  const std::uint8_t* maybe_forgotten = nullptr;
+  std::uint8_t* is_top = nullptr;  ///< [max_events], scratch
   /// Written, in order of time, [list_capacity] each: the top, their neighbours that are not of
   /// them, and both. list_capacity >= max_events, or what top_k events (with neighbours: 3 top_k)
   /// can be at most.

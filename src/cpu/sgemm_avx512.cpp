@@ -29,10 +29,9 @@ void pack(int64_t out, int64_t depth, const float* w, int64_t w_stride, float* p
       const __mmask16 columns = first(depth - c);
       __m512i rows[16];
       for (int i = 0; i < 16; ++i)
-        rows[i] = first_row + i < out
-                      ? _mm512_castps_si512(
-                            _mm512_maskz_loadu_ps(columns, w + (first_row + i) * w_stride + c))
-                      : _mm512_setzero_si512();
+        rows[i] = first_row + i < out ? _mm512_castps_si512(_mm512_maskz_loadu_ps(
+                                            columns, w + (first_row + i) * w_stride + c))
+                                      : _mm512_setzero_si512();
       transpose(rows);
       const int64_t here = depth - c < 16 ? depth - c : 16;
       for (int64_t i = 0; i < here; ++i)

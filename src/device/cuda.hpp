@@ -149,6 +149,15 @@ class Event {
 
   /// Behind what `stream` has now.
   void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "an event"); }
+  /// Whether the work before it has ended.
+  bool passed() const {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady)
+      static_cast<void>(cudaGetLastError());
+    else
+      check(error, "an event");
+    return error == cudaSuccess;
+  }
   /// What `stream` gets from now on comes behind the place that was last recorded, if any.
   void hold(cudaStream_t stream) const {
     check(cudaStreamWaitEvent(stream, event_, 0), "waiting for another stream");

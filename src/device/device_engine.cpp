@@ -52,7 +52,7 @@ class DeviceEngine final : public Engine {
     u.disk_bytes = files.disk_bytes;
     u.index_bytes = bytes.representatives;
     u.window_bytes = bytes.window + model_.bytes().caches;
-    u.device_bytes = bytes.total();
+    u.device_bytes = bytes.taken;
     u.step_bytes = bytes.workspace + model_.bytes().activations;
     u.weight_bytes = model_.bytes().weights;
     return u;
@@ -126,6 +126,7 @@ DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryCo
   DevicePlan plan;
   plan.device = {around.weights, around.activations,     memory.window + around.caches,
                  memory.events,  memory.representatives, memory.workspace};
+  plan.at_start = around.weights + around.activations + around.caches + memory.taken;
   plan.host_events = memory.host;
   if (has_device()) plan.available = free_device_bytes();
   return plan;

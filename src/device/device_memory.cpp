@@ -11,8 +11,6 @@
 
 namespace episodic {
 
-using device::Carver;
-using device::DeviceBuffer;
 using device::LowerTiers;
 using device::PinnedBuffer;
 using device::RecallLists;
@@ -93,11 +91,10 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     for (RecallLists& lists : layer.lists) zero(lists.sizes, 12 * P);
     if (!has_host_tier()) continue;
     static_assert(kernels::kNoSlot == -1 && kernels::kNoEvent == -1);
-    none(layer.residency.slot_of_event, P * max_events * 4);
-    none(layer.residency.last_recalled, P * max_events * 8);
     none(layer.residency.event_of_slot, n_slots * 4);
     none(layer.residency.newest, 8);
   }
+  prepare_events(0, of_events.held);
   // `empty` must live until it is copied.
   device::check(cudaStreamSynchronize(stream), "clearing the memory");
   const bool by_numbers = config.segmenter != SegmenterKind::surprise && !segments_by_keys();
@@ -119,6 +116,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     }
     lower->truncate(kept);
   }
+  know({0, config.n_init});
   broken = false;
   lists_now = 0;
   open = far_in_last_step = false;
@@ -126,6 +124,9 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   rewinds.assign(1, Rewind{generation, 0});
   shared = {0, std::vector<std::int64_t>(static_cast<std::size_t>(scopes), 0)};
   saved.assign(1, shared);
+  forgotten.clear();
+  pinned.clear();
+  pin_changes.clear();
 }
 
 DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
@@ -140,12 +141,9 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.options = options;
   m.given = std::move(given);
   m.stream = stream;
-  m.plan();
+  m.check_settings();
   device::check(cudaGetDevice(&m.device), "asking for the current device");
-  const std::int64_t total = m.bytes.total();
-  m.memory = DeviceBuffer(total, "the memory", "lower the number of tokens, n_local or chunk");
-  Carver carver(m.memory.data());
-  m.carve(carver);
+  m.take_memory();
   if (m.on_disk) {
     DiskStoreOptions store;
     store.dir = config.disk_dir;

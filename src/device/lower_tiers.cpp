@@ -35,6 +35,7 @@ void LowerTiers::truncate(std::span<const std::int64_t> n_events) {
     n_events_ += static_cast<std::int64_t>(numbers.size());
   }
   store_->truncate(n_events_);
+  pinned_.resize(at(n_events_), false);
   for (std::vector<EventId>& recalled : last_) recalled.clear();
   for (std::size_t lane = 0; lane < slots_.size(); ++lane) {
     const std::int64_t kept = n_events[numbers_.empty() ? 0 : lane];
@@ -57,6 +58,23 @@ void LowerTiers::write(std::int64_t lane, EventId first, std::span<const TokenRa
   slot_of_[at(lane)].resize(at(first) + ranges.size(), -1);
 }
 
+void LowerTiers::forget(EventId event) {
+  store_->forget(event);
+  for (std::size_t lane = 0; lane < slots_.size(); ++lane) {
+    std::int32_t& slot = slot_of_[lane][at(event)];
+    if (slot >= 0) slots_[lane][at(slot)] = {};
+    slot = -1;
+  }
+}
+
+void LowerTiers::pin(EventId event, bool pinned) {
+  store_->pin(event, pinned);
+  pinned_[at(event)] = pinned;
+  for (std::vector<Slot>& slots : slots_)
+    for (Slot& slot : slots)
+      if (slot.event == event) slot.pinned = pinned;
+}
+
 void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   if (closed.empty()) return;
   std::vector<TokenRange> ranges;
@@ -65,6 +83,7 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   for (std::int64_t lane = 0; lane < shape_.n_lanes; ++lane)
     write(lane, static_cast<EventId>(n_events_), ranges);
   n_events_ += static_cast<std::int64_t>(ranges.size());
+  pinned_.resize(at(n_events_), false);
 }
 
 void LowerTiers::keep(std::int64_t lane, std::span<const kernels::EventRange> closed) {
@@ -77,6 +96,7 @@ void LowerTiers::keep(std::int64_t lane, std::span<const kernels::EventRange> cl
   for (std::size_t i = 0; i < ranges.size(); ++i)
     numbers.push_back(static_cast<EventId>(n_events_++));
   write(lane, first, ranges);
+  pinned_.resize(at(n_events_), false);
 }
 
 std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {
@@ -123,7 +143,7 @@ void LowerTiers::fetch(std::int64_t lane, std::span<const kernels::DeviceEventId
     const std::int64_t s = choose(slots);
     Slot& slot = slots[static_cast<std::size_t>(s)];
     if (slot.event >= 0) slot_of[static_cast<std::size_t>(slot.event)] = -1;
-    slot = {clock_, missing_[i]};
+    slot = {clock_, missing_[i], pinned_[at(missing_stored_[i])]};
     slot_of[e] = static_cast<std::int32_t>(s);
     const KvSegment& segment = segments_[i];
     const auto half =

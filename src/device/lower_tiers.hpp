@@ -73,6 +73,13 @@ class LowerTiers {
     store_->read(stored(lane, event), lane, block);
   }
 
+  /// Gives up the keys and values of an event of the only table: it is neither recalled nor read
+  /// again.
+  void forget(EventId event);
+
+  /// A pinned event of the only table leaves its slots, and the store's cache, last.
+  void pin(EventId event, bool pinned);
+
   /// Forgets the events of each table from n_events on. \param n_events of the only table, or of
   /// each lane's; at a step's end
   void truncate(std::span<const std::int64_t> n_events);
@@ -105,6 +112,7 @@ class LowerTiers {
   PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
   std::vector<std::vector<Slot>> slots_;            // of each lane
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each lane and event; -1: none
+  std::vector<bool> pinned_;                        // of each event, as the store numbers them
   /// One call's copies, as kernels/copies.hpp takes them.
   struct Copies {
     std::vector<void*> to;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "episodic/device/device_memory.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/timeline/segmenter.hpp"
+#include "growing_buffer.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
 #include "kernels/codes.hpp"
@@ -88,6 +90,17 @@ struct DeviceLayer {
   std::byte* slots = nullptr;  // [n_slots, slot_bytes]
 };
 
+/// What grows with the sequence: arrays of a row for each event, or for each token of closed ones.
+/// They lie behind all others, and are counted in bytes from there.
+struct GrowingArrays {
+  struct Array {
+    std::int64_t begin, row;
+  };
+  std::vector<Array> arrays;
+  std::int64_t most = 0;  // rows of a sequence of max_tokens
+  std::int64_t held = 0;  // rows that all of them have memory for
+};
+
 }  // namespace device
 
 struct DeviceMemory::Impl {
@@ -107,7 +120,7 @@ struct DeviceMemory::Impl {
   device::Event left;  // where work on the stream before ended
 
   DeviceMemoryBytes bytes;
-  device::DeviceBuffer memory;
+  device::GrowingBuffer memory;
   device::PinnedBuffer host_home;  // the host tier: page-locked, which the device reads and writes
   std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
   std::int64_t slot_bytes = 0;
@@ -117,6 +130,18 @@ struct DeviceMemory::Impl {
   mutable device::StagingRing staging;
   device::PinnedBuffer found_wrong;      // what check copies, to wait once: all states, int32 [2]
   std::unique_ptr<Segmenter> segmenter;  // where token numbers alone set the flags; on the host
+
+  // Growth (memory_growth.cpp).
+  std::int64_t granule = device::kUsualGranule;   // that memory is mapped by; 0: it does not grow
+  std::int64_t fixed_bytes = 0, range_bytes = 0;  // what does not grow; with what may come
+  device::GrowingArrays of_events, of_tokens;
+  /// What the device last said of the sequence, as it was then.
+  struct Closed {
+    std::int64_t events = 0, pending_start = 0;
+  } last_told;
+  device::PinnedBuffer report;  // a TimelineState, on its way while `is_asked`
+  device::Event reported;
+  bool is_asked = false;
 
   // sizes
   std::int64_t capacity = 0, head_stride = 0, element = 2;
@@ -137,6 +162,8 @@ struct DeviceMemory::Impl {
   float* mean_query = nullptr;
   float* event_scores = nullptr;   // [P, max_events] of a layer's recall, with reweighting
   std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
+  std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
+  std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]
   std::int32_t* n_rows = nullptr;  // [P]
   std::int32_t *overflow = nullptr, *full = nullptr;
@@ -194,6 +221,9 @@ struct DeviceMemory::Impl {
     std::int64_t generation, tokens;  // begun with it, and gone back to
   };
   std::vector<Rewind> rewinds;
+  std::vector<EventId> forgotten;       // in order of time
+  std::vector<bool> pinned;             // of the first events; false for all behind them
+  std::map<EventId, bool> pin_changes;  // since the last load or save
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
     std::int64_t tokens = 0;
@@ -228,6 +258,35 @@ struct DeviceMemory::Impl {
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
   void count();
+  void take_memory();
+  /// What is small is taken at once: a granule more or less is much of it. So are heads' own
+  /// tables: the host follows the events of one table and no more.
+  bool grows() const {
+    return granule > 0 && recalling > 0 && !by_head() && range_bytes >= 16 * granule;
+  }
+  std::int64_t planned_events() const;
+  std::int64_t granules_of(std::int64_t event_rows) const;
+  void make_room(std::int64_t next);
+  void make_room_for(std::int64_t token_rows, std::int64_t event_rows);
+  bool hold_rows(std::int64_t token_rows, std::int64_t event_rows);
+  void read_report();
+  void know(Closed now);
+  std::int64_t most_events(std::int64_t until) const;
+  void prepare_events(std::int64_t first, std::int64_t end);
+  bool is_forgotten(EventId event) const;
+  bool is_pinned(EventId event) const {
+    return event < static_cast<EventId>(pinned.size()) && pinned[static_cast<std::size_t>(event)];
+  }
+  void set_pinned(EventId event, bool to);
+  void check_event(EventId event) const;
+  void check_unpinned(EventId event) const;
+  void forget(const std::vector<EventId>& events_of);
+  bool drop_forgotten(device::HostRecallLists& lists) const;
+  void forget_again(std::vector<EventId> events_of, std::int64_t n_events);
+  void pin_again(const std::vector<bool>& before, std::int64_t n_events);
+  /// What recall is told of them: nothing while there are none, which is another kind of step.
+  const std::uint8_t* maybe_marks() const { return forgotten.empty() ? nullptr : marks; }
+  void check_closed(const char* call) const;
   bool has_host_tier() const { return n_slots > 0 && !on_disk; }
   void make_side_streams();
   void await_homes(std::int64_t place);
@@ -235,7 +294,7 @@ struct DeviceMemory::Impl {
   void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
   void keep_blocks();
-  void carve(device::Carver& carver);
+  void carve(device::Carver& fixed, device::Carver& growing, std::int64_t events_room);
   void upload_constants();
   /// Back to the empty sequence; with files below, their first events of each scope stay for who
   /// goes on with them.
@@ -267,6 +326,7 @@ struct DeviceMemory::Impl {
   device::HostRecallLists read_lists(const Layer& layer, std::int64_t p) const;
   void write_lists(const Layer& layer, std::int64_t p, const device::HostRecallLists& lists);
   MemoryState read_state(const std::vector<TimelineState>& now) const;
+  void check_edits(const EpisodicMemory& of) const;
   void go_on_from(const EpisodicMemory& from, const MemoryState& handed);
   void write_windows(const MemoryState& from);
   void write_events(const EpisodicMemory& from);

@@ -51,6 +51,10 @@ void DeviceMemory::Impl::check_settings() const {
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
+  if (options.event_tokens != 0 &&
+      (options.event_tokens < config.min_block || options.event_tokens > config.max_block))
+    refuse(fmt::format("event_tokens = {}, must be 0 or from min_block = {} to max_block = {}",
+                       options.event_tokens, config.min_block, config.max_block));
   if (config.retention) refuse("retention is not built for a device; leave it out");
   if (config.score != RepresentativeScore::mean)
     refuse("score = max is not built for a device; use mean");
@@ -58,8 +62,9 @@ void DeviceMemory::Impl::check_settings() const {
     refuse("index = faiss; a device searches exactly, use exact");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
-  if (lane_width() > kernels::kMostRecallWidth)
-    refuse(fmt::format("{} heads of {}, together at most {}", lanes.n_heads, shape.head_dim,
+  const LaneShape of_lane = lane_shape(config, shape);
+  if (of_lane.width(shape.head_dim) > kernels::kMostRecallWidth)
+    refuse(fmt::format("{} heads of {}, together at most {}", of_lane.n_heads, shape.head_dim,
                        kernels::kMostRecallWidth));
   for (std::int64_t l = 0; l < shape.n_layers; ++l)
     if (const std::int64_t dim = shape.layer(l).rotary.rotary_dim(); dim % 16 != 0)
@@ -68,6 +73,8 @@ void DeviceMemory::Impl::check_settings() const {
 
 /// What differs from layer to layer; tables that are the same are kept once.
 void DeviceMemory::Impl::list_layers() {
+  layers.clear();
+  rotaries.clear();
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     LayerShape of = shape.layer(l);
     const auto at = std::find_if(rotaries.begin(), rotaries.end(),
@@ -279,9 +286,53 @@ void DeviceMemory::Impl::plan_workspace() {
   needs(static_cast<std::size_t>(2 * config.chunk * shape.n_kv_heads * shape.head_dim * element));
 }
 
+/// Events that budgets are divided for: all that may come, or those of the length that is expected,
+/// with what a step may close beyond them.
+std::int64_t DeviceMemory::Impl::planned_events() const {
+  if (!grows() || options.event_tokens == 0) return max_events;
+  const std::int64_t closable = std::max<std::int64_t>(0, options.max_tokens - config.n_init);
+  return std::min(max_events, closable / options.event_tokens + max_closed);
+}
+
 void DeviceMemory::Impl::count() {
-  Carver counter;
-  carve(counter);
+  Carver fixed, growing;
+  carve(fixed, growing, max_events);
+  fixed_bytes = fixed.used();
+  range_bytes = fixed_bytes + growing.used();
+  bytes.taken = bytes.total();
+  if (!grows()) return;
+  // Memory comes in granules, and those of the whole sequence must be within device_bytes.
+  const std::int64_t planned = planned_events(),
+                     whole = (planned < max_events ? granules_of(planned)
+                                                   : (range_bytes + granule - 1) / granule) *
+                             granule;
+  if (planned < max_events) {
+    Carver same, fewer;
+    carve(same, fewer, planned);
+  }
+  bytes.workspace += std::max<std::int64_t>(0, whole - bytes.total());
+  bytes.taken = (fixed_bytes + granule - 1) / granule * granule;
+}
+
+/// Those behind what is there from the start, all tokens and so many events. Arrays have their
+/// places.
+std::int64_t DeviceMemory::Impl::granules_of(std::int64_t event_rows) const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> parts = {{0, fixed_bytes}};
+  for (const auto* of : {&of_tokens, &of_events})
+    for (const device::GrowingArrays::Array& a : of->arrays)
+      parts.emplace_back(
+          fixed_bytes + a.begin,
+          fixed_bytes + a.begin + (of == &of_events ? event_rows * a.row : lane_bytes));
+  std::sort(parts.begin(), parts.end());
+  std::int64_t granules = 0, next = 0;  // the first that is not counted
+  for (const auto& [begin, end] : parts) {
+    const std::int64_t first = std::max(next, begin / granule),
+                       last = (end + granule - 1) / granule;
+    if (last <= first) continue;
+    granules += last - first;
+    next = last;
+  }
+  return granules;
 }
 
 /// Where events are at home: in device memory if all of it fits device_bytes, else in host memory,
@@ -340,11 +391,25 @@ void DeviceMemory::Impl::plan_tiers() {
   }
 }
 
-void DeviceMemory::Impl::carve(Carver& c) {
+/// Gives each array its place. \param c of what is there from the start
+/// \param growing of what the sequence grows into, for `events_room` events
+void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_room) {
   const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
   std::int64_t mark = 0;
-  const auto since = [&] { return c.used() - std::exchange(mark, c.used()); };
+  const auto since = [&] {
+    const std::int64_t used = c.used() + growing.used();
+    return used - std::exchange(mark, used);
+  };
   const std::int64_t P = lanes.per_layer, n_lanes = lanes.n_lanes;
+  of_events.arrays.clear();
+  of_tokens.arrays.clear();
+  /// [copies, events, row], where each of the copies grows by itself
+  const auto by_event = [&]<class T>(T*& array, std::int64_t copies, std::int64_t row) {
+    const std::int64_t row_bytes = row * static_cast<std::int64_t>(sizeof(T));
+    for (std::int64_t i = 0; i < copies; ++i)
+      of_events.arrays.push_back({growing.used() + i * events_room * row_bytes, row_bytes});
+    array = growing.take<T>(copies * events_room * row);
+  };
   std::int64_t place = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
@@ -358,31 +423,35 @@ void DeviceMemory::Impl::carve(Carver& c) {
   }
   bytes.window = since();
 
-  if (n_slots == 0) home = c.take(n_lanes * lane_bytes);
+  if (n_slots == 0) {
+    for (std::int64_t lane = 0; lane < n_lanes; ++lane)
+      of_tokens.arrays.push_back({growing.used() + lane * lane_bytes, token_bytes});
+    home = growing.take(n_lanes * lane_bytes);
+  }
   all_slots =
       n_slots > 0 ? c.take((on_disk ? n_lanes : recalling) * n_slots * slot_bytes) : nullptr;
   for (Layer& layer : layers) {
     if (layer.place < 0 || !has_host_tier()) continue;
     if (all_slots) layer.slots = all_slots + layer.place * n_slots * slot_bytes;
-    layer.residency = {c.take<std::int32_t>(P * max_events),
-                       c.take<std::int64_t>(P * max_events),
-                       c.take<DeviceEventId>(n_slots),
-                       c.take<std::int64_t>(1),
-                       P * max_events,
-                       n_slots,
-                       P};
+    layer.residency = {
+        nullptr, nullptr, c.take<DeviceEventId>(n_slots), c.take<std::int64_t>(1), P * max_events,
+        n_slots, P};
+    by_event(layer.residency.slot_of_event, P, 1);
+    by_event(layer.residency.last_recalled, P, 1);
   }
+  if (!by_head() && has_host_tier()) by_event(pins, 1, 1);
   bytes.events = since();
 
   state = c.take<TimelineState>(scopes);
-  events = c.take<EventRange>(scopes * max_events);
-  blocks = c.take<void*>(n_lanes * max_events);
+  by_event(events, scopes, 1);
+  if (!by_head()) by_event(marks, 1, 1);
+  by_event(blocks, n_lanes, 1);
   for (Layer& layer : layers) {
     if (layer.place < 0) continue;
-    layer.representatives = c.take(P * max_events * repr_row());
+    by_event(layer.representatives, P, repr_row());
     if (keeps_codes()) {
-      layer.codes = c.take<std::int8_t>(P * max_events * kernels::code_stride(lane_width()));
-      layer.code_bounds = c.take<float>(P * max_events * kernels::code_floats(lane_width()));
+      by_event(layer.codes, P, kernels::code_stride(lane_width()));
+      by_event(layer.code_bounds, P, kernels::code_floats(lane_width()));
     }
     for (RecallLists& lists : layer.lists) {
       lists.similarity = c.take<DeviceEventId>(P * room);
@@ -405,8 +474,8 @@ void DeviceMemory::Impl::carve(Carver& c) {
     for (float** fixed : {&r.fixed_cos, &r.fixed_sin}) *fixed = c.take<float>(angles);
   }
   mean_query = c.take<float>(width());
-  if (config.reweight != Reweighting::none) event_scores = c.take<float>(P * max_events);
-  if (takes_top()) is_top = c.take<std::uint8_t>(max_events);
+  if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
+  if (takes_top()) by_event(is_top, 1, 1);
   rows = c.take<KvRow>(P * max_rows);
   n_rows = c.take<std::int32_t>(P);
   overflow = c.take<std::int32_t>(1);

@@ -29,6 +29,9 @@ std::vector<EventId> host_ids(const std::vector<DeviceEventId>& ids) {
   return {ids.begin(), ids.end()};
 }
 
+const char* const kForHost =
+    "scope = head, where a device marks no event as forgotten or pinned; use --device cpu";
+
 std::vector<DeviceEventId> device_ids(const std::vector<EventId>& ids) {
   std::vector<DeviceEventId> out;
   for (const EventId e : ids) out.push_back(static_cast<DeviceEventId>(e));
@@ -99,15 +102,14 @@ std::string DeviceMemory::refusal(Capability capability) const {
     case Capability::inspect:
     case Capability::snapshot:
       return {};
-    case Capability::commit:
-    case Capability::rewind:
+    case Capability::forget:
+    case Capability::pin:
+      return impl_->by_head() ? fmt::format("{}: {}", name_of(capability), kForHost)
+                              : std::string();
+    default:
       return fmt::format(
           "{}: a memory on a device has no folder; load it from one that is kept in a folder, save "
           "into that and do it there",
-          name_of(capability));
-    default:
-      return fmt::format(
-          "{}: a memory on a device cannot; keep it in a folder and edit it on the host",
           name_of(capability));
   }
 }
@@ -230,6 +232,8 @@ std::vector<float> DeviceMemory::representative(std::int64_t lane, EventId event
   if (layer->place < 0 || event < 0 ||
       event >= m.read(m.state + m.scope_of(*layer, p), 1)[0].n_events)
     throw DataError(fmt::format("representative: lane {} has no event {}", lane, event));
+  if (m.is_forgotten(event))
+    throw DataError(fmt::format("representative: event {} was forgotten", event));
   return device::widened(
       m.read(layer->representatives + (p * m.max_events + event) * m.repr_row(), m.repr_row()),
       m.options.representatives);
@@ -332,7 +336,15 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
     shared.events.front() = std::min(shared.events.front(), n_events.front());
   shared.tokens = std::min(shared.tokens, s.tokens());
   auto rewinds = std::move(m.rewinds);
+  auto forgotten = std::move(m.forgotten);
+  const auto pinned = std::move(m.pinned);
+  auto pin_changes = std::move(m.pin_changes);
   m.clear(n_events);
+  // What was forgotten or pinned since stays so; none is where there are several scopes.
+  m.forget_again(std::move(forgotten), n_events.front());
+  m.pin_again(pinned, n_events.front());
+  std::erase_if(pin_changes, [&](const auto& c) { return c.first >= n_events.front(); });
+  m.pin_changes = std::move(pin_changes);
   m.rewinds = std::move(rewinds);
   m.rewinds.push_back({m.generation, s.tokens()});
   m.twin = twin;
@@ -346,12 +358,15 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   auto lists = s.lists.begin();
   for (const Layer& layer : m.layers)
     for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) {
-      m.write_lists(layer, p, *lists++);
+      HostRecallLists of_lane = *lists++;
+      m.drop_forgotten(of_lane);
+      m.write_lists(layer, p, of_lane);
       if (layer.place >= 0)
         m.all_at_home(m.first_lane(layer) + p,
                       events[static_cast<std::size_t>(m.scope_of(layer, p))]);
     }
   m.tokens = s.tokens();
+  m.know({s.timelines.front().n_events, s.timelines.front().pending_start});
   m.steps_since_recall = s.steps_since_recall;
   m.far_in_last_step = s.far;
 }
@@ -368,6 +383,18 @@ void DeviceMemory::Impl::all_at_home(std::int64_t lane, const std::vector<TokenR
 
 // -- from a memory of the host --------------------------------------------------------------------
 
+/// \throws ConfigError where events are forgotten or pinned that this has no marks for
+void DeviceMemory::Impl::check_edits(const EpisodicMemory& of) const {
+  if (!by_head()) return;
+  bool any = false;
+  for (std::int64_t s = 0; s < scopes; ++s) any = any || !of.forgotten(s).empty();
+  if (const DiskStore* const store = of.disk_store())
+    for (EventId e = 0; e < store->size() && !any; ++e) any = store->pinned(e);
+  if (any)
+    throw ConfigError(fmt::format(
+        "CUDA memory: events of the memory to go on from were forgotten or pinned; {}", kForHost));
+}
+
 void DeviceMemory::load(const EpisodicMemory& from) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
@@ -378,17 +405,14 @@ void DeviceMemory::load(const EpisodicMemory& from) {
     throw ConfigError("CUDA memory: the memory to go on from was made with another model: " + what);
   if (from.given_boundaries() != m.given)
     throw ConfigError("CUDA memory: the memory to go on from was made with other given boundaries");
-  if (!from.forgotten().empty())
-    throw ConfigError(fmt::format(
-        "CUDA memory: {} events of the memory were forgotten, which a device cannot leave out of a "
-        "recall yet; compute on the CPU",
-        from.forgotten().size()));
   if (from.tokens() > m.options.max_tokens)
     throw BudgetError(fmt::format(
         "CUDA memory: the memory to go on from has {} tokens, but this one has room for "
         "max_tokens = {}; make it with more",
         from.tokens(), m.options.max_tokens));
   const MemoryState state = from.state();
+  m.check_edits(from);
+  m.make_room_for(from.events().pending_start() - m.config.n_init, from.events().size());
   m.clear();
   try {
     m.go_on_from(from, state);
@@ -399,6 +423,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
 }
 
 void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryState& handed) {
+  forget_again(from.forgotten(), from.events().size());
   write_events(from);
   write_windows(handed);
   for (std::size_t l = 0; l < layers.size(); ++l)
@@ -426,6 +451,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   if (segments_by_keys())
     write_key_segmenter(from_bytes(handed.segmenter, key_segmenters(), config.n_init));
   tokens = handed.tokens;
+  know({now.front().n_events, now.front().pending_start});
   steps_since_recall = handed.steps_since_recall;
   far_in_last_step = tokens > config.n_local;
   twin = shared;
@@ -453,6 +479,11 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
     }
   else
     take(0, 0, lanes.n_lanes);
+  if (lower)
+    for (const EventId e : forgotten) lower->forget(e);
+  if (const DiskStore* const store = from.disk_store(); store && !by_head())
+    for (EventId e = 0; e < from.events().size(); ++e)
+      if (store->pinned(e)) set_pinned(e, true);
   if (!keeps_codes()) return;
   const std::vector<std::int64_t> none(counts.size(), 0);
   write(closed_first, none.data(), static_cast<std::int64_t>(none.size()));
@@ -470,6 +501,15 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
   std::vector<float> wide;
   std::vector<EventRange> ranges;
   for (const TokenRange& e : all) ranges.push_back({e.start, e.end});
+  /// Those that are not forgotten, a run at a time; the places of the others stay zero.
+  const auto read_kept = [&](EventId begin, EventId end, std::int64_t lane, const auto& place) {
+    while (begin < end) {
+      EventId stop = begin;
+      while (stop < end && !is_forgotten(stop)) ++stop;
+      from.read_events(begin, stop, lane, place);
+      begin = stop + 1;
+    }
+  };
   for_groups(all, 0, most, [&](std::size_t begin, std::size_t end) {
     const std::int64_t first = all[begin].start;
     const std::int64_t bytes_of_group = (all[end - 1].end - first) * token_bytes;
@@ -481,11 +521,13 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
         return to + (all[static_cast<std::size_t>(e)].start - first) * token_bytes;
       };
       if (stored == options.dtype) {
-        from.read_events(begin_id, end_id, lane, place_of);
+        std::memset(to, 0, static_cast<std::size_t>(bytes_of_group));
+        read_kept(begin_id, end_id, lane, place_of);
       } else {
         // In the stored dtype first, at as many elements from the group's start.
-        block.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)));
-        from.read_events(begin_id, end_id, lane, [&](EventId e) {
+        block.assign(static_cast<std::size_t>(bytes_of_group / dtype_bytes * size_of(stored)),
+                     std::byte{0});
+        read_kept(begin_id, end_id, lane, [&](EventId e) {
           return block.data() + (place_of(e) - to) / dtype_bytes * size_of(stored);
         });
         wide.resize(static_cast<std::size_t>(bytes_of_group / dtype_bytes));
@@ -494,10 +536,12 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
         device::narrow(wide.data(), count, options.dtype, to);
       }
       const std::int64_t number = (layer - layers.data()) * lanes.per_layer + p;
-      row.resize((end - begin) * static_cast<std::size_t>(repr_row()));
-      for (EventId e = begin_id; e < end_id; ++e)
+      row.assign((end - begin) * static_cast<std::size_t>(repr_row()), std::byte{0});
+      for (EventId e = begin_id; e < end_id; ++e) {
+        if (is_forgotten(e)) continue;
         device::narrow(from.representative(number, e).data(), lane_width(), options.representatives,
                        row.data() + (e - begin_id) * repr_row());
+      }
       write(layer->representatives + (p * max_events + begin_id) * repr_row(), row.data(),
             static_cast<std::int64_t>(row.size()));
       if (lower) continue;
@@ -631,9 +675,13 @@ class DeviceMemory::Impl::EventReader {
     device::widen(
         group.representatives.data() + static_cast<std::int64_t>(at - group.begin) * m_.repr_row(),
         m_.lane_width(), m_.options.representatives, representative);
-    return rings_.of(
-        group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes,
-        m_.options.dtype, m_.lanes.n_kv_heads, m_.shape.head_dim, events[at]);
+    std::byte* const block =
+        group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes;
+    if (m_.is_forgotten(event)) {  // the host forgets it at once; nothing of it goes to a file
+      std::fill_n(representative, m_.lane_width(), 0.0f);
+      std::fill_n(block, events[at].size() * m_.token_bytes, std::byte{0});
+    }
+    return rings_.of(block, m_.options.dtype, m_.lanes.n_kv_heads, m_.shape.head_dim, events[at]);
   }
 
  private:
@@ -661,8 +709,9 @@ class DeviceMemory::Impl::EventReader {
     if (m_.lower) {
       group.blocks.resize(static_cast<std::size_t>(bytes));
       for (std::size_t e = begin; e < group.end; ++e)
-        m_.lower->read(static_cast<EventId>(id) + static_cast<EventId>(e - begin), lane,
-                       group.blocks.data() + (events[e].start - first) * m_.token_bytes);
+        if (const EventId of_lane = id + static_cast<EventId>(e - begin); !m_.is_forgotten(of_lane))
+          m_.lower->read(of_lane, lane,
+                         group.blocks.data() + (events[e].start - first) * m_.token_bytes);
     } else if (m_.n_slots > 0) {
       group.blocks.assign(home, home + bytes);
     } else {
@@ -724,6 +773,12 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   }
   m.twin = m.shared = {m.tokens, n_events};
   m.saved.push_back(m.shared);
+  const std::vector<EventId>& gone = to.forgotten();
+  if (to.can(Capability::pin))
+    for (const auto& [event, pinned] : m.pin_changes)
+      if (!std::binary_search(gone.begin(), gone.end(), event)) to.pin(event, pinned);
+  m.pin_changes.clear();
+  for (const EventId e : m.forgotten) to.forget(e);
 }
 
 }  // namespace episodic

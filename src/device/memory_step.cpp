@@ -40,6 +40,7 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
     throw DataError(
         "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
   const device::CurrentDevice current(m.device);
+  m.make_room(n);
   if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
   m.n = n;
@@ -59,7 +60,8 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   if (!m.open || m.segmenter || m.lower || (m.has_host_tier() && m.n > 1)) return std::nullopt;
   const bool lists = m.far && m.recalling > 0;
   std::uint32_t kind = 0;
-  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close()})
+  for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close(),
+                         lists && !m.forgotten.empty()})
     kind = kind << 1 | static_cast<std::uint32_t>(bit);
   return kind;
 }
@@ -166,6 +168,7 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   room_for.n_given = n_given;
   room_for.victims = victims;
   room_for.n_victims = n_victims;
+  room_for.maybe_pinned = pins;
   if (ahead) {
     room_for.maybe_kept = lists.recalled;
     room_for.n_kept = lists.sizes + 2;
@@ -258,6 +261,7 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
     p.score = event_scores + lane * max_events;
     p.n_events = event_count(scope_of(layer, lane));
     p.max_events = max_events;
+    p.maybe_forgotten = maybe_marks();
     p.is_top = is_top;
     p.similarity = lists.similarity + lane * room;
     p.contiguity_list = lists.contiguity + lane * room;
@@ -278,6 +282,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   p.n_events = event_count(scope_of(layer, 0));
   p.events = events + scope_of(layer, 0) * max_events;
   p.representatives = layer.representatives;
+  p.maybe_forgotten = maybe_marks();
   p.codes = layer.codes;
   p.code_bounds = layer.code_bounds;
   const RecallLists& before = layer.lists[lists_now];

@@ -297,6 +297,15 @@ std::vector<float> TorchDeviceMemory::relevance(std::int64_t layer, std::int64_t
                                                 std::int64_t n) const {
   return look([&](DeviceMemory& m) { return m.relevance(layer, first, n); });
 }
+void TorchDeviceMemory::forget(EventId event, std::int64_t scope) {
+  look([&](DeviceMemory& m) { m.forget(event, scope); });
+}
+std::vector<EventId> TorchDeviceMemory::forget(TokenRange tokens) {
+  return look([&](DeviceMemory& m) { return m.forget(tokens); });
+}
+void TorchDeviceMemory::pin(EventId event, bool pinned, std::int64_t scope) {
+  look([&](DeviceMemory& m) { m.pin(event, pinned, scope); });
+}
 std::string TorchDeviceMemory::refusal(Capability capability) const {
   return impl_->memory.refusal(capability);
 }

@@ -130,21 +130,24 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
         "less text",
         bytes_text(plan.host_events), bytes_text(host_free)));
   Json json{{"tokens", flags.tokens}, {"fits", device_fits && host_fits}};
-  json["device"] = {{"weights", d.weights},    {"activations", d.activations},
-                    {"windows", d.windows},    {"representatives", d.representatives},
-                    {"event_store", d.events}, {"step", d.step},
-                    {"total", d.total()},      {"available", plan.available}};
+  json["device"] = {{"weights", d.weights},       {"activations", d.activations},
+                    {"windows", d.windows},       {"representatives", d.representatives},
+                    {"event_store", d.events},    {"step", d.step},
+                    {"total", d.total()},         {"at_start", plan.at_start},
+                    {"available", plan.available}};
   json["host"] = {
       {"event_store", plan.host_events}, {"total", plan.host_events}, {"available", host_free}};
   json["disk"] = {{"total", 0}};
   json["advice"] = advice;
   flags.json.say(fmt::format(
       "{} tokens\n"
-      "  device  {:>10}  weights {}, windows {}, representatives {}, events {}, a step {}; {}\n"
+      "  device  {:>10}  weights {}, windows {}, representatives {}, events {}, a step {}; {} at "
+      "the start; {}\n"
       "  host    {:>10}  events; {}\n"
       "{}",
       count_text(flags.tokens), bytes_text(d.total()), bytes_text(d.weights), bytes_text(d.windows),
       bytes_text(d.representatives), bytes_text(d.events), bytes_text(d.activations + d.step),
+      bytes_text(plan.at_start),
       plan.available < 0 ? std::string("no device here to compare with")
                          : available_text(plan.available, "available"),
       bytes_text(plan.host_events), available_text(host_free, "available"), verdict(json)));

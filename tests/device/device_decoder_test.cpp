@@ -418,6 +418,20 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
         REQUIRE(decode(model) == expected);
         REQUIRE(model.graphs());
       });
+#if defined(EPISODIC_EMULATED_CUDA)
+      // Memory that comes as events close, beneath graphs that were made before.
+      emulator::set_mapping_granularity(4096);
+      for (const std::int64_t bound : {std::int64_t{0}, config.device_bytes}) {
+        config.device_bytes = bound;
+        model.attach_memory(config, kTokens);
+        const std::int64_t at_start = model.memory().bytes().taken;
+        REQUIRE(at_start < model.memory().bytes().total());
+        REQUIRE(decode(model) == expected);
+        REQUIRE(model.memory().bytes().taken > at_start);
+        REQUIRE(model.graphs());
+      }
+      emulator::set_mapping_granularity(2 << 20);
+#endif
     }
 }
 

@@ -56,8 +56,15 @@ void reset_calls();
 /// Device memory in use, in bytes, and the most there ever was since reset_calls.
 std::int64_t device_bytes();
 std::int64_t peak_device_bytes();
-/// cudaMalloc fails beyond this; what cudaMemGetInfo calls the total.
+/// cudaMalloc and cuMemCreate fail beyond this; what cudaMemGetInfo calls the total.
 void set_device_capacity(std::int64_t bytes);
+/// Memory is mapped behind reserved addresses by so many bytes, a multiple of the host's page; 0:
+/// the device cannot. 2 MiB by default.
+void set_mapping_granularity(std::int64_t bytes);
+/// Whether addresses can be reserved: yes by default.
+void set_reserves_addresses(bool does);
+/// So many more pieces of memory for mapping are there; -1: no bound but the capacity.
+void set_mappings_left(std::int64_t count);
 /// What cudaGetDeviceCount finds: 1 by default. Devices differ in nothing but their streams and
 /// events.
 void set_device_count(int devices);

@@ -197,7 +197,8 @@ bool is_within(const std::map<void*, std::size_t>& blocks, const void* at) {
 }  // namespace
 
 bool is_pageable(const void* at) {
-  return !is_within(device.allocations, at) && !is_within(device.pinned, at);
+  return !is_within(device.allocations, at) && !is_within(device.pinned, at) &&
+         !is_within(device.reservations, at);
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work) {

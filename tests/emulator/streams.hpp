@@ -71,8 +71,25 @@ struct FreeMemory {
   void operator()(void* memory) const { std::free(memory); }
 };
 
+/// Memory that can be mapped behind reserved addresses, and where one is.
+struct Physical {
+  std::size_t size = 0;
+  bool held = false, mapped = false;
+};
+struct Mapping {
+  std::size_t size = 0;
+  unsigned long long memory = 0;
+};
+
 struct Device {
   std::map<void*, std::size_t> allocations, pinned;
+  std::map<void*, std::size_t> reservations;  // of addresses
+  std::map<unsigned long long, Physical> physical;
+  std::map<unsigned long long, Mapping> mappings;  // by their first address
+  unsigned long long last_physical = 0;
+  std::size_t granularity = std::size_t{2} << 20;
+  bool reserves = true;
+  std::int64_t creates_left = -1;  // -1: no bound
   // given back while work may still use it: freed once the work is done, or the process
   std::vector<std::unique_ptr<void, FreeMemory>> left_pinned;
   std::map<std::pair<int, const void*>, int> max_shared;  // of a device and kernel

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "kernels/codes.hpp"
@@ -202,6 +203,11 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
     return Found{similarity.host(), contiguity.host(), recalled.host(),
                  sizes.host(),      n_rows.host(),     found.host()};
   };
+  // What is forgotten is marked in the one table.
+  std::vector<std::uint8_t> gone(size(kMaxEvents), 0);
+  for (std::size_t e = 0; !own_tables && e < gone.size(); e += 1 + random() % 5) gone[e] = 1;
+  const DeviceArray<std::uint8_t> d_gone(gone);
+  if (!own_tables) p.maybe_forgotten = d_gone.data();
   rows.event_block = d_blocks.data();
   rows.maybe_event_weight = weights.data();
   const std::int64_t element = episodic::size_of(dtype);
@@ -239,6 +245,8 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
               of_lane(one.contiguity, 0, room, one.sizes[1]));
       REQUIRE(of_lane(all.recalled, lane, room, one.sizes[2]) ==
               of_lane(one.recalled, 0, room, one.sizes[2]));
+      for (const DeviceEventId e : of_lane(all.recalled, lane, room, one.sizes[2]))
+        REQUIRE(gone[size(e)] == 0);
       REQUIRE(all.n_rows[size(lane)] == one.n_rows[0]);
       REQUIRE(one.n_rows[0] > kInit);
       for (std::int64_t i = 0; i < one.n_rows[0]; ++i) {
@@ -266,6 +274,7 @@ TEST_CASE("recall refuses lanes that make no sense") {
   p.max_events = 10;
   p.n = p.n_local = p.chunk = p.min_block = 1;
   REQUIRE(recall_room(p) > 0);
+  const std::uint8_t mark = 0;
   RecallParams bad = p;
   bad.n_lanes = 0;
   REQUIRE(recall_room(bad) == 0);
@@ -273,6 +282,8 @@ TEST_CASE("recall refuses lanes that make no sense") {
   REQUIRE(recall_room(bad) == 0);
   bad = p, bad.table_stride = 9;
   REQUIRE(recall_room(bad) == 0);
+  bad = p, bad.n_lanes = 2, bad.table_stride = 10, bad.maybe_forgotten = &mark;
+  REQUIRE(std::string(invalid_field(bad)) == "maybe_forgotten");  // of which table?
   bad = p, bad.count_stride = -1;
   REQUIRE(recall_room(bad) == 0);
   bad = p, bad.n_lanes = 4;
@@ -529,6 +540,7 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
     const DeviceArray<std::int32_t> slots(size(kTwo * kRoom)), n_missing(1), n_given(1),
         n_victims(1);
     const DeviceArray<CopyRun> runs(size(kTwo * kRoom));
+    std::vector<std::uint8_t> pinned(size(kEvents), 0);
     const auto exchange = [&](std::int64_t step, const std::vector<DeviceEventId>& of_first,
                               const std::vector<DeviceEventId>& of_second, bool ahead) {
       std::vector<DeviceEventId> lists(size(kTwo * kRoom), -1);
@@ -551,6 +563,8 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
       choose.n_given = n_given.data();
       choose.victims = victims.data();
       choose.n_victims = n_victims.data();
+      const DeviceArray<std::uint8_t> pins(pinned);
+      choose.maybe_pinned = pins.data();
       if (ahead) {
         choose.maybe_kept = d_lists.data();
         choose.n_kept = sizes.data() + 2;
@@ -602,6 +616,10 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
     REQUIRE((event_of.host() == Ids{10, 1, 11}));
     REQUIRE(blocks.host()[2] == at_home(2));
     REQUIRE(newest.host()[0] == 4);
+    // Events 1 of both lanes were recalled longer ago than 0 of the second; pinned they leave last.
+    pinned[1] = 1;
+    REQUIRE((exchange(6, {3, 4}, {}, false) == Ids{3, 4}));
+    REQUIRE((event_of.host() == Ids{3, 4, 11}));
   });
 }
 

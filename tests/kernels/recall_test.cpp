@@ -140,7 +140,14 @@ struct Device {
     p.contiguity = c.contiguity;
     p.neighbours = c.neighbours;
     p.n = 1;
+    if (forgotten) p.maybe_forgotten = forgotten->data();
     return p;
+  }
+
+  /// Of all events. \param gone not 0 where one was forgotten
+  void forget(std::vector<std::uint8_t> gone) {
+    gone.resize(static_cast<std::size_t>(memory->max_events), 0);
+    forgotten.emplace(gone);
   }
 
   Lists step(const std::vector<float>& query, std::int64_t tokens, std::int64_t n) {
@@ -185,6 +192,7 @@ struct Device {
   std::optional<DeviceArray<std::int32_t>> sizes;
   std::optional<DeviceArray<std::uint32_t>> arrived;
   std::optional<DeviceArray<unsigned char>> workspace;
+  std::optional<DeviceArray<std::uint8_t>> forgotten;
   std::optional<DeviceArray<std::int8_t>> codes;
   std::optional<DeviceArray<float>> code_bounds;
 };
@@ -262,6 +270,54 @@ TEST_CASE("recall kernels list what the host lists, step after step, in every dt
             if (!first) first = lists;
             REQUIRE(*first == lists);
           });
+        }
+      }
+}
+
+TEST_CASE("recall kernels list no event that was forgotten, as the host lists none") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(21);
+  int trial = 0;
+  for (const std::int64_t n_events : {1, 9, 60, 300, 1500})
+    for (const std::int64_t codes : {0, 128})
+      for (const unsigned kept_of_8 : {7u, 4u, 1u, 0u}) {  // in 0 of 8: all are forgotten
+        if (n_events == 1500 && kept_of_8 == 7) continue;  // enough of those
+        Memory m = random_memory(random, n_events, DType::float32, 40);
+        m.config.n_local = 16;
+        m.config.chunk = 8;
+        m.config.n_mem = n_events == 60 ? 500 : 64;  // 60 events: all fit
+        m.config.neighbours = 1 + trial % 2;
+        m.config.contiguity = trial++ % 3 == 0 ? 0.0 : 0.4;
+        Device device(m, codes);
+        const std::unique_ptr<episodic::RepresentativeIndex> index = host_index(m);
+        episodic::RecallBuffers host;
+        const episodic::EventTable table = m.table();
+        std::vector<std::uint8_t> gone(static_cast<std::size_t>(n_events), 0);
+        for (int step = 0; step < 4; ++step) {
+          if (step > 0) {  // the first step fills the queue, of which some are forgotten then
+            for (std::size_t e = 0; e < gone.size(); ++e) {
+              if (gone[e] != 0 || random() % 8 < kept_of_8) continue;
+              gone[e] = static_cast<std::uint8_t>(1 + random() % 255);
+              index->forget(static_cast<EventId>(e));
+              host.drop(static_cast<EventId>(e));
+            }
+            device.forget(gone);
+          }
+          const std::int64_t tokens = table.pending_start() + m.config.n_local - 1;
+          const std::vector<float> query = episodic_test::normal_floats(40, random);
+          host.recall(m.config, *index, table, query.data(), m.config.n_init);
+          const std::vector<DeviceEventId> queue = device.contiguity->host();
+          const std::vector<std::int32_t> sizes = device.sizes->host();
+          episodic_test::in_every_order([&] {
+            cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * 4,
+                       cudaMemcpyHostToDevice);
+            cudaMemcpy(device.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
+            const Lists lists = device.step(query, tokens, 1);
+            REQUIRE(lists.similarity == host.similarity());
+            REQUIRE(lists.contiguity == host.contiguity());
+            REQUIRE(lists.recalled == host.recalled());
+          });
+          if (kept_of_8 == 0 && step > 0) REQUIRE(host.recalled().empty());
         }
       }
 }

@@ -35,14 +35,16 @@ struct State {
 };
 
 /// A plain reference of one step: sorts instead of counting. \param ahead of the layer's own recall
-Decision reference_step(State& s, std::int64_t step, const Events& recalled, bool ahead = false) {
+/// \param pinned not 0 of pinned events; empty: none is
+Decision reference_step(State& s, std::int64_t step, const Events& recalled, bool ahead = false,
+                        const std::vector<std::uint8_t>& pinned = {}) {
   Decision d;
   if (!ahead) s.newest = step;
   for (const DeviceEventId e : recalled) {
     if (!ahead) s.last_recalled[static_cast<std::size_t>(e)] = step;
     if (s.slot_of_event[static_cast<std::size_t>(e)] == kNoSlot) d.missing.push_back(e);
   }
-  std::vector<std::tuple<std::int64_t, DeviceEventId, std::int32_t>> leaving;
+  std::vector<std::tuple<bool, std::int64_t, DeviceEventId, std::int32_t>> leaving;
   for (std::size_t slot = 0; slot < s.event_of_slot.size(); ++slot) {
     const DeviceEventId e = s.event_of_slot[slot];
     const auto number = static_cast<std::int32_t>(slot);
@@ -50,11 +52,12 @@ Decision reference_step(State& s, std::int64_t step, const Events& recalled, boo
       d.slots.push_back(number);
     else if (s.last_recalled[static_cast<std::size_t>(e)] < s.newest &&
              !(ahead && std::count(recalled.begin(), recalled.end(), e) > 0))
-      leaving.emplace_back(s.last_recalled[static_cast<std::size_t>(e)], e, number);
+      leaving.emplace_back(!pinned.empty() && pinned[static_cast<std::size_t>(e)] != 0,
+                           s.last_recalled[static_cast<std::size_t>(e)], e, number);
   }
   std::sort(leaving.begin(), leaving.end());
   d.slots.resize(std::min(d.slots.size(), d.missing.size()));
-  for (const auto& [stamp, event, slot] : leaving) {
+  for (const auto& [is_pinned, stamp, event, slot] : leaving) {
     if (d.slots.size() == d.missing.size()) break;
     d.slots.push_back(slot);
     d.victims.push_back(event);
@@ -136,7 +139,9 @@ std::vector<T> first_of(const DeviceArray<T>& list, const DeviceArray<std::int32
 
 /// One step on the device; the recalled events fill a list that has room for `max_count`.
 Decision device_step(const Residency& residency, std::int64_t step, Events recalled,
-                     std::size_t max_count, bool ahead = false) {
+                     std::size_t max_count, bool ahead = false,
+                     const std::vector<std::uint8_t>& pinned = {}) {
+  const DeviceArray<std::uint8_t> pins(pinned);
   const DeviceArray<std::int32_t> count(Slots{static_cast<std::int32_t>(recalled.size())}),
       n_missing(1), n_given(1), n_victims(1), slots(max_count);
   recalled.resize(max_count, 0);
@@ -150,7 +155,8 @@ Decision device_step(const Residency& residency, std::int64_t step, Events recal
                        nullptr) == cudaSuccess);
   REQUIRE(choose_victims({map, ahead ? residency.newest.data() : d_step.data(), n_missing.data(), n,
                           slots.data(), n_given.data(), victims.data(), n_victims.data(),
-                          ahead ? events.data() : nullptr, ahead ? count.data() : nullptr},
+                          ahead ? events.data() : nullptr, ahead ? count.data() : nullptr, 0,
+                          pinned.empty() ? nullptr : pins.data()},
                          nullptr) == cudaSuccess);
   const State before = residency.state();
   const Decision d = {first_of(missing, n_missing), first_of(victims, n_victims),
@@ -229,6 +235,31 @@ TEST_CASE("residency follows a plain least-recently-recalled reference over many
       }
     });
   REQUIRE(fetched_ahead > 20);
+}
+
+TEST_CASE("pinned events leave their slots last") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(8);
+  for (const std::size_t n_slots : {3u, 17u, 300u}) {
+    const std::size_t n_events = 3 * n_slots;
+    State state = empty_state(n_events, n_slots);
+    const Residency residency(state);
+    std::vector<std::uint8_t> pinned(n_events);
+    std::int64_t unpinned_left = 0;
+    for (std::int64_t step = 0; step < 24; ++step) {
+      for (std::uint8_t& p : pinned) p = random() % 3 == 0 ? static_cast<std::uint8_t>(7) : 0;
+      Events recalled;
+      for (std::size_t e = 0; e < n_events; ++e)
+        if (random() % n_events < n_slots / 2 + 1) recalled.push_back(static_cast<int>(e));
+      const bool ahead = step % 4 == 3;
+      const Decision expected = reference_step(state, step, recalled, ahead, pinned);
+      REQUIRE(device_step(residency, step, recalled, n_events, ahead, pinned) == expected);
+      REQUIRE(residency.state() == state);
+      for (const DeviceEventId e : expected.victims)
+        unpinned_left += pinned[static_cast<std::size_t>(e)] == 0 ? 1 : 0;
+    }
+    REQUIRE(unpinned_left > 0);
+  }
 }
 
 TEST_CASE("an event of this step is never a victim, and room is found as far as there is any") {

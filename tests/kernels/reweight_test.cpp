@@ -46,8 +46,9 @@ struct Lists {
   bool operator==(const Lists&) const = default;
 };
 
+/// \param gone not 0 where an event was forgotten; empty: none was
 Lists top(bool neighbours, std::int64_t top_k, const std::vector<float>& scores,
-          std::int64_t n_events) {
+          std::int64_t n_events, const std::vector<std::uint8_t>& gone = {}) {
   const auto max_events = static_cast<std::int64_t>(scores.size());
   const std::int64_t list = std::min(max_events, neighbours ? 3 * top_k : top_k);
   const auto room = static_cast<std::size_t>(list);
@@ -63,6 +64,8 @@ Lists top(bool neighbours, std::int64_t top_k, const std::vector<float>& scores,
   p.n_events = count.data();
   p.max_events = max_events;
   p.is_top = is_top.data();
+  const DeviceArray<std::uint8_t> forgotten(gone);
+  if (!gone.empty()) p.maybe_forgotten = forgotten.data();
   p.similarity = similarity.data();
   p.contiguity_list = contiguity.data();
   p.recalled = recalled.data();
@@ -81,14 +84,16 @@ Lists top(bool neighbours, std::int64_t top_k, const std::vector<float>& scores,
   return {first(similarity, n[0]), first(contiguity, n[1]), first(recalled, n[2])};
 }
 
-Lists reference(bool neighbours, std::size_t top_k, const std::vector<float>& scores,
-                std::size_t n) {
+Lists reference(bool neighbours, std::size_t top_k, const std::vector<float>& scores, std::size_t n,
+                const std::vector<std::uint8_t>& gone = {}) {
+  const auto kept = [&](std::size_t e) { return gone.empty() || gone[e] == 0; };
   const auto clamped = [&](std::size_t e) { return scores[e] > 0.0f ? scores[e] : 0.0f; };
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return clamped(a) > clamped(b); });
-  order.resize(std::min(top_k, n));
+  std::erase_if(order, [&](std::size_t e) { return !kept(e); });
+  order.resize(std::min(top_k, order.size()));
   std::vector<bool> is_top(n + 2, false);  // of event e at e + 1
   for (const std::size_t e : order) is_top[e + 1] = true;
   Lists lists;
@@ -96,7 +101,7 @@ Lists reference(bool neighbours, std::size_t top_k, const std::vector<float>& sc
     const auto id = static_cast<DeviceEventId>(e);
     if (is_top[e + 1])
       lists.similarity.push_back(id);
-    else if (neighbours && (is_top[e] || is_top[e + 2]))
+    else if (neighbours && kept(e) && (is_top[e] || is_top[e + 2]))
       lists.contiguity.push_back(id);
     else
       continue;
@@ -205,6 +210,23 @@ TEST_CASE("recall_top chooses, extends and orders as a plain reference does") {
           });
         }
     }
+}
+
+TEST_CASE("recall_top lists no event that was forgotten") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(19);
+  for (const std::size_t n : {1u, 5u, 300u, 1500u})
+    for (const std::int64_t top_k : {1, 4, 40})
+      for (const unsigned of_8 : {1u, 4u, 8u}) {
+        std::vector<float> scores = episodic_test::normal_floats(n, random);
+        for (float& x : scores)
+          if (random() % 3 == 0) x = 0.5f;  // ties
+        std::vector<std::uint8_t> gone(n);
+        for (std::uint8_t& g : gone) g = random() % 8 < of_8 ? 9 : 0;
+        for (const bool neighbours : {false, true})
+          REQUIRE((top(neighbours, top_k, scores, static_cast<std::int64_t>(n), gone) ==
+                   reference(neighbours, static_cast<std::size_t>(top_k), scores, n, gone)));
+      }
 }
 
 TEST_CASE("recall_top lists nothing where there are no events") {

@@ -342,7 +342,8 @@ TEST_CASE("rules: boundaries move as the host's refiner moves them, near ties in
     }
 }
 
-TEST_CASE("rules: free slots first, then the least recently recalled, the earlier event of two") {
+TEST_CASE(
+    "rules: free slots first, then the least recently recalled, the earlier of two, pinned last") {
   using rules::Resident;
   REQUIRE(rules::is_free(Resident{}));
   REQUIRE_FALSE(rules::may_leave(Resident{}, 100));  // nothing is in it to leave
@@ -351,4 +352,7 @@ TEST_CASE("rules: free slots first, then the least recently recalled, the earlie
   REQUIRE(rules::leaves_before({3, 9}, {4, 1}));
   REQUIRE(rules::leaves_before({4, 1}, {4, 9}));
   REQUIRE_FALSE(rules::leaves_before({4, 9}, {4, 9}));
+  REQUIRE(rules::leaves_before({9, 9}, {1, 1, true}));
+  REQUIRE_FALSE(rules::leaves_before({1, 1, true}, {9, 9}));
+  REQUIRE(rules::leaves_before({1, 9, true}, {2, 1, true}));
 }

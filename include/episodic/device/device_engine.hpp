@@ -33,6 +33,9 @@ struct DevicePlan {
       return weights + activations + windows + events + representatives + step;
     }
   } device;
+  /// Of total(), taken before the first token: the rest comes as the text grows, on devices that
+  /// can map memory behind addresses (DeviceMemoryBytes).
+  std::int64_t at_start = 0;
   std::int64_t host_events = 0;  ///< page-locked, where device_bytes leaves them no room
   std::int64_t available = -1;   ///< of device memory; -1 if there is no device to ask
 };

@@ -36,14 +36,24 @@ struct DeviceMemoryOptions {
   /// events at all, and are left out where device_bytes has no room for them. Below some thousand
   /// events a scan of the vectors is as fast. 0: no codes.
   std::int64_t codes_from = 4096;
+  /// Tokens that an event has on average, min_block to max_block, for a device whose memory grows:
+  /// how device_bytes is divided between what is kept of each event and the rest, slots for keys
+  /// and values above all. A sequence whose events are shorter comes to device_bytes before
+  /// max_tokens: begin_step then throws BudgetError. 0: min_block, with which none does.
+  std::int64_t event_tokens = 0;
 };
 
-/// Device memory that a DeviceMemory takes, in bytes. All of it is taken when it is made.
+/// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
+/// long as options.event_tokens says. What is kept of events is taken as the sequence grows, where
+/// the device can map memory behind addresses and the whole is 16 such pieces at least (mostly of
+/// 2 MiB); else, and with EventScope::head, all of it when the memory is made.
 struct DeviceMemoryBytes {
   std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
   std::int64_t representatives = 0;  ///< with their codes, and the tables over events
-  std::int64_t workspace = 0;        ///< of a step
+  std::int64_t workspace = 0;        ///< of a step, and what whole pieces of memory take more
+  /// Taken now, at most total() with event_tokens = 0; of bytes_needed: taken when it is made.
+  std::int64_t taken = 0;
   std::int64_t host = 0;  ///< page-locked host memory: the events, where the device has slots only
   /// Of device memory.
   std::int64_t total() const { return window + events + representatives + workspace; }
@@ -69,7 +79,9 @@ struct DeviceMemoryBytes {
 /// Every call enqueues work on the stream, or on streams of its own that the stream waits for where
 /// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
-/// calls that say so (or files are read). What the device finds wrong (a NaN surprise) is kept
+/// calls that say so (or files are read), but that begin_step takes more device memory now and
+/// then, as the sequence grows, and waits for the device where there is none left, to throw
+/// BudgetError only if there must be more. What the device finds wrong (a NaN surprise) is kept
 /// there and thrown by the next such call; the sequence must then be reset or restored. One thread
 /// at a time. Every call works on the device that was current when the memory was made, whatever is
 /// current then, and leaves the current device as it was.
@@ -99,7 +111,9 @@ class DeviceMemory final : public SequenceMemory {
   void use_stream(CUstream_st* stream);
 
   /// Opens a step of n tokens, 1 <= n <= chunk. A step that was open is begun anew.
-  /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens
+  /// \throws DataError, BudgetError if the sequence would grow beyond max_tokens, or there is no
+  ///         device memory for what this step may close: nothing is enqueued then, and the step may
+  ///         be begun again, when there is room or with fewer tokens
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   /// One layer's part of a step: rows of `dtype` in device memory, aligned to 16 bytes, strides in
@@ -138,11 +152,12 @@ class DeviceMemory final : public SequenceMemory {
   //     memory.end_launched_step();
 
   /// Open steps of one kind and one n enqueue the same work, given the same pointers: calls to
-  /// attend and enqueue_end alone. begin_step enqueues a wait at most, for copies of steps before,
-  /// and is no part of a graph. Kinds are small numbers, few, and those of before a reset hold
-  /// after it. Absent where the step's work cannot be captured: the host takes part in it
-  /// (segmenters by token number, a disk tier), or it goes on beside the next step (several
-  /// tokens, with events at home in page-locked memory). Absent where no step is open.
+  /// attend and enqueue_end alone. begin_step enqueues waits for copies of steps before and, where
+  /// memory grows, little copies now and then; it is no part of a graph. Kinds are small numbers,
+  /// few, and those of before a reset hold after it. Absent where the step's work cannot be
+  /// captured: the host takes part in it (segmenters by token number, a disk tier), or it goes on
+  /// beside the next step (several tokens, with events at home in page-locked memory). Absent where
+  /// no step is open.
   std::optional<std::uint32_t> step_kind() const;
 
   /// Enqueues what end_step does and leaves the step open; it may be begun anew.
@@ -152,7 +167,7 @@ class DeviceMemory final : public SequenceMemory {
   /// \throws DataError where the step has no kind
   void end_launched_step();
 
-  /// Back to the empty sequence.
+  /// Back to the empty sequence. Device memory that it grew into stays taken, for the next one.
   void reset() override;
 
   const MemoryConfig& config() const override;
@@ -201,18 +216,38 @@ class DeviceMemory final : public SequenceMemory {
   ///         (to fewer tokens): the tokens between are gone
   void restore(const MemorySnapshot& snapshot) override;
 
-  /// Edits and files are the host memory's: `save` brings one up to date.
+  /// Files are the host memory's: `save` brings one up to date.
   std::string refusal(Capability capability) const override;
 
+  // -- edits; these wait for the device -----------------------------------------------------------
+
+  /// Never recalls this event again. Its keys, values and vector stay in device memory, unread,
+  /// until the memory ends; `save` makes the host's memory forget it, and hands none of them on.
+  /// \throws DataError if there is no such event, it is pinned, or a step is open; ConfigError with
+  ///         EventScope::head, as `pin`: marks are of one table
+  void forget(EventId event, std::int64_t scope = 0) override;
+  /// All events that share a token with the range, which must lie in closed events. \return those
+  std::vector<EventId> forget(TokenRange tokens) override;
+  /// In order of time.
+  const std::vector<EventId>& forgotten() const;
+  /// A pinned event leaves the device's slots, and the tiers below, last and cannot be forgotten;
+  /// so it does in the host's memory once that is saved, if it has a folder or a disk tier. What is
+  /// recalled does not change. \throws DataError if there is no such event, or it was forgotten;
+  /// ConfigError
+  void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
+
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
-  /// \throws ConfigError naming the setting, or where events were forgotten; BudgetError beyond
-  ///         max_tokens: it is then as it was; FileError where events cannot be read: then empty
+  /// \throws ConfigError naming the setting, or where heads' own events were forgotten or pinned;
+  ///         BudgetError beyond max_tokens or device memory: it is then as it was; FileError where
+  ///         events cannot be read: then empty
   void load(const EpisodicMemory& from);
   /// Brings the host's memory that this one was loaded from up to this one's state: events closed
   /// since, windows, thresholds. A kept one is then ready for `commit`.
   /// \param ids of the tokens since the last load or save \param last_logits [vocab] that follow
   ///        the last token, or empty
-  /// \throws ConfigError if it is not that memory or has gone on by itself; BudgetError,
+  /// \throws ConfigError if it is not that memory or has gone on by itself; DataError where an
+  /// event
+  ///         that it has pinned by itself since was forgotten here: all else is saved; BudgetError,
   ///         DiskFullError, FileError: it is then as it was, but for events that this one had gone
   ///         back behind (EpisodicMemory::advance)
   void save(EpisodicMemory& to, std::span<const std::int64_t> ids,

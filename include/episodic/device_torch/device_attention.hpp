@@ -95,6 +95,9 @@ class TorchDeviceMemory final : public SequenceMemory {
                                std::int64_t n) const override;
   std::shared_ptr<const MemorySnapshot> snapshot() const override;
   void restore(const MemorySnapshot& snapshot) override;
+  void forget(EventId event, std::int64_t scope = 0) override;
+  std::vector<EventId> forget(TokenRange tokens) override;
+  void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
   std::string refusal(Capability capability) const override;
 
   /// f(DeviceMemory&), the memory's device current, on torch's current stream: for all else, such

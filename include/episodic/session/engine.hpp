@@ -35,7 +35,7 @@ struct MemoryUsage {
   std::int64_t index_bytes = 0;  ///< representatives in memory
   std::int64_t window_bytes = 0;
   std::optional<double> index_recall;  ///< of an approximate index: share of the exact list
-  std::int64_t device_bytes = -1;      ///< all that the memory takes there
+  std::int64_t device_bytes = -1;      ///< that the memory has taken there
   std::int64_t step_bytes = -1;        ///< on a device: workspace of a step
   std::int64_t weight_bytes = -1;      ///< on a device
 };

@@ -87,6 +87,16 @@ inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1,
+  cudaDriverEntryPointVersionNotSufficent = 2  // as CUDA spells it
+};
+inline constexpr unsigned long long cudaEnableDefault = 0;
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* result);
 cudaError_t cudaMalloc(void** pointer, std::size_t size);
 template <class T>
 cudaError_t cudaMalloc(T** pointer, std::size_t size) {

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "growing_buffer.hpp"
+
+#include <cuda.h>
+
+#include <algorithm>
+
+namespace episodic::device {
+
+/// The driver's calls, which the runtime finds: nothing is linked with the driver.
+struct GrowingBuffer::Driver {
+  decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
+  decltype(&cuMemAddressReserve) reserve = nullptr;
+  decltype(&cuMemAddressFree) free = nullptr;
+  decltype(&cuMemCreate) create = nullptr;
+  decltype(&cuMemRelease) release = nullptr;
+  decltype(&cuMemMap) map = nullptr;
+  decltype(&cuMemUnmap) unmap = nullptr;
+  decltype(&cuMemSetAccess) set_access = nullptr;
+
+  /// \return nothing where one of them is missing
+  static std::optional<Driver> find() {
+    Driver d;
+    const bool all = get("cuMemGetAllocationGranularity", d.granularity) &&
+                     get("cuMemAddressReserve", d.reserve) && get("cuMemAddressFree", d.free) &&
+                     get("cuMemCreate", d.create) && get("cuMemRelease", d.release) &&
+                     get("cuMemMap", d.map) && get("cuMemUnmap", d.unmap) &&
+                     get("cuMemSetAccess", d.set_access);
+    return all ? std::optional(d) : std::nullopt;
+  }
+
+  static CUmemAllocationProp memory_of(int device) {
+    CUmemAllocationProp of{};
+    of.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    of.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    of.location.id = device;
+    return of;
+  }
+
+ private:
+  template <class Call>
+  static bool get(const char* name, Call& call) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    constexpr unsigned kSince = 10020;  // the version of CUDA that brought all of them
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+    if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+    call = reinterpret_cast<Call>(found);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found;
+  }
+};
+
+std::int64_t GrowingBuffer::granule_of(int device) {
+  const std::optional<Driver> driver = Driver::find();
+  if (!driver) return 0;
+  const CUmemAllocationProp of = Driver::memory_of(device);
+  std::size_t granule = 0;
+  const CUresult result = driver->granularity(&granule, &of, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  return result == CUDA_SUCCESS ? static_cast<std::int64_t>(granule) : 0;
+}
+
+std::optional<GrowingBuffer> GrowingBuffer::reserve(std::int64_t bytes, int device,
+                                                    std::int64_t granule) {
+  const std::optional<Driver> driver = Driver::find();
+  if (!driver || granule <= 0) return std::nullopt;
+  const std::int64_t granules = (bytes + granule - 1) / granule;
+  CUdeviceptr base = 0;
+  if (driver->reserve(&base, static_cast<std::size_t>(granules * granule), 0, 0, 0) != CUDA_SUCCESS)
+    return std::nullopt;
+  GrowingBuffer buffer;
+  buffer.base_ = reinterpret_cast<std::byte*>(base);
+  buffer.bytes_ = granules * granule;
+  buffer.granule_ = granule;
+  buffer.device_ = device;
+  buffer.there_.assign(static_cast<std::size_t>(granules), false);
+  return buffer;
+}
+
+GrowingBuffer::~GrowingBuffer() {
+  if (!base_) return;
+  const std::optional<Driver> driver = Driver::find();
+  if (!driver) return;  // it was there before
+  const auto at = reinterpret_cast<CUdeviceptr>(base_);
+  for (const auto& [offset, bytes] : mapped_)
+    static_cast<void>(
+        driver->unmap(at + static_cast<CUdeviceptr>(offset), static_cast<std::size_t>(bytes)));
+  static_cast<void>(driver->free(at, static_cast<std::size_t>(bytes_)));
+}
+
+GrowingBuffer& GrowingBuffer::operator=(GrowingBuffer&& other) noexcept {
+  std::swap(whole_, other.whole_);
+  std::swap(base_, other.base_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(granule_, other.granule_);
+  std::swap(held_, other.held_);
+  std::swap(device_, other.device_);
+  std::swap(there_, other.there_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+bool GrowingBuffer::hold(std::span<const Part> parts, std::int64_t most) {
+  if (!grows()) return true;
+  std::vector<std::int64_t> missing;  // granules; two parts may end and begin in one
+  for (const Part& part : parts)
+    for (std::int64_t g = part.begin / granule_; g * granule_ < part.end; ++g)
+      if (!there_[static_cast<std::size_t>(g)]) missing.push_back(g);
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  if (missing.empty()) return true;
+  if (most > 0 && held_ + static_cast<std::int64_t>(missing.size()) * granule_ > most) return false;
+  const std::optional<Driver> driver = Driver::find();
+  if (!driver) fail(cudaErrorNotSupported, "mapping device memory", nullptr);
+  for (std::size_t first = 0; first < missing.size();) {
+    std::size_t end = first + 1;
+    while (end < missing.size() && missing[end] == missing[end - 1] + 1) ++end;
+    const auto count = static_cast<std::int64_t>(end - first);
+    if (!map(*driver, missing[first] * granule_, count * granule_)) return false;
+    first = end;
+  }
+  return true;
+}
+
+/// \return false where the device has no memory left
+bool GrowingBuffer::map(const Driver& driver, std::int64_t offset, std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_) + static_cast<CUdeviceptr>(offset);
+  const CUmemAllocationProp of = Driver::memory_of(device_);
+  mapped_.reserve(mapped_.size() + 1);
+  CUmemGenericAllocationHandle memory = 0;
+  CUresult result = driver.create(&memory, size, &of, 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
+  const auto require = [&](const char* what) {
+    if (result != CUDA_SUCCESS)
+      throw DeviceError(fmt::format("CUDA: {} of {} bytes of device memory: the driver's error {}",
+                                    what, bytes, static_cast<int>(result)));
+  };
+  require("taking");
+  result = driver.map(at, size, 0, memory, 0);
+  // From here on what it is mapped to keeps it.
+  static_cast<void>(driver.release(memory));
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
+  require("mapping");
+  CUmemAccessDesc access{};
+  access.location = of.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  result = driver.set_access(at, size, &access, 1);
+  if (result != CUDA_SUCCESS) static_cast<void>(driver.unmap(at, size));
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
+  require("opening");
+  mapped_.emplace_back(offset, bytes);
+  held_ += bytes;
+  for (std::int64_t g = offset / granule_; g * granule_ < offset + bytes; ++g)
+    there_[static_cast<std::size_t>(g)] = true;
+  return true;
+}
+
+}  // namespace episodic::device

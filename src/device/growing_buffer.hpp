@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Device memory that keeps its addresses while more of it is taken: a range of addresses is
+// reserved, and memory is mapped behind parts of it as they are needed.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cuda.hpp"
+
+namespace episodic::device {
+
+/// What memory comes in on most devices; where none is asked, it is taken for it.
+inline constexpr std::int64_t kUsualGranule = std::int64_t{2} << 20;
+
+class GrowingBuffer {
+ public:
+  /// Bytes [begin, end) of the range.
+  struct Part {
+    std::int64_t begin, end;
+  };
+
+  /// Bytes that memory is mapped by on a device. 0: it cannot be mapped there (no such calls in the
+  /// driver, or a device that refuses them), and all is to be taken at once.
+  static std::int64_t granule_of(int device);
+
+  GrowingBuffer() = default;
+  /// All of it at once. \throws BudgetError as DeviceBuffer
+  GrowingBuffer(std::int64_t bytes, const char* what, const char* budget)
+      : whole_(bytes, what, budget) {}
+  /// Addresses alone, of the current device; nothing may be read or written before it is held.
+  /// \return nothing where the device refuses
+  static std::optional<GrowingBuffer> reserve(std::int64_t bytes, int device, std::int64_t granule);
+  /// Whatever uses it must have ended: unlike cudaFree this does not wait.
+  ~GrowingBuffer();
+  GrowingBuffer(GrowingBuffer&& other) noexcept { *this = std::move(other); }
+  GrowingBuffer& operator=(GrowingBuffer&& other) noexcept;
+
+  std::byte* data() const { return base_ ? base_ : whole_.data(); }
+  /// Bytes of device memory, in whole granules where it grows.
+  std::int64_t held() const { return base_ ? held_ : whole_.bytes(); }
+  bool grows() const { return base_ != nullptr; }
+  std::int64_t granule() const { return granule_; }
+
+  /// Puts memory behind parts of the range, unless it is there; its content is whatever it was.
+  /// What has memory keeps it and its content. The host may do so while kernels run.
+  /// \param most bytes that may be held in all; 0: no bound
+  /// \return false where the bound or the device has no room: a part of it may be held then
+  /// \throws DeviceError
+  bool hold(std::span<const Part> parts, std::int64_t most);
+
+ private:
+  struct Driver;
+  bool map(const Driver& driver, std::int64_t offset, std::int64_t bytes);
+
+  DeviceBuffer whole_;         // where it does not grow
+  std::byte* base_ = nullptr;  // where it does
+  std::int64_t bytes_ = 0, granule_ = 0, held_ = 0;
+  int device_ = 0;
+  std::vector<bool> there_;                                    // of each granule
+  std::vector<std::pair<std::int64_t, std::int64_t>> mapped_;  // offset, bytes
+};
+
+}  // namespace episodic::device
