@@ -51,7 +51,7 @@ __device__ inline const void* from_lane(const void* p, int lane) {
 /// of the tile lies, one tile ahead; 8 lanes then copy a key's 128 bytes side by side.
 template <class Half, int kDim>
 __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
-                                  WgmmaMemory<Half, kDim>& memory, int head, int from, int to) {
+                                  WgmmaMemory<Half, kDim>& memory, int from, int to) {
   constexpr WgmmaTile kTile = wgmma_tile(kDim);
   constexpr int kKeysOfWarp = kTile.keys / 4;
   const AttentionParams& p = a.p;
@@ -70,7 +70,7 @@ __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
     Source source;
     if (place.far) {
       const KvRow row = span.far[i];
-      const std::int64_t at = std::int64_t{row.head_stride} * head;
+      const std::int64_t at = std::int64_t{row.head_stride} * span.far_head;
       source.key = static_cast<const Half*>(row.key) + at;
       source.value = static_cast<const Half*>(row.value) + at;
       source.mark = {first_query_of_far(row.token, p.n_local, span.first_position),
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(wgmma_tile(kDim).threads(), 1)
   const int from = min(split * tiles_per_split, tiles), to = min(from + tiles_per_split, tiles);
   if (warpgroup == kTile.warpgroups) {
     if constexpr (kTile.copying_registers > 0) give_registers<kTile.copying_registers>();
-    if (from < to) copy_tiles<Half, kDim>(a, span, memory, head, from, to);
+    if (from < to) copy_tiles<Half, kDim>(a, span, memory, from, to);
   } else {
     if constexpr (kTile.copying_registers > 0) take_registers<kTile.multiplying_registers>();
     const int first_row = block_row + 64 * warpgroup;

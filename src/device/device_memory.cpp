@@ -142,7 +142,9 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   m.given = std::move(given);
   m.stream = stream;
   m.check_settings();
-  device::check(cudaGetDevice(&m.device), "asking for the current device");
+  const cudaError_t found = cudaGetDevice(&m.device);
+  if (found != cudaSuccess) bytes_needed(config, shape, options);  // what none would take, first
+  device::check(found, "asking for the current device");
   m.take_memory();
   if (m.on_disk) {
     DiskStoreOptions store;
