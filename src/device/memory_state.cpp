@@ -30,7 +30,7 @@ std::vector<EventId> host_ids(const std::vector<DeviceEventId>& ids) {
 }
 
 const char* const kForHost =
-    "scope = head, where a device marks no event as forgotten or pinned; use --device cpu";
+    "scope = head, where a device marks no event as forgotten or pinned; use the host's memory";
 
 std::vector<DeviceEventId> device_ids(const std::vector<EventId>& ids) {
   std::vector<DeviceEventId> out;

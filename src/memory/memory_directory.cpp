@@ -268,7 +268,8 @@ void share(const io::Directory& from, const io::Directory& to, const std::string
 MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
   if (!holds_memory(dir))
     throw FileError(
-        fmt::format("{}: holds no memory (there is no {}); make one with `episodic ingest`",
+        fmt::format("{}: holds no memory (there is no {}); make one with EpisodicMemory::create "
+                    "or `episodic ingest`",
                     dir.string(), kManifest));
   return read_manifest(io::Directory(calls, dir));
 }

@@ -154,8 +154,8 @@ std::int64_t file_type(TensorType type) {
 
 [[noreturn]] void refuse(const OpenModel& model, const std::string& what) {
   throw ConfigError(
-      fmt::format("{}: {} cannot be said in a GGUF file; use the model as it is, with --quantize "
-                  "when it is loaded",
+      fmt::format("{}: {} cannot be said in a GGUF file; use the model as it is, its weights "
+                  "rounded when it is loaded (ModelOptions::quantize)",
                   model.path.string(), what));
 }
 
@@ -541,7 +541,7 @@ void write_gguf(const OpenModel& model, const fs::path& path, bool overwrite,
     throw FileError(fmt::format("{}: is a directory; name the GGUF file to write", path.string()));
   if (fs::exists(path, error) && !overwrite)
     throw FileError(
-        fmt::format("{}: is there already; name another file, or allow to replace it (--replace)",
+        fmt::format("{}: is there already; name another file, or allow to replace it (overwrite)",
                     path.string()));
   if (is_model_file(model.path))
     throw ConfigError(

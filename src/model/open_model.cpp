@@ -59,8 +59,8 @@ ChatTemplate load_model_chat_template(const fs::path& path, const Tokenizer& tok
   const auto source = chat_template(file);
   if (!source)
     throw FileError(fmt::format(
-        "{}: has no chat template (tokenizer.chat_template): it is a base model; prompt it as "
-        "text, without --chat",
+        "{}: has no chat template (tokenizer.chat_template): it is a base model; prompt it "
+        "with plain text, not with messages",
         path.string()));
   std::map<std::string, std::string> tokens;
   if (tokenizer.bos() >= 0) tokens["bos_token"] = tokenizer.token(tokenizer.bos());

@@ -103,7 +103,7 @@ void ReaderHeads::save(const std::filesystem::path& dir) const {
 ReaderHeads ReaderHeads::load(const std::filesystem::path& dir) {
   if (!std::filesystem::exists(dir / kFile))
     throw FileError(
-        fmt::format("{}: has no {}; name a folder that `episodic train-lora --reader` made",
+        fmt::format("{}: has no {}; name a folder that ReaderHeads::save or train-lora wrote",
                     dir.string(), kFile));
   const SafetensorsFile file(dir / kFile);
   const auto kind = file.metadata().find(kKind), model = file.metadata().find(kModel);

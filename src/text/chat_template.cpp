@@ -154,7 +154,7 @@ ChatTemplate load_chat_template(const fs::path& model_dir) {
     throw FileError(
         fmt::format("{}: has no chat template (chat_template in tokenizer_config.json, or "
                     "chat_template.jinja): "
-                    "it is a base model; prompt it as text, without --chat",
+                    "it is a base model; prompt it with plain text, not with messages",
                     model_dir.string()));
   return {template_in(node), config_file.string(), special_tokens(config)};
 }

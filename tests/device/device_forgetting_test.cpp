@@ -296,7 +296,7 @@ TEST_CASE("heads' own events are neither forgotten nor pinned on a device, which
   REQUIRE_FALSE(device.can(Capability::pin));
   const auto is_refused = [&](const auto& call) {
     const std::string said = refusal<ConfigError>([&] { call(device); });
-    return mentions(said, "scope = head") && mentions(said, "use --device cpu");
+    return mentions(said, "scope = head") && mentions(said, "use the host's memory");
   };
   REQUIRE(is_refused([](auto& m) { m.forget(EventId{1}, 1); }));
   REQUIRE(is_refused([](auto& m) { m.forget(TokenRange{10, 20}); }));

@@ -136,8 +136,19 @@ def standard(root):
                 yield f"{path}:{number}: {line}"
 
 
+def flags(root):
+    """The library's messages name parameters; the flags of a program are the programs' to name."""
+    for path in sources(root, ["include", "src"]):
+        if room_of(root, path) is None:
+            continue
+        for number, line in enumerate(without_comments(path.read_text(errors="replace")).splitlines(), 1):
+            said = [text for text in re.findall(r'"((?:[^"\\]|\\.)*)"', line) if "hf download" not in text]
+            if any(re.search(r"(^|[ (`])--[a-z]", text) for text in said):
+                yield f"{path}:{number}: {line.strip()}"
+
+
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
-         "silent": silent, "leftovers": leftovers, "json": json, "standard": standard}
+         "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags}
 
 
 def self_test(_root):
@@ -151,6 +162,7 @@ def self_test(_root):
         "silent": ("src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
         "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
         "standard": ("include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
+        "flags": ("src/session/j.cpp", head + 'const char* remedy = "read on with --resume";\n'),
         "json": ("src/tools/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     }
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'
