@@ -6,7 +6,7 @@ import struct
 
 
 def prose(file, characters):
-    """The first characters of a text, one line a paragraph: the print edition's line breaks are none of the text's.
+    """The first characters of a text (None: all), one line a paragraph: the print edition's line breaks are none of the text's.
 
     War and Peace begins behind its title and contents, which a model knows by heart.
     """

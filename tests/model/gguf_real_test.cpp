@@ -20,13 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder with the file and its converted form: EPISODIC_GEMMA, or gemma beside the checkout.
+/// The package's file, beside its converted form.
 std::optional<fs::path> gguf_file() {
-  const char* wish = std::getenv("EPISODIC_GEMMA");
-  const fs::path dir =
-      wish != nullptr ? fs::path(wish) : fs::path(EPISODIC_SOURCE_DIR) / "../gemma";
+  const auto dir = real_model_dir();
+  if (!dir) return std::nullopt;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error))
+  for (const auto& entry : fs::directory_iterator(*dir, error))
     if (entry.path().extension() == ".gguf") return entry.path();
   return std::nullopt;
 }
@@ -35,7 +34,7 @@ std::optional<fs::path> gguf_file() {
 
 TEST_CASE("gguf, a real model: it agrees with its converted form") {
   const auto path = gguf_file();
-  if (!path) EPISODIC_SKIP("no folder with a GGUF file of Gemma (EPISODIC_GEMMA)");
+  if (!path) EPISODIC_SKIP("no GGUF file of the real model; scripts/real_model fetches it");
   const GgufSource source(*path);
   const fs::path dir = path->parent_path();
   if (!fs::exists(dir / "model.safetensors")) EPISODIC_SKIP("no converted form beside it");
@@ -70,7 +69,7 @@ TEST_CASE("gguf, a real model: it agrees with its converted form") {
 
 TEST_CASE("gguf, a real model: its settings are those of the converted form") {
   const auto path = gguf_file();
-  if (!path) EPISODIC_SKIP("no folder with a GGUF file of Gemma (EPISODIC_GEMMA)");
+  if (!path) EPISODIC_SKIP("no GGUF file of the real model; scripts/real_model fetches it");
   const auto config = nlohmann::json::parse(GgufSource(*path).config_json());
   const MappedFile file(path->parent_path() / "config.json");
   const auto wanted = nlohmann::json::parse(
@@ -89,7 +88,7 @@ TEST_CASE("gguf, a real model: its settings are those of the converted form") {
 
 TEST_CASE("gguf, a real model: its tokenizer gives the ids of the converted form") {
   const auto path = gguf_file();
-  if (!path) EPISODIC_SKIP("no folder with a GGUF file of Gemma (EPISODIC_GEMMA)");
+  if (!path) EPISODIC_SKIP("no GGUF file of the real model; scripts/real_model fetches it");
   const GgufFile file(*path);
   const auto tokenizer = load_tokenizer(file);
   const auto converted = load_tokenizer(path->parent_path());

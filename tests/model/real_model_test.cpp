@@ -25,16 +25,6 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Where scripts/real_model leaves it; nothing if it is not there.
-std::optional<fs::path> real_model_dir() {
-  const char* dir = std::getenv("EPISODIC_REAL_MODEL");
-  const char* cache = std::getenv("EPISODIC_CACHE");
-  const fs::path at = dir     ? fs::path(dir)
-                      : cache ? fs::path(cache) / "gemma3-270m"
-                              : fs::path(EPISODIC_SOURCE_DIR) / ".cache/gemma3-270m";
-  if (!fs::exists(at / "config.json")) return std::nullopt;
-  return at;
-}
-
 struct Material {
   fs::path model, golden;
 };
