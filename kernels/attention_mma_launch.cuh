@@ -20,9 +20,9 @@ cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs&
   cudaError_t error = plan.few_rows        ? attend(std::true_type{})
                       : device_has_wgmma() ? launch_wgmma_attention(plan, args, stream)
                                            : attend(std::false_type{});
-  if (error == cudaSuccess && plan.splits > 1) error = launch_merge<Half>(plan, args, stream);
-  if (error != cudaSuccess || !args.p.maybe_column_sums) return error;
-  if (plan.few_rows && plan.splits > 1) return cudaSuccess;  // the merge made them
+  if (error == cudaSuccess && plan.splits > 1 && args.merge_group == 0)
+    error = launch_merge<Half>(plan, args, stream);
+  if (error != cudaSuccess || !args.p.maybe_column_sums || args.p.maybe_column_stats) return error;
   if (plan.few_rows)
     return launch(ScoresToColumnSumsKernel<Half>,
                   blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);
