@@ -113,16 +113,14 @@ int instance_dim(const AttentionParams& p) {
   return least;
 }
 
-/// AttentionPlan::merge_group.
-std::int64_t merge_group(const AttentionParams& p, const AttentionPlan& plan) {
+/// AttentionPlan::merge_group: all, or as many as there are groups.
+std::int64_t merge_group(std::int64_t splits) {
   constexpr std::int64_t kInOneLevel = 16;
-  std::int64_t group = plan.splits;
-  if (group > kInOneLevel)
-    for (group = kInOneLevel / 4; group * group < plan.splits; ++group) {
-    }
-  const auto bytes = static_cast<std::size_t>(group * plan.rows * p.head_dim) * sizeof(float);
-  const bool fits = bytes <= mma_shared_bytes(plan.dim, mma_tile(plan.dim, true));
-  return plan.splits > 1 && group <= kMostMerged && fits ? group : 0;
+  static_assert(kSmallBlocks <= kMostMerged * kMostMerged, "two levels are enough");
+  if (splits <= kInOneLevel) return splits > 1 ? splits : 0;
+  std::int64_t group = 1;
+  while (group * group < splits) ++group;
+  return group;
 }
 
 /// Of sizes that were checked. \param keys of a tile of the kernel for many rows of 16 bits
@@ -159,7 +157,7 @@ void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
     place(plan.partial_stats, plan.splits * query_heads, sizeof(float2));
     place(plan.partial_out, plan.splits * query_heads * p.head_dim, sizeof(float));
   }
-  if (plan.few_rows) plan.merge_group = merge_group(p, plan);
+  if (plan.few_rows) plan.merge_group = merge_group(plan.splits);
 }
 
 }  // namespace

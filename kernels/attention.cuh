@@ -191,38 +191,43 @@ __device__ inline std::int64_t local_keys(const AttentionParams& p) {
 
 /// Merges `count` <= kMostMerged splits of kv head `head`: `first`, first + step, ..., by one warp
 /// in their order: into split `first`, or, where these are all there is, into the rows' outputs.
-/// \param shared room for [count, rows, d] floats, which nobody uses
+/// \param shared [room] floats that nobody uses, at least count * d
 template <class T>
 __device__ inline void merge_splits(const AttentionArgs& a, int head, int first, int step,
-                                    int count, bool all, float* shared) {
+                                    int count, bool all, float* shared, int room) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int d = static_cast<int>(a.p.head_dim), of_split = a.rows * d;
+  const int d = static_cast<int>(a.p.head_dim);
   const std::int64_t base = (std::int64_t{head} * a.splits + first) * a.rows;  // row 0 of `first`
   const std::int64_t stride = std::int64_t{step} * a.rows;
-  // All of them on their way at once, whatever the registers.
-  for (int s = 0; s < count; ++s)
-    for (int at = 4 * lane; at < of_split; at += 4 * kWarpSize)
-      copy_async_16(shared + s * of_split + at, a.partial_out + (base + s * stride) * d + at);
-  commit_copies();
-  wait_copies<0>();
-  __syncwarp();
+  const int at_once = min(a.rows, room / (count * d)), of_split = at_once * d;
   for (int r = 0; r < a.rows; ++r) {
+    const int place = r % at_once * d;  // in a split's part of the room
+    if (place == 0) {                   // as many rows as there is room for, on their way together
+      __syncwarp();                     // those before have been read
+      for (int s = 0; s < count; ++s)
+        for (int at = 4 * lane; at < min(at_once, a.rows - r) * d; at += 4 * kWarpSize)
+          copy_async_16(shared + s * of_split + at,
+                        a.partial_out + (base + s * stride + r) * d + at);
+      commit_copies();
+      wait_copies<0>();
+      __syncwarp();
+    }
     const float2 own =
         lane < count ? a.partial_stats[base + lane * stride + r] : make_float2(-INFINITY, 0.0f);
     const float max = warp_reduce(own.x, Largest{});
     const float weight = exp2f(own.x - (max == -INFINITY ? 0.0f : max));
     const float sum = warp_reduce(own.y * weight, Sum{});
-    const float factor = all ? inverse_sum(sum) : 1.0f;
+    const float factor = inverse_sum(sum);
     const int i = r / a.group, h = head * a.group + r % a.group;
     for (int channel = 0; channel < d; channel += 4 * kWarpSize) {
       const int c = channel + 4 * lane;
       float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       for (int s = 0; s < count; ++s) {
-        const float of_split_s = __shfl_sync(kFullMask, weight, s);
+        const float factor_of_split = __shfl_sync(kFullMask, weight, s);
         if (c >= d) continue;
-        const float4 x = *reinterpret_cast<const float4*>(shared + s * of_split + r * d + c);
-        total.x += of_split_s * x.x, total.y += of_split_s * x.y;
-        total.z += of_split_s * x.z, total.w += of_split_s * x.w;
+        const float4 x = *reinterpret_cast<const float4*>(shared + s * of_split + place + c);
+        total.x += factor_of_split * x.x, total.y += factor_of_split * x.y;
+        total.z += factor_of_split * x.z, total.w += factor_of_split * x.w;
       }
       if (c >= d) continue;
       if (all) {
@@ -241,17 +246,19 @@ __device__ inline void merge_splits(const AttentionArgs& a, int head, int first,
 
 /// The end of a block of few rows, of one warp, whose split is written: the last of a group of
 /// splits to be done merges the group, the last of a head's groups these. All threads call it.
+/// \param shared [room] floats that nobody uses any more
 template <class T>
-__device__ inline void merge_when_last(const AttentionArgs& a, int head, int split, float* shared) {
+__device__ inline void merge_when_last(const AttentionArgs& a, int head, int split, float* shared,
+                                       int room) {
   const int groups = (a.splits + a.merge_group - 1) / a.merge_group;
   const int group = split / a.merge_group, first = group * a.merge_group;
   const int count = min(a.merge_group, a.splits - first);
   std::uint32_t* const arrived = a.p.maybe_arrived + head * kAttentionCounters;
   if (!is_last_arrival(arrived + group, static_cast<unsigned>(count))) return;
-  merge_splits<T>(a, head, first, 1, count, groups == 1, shared);
+  merge_splits<T>(a, head, first, 1, count, groups == 1, shared, room);
   if (groups == 1) return;
   if (!is_last_arrival(arrived + kMostMerged, static_cast<unsigned>(groups))) return;
-  merge_splits<T>(a, head, 0, a.merge_group, groups, true, shared);
+  merge_splits<T>(a, head, 0, a.merge_group, groups, true, shared, room);
 }
 
 /// One output row from its splits, in an order that depends on their number alone. A row has

@@ -87,7 +87,7 @@ struct AttentionParams {
 
   /// [kAttentionCounters * G] 0 before the first call, and left so: splits that are done. Calls
   /// that share it run one after the other. With it the last blocks of few rows merge the splits;
-  /// null, or of more bytes than those blocks have room for: a launch more.
+  /// null: a launch more.
   std::uint32_t* maybe_arrived = nullptr;
 
   void* workspace = nullptr;  ///< attention_workspace_bytes(), aligned to 256

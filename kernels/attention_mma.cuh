@@ -425,7 +425,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     }
   }
   if constexpr (kFewRows)
-    if (a.merge_group > 0) merge_when_last<Half>(a, head, split, reinterpret_cast<float*>(bytes));
+    if (a.merge_group > 0)
+      merge_when_last<Half>(a, head, split, reinterpret_cast<float*>(bytes),
+                            static_cast<int>(mma_shared_bytes(kDim, kTile) / sizeof(float)));
 }
 
 /// Column sums of many rows. Blocks x: tiles of local keys, y: query heads. A warp holds its keys
