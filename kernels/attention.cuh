@@ -10,6 +10,7 @@
 
 #include "attention_plan.hpp"
 #include "device.cuh"
+#include "last_arrival.cuh"
 #include "ptx.cuh"
 
 namespace episodic::kernels {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "attention.cuh"
+#include "launch_early.cuh"
 #include "ptx.cuh"
 
 namespace episodic::kernels {
@@ -87,6 +88,7 @@ __device__ inline void for_pieces(F&& f) {
 template <class Half, int kDim, bool kFewRows>
 __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     MmaAttentionKernel(const AttentionArgs a) {
+  if constexpr (kFewRows) await_launch_before();
   constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;

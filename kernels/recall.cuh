@@ -10,6 +10,8 @@
 #include "device.cuh"
 #include "elements.cuh"
 #include "episodic/base/rules/recall.hpp"
+#include "last_arrival.cuh"
+#include "launch_early.cuh"
 #include "recall.hpp"
 #include "rows.cuh"
 
@@ -599,6 +601,7 @@ __device__ inline void bound_all(const RecallParams& p, const RecallLane& of_lan
 /// that is the lower bound of events with tokens enough to reach the capacity is below none of the
 /// events that fill it, so that no event whose upper bound lies below that can be one of them.
 __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
+  await_launch_before();
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(listed, int);
   EPISODIC_SHARED(lane, RecallLane);
@@ -640,6 +643,7 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
 /// rows of what it selected.
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs a) {
+  await_launch_before();
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(lane, RecallLane);
   find_lane(a, lane);
