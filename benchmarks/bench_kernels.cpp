@@ -286,6 +286,9 @@ void attention(Bench& bench, const Flags& f, std::int64_t n) {
       static_cast<std::int64_t>(kernels::attention_workspace_bytes(p)));
   p.workspace = workspace.data();
   p.workspace_bytes = static_cast<std::size_t>(workspace.size());
+  const DeviceArray<std::uint32_t> arrived(
+      std::vector<std::uint32_t>(kernels::kAttentionCounters * f.kv_heads, 0));
+  p.maybe_arrived = arrived.data();
 
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   const auto run = [&] { check(kernels::segmented_attention(p, bench.stream()), "attention"); };

@@ -91,30 +91,49 @@ FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
   EPISODIC_FIELD_ALIGNED(p, n_rows, 4);
   EPISODIC_FIELD_ALIGNED(p, maybe_lse, 4);
   EPISODIC_FIELD_ALIGNED(p, maybe_column_sums, 4);
+  EPISODIC_FIELD(p, maybe_column_stats,
+                 !p.maybe_column_stats || (p.maybe_column_sums && defers_column_sums(p)));
+  EPISODIC_FIELD_ALIGNED(p, maybe_column_stats, 4);
+  EPISODIC_FIELD_ALIGNED(p, maybe_arrived, 4);
   return {};
 }
 
 /// \param plan written
 FieldError check(const AttentionParams& p, AttentionPlan& plan) {
   if (const FieldError wrong = check_sizes(p)) return wrong;
-  plan_attention(p, plan);
+  plan_attention(p, false, plan);
   return check_arrays(p, plan);
 }
 
-}  // namespace
-
-bool plan_attention(const AttentionParams& p, AttentionPlan& plan) {
-  plan = {};
-  if (check_sizes(p)) return false;
-  const bool wide = p.dtype == DType::float32;
+/// AttentionPlan::dim.
+int instance_dim(const AttentionParams& p) {
+  int least = 0;
   for (const int dim : {256, 128, 96, 64})
-    if (p.head_dim <= dim && !(wide && dim == 96)) plan.dim = dim;
+    if (p.head_dim <= dim && !(p.dtype == DType::float32 && dim == 96)) least = dim;
+  return least;
+}
+
+/// AttentionPlan::merge_group: all, or as many as there are groups.
+std::int64_t merge_group(std::int64_t splits) {
+  constexpr std::int64_t kInOneLevel = 16;
+  static_assert(kSmallBlocks <= kMostMerged * kMostMerged, "two levels are enough");
+  if (splits <= kInOneLevel) return splits > 1 ? splits : 0;
+  std::int64_t group = 1;
+  while (group * group < splits) ++group;
+  return group;
+}
+
+/// Of sizes that were checked. \param keys of a tile of the kernel for many rows of 16 bits
+void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
+  plan = {};
+  const bool wide = p.dtype == DType::float32;
+  plan.dim = instance_dim(p);
   plan.rows = p.n_queries * (p.n_heads / p.n_kv_heads);
   plan.window = p.n_local + p.n_queries - 1;
   plan.few_rows = !wide && plan.rows <= mma_tile(plan.dim, true).rows();
   const MmaTile tile = mma_tile(plan.dim, plan.few_rows);
   plan.rows_per_block = wide ? kFloatRows : tile.rows();
-  const int keys_per_tile = wide ? kFloatKeys : tile.keys;
+  const int keys_per_tile = wide ? kFloatKeys : plan.few_rows ? tile.keys : keys_of_many;
   plan.row_tiles = divide_up(plan.rows, plan.rows_per_block);
 
   const std::int64_t tiles =
@@ -138,12 +157,30 @@ bool plan_attention(const AttentionParams& p, AttentionPlan& plan) {
     place(plan.partial_stats, plan.splits * query_heads, sizeof(float2));
     place(plan.partial_out, plan.splits * query_heads * p.head_dim, sizeof(float));
   }
+  if (plan.few_rows) plan.merge_group = merge_group(plan.splits);
+}
+
+}  // namespace
+
+bool plan_attention(const AttentionParams& p, bool wgmma, AttentionPlan& plan) {
+  plan = {};
+  if (check_sizes(p)) return false;
+  const int dim = instance_dim(p);
+  AttentionPlan other;
+  plan_for(p, wgmma ? wgmma_tile(dim).keys : mma_tile(dim, false).keys, plan);
+  plan_for(p, wgmma ? mma_tile(dim, false).keys : wgmma_tile(dim).keys, other);
+  plan.bytes = std::max(plan.bytes, other.bytes);
   return true;
 }
 
 std::size_t attention_workspace_bytes(const AttentionParams& params) {
   AttentionPlan plan;
-  return plan_attention(params, plan) ? plan.bytes : 0;
+  return plan_attention(params, false, plan) ? plan.bytes : 0;
+}
+
+bool defers_column_sums(const AttentionParams& params) {
+  AttentionPlan plan;
+  return params.n_queries == 1 && plan_attention(params, false, plan) && plan.few_rows;
 }
 
 std::size_t largest_attention_workspace_bytes(const AttentionParams& params) {
@@ -152,12 +189,12 @@ std::size_t largest_attention_workspace_bytes(const AttentionParams& params) {
   for (const std::int64_t max_rows : {params.max_rows, std::int64_t{0}}) {
     AttentionParams p = params;
     p.max_rows = max_rows;
-    if (!plan_attention(p, plan)) return 0;
+    if (!plan_attention(p, false, plan)) return 0;
     most = std::max(most, plan.bytes);
     // Fewer queries may be split among more blocks, and then need more. Once row tiles alone fill
     // the device nothing is split, and bytes grow with the queries up to those counted above.
     for (p.n_queries = 1; p.n_queries < params.n_queries; ++p.n_queries) {
-      plan_attention(p, plan);
+      plan_attention(p, false, plan);
       most = std::max(most, plan.bytes);
       if (!plan.few_rows && plan.row_tiles * p.n_kv_heads > kBlocks / 2) break;
     }
@@ -173,6 +210,7 @@ const char* invalid_field(const AttentionParams& params) {
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
   AttentionPlan plan;
   if (const FieldError wrong = check(params, plan)) return wrong.error;
+  if (device_has_wgmma()) plan_attention(params, true, plan);
 
   AttentionArgs args;
   args.p = params;
@@ -192,7 +230,10 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
   args.rows = static_cast<int>(plan.rows);
   args.splits = static_cast<int>(plan.splits);
   auto* const workspace = static_cast<unsigned char*>(params.workspace);
-  if (params.maybe_column_sums) {
+  if (params.maybe_arrived) args.merge_group = static_cast<int>(plan.merge_group);
+  if (params.maybe_column_stats) {
+    args.maybe_scores = params.maybe_column_sums;
+  } else if (params.maybe_column_sums) {
     args.maybe_stats = reinterpret_cast<float2*>(workspace + plan.stats);
     if (plan.few_rows)
       args.maybe_scores = reinterpret_cast<float*>(workspace + plan.scores);

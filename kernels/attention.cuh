@@ -10,6 +10,8 @@
 
 #include "attention_plan.hpp"
 #include "device.cuh"
+#include "last_arrival.cuh"
+#include "ptx.cuh"
 
 namespace episodic::kernels {
 
@@ -25,9 +27,12 @@ struct AttentionArgs {
   int group = 0;              ///< H / G
   int rows = 0;               ///< n * H / G
   int splits = 0;
-  float2* maybe_stats = nullptr;    ///< [H, n] max (base 2) and 1 / sum; null without column sums
-  void* maybe_queries = nullptr;    ///< [n, H, d], null unless a second pass reads them
-  float* maybe_scores = nullptr;    ///< [window, H, n] raw scores of local keys, -inf if not seen
+  int merge_group = 0;            ///< splits that a block merges; 0: the merge is another launch
+  float2* maybe_stats = nullptr;  ///< [H, n] max (base 2) and 1 / sum; null without column sums
+  void* maybe_queries = nullptr;  ///< [n, H, d], null unless a second pass reads them
+  /// [window, H, n] raw scores of local keys, -inf if not seen. Column sums that are deferred: they
+  /// take the sums' place.
+  float* maybe_scores = nullptr;
   float2* partial_stats = nullptr;  ///< [G, splits, rows] max and sum
   float* partial_out = nullptr;     ///< [G, splits, rows, d] before division by the sum
 };
@@ -155,6 +160,8 @@ __device__ inline void write_stats(const AttentionArgs& a, int i, int h, float m
   if (a.maybe_stats)
     a.maybe_stats[h * a.p.n_queries + i] =
         make_float2(max == -INFINITY ? 0.0f : max, inverse_sum(sum));
+  if (a.p.maybe_column_stats)  // of one query
+    a.p.maybe_column_stats[h] = {a.scale, max == -INFINITY ? 0.0f : max, inverse_sum(sum)};
 }
 
 inline constexpr int kMergeWarps = 8;
@@ -177,65 +184,88 @@ __device__ inline float2 merged_stats(const AttentionArgs& a, std::int64_t g, st
   return make_float2(max, warp_reduce(sum, Sum{}));
 }
 
-/// The share of queries i, i + 1, ... of head h in local key `key`, from the scores that the first
-/// pass wrote. \param stats [n] maximum and 1 / sum of those queries
-__device__ inline float column_sum(const AttentionArgs& a, std::int64_t key, std::int64_t h,
-                                   const float2* stats) {
-  const std::int64_t n = a.p.n_queries;
-  const float* const scores = a.maybe_scores + (key * a.p.n_heads + h) * n;
-  float sum = 0.0f;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float score = scores[i];
-    if (score > -INFINITY || isnan(score))
-      sum += exp2f(fmaf(score, a.scale, -stats[i].x)) * stats[i].y;
-  }
-  return sum;
-}
-
 /// Local tokens that one of the n queries sees.
 __device__ inline std::int64_t local_keys(const AttentionParams& p) {
   const std::int64_t first = *p.first_position, after_window = first + 1 - p.n_local;
   return first + p.n_queries - (after_window < 0 ? 0 : after_window);
 }
 
-inline constexpr int kColumnHeads = kMergeWarps;  // side by side in memory: a sector of 32 bytes
-inline constexpr int kColumnKeys = 256;           // of a block
-inline constexpr int kMostFewRows = 16;
-
-/// Column sums of few rows beside the merge, by blocks of their own: block `block` has kColumnHeads
-/// heads and kColumnKeys keys, and makes their queries' statistics itself.
-__device__ inline void sum_columns(const AttentionArgs& a, std::int64_t block) {
-  EPISODIC_SHARED(stats, float2[kColumnHeads][kMostFewRows]);
-  const std::int64_t groups = (a.p.n_heads + kColumnHeads - 1) / kColumnHeads;
-  const std::int64_t first_head = block % groups * kColumnHeads;
-  const std::int64_t first_key = block / groups * kColumnKeys;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+/// Merges `count` <= kMostMerged splits of kv head `head`: `first`, first + step, ..., by one warp
+/// in their order: into split `first`, or, where these are all there is, into the rows' outputs.
+/// \param shared [room] floats that nobody uses, at least count * d
+template <class T>
+__device__ inline void merge_splits(const AttentionArgs& a, int head, int first, int step,
+                                    int count, bool all, float* shared, int room) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  if (const std::int64_t h = first_head + warp; h < a.p.n_heads)
-    for (int i = 0; i < a.p.n_queries; ++i) {
-      const float2 of_row = merged_stats(a, h / a.group, std::int64_t{i} * a.group + h % a.group);
-      if (lane == 0)
-        stats[warp][i] =
-            make_float2(of_row.x == -INFINITY ? 0.0f : of_row.x, inverse_sum(of_row.y));
+  const int d = static_cast<int>(a.p.head_dim);
+  const std::int64_t base = (std::int64_t{head} * a.splits + first) * a.rows;  // row 0 of `first`
+  const std::int64_t stride = std::int64_t{step} * a.rows;
+  const int at_once = min(a.rows, room / (count * d)), of_split = at_once * d;
+  for (int r = 0; r < a.rows; ++r) {
+    const int place = r % at_once * d;  // in a split's part of the room
+    if (place == 0) {                   // as many rows as there is room for, on their way together
+      __syncwarp();                     // those before have been read
+      for (int s = 0; s < count; ++s)
+        for (int at = 4 * lane; at < min(at_once, a.rows - r) * d; at += 4 * kWarpSize)
+          copy_async_16(shared + s * of_split + at,
+                        a.partial_out + (base + s * stride + r) * d + at);
+      commit_copies();
+      wait_copies<0>();
+      __syncwarp();
     }
-  __syncthreads();
-  const int head = static_cast<int>(threadIdx.x) % kColumnHeads;
-  const std::int64_t count = local_keys(a.p), h = first_head + head;
-  if (h >= a.p.n_heads) return;
-  constexpr int kAtOnce = kWarpSize * kMergeWarps / kColumnHeads;
-  for (int k = static_cast<int>(threadIdx.x) / kColumnHeads; k < kColumnKeys; k += kAtOnce)
-    if (first_key + k < count)
-      a.p.maybe_column_sums[(first_key + k) * a.p.n_heads + h] =
-          column_sum(a, first_key + k, h, stats[head]);
+    const float2 own =
+        lane < count ? a.partial_stats[base + lane * stride + r] : make_float2(-INFINITY, 0.0f);
+    const float max = warp_reduce(own.x, Largest{});
+    const float weight = exp2f(own.x - (max == -INFINITY ? 0.0f : max));
+    const float sum = warp_reduce(own.y * weight, Sum{});
+    const float factor = inverse_sum(sum);
+    const int i = r / a.group, h = head * a.group + r % a.group;
+    for (int channel = 0; channel < d; channel += 4 * kWarpSize) {
+      const int c = channel + 4 * lane;
+      float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      for (int s = 0; s < count; ++s) {
+        const float factor_of_split = __shfl_sync(kFullMask, weight, s);
+        if (c >= d) continue;
+        const float4 x = *reinterpret_cast<const float4*>(shared + s * of_split + place + c);
+        total.x += factor_of_split * x.x, total.y += factor_of_split * x.y;
+        total.z += factor_of_split * x.z, total.w += factor_of_split * x.w;
+      }
+      if (c >= d) continue;
+      if (all) {
+        T* const out = static_cast<T*>(a.p.out) + (i * a.p.n_heads + h) * d + c;
+        out[0] = narrow<T>(total.x * factor), out[1] = narrow<T>(total.y * factor);
+        out[2] = narrow<T>(total.z * factor), out[3] = narrow<T>(total.w * factor);
+      } else {
+        *reinterpret_cast<float4*>(a.partial_out + (base + r) * d + c) = total;
+      }
+    }
+    __syncwarp();  // all have read the statistics
+    if (lane == 0 && all) write_stats(a, i, h, max, sum);
+    if (lane == 0 && !all) a.partial_stats[base + r] = make_float2(max, sum);
+  }
+}
+
+/// The end of a block of few rows, of one warp, whose split is written: the last of a group of
+/// splits to be done merges the group, the last of a head's groups these. All threads call it.
+/// \param shared [room] floats that nobody uses any more
+template <class T>
+__device__ inline void merge_when_last(const AttentionArgs& a, int head, int split, float* shared,
+                                       int room) {
+  const int groups = (a.splits + a.merge_group - 1) / a.merge_group;
+  const int group = split / a.merge_group, first = group * a.merge_group;
+  const int count = min(a.merge_group, a.splits - first);
+  std::uint32_t* const arrived = a.p.maybe_arrived + head * kAttentionCounters;
+  if (!is_last_arrival(arrived + group, static_cast<unsigned>(count))) return;
+  merge_splits<T>(a, head, first, 1, count, groups == 1, shared, room);
+  if (groups == 1) return;
+  if (!is_last_arrival(arrived + kMostMerged, static_cast<unsigned>(groups))) return;
+  merge_splits<T>(a, head, 0, a.merge_group, groups, true, shared, room);
 }
 
 /// One output row from its splits, in an order that depends on their number alone. A row has
 /// kWarpsPerRow warps (1 or all of the block), each of which adds every kWarpsPerRow-th split.
-/// Blocks from merge_blocks on make column sums.
 template <class T, int kWarpsPerRow>
-__global__ void __launch_bounds__(kWarpSize* kMergeWarps)
-    MergeSplitsKernel(const AttentionArgs a, unsigned merge_blocks) {
-  if (blockIdx.x >= merge_blocks) return sum_columns(a, blockIdx.x - merge_blocks);
+__global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(const AttentionArgs a) {
   constexpr int kRowsPerBlock = kMergeWarps / kWarpsPerRow;
   constexpr int kChannels = 4 * kWarpSize;  // of a warp at once
   EPISODIC_SHARED(sums, float4[kMergeWarps][kWarpSize]);
@@ -245,7 +275,7 @@ __global__ void __launch_bounds__(kWarpSize* kMergeWarps)
   const std::int64_t rows = std::int64_t{a.rows} * a.p.n_kv_heads;
   const std::int64_t d = a.p.head_dim;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kRowsPerBlock; first < rows;
-       first += std::int64_t{merge_blocks} * kRowsPerBlock) {
+       first += std::int64_t{gridDim.x} * kRowsPerBlock) {
     const std::int64_t row = first + warp / kWarpsPerRow;
     if (row >= rows) continue;  // only with a warp for each row: no barrier is missed
     const std::int64_t g = row / a.rows, r = row % a.rows;

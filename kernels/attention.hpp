@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "column_stats.hpp"
 #include "episodic/base/dtype.hpp"
 
 namespace episodic::kernels {
@@ -24,6 +25,9 @@ struct alignas(16) KvRow {
   std::int32_t head_stride = 0;  ///< elements
   float value_weight = 1.0f;     ///< factor of the value after the softmax (spec 8)
 };
+
+/// Counters that a kv head's splits are counted by when they are done.
+inline constexpr std::int64_t kAttentionCounters = 33;
 
 /// All pointers are to device memory; arrays of queries, keys, values, outputs, cosines and sines
 /// are aligned to 16 bytes. Elements are of `dtype`: float32, float16 or bfloat16. Products of
@@ -77,6 +81,14 @@ struct AttentionParams {
   /// the probability it received from the n queries, before value weights; rows beyond
   /// first_position + n are left alone. Or null.
   float* maybe_column_sums = nullptr;
+  /// [H], written: maybe_column_sums then gets the scores instead, which become sums where they are
+  /// read (commit_relevance). Only where defers_column_sums() says so; or null.
+  ColumnStats* maybe_column_stats = nullptr;
+
+  /// [kAttentionCounters * G] 0 before the first call, and left so: splits that are done. Calls
+  /// that share it run one after the other. With it the last blocks of few rows merge the splits;
+  /// null: a launch more.
+  std::uint32_t* maybe_arrived = nullptr;
 
   void* workspace = nullptr;  ///< attention_workspace_bytes(), aligned to 256
   std::size_t workspace_bytes = 0;
@@ -92,15 +104,21 @@ std::size_t attention_workspace_bytes(const AttentionParams& params);
 /// segmented_attention refuses. Takes microseconds, a millisecond at most.
 std::size_t largest_attention_workspace_bytes(const AttentionParams& params);
 
+/// Whether a call with these sizes can leave scores and statistics in the place of column sums: one
+/// query of 16-bit elements, of groups of at most 16 heads. Reads no pointer.
+bool defers_column_sums(const AttentionParams& params);
+
 /// out[i,h] = sum_j softmax_j(scale * q[i,h] . k[j]) * weight_j * v[j] over all keys j that query i
 /// sees, in one softmax; far keys meet the query rotated by angle index n_local - 1, local ones the
 /// query rotated by its own position.
 ///
 /// Tiles of (query, head of the group) rows run over tiles of keys on the tensor cores, float32
 /// without them. Where row tiles alone would leave the device idle (decode), the keys are split
-/// over blocks and the splits' (output, max, sum) merged. Column sums take a second pass over the
-/// local keys; where a group has at most 16 rows, over the scores that the first one wrote. The
-/// same bits on every run.
+/// over blocks and the splits' (output, max, sum) merged: of few rows in two levels by the last
+/// blocks to be done (maybe_arrived), else in a launch of its own. Column sums take a second pass
+/// over the local keys; where a group has at most 16 rows, over the scores that the first one
+/// wrote, in a launch of its own or in commit_relevance (maybe_column_stats). The same bits on
+/// every run with the same pointers given.
 ///
 /// With k keys that a query sees, w of them local: 4 d n H k floating-point operations, and
 /// 2 d n H w for column sums. Decode reads 2 d G elements for each key, once: its limit is the

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "attention.cuh"
+#include "launch_early.cuh"
 #include "ptx.cuh"
 
 namespace episodic::kernels {
@@ -87,6 +88,7 @@ __device__ inline void for_pieces(F&& f) {
 template <class Half, int kDim, bool kFewRows>
 __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     MmaAttentionKernel(const AttentionArgs a) {
+  if constexpr (kFewRows) await_launch_before();
   constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
@@ -424,6 +426,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
               pack<Half>(out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
     }
   }
+  if constexpr (kFewRows)
+    if (a.merge_group > 0)
+      merge_when_last<Half>(a, head, split, reinterpret_cast<float*>(bytes),
+                            static_cast<int>(mma_shared_bytes(kDim, kTile) / sizeof(float)));
 }
 
 /// Column sums of many rows. Blocks x: tiles of local keys, y: query heads. A warp holds its keys
@@ -550,15 +556,17 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   }
 }
 
-/// Column sums of few rows whose keys were not split, from the scores that the first pass wrote.
+/// Column sums of few rows, from the scores that the first pass wrote.
 template <class Half>  // one instance for each source that launches it
 __global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionArgs a) {
-  const std::int64_t count = local_keys(a.p) * a.p.n_heads;
+  const std::int64_t n = a.p.n_queries, count = local_keys(a.p) * a.p.n_heads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count;
        at += std::int64_t{gridDim.x} * blockDim.x) {
-    const std::int64_t h = at % a.p.n_heads;
-    a.p.maybe_column_sums[at] =
-        column_sum(a, at / a.p.n_heads, h, a.maybe_stats + h * a.p.n_queries);
+    const float2* const stats = a.maybe_stats + at % a.p.n_heads * n;
+    float sum = 0.0f;
+    for (std::int64_t i = 0; i < n; ++i)
+      sum += column_share(a.maybe_scores[at * n + i], {a.scale, stats[i].x, stats[i].y});
+    a.p.maybe_column_sums[at] = sum;
   }
 }
 

@@ -12,17 +12,21 @@ template <class Half, int kDim>
 cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs& args,
                                  cudaStream_t stream) {
   const auto attend = [&](auto few_rows) {
-    constexpr MmaTile kTile = mma_tile(kDim, decltype(few_rows)::value);
-    return launch(MmaAttentionKernel<Half, kDim, decltype(few_rows)::value>,
-                  attention_grid(plan, args), kWarpSize * kTile.warps,
-                  mma_shared_bytes(kDim, kTile), stream, args);
+    constexpr bool kFew = decltype(few_rows)::value;
+    constexpr MmaTile kTile = mma_tile(kDim, kFew);
+    const dim3 grid = attention_grid(plan, args);
+    constexpr int kThreads = kWarpSize * kTile.warps;
+    const std::size_t bytes = mma_shared_bytes(kDim, kTile);
+    const auto kernel = MmaAttentionKernel<Half, kDim, kFew>;
+    return kFew ? launch_early(kernel, grid, kThreads, bytes, stream, args)
+                : launch(kernel, grid, kThreads, bytes, stream, args);
   };
   cudaError_t error = plan.few_rows        ? attend(std::true_type{})
                       : device_has_wgmma() ? launch_wgmma_attention(plan, args, stream)
                                            : attend(std::false_type{});
-  if (error == cudaSuccess && plan.splits > 1) error = launch_merge<Half>(plan, args, stream);
-  if (error != cudaSuccess || !args.p.maybe_column_sums) return error;
-  if (plan.few_rows && plan.splits > 1) return cudaSuccess;  // the merge made them
+  if (error == cudaSuccess && plan.splits > 1 && args.merge_group == 0)
+    error = launch_merge<Half>(plan, args, stream);
+  if (error != cudaSuccess || !args.p.maybe_column_sums || args.p.maybe_column_stats) return error;
   if (plan.few_rows)
     return launch(ScoresToColumnSumsKernel<Half>,
                   blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);

@@ -145,6 +145,17 @@ static_assert(wgmma_shared_bytes(64) + 1024 <= kSharedOfHopper &&
 static_assert(2 * (wgmma_column_shared_bytes(128) + 1024) <= kSharedOfHopper + 1024 &&
               2 * (wgmma_column_shared_bytes(256) + 1024) <= kSharedOfHopper + 1024);
 
+/// Splits that one warp merges at most: a lane holds the statistics of one.
+inline constexpr int kMostMerged = 32;
+static_assert(kAttentionCounters == kMostMerged + 1, "a counter a group, and one for the groups");
+
+/// What merges splits in a block of few rows has room for a row of each.
+EPISODIC_HOST_DEVICE constexpr bool merge_fits(int dim) {
+  return mma_shared_bytes(dim, mma_tile(dim, true)) >=
+         static_cast<std::size_t>(kMostMerged * dim) * sizeof(float);
+}
+static_assert(merge_fits(64) && merge_fits(96) && merge_fits(128) && merge_fits(256));
+
 struct AttentionPlan {
   int dim = 0;            ///< d rounded up to the next instance
   bool few_rows = false;  ///< 16-bit: the kernel for at most 16 rows
@@ -153,6 +164,9 @@ struct AttentionPlan {
   std::int64_t row_tiles = 0;
   std::int64_t splits = 0;  ///< blocks that share the keys of one row tile; 1: nothing to merge
   std::int64_t window = 0;  ///< local tokens, at most: n_local + n - 1
+  /// Splits that a block of few rows merges, and as many groups of them at most; 0: nothing to
+  /// merge.
+  std::int64_t merge_group = 0;
 
   // Bytes from the workspace's start, all multiples of 256.
   std::size_t stats = 0;          ///< float2 [H, n]: max and 1 / sum, for the column sums
@@ -163,7 +177,9 @@ struct AttentionPlan {
   std::size_t bytes = 0;
 };
 
+/// \param wgmma whether many rows of 16 bits are for the wgmma kernel, whose tiles of keys are of
+/// another length; the workspace is enough for either
 /// \return false for sizes that segmented_attention refuses. Reads no pointer.
-bool plan_attention(const AttentionParams& params, AttentionPlan& plan);
+bool plan_attention(const AttentionParams& params, bool wgmma, AttentionPlan& plan);
 
 }  // namespace episodic::kernels

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "device.cuh"
+#include "launch_early.cuh"
 
 namespace episodic::kernels {
 namespace {
@@ -68,5 +68,27 @@ cudaError_t allow_dynamic_shared(const void* kernel, std::size_t bytes) {
   }
   return bytes <= allowed ? cudaSuccess : cudaErrorInvalidValue;
 }
+
+#if !defined(EPISODIC_EMULATED_CUDA)
+bool can_begin_early(const void* kernel) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, bool> known;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find({device, kernel}); found != known.end()) return found->second;
+    int major = 0;
+    cudaFuncAttributes attributes;
+    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+    // PTX of an older architecture, made ready by the driver, has no wait in it.
+    if (error == cudaSuccess)
+      return known[{device, kernel}] = major >= 9 && attributes.ptxVersion >= 90;
+  }
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+#endif
 
 }  // namespace episodic::kernels

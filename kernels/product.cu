@@ -32,9 +32,9 @@ cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
   const std::int64_t pairs = (a.p.out + 1) / 2, in_block = kProductPairs * kProductWarps;
   const unsigned blocks = blocks_for((pairs + in_block - 1) / in_block);
   const std::size_t shared = a.p.hidden ? shared_bytes(a.p.dtype, a.p.n, a.p.in) : 0;
-  return a.p.n == 1 ? launch(ProductKernel<T, 1>, blocks, kDecoderThreads, shared, stream, a)
-                    : launch(ProductKernel<T, kMostProductRows>, blocks, kDecoderThreads, shared,
-                             stream, a);
+  return a.p.n == 1 ? launch_early(ProductKernel<T, 1>, blocks, kDecoderThreads, shared, stream, a)
+                    : launch_early(ProductKernel<T, kMostProductRows>, blocks, kDecoderThreads,
+                                   shared, stream, a);
 }
 
 cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {

@@ -8,6 +8,7 @@
 #include "decoder.cuh"
 #include "device.cuh"
 #include "elements.cuh"
+#include "launch_early.cuh"
 #include "product.hpp"
 #include "rotation.cuh"
 
@@ -138,6 +139,7 @@ __device__ inline void make_rows(const ProductParams& p, T* x) {
 template <class T, int kRows>
 __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
     ProductKernel(const ProductArgs a) {
+  await_launch_before();
   constexpr int kPack = kPackOf<T>;
   EPISODIC_DYNAMIC_SHARED(bytes);
   const ProductParams& p = a.p;

@@ -129,13 +129,13 @@ cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
   const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),
                     static_cast<unsigned>(p.n_lanes));
   if (p.codes_from > 0) {
-    const cudaError_t error =
-        launch(BoundEventsKernel, blocks, kSelectThreads, bound_shared_bytes(p.width), stream, a);
+    const cudaError_t error = launch_early(BoundEventsKernel, blocks, kSelectThreads,
+                                           bound_shared_bytes(p.width), stream, a);
     if (error != cudaSuccess) return error;
   }
   return for_element(p.dtype, [&](auto element) {
-    return launch(RecallKernel<typename decltype(element)::type>, blocks, kSelectThreads,
-                  recall_shared_bytes(p.width, room), stream, a);
+    return launch_early(RecallKernel<typename decltype(element)::type>, blocks, kSelectThreads,
+                        recall_shared_bytes(p.width, room), stream, a);
   });
 }
 

@@ -10,6 +10,8 @@
 #include "device.cuh"
 #include "elements.cuh"
 #include "episodic/base/rules/recall.hpp"
+#include "last_arrival.cuh"
+#include "launch_early.cuh"
 #include "recall.hpp"
 #include "rows.cuh"
 
@@ -523,23 +525,6 @@ __device__ inline bool searches_codes(const RecallParams& p, const RecallNow& no
          !now.all_fit();
 }
 
-/// Whether the calling block is the last of its row of the grid to come here, and sees what the
-/// others wrote before they did. All threads call it. \param arrived 0, and left so
-__device__ inline bool is_last_block(std::uint32_t* arrived) {
-  EPISODIC_SHARED(is_last, int);
-  __threadfence();  // what this block wrote, before it is counted
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(arrived, 1u) + 1 == gridDim.x;
-    __threadfence();  // what the other blocks had written is read behind this
-  }
-  __syncthreads();
-  if (!is_last) return false;
-  __threadfence();
-  if (threadIdx.x == 0) *arrived = 0;  // for the next launch
-  return true;
-}
-
 /// lower[e] <= (score of e) - c <= upper[e], by all blocks of the lane, with one c for all events;
 /// infinite where nothing is known. \param query [code_query_floats(width)] in shared memory,
 /// written: lane after lane, so that its reads meet no bank twice
@@ -616,6 +601,7 @@ __device__ inline void bound_all(const RecallParams& p, const RecallLane& of_lan
 /// that is the lower bound of events with tokens enough to reach the capacity is below none of the
 /// events that fill it, so that no event whose upper bound lies below that can be one of them.
 __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
+  await_launch_before();
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(listed, int);
   EPISODIC_SHARED(lane, RecallLane);
@@ -625,7 +611,7 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
   float* const upper = lane.scores;
   auto* const lower = reinterpret_cast<float*>(lane.marks);
   bound_all(a.p, lane, now, reinterpret_cast<float*>(bytes), lower, upper);
-  if (!is_last_block(lane.arrived)) return;
+  if (!is_last_arrival(lane.arrived, gridDim.x)) return;
   if (threadIdx.x == 0) listed = 0;
   // Any rank in the threshold's bin is as good a threshold: few events lie in it.
   constexpr std::uint32_t kInBin = 8;
@@ -657,6 +643,7 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
 /// rows of what it selected.
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs a) {
+  await_launch_before();
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(lane, RecallLane);
   find_lane(a, lane);
@@ -670,7 +657,7 @@ __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs 
     if (now.budget.similarity > 0 && !now.all_fit())
       score_all<T>(a.p, lane, candidates_of(now), reinterpret_cast<float*>(bytes));
   }
-  if (!is_last_block(lane.arrived)) return;
+  if (!is_last_arrival(lane.arrived, gridDim.x)) return;
   // Once more, by the block that selects: the scan has no registers to keep it in.
   const RecallNow now = recall_now(a.p, lane);
   const Candidates candidates = candidates_of(now);

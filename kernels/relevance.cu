@@ -15,6 +15,7 @@ FieldError check(const RelevanceParams& p) {
                  p.capacity >= 1 && p.capacity >= p.n_local + p.n - 1 &&
                      product_within(kMaxElements, p.capacity, p.n_heads));
   EPISODIC_FIELD(p, n_layers, p.n_layers >= 0 && p.n_layers <= kMostGridRows);
+  EPISODIC_FIELD(p, deferred, !p.deferred || p.n == 1);
   if (p.n == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, first_position);
   EPISODIC_FIELD_GIVEN(p, layers);

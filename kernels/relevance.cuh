@@ -29,6 +29,11 @@ __global__ void __launch_bounds__(kRelevanceThreads) CommitRelevanceKernel(Relev
     const std::int64_t token = local + item / per_row;
     float* const at = layer.relevance + token % p.capacity * p.n_heads + item % per_row * kPack;
     Pack<float, kPack> sums = load_pack<kPack>(layer.column_sums + item * kPack);
+    if (p.deferred) {
+      const ColumnStats* const stats = layer.maybe_stats + item % per_row * kPack;
+      EPISODIC_UNROLL
+      for (int j = 0; j < kPack; ++j) sums.at[j] = column_share(sums.at[j], stats[j]);
+    }
     if (token < first) {
       const Pack<float, kPack> before = load_pack<kPack>(at);
       EPISODIC_UNROLL

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "closed_events.hpp"
+#include "column_stats.hpp"
 #include "episodic/base/dtype.hpp"
 
 namespace episodic::kernels {
@@ -19,6 +20,8 @@ struct RelevanceLayer {
   /// kernels/attention.hpp writes them.
   const float* column_sums = nullptr;
   float* relevance = nullptr;  ///< [capacity, H], ring: slot = token % capacity
+  /// [H] of scores that attention left in the place of the sums (RelevanceParams::deferred).
+  const ColumnStats* maybe_stats = nullptr;
 };
 
 /// All pointers are to device memory.
@@ -30,6 +33,9 @@ struct RelevanceParams {
   std::int64_t capacity = 0;                     ///< of the rings, >= n_local + n - 1
   const RelevanceLayer* layers = nullptr;        ///< [n_layers]
   std::int64_t n_layers = 0;                     ///< <= 65,535
+  /// Whether all layers' column_sums hold the scores of one query, with maybe_stats beside them
+  /// (AttentionParams::maybe_column_stats): the same bits as of sums.
+  bool deferred = false;
 };
 
 /// Sets the relevance of the step's tokens to what they received in this step and adds to that of

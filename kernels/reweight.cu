@@ -14,8 +14,10 @@ template <class T, int kPack>
 cudaError_t launch_score(const EventScoreParams& p, cudaStream_t stream) {
   const std::int64_t events = p.maybe_listed ? p.max_listed : p.max_events;
   const std::int64_t blocks = (events + kEventScoreWarps - 1) / kEventScoreWarps;
+  const std::int64_t share = p.n_lanes < kScoreBlocks ? kScoreBlocks / p.n_lanes : 1;
   return launch(ScoreEventsKernel<T, kPack>,
-                static_cast<unsigned>(blocks < kScoreBlocks ? blocks : kScoreBlocks),
+                dim3(static_cast<unsigned>(blocks < share ? blocks : share),
+                     static_cast<unsigned>(p.n_lanes)),
                 kEventScoreThreads, static_cast<std::size_t>(p.width) * sizeof(float), stream, p);
 }
 
@@ -28,7 +30,10 @@ std::int64_t most_listed(const RecallTopParams& p) {
 FieldError check(const EventScoreParams& p) {
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
   EPISODIC_FIELD(p, width, p.width >= 1 && p.width <= kMostScoredWidth);
-  EPISODIC_FIELD(p, max_events, product_within(kMaxElements, p.max_events, p.width));
+  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
+  EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
+  EPISODIC_FIELD(p, listed_stride, p.listed_stride >= 0);
+  EPISODIC_FIELD(p, max_events, product_within(kMaxElements, p.n_lanes, p.max_events, p.width));
   EPISODIC_FIELD(p, max_listed, p.max_listed >= 0);
   EPISODIC_FIELD(p, n_listed, !p.maybe_listed || p.n_listed);
   if (p.max_events == 0 || (p.maybe_listed && p.max_listed == 0)) return {};
@@ -45,6 +50,8 @@ FieldError check(const EventScoreParams& p) {
 
 FieldError check(const RecallTopParams& p) {
   EPISODIC_FIELD(p, top_k, p.top_k >= 1);
+  EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
+  EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
   EPISODIC_FIELD(p, max_events, p.max_events >= 0 && p.max_events <= INT32_MAX - kRecallTopThreads);
   EPISODIC_FIELD(p, list_capacity, p.list_capacity >= most_listed(p));
   EPISODIC_FIELD_GIVEN(p, n_events);
@@ -82,7 +89,7 @@ cudaError_t score_events(const EventScoreParams& p, cudaStream_t stream) {
 
 cudaError_t recall_top(const RecallTopParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
-  return launch(RecallTopKernel, 1, kRecallTopThreads, 0, stream, p);
+  return launch(RecallTopKernel, static_cast<unsigned>(p.n_lanes), kRecallTopThreads, 0, stream, p);
 }
 
 }  // namespace episodic::kernels

@@ -27,9 +27,34 @@ __device__ inline std::int64_t count_within(const Count* count, std::int64_t lim
 /// A reader's score as attention takes it. NaN is not larger than 0.
 __device__ inline float weight_of(float score) { return score > 0.0f ? score : 0.0f; }
 
-/// A warp for each event; the query lies in shared memory.
+/// What one lane has of all lanes' arrays.
+template <class T>
+__device__ inline EventScoreParams of_lane(EventScoreParams p, std::int64_t lane) {
+  p.query += lane * p.width;
+  p.representative = static_cast<const T*>(p.representative) + lane * p.max_events * p.width;
+  p.n_events += lane * p.count_stride;
+  p.score += lane * p.max_events;
+  if (p.maybe_listed) {
+    p.maybe_listed += lane * p.max_listed;
+    p.n_listed += lane * p.listed_stride;
+  }
+  return p;
+}
+__device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) {
+  p.score += lane * p.max_events;
+  p.n_events += lane * p.count_stride;
+  p.is_top += lane * p.max_events;
+  p.similarity += lane * p.list_capacity;
+  p.contiguity_list += lane * p.list_capacity;
+  p.recalled += lane * p.list_capacity;
+  p.sizes += 3 * lane;
+  return p;
+}
+
+/// Rows of the grid are lanes. A warp for each event; the query lies in shared memory.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kEventScoreThreads) ScoreEventsKernel(EventScoreParams p) {
+  p = of_lane<T>(p, blockIdx.y);
   EPISODIC_DYNAMIC_SHARED(bytes);  // [width] the query
   auto* const query = reinterpret_cast<float*>(bytes);
   using Reduce = cub::BlockReduce<double, kEventScoreThreads>;
@@ -132,8 +157,9 @@ __device__ inline std::int32_t append_to_list(typename Scan::TempStorage& storag
   return listed + total;
 }
 
-/// One block: marks the top_k, then lists those and their neighbours.
+/// One block a lane: marks the top_k, then lists those and their neighbours.
 __global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopParams p) {
+  p = of_lane(p, blockIdx.x);
   using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t n = count_within(p.n_events, p.max_events);

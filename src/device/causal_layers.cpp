@@ -78,6 +78,10 @@ void CausalLayers::carve(Carver& c) {
     r.inverse_frequency = c.take<double>(angles);
     for (float** step : {&r.cos, &r.sin}) *step = c.take<float>(chunk_ * angles);
   }
+  std::int64_t kv_heads = 0;
+  for (const Layer& layer : layers_) kv_heads = std::max(kv_heads, layer.n_kv_heads);
+  n_arrived_ = kernels::kAttentionCounters * kv_heads;
+  arrived_ = c.take<std::uint32_t>(n_arrived_);
   workspace_ = c.take(workspace_bytes_);
 }
 
@@ -92,6 +96,9 @@ void CausalLayers::allocate(cudaStream_t stream) {
                           r.table.inverse_frequency.size() * sizeof(double), cudaMemcpyHostToDevice,
                           stream),
           "a copy to the device");
+  check(cudaMemsetAsync(arrived_, 0, static_cast<std::size_t>(n_arrived_) * sizeof(*arrived_),
+                        stream),
+        "clearing");
   check(cudaStreamSynchronize(stream), "a copy to the device");
 }
 
@@ -191,6 +198,7 @@ void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& st
   p.ring_capacity = layer.capacity;
   p.ring_head_stride = layer.capacity * head_dim_;
   p.out = step.out;
+  p.maybe_arrived = arrived_;
   p.workspace = workspace_;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes_);
   check(kernels::segmented_attention(p, stream), "attention", p);

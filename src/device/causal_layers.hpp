@@ -82,7 +82,9 @@ class CausalLayers {
   std::vector<Layer> layers_;
   std::vector<Rotary> rotaries_;
   std::int64_t bytes_ = 0;
-  std::int64_t ring_bytes_ = 0;  // of all layers, from the buffer's start
+  std::int64_t ring_bytes_ = 0;       // of all layers, from the buffer's start
+  std::uint32_t* arrived_ = nullptr;  // of attention
+  std::int64_t n_arrived_ = 0;
   std::byte* workspace_ = nullptr;
   std::int64_t workspace_bytes_ = 0;
   DeviceBuffer buffer_;

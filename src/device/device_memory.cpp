@@ -45,7 +45,7 @@ void DeviceMemory::Impl::upload_constants() {
   std::vector<kernels::EventBlockLayer> rings;
   std::vector<std::int32_t> scopes_of_lanes;
   for (const Layer& layer : layers) {
-    relevance.push_back({layer.sums, layer.relevance});
+    relevance.push_back({layer.sums, layer.relevance, layer.stats});
     for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p) {
       const std::int64_t ring = p * lanes.n_kv_heads * head_stride * element;
       std::byte* const vectors = layer.representatives + p * max_events * repr_row();
@@ -82,6 +82,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   zero(overflow, 4);
   zero(full, 4);
   zero(arrived, 4 * P);
+  zero(attended, 4 * kernels::kAttentionCounters * shape.n_kv_heads);
   zero(flags, scopes * capacity);
   const auto none = [&](void* at, std::int64_t size) {  // -1 in each element
     device::check(cudaMemsetAsync(at, 0xff, static_cast<std::size_t>(size), stream), "clearing");

@@ -78,9 +78,10 @@ struct DeviceLayer {
             *ring_value = nullptr;                       // [G, capacity, d]
   std::byte *sink_key = nullptr, *sink_value = nullptr;  // [G, n_init, d]
   float* relevance = nullptr;                            // [capacity, H]
-  float* sums = nullptr;                 // [n_local + chunk - 1, H] of the open step
-  std::int64_t place = -1;               // among the layers that recall; -1: not one of them
-  std::byte* representatives = nullptr;  // [P, max_events, H / P * d] of their own dtype
+  float* sums = nullptr;                  // [n_local + chunk - 1, H] of the open step
+  kernels::ColumnStats* stats = nullptr;  // [H] where the sums are scores (defers_sums)
+  std::int64_t place = -1;                // among the layers that recall; -1: not one of them
+  std::byte* representatives = nullptr;   // [P, max_events, H / P * d] of their own dtype
   // with codes of them: kernels::CodeLayer
   std::int8_t* codes = nullptr;
   float* code_bounds = nullptr;
@@ -161,14 +162,15 @@ struct DeviceMemory::Impl {
   std::vector<device::DeviceRotary> rotaries;     // each table once
   float* mean_query = nullptr;
   float* event_scores = nullptr;   // [P, max_events] of a layer's recall, with reweighting
-  std::uint8_t* is_top = nullptr;  // [max_events], with reweighting that chooses
+  std::uint8_t* is_top = nullptr;  // [P, max_events], with reweighting that chooses
   std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
   std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]
   std::int32_t* n_rows = nullptr;  // [P]
   std::int32_t *overflow = nullptr, *full = nullptr;
-  std::uint32_t* arrived = nullptr;  // [P], of recall
-  const void** ring_keys = nullptr;  // of all layers
+  std::uint32_t* arrived = nullptr;   // [P], of recall
+  std::uint32_t* attended = nullptr;  // [kAttentionCounters * G], of attention
+  const void** ring_keys = nullptr;   // of all layers
   // where keys set the flags: the event that is growing, and its keys' moments by channel
   kernels::KeySegmenterState* key_segmenter = nullptr;  // one, or [scopes]
   double *key_mean = nullptr, *key_variance = nullptr;
@@ -389,7 +391,7 @@ struct DeviceMemory::Impl {
     return (config.reweight == Reweighting::broad ? 3 : 1) * config.reweight_top;
   }
   void choose_events(const Layer& layer, const RecallLists& lists);
-  void score_events(const Layer& layer, std::int64_t p, const RecallLists* maybe_listed);
+  void score_events(const Layer& layer, const RecallLists* maybe_listed);
   void recall(const Layer& layer, const LayerStep& step);
   void finish_step();
 };

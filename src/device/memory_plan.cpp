@@ -169,6 +169,7 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
   p.n_lists = lanes.per_layer;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
+  p.maybe_arrived = attended;
   p.workspace = workspace;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
   return p;
@@ -419,6 +420,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
       *sinks = c.take(G * std::max<std::int64_t>(1, config.n_init) * d * element);
     layer.relevance = c.take<float>(capacity * H);
     layer.sums = c.take<float>((config.n_local + config.chunk - 1) * H);
+    layer.stats = c.take<kernels::ColumnStats>(H);
     layer.place = recalls(config, l) ? place++ : -1;
   }
   bytes.window = since();
@@ -475,12 +477,13 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   }
   mean_query = c.take<float>(width());
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
-  if (takes_top()) by_event(is_top, 1, 1);
+  if (takes_top()) by_event(is_top, P, 1);
   rows = c.take<KvRow>(P * max_rows);
   n_rows = c.take<std::int32_t>(P);
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
   arrived = c.take<std::uint32_t>(P);
+  attended = c.take<std::uint32_t>(kernels::kAttentionCounters * G);
   ring_keys = c.take<const void*>(shape.n_layers);
   if (segments_by_keys()) {
     key_segmenter = c.take<kernels::KeySegmenterState>(key_segmenters());

@@ -232,47 +232,50 @@ void DeviceMemory::Impl::encode(std::int64_t most_new) {
   device::check(kernels::encode_representatives(p, stream), "codes of representatives", p);
 }
 
-/// Scores of a lane's events by the key-space reader: of all, or of those that are recalled.
-void DeviceMemory::Impl::score_events(const Layer& layer, std::int64_t lane,
-                                      const RecallLists* maybe_listed) {
+/// Scores of a layer's events by the key-space reader: of all, or of those that are recalled.
+void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* maybe_listed) {
   kernels::EventScoreParams p;
-  p.query = mean_query + lane * lane_width();
+  p.query = mean_query;
   p.width = lane_width();
   p.dtype = options.representatives;
-  p.representative = layer.representatives + lane * max_events * repr_row();
-  p.n_events = event_count(scope_of(layer, lane));
+  p.representative = layer.representatives;
+  p.n_events = event_count(scope_of(layer, 0));
   p.max_events = max_events;
-  p.score = event_scores + lane * max_events;
+  p.score = event_scores;
   if (maybe_listed) {
-    p.maybe_listed = maybe_listed->recalled + lane * room;
-    p.n_listed = maybe_listed->sizes + 3 * lane + 2;
+    p.maybe_listed = maybe_listed->recalled;
+    p.n_listed = maybe_listed->sizes + 2;
     p.max_listed = room;
   }
+  p.n_lanes = lanes.per_layer;
+  p.count_stride = count_stride();
+  p.listed_stride = 3;
   device::check(kernels::score_events(p, stream), "scores of events", p);
 }
 
 /// What a layer recalls, into `lists`; the mean query must be there.
 void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& lists) {
-  for (std::int64_t lane = 0; takes_top() && lane < lanes.per_layer; ++lane) {
-    score_events(layer, lane, nullptr);
-    kernels::RecallTopParams p;
-    p.top_k = config.reweight_top;
-    p.neighbours = config.reweight == Reweighting::broad;
-    p.score = event_scores + lane * max_events;
-    p.n_events = event_count(scope_of(layer, lane));
-    p.max_events = max_events;
-    p.maybe_forgotten = maybe_marks();
-    p.is_top = is_top;
-    p.similarity = lists.similarity + lane * room;
-    p.contiguity_list = lists.contiguity + lane * room;
-    p.recalled = lists.recalled + lane * room;
-    p.list_capacity = room;
-    p.sizes = lists.sizes + 3 * lane;
-    device::check(kernels::recall_top(p, stream), "recall", p);
+  if (!takes_top()) {
+    const kernels::RecallParams p = recall_params(layer, lists);
+    return device::check(kernels::recall_events(p, stream), "recall", p);
   }
-  if (takes_top()) return;
-  const kernels::RecallParams p = recall_params(layer, lists);
-  device::check(kernels::recall_events(p, stream), "recall", p);
+  score_events(layer, nullptr);
+  kernels::RecallTopParams p;
+  p.top_k = config.reweight_top;
+  p.neighbours = config.reweight == Reweighting::broad;
+  p.score = event_scores;
+  p.n_events = event_count(scope_of(layer, 0));
+  p.max_events = max_events;
+  p.maybe_forgotten = maybe_marks();
+  p.is_top = is_top;
+  p.similarity = lists.similarity;
+  p.contiguity_list = lists.contiguity;
+  p.recalled = lists.recalled;
+  p.list_capacity = room;
+  p.sizes = lists.sizes;
+  p.n_lanes = lanes.per_layer;
+  p.count_stride = count_stride();
+  device::check(kernels::recall_top(p, stream), "recall", p);
 }
 
 kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
@@ -357,8 +360,7 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
     if (has_host_tier()) swap_in(layer, lists);
   }
   // Also of events that the step before recalled: they are weighed by this step's query.
-  for (std::int64_t p = 0; weighs(layer) && p < lanes.per_layer; ++p)
-    score_events(layer, p, &lists);
+  if (weighs(layer)) score_events(layer, &lists);
   device::check(kernels::far_rows(far_rows, stream), "far rows", far_rows);
 }
 
@@ -461,6 +463,7 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   p.local_value = layer.ring_value;
   p.out = step.out;
   p.maybe_column_sums = layer.sums;
+  if (kernels::defers_column_sums(p)) p.maybe_column_stats = layer.stats;
   if (!m.far) p.max_rows = 0;
   device::check(kernels::segmented_attention(p, m.stream), "attention", p);
   ++m.next_layer;
@@ -524,8 +527,14 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   refine.n = m.n;
   device::check(kernels::refine_boundaries(refine, m.stream), "refinement", refine);
   const kernels::RelevanceParams relevance{
-      m.n,        m.shape.n_heads,    m.config.n_local, m.first_position(),
-      m.capacity, m.relevance_layers, m.shape.n_layers};
+      m.n,
+      m.shape.n_heads,
+      m.config.n_local,
+      m.first_position(),
+      m.capacity,
+      m.relevance_layers,
+      m.shape.n_layers,
+      kernels::defers_column_sums(m.attention_params(m.layers.front(), m.n))};
   device::check(kernels::commit_relevance(relevance, m.stream), "relevance", relevance);
   kernels::CloseEventsParams close;
   close.n_local = m.config.n_local;

@@ -201,7 +201,7 @@ TEST_CASE("a batch reads the weights once, and its sequences share them") {
   launches({{&first, many}, {&*second, many}});  // takes room
   launches({{&first, one}, {&*second, one}});
   // Four products a layer and the head, whatever the number of sequences: what each adds is its
-  // angles, its attention (two launches a layer) and its surprise.
+  // angles, its attention (a launch a layer) and its surprise.
   DeviceDecoder third = first.share_weights();
   third.attend_fully(60, 10);
   launches({{&first, one}, {&*second, one}, {&third, one}});

@@ -488,6 +488,20 @@ TEST_CASE("a step of lanes is as many launches as one of whole layers, and alloc
   MemoryConfig grouped = slots;
   grouped.recall_groups = 2;
   for (const std::int64_t n : {1, 12}) REQUIRE(launches(grouped, n) == launches(slots, n));
+  // Nor are the weights of events, and what is recalled by them.
+  for (const Reweighting mode : {Reweighting::exact, Reweighting::narrow, Reweighting::broad}) {
+    MemoryConfig whole = driver::small_config();
+    whole.reweight = mode;
+    whole.reweight_top = 2;
+    MemoryConfig by_groups = whole, by_heads = whole;
+    by_groups.recall_groups = 2;
+    by_heads.scope = EventScope::head;
+    for (const std::int64_t n : {1, 12}) {
+      const std::int64_t expected = launches(whole, n);
+      REQUIRE(launches(by_groups, n) == expected);
+      REQUIRE(launches(by_heads, n) == expected);
+    }
+  }
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif

@@ -12,6 +12,7 @@
 
 #include "kernels/attention_plan.hpp"
 #include "kernels/device.hpp"
+#include "kernels/relevance.hpp"
 
 namespace attention_test {
 
@@ -141,10 +142,14 @@ class Problem {
     REQUIRE(p.workspace_bytes > 0);
     const DeviceArray<unsigned char> d_workspace(p.workspace_bytes);
     p.workspace = d_workspace.data();
+    const DeviceArray<std::uint32_t> d_arrived(
+        std::vector<std::uint32_t>(size(episodic::kernels::kAttentionCounters * c_.kv_heads), 0));
+    p.maybe_arrived = d_arrived.data();
     f(p);
     const cudaError_t error = segmented_attention(p, nullptr);
     REQUIRE(error == cudaSuccess);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    for (const std::uint32_t count : d_arrived.host()) REQUIRE(count == 0);  // for the next call
     return {episodic_test::floats(d_out.host(), dtype_), d_lse.host(), d_columns.host()};
   }
   Result run() const {
@@ -367,10 +372,133 @@ TEST_CASE("attention kernels merge few and many splits of every head size") {
         c.max_rows = 1200;  // splits are made for as many
         const Problem problem(c, dtype, 9);
         AttentionPlan plan;
-        const Result got = problem.run([&](const AttentionParams& p) { plan_attention(p, plan); });
+        const Result got =
+            problem.run([&](const AttentionParams& p) { plan_attention(p, false, plan); });
         REQUIRE(plan.splits > (dtype != DType::float32 && n > 8 && d < 256 ? 4 : 8));
         require_near(got, problem.reference(), dtype);
       }
+}
+
+TEST_CASE("attention kernels: the last blocks of few rows merge what a launch of its own merges") {
+  EPISODIC_NEEDS_DEVICE();
+  struct Shape {
+    std::int64_t n, group, kv_heads, d, max_rows, splits, merge_group;
+  };
+  for (const DType dtype : {DType::float16, DType::bfloat16})
+    for (const Shape& s :
+         {Shape{1, 2, 1, 64, 700, 12, 12},       // in one level
+          Shape{3, 5, 1, 72, 3000, 48, 7},       // in two
+          Shape{1, 1, 24, 128, 1300, 22, 5},     // the last group of two
+          Shape{1, 16, 1, 256, 1400, 23, 5}}) {  // more than there is room for at once
+      Case c = of(s.n, s.group, s.d, 90);
+      c.kv_heads = s.kv_heads;
+      c.max_rows = s.max_rows;
+      c.weights = true;
+      const Problem problem(c, dtype, 21);
+      AttentionPlan plan;
+      std::vector<Result> here;
+      episodic_test::in_every_order([&] {
+        here.push_back(
+            problem.run([&](const AttentionParams& p) { plan_attention(p, false, plan); }));
+      });
+      INFO("splits " << plan.splits << " group " << plan.merge_group);
+      REQUIRE(plan.splits == s.splits);
+      REQUIRE(plan.merge_group == s.merge_group);
+      const Result apart = problem.run([](AttentionParams& p) { p.maybe_arrived = nullptr; });
+      for (const Result& r : here) {
+        REQUIRE(same_bits(r.out, here[0].out));
+        REQUIRE(same_bits(r.lse, here[0].lse));
+        REQUIRE(same_bits(r.column_sums, here[0].column_sums));
+        // the same sums in another order, then rounded
+        REQUIRE(difference(r.out, apart.out) < tolerance(dtype) / 2);
+        REQUIRE(difference(r.lse, apart.lse) < 1e-6);
+        REQUIRE(difference(r.column_sums, apart.column_sums) < 1e-6);
+      }
+      require_near(here[0], problem.reference(), dtype);
+    }
+}
+
+TEST_CASE("attention kernels: column sums that are deferred become the same bits of relevance") {
+  EPISODIC_NEEDS_DEVICE();
+  using namespace episodic::kernels;
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t group : {1, 4, 16})
+      for (const std::int64_t first : {3, 100})
+        for (const std::int64_t max_rows : {40, 900}) {
+          Case c = of(1, group, 64, 40);
+          c.max_rows = max_rows;
+          c.first_position = first;
+          c.far_unseen = first == 3;
+          c.soft_cap = group == 4 ? 20.0f : 0.0f;
+          const Problem problem(c, dtype, 17);
+          const std::int64_t heads = problem.heads(), capacity = c.n_local + 3;
+          const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{first});
+          std::vector<std::vector<float>> relevance;
+          bool defers = false;
+          for (const bool deferred : {false, true}) {
+            const DeviceArray<ColumnStats> stats(static_cast<std::size_t>(heads));
+            const Result r = problem.run([&](AttentionParams& p) {
+              defers = defers_column_sums(p);
+              if (deferred && defers) p.maybe_column_stats = stats.data();
+            });
+            const DeviceArray<float> sums(r.column_sums),
+                ring(std::vector<float>(static_cast<std::size_t>(capacity * heads), 0.5f));
+            const DeviceArray<RelevanceLayer> layers(
+                std::vector<RelevanceLayer>{{sums.data(), ring.data(), stats.data()}});
+            RelevanceParams p;
+            p.n = 1;
+            p.n_heads = heads;
+            p.n_local = c.n_local;
+            p.first_position = position.data();
+            p.capacity = capacity;
+            p.layers = layers.data();
+            p.n_layers = 1;
+            p.deferred = deferred && defers;
+            REQUIRE(commit_relevance(p, nullptr) == cudaSuccess);
+            REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+            relevance.push_back(ring.host());
+          }
+          REQUIRE(defers == (dtype != DType::float32));
+          REQUIRE(same_bits(relevance[0], relevance[1]));
+          double total = 0.0;
+          for (std::size_t i = 0; i < relevance[0].size(); ++i)
+            total += static_cast<double>(relevance[0][i]);
+          REQUIRE(total > 0.5 * static_cast<double>((problem.window() - 1) * heads));
+        }
+}
+
+TEST_CASE("attention's keys are split by the tiles of the kernel that reads them") {
+  using namespace episodic::kernels;
+  AttentionParams p;
+  for (const std::int64_t head_dim : {64, 96, 128, 256})
+    for (const std::int64_t kv_heads : {1, 8})
+      for (const std::int64_t n : {1, 20, 64, 200})
+        for (const std::int64_t max_rows : {0, 700, 6400, 20'000}) {
+          p.n_heads = p.n_kv_heads = kv_heads;
+          p.head_dim = head_dim;
+          p.n_queries = n;
+          p.n_local = 4096;
+          p.max_rows = max_rows;
+          std::size_t bytes[2];
+          for (const bool wgmma : {false, true}) {
+            AttentionPlan plan;
+            REQUIRE(plan_attention(p, wgmma, plan));
+            const int dim = plan.dim;
+            const std::int64_t keys = plan.few_rows ? mma_tile(dim, true).keys
+                                      : wgmma       ? wgmma_tile(dim).keys
+                                                    : mma_tile(dim, false).keys;
+            const std::int64_t tiles =
+                (max_rows + keys - 1) / keys + (plan.window + keys - 1) / keys;
+            const std::int64_t each = (tiles + plan.splits - 1) / plan.splits;
+            INFO("d " << head_dim << " n " << n << " wgmma " << wgmma << " splits " << plan.splits
+                      << " of " << tiles << " tiles");
+            REQUIRE((plan.splits == 1 || each >= (plan.few_rows ? 2 : 4)));
+            REQUIRE((plan.splits - 1) * each < tiles);  // no split is without
+            bytes[wgmma] = plan.bytes;
+          }
+          REQUIRE(bytes[0] == bytes[1]);
+          REQUIRE(bytes[0] == attention_workspace_bytes(p));
+        }
 }
 
 TEST_CASE("attention kernels: blocks that read many tiles by themselves") {
@@ -388,7 +516,8 @@ TEST_CASE("attention kernels: blocks that read many tiles by themselves") {
     c.first_position = 2000;
     const Problem problem(c, shape.dtype, 12);
     AttentionPlan plan;
-    const Result got = problem.run([&](const AttentionParams& p) { plan_attention(p, plan); });
+    const Result got =
+        problem.run([&](const AttentionParams& p) { plan_attention(p, false, plan); });
     REQUIRE(plan.splits == 1);
     require_near(got, problem.reference(), shape.dtype);
   }
@@ -588,7 +717,7 @@ TEST_CASE("attention is planned within the limits of every device, without a dev
           p.n_local = n_local;
           p.max_rows = max_rows;
           AttentionPlan plan;
-          REQUIRE(plan_attention(p, plan));
+          REQUIRE(plan_attention(p, false, plan));
           REQUIRE(plan.row_tiles * plan.rows_per_block >= plan.rows);
           REQUIRE((plan.row_tiles - 1) * plan.rows_per_block < plan.rows);
           REQUIRE(plan.splits >= 1);

@@ -199,7 +199,9 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, rows, nullptr),
                     WRONG(A, n_rows, nullptr),
                     WRONG(A, maybe_lse, odd<float>()),
-                    WRONG(A, maybe_column_sums, odd<float>())},
+                    WRONG(A, maybe_column_sums, odd<float>()),
+                    WRONG(A, maybe_column_stats, some<ColumnStats>()),  // of three queries
+                    WRONG(A, maybe_arrived, odd<std::uint32_t>())},
                    segmented_attention);
   using R = RowsParams;
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
@@ -299,6 +301,7 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
   using S = EventScoreParams;
   each_is_named<S>(s,
                    {WRONG(S, dtype, DType::int8), WRONG(S, width, 0), WRONG(S, max_events, -1),
+                    WRONG(S, n_lanes, 0), WRONG(S, count_stride, -1), WRONG(S, listed_stride, -1),
                     WRONG(S, max_listed, -1), WRONG(S, n_listed, nullptr), WRONG(S, query, nullptr),
                     WRONG(S, representative, nullptr), WRONG(S, n_events, nullptr),
                     WRONG(S, score, odd<float>())},
@@ -314,7 +317,8 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
   t.sizes = some<std::int32_t>();
   using T = RecallTopParams;
   each_is_named<T>(t,
-                   {WRONG(T, top_k, 0), WRONG(T, max_events, -1), WRONG(T, list_capacity, 1),
+                   {WRONG(T, top_k, 0), WRONG(T, n_lanes, 1 << 20), WRONG(T, count_stride, -1),
+                    WRONG(T, max_events, -1), WRONG(T, list_capacity, 1),
                     WRONG(T, n_events, nullptr), WRONG(T, sizes, nullptr), WRONG(T, score, nullptr),
                     WRONG(T, is_top, nullptr), WRONG(T, similarity, nullptr),
                     WRONG(T, contiguity_list, nullptr), WRONG(T, recalled, odd<DeviceEventId>())},
@@ -541,7 +545,7 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   using V = RelevanceParams;
   each_is_named<V>(v,
                    {WRONG(V, n, -1), WRONG(V, n_heads, 0), WRONG(V, n_local, 0),
-                    WRONG(V, capacity, 4), WRONG(V, n_layers, -1),
+                    WRONG(V, capacity, 4), WRONG(V, n_layers, -1), WRONG(V, deferred, true),
                     WRONG(V, first_position, nullptr), WRONG(V, layers, odd<RelevanceLayer>())},
                    commit_relevance);
   const ClosedEvents events{some<std::int64_t>(), some<std::int64_t>(), some<std::int32_t>(),

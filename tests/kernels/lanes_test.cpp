@@ -15,6 +15,7 @@
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
 #include "kernels/residency.hpp"
+#include "kernels/reweight.hpp"
 #include "kernels/rows.hpp"
 
 namespace lanes_test {
@@ -621,6 +622,91 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
     REQUIRE((exchange(6, {3, 4}, {}, false) == Ids{3, 4}));
     REQUIRE((event_of.host() == Ids{3, 4, 11}));
   });
+}
+
+TEST_CASE("lanes are reweighted together as each alone") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr std::int64_t kWidth = 24, kTop = 3, kRoom = 3 * kTop;
+  std::mt19937 random(31);
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const bool own_tables : {false, true}) {
+      const std::vector<std::int64_t> counts =
+          own_tables ? std::vector<std::int64_t>{190, 75, 0} : std::vector<std::int64_t>{150};
+      std::vector<float> vectors =
+          episodic_test::normal_floats(size(kLanes * kMaxEvents * kWidth), random);
+      const DeviceArray<unsigned char> d_vectors(episodic_test::stored(vectors, dtype));
+      const DeviceArray<float> queries(episodic_test::normal_floats(size(kLanes * kWidth), random));
+      const DeviceArray<std::int64_t> n_events(counts);
+      const std::vector<float> unscored(size(kLanes * kMaxEvents), -5.0f);
+      const DeviceArray<std::uint8_t> is_top(size(kLanes * kMaxEvents));
+      /// Of `n` lanes from `lane` on: scores of all, the lists, and scores of the lists' alone.
+      struct Lists {
+        std::vector<float> all, listed;
+        std::vector<DeviceEventId> similarity, contiguity, recalled;
+        std::vector<std::int32_t> sizes;
+      };
+      const auto run = [&](std::int64_t lane, std::int64_t n) {
+        const DeviceArray<float> all(unscored), listed(unscored);
+        const std::vector<DeviceEventId> none(size(kLanes * kRoom), -3);
+        const DeviceArray<DeviceEventId> similarity(none), contiguity(none), recalled(none);
+        const DeviceArray<std::int32_t> sizes(std::vector<std::int32_t>(size(3 * kLanes), -3));
+        EventScoreParams s;
+        s.query = queries.data() + lane * kWidth;
+        s.width = kWidth;
+        s.dtype = dtype;
+        s.representative = d_vectors.data() + lane * kMaxEvents * kWidth * episodic::size_of(dtype);
+        s.count_stride = own_tables;
+        s.n_events = n_events.data() + lane * s.count_stride;
+        s.max_events = kMaxEvents;
+        s.score = all.data() + lane * kMaxEvents;
+        s.n_lanes = n;
+        REQUIRE(score_events(s, nullptr) == cudaSuccess);
+        RecallTopParams t;
+        t.top_k = kTop;
+        t.neighbours = true;
+        t.score = s.score;
+        t.n_events = s.n_events;
+        t.count_stride = s.count_stride;
+        t.max_events = kMaxEvents;
+        t.is_top = is_top.data() + lane * kMaxEvents;
+        t.similarity = similarity.data() + lane * kRoom;
+        t.contiguity_list = contiguity.data() + lane * kRoom;
+        t.recalled = recalled.data() + lane * kRoom;
+        t.list_capacity = kRoom;
+        t.sizes = sizes.data() + 3 * lane;
+        t.n_lanes = n;
+        REQUIRE(recall_top(t, nullptr) == cudaSuccess);
+        s.score = listed.data() + lane * kMaxEvents;
+        s.maybe_listed = t.recalled;
+        s.n_listed = t.sizes + 2;
+        s.listed_stride = 3;
+        s.max_listed = kRoom;
+        REQUIRE(score_events(s, nullptr) == cudaSuccess);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        return Lists{all.host(),        listed.host(),   similarity.host(),
+                     contiguity.host(), recalled.host(), sizes.host()};
+      };
+      const auto part = [](const auto& all, std::int64_t lane, std::int64_t each) {
+        return std::vector(all.begin() + lane * each, all.begin() + (lane + 1) * each);
+      };
+      episodic_test::in_every_order([&] {
+        const Lists together = run(0, kLanes);
+        for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+          const Lists alone = run(lane, 1);
+          const auto same = [&](auto Lists::*of, std::int64_t each) {
+            return part(together.*of, lane, each) == part(alone.*of, lane, each);
+          };
+          REQUIRE(same(&Lists::all, kMaxEvents));
+          REQUIRE(same(&Lists::listed, kMaxEvents));
+          REQUIRE(same(&Lists::similarity, kRoom));
+          REQUIRE(same(&Lists::contiguity, kRoom));
+          REQUIRE(same(&Lists::recalled, kRoom));
+          REQUIRE(same(&Lists::sizes, 3));
+          const bool empty = own_tables && lane == 2;
+          REQUIRE(alone.sizes[size(3 * lane)] == (empty ? 0 : kTop));
+        }
+      });
+    }
 }
 
 }  // namespace lanes_test

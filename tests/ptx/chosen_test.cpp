@@ -8,6 +8,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/attention_plan.hpp"
 #include "kernels/device.hpp"
+#include "kernels/product.hpp"
 
 namespace chosen_test {
 
@@ -79,6 +80,34 @@ TEST_CASE("attention takes wgmma on compute capability 9.0 alone, for many rows 
       }
   }
   ptx::set_architecture(before);
+}
+
+std::uint64_t early_launches() {
+  std::uint64_t n = 0;
+  for (const auto& [name, counts] : ptx::kernel_counts()) n += counts.early_launches;
+  return n;
+}
+
+TEST_CASE("kernels of a decoded token may begin before the launch before them has ended") {
+  using namespace episodic::kernels;
+  const DeviceArray<float> hidden(std::vector<float>(32, 1.0f)),
+      weight(std::vector<float>(32 * 24, 0.5f)), sum(std::vector<float>(24, 2.0f));
+  ProductParams p;
+  p.dtype = DType::float32;
+  p.n = 1;
+  p.in = 32;
+  p.out = 24;
+  p.weight = weight.data();
+  p.hidden = hidden.data();
+  const std::uint64_t before = early_launches();
+  REQUIRE(add_product(p, 1.0f, sum.data(), nullptr) == cudaSuccess);
+  REQUIRE(add_product(p, 1.0f, sum.data(), nullptr) == cudaSuccess);  // reads what the first wrote
+  for (const float x : sum.host()) REQUIRE(x == 34.0f);
+  attend(DType::bfloat16, 4);
+  const bool does = ptx::current_architecture().major >= 9;
+  REQUIRE(early_launches() - before == (does ? 3 : 0));
+  attend(DType::bfloat16, 40);  // many rows
+  REQUIRE(early_launches() - before == (does ? 3 : 0));
 }
 
 }  // namespace chosen_test

@@ -286,6 +286,7 @@ class Decoder {
     if (name == "shfl") return shuffle_statement(s, parts);
     if (name == "vote") return vote_statement(s);
     if (name == "membar" || name == "fence") return fence_statement(s);
+    if (name == "griddepcontrol") return launches(s);
     if (name == "ldmatrix") return matrices(s);
     if (name == "mma") return product(s);
     if (name == "cp") return copy(s);
@@ -614,6 +615,16 @@ class Decoder {
     count(s, 0);
     Instruction i;
     i.execute = ptx::fence;
+    emit(s, i);
+  }
+
+  void launches(const Statement& s) {
+    count(s, 0);
+    // When the next launch begins is not decided here: an early one might at any time.
+    if (s.opcode == "griddepcontrol.launch_dependents") return;
+    if (s.opcode != "griddepcontrol.wait") unknown(s);
+    Instruction i;
+    i.execute = ptx::wait_for_launches;
     emit(s, i);
   }
 

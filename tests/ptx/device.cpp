@@ -71,14 +71,16 @@ void check_launch(const Program& program, Dim grid, Dim block, std::uint64_t dyn
 }
 
 BankCounts run_kernel(const Program& program, Dim grid, Dim block, std::uint32_t dynamic_bytes,
-                      std::vector<unsigned char> params) {
+                      std::vector<unsigned char> params, bool is_early) {
   DeviceState& s = state();
   KernelCounts& counts = s.counts[program.name];
   LaunchOptions options;
   options.instructions = s.limit;
   options.backward =
       s.order == Order::backward || (s.order == Order::alternating && counts.launches % 2 == 1);
+  options.is_early = is_early;
   ++counts.launches;
+  counts.early_launches += is_early;
   Launch launch(program, grid, block, dynamic_bytes, std::move(params), options);
   const auto count = [&] {
     counts.instructions += launch.instructions();

@@ -36,6 +36,7 @@ void set_limit(std::uint64_t instructions);
 /// What a kernel did in all launches since the beginning.
 struct KernelCounts {
   std::uint64_t launches = 0, instructions = 0;  // of warps
+  std::uint64_t early_launches = 0;              // that may begin before the one before has ended
   BankCounts banks;
 };
 std::map<std::string, KernelCounts> kernel_counts();

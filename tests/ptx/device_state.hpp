@@ -17,8 +17,8 @@ struct DeviceState {
 };
 DeviceState& state();
 
-/// \throws Fault
+/// \param is_early it may begin before the launch before it has ended. \throws Fault
 BankCounts run_kernel(const Program& program, Dim grid, Dim block, std::uint32_t dynamic_bytes,
-                      std::vector<unsigned char> params);
+                      std::vector<unsigned char> params, bool is_early = false);
 
 }  // namespace ptx

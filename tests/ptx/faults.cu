@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "faults.hpp"
 
+#include "kernels/launch_early.cuh"
 #include "kernels/ptx.cuh"
 
 namespace ptx_faults {
@@ -198,6 +199,31 @@ __global__ void ProductKernel(const float* in, float* out) {
   for (unsigned f = 0; f < 4; ++f) out[(lane / 4 + f / 2 * 8) * 8 + 2 * (lane % 4) + f % 2] = c[f];
 }
 
+__global__ void FirstLaunchKernel(const float* in, float* out, const std::uint32_t* scratch) {
+  out[threadIdx.x] = in[threadIdx.x] + static_cast<float>(scratch[threadIdx.x]);
+}
+/// What may begin before the launch above has ended.
+template <Plant kPlant, bool kFault>
+__global__ void EarlyLaunchKernel(float* out, std::uint32_t* scratch) {
+  const unsigned other = kThreads - 1 - threadIdx.x;
+  if (kPlant == Plant::wait_too_late && kFault) out[kThreads + threadIdx.x] = out[other];
+  if (kPlant == Plant::write_too_early && kFault) scratch[threadIdx.x] = 1;
+  const bool never = kPlant == Plant::missing_wait || kPlant == Plant::nobody_waits;
+  if (!(never && kFault)) await_launch_before();
+  if (kPlant == Plant::nobody_waits)
+    out[2 * kThreads + threadIdx.x] = 1.0f;
+  else
+    out[kThreads + threadIdx.x] = out[other];
+  if (kPlant == Plant::write_too_early) scratch[threadIdx.x] = 1;
+}
+
+template <Plant kPlant, bool kFault>
+void run_early(const float* in, float* out, std::uint32_t* scratch) {
+  FirstLaunchKernel<<<1, kThreads>>>(in, out, scratch);
+  static_cast<void>(
+      launch_early(EarlyLaunchKernel<kPlant, kFault>, 1, kThreads, 0, nullptr, out, scratch));
+}
+
 __global__ void __launch_bounds__(128) SizesKernel(float* out) {
   __shared__ float cells[2048];
   extern __shared__ __align__(128) unsigned char bytes[];
@@ -263,6 +289,18 @@ cudaError_t run_one(Plant plant, const float* in, float* out, std::uint32_t* scr
     case Plant::plain_beside_atomic:
       PlainBesideAtomicKernel<kFault><<<1, kThreads>>>(out, scratch);
       break;
+    case Plant::missing_wait:
+      run_early<Plant::missing_wait, kFault>(in, out, scratch);
+      break;
+    case Plant::wait_too_late:
+      run_early<Plant::wait_too_late, kFault>(in, out, scratch);
+      break;
+    case Plant::write_too_early:
+      run_early<Plant::write_too_early, kFault>(in, out, scratch);
+      break;
+    case Plant::nobody_waits:
+      run_early<Plant::nobody_waits, kFault>(in, out, scratch);
+      break;
     case Plant::wrong_fragment:
       ProductKernel<Plant::wrong_fragment, kFault><<<1, 32>>>(in, out);
       break;
@@ -317,6 +355,14 @@ const char* name_of(Plant plant) {
       return "handover without fence";
     case Plant::plain_beside_atomic:
       return "plain beside atomic";
+    case Plant::missing_wait:
+      return "missing wait";
+    case Plant::wait_too_late:
+      return "wait too late";
+    case Plant::write_too_early:
+      return "write too early";
+    case Plant::nobody_waits:
+      return "nobody waits";
     case Plant::wrong_fragment:
       return "wrong fragment";
     case Plant::wrong_matrix_rows:

@@ -26,6 +26,10 @@ enum class Plant {
   blocks_write_one_word,
   handover_without_fence,  // the last block reads what the others wrote
   plain_beside_atomic,
+  missing_wait,       // for the launch before, whose numbers are read
+  wait_too_late,      // they are read before it
+  write_too_early,    // over what the launch before reads
+  nobody_waits,       // for the launch before, of which nothing is needed: the next one needs it
   wrong_fragment,     // two of the fragments of a product exchanged
   wrong_matrix_rows,  // ldmatrix where the transposed one is meant
   // a ring of tiles between warpgroups that copy and multiply (faults_wgmma.cu)

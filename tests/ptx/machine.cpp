@@ -94,9 +94,17 @@ void Launch::run() {
     next_interval = 1;
   }
   first_interval_ = next_interval;
+  static std::uint32_t first_of_chain = 1;
+  if (!options_.is_early || first_of_chain > first_interval_) first_of_chain = first_interval_;
+  first_running_ = first_of_chain;
   Block block(*this);
   const auto n = static_cast<std::uint32_t>(grid_.count());
   for (std::uint32_t i = 0; i < n; ++i) block.run(options_.backward ? n - 1 - i : i);
+  // It would end before the launch before it, for which the next one then does not wait.
+  if (options_.is_early && !waited_)
+    throw Fault(FaultKind::race, program_.name +
+                                     " began early and no thread waited for the launch before it "
+                                     "(griddepcontrol.wait)");
 }
 
 // ---- block
@@ -315,7 +323,7 @@ const std::vector<unsigned char>& Warp::params() const { return launch_.params_;
 
 void Warp::start(int threads) {
   alive_ = first_lanes(threads);
-  waiting_ = 0;
+  waiting_ = waited_ = 0;
   pc_.fill(0);
   at_barrier_ = false;
   std::fill_n(set_.begin(), program_.special, 0);
@@ -555,7 +563,8 @@ std::uint32_t Warp::number(int lane, bool atomic) {
 
 bool Warp::is_before(std::uint32_t access, int lane) {
   const std::uint32_t number = access >> 6;
-  if (number < launch_.first_interval_) return true;
+  if (number < launch_.first_interval_)
+    return number < launch_.first_running_ || (waited_ >> lane & 1) != 0;
   const Interval& v = launch_.intervals_[number - launch_.first_interval_];
   const auto other = static_cast<int>(access & 31);
   if (v.block == block_.index_) {
@@ -582,6 +591,8 @@ bool Warp::is_before(std::uint32_t access, int lane) {
 }
 
 std::string Warp::describe(std::uint32_t access) const {
+  if (access >> 6 < launch_.first_interval_)
+    return "a launch before, which this thread has not waited for (griddepcontrol.wait)";
   const Interval& v = launch_.intervals_[(access >> 6) - launch_.first_interval_];
   const auto warps = static_cast<int>(block_.warps_.size());
   if (v.warp >= warps)
@@ -618,6 +629,10 @@ void Warp::check_order(const Instruction& i, int lane, Shadow& shadow, std::size
       if (!unordered(c.read[0]))
         c.read[0] = me;
       else if (!unordered(c.read[1]))
+        c.read[1] = me;
+      else if (c.read[0] >> 6 < launch_.first_interval_)
+        c.read[0] = me;  // of a launch before: rather one of this
+      else if (c.read[1] >> 6 < launch_.first_interval_)
         c.read[1] = me;
       else if (launch_.intervals_[(c.read[0] >> 6) - launch_.first_interval_].warp ==
                launch_.intervals_[(c.read[1] >> 6) - launch_.first_interval_].warp)
@@ -969,6 +984,11 @@ void Warp::fence(std::uint32_t lanes) {
     }
   });
   new_interval();
+}
+
+void Warp::wait_for_launches(std::uint32_t lanes) {
+  waited_ |= lanes;
+  launch_.waited_ = true;
 }
 
 void Warp::observe(const Instruction&, int lane, std::uint64_t address) {

@@ -6,8 +6,10 @@
 // Clocks between accesses is what the barriers, fences and atomics of the program make, never the
 // order in which the machine happens to run: every access is remembered with the interval between
 // two barriers in which it was made (Interval), and two of one place, one of them a write, must be
-// ordered by what lies between their intervals. Barriers of the whole block are counted (epochs);
-// barriers of a part of it and mbarriers hand on what their threads know (Clocks).
+// ordered by what lies between their intervals. Launches end before the next begins, but where that
+// may begin early: then all launches of the chain are unordered with a thread until it has waited.
+// Barriers of the whole block are counted (epochs); barriers of a part of it and mbarriers hand on
+// what their threads know (Clocks).
 
 #include <array>
 #include <cstdint>
@@ -161,7 +163,8 @@ struct BankCounts {
 };
 
 struct LaunchOptions {
-  bool backward = false;                                // blocks and warps in reverse
+  bool backward = false;  // blocks and warps in reverse
+  bool is_early = false;  // may begin before the launch before it has ended
   std::uint64_t instructions = std::uint64_t{1} << 36;  // of warps, before it is called endless
 };
 
@@ -187,6 +190,10 @@ class Launch {
   std::uint64_t instructions_ = 0;
   std::vector<Interval> intervals_;
   std::uint32_t first_interval_ = 0;
+  // Accesses before it are those of launches that have ended; those from it to first_interval_ of
+  // launches that may still run until a thread has waited for them.
+  std::uint32_t first_running_ = 0;
+  bool waited_ = false;                          // some thread has
   std::map<std::uint64_t, Knowledge> released_;  // by address of what an atomic wrote
 };
 
@@ -290,6 +297,8 @@ class Warp {
   void wait_copies(const Instruction& i, std::uint32_t lanes, std::size_t groups_left);
   void fence(std::uint32_t lanes);
   void observe(const Instruction& i, int lane, std::uint64_t address);
+  /// The launches before have ended.
+  void wait_for_launches(std::uint32_t lanes);
   /// Lanes of the warp wait for each other.
   void synchronise(std::uint32_t lanes);
   /// Counts the passes of an access to shared memory.
@@ -342,6 +351,7 @@ class Warp {
   std::array<Knowledge, kLanes> observed_, acquired_;
   bool any_observed_ = false, any_acquired_ = false;
   std::array<std::uint32_t, kLanes> fence_mark_{}, fence_epoch_{};
+  std::uint32_t waited_ = 0;   // lanes that have waited for the launches before
   std::vector<Clocks> heard_;  // by lane, from barriers; empty where the program has none of them
   std::uint32_t copy_clock_ = 0;
   bool yields_ = false;

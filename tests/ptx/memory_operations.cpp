@@ -197,6 +197,9 @@ void atomic(Warp& w, const Instruction& i, std::uint32_t lanes) {
 }
 
 void fence(Warp& w, const Instruction&, std::uint32_t lanes) { w.fence(lanes); }
+void wait_for_launches(Warp& w, const Instruction&, std::uint32_t lanes) {
+  w.wait_for_launches(lanes);
+}
 
 void copy_async(Warp& w, const Instruction& i, std::uint32_t lanes) {
   // [to], [from], bytes, how many of them are read

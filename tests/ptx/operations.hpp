@@ -68,6 +68,7 @@ void store(Warp&, const Instruction&, std::uint32_t);
 enum Atomic { kAdd, kMin, kMax, kExch, kAnd, kOr, kXor, kCas, kInc, kAddFloat };
 void atomic(Warp&, const Instruction&, std::uint32_t);  // variant: Atomic
 void fence(Warp&, const Instruction&, std::uint32_t);
+void wait_for_launches(Warp&, const Instruction&, std::uint32_t);
 void copy_async(Warp&, const Instruction&, std::uint32_t);
 void copy_async_commit(Warp&, const Instruction&, std::uint32_t);
 void copy_async_wait(Warp&, const Instruction&, std::uint32_t);

@@ -236,7 +236,7 @@ void fill(void* to, int value, std::size_t size) {
 }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, std::size_t dynamic,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, bool is_early = false) {
   if (state().lost != 0) return said(lost());
   const auto found = kernels().find(function);
   if (found == kernels().end()) return said(cudaErrorInvalidDeviceFunction);
@@ -250,8 +250,8 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, std
     for (std::size_t p = 0; p < program->param_offsets.size(); ++p)
       std::memcpy(params.data() + program->param_offsets[p], args[p],
                   static_cast<std::size_t>(program->param_sizes[p]));
-    return enqueue(stream, [program, g, b, dynamic, params = std::move(params)] {
-      ptx::run_kernel(*program, g, b, static_cast<std::uint32_t>(dynamic), params);
+    return enqueue(stream, [program, g, b, dynamic, is_early, params = std::move(params)] {
+      ptx::run_kernel(*program, g, b, static_cast<std::uint32_t>(dynamic), params, is_early);
     });
   } catch (const Fault& fault) {
     return fail(fault);
@@ -321,6 +321,19 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** args,
                              size_t dynamic, cudaStream_t stream) {
   return launch(function, grid, block, args, dynamic, stream);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                void** args) {
+  bool is_early = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& a = config->attrs[i];
+    if (a.id != cudaLaunchAttributeProgrammaticStreamSerialization)
+      return said(cudaErrorNotSupported);
+    is_early = a.val.programmaticStreamSerializationAllowed != 0;
+  }
+  if (is_early && state().architecture.major < 9) return said(cudaErrorNotSupported);
+  return launch(function, config->gridDim, config->blockDim, args, config->dynamicSmemBytes,
+                config->stream, is_early);
 }
 
 // ---- memory
@@ -545,6 +558,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     attributes->sharedSizeBytes = static_cast<size_t>(program->static_bytes);
     attributes->localSizeBytes = static_cast<size_t>(program->local_bytes);
     attributes->maxThreadsPerBlock = program->max_threads;
+    attributes->ptxVersion = std::stoi(module_of(*found->second.binary)->module().target.substr(3));
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(allowed(found->second, *program));
     return cudaSuccess;
   } catch (const Fault& fault) {
