@@ -183,13 +183,18 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         const KvRow& row = rows[key];
         const std::int64_t at = std::int64_t{row.head_stride} * span.far_head + channel;
         if constexpr (kFewRows) {
-          if ((coded_next >> key & 1) != 0 && channel < p.head_dim) {
+          const bool is_code = (coded_next >> key & 1) != 0;
+          if (is_code && channel < p.head_dim) {
             Half* const to_key = to_keys + key * kStride + channel + 4;
             copy_async_8(to_key, static_cast<const std::int8_t*>(row.key) + at);
             copy_async_8(to_key + kAttentionStages * kElements,
                          static_cast<const std::int8_t*>(row.value) + at);
             return;
           }
+          // Zeros then: codes are not aligned as what is not read must be too.
+          const auto* const aligned = static_cast<const Half*>(p.local_key);
+          if (is_code || (coded_next != 0 && key >= count))
+            return copy(key, channel, aligned, aligned);
         }
         copy(key, channel, static_cast<const Half*>(row.key) + at,
              static_cast<const Half*>(row.value) + at);

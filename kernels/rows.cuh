@@ -92,7 +92,7 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
       row.head_stride = static_cast<std::int32_t>(p.ring_head_stride);
     }
     own.rows[i] = row;
-    if (own.maybe_event_scales) own.row_scales[i] = nullptr;
+    if (own.row_scales) own.row_scales[i] = nullptr;
   }
 
   // Events in rounds of one a thread: where their rows begin, then all rows of the round.
@@ -127,9 +127,10 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
       row.head_stride = static_cast<std::int32_t>(size * d);
       row.value_weight = own.maybe_event_weight ? own.maybe_event_weight[e] : 1.0f;
       own.rows[rows + i] = row;
-      if (own.maybe_event_scales)
-        own.row_scales[rows + i] =
-            own.maybe_event_scales + std::int64_t{e} * 2 * own.n_kv_heads;
+      if (own.row_scales)
+        own.row_scales[rows + i] = own.maybe_event_scales
+                                       ? own.maybe_event_scales + std::int64_t{e} * 2 * own.n_kv_heads
+                                       : nullptr;
     }
     rows += total;
     __syncthreads();  // first_row is written anew

@@ -52,7 +52,7 @@ struct RowsParams {
   std::int64_t list_capacity = 0;            ///< not looked at for one lane
 
   KvRow* rows = nullptr;             ///< [n_lanes, max_rows], written: sinks, pending, events
-  /// [n_lanes, max_rows], written where events are codes: as AttentionParams::row_scales
+  /// [n_lanes, max_rows], written: as AttentionParams::row_scales. May be null if no event is codes.
   const float** row_scales = nullptr;
   std::int32_t* n_rows = nullptr;    ///< [n_lanes], written
   std::int64_t max_rows = 0;         ///< rows beyond it are left out, which n_rows then exceeds by

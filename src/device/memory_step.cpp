@@ -339,13 +339,13 @@ kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
   if (layer.place >= 0) {
     p.event_block = blocks + first_lane(layer) * max_events;
     p.maybe_event_scales = scales_of(first_lane(layer));
-    p.row_scales = row_scales;
     p.recalled = lists.recalled;
     p.n_recalled = lists.sizes + 2;
     p.list_capacity = room;
     if (weighs(layer)) p.maybe_event_weight = event_scores;
   }
   p.rows = rows;
+  p.row_scales = row_scales;
   p.n_rows = n_rows;
   p.max_rows = max_rows;
   p.overflow = overflow;

@@ -451,6 +451,21 @@ TEST_CASE("PTX: bits") {
                                             });
 }
 
+TEST_CASE("PTX: bytes in another order") {
+  const auto a = samples<std::uint32_t>(1), b = samples<std::uint32_t>(2),
+             c = samples<std::uint32_t>(3);
+  const auto got = results("prmt.b32", {"b32", "b32", "b32", "b32"}, {a, b, c});
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t k = 0; k < 4; ++k) {
+      const std::size_t which = c[i] >> (4 * k) & 15;
+      const std::uint64_t from = which % 8 < 4 ? a[i] : b[i];
+      const auto byte = static_cast<std::uint8_t>(from >> (8 * (which % 4)));
+      const int want = which < 8 ? byte : (byte >= 128 ? 255 : 0);
+      if (static_cast<int>(got[i] >> (8 * k) & 255) != want)
+        FAIL("prmt of " << a[i] << ", " << b[i] << ", " << c[i]);
+    }
+}
+
 TEST_CASE("PTX: sums and products over several words, by the carry") {
   const auto a = samples<std::uint64_t>(1), b = samples<std::uint64_t>(2),
              c = samples<std::uint64_t>(3);
