@@ -54,7 +54,7 @@ __device__ inline int tiles_of(int count, int tile) { return (count + tile - 1) 
 /// of the queries sees; both cut into tiles.
 struct KeySpan {
   const KvRow* far;
-  const float* const* far_scales;  ///< of its rows; null: none is of codes
+  const float* const* far_scales;       ///< of its rows; null: none is of codes
   const void *ring_keys, *ring_values;  ///< the head's rings
   std::int64_t first_position;
   int far_count, far_tiles;
@@ -143,14 +143,13 @@ __global__ void __launch_bounds__(kWarpSize* kWidenWarps) WidenRowsKernel(const 
     const float* const scales = p.row_scales[list * p.max_rows + r];
     const std::int64_t place = count - 1 - r;  // they are the last ones
     if (scales && place < p.max_code_rows) {
-      T* const to =
-          static_cast<T*>(a.wide) + (list * p.max_code_rows + place) * 2 * heads * d;
+      T* const to = static_cast<T*>(a.wide) + (list * p.max_code_rows + place) * 2 * heads * d;
       for (int piece = lane; piece < pieces; piece += kWarpSize) {
         const int side_head = piece / chunks, chunk = piece % chunks;
         const bool is_key = side_head < heads;
-        const auto* const from =
-            static_cast<const std::int8_t*>(is_key ? row.key : row.value) +
-            (is_key ? side_head : side_head - heads) * row.head_stride + 8 * chunk;
+        const auto* const from = static_cast<const std::int8_t*>(is_key ? row.key : row.value) +
+                                 (is_key ? side_head : side_head - heads) * row.head_stride +
+                                 8 * chunk;
         *reinterpret_cast<Chunk<T>*>(to + side_head * d + 8 * chunk) =
             widened<T>(*reinterpret_cast<const CodeChunk*>(from), scales[side_head]);
       }

@@ -218,8 +218,8 @@ __device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, st
 /// A block of threads for one head's keys or values of an event, a row of the grid for a layer.
 /// \param wide_rows rows are multiples of 8 elements, and heads of a ring so far apart
 template <class T>
-__global__ void __launch_bounds__(kCopyThreads) EventToCodesKernel(EventBlockParams p,
-                                                                   bool wide_rows) {
+__global__ void __launch_bounds__(kCopyThreads)
+    EventToCodesKernel(EventBlockParams p, bool wide_rows) {
   constexpr int kWide = 8;
   using Reduce = cub::BlockReduce<unsigned, kCopyThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);

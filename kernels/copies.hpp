@@ -74,11 +74,11 @@ struct EventBlockLayer {
 
 /// All pointers are to device memory.
 struct EventBlockParams {
-  ClosedEvents events;            ///< all their tokens still in the rings
-  DType dtype = DType::bfloat16;  ///< of the rings: float32, float16 or bfloat16
+  ClosedEvents events;                  ///< all their tokens still in the rings
+  DType dtype = DType::bfloat16;        ///< of the rings: float32, float16 or bfloat16
   DType block_dtype = DType::bfloat16;  ///< of the blocks: `dtype` or int8
   std::int64_t n_kv_heads = 0;          ///< G
-  std::int64_t head_dim = 0;      ///< d
+  std::int64_t head_dim = 0;            ///< d
 
   const EventBlockLayer* layers = nullptr;  ///< [n_layers], or lanes
   std::int64_t n_layers = 0;

@@ -49,9 +49,9 @@ __device__ inline RowsLane rows_of_lane(const RowsParams& p, std::int64_t lane, 
   own.events = p.events + lane * p.table_stride;
   own.n_events = p.n_events[lane * p.count_stride];
   own.event_block = p.event_block ? p.event_block + lane * p.max_events : nullptr;
-  own.maybe_event_scales =
-      p.maybe_event_scales ? p.maybe_event_scales + lane * p.max_events * 2 * own.n_kv_heads
-                           : nullptr;
+  own.maybe_event_scales = p.maybe_event_scales
+                               ? p.maybe_event_scales + lane * p.max_events * 2 * own.n_kv_heads
+                               : nullptr;
   own.maybe_event_weight =
       p.maybe_event_weight ? p.maybe_event_weight + lane * p.max_events : nullptr;
   own.recalled = p.recalled ? p.recalled + lane * p.list_capacity : nullptr;
@@ -128,9 +128,9 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
       row.value_weight = own.maybe_event_weight ? own.maybe_event_weight[e] : 1.0f;
       own.rows[rows + i] = row;
       if (own.row_scales)
-        own.row_scales[rows + i] = own.maybe_event_scales
-                                       ? own.maybe_event_scales + std::int64_t{e} * 2 * own.n_kv_heads
-                                       : nullptr;
+        own.row_scales[rows + i] =
+            own.maybe_event_scales ? own.maybe_event_scales + std::int64_t{e} * 2 * own.n_kv_heads
+                                   : nullptr;
     }
     rows += total;
     __syncthreads();  // first_row is written anew

@@ -51,8 +51,9 @@ struct RowsParams {
   const std::int32_t* n_recalled = nullptr;  ///< lane p: 3 p numbers behind
   std::int64_t list_capacity = 0;            ///< not looked at for one lane
 
-  KvRow* rows = nullptr;             ///< [n_lanes, max_rows], written: sinks, pending, events
-  /// [n_lanes, max_rows], written: as AttentionParams::row_scales. May be null if no event is codes.
+  KvRow* rows = nullptr;  ///< [n_lanes, max_rows], written: sinks, pending, events
+  /// [n_lanes, max_rows], written: as AttentionParams::row_scales. May be null if no event is
+  /// codes.
   const float** row_scales = nullptr;
   std::int32_t* n_rows = nullptr;    ///< [n_lanes], written
   std::int64_t max_rows = 0;         ///< rows beyond it are left out, which n_rows then exceeds by
@@ -60,8 +61,9 @@ struct RowsParams {
   std::int32_t* overflow = nullptr;  ///< set to 1 if rows were left out; else left alone
 };
 
-/// One block a lane: bound by writing 32 bytes a row, 40 where events are codes. Neither allocates nor waits; may be captured.
-/// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
+/// One block a lane: bound by writing 32 bytes a row, 40 where events are codes. Neither allocates
+/// nor waits; may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what
+/// the launch said
 cudaError_t far_rows(const RowsParams& params, cudaStream_t stream);
 /// The field of them that far_rows refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RowsParams& params);

@@ -69,7 +69,7 @@ class EventRings {
         std::memcpy(codes_.data() + (r / n * n + (event.start + r) % n) * row, block + r * row,
                     static_cast<std::size_t>(row));
       return RingView{codes_.data(), codes_.data() + rows * row, n, n * head_dim, head_dim, dtype,
-                      scales, scales + n_kv_heads};
+                      scales,        scales + n_kv_heads};
     }
     keys_.resize(static_cast<std::size_t>(rows * head_dim));
     values_.resize(keys_.size());

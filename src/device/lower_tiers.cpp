@@ -23,10 +23,10 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
       pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)), "the staging of pointers",
                 "lower n_mem or raise min_block") {
   if (scales_of_event_ > 0)
-    scales_ = PinnedBuffer(shape.n_lanes * staged_events_ * scales_of_event_ *
-                               static_cast<std::int64_t>(sizeof(float)),
-                           "the staging of closed events' scales",
-                           "lower chunk or raise min_block");
+    scales_ =
+        PinnedBuffer(shape.n_lanes * staged_events_ * scales_of_event_ *
+                         static_cast<std::int64_t>(sizeof(float)),
+                     "the staging of closed events' scales", "lower chunk or raise min_block");
   const std::size_t lanes = at(shape.n_lanes);
   slots_.assign(lanes, std::vector<Slot>(at(arrays.n_slots)));
   slot_of_.resize(lanes);

@@ -112,7 +112,7 @@ class LowerTiers {
   std::int64_t clock_ = 0;                     // attempts at steps so far: the stamps of slots
   std::int64_t staging_lane_bytes_ = 0;
   std::int64_t staged_events_ = 0, scales_of_event_ = 0;  // 0: events have no scales
-  PinnedBuffer closed_;                             // [lanes, staging_lane_bytes_]
+  PinnedBuffer closed_;                                   // [lanes, staging_lane_bytes_]
   PinnedBuffer scales_;                             // [lanes, staged_events_, scales_of_event_]
   PinnedBuffer fetched_;                            // [most_recalled, slot_bytes]
   PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`

@@ -145,7 +145,7 @@ struct DeviceMemory::Impl {
 
   // sizes
   std::int64_t capacity = 0, head_stride = 0, element = 2;  // of the windows
-  std::int64_t recalling = 0;  // layers
+  std::int64_t recalling = 0;                               // layers
   LaneShape lanes;          // P lanes of each layer, heads side by side that recall by themselves
   std::int64_t scopes = 1;  // with tables of events: the sequence, or each kv head of each layer
   std::int64_t max_events = 0, max_closed = 0, max_rows = 0, room = 0;  // of a lane or scope
@@ -170,7 +170,7 @@ struct DeviceMemory::Impl {
   // codes are at home, and where the rows' are
   float* event_scales = nullptr;       // [lanes, max_events, scales_of_event()]
   const float** row_scales = nullptr;  // [P, max_rows]
-  std::int32_t* n_rows = nullptr;  // [P]
+  std::int32_t* n_rows = nullptr;      // [P]
   // set to 1 by kernels, told by `check`: rows left out, a table too small, keys without codes
   std::int32_t *overflow = nullptr, *full = nullptr, *not_finite = nullptr;
   std::uint32_t* arrived = nullptr;  // [P], of recall
@@ -245,9 +245,7 @@ struct DeviceMemory::Impl {
   void plan_workspace();
   void plan_tiers();
   /// Of keys and values of events; of all else that is kept of them it is options.dtype.
-  DType event_dtype() const {
-    return config.kv_dtype == DType::int8 ? DType::int8 : options.dtype;
-  }
+  DType event_dtype() const { return config.kv_dtype == DType::int8 ? DType::int8 : options.dtype; }
   /// Scales of a lane's event: of each kv head's keys, then of each one's values. 0: it has none.
   std::int64_t scales_of_event() const {
     return event_dtype() == DType::int8 ? 2 * lanes.n_kv_heads : 0;

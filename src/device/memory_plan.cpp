@@ -41,8 +41,9 @@ void DeviceMemory::Impl::check_settings() const {
   config.validate();
   const auto refuse = [](const std::string& what) { throw ConfigError("CUDA memory: " + what); };
   if (options.dtype == DType::int8)
-    refuse("dtype = int8; a step's rows are float32, float16 or bfloat16, and kv_dtype is what "
-           "events are kept as");
+    refuse(
+        "dtype = int8; a step's rows are float32, float16 or bfloat16, and kv_dtype is what "
+        "events are kept as");
   if (config.kv_dtype != DType::float32 && config.kv_dtype != DType::int8 &&
       config.kv_dtype != options.dtype)
     refuse(fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}, or as int8",

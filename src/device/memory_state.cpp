@@ -705,8 +705,8 @@ class DeviceMemory::Impl::EventReader {
         m_.lane_width(), m_.options.representatives, representative);
     std::byte* const block =
         group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes;
-    float* const scales = group.scales.data() +
-                          static_cast<std::int64_t>(at - group.begin) * m_.scales_of_event();
+    float* const scales =
+        group.scales.data() + static_cast<std::int64_t>(at - group.begin) * m_.scales_of_event();
     if (m_.is_forgotten(event)) {  // the host forgets it at once; nothing of it goes to a file
       std::fill_n(representative, m_.lane_width(), 0.0f);
       std::fill_n(block, events[at].size() * m_.token_bytes, std::byte{0});

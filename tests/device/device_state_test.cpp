@@ -322,7 +322,8 @@ TEST_CASE("a device's int8 events are the host's to the bit, in every tier and t
     const MemoryConfig plain = tier_config(DType::int8);
     EpisodicMemory host(plain, shape);
     while (host.tokens() < kTokens)
-      driver::step(host, tokens, host.tokens(), std::min<std::int64_t>(12, kTokens - host.tokens()));
+      driver::step(host, tokens, host.tokens(),
+                   std::min<std::int64_t>(12, kTokens - host.tokens()));
     const auto blocks_of = [&](const EpisodicMemory& memory) {
       std::vector<std::vector<std::byte>> all;
       const StoreShape of_store{shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::int8};

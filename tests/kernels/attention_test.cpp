@@ -93,7 +93,8 @@ class Problem {
   template <class F>
   Result run(F&& f) const {
     const DeviceArray<unsigned char> d_q(q_bytes_), d_key(key_bytes_), d_value(value_bytes_),
-        d_far(far_bytes_), d_codes(code_bytes_), d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
+        d_far(far_bytes_), d_codes(code_bytes_),
+        d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
     const DeviceArray<std::int64_t> d_first(std::vector<std::int64_t>{c_.first_position});
     const DeviceArray<float> d_qc(query_cos_), d_qs(query_sin_), d_fc(fixed_cos_), d_fs(fixed_sin_);
     const DeviceArray<float> d_lse(size(c_.n * heads_));
@@ -107,7 +108,8 @@ class Problem {
       row_scales.push_back(scales >= 0 ? d_scales.data() + scales : nullptr);
       if (!row.key) continue;
       if (scales >= 0) {
-        const auto offset = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
+        const auto offset =
+            static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
         row.key = d_codes.data() + offset;
         row.value = d_codes.data() + offset + c_.d;
         continue;
@@ -345,7 +347,7 @@ class Problem {
   std::int64_t heads_, capacity_, ring_stride_, q_stride_, max_rows_ = 0;
   std::vector<float> key_, value_, far_;
   std::vector<unsigned char> q_bytes_, key_bytes_, value_bytes_, far_bytes_, code_bytes_;
-  std::vector<float> scales_;             // of rows of codes, one after the other
+  std::vector<float> scales_;            // of rows of codes, one after the other
   std::vector<std::int64_t> scales_at_;  // of each row; -1: it is none of them
   std::vector<KvRow> rows_;
   std::vector<std::int32_t> counts_;
@@ -590,7 +592,8 @@ TEST_CASE("attention kernels read far rows of codes as float64 does, and as if t
   }
 }
 
-TEST_CASE("attention kernels give the same bits of codes in every order, and widen many rows alone") {
+TEST_CASE(
+    "attention kernels give the same bits of codes in every order, and widen many rows alone") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
     for (const std::int64_t n : {1, 40}) {

@@ -310,7 +310,7 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
         std::vector<float>& ring = rings.back();
         const auto head = static_cast<std::size_t>(c.capacity * c.d);
         if (i == 0) std::fill_n(ring.begin(), head, 0.0f);  // a head of zeros
-        if (i == 3)  // and one whose scale would be denormal
+        if (i == 3)                                         // and one whose scale would be denormal
           for (std::size_t at = ring_size - head; at < ring_size; ++at) ring[at] *= 1e-37f;
         d_rings.emplace_back(episodic_test::stored(ring, dtype));
       }
@@ -327,8 +327,7 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
         scales.insert(scales.end(), static_cast<std::size_t>(kFirst * sides), -7.0f);
         for (std::size_t e = 0; e < start.size(); ++e) {
           const std::int64_t n = end[e] - start[e];
-          std::vector<std::byte> block(
-              static_cast<std::size_t>(episodic::block_bytes(shape, n)));
+          std::vector<std::byte> block(static_cast<std::size_t>(episodic::block_bytes(shape, n)));
           episodic::encode_block(
               shape, {start[e], end[e]},
               {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
@@ -351,9 +350,9 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
         std::vector<EventBlockLayer> layers;
         std::vector<void*> to;
         for (std::size_t l = 0; l < kLayers; ++l) {
-          layers.push_back({d_rings[2 * l].data(), d_rings[2 * l + 1].data(),
-                            to_scales.data() + static_cast<std::int64_t>(l) *
-                                                   (kFirst + n_events) * sides});
+          layers.push_back(
+              {d_rings[2 * l].data(), d_rings[2 * l + 1].data(),
+               to_scales.data() + static_cast<std::int64_t>(l) * (kFirst + n_events) * sides});
           for (const std::int64_t at : start)
             to.push_back(blocks.data() + c.shift + static_cast<std::int64_t>(l) * layer_bytes +
                          (at - start.front()) * sides * c.d);
@@ -402,9 +401,9 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
         put(sound);
         Bytes expected = codes;
         std::vector<float> with_zero = scales;
-        std::fill_n(expected.begin() + c.shift + layer_bytes +
-                        (start.back() - start.front()) * sides * c.d,
-                    (end.back() - start.back()) * c.d, static_cast<unsigned char>(0));
+        std::fill_n(
+            expected.begin() + c.shift + layer_bytes + (start.back() - start.front()) * sides * c.d,
+            (end.back() - start.back()) * c.d, static_cast<unsigned char>(0));
         with_zero[scales.size() - static_cast<std::size_t>(sides)] = 0.0f;
         REQUIRE(blocks.host() == expected);
         REQUIRE(to_scales.host() == with_zero);

@@ -593,11 +593,11 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
       b,
       {WRONG(B, dtype, DType::int8), WRONG(B, block_dtype, DType::float32),
        WRONG(B, events.first_id, nullptr), WRONG(B, not_finite, nullptr),
-       WRONG(B, not_finite, odd<std::int32_t>()), WRONG(B, events.max_count, -1), WRONG(B, n_kv_heads, 0),
-       WRONG(B, head_dim, 0), WRONG(B, ring_capacity, 0), WRONG(B, ring_head_stride, 79),
-       WRONG(B, max_blocks, -1), WRONG(B, n_layers, -1), WRONG(B, events.start, nullptr),
-       WRONG(B, events.end, nullptr), WRONG(B, events.count, nullptr), WRONG(B, layers, nullptr),
-       WRONG(B, block, nullptr)},
+       WRONG(B, not_finite, odd<std::int32_t>()), WRONG(B, events.max_count, -1),
+       WRONG(B, n_kv_heads, 0), WRONG(B, head_dim, 0), WRONG(B, ring_capacity, 0),
+       WRONG(B, ring_head_stride, 79), WRONG(B, max_blocks, -1), WRONG(B, n_layers, -1),
+       WRONG(B, events.start, nullptr), WRONG(B, events.end, nullptr),
+       WRONG(B, events.count, nullptr), WRONG(B, layers, nullptr), WRONG(B, block, nullptr)},
       event_to_block);
   CopyRunsParams c;
   c.runs = some<CopyRun>();

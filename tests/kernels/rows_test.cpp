@@ -65,8 +65,8 @@ std::vector<KvRow> reference(const Case& c, const std::vector<const void*>& bloc
       return static_cast<const unsigned char*>(blocks[index]) + elements * stored;
     };
     for (std::int64_t i = 0; i < size; ++i)
-      rows.push_back({inside(i * c.d), inside((c.heads * size + i) * c.d),
-                      start + i, static_cast<std::int32_t>(size * c.d),
+      rows.push_back({inside(i * c.d), inside((c.heads * size + i) * c.d), start + i,
+                      static_cast<std::int32_t>(size * c.d),
                       c.weights.empty() ? 1.0f : c.weights[index]});
   }
   return rows;

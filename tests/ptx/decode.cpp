@@ -782,8 +782,7 @@ class Decoder {
       i.execute = copy_async_wait;
       i.variant = static_cast<int>(immediate(s, s.operands[0]));
       i.space = Space::shared;
-    } else if (s.opcode == "cp.async.cg.shared.global" ||
-               s.opcode == "cp.async.ca.shared.global") {
+    } else if (s.opcode == "cp.async.cg.shared.global" || s.opcode == "cp.async.ca.shared.global") {
       if (s.operands.size() != 4) count(s, 3);
       i.execute = copy_async;
       i.space = Space::shared;
@@ -797,9 +796,8 @@ class Decoder {
       if (from.kind != Operand::Kind::address || from.reg < 0) unknown(s);
       i.src[i.n_src++] = reg(from.reg);
       i.variant = static_cast<int>(from.offset);
-      i.src[i.n_src++] =
-          s.operands.size() == 4 ? row(s, s.operands[3])
-                                 : constant(static_cast<std::uint64_t>(i.element));
+      i.src[i.n_src++] = s.operands.size() == 4 ? row(s, s.operands[3])
+                                                : constant(static_cast<std::uint64_t>(i.element));
     } else {
       unknown(s);
     }

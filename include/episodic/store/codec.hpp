@@ -55,8 +55,8 @@ std::int64_t block_bytes(const StoreShape& shape, std::int64_t n);
 /// int8: the scale of a head's keys (of its values) is max |x| / 127 over the event, so an element
 /// is off by half a scale at most; it is 0, and so are the elements, if that is below FLT_MIN.
 ///
-/// \throws DataError if the ring cannot hold the event, or is int8 without scales, or for a block of
-/// another dtype; for float16, if a finite element would round to infinity (from 65520 on); for
+/// \throws DataError if the ring cannot hold the event, or is int8 without scales, or for a block
+/// of another dtype; for float16, if a finite element would round to infinity (from 65520 on); for
 /// int8, if an element is NaN or infinite, which the other types keep. The block's contents are
 /// undefined then.
 void encode_block(const StoreShape& shape, const TokenRange& event, const RingView& source,

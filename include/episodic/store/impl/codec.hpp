@@ -38,16 +38,15 @@ inline std::int64_t side_bytes(const StoreShape& shape, std::int64_t n) {
   return n * shape.n_kv_heads * shape.head_dim * size_of(shape.dtype);
 }
 
-inline void check_source(const StoreShape& shape, const TokenRange& event,
-                         const RingView& source) {
+inline void check_source(const StoreShape& shape, const TokenRange& event, const RingView& source) {
   if (source.capacity < event.size())
     throw DataError(concat("event store: an event of ", event.size(),
                            " tokens, but the ring it is copied from holds ", source.capacity));
   if (source.dtype != DType::int8) return;
   if (shape.dtype != DType::int8)
-    throw DataError(
-        concat("event store: the ring that an event is copied from is int8, and events are kept as ",
-               name_of(shape.dtype), "; make it float32, bfloat16 or float16"));
+    throw DataError(concat(
+        "event store: the ring that an event is copied from is int8, and events are kept as ",
+        name_of(shape.dtype), "; make it float32, bfloat16 or float16"));
   if (!source.key_scale || !source.value_scale)
     throw DataError(
         "event store: the ring that an event is copied from is int8 and has no scales; give "
