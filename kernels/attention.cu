@@ -45,6 +45,7 @@ FieldError check_sizes(const AttentionParams& p) {
   EPISODIC_FIELD(p, n_queries, p.n_queries * (p.n_heads / p.n_kv_heads) <= kCountLimit);
   EPISODIC_FIELD(p, max_rows, is_count(p.max_rows, 0, kCountLimit));
   EPISODIC_FIELD(p, n_lists, is_count(p.n_lists, 1, p.n_kv_heads) && p.n_kv_heads % p.n_lists == 0);
+  EPISODIC_FIELD(p, max_code_rows, is_count(p.max_code_rows, 0, p.max_rows));
   return {};
 }
 
@@ -75,11 +76,13 @@ FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
   EPISODIC_FIELD(p, fixed_sin, !rotary || p.fixed_sin);
   EPISODIC_FIELD(p, rows, p.max_rows == 0 || p.rows);
   EPISODIC_FIELD(p, n_rows, p.max_rows == 0 || p.n_rows);
+  EPISODIC_FIELD(p, row_scales, p.max_code_rows == 0 || p.row_scales);
   EPISODIC_FIELD_ALIGNED(p, q, 16);
   EPISODIC_FIELD_ALIGNED(p, local_key, 16);
   EPISODIC_FIELD_ALIGNED(p, local_value, 16);
   EPISODIC_FIELD_ALIGNED(p, out, 16);
   EPISODIC_FIELD_ALIGNED(p, rows, 16);
+  EPISODIC_FIELD_ALIGNED(p, row_scales, 8);
   if (rotary) {
     EPISODIC_FIELD_ALIGNED(p, query_cos, 16);
     EPISODIC_FIELD_ALIGNED(p, query_sin, 16);
@@ -158,6 +161,11 @@ void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
     place(plan.partial_out, plan.splits * query_heads * p.head_dim, sizeof(float));
   }
   if (plan.few_rows) plan.merge_group = merge_group(plan.splits);
+  plan.widens = !wide && !plan.few_rows && p.max_code_rows > 0;
+  if (plan.widens) {
+    place(plan.wide_rows, p.n_lists * p.max_rows, sizeof(KvRow));
+    place(plan.wide, p.max_code_rows * p.n_kv_heads * p.head_dim, 2 * 2);
+  }
 }
 
 }  // namespace
@@ -189,6 +197,7 @@ std::size_t largest_attention_workspace_bytes(const AttentionParams& params) {
   for (const std::int64_t max_rows : {params.max_rows, std::int64_t{0}}) {
     AttentionParams p = params;
     p.max_rows = max_rows;
+    p.max_code_rows = std::min(params.max_code_rows, max_rows);
     if (!plan_attention(p, false, plan)) return 0;
     most = std::max(most, plan.bytes);
     // Fewer queries may be split among more blocks, and then need more. Once row tiles alone fill
@@ -243,6 +252,10 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
   if (plan.splits > 1) {
     args.partial_stats = reinterpret_cast<float2*>(workspace + plan.partial_stats);
     args.partial_out = reinterpret_cast<float*>(workspace + plan.partial_out);
+  }
+  if (plan.widens) {
+    args.wide_rows = reinterpret_cast<KvRow*>(workspace + plan.wide_rows);
+    args.wide = workspace + plan.wide;
   }
   switch (params.dtype) {
     case DType::float32:

@@ -33,6 +33,8 @@ struct AttentionArgs {
   /// [window, H, n] raw scores of local keys, -inf if not seen. Column sums that are deferred: they
   /// take the sums' place.
   float* maybe_scores = nullptr;
+  KvRow* wide_rows = nullptr;       ///< [n_lists, max_rows], null unless codes are widened before
+  void* wide = nullptr;             ///< [n_lists, max_code_rows, 2, G / n_lists, d] then
   float2* partial_stats = nullptr;  ///< [G, splits, rows] max and sum
   float* partial_out = nullptr;     ///< [G, splits, rows, d] before division by the sum
 };
@@ -57,10 +59,11 @@ __device__ inline int tiles_of(int count, int tile) { return (count + tile - 1) 
 /// of the queries sees; both cut into tiles.
 struct KeySpan {
   const KvRow* far;
+  const float* const* far_scales;       ///< of its rows; null: none is of codes
   const void *ring_keys, *ring_values;  ///< the head's rings
   std::int64_t first_position;
   int far_count, far_tiles;
-  int far_head;  ///< the head's number among those of its list
+  int far_head, far_heads;  ///< the head's number among those of its list, and how many those are
   int local_count;
   int local_slot;   ///< of the first local token in the ring
   int local_begin;  ///< the first query that sees it, may be negative
@@ -84,8 +87,10 @@ __device__ KeySpan key_span(const AttentionParams& p, int head, int first_query,
     const int heads = static_cast<int>(p.n_kv_heads / p.n_lists);  // of a list
     const int list = head / heads;
     span.far_head = head % heads;
+    span.far_heads = heads;
     const int count = p.n_rows[list];
     span.far = p.rows + list * p.max_rows;
+    if (p.max_code_rows > 0) span.far_scales = p.row_scales + list * p.max_rows;
     span.far_count = count < 0 ? 0 : count > p.max_rows ? static_cast<int>(p.max_rows) : count;
     span.far_tiles = tiles_of(span.far_count, key_tile);
   }
@@ -97,11 +102,69 @@ __device__ KeySpan key_span(const AttentionParams& p, int head, int first_query,
   return span;
 }
 
+/// Where the scales of far row `row` are; null: it is of no codes, or there is no such row.
+__device__ inline const float* scales_at(const KeySpan& span, int row) {
+  return span.far_scales && row < span.far_count ? span.far_scales[row] : nullptr;
+}
+/// Those of the head's keys and values. \param scales of scales_at
+__device__ inline float2 head_scales(const KeySpan& span, const float* scales) {
+  return scales ? make_float2(scales[span.far_head], scales[span.far_heads + span.far_head])
+                : make_float2(0.0f, 0.0f);
+}
+
 /// Eight neighbouring elements: 16 bytes, or 32 of float32.
 template <class T>
 struct alignas(16) Chunk {
   T at[8];
 };
+struct alignas(8) CodeChunk {
+  std::int8_t at[8];
+};
+
+template <class T>
+__device__ inline Chunk<T> widened(const CodeChunk& codes, float scale) {
+  Chunk<T> out;
+  EPISODIC_UNROLL
+  for (int e = 0; e < 8; ++e) out.at[e] = narrow<T>(static_cast<float>(codes.at[e]) * scale);
+  return out;
+}
+
+inline constexpr int kWidenWarps = 8;
+
+/// Rows of codes as rows of T in the workspace, and the list of all rows with these in their place.
+/// Blocks x: rows, a warp each, y: lists. Reads 2 d bytes a row and head and writes 4 d, once a
+/// call: the kernels of many rows would widen each row again for every tile of queries.
+template <class T>
+__global__ void __launch_bounds__(kWarpSize* kWidenWarps) WidenRowsKernel(const AttentionArgs a) {
+  const AttentionParams& p = a.p;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const std::int64_t list = blockIdx.y, heads = p.n_kv_heads / p.n_lists, d = p.head_dim;
+  const int chunks = static_cast<int>(d / 8), pieces = static_cast<int>(2 * heads) * chunks;
+  const std::int64_t given = p.n_rows[list], count = given < p.max_rows ? given : p.max_rows;
+  for (std::int64_t r = std::int64_t{blockIdx.x} * kWidenWarps + warp; r < count;
+       r += std::int64_t{gridDim.x} * kWidenWarps) {
+    KvRow row = p.rows[list * p.max_rows + r];
+    const float* const scales = p.row_scales[list * p.max_rows + r];
+    const std::int64_t place = count - 1 - r;  // they are the last ones
+    if (scales && place < p.max_code_rows) {
+      T* const to = static_cast<T*>(a.wide) + (list * p.max_code_rows + place) * 2 * heads * d;
+      for (int piece = lane; piece < pieces; piece += kWarpSize) {
+        const int side_head = piece / chunks, chunk = piece % chunks;
+        const bool is_key = side_head < heads;
+        const auto* const from = static_cast<const std::int8_t*>(is_key ? row.key : row.value) +
+                                 (is_key ? side_head : side_head - heads) * row.head_stride +
+                                 8 * chunk;
+        *reinterpret_cast<Chunk<T>*>(to + side_head * d + 8 * chunk) =
+            widened<T>(*reinterpret_cast<const CodeChunk*>(from), scales[side_head]);
+      }
+      row.key = to;
+      row.value = to + heads * d;
+      row.head_stride = static_cast<std::int32_t>(d);
+    }
+    if (lane == 0) a.wide_rows[list * p.max_rows + r] = row;
+  }
+}
 
 /// Channels 8 * chunk .. + 7 of query `i` of head `h`, rotated by its own position or by the fixed
 /// angle, times the scale's sign.

@@ -15,7 +15,7 @@ namespace episodic::kernels {
 
 /// One far key and its value where they lie, for all kv heads of its list: those of the list's head
 /// j begin at key + j * head_stride and value + j * head_stride, in elements. Rows are aligned to
-/// 16 bytes.
+/// 16 bytes, rows of codes to 8.
 /// Segments of any length become rows once a step (kernels/rows.hpp); attention then reads them as
 /// if they were one matrix, and nothing is gathered.
 struct alignas(16) KvRow {
@@ -66,6 +66,12 @@ struct AttentionParams {
   const std::int32_t* n_rows = nullptr;  ///< [n_lists], <= max_rows
   std::int64_t max_rows = 0;             ///< may be 0: no far keys
   std::int64_t n_lists = 1;              ///< a divisor of n_kv_heads
+  /// Rows of int8 codes (events that are kept so): the last ones of a list, at most so many. An
+  /// element is its code times a scale, rounded to `dtype`. 0: all rows are of `dtype`.
+  std::int64_t max_code_rows = 0;
+  /// [n_lists, max_rows] where a row's scales are: one for the keys of each kv head of its list,
+  /// then one for the values of each; null: the row is of `dtype`. Not looked at without such rows.
+  const float* const* row_scales = nullptr;
 
   /// The local window, rings over tokens: element (g, t, c) of token t at
   /// [g * ring_head_stride + (t % ring_capacity) * d + c]. Holds tokens
@@ -122,7 +128,8 @@ bool defers_column_sums(const AttentionParams& params);
 ///
 /// With k keys that a query sees, w of them local: 4 d n H k floating-point operations, and
 /// 2 d n H w for column sums. Decode reads 2 d G elements for each key, once: its limit is the
-/// memory's bandwidth.
+/// memory's bandwidth. So it does of codes, and of float32 every step; steps of more rows in 16
+/// bits read them once, in a launch before, and then what that has widened into the workspace.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes, strides,
 /// dtypes or a workspace that do not fit, cudaErrorMisalignedAddress, or what the launches said

@@ -5,6 +5,7 @@
 /// Rows, tiles, masks and splits are those of attention_mma.cuh.
 
 #include "attention.cuh"
+#include "elements.cuh"
 #include "ptx.cuh"
 
 namespace episodic::kernels {
@@ -15,6 +16,7 @@ inline constexpr int kFloatGroups = 8;
 inline constexpr int kFloatMembers = kFloatThreads / kFloatGroups;
 inline constexpr int kFloatLeft = kFloatRows / kFloatGroups;
 inline constexpr int kFloatRight = kFloatKeys / kFloatMembers;
+static_assert(kFloatKeys == kWarpSize, "one warp finds out which keys are codes");
 
 /// score[r][k] = left row group + 8 r times right row member + 16 k.
 template <int kDim>
@@ -93,6 +95,8 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
   EPISODIC_SHARED(span, KeySpan);  // not in registers: the outputs need them
+  EPISODIC_SHARED(scales, float2[kFloatKeys]);
+  EPISODIC_SHARED(coded, unsigned);  // keys of the tile that are codes, a bit each
   if (thread == 0)
     span = key_span<float>(p, head, block_row / a.group, block_last / a.group, kFloatKeys);
   __syncthreads();
@@ -122,7 +126,13 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
         return row < a.rows ? int2{row / a.group, head * a.group + row % a.group} : int2{-1, 0};
       });
     if (far) {
-      if (thread < kFloatKeys) table[thread] = thread < count ? span.far[first + thread] : KvRow{};
+      if (thread < kFloatKeys) {
+        table[thread] = thread < count ? span.far[first + thread] : KvRow{};
+        const float* const of_row = scales_at(span, first + thread);
+        scales[thread] = head_scales(span, of_row);
+        const unsigned all = __ballot_sync(kFullMask, of_row != nullptr);
+        if (thread == 0) coded = all;
+      }
       __syncthreads();
     }
     for (int piece = thread; piece < kFloatKeys * kPieces; piece += kFloatThreads) {
@@ -131,6 +141,17 @@ __global__ void __launch_bounds__(kFloatThreads) FloatAttentionKernel(const Atte
       const float *from_key = static_cast<const float*>(p.local_key), *from_value = from_key;
       if (valid && far) {
         const std::int64_t at = std::int64_t{table[key].head_stride} * span.far_head + channel;
+        if ((coded >> key & 1) != 0) {
+          const auto widen_at = [&](const void* codes, float scale, float* to) {
+            const auto four = load_pack<4>(static_cast<const std::int8_t*>(codes) + at);
+            *reinterpret_cast<float4*>(to + key * kStride + channel) = make_float4(
+                static_cast<float>(four.at[0]) * scale, static_cast<float>(four.at[1]) * scale,
+                static_cast<float>(four.at[2]) * scale, static_cast<float>(four.at[3]) * scale);
+          };
+          widen_at(table[key].key, scales[key].x, keys);
+          widen_at(table[key].value, scales[key].y, values);
+          continue;
+        }
         from_key = static_cast<const float*>(table[key].key) + at;
         from_value = static_cast<const float*>(table[key].value) + at;
       } else if (valid) {

@@ -83,6 +83,9 @@ __device__ inline void for_pieces(F&& f) {
 /// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
 /// base 2, out += P V. The queries are rotated anew between far and local tiles.
 ///
+/// Codes (few rows alone; else they were widened before) are copied into the second half of each
+/// piece's 16 bytes, and widened there, by the thread that copied them, once they are there.
+///
 /// Multiplications: 4 d per row and key. Bytes: 4 d per key, read once for each row tile, so of
 /// n H / G rows and k keys: 4 d k ceil(rows / tile) G, mostly from L2.
 template <class Half, int kDim, bool kFewRows>
@@ -150,6 +153,21 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
                     reinterpret_cast<const char*>(row) + piece % 2 * 16);
     }
   };
+  // Of few rows, where a warp is the block and a tile has a key for each lane: which keys of a tile
+  // are codes, a bit each, and the scales of the lane's; where those of the tile behind it are.
+  unsigned coded_next = 0;
+  float2 scales_next = make_float2(0.0f, 0.0f);
+  const float* scales_after = nullptr;
+  const auto find_scales = [&](int tile) {
+    if constexpr (kFewRows)
+      scales_after = tile < span.far_tiles ? scales_at(span, tile * kKeys + lane) : nullptr;
+  };
+  const auto take_scales = [&] {
+    if constexpr (kFewRows) {
+      coded_next = __ballot_sync(kFullMask, scales_after != nullptr);
+      scales_next = head_scales(span, scales_after);
+    }
+  };
   const auto copy_tile = [&](int tile) {
     Half* const to_keys = keys + tile % kAttentionStages * kElements;
     const bool far = tile < span.far_tiles;
@@ -166,6 +184,20 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         const KvRow& row = rows[key];
         const std::int64_t at = std::int64_t{row.head_stride} * span.far_head + channel;
+        if constexpr (kFewRows) {
+          const bool is_code = (coded_next >> key & 1) != 0;
+          if (is_code && channel < p.head_dim) {
+            Half* const to_key = to_keys + key * kStride + channel + 4;
+            copy_async_8(to_key, static_cast<const std::int8_t*>(row.key) + at);
+            copy_async_8(to_key + kAttentionStages * kElements,
+                         static_cast<const std::int8_t*>(row.value) + at);
+            return;
+          }
+          // Zeros then: codes are not aligned as what is not read must be too.
+          const auto* const aligned = static_cast<const Half*>(p.local_key);
+          if (is_code || (coded_next != 0 && key >= count))
+            return copy(key, channel, aligned, aligned);
+        }
         copy(key, channel, static_cast<const Half*>(row.key) + at,
              static_cast<const Half*>(row.value) + at);
       });
@@ -181,6 +213,23 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         copy(key, channel, ring_keys + at, ring_values + at);
       });
     }
+  };
+  // The keys whose bits are set, of a tile that has arrived. \param scales of the lane's key
+  const auto widen_tile = [&](int tile, unsigned coded, float2 scales) {
+    Half* const tile_keys = keys + tile % kAttentionStages * kElements;
+    for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
+      const float of_key = __shfl_sync(kFullMask, scales.x, key);
+      const float of_value = __shfl_sync(kFullMask, scales.y, key);
+      if ((coded >> key & 1) == 0 || channel >= p.head_dim) return;
+      const auto widen_piece = [](Half* piece, float scale) {
+        const CodeChunk codes = *reinterpret_cast<const CodeChunk*>(piece + 4);
+        *reinterpret_cast<Chunk<Half>*>(piece) = widened<Half>(codes, scale);
+      };
+      Half* const piece = tile_keys + key * kStride + channel;
+      widen_piece(piece, of_key);
+      widen_piece(piece + kAttentionStages * kElements, of_value);
+    });
+    __syncthreads();
   };
   const auto rotate_queries = [&](bool local) {
     for (int piece = thread; piece < kTile.rows() * kChunks; piece += kThreads) {
@@ -207,16 +256,26 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     commit_copies();
     wait_copies<0>();
     __syncthreads();
+    find_scales(from);
+    take_scales();
+    find_scales(from + 1);
     copy_tile(from);
     commit_copies();
   }
   for (int tile = from; tile < to; ++tile) {
     wait_copies<0>();
     __syncthreads();  // this tile is there for all, and nobody reads the one before
+    const unsigned coded = coded_next;
+    const float2 scales = scales_next;
     if (tile + 1 < to) {
+      take_scales();
+      find_scales(tile + 2);
       copy_tile(tile + 1);
       copy_table(tile + 2);
       commit_copies();
+    }
+    if constexpr (kFewRows) {
+      if (coded != 0) widen_tile(tile, coded, scales);
     }
     const bool far = tile < span.far_tiles;
     if (tile == from || tile == span.far_tiles) {

@@ -36,9 +36,24 @@ cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs&
                 kWarpSize * kColumns.warps, column_shared_bytes(kDim, kColumns), stream, args);
 }
 
+/// All rows are of `Half` behind it.
 template <class Half>
-cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs& args,
+cudaError_t launch_widening(AttentionArgs& args, cudaStream_t stream) {
+  AttentionParams& p = args.p;
+  const dim3 grid(blocks_for((p.max_rows + kWidenWarps - 1) / kWidenWarps),
+                  static_cast<unsigned>(p.n_lists));
+  const cudaError_t error =
+      launch(WidenRowsKernel<Half>, grid, kWarpSize * kWidenWarps, 0, stream, args);
+  p.rows = args.wide_rows;
+  p.max_code_rows = 0;
+  return error;
+}
+
+template <class Half>
+cudaError_t launch_mma_attention(const AttentionPlan& plan, AttentionArgs args,
                                  cudaStream_t stream) {
+  if (plan.widens)
+    if (const cudaError_t error = launch_widening<Half>(args, stream)) return error;
   switch (plan.dim) {
     case 64:
       return launch_mma_attention<Half, 64>(plan, args, stream);

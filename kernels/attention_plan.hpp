@@ -129,7 +129,7 @@ EPISODIC_HOST_DEVICE constexpr std::size_t float_column_shared_bytes(int dim) {
 
 /// Of all attention kernels for heads of `dim`, and of what they have of static memory at most.
 EPISODIC_HOST_DEVICE constexpr bool attention_fits_every_device(int dim) {
-  constexpr std::size_t kStatic = 256;
+  constexpr std::size_t kStatic = 512;
   const std::size_t most = kSharedOfEveryDevice - kStatic;
   return mma_shared_bytes(dim, mma_tile(dim, true)) <= most &&
          mma_shared_bytes(dim, mma_tile(dim, false)) <= most &&
@@ -174,6 +174,9 @@ struct AttentionPlan {
   std::size_t scores = 0;         ///< float [window, H, n] (16 bits, few rows)
   std::size_t partial_stats = 0;  ///< float2 [G, splits, rows]: max and sum
   std::size_t partial_out = 0;    ///< float [G, splits, rows, d]
+  bool widens = false;            ///< rows of codes are widened in a launch before (16 bits, many)
+  std::size_t wide_rows = 0;      ///< then: KvRow [n_lists, max_rows]
+  std::size_t wide = 0;           ///< [n_lists, max_code_rows, 2, G / n_lists, d] of 16 bits
   std::size_t bytes = 0;
 };
 

@@ -4,10 +4,12 @@
 /// Device code of kernels/copies.hpp.
 
 #include <cstdint>
+#include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
 #include "copies.hpp"
 #include "device.cuh"
+#include "elements.cuh"
 
 namespace episodic::kernels {
 
@@ -111,6 +113,10 @@ __device__ inline std::int64_t count_within(const std::int32_t* count, std::int6
   return n < limit ? n : limit;
 }
 
+__device__ inline bool aligned_to(const void* p, unsigned bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+}
+
 __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(CopyRunsParams p) {
   const auto tiles_of = [&](std::int64_t i) {
     const std::int64_t bytes = p.runs[i].bytes;
@@ -163,6 +169,100 @@ __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
         row += rows;
       }
     });
+  }
+}
+
+/// One head's keys or values of an event in a ring: element i of [tokens, d] where it lies. There
+/// are less than 2^31 of them, as far rows ask too (KvRow::head_stride).
+template <class T>
+struct HeadOfEvent {
+  const T* ring;
+  std::int64_t first_slot, capacity;
+  unsigned d, count;
+
+  __device__ const T* at(unsigned i) const {
+    std::int64_t slot = first_slot + i / d;
+    if (slot >= capacity) slot -= capacity;
+    return ring + slot * d + i % d;
+  }
+};
+
+/// Of this thread's elements, kWide at a time, which do not reach over a row. \return the bits of
+/// the largest magnitude; 0x7f800000 or more if one is not finite
+template <int kWide, class T>
+__device__ inline unsigned largest_magnitude(const HeadOfEvent<T>& from) {
+  unsigned largest = 0;
+  for (unsigned i = kWide * threadIdx.x; i < from.count; i += kWide * kCopyThreads) {
+    const auto x = load_pack<kWide>(from.at(i));
+    EPISODIC_UNROLL
+    for (int e = 0; e < kWide; ++e) {
+      const unsigned size = __float_as_uint(widen(x.at[e])) & 0x7fffffffu;  // in order of size
+      largest = size > largest ? size : largest;
+    }
+  }
+  return largest;
+}
+
+template <int kWide, class T>
+__device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, std::int8_t* to) {
+  for (unsigned i = kWide * threadIdx.x; i < from.count; i += kWide * kCopyThreads) {
+    const auto x = load_pack<kWide>(from.at(i));
+    Pack<std::int8_t, kWide> codes;
+    EPISODIC_UNROLL
+    for (int e = 0; e < kWide; ++e)
+      codes.at[e] = static_cast<std::int8_t>(static_cast<int>(rintf(widen(x.at[e]) * inverse)));
+    store_pack(to + i, codes);
+  }
+}
+
+/// A block of threads for one head's keys or values of an event, a row of the grid for a layer.
+/// \param wide_rows rows are multiples of 8 elements, and heads of a ring so far apart
+template <class T>
+__global__ void __launch_bounds__(kCopyThreads)
+    EventToCodesKernel(EventBlockParams p, bool wide_rows) {
+  constexpr int kWide = 8;
+  using Reduce = cub::BlockReduce<unsigned, kCopyThreads>;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(largest, unsigned);
+  const std::int64_t sides = 2 * p.n_kv_heads;
+  for (std::int64_t l = blockIdx.y; l < p.n_layers; l += gridDim.y) {
+    const EventBlockLayer layer = p.layers[l];
+    const ClosedEvents events = p.events.of(l);
+    const std::int64_t n_events = count_within(events.count, events.max_count);
+    for (std::int64_t item = blockIdx.x; item < n_events * sides; item += gridDim.x) {
+      const std::int64_t event = item / sides, side = item % sides;
+      auto* const block = static_cast<std::int8_t*>(p.block[l * p.events.max_count + event]);
+      if (!block) continue;
+      const std::int64_t start = events.start[event];
+      const auto count = static_cast<unsigned>((events.end[event] - start) * p.head_dim);
+      const bool is_key = side < p.n_kv_heads;
+      const HeadOfEvent<T> from{static_cast<const T*>(is_key ? layer.ring_key : layer.ring_value) +
+                                    (is_key ? side : side - p.n_kv_heads) * p.ring_head_stride,
+                                start % p.ring_capacity, p.ring_capacity,
+                                static_cast<unsigned>(p.head_dim), count};
+      std::int8_t* const to = block + side * count;
+      const bool wide = wide_rows && aligned_to(from.ring, 16) && aligned_to(to, kWide);
+      const unsigned all = Reduce(storage).Reduce(
+          wide ? largest_magnitude<kWide>(from) : largest_magnitude<1>(from), Largest{});
+      if (threadIdx.x == 0) largest = all;
+      __syncthreads();
+      const bool sound = largest < 0x7f800000u;
+      float scale = sound ? __uint_as_float(largest) / 127.0f : 0.0f;
+      if (scale < 1.17549435e-38f) scale = 0.0f;  // its inverse might not be finite
+      const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+      if (threadIdx.x == 0) {
+        layer.maybe_scales[(*events.first_id + event) * sides + side] = scale;
+        if (!sound) *p.not_finite = 1;
+      }
+      if (!sound) {
+        for (unsigned i = threadIdx.x; i < count; i += kCopyThreads) to[i] = 0;
+      } else if (wide) {
+        write_codes<kWide>(from, inverse, to);
+      } else {
+        write_codes<1>(from, inverse, to);
+      }
+      __syncthreads();  // storage and the largest serve the next head
+    }
   }
 }
 

@@ -27,6 +27,12 @@ __device__ inline void copy_async_16(void* shared, const void* global, bool vali
                : "memory");
 }
 
+/// The same of 8 bytes, both aligned to 8, all of which are read.
+__device__ inline void copy_async_8(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
+}
+
 /// Closes the group of the copies begun since the last call.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

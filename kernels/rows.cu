@@ -40,10 +40,12 @@ FieldError check_rows(const RowsParams& p) {
   EPISODIC_FIELD_GIVEN(p, events);
   EPISODIC_FIELD(p, event_block, !p.recalled || p.event_block);
   EPISODIC_FIELD(p, n_recalled, !p.recalled || p.n_recalled);
+  EPISODIC_FIELD(p, row_scales, !p.maybe_event_scales || p.row_scales);
   EPISODIC_FIELD_GIVEN(p, rows);
   EPISODIC_FIELD_GIVEN(p, n_rows);
   EPISODIC_FIELD_GIVEN(p, overflow);
   EPISODIC_FIELD_ALIGNED(p, rows, alignof(KvRow));
+  EPISODIC_FIELD_ALIGNED(p, row_scales, alignof(const float*));
   return {};
 }
 

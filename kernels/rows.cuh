@@ -22,9 +22,10 @@ struct RowsLane {
   const void *sink_key, *sink_value, *ring_key, *ring_value;  // of its first head
   const EventRange* events;
   const void* const* event_block;
-  const float* maybe_event_weight;
+  const float *maybe_event_scales, *maybe_event_weight;
   const DeviceEventId* recalled;
   KvRow* rows;
+  const float** row_scales;
   std::int64_t n_events, n_kv_heads;
   std::int32_t n_recalled;
 };
@@ -48,11 +49,15 @@ __device__ inline RowsLane rows_of_lane(const RowsParams& p, std::int64_t lane, 
   own.events = p.events + lane * p.table_stride;
   own.n_events = p.n_events[lane * p.count_stride];
   own.event_block = p.event_block ? p.event_block + lane * p.max_events : nullptr;
+  own.maybe_event_scales = p.maybe_event_scales
+                               ? p.maybe_event_scales + lane * p.max_events * 2 * own.n_kv_heads
+                               : nullptr;
   own.maybe_event_weight =
       p.maybe_event_weight ? p.maybe_event_weight + lane * p.max_events : nullptr;
   own.recalled = p.recalled ? p.recalled + lane * p.list_capacity : nullptr;
   own.n_recalled = p.recalled ? p.n_recalled[3 * lane] : 0;
   own.rows = p.rows + lane * p.max_rows;
+  own.row_scales = p.row_scales ? p.row_scales + lane * p.max_rows : nullptr;
   return own;
 }
 
@@ -87,6 +92,7 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
       row.head_stride = static_cast<std::int32_t>(p.ring_head_stride);
     }
     own.rows[i] = row;
+    if (own.row_scales) own.row_scales[i] = nullptr;
   }
 
   // Events in rounds of one a thread: where their rows begin, then all rows of the round.
@@ -114,12 +120,17 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
       const std::int64_t size = own.events[e].end - own.events[e].start;
       const std::int64_t inside = i - first_row[low];
       KvRow row;
-      row.key = offset_by(own.event_block[e], inside * d, element);
-      row.value = offset_by(own.event_block[e], (own.n_kv_heads * size + inside) * d, element);
+      const int stored = own.maybe_event_scales ? 1 : element;
+      row.key = offset_by(own.event_block[e], inside * d, stored);
+      row.value = offset_by(own.event_block[e], (own.n_kv_heads * size + inside) * d, stored);
       row.token = own.events[e].start + inside;
       row.head_stride = static_cast<std::int32_t>(size * d);
       row.value_weight = own.maybe_event_weight ? own.maybe_event_weight[e] : 1.0f;
       own.rows[rows + i] = row;
+      if (own.row_scales)
+        own.row_scales[rows + i] =
+            own.maybe_event_scales ? own.maybe_event_scales + std::int64_t{e} * 2 * own.n_kv_heads
+                                   : nullptr;
     }
     rows += total;
     __syncthreads();  // first_row is written anew

@@ -41,6 +41,9 @@ struct RowsParams {
   std::int64_t count_stride = 0, table_stride = 0;
   /// [n_lanes, max_events]: a lane's keys [G, length, d] of an event, its values behind them
   const void* const* event_block = nullptr;
+  /// [n_lanes, max_events, 2 G / n_lanes]: events are int8 codes, with a scale for the keys of each
+  /// of the lane's heads and then for the values of each; null: they are of `dtype`
+  const float* maybe_event_scales = nullptr;
   const float* maybe_event_weight = nullptr;  ///< [n_lanes, max_events] value weights; null: all 1
   std::int64_t max_events = 0;                ///< not looked at for one lane
   /// [n_lanes, list_capacity] events of this step, by time; null: none
@@ -48,15 +51,19 @@ struct RowsParams {
   const std::int32_t* n_recalled = nullptr;  ///< lane p: 3 p numbers behind
   std::int64_t list_capacity = 0;            ///< not looked at for one lane
 
-  KvRow* rows = nullptr;             ///< [n_lanes, max_rows], written: sinks, pending, events
+  KvRow* rows = nullptr;  ///< [n_lanes, max_rows], written: sinks, pending, events
+  /// [n_lanes, max_rows], written: as AttentionParams::row_scales. May be null if no event is
+  /// codes.
+  const float** row_scales = nullptr;
   std::int32_t* n_rows = nullptr;    ///< [n_lanes], written
   std::int64_t max_rows = 0;         ///< rows beyond it are left out, which n_rows then exceeds by
                                      ///< nothing and *overflow says
   std::int32_t* overflow = nullptr;  ///< set to 1 if rows were left out; else left alone
 };
 
-/// One block a lane: bound by writing 32 bytes a row. Neither allocates nor waits; may be captured.
-/// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
+/// One block a lane: bound by writing 32 bytes a row, 40 where events are codes. Neither allocates
+/// nor waits; may be captured. \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what
+/// the launch said
 cudaError_t far_rows(const RowsParams& params, cudaStream_t stream);
 /// The field of them that far_rows refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RowsParams& params);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows of a device's dtype (float32, float16 or bfloat16) as floats on the host, and back.
+// Rows of a device's dtype (float32, float16 or bfloat16) as floats on the host, and back; events
+// of any stored dtype as the rings that a store reads, and the parts of a store's block.
 
 #include <cstddef>
 #include <cstdint>
@@ -49,14 +50,27 @@ inline std::vector<std::byte> narrowed(const std::vector<float>& from, DType dty
   return to;
 }
 
+/// Where a block of a store (store/codec.hpp) has its keys, with the values behind them. What is
+/// before are the scales of int8.
+inline std::int64_t keys_in_block(const StoreShape& shape) { return block_bytes(shape, 0); }
+
 /// Keys and values of one event, [G, n, d] each, as the rings that a store reads.
 class EventRings {
  public:
   /// \param block keys and then values of tokens [event.start, event.end), of `dtype`
+  /// \param scales [2 G] of int8: of the keys and then of the values; outlives the view
   /// \return rings as long as the event; valid until the next call
   RingView of(const std::byte* block, DType dtype, std::int64_t n_kv_heads, std::int64_t head_dim,
-              const TokenRange& event) {
+              const TokenRange& event, const float* scales = nullptr) {
     const std::int64_t n = event.size(), rows = n_kv_heads * n, row = head_dim * size_of(dtype);
+    if (dtype == DType::int8) {
+      codes_.resize(static_cast<std::size_t>(2 * rows * row));
+      for (std::int64_t r = 0; r < 2 * rows; ++r)
+        std::memcpy(codes_.data() + (r / n * n + (event.start + r) % n) * row, block + r * row,
+                    static_cast<std::size_t>(row));
+      return RingView{codes_.data(), codes_.data() + rows * row, n, n * head_dim, head_dim, dtype,
+                      scales,        scales + n_kv_heads};
+    }
     keys_.resize(static_cast<std::size_t>(rows * head_dim));
     values_.resize(keys_.size());
     for (std::int64_t g = 0; g < n_kv_heads; ++g)
@@ -71,6 +85,7 @@ class EventRings {
 
  private:
   std::vector<float> keys_, values_;
+  std::vector<std::byte> codes_;
 };
 
 }  // namespace episodic::device

@@ -51,7 +51,8 @@ void DeviceMemory::Impl::upload_constants() {
       std::byte* const vectors = layer.representatives + p * max_events * repr_row();
       representatives.push_back(
           {layer.ring_key + ring, layer.relevance + p * lanes.n_heads, vectors, nullptr});
-      rings.push_back({layer.ring_key + ring, layer.ring_value + ring});
+      rings.push_back(
+          {layer.ring_key + ring, layer.ring_value + ring, scales_of(first_lane(layer) + p)});
       scopes_of_lanes.push_back(static_cast<std::int32_t>(scope_of(layer, p)));
       if (!keeps_codes()) continue;
       codes.push_back({vectors, layer.codes + p * max_events * kernels::code_stride(lane_width()),
@@ -81,6 +82,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   zero(n_rows, 4 * P);
   zero(overflow, 4);
   zero(full, 4);
+  zero(not_finite, 4);
   zero(arrived, 4 * P);
   zero(attended, 4 * kernels::kAttentionCounters * shape.n_kv_heads);
   zero(flags, scopes * capacity);
@@ -157,7 +159,8 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
     m.lower = std::make_unique<LowerTiers>(
         m.store_shape(), store,
         device::SlotArrays{m.all_slots, m.blocks, m.n_slots, m.slot_bytes, m.max_events},
-        device::LaneTables{m.lanes.per_layer, m.by_head()}, m.room, m.most_closed_tokens());
+        device::LaneTables{m.lanes.per_layer, m.by_head()}, m.room, m.most_closed_tokens(),
+        m.max_closed);
     m.home = m.lower->staging();
   } else if (m.n_slots > 0) {
     m.host_home = PinnedBuffer(m.bytes.host, "the tier of events in host memory",
@@ -167,7 +170,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
     m.make_side_streams();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));
-  m.found_wrong = PinnedBuffer(m.scopes * static_cast<std::int64_t>(sizeof(TimelineState)) + 8,
+  m.found_wrong = PinnedBuffer(m.scopes * static_cast<std::int64_t>(sizeof(TimelineState)) + 12,
                                "the place for errors", "raise the limit of locked memory");
   m.left = device::Event::create();
   m.upload_constants();
@@ -218,6 +221,7 @@ void DeviceMemory::check() const {
   fetch(states, m.state, static_cast<std::size_t>(m.scopes) * sizeof(*states));
   fetch(found, m.overflow, sizeof(*found));
   fetch(found + 1, m.full, sizeof(*found));
+  fetch(found + 2, m.not_finite, sizeof(*found));
   device::check(cudaStreamSynchronize(m.stream), "the memory's kernels");
   std::uint32_t errors = 0;
   for (std::int64_t s = 0; s < m.scopes; ++s) errors |= states[s].errors;
@@ -225,6 +229,11 @@ void DeviceMemory::check() const {
     throw DataError(
         "CUDA memory: a token's surprise is NaN: the logits before it, or the id itself, make no "
         "sense; reset the memory");
+  if (found[2] != 0)
+    throw DataError(
+        "CUDA memory: a key or value of a closed event is NaN or infinite, which has no 8-bit "
+        "code; look for what made it in the model's weights or input, or set kv_dtype to "
+        "\"float32\" to keep it as it is; reset the memory");
   if ((errors & (kernels::kEventTableIsFull | kernels::kStepsTooLong)) || found[0] != 0 ||
       found[1] != 0)
     throw DataError("CUDA memory: a table on the device overflowed; reset the memory");

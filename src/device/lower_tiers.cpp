@@ -7,18 +7,26 @@
 namespace episodic::device {
 LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
                        const SlotArrays& arrays, const LaneTables& tables,
-                       std::int64_t most_recalled, std::int64_t most_closed_tokens)
+                       std::int64_t most_recalled, std::int64_t most_closed_tokens,
+                       std::int64_t most_closed)
     : shape_(shape),
       arrays_(arrays),
       store_(make_disk_store(shape, options)),
       per_layer_(tables.per_layer),
       staging_lane_bytes_(most_closed_tokens * shape.token_bytes() / shape.n_lanes),
+      staged_events_(most_closed),
+      scales_of_event_(shape.dtype == DType::int8 ? 2 * shape.n_kv_heads : 0),
       closed_(shape.n_lanes * staging_lane_bytes_, "the staging of closed events",
               "lower chunk or max_block"),
       fetched_(most_recalled * arrays.slot_bytes, "the staging of recalled events",
                "lower n_mem or max_block"),
       pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)), "the staging of pointers",
                 "lower n_mem or raise min_block") {
+  if (scales_of_event_ > 0)
+    scales_ =
+        PinnedBuffer(shape.n_lanes * staged_events_ * scales_of_event_ *
+                         static_cast<std::int64_t>(sizeof(float)),
+                     "the staging of closed events' scales", "lower chunk or raise min_block");
   const std::size_t lanes = at(shape.n_lanes);
   slots_.assign(lanes, std::vector<Slot>(at(arrays.n_slots)));
   slot_of_.resize(lanes);
@@ -53,9 +61,18 @@ void LowerTiers::write(std::int64_t lane, EventId first, std::span<const TokenRa
         staging() + lane * staging_lane_bytes_ + (e.start - ranges.front().start) * token_bytes;
     // The elements come back to what they were when the store rounds them.
     store_->write(stored(lane, first + static_cast<EventId>(i)), lane,
-                  rings_.of(block, shape_.dtype, shape_.n_kv_heads, shape_.head_dim, e));
+                  rings_.of(block, shape_.dtype, shape_.n_kv_heads, shape_.head_dim, e,
+                            staged_scales(lane) + static_cast<std::int64_t>(i) * scales_of_event_));
   }
   slot_of_[at(lane)].resize(at(first) + ranges.size(), -1);
+}
+
+void LowerTiers::read(EventId event, std::int64_t lane, std::int64_t tokens, std::byte* to) {
+  const std::int64_t before = keys_in_block(shape_);
+  if (before == 0) return store_->read(stored(lane, event), lane, to);
+  block_.resize(at(block_bytes(shape_, tokens)));
+  store_->read(stored(lane, event), lane, block_.data());
+  std::memcpy(to, block_.data() + before, at(tokens * shape_.token_bytes() / shape_.n_lanes));
 }
 
 void LowerTiers::forget(EventId event) {

@@ -39,15 +39,20 @@ struct LaneTables {
 class LowerTiers {
  public:
   /// \param most_recalled events of a lane and step; n_slots must not be less
-  /// \param most_closed_tokens of a step
+  /// \param most_closed_tokens, most_closed of a step: tokens and events
   /// \throws BudgetError, FileError as make_disk_store
   LowerTiers(const StoreShape& shape, const DiskStoreOptions& options, const SlotArrays& arrays,
-             const LaneTables& tables, std::int64_t most_recalled, std::int64_t most_closed_tokens);
+             const LaneTables& tables, std::int64_t most_recalled, std::int64_t most_closed_tokens,
+             std::int64_t most_closed);
 
   /// Page-locked memory that the device writes a step's closed events to, lane by lane: the block
   /// of an event that starts s tokens behind the step's first closed one at s * token bytes.
   std::byte* staging() const { return closed_.as<std::byte>(); }
   std::int64_t staging_lane_bytes() const { return staging_lane_bytes_; }
+  /// Of events of int8, page-locked too: the lane's [events of a step, 2 G], for who calls `keep`.
+  float* staged_scales(std::int64_t lane) const {
+    return scales_.as<float>() + lane * staged_events_ * scales_of_event_;
+  }
 
   /// \param step number of the step. One that is begun anew counts as another for the slots: what
   /// its first attempt recalled may leave them.
@@ -68,10 +73,9 @@ class LowerTiers {
   void fetch(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled,
              cudaStream_t stream);
 
-  /// Copies one lane of an event to host memory. Not a recall. \throws FileError
-  void read(EventId event, std::int64_t lane, std::byte* block) {
-    store_->read(stored(lane, event), lane, block);
-  }
+  /// Copies one lane of an event to host memory, keys and then values. Not a recall.
+  /// \param tokens of the event \throws FileError
+  void read(EventId event, std::int64_t lane, std::int64_t tokens, std::byte* to);
 
   /// Gives up the keys and values of an event of the only table: it is neither recalled nor read
   /// again.
@@ -107,7 +111,9 @@ class LowerTiers {
   std::int64_t n_events_ = 0;                  // of all tables
   std::int64_t clock_ = 0;                     // attempts at steps so far: the stamps of slots
   std::int64_t staging_lane_bytes_ = 0;
-  PinnedBuffer closed_;                             // [lanes, staging_lane_bytes_]
+  std::int64_t staged_events_ = 0, scales_of_event_ = 0;  // 0: events have no scales
+  PinnedBuffer closed_;                                   // [lanes, staging_lane_bytes_]
+  PinnedBuffer scales_;                             // [lanes, staged_events_, scales_of_event_]
   PinnedBuffer fetched_;                            // [most_recalled, slot_bytes]
   PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
   std::vector<std::vector<Slot>> slots_;            // of each lane
@@ -133,6 +139,7 @@ class LowerTiers {
   std::vector<EventId> missing_stored_;
   std::vector<KvSegment> segments_;
   EventRings rings_;
+  std::vector<std::byte> block_;
 };
 
 }  // namespace episodic::device

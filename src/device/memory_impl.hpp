@@ -129,7 +129,7 @@ struct DeviceMemory::Impl {
   std::unique_ptr<device::LowerTiers> lower;  // then; null otherwise
   bool broken = false;                        // then: a step's events could not be kept
   mutable device::StagingRing staging;
-  device::PinnedBuffer found_wrong;      // what check copies, to wait once: all states, int32 [2]
+  device::PinnedBuffer found_wrong;      // what check copies, to wait once: all states, int32 [3]
   std::unique_ptr<Segmenter> segmenter;  // where token numbers alone set the flags; on the host
 
   // Growth (memory_growth.cpp).
@@ -145,11 +145,12 @@ struct DeviceMemory::Impl {
   bool is_asked = false;
 
   // sizes
-  std::int64_t capacity = 0, head_stride = 0, element = 2;
-  std::int64_t recalling = 0;  // layers
+  std::int64_t capacity = 0, head_stride = 0, element = 2;  // of the windows
+  std::int64_t recalling = 0;                               // layers
   LaneShape lanes;          // P lanes of each layer, heads side by side that recall by themselves
   std::int64_t scopes = 1;  // with tables of events: the sequence, or each kv head of each layer
   std::int64_t max_events = 0, max_closed = 0, max_rows = 0, room = 0;  // of a lane or scope
+  std::int64_t max_event_rows = 0;                                      // of max_rows
   std::int64_t lane_bytes = 0, token_bytes = 0;                         // of a lane's events
 
   // device memory
@@ -166,8 +167,13 @@ struct DeviceMemory::Impl {
   std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
   std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]
-  std::int32_t* n_rows = nullptr;  // [P]
-  std::int32_t *overflow = nullptr, *full = nullptr;
+  // where events are int8: scales of all events, which lie beside representatives wherever the
+  // codes are at home, and where the rows' are
+  float* event_scales = nullptr;       // [lanes, max_events, scales_of_event()]
+  const float** row_scales = nullptr;  // [P, max_rows]
+  std::int32_t* n_rows = nullptr;      // [P]
+  // set to 1 by kernels, told by `check`: rows left out, a table too small, keys without codes
+  std::int32_t *overflow = nullptr, *full = nullptr, *not_finite = nullptr;
   std::uint32_t* arrived = nullptr;   // [P], of recall
   std::uint32_t* attended = nullptr;  // [kAttentionCounters * G], of attention
   const void** ring_keys = nullptr;   // of all layers
@@ -240,8 +246,18 @@ struct DeviceMemory::Impl {
   void plan();
   void plan_workspace();
   void plan_tiers();
+  /// Of keys and values of events; of all else that is kept of them it is options.dtype.
+  DType event_dtype() const { return config.kv_dtype == DType::int8 ? DType::int8 : options.dtype; }
+  /// Scales of a lane's event: of each kv head's keys, then of each one's values. 0: it has none.
+  std::int64_t scales_of_event() const {
+    return event_dtype() == DType::int8 ? 2 * lanes.n_kv_heads : 0;
+  }
+  /// Of a lane that recalls.
+  float* scales_of(std::int64_t lane) const {
+    return event_scales ? event_scales + lane * max_events * scales_of_event() : nullptr;
+  }
   StoreShape store_shape() const {
-    return {lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, options.dtype};
+    return {lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, event_dtype()};
   }
   /// Whether each kv head has events of its own.
   bool by_head() const { return config.scope == EventScope::head; }
@@ -259,6 +275,7 @@ struct DeviceMemory::Impl {
   /// What is pending is shorter than an event.
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
+  void stage_scales(std::int64_t lane, std::int64_t first, std::int64_t count);
   void count();
   void take_memory();
   /// What is small is taken at once: a granule more or less is much of it. So are heads' own

@@ -41,9 +41,12 @@ void DeviceMemory::Impl::check_settings() const {
   config.validate();
   const auto refuse = [](const std::string& what) { throw ConfigError("CUDA memory: " + what); };
   if (options.dtype == DType::int8)
-    refuse("dtype = int8; keys and values are kept as float32, float16 or bfloat16");
-  if (config.kv_dtype != DType::float32 && config.kv_dtype != options.dtype)
-    refuse(fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}",
+    refuse(
+        "dtype = int8; a step's rows are float32, float16 or bfloat16, and kv_dtype is what "
+        "events are kept as");
+  if (config.kv_dtype != DType::float32 && config.kv_dtype != DType::int8 &&
+      config.kv_dtype != options.dtype)
+    refuse(fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}, or as int8",
                        name_of(config.kv_dtype), name_of(options.dtype)));
   if (options.representatives == DType::int8)
     refuse("representatives = int8, must be float32, float16 or bfloat16");
@@ -167,6 +170,8 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
   p.n_rows = n_rows;
   p.max_rows = max_rows;
   p.n_lists = lanes.per_layer;
+  if (scales_of_event() > 0) p.max_code_rows = max_event_rows;
+  p.row_scales = row_scales;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
   p.maybe_arrived = attended;
@@ -235,8 +240,9 @@ void DeviceMemory::Impl::plan() {
   max_closed = (config.chunk + config.max_block) / config.min_block + 1;
   // What left the window, and whole events up to both capacities.
   const std::int64_t recalled = most_recalled_tokens(config);
-  max_rows = config.n_init + capacity + (takes_top() ? std::min(recalled, closable) : recalled);
-  token_bytes = 2 * lanes.n_kv_heads * shape.head_dim * element;
+  max_event_rows = takes_top() ? std::min(recalled, closable) : recalled;
+  max_rows = config.n_init + capacity + max_event_rows;
+  token_bytes = 2 * lanes.n_kv_heads * shape.head_dim * size_of(event_dtype());
   lane_bytes = closable * token_bytes;
   recent_capacity = config.effective_tau() + config.chunk;
   if (recalling > 0) {
@@ -448,6 +454,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   by_event(events, scopes, 1);
   if (!by_head()) by_event(marks, 1, 1);
   by_event(blocks, n_lanes, 1);
+  if (scales_of_event() > 0) by_event(event_scales, n_lanes, scales_of_event());
   for (Layer& layer : layers) {
     if (layer.place < 0) continue;
     by_event(layer.representatives, P, repr_row());
@@ -479,9 +486,11 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
   if (takes_top()) by_event(is_top, P, 1);
   rows = c.take<KvRow>(P * max_rows);
+  if (scales_of_event() > 0) row_scales = c.take<const float*>(P * max_rows);
   n_rows = c.take<std::int32_t>(P);
   overflow = c.take<std::int32_t>(1);
   full = c.take<std::int32_t>(1);
+  not_finite = c.take<std::int32_t>(1);
   arrived = c.take<std::uint32_t>(P);
   attended = c.take<std::uint32_t>(kernels::kAttentionCounters * G);
   ring_keys = c.take<const void*>(shape.n_layers);

@@ -495,10 +495,12 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
                                       const std::vector<TokenRange>& all, std::int64_t first_lane,
                                       std::int64_t n_lanes) {
   const DType stored = from.config().kv_dtype;
+  const StoreShape of_store{lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, stored};
+  const std::int64_t before = device::keys_in_block(of_store), of_event = scales_of_event();
   const std::int64_t most = most_closed_tokens(), dtype_bytes = size_of(options.dtype);
   const std::int64_t part_bytes = lower ? lower->staging_lane_bytes() : most * token_bytes;
   std::vector<std::byte> part(static_cast<std::size_t>(part_bytes)), block, row;
-  std::vector<float> wide;
+  std::vector<float> wide, scales;
   std::vector<EventRange> ranges;
   for (const TokenRange& e : all) ranges.push_back({e.start, e.end});
   /// Those that are not forgotten, a run at a time; the places of the others stay zero.
@@ -520,7 +522,33 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
       const auto place_of = [&](EventId e) {
         return to + (all[static_cast<std::size_t>(e)].start - first) * token_bytes;
       };
-      if (stored == options.dtype) {
+      if (of_event > 0) {
+        // Scales and codes of a block go to places of their own.
+        scales.assign((end - begin) * static_cast<std::size_t>(of_event), 0.0f);
+        std::memset(to, 0, static_cast<std::size_t>(bytes_of_group));
+        std::int64_t bytes_of_blocks = 0;
+        std::vector<std::int64_t> at;
+        for (std::size_t e = begin; e < end; ++e) {
+          at.push_back(bytes_of_blocks);
+          bytes_of_blocks += block_bytes(of_store, all[e].size());
+        }
+        block.resize(static_cast<std::size_t>(bytes_of_blocks));
+        const auto block_of = [&](EventId e) {
+          return block.data() + at[static_cast<std::size_t>(e - begin_id)];
+        };
+        read_kept(begin_id, end_id, lane, block_of);
+        for (EventId e = begin_id; e < end_id; ++e) {
+          if (is_forgotten(e)) continue;
+          std::memcpy(scales.data() + (e - begin_id) * of_event, block_of(e),
+                      static_cast<std::size_t>(of_event) * sizeof(float));
+          std::memcpy(
+              place_of(e), block_of(e) + before,
+              static_cast<std::size_t>(all[static_cast<std::size_t>(e)].size() * token_bytes));
+        }
+        write(scales_of(lane) + begin_id * of_event, scales.data(),
+              static_cast<std::int64_t>(scales.size()));
+        if (lower) std::copy(scales.begin(), scales.end(), lower->staged_scales(lane));
+      } else if (stored == options.dtype) {
         std::memset(to, 0, static_cast<std::size_t>(bytes_of_group));
         read_kept(begin_id, end_id, lane, place_of);
       } else {
@@ -677,17 +705,22 @@ class DeviceMemory::Impl::EventReader {
         m_.lane_width(), m_.options.representatives, representative);
     std::byte* const block =
         group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes;
+    float* const scales =
+        group.scales.data() + static_cast<std::int64_t>(at - group.begin) * m_.scales_of_event();
     if (m_.is_forgotten(event)) {  // the host forgets it at once; nothing of it goes to a file
       std::fill_n(representative, m_.lane_width(), 0.0f);
       std::fill_n(block, events[at].size() * m_.token_bytes, std::byte{0});
+      std::fill_n(scales, m_.scales_of_event(), 0.0f);
     }
-    return rings_.of(block, m_.options.dtype, m_.lanes.n_kv_heads, m_.shape.head_dim, events[at]);
+    return rings_.of(block, m_.event_dtype(), m_.lanes.n_kv_heads, m_.shape.head_dim, events[at],
+                     scales);
   }
 
  private:
   struct Group {  // of a lane's events, those that are here
     std::size_t begin = 0, end = 0;
     std::vector<std::byte> blocks, representatives;
+    std::vector<float> scales;  // of events of int8
   };
 
   void fetch(Group& group, const Layer& layer, std::int64_t p, std::size_t begin) {
@@ -704,13 +737,16 @@ class DeviceMemory::Impl::EventReader {
     group.representatives = m_.read(layer.representatives + (p * m_.max_events + id) * row,
                                     static_cast<std::int64_t>(group.end - begin) * row);
     const std::int64_t lane = m_.first_lane(layer) + p;
+    if (const std::int64_t of_event = m_.scales_of_event(); of_event > 0)
+      group.scales = m_.read(m_.scales_of(lane) + id * of_event,
+                             static_cast<std::int64_t>(group.end - begin) * of_event);
     std::byte* const home =
         m_.home + lane * m_.lane_bytes + (first - m_.config.n_init) * m_.token_bytes;
     if (m_.lower) {
       group.blocks.resize(static_cast<std::size_t>(bytes));
       for (std::size_t e = begin; e < group.end; ++e)
         if (const EventId of_lane = id + static_cast<EventId>(e - begin); !m_.is_forgotten(of_lane))
-          m_.lower->read(of_lane, lane,
+          m_.lower->read(of_lane, lane, events[e].size(),
                          group.blocks.data() + (events[e].start - first) * m_.token_bytes);
     } else if (m_.n_slots > 0) {
       group.blocks.assign(home, home + bytes);

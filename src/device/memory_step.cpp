@@ -66,6 +66,17 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   return kind;
 }
 
+/// Begins to copy the scales of a lane's closed events beside their codes, which the device wrote
+/// there itself: `read` of what follows waits for both.
+void DeviceMemory::Impl::stage_scales(std::int64_t lane, std::int64_t first, std::int64_t count) {
+  if (scales_of_event() == 0 || count == 0) return;
+  device::check(
+      cudaMemcpyAsync(lower->staged_scales(lane), scales_of(lane) + first * scales_of_event(),
+                      static_cast<std::size_t>(count * scales_of_event()) * sizeof(float),
+                      cudaMemcpyDeviceToHost, stream),
+      "a copy from the device");
+}
+
 /// Hands the events that this step has closed to the tier below.
 void DeviceMemory::Impl::keep_closed() {
   const std::vector<TimelineState> now = read_timelines();
@@ -74,6 +85,11 @@ void DeviceMemory::Impl::keep_closed() {
     return read(events + scope * max_events + s.n_events - s.n_closed, s.n_closed);
   };
   try {
+    for (const Layer& layer : layers)
+      for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p) {
+        const TimelineState& s = now[static_cast<std::size_t>(scope_of(layer, p))];
+        stage_scales(first_lane(layer) + p, s.n_events - s.n_closed, s.n_closed);
+      }
     if (!by_head()) {
       lower->keep(closed_of(0));
     } else {
@@ -123,10 +139,12 @@ void DeviceMemory::Impl::join_side_streams() {
 void DeviceMemory::Impl::keep_blocks() {
   kernels::EventBlockParams p;
   p.dtype = options.dtype;
+  p.block_dtype = event_dtype();
   p.n_kv_heads = lanes.n_kv_heads;
   p.head_dim = shape.head_dim;
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
+  p.not_finite = not_finite;
   // Of layers that recall, each with its lanes.
   const auto keep = [&](std::int64_t first, std::int64_t count, cudaStream_t on) {
     const std::int64_t lane = first * lanes.per_layer;
@@ -323,12 +341,14 @@ kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
   p.max_events = max_events;
   if (layer.place >= 0) {
     p.event_block = blocks + first_lane(layer) * max_events;
+    p.maybe_event_scales = scales_of(first_lane(layer));
     p.recalled = lists.recalled;
     p.n_recalled = lists.sizes + 2;
     p.list_capacity = room;
     if (weighs(layer)) p.maybe_event_weight = event_scores;
   }
   p.rows = rows;
+  p.row_scales = row_scales;
   p.n_rows = n_rows;
   p.max_rows = max_rows;
   p.overflow = overflow;
@@ -464,7 +484,7 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   p.out = step.out;
   p.maybe_column_sums = layer.sums;
   if (kernels::defers_column_sums(p)) p.maybe_column_stats = layer.stats;
-  if (!m.far) p.max_rows = 0;
+  if (!m.far) p.max_rows = p.max_code_rows = 0;
   device::check(kernels::segmented_attention(p, m.stream), "attention", p);
   ++m.next_layer;
 }

@@ -112,6 +112,7 @@ TEST_CASE("a device's memory forgets as the host's does") {
     } else if (settings > 4) {
       plain.recall_groups = 2;  // which share what is forgotten and pinned
     }
+    if (settings == 4) plain.kv_dtype = DType::int8;
     if (settings == 6) {
       plain.min_block = plain.max_block = 1;
       options.codes_from = 64;
@@ -173,17 +174,24 @@ TEST_CASE("a memory with forgotten events goes to a device and back") {
   const MemoryShape shape = shape_of();
   const TempDir dir;
   const std::vector<Token> tokens = driver::random_tokens(shape, kLength, 14);
-  for (const auto& [codes, groups] : {std::pair{0, 1}, std::pair{64, 1}, std::pair{0, 2}}) {
+  int number = 0;
+  struct Settings {
+    int codes, groups;
+    DType kept;
+  };
+  for (const auto& [codes, groups, dtype] :
+       {Settings{0, 1, DType::float32}, Settings{64, 1, DType::float32},
+        Settings{0, 2, DType::float32}, Settings{0, 1, DType::int8}}) {
     MemoryConfig plain = forgetting_config();
+    plain.kv_dtype = dtype;
     if (codes > 0) plain.min_block = plain.max_block = 1;
     plain.recall_groups = groups;
     const DeviceMemoryOptions options{DType::float32, kLength, DType::float32, codes};
-    int tier = 0;
     for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
       if (codes > 0 && !config.disk_dir.empty()) continue;
       EpisodicMemory reference(plain, shape);
       KeepOptions keep;
-      keep.dir = dir / (std::to_string(codes + groups) + "-" + std::to_string(tier++));
+      keep.dir = dir / std::to_string(number++);
       EpisodicMemory kept = EpisodicMemory::create(keep, plain, shape);
       for (EpisodicMemory* memory : {&reference, &kept}) {
         while (memory->tokens() < 180) driver::step(*memory, tokens, memory->tokens(), 12);

@@ -193,8 +193,9 @@ MemoryConfig life_config() {
 TEST_CASE("device memory that grows gives the bits of one that is all there, whatever it lives") {
   const MemoryShape shape = shape_of();
   const TempDir dir;
-  for (const int settings : {0, 1, 2, 3, 4, 5}) {
+  for (const int settings : {0, 1, 2, 3, 4, 5, 6}) {
     MemoryConfig plain = life_config();
+    if (settings == 6) plain.kv_dtype = DType::int8;  // its scales grow too
     DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
     if (settings == 1) {  // slabs of codes
       plain.min_block = plain.max_block = 1;
@@ -206,7 +207,7 @@ TEST_CASE("device memory that grows gives the bits of one that is all there, wha
       plain.reweight = Reweighting::exact;
       plain.contiguity = 0;
       plain.segmenter = SegmenterKind::k_similarity;
-    } else if (settings > 3) {
+    } else if (settings > 3 && settings < 6) {
       plain.recall_groups = 2;  // arrays of each lane grow by themselves
       if (settings == 5) plain.reweight = Reweighting::exact, plain.contiguity = 0;
     }
@@ -214,7 +215,7 @@ TEST_CASE("device memory that grows gives the bits of one that is all there, wha
     const std::vector<Token> tokens = driver::random_tokens(shape, 300, 77);
     for (std::int64_t first = 0; first < 300; first += 12) driver::step(host, tokens, first, 12);
     for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      const bool with_files = settings == 0 || settings == 4;
+      const bool with_files = settings == 0 || settings == 4 || settings == 6;
       if (!with_files && !config.disk_dir.empty()) continue;
       const auto seed = static_cast<std::uint32_t>(settings + 1);
       const Mapping mapping(0);

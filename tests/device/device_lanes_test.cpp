@@ -62,7 +62,7 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
   std::vector<Token> tokens = driver::random_tokens(shape, total, 5);
   round_to(tokens, dtype);
   MemoryConfig of_host = config, of_one = config;
-  of_host.kv_dtype = dtype;
+  if (config.kv_dtype != DType::int8) of_host.kv_dtype = dtype;
   EpisodicMemory host(of_host, shape);
   const DeviceMemoryOptions options{dtype, total, DType::float32, codes_from};
   DeviceMemory device(config, shape, options, nullptr);
@@ -189,7 +189,7 @@ std::vector<std::vector<EventId>> all_lists(const DeviceMemory& memory) {
   return all;
 }
 
-/// Settings with lanes: heads by their keys, heads refined, groups.
+/// Settings with lanes: heads by their keys, heads refined, groups; heads and groups of int8.
 std::vector<MemoryConfig> lane_configs() {
   std::vector<MemoryConfig> all{head_config(SegmenterKind::gaussian),
                                 head_config(SegmenterKind::surprise), driver::small_config()};
@@ -200,6 +200,10 @@ std::vector<MemoryConfig> lane_configs() {
   for (MemoryConfig& c : all) {
     c.n_mem = 12;
     c.min_block = 6;
+  }
+  for (const std::size_t codes : {0, 2}) {
+    all.push_back(all[codes]);
+    all.back().kv_dtype = DType::int8;
   }
   return all;
 }
@@ -212,7 +216,7 @@ std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& s
   all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
   all[2].disk_dir = dir.string();
   MemoryConfig kept = config;
-  kept.kv_dtype = dtype;
+  if (kept.kv_dtype != DType::int8) kept.kv_dtype = dtype;
   all[2].host_bytes =
       least_host_bytes(store_shape(kept, shape), config.max_block, most_recalled_tokens(config));
   return all;
@@ -260,6 +264,19 @@ TEST_CASE("heads on a device go by 16 bits too") {
   MemoryConfig c = driver::small_config();
   c.recall_groups = 2;
   compare(c, shape_of(1, 4, 2), DType::bfloat16, 110);
+}
+
+TEST_CASE("lanes on a device keep their events as int8, each with scales of its own") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig c = head_config(SegmenterKind::k_similarity);
+  c.kv_dtype = DType::int8;
+  compare(c, shape_of(2, 4, 2), DType::float32, 110);
+  compare(c, shape_of(1, 4, 2), DType::bfloat16, 100);
+  c = driver::small_config();
+  c.kv_dtype = DType::int8;
+  c.recall_groups = 2;
+  c.contiguity = 0.3;
+  compare(c, shape_of(2, 8, 4), DType::float32, 110);
 }
 
 TEST_CASE("groups of heads on a device recall by themselves over one table of events") {
@@ -339,7 +356,7 @@ TEST_CASE("lanes that were kept and opened again go on on a device with the same
   std::size_t number = 0;
   for (MemoryConfig config : lane_configs()) {
     const DType dtype = number == 1 ? DType::bfloat16 : DType::float32;
-    config.kv_dtype = dtype;
+    if (config.kv_dtype != DType::int8) config.kv_dtype = dtype;
     const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
     const std::filesystem::path at = dir / std::to_string(number++);
     DeviceMemory straight(config, shape, {dtype, kTokens}, nullptr);

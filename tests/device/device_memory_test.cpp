@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -71,7 +72,8 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
   std::vector<Token> tokens = driver::random_tokens(shape, total, 5);
   round_to(tokens, dtype);
   MemoryConfig of_host = config;
-  of_host.kv_dtype = dtype;  // both keep what they see rounded alike
+  const bool codes = config.kv_dtype == DType::int8;
+  if (!codes) of_host.kv_dtype = dtype;  // both keep what they see rounded alike
   EpisodicMemory host(of_host, shape, given);
   DeviceMemory device(config, shape, {dtype, total}, nullptr, given);
   std::mt19937 random(9);
@@ -113,6 +115,9 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
       for (const EventId e : recalled)
         for (std::int64_t t = before[e].start; t < before[e].end; ++t)
           far[static_cast<std::size_t>(t)] = true;
+      // Over the same events 16 bits give what the host gives, to their rounding.
+      const bool as_host =
+          dtype == DType::float32 || (codes && recalled == host.recalled(l).recalled());
       const auto& rows = got[static_cast<std::size_t>(l)];
       const std::size_t width = rows.size() / static_cast<std::size_t>(n);
       for (std::int64_t i = 0; i < n; ++i) {
@@ -124,7 +129,7 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
         for (std::size_t c = 0; c < width; ++c) {
           const auto value = static_cast<double>(rows[static_cast<std::size_t>(i) * width + c]);
           if (plain) REQUIRE(std::abs(value - reference[c]) < tolerance(dtype));
-          if (dtype == DType::float32)
+          if (as_host)
             REQUIRE(std::abs(value - static_cast<double>(expected[static_cast<std::size_t>(
                                          l)][static_cast<std::size_t>(i) * width + c])) <
                     tolerance(dtype));
@@ -236,6 +241,64 @@ TEST_CASE("device memory attends in 16 bits as the reference does over what it r
   compare(config, shape_of(1), DType::bfloat16, 130);
 }
 
+TEST_CASE("device memory keeps events as int8 and attends to them as the host's does") {
+  EPISODIC_NEEDS_DEVICE();
+  MemoryConfig config = driver::small_config();
+  config.kv_dtype = DType::int8;
+  config.contiguity = 0.3;
+  compare(config, shape_of(), DType::float32, 130, {}, false);
+  compare(config, shape_of(), DType::float16, 130, {}, false);
+  compare(config, shape_of(2, 6, 2), DType::bfloat16, 130, {}, false);
+  config.refine = Refinement::modularity;
+  config.reweight = Reweighting::exact;
+  compare(config, shape_of(1, 3, 1), DType::float32, 110, {}, false);
+  config.reweight = Reweighting::none;
+  config.recall_every = 3;
+  config.recall_layers = std::vector<std::int64_t>{1};
+  compare(config, shape_of(3, 2, 2), DType::float32, 110, {}, false);
+}
+
+TEST_CASE("device memory of int8 events takes half the bytes of 16 bits, or a quarter of 32") {
+  MemoryConfig config = driver::small_config();
+  const MemoryShape shape = shape_of(2, 8, 4);
+  const auto bytes = [&](DType dtype, DType kept) {
+    config.kv_dtype = kept;
+    return DeviceMemory::bytes_needed(config, shape, {dtype, 3000});
+  };
+  const DeviceMemoryBytes wide = bytes(DType::bfloat16, DType::bfloat16),
+                          narrow = bytes(DType::bfloat16, DType::int8);
+  REQUIRE(2 * narrow.events == wide.events);
+  REQUIRE(4 * bytes(DType::float32, DType::int8).events ==
+          bytes(DType::float32, DType::float32).events);
+  REQUIRE(narrow.window == wide.window);
+  // a float for each head's keys and values of an event
+  const std::int64_t events = (3000 - config.n_init) / config.min_block + 1;
+  const std::int64_t scales = shape.n_layers * events * 2 * shape.n_kv_heads * 4;
+  REQUIRE(narrow.representatives - wide.representatives >= scales);
+  REQUIRE(narrow.representatives - wide.representatives < scales + 256);
+}
+
+TEST_CASE("device memory says at the next look that a closed event has no codes") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1);
+  std::vector<Token> tokens = driver::random_tokens(shape, 48, 3);
+  tokens[9].v[0][5] = std::numeric_limits<float>::infinity();
+  MemoryConfig config = driver::small_config();
+  config.kv_dtype = DType::int8;
+  DeviceMemory memory(config, shape, {DType::float32, 96}, nullptr);
+  std::string said;
+  for (std::int64_t first = 0; first < 48 && said.empty(); first += 12) try {
+      step(memory, tokens, first, 12);
+    } catch (const DataError& e) {
+      said = e.what();
+    }
+  REQUIRE(said.find("no 8-bit code") != std::string::npos);
+  REQUIRE(said.find("kv_dtype") != std::string::npos);
+  memory.reset();
+  tokens[9].v[0][5] = 1.0f;
+  for (std::int64_t first = 0; first < 48; first += 12) step(memory, tokens, first, 12);
+}
+
 TEST_CASE("device memory takes its bytes once, and begins a step anew without a trace") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryConfig config = driver::small_config();
@@ -286,6 +349,7 @@ TEST_CASE("device memory gives the same bits wherever events lie, within its bou
     }
     return all;
   };
+  config.kv_dtype = GENERATE(DType::bfloat16, DType::int8);
   DeviceMemory all_there(config, shape, {DType::bfloat16, kTokens}, nullptr);
   REQUIRE(all_there.bytes().host == 0);
   const auto expected = outputs(all_there);
@@ -337,6 +401,7 @@ TEST_CASE("device memory gives the same bits however its copies overlap with its
     return tokens.outputs();
   };
   const DeviceMemoryOptions options = {DType::bfloat16, kTokens};
+  config.kv_dtype = GENERATE(DType::bfloat16, DType::int8);
   DeviceMemory all_there(config, shape, options, nullptr);
   run(all_there, false);
   const auto expected = outputs(all_there);
@@ -375,6 +440,7 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
     }
     return all;
   };
+  config.kv_dtype = GENERATE(DType::float16, DType::int8);
   DeviceMemory all_there(config, shape, {DType::float16, kTokens}, nullptr);
   const auto expected = outputs(all_there);
 
@@ -382,7 +448,7 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
   config.disk_dir = dir.path().string();
   config.device_bytes = all_there.bytes().total() - all_there.bytes().events / 3;
   config.host_bytes =
-      least_host_bytes({2, 2, 16, DType::float16}, config.max_block,
+      least_host_bytes({2, 2, 16, config.kv_dtype}, config.max_block,
                        config.n_init + config.chunk + config.n_mem + 2 * config.max_block);
   DeviceMemory tiered(config, shape, {DType::float16, kTokens}, nullptr);
   REQUIRE(tiered.bytes().total() <= config.device_bytes);
@@ -584,7 +650,7 @@ TEST_CASE("device memory refuses what it cannot do, by name, and says what it wo
   };
   REQUIRE(names(refusal(R"({"score": "max"})"), "score"));
   REQUIRE(names(refusal(R"({"index": "faiss"})"), "faiss"));
-  REQUIRE(names(refusal(R"({"kv_dtype": "int8"})"), "kv_dtype"));
+  REQUIRE(names(refusal(R"({"kv_dtype": "float16"})"), "kv_dtype = float16"));
   REQUIRE(names(refusal("{}", {DType::int8, 100}), "int8"));
   REQUIRE(names(refusal("{}", {DType::float32, 0}), "max_tokens"));
   REQUIRE(names(refusal(R"({"device_bytes": 1000})"), "device_bytes = 1000"));

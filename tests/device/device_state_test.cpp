@@ -35,7 +35,8 @@ std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& s
   std::vector<MemoryConfig> all(3, config);
   all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
   all[2].disk_dir = dir.string();
-  all[2].host_bytes = least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, dtype},
+  const DType kept = config.kv_dtype == DType::int8 ? DType::int8 : dtype;
+  all[2].host_bytes = least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, kept},
                                        config.max_block, most_recalled_tokens(config));
   return all;
 }
@@ -63,7 +64,7 @@ TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const TempDir dir;
-  MemoryConfig plain = tier_config(DType::float16);
+  MemoryConfig plain = tier_config(GENERATE(DType::float16, DType::int8));
   plain.recall_every = 3;
   plain.segmenter = SegmenterKind::gaussian;  // its moments come back too
   plain.gamma = 0.5;
@@ -208,6 +209,9 @@ TEST_CASE("a sequence that was kept and opened again goes on with the same bits"
   for (const MemoryConfig& config :
        tiers(tier_config(DType::float16), shape, DType::float16, dir.path()))
     cases.emplace_back(config, DType::float16);
+  for (const MemoryConfig& config :
+       tiers(tier_config(DType::int8), shape, DType::float16, dir.path()))
+    cases.emplace_back(config, DType::float16);
   cases.emplace_back(tier_config(DType::bfloat16), DType::bfloat16);
   cases.back().first.refine = Refinement::modularity;
   cases.back().first.n_init = 0;
@@ -261,6 +265,7 @@ TEST_CASE("host and device go on with each other's memories") {
   MemoryConfig config = driver::small_config();
   config.contiguity = 0.3;
   config.refine = Refinement::modularity;
+  config.kv_dtype = GENERATE(DType::float32, DType::int8);
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 11);
   const auto feed_host = [&](EpisodicMemory& memory, std::int64_t end) {
     std::vector<std::vector<float>> all;
@@ -307,10 +312,54 @@ TEST_CASE("host and device go on with each other's memories") {
   REQUIRE((here.recalled(0).recalled() == whole.recalled(0).recalled()));
 }
 
+TEST_CASE("a device's int8 events are the host's to the bit, in every tier and there and back") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  const TempDir dir;
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+    round_to(tokens, dtype);
+    const MemoryConfig plain = tier_config(DType::int8);
+    EpisodicMemory host(plain, shape);
+    while (host.tokens() < kTokens)
+      driver::step(host, tokens, host.tokens(),
+                   std::min<std::int64_t>(12, kTokens - host.tokens()));
+    const auto blocks_of = [&](const EpisodicMemory& memory) {
+      std::vector<std::vector<std::byte>> all;
+      const StoreShape of_store{shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::int8};
+      for (std::int64_t lane = 0; lane < shape.n_layers; ++lane)
+        memory.read_events(0, memory.events().size(), lane, [&](EventId e) {
+          all.emplace_back(
+              static_cast<std::size_t>(block_bytes(of_store, memory.events()[e].size())));
+          return all.back().data();
+        });
+      return all;
+    };
+    for (const MemoryConfig& config : tiers(plain, shape, dtype, dir.path())) {
+      DeviceMemory device(config, shape, {dtype, kTokens}, nullptr);
+      while (device.tokens() < kTokens)
+        step(device, tokens, device.tokens(),
+             std::min<std::int64_t>(12, kTokens - device.tokens()));
+      REQUIRE((device.events().all() == host.events().all()));
+      EpisodicMemory saved(plain, shape);
+      device.save(saved, {}, {});
+      REQUIRE(host.events().size() > 10);
+      REQUIRE(blocks_of(saved) == blocks_of(host));
+      // and as they were once more, from the host to a device and on
+      DeviceMemory other(config, shape, {dtype, kTokens}, nullptr);
+      other.load(saved);
+      other.forget(EventId{2});
+      const auto snapshot = other.snapshot();
+      other.restore(*snapshot);
+      REQUIRE(other.forgotten() == std::vector<EventId>{2});
+    }
+  }
+}
+
 TEST_CASE("a memory is saved to what it came from, also after it went back") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();
-  const MemoryConfig config = tier_config(DType::bfloat16);
+  const MemoryConfig config = tier_config(GENERATE(DType::bfloat16, DType::int8));
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const TempDir dir;

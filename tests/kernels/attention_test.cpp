@@ -40,6 +40,7 @@ struct Case {
   float scale = 0.0f, soft_cap = 0.0f;
   bool interleaved = false;
   std::int64_t spare = 0;  ///< slots of the ring beyond what is needed
+  std::int64_t codes = 0;  ///< of a list's rows, the last ones: int8 and their scales
   float sigma = 1.0f;      ///< of the queries
 };
 
@@ -93,15 +94,27 @@ class Problem {
   template <class F>
   Result run(F&& f) const {
     const DeviceArray<unsigned char> d_q(q_bytes_), d_key(key_bytes_), d_value(value_bytes_),
-        d_far(far_bytes_), d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
+        d_far(far_bytes_), d_codes(code_bytes_),
+        d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
     const DeviceArray<std::int64_t> d_first(std::vector<std::int64_t>{c_.first_position});
     const DeviceArray<float> d_qc(query_cos_), d_qs(query_sin_), d_fc(fixed_cos_), d_fs(fixed_sin_);
     const DeviceArray<float> d_lse(size(c_.n * heads_));
     std::vector<float> untouched(size((c_.n_local + c_.n - 1) * heads_), -7.0f);
     const DeviceArray<float> d_columns(untouched);
+    const DeviceArray<float> d_scales(scales_);
     std::vector<KvRow> rows = rows_;
+    std::vector<const float*> row_scales;
     for (KvRow& row : rows) {
+      const std::int64_t scales = scales_at_[row_scales.size()];
+      row_scales.push_back(scales >= 0 ? d_scales.data() + scales : nullptr);
       if (!row.key) continue;
+      if (scales >= 0) {
+        const auto offset =
+            static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
+        row.key = d_codes.data() + offset;
+        row.value = d_codes.data() + offset + c_.d;
+        continue;
+      }
       const auto element = static_cast<std::int64_t>(episodic::size_of(dtype_));
       const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
       row.key = d_far.data() + at * element;
@@ -109,6 +122,7 @@ class Problem {
     }
     const DeviceArray<KvRow> d_rows(rows);
     const DeviceArray<std::int32_t> d_counts(counts_);
+    const DeviceArray<const float*> d_row_scales(row_scales);
     AttentionParams p;
     p.dtype = dtype_;
     p.n_queries = c_.n;
@@ -131,6 +145,8 @@ class Problem {
     p.n_rows = d_counts.data();
     p.max_rows = max_rows_;
     p.n_lists = c_.lists;
+    p.max_code_rows = std::min(c_.codes > 0 ? c_.codes + 3 : 0, max_rows_);  // room to spare
+    p.row_scales = c_.codes > 0 ? d_row_scales.data() : nullptr;
     p.local_key = d_key.data();
     p.local_value = d_value.data();
     p.ring_capacity = capacity_;
@@ -218,6 +234,13 @@ class Problem {
     return result;
   }
 
+  /// The rows of codes as rows of dtype with the same elements.
+  void widen_codes() {
+    far_bytes_ = episodic_test::stored(far_, dtype_);
+    scales_at_.assign(scales_at_.size(), -1);
+    c_.codes = 0;
+  }
+
   std::vector<float> q;
   mutable std::vector<double> far_mass;  ///< [n, H] of the last reference
 
@@ -257,6 +280,36 @@ class Problem {
         if (c_.weights) row.value_weight = 0.25f + 0.5f * static_cast<float>(random_() % 4);
       }
     }
+    scales_at_.assign(rows_.size(), -1);
+    code_bytes_.assign(size(lists * c_.far * c_.kv_heads * 2 * c_.d), 0x80);
+    for (std::int64_t list = 0; list < lists; ++list)
+      for (std::int64_t r = std::max<std::int64_t>(0, counts_[size(list)] - c_.codes);
+           r < counts_[size(list)]; ++r)
+        make_codes(list * max_rows_ + r);
+  }
+
+  /// Row number `at` becomes codes, and what it was of dtype is nothing to be read.
+  void make_codes(std::int64_t at) {
+    const std::int64_t heads = c_.kv_heads / c_.lists;
+    scales_at_[size(at)] = static_cast<std::int64_t>(scales_.size());
+    std::normal_distribution<float> code(0.0f, 40.0f);
+    const std::int64_t first =
+        static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rows_[size(at)].key)) - 1;
+    for (const std::int64_t side : {0, 1})
+      for (std::int64_t j = 0; j < heads; ++j) {
+        const float scale =
+            random_() % 20 == 0 ? 0.0f : 0.01f + 0.01f * static_cast<float>(random_() % 7) / 7.0f;
+        scales_.push_back(scale);
+        for (std::int64_t e = 0; e < c_.d; ++e) {
+          const std::int64_t place = first + j * 2 * c_.d + side * c_.d + e;
+          const auto x = static_cast<std::int8_t>(std::clamp(code(random_), -127.0f, 127.0f));
+          std::memcpy(&code_bytes_[size(place)], &x, 1);
+          far_[size(place)] = static_cast<float>(
+              rounded(static_cast<double>(static_cast<float>(x) * scale), dtype_));
+          for (std::int64_t b = 0; b < episodic::size_of(dtype_); ++b)
+            far_bytes_[size(place * episodic::size_of(dtype_) + b)] = 0xff;  // NaN
+        }
+      }
   }
 
   void make_angles() {
@@ -298,7 +351,9 @@ class Problem {
   std::mt19937 random_;
   std::int64_t heads_, capacity_, ring_stride_, q_stride_, max_rows_ = 0;
   std::vector<float> key_, value_, far_;
-  std::vector<unsigned char> q_bytes_, key_bytes_, value_bytes_, far_bytes_;
+  std::vector<unsigned char> q_bytes_, key_bytes_, value_bytes_, far_bytes_, code_bytes_;
+  std::vector<float> scales_;            // of rows of codes, one after the other
+  std::vector<std::int64_t> scales_at_;  // of each row; -1: it is none of them
   std::vector<KvRow> rows_;
   std::vector<std::int32_t> counts_;
   std::vector<float> query_cos_, query_sin_, fixed_cos_, fixed_sin_;
@@ -338,6 +393,14 @@ void check(const Case& c, DType dtype) {
   INFO("n " << c.n << " group " << c.group << " d " << c.d << " n_local " << c.n_local << " first "
             << c.first_position << " far " << c.far << " dtype " << static_cast<int>(dtype));
   require_near(got, problem.reference(), dtype);
+}
+
+/// What rows of codes take more of the workspace.
+std::size_t bytes_of_codes(AttentionParams p, std::int64_t max_code_rows) {
+  p.max_code_rows = 0;
+  const std::size_t without = attention_workspace_bytes(p);
+  p.max_code_rows = max_code_rows;
+  return attention_workspace_bytes(p) - without;
 }
 
 Case of(std::int64_t n, std::int64_t group, std::int64_t d, std::int64_t far) {
@@ -609,6 +672,77 @@ TEST_CASE("attention kernels give the same bits in every order, and for every po
     }
 }
 
+TEST_CASE("attention kernels read far rows of codes as float64 does, and as if they were wide") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes) {
+    const auto check_codes = [&](const Case& c) {
+      INFO("n " << c.n << " group " << c.group << " d " << c.d << " far " << c.far << " codes "
+                << c.codes << " dtype " << static_cast<int>(dtype));
+      Problem problem(c, dtype, 21);
+      const Result got = problem.run();
+      require_near(got, problem.reference(), dtype);
+      problem.widen_codes();
+      const Result wide = problem.run();
+      REQUIRE(same_bits(got.out, wide.out));
+      REQUIRE(same_bits(got.lse, wide.lse));
+      REQUIRE(same_bits(got.column_sums, wide.column_sums));
+    };
+    for (const std::int64_t n : {1, 3, 21, 70})
+      for (const std::int64_t d : {8, 64, 72, 128, 256}) {
+        if (n == 70 && d != 64) continue;
+        Case c = of(n, n == 70 ? 1 : 2, d, 75);
+        c.kv_heads = n == 70 || d == 256 ? 1 : 2;
+        c.codes = 50;  // behind rows of dtype, a tile of both among them
+        check_codes(c);
+        if (d != 72) continue;
+        c.codes = 75;
+        check_codes(c);
+        c.codes = 1;
+        check_codes(c);
+        c.far = c.codes = 1;
+        check_codes(c);
+        c.far = 37;
+        c.codes = 20;
+        c.kv_heads = 4;
+        c.lists = 2;  // of two heads each, and of other lengths
+        c.max_rows = 300;
+        check_codes(c);
+        c.kv_heads = 2;
+        c.soft_cap = 3.0f;
+        check_codes(c);
+      }
+    // Keys that are split among blocks, some of which have rows of codes alone.
+    Case c = of(1, 4, 64, 300);
+    c.codes = 260;
+    check_codes(c);
+    c.n = 40;
+    c.kv_heads = 1;
+    check_codes(c);
+  }
+}
+
+TEST_CASE(
+    "attention kernels give the same bits of codes in every order, and widen many rows alone") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 40}) {
+      Case c = of(n, 3, 64, 130);
+      c.kv_heads = n > 1 ? 1 : 2;
+      c.codes = 90;
+      const Problem problem(c, dtype, 8);
+      std::vector<Result> results;
+      episodic_test::in_every_order([&] { results.push_back(problem.run()); });
+      for (const Result& r : results) REQUIRE(same_bits(r.out, results[0].out));
+      AttentionParams sizes;
+      static_cast<void>(problem.run([&](const AttentionParams& p) { sizes = p; }));
+      const bool widens = dtype != DType::float32 && n > 1;
+      // rows of all heads, and the list that tells where they are
+      const std::int64_t rows = 93 * 2 * c.kv_heads * c.d * 2 + 130 * 32;
+      const auto more = static_cast<std::int64_t>(bytes_of_codes(sizes, 93));
+      REQUIRE((widens ? more >= rows && more < rows + 512 : more == 0));
+    }
+}
+
 TEST_CASE("attention kernels: soft caps, and pairs of channels side by side") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
@@ -763,6 +897,8 @@ TEST_CASE("attention's largest workspace serves every step of real models, and n
         p.ring_head_stride = p.ring_capacity * model.head_dim;
         const std::int64_t far = 128 + p.ring_capacity + 2048 + chunk + 2 * 128;
         p.max_rows = far;
+        const std::int64_t codes = dtype == DType::float16 ? 2048 + chunk + 2 * 128 : 0;
+        p.max_code_rows = codes;
         p.n_queries = chunk;
         // never read: the launch comes before
         alignas(256) static unsigned char memory[256];
@@ -770,6 +906,7 @@ TEST_CASE("attention's largest workspace serves every step of real models, and n
         p.first_position = reinterpret_cast<const std::int64_t*>(memory);
         p.rows = reinterpret_cast<const KvRow*>(memory);
         p.n_rows = reinterpret_cast<const std::int32_t*>(memory);
+        p.row_scales = reinterpret_cast<const float* const*>(memory);
         const std::size_t largest = largest_attention_workspace_bytes(p);
         p.workspace_bytes = largest;
         std::size_t most = 0;
@@ -778,6 +915,7 @@ TEST_CASE("attention's largest workspace serves every step of real models, and n
           for (const std::int64_t max_rows : {far, std::int64_t{0}}) {
             p.n_queries = n;
             p.max_rows = max_rows;
+            p.max_code_rows = std::min(codes, max_rows);
             most = std::max(most, attention_workspace_bytes(p));
 #if defined(EPISODIC_EMULATED_CUDA)
             refused += segmented_attention(p, nullptr) != cudaErrorNoDevice;
@@ -851,6 +989,9 @@ TEST_CASE("attention kernels refuse parameters that make no sense, without a dev
       {"no window", [](AttentionParams& p) { p.n_local = 0; }, true},
       {"a window beyond 32 bits", [](AttentionParams& p) { p.n_local = 1ll << 30; }, true},
       {"negative rows", [](AttentionParams& p) { p.max_rows = -1; }, true},
+      {"more rows of codes than rows", [](AttentionParams& p) { p.max_code_rows = 5; }, true},
+      {"negative rows of codes", [](AttentionParams& p) { p.max_code_rows = -1; }, true},
+      {"no scales", [](AttentionParams& p) { p.max_code_rows = 1; }},
       {"rows beyond 32 bits", [](AttentionParams& p) { p.max_rows = 1ll << 31; }, true},
       {"int8", [](AttentionParams& p) { p.dtype = DType::int8; }, true},
       {"NaN scale", [](AttentionParams& p) { p.scale = NAN; }},

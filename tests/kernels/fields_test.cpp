@@ -119,6 +119,8 @@ RowsParams rows_params() {
   p.event_block = some<const void*>();
   p.recalled = some<DeviceEventId>();
   p.n_recalled = some<std::int32_t>() + 2;
+  p.maybe_event_scales = some<float>();
+  p.row_scales = some<const float*>();
   p.rows = some<KvRow>();
   p.n_rows = p.overflow = some<std::int32_t>();
   p.max_rows = 30;
@@ -163,6 +165,8 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
   a.rows = some<KvRow>();
   a.n_rows = some<std::int32_t>();
   a.max_rows = 5;
+  a.max_code_rows = 2;
+  a.row_scales = some<const float*>();
   a.ring_capacity = 10;
   a.ring_head_stride = 160;
   a.workspace = some();
@@ -178,6 +182,9 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, n_local, kHuge),
                     WRONG(A, max_rows, -1),
                     WRONG(A, n_lists, 0),
+                    WRONG(A, max_code_rows, 6),
+                    WRONG(A, row_scales, nullptr),
+                    WRONG(A, row_scales, odd<const float*>()),
                     WRONG(A, rotary_dim, 8),
                     WRONG(A, scale, std::numeric_limits<float>::infinity()),
                     WRONG(A, soft_cap, -1.0f),
@@ -223,6 +230,8 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                                    WRONG(R, events, nullptr),
                                    WRONG(R, event_block, nullptr),
                                    WRONG(R, n_recalled, nullptr),
+                                   WRONG(R, row_scales, nullptr),
+                                   WRONG(R, row_scales, odd<const float*>()),
                                    WRONG(R, rows, odd<KvRow>()),
                                    WRONG(R, overflow, nullptr)};
   each_is_named<R>(rows_params(), rows, far_rows);
@@ -581,14 +590,18 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   b.layers = some<EventBlockLayer>();
   b.n_layers = 1;
   b.block = some<void*>();
+  b.block_dtype = DType::int8;
+  b.not_finite = some<std::int32_t>();
   using B = EventBlockParams;
   each_is_named<B>(
       b,
-      {WRONG(B, dtype, DType::int8), WRONG(B, events.max_count, -1), WRONG(B, n_kv_heads, 0),
-       WRONG(B, head_dim, 0), WRONG(B, ring_capacity, 0), WRONG(B, ring_head_stride, 79),
-       WRONG(B, max_blocks, -1), WRONG(B, n_layers, -1), WRONG(B, events.start, nullptr),
-       WRONG(B, events.end, nullptr), WRONG(B, events.count, nullptr), WRONG(B, layers, nullptr),
-       WRONG(B, block, nullptr)},
+      {WRONG(B, dtype, DType::int8), WRONG(B, block_dtype, DType::float32),
+       WRONG(B, events.first_id, nullptr), WRONG(B, not_finite, nullptr),
+       WRONG(B, not_finite, odd<std::int32_t>()), WRONG(B, events.max_count, -1),
+       WRONG(B, n_kv_heads, 0), WRONG(B, head_dim, 0), WRONG(B, ring_capacity, 0),
+       WRONG(B, ring_head_stride, 79), WRONG(B, max_blocks, -1), WRONG(B, n_layers, -1),
+       WRONG(B, events.start, nullptr), WRONG(B, events.end, nullptr),
+       WRONG(B, events.count, nullptr), WRONG(B, layers, nullptr), WRONG(B, block, nullptr)},
       event_to_block);
   CopyRunsParams c;
   c.runs = some<CopyRun>();

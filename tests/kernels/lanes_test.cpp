@@ -379,7 +379,7 @@ TEST_CASE("what lanes have closed is represented, coded and copied as each lane'
       REQUIRE(encode_representatives(c, nullptr) == cudaSuccess);
       EventBlockParams b;
       b.events = events;
-      b.dtype = dtype;
+      b.dtype = b.block_dtype = dtype;
       b.n_kv_heads = kKv;
       b.head_dim = kDim;
       b.layers = d_rings.data();

@@ -60,6 +60,8 @@ int main() {
   print("CloseEventsKernel", kCloseThreads);
   print("CopyRunsKernel", kCopyThreads);
   print("EventToBlockKernel", kCopyThreads);
+  print("EventToCodesKernel", kCopyThreads);
+  print("WidenRowsKernel", kWarpSize * kWidenWarps);
   print("EncodeKernel", kCodeThreads);
   for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel"})
     print(kernel, kDecoderThreads);

@@ -22,6 +22,7 @@ struct Case {
   std::vector<std::int64_t> event_end;
   std::vector<DeviceEventId> recalled;
   std::vector<float> weights;  // or none
+  bool codes = false;          // events are int8
 };
 
 RowsParams base_params(const Case& c) {
@@ -59,9 +60,13 @@ std::vector<KvRow> reference(const Case& c, const std::vector<const void*>& bloc
     const auto index = static_cast<std::size_t>(e);
     const std::int64_t start = e > 0 ? c.event_end[index - 1] : c.n_init;
     const std::int64_t size = c.event_end[index] - start;
+    const std::int64_t stored = c.codes ? 1 : bytes;
+    const auto inside = [&](std::int64_t elements) -> const void* {
+      return static_cast<const unsigned char*>(blocks[index]) + elements * stored;
+    };
     for (std::int64_t i = 0; i < size; ++i)
-      rows.push_back({at(blocks[index], i * c.d), at(blocks[index], (c.heads * size + i) * c.d),
-                      start + i, static_cast<std::int32_t>(size * c.d),
+      rows.push_back({inside(i * c.d), inside((c.heads * size + i) * c.d), start + i,
+                      static_cast<std::int32_t>(size * c.d),
                       c.weights.empty() ? 1.0f : c.weights[index]});
   }
   return rows;
@@ -95,12 +100,17 @@ void check(const Case& c, std::int64_t max_rows) {
   p.recalled = recalled.data();
   p.n_recalled = n_recalled.data();
   p.max_rows = max_rows;
+  const auto* const scales =
+      c.codes ? reinterpret_cast<const float*>(made_up(std::size_t{9} << 20)) : nullptr;
+  p.maybe_event_scales = scales;
   episodic_test::in_every_order([&] {
     const DeviceArray<KvRow> rows(static_cast<std::size_t>(max_rows));
     const DeviceArray<std::int32_t> n_rows(1), overflow(std::vector<std::int32_t>{0});
     p.rows = rows.data();
     p.n_rows = n_rows.data();
     p.overflow = overflow.data();
+    const DeviceArray<const float*> row_scales(static_cast<std::size_t>(max_rows));
+    p.row_scales = row_scales.data();
     REQUIRE(far_rows(p, nullptr) == cudaSuccess);
     REQUIRE(n_rows.host()[0] == static_cast<std::int32_t>(expected.size()));
     REQUIRE(overflow.host()[0] == (too_many ? 1 : 0));
@@ -111,6 +121,15 @@ void check(const Case& c, std::int64_t max_rows) {
       REQUIRE(got[i].token == expected[i].token);
       REQUIRE(got[i].head_stride == expected[i].head_stride);
       REQUIRE(got[i].value_weight == expected[i].value_weight);
+    }
+    if (!c.codes) return;
+    const std::vector<const float*> of_rows = row_scales.host();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const float* of_event = nullptr;  // what is no event's row is of dtype
+      for (std::size_t e = 0; e < c.event_end.size(); ++e)
+        if (expected[i].token >= ranges[e].start && expected[i].token < ranges[e].end)
+          of_event = scales + static_cast<std::int64_t>(e) * 2 * c.heads;
+      REQUIRE(of_rows[i] == of_event);
     }
   });
 }
@@ -132,6 +151,10 @@ TEST_CASE("far rows are the sinks, the pending tokens and the recalled events wh
   c.weights = {0.5f, 0.25f, 0.0f, 1.0f};
   check(c, 100);
   check(c, 12);  // room for a part of them
+  c.codes = true;
+  check(c, 100);
+  check(c, 12);
+  c.codes = false;
   c.tokens = 5;  // too early for any recall, whatever the list says
   check(c, 100);
 }
@@ -147,6 +170,8 @@ TEST_CASE("far rows take more events than a block has threads, at ten million to
   }
   c.event_end.back() = 10'000'030;
   if (c.recalled.back() == 2499) c.recalled.pop_back();  // which is long
+  check(c, 10000);
+  c.codes = true;
   check(c, 10000);
 }
 

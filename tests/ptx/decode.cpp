@@ -793,19 +793,22 @@ class Decoder {
       i.execute = copy_async_wait;
       i.variant = static_cast<int>(immediate(s, s.operands[0]));
       i.space = Space::shared;
-    } else if (s.opcode == "cp.async.cg.shared.global") {
+    } else if (s.opcode == "cp.async.cg.shared.global" || s.opcode == "cp.async.ca.shared.global") {
       if (s.operands.size() != 4) count(s, 3);
       i.execute = copy_async;
       i.space = Space::shared;
       i.element = static_cast<int>(immediate(s, s.operands[2]));
-      if (i.element != 16) unknown(s, "of other than 16 bytes");
+      // past the first-level cache 16 bytes alone, through it fewer too
+      if (i.element != 16 && (s.opcode == "cp.async.cg.shared.global" || i.element != 8))
+        unknown(s, "of so many bytes");
       address(s, s.operands[0], i);
       if (i.address < 0) i.address = constant(0);
       const Operand& from = s.operands[1];
       if (from.kind != Operand::Kind::address || from.reg < 0) unknown(s);
       i.src[i.n_src++] = reg(from.reg);
       i.variant = static_cast<int>(from.offset);
-      i.src[i.n_src++] = s.operands.size() == 4 ? row(s, s.operands[3]) : constant(16);
+      i.src[i.n_src++] = s.operands.size() == 4 ? row(s, s.operands[3])
+                                                : constant(static_cast<std::uint64_t>(i.element));
     } else {
       unknown(s);
     }

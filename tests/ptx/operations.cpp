@@ -259,6 +259,21 @@ struct ShiftRight {
     return static_cast<T>(a >> n);
   }
 };
+/// Each byte of the result is the one of (a, b), a first, that 3 bits of a nibble of c number; with
+/// the fourth bit its sign, eight times.
+struct Permute {
+  std::uint32_t operator()(std::uint32_t a, std::uint32_t b, std::uint32_t c) const {
+    const std::uint64_t both = std::uint64_t{b} << 32 | a;
+    std::uint32_t result = 0;
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t which = c >> (4 * i) & 15;
+      std::uint32_t byte = static_cast<std::uint32_t>(both >> (8 * (which & 7))) & 255;
+      if ((which & 8) != 0) byte = (byte & 128) != 0 ? 255 : 0;
+      result |= byte << (8 * i);
+    }
+    return result;
+  }
+};
 struct Popc {
   template <class T>
   std::uint32_t operator()(T a) const {
@@ -611,6 +626,7 @@ Table make_table() {
   bits<std::uint16_t>(t, "b16");
   bits<std::uint32_t>(t, "b32");
   bits<std::uint64_t>(t, "b64");
+  t["prmt.b32"] = {ternary<std::uint32_t, Permute>, 3};
   t["bfind.shiftamt.u32"] = {unary<std::uint32_t, FindShift>, 1};
   t["add.cc.u32"] = {with_carry<0, kOut>, 2};
   t["addc.u32"] = {with_carry<0, kIn>, 2};

@@ -451,6 +451,21 @@ TEST_CASE("PTX: bits") {
                                             });
 }
 
+TEST_CASE("PTX: bytes in another order") {
+  const auto a = samples<std::uint32_t>(1), b = samples<std::uint32_t>(2),
+             c = samples<std::uint32_t>(3);
+  const auto got = results("prmt.b32", {"b32", "b32", "b32", "b32"}, {a, b, c});
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t k = 0; k < 4; ++k) {
+      const std::size_t which = c[i] >> (4 * k) & 15;
+      const std::uint64_t from = which % 8 < 4 ? a[i] : b[i];
+      const auto byte = static_cast<std::uint8_t>(from >> (8 * (which % 4)));
+      const int want = which < 8 ? byte : (byte >= 128 ? 255 : 0);
+      if (static_cast<int>(got[i] >> (8 * k) & 255) != want)
+        FAIL("prmt of " << a[i] << ", " << b[i] << ", " << c[i]);
+    }
+}
+
 TEST_CASE("PTX: sums and products over several words, by the carry") {
   const auto a = samples<std::uint64_t>(1), b = samples<std::uint64_t>(2),
              c = samples<std::uint64_t>(3);
@@ -630,8 +645,8 @@ TEST_CASE("PTX: an opcode, a form or a pragma that is not known is an error by n
        {"add.sat.s32 %r0, %r1, %r2;", "add.s32 %r0, %r1;", "ld.global.b128 %r0, [%a0];",
         "bar.sync 0, 48;", "bar.arrive 0, 64;", "ld.acquire.gpu.global.u32 %r0, [%a0];",
         "shfl.up.b32 %r0, %r1, 1, 0;", "st.param.u32 [p0], %r0;",
-        "cp.async.ca.shared.global [%r0], [%a0], 4;", "setp.lt.and.s32 %p0, %r0, %r1, %p1;",
-        "mov.u32 %r0, %clock;",
+        "cp.async.ca.shared.global [%r0], [%a0], 4;", "cp.async.cg.shared.global [%r0], [%a0], 8;",
+        "setp.lt.and.s32 %p0, %r0, %r1, %p1;", "mov.u32 %r0, %clock;",
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r0,%r1,%r2,%r3}, "
         "{%r4,%r5}, {%f0,%f1,%f2,%f3};",
         "selp.b32 %r0, %r1, %r2, !%p0;", "bra nowhere;", "call.uni (p0), f, (p0);", "@%p99 ret;",

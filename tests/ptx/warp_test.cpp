@@ -264,12 +264,18 @@ TEST_CASE("PTX: asynchronous copies arrive in their groups, and are zeros beyond
       "[%d1+512], 16, %r2; cp.async.commit_group;\n"
       "cp.async.wait_group 1; ld.shared.u32 %r3, [%r1+4]; st.global.u32 [%o], %r3;\n"
       "cp.async.wait_group 0; ld.shared.u32 %r4, [%r1+516]; st.global.u32 [%o+128], %r4; "
-      "ld.shared.u32 %r5, [%r1+524]; st.global.u32 [%o+256], %r5;",
+      "ld.shared.u32 %r5, [%r1+524]; st.global.u32 [%o+256], %r5;\n"
+      // and 8 bytes behind the first 8 of the same 16
+      "cp.async.ca.shared.global [%r1+8], [%d1+256], 8; cp.async.commit_group; "
+      "cp.async.wait_group 0;\n"
+      "ld.shared.u32 %r6, [%r1+4]; ld.shared.u32 %r7, [%r1+12]; add.u32 %r6, %r6, %r7; "
+      "st.global.u32 [%o+384], %r6;",
       {}, {32}, {out.address(), a.address()}, ".shared .align 16 .b8 cells[1024];\n");
   for (std::uint32_t i = 0; i < 32; ++i) {
     REQUIRE(out[i] == 4 * i + 2);
     REQUIRE(out[32 + i] == (i < 8 ? 128 + 4 * i + 2 : 0));
     REQUIRE(out[64 + i] == 0);
+    REQUIRE(out[96 + i] == 4 * i + 2 + 64 + 4 * i + 2);
   }
 }
 

@@ -177,6 +177,39 @@ TEST_CASE("int8: scales, zeros and equal bytes for equal events") {
   }
 }
 
+TEST_CASE("int8: codes and scales of a block make the same block again") {
+  std::mt19937 rng(38);
+  for (const std::int64_t heads : {1, 3})
+    for (const std::int64_t n : {1, 7}) {
+      const StoreShape shape{1, heads, 5, DType::int8};
+      const Ring ring(shape, 16, rng, 2.0f);
+      const TokenRange event{30, 30 + n};
+      Block block(block_bytes(shape, n)), again(block_bytes(shape, n));
+      encode_block(shape, event, ring.view(), block.data());
+      const KvSegment s = segment_of(shape, event, block.data());
+      // as a ring of n tokens, in which the event begins at 30 % n
+      std::vector<std::int8_t> codes[2];
+      for (const auto& [side, from] : {std::pair{0, s.key}, std::pair{1, s.value}}) {
+        codes[side].resize(static_cast<std::size_t>(heads * n * 5));
+        for (std::int64_t g = 0; g < heads; ++g)
+          for (std::int64_t i = 0; i < n; ++i)
+            std::copy_n(static_cast<const std::int8_t*>(from) + (g * n + i) * 5, 5,
+                        codes[side].begin() + (g * n + (30 + i) % n) * 5);
+      }
+      RingView view{codes[0].data(), codes[1].data(), n, n * 5, 5, DType::int8,
+                    s.key_scale,     s.value_scale};
+      encode_block(shape, event, view, again.data());
+      REQUIRE(std::memcmp(block.data(), again.data(),
+                          static_cast<std::size_t>(block_bytes(shape, n))) == 0);
+      // They are of no other dtype, and nothing without their scales.
+      const StoreShape wide{1, heads, 5, DType::float32};
+      Block other(block_bytes(wide, n));
+      REQUIRE_THROWS_AS(encode_block(wide, event, view, other.data()), DataError);
+      view.value_scale = nullptr;
+      REQUIRE_THROWS_AS(encode_block(shape, event, view, again.data()), DataError);
+    }
+}
+
 TEST_CASE("what a dtype cannot hold is refused by name") {
   std::mt19937 rng(33);
   const TokenRange event{5, 12};

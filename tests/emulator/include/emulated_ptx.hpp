@@ -13,6 +13,9 @@ namespace episodic::kernels {
 inline void copy_async_16(void* shared, const void* global, bool valid = true) {
   emulator::copy_async(shared, global, 16, valid);
 }
+inline void copy_async_8(void* shared, const void* global) {
+  emulator::copy_async(shared, global, 8, true);
+}
 inline void commit_copies() { emulator::commit_copies(); }
 template <int kGroupsLeft>
 void wait_copies() {

@@ -38,14 +38,19 @@ inline std::int64_t side_bytes(const StoreShape& shape, std::int64_t n) {
   return n * shape.n_kv_heads * shape.head_dim * size_of(shape.dtype);
 }
 
-inline void check_source(const TokenRange& event, const RingView& source) {
+inline void check_source(const StoreShape& shape, const TokenRange& event, const RingView& source) {
   if (source.capacity < event.size())
     throw DataError(concat("event store: an event of ", event.size(),
                            " tokens, but the ring it is copied from holds ", source.capacity));
-  if (source.dtype == DType::int8)
+  if (source.dtype != DType::int8) return;
+  if (shape.dtype != DType::int8)
+    throw DataError(concat(
+        "event store: the ring that an event is copied from is int8, and events are kept as ",
+        name_of(shape.dtype), "; make it float32, bfloat16 or float16"));
+  if (!source.key_scale || !source.value_scale)
     throw DataError(
-        "event store: the ring that an event is copied from is int8; make it float32, bfloat16 or "
-        "float16");
+        "event store: the ring that an event is copied from is int8 and has no scales; give "
+        "key_scale and value_scale");
 }
 
 // Whether there are numbers that the dtype cannot hold and that are refused.
@@ -55,6 +60,7 @@ inline bool may_refuse(DType dtype) { return dtype == DType::float16 || dtype ==
 struct Side {
   const char* name;
   const void* data;
+  const float* scale;  // of the ring's codes, by head
   const RingView& ring;
   const StoreShape& shape;
   const TokenRange& event;
@@ -135,7 +141,7 @@ class WideEvent {
       : n_(event.size()), d_(shape.head_dim) {
     const cpu::Kernels& k = cpu::kernels();
     const auto widen = [&](const void* data, std::vector<float>& to) {
-      const Side side{"", data, source, shape, event};
+      const Side side{"", data, nullptr, source, shape, event};
       to.resize(static_cast<std::size_t>(shape.n_kv_heads * n_ * d_));
       for (std::int64_t g = 0; g < shape.n_kv_heads; ++g)
         for (std::int64_t i = 0; i < n_; ++i)
@@ -164,20 +170,23 @@ EPISODIC_INLINE void encode_block(const StoreShape& shape, const TokenRange& eve
                                   const RingView& source, std::byte* block) {
   using namespace codec_detail;
   const std::int64_t n = event.size();
-  check_source(event, source);
+  check_source(shape, event, source);
   if (source.dtype != DType::float32 && source.dtype != shape.dtype)
     return encode_block(shape, event, WideEvent(shape, event, source).view(), block);
   const cpu::Kernels& k = cpu::kernels();
   const std::int64_t heads = shape.n_kv_heads, head_bytes = side_bytes(shape, n) / heads;
   auto* scale = reinterpret_cast<float*>(block);
   std::byte* to = block + scale_bytes(shape);
-  for (const Side& side : {Side{"key", source.key, source, shape, event},
-                           Side{"value", source.value, source, shape, event}})
+  const bool encodes = shape.dtype == DType::int8 && source.dtype != DType::int8;
+  for (const Side& side : {Side{"key", source.key, source.key_scale, source, shape, event},
+                           Side{"value", source.value, source.value_scale, source, shape, event}})
     for (std::int64_t g = 0; g < heads; ++g, to += head_bytes) {
-      if (shape.dtype == DType::int8)
+      if (encodes) {
         *scale++ = encode_int8(k, side, g, reinterpret_cast<std::int8_t*>(to));
-      else
-        encode_head(k, side, g, to);
+        continue;
+      }
+      encode_head(k, side, g, to);
+      if (shape.dtype == DType::int8) *scale++ = side.scale[g];
     }
   if (shape.dtype != DType::int8) return;
   // what no element takes is zero, so that equal events are equal bytes
