@@ -8,6 +8,7 @@ set(EPISODIC_KERNEL_SOURCES
   codes.cu
   copies.cu
   decoder.cu
+  event_mass.cu
   key_segmenter.cu
   limits.cu
   place_events.cu

@@ -34,6 +34,7 @@ void DeviceMemory::Impl::forget(const std::vector<EventId>& events_of) {
     constexpr std::uint8_t kMark = 1;
     write(marks + e, &kMark, 1);
     if (lower) lower->forget(e);
+    if (retention) retention->forgotten(e);
   }
   forgotten = std::move(all);
   for (const Layer& layer : layers) {
@@ -58,7 +59,10 @@ void DeviceMemory::Impl::forget_again(std::vector<EventId> events_of, std::int64
   std::erase_if(events_of, [&](EventId e) { return e >= n_events; });
   forgotten = std::move(events_of);
   std::vector<std::uint8_t> marked(static_cast<std::size_t>(n_events), 0);
-  for (const EventId e : forgotten) marked[static_cast<std::size_t>(e)] = 1;
+  for (const EventId e : forgotten) {
+    marked[static_cast<std::size_t>(e)] = 1;
+    if (retention) retention->forgotten(e);
+  }
   if (!forgotten.empty()) write(marks, marked.data(), n_events);
 }
 

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/event_mass.hpp.
+
+#include <cstdint>
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+
+#include "attention_float.cuh"
+#include "event_mass.hpp"
+
+namespace episodic::kernels {
+
+inline constexpr int kEventMassThreads = 256;
+inline constexpr int kReceiveThreads = 256;
+
+struct EventMassArgs {
+  AttentionArgs a;
+  EventMassParams p;
+  float* row_mass = nullptr;  ///< [G, max_rows], of rows of events: the first one at 0
+};
+
+EPISODIC_HOST_DEVICE constexpr std::size_t row_mass_shared_bytes(int dim) {
+  return float_column_shared_bytes(dim);  // a tile of keys and one of queries, too
+}
+
+/// The events of a list.
+struct ListedEvents {
+  const DeviceEventId* ids;
+  const EventRange* events;
+  int count;
+
+  __device__ int length(int k) const {
+    const EventRange e = events[ids[k]];
+    return static_cast<int>(e.end - e.start);
+  }
+};
+
+__device__ inline ListedEvents listed_events(const EventMassParams& p, std::int64_t list) {
+  const std::int64_t count = p.n_recalled[3 * list];
+  return {p.recalled + list * p.list_capacity, p.events + list * p.table_stride,
+          static_cast<int>(count < p.list_capacity ? count : p.list_capacity)};
+}
+
+/// Rows of a list's events: the last ones.
+struct EventRows {
+  const KvRow* rows;
+  int count;
+};
+
+/// By a block of kThreads, for all its threads.
+template <int kThreads>
+__device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t list) {
+  using Reduce = cub::BlockReduce<int, kThreads>;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(found, EventRows);
+  const ListedEvents events = listed_events(p, list);
+  int own = 0;
+  for (int k = static_cast<int>(threadIdx.x); k < events.count; k += kThreads)
+    own += events.length(k);
+  const int tokens = Reduce(storage).Sum(own);
+  if (threadIdx.x == 0) {
+    const AttentionParams& a = p.attention;
+    const std::int64_t n_rows = a.n_rows[list];
+    const int rows = static_cast<int>(n_rows < a.max_rows ? n_rows : a.max_rows);
+    // Fewer rows than tokens: some had no room, as far_rows said.
+    const int first = rows > tokens ? rows - tokens : 0;
+    found = {a.rows + list * a.max_rows + first, rows - first};
+  }
+  __syncthreads();
+  return found;
+}
+
+/// What rows of events received from the query heads of a kv head. Blocks x: tiles of 32 rows, y: kv
+/// heads. Tiles and products are those of FloatColumnSumsKernel, but that a tile's queries are of
+/// all heads of the group, at the fixed position.
+template <class T, int kDim>
+__global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassArgs args) {
+  constexpr int kStride = shared_stride(kDim, 4), kChunks = kDim / 8;
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  float* const keys = reinterpret_cast<float*>(bytes);
+  float* const queries = keys + kFloatRows * kStride;
+  EPISODIC_SHARED(begin, int[kFloatRows]);  // the first query that sees a row
+  const AttentionArgs& a = args.a;
+  const AttentionParams& p = a.p;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / kFloatMembers, member = thread % kFloatMembers;
+  const int head = static_cast<int>(blockIdx.y);
+  const int of_list = static_cast<int>(p.n_kv_heads / p.n_lists);
+  const EventRows rows = event_rows<kFloatThreads>(args.p, head / of_list);
+  const int first_row = static_cast<int>(blockIdx.x) * kFloatRows;
+  if (first_row >= rows.count) return;
+  const int rows_left = rows.count - first_row;
+  const int chunks = static_cast<int>(p.head_dim / 8);
+
+  const auto keep = [&](float* tile, int row, int chunk, const Chunk<T>& from) {
+    Chunk<float> wide;
+    EPISODIC_UNROLL
+    for (int e = 0; e < 8; ++e) wide.at[e] = widen(from.at[e]);
+    *reinterpret_cast<Chunk<float>*>(tile + row * kStride + 8 * chunk) = wide;
+  };
+  Chunk<T> zeros;
+  EPISODIC_UNROLL
+  for (int e = 0; e < 8; ++e) zeros.at[e] = narrow<T>(0.0f);
+  for (int piece = thread; piece < kFloatRows * kChunks; piece += kFloatThreads) {
+    const int key = piece / kChunks, chunk = piece % kChunks;
+    if (key < rows_left && chunk < chunks) {
+      const KvRow row = rows.rows[first_row + key];
+      const std::int64_t at = std::int64_t{row.head_stride} * (head % of_list) + 8 * chunk;
+      keep(keys, key, chunk,
+           *reinterpret_cast<const Chunk<T>*>(static_cast<const T*>(row.key) + at));
+    } else {
+      keep(keys, key, chunk, zeros);
+    }
+  }
+  if (thread < kFloatRows)
+    begin[thread] = thread < rows_left ? first_query_of_far(rows.rows[first_row + thread].token,
+                                                            p.n_local, *p.first_position)
+                                       : kNobody;
+
+  constexpr float kLog2e = 1.44269504088896341f;
+  float sum[kFloatLeft] = {};
+  for (int first = 0; first < a.rows; first += kFloatKeys) {
+    __syncthreads();  // nobody reads the tile before
+    for (int piece = thread; piece < kFloatKeys * kChunks; piece += kFloatThreads) {
+      const int r = first + piece / kChunks, chunk = piece % kChunks;
+      const bool valid = r < a.rows && chunk < chunks;
+      keep(queries, r - first, chunk,
+           valid
+               ? rotated_query<T>(a, r / a.group, head * a.group + r % a.group, chunk, false)
+               : zeros);
+    }
+    __syncthreads();
+    float score[kFloatLeft][kFloatRight];
+    float_scores<kDim>(keys, queries, group, member, score);
+    cap_float_scores(a, score);
+    EPISODIC_UNROLL
+    for (int k = 0; k < kFloatRight; ++k) {
+      const int r = first + member + kFloatMembers * k;
+      if (r >= a.rows) continue;
+      const int i = r / a.group;
+      const float lse =
+          p.maybe_lse[i * p.n_heads + head * a.group + r % a.group] * kLog2e;  // base 2
+      EPISODIC_UNROLL
+      for (int j = 0; j < kFloatLeft; ++j)
+        if (sees(i, begin[group + kFloatGroups * j], kForever))
+          sum[j] += exp2f(fmaf(score[j][k], a.scale, -lse));
+    }
+  }
+  EPISODIC_UNROLL
+  for (int j = 0; j < kFloatLeft; ++j) {
+    float total = sum[j];
+    EPISODIC_UNROLL
+    for (int lanes = 1; lanes < kFloatMembers; lanes *= 2)
+      total += __shfl_xor_sync(kFullMask, total, lanes);
+    const int key = group + kFloatGroups * j;
+    if (member == 0 && key < rows_left)
+      args.row_mass[head * p.max_rows + first_row + key] = total;
+  }
+}
+
+/// One block a list: a warp adds up the rows of an event, over the list's heads.
+__global__ void __launch_bounds__(kEventMassThreads) EventMassKernel(const EventMassArgs args) {
+  using Scan = cub::BlockScan<int, kEventMassThreads>;
+  EPISODIC_SHARED(storage, typename Scan::TempStorage);
+  EPISODIC_SHARED(first_row, int[kEventMassThreads + 1]);  // of the events of a round
+  const EventMassParams& p = args.p;
+  const std::int64_t list = blockIdx.x;
+  const std::int64_t heads = p.attention.n_kv_heads / p.attention.n_lists;
+  const float* const row_mass = args.row_mass + list * heads * p.attention.max_rows;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
+  const ListedEvents events = listed_events(p, list);
+  const int n_rows = event_rows<kEventMassThreads>(p, list).count;
+  int rows = 0;  // of the rounds before
+  for (int round = 0; round < events.count; round += kEventMassThreads) {
+    const int left = events.count - round;
+    const int in_round = left < kEventMassThreads ? left : kEventMassThreads;
+    int before, total;
+    Scan(storage).ExclusiveSum(thread < in_round ? events.length(round + thread) : 0, before,
+                               total);
+    first_row[thread] = rows + before;
+    if (thread == 0) first_row[in_round] = rows + total;
+    __syncthreads();
+    for (int k = thread / kWarpSize; k < in_round; k += kEventMassThreads / kWarpSize) {
+      const int begin = first_row[k];
+      const int end = first_row[k + 1] < n_rows ? first_row[k + 1] : n_rows;
+      double sum = 0.0;
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (int row = begin + lane; row < end; row += kWarpSize)
+          sum += static_cast<double>(row_mass[h * p.attention.max_rows + row]);
+      sum = warp_reduce(sum, Sum{});
+      if (lane == 0) p.mass[list * p.list_capacity + round + k] = sum;
+    }
+    rows += total;
+    __syncthreads();  // first_row and the storage are used again
+  }
+}
+
+/// One block. An event is once in a list: its threads add to different ones.
+__global__ void __launch_bounds__(kReceiveThreads) ReceiveMassesKernel(const ReceiveParams p) {
+  for (std::int64_t l = 0; l < p.n_layers; ++l)
+    for (std::int64_t list = 0; list < p.n_lists; ++list) {
+      const LayerMasses layer = p.layers[l];
+      const std::int64_t first = list * p.list_capacity;
+      const std::int64_t listed = layer.n_recalled[3 * list];
+      const std::int64_t count = listed < p.list_capacity ? listed : p.list_capacity;
+      for (std::int64_t k = threadIdx.x; k < count; k += kReceiveThreads)
+        p.received[layer.recalled[first + k]] += layer.mass[first + k];
+      __syncthreads();  // the next list may have the same events
+    }
+}
+
+}  // namespace episodic::kernels
