@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention_launch.cuh"
+#include "attention_args.cuh"
+#include "attention_launch.hpp"
 #include "fields.hpp"
 
 namespace episodic::kernels {

@@ -4,14 +4,10 @@
 /// The launches behind kernels/attention.hpp, one source for each dtype.
 
 #include "attention_plan.hpp"
-#include "fields.hpp"
 
 namespace episodic::kernels {
 
 struct AttentionArgs;
-
-/// What segmented_attention finds wrong with these parameters before it launches.
-FieldError check_attention(const AttentionParams& params);
 
 /// Launches all passes that `plan` and `args` ask for. \return what the first failed launch said
 cudaError_t launch_float_attention(const AttentionPlan& plan, const AttentionArgs& args,

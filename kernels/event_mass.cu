@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "event_mass.hpp"
 
-#include "attention_launch.cuh"
+#include "attention_args.cuh"
 #include "elements.cuh"
 #include "event_mass.cuh"
 #include "fields.hpp"
@@ -30,8 +30,8 @@ FieldError check(const EventMassParams& p) {
   if (const FieldError wrong = check_attention(p.attention)) return wrong;
   EPISODIC_FIELD_GIVEN(p.attention, maybe_lse);
   EPISODIC_FIELD(p, table_stride, p.table_stride >= 0);
-  EPISODIC_FIELD(p, list_capacity, product_within(kMaxElements, p.list_capacity,
-                                                  p.attention.n_lists));
+  EPISODIC_FIELD(p, list_capacity,
+                 product_within(kMaxElements, p.list_capacity, p.attention.n_lists));
   EPISODIC_FIELD(p, list_capacity, p.list_capacity <= INT32_MAX - kEventMassThreads);
   if (p.attention.max_rows == 0 || p.list_capacity == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events);

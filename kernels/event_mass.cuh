@@ -4,7 +4,6 @@
 /// Device code of kernels/event_mass.hpp.
 
 #include <cstdint>
-#include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
 #include "attention_float.cuh"
@@ -52,15 +51,18 @@ struct EventRows {
 /// By a block of kThreads, for all its threads.
 template <int kThreads>
 __device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t list) {
-  using Reduce = cub::BlockReduce<int, kThreads>;
-  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(of_warp, int[kThreads / kWarpSize]);
   EPISODIC_SHARED(found, EventRows);
   const ListedEvents events = listed_events(p, list);
   int own = 0;
   for (int k = static_cast<int>(threadIdx.x); k < events.count; k += kThreads)
     own += events.length(k);
-  const int tokens = Reduce(storage).Sum(own);
+  own = warp_reduce(own, Sum{});
+  if (threadIdx.x % kWarpSize == 0) of_warp[threadIdx.x / kWarpSize] = own;
+  __syncthreads();
   if (threadIdx.x == 0) {
+    int tokens = 0;
+    for (const int n : of_warp) tokens += n;
     const AttentionParams& a = p.attention;
     const std::int64_t n_rows = a.n_rows[list];
     const int rows = static_cast<int>(n_rows < a.max_rows ? n_rows : a.max_rows);
@@ -72,9 +74,9 @@ __device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t li
   return found;
 }
 
-/// What rows of events received from the query heads of a kv head. Blocks x: tiles of 32 rows, y: kv
-/// heads. Tiles and products are those of FloatColumnSumsKernel, but that a tile's queries are of
-/// all heads of the group, at the fixed position.
+/// What rows of events received from the query heads of a kv head. Blocks x: tiles of 32 rows, y:
+/// kv heads. Tiles and products are those of FloatColumnSumsKernel, but that a tile's queries are
+/// of all heads of the group, at the fixed position.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassArgs args) {
   constexpr int kStride = shared_stride(kDim, 4), kChunks = kDim / 8;
@@ -127,9 +129,8 @@ __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassAr
       const int r = first + piece / kChunks, chunk = piece % kChunks;
       const bool valid = r < a.rows && chunk < chunks;
       keep(queries, r - first, chunk,
-           valid
-               ? rotated_query<T>(a, r / a.group, head * a.group + r % a.group, chunk, false)
-               : zeros);
+           valid ? rotated_query<T>(a, r / a.group, head * a.group + r % a.group, chunk, false)
+                 : zeros);
     }
     __syncthreads();
     float score[kFloatLeft][kFloatRight];
@@ -155,8 +156,7 @@ __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassAr
     for (int lanes = 1; lanes < kFloatMembers; lanes *= 2)
       total += __shfl_xor_sync(kFullMask, total, lanes);
     const int key = group + kFloatGroups * j;
-    if (member == 0 && key < rows_left)
-      args.row_mass[head * p.max_rows + first_row + key] = total;
+    if (member == 0 && key < rows_left) args.row_mass[head * p.max_rows + first_row + key] = total;
   }
 }
 

@@ -64,9 +64,9 @@ struct ReceiveParams {
   double* received = nullptr;  ///< by event, added to; of one table for all layers and lists
 };
 
-/// received[e] += the masses of event e, layer by layer and list by list, as the host adds them: the
-/// same order, so that equal masses have equal sums. One block; n_layers == 0 or list_capacity == 0
-/// does nothing.
+/// received[e] += the masses of event e, layer by layer and list by list, as the host adds them:
+/// the same order, so that equal masses have equal sums. One block; n_layers == 0 or list_capacity
+/// == 0 does nothing.
 ///
 /// Neither allocates nor waits; may be captured. \return as event_masses
 cudaError_t receive_masses(const ReceiveParams& params, cudaStream_t stream);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Association and forgetting on a device (spec 9). What each event receives is computed and added up
-// there, in an array by event; which events that makes the graph forget is decided on the host, by
-// the class that the host's memory has (memory/detail/retention.hpp), whenever a step has closed
+// Association and forgetting on a device (spec 9). What each event receives is computed and added
+// up there, in an array by event; which events that makes the graph forget is decided on the host,
+// by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has closed
 // events. Forgetting is then that of memory_edits.cpp.
 #include <algorithm>
 #include <span>
@@ -55,9 +55,10 @@ void DeviceMemory::Impl::judge() {
       const std::int64_t of_lane = lane_width();
       std::vector<float> vectors(static_cast<std::size_t>(closed * width()));
       for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
-        const std::vector<float> rows = device::widened(
-            read(layer.representatives + (p * max_events + first) * repr_row(), closed * repr_row()),
-            options.representatives);
+        const std::vector<float> rows =
+            device::widened(read(layer.representatives + (p * max_events + first) * repr_row(),
+                                 closed * repr_row()),
+                            options.representatives);
         for (std::int64_t e = 0; e < closed; ++e)
           std::copy_n(rows.begin() + e * of_lane, of_lane,
                       vectors.begin() + e * width() + p * of_lane);

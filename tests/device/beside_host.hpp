@@ -15,8 +15,8 @@ namespace device_steps {
 
 /// The same settings with events at home in device memory, in host memory, in files.
 inline std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape,
-                                const DeviceMemoryOptions& options,
-                                const std::filesystem::path& dir) {
+                                       const DeviceMemoryOptions& options,
+                                       const std::filesystem::path& dir) {
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
   std::vector<MemoryConfig> all(3, config);
   all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
@@ -47,7 +47,7 @@ inline void require_same(const EpisodicMemory& host, const DeviceMemory& device)
 }
 
 inline void step_both(EpisodicMemory& host, DeviceMemory& device, const std::vector<Token>& tokens,
-               std::int64_t n) {
+                      std::int64_t n) {
   const auto expected = driver::step(host, tokens, host.tokens(), n);
   const auto got = step(device, tokens, device.tokens(), n);
   float most = 0.0f;

@@ -16,7 +16,7 @@ namespace device_retention_test {
 
 using namespace device_steps;
 
-constexpr std::int64_t kLength = 720;
+constexpr std::int64_t kLength = 480;
 
 MemoryConfig retaining() {
   MemoryConfig c = driver::small_config();
@@ -102,12 +102,12 @@ TEST_CASE("a device's memory with retention forgets the events that the host's d
           device.begin_step(1);
           device.begin_step(2);
         }
-        const std::int64_t n = std::min<std::int64_t>(kLength - host.tokens(),
-                                                      random() % 3 == 0 ? 1 : plain.chunk);
+        const std::int64_t n =
+            std::min<std::int64_t>(kLength - host.tokens(), random() % 3 == 0 ? 1 : plain.chunk);
         step_alike(host, device, tokens, n);
       }
       // Most of what came is gone, and something that was recalled again and again is not.
-      REQUIRE(host.events().size() > 40);
+      REQUIRE(host.events().size() > 30);
       REQUIRE(device.forgotten().size() > static_cast<std::size_t>(host.events().size() / 2));
       REQUIRE(device.retention()->size() > 2);
       device.reset();
@@ -129,9 +129,9 @@ TEST_CASE("what a step that is begun anew has attended is not received") {
     std::vector<float> q = rows_of(tokens, &Token::v, 0, 12 * i, 12);  // others, in one layer
     q.resize(static_cast<std::size_t>(12 * shape.n_heads * shape.head_dim), 0.5f);
     const DeviceArray<float> rows(q), out(q.size());
-    disturbed.attend(0, {rows.data(), rows.data(), rows.data(), shape.n_heads * shape.head_dim,
-                         shape.n_kv_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim,
-                         out.data()});
+    disturbed.attend(
+        0, {rows.data(), rows.data(), rows.data(), shape.n_heads * shape.head_dim,
+            shape.n_kv_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim, out.data()});
     REQUIRE(step(disturbed, tokens, 12 * i, 12) == step(plain, tokens, 12 * i, 12));
   }
   REQUIRE(plain.forgotten().size() > 3);
@@ -159,14 +159,14 @@ TEST_CASE("a kept memory with retention goes to a device and back, and goes on t
       };
       {
         EpisodicMemory kept = EpisodicMemory::create(keep, plain, shape);
-        on_host(kept, 240);
+        on_host(kept, 180);
         kept.commit();
         // What is due at a step's end is forgotten when the next begins, or at a commit.
-        on_host(reference, 240);
+        on_host(reference, 180);
         DeviceMemory device(config, shape, options, nullptr);
         device.load(kept);
         require_same_graph(kept, device);
-        while (device.tokens() < 480) {
+        while (device.tokens() < 330) {
           // Between the steps that close something, too: what was received goes along.
           const std::int64_t n = device.tokens() % 24 == 0 ? 1 : 12 - device.tokens() % 12;
           step_alike(reference, device, tokens, n);
@@ -203,13 +203,13 @@ TEST_CASE("a kept memory with retention goes to a device and back, and goes on t
 TEST_CASE("a pinned event stays on a device whatever retention says") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();
-  const std::vector<Token> tokens = driver::random_tokens(shape, 480, 37);
-  const DeviceMemoryOptions options{DType::float32, 480, DType::float32, 0};
+  const std::vector<Token> tokens = driver::random_tokens(shape, kLength, 37);
+  const DeviceMemoryOptions options{DType::float32, kLength, DType::float32, 0};
   DeviceMemory device(retaining(), shape, options, nullptr);
   while (device.retention()->size() < 4) step(device, tokens, device.tokens(), 12);
   const EventId pinned = device.retention()->short_term().front();
   device.pin(pinned);
-  while (device.tokens() < 480) step(device, tokens, device.tokens(), 12);
+  while (device.tokens() < kLength) step(device, tokens, device.tokens(), 12);
   REQUIRE_FALSE(device.retention()->holds(pinned));
   const auto& gone = device.forgotten();
   REQUIRE_FALSE(std::binary_search(gone.begin(), gone.end(), pinned));

@@ -47,8 +47,8 @@ Events cut(const Problem& problem, std::int64_t lists, std::int64_t most, std::i
       lengths[size(l)].push_back(std::min(count - at, 1 + draw(most)));
       at += lengths[size(l)].back();
     }
-    e.capacity = std::max<std::int64_t>(e.capacity,
-                                        static_cast<std::int64_t>(lengths[size(l)].size()) + 2);
+    e.capacity =
+        std::max<std::int64_t>(e.capacity, static_cast<std::int64_t>(lengths[size(l)].size()) + 2);
   }
   e.recalled.assign(size(lists * e.capacity), 0);
   e.first.assign(size(lists * e.capacity), 0);
@@ -79,22 +79,23 @@ std::vector<double> masses(const Problem& problem, const Events& e) {
   const DeviceArray<std::int32_t> sizes(e.sizes);
   const DeviceArray<EventRange> table(e.table);
   const DeviceArray<double> mass(std::vector<double>(e.recalled.size(), kUntouched));
-  static_cast<void>(problem.run([](AttentionParams&) {}, [&](const AttentionParams& attention) {
-    EventMassParams p;
-    p.attention = attention;
-    p.events = table.data();
-    p.table_stride = e.table_stride;
-    p.recalled = recalled.data();
-    p.n_recalled = sizes.data() + 2;
-    p.list_capacity = e.capacity;
-    p.mass = mass.data();
-    p.workspace_bytes = event_mass_workspace_bytes(p);
-    REQUIRE(p.workspace_bytes > 0);
-    const DeviceArray<unsigned char> workspace(p.workspace_bytes);
-    p.workspace = workspace.data();
-    REQUIRE(event_masses(p, nullptr) == cudaSuccess);
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  }));
+  static_cast<void>(problem.run([](AttentionParams&) {},
+                                [&](const AttentionParams& attention) {
+                                  EventMassParams p;
+                                  p.attention = attention;
+                                  p.events = table.data();
+                                  p.table_stride = e.table_stride;
+                                  p.recalled = recalled.data();
+                                  p.n_recalled = sizes.data() + 2;
+                                  p.list_capacity = e.capacity;
+                                  p.mass = mass.data();
+                                  p.workspace_bytes = event_mass_workspace_bytes(p);
+                                  REQUIRE(p.workspace_bytes > 0);
+                                  const DeviceArray<unsigned char> workspace(p.workspace_bytes);
+                                  p.workspace = workspace.data();
+                                  REQUIRE(event_masses(p, nullptr) == cudaSuccess);
+                                  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+                                }));
   return mass.host();
 }
 
@@ -118,8 +119,8 @@ void check(const Case& c, DType dtype, std::int64_t most, std::int64_t others,
         continue;
       }
       double expected = 0.0;
-      for (std::int64_t r = e.first[size(l * e.capacity + k)];
-           r < e.last[size(l * e.capacity + k)]; ++r)
+      for (std::int64_t r = e.first[size(l * e.capacity + k)]; r < e.last[size(l * e.capacity + k)];
+           ++r)
         expected += problem.row_mass[size(l * problem.max_rows() + r)];
       REQUIRE(std::abs(got - expected) <= 2e-5 * expected + 1e-7);
       received += expected;
@@ -216,8 +217,8 @@ TEST_CASE("received masses are added layer by layer and list by list") {
   const DeviceArray<double> d_mass(mass);
   std::vector<LayerMasses> layers;
   for (std::size_t l = 0; l < kLayers; ++l)
-    layers.push_back({d_recalled.data() + l * kLists * kCapacity, d_sizes.data() + 3 * l * kLists + 2,
-                      d_mass.data() + l * kLists * kCapacity});
+    layers.push_back({d_recalled.data() + l * kLists * kCapacity,
+                      d_sizes.data() + 3 * l * kLists + 2, d_mass.data() + l * kLists * kCapacity});
   const DeviceArray<LayerMasses> d_layers(layers);
   episodic_test::in_every_order([&] {
     const DeviceArray<double> d_received(received);
