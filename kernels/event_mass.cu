@@ -12,10 +12,19 @@ namespace {
 template <class T, int kDim>
 cudaError_t launch_row_mass(const EventMassArgs& args, cudaStream_t stream) {
   const AttentionParams& p = args.a.p;
-  const dim3 grid(static_cast<unsigned>((p.max_rows + kFloatRows - 1) / kFloatRows),
-                  static_cast<unsigned>(p.n_kv_heads));
-  return launch(RowMassKernel<T, kDim>, grid, kFloatThreads, row_mass_shared_bytes(kDim), stream,
-                args);
+  const auto grid = [&](int rows) {
+    return dim3(static_cast<unsigned>((p.max_rows + rows - 1) / rows),
+                static_cast<unsigned>(p.n_kv_heads));
+  };
+  if constexpr (sizeof(T) == 2) {
+    // Few rows leave most of a tensor core's tile empty.
+    constexpr ColumnTile kTile = column_tile(kDim);
+    if (args.a.rows > kMostFewRows)
+      return launch(MmaRowMassKernel<T, kDim>, grid(kTile.keys()), kWarpSize * kTile.warps,
+                    mma_row_mass_shared_bytes(kDim), stream, args);
+  }
+  return launch(RowMassKernel<T, kDim>, grid(kFloatRows), kFloatThreads,
+                row_mass_shared_bytes(kDim), stream, args);
 }
 
 template <class T>

@@ -7,6 +7,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "attention_float.cuh"
+#include "attention_mma.cuh"
 #include "event_mass.hpp"
 
 namespace episodic::kernels {
@@ -20,9 +21,15 @@ struct EventMassArgs {
   float* row_mass = nullptr;  ///< [G, max_rows], of rows of events: the first one at 0
 };
 
+/// The same tiles of keys and of queries as column sums have.
 EPISODIC_HOST_DEVICE constexpr std::size_t row_mass_shared_bytes(int dim) {
-  return float_column_shared_bytes(dim);  // a tile of keys and one of queries, too
+  return float_column_shared_bytes(dim);
 }
+EPISODIC_HOST_DEVICE constexpr std::size_t mma_row_mass_shared_bytes(int dim) {
+  return column_shared_bytes(dim, column_tile(dim));
+}
+
+inline constexpr float kLog2OfE = 1.44269504088896341f;
 
 /// The events of a list.
 struct ListedEvents {
@@ -121,7 +128,6 @@ __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassAr
                                                             p.n_local, *p.first_position)
                                        : kNobody;
 
-  constexpr float kLog2e = 1.44269504088896341f;
   float sum[kFloatLeft] = {};
   for (int first = 0; first < a.rows; first += kFloatKeys) {
     __syncthreads();  // nobody reads the tile before
@@ -142,7 +148,7 @@ __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassAr
       if (r >= a.rows) continue;
       const int i = r / a.group;
       const float lse =
-          p.maybe_lse[i * p.n_heads + head * a.group + r % a.group] * kLog2e;  // base 2
+          p.maybe_lse[i * p.n_heads + head * a.group + r % a.group] * kLog2OfE;  // base 2
       EPISODIC_UNROLL
       for (int j = 0; j < kFloatLeft; ++j)
         if (sees(i, begin[group + kFloatGroups * j], kForever))
@@ -157,6 +163,130 @@ __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassAr
       total += __shfl_xor_sync(kFullMask, total, lanes);
     const int key = group + kFloatGroups * j;
     if (member == 0 && key < rows_left) args.row_mass[head * p.max_rows + first_row + key] = total;
+  }
+}
+
+/// The same on the tensor cores, for many rows of 16-bit elements. A warp holds its keys as left
+/// sides in registers, as in MmaColumnSumsKernel, and adds exp2(score - lse) over all queries that
+/// see them, tile after tile; a tile is rotated while the one before is multiplied.
+template <class Half, int kDim>
+__global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
+    MmaRowMassKernel(const EventMassArgs args) {
+  constexpr ColumnTile kTile = column_tile(kDim);
+  constexpr int kThreads = kWarpSize * kTile.warps, kKeyTiles = kTile.key_tiles;
+  constexpr int kQueries = kTile.queries, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  Half* const keys = reinterpret_cast<Half*>(bytes);             // [keys][kStride]
+  Half* const queries = keys + kTile.keys() * kStride;           // [stages][kQueries][kStride]
+  EPISODIC_SHARED(log_sums, float[kAttentionStages][kQueries]);  // base 2
+  const AttentionArgs& a = args.a;
+  const AttentionParams& p = a.p;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
+  const int head = static_cast<int>(blockIdx.y);
+  const int of_list = static_cast<int>(p.n_kv_heads / p.n_lists);
+  const EventRows rows = event_rows<kThreads>(args.p, head / of_list);
+  const int first_row = static_cast<int>(blockIdx.x) * kTile.keys();
+  if (first_row >= rows.count) return;
+  const int rows_left = rows.count - first_row;
+  const int chunks = static_cast<int>(p.head_dim / 8);
+  Chunk<Half> zeros;
+  EPISODIC_UNROLL
+  for (int e = 0; e < 8; ++e) zeros.at[e] = narrow<Half>(0.0f);
+
+  const auto rotate_queries = [&](int first, int stage) {
+    Half* const tile = queries + stage * kQueries * kStride;
+    for (int piece = thread; piece < kQueries * kChunks; piece += kThreads) {
+      const int r = first + piece / kChunks, chunk = piece % kChunks;
+      const bool valid = r < a.rows && chunk < chunks;
+      *reinterpret_cast<Chunk<Half>*>(tile + (r - first) * kStride + 8 * chunk) =
+          valid ? rotated_query<Half>(a, r / a.group, head * a.group + r % a.group, chunk, false)
+                : zeros;
+    }
+    for (int k = thread; k < kQueries; k += kThreads) {
+      const int r = first + k;
+      log_sums[stage][k] =
+          r < a.rows
+              ? p.maybe_lse[r / a.group * p.n_heads + head * a.group + r % a.group] * kLog2OfE
+              : INFINITY;  // a probability of 0
+    }
+  };
+  for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
+    const int key = piece / kChunks, chunk = piece % kChunks;
+    Chunk<Half> k = zeros;
+    if (key < rows_left && chunk < chunks) {
+      const KvRow row = rows.rows[first_row + key];
+      k = *reinterpret_cast<const Chunk<Half>*>(static_cast<const Half*>(row.key) +
+                                                std::int64_t{row.head_stride} * (head % of_list) +
+                                                8 * chunk);
+    }
+    *reinterpret_cast<Chunk<Half>*>(keys + key * kStride + 8 * chunk) = k;
+  }
+  rotate_queries(0, 0);
+  __syncthreads();
+  const int warp_key = thread / kWarpSize * 16 * kKeyTiles;
+  std::uint32_t left[kKeyTiles][kDim / 16][4];
+  int begin[kKeyTiles][2];  // the first query that sees a key of this thread's
+  float sum[kKeyTiles][2] = {};
+  EPISODIC_UNROLL
+  for (int m = 0; m < kKeyTiles; ++m) {
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim / 16; ++c)
+      load_left(left[m][c], keys + (warp_key + 16 * m) * kStride + 16 * c, kStride, lane);
+    EPISODIC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int key = warp_key + 16 * m + 8 * half + lane / 4;
+      begin[m][half] = key < rows_left ? first_query_of_far(rows.rows[first_row + key].token,
+                                                            p.n_local, *p.first_position)
+                                       : kNobody;
+    }
+  }
+
+  for (int first = 0, stage = 0; first < a.rows; first += kQueries, stage = 1 - stage) {
+    if (first + kQueries < a.rows) rotate_queries(first + kQueries, 1 - stage);
+    const Half* const tile = queries + stage * kQueries * kStride;
+    float score[kKeyTiles][kQueries / 8][4] = {};
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim / 16; ++c) {
+      EPISODIC_UNROLL
+      for (int k = 0; k < kQueries; k += 16) {
+        std::uint32_t right[4];
+        load_right_of_columns(right, tile + k * kStride + 16 * c, kStride, lane);
+        EPISODIC_UNROLL
+        for (int m = 0; m < kKeyTiles; ++m)
+          multiply<Half>(score[m][k / 8], score[m][k / 8 + 1], left[m][c], right);
+      }
+    }
+    EPISODIC_UNROLL
+    for (int j = 0; j < kQueries / 8; ++j) {
+      EPISODIC_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * j + lane % 4 * 2 + e, query = (first + column) / a.group;
+        const float lse = log_sums[stage][column];
+        EPISODIC_UNROLL
+        for (int m = 0; m < kKeyTiles; ++m) {
+          EPISODIC_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            const float s =
+                a.cap_in == 0.0f ? score[m][j][2 * half + e] : capped(a, score[m][j][2 * half + e]);
+            const float x = exp2_fast(fmaf(s, a.scale, -lse));
+            if (sees(query, begin[m][half], kForever)) sum[m][half] += x;
+          }
+        }
+      }
+    }
+    __syncthreads();  // the next tile is there for all, and nobody reads this one
+  }
+  EPISODIC_UNROLL
+  for (int m = 0; m < kKeyTiles; ++m) {
+    EPISODIC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[m][half];
+      total += __shfl_xor_sync(kFullMask, total, 1);
+      total += __shfl_xor_sync(kFullMask, total, 2);
+      const int key = warp_key + 16 * m + 8 * half + lane / 4;
+      if (lane % 4 == 0 && key < rows_left)
+        args.row_mass[head * p.max_rows + first_row + key] = total;
+    }
   }
 }
 

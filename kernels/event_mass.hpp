@@ -39,9 +39,9 @@ std::size_t event_mass_workspace_bytes(const EventMassParams& params);
 /// before value weights. A probability is float32, from scores anew and the log-sum-exp; sums over
 /// queries are float32, over tokens and heads float64. The same bits on every run.
 ///
-/// Without tensor cores: 2 d multiplications per (query, head) and token of an event, where
-/// attention has 4. Reads each key of an event once for every 32 tokens. max_rows == 0 or
-/// list_capacity == 0 does nothing.
+/// 2 d floating-point operations per (query, head) and token of an event, where attention has 4 d
+/// for every key: of 16-bit elements on the tensor cores, but for the at most 16 rows of a decode
+/// step. Reads each event's keys once. max_rows == 0 or list_capacity == 0 does nothing.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launches said

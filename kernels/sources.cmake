@@ -9,6 +9,7 @@ set(EPISODIC_KERNEL_SOURCES
   copies.cu
   decoder.cu
   event_mass.cu
+  forgetting.cu
   key_segmenter.cu
   limits.cu
   place_events.cu

@@ -24,6 +24,7 @@
 #include "kernels/codes.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/event_mass.hpp"
+#include "kernels/forgetting.hpp"
 #include "kernels/key_segmenter.hpp"
 #include "kernels/product.hpp"
 #include "kernels/recall.hpp"
@@ -169,6 +170,8 @@ struct DeviceMemory::Impl {
   float* lse = nullptr;                                 // [chunk, H] of a layer's attention
   double* received = nullptr;                           // [max_events] since some were closed last
   std::array<kernels::LayerMasses*, 2> layer_masses{};  // [recalling] over the one or other lists
+  kernels::DeviceEventId* forgetting = nullptr;         // [chunk] events that are to be marked
+  std::array<kernels::LaneLists*, 2> lane_lists{};  // [lanes] that recall, over the lists in turn
   std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
   std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]

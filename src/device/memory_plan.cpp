@@ -497,6 +497,10 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   mean_query = c.take<float>(width());
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
   if (takes_top()) by_event(is_top, 1, 1);
+  if (!by_head()) {
+    forgetting = c.take<DeviceEventId>(config.chunk);
+    for (kernels::LaneLists*& of : lane_lists) of = c.take<kernels::LaneLists>(n_lanes);
+  }
   if (config.retention) {
     lse = c.take<float>(config.chunk * H);
     for (kernels::LayerMasses*& of : layer_masses) of = c.take<kernels::LayerMasses>(recalling);

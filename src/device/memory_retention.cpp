@@ -55,12 +55,12 @@ void DeviceMemory::Impl::judge() {
       const std::int64_t of_lane = lane_width();
       std::vector<float> vectors(static_cast<std::size_t>(closed * width()));
       for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
-        const std::vector<float> rows =
+        const std::vector<float> vectors_of_lane =
             device::widened(read(layer.representatives + (p * max_events + first) * repr_row(),
                                  closed * repr_row()),
                             options.representatives);
         for (std::int64_t e = 0; e < closed; ++e)
-          std::copy_n(rows.begin() + e * of_lane, of_lane,
+          std::copy_n(vectors_of_lane.begin() + e * of_lane, of_lane,
                       vectors.begin() + e * width() + p * of_lane);
       }
       retention->set_received(read_received(first));

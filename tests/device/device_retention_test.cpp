@@ -216,6 +216,46 @@ TEST_CASE("a pinned event stays on a device whatever retention says") {
   REQUIRE(gone.size() > 10);
 }
 
+TEST_CASE(
+    "retention waits before a step that follows one which may have closed events, nowhere else") {
+  EPISODIC_NEEDS_DEVICE();
+#if defined(EPISODIC_EMULATED_CUDA)
+  const MemoryShape shape = shape_of();
+  const std::int64_t q_row = shape.n_heads * shape.head_dim, k_row = q_row / 2;
+  const std::vector<Token> tokens = driver::random_tokens(shape, 300, 38);
+  const DeviceMemoryOptions options{DType::bfloat16, 300};
+  const DeviceArray<unsigned char> rows(
+      std::vector<unsigned char>(static_cast<std::size_t>(12 * q_row * 2), 0)),
+      out(static_cast<std::size_t>(12 * q_row * 2));
+  const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
+  MemoryConfig plain = retaining();
+  plain.retention.reset();
+  DeviceMemory with(retaining(), shape, options, nullptr), without(plain, shape, options, nullptr);
+  const auto launches = [&](DeviceMemory& memory, std::int64_t n, bool may_wait) {
+    emulator::reset_calls();
+    memory.begin_step(n);
+    if (!may_wait) REQUIRE(emulator::calls().synchronisations == 0);
+    const std::int64_t waits = emulator::calls().synchronisations;
+    for (std::int64_t l = 0; l < shape.n_layers; ++l)
+      memory.attend(l, {rows.data(), rows.data(), rows.data(), q_row, k_row, k_row, out.data()});
+    memory.end_step(surprise.data());
+    REQUIRE(emulator::calls().synchronisations == waits);
+    REQUIRE(emulator::calls().allocations == 0);
+    return emulator::calls().launches;
+  };
+  const std::int64_t in_window = retaining().n_local / 12;
+  for (std::int64_t i = 0; i < in_window; ++i)
+    REQUIRE(launches(with, 12, false) == launches(without, 12, false));
+  for (const std::int64_t n : {12, 12, 12, 1, 1})  // two a layer, and one that adds them up
+    REQUIRE(launches(with, n, true) == launches(without, n, false) + 2 * shape.n_layers + 1);
+  // After a look at the graph, which has waited, no token can have left the window since.
+  REQUIRE(with.retention()->total() > 0);
+  REQUIRE(launches(with, 1, false) > 0);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
 TEST_CASE("retention that cannot serve is refused for a device as for the host") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();

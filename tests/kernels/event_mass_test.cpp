@@ -133,11 +133,12 @@ TEST_CASE("event masses are those of float64 for every number of queries, group 
   for (const DType dtype : kDTypes) {
     for (const std::int64_t n : {1, 3, 33})
       for (const std::int64_t group : {1, 3}) check(of(n, group, 64, 130), dtype, 40, 30);
-    for (const std::int64_t d : {8, 72, 128, 136, 256}) {
-      Case c = of(5, 2, d, 41);
-      c.kv_heads = 1;
-      check(c, dtype, 9, 3);
-    }
+    for (const std::int64_t n : {5, 70})  // and more than a tile of queries, on the tensor cores
+      for (const std::int64_t d : {8, 72, 128, 136, 256}) {
+        Case c = of(n, 2, d, 41);
+        c.kv_heads = 1;
+        check(c, dtype, 9, 3);
+      }
   }
 }
 
@@ -146,7 +147,7 @@ TEST_CASE("event masses: lists of heads that recall by themselves, of one table 
   for (const DType dtype : kDTypes)
     for (const bool own_tables : {false, true})
       for (const std::int64_t lists : {2, 4}) {
-        Case c = of(7, 2, 24, 60);
+        Case c = of(lists == 2 ? 7 : 11, 2, 24, 60);
         c.kv_heads = 4;
         c.lists = lists;
         c.max_rows = 77;
@@ -157,10 +158,10 @@ TEST_CASE("event masses: lists of heads that recall by themselves, of one table 
 TEST_CASE("event masses: soft caps, scales, interleaved pairs, windows and events of one token") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes) {
-    Case c = of(6, 2, 48, 300);
+    Case c = of(20, 2, 48, 300);
     c.soft_cap = 2.5f;
     check(c, dtype, 1, 0);  // more events than a block has threads
-    c = of(6, 2, 48, 50);
+    c = of(11, 2, 48, 50);
     c.scale = -0.3f;
     c.interleaved = true;
     check(c, dtype, 7, 60);

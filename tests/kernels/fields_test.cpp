@@ -13,6 +13,7 @@
 #include "kernels/decoder.hpp"
 #include "kernels/device.hpp"
 #include "kernels/event_mass.hpp"
+#include "kernels/forgetting.hpp"
 #include "kernels/key_segmenter.hpp"
 #include "kernels/place_events.hpp"
 #include "kernels/product.hpp"
@@ -236,6 +237,12 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
       {WRONG(S, n_layers, -1), WRONG(S, n_lists, 0), WRONG(S, list_capacity, -1),
        WRONG(S, layers, nullptr), WRONG(S, received, nullptr), WRONG(S, received, odd<double>())},
       receive_masses);
+  using F = ForgetParams;
+  each_is_named<F>(F{some<DeviceEventId>(), 3, some<std::uint8_t>(), some<LaneLists>(), 2},
+                   {WRONG(F, n_events, -1), WRONG(F, n_lanes, kHuge), WRONG(F, events, nullptr),
+                    WRONG(F, events, odd<DeviceEventId>()), WRONG(F, marks, nullptr),
+                    WRONG(F, lanes, nullptr), WRONG(F, lanes, odd<LaneLists>())},
+                   forget_events);
   using R = RowsParams;
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
                                    WRONG(R, n_kv_heads, 0),

@@ -11,6 +11,7 @@
 #include "kernels/copies.cuh"
 #include "kernels/decoder.cuh"
 #include "kernels/event_mass.cuh"
+#include "kernels/forgetting.cuh"
 #include "kernels/key_segmenter.cuh"
 #include "kernels/place_events.cuh"
 #include "kernels/product.cuh"
@@ -48,6 +49,7 @@ int main() {
     print("FloatAttentionKernel", kFloatThreads, float_shared_bytes(dim), name);
     print("FloatColumnSumsKernel", kFloatThreads, float_column_shared_bytes(dim), name);
     print("RowMassKernel", kFloatThreads, row_mass_shared_bytes(dim), name);
+    print("MmaRowMassKernel", kWarpSize * tile.warps, mma_row_mass_shared_bytes(dim), name);
   }
   for (const int dim : {64, 128, 256}) {
     char name[32];
@@ -68,6 +70,7 @@ int main() {
   for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel"})
     print(kernel, kDecoderThreads);
   print("FinishQkvKernel", kQkvThreads);
+  print("ForgetKernel", kForgetThreads);
   print("KeySegmenterKernel", kKeyThreads);
   print("PlaceKernel", kPlaceThreads);
   print("ProbeKernel", 1);

@@ -6,6 +6,7 @@
 
 #include "driver.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
@@ -56,8 +57,8 @@ MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int6
     const std::int64_t n = range.size(), d = s.head_dim, half = heads * n * d;
     block.assign(static_cast<std::size_t>(2 * half * 4), std::byte{0});
     const auto& gone = from.forgotten(scope);
-    if (!std::binary_search(gone.begin(), gone.end(), e))
-      from.read_events(e, e + 1, slot, [&](EventId) { return block.data(); });
+    const bool is_gone = std::binary_search(gone.begin(), gone.end(), e);
+    if (!is_gone) from.read_events(e, e + 1, slot, [&](EventId) { return block.data(); });
     keys.resize(static_cast<std::size_t>(half));
     values.resize(keys.size());
     for (std::int64_t g = 0; g < heads; ++g)
@@ -68,8 +69,12 @@ MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int6
         std::memcpy(&values[to], &block[at + static_cast<std::size_t>(half) * 4],
                     static_cast<std::size_t>(d) * 4);
       }
-    const std::vector<float> r = from.representative(lane, e);
-    std::copy(r.begin(), r.end(), mean);
+    if (is_gone) {
+      std::fill_n(mean, s.n_heads / per_layer * d, 0.0f);
+    } else {
+      const std::vector<float> r = from.representative(lane, e);
+      std::copy(r.begin(), r.end(), mean);
+    }
     return {keys.data(), values.data(), n, n * d, d};
   };
   return a;

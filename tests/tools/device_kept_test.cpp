@@ -174,8 +174,9 @@ TEST_CASE("a memory of the preset memoria forgets on a device what it forgets on
   const Setting s(*model, 18);
   Json memory = Json::parse(kSmallMemory);
   memory["preset"] = "memoria";
-  memory["retention"] = {{"N_stm", 3},   {"N_ltm", 2},           {"stm_capacity", 6},
-                         {"N_depth", 3}, {"initial_lifespan", 4}, {"alpha", 3}};
+  memory["retention"] = {
+      {"N_stm", 3}, {"N_ltm", 2}, {"stm_capacity", 6}, {"N_depth", 3}, {"initial_lifespan", 4},
+      {"alpha", 3}};
   memory.erase("refine");
   const std::size_t whole = s.ids.size(), part = whole / 64 * 32;
   require_done(s.ingest("cuda", "device", whole, "", memory.dump()));
