@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention.cuh"
+#include "attention_args.cuh"
 #include "attention_launch.hpp"
 #include "fields.hpp"
 
@@ -211,32 +211,19 @@ std::size_t largest_attention_workspace_bytes(const AttentionParams& params) {
   return most;
 }
 
-const char* invalid_field(const AttentionParams& params) {
+FieldError check_attention(const AttentionParams& params) {
   AttentionPlan plan;
-  return check(params, plan).field;
+  return check(params, plan);
 }
+
+const char* invalid_field(const AttentionParams& params) { return check_attention(params).field; }
 
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
   AttentionPlan plan;
   if (const FieldError wrong = check(params, plan)) return wrong.error;
   if (device_has_wgmma()) plan_attention(params, true, plan);
 
-  AttentionArgs args;
-  args.p = params;
-  const double scale = params.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(params.head_dim))
-                                            : static_cast<double>(params.scale);
-  constexpr double kLog2e = 1.4426950408889634;
-  args.scale = static_cast<float>(std::fabs(scale) * kLog2e);
-  args.sign = scale < 0.0 ? -1.0f : 1.0f;
-  if (params.soft_cap > 0.0f) {
-    const double cap = static_cast<double>(params.soft_cap);
-    args.cap_in = static_cast<float>(std::fabs(scale) / cap);
-    args.cap_out = static_cast<float>(cap / std::fabs(scale));
-    args.cap_exponent = static_cast<float>(2 * kLog2e * std::fabs(scale) / cap);
-    args.cap_twice = -2.0f * args.cap_out;
-  }
-  args.group = static_cast<int>(params.n_heads / params.n_kv_heads);
-  args.rows = static_cast<int>(plan.rows);
+  AttentionArgs args = attention_args(params);
   args.splits = static_cast<int>(plan.splits);
   auto* const workspace = static_cast<unsigned char*>(params.workspace);
   if (params.maybe_arrived) args.merge_group = static_cast<int>(plan.merge_group);

@@ -8,6 +8,8 @@ set(EPISODIC_KERNEL_SOURCES
   codes.cu
   copies.cu
   decoder.cu
+  event_mass.cu
+  forgetting.cu
   key_segmenter.cu
   limits.cu
   place_events.cu

@@ -44,8 +44,12 @@ void DeviceMemory::Impl::upload_constants() {
   std::vector<kernels::CodeLayer> codes;
   std::vector<kernels::EventBlockLayer> rings;
   std::vector<std::int32_t> scopes_of_lanes;
+  std::array<std::vector<kernels::LayerMasses>, 2> masses;
+  std::array<std::vector<kernels::LaneLists>, 2> lists;
   for (const Layer& layer : layers) {
     relevance.push_back({layer.sums, layer.relevance, layer.stats});
+    for (std::size_t i = 0; config.retention && layer.place >= 0 && i < 2; ++i)
+      masses[i].push_back({layer.lists[i].recalled, layer.lists[i].sizes + 2, layer.masses});
     for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p) {
       const std::int64_t ring = p * lanes.n_kv_heads * head_stride * element;
       std::byte* const vectors = layer.representatives + p * max_events * repr_row();
@@ -53,6 +57,11 @@ void DeviceMemory::Impl::upload_constants() {
           {layer.ring_key + ring, layer.relevance + p * lanes.n_heads, vectors, nullptr});
       rings.push_back(
           {layer.ring_key + ring, layer.ring_value + ring, scales_of(first_lane(layer) + p)});
+      for (std::size_t i = 0; i < 2; ++i) {
+        const RecallLists& of = layer.lists[i];
+        lists[i].push_back({of.similarity + p * room, of.contiguity + p * room,
+                            of.recalled + p * room, of.sizes + 3 * p});
+      }
       scopes_of_lanes.push_back(static_cast<std::int32_t>(scope_of(layer, p)));
       if (!keeps_codes()) continue;
       codes.push_back({vectors, layer.codes + p * max_events * kernels::code_stride(lane_width()),
@@ -64,6 +73,10 @@ void DeviceMemory::Impl::upload_constants() {
        representatives.size() * sizeof(representatives[0]));
   if (keeps_codes()) send(code_lanes, codes.data(), codes.size() * sizeof(codes[0]));
   send(block_lanes, rings.data(), rings.size() * sizeof(rings[0]));
+  for (std::size_t i = 0; lane_lists[0] && i < 2; ++i)
+    send(lane_lists[i], lists[i].data(), lists[i].size() * sizeof(kernels::LaneLists));
+  for (std::size_t i = 0; i < 2; ++i)
+    send(layer_masses[i], masses[i].data(), masses[i].size() * sizeof(kernels::LayerMasses));
   if (lane_scopes) send(lane_scopes, scopes_of_lanes.data(), scopes_of_lanes.size() * 4);
   device::check(cudaStreamSynchronize(stream), "the memory's constants");
 }
@@ -120,6 +133,8 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     lower->truncate(kept);
   }
   know({0, config.n_init});
+  retention = make_retention();
+  is_judged = true;
   broken = false;
   lists_now = 0;
   open = far_in_last_step = false;

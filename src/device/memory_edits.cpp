@@ -20,7 +20,8 @@ bool DeviceMemory::Impl::is_forgotten(EventId event) const {
   return std::binary_search(forgotten.begin(), forgotten.end(), event);
 }
 
-/// Marks events that are there, and takes them out of what was recalled last.
+/// Marks events that are there, and takes them out of what was recalled last. \param events_of
+/// sorted
 void DeviceMemory::Impl::forget(const std::vector<EventId>& events_of) {
   std::vector<EventId> fresh;
   for (const EventId e : events_of)
@@ -30,18 +31,20 @@ void DeviceMemory::Impl::forget(const std::vector<EventId>& events_of) {
   all.reserve(forgotten.size() + fresh.size());
   std::merge(forgotten.begin(), forgotten.end(), fresh.begin(), fresh.end(),
              std::back_inserter(all));
+  for (std::size_t first = 0; first < fresh.size();
+       first += static_cast<std::size_t>(config.chunk)) {
+    const auto count = std::min(config.chunk, static_cast<std::int64_t>(fresh.size() - first));
+    staging.send(forgetting, count, stream, [&](kernels::DeviceEventId* to) {
+      std::copy_n(fresh.begin() + static_cast<std::ptrdiff_t>(first), count, to);
+    });
+    const kernels::ForgetParams p{forgetting, count, marks, lane_lists[lists_now], lanes.n_lanes};
+    device::check(kernels::forget_events(p, stream), "forgetting", p);
+  }
   for (const EventId e : fresh) {
-    constexpr std::uint8_t kMark = 1;
-    write(marks + e, &kMark, 1);
     if (lower) lower->forget(e);
+    if (retention) retention->forgotten(e);
   }
   forgotten = std::move(all);
-  for (const Layer& layer : layers) {
-    for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p) {
-      HostRecallLists lists = read_lists(layer, p);
-      if (drop_forgotten(lists)) write_lists(layer, p, lists);
-    }
-  }
 }
 
 /// \return whether there was any
@@ -58,7 +61,10 @@ void DeviceMemory::Impl::forget_again(std::vector<EventId> events_of, std::int64
   std::erase_if(events_of, [&](EventId e) { return e >= n_events; });
   forgotten = std::move(events_of);
   std::vector<std::uint8_t> marked(static_cast<std::size_t>(n_events), 0);
-  for (const EventId e : forgotten) marked[static_cast<std::size_t>(e)] = 1;
+  for (const EventId e : forgotten) {
+    marked[static_cast<std::size_t>(e)] = 1;
+    if (retention) retention->forgotten(e);
+  }
   if (!forgotten.empty()) write(marks, marked.data(), n_events);
 }
 

@@ -98,8 +98,8 @@ void DeviceMemory::Impl::read_report() {
   know({said->n_events, said->pending_start});
 }
 
-/// What is read of events before it is written: none is forgotten or pinned, and none lies in a
-/// slot.
+/// What is read of events before it is written: none is forgotten or pinned, has received attention
+/// or lies in a slot.
 void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
   if (first >= end) return;
   const auto fill = [&](auto* of_events, int byte) {
@@ -111,6 +111,7 @@ void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
   };
   fill(marks, 0);
   fill(pins, 0);
+  fill(received, 0);
   for (const Layer& layer : layers)
     for (std::int64_t p = 0; layer.place >= 0 && has_host_tier() && p < lanes.per_layer; ++p) {
       fill(layer.residency.slot_of_event + p * max_events, 0xff);  // -1 in each

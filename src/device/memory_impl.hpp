@@ -15,6 +15,7 @@
 
 #include "cuda.hpp"
 #include "episodic/device/device_memory.hpp"
+#include "episodic/memory/detail/retention.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/timeline/segmenter.hpp"
 #include "growing_buffer.hpp"
@@ -22,6 +23,8 @@
 #include "kernels/close_events.hpp"
 #include "kernels/codes.hpp"
 #include "kernels/copies.hpp"
+#include "kernels/event_mass.hpp"
+#include "kernels/forgetting.hpp"
 #include "kernels/key_segmenter.hpp"
 #include "kernels/product.hpp"
 #include "kernels/recall.hpp"
@@ -86,6 +89,7 @@ struct DeviceLayer {
   std::int8_t* codes = nullptr;
   float* code_bounds = nullptr;
   std::array<RecallLists, 2> lists;
+  double* masses = nullptr;  // [P, room] with retention: what the events of the open step received
   // with a host tier: which events lie in slots of device memory
   kernels::ResidencyMap residency;
   std::byte* slots = nullptr;  // [n_slots, slot_bytes]
@@ -164,6 +168,12 @@ struct DeviceMemory::Impl {
   float* mean_query = nullptr;
   float* event_scores = nullptr;   // [P, max_events] of a layer's recall, with reweighting
   std::uint8_t* is_top = nullptr;  // [P, max_events], with reweighting that chooses
+  // with retention
+  float* lse = nullptr;                                 // [chunk, H] of a layer's attention
+  double* received = nullptr;                           // [max_events] since some were closed last
+  std::array<kernels::LayerMasses*, 2> layer_masses{};  // [recalling] over the one or other lists
+  kernels::DeviceEventId* forgetting = nullptr;         // [chunk] events that are to be marked
+  std::array<kernels::LaneLists*, 2> lane_lists{};  // [lanes] that recall, over the lists in turn
   std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
   std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]
@@ -229,9 +239,11 @@ struct DeviceMemory::Impl {
     std::int64_t generation, tokens;  // begun with it, and gone back to
   };
   std::vector<Rewind> rewinds;
-  std::vector<EventId> forgotten;       // in order of time
-  std::vector<bool> pinned;             // of the first events; false for all behind them
-  std::map<EventId, bool> pin_changes;  // since the last load or save
+  std::optional<detail::Retention> retention;  // but what events received: that is on the device
+  bool is_judged = true;                       // it has seen what the finished steps closed
+  std::vector<EventId> forgotten;              // in order of time
+  std::vector<bool> pinned;                    // of the first events; false for all behind them
+  std::map<EventId, bool> pin_changes;         // since the last load or save
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
     std::int64_t tokens = 0;
@@ -301,6 +313,11 @@ struct DeviceMemory::Impl {
   void check_unpinned(EventId event) const;
   void forget(const std::vector<EventId>& events_of);
   bool drop_forgotten(device::HostRecallLists& lists) const;
+  std::optional<detail::Retention> make_retention() const;
+  void judge();
+  void forget_due();
+  detail::Retention::Received read_received(std::int64_t n_events) const;
+  void write_received(const detail::Retention::Received& masses);
   void forget_again(std::vector<EventId> events_of, std::int64_t n_events);
   void pin_again(const std::vector<bool>& before, std::int64_t n_events);
   /// What recall is told of them: nothing while there are none, which is another kind of step.
@@ -392,6 +409,9 @@ struct DeviceMemory::Impl {
   kernels::RecallParams recall_params(const Layer& layer, const RecallLists& lists) const;
   kernels::RowsParams rows_params(const Layer& layer, const RecallLists& lists) const;
   kernels::MeanQueryParams mean_query_params(const Layer& layer, std::int64_t n_queries) const;
+  kernels::EventMassParams mass_params(const Layer& layer,
+                                       const kernels::AttentionParams& attention,
+                                       const RecallLists& lists) const;
   kernels::ClosedEvents closed() const {
     return {closed_start, closed_end, closed_count, closed_first, max_closed, by_head()};
   }

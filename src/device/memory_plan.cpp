@@ -58,7 +58,6 @@ void DeviceMemory::Impl::check_settings() const {
       (options.event_tokens < config.min_block || options.event_tokens > config.max_block))
     refuse(fmt::format("event_tokens = {}, must be 0 or from min_block = {} to max_block = {}",
                        options.event_tokens, config.min_block, config.max_block));
-  if (config.retention) refuse("retention is not built for a device; leave it out");
   if (config.score != RepresentativeScore::mean)
     refuse("score = max is not built for a device; use mean");
   if (config.index != IndexKind::exact)
@@ -225,6 +224,21 @@ kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(const Layer& laye
   return p;
 }
 
+kernels::EventMassParams DeviceMemory::Impl::mass_params(const Layer& layer,
+                                                         const kernels::AttentionParams& attention,
+                                                         const RecallLists& lists) const {
+  kernels::EventMassParams p;
+  p.attention = attention;
+  p.events = events;
+  p.recalled = lists.recalled;
+  p.n_recalled = lists.sizes + 2;
+  p.list_capacity = room;
+  p.mass = layer.masses;
+  p.workspace = workspace;
+  p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  return p;
+}
+
 /// Sizes of everything; then one pass over the arrays, which counts them.
 void DeviceMemory::Impl::plan() {
   lanes = lane_shape(config, shape);
@@ -278,6 +292,11 @@ void DeviceMemory::Impl::plan_workspace() {
       throw ConfigError(fmt::format(
           "CUDA memory: chunk = {} is too long for refinement on a device", config.chunk));
     needs(refine);
+  }
+  if (config.retention) {
+    kernels::EventMassParams masses;
+    masses.attention = attention_params(layers.front(), config.chunk);
+    needs(kernels::event_mass_workspace_bytes(masses));
   }
   if (recalling > 0 && !takes_top()) needs(kernels::recall_workspace_bytes(recall_params()));
   if (segments_by_keys()) {
@@ -468,7 +487,9 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
       lists.recalled = c.take<DeviceEventId>(P * room);
       lists.sizes = c.take<std::int32_t>(P * 3);
     }
+    if (config.retention) layer.masses = c.take<double>(P * room);
   }
+  if (config.retention) by_event(received, 1, 1);
   bytes.representatives = since();
 
   recent = c.take<float>(recent_capacity);
@@ -485,6 +506,14 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   mean_query = c.take<float>(width());
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
   if (takes_top()) by_event(is_top, P, 1);
+  if (!by_head()) {
+    forgetting = c.take<DeviceEventId>(config.chunk);
+    for (kernels::LaneLists*& of : lane_lists) of = c.take<kernels::LaneLists>(n_lanes);
+  }
+  if (config.retention) {
+    lse = c.take<float>(config.chunk * H);
+    for (kernels::LayerMasses*& of : layer_masses) of = c.take<kernels::LayerMasses>(recalling);
+  }
   rows = c.take<KvRow>(P * max_rows);
   if (scales_of_event() > 0) row_scales = c.take<const float*>(P * max_rows);
   n_rows = c.take<std::int32_t>(P);

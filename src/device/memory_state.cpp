@@ -273,6 +273,8 @@ class DeviceMemory::Snapshot final : public MemorySnapshot {
   std::vector<TimelineState> timelines;  // of each scope
   device::HostKeySegmenter segmenter;    // where keys set the flags
   std::vector<HostRecallLists> lists;    // of each lane
+  std::optional<detail::Retention> retention;
+  detail::Retention::Received received;
 };
 
 device::HostKeySegmenter DeviceMemory::Impl::read_key_segmenter() const {
@@ -288,9 +290,10 @@ void DeviceMemory::Impl::write_key_segmenter(const device::HostKeySegmenter& fro
 }
 
 std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
-  const Impl& m = *impl_;
+  Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   check();
+  m.judge();
   auto s = std::make_shared<Snapshot>();
   s->owner = impl_.get();
   s->generation = m.generation;
@@ -303,6 +306,8 @@ std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
   if (m.segments_by_keys()) s->segmenter = m.read_key_segmenter();
   for (const Layer& layer : m.layers)
     for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) s->lists.push_back(m.read_lists(layer, p));
+  s->retention = m.retention;
+  if (m.retention) s->received = m.read_received(s->timelines.front().n_events);
   return s;
 }
 
@@ -341,6 +346,8 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   auto pin_changes = std::move(m.pin_changes);
   m.clear(n_events);
   // What was forgotten or pinned since stays so; none is where there are several scopes.
+  m.retention = s.retention;
+  m.write_received(s.received);
   m.forget_again(std::move(forgotten), n_events.front());
   m.pin_again(pinned, n_events.front());
   std::erase_if(pin_changes, [&](const auto& c) { return c.first >= n_events.front(); });
@@ -436,6 +443,11 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
       write_lists(layers[l], p, lists);
     }
   std::vector<TimelineState> now(static_cast<std::size_t>(scopes));
+  if (retention) {
+    ByteReader of_retention(handed.retention, "the memory's retention");
+    retention->load(of_retention, from.events().size());
+    write_received(retention->take_received());
+  }
   shared = {handed.tokens, {}};
   for (std::int64_t s = 0; s < scopes; ++s) {
     TimelineState& of_scope = now[static_cast<std::size_t>(s)];
@@ -654,6 +666,13 @@ MemoryState DeviceMemory::Impl::read_state(const std::vector<TimelineState>& now
       s.recent_surprise.push_back(ring[static_cast<std::size_t>(t % recent_capacity)]);
   }
   if (segments_by_keys()) s.segmenter = to_bytes(read_key_segmenter(), tokens);
+  if (retention) {
+    detail::Retention whole = *retention;
+    whole.set_received(read_received(now.front().n_events));
+    ByteWriter to;
+    whole.save(to);
+    s.retention = to.take();
+  }
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
   /// [blocks, capacity, row] or sinks; rows that no token has reached yet are zero
   const auto reached = [&](std::vector<float> all, std::int64_t blocks_of, std::int64_t rows_in,
@@ -769,6 +788,7 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   m.join_side_streams();  // what was closed last may be on its way home
   check();
   if (m.open) throw DataError("save: a step is open; call end_step first");
+  m.judge();
   const auto counts = [&] {
     std::vector<std::int64_t> of_scopes;
     for (std::int64_t s = 0; s < to.scopes(); ++s) of_scopes.push_back(to.events(s).size());

@@ -40,6 +40,8 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
     throw DataError(
         "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
   const device::CurrentDevice current(m.device);
+  m.judge();
+  m.forget_due();
   m.make_room(n);
   if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
@@ -485,7 +487,13 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   p.maybe_column_sums = layer.sums;
   if (kernels::defers_column_sums(p)) p.maybe_column_stats = layer.stats;
   if (!m.far) p.max_rows = p.max_code_rows = 0;
+  const bool counts = m.retention && m.far && layer.place >= 0;
+  if (counts) p.maybe_lse = m.lse;
   device::check(kernels::segmented_attention(p, m.stream), "attention", p);
+  if (counts) {
+    const kernels::EventMassParams masses = m.mass_params(layer, p, m.lists_of_step(layer));
+    device::check(kernels::event_masses(masses, m.stream), "what events received", masses);
+  }
   ++m.next_layer;
 }
 
@@ -508,6 +516,12 @@ void DeviceMemory::enqueue_end(const float* surprise) {
     throw DataError(
         fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
                     m.next_layer, m.shape.n_layers));
+  if (m.retention && m.far) {
+    const kernels::ReceiveParams received{
+        m.layer_masses[m.recalls_now ? 1 - m.lists_now : m.lists_now], m.recalling,
+        m.lanes.per_layer, m.room, m.received};
+    device::check(kernels::receive_masses(received, m.stream), "what events received", received);
+  }
   // Raw flags: by surprise or by keys on the device, by token numbers on the host, which needs
   // nothing from it. The step's surprise is kept for whoever asks.
   kernels::ThresholdParams raw;
@@ -621,6 +635,7 @@ void DeviceMemory::Impl::finish_step() {
   steps_since_recall = next_since_recall;
   if (recalled_in_step) lists_now = 1 - lists_now;
   far_in_last_step = far;
+  is_judged = !retention;
   open = false;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "impl.hpp"
@@ -12,20 +13,18 @@ namespace episodic {
 
 using detail::LayerState;
 
-void EpisodicMemory::Impl::check_handed(const char* what) const {
-  if (retention)
-    throw ConfigError(fmt::format(
-        "{}: a memory with retention is not handed over; what it forgets is decided here", what));
-}
-
 MemoryState EpisodicMemory::state() const {
   const Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("state");
-  m.check_handed("state");
   MemoryState s;
   static_cast<Timeline::State&>(s) = m.time.state();
   for (const LayerState& layer : m.bank.layers) s.layers.push_back(layer.state());
+  if (m.retention) {
+    ByteWriter to;
+    m.retention->save(to);
+    s.retention = to.take();
+  }
   return s;
 }
 
@@ -34,7 +33,6 @@ void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t store_
   const Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   if (first >= end) return;
-  m.check_handed("read_events");
   EventStore* const store = m.bank.tiers.store.get();
   if (!store) throw DataError("read_events: no layer of this memory recalls, no event is kept");
   if (store_lane < 0 || store_lane >= store->n_lanes())
@@ -71,7 +69,6 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("advance");
-  m.check_handed("advance");
   const MemoryState& s = advance.state;
   const std::int64_t tokens_before = m.time.tokens();
   const std::int64_t new_tokens = s.tokens - advance.shared_tokens;
@@ -97,6 +94,12 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   for (std::size_t l = 0; l < lists.size(); ++l)
     for (const MemoryState::Layer::Lists& lane : s.layers[l].lanes)
       lists[l].emplace_back().resume(lane.similarity, lane.contiguity);
+  std::optional<detail::Retention> retention = m.make_retention();
+  if (retention) {
+    ByteReader from(s.retention, "advance: the retention of the state");
+    retention->load(from, advance.shared_events.front() +
+                              static_cast<std::int64_t>(advance.events.front().size()));
+  }
   if (const auto log = m.overwritten.lock())  // all of the window will be
     for (std::size_t l = 0; l < log->layers.size(); ++l)
       m.bank.layers[l].save_rows(log->layers[l], log->tokens + m.capacity);
@@ -109,10 +112,14 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
     m.time.resume(s);
   } catch (...) {
     m.truncate(advance.shared_events);
+    if (m.retention) m.retention->truncate(advance.shared_events.front());
     throw;
   }
   for (std::size_t l = 0; l < lists.size(); ++l)
     m.bank.layers[l].resume(s.layers[l], std::move(lists[l]), s.tokens);
+  if (retention)  // what was forgotten here stays so
+    for (const EventId e : m.forgotten.front()) retention->forgotten(e);
+  m.retention = std::move(retention);
   ++m.window_version;
   // What the twin went back behind, snapshots of it included, is given up.
   if (advance.shared_tokens < tokens_before) m.snapshots.went_back(advance.shared_tokens);

@@ -97,8 +97,6 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   Tail make_tail(const EventStore* store, Below&& below) const;
   DiskStoreOptions disk_options() const;
   VectorTierOptions vector_options() const;
-  /// \throws ConfigError for a memory that is not handed over to a twin
-  void check_handed(const char* what) const;
   /// Why there is no folder to do this in; empty if there is one.
   std::string not_kept(const char* what) const;
   /// \throws ConfigError if the memory is not kept

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "beside_host.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/memory/sizes.hpp"
 #include "kernels/codes.hpp"
-#include "steps.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 
@@ -24,53 +23,6 @@ MemoryConfig forgetting_config() {
   config.contiguity = 0.3;
   config.n_mem = 12;
   return config;
-}
-
-/// The same settings with events at home in device memory, in host memory, in files.
-std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape,
-                                const DeviceMemoryOptions& options,
-                                const std::filesystem::path& dir) {
-  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
-  std::vector<MemoryConfig> all(3, config);
-  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
-  all[2].disk_dir = dir.string();
-  all[2].host_bytes =
-      least_host_bytes(store_shape(config, shape), config.max_block, most_recalled_tokens(config));
-  return all;
-}
-
-/// Both, after the same steps.
-void require_same(const EpisodicMemory& host, const DeviceMemory& device) {
-  REQUIRE(device.tokens() == host.tokens());
-  REQUIRE(device.events().all() == host.events().all());
-  REQUIRE(device.forgotten() == host.forgotten());
-  const bool by_time =
-      host.config().reweight == Reweighting::narrow || host.config().reweight == Reweighting::broad;
-  const auto ordered = [&](std::vector<EventId> list) {  // the device lists a top K by time
-    if (by_time) std::sort(list.begin(), list.end());
-    return list;
-  };
-  for (std::int64_t l = 0; l < host.lanes(); ++l) {
-    REQUIRE(device.recall_lists(l).similarity == ordered(host.recall_lists(l).similarity));
-    REQUIRE(device.recall_lists(l).contiguity == ordered(host.recall_lists(l).contiguity));
-    REQUIRE(device.recalled(l) == host.recalled(l).recalled());
-    for (const EventId e : device.recalled(l))
-      REQUIRE_FALSE(std::binary_search(device.forgotten().begin(), device.forgotten().end(), e));
-  }
-}
-
-void step_both(EpisodicMemory& host, DeviceMemory& device, const std::vector<Token>& tokens,
-               std::int64_t n) {
-  const auto expected = driver::step(host, tokens, host.tokens(), n);
-  const auto got = step(device, tokens, device.tokens(), n);
-  float most = 0.0f;
-  for (std::size_t l = 0; l < got.size(); ++l)
-    for (std::size_t i = 0; i < got[l].size(); ++i) {
-      const float error = std::abs(got[l][i] - expected[l][i]);
-      if (!(error <= most)) most = error;  // NaN too
-    }
-  REQUIRE(most < 2e-5f);
-  require_same(host, device);
 }
 
 /// Events or ranges, drawn alike for both.

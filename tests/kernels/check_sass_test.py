@@ -23,6 +23,8 @@ TEMPLATES = {
     "WgmmaColumnSumsKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
     "FloatAttentionKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "FloatColumnSumsKernel": [DIMS[0], DIMS[2], DIMS[3]],
+    "MmaRowMassKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
+    "RowMassKernel": list(map("".join, itertools.product(("f",) + HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
     "MergeSplitsKernel": list(map("".join, itertools.product(("f",) + HALVES, ("Li1E", "Li8E")))),
     "ScoresToColumnSumsKernel": list(HALVES),
 }

@@ -12,6 +12,8 @@
 #include "kernels/copies.hpp"
 #include "kernels/decoder.hpp"
 #include "kernels/device.hpp"
+#include "kernels/event_mass.hpp"
+#include "kernels/forgetting.hpp"
 #include "kernels/key_segmenter.hpp"
 #include "kernels/place_events.hpp"
 #include "kernels/product.hpp"
@@ -210,6 +212,46 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, maybe_column_stats, some<ColumnStats>()),  // of three queries
                     WRONG(A, maybe_arrived, odd<std::uint32_t>())},
                    segmented_attention);
+  EventMassParams m;
+  m.attention = a;
+  m.attention.maybe_lse = some<float>();
+  m.events = some<EventRange>();
+  m.recalled = some<DeviceEventId>();
+  m.n_recalled = some<std::int32_t>();
+  m.list_capacity = 5;
+  m.mass = some<double>();
+  m.workspace = some();
+  m.workspace_bytes = event_mass_workspace_bytes(m);
+  using M = EventMassParams;
+  each_is_named<M>(m,
+                   {{"head_dim", [](M& p) { p.attention.head_dim = 12; }},
+                    {"rows", [](M& p) { p.attention.rows = nullptr; }},
+                    {"maybe_lse", [](M& p) { p.attention.maybe_lse = nullptr; }},
+                    WRONG(M, table_stride, -1),
+                    WRONG(M, list_capacity, -1),
+                    WRONG(M, list_capacity, kHuge),
+                    WRONG(M, events, nullptr),
+                    WRONG(M, recalled, nullptr),
+                    WRONG(M, recalled, odd<DeviceEventId>()),
+                    WRONG(M, n_recalled, nullptr),
+                    WRONG(M, mass, nullptr),
+                    WRONG(M, mass, odd<double>()),
+                    WRONG(M, workspace, nullptr),
+                    WRONG(M, workspace, odd()),
+                    WRONG(M, workspace_bytes, 1)},
+                   event_masses);
+  using S = ReceiveParams;
+  each_is_named<S>(
+      S{some<LayerMasses>(), 2, 1, 5, some<double>()},
+      {WRONG(S, n_layers, -1), WRONG(S, n_lists, 0), WRONG(S, list_capacity, -1),
+       WRONG(S, layers, nullptr), WRONG(S, received, nullptr), WRONG(S, received, odd<double>())},
+      receive_masses);
+  using F = ForgetParams;
+  each_is_named<F>(F{some<DeviceEventId>(), 3, some<std::uint8_t>(), some<LaneLists>(), 2},
+                   {WRONG(F, n_events, -1), WRONG(F, n_lanes, kHuge), WRONG(F, events, nullptr),
+                    WRONG(F, events, odd<DeviceEventId>()), WRONG(F, marks, nullptr),
+                    WRONG(F, lanes, nullptr), WRONG(F, lanes, odd<LaneLists>())},
+                   forget_events);
   using R = RowsParams;
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
                                    WRONG(R, n_kv_heads, 0),

@@ -10,6 +10,8 @@
 #include "kernels/codes.cuh"
 #include "kernels/copies.cuh"
 #include "kernels/decoder.cuh"
+#include "kernels/event_mass.cuh"
+#include "kernels/forgetting.cuh"
 #include "kernels/key_segmenter.cuh"
 #include "kernels/place_events.cuh"
 #include "kernels/product.cuh"
@@ -46,6 +48,8 @@ int main() {
     print("MmaColumnSumsKernel", kWarpSize * tile.warps, column_shared_bytes(dim, tile), name);
     print("FloatAttentionKernel", kFloatThreads, float_shared_bytes(dim), name);
     print("FloatColumnSumsKernel", kFloatThreads, float_column_shared_bytes(dim), name);
+    print("RowMassKernel", kFloatThreads, row_mass_shared_bytes(dim), name);
+    print("MmaRowMassKernel", kWarpSize * tile.warps, mma_row_mass_shared_bytes(dim), name);
   }
   for (const int dim : {64, 128, 256}) {
     char name[32];
@@ -63,9 +67,12 @@ int main() {
   print("EventToCodesKernel", kCopyThreads);
   print("WidenRowsKernel", kWarpSize * kWidenWarps);
   print("EncodeKernel", kCodeThreads);
+  print("EventMassKernel", kEventMassThreads);
+  print("ReceiveMassesKernel", kReceiveThreads);
   for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel"})
     print(kernel, kDecoderThreads);
   print("FinishQkvKernel", kQkvThreads);
+  print("ForgetKernel", kForgetThreads);
   print("KeySegmenterKernel", kKeyThreads);
   print("PlaceKernel", kPlaceThreads);
   print("ProbeKernel", 1);

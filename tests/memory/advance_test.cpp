@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What another memory computed, taken over: a second memory of the host stands for the one
 // elsewhere.
+#include <algorithm>
 #include <cstring>
 
 #include "driver.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
@@ -50,10 +52,13 @@ MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int6
     const std::int64_t lane =
         (layers ? (*layers)[static_cast<std::size_t>(place)] : place) * per_layer +
         slot % per_layer;
-    const TokenRange range = from.events(from.scopes() > 1 ? lane : 0)[e];
+    const std::int64_t scope = from.scopes() > 1 ? lane : 0;
+    const TokenRange range = from.events(scope)[e];
     const std::int64_t n = range.size(), d = s.head_dim, half = heads * n * d;
-    block.resize(static_cast<std::size_t>(2 * half * 4));
-    from.read_events(e, e + 1, slot, [&](EventId) { return block.data(); });
+    block.assign(static_cast<std::size_t>(2 * half * 4), std::byte{0});
+    const auto& gone = from.forgotten(scope);
+    const bool is_gone = std::binary_search(gone.begin(), gone.end(), e);
+    if (!is_gone) from.read_events(e, e + 1, slot, [&](EventId) { return block.data(); });
     keys.resize(static_cast<std::size_t>(half));
     values.resize(keys.size());
     for (std::int64_t g = 0; g < heads; ++g)
@@ -64,8 +69,12 @@ MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int6
         std::memcpy(&values[to], &block[at + static_cast<std::size_t>(half) * 4],
                     static_cast<std::size_t>(d) * 4);
       }
-    const std::vector<float> r = from.representative(lane, e);
-    std::copy(r.begin(), r.end(), mean);
+    if (is_gone) {
+      std::fill_n(mean, s.n_heads / per_layer * d, 0.0f);
+    } else {
+      const std::vector<float> r = from.representative(lane, e);
+      std::copy(r.begin(), r.end(), mean);
+    }
     return {keys.data(), values.data(), n, n * d, d};
   };
   return a;
@@ -80,7 +89,7 @@ KeepOptions in(const std::filesystem::path& dir) {
 
 TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
           "[memory][advance]") {
-  std::vector<MemoryConfig> configs(8, small_config());
+  std::vector<MemoryConfig> configs(9, small_config());
   configs[1].contiguity = 0.3;
   configs[1].refine = Refinement::modularity;
   configs[2].segmenter = SegmenterKind::fixed;
@@ -93,6 +102,8 @@ TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
   configs[7].segmenter = SegmenterKind::gaussian;
   configs[7].gamma = 0.5;
   configs[7].recall_layers = {{1}};
+  configs[8].retention.emplace().memoria.initial_lifespan = 4;
+  configs[8].retention->memoria.short_term_capacity = 6;
   const auto tokens = random_tokens(small_shape(), 400, 3);
   for (const MemoryConfig& config : configs) {
     const TempDir temp;
@@ -105,7 +116,10 @@ TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
       feed(twin, tokens, end);
       feed(itself, tokens, end);
       kept.advance(advance_of(twin, events, read));
+      for (const EventId e : config.retention ? twin.forgotten() : std::vector<EventId>())
+        kept.forget(e);
       kept.commit();
+      if (config.retention) itself.commit();  // which forgets what is due
       CHECK(kept.tokens() == end);
       CHECK(kept.digest() == itself.digest());
       events = counts(twin), read = end;
@@ -243,6 +257,37 @@ TEST_CASE("a store without room leaves the memory as it was", "[memory][advance]
   CHECK(memory.digest() == before);
   CHECK(counts(memory) == events);
   feed(memory, tokens, 80);  // it goes on
+}
+
+TEST_CASE("a twin's retention is taken over whole or not at all", "[memory][advance][retention]") {
+  const auto tokens = random_tokens(small_shape(), 400, 3);
+  MemoryConfig config = small_config();
+  config.retention.emplace().memoria.initial_lifespan = 50;
+  EpisodicMemory twin(config, small_shape());
+  config.host_bytes = 40000;
+  EpisodicMemory memory(config, small_shape());
+  feed(twin, tokens, 60);
+  memory.advance(advance_of(twin, {0}, 0));
+  const std::vector<std::int64_t> events = counts(memory);
+  REQUIRE(events.front() > 0);
+  CHECK(memory.retention()->total() == events.front());
+  CHECK(memory.retention()->short_term() == twin.retention()->short_term());
+  feed(twin, tokens, 400);
+  const std::uint64_t before = memory.digest();
+  MemoryAdvance damaged = advance_of(twin, events, 60);
+  damaged.state.retention.pop_back();
+  CHECK_THROWS_AS(memory.advance(damaged), FileError);
+  damaged.state.retention = EpisodicMemory(config, small_shape()).state().retention;
+  CHECK_THROWS_AS(memory.advance(damaged), FileError);  // of no events
+  CHECK_THROWS_AS(memory.advance(advance_of(twin, events, 60)), BudgetError);
+  CHECK(memory.digest() == before);
+  // What the twin has gone back behind is gone; the graph has no more events than the table.
+  CHECK_THROWS_AS(memory.advance(advance_of(twin, {1}, 60)), BudgetError);
+  CHECK(counts(memory).front() == 1);
+  CHECK(memory.retention()->total() == 1);
+  CHECK(memory.retention()->short_term() == std::vector<EventId>{0});
+  feed(memory, tokens, 80);
+  CHECK(memory.retention()->total() == counts(memory).front());
 }
 
 TEST_CASE("a memory over a base takes over a twin's steps, and goes back behind them",

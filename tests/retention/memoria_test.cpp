@@ -301,6 +301,36 @@ TEST_CASE("the reset period forgets everything") {
   REQUIRE(memoria.recall(one, 1).working == Ids{3});
 }
 
+TEST_CASE("engrams that are taken back leave no trace among those before") {
+  std::mt19937 rng(12);
+  std::normal_distribution<float> normal;
+  const auto engrams = [&](std::size_t n) {
+    std::vector<float> x(4 * n);
+    for (float& v : x) v = normal(rng);
+    return x;
+  };
+  Memoria memoria({.n_short = 2, .n_long = 2, .short_term_capacity = 3, .initial_lifespan = 50}, 4);
+  for (int i = 0; i < 6; ++i) memoria.commit(even(memoria.recall(engrams(2), 2)));
+  memoria.recall(engrams(2), 2);  // open, and given up
+  memoria.truncate(100);
+  REQUIRE(memoria.total() == 12);
+  memoria.truncate(10);
+  REQUIRE(memoria.total() == 10);
+  REQUIRE(memoria.short_term() == Ids{9});
+  REQUIRE(memoria.size() == 10);
+  REQUIRE(memoria.last_recall().working.empty());
+  for (std::int64_t e = 0; e < 10; ++e) {
+    REQUIRE(memoria.count(e, 10) == 0);
+    REQUIRE(memoria.lifespan(e) > 0);
+  }
+  ByteWriter to;  // which load would refuse if counts of them were left
+  memoria.save(to);
+  ByteReader from(to.bytes(), "here");
+  Memoria again(memoria.config(), 4);
+  again.load(from);
+  REQUIRE(memoria.recall(engrams(1), 1).working == Ids{10});
+}
+
 TEST_CASE("memoria refuses what cannot be") {
   REQUIRE_THROWS_AS(Memoria({.short_term_capacity = 0}, 4), ConfigError);
   REQUIRE_THROWS_AS(Memoria({.n_short = -1}, 4), ConfigError);

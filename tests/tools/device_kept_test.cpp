@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -165,6 +166,49 @@ TEST_CASE("a memory whose heads have events of their own is kept on a device as 
   require_done(s.on("cuda", "edit " + s.path("whole") + " --forget-event 2"));
   require_refused(s.ask("cuda", "whole"), "scope = head");
   require_done(s.ask("cpu", "whole"));
+}
+
+TEST_CASE("a memory of the preset memoria forgets on a device what it forgets on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Setting s(*model, 18);
+  Json memory = Json::parse(kSmallMemory);
+  memory["preset"] = "memoria";
+  memory["retention"] = {
+      {"N_stm", 3}, {"N_ltm", 2}, {"stm_capacity", 6}, {"N_depth", 3}, {"initial_lifespan", 4},
+      {"alpha", 3}};
+  memory.erase("refine");
+  const std::size_t whole = s.ids.size(), part = whole / 64 * 32;
+  require_done(s.ingest("cuda", "device", whole, "", memory.dump()));
+  require_done(s.ingest("cpu", "host", whole, "", memory.dump()));
+  const auto events = [&](const std::string& name) {
+    return Json::parse(s.on("cpu", "inspect --json - " + s.path(name)).out)["events"];
+  };
+  const Json a = events("device"), b = events("host");
+  REQUIRE(a.size() == b.size());
+  std::size_t forgotten = 0;
+  for (std::size_t e = 0; e < a.size(); ++e) {
+    REQUIRE(a[e]["start"] == b[e]["start"]);
+    REQUIRE((a[e]["tier"] == "forgotten") == (b[e]["tier"] == "forgotten"));
+    REQUIRE(std::abs(a[e]["lifespan"].get<double>() - b[e]["lifespan"].get<double>()) < 1e-3);
+    forgotten += a[e]["tier"] == "forgotten";
+  }
+  REQUIRE(forgotten > a.size() / 3);
+  REQUIRE(forgotten < a.size());
+  // Cut off and taken up again, on a device and in turn on both, it forgets the same.
+  require_done(s.ingest("cuda", "part", part, "", memory.dump()));
+  require_done(s.ingest("cuda", "part", whole, "--resume", memory.dump()));
+  REQUIRE(s.digest("part") == s.digest("device"));
+  require_done(s.ingest("cpu", "turns", part, "", memory.dump()));
+  require_done(s.ingest("cuda", "turns", whole, "--resume", memory.dump()));
+  const Json c = events("turns");
+  for (std::size_t e = 0; e < a.size(); ++e)
+    REQUIRE((c[e]["tier"] == "forgotten") == (b[e]["tier"] == "forgotten"));
+  require_done(s.on("cuda", "verify --json - " + s.path("turns")));
+  const Run host = s.ask("cpu", "device"), device = s.ask("cuda", "device");
+  require_done(host);
+  require_done(device);
+  REQUIRE(Json::parse(host.out)["ids"] == Json::parse(device.out)["ids"]);
 }
 
 TEST_CASE("what is asked on a device can be kept") {

@@ -12,6 +12,7 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "episodic/timeline/step_kind.hpp"
 
 struct CUstream_st;  // what a cudaStream_t points to
@@ -80,12 +81,14 @@ struct DeviceMemoryBytes {
 /// Every call enqueues work on the stream, or on streams of its own that the stream waits for where
 /// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
-/// calls that say so (or files are read), but that begin_step takes more device memory now and
-/// then, as the sequence grows, and waits for the device where there is none left, to throw
-/// BudgetError only if there must be more. What the device finds wrong (a NaN surprise) is kept
-/// there and thrown by the next such call; the sequence must then be reset or restored. One thread
-/// at a time. Every call works on the device that was current when the memory was made, whatever is
-/// current then, and leaves the current device as it was.
+/// calls that say so (or files are read), but for what begin_step does. With `retention` it waits
+/// for the step before, where that may have closed events: what those make the memory forget is
+/// decided on the host, and the next step may not recall it. And it takes more device memory now
+/// and then, as the sequence grows, and waits where there is none left, to throw BudgetError only
+/// if there must be more. What the device finds wrong (a NaN surprise) is kept there and thrown by
+/// the next such call; the sequence must then be reset or restored. One thread at a time. Every
+/// call works on the device that was current when the memory was made, whatever is current then,
+/// and leaves the current device as it was.
 class DeviceMemory final : public SequenceMemory {
  public:
   /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
@@ -207,6 +210,10 @@ class DeviceMemory final : public SequenceMemory {
   /// n_local + max_block + chunk tokens. \throws DataError
   std::vector<float> relevance(std::int64_t layer, std::int64_t first,
                                std::int64_t n) const override;
+
+  /// Association and lifespans of the events, as HostMemory::retention: null without `retention`,
+  /// valid until the memory changes.
+  const Memoria* retention() const;
 
   // -- states; these wait for the device too ------------------------------------------------------
 

@@ -67,8 +67,7 @@ class EpisodicMemory final : public HostMemory {
   // -- going on elsewhere, on a device say (DeviceMemory::load and save)
   // ----------------------------------------------------------------------
 
-  /// What a twin needs beside the closed events. \throws ConfigError with `retention`; DataError if
-  /// a step is open
+  /// What a twin needs beside the closed events. \throws DataError if a step is open
   MemoryState state() const;
   /// Copies one lane (counted among those that recall) of events [first, end) of its scope as the
   /// store keeps them, in kv_dtype (store/codec.hpp). Not a recall.
@@ -81,8 +80,9 @@ class EpisodicMemory final : public HostMemory {
   /// The boundaries that it was made with (segmenter `given`).
   const std::vector<std::int64_t>& given_boundaries() const;
   /// Takes over what a twin that was loaded from here has made of the sequence since.
-  /// \throws DataError for a state that cannot follow; BudgetError, DiskFullError, FileError: the
-  ///         memory is then as it was, but for events that the twin had gone back behind
+  /// \throws DataError for a state that cannot follow; BudgetError, DiskFullError, FileError (also
+  ///         for a retention of other events): the memory is then as it was, but for events that
+  ///         the twin had gone back behind
   void advance(const MemoryAdvance& advance);
 
   // -- keeping it in a folder

@@ -3,6 +3,7 @@
 /// \file
 /// What a memory hands to another one that goes on with its sequence elsewhere, on a device say.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -29,6 +30,9 @@ struct MemoryState : Timeline::State {
     std::vector<Lists> lanes;
   };
   std::vector<Layer> layers;
+  /// With retention: its graph, what events received and which are to be forgotten
+  /// (detail::Retention::save).
+  std::vector<std::byte> retention;
 };
 
 /// What a memory elsewhere has made of a sequence since it was loaded from here.

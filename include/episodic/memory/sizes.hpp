@@ -20,6 +20,10 @@ bool recalls(const MemoryConfig& config, std::int64_t layer);
 /// Layers that recall: those with events in the store.
 std::int64_t recalling_layers(const MemoryConfig& config, const MemoryShape& shape);
 
+/// The layer whose representatives are retention's engrams: the one that is named, or the middle
+/// one of those that recall. \pre config.retention
+std::int64_t retention_layer(const MemoryConfig& config, const MemoryShape& shape);
+
 /// Lanes that recall, and the heads of each.
 struct LaneShape {
   std::int64_t n_lanes = 0;

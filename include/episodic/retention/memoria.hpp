@@ -156,6 +156,16 @@ class Memoria {
                       short_term_.end());
   }
 
+  /// Takes back the engrams from number `total` on: the next one has that number again. Lives and
+  /// counts of those before stay what the steps since made of them. A step that is open is given
+  /// up.
+  void truncate(std::int64_t total) noexcept {
+    abandon();
+    recall_ = {};
+    for (std::int64_t engram = total; engram < next_id_; ++engram) forget(engram);
+    next_id_ = std::min(next_id_, total);
+  }
+
   const MemoriaConfig& config() const { return config_; }
   std::int64_t width() const { return width_; }
   std::int64_t steps() const { return steps_; }

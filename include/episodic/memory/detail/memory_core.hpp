@@ -113,8 +113,6 @@ struct MemoryCore {
   void check_end() const;
   /// The step's end, once the timeline has read its signal. \param ids null: unknown
   void finish(const std::int64_t* ids);
-  /// The layer whose representatives are retention's engrams.
-  std::int64_t retention_layer() const;
   /// Lets retention judge what the open step closes.
   void judge(EventId first_event);
   /// Forgets what retention gave up.

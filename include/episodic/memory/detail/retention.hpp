@@ -16,6 +16,8 @@ namespace episodic::detail {
 
 class Retention {
  public:
+  using Received = std::vector<std::pair<EventId, double>>;  ///< by event
+
   /// \param width of a representative vector
   Retention(const MemoriaConfig& config, std::int64_t width)
       : graph_(config, width), width_(static_cast<std::size_t>(width)) {}
@@ -36,15 +38,22 @@ class Retention {
   /// An event was forgotten, by this policy or by someone else.
   void forgotten(EventId event) noexcept;
 
+  /// The events from number n on were taken back.
+  void truncate(std::int64_t n) noexcept;
+
   const Memoria& graph() const { return graph_; }
+
+  /// What events received since the last step that closed some, for a memory elsewhere that counts
+  /// it by itself; none is left here.
+  Received take_received() { return std::exchange(received_, {}); }
+  /// The reverse: in place of what is here.
+  void set_received(Received received) { received_ = std::move(received); }
 
   void save(ByteWriter& to) const;
   /// \throws FileError
   void load(ByteReader& from, std::int64_t n_events);
 
  private:
-  using Received = std::vector<std::pair<EventId, double>>;  // by event
-
   Memoria graph_;
   std::size_t width_;
   Received received_;  // since the last step that closed events

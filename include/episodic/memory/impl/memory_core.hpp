@@ -299,18 +299,10 @@ EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
   open = false;
 }
 
-EPISODIC_INLINE std::int64_t MemoryCore::retention_layer() const {
-  if (config.retention->layer >= 0) return config.retention->layer;
-  std::vector<std::int64_t> recalling;
-  for (std::int64_t l = 0; l < shape.n_layers; ++l)
-    if (recalls(config, l)) recalling.push_back(l);
-  return recalling[recalling.size() / 2];
-}
-
 /// What bank.close wrote is taken back if this fails.
 EPISODIC_INLINE void MemoryCore::judge(EventId first_event) {
   try {
-    const LayerState& layer = bank.layers[static_cast<std::size_t>(retention_layer())];
+    const LayerState& layer = bank.layers[static_cast<std::size_t>(retention_layer(config, shape))];
     const std::int64_t width = lane_shape(config, shape).width(shape.head_dim);
     const auto closed = static_cast<std::int64_t>(time.closed().size());
     std::vector<float> vectors;  // of all heads, whatever groups of them recall by themselves

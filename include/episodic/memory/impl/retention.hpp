@@ -64,6 +64,14 @@ EPISODIC_INLINE void Retention::forgotten(EventId event) noexcept {
   due_.erase(std::remove(due_.begin(), due_.end(), event), due_.end());
 }
 
+EPISODIC_INLINE void Retention::truncate(std::int64_t n) noexcept {
+  graph_.truncate(n);
+  due_.erase(std::remove_if(due_.begin(), due_.end(), [&](EventId e) { return e >= n; }),
+             due_.end());
+  received_.erase(std::lower_bound(received_.begin(), received_.end(), n, retention_detail::before),
+                  received_.end());
+}
+
 EPISODIC_INLINE void Retention::save(ByteWriter& to) const {
   graph_.save(to);
   std::vector<EventId> events;

@@ -55,6 +55,9 @@ EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& 
     throw ConfigError(concat("memory configuration: retention names layer ",
                              config.retention->layer,
                              ", which the model has not or which does not recall"));
+  if (config.retention && recalling_layers(config, shape) == 0)
+    throw ConfigError(
+        "memory configuration: retention needs a layer that recalls, recall_layers names none");
   if (config.refine != Refinement::none && config.refine_layers >= shape.n_layers)
     throw ConfigError(concat("memory configuration: refine_layers = ", config.refine_layers,
                              ", but the model has only layers 0 to ", shape.n_layers - 1));
@@ -91,6 +94,14 @@ EPISODIC_INLINE std::int64_t recalling_layers(const MemoryConfig& config,
   std::int64_t n = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) n += recalls(config, l);
   return n;
+}
+
+EPISODIC_INLINE std::int64_t retention_layer(const MemoryConfig& config, const MemoryShape& shape) {
+  if (config.retention->layer >= 0) return config.retention->layer;
+  std::vector<std::int64_t> recalling;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    if (recalls(config, l)) recalling.push_back(l);
+  return recalling[recalling.size() / 2];
 }
 
 EPISODIC_INLINE LaneShape lane_shape(const MemoryConfig& config, const MemoryShape& shape) {

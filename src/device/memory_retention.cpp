@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Association and forgetting on a device (spec 9). What each event receives is computed and added
+// up there, in an array by event; which events that makes the graph forget is decided on the host,
+// by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has closed
+// events. Forgetting is then that of memory_edits.cpp.
+#include <algorithm>
+#include <span>
+
+#include "convert.hpp"
+#include "memory_impl.hpp"
+
+namespace episodic {
+
+using detail::Retention;
+using kernels::TimelineState;
+using Layer = device::DeviceLayer;
+
+std::optional<Retention> DeviceMemory::Impl::make_retention() const {
+  if (!config.retention) return std::nullopt;
+  return Retention(config.retention->memoria, width());
+}
+
+/// Of the first n events, those that received something.
+Retention::Received DeviceMemory::Impl::read_received(std::int64_t n_events) const {
+  Retention::Received masses;
+  const std::vector<double> all = read(received, n_events);
+  for (std::size_t e = 0; e < all.size(); ++e)
+    if (all[e] != 0.0) masses.emplace_back(static_cast<EventId>(e), all[e]);
+  return masses;
+}
+
+/// After `clear`, which leaves zeros.
+void DeviceMemory::Impl::write_received(const Retention::Received& masses) {
+  if (masses.empty()) return;
+  std::vector<double> all(static_cast<std::size_t>(masses.back().first) + 1, 0.0);
+  for (const auto& [event, mass] : masses) all[static_cast<std::size_t>(event)] = mass;
+  write(received, all.data(), static_cast<std::int64_t>(all.size()));
+}
+
+/// Shows retention what the last step closed, if it did. For that the host waits for the device,
+/// before the next step, as the host's memory forgets between the two: the next step may not recall
+/// what this one made it forget. It does not wait where no event can have closed, as too few tokens
+/// have left the window since the last one did.
+/// \throws DataError where attention was no number
+void DeviceMemory::Impl::judge() {
+  if (!retention || is_judged) return;
+  const std::int64_t first = retention->graph().total();
+  if (most_events(tokens - config.n_local) > first) {
+    const TimelineState now = read(state, 1)[0];
+    if (now.errors != 0) return;  // whoever asks is told; no step counts any more
+    know({now.n_events, now.pending_start});
+    if (const std::int64_t closed = now.n_events - first; closed > 0) {
+      // Vectors of all heads, whatever groups of them recall by themselves.
+      const Layer& layer = layers[static_cast<std::size_t>(retention_layer(config, shape))];
+      const std::int64_t of_lane = lane_width();
+      std::vector<float> vectors(static_cast<std::size_t>(closed * width()));
+      for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
+        const std::vector<float> vectors_of_lane =
+            device::widened(read(layer.representatives + (p * max_events + first) * repr_row(),
+                                 closed * repr_row()),
+                            options.representatives);
+        for (std::int64_t e = 0; e < closed; ++e)
+          std::copy_n(vectors_of_lane.begin() + e * of_lane, of_lane,
+                      vectors.begin() + e * width() + p * of_lane);
+      }
+      retention->set_received(read_received(first));
+      retention->begin_step();
+      retention->prepare(closed, std::move(vectors));
+      retention->commit();
+      device::check(
+          cudaMemsetAsync(received, 0, static_cast<std::size_t>(first) * sizeof(double), stream),
+          "clearing");
+    }
+  }
+  is_judged = true;
+}
+
+/// Forgets what retention gave up.
+void DeviceMemory::Impl::forget_due() {
+  if (!retention || retention->due().empty()) return;
+  join_side_streams();  // as `forget` of a caller
+  std::vector<EventId> gone;
+  for (const EventId e : std::vector<EventId>(retention->due()))
+    if (is_pinned(e))  // it stays, though the graph has forgotten it
+      retention->forgotten(e);
+    else
+      gone.push_back(e);
+  std::sort(gone.begin(), gone.end());
+  forget(gone);
+}
+
+const Memoria* DeviceMemory::retention() const {
+  Impl& m = *impl_;
+  const device::CurrentDevice current(m.device);
+  m.judge();
+  return m.retention ? &m.retention->graph() : nullptr;
+}
+
+}  // namespace episodic
