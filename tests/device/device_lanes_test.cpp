@@ -189,7 +189,7 @@ std::vector<std::vector<EventId>> all_lists(const DeviceMemory& memory) {
   return all;
 }
 
-/// Settings with lanes: heads by their keys, heads refined, groups; heads and groups of int8.
+/// Settings with lanes: heads by their keys, heads refined, groups.
 std::vector<MemoryConfig> lane_configs() {
   std::vector<MemoryConfig> all{head_config(SegmenterKind::gaussian),
                                 head_config(SegmenterKind::surprise), driver::small_config()};
@@ -200,10 +200,6 @@ std::vector<MemoryConfig> lane_configs() {
   for (MemoryConfig& c : all) {
     c.n_mem = 12;
     c.min_block = 6;
-  }
-  for (const std::size_t codes : {0, 2}) {
-    all.push_back(all[codes]);
-    all.back().kv_dtype = DType::int8;
   }
   return all;
 }
@@ -356,7 +352,7 @@ TEST_CASE("lanes that were kept and opened again go on on a device with the same
   std::size_t number = 0;
   for (MemoryConfig config : lane_configs()) {
     const DType dtype = number == 1 ? DType::bfloat16 : DType::float32;
-    if (config.kv_dtype != DType::int8) config.kv_dtype = dtype;
+    config.kv_dtype = dtype;
     const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
     const std::filesystem::path at = dir / std::to_string(number++);
     DeviceMemory straight(config, shape, {dtype, kTokens}, nullptr);
@@ -404,6 +400,38 @@ TEST_CASE("lanes on a device over files go on with a memory of the host") {
     REQUIRE(feed(files, tokens, kTokens) == feed(straight, tokens, kTokens));
     files.save(kept, {}, {});
     REQUIRE((all_events(kept, kept.scopes()) == all_events(straight, straight.scopes())));
+  }
+}
+
+TEST_CASE(
+    "lanes of int8 on a device give the same bits in every tier, and go to the host and back") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = driver::small_shape(2, 4, 2, 64);
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+  for (MemoryConfig plain : lane_configs()) {
+    if (plain.refine != Refinement::none) continue;
+    plain.recall_layers.reset();
+    plain.kv_dtype = DType::int8;
+    const TempDir dir;
+    DeviceMemory straight(plain, shape, {DType::float16, kTokens}, nullptr);
+    EpisodicMemory half(plain, shape), whole(plain, shape);
+    const auto expected = feed(straight, tokens, 130);
+    straight.save(half, {}, {});
+    const auto rest = feed(straight, tokens, kTokens);
+    straight.save(whole, {}, {});
+    for (const MemoryConfig& config : tiers(plain, shape, DType::float16, dir.path())) {
+      DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
+      REQUIRE(feed(memory, tokens, 130) == expected);
+      if (!config.disk_dir.empty()) REQUIRE(memory.lower_tiers().events > 0);
+      EpisodicMemory kept(plain, shape);
+      memory.save(kept, {}, {});
+      REQUIRE(kept.digest() == half.digest());
+      DeviceMemory again(config, shape, {DType::float16, kTokens}, nullptr);
+      again.load(kept);
+      REQUIRE(feed(again, tokens, kTokens) == rest);
+      again.save(kept, {}, {});
+      REQUIRE(kept.digest() == whole.digest());
+    }
   }
 }
 
