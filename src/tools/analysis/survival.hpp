@@ -23,9 +23,8 @@ std::vector<Survivors> survivors_by_place(const std::vector<bool>& held, std::in
 
 /// How survival at a distance hangs together.
 struct Contiguity {
-  std::int64_t lag = 0;        ///< in events
-  double ratio = 0;            ///< pairs that are both held, over what chance gives; 1: independent
-  double autocorrelation = 0;  ///< of what is held beside its surroundings' share
+  std::int64_t lag = 0;  ///< in events
+  double ratio = 0;      ///< pairs that are both held, over what chance gives; 1: independent
 };
 
 /// For lags 1 .. most_lag. What chance gives follows the share of held events within `around`
@@ -35,6 +34,15 @@ struct Contiguity {
 /// ConfigError unless 1 <= most_lag < around
 std::vector<Contiguity> contiguity_of(const std::vector<bool>& held, std::int64_t most_lag,
                                       std::int64_t around);
+
+/// Autocorrelation of a number that each event has (how often it was recalled, how long it lived),
+/// at lags 1 .. most_lag: the mean of x(i) x(i + lag) over that of x(i)^2, where x is the number
+/// less the mean of its surroundings, as contiguity_of takes them and leaves out the ends. Neither
+/// primacy nor recency shows in it, only what neighbours have in common. 0 where all x are alike or
+/// there are too few events; by chance within about 2 / sqrt(events) of 0.
+/// \throws ConfigError unless 1 <= most_lag < around
+std::vector<double> autocorrelation_of(std::span<const double> numbers, std::int64_t most_lag,
+                                       std::int64_t around);
 
 /// Edges of the association graph between held events at a distance.
 struct EdgesAtDistance {
