@@ -238,10 +238,9 @@ void run(const ForgettingFlags& flags) {
   write_tables(flags, graph, counts);
 
   const auto steps = static_cast<double>(counts.steps);
-  const MemoriaConfig& memoria = config.retention->memoria;
-  const double most = analysis::most_held(memoria.alpha, memoria.initial_lifespan,
-                                          static_cast<double>(counts.recalled) / steps,
-                                          static_cast<double>(counts.fresh) / steps);
+  const double most =
+      Memoria::most_held(config.retention->memoria, static_cast<double>(counts.recalled) / steps,
+                         static_cast<double>(counts.fresh) / steps);
   const Json result{
       {"program", "bench_forgetting"},
       {"environment", environment()},

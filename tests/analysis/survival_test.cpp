@@ -166,8 +166,7 @@ TEST_CASE("a memory that forgets never holds more than the bound of the long run
     held += static_cast<double>(memoria.size());
   }
   constexpr double kCounted = kSteps - kFrom;
-  const double most =
-      most_held(config.alpha, config.initial_lifespan, recalled / kCounted, fresh / kCounted);
+  const double most = Memoria::most_held(config, recalled / kCounted, fresh / kCounted);
   CHECK(held / kCounted < most);
   CHECK(held / kCounted > 0.3 * most);
 }

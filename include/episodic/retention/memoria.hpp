@@ -207,6 +207,26 @@ class Memoria {
     return sum;
   }
 
+  /// The most engrams held in the long run (Memoria, appendix E.1): each step gives out alpha *
+  /// recalled steps of life and each new engram brings its own, every one that is held loses one,
+  /// and one that is forgotten has lost less than one too many.
+  /// \param recalled, fresh engrams of a step, on average
+  static double most_held(const MemoriaConfig& config, double recalled, double fresh) {
+    return config.alpha * recalled + (config.initial_lifespan + 1) * fresh;
+  }
+  /// The most that `bytes` will be, about, once `steps` steps have brought `fresh` engrams each.
+  /// All that are held may be linked with all, and as many counts be of engrams that are gone; but
+  /// a step links no more than those that fire in it.
+  static double bytes_needed(const MemoriaConfig& config, std::int64_t width, double fresh,
+                             double steps) {
+    const auto recalled = static_cast<double>(config.n_short + config.n_long);
+    const double held = std::min(most_held(config, recalled, fresh), fresh * steps);
+    const double firing = fresh + recalled;
+    const double counts = std::min(2 * held * held, steps * firing * firing);
+    return held * (static_cast<double>(width) * sizeof(float) + kBytesOfAnEngram) +
+           counts * kBytesOfACount;
+  }
+
   /// Forgets everything; numbers go on. \return what was held, sorted
   std::vector<std::int64_t> clear() {
     std::vector<std::int64_t> all;

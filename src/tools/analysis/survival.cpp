@@ -110,8 +110,4 @@ std::vector<EdgesAtDistance> edges_by_distance(
   return bins;
 }
 
-double most_held(double alpha, double initial_lifespan, double recalled, double fresh) {
-  return alpha * recalled + (initial_lifespan + 1) * fresh;
-}
-
 }  // namespace episodic::analysis

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a memory that forgets still holds, and how it is linked (Memoria 6, appendices B and E.1).
+// What a memory that forgets still holds, and how it is linked (Memoria 6, appendix B).
 
 #include <cstdint>
 #include <functional>
@@ -58,10 +58,5 @@ struct EdgesAtDistance {
 std::vector<EdgesAtDistance> edges_by_distance(
     std::span<const std::int64_t> events,
     const std::function<double(std::int64_t from, std::int64_t to)>& edge);
-
-/// The most events that Memoria holds in the long run (E.1): each step gives out alpha * recalled
-/// steps of life and each new event brings its own, every held event loses one, and one that is
-/// forgotten has lost less than one too many. \param recalled, fresh events of a step, on average
-double most_held(double alpha, double initial_lifespan, double recalled, double fresh);
 
 }  // namespace episodic::analysis
