@@ -467,12 +467,19 @@ class Memoria {
     if (working.empty()) return {};
     std::vector<std::pair<double, std::int64_t>> ranked;
     ranked.reserve(ids.size());
-    std::vector<double> wide(
-        static_cast<std::size_t>(width_));  // converted once for all of working
-    for (const std::int64_t id : ids) {
-      const std::vector<float>& vector = engrams_.at(id).vector;
-      std::copy(vector.begin(), vector.end(), wide.begin());
-      ranked.emplace_back(-log_correlation(wide, working), id);
+    // Engrams lie anywhere in memory: the processor looks for several at once, and fetches the next
+    // while one is compared.
+    std::vector<const float*> vectors;
+    vectors.reserve(ids.size());
+    for (const std::int64_t id : ids) vectors.push_back(engrams_.at(id).vector.data());
+    // Converted once for all of working.
+    std::vector<double> wide(static_cast<std::size_t>(width_));
+    constexpr std::int64_t kLine = 16;  // floats of a cache line
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + 1 < ids.size())
+        for (std::int64_t c = 0; c < width_; c += kLine) __builtin_prefetch(vectors[i + 1] + c);
+      std::copy_n(vectors[i], width_, wide.begin());
+      ranked.emplace_back(-log_correlation(wide, working), ids[i]);
     }
     const auto take = std::min(ranked.size(), static_cast<std::size_t>(n));
     std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(take),
