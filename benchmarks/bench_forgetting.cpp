@@ -7,7 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "analysis/survival.hpp"
 #include "episodic/base/error.hpp"
@@ -40,6 +44,10 @@ struct Counts {
     double lifespan = 0;  // mean over what is held
   };
   std::vector<Sample> samples;
+  /// Of each event: steps that recalled it, from the long-term memory too, and steps from its
+  /// coming to its end (or that of the text).
+  std::vector<double> times_recalled, times_long, lived;
+  std::vector<std::int64_t> alive;
 
   /// \param fresh_now events that the step closed
   void add(const Memoria& graph, std::int64_t fresh_now) {
@@ -49,6 +57,17 @@ struct Counts {
     recalled += last.size();
     recalled_long += std::ssize(last.long_term);
     held += static_cast<double>(graph.size());
+    for (std::int64_t event = graph.total() - fresh_now; event < graph.total(); ++event)
+      alive.push_back(event);
+    for (auto* of : {&times_recalled, &times_long, &lived})
+      of->resize(static_cast<std::size_t>(graph.total()));
+    for (const std::int64_t event : alive) ++lived[static_cast<std::size_t>(event)];
+    std::erase_if(alive, [&](std::int64_t event) { return !graph.holds(event); });
+    for (const auto* list : {&last.short_term, &last.long_term})
+      for (const std::int64_t event : *list) {
+        ++times_recalled[static_cast<std::size_t>(event)];
+        if (list == &last.long_term) ++times_long[static_cast<std::size_t>(event)];
+      }
     const auto by_age = [&](const std::vector<std::int64_t>& events, auto& counts) {
       for (const std::int64_t event : events)
         ++counts[static_cast<std::size_t>(
@@ -101,18 +120,47 @@ void write_tables(const ForgettingFlags& flags, const Memoria& graph, const Coun
   tools::write_text(flags.out / "survivors.svg",
                     tools::line_chart("Events still held, percent", "event", {share}));
 
-  Table lags{"contiguity", "lag,ratio,autocorrelation", {}};
-  tools::Line ratio{"both held, over chance", {}}, correlation{"autocorrelation", {}};
+  Table lags{"contiguity", "lag,ratio", {}};
+  tools::Line ratio{"both held, over chance", {}};
   for (const analysis::Contiguity& c :
        analysis::contiguity_of(held, flags.most_lag, flags.around)) {
-    lags.rows.push_back(fmt::format("{},{:.6g},{:.6g}", c.lag, c.ratio, c.autocorrelation));
+    lags.rows.push_back(fmt::format("{},{:.6g}", c.lag, c.ratio));
     ratio.points.emplace_back(static_cast<double>(c.lag), c.ratio);
-    correlation.points.emplace_back(static_cast<double>(c.lag), c.autocorrelation);
   }
   lags.write(flags.out);
-  tools::write_text(
-      flags.out / "contiguity.svg",
-      tools::line_chart("Neighbours survive together", "lag in events", {ratio, correlation}));
+  tools::write_text(flags.out / "contiguity.svg",
+                    tools::line_chart("Neighbours survive together", "lag in events", {ratio}));
+
+  // Few events are recalled very often and live very long: logarithms, or they alone would count.
+  const auto logarithms = [](const std::vector<double>& counts) {
+    std::vector<double> all;
+    for (const double n : counts) all.push_back(std::log1p(n));
+    return all;
+  };
+  std::vector<double> ever_long;
+  for (const double n : counts.times_long) ever_long.push_back(n > 0);
+  const std::vector<std::pair<std::string, std::vector<double>>> series{
+      {"recalled", logarithms(counts.times_recalled)},
+      {"recalled_long_term", ever_long},
+      {"lived", logarithms(counts.lived)},
+      {"held", std::vector<double>(held.begin(), held.end())}};
+  Table correlations{"autocorrelation", "lag", {}};
+  std::vector<tools::Line> lines;
+  for (std::int64_t lag = 1; lag <= flags.most_lag; ++lag)
+    correlations.rows.push_back(fmt::format("{}", lag));
+  for (const auto& [name, numbers] : series) {
+    const std::vector<double> of =
+        analysis::autocorrelation_of(numbers, flags.most_lag, flags.around);
+    correlations.header += "," + name;
+    lines.push_back({name, {}});
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      correlations.rows[i] += fmt::format(",{:.6g}", of[i]);
+      lines.back().points.emplace_back(static_cast<double>(i + 1), of[i]);
+    }
+  }
+  correlations.write(flags.out);
+  tools::write_text(flags.out / "autocorrelation.svg",
+                    tools::line_chart("Autocorrelation over events", "lag in events", lines));
 
   Table edges{"edges", "least_distance,most_distance,pairs,linked,mean_weight,mean_of_linked", {}};
   tools::Line weight{"all pairs", {}}, of_linked{"linked pairs", {}};
@@ -190,10 +238,9 @@ void run(const ForgettingFlags& flags) {
   write_tables(flags, graph, counts);
 
   const auto steps = static_cast<double>(counts.steps);
-  const MemoriaConfig& memoria = config.retention->memoria;
-  const double most = analysis::most_held(memoria.alpha, memoria.initial_lifespan,
-                                          static_cast<double>(counts.recalled) / steps,
-                                          static_cast<double>(counts.fresh) / steps);
+  const double most =
+      Memoria::most_held(config.retention->memoria, static_cast<double>(counts.recalled) / steps,
+                         static_cast<double>(counts.fresh) / steps);
   const Json result{
       {"program", "bench_forgetting"},
       {"environment", environment()},
@@ -210,6 +257,7 @@ void run(const ForgettingFlags& flags) {
       {"long_term_recalled_per_step", static_cast<double>(counts.recalled_long) / steps},
       {"held_on_average", counts.held / steps},
       {"bound_of_held", most},
+      {"autocorrelation_by_chance", 2 / std::sqrt(static_cast<double>(graph.total()))},
       {"graph_bytes", graph.bytes()}};
   tools::write_json(flags.out / "forgetting.json", result);
   fmt::print(
@@ -227,8 +275,9 @@ int main(int argc, char** argv) {
   app.footer(
       "A text is read through a memory with retention (the paper's settings, unless --memory has "
       "it). "
-      "Tables and\nplots go to --out: survivors (primacy, recency), contiguity, edges, recalled, "
-      "size; forgetting.json has\nthe settings and totals.\n\n"
+      "Tables and\nplots go to --out: survivors (primacy, recency), contiguity, autocorrelation "
+      "(of how often events were recalled,\nwhether from long-term memory, how long they lived, "
+      "what is held), edges, recalled, size; forgetting.json\nhas the settings and totals.\n\n"
       "Example:\n  bench_forgetting --model models/recall-2m6 --text war_and_peace.txt --tokens "
       "1000000 --out forgetting");
   bench::ForgettingFlags flags;
@@ -237,7 +286,8 @@ int main(int argc, char** argv) {
   app.option("--parts", flags.parts, "Parts of the text in survivors.csv")
       .positive()
       .shows_default();
-  app.option("--lags", flags.most_lag, "Largest lag in contiguity.csv, in events")
+  app.option("--lags", flags.most_lag,
+             "Largest lag in contiguity.csv and autocorrelation.csv, in events")
       .positive()
       .shows_default();
   app.option("--around", flags.around,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
 
 #include "support/environment.hpp"
 #include "support/layer_flags.hpp"
@@ -91,12 +92,12 @@ void run(LayerFlags f) {
   tools::write_json(f.json, result);
 }
 
-void run_options(LayerFlags f, std::int64_t engrams) {
+void run_options(LayerFlags f, std::int64_t engrams, const std::string& only) {
   f.apply();
   if (f.quick) engrams = std::min<std::int64_t>(engrams, 1000);
   Json result{{"program", "bench_layer"}, {"environment", environment()}, {"flags", f.to_json()}};
   result["flags"]["engrams"] = engrams;
-  result["options"] = option_costs(f, engrams);
+  result["options"] = option_costs(f, engrams, only);
   fmt::print(stderr, "{}", option_table(result["options"]));
   tools::write_json(f.json, result);
 }
@@ -115,18 +116,21 @@ int main(int argc, char** argv) {
       "  bench_layer --heads 8 --kv-heads 4 --head-dim 64 --n-local 512 --n-mem 512 --chunk 128 "
       "\\\n"
       "    --context 8192 --chunks 20 --threads 1 --json out.json\n"
-      "  bench_layer --options --chunks 9 --json options.json");
+      "  bench_layer --options --chunks 9 --json options.json\n"
+      "  bench_layer --options --only reweight --chunks 101 --threads 1 --json reweight.json");
   episodic::bench::LayerFlags flags;
   flags.add_to(app, "Chunks that are timed");
   bool options = false;
+  std::string only;
   std::int64_t engrams = 100000;
   app.flag("--options", options,
            "What each option costs instead: segmenters, scope, reweight, retention, each beside "
            "its counterpart in turn");
+  app.option("--only", only, "With --options: those whose name holds this text (reweight, graph)");
   app.option("--engrams", engrams, "With --options: engrams in Memoria's graph (0: leave it out)")
       .not_negative()
       .shows_default();
   return episodic::bench::run_program(app, argc, argv, [&] {
-    options ? episodic::bench::run_options(flags, engrams) : episodic::bench::run(flags);
+    options ? episodic::bench::run_options(flags, engrams, only) : episodic::bench::run(flags);
   });
 }

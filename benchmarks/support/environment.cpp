@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -78,6 +79,17 @@ double median(std::vector<double> values) {
 Json summary(std::vector<double> values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   return {{"min", *low}, {"median", median(values)}, {"max", *high}};
+}
+
+Json summary_with_interval(std::vector<double> values) {
+  Json result = summary(values);
+  std::sort(values.begin(), values.end());
+  // Of n values, the number below the median is binomial: n / 2, give or take sqrt(n) / 2.
+  const auto n = static_cast<double>(values.size());
+  const auto skipped = static_cast<std::size_t>(std::max(0.0, (n - 1.96 * std::sqrt(n)) / 2 - 1));
+  result["low"] = values[skipped];
+  result["high"] = values[values.size() - 1 - skipped];
+  return result;
 }
 
 Laps::Times Laps::lap() {

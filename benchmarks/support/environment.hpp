@@ -21,6 +21,11 @@ std::int64_t last_level_cache_bytes();
 /// {"min", "median", "max"}. \param values not empty
 Json summary(std::vector<double> values);
 
+/// The same with "low" and "high": between them lies the median of what is measured, with a
+/// confidence of 95 % (order statistics; few values give the whole range). For ratios of
+/// neighbouring runs, whose extremes say more of the machine than of what is compared.
+Json summary_with_interval(std::vector<double> values);
+
 double median(std::vector<double> values);
 
 /// Wall and processor seconds since construction or the last lap.

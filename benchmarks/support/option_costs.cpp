@@ -103,7 +103,8 @@ Json compare(const Comparison& c) {
   const std::unique_ptr<LayerRun> without = c.same_events
                                                 ? given_the_same(c.without, c.without.config())
                                                 : filled(c.without, c.without.config(), {});
-  std::vector<double> wall, cpu, share, seconds_with, seconds_without;
+  std::vector<double> wall, cpu, share, keys_seen, seconds_with, seconds_without;
+  std::vector<StepTimes> steps_with, steps_without;
   // The segmenter by itself: a ratio of two chunks does not show so little.
   const std::int64_t heads = c.with.layers * c.with.kv_heads;
   const std::vector<float> keys =
@@ -121,6 +122,12 @@ Json compare(const Comparison& c) {
     cpu.push_back(a.cpu / b.cpu);
     seconds_with.push_back(a.wall);
     seconds_without.push_back(b.wall);
+    keys_seen.push_back(with->work().keys_seen / without->work().keys_seen);
+    steps_with.push_back(a);
+    steps_without.push_back(b);
+    const auto beside_attention = [](const StepTimes& t) { return t.recall + t.close + t.store; };
+    if (c.with.reweight != c.without.reweight)
+      share.push_back((beside_attention(a) - beside_attention(b)) / b.wall);
     if (!c.same_events) continue;
     Laps laps;
     read_keys(segmenter, keys, heads * c.with.head_dim);
@@ -131,14 +138,17 @@ Json compare(const Comparison& c) {
            {"limit", c.limit},
            {"gamma", c.with.gamma},
            {"gamma_beside", c.without.gamma},
-           {"ratio", summary(wall)},
-           {"ratio_cpu", summary(cpu)},
+           {"ratio", summary_with_interval(wall)},
+           {"ratio_cpu", summary_with_interval(cpu)},
            {"seconds_per_layer_chunk", summary(seconds_with)},
            {"seconds_beside", summary(seconds_without)},
            {"event_tokens", with->mean_event_tokens()},
            {"event_tokens_beside", without->mean_event_tokens()},
+           {"parts", parts_json(steps_with)},
+           {"parts_beside", parts_json(steps_without)},
+           {"keys_ratio", summary(keys_seen)},
            {"memory", with->state_json()}};
-  if (c.same_events) row["own_share"] = summary(share);
+  if (!share.empty()) row["own_share"] = summary(share);
   return row;
 }
 
@@ -191,8 +201,8 @@ Json graph_costs(const LayerFlags& flags, std::int64_t engrams) {
   return {{"option", fmt::format("Memoria's graph, {} engrams", engrams)},
           {"beside", "one layer's chunk"},
           {"limit", 1.05},
-          {"ratio", summary(share)},
-          {"ratio_cpu", summary(share_cpu)},
+          {"ratio", summary_with_interval(share)},
+          {"ratio_cpu", summary_with_interval(share_cpu)},
           {"graph_seconds", summary(seconds)},
           {"graph_seconds_cpu", summary(seconds_cpu)},
           {"engrams_per_step", per_step},
@@ -240,37 +250,44 @@ std::vector<Comparison> comparisons(const LayerFlags& flags) {
 
 }  // namespace
 
-Json option_costs(const LayerFlags& flags, std::int64_t engrams) {
+Json option_costs(const LayerFlags& flags, std::int64_t engrams, const std::string& only) {
   Json rows = Json::array();
   const std::vector<Comparison> all = comparisons(flags);
+  const auto wanted = [&](const std::string& option) {
+    return option.find(only) != std::string::npos;
+  };
   for (const Comparison& c : all) {
+    if (&c != &all.front() && !wanted(c.option)) continue;
     if (!flags.common.quiet) fmt::print(stderr, "{}\n", c.option);
     rows.push_back(compare(c));
   }
-  if (engrams > 0) rows.push_back(graph_costs(all.front().without, engrams));
+  if (engrams > 0 && wanted("Memoria's graph"))
+    rows.push_back(graph_costs(all.front().without, engrams));
   return {{"rows", rows}};
 }
 
 std::string option_table(const Json& costs) {
   std::string text =
-      "| option | beside | wall, ratio | processor time, ratio | by itself, share | limit | "
-      "events, "
-      "tokens (beside) |\n|---|---|---|---|---|---|---|\n";
+      "| option | beside | wall, ratio | processor time, ratio | keys seen, ratio | by itself, "
+      "share | limit | events, tokens (beside) |\n|---|---|---|---|---|---|---|---|\n";
   const auto range = [](const Json& s) {
     return fmt::format("{:.3f} ({:.3f} to {:.3f})", s["median"].get<double>(),
-                       s["min"].get<double>(), s["max"].get<double>());
+                       s["low"].get<double>(), s["high"].get<double>());
   };
   for (const Json& r : costs["rows"]) {
     const double limit = r["limit"].get<double>();
     std::string events = fmt::format("{:.1f}", r["event_tokens"].get<double>());
     if (r.contains("event_tokens_beside"))
       events += fmt::format(" ({:.1f})", r["event_tokens_beside"].get<double>());
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", r["option"].get<std::string>(),
-                        r["beside"].get<std::string>(), range(r["ratio"]), range(r["ratio_cpu"]),
-                        r.contains("own_share")
-                            ? fmt::format("{:.2f} %", 100 * r["own_share"]["median"].get<double>())
-                            : "",
-                        limit > 0 ? fmt::format("{:.2f}", limit) : "", events);
+    text += fmt::format(
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n", r["option"].get<std::string>(),
+        r["beside"].get<std::string>(), range(r["ratio"]), range(r["ratio_cpu"]),
+        r.contains("keys_ratio") ? fmt::format("{:.3f}", r["keys_ratio"]["median"].get<double>())
+                                 : "",
+        r.contains("own_share")
+            ? fmt::format("{:.2f} %", 100 * r["own_share"]["median"].get<double>())
+            : "",
+        limit > 0 ? fmt::format("{:.2f}", limit) : "", events);
   }
   return text;
 }

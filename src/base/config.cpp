@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "base/config_difference.hpp"
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/impl/config.hpp"
@@ -218,11 +219,12 @@ std::string json_of(const RetentionConfig& r) {
 }
 }  // namespace
 
-// Written out rather than made a tree of: when memory runs out on the way, nothing is lost.
-std::string to_json(const MemoryConfig& c) {
-  std::string out;
+namespace {
+/// put(key, value as JSON) for every setting, in the order of the documentation.
+template <class Put>
+void each_setting(const MemoryConfig& c, const Put& put_text) {
   const auto put = [&](const char* key, const auto& value) {
-    out += fmt::format(R"({}"{}":{})", out.empty() ? "{" : ",", key, value);
+    put_text(key, fmt::format("{}", value));
   };
   const auto quoted = [](const char* name) { return json_string(name); };
   put("n_init", c.n_init);
@@ -261,7 +263,34 @@ std::string to_json(const MemoryConfig& c) {
   put("repr_bytes", c.repr_bytes);
   put("disk_bytes", c.disk_bytes);
   put("disk_dir", c.disk_dir.empty() ? "null" : json_string(c.disk_dir));
+}
+}  // namespace
+
+// Written out rather than made a tree of: when memory runs out on the way, nothing is lost.
+std::string to_json(const MemoryConfig& c) {
+  std::string out;
+  each_setting(c, [&](const char* key, const std::string& value) {
+    out += fmt::format(R"({}"{}":{})", out.empty() ? "{" : ",", key, value);
+  });
   return out + "}";
+}
+
+std::string difference(const MemoryConfig& made, MemoryConfig given) {
+  given.device_bytes = made.device_bytes;  // what may differ
+  given.host_bytes = made.host_bytes;
+  given.repr_bytes = made.repr_bytes;
+  given.disk_bytes = made.disk_bytes;
+  given.disk_dir = made.disk_dir;
+  std::vector<std::string> others;
+  each_setting(given, [&](const char*, const std::string& value) { others.push_back(value); });
+  std::string out;
+  std::size_t at = 0;
+  each_setting(made, [&](const char* key, const std::string& value) {
+    const std::string& other = others[at++];
+    if (value != other)
+      out += fmt::format("{}{} is {}, not {}", out.empty() ? "" : "; ", key, value, other);
+  });
+  return out;
 }
 
 }  // namespace episodic

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/config_difference.hpp"
 #include "convert.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
@@ -407,7 +408,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
   const device::CurrentDevice current(m.device);
   if (!from.config().same_results(m.config))
     throw ConfigError("CUDA memory: the memory to go on from was made with other settings: " +
-                      to_json(from.config()));
+                      difference(from.config(), m.config));
   if (const std::string what = difference(from.shape(), m.shape); !what.empty())
     throw ConfigError("CUDA memory: the memory to go on from was made with another model: " + what);
   if (from.given_boundaries() != m.given)

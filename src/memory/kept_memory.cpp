@@ -8,6 +8,7 @@
 #include <limits>
 #include <system_error>
 
+#include "base/config_difference.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "impl.hpp"
@@ -209,12 +210,11 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       m.config = manifest.config;
       if (budgets) {
         if (!m.config.same_results(*budgets))
-          throw ConfigError(
-              fmt::format("{}: the memory was made with other settings than those given now; only "
-                          "device_bytes, host_bytes, repr_bytes and disk_bytes may change: leave "
-                          "the settings out, or ingest the text "
-                          "anew into another folder. It was made with {}",
-                          keep.dir.string(), to_json(m.config)));
+          throw ConfigError(fmt::format(
+              "{}: the memory was made with other settings than those given now: {}. Only "
+              "device_bytes, host_bytes, repr_bytes and disk_bytes may change: leave "
+              "the settings out, or ingest the text anew into another folder",
+              keep.dir.string(), difference(m.config, *budgets)));
         m.config.device_bytes = budgets->device_bytes;
         m.config.host_bytes = budgets->host_bytes;
         m.config.repr_bytes = budgets->repr_bytes;

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "base/config_difference.hpp"
 #include "episodic/base/error.hpp"
 #include "impl.hpp"
 
@@ -21,8 +22,8 @@ MemoryConfig settings_over(const MemoryConfig& base, const MemoryConfig* budgets
   if (budgets && !base.same_results(*budgets))
     throw ConfigError(fmt::format(
         "a memory over a base: only device_bytes, host_bytes, repr_bytes, disk_dir and disk_bytes "
-        "may differ from the base's settings, which are {}",
-        to_json(base)));
+        "may differ from the base's settings: {}",
+        difference(base, *budgets)));
   config.host_bytes = budgets ? budgets->host_bytes : 0;
   config.repr_bytes = budgets ? budgets->repr_bytes : 0;
   config.disk_bytes = budgets ? budgets->disk_bytes : 0;

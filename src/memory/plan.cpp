@@ -4,11 +4,62 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/retention/memoria.hpp"
+#include "episodic/timeline/event_table.hpp"
 #include "impl.hpp"
 
 namespace episodic {
+namespace {
+
+/// Tables of events, flags of boundaries, and what segmenters and refinement keep from token to
+/// token.
+std::int64_t timeline_bytes(const MemoryConfig& c, const MemoryShape& shape,
+                            std::int64_t n_events) {
+  const std::int64_t heads = shape.n_layers * shape.n_kv_heads;
+  const std::int64_t scopes = c.scope == EventScope::head ? heads : 1;
+  std::int64_t bytes =
+      scopes * (n_events * static_cast<std::int64_t>(sizeof(TokenRange)) + ring_capacity(c));
+  constexpr std::int64_t kNumber = sizeof(double);
+  if (c.segmenter == SegmenterKind::surprise)
+    bytes += scopes * (c.tau > 0 ? c.tau : c.n_local) * static_cast<std::int64_t>(sizeof(float));
+  if (c.segmenter == SegmenterKind::k_similarity)  // the event's mean key
+    bytes += heads * shape.head_dim * kNumber;
+  if (c.segmenter == SegmenterKind::gaussian)  // and its variance
+    bytes += 2 * heads * shape.head_dim * kNumber;
+  if (c.refine != Refinement::none) {  // three sums a candidate, two of keys
+    const std::int64_t units =
+        scopes > 1 ? heads : (shape.n_layers - c.refine_layers) * shape.n_kv_heads;
+    bytes += units * (3 * c.chunk + 2 * shape.head_dim) * kNumber;
+  }
+  return bytes;
+}
+
+/// What of the text is kept, and by what graph.
+struct Held {
+  std::int64_t tokens = 0, events = 0;
+  std::int64_t graph = 0;  // bytes
+};
+
+Held held_of(const MemoryConfig& c, const MemoryShape& shape, std::int64_t n_tokens,
+             std::int64_t n_events) {
+  if (!c.retention || n_tokens < 1) return {n_tokens, n_events, 0};
+  const MemoriaConfig& memoria = c.retention->memoria;
+  const double steps = std::max(1.0, static_cast<double>(n_tokens) / static_cast<double>(c.chunk));
+  const double fresh = static_cast<double>(n_events) / steps;
+  const double most =
+      std::min(static_cast<double>(n_events),
+               std::ceil(Memoria::most_held(
+                   memoria, static_cast<double>(memoria.n_short + memoria.n_long), fresh)));
+  const double share = n_events > 0 ? most / static_cast<double>(n_events) : 1.0;
+  const double graph = Memoria::bytes_needed(memoria, shape.n_heads * shape.head_dim, fresh, steps);
+  return {static_cast<std::int64_t>(std::ceil(share * static_cast<double>(n_tokens))),
+          static_cast<std::int64_t>(most), static_cast<std::int64_t>(graph)};
+}
+
+}  // namespace
 
 std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& shape) {
   const StoreShape store = store_shape(config, shape);
@@ -32,6 +83,9 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   plan.host.windows = shape.n_layers * ring;
   const StoreShape store = store_shape(config, shape);
   const IndexBytes index = index_bytes(config, of.n_heads, shape.head_dim, n_events);
+  const Held held = held_of(config, shape, n_tokens, n_events);
+  plan.host.timeline = timeline_bytes(config, shape, n_events);
+  plan.host.graph = held.graph;
   const bool disk = kept || !config.disk_dir.empty();
   plan.host.representatives = lanes * index.codes;
   if (config.repr_bytes == 0 || !disk) {
@@ -48,7 +102,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   if (lanes > 0) {
     const std::int64_t mean = n_events > 0 ? (n_tokens + n_events - 1) / n_events : 0;
     const std::int64_t all =
-        lanes * n_events * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype}, mean);
+        lanes * held.events * block_bytes({1, store.n_kv_heads, store.head_dim, store.dtype}, mean);
     if (!disk) {
       plan.host.event_store = all;
       if (config.host_bytes > 0 && all > config.host_bytes)
@@ -56,7 +110,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
             fmt::format("host_bytes = {}: {} tokens take {} bytes; set host_bytes to at least "
                         "that, set disk_dir, "
                         "or kv_dtype to \"bfloat16\" or \"int8\"",
-                        config.host_bytes, n_tokens, all));
+                        config.host_bytes, held.tokens, all));
     } else {
       const std::int64_t least = least_host_bytes(config, shape);
       plan.host.event_store =
@@ -68,7 +122,9 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
             "host_bytes = {}: the disk tier works with at least {} bytes of host memory; set "
             "host_bytes to that (0: a default)",
             config.host_bytes, least));
-      plan.disk.segments = disk_bytes_needed(store, n_events, n_tokens);
+      plan.disk.segments = disk_bytes_needed(
+          store, std::min(n_events, config.retention ? 2 * held.events : n_events),
+          std::min(n_tokens, config.retention ? 2 * held.tokens : n_tokens));
       plan.disk.vectors = lanes * index.total();
       const DiskShares shares = disk_shares(config, shape);
       if (config.disk_bytes > 0 &&
@@ -98,8 +154,9 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
     constexpr std::int64_t kTableBytes = 64;
     const std::int64_t scopes =
         config.scope == EventScope::head ? shape.n_layers * shape.n_kv_heads : 1;
-    plan.disk.states =
-        (1 + std::max(0, checkpoints)) * (plan.host.windows + scopes * kTableBytes * n_events);
+    // A memory that forgets keeps no earlier states.
+    plan.disk.states = (1 + (config.retention ? 0 : std::max(0, checkpoints))) *
+                       (plan.host.windows + scopes * kTableBytes * n_events + plan.host.graph);
   }
   return plan;
 }

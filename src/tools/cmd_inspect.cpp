@@ -28,7 +28,13 @@ struct InspectFlags {
 
   /// Whose events the page shows.
   std::int64_t scope_of(const EpisodicMemory& memory) const {
-    if (memory.scopes() == 1) return 0;
+    if (memory.scopes() == 1) {
+      if (layer == 0 && head == 0) return 0;
+      throw ConfigError(fmt::format(
+          "--layer {} --head {}: the memory has the sequence's events, no head has its own (scope "
+          "\"sequence\"); leave them out",
+          layer, head));
+    }
     const MemoryShape& s = memory.shape();
     if (layer < 0 || layer >= s.n_layers || head < 0 || head >= s.n_kv_heads)
       throw ConfigError(fmt::format("--layer {} --head {}: the memory has {} layers of {} heads",
@@ -217,6 +223,7 @@ std::string states_text(const MemoryManifest& m) {
 void run(const InspectFlags& flags) {
   flags.common.apply();
   const EpisodicMemory memory = open_kept(flags.dir, OpenMode::read);
+  flags.scope_of(memory);  // one that the memory does not have is refused, whatever is shown
   const MemoryManifest& m = memory.manifest();
   Json bytes{{"state", m.state.bytes}, {"checkpoints", 0}};
   for (const auto& s : m.checkpoints)

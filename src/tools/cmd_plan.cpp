@@ -200,7 +200,9 @@ void run(const PlanFlags& flags) {
   const auto tiers = [](const MemoryPlan& p) {
     return Json{{"windows", p.host.windows},
                 {"representatives", p.host.representatives},
-                {"event_store", p.host.event_store}};
+                {"event_store", p.host.event_store},
+                {"timeline", p.host.timeline},
+                {"graph", p.host.graph}};
   };
   Json json{{"tokens", flags.tokens}, {"events", expected}, {"event_tokens", mean}};
   json["fits"] = planned && host_fits && disk_fits;
@@ -225,20 +227,23 @@ void run(const PlanFlags& flags) {
                    (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
                    (disk_free < 0 || limit.disk.total() <= disk_free)}};
   json["advice"] = advice;
-  flags.json.say(fmt::format(
-      "{} tokens in about {} events\n"
-      "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}; {}\n"
-      "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
-      "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
-      "{}",
-      count_text(flags.tokens), count_text(expected), bytes_text(host), bytes_text(weights),
-      from_files ? "" : " (by config.json)", bytes_text(plan.host.windows),
-      bytes_text(plan.host.representatives), bytes_text(plan.host.event_store),
-      available_text(memory_free, "available"), bytes_text(plan.disk.total()),
-      bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors), bytes_text(plan.disk.tokens),
-      bytes_text(plan.disk.states), available_text(disk_free, "free"),
-      bytes_text(weights + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
-      verdict(json)));
+  flags.json.say(
+      fmt::format("{} tokens in about {} events\n"
+                  "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}, "
+                  "their tables {}{}; {}\n"
+                  "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
+                  "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
+                  "{}",
+                  count_text(flags.tokens), count_text(expected), bytes_text(host),
+                  bytes_text(weights), from_files ? "" : " (by config.json)",
+                  bytes_text(plan.host.windows), bytes_text(plan.host.representatives),
+                  bytes_text(plan.host.event_store), bytes_text(plan.host.timeline),
+                  plan.host.graph > 0 ? ", their graph " + bytes_text(plan.host.graph) : "",
+                  available_text(memory_free, "available"), bytes_text(plan.disk.total()),
+                  bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors),
+                  bytes_text(plan.disk.tokens), bytes_text(plan.disk.states),
+                  available_text(disk_free, "free"), bytes_text(weights + limit.host.total()),
+                  bytes_text(limit.disk.total()), config.min_block, verdict(json)));
   flags.json.write(json);
 }
 

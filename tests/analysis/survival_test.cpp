@@ -3,6 +3,8 @@
 #include "analysis/survival.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -44,10 +46,9 @@ TEST_CASE("contiguity: chance gives 1, also where the share changes along the se
   std::vector<bool> held(kEvents);
   for (std::size_t i = 0; i < kEvents; ++i)  // recency: from 10 to 60 percent
     held[i] = uniform(random) < 0.1 + 0.5 * static_cast<double>(i) / kEvents;
-  for (const Contiguity& c : contiguity_of(held, 8, 100)) {
-    CHECK(c.ratio == Approx(1).margin(0.03));
-    CHECK(c.autocorrelation == Approx(0).margin(0.02));
-  }
+  for (const Contiguity& c : contiguity_of(held, 8, 100)) CHECK(c.ratio == Approx(1).margin(0.03));
+  const std::vector<double> numbers(held.begin(), held.end());
+  for (const double r : autocorrelation_of(numbers, 8, 100)) CHECK(r == Approx(0).margin(0.02));
 }
 
 TEST_CASE("contiguity: events that survive in pairs show at lag one alone") {
@@ -58,7 +59,8 @@ TEST_CASE("contiguity: events that survive in pairs show at lag one alone") {
   const auto lags = contiguity_of(held, 5, 100);
   // Half of all neighbours are pairs, which survive together: (1/2 p + 1/2 p^2) / p^2 = 2.5.
   CHECK(lags[0].ratio == Approx(2.5).epsilon(0.05));
-  CHECK(lags[0].autocorrelation == Approx(0.5).margin(0.03));
+  const std::vector<double> numbers(held.begin(), held.end());
+  CHECK(autocorrelation_of(numbers, 5, 100)[0] == Approx(0.5).margin(0.03));
   for (std::size_t i = 1; i < lags.size(); ++i) CHECK(lags[i].ratio == Approx(1).margin(0.06));
   CHECK(contiguity_of(std::vector<bool>(10), 2, 100).size() == 2);  // no surroundings: no numbers
   // The last ones all held, a sudden end: they count for nothing.
@@ -68,6 +70,55 @@ TEST_CASE("contiguity: events that survive in pairs show at lag one alone") {
   for (std::size_t i = 0; i < lags.size(); ++i) CHECK(with_recent[i].ratio == lags[i].ratio);
   CHECK_THROWS_AS(contiguity_of(held, 0, 10), ConfigError);
   CHECK_THROWS_AS(contiguity_of(held, 10, 10), ConfigError);
+}
+
+TEST_CASE("autocorrelation equals plain loops, and is known for some series") {
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  for (const int n : {0, 1, 40, 41, 42, 60, 333})
+    for (const int most_lag : {1, 3, 9}) {
+      constexpr int kAround = 10;
+      std::vector<double> series(static_cast<std::size_t>(n));
+      for (std::size_t i = 0; i < series.size(); ++i)
+        series[i] =
+            normal(random) + (i > 0 ? 0.7 * series[i - 1] : 0) + 0.02 * static_cast<double>(i);
+      const auto x = [&](int i) {  // beside its surroundings
+        double sum = 0;
+        int count = 0;
+        for (int j = i - kAround; j <= i + kAround; ++j)
+          if (std::abs(j - i) > most_lag) sum += series[static_cast<std::size_t>(j)], ++count;
+        return series[static_cast<std::size_t>(i)] - sum / count;
+      };
+      const std::vector<double> found = autocorrelation_of(series, most_lag, kAround);
+      REQUIRE(static_cast<int>(found.size()) == most_lag);
+      const int first = 2 * kAround, end = n - 2 * kAround;
+      for (int lag = 1; lag <= most_lag; ++lag) {
+        double squares = 0, products = 0;
+        for (int i = first; i < end; ++i) squares += x(i) * x(i) / (end - first);
+        for (int i = first; i + lag < end; ++i) products += x(i) * x(i + lag) / (end - first - lag);
+        INFO(n << " numbers, lag " << lag);
+        CHECK(found[static_cast<std::size_t>(lag - 1)] ==
+              Approx(end - first > lag ? products / squares : 0.0).margin(1e-9));
+      }
+    }
+  constexpr std::size_t kEvents = 200000;
+  std::vector<double> noise(kEvents), decaying(kEvents), turning(kEvents);
+  for (std::size_t i = 0; i < kEvents; ++i) {
+    noise[i] = normal(random) + 1e-4 * static_cast<double>(i);  // a trend is none of it
+    decaying[i] = normal(random) + (i > 0 ? 0.8 * decaying[i - 1] : 0);
+    turning[i] = i % 2 == 0 ? 1 : -1;
+  }
+  const auto of_decaying = autocorrelation_of(decaying, 40, 2000);
+  for (const int lag : {1, 2, 5, 40})
+    CHECK(of_decaying[static_cast<std::size_t>(lag - 1)] ==
+          Approx(std::pow(0.8, lag)).margin(0.02));
+  const auto of_turning = autocorrelation_of(turning, 4, 100);
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(of_turning[i] == Approx(i % 2 == 0 ? -1 : 1).margin(0.02));
+  for (const double r : autocorrelation_of(noise, 8, 100)) CHECK(r == Approx(0).margin(0.02));
+  for (const double r : autocorrelation_of(std::vector<double>(500, 3.0), 4, 20)) CHECK(r == 0);
+  CHECK_THROWS_AS(autocorrelation_of(noise, 0, 10), ConfigError);
+  CHECK_THROWS_AS(autocorrelation_of(noise, 10, 10), ConfigError);
 }
 
 TEST_CASE("edges are sorted by distance in powers of two, in both directions") {
@@ -115,8 +166,7 @@ TEST_CASE("a memory that forgets never holds more than the bound of the long run
     held += static_cast<double>(memoria.size());
   }
   constexpr double kCounted = kSteps - kFrom;
-  const double most =
-      most_held(config.alpha, config.initial_lifespan, recalled / kCounted, fresh / kCounted);
+  const double most = Memoria::most_held(config, recalled / kCounted, fresh / kCounted);
   CHECK(held / kCounted < most);
   CHECK(held / kCounted > 0.3 * most);
 }

@@ -405,6 +405,10 @@ TEST_CASE("a kept memory is opened only for the model it was made with", "[memor
   CHECK(opened(in(temp / "m"), nullptr, &config) == "no error");
   config.n_mem += 1;
   CHECK(mentions(opened(in(temp / "m"), nullptr, &config), "other settings"));
+  CHECK(mentions(opened(in(temp / "m"), nullptr, &config), "now: n_mem is 24, not 25. Only"));
+  config.scope = EventScope::head;  // which the memory does not have
+  CHECK(mentions(opened(in(temp / "m"), nullptr, &config),
+                 R"(n_mem is 24, not 25; scope is "sequence", not "head". Only)"));
 }
 
 TEST_CASE("one writer, many readers, clear words for all else", "[memory][kept][refuse]") {

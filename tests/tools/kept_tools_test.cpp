@@ -160,6 +160,9 @@ TEST_CASE("inspect shows what is there") {
   CHECK(j["model"]["name"] == "recall-2m6");
   CHECK(j["bytes"]["segments"].get<std::int64_t>() > 0);
   CHECK(contents(s.scratch / "m.html").find("</html>") != std::string::npos);
+  const Run other = run_episodic(fmt::format("inspect {} --layer 1 --head 1", s.dir("m")));
+  CHECK(other.status == 1);  // the memory has no such scope
+  CHECK(other.err.find("no head has its own") != std::string::npos);
 }
 
 TEST_CASE("verify names what is damaged") {

@@ -62,11 +62,12 @@ class Memoria {
       if (!std::isfinite(x)) throw DataError("memoria: an engram holds NaN or infinity");
     Recall next;
     std::vector<float> vectors(engrams.begin(), engrams.end());
+    const std::vector<double> wide(engrams.begin(), engrams.end());
     next.working.resize(static_cast<std::size_t>(n));
     std::iota(next.working.begin(), next.working.end(), next_id_);
-    next.short_term = best(short_term_, vectors, config_.n_short);
+    next.short_term = best(short_term_, wide, config_.n_short);
     search(next);
-    next.long_term = best(next.found, vectors, config_.n_long);
+    next.long_term = best(next.found, wide, config_.n_long);
     recall_ = std::move(next);
     working_ = std::move(vectors);
     open_ = true;
@@ -107,19 +108,23 @@ class Memoria {
     }
     for (const auto* list : {&recall_.short_term, &recall_.long_term})
       for (const std::int64_t id : *list) engrams_.at(id).counts.make_room(firing_);
+    // Room grows by doubling: to ask for just enough would move everything in every step.
     const std::size_t most = engrams_.size() + fresh_.size();
-    engrams_.reserve(most);
-    lives_.reserve(most);
-    short_term_.reserve(short_term_.size() + fresh_.size());
+    if (static_cast<double>(most) >
+        static_cast<double>(engrams_.bucket_count()) * engrams_.max_load_factor())
+      engrams_.reserve(2 * most);
+    make_room(endings_, fresh_.size());
+    make_room(short_term_, fresh_.size());
     gone_.clear();
-    gone_.reserve(most);
+    gone_.reserve(resets_next() ? most : due(0, steps_ + 1) + fresh_.size());
     prepared_ = true;
   }
 
   /// The rest of `commit`, which cannot fail. \pre prepare
   std::vector<std::int64_t> publish() noexcept {
     engrams_.merge(fresh_);
-    for (const std::int64_t id : recall_.working) start_life(id, config_.initial_lifespan);
+    for (const std::int64_t id : recall_.working)
+      start_life(engrams_.find(id)->second, id, config_.initial_lifespan);
     next_id_ += static_cast<std::int64_t>(recall_.working.size());
     fire();
     extend();
@@ -133,12 +138,13 @@ class Memoria {
       short_term_.erase(short_term_.begin(), short_term_.begin() + beyond);
     }
     open_ = prepared_ = false;
+    const bool resets = resets_next();
     ++steps_;
-    if (config_.reset_period > 0 && steps_ % config_.reset_period == 0) {
+    if (resets) {
       for (const auto& [id, e] : engrams_) gone_.push_back(id);
       std::sort(gone_.begin(), gone_.end());
       engrams_.clear();
-      lives_.clear();
+      endings_.clear();
       short_term_.clear();
     }
     return std::move(gone_);
@@ -189,7 +195,7 @@ class Memoria {
   /// Steps left; 0 for an engram that is not held.
   double lifespan(std::int64_t engram) const {
     const auto it = engrams_.find(engram);
-    return it == engrams_.end() ? 0.0 : lives_[it->second.life].left;
+    return it == engrams_.end() ? 0.0 : it->second.left_after(steps_);
   }
   /// How often two engrams fired together (an engram with itself: how often it fired); 0 if one of
   /// them is not held.
@@ -211,6 +217,26 @@ class Memoria {
     return sum;
   }
 
+  /// The most engrams held in the long run (Memoria, appendix E.1): each step gives out alpha *
+  /// recalled steps of life and each new engram brings its own, every one that is held loses one,
+  /// and one that is forgotten has lost less than one too many.
+  /// \param recalled, fresh engrams of a step, on average
+  static double most_held(const MemoriaConfig& config, double recalled, double fresh) {
+    return config.alpha * recalled + (config.initial_lifespan + 1) * fresh;
+  }
+  /// The most that `bytes` will be, about, once `steps` steps have brought `fresh` engrams each.
+  /// All that are held may be linked with all, and as many counts be of engrams that are gone; but
+  /// a step links no more than those that fire in it.
+  static double bytes_needed(const MemoriaConfig& config, std::int64_t width, double fresh,
+                             double steps) {
+    const auto recalled = static_cast<double>(config.n_short + config.n_long);
+    const double held = std::min(most_held(config, recalled, fresh), fresh * steps);
+    const double firing = fresh + recalled;
+    const double counts = std::min(2 * held * held, steps * firing * firing);
+    return held * (static_cast<double>(width) * sizeof(float) + kBytesOfAnEngram) +
+           counts * kBytesOfACount;
+  }
+
   /// Forgets everything; numbers go on. \return what was held, sorted
   std::vector<std::int64_t> clear() {
     std::vector<std::int64_t> all;
@@ -218,7 +244,7 @@ class Memoria {
     for (const auto& [id, e] : engrams_) all.push_back(id);
     std::sort(all.begin(), all.end());
     engrams_.clear();
-    lives_.clear();
+    endings_.clear();
     short_term_.clear();
     open_ = false;
     return all;
@@ -237,7 +263,7 @@ class Memoria {
     for (const auto& list : {queue, rest})
       for (const std::int64_t id : list) {
         const Engram& e = engrams_.at(id);
-        to.put(lives_[e.life].left);
+        to.put(e.left_after(steps_));
         to.put_vector(e.vector);
         std::vector<std::int64_t> ids, counts;  // sorted, so that equal states give equal bytes
         for (const auto& [other, n] : e.counts.all)
@@ -271,7 +297,8 @@ class Memoria {
         e.long_term = list == &rest;
         const double lifespan = from.get<double>();
         if (!(lifespan > 0) || !std::isfinite(lifespan)) refuse("an impossible lifespan");
-        next.start_life(id, lifespan);
+        make_room(next.endings_, 1);
+        next.start_life(e, id, lifespan);
         e.vector = from.get_vector<float>(static_cast<std::size_t>(width_), "an engram's vector");
         const auto ids = from.get_vector<std::int64_t>();
         const auto counts = from.get_vector<std::int64_t>(ids.size(), "an engram's counts");
@@ -279,6 +306,7 @@ class Memoria {
           if (i > 0 && ids[i] <= ids[i - 1]) refuse("counts out of order");
           e.counts.all.push_back({ids[i], counts[i]});
         }
+        e.counts.find_largest(0);
       }
     for (const auto& [id, e] : next.engrams_)
       for (const auto& [other, n] : e.counts.all)  // a pair is kept with both
@@ -292,83 +320,144 @@ class Memoria {
   /// Count_ij of one engram, itself included, by the other's number: in one piece, for an engram
   /// that is recalled again and again has counts with nearly all that came.
   struct Counts {
+    static constexpr std::size_t kBlock = 64;
     struct Count {
       std::int64_t other = 0, n = 0;
     };
-    std::vector<Count> all;  // sorted
-    std::size_t dead = 0;    // of engrams that are gone; their n is 0
+    std::vector<Count> all;             // sorted
+    std::vector<std::int64_t> largest;  // of each kBlock of them: none has a larger n
+    std::size_t dead = 0;               // of engrams that are gone; their n is 0
 
+    static bool before(const Count& c, std::int64_t id) { return c.other < id; }
+    /// Of the first count at or behind `from` with an engram of that number or a later one. It is
+    /// often the next one: those that fire together came together.
+    std::size_t place_of(std::int64_t other, std::size_t from = 0) const {
+      if (from < all.size() && all[from].other >= other) return from;
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(from);
+      return static_cast<std::size_t>(std::lower_bound(begin, all.end(), other, before) -
+                                      all.begin());
+    }
+    bool is(std::size_t place, std::int64_t other) const {
+      return place < all.size() && all[place].other == other;
+    }
     /// A count of zero says what none would: those of a step that is given up may stay.
-    std::vector<Count>::iterator place_of(std::int64_t other) {
-      return std::lower_bound(all.begin(), all.end(), other,
-                              [](const Count& c, std::int64_t id) { return c.other < id; });
-    }
-    Count* find(std::int64_t other) {
-      const auto at = place_of(other);
-      return at != all.end() && at->other == other ? &*at : nullptr;
-    }
     std::int64_t of(std::int64_t other) const {
-      const Count* found = const_cast<Counts*>(this)->find(other);
-      return found ? found->n : 0;
+      const std::size_t place = place_of(other);
+      return is(place, other) ? all[place].n : 0;
     }
-    /// Zeros for those that it has no counts of yet. \param others sorted
-    void make_room(const std::vector<std::int64_t>& others) {
-      const std::size_t before = all.size(), most = before + others.size();
-      // Nothing fails once the order is disturbed.
-      if (most > all.capacity()) all.reserve(std::max(most, 2 * all.capacity()));
-      for (const std::int64_t other : others) {
-        const auto end = all.begin() + static_cast<std::ptrdiff_t>(before);
-        const auto at = std::lower_bound(
-            all.begin(), end, other, [](const Count& c, std::int64_t id) { return c.other < id; });
-        if (at == end || at->other != other) all.push_back({other, 0});
+    /// The engram of largest n among those that `takes`; ties: the older; -1 if there is none.
+    template <class Takes>
+    std::int64_t strongest(const Takes& takes) const {
+      std::int64_t found = -1, most = 0;
+      for (std::size_t block = 0; block < largest.size(); ++block) {
+        if (largest[block] <= most) continue;
+        const std::size_t end = std::min(all.size(), (block + 1) * kBlock);
+        for (std::size_t i = block * kBlock; i < end; ++i)
+          if (all[i].n > most && takes(all[i].other)) {
+            found = all[i].other;
+            most = all[i].n;
+          }
       }
-      if (before == all.size()) return;
-      const auto middle = all.begin() + static_cast<std::ptrdiff_t>(before);
-      const auto less = [](const Count& a, const Count& b) { return a.other < b.other; };
-      std::inplace_merge(std::lower_bound(all.begin(), middle, *middle, less), middle, all.end(),
-                         less);
+      return found;
+    }
+    /// Zeros for those that it has no counts of yet. \param others sorted, no two alike
+    void make_room(const std::vector<std::int64_t>& others) {
+      std::size_t missing = 0, place = 0, first = all.size();
+      for (const std::int64_t other : others) {
+        place = place_of(other, place);
+        if (is(place, other))
+          ++place;
+        else if (missing++ == 0)
+          first = place;
+      }
+      if (missing == 0) return;
+      std::size_t from = all.size(), to = from + missing;
+      Memoria::make_room(largest, (to + kBlock - 1) / kBlock - largest.size());
+      Memoria::make_room(all, missing);
+      all.resize(to);
+      // From the end on, so that nothing is overwritten before it has moved.
+      for (auto other = others.rbegin(); from < to; ++other) {
+        while (from > 0 && all[from - 1].other > *other) all[--to] = all[--from];
+        if (from > 0 && all[from - 1].other == *other) continue;
+        all[--to] = {*other, 0};
+      }
+      find_largest(first);
+    }
+    /// One more for each. \param others sorted, all of them with counts
+    void raise(const std::vector<std::int64_t>& others) noexcept {
+      std::size_t place = 0;
+      for (const std::int64_t other : others) {
+        place = place_of(other, place);
+        std::int64_t& most = largest[place / kBlock];
+        most = std::max(most, ++all[place++].n);
+      }
     }
     /// Of an engram that is gone. Takes out such counts once they are the half.
     void drop(std::int64_t other) noexcept {
-      Count* const found = find(other);
-      if (!found || found->n == 0) return;
-      found->n = 0;
+      const std::size_t place = place_of(other);
+      if (!is(place, other) || all[place].n == 0) return;
+      all[place].n = 0;
       if (++dead * 2 <= all.size()) return;
       all.erase(std::remove_if(all.begin(), all.end(), [](const Count& c) { return c.n == 0; }),
                 all.end());
       dead = 0;
+      find_largest(0);
+    }
+    /// Anew, from the block of count `first` on.
+    void find_largest(std::size_t first) {
+      largest.resize((all.size() + kBlock - 1) / kBlock);
+      std::fill(
+          largest.begin() + static_cast<std::ptrdiff_t>(std::min(first / kBlock, largest.size())),
+          largest.end(), 0);
+      for (std::size_t i = first / kBlock * kBlock; i < all.size(); ++i)
+        largest[i / kBlock] = std::max(largest[i / kBlock], all[i].n);
     }
   };
 
   struct Engram {
     std::vector<float> vector;
-    std::size_t life = 0;    // of lives_
+    double left = 0;         // steps of life that it had when `since` steps were done
+    std::int64_t since = 0;  // so that a step that does not extend it need not touch it
     bool long_term = false;  // else in the queue, or of the step that is open
     Counts counts;
+
+    /// What one step after the other would leave, to the bit: to take whole steps off a positive
+    /// number does not round.
+    double left_after(std::int64_t steps) const {
+      return left - static_cast<double>(steps - since);
+    }
   };
-  /// Steps that an engram has left: all of them in one piece, for each step shortens all.
-  struct Life {
-    std::int64_t engram = 0;
-    double left = 0;
+  /// The step by whose end an engram may be gone; it is not before.
+  struct Ending {
+    std::int64_t step = 0, engram = 0;
   };
+  static bool later(const Ending& a, const Ending& b) { return a.step > b.step; }
+
+  /// Room for so many more, by doubling.
+  template <class T>
+  static void make_room(std::vector<T>& list, std::size_t more) {
+    const std::size_t most = list.size() + more;
+    if (most > list.capacity()) list.reserve(std::max(most, 2 * list.capacity()));
+  }
 
   /// log mean_j exp(-||e - w_j||^2) over the working engrams w: the same order as the mean of
   /// c(e, w_j), where float32 would underflow to equal zeros.
-  double log_correlation(const std::vector<float>& e, std::span<const float> working) const {
+  double log_correlation(std::span<const double> e, std::span<const double> working) const {
     const std::size_t width = static_cast<std::size_t>(width_);
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (std::size_t at = 0; at < working.size(); at += width) {
+      const double* const w = working.data() + at;
       // Partial sums, so that no addition waits for the one before it.
       constexpr std::size_t kParts = 8;
       double parts[kParts] = {};
       std::size_t c = 0;
       for (; c + kParts <= width; c += kParts)
         for (std::size_t i = 0; i < kParts; ++i) {
-          const double d = static_cast<double>(e[c + i]) - working[at + c + i];
+          const double d = e[c + i] - w[c + i];
           parts[i] += d * d;
         }
       for (; c < width; ++c) {
-        const double d = static_cast<double>(e[c]) - working[at + c];
+        const double d = e[c] - w[c];
         parts[0] += d * d;
       }
       const double distance = std::accumulate(parts, parts + kParts, 0.0);
@@ -383,13 +472,25 @@ class Memoria {
   }
 
   /// The n of `ids` most correlated with the working engrams, best first; ties: the older.
-  std::vector<std::int64_t> best(std::vector<std::int64_t> ids, std::span<const float> working,
+  std::vector<std::int64_t> best(std::vector<std::int64_t> ids, std::span<const double> working,
                                  std::int64_t n) const {
     if (working.empty()) return {};
     std::vector<std::pair<double, std::int64_t>> ranked;
     ranked.reserve(ids.size());
-    for (const std::int64_t id : ids)
-      ranked.emplace_back(-log_correlation(engrams_.at(id).vector, working), id);
+    // Engrams lie anywhere in memory: the processor looks for several at once, and fetches the next
+    // while one is compared.
+    std::vector<const float*> vectors;
+    vectors.reserve(ids.size());
+    for (const std::int64_t id : ids) vectors.push_back(engrams_.at(id).vector.data());
+    // Converted once for all of working.
+    std::vector<double> wide(static_cast<std::size_t>(width_));
+    constexpr std::int64_t kLine = 16;  // floats of a cache line
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + 1 < ids.size())
+        for (std::int64_t c = 0; c < width_; c += kLine) __builtin_prefetch(vectors[i + 1] + c);
+      std::copy_n(vectors[i], width_, wide.begin());
+      ranked.emplace_back(-log_correlation(wide, working), ids[i]);
+    }
     const auto take = std::min(ranked.size(), static_cast<std::size_t>(n));
     std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(take),
                       ranked.end());
@@ -402,15 +503,10 @@ class Memoria {
   /// ties: the older; -1 if there is none.
   std::int64_t strongest_neighbour(std::int64_t id,
                                    const std::vector<std::int64_t>& excluded) const {
-    std::int64_t found = -1, most = 0;
-    for (const auto& [other, n] : engrams_.at(id).counts.all) {  // the older ones first
-      if (n <= most) continue;
-      if (other == id || std::binary_search(excluded.begin(), excluded.end(), other)) continue;
-      if (!engrams_.at(other).long_term) continue;
-      found = other;
-      most = n;
-    }
-    return found;
+    return engrams_.at(id).counts.strongest([&](std::int64_t other) {
+      return other != id && !std::binary_search(excluded.begin(), excluded.end(), other) &&
+             engrams_.at(other).long_term;
+    });
   }
 
   /// Memoria 3.2: from each recalled short-term engram along the strongest edges, level by level.
@@ -437,10 +533,7 @@ class Memoria {
   }
 
   void fire() noexcept {
-    for (const std::int64_t a : firing_) {
-      Counts& counts = engrams_.find(a)->second.counts;
-      for (const std::int64_t b : firing_) ++counts.find(b)->n;
-    }
+    for (const std::int64_t id : firing_) engrams_.find(id)->second.counts.raise(firing_);
   }
 
   void extend() noexcept {
@@ -449,15 +542,29 @@ class Memoria {
     const double given_out = static_cast<double>(recall_.size()) * config_.alpha;
     std::size_t i = 0;
     for (const auto* list : {&recall_.short_term, &recall_.long_term})
-      for (const std::int64_t id : *list)
-        lives_[engrams_.find(id)->second.life].left += attention_[i++] / sum * given_out;
+      for (const std::int64_t id : *list) {
+        Engram& e = engrams_.find(id)->second;
+        e.left = e.left_after(steps_) + attention_[i++] / sum * given_out;
+        e.since = steps_;
+      }
   }
 
-  /// All engrams lose a step of life, working ones too. Those that had none left go to gone_,
-  /// sorted.
+  /// All engrams lose a step of life, working ones too. Those that have none left go to gone_,
+  /// sorted. Only those whose end was to come are looked at: the others end later.
   void shorten() noexcept {
-    for (Life& life : lives_)
-      if ((life.left -= 1) <= 0) gone_.push_back(life.engram);
+    const std::int64_t done = steps_ + 1;
+    while (!endings_.empty() && endings_.front().step <= done) {
+      std::pop_heap(endings_.begin(), endings_.end(), later);
+      Ending& ending = endings_.back();
+      const auto it = engrams_.find(ending.engram);
+      if (it != engrams_.end() && it->second.left_after(done) > 0) {  // its life was extended
+        ending.step = end_of(it->second);
+        std::push_heap(endings_.begin(), endings_.end(), later);
+        continue;
+      }
+      if (it != engrams_.end()) gone_.push_back(ending.engram);
+      endings_.pop_back();
+    }
     std::sort(gone_.begin(), gone_.end());
     for (const std::int64_t id : gone_) erase(id);
     const auto is_gone = [&](std::int64_t id) {
@@ -475,26 +582,39 @@ class Memoria {
     for (const auto& [other, n] : gone->second.counts.all)
       if (other != id && n > 0)
         if (const auto it = engrams_.find(other); it != engrams_.end()) it->second.counts.drop(id);
-    // The last one takes the place of its life.
-    const std::size_t place = gone->second.life;
-    engrams_.erase(gone);
-    if (place + 1 < lives_.size()) {
-      lives_[place] = lives_.back();
-      engrams_.find(lives_[place].engram)->second.life = place;
-    }
-    lives_.pop_back();
+    engrams_.erase(gone);  // its ending is passed over when it comes up
   }
 
-  /// Of an engram that has just come. \pre room in lives_
-  void start_life(std::int64_t id, double left) {
-    engrams_.find(id)->second.life = lives_.size();
-    lives_.push_back({id, left});
+  /// The step by whose end an engram has no life left.
+  static std::int64_t end_of(const Engram& e) {
+    constexpr double kMost = 9007199254740992.0;  // 2^53: that far an end is looked up again
+    return e.since + static_cast<std::int64_t>(std::ceil(std::min(e.left, kMost)));
+  }
+
+  /// Of an engram that has just come. \pre room in endings_
+  void start_life(Engram& e, std::int64_t id, double left) noexcept {
+    e.left = left;
+    e.since = steps_;
+    endings_.push_back({end_of(e), id});
+    std::push_heap(endings_.begin(), endings_.end(), later);
+  }
+
+  /// Endings that come up by a step, in the heap below entry i.
+  std::size_t due(std::size_t i, std::int64_t step) const {
+    if (i >= endings_.size() || endings_[i].step > step) return 0;
+    return 1 + due(2 * i + 1, step) + due(2 * i + 2, step);
+  }
+
+  /// Whether all is forgotten at the end of the step that is open.
+  bool resets_next() const {
+    return config_.reset_period > 0 && (steps_ + 1) % config_.reset_period == 0;
   }
 
   MemoriaConfig config_;
   std::int64_t width_ = 0, next_id_ = 0, steps_ = 0;
   std::unordered_map<std::int64_t, Engram> engrams_;
-  std::vector<Life> lives_;               // of the engrams that are held, in no order
+  std::vector<Ending>
+      endings_;  // a heap, the next one first; one of each held, and of some forgotten
   std::vector<std::int64_t> short_term_;  // oldest first
   Recall recall_;                         // of the step that is open
   std::vector<float> working_;            // its engrams' vectors

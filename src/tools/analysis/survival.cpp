@@ -12,6 +12,34 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+/// Means of what lies around each event of a sequence, but for those so near that they may hang
+/// together with it, and the events that have whole surroundings.
+class Surroundings {
+ public:
+  Surroundings(std::span<const double> numbers, std::int64_t most_lag, std::int64_t around)
+      : before_(numbers.size() + 1), most_lag_(most_lag), around_(around) {
+    if (most_lag < 1 || most_lag >= around)
+      throw ConfigError("contiguity: lags to " + std::to_string(most_lag) + " within " +
+                        std::to_string(around) + " events; lags must be >= 1 and below that");
+    for (std::size_t i = 0; i < numbers.size(); ++i) before_[i + 1] = before_[i] + numbers[i];
+  }
+
+  std::int64_t first() const { return 2 * around_; }
+  std::int64_t end() const { return std::ssize(before_) - 1 - 2 * around_; }
+  double mean(std::int64_t i) const {
+    return (between(i - around_, i - most_lag_) + between(i + most_lag_ + 1, i + around_ + 1)) /
+           static_cast<double>(2 * (around_ - most_lag_));
+  }
+
+ private:
+  double between(std::int64_t first, std::int64_t end) const {
+    return before_[at(end)] - before_[at(first)];
+  }
+
+  std::vector<double> before_;  // sums of the numbers below i
+  std::int64_t most_lag_, around_;
+};
+
 }  // namespace
 
 std::vector<Survivors> survivors_by_place(const std::vector<bool>& held, std::int64_t n_bins) {
@@ -27,41 +55,36 @@ std::vector<Survivors> survivors_by_place(const std::vector<bool>& held, std::in
 
 std::vector<Contiguity> contiguity_of(const std::vector<bool>& held, std::int64_t most_lag,
                                       std::int64_t around) {
-  if (most_lag < 1 || most_lag >= around)
-    throw ConfigError("contiguity: lags to " + std::to_string(most_lag) + " within " +
-                      std::to_string(around) + " events; lags must be >= 1 and below that");
-  const std::int64_t n = std::ssize(held);
-  std::vector<std::int64_t> before(at(n + 1));  // held ones below i
-  for (std::int64_t i = 0; i < n; ++i) before[at(i + 1)] = before[at(i)] + held[at(i)];
-  const auto between = [&](std::int64_t first, std::int64_t end) {
-    return before[at(end)] - before[at(first)];
-  };
-  // Share of what lies around event i, but for those so near that they may hang together with it.
-  const double surroundings = static_cast<double>(2 * (around - most_lag));
-  const auto share = [&](std::int64_t i) {
-    return static_cast<double>(between(i - around, i - most_lag) +
-                               between(i + most_lag + 1, i + around + 1)) /
-           surroundings;
-  };
-  const std::int64_t first = 2 * around, end = n - 2 * around;
-  double variance = 0;
-  for (std::int64_t i = first; i < end; ++i) {
-    const double x = held[at(i)] - share(i);
-    variance += x * x;
-  }
-  if (end > first) variance /= static_cast<double>(end - first);
+  const std::vector<double> numbers(held.begin(), held.end());
+  const Surroundings around_it(numbers, most_lag, around);
   std::vector<Contiguity> all;
   for (std::int64_t lag = 1; lag <= most_lag; ++lag) {
-    double both = 0, expected = 0, product = 0;
-    for (std::int64_t i = first; i + lag < end; ++i) {
-      const double here = share(i), there = share(i + lag);
-      both += held[at(i)] && held[at(i + lag)];
-      expected += here * there;
-      product += (held[at(i)] - here) * (held[at(i + lag)] - there);
+    double both = 0, expected = 0;
+    for (std::int64_t i = around_it.first(); i + lag < around_it.end(); ++i) {
+      both += numbers[at(i)] * numbers[at(i + lag)];
+      expected += around_it.mean(i) * around_it.mean(i + lag);
     }
-    const auto pairs = static_cast<double>(std::max<std::int64_t>(1, end - first - lag));
-    all.push_back({lag, expected > 0 ? both / expected : 0.0,
-                   variance > 0 ? product / pairs / variance : 0.0});
+    all.push_back({lag, expected > 0 ? both / expected : 0.0});
+  }
+  return all;
+}
+
+std::vector<double> autocorrelation_of(std::span<const double> numbers, std::int64_t most_lag,
+                                       std::int64_t around) {
+  const Surroundings around_it(numbers, most_lag, around);
+  std::vector<double> x;
+  double variance = 0;
+  for (std::int64_t i = around_it.first(); i < around_it.end(); ++i) {
+    x.push_back(numbers[at(i)] - around_it.mean(i));
+    variance += x.back() * x.back();
+  }
+  std::vector<double> all(at(most_lag));
+  if (!(variance > 0)) return all;
+  variance /= static_cast<double>(x.size());
+  for (std::size_t lag = 1; lag <= all.size() && lag < x.size(); ++lag) {
+    double product = 0;
+    for (std::size_t i = 0; i + lag < x.size(); ++i) product += x[i] * x[i + lag];
+    all[lag - 1] = product / static_cast<double>(x.size() - lag) / variance;
   }
   return all;
 }
@@ -85,10 +108,6 @@ std::vector<EdgesAtDistance> edges_by_distance(
       }
     }
   return bins;
-}
-
-double most_held(double alpha, double initial_lifespan, double recalled, double fresh) {
-  return alpha * recalled + (initial_lifespan + 1) * fresh;
 }
 
 }  // namespace episodic::analysis

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a memory that forgets still holds, and how it is linked (Memoria 6, appendices B and E.1).
+// What a memory that forgets still holds, and how it is linked (Memoria 6, appendix B).
 
 #include <cstdint>
 #include <functional>
@@ -23,9 +23,8 @@ std::vector<Survivors> survivors_by_place(const std::vector<bool>& held, std::in
 
 /// How survival at a distance hangs together.
 struct Contiguity {
-  std::int64_t lag = 0;        ///< in events
-  double ratio = 0;            ///< pairs that are both held, over what chance gives; 1: independent
-  double autocorrelation = 0;  ///< of what is held beside its surroundings' share
+  std::int64_t lag = 0;  ///< in events
+  double ratio = 0;      ///< pairs that are both held, over what chance gives; 1: independent
 };
 
 /// For lags 1 .. most_lag. What chance gives follows the share of held events within `around`
@@ -35,6 +34,15 @@ struct Contiguity {
 /// ConfigError unless 1 <= most_lag < around
 std::vector<Contiguity> contiguity_of(const std::vector<bool>& held, std::int64_t most_lag,
                                       std::int64_t around);
+
+/// Autocorrelation of a number that each event has (how often it was recalled, how long it lived),
+/// at lags 1 .. most_lag: the mean of x(i) x(i + lag) over that of x(i)^2, where x is the number
+/// less the mean of its surroundings, as contiguity_of takes them and leaves out the ends. Neither
+/// primacy nor recency shows in it, only what neighbours have in common. 0 where all x are alike or
+/// there are too few events; by chance within about 2 / sqrt(events) of 0.
+/// \throws ConfigError unless 1 <= most_lag < around
+std::vector<double> autocorrelation_of(std::span<const double> numbers, std::int64_t most_lag,
+                                       std::int64_t around);
 
 /// Edges of the association graph between held events at a distance.
 struct EdgesAtDistance {
@@ -50,10 +58,5 @@ struct EdgesAtDistance {
 std::vector<EdgesAtDistance> edges_by_distance(
     std::span<const std::int64_t> events,
     const std::function<double(std::int64_t from, std::int64_t to)>& edge);
-
-/// The most events that Memoria holds in the long run (E.1): each step gives out alpha * recalled
-/// steps of life and each new event brings its own, every held event loses one, and one that is
-/// forgotten has lost less than one too many. \param recalled, fresh events of a step, on average
-double most_held(double alpha, double initial_lifespan, double recalled, double fresh);
 
 }  // namespace episodic::analysis

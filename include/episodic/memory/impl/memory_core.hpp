@@ -192,6 +192,7 @@ EPISODIC_INLINE void MemoryCore::acquire(std::int64_t l, std::int64_t p) {
 
 EPISODIC_INLINE void MemoryCore::weight(std::int64_t l, std::int64_t p) {
   if (config.reweight != Reweighting::exact && !recall_hook) return;
+  Stopwatch watch(counters.seconds.recall);
   const LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
   const Lane& lane = layer.lane(p);
   const std::vector<EventId>& events = lane.next_recall.recalled();
