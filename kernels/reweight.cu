@@ -33,8 +33,10 @@ FieldError check(const EventScoreParams& p) {
   EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
   EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
   EPISODIC_FIELD(p, listed_stride, p.listed_stride >= 0);
-  EPISODIC_FIELD(p, max_events, product_within(kMaxElements, p.n_lanes, p.max_events, p.width));
-  EPISODIC_FIELD(p, max_listed, p.max_listed >= 0);
+  EPISODIC_FIELD(
+      p, max_events,
+      p.max_events <= INT32_MAX && product_within(kMaxElements, p.n_lanes, p.max_events, p.width));
+  EPISODIC_FIELD(p, max_listed, p.max_listed >= 0 && p.max_listed <= INT32_MAX);
   EPISODIC_FIELD(p, n_listed, !p.maybe_listed || p.n_listed);
   if (p.max_events == 0 || (p.maybe_listed && p.max_listed == 0)) return {};
   EPISODIC_FIELD_GIVEN(p, query);

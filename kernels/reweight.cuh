@@ -28,18 +28,6 @@ __device__ inline std::int64_t count_within(const Count* count, std::int64_t lim
 __device__ inline float weight_of(float score) { return score > 0.0f ? score : 0.0f; }
 
 /// What one lane has of all lanes' arrays.
-template <class T>
-__device__ inline EventScoreParams of_lane(EventScoreParams p, std::int64_t lane) {
-  p.query += lane * p.width;
-  p.representative = static_cast<const T*>(p.representative) + lane * p.max_events * p.width;
-  p.n_events += lane * p.count_stride;
-  p.score += lane * p.max_events;
-  if (p.maybe_listed) {
-    p.maybe_listed += lane * p.max_listed;
-    p.n_listed += lane * p.listed_stride;
-  }
-  return p;
-}
 __device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) {
   p.score += lane * p.max_events;
   p.n_events += lane * p.count_stride;
@@ -54,28 +42,30 @@ __device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) 
 /// Rows of the grid are lanes. A warp for each event; the query lies in shared memory.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kEventScoreThreads) ScoreEventsKernel(EventScoreParams p) {
-  p = of_lane<T>(p, blockIdx.y);
   EPISODIC_DYNAMIC_SHARED(bytes);  // [width] the query
   auto* const query = reinterpret_cast<float*>(bytes);
   using Reduce = cub::BlockReduce<double, kEventScoreThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   EPISODIC_SHARED(query_square, double);
+  const std::int64_t of_lanes = blockIdx.y;  // the lane
   double own = 0.0;
   for (std::int64_t c = threadIdx.x; c < p.width; c += kEventScoreThreads) {
-    query[c] = p.query[c];
+    query[c] = p.query[of_lanes * p.width + c];
     own += static_cast<double>(query[c]) * static_cast<double>(query[c]);
   }
   const double sum = Reduce(storage).Sum(own);
   if (threadIdx.x == 0) query_square = sum;
   __syncthreads();
   const unsigned lane = threadIdx.x % kWarpSize;
-  const std::int64_t n = p.maybe_listed ? count_within(p.n_listed, p.max_listed)
-                                        : count_within(p.n_events, p.max_events);
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kEventScoreWarps;
-  for (std::int64_t i =
-           static_cast<std::int64_t>(blockIdx.x) * kEventScoreWarps + threadIdx.x / kWarpSize;
-       i < n; i += stride) {
-    const std::int64_t event = p.maybe_listed ? p.maybe_listed[i] : i;
+  // Counted in 32 bits, for the registers' sake: there are less than 2^31 events.
+  const auto n = static_cast<unsigned>(
+      p.maybe_listed ? count_within(p.n_listed + of_lanes * p.listed_stride, p.max_listed)
+                     : count_within(p.n_events + of_lanes * p.count_stride, p.max_events));
+  for (unsigned i = blockIdx.x * kEventScoreWarps + threadIdx.x / kWarpSize; i < n;
+       i += gridDim.x * kEventScoreWarps) {
+    // its row in all lanes' arrays
+    const std::int64_t event = of_lanes * p.max_events +
+                               (p.maybe_listed ? p.maybe_listed[of_lanes * p.max_listed + i] : i);
     const T* row = static_cast<const T*>(p.representative) + event * p.width;
     float dot = 0.0f, square = 0.0f;
     EPISODIC_UNROLL

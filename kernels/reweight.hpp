@@ -20,7 +20,7 @@ struct EventScoreParams {
   DType dtype = DType::float32;            ///< of the representatives: float32, float16 or bfloat16
   const void* representative = nullptr;    ///< [max_events, width], row = event
   const std::int64_t* n_events = nullptr;  ///< <= max_events, read on the device
-  std::int64_t max_events = 0;
+  std::int64_t max_events = 0;             ///< < 2^31
   float* score = nullptr;  ///< [max_events], the first n_events written, or those that are listed
   /// [max_listed] events < n_events that alone are scored; null: all.
   const DeviceEventId* maybe_listed = nullptr;
