@@ -16,7 +16,7 @@ namespace device_retention_test {
 
 using namespace device_steps;
 
-constexpr std::int64_t kLength = 480;
+constexpr std::int64_t kLength = 420;
 
 MemoryConfig retaining() {
   MemoryConfig c = driver::small_config();
@@ -98,7 +98,7 @@ TEST_CASE("a device's memory with retention forgets the events that the host's d
           device.forget(e);
           require_same_graph(host, device);
         }
-        if (what == 3) {  // a step that is begun anew counts once
+        if (what == 3 && host.tokens() + 2 <= kLength) {  // a step that is begun anew counts once
           device.begin_step(1);
           device.begin_step(2);
         }
