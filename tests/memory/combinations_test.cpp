@@ -63,29 +63,28 @@ Seen run(const MemoryConfig& config, const MemoryShape& shape, const std::vector
         seen.weighted += of[i] < 1;
       }
       if (at + kStep < kTokens) continue;
-      for (const std::int64_t p : {lane % 2 == 0 ? at + kStep - 1 : at}) {
-        const auto attention = attention_weights(
-            tokens, shape, layer, p, config.n_local,
-            [&](std::int64_t i) { return factor[static_cast<std::size_t>(i)] >= 0; });
-        double worst = 0;
-        for (std::int64_t h = lane % groups * heads; h < (lane % groups + 1) * heads; ++h)
-          for (std::int64_t c = 0; c < shape.head_dim; ++c) {
-            const std::int64_t g = h / (shape.n_heads / shape.n_kv_heads);
-            double expected = 0;
-            for (std::int64_t i = 0; i <= p; ++i) {
-              const bool local = p - i < config.n_local;
-              expected += attention[static_cast<std::size_t>(h)][static_cast<std::size_t>(i)] *
-                          (local ? 1.0 : factor[static_cast<std::size_t>(i)]) *
-                          tokens[static_cast<std::size_t>(i)].v[static_cast<std::size_t>(
-                              layer)][static_cast<std::size_t>(g * shape.head_dim + c)];
-            }
-            const float got =
-                out[static_cast<std::size_t>(layer)]
-                   [static_cast<std::size_t>(((p - at) * shape.n_heads + h) * shape.head_dim + c)];
-            worst = worse_of(worst, std::fabs(got - expected));
+      const std::int64_t p = lane % 2 == 0 ? at + kStep - 1 : at;
+      const auto attention = attention_weights(
+          tokens, shape, layer, p, config.n_local,
+          [&](std::int64_t i) { return factor[static_cast<std::size_t>(i)] >= 0; });
+      double worst = 0;
+      for (std::int64_t h = lane % groups * heads; h < (lane % groups + 1) * heads; ++h)
+        for (std::int64_t c = 0; c < shape.head_dim; ++c) {
+          const std::int64_t g = h / (shape.n_heads / shape.n_kv_heads);
+          double expected = 0;
+          for (std::int64_t i = 0; i <= p; ++i) {
+            const bool local = p - i < config.n_local;
+            expected += attention[static_cast<std::size_t>(h)][static_cast<std::size_t>(i)] *
+                        (local ? 1.0 : factor[static_cast<std::size_t>(i)]) *
+                        tokens[static_cast<std::size_t>(i)].v[static_cast<std::size_t>(
+                            layer)][static_cast<std::size_t>(g * shape.head_dim + c)];
           }
-        REQUIRE(worst < 2e-5);
-      }
+          const float got =
+              out[static_cast<std::size_t>(layer)]
+                 [static_cast<std::size_t>(((p - at) * shape.n_heads + h) * shape.head_dim + c)];
+          worst = worse_of(worst, std::fabs(got - expected));
+        }
+      REQUIRE(worst < 2e-5);
     }
   }
   seen.forgotten = static_cast<std::int64_t>(memory.forgotten().size());
@@ -94,7 +93,8 @@ Seen run(const MemoryConfig& config, const MemoryShape& shape, const std::vector
 
 }  // namespace
 
-TEST_CASE("every combination of options attends to what it says, or is refused", "[memory]") {
+TEST_CASE("every combination of options attends to what it says, or is refused",
+          "[memory][heavy]") {
   const MemoryShape shape = small_shape(2, 4, 2, 6);
   const auto tokens = random_tokens(shape, kTokens, 15);
   std::int64_t ran = 0, refused = 0, weighted = 0, forgotten = 0;

@@ -113,8 +113,8 @@ struct MemoryConfig {
 // -- as JSON: in the compiled library alone --
 
 /// Parses the JSON object; absent keys keep their defaults, the result is validated.
-/// \throws ConfigError for malformed JSON, an unknown key, a wrong type, a value out of range, or a
-///         setting that is specified but not built yet (named).
+/// \throws ConfigError for malformed JSON, an unknown key, a wrong type or a value out of
+///         range.
 MemoryConfig parse_memory_config(std::string_view json);
 
 /// The JSON object of all settings; parse_memory_config(to_json(c)) == c.
