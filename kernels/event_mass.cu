@@ -19,7 +19,7 @@ cudaError_t launch_row_mass(const EventMassArgs& args, cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
     // Few rows leave most of a tensor core's tile empty.
     constexpr ColumnTile kTile = column_tile(kDim);
-    if (args.a.rows > kMostFewRows)
+    if (args.a.rows > mma_tile(kDim, true).rows())
       return launch(MmaRowMassKernel<T, kDim>, grid(kTile.keys()), kWarpSize * kTile.warps,
                     mma_row_mass_shared_bytes(kDim), stream, args);
   }
