@@ -9,6 +9,7 @@
 
 #include "beside_host.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/retention/memoria.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 

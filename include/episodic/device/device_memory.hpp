@@ -12,7 +12,6 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/memory/episodic_memory.hpp"
-#include "episodic/retention/memoria.hpp"
 #include "episodic/timeline/step_kind.hpp"
 
 struct CUstream_st;  // what a cudaStream_t points to
