@@ -406,13 +406,16 @@ TEST_CASE("device memory gives the same bits however its copies overlap with its
   run(all_there, false);
   const auto expected = outputs(all_there);
   const DeviceMemoryBytes all = all_there.bytes();
+  // What slots take besides is a larger part of events of 8 bits.
+  const std::int64_t third = all.events / (config.kv_dtype == DType::int8 ? 6 : 3);
   episodic_test::in_every_overlap([&] {
-    config.device_bytes = all.total() - 2 * all.events / 3;
+    config.device_bytes = all.total() - 2 * third;
     DeviceMemory narrow(config, shape, options, nullptr);
-    REQUIRE(narrow.bytes().host == all.events);
+    REQUIRE(narrow.bytes().host <= all.events);  // but for what is unused behind an array
+    REQUIRE(narrow.bytes().host > all.events - 256);
     run(narrow, false);
     REQUIRE((outputs(narrow) == expected));
-    config.device_bytes = all.total() - all.events / 3;
+    config.device_bytes = all.total() - third;
     DeviceMemory wide(config, shape, options, nullptr);
     run(wide, false);
     REQUIRE((outputs(wide) == expected));

@@ -13,8 +13,8 @@ inline std::optional<std::filesystem::path> shared_dir() {
   return std::nullopt;
 }
 
-/// Gemma 3 270M in Hugging Face layout, the package's GGUF file beside it: EPISODIC_REAL_MODEL, or what
-/// scripts/real_model fetched.
+/// Gemma 3 270M in Hugging Face layout, the package's GGUF file beside it: EPISODIC_REAL_MODEL, or
+/// what scripts/real_model fetched.
 inline std::optional<std::filesystem::path> real_model_dir() {
   const char* dir = std::getenv("EPISODIC_REAL_MODEL");
   const char* cache = std::getenv("EPISODIC_CACHE");
