@@ -78,7 +78,7 @@ __device__ void turn_float_queries(const AttentionArgs& a, float* to, bool local
 
 /// Blocks x: row tiles, y: splits, z: kv heads, as MmaAttentionKernel.
 template <int kDim>
-__global__ void __launch_bounds__(kFloatThreads, 2) FloatAttentionKernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const AttentionArgs a) {
   constexpr int kStride = shared_stride(kDim, 4), kPieces = kDim / 4;
   constexpr int kChannels = kDim / kFloatMembers;  // of a thread: member, member + 16, ..
   EPISODIC_DYNAMIC_SHARED(bytes);
