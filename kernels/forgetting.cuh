@@ -7,23 +7,12 @@
 #include <cub/block/block_scan.cuh>
 
 #include "device.cuh"
+#include "event_lists.cuh"
 #include "forgetting.hpp"
 
 namespace episodic::kernels {
 
 inline constexpr int kForgetThreads = 256;
-
-__device__ inline bool is_among(const DeviceEventId* sorted, std::int64_t n, DeviceEventId event) {
-  std::int64_t low = 0, high = n;
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (sorted[middle] < event)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < n && sorted[low] == event;
-}
 
 /// A block a lane: its three lists one after the other, in place. Marks are shared out among the
 /// blocks.
@@ -43,7 +32,7 @@ __global__ void __launch_bounds__(kForgetThreads) ForgetKernel(const ForgetParam
     for (std::int32_t group = 0; group < size; group += kForgetThreads) {
       const std::int32_t at = group + static_cast<std::int32_t>(threadIdx.x);
       const DeviceEventId event = at < size ? list[at] : 0;
-      const bool stays = at < size && !is_among(p.events, p.n_events, event);
+      const bool stays = at < size && !holds(p.events, p.n_events, event);
       std::int32_t before, total;
       Scan(storage).ExclusiveSum(stays ? 1 : 0, before, total);
       __syncthreads();  // all of the group are read, and the storage is used again

@@ -8,6 +8,7 @@
 
 #include "device.cuh"
 #include "episodic/base/rules/eviction.hpp"
+#include "event_lists.cuh"
 #include "residency.hpp"
 
 namespace episodic::kernels {
@@ -51,19 +52,6 @@ struct SlotState {
 
   __device__ rules::Resident held() const { return {last_recalled, event, pinned}; }
 };
-
-/// Whether an ascending list holds an event.
-__device__ inline bool holds(const DeviceEventId* list, std::int32_t count, DeviceEventId event) {
-  std::int32_t low = 0, high = count;
-  while (low < high) {
-    const std::int32_t middle = (low + high) / 2;
-    if (list[middle] < event)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < count && list[low] == event;
-}
 
 /// Each thread finds its slot's place among all: no list is built, and none is sorted.
 __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {

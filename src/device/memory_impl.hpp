@@ -82,7 +82,7 @@ struct DeviceLayer {
   std::byte *sink_key = nullptr, *sink_value = nullptr;  // [G, n_init, d]
   float* relevance = nullptr;                            // [capacity, H]
   float* sums = nullptr;                  // [n_local + chunk - 1, H] of the open step
-  kernels::ColumnStats* stats = nullptr;  // [H] where the sums are scores (defers_sums)
+  kernels::ColumnStats* stats = nullptr;  // [H] where the sums are scores (defers_column_sums)
   std::int64_t place = -1;                // among the layers that recall; -1: not one of them
   std::byte* representatives = nullptr;   // [P, max_events, H / P * d] of their own dtype
   // with codes of them: kernels::CodeLayer

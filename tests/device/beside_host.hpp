@@ -4,27 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
-#include "episodic/memory/sizes.hpp"
 #include "steps.hpp"
 
 namespace device_steps {
-
-/// The same settings with events at home in device memory, in host memory, in files.
-inline std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape,
-                                       const DeviceMemoryOptions& options,
-                                       const std::filesystem::path& dir) {
-  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
-  std::vector<MemoryConfig> all(3, config);
-  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
-  all[2].disk_dir = dir.string();
-  all[2].host_bytes =
-      least_host_bytes(store_shape(config, shape), config.max_block, most_recalled_tokens(config));
-  return all;
-}
 
 /// Both, after the same steps.
 inline void require_same(const EpisodicMemory& host, const DeviceMemory& device) {

@@ -204,20 +204,6 @@ std::vector<MemoryConfig> lane_configs() {
   return all;
 }
 
-/// The same settings with events at home in device memory, in host memory, in files.
-std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape, DType dtype,
-                                const std::filesystem::path& dir) {
-  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, {dtype, kTokens});
-  std::vector<MemoryConfig> all(3, config);
-  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
-  all[2].disk_dir = dir.string();
-  MemoryConfig kept = config;
-  if (kept.kv_dtype != DType::int8) kept.kv_dtype = dtype;
-  all[2].host_bytes =
-      least_host_bytes(store_shape(kept, shape), config.max_block, most_recalled_tokens(config));
-  return all;
-}
-
 KeepOptions in(const std::filesystem::path& dir) {
   KeepOptions keep;
   keep.dir = dir;
@@ -322,7 +308,7 @@ TEST_CASE("lanes on a device give the same bits wherever events lie, and come ba
     const TempDir dir;
     DeviceMemory all_there(plain, shape, options, nullptr);
     const auto expected = feed(all_there, tokens, kTokens);
-    for (const MemoryConfig& config : tiers(plain, shape, DType::float16, dir.path())) {
+    for (const MemoryConfig& config : tiers(plain, shape, {DType::float16, kTokens}, dir.path())) {
       DeviceMemory memory(config, shape, options, nullptr);
       if (config.device_bytes > 0) REQUIRE(memory.bytes().total() <= config.device_bytes);
       auto got = feed(memory, tokens, 120);
@@ -390,7 +376,8 @@ TEST_CASE("lanes on a device over files go on with a memory of the host") {
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
   for (const MemoryConfig& plain : lane_configs()) {
     const TempDir dir;
-    const std::vector<MemoryConfig> where = tiers(plain, shape, DType::float32, dir.path());
+    const std::vector<MemoryConfig> where =
+        tiers(plain, shape, {DType::float32, kTokens}, dir.path());
     DeviceMemory straight(plain, shape, {DType::float32, kTokens}, nullptr);
     EpisodicMemory kept(plain, shape);
     feed(straight, tokens, 130);
@@ -420,7 +407,7 @@ TEST_CASE(
     const std::uint64_t half = saved.digest();
     const auto rest = feed(straight, tokens, kTokens);
     straight.save(saved, {}, {});
-    for (const MemoryConfig& config : tiers(plain, shape, DType::float16, dir.path())) {
+    for (const MemoryConfig& config : tiers(plain, shape, {DType::float16, kTokens}, dir.path())) {
       DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
       REQUIRE(feed(memory, tokens, 130) == expected);
       if (!config.disk_dir.empty()) REQUIRE(memory.lower_tiers().events > 0);

@@ -28,19 +28,6 @@ std::vector<std::vector<float>> feed(DeviceMemory& memory, const std::vector<Tok
   return all;
 }
 
-/// The same settings with events at home in device memory, in host memory, in files.
-std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape, DType dtype,
-                                const std::filesystem::path& dir) {
-  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, {dtype, kTokens});
-  std::vector<MemoryConfig> all(3, config);
-  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
-  all[2].disk_dir = dir.string();
-  const DType kept = config.kv_dtype == DType::int8 ? DType::int8 : dtype;
-  all[2].host_bytes = least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, kept},
-                                       config.max_block, most_recalled_tokens(config));
-  return all;
-}
-
 MemoryConfig tier_config(DType dtype) {
   MemoryConfig config = driver::small_config();
   config.contiguity = 0.3;
@@ -68,7 +55,7 @@ TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
   plain.recall_every = 3;
   plain.segmenter = SegmenterKind::gaussian;  // its moments come back too
   plain.gamma = 0.5;
-  for (const MemoryConfig& config : tiers(plain, shape, DType::float16, dir.path())) {
+  for (const MemoryConfig& config : tiers(plain, shape, {DType::float16, kTokens}, dir.path())) {
     DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
     const auto empty = memory.snapshot();
     const auto from_start = feed(memory, tokens, 130);
@@ -207,10 +194,10 @@ TEST_CASE("a sequence that was kept and opened again goes on with the same bits"
   std::vector<std::pair<MemoryConfig, DType>> cases;
   const TempDir dir;
   for (const MemoryConfig& config :
-       tiers(tier_config(DType::float16), shape, DType::float16, dir.path()))
+       tiers(tier_config(DType::float16), shape, {DType::float16, kTokens}, dir.path()))
     cases.emplace_back(config, DType::float16);
   for (const MemoryConfig& config :
-       tiers(tier_config(DType::int8), shape, DType::float16, dir.path()))
+       tiers(tier_config(DType::int8), shape, {DType::float16, kTokens}, dir.path()))
     cases.emplace_back(config, DType::float16);
   cases.emplace_back(tier_config(DType::bfloat16), DType::bfloat16);
   cases.back().first.refine = Refinement::modularity;
@@ -335,7 +322,7 @@ TEST_CASE("a device's int8 events are the host's to the bit, in every tier and t
         });
       return all;
     };
-    for (const MemoryConfig& config : tiers(plain, shape, dtype, dir.path())) {
+    for (const MemoryConfig& config : tiers(plain, shape, {dtype, kTokens}, dir.path())) {
       DeviceMemory device(config, shape, {dtype, kTokens}, nullptr);
       while (device.tokens() < kTokens)
         step(device, tokens, device.tokens(),

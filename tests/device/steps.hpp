@@ -3,9 +3,11 @@
 // Drives a DeviceMemory with the random tokens of memory/driver.hpp.
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "episodic/device/device_memory.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "kernels/device.hpp"
 #include "memory/driver.hpp"
 
@@ -62,6 +64,21 @@ inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vec
   memory.end_step(d_surprise.data());
   memory.check();
   return out;
+}
+
+/// The same settings with events at home in device memory, in host memory, in files.
+inline std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryShape& shape,
+                                       const DeviceMemoryOptions& options,
+                                       const std::filesystem::path& dir) {
+  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
+  std::vector<MemoryConfig> all(3, config);
+  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
+  all[2].disk_dir = dir.string();
+  MemoryConfig kept = config;  // as a device keeps events
+  if (kept.kv_dtype != DType::int8) kept.kv_dtype = options.dtype;
+  all[2].host_bytes =
+      least_host_bytes(store_shape(kept, shape), config.max_block, most_recalled_tokens(config));
+  return all;
 }
 
 inline double tolerance(DType dtype) {
