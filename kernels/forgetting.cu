@@ -8,7 +8,7 @@ namespace episodic::kernels {
 namespace {
 
 FieldError check(const ForgetParams& p) {
-  EPISODIC_FIELD(p, n_events, p.n_events >= 0);
+  EPISODIC_FIELD(p, n_events, p.n_events >= 0 && p.n_events <= INT32_MAX);
   EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 0 && p.n_lanes <= INT32_MAX);
   if (p.n_events == 0 || p.n_lanes == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events);

@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kForgetThreads) ForgetKernel(const ForgetParam
   for (std::int64_t i = std::int64_t{blockIdx.x} * kForgetThreads + threadIdx.x; i < p.n_events;
        i += stride)
     p.marks[p.events[i]] = 1;
+  const auto n_events = static_cast<std::int32_t>(p.n_events);
   const LaneLists lane = p.lanes[blockIdx.x];
   DeviceEventId* const lists[] = {lane.similarity, lane.contiguity, lane.recalled};
   for (int l = 0; l < 3; ++l) {
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kForgetThreads) ForgetKernel(const ForgetParam
     for (std::int32_t group = 0; group < size; group += kForgetThreads) {
       const std::int32_t at = group + static_cast<std::int32_t>(threadIdx.x);
       const DeviceEventId event = at < size ? list[at] : 0;
-      const bool stays = at < size && !holds(p.events, p.n_events, event);
+      const bool stays = at < size && !holds(p.events, n_events, event);
       std::int32_t before, total;
       Scan(storage).ExclusiveSum(stays ? 1 : 0, before, total);
       __syncthreads();  // all of the group are read, and the storage is used again
