@@ -8,6 +8,7 @@
 
 #include "common.hpp"
 #include "episodic/base/error.hpp"
+#include "report/em_llm_table.hpp"
 #include "report/report.hpp"
 #include "run/prediction_file.hpp"
 #include "run/score_file.hpp"
@@ -273,6 +274,32 @@ TEST_CASE("a report sets methods side by side") {
   CHECK_THROWS_WITH(make_report({result_of("passkey", "full", all)}, options),
                     Catch::Contains("--baseline rag") && Catch::Contains("full"));
   CHECK_THROWS_AS(make_report({Json{{"score", 1}}}, {}), ConfigError);
+}
+
+TEST_CASE("a report has the layout of EM-LLM's table, and says what is missing of it") {
+  // Two of the three tasks of a column, the last in two files: (20 + (40 + 60) / 2) / 2.
+  const std::string table = em_llm_table({{"longbench", "qasper", "episodic", 20, 200},
+                                          {"longbench", "narrativeqa", "episodic", 40, 10},
+                                          {"longbench", "narrativeqa", "episodic", 60, 10},
+                                          {"longbench", "lcc", "window", 10, 500},
+                                          {"longbench", "repobench-p", "window", 30, 5},
+                                          {"infinitebench", "passkey", "window", 50, 590},
+                                          {"infinitebench", "code_run", "episodic", 99, 400},
+                                          {"longbench", "passkey", "none", 99, 3},
+                                          {"longbench", "lcc_e", "none", 99, 3}});
+  CHECK(
+      table ==
+      "| method | SQA | MQA | Sum | FSL | Ret | Cod | Avg. | C.D | M.F | MC | R.KV | R.P | R.N |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+      "| episodic | 35.0 (2 of 3) | | | | | | 35.0 (2 of 15) | | | | | | |\n"
+      "| window | | | | | | 20.0 | 20.0 (2 of 15) | | | | | 50.0 | |\n"
+      "\nExamples in a file, of those that were released: qasper 200 of 200, narrativeqa 10 of "
+      "200, lcc 500 of 500, repobench-p 5 of 500, passkey 590 of 590.\n");
+  CHECK(em_llm_table({{"infinitebench", "code_run", "episodic", 99, 400}}).empty());
+  Json result = result_of("passkey", "episodic", {1, 0});
+  result["suite"] = "infinitebench";
+  CHECK(file_of(make_report({result}, {}), "report.md").find("| 50.0 | |\n\nExamples") !=
+        std::string::npos);
 }
 
 TEST_CASE("plots leave out what is not there and escape what they are given") {

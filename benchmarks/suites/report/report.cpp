@@ -12,6 +12,7 @@
 #include <set>
 
 #include "episodic/base/error.hpp"
+#include "report/em_llm_table.hpp"
 #include "svg.hpp"
 
 namespace episodic::suites {
@@ -23,7 +24,7 @@ using tools::heat_map;
 
 /// One result file, as the report needs it.
 struct Result {
-  std::string task, data, label;
+  std::string suite, task, data, label;
   std::map<std::string, double> scores;  // by example id, in [0, 1]
   struct Cell {
     double depth, tokens, score;
@@ -51,6 +52,7 @@ Result read_result(const Json& json, std::size_t index) {
   if (!json.is_object() || !json.contains("task") || !json.contains("examples"))
     throw ConfigError(fmt::format("result file {}: not of `score --json`", index + 1));
   Result r;
+  r.suite = text_or(json, "suite", "");
   r.task = json["task"].get<std::string>();
   r.settings = json.value("settings", Json());
   r.data = text_or(r.settings, "data", "");
@@ -318,6 +320,19 @@ std::string heat_section(const std::vector<Result>& results, ReportFiles& files)
   return text.empty() ? text : fmt::format("\n# By depth and length\n{}", text);
 }
 
+std::string em_llm_section(const std::vector<Result>& results) {
+  std::vector<TaskScore> scores;
+  for (const Result& r : results) {
+    const std::vector<double> values = values_of(r);
+    const auto n = static_cast<std::int64_t>(values.size());
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    scores.push_back({r.suite, r.task, r.label, 100 * sum / static_cast<double>(n), n});
+  }
+  const std::string table = em_llm_table(scores);
+  return table.empty() ? table
+                       : fmt::format("\n# In the layout of EM-LLM's first table\n\n{}", table);
+}
+
 std::string origin_section(const std::vector<Result>& results) {
   for (const Result& r : results)
     if (r.settings.is_object() && r.settings.contains("environment")) {
@@ -374,7 +389,8 @@ ReportFiles make_report(const std::vector<Json>& json, const ReportOptions& opti
       "in scores.csv) it then says nothing.\n\n{}\n![scores](scores.svg)\n",
       options.resamples, options.seed, score_table(grid, means));
   if (!options.baseline.empty()) text += difference_section(grid, options);
-  text += cost_section(grid) + heat_section(results, files) + origin_section(results);
+  text += em_llm_section(results) + cost_section(grid) + heat_section(results, files) +
+          origin_section(results);
   files.emplace_back("report.md", std::move(text));
   return files;
 }

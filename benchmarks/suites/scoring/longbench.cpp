@@ -21,10 +21,10 @@ constexpr std::string_view kSingle = "single-document QA", kMulti = "multi-docum
                            kSynthetic = "synthetic", kCode = "code";
 
 constexpr std::array<LongBenchTask, 21> kLongBenchTasks{{
-    // name, language, max_new, metric, chat, first line, EM-LLM, group, EM-LLM's column
+    // name, language, max_new, metric, chat, first line, EM-LLM, group, EM-LLM's column[, examples]
     {"narrativeqa", "en", 128, Metric::qa_f1, true, false, true, kSingle, "SQA"},
     {"qasper", "en", 128, Metric::qa_f1, true, false, true, kSingle, "SQA"},
-    {"multifieldqa_en", "en", 64, Metric::qa_f1, true, false, true, kSingle, "SQA"},
+    {"multifieldqa_en", "en", 64, Metric::qa_f1, true, false, true, kSingle, "SQA", 150},
     {"multifieldqa_zh", "zh", 64, Metric::qa_f1_zh, true, false, false, kSingle, ""},
     {"hotpotqa", "en", 32, Metric::qa_f1, true, false, true, kMulti, "MQA"},
     {"2wikimqa", "en", 32, Metric::qa_f1, true, false, true, kMulti, "MQA"},
@@ -41,8 +41,8 @@ constexpr std::array<LongBenchTask, 21> kLongBenchTasks{{
     {"passage_count", "en", 32, Metric::count, true, false, false, kSynthetic, ""},
     {"passage_retrieval_en", "en", 32, Metric::retrieval, true, false, true, kSynthetic, "Ret"},
     {"passage_retrieval_zh", "zh", 32, Metric::retrieval_zh, true, false, false, kSynthetic, ""},
-    {"lcc", "code", 64, Metric::code_similarity, false, false, true, kCode, "Cod"},
-    {"repobench-p", "code", 64, Metric::code_similarity, false, false, true, kCode, "Cod"},
+    {"lcc", "code", 64, Metric::code_similarity, false, false, true, kCode, "Cod", 500},
+    {"repobench-p", "code", 64, Metric::code_similarity, false, false, true, kCode, "Cod", 500},
 }};
 
 /// Share of the numbers in the prediction that are the gold's digits; 0 without numbers.

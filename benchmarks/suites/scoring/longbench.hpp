@@ -34,11 +34,12 @@ struct LongBenchTask {
   std::string_view language;  ///< "en", "zh" or "code"
   std::int64_t max_new;       ///< most tokens generated, official and EM-LLM's
   Metric metric;
-  bool chat;                   ///< the prompt goes into the model's chat format
-  bool first_line;             ///< only the prediction's first line is scored
-  bool em_llm;                 ///< one of the 15 tasks of the EM-LLM paper
-  std::string_view group;      ///< of the official average
-  std::string_view em_column;  ///< column of the EM-LLM paper's table
+  bool chat;                    ///< the prompt goes into the model's chat format
+  bool first_line;              ///< only the prediction's first line is scored
+  bool em_llm;                  ///< one of the 15 tasks of the EM-LLM paper
+  std::string_view group;       ///< of the official average
+  std::string_view em_column;   ///< column of the EM-LLM paper's table
+  std::int64_t examples = 200;  ///< in the released file
 };
 
 std::span<const LongBenchTask> longbench_tasks();
