@@ -5,7 +5,6 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
-#include <utility>
 
 namespace episodic::io {
 namespace {
@@ -66,18 +65,28 @@ void WriteQueue::withdraw(Lock& lock, const File& file, std::int64_t offset,
 }
 
 void WriteQueue::drain(Lock& lock) {
-  error_ = nullptr;
-  work_.notify_one();
+  try_again();
   while (!error_ && !(queue_.empty() && batch_.empty())) wait(lock);
-  if (error_) std::rethrow_exception(error_);
+  if (error_) tell();
 }
 
 void WriteQueue::progress(Lock& lock) {
+  if (told_) try_again();
   if (!error_) wait(lock);
-  if (!error_) return;
-  const std::exception_ptr error = std::exchange(error_, nullptr);
+  if (error_) tell();
+}
+
+/// The error stays until the next call, and with it the thread idle: what it tried in between
+/// would fail as before, and be told to a caller who has done something about it since.
+void WriteQueue::tell() {
+  told_ = true;
+  std::rethrow_exception(error_);
+}
+
+void WriteQueue::try_again() {
+  error_ = nullptr;
+  told_ = false;
   work_.notify_one();
-  std::rethrow_exception(error);
 }
 
 bool WriteQueue::copy(const Lock&, const File& file, std::int64_t offset,
@@ -128,7 +137,10 @@ void WriteQueue::write_batch(Lock& lock) {
     if (on_written_) on_written_(*w);
   }
   queue_.splice(queue_.begin(), batch_);
-  if (error) error_ = error;
+  if (error) {
+    error_ = error;
+    told_ = false;
+  }
   written_.notify_all();
   work_.notify_one();  // the thread may have begun while another wrote
 }

@@ -20,7 +20,7 @@ namespace episodic::io {
 
 /// Writes to files, made by one thread in the order of their places, neighbours at once where there
 /// is room to put them together. A write that fails stays in the queue; all wait until the failure
-/// was told to somebody, then they are tried again.
+/// was told to somebody, and are tried again when the next call waits for them.
 ///
 /// The queue's mutex is its user's too, for what the writes are made of: calls take the lock that
 /// they are made under. A machine that gives no thread has its writes made by who waits for them.
@@ -60,8 +60,8 @@ class WriteQueue {
   void withdraw(Lock& lock, const File& file, std::int64_t offset, std::int64_t bytes) noexcept;
   /// Waits until all is written. \throws what a write failed with; nothing is lost then
   void drain(Lock& lock);
-  /// Waits for the next write to be made or to fail. \throws what one failed with, once; then they
-  /// are tried again
+  /// Waits for the next write to be made or to fail. \throws what one failed with; the next call
+  /// has them tried again
   void progress(Lock& lock);
   /// For those in `progress`: something else may have changed.
   void wake() noexcept { written_.notify_all(); }
@@ -71,6 +71,8 @@ class WriteQueue {
  private:
   void work();
   void wait(Lock& lock);
+  [[noreturn]] void tell();
+  void try_again();
   void write_batch(Lock& lock);
   std::list<Write>::iterator write_run(std::list<Write>::iterator first);
 
@@ -81,7 +83,8 @@ class WriteQueue {
   std::int64_t most_bytes_, queued_bytes_ = 0;
   std::span<std::byte> gather_;
   std::function<void(const Write&)> on_written_;
-  std::exception_ptr error_;  ///< of the last write; nothing is written until it is told
+  std::exception_ptr error_;  ///< of the last write; nothing is written while there is one
+  bool told_ = false;         ///< whether somebody was told of it
   bool stopping_ = false;
   std::thread thread_;  ///< begun by the first write
 };

@@ -2,10 +2,14 @@
 #include "base/write_queue.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "support/faulty_calls.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
@@ -59,5 +63,38 @@ TEST_CASE("write queue: everything lands where it belongs, whatever lies beside 
       REQUIRE(found == expected[f]);
       REQUIRE(files[f].size() == static_cast<std::int64_t>(found.size()));
     }
+  }
+}
+
+TEST_CASE("write queue: what failed is tried again by the next call, not before it") {
+  for (const bool drains : {false, true}) {
+    FaultyCalls calls;
+    const TempDir dir;
+    const io::Directory folder(calls, dir.path());
+    io::File file = folder.create(io::Kind::segment, "a");
+    const std::vector<std::byte> bytes(10, std::byte{7});
+    WriteQueue queue(0, {}, nullptr);
+    const auto wait = [&] {
+      WriteQueue::Lock lock = queue.lock();
+      drains ? queue.drain(lock) : queue.progress(lock);
+    };
+    const io::Site site{io::Kind::segment, io::Op::write};
+    calls.play({site, FaultyCalls::Fault::error, EIO, 0, true});
+    {
+      WriteQueue::Ready one(1);
+      one.front().file = &file;
+      one.front().bytes = bytes;
+      queue.push(queue.lock(), std::move(one));
+    }
+    for (std::int64_t times = 1; times <= 3; ++times) {
+      REQUIRE_THROWS_AS(wait(), FileError);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      REQUIRE(calls.calls(site) == times);
+    }
+    // The caller has made room: it hears nothing of what failed before.
+    calls.heal();
+    wait();
+    queue.stop();
+    REQUIRE(file.size() == 10);
   }
 }
