@@ -60,9 +60,12 @@ FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
                  p.q_row_stride >= p.n_heads * p.head_dim && p.q_row_stride % 8 == 0);
   EPISODIC_FIELD(p, ring_capacity,
                  p.ring_capacity >= plan.window && p.ring_capacity <= kCountLimit);
-  EPISODIC_FIELD(p, ring_head_stride,
-                 p.ring_head_stride % 8 == 0 &&
-                     (p.n_kv_heads == 1 || p.ring_head_stride >= p.ring_capacity * p.head_dim));
+  EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
+  EPISODIC_FIELD(
+      p, ring_head_stride,
+      p.ring_head_stride % 8 == 0 &&
+          (p.n_kv_heads == 1 ||
+           p.ring_head_stride >= slots_in_a_piece(p.ring_pages, p.ring_capacity) * p.head_dim));
   EPISODIC_FIELD_GIVEN(p, q);
   EPISODIC_FIELD_GIVEN(p, first_position);
   EPISODIC_FIELD_GIVEN(p, local_key);

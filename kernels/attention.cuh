@@ -12,6 +12,7 @@
 #include "device.cuh"
 #include "last_arrival.cuh"
 #include "ptx.cuh"
+#include "ring_pages.cuh"
 
 namespace episodic::kernels {
 
@@ -68,10 +69,12 @@ struct KeySpan {
   int local_slot;   ///< of the first local token in the ring
   int local_begin;  ///< the first query that sees it, may be negative
 
-  /// Slot in the ring of local key `i` < local_count.
-  __device__ std::int64_t slot(int i, std::int64_t capacity) const {
-    const std::int64_t s = std::int64_t{local_slot} + i;
-    return s < capacity ? s : s - capacity;
+  /// Elements from the head's rings to the row of local key `i` < local_count.
+  __device__ std::int64_t local_row(const AttentionParams& p, int i) const {
+    const auto capacity = static_cast<unsigned>(p.ring_capacity);
+    unsigned slot = static_cast<unsigned>(local_slot + i);
+    slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
+    return ring_row(p.ring_pages, slot, static_cast<unsigned>(p.head_dim));
   }
 };
 

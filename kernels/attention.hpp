@@ -10,6 +10,7 @@
 
 #include "column_stats.hpp"
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 
 namespace episodic::kernels {
 
@@ -80,6 +81,7 @@ struct AttentionParams {
   const void* local_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n_local + n - 1
   std::int64_t ring_head_stride = 0;  ///< elements, a multiple of 8
+  RingPages ring_pages;               ///< where the ring lies in pages
 
   void* out = nullptr;         ///< [n, H, d] of `dtype`, written; zeros where no key is seen
   float* maybe_lse = nullptr;  ///< [n, H], written: natural log-sum-exp, -inf if none; or null

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
         from_key = static_cast<const float*>(table[key].key) + at;
         from_value = static_cast<const float*>(table[key].value) + at;
       } else if (valid) {
-        const std::int64_t at = span.slot(first + key, p.ring_capacity) * p.head_dim + channel;
+        const std::int64_t at = span.local_row(p, first + key) + channel;
         from_key = static_cast<const float*>(span.ring_keys) + at;
         from_value = static_cast<const float*>(span.ring_values) + at;
       }
@@ -276,8 +276,7 @@ __global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const Att
   for (int piece = thread; piece < kKeys * kPieces; piece += kFloatThreads) {
     const int key = piece / kPieces, channel = piece % kPieces * 4;
     const bool valid = key < keys_left && channel < d;
-    const std::int64_t at =
-        valid ? span.slot(block_key + key, p.ring_capacity) * p.head_dim + channel : 0;
+    const std::int64_t at = valid ? span.local_row(p, block_key + key) + channel : 0;
     copy_async_16(keys + key * kStride + channel, static_cast<const float*>(span.ring_keys) + at,
                   valid);
   }

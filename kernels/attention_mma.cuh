@@ -202,14 +202,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
              static_cast<const Half*>(row.value) + at);
       });
     } else {
-      const auto d = static_cast<unsigned>(p.head_dim),
-                 capacity = static_cast<unsigned>(p.ring_capacity);
       const Half* const ring_keys = static_cast<const Half*>(span.ring_keys);
       const Half* const ring_values = static_cast<const Half*>(span.ring_values);
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
-        unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
-        slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
-        const std::uint64_t at = std::uint64_t{slot} * d + static_cast<unsigned>(channel);
+        const std::int64_t at = span.local_row(p, first + key) + channel;
         copy(key, channel, ring_keys + at, ring_values + at);
       });
     }
@@ -531,8 +527,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
     const bool valid = key < keys_left && chunk < chunks;
-    const std::int64_t at =
-        valid ? span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk : 0;
+    const std::int64_t at = valid ? span.local_row(p, block_key + key) + 8 * chunk : 0;
     copy_async_16(keys + key * kStride + 8 * chunk, static_cast<const Half*>(span.ring_keys) + at,
                   valid);
   }

@@ -76,7 +76,7 @@ __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
       source.mark = {first_query_of_far(row.token, p.n_local, span.first_position),
                      row.value_weight};
     } else {
-      const std::int64_t at = span.slot(i, p.ring_capacity) * p.head_dim;
+      const std::int64_t at = span.local_row(p, i);
       source.key = static_cast<const Half*>(span.ring_keys) + at;
       source.value = static_cast<const Half*>(span.ring_values) + at;
       source.mark = {span.local_begin + i, 1.0f};
@@ -398,8 +398,7 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
     const bool valid = key < keys_left && chunk < chunks;
-    const std::int64_t at =
-        valid ? span.slot(block_key + key, p.ring_capacity) * p.head_dim + 8 * chunk : 0;
+    const std::int64_t at = valid ? span.local_row(p, block_key + key) + 8 * chunk : 0;
     copy_async_16(reinterpret_cast<char*>(memory.keys[key / 64][chunk / 8]) +
                       chunk_place(key % 64, chunk % 8),
                   static_cast<const Half*>(span.ring_keys) + at, valid);

@@ -78,8 +78,10 @@ FieldError check(const EventBlockParams& p) {
   EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1);
   EPISODIC_FIELD(p, max_blocks, p.max_blocks >= 0 && p.max_blocks <= kMaxBlocks);
   EPISODIC_FIELD(p, n_layers, product_within(kMaxElements, p.n_layers, p.events.max_count));
+  EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
   EPISODIC_FIELD(p, ring_head_stride,
-                 product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&
+                 product_within(p.ring_head_stride, slots_in_a_piece(p.ring_pages, p.ring_capacity),
+                                p.head_dim) &&
                      product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
   if (p.events.max_count == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events.start);

@@ -10,6 +10,7 @@
 #include "copies.hpp"
 #include "device.cuh"
 #include "elements.cuh"
+#include "ring_pages.cuh"
 
 namespace episodic::kernels {
 
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(Copy
 }
 
 /// Items are the events of a layer, a row of the grid. A tile is some tokens of one head's keys or
-/// values; where they wrap around the ring it is copied in two pieces.
+/// values; where they wrap around the ring, or go on in another page, it is copied in pieces.
 __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
     EventToBlockKernel(EventBlockParams p, std::int64_t element_bytes) {
   const std::int64_t row_bytes = p.head_dim * element_bytes;
@@ -162,9 +163,10 @@ __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
       auto* const block = static_cast<unsigned char*>(blocks[i]) + head * tokens * row_bytes;
       while (row < end) {
         const std::int64_t slot = (start + row) % p.ring_capacity;
-        const std::int64_t until_wrap = p.ring_capacity - slot;
-        const std::int64_t rows = end - row < until_wrap ? end - row : until_wrap;
-        copy_bytes(block + row * row_bytes, ring + slot * row_bytes,
+        const std::int64_t piece = slots_to_end(p.ring_pages, slot, p.ring_capacity);
+        const std::int64_t rows = end - row < piece ? end - row : piece;
+        copy_bytes(block + row * row_bytes,
+                   ring + ring_row(p.ring_pages, slot, p.head_dim) * element_bytes,
                    static_cast<int>(rows * row_bytes));
         row += rows;
       }
@@ -177,13 +179,14 @@ __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
 template <class T>
 struct HeadOfEvent {
   const T* ring;
+  const RingPages& pages;
   std::int64_t first_slot, capacity;
   unsigned d, count;
 
   __device__ const T* at(unsigned i) const {
     std::int64_t slot = first_slot + i / d;
     if (slot >= capacity) slot -= capacity;
-    return ring + slot * d + i % d;
+    return ring + ring_row(pages, slot, std::int64_t{d}) + i % d;
   }
 };
 
@@ -238,8 +241,11 @@ __global__ void __launch_bounds__(kCopyThreads)
       const bool is_key = side < p.n_kv_heads;
       const HeadOfEvent<T> from{static_cast<const T*>(is_key ? layer.ring_key : layer.ring_value) +
                                     (is_key ? side : side - p.n_kv_heads) * p.ring_head_stride,
-                                start % p.ring_capacity, p.ring_capacity,
-                                static_cast<unsigned>(p.head_dim), count};
+                                p.ring_pages,
+                                start % p.ring_capacity,
+                                p.ring_capacity,
+                                static_cast<unsigned>(p.head_dim),
+                                count};
       std::int8_t* const to = block + side * count;
       const bool wide = wide_rows && aligned_to(from.ring, 16) && aligned_to(to, kWide);
       const unsigned all = Reduce(storage).Reduce(

@@ -11,6 +11,7 @@
 
 #include "closed_events.hpp"
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 
 namespace episodic::kernels {
 
@@ -83,7 +84,8 @@ struct EventBlockParams {
   const EventBlockLayer* layers = nullptr;  ///< [n_layers], or lanes
   std::int64_t n_layers = 0;
   std::int64_t ring_capacity = 0;
-  std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+  std::int64_t ring_head_stride = 0;  ///< elements, >= d for each slot of a piece
+  RingPages ring_pages;               ///< the same for all layers
 
   /// [n_layers, max_count] where each event's block goes, 2 G tokens d elements, device or mapped
   /// pinned memory of any alignment; null: the event is left out.

@@ -54,6 +54,7 @@ FieldError check(const KeySegmenterParams& p, Shape& shape) {
   EPISODIC_FIELD(p, key_capacity, p.key_capacity >= p.n);
   EPISODIC_FIELD(p, key_row_stride, p.key_row_stride >= p.head_dim);
   EPISODIC_FIELD(p, key_head_stride, p.key_head_stride >= 0);
+  EPISODIC_FIELD(p, key_pages, valid(p.key_pages));
   EPISODIC_FIELD_GIVEN(p, state);
   EPISODIC_FIELD_GIVEN(p, segmenter);
   EPISODIC_FIELD_GIVEN(p, mean);

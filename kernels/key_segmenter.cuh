@@ -7,6 +7,7 @@
 
 #include "device.cuh"
 #include "key_segmenter.hpp"
+#include "ring_pages.cuh"
 
 namespace episodic::kernels {
 
@@ -55,7 +56,9 @@ __device__ void look_ahead(const KeySegmenterParams& p, const KeyRound& round,
     double k[kBatch];
     EPISODIC_UNROLL
     for (int j = 0; j < kBatch; ++j) {
-      k[j] = valid && j < here ? static_cast<double>(widen(key[slot * p.key_row_stride])) : 0.0;
+      k[j] = valid && j < here
+                 ? static_cast<double>(widen(key[ring_row(p.key_pages, slot, p.key_row_stride)]))
+                 : 0.0;
       if (++slot == p.key_capacity) slot = 0;
     }
     EPISODIC_UNROLL

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 #include "timeline_state.hpp"
 
 namespace episodic::kernels {
@@ -58,6 +59,7 @@ struct KeySegmenterParams {
   const void* const* keys = nullptr;
   std::int64_t key_capacity = 0;  ///< >= n
   std::int64_t key_head_stride = 0, key_row_stride = 0;
+  RingPages key_pages;  ///< the same for all layers
 
   std::uint8_t* raw = nullptr;       ///< [timelines, n], written: 1 where a key opens an event
   float* maybe_signal = nullptr;     ///< [timelines, n], written: NaN where there is none; or null

@@ -50,8 +50,10 @@ FieldError check(const HeadTarget& row, const HeadsParams& p) {
   EPISODIC_FIELD_GIVEN(row, ring_rotated_key);
   EPISODIC_FIELD_GIVEN(row, ring_value);
   EPISODIC_FIELD(row, ring_capacity, row.ring_capacity >= 1);
+  EPISODIC_FIELD(row, ring_pages, valid(row.ring_pages));
   EPISODIC_FIELD(row, ring_head_stride,
-                 product_within(row.ring_head_stride, row.ring_capacity, d) &&
+                 product_within(row.ring_head_stride,
+                                slots_in_a_piece(row.ring_pages, row.ring_capacity), d) &&
                      product_within(kMaxElements, row.ring_head_stride, p.n_kv_heads));
   EPISODIC_FIELD(row, n_init, product_within(kMaxElements, row.n_init, p.n_kv_heads, d));
   EPISODIC_FIELD(row, sink_key, row.n_init == 0 || row.sink_key);

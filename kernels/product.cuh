@@ -10,6 +10,7 @@
 #include "elements.cuh"
 #include "launch_early.cuh"
 #include "product.hpp"
+#include "ring_pages.cuh"
 #include "rotation.cuh"
 
 namespace episodic::kernels {
@@ -75,7 +76,9 @@ __device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pa
   const bool is_key = head < heads.n_heads + heads.n_kv_heads;
   const std::int64_t g = head - heads.n_heads - (is_key ? 0 : heads.n_kv_heads);
   const std::int64_t c1 = at.first - head * d, c2 = at.second - head * d, position = *to.position;
-  const std::int64_t in_ring = g * to.ring_head_stride + position % to.ring_capacity * d;
+  const std::int64_t in_ring =
+      g * to.ring_head_stride +
+      ring_row<std::int64_t>(to.ring_pages, position % to.ring_capacity, d);
   const auto store = [&](void* array, std::int64_t row, const Pack<T, 1>& u, const Pack<T, 1>& v) {
     static_cast<T*>(array)[row + c1] = u.at[0];
     static_cast<T*>(array)[row + c2] = v.at[0];

@@ -11,6 +11,7 @@
 
 #include "decoder.hpp"
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 
 namespace episodic::kernels {
 
@@ -63,6 +64,7 @@ struct HeadTarget {
   void* ring_rotated_key = nullptr;
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
+  RingPages ring_pages;
   void* sink_key = nullptr;
   void* sink_value = nullptr;
   std::int64_t n_init = 0;

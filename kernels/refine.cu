@@ -95,6 +95,7 @@ FieldError check(const RefineParams& p) {
                  p.key_capacity >= p.max_previous + p.n && p.key_capacity <= INT32_MAX);
   EPISODIC_FIELD(p, key_row_stride, p.key_row_stride >= p.head_dim);
   EPISODIC_FIELD(p, key_head_stride, p.key_head_stride >= 0);
+  EPISODIC_FIELD(p, key_pages, valid(p.key_pages));
   if (p.dtype != DType::float32) {
     if (p.key_row_stride % 8 != 0) return {"key_row_stride", cudaErrorMisalignedAddress};
     if (p.key_head_stride % 8 != 0) return {"key_head_stride", cudaErrorMisalignedAddress};

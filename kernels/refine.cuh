@@ -11,6 +11,7 @@
 #include "episodic/base/rules/refinement.hpp"
 #include "ptx.cuh"
 #include "refine.hpp"
+#include "ring_pages.cuh"
 
 namespace episodic::kernels {
 
@@ -146,8 +147,12 @@ __global__ void __launch_bounds__(kHalfGraphThreads, 3)
     for (int side = 0; side < 2; ++side) EPISODIC_UNROLL
     for (int i = 0; i < kRows; ++i) {
       const bool valid = channel < head_dim && slot[side][i] >= 0;
-      copy_async_16(to + (side * kGraphTile + i * (kHalfGraphThreads / kPacks)) * kHalfGraphPitch,
-                    valid ? keys + slot[side][i] * p.key_row_stride + channel : keys, valid);
+      copy_async_16(
+          to + (side * kGraphTile + i * (kHalfGraphThreads / kPacks)) * kHalfGraphPitch,
+          valid ? keys + ring_row<std::int64_t>(p.key_pages, slot[side][i], p.key_row_stride) +
+                      channel
+                : keys,
+          valid);
     }
   };
 
@@ -228,7 +233,8 @@ __global__ void __launch_bounds__(kFloatGraphThreads)
   EPISODIC_UNROLL
   for (int side = 0; side < 2; ++side) {
     const std::int64_t t = tokens.start + (side ? tile.column : tile.row) * kGraphTile + token;
-    offset[side] = t < tokens.end ? t % p.key_capacity * p.key_row_stride : -1;
+    offset[side] =
+        t < tokens.end ? ring_row(p.key_pages, t % p.key_capacity, p.key_row_stride) : -1;
   }
   const std::int64_t stages_per_unit = (p.head_dim + kFloatGraphChannels - 1) / kFloatGraphChannels;
   const std::int64_t n_stages = (tile.end - tile.units) * stages_per_unit;

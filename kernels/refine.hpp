@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 #include "timeline_state.hpp"
 
 namespace episodic::kernels {
@@ -47,6 +48,7 @@ struct RefineParams {
   const void* const* keys = nullptr;
   std::int64_t key_capacity = 0;  ///< >= max_previous + n, < 2^31
   std::int64_t key_head_stride = 0, key_row_stride = 0;
+  RingPages key_pages;  ///< the same for all layers
 
   void* workspace = nullptr;  ///< refine_workspace_bytes(), aligned to 256
   std::size_t workspace_bytes = 0;

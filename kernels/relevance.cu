@@ -36,8 +36,10 @@ FieldError check(const RepresentativeParams& p) {
   EPISODIC_FIELD(p, ring_capacity,
                  p.ring_capacity >= 1 && p.ring_capacity <= INT32_MAX - kWarpSize &&
                      product_within(kMaxElements, p.ring_capacity, p.n_heads));
+  EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
   EPISODIC_FIELD(p, ring_head_stride,
-                 product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&
+                 product_within(p.ring_head_stride, slots_in_a_piece(p.ring_pages, p.ring_capacity),
+                                p.head_dim) &&
                      product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
   EPISODIC_FIELD(p, relevance_stride, p.relevance_stride == 0 || p.relevance_stride >= p.n_heads);
   EPISODIC_FIELD(p, relevance_stride,

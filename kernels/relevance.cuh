@@ -9,6 +9,7 @@
 #include "device.cuh"
 #include "elements.cuh"
 #include "relevance.hpp"
+#include "ring_pages.cuh"
 
 namespace episodic::kernels {
 
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
       double sum = 0.0;
       for (std::int32_t j = 0; j < count; ++j) {
         const std::int64_t slot = (relevance.first_slot + chosen[j]) % p.ring_capacity;
-        const float key = widen(keys[slot * p.head_dim + c]);
+        const float key = widen(keys[ring_row(p.ring_pages, slot, p.head_dim) + c]);
         sum += static_cast<double>(key);
         if (each) each[j * width + c] = narrow<Repr>(key);
       }

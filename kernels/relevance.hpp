@@ -11,6 +11,7 @@
 #include "closed_events.hpp"
 #include "column_stats.hpp"
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 
 namespace episodic::kernels {
 
@@ -71,7 +72,8 @@ struct RepresentativeParams {
   std::int64_t n_repr = 0;            ///< 1 .. 1024 keys of an event and query head
 
   std::int64_t ring_capacity = 0;
-  std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+  std::int64_t ring_head_stride = 0;  ///< elements, >= d for each slot of a piece
+  RingPages ring_pages;               ///< of the keys, the same for all layers
   std::int64_t relevance_stride = 0;  ///< floats between tokens; 0: H
 
   DType repr_dtype = DType::float32;  ///< of what is written: float32, float16 or bfloat16

@@ -28,8 +28,11 @@ FieldError check_rows(const RowsParams& p) {
   EPISODIC_FIELD(p, n_local, p.n_local >= 1);
   EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1);
   EPISODIC_FIELD(p, max_rows, p.max_rows >= 1 && p.max_rows <= kMost);
-  EPISODIC_FIELD(p, ring_head_stride,
-                 p.ring_head_stride <= kMost && p.ring_head_stride >= p.ring_capacity * p.head_dim);
+  EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
+  EPISODIC_FIELD(
+      p, ring_head_stride,
+      p.ring_head_stride <= kMost &&
+          p.ring_head_stride >= slots_in_a_piece(p.ring_pages, p.ring_capacity) * p.head_dim);
   EPISODIC_FIELD(p, n_init, p.n_init <= kMost / p.head_dim);
   EPISODIC_FIELD_GIVEN(p, tokens);
   EPISODIC_FIELD_GIVEN(p, sink_key);

@@ -7,6 +7,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "device.cuh"
+#include "ring_pages.cuh"
 #include "rows.hpp"
 
 namespace episodic::kernels {
@@ -86,7 +87,7 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
       row.head_stride = static_cast<std::int32_t>(p.n_init * d);
     } else {
       row.token = pending + i - sinks;
-      const std::int64_t at = row.token % p.ring_capacity * d;
+      const std::int64_t at = ring_row<std::int64_t>(p.ring_pages, row.token % p.ring_capacity, d);
       row.key = offset_by(own.ring_key, at, element);
       row.value = offset_by(own.ring_value, at, element);
       row.head_stride = static_cast<std::int32_t>(p.ring_head_stride);

@@ -14,6 +14,7 @@
 #include "episodic/base/dtype.hpp"
 #include "fields.hpp"
 #include "recall.hpp"
+#include "ring_pages.hpp"
 
 namespace episodic::kernels {
 
@@ -34,6 +35,7 @@ struct RowsParams {
   const void* ring_key = nullptr;  ///< rings over tokens before rotary embedding (attention.hpp)
   const void* ring_value = nullptr;
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
+  RingPages ring_pages;
 
   /// Of one table of events or several, as in kernels/recall.hpp.
   const std::int64_t* n_events = nullptr;

@@ -49,8 +49,10 @@ FieldError check(const AppendParams& p) {
                  p.v_row_stride >= p.n_kv_heads * p.head_dim &&
                      product_within(kMaxElements, p.n, p.v_row_stride));
   EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1 && p.ring_capacity >= p.n);
+  EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
   EPISODIC_FIELD(p, ring_head_stride,
-                 product_within(p.ring_head_stride, p.ring_capacity, p.head_dim) &&
+                 product_within(p.ring_head_stride, slots_in_a_piece(p.ring_pages, p.ring_capacity),
+                                p.head_dim) &&
                      product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
   EPISODIC_FIELD(p, n_init, product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim));
   if (p.n == 0) return {};

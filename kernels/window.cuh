@@ -7,6 +7,7 @@
 
 #include "device.cuh"
 #include "elements.cuh"
+#include "ring_pages.cuh"
 #include "rotation.cuh"
 #include "window.hpp"
 
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
       store_pack<kPack>(static_cast<T*>(array) + at, pack1);
       store_pack<kPack>(static_cast<T*>(array) + at + shift, pack2);
     };
-    const std::int64_t to = g * p.ring_head_stride + slot * d + c;
+    const std::int64_t to =
+        g * p.ring_head_stride + ring_row<std::int64_t>(p.ring_pages, slot, d) + c;
     if (p.ring_key) store(p.ring_key, to, key1, key2);
     store(p.ring_value, to, value1, value2);
     if (first + i < p.n_init) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "ring_pages.hpp"
 
 namespace episodic::kernels {
 
@@ -36,7 +37,8 @@ struct AppendParams {
   void* ring_rotated_key = nullptr;  ///< rotated by the token's position, rounded once
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n
-  std::int64_t ring_head_stride = 0;  ///< elements, >= ring_capacity * d
+  std::int64_t ring_head_stride = 0;  ///< elements, >= d for each slot of a piece
+  RingPages ring_pages;
 
   /// [G, n_init, d] each, written for the step's tokens before n_init; may be null if n_init is 0.
   void* sink_key = nullptr;
