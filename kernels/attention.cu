@@ -46,6 +46,7 @@ FieldError check_sizes(const AttentionParams& p) {
   EPISODIC_FIELD(p, max_rows, is_count(p.max_rows, 0, kCountLimit));
   EPISODIC_FIELD(p, n_lists, is_count(p.n_lists, 1, p.n_kv_heads) && p.n_kv_heads % p.n_lists == 0);
   EPISODIC_FIELD(p, max_code_rows, is_count(p.max_code_rows, 0, p.max_rows));
+  EPISODIC_FIELD(p, code_dtype, is_code(p.code_dtype));
   return {};
 }
 
@@ -255,6 +256,7 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
     case DType::bfloat16:
       return launch_bfloat16_attention(plan, args, stream);
     case DType::int8:
+    case DType::fp8:
       break;  // not planned
   }
   return cudaErrorInvalidValue;

@@ -7,9 +7,11 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention_plan.hpp"
 #include "device.cuh"
+#include "episodic/base/rules/fp8.hpp"
 #include "last_arrival.cuh"
 #include "ptx.cuh"
 #include "ring_pages.cuh"
@@ -121,15 +123,27 @@ struct alignas(16) Chunk {
   T at[8];
 };
 struct alignas(8) CodeChunk {
-  std::int8_t at[8];
+  std::uint8_t at[8];
 };
 
+/// What a code stands for, of int8 or of fp8, as T. An fp8 is rounded up to a power of two that may
+/// be beyond the largest float16.
 template <class T>
-__device__ inline Chunk<T> widened(const CodeChunk& codes, float scale) {
+__device__ inline T widened(std::uint8_t code, float scale, bool fp8) {
+  if (!fp8) return narrow<T>(static_cast<float>(static_cast<std::int8_t>(code)) * scale);
+  const float x = rules::from_fp8(code) * scale;
+  if constexpr (std::is_same_v<T, __half>) return narrow<T>(fminf(fmaxf(x, -65504.0f), 65504.0f));
+  return narrow<T>(x);
+}
+template <class T>
+__device__ inline Chunk<T> widened(const CodeChunk& codes, float scale, bool fp8) {
   Chunk<T> out;
   EPISODIC_UNROLL
-  for (int e = 0; e < 8; ++e) out.at[e] = narrow<T>(static_cast<float>(codes.at[e]) * scale);
+  for (int e = 0; e < 8; ++e) out.at[e] = widened<T>(codes.at[e], scale, fp8);
   return out;
+}
+__device__ inline bool codes_are_fp8(const AttentionParams& p) {
+  return p.code_dtype == DType::fp8;
 }
 
 inline constexpr int kWidenWarps = 8;
@@ -155,11 +169,11 @@ __global__ void __launch_bounds__(kWarpSize* kWidenWarps) WidenRowsKernel(const 
       for (int piece = lane; piece < pieces; piece += kWarpSize) {
         const int side_head = piece / chunks, chunk = piece % chunks;
         const bool is_key = side_head < heads;
-        const auto* const from = static_cast<const std::int8_t*>(is_key ? row.key : row.value) +
+        const auto* const from = static_cast<const std::uint8_t*>(is_key ? row.key : row.value) +
                                  (is_key ? side_head : side_head - heads) * row.head_stride +
                                  8 * chunk;
-        *reinterpret_cast<Chunk<T>*>(to + side_head * d + 8 * chunk) =
-            widened<T>(*reinterpret_cast<const CodeChunk*>(from), scales[side_head]);
+        *reinterpret_cast<Chunk<T>*>(to + side_head * d + 8 * chunk) = widened<T>(
+            *reinterpret_cast<const CodeChunk*>(from), scales[side_head], codes_are_fp8(p));
       }
       row.key = to;
       row.value = to + heads * d;

@@ -67,9 +67,11 @@ struct AttentionParams {
   const std::int32_t* n_rows = nullptr;  ///< [n_lists], <= max_rows
   std::int64_t max_rows = 0;             ///< may be 0: no far keys
   std::int64_t n_lists = 1;              ///< a divisor of n_kv_heads
-  /// Rows of int8 codes (events that are kept so): the last ones of a list, at most so many. An
-  /// element is its code times a scale, rounded to `dtype`. 0: all rows are of `dtype`.
+  /// Rows of codes (events that are kept so): the last ones of a list, at most so many. An element
+  /// is its code times a scale, rounded to `dtype`, of float16 to a finite one. 0: all rows are of
+  /// `dtype`.
   std::int64_t max_code_rows = 0;
+  DType code_dtype = DType::int8;  ///< int8 or fp8, all of them
   /// [n_lists, max_rows] where a row's scales are: one for the keys of each kv head of its list,
   /// then one for the values of each; null: the row is of `dtype`. Not looked at without such rows.
   const float* const* row_scales = nullptr;

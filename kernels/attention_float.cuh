@@ -143,10 +143,12 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
         const std::int64_t at = std::int64_t{table[key].head_stride} * span.far_head + channel;
         if ((coded >> key & 1) != 0) {
           const auto widen_at = [&](const void* codes, float scale, float* to) {
-            const auto four = load_pack<4>(static_cast<const std::int8_t*>(codes) + at);
-            *reinterpret_cast<float4*>(to + key * kStride + channel) = make_float4(
-                static_cast<float>(four.at[0]) * scale, static_cast<float>(four.at[1]) * scale,
-                static_cast<float>(four.at[2]) * scale, static_cast<float>(four.at[3]) * scale);
+            const auto four = load_pack<4>(static_cast<const std::uint8_t*>(codes) + at);
+            const auto wide = [&](int e) {
+              return widened<float>(four.at[e], scale, codes_are_fp8(p));
+            };
+            *reinterpret_cast<float4*>(to + key * kStride + channel) =
+                make_float4(wide(0), wide(1), wide(2), wide(3));
           };
           widen_at(table[key].key, scales[key].x, keys);
           widen_at(table[key].value, scales[key].y, values);

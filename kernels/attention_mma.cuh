@@ -188,9 +188,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
           const bool is_code = (coded_next >> key & 1) != 0;
           if (is_code && channel < p.head_dim) {
             Half* const to_key = to_keys + key * kStride + channel + 4;
-            copy_async_8(to_key, static_cast<const std::int8_t*>(row.key) + at);
+            copy_async_8(to_key, static_cast<const std::uint8_t*>(row.key) + at);
             copy_async_8(to_key + kAttentionStages * kElements,
-                         static_cast<const std::int8_t*>(row.value) + at);
+                         static_cast<const std::uint8_t*>(row.value) + at);
             return;
           }
           // Zeros then: codes are not aligned as what is not read must be too.
@@ -217,9 +217,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       const float of_key = __shfl_sync(kFullMask, scales.x, key);
       const float of_value = __shfl_sync(kFullMask, scales.y, key);
       if ((coded >> key & 1) == 0 || channel >= p.head_dim) return;
-      const auto widen_piece = [](Half* piece, float scale) {
+      const auto widen_piece = [&](Half* piece, float scale) {
         const CodeChunk codes = *reinterpret_cast<const CodeChunk*>(piece + 4);
-        *reinterpret_cast<Chunk<Half>*>(piece) = widened<Half>(codes, scale);
+        *reinterpret_cast<Chunk<Half>*>(piece) = widened<Half>(codes, scale, codes_are_fp8(p));
       };
       Half* const piece = tile_keys + key * kStride + channel;
       widen_piece(piece, of_key);

@@ -70,7 +70,7 @@ FieldError check(const CopyRunsParams& p) {
 
 FieldError check(const EventBlockParams& p) {
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
-  EPISODIC_FIELD(p, block_dtype, p.block_dtype == p.dtype || p.block_dtype == DType::int8);
+  EPISODIC_FIELD(p, block_dtype, p.block_dtype == p.dtype || is_code(p.block_dtype));
   EPISODIC_FIELD(p, events.max_count,
                  p.events.max_count >= 0 && p.events.max_count <= kMaxElements);
   EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
@@ -89,7 +89,7 @@ FieldError check(const EventBlockParams& p) {
   EPISODIC_FIELD_GIVEN(p, events.count);
   EPISODIC_FIELD_GIVEN(p, layers);
   EPISODIC_FIELD_GIVEN(p, block);
-  const bool coded = p.block_dtype == DType::int8;
+  const bool coded = is_code(p.block_dtype);
   EPISODIC_FIELD(p, events.first_id, !coded || p.events.first_id);
   EPISODIC_FIELD(p, not_finite, !coded || p.not_finite);
   EPISODIC_FIELD_ALIGNED(p, events.start, 8);
@@ -143,7 +143,7 @@ cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
   // A row for each layer, but never more blocks than asked for.
   const auto rows = static_cast<unsigned>(
       std::min<std::int64_t>(p.n_layers, std::min<std::int64_t>(blocks, kMostGridRows)));
-  if (p.block_dtype == DType::int8)
+  if (is_code(p.block_dtype))
     return for_element(p.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const bool wide_rows = p.head_dim % 8 == 0 && p.ring_head_stride % 8 == 0;

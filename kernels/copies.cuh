@@ -10,6 +10,7 @@
 #include "copies.hpp"
 #include "device.cuh"
 #include "elements.cuh"
+#include "episodic/base/rules/fp8.hpp"
 #include "ring_pages.cuh"
 
 namespace episodic::kernels {
@@ -206,14 +207,20 @@ __device__ inline unsigned largest_magnitude(const HeadOfEvent<T>& from) {
   return largest;
 }
 
+/// x * inverse as a code of int8, or of fp8.
+__device__ inline std::uint8_t code_of(float x, float inverse, bool fp8) {
+  return fp8 ? rules::to_fp8(x * inverse)
+             : static_cast<std::uint8_t>(static_cast<int>(rintf(x * inverse)));
+}
+
 template <int kWide, class T>
-__device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, std::int8_t* to) {
+__device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, bool fp8,
+                                   std::uint8_t* to) {
   for (unsigned i = kWide * threadIdx.x; i < from.count; i += kWide * kCopyThreads) {
     const auto x = load_pack<kWide>(from.at(i));
-    Pack<std::int8_t, kWide> codes;
+    Pack<std::uint8_t, kWide> codes;
     EPISODIC_UNROLL
-    for (int e = 0; e < kWide; ++e)
-      codes.at[e] = static_cast<std::int8_t>(static_cast<int>(rintf(widen(x.at[e]) * inverse)));
+    for (int e = 0; e < kWide; ++e) codes.at[e] = code_of(widen(x.at[e]), inverse, fp8);
     store_pack(to + i, codes);
   }
 }
@@ -234,7 +241,7 @@ __global__ void __launch_bounds__(kCopyThreads)
     const std::int64_t n_events = count_within(events.count, events.max_count);
     for (std::int64_t item = blockIdx.x; item < n_events * sides; item += gridDim.x) {
       const std::int64_t event = item / sides, side = item % sides;
-      auto* const block = static_cast<std::int8_t*>(p.block[l * p.events.max_count + event]);
+      auto* const block = static_cast<std::uint8_t*>(p.block[l * p.events.max_count + event]);
       if (!block) continue;
       const std::int64_t start = events.start[event];
       const auto count = static_cast<unsigned>((events.end[event] - start) * p.head_dim);
@@ -246,26 +253,29 @@ __global__ void __launch_bounds__(kCopyThreads)
                                 p.ring_capacity,
                                 static_cast<unsigned>(p.head_dim),
                                 count};
-      std::int8_t* const to = block + side * count;
+      std::uint8_t* const to = block + side * count;
       const bool wide = wide_rows && aligned_to(from.ring, 16) && aligned_to(to, kWide);
       const unsigned all = Reduce(storage).Reduce(
           wide ? largest_magnitude<kWide>(from) : largest_magnitude<1>(from), Largest{});
       if (threadIdx.x == 0) largest = all;
       __syncthreads();
       const bool sound = largest < 0x7f800000u;
-      float scale = sound ? __uint_as_float(largest) / 127.0f : 0.0f;
+      const bool fp8 = p.block_dtype == DType::fp8;
+      const float most = sound ? __uint_as_float(largest) : 0.0f;
+      const rules::Fp8Scale power = rules::fp8_scale(most);
+      float scale = fp8 ? power.scale : most / 127.0f;
       if (scale < 1.17549435e-38f) scale = 0.0f;  // its inverse might not be finite
-      const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+      const float inverse = fp8 ? power.inverse : scale > 0.0f ? 1.0f / scale : 0.0f;
       if (threadIdx.x == 0) {
         layer.maybe_scales[(*events.first_id + event) * sides + side] = scale;
         if (!sound) *p.not_finite = 1;
       }
-      if (!sound) {
+      if (scale == 0.0f) {
         for (unsigned i = threadIdx.x; i < count; i += kCopyThreads) to[i] = 0;
       } else if (wide) {
-        write_codes<kWide>(from, inverse, to);
+        write_codes<kWide>(from, inverse, fp8, to);
       } else {
-        write_codes<1>(from, inverse, to);
+        write_codes<1>(from, inverse, fp8, to);
       }
       __syncthreads();  // storage and the largest serve the next head
     }

@@ -68,7 +68,7 @@ cudaError_t copy_batch(void* const* to, const void* const* from, const std::size
 struct EventBlockLayer {
   const void* ring_key = nullptr;  ///< before rotary embedding
   const void* ring_value = nullptr;
-  /// [events, 2 G], for blocks of int8: of event e, by its number in its table, a scale for the
+  /// [events, 2 G], for blocks of codes: of event e, by its number in its table, a scale for the
   /// keys of each kv head and then for the values of each
   float* maybe_scales = nullptr;
 };
@@ -77,7 +77,7 @@ struct EventBlockLayer {
 struct EventBlockParams {
   ClosedEvents events;                  ///< all their tokens still in the rings
   DType dtype = DType::bfloat16;        ///< of the rings: float32, float16 or bfloat16
-  DType block_dtype = DType::bfloat16;  ///< of the blocks: `dtype` or int8
+  DType block_dtype = DType::bfloat16;  ///< of the blocks: `dtype`, int8 or fp8
   std::int64_t n_kv_heads = 0;          ///< G
   std::int64_t head_dim = 0;            ///< d
 
@@ -92,7 +92,7 @@ struct EventBlockParams {
   void* const* block = nullptr;
   std::int64_t max_blocks = 0;  ///< as in CopyRunsParams
   /// Set to 1 where an element is NaN or infinite, for which there is no code: those of its head
-  /// are zeros then. Never set to 0. Only for blocks of int8.
+  /// are zeros then. Never set to 0. Only for blocks of codes.
   std::int32_t* not_finite = nullptr;
 };
 
@@ -100,13 +100,14 @@ struct EventBlockParams {
 /// d], the block of episodic/store/codec.hpp for this dtype. One launch, a layer's work cut as that
 /// of copy_runs over its part of the blocks. max_count == 0 or n_layers == 0 does nothing.
 ///
-/// Blocks of int8 are the codes alone, [G, tokens, d] of keys and of values; the scales lie apart,
-/// by event. Codes and scales have the bits of encode_block's for the elements that the rings hold:
-/// scale = max |x| / 127 over a head's keys (values) of the event, codes are x * (1 / scale) to
-/// nearest even; below FLT_MIN the scale is 0, and so are the codes.
+/// Blocks of int8 and fp8 are the codes alone, [G, tokens, d] of keys and of values; the scales lie
+/// apart, by event. Codes and scales have the bits of encode_block's for the elements that the
+/// rings hold: of int8, scale = max |x| / 127 over a head's keys (values) of the event, codes are x
+/// * (1 / scale) to nearest even; of fp8, as rules::fp8_scale and rules::to_fp8 say; below FLT_MIN
+/// the scale is 0, and so are the codes.
 ///
 /// Moves 4 G d elements a token and layer (half read, half written): 4.2 MB for 512 tokens, G = 8,
-/// d = 128 in bfloat16. To int8 it reads them twice, the second time mostly from the caches, and
+/// d = 128 in bfloat16. To codes it reads them twice, the second time mostly from the caches, and
 /// writes 2 G d bytes. Neither allocates nor waits; may be captured. \return
 /// cudaErrorInvalidValue, cudaErrorMisalignedAddress for the arrays of the parameters, or what the
 /// launch said

@@ -46,6 +46,7 @@ cudaError_t for_element(DType dtype, F&& f) {
     case DType::bfloat16:
       return f(Element<__nv_bfloat16>{});
     case DType::int8:
+    case DType::fp8:
       break;
   }
   return cudaErrorInvalidValue;

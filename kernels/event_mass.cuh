@@ -54,6 +54,7 @@ struct EventRows {
   const KvRow* rows;
   const float* const* scales;  ///< of the rows, as AttentionParams::row_scales; may be null
   int count;
+  bool fp8;  ///< rows of codes are
 
   /// Eight elements of a row's key, widened where they are codes. \param head of the list's
   template <class T>
@@ -62,8 +63,8 @@ struct EventRows {
     const std::int64_t at = std::int64_t{row.head_stride} * head + 8 * chunk;
     if (const float* const of_row = scales ? scales[r] : nullptr)
       return widened<T>(
-          *reinterpret_cast<const CodeChunk*>(static_cast<const std::int8_t*>(row.key) + at),
-          of_row[head]);
+          *reinterpret_cast<const CodeChunk*>(static_cast<const std::uint8_t*>(row.key) + at),
+          of_row[head], fp8);
     return *reinterpret_cast<const Chunk<T>*>(static_cast<const T*>(row.key) + at);
   }
 };
@@ -89,7 +90,8 @@ __device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t li
     // Fewer rows than tokens: some had no room, as far_rows said.
     const int first = rows > tokens ? rows - tokens : 0;
     const std::int64_t at = list * a.max_rows + first;
-    found = {a.rows + at, a.row_scales ? a.row_scales + at : nullptr, rows - first};
+    found = {a.rows + at, a.row_scales ? a.row_scales + at : nullptr, rows - first,
+             codes_are_fp8(a)};
   }
   __syncthreads();
   return found;

@@ -120,6 +120,7 @@ cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, unsign
       return launch(GraphHalfKernel<__nv_bfloat16>, grid, kHalfGraphThreads, kHalfGraphSharedBytes,
                     stream, p, w);
     case DType::int8:
+    case DType::fp8:
       break;  // keys at hand are floats
   }
   return cudaErrorInvalidValue;

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int ele
 
 FieldError check_rows(const RowsParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  EPISODIC_FIELD(p, dtype, p.dtype != DType::int8);
+  EPISODIC_FIELD(p, dtype, !is_code(p.dtype));
   EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
   EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
   EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_kv_heads % p.n_lanes == 0);

@@ -43,8 +43,8 @@ struct RowsParams {
   std::int64_t count_stride = 0, table_stride = 0;
   /// [n_lanes, max_events]: a lane's keys [G, length, d] of an event, its values behind them
   const void* const* event_block = nullptr;
-  /// [n_lanes, max_events, 2 G / n_lanes]: events are int8 codes, with a scale for the keys of each
-  /// of the lane's heads and then for the values of each; null: they are of `dtype`
+  /// [n_lanes, max_events, 2 G / n_lanes]: events are codes of 8 bits, with a scale for the keys of
+  /// each of the lane's heads and then for the values of each; null: they are of `dtype`
   const float* maybe_event_scales = nullptr;
   const float* maybe_event_weight = nullptr;  ///< [n_lanes, max_events] value weights; null: all 1
   std::int64_t max_events = 0;                ///< not looked at for one lane

@@ -51,19 +51,19 @@ inline std::vector<std::byte> narrowed(const std::vector<float>& from, DType dty
 }
 
 /// Where a block of a store (store/codec.hpp) has its keys, with the values behind them. What is
-/// before are the scales of int8.
+/// before are the scales of codes.
 inline std::int64_t keys_in_block(const StoreShape& shape) { return block_bytes(shape, 0); }
 
 /// Keys and values of one event, [G, n, d] each, as the rings that a store reads.
 class EventRings {
  public:
   /// \param block keys and then values of tokens [event.start, event.end), of `dtype`
-  /// \param scales [2 G] of int8: of the keys and then of the values; outlives the view
+  /// \param scales [2 G] of codes: of the keys and then of the values; outlives the view
   /// \return rings as long as the event; valid until the next call
   RingView of(const std::byte* block, DType dtype, std::int64_t n_kv_heads, std::int64_t head_dim,
               const TokenRange& event, const float* scales = nullptr) {
     const std::int64_t n = event.size(), rows = n_kv_heads * n, row = head_dim * size_of(dtype);
-    if (dtype == DType::int8) {
+    if (is_code(dtype)) {
       codes_.resize(static_cast<std::size_t>(2 * rows * row));
       for (std::int64_t r = 0; r < 2 * rows; ++r)
         std::memcpy(codes_.data() + (r / n * n + (event.start + r) % n) * row, block + r * row,

@@ -38,8 +38,9 @@ DType dtype_of(const DeviceDecoder::Options& options, const PlannedWeights& plan
   const DType dtype = options.dtype.value_or(stored == TensorType::f32   ? DType::float32
                                              : stored == TensorType::f16 ? DType::float16
                                                                          : DType::bfloat16);
-  if (dtype == DType::int8)
-    throw ConfigError("DeviceDecoder: dtype = int8, must be float32, float16 or bfloat16");
+  if (is_code(dtype))
+    throw ConfigError(fmt::format("DeviceDecoder: dtype = {}, must be float32, float16 or bfloat16",
+                                  name_of(dtype)));
   return dtype;
 }
 

@@ -46,7 +46,8 @@ class DeviceEngine final : public Engine {
     MemoryUsage u;
     u.tokens = model_.memory().tokens();
     u.events = model_.memory().n_events();
-    u.kv_dtype = model_.memory().config().kv_dtype == DType::int8 ? DType::int8 : model_.dtype();
+    const DType kept_as = model_.memory().config().kv_dtype;
+    u.kv_dtype = is_code(kept_as) ? kept_as : model_.dtype();
     u.store_bytes = bytes.events;
     u.host_bytes = bytes.host;
     u.disk_bytes = files.disk_bytes;

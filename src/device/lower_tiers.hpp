@@ -49,7 +49,7 @@ class LowerTiers {
   /// of an event that starts s tokens behind the step's first closed one at s * token bytes.
   std::byte* staging() const { return closed_.as<std::byte>(); }
   std::int64_t staging_lane_bytes() const { return staging_lane_bytes_; }
-  /// Of events of int8, page-locked too: the lane's [events of a step, 2 G], for who calls `keep`.
+  /// Of events of codes, page-locked too: the lane's [events of a step, 2 G], for who calls `keep`.
   float* staged_scales(std::int64_t lane) const {
     return scales_.as<float>() + lane * staged_events_ * scales_of_event_;
   }

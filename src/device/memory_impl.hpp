@@ -177,7 +177,7 @@ struct DeviceMemory::Impl {
   std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
   std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]
-  // where events are int8: scales of all events, which lie beside representatives wherever the
+  // where events are codes: scales of all events, which lie beside representatives wherever the
   // codes are at home, and where the rows' are
   float* event_scales = nullptr;       // [lanes, max_events, scales_of_event()]
   const float** row_scales = nullptr;  // [P, max_rows]
@@ -259,11 +259,9 @@ struct DeviceMemory::Impl {
   void plan_workspace();
   void plan_tiers();
   /// Of keys and values of events; of all else that is kept of them it is options.dtype.
-  DType event_dtype() const { return config.kv_dtype == DType::int8 ? DType::int8 : options.dtype; }
+  DType event_dtype() const { return is_code(config.kv_dtype) ? config.kv_dtype : options.dtype; }
   /// Scales of a lane's event: of each kv head's keys, then of each one's values. 0: it has none.
-  std::int64_t scales_of_event() const {
-    return event_dtype() == DType::int8 ? 2 * lanes.n_kv_heads : 0;
-  }
+  std::int64_t scales_of_event() const { return is_code(event_dtype()) ? 2 * lanes.n_kv_heads : 0; }
   /// Of a lane that recalls.
   float* scales_of(std::int64_t lane) const {
     return event_scales ? event_scales + lane * max_events * scales_of_event() : nullptr;

@@ -40,16 +40,20 @@ kernels::RefineObjective objective_of(Refinement r) {
 void DeviceMemory::Impl::check_settings() const {
   config.validate();
   const auto refuse = [](const std::string& what) { throw ConfigError("CUDA memory: " + what); };
-  if (options.dtype == DType::int8)
+  if (is_code(options.dtype))
     refuse(
-        "dtype = int8; a step's rows are float32, float16 or bfloat16, and kv_dtype is what "
-        "events are kept as");
-  if (config.kv_dtype != DType::float32 && config.kv_dtype != DType::int8 &&
+        fmt::format("dtype = {}; a step's rows are float32, float16 or bfloat16, and kv_dtype "
+                    "is what events are kept as",
+                    name_of(options.dtype)));
+  if (config.kv_dtype != DType::float32 && !is_code(config.kv_dtype) &&
       config.kv_dtype != options.dtype)
-    refuse(fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}, or as int8",
-                       name_of(config.kv_dtype), name_of(options.dtype)));
-  if (options.representatives == DType::int8)
-    refuse("representatives = int8, must be float32, float16 or bfloat16");
+    refuse(
+        fmt::format("kv_dtype = {}; a device keeps events in the model's dtype, {}, or as int8 "
+                    "or fp8",
+                    name_of(config.kv_dtype), name_of(options.dtype)));
+  if (is_code(options.representatives))
+    refuse(fmt::format("representatives = {}, must be float32, float16 or bfloat16",
+                       name_of(options.representatives)));
   if (options.codes_from < 0)
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
@@ -171,6 +175,7 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
   p.n_lists = lanes.per_layer;
   if (scales_of_event() > 0) p.max_code_rows = max_event_rows;
   p.row_scales = row_scales;
+  if (is_code(event_dtype())) p.code_dtype = event_dtype();
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
   p.maybe_arrived = attended;

@@ -740,7 +740,7 @@ class DeviceMemory::Impl::EventReader {
   struct Group {  // of a lane's events, those that are here
     std::size_t begin = 0, end = 0;
     std::vector<std::byte> blocks, representatives;
-    std::vector<float> scales;  // of events of int8
+    std::vector<float> scales;  // of events of codes
   };
 
   void fetch(Group& group, const Layer& layer, std::int64_t p, std::size_t begin) {

@@ -109,7 +109,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
         throw BudgetError(
             fmt::format("host_bytes = {}: {} tokens take {} bytes; set host_bytes to at least "
                         "that, set disk_dir, "
-                        "or kv_dtype to \"bfloat16\" or \"int8\"",
+                        "or kv_dtype to \"bfloat16\", \"int8\" or \"fp8\"",
                         config.host_bytes, held.tokens, all));
     } else {
       const std::int64_t least = least_host_bytes(config, shape);
@@ -142,7 +142,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
                         "{}, and {} of "
                         "vectors, of which it allows {}; set disk_bytes to at least {} (0: no "
                         "bound), or kv_dtype "
-                        "to \"bfloat16\" or \"int8\"",
+                        "to \"bfloat16\", \"int8\" or \"fp8\"",
                         config.disk_bytes, n_tokens, plan.disk.segments, shares.segments,
                         plan.disk.vectors, shares.vectors, needed));
       }

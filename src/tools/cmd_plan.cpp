@@ -195,7 +195,7 @@ void run(const PlanFlags& flags) {
   if (!disk_fits)
     advice.push_back(fmt::format(
         "{}: {} are needed and {} are free; use another disk, or kv_dtype \"bfloat16\" (half) or "
-        "\"int8\" (a quarter of float32)",
+        "\"int8\" or \"fp8\" (a quarter of float32)",
         dir.string(), bytes_text(plan.disk.total()), bytes_text(disk_free)));
   const auto tiers = [](const MemoryPlan& p) {
     return Json{{"windows", p.host.windows},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "episodic/attention/attend.hpp"
+#include "support/fp8_reference.hpp"
 
 namespace episodic::testing {
 
@@ -33,8 +34,8 @@ struct SegmentStore {
   std::vector<std::unique_ptr<std::vector<std::uint16_t>>> halves;
   std::vector<std::unique_ptr<std::vector<std::int8_t>>> codes;
 
-  /// A segment of random keys and values, each row and head padded by `pad` elements of NaN (int8:
-  /// of a code that no element has).
+  /// A segment of random keys and values, each row and head padded by `pad` elements of NaN (codes:
+  /// of one that no element has).
   KvSegment make(Random& random, std::int64_t heads, std::int64_t d, std::int64_t length,
                  std::int64_t first_token, Position position, DType dtype = DType::float32,
                  std::int64_t pad = 0, float weight = 1.0f, bool tokens_first = false) {
@@ -68,16 +69,18 @@ struct SegmentStore {
       floats.push_back(std::move(x));
       return floats.back()->data();
     }
-    if (s.dtype == DType::int8) {
-      auto code = std::make_unique<std::vector<std::int8_t>>(x->size(), std::int8_t{-128});
+    if (is_code(s.dtype)) {
+      const bool fp8 = s.dtype == DType::fp8;
+      auto code = std::make_unique<std::vector<std::int8_t>>(x->size(), fp8 ? INT8_MAX : INT8_MIN);
       auto scales = std::make_unique<std::vector<float>>();
       for (std::int64_t g = 0; g < heads; ++g) {
         scales->push_back(0.01f + 0.02f * static_cast<float>(uniform(random, 0, 100)) / 100.0f);
         for (std::int64_t i = 0; i < s.length; ++i) {
           for (std::int64_t c = 0; c < d; ++c) {
             const auto at = static_cast<std::size_t>(g * s.head_stride + i * s.row_stride + c);
-            const float units = std::clamp((*x)[at] / scales->back(), -127.0f, 127.0f);
-            (*code)[at] = static_cast<std::int8_t>(std::lround(units));
+            const float units = (*x)[at] / scales->back();
+            (*code)[at] = static_cast<std::int8_t>(
+                fp8 ? nearest_fp8(units) : std::lround(std::clamp(units, -127.0f, 127.0f)));
           }
         }
       }
@@ -108,10 +111,14 @@ inline double element(const KvSegment& s, bool value, std::int64_t g, std::int64
     case DType::float16:
       return from_float16(static_cast<const std::uint16_t*>(base)[at]);
     case DType::int8:
+    case DType::fp8:
       break;
   }
   const float* scale = value ? s.value_scale : s.key_scale;
-  return static_cast<double>(scale[g - s.first_head]) * static_cast<const std::int8_t*>(base)[at];
+  const double number = s.dtype == DType::fp8
+                            ? fp8_number(static_cast<const std::uint8_t*>(base)[at])
+                            : static_cast<const std::int8_t*>(base)[at];
+  return static_cast<double>(scale[g - s.first_head]) * number;
 }
 
 struct Attended {

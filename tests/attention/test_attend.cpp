@@ -144,7 +144,7 @@ TEST_CASE("a list for each group of kv heads, with column sums of one window or 
     int i = 0;
     for (std::int64_t n : {1, 3, 20, 75}) {
       for (const auto& h : heads) {
-        for (DType dtype : {DType::float32, DType::int8}) {
+        for (DType dtype : {DType::float32, DType::int8, DType::fp8}) {
           INFO("n " << n << " heads " << h[0] << '/' << h[1] << " lists " << h[2]);
           Stream s(random, n, h[0], h[1], i % 2 == 0 ? 24 : 7, 150, 40, h[2], dtype);
           using Sets = testing::ColumnSets;
@@ -192,7 +192,7 @@ TEST_CASE("segment masses add up to one for each query and head") {
 TEST_CASE("attend reads segments of every stored dtype, alone and beside float32") {
   AttendWorkspace workspace;
   const std::int64_t heads[][2] = {{4, 2}, {1, 1}, {8, 1}, {3, 3}};
-  for (const DType dtype : {DType::bfloat16, DType::float16, DType::int8}) {
+  for (const DType dtype : {DType::bfloat16, DType::float16, DType::int8, DType::fp8}) {
     for_each_table([&] {
       Random random(8);
       int i = 0;
@@ -354,15 +354,16 @@ TEST_CASE("attend gives the same bits on any executor") {
   REQUIRE(backward.tasks() > 2);
 }
 
-TEST_CASE("an int8 head of scale 0 stands for zeros") {
+TEST_CASE("a head of codes of scale 0 stands for zeros") {
   AttendWorkspace workspace;
+  const DType dtype = GENERATE(DType::int8, DType::fp8);
   for_each_table([&] {
     Random random(16);
     for (std::int64_t n : {1, 40}) {
-      Stream s(random, n, 2, 2, 16, 90, 8, 1, DType::int8);
+      Stream s(random, n, 2, 2, 16, 90, 8, 1, dtype);
       const float zeros[2] = {0.0f, 0.0f};
       for (KvSegment& x : s.lists[0]) {
-        if (x.dtype == DType::int8) x.key_scale = x.value_scale = zeros;
+        if (x.dtype == dtype) x.key_scale = x.value_scale = zeros;
       }
       const Attended got = testing::run_attend(s.shape, s.input, 0.0f, workspace);
       require_close(got, testing::attend_reference(s.shape, s.input, 0.0));
@@ -555,6 +556,8 @@ TEST_CASE("attend refuses wrong shapes by name") {
   });
   fails("q_relative is int8",
         [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative.dtype = DType::int8; });
+  fails("q_fixed is fp8",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.dtype = DType::fp8; });
   fails("q_fixed has row_stride",
         [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.row_stride = -8; });
   fails("q_fixed", [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed = nullptr; });
@@ -567,6 +570,10 @@ TEST_CASE("attend refuses wrong shapes by name") {
   });
   fails("key_scale", [](Stream& s, AttendOutput&, Columns&) {
     s.lists[0][0].dtype = DType::int8;
+    s.lists[0][0].value_scale = scale;
+  });
+  fails("is fp8, but key_scale", [](Stream& s, AttendOutput&, Columns&) {
+    s.lists[0][0].dtype = DType::fp8;
     s.lists[0][0].value_scale = scale;
   });
   fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });

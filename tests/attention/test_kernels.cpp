@@ -175,6 +175,9 @@ TEST_CASE("to_float widens every dtype exactly, and sum_row and lane_sums add") 
       widened(bf16.data(), DType::bfloat16, [&](std::int64_t i) { return from_bfloat16(bf16[i]); });
       widened(fp16.data(), DType::float16, [&](std::int64_t i) { return from_float16(fp16[i]); });
       widened(codes.data(), DType::int8, [&](std::int64_t i) { return codes[i]; });
+      widened(codes.data(), DType::fp8, [&](std::int64_t i) {
+        return testing::fp8_number(static_cast<std::uint8_t>(codes[i]));
+      });
       double want = 0.0;
       for (float v : x) want += v;
       REQUIRE(std::abs(k.sum_row(x.data(), n) - want) < 1e-5);
@@ -227,6 +230,53 @@ TEST_CASE("quantize rounds to the nearest code, even at ties") {
       k.quantize(x.data() + at, n, 2.0f, y.data());
       for (std::int64_t i = 0; i < n; ++i) REQUIRE(y[i] == std::nearbyint(x[at + i] * 2.0f));
       REQUIRE(y[n] == 99);
+    }
+  });
+}
+
+TEST_CASE("every fp8 code is read as its number, in whole vectors and parts of one") {
+  std::uint8_t codes[256];
+  for (int c = 0; c < 256; ++c) codes[c] = static_cast<std::uint8_t>(c);
+  for_each_table([&](const cpu::Kernels& k) {
+    float y[256];
+    for (const std::int64_t n : {1, 7, 16, 256}) {
+      for (std::int64_t first = 0; first + n <= 256; first += n) {
+        k.to_float(codes + first, DType::fp8, n, y);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const double want = testing::fp8_number(codes[first + i]);
+          if (y[i] != want || std::signbit(y[i]) != std::signbit(want)) FAIL(first + i);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("quantize_fp8 rounds to the nearest number, even at ties, and saturates") {
+  std::vector<float> x{0.0f, -0.0f, 1e-40f, -1e-30f, 448.0f, 464.0f, -465.0f, 1e30f, -INFINITY};
+  for (int c = 0; c < 0x7e; ++c) {
+    const float low = static_cast<float>(testing::fp8_number(static_cast<std::uint8_t>(c)));
+    const float high = static_cast<float>(testing::fp8_number(static_cast<std::uint8_t>(c + 1)));
+    const float middle = (low + high) / 2;
+    for (const float v : {low, middle, std::nextafter(middle, low), std::nextafter(middle, high)})
+      x.push_back(c % 3 == 0 ? -v : v);
+  }
+  for_each_table([&](const cpu::Kernels& k) {
+    const auto size = static_cast<std::int64_t>(x.size());
+    for (const std::int64_t n : {std::int64_t{1}, std::int64_t{7}, std::int64_t{16}, size}) {
+      for (std::int64_t at = 0; at + n <= size; at += n) {
+        std::vector<cpu::Fp8> y(x.size() + 1, cpu::Fp8{99});
+        k.quantize_fp8(x.data() + at, n, 0.5f, y.data());
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::uint8_t want = testing::nearest_fp8(static_cast<double>(x[at + i]) * 0.5);
+          if (y[i].bits != want) FAIL(x[at + i] << " gives " << int{y[i].bits});
+        }
+        REQUIRE(y[n].bits == 99);
+      }
+      // as they are, ties and all
+      std::vector<cpu::Fp8> y(x.size());
+      k.quantize_fp8(x.data(), size, 1.0f, y.data());
+      for (std::int64_t i = 0; i < size; ++i)
+        if (y[i].bits != testing::nearest_fp8(x[i])) FAIL(x[i] << " gives " << int{y[i].bits});
     }
   });
 }

@@ -17,6 +17,8 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/presets.hpp"
+#include "episodic/base/rules/fp8.hpp"
+#include "support/fp8_reference.hpp"
 
 using namespace episodic;
 
@@ -66,11 +68,13 @@ TEST_CASE("the configuration survives its JSON", "[base][config]") {
   c.repr_bytes = 1 << 21;
   c.disk_bytes = 1 << 22;
   c.disk_dir = "/somewhere";
-  for (const DType dtype : {DType::bfloat16, DType::float16, DType::int8, DType::float32}) {
+  for (const DType dtype :
+       {DType::bfloat16, DType::float16, DType::int8, DType::fp8, DType::float32}) {
     c.kv_dtype = dtype;
     CHECK(parse_memory_config(to_json(c)) == c);
   }
   CHECK(parse_memory_config(R"({"kv_dtype": "int8"})").kv_dtype == DType::int8);
+  CHECK(parse_memory_config(R"({"kv_dtype": "fp8"})").kv_dtype == DType::fp8);
   CHECK(parse_memory_config(R"({"kv_dtype": "float16"})").kv_dtype == DType::float16);
 }
 
@@ -86,7 +90,7 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
   CHECK(refused_naming(R"({"contiguity": 1.5})", "contiguity"));
   CHECK(refused_naming(R"({"gamma": true})", "gamma"));
   CHECK(refused_naming(R"({"refine": "magic"})", "modularity"));
-  for (const char* known : {"kv_dtype", "float32", "bfloat16", "float16", "int8"})
+  for (const char* known : {"kv_dtype", "float32", "bfloat16", "float16", "int8", "fp8"})
     CHECK(refused_naming(R"({"kv_dtype": "int4"})", known));
   CHECK(refused_naming(R"({"recall_layers": [1.5]})", "recall_layers"));
   CHECK(refused_naming(R"({"recall": 1})", "recall"));
@@ -269,11 +273,59 @@ TEST_CASE("float16 is exact one way, and rounds to nearest even the other", "[ba
   CHECK(std::isnan(from_float16(to_float16(std::numeric_limits<float>::quiet_NaN()))));
 }
 
+TEST_CASE("fp8 is exact one way, and rounds to nearest even the other", "[base][dtype]") {
+  for (int c = 0; c < 256; ++c) {
+    const auto code = static_cast<std::uint8_t>(c);
+    const float x = rules::from_fp8(code);
+    if (x != testing::fp8_number(code) || std::signbit(x) != (c >= 0x80)) FAIL(c);
+    if ((c & 0x7f) == 0x7f) {  // never made
+      if (rules::to_fp8(x) != code - 1) FAIL(c);
+      continue;
+    }
+    if (rules::to_fp8(x) != code) FAIL(c);
+    if ((c & 0x7f) == 0x7e) continue;
+    // half way to the next one away from zero, whose number is one more
+    const float next = rules::from_fp8(static_cast<std::uint8_t>(c + 1)), middle = (x + next) / 2;
+    if (rules::to_fp8(middle) != (c % 2 == 0 ? c : c + 1)) FAIL(c);
+    if (rules::to_fp8(std::nextafter(middle, x)) != c) FAIL(c);
+    if (rules::to_fp8(std::nextafter(middle, next)) != c + 1) FAIL(c);
+  }
+  for (const float x : {448.0f, 463.9f, 464.0f, 480.0f, 1e30f, INFINITY}) {
+    CHECK(rules::to_fp8(x) == 0x7e);
+    CHECK(rules::to_fp8(-x) == 0xfe);
+  }
+  CHECK(rules::to_fp8(std::numeric_limits<float>::denorm_min()) == 0);
+  CHECK(rules::to_fp8(-0.0f) == 0x80);
+  std::mt19937 generator(2);
+  std::uniform_real_distribution<float> exponent(-14.0f, 9.5f);
+  for (int i = 0; i < 2000; ++i) {
+    const float x = std::exp2(exponent(generator)) * (i % 2 == 0 ? 1.0f : -1.0f);
+    if (rules::to_fp8(x) != testing::nearest_fp8(x)) FAIL(x);
+  }
+}
+
+TEST_CASE("an fp8 scale is the least power of two that does not saturate", "[base][dtype]") {
+  const auto check = [](float largest) {
+    CAPTURE(largest);
+    const rules::Fp8Scale s = rules::fp8_scale(largest);
+    CHECK(s.scale == testing::fp8_scale_of(largest));
+    CHECK(s.inverse == (s.scale > 0.0f ? 1.0 / static_cast<double>(s.scale) : 0.0));
+    CHECK(std::isfinite(s.scale * rules::kLargestFp8));
+  };
+  for (int e = -149; e < 128; ++e)
+    for (const float factor : {1.0f, 1.5f, 1.75f, 1.7500001f, 1.9999999f})
+      check(std::ldexp(factor, e));
+  check(0.0f);
+  check(std::numeric_limits<float>::max());
+}
+
 TEST_CASE("names and sizes of dtypes", "[base][dtype]") {
   CHECK(size_of(DType::float32) == 4);
   CHECK(size_of(DType::bfloat16) == 2);
   CHECK(size_of(DType::float16) == 2);
   CHECK(size_of(DType::int8) == 1);
+  CHECK(size_of(DType::fp8) == 1);
+  CHECK(std::string(name_of(DType::fp8)) == "fp8");
   CHECK(std::string(name_of(DType::float16)) == "float16");
   CHECK(std::string(name_of(DType::int8)) == "int8");
 }

@@ -597,6 +597,7 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   model.step(random_ids(9, 61, 1));
   REQUIRE_THROWS_AS(model.step(good), BudgetError);  // more than there is room for
   REQUIRE_THROWS_AS(DeviceDecoder::load(dir.path(), {DType::int8, 0}), ConfigError);
+  REQUIRE_THROWS_AS(DeviceDecoder::load(dir.path(), {DType::fp8, 0}), ConfigError);
 }
 
 TEST_CASE("a decoder without room for a step's activations has no memory, and takes another") {

@@ -133,7 +133,7 @@ TEST_CASE("a memory with forgotten events goes to a device and back") {
   };
   for (const auto& [codes, groups, dtype] :
        {Settings{0, 1, DType::float32}, Settings{64, 1, DType::float32},
-        Settings{0, 2, DType::float32}, Settings{0, 1, DType::int8}}) {
+        Settings{0, 2, DType::float32}, Settings{0, 1, DType::int8}, Settings{0, 1, DType::fp8}}) {
     MemoryConfig plain = forgetting_config();
     plain.kv_dtype = dtype;
     if (codes > 0) plain.min_block = plain.max_block = 1;

@@ -182,7 +182,7 @@ TEST_CASE("device memory that grows gives the bits of one that is all there, wha
   const TempDir dir;
   for (const int settings : {0, 1, 2, 3, 4, 5, 6}) {
     MemoryConfig plain = life_config();
-    if (settings == 6) plain.kv_dtype = DType::int8;  // its scales grow too
+    if (settings == 6) plain.kv_dtype = DType::fp8;  // its scales grow too
     DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
     if (settings == 1) {  // slabs of codes
       plain.min_block = plain.max_block = 1;

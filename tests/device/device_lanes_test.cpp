@@ -62,7 +62,7 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
   std::vector<Token> tokens = driver::random_tokens(shape, total, 5);
   round_to(tokens, dtype);
   MemoryConfig of_host = config, of_one = config;
-  if (config.kv_dtype != DType::int8) of_host.kv_dtype = dtype;
+  if (!is_code(config.kv_dtype)) of_host.kv_dtype = dtype;
   EpisodicMemory host(of_host, shape);
   const DeviceMemoryOptions options{dtype, total, DType::float32, codes_from};
   DeviceMemory device(config, shape, options, nullptr);
@@ -248,14 +248,15 @@ TEST_CASE("heads on a device go by 16 bits too") {
   compare(c, shape_of(1, 4, 2), DType::bfloat16, 110);
 }
 
-TEST_CASE("lanes on a device keep their events as int8, each with scales of its own") {
+TEST_CASE("lanes on a device keep their events as codes, each with scales of its own") {
   EPISODIC_NEEDS_DEVICE();
+  const DType code = GENERATE(DType::int8, DType::fp8);
   MemoryConfig c = head_config(SegmenterKind::k_similarity);
-  c.kv_dtype = DType::int8;
+  c.kv_dtype = code;
   compare(c, shape_of(2, 4, 2), DType::float32, 110);
   compare(c, shape_of(1, 4, 2), DType::bfloat16, 100);
   c = driver::small_config();
-  c.kv_dtype = DType::int8;
+  c.kv_dtype = code;
   c.recall_groups = 2;
   c.contiguity = 0.3;
   compare(c, shape_of(2, 8, 4), DType::float32, 110);
@@ -391,14 +392,16 @@ TEST_CASE("lanes on a device over files go on with a memory of the host") {
 }
 
 TEST_CASE(
-    "lanes of int8 on a device give the same bits in every tier, and go to the host and back") {
+    "lanes of 8-bit events on a device give the same bits in every tier, and go to the host and "
+    "back") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = driver::small_shape(2, 4, 2, 64);
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+  const DType code = GENERATE(DType::int8, DType::fp8);
   for (MemoryConfig plain : lane_configs()) {
     if (plain.refine != Refinement::none) continue;
     plain.recall_layers.reset();
-    plain.kv_dtype = DType::int8;
+    plain.kv_dtype = code;
     const TempDir dir;
     DeviceMemory straight(plain, shape, {DType::float16, kTokens}, nullptr);
     EpisodicMemory saved(plain, shape);

@@ -72,7 +72,7 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
   std::vector<Token> tokens = driver::random_tokens(shape, total, 5);
   round_to(tokens, dtype);
   MemoryConfig of_host = config;
-  const bool codes = config.kv_dtype == DType::int8;
+  const bool codes = is_code(config.kv_dtype);
   if (!codes) of_host.kv_dtype = dtype;  // both keep what they see rounded alike
   EpisodicMemory host(of_host, shape, given);
   DeviceMemory device(config, shape, {dtype, total}, nullptr, given);
@@ -241,10 +241,10 @@ TEST_CASE("device memory attends in 16 bits as the reference does over what it r
   compare(config, shape_of(1), DType::bfloat16, 130);
 }
 
-TEST_CASE("device memory keeps events as int8 and attends to them as the host's does") {
+TEST_CASE("device memory keeps events as codes and attends to them as the host's does") {
   EPISODIC_NEEDS_DEVICE();
   MemoryConfig config = driver::small_config();
-  config.kv_dtype = DType::int8;
+  config.kv_dtype = GENERATE(DType::int8, DType::fp8);
   config.contiguity = 0.3;
   compare(config, shape_of(), DType::float32, 130, {}, false);
   compare(config, shape_of(), DType::float16, 130, {}, false);
@@ -258,7 +258,8 @@ TEST_CASE("device memory keeps events as int8 and attends to them as the host's 
   compare(config, shape_of(3, 2, 2), DType::float32, 110, {}, false);
 }
 
-TEST_CASE("device memory of int8 events takes half the bytes of 16 bits, or a quarter of 32") {
+TEST_CASE("device memory of 8-bit events takes half the bytes of 16 bits, or a quarter of 32") {
+  const DType code = GENERATE(DType::int8, DType::fp8);
   MemoryConfig config = driver::small_config();
   const MemoryShape shape = shape_of(2, 8, 4);
   const auto bytes = [&](DType dtype, DType kept) {
@@ -266,10 +267,9 @@ TEST_CASE("device memory of int8 events takes half the bytes of 16 bits, or a qu
     return DeviceMemory::bytes_needed(config, shape, {dtype, 3000});
   };
   const DeviceMemoryBytes wide = bytes(DType::bfloat16, DType::bfloat16),
-                          narrow = bytes(DType::bfloat16, DType::int8);
+                          narrow = bytes(DType::bfloat16, code);
   REQUIRE(2 * narrow.events == wide.events);
-  REQUIRE(4 * bytes(DType::float32, DType::int8).events ==
-          bytes(DType::float32, DType::float32).events);
+  REQUIRE(4 * bytes(DType::float32, code).events == bytes(DType::float32, DType::float32).events);
   REQUIRE(narrow.window == wide.window);
   // a float for each head's keys and values of an event
   const std::int64_t events = (3000 - config.n_init) / config.min_block + 1;
@@ -284,7 +284,7 @@ TEST_CASE("device memory says at the next look that a closed event has no codes"
   std::vector<Token> tokens = driver::random_tokens(shape, 48, 3);
   tokens[9].v[0][5] = std::numeric_limits<float>::infinity();
   MemoryConfig config = driver::small_config();
-  config.kv_dtype = DType::int8;
+  config.kv_dtype = GENERATE(DType::int8, DType::fp8);
   DeviceMemory memory(config, shape, {DType::float32, 96}, nullptr);
   std::string said;
   for (std::int64_t first = 0; first < 48 && said.empty(); first += 12) try {
@@ -349,7 +349,7 @@ TEST_CASE("device memory gives the same bits wherever events lie, within its bou
     }
     return all;
   };
-  config.kv_dtype = GENERATE(DType::bfloat16, DType::int8);
+  config.kv_dtype = GENERATE(DType::bfloat16, DType::int8, DType::fp8);
   DeviceMemory all_there(config, shape, {DType::bfloat16, kTokens}, nullptr);
   REQUIRE(all_there.bytes().host == 0);
   const auto expected = outputs(all_there);
@@ -401,13 +401,13 @@ TEST_CASE("device memory gives the same bits however its copies overlap with its
     return tokens.outputs();
   };
   const DeviceMemoryOptions options = {DType::bfloat16, kTokens};
-  config.kv_dtype = GENERATE(DType::bfloat16, DType::int8);
+  config.kv_dtype = GENERATE(DType::bfloat16, DType::int8, DType::fp8);
   DeviceMemory all_there(config, shape, options, nullptr);
   run(all_there, false);
   const auto expected = outputs(all_there);
   const DeviceMemoryBytes all = all_there.bytes();
   // What slots take besides is a larger part of events of 8 bits.
-  const std::int64_t third = all.events / (config.kv_dtype == DType::int8 ? 6 : 3);
+  const std::int64_t third = all.events / (is_code(config.kv_dtype) ? 6 : 3);
   episodic_test::in_every_overlap([&] {
     config.device_bytes = all.total() - 2 * third;
     DeviceMemory narrow(config, shape, options, nullptr);
@@ -443,7 +443,7 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
     }
     return all;
   };
-  config.kv_dtype = GENERATE(DType::float16, DType::int8);
+  config.kv_dtype = GENERATE(DType::float16, DType::int8, DType::fp8);
   DeviceMemory all_there(config, shape, {DType::float16, kTokens}, nullptr);
   const auto expected = outputs(all_there);
 
@@ -655,6 +655,7 @@ TEST_CASE("device memory refuses what it cannot do, by name, and says what it wo
   REQUIRE(names(refusal(R"({"index": "faiss"})"), "faiss"));
   REQUIRE(names(refusal(R"({"kv_dtype": "float16"})"), "kv_dtype = float16"));
   REQUIRE(names(refusal("{}", {DType::int8, 100}), "int8"));
+  REQUIRE(names(refusal("{}", {DType::fp8, 100}), "dtype = fp8"));
   REQUIRE(names(refusal("{}", {DType::float32, 0}), "max_tokens"));
   REQUIRE(names(refusal(R"({"device_bytes": 1000})"), "device_bytes = 1000"));
   REQUIRE(names(refusal(R"({"n_mem": 1000000, "min_block": 1})"), "min_block"));

@@ -51,7 +51,7 @@ TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const TempDir dir;
-  MemoryConfig plain = tier_config(GENERATE(DType::float16, DType::int8));
+  MemoryConfig plain = tier_config(GENERATE(DType::float16, DType::int8, DType::fp8));
   plain.recall_every = 3;
   plain.segmenter = SegmenterKind::gaussian;  // its moments come back too
   plain.gamma = 0.5;
@@ -196,9 +196,10 @@ TEST_CASE("a sequence that was kept and opened again goes on with the same bits"
   for (const MemoryConfig& config :
        tiers(tier_config(DType::float16), shape, {DType::float16, kTokens}, dir.path()))
     cases.emplace_back(config, DType::float16);
-  for (const MemoryConfig& config :
-       tiers(tier_config(DType::int8), shape, {DType::float16, kTokens}, dir.path()))
-    cases.emplace_back(config, DType::float16);
+  for (const DType code : {DType::int8, DType::fp8})
+    for (const MemoryConfig& config :
+         tiers(tier_config(code), shape, {DType::float16, kTokens}, dir.path()))
+      cases.emplace_back(config, DType::float16);
   cases.emplace_back(tier_config(DType::bfloat16), DType::bfloat16);
   cases.back().first.refine = Refinement::modularity;
   cases.back().first.n_init = 0;
@@ -252,7 +253,7 @@ TEST_CASE("host and device go on with each other's memories") {
   MemoryConfig config = driver::small_config();
   config.contiguity = 0.3;
   config.refine = Refinement::modularity;
-  config.kv_dtype = GENERATE(DType::float32, DType::int8);
+  config.kv_dtype = GENERATE(DType::float32, DType::int8, DType::fp8);
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 11);
   const auto feed_host = [&](EpisodicMemory& memory, std::int64_t end) {
     std::vector<std::vector<float>> all;
@@ -299,21 +300,22 @@ TEST_CASE("host and device go on with each other's memories") {
   REQUIRE((here.recalled(0).recalled() == whole.recalled(0).recalled()));
 }
 
-TEST_CASE("a device's int8 events are the host's to the bit, in every tier and there and back") {
+TEST_CASE("a device's 8-bit events are the host's to the bit, in every tier and there and back") {
   EPISODIC_NEEDS_DEVICE();
+  const DType code = GENERATE(DType::int8, DType::fp8);
   const MemoryShape shape = shape_of();
   const TempDir dir;
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
     std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
     round_to(tokens, dtype);
-    const MemoryConfig plain = tier_config(DType::int8);
+    const MemoryConfig plain = tier_config(code);
     EpisodicMemory host(plain, shape);
     while (host.tokens() < kTokens)
       driver::step(host, tokens, host.tokens(),
                    std::min<std::int64_t>(12, kTokens - host.tokens()));
     const auto blocks_of = [&](const EpisodicMemory& memory) {
       std::vector<std::vector<std::byte>> all;
-      const StoreShape of_store{shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::int8};
+      const StoreShape of_store{shape.n_layers, shape.n_kv_heads, shape.head_dim, code};
       for (std::int64_t lane = 0; lane < shape.n_layers; ++lane)
         memory.read_events(0, memory.events().size(), lane, [&](EventId e) {
           all.emplace_back(
@@ -346,7 +348,7 @@ TEST_CASE("a device's int8 events are the host's to the bit, in every tier and t
 TEST_CASE("a memory is saved to what it came from, also after it went back") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();
-  const MemoryConfig config = tier_config(GENERATE(DType::bfloat16, DType::int8));
+  const MemoryConfig config = tier_config(GENERATE(DType::bfloat16, DType::int8, DType::fp8));
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const TempDir dir;

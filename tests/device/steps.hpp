@@ -75,7 +75,7 @@ inline std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryS
   all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
   all[2].disk_dir = dir.string();
   MemoryConfig kept = config;  // as a device keeps events
-  if (kept.kv_dtype != DType::int8) kept.kv_dtype = options.dtype;
+  if (!is_code(kept.kv_dtype)) kept.kv_dtype = options.dtype;
   all[2].host_bytes =
       least_host_bytes(store_shape(kept, shape), config.max_block, most_recalled_tokens(config));
   return all;

@@ -25,10 +25,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 namespace fuzz {
 
 std::vector<std::string> seeds() {
-  return {"{}", to_json(MemoryConfig{}),
+  return {"{}",
+          to_json(MemoryConfig{}),
           R"({"n_init":4,"n_local":256,"gamma":1.5,"refine":"modularity","recall_layers":[0,2,3]})",
           R"({"segmenter":"fixed","window":"chunked","kv_dtype":"int8","index":"faiss","seed":7})",
-          R"({"disk_dir":"/tmp/x","disk_bytes":1000000,"repr_bytes":4096,"contiguity":0.25})"};
+          R"({"disk_dir":"/tmp/x","disk_bytes":1000000,"repr_bytes":4096,"contiguity":0.25})",
+          R"({"kv_dtype":"fp8","n_local":4096})"};
 }
 
 void repair(std::string&) {}

@@ -12,6 +12,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/device.hpp"
+#include "support/fp8_reference.hpp"
 
 namespace attention_test {
 
@@ -37,8 +38,10 @@ struct Case {
   float scale = 0.0f, soft_cap = 0.0f;
   bool interleaved = false;
   std::int64_t spare = 0;  ///< slots of the ring beyond what is needed
-  std::int64_t codes = 0;  ///< of a list's rows, the last ones: int8 and their scales
-  float sigma = 1.0f;      ///< of the queries
+  std::int64_t codes = 0;  ///< of a list's rows, the last ones: codes and their scales
+  DType code = DType::int8;
+  bool large_codes = false;  ///< values of fp8 are 65536, which float16 has not
+  float sigma = 1.0f;        ///< of the queries
 };
 
 struct Result {
@@ -147,6 +150,7 @@ class Problem {
     p.n_lists = c_.lists;
     p.max_code_rows = std::min(c_.codes > 0 ? c_.codes + 3 : 0, max_rows_);  // room to spare
     p.row_scales = c_.codes > 0 ? d_row_scales.data() : nullptr;
+    p.code_dtype = c_.code;
     p.local_key = d_key.data();
     p.local_value = d_value.data();
     p.ring_capacity = capacity_;
@@ -290,7 +294,9 @@ class Problem {
       }
     }
     scales_at_.assign(rows_.size(), -1);
-    code_bytes_.assign(size(lists * c_.far * c_.kv_heads * 2 * c_.d), 0x80);
+    // of codes that no row has
+    code_bytes_.assign(size(lists * c_.far * c_.kv_heads * 2 * c_.d),
+                       c_.code == DType::fp8 ? 0x7f : 0x80);
     for (std::int64_t list = 0; list < lists; ++list)
       for (std::int64_t r = std::max<std::int64_t>(0, counts_[size(list)] - c_.codes);
            r < counts_[size(list)]; ++r)
@@ -301,20 +307,30 @@ class Problem {
   void make_codes(std::int64_t at) {
     const std::int64_t heads = c_.kv_heads / c_.lists;
     scales_at_[size(at)] = static_cast<std::int64_t>(scales_.size());
+    const bool fp8 = c_.code == DType::fp8;
     std::normal_distribution<float> code(0.0f, 40.0f);
     const std::int64_t first =
         static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rows_[size(at)].key)) - 1;
     for (const std::int64_t side : {0, 1})
       for (std::int64_t j = 0; j < heads; ++j) {
-        const float scale =
-            random_() % 20 == 0 ? 0.0f : 0.01f + 0.01f * static_cast<float>(random_() % 7) / 7.0f;
+        float scale = random_() % 20 == 0 ? 0.0f
+                      : fp8               ? std::ldexp(1.0f, -7 + static_cast<int>(random_() % 3))
+                            : 0.01f + 0.01f * static_cast<float>(random_() % 7) / 7.0f;
+        const bool large = c_.large_codes && side == 1;
+        if (large) scale = 256.0f;
         scales_.push_back(scale);
         for (std::int64_t e = 0; e < c_.d; ++e) {
           const std::int64_t place = first + j * 2 * c_.d + side * c_.d + e;
-          const auto x = static_cast<std::int8_t>(std::clamp(code(random_), -127.0f, 127.0f));
-          std::memcpy(&code_bytes_[size(place)], &x, 1);
-          far_[size(place)] = static_cast<float>(
-              rounded(static_cast<double>(static_cast<float>(x) * scale), dtype_));
+          const float drawn = large ? 256.0f : std::clamp(code(random_), -127.0f, 127.0f);
+          const std::uint8_t byte =
+              fp8 ? episodic::testing::nearest_fp8(static_cast<double>(drawn))
+                  : static_cast<std::uint8_t>(static_cast<std::int8_t>(drawn));
+          code_bytes_[size(place)] = byte;
+          const double x = fp8 ? episodic::testing::fp8_number(byte)
+                               : static_cast<double>(static_cast<std::int8_t>(byte));
+          const double most = dtype_ == DType::float16 ? 65504.0 : 1e30;
+          const double wide = static_cast<double>(static_cast<float>(x) * scale);
+          far_[size(place)] = static_cast<float>(rounded(std::clamp(wide, -most, most), dtype_));
           for (std::int64_t b = 0; b < episodic::size_of(dtype_); ++b)
             far_bytes_[size(place * episodic::size_of(dtype_) + b)] = 0xff;  // NaN
         }

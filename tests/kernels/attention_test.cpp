@@ -311,9 +311,10 @@ TEST_CASE("attention kernels give the same bits in every order, and for every po
 TEST_CASE("attention kernels read far rows of codes as float64 does, and as if they were wide") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes) {
-    const auto check_codes = [&](const Case& c) {
+    const auto check_code = [&](Case c, DType code) {
+      c.code = code;
       INFO("n " << c.n << " group " << c.group << " d " << c.d << " far " << c.far << " codes "
-                << c.codes << " dtype " << static_cast<int>(dtype));
+                << c.codes << " dtype " << static_cast<int>(dtype) << " code " << name_of(code));
       Problem problem(c, dtype, 21);
       const Result got = problem.run();
       require_near(got, problem.reference(), dtype);
@@ -322,6 +323,9 @@ TEST_CASE("attention kernels read far rows of codes as float64 does, and as if t
       REQUIRE(same_bits(got.out, wide.out));
       REQUIRE(same_bits(got.lse, wide.lse));
       REQUIRE(same_bits(got.column_sums, wide.column_sums));
+    };
+    const auto check_codes = [&](const Case& c) {
+      for (const DType code : {DType::int8, DType::fp8}) check_code(c, code);
     };
     for (const std::int64_t n : {1, 3, 21, 70})
       for (const std::int64_t d : {8, 64, 72, 128, 256}) {
@@ -354,6 +358,13 @@ TEST_CASE("attention kernels read far rows of codes as float64 does, and as if t
     c.n = 40;
     c.kv_heads = 1;
     check_codes(c);
+    // What fp8 rounds beyond the largest float16 is that.
+    for (const std::int64_t n : {1, 40}) {
+      c = of(n, 1, 16, 20);
+      c.codes = 12;
+      c.large_codes = true;
+      check_code(c, DType::fp8);
+    }
   }
 }
 
@@ -365,6 +376,7 @@ TEST_CASE(
       Case c = of(n, 3, 64, 130);
       c.kv_heads = n > 1 ? 1 : 2;
       c.codes = 90;
+      c.code = n > 1 ? DType::fp8 : DType::int8;
       const Problem problem(c, dtype, 8);
       std::vector<Result> results;
       episodic_test::in_every_order([&] { results.push_back(problem.run()); });
@@ -628,6 +640,7 @@ TEST_CASE("attention kernels refuse parameters that make no sense, without a dev
       {"more rows of codes than rows", [](AttentionParams& p) { p.max_code_rows = 5; }, true},
       {"negative rows of codes", [](AttentionParams& p) { p.max_code_rows = -1; }, true},
       {"no scales", [](AttentionParams& p) { p.max_code_rows = 1; }},
+      {"codes of 16 bits", [](AttentionParams& p) { p.code_dtype = DType::float16; }, true},
       {"rows beyond 32 bits", [](AttentionParams& p) { p.max_rows = 1ll << 31; }, true},
       {"int8", [](AttentionParams& p) { p.dtype = DType::int8; }, true},
       {"NaN scale", [](AttentionParams& p) { p.scale = NAN; }},

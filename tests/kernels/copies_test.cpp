@@ -297,118 +297,119 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
       {2, 24, 40, {1, 9, 30}, 1, 3},               // blocks that are not
       {8, 128, 60, {70, 128}, 8, 0},               // several rounds of a block's threads
   };
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    for (const Case& c : cases) {
-      INFO("d " << c.d << " dtype " << static_cast<int>(dtype));
-      const auto ring_size = static_cast<std::size_t>(c.kv_heads * c.capacity * c.d);
-      constexpr std::size_t kLayers = 2;
-      constexpr std::int64_t kFirst = 3;  // number of the first event
-      std::vector<std::vector<float>> rings;
-      std::deque<DeviceArray<unsigned char>> d_rings;
-      for (std::size_t i = 0; i < 2 * kLayers; ++i) {
-        rings.push_back(episodic_test::normal_floats(ring_size, random, i == 1 ? 300.0f : 0.02f));
-        std::vector<float>& ring = rings.back();
-        const auto head = static_cast<std::size_t>(c.capacity * c.d);
-        if (i == 0) std::fill_n(ring.begin(), head, 0.0f);  // a head of zeros
-        if (i == 3)                                         // and one whose scale would be denormal
-          for (std::size_t at = ring_size - head; at < ring_size; ++at) ring[at] *= 1e-37f;
-        d_rings.emplace_back(episodic_test::stored(ring, dtype));
-      }
-      const std::int64_t n_events = static_cast<std::int64_t>(c.cuts.size()) - 1;
-      const std::int64_t tokens = c.cuts.back() - c.cuts.front(), sides = 2 * c.kv_heads;
-      const std::int64_t layer_bytes = tokens * sides * c.d;
-      std::vector<std::int64_t> start(c.cuts.begin(), c.cuts.end() - 1),
-          end(c.cuts.begin() + 1, c.cuts.end());
-      const episodic::StoreShape shape{1, c.kv_heads, c.d, DType::int8};
-      const std::int64_t before = episodic::block_bytes(shape, 0);
-      Bytes codes(static_cast<std::size_t>(c.shift), kUntouched);
-      std::vector<float> scales;
-      for (std::size_t l = 0; l < kLayers; ++l) {
-        scales.insert(scales.end(), static_cast<std::size_t>(kFirst * sides), -7.0f);
-        for (std::size_t e = 0; e < start.size(); ++e) {
-          const std::int64_t n = end[e] - start[e];
-          std::vector<std::byte> block(static_cast<std::size_t>(episodic::block_bytes(shape, n)));
-          episodic::encode_block(
-              shape, {start[e], end[e]},
-              {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
-              block.data());
-          for (std::int64_t s = 0; s < sides; ++s) {
-            float scale;
-            std::memcpy(&scale, block.data() + 4 * s, 4);
-            scales.push_back(scale);
-          }
-          for (std::int64_t i = 0; i < n * sides * c.d; ++i)
-            codes.push_back(
-                static_cast<unsigned char>(block[static_cast<std::size_t>(before + i)]));
+  const auto check = [&](DType dtype, DType code, const Case& c) {
+    INFO("d " << c.d << " dtype " << static_cast<int>(dtype) << " code " << name_of(code));
+    const auto ring_size = static_cast<std::size_t>(c.kv_heads * c.capacity * c.d);
+    constexpr std::size_t kLayers = 2;
+    constexpr std::int64_t kFirst = 3;  // number of the first event
+    std::vector<std::vector<float>> rings;
+    std::deque<DeviceArray<unsigned char>> d_rings;
+    for (std::size_t i = 0; i < 2 * kLayers; ++i) {
+      rings.push_back(episodic_test::normal_floats(ring_size, random, i == 1 ? 300.0f : 0.02f));
+      std::vector<float>& ring = rings.back();
+      const auto head = static_cast<std::size_t>(c.capacity * c.d);
+      if (i == 0) std::fill_n(ring.begin(), head, 0.0f);  // a head of zeros
+      if (i == 3)                                         // and one whose scale would be denormal
+        for (std::size_t at = ring_size - head; at < ring_size; ++at) ring[at] *= 1e-37f;
+      d_rings.emplace_back(episodic_test::stored(ring, dtype));
+    }
+    const std::int64_t n_events = static_cast<std::int64_t>(c.cuts.size()) - 1;
+    const std::int64_t tokens = c.cuts.back() - c.cuts.front(), sides = 2 * c.kv_heads;
+    const std::int64_t layer_bytes = tokens * sides * c.d;
+    std::vector<std::int64_t> start(c.cuts.begin(), c.cuts.end() - 1),
+        end(c.cuts.begin() + 1, c.cuts.end());
+    const episodic::StoreShape shape{1, c.kv_heads, c.d, code};
+    const std::int64_t before = episodic::block_bytes(shape, 0);
+    Bytes codes(static_cast<std::size_t>(c.shift), kUntouched);
+    std::vector<float> scales;
+    for (std::size_t l = 0; l < kLayers; ++l) {
+      scales.insert(scales.end(), static_cast<std::size_t>(kFirst * sides), -7.0f);
+      for (std::size_t e = 0; e < start.size(); ++e) {
+        const std::int64_t n = end[e] - start[e];
+        std::vector<std::byte> block(static_cast<std::size_t>(episodic::block_bytes(shape, n)));
+        episodic::encode_block(
+            shape, {start[e], end[e]},
+            {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
+            block.data());
+        for (std::int64_t s = 0; s < sides; ++s) {
+          float scale;
+          std::memcpy(&scale, block.data() + 4 * s, 4);
+          scales.push_back(scale);
         }
-      }
-      const DeviceArray<std::int64_t> d_start(start), d_end(end),
-          first(std::vector<std::int64_t>{kFirst});
-      const DeviceArray<std::int32_t> count(
-          std::vector<std::int32_t>{static_cast<std::int32_t>(n_events)});
-      const auto run = [&](DeviceArray<unsigned char>& blocks, DeviceArray<float>& to_scales) {
-        std::vector<EventBlockLayer> layers;
-        std::vector<void*> to;
-        for (std::size_t l = 0; l < kLayers; ++l) {
-          layers.push_back(
-              {d_rings[2 * l].data(), d_rings[2 * l + 1].data(),
-               to_scales.data() + static_cast<std::int64_t>(l) * (kFirst + n_events) * sides});
-          for (const std::int64_t at : start)
-            to.push_back(blocks.data() + c.shift + static_cast<std::int64_t>(l) * layer_bytes +
-                         (at - start.front()) * sides * c.d);
-        }
-        const DeviceArray<EventBlockLayer> d_layers(layers);
-        const DeviceArray<void*> d_to(to);
-        const DeviceArray<std::int32_t> not_finite(std::vector<std::int32_t>{0});
-        EventBlockParams p;
-        p.events = {d_start.data(), d_end.data(), count.data(), first.data(), n_events};
-        p.dtype = dtype;
-        p.block_dtype = DType::int8;
-        p.n_kv_heads = c.kv_heads;
-        p.head_dim = c.d;
-        p.layers = d_layers.data();
-        p.n_layers = kLayers;
-        p.ring_capacity = c.capacity;
-        p.ring_head_stride = c.capacity * c.d;
-        p.block = d_to.data();
-        p.max_blocks = c.max_blocks;
-        p.not_finite = not_finite.data();
-        REQUIRE(event_to_block(p, nullptr) == cudaSuccess);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        return not_finite.host()[0];
-      };
-      episodic_test::in_every_order([&] {
-        DeviceArray<unsigned char> blocks(Bytes(codes.size(), kUntouched));
-        DeviceArray<float> to_scales(std::vector<float>(scales.size(), -7.0f));
-        REQUIRE(run(blocks, to_scales) == 0);
-        REQUIRE(blocks.host() == codes);
-        REQUIRE(to_scales.host() == scales);
-      });
-      // What has no code is said, and is zeros; all else is as it was.
-      for (const float x :
-           {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
-        std::vector<float> broken = rings[2];
-        broken[static_cast<std::size_t>(start.back() % c.capacity * c.d + c.d - 1)] = x;
-        const Bytes sound = d_rings[2].host(), stored = episodic_test::stored(broken, dtype);
-        const auto put = [&](const Bytes& bytes) {
-          REQUIRE(cudaMemcpy(d_rings[2].data(), bytes.data(), bytes.size(),
-                             cudaMemcpyHostToDevice) == cudaSuccess);
-        };
-        put(stored);
-        DeviceArray<unsigned char> blocks(Bytes(codes.size(), kUntouched));
-        DeviceArray<float> to_scales(std::vector<float>(scales.size(), -7.0f));
-        REQUIRE(run(blocks, to_scales) == 1);
-        put(sound);
-        Bytes expected = codes;
-        std::vector<float> with_zero = scales;
-        std::fill_n(
-            expected.begin() + c.shift + layer_bytes + (start.back() - start.front()) * sides * c.d,
-            (end.back() - start.back()) * c.d, static_cast<unsigned char>(0));
-        with_zero[scales.size() - static_cast<std::size_t>(sides)] = 0.0f;
-        REQUIRE(blocks.host() == expected);
-        REQUIRE(to_scales.host() == with_zero);
+        for (std::int64_t i = 0; i < n * sides * c.d; ++i)
+          codes.push_back(static_cast<unsigned char>(block[static_cast<std::size_t>(before + i)]));
       }
     }
+    const DeviceArray<std::int64_t> d_start(start), d_end(end),
+        first(std::vector<std::int64_t>{kFirst});
+    const DeviceArray<std::int32_t> count(
+        std::vector<std::int32_t>{static_cast<std::int32_t>(n_events)});
+    const auto run = [&](DeviceArray<unsigned char>& blocks, DeviceArray<float>& to_scales) {
+      std::vector<EventBlockLayer> layers;
+      std::vector<void*> to;
+      for (std::size_t l = 0; l < kLayers; ++l) {
+        layers.push_back(
+            {d_rings[2 * l].data(), d_rings[2 * l + 1].data(),
+             to_scales.data() + static_cast<std::int64_t>(l) * (kFirst + n_events) * sides});
+        for (const std::int64_t at : start)
+          to.push_back(blocks.data() + c.shift + static_cast<std::int64_t>(l) * layer_bytes +
+                       (at - start.front()) * sides * c.d);
+      }
+      const DeviceArray<EventBlockLayer> d_layers(layers);
+      const DeviceArray<void*> d_to(to);
+      const DeviceArray<std::int32_t> not_finite(std::vector<std::int32_t>{0});
+      EventBlockParams p;
+      p.events = {d_start.data(), d_end.data(), count.data(), first.data(), n_events};
+      p.dtype = dtype;
+      p.block_dtype = code;
+      p.n_kv_heads = c.kv_heads;
+      p.head_dim = c.d;
+      p.layers = d_layers.data();
+      p.n_layers = kLayers;
+      p.ring_capacity = c.capacity;
+      p.ring_head_stride = c.capacity * c.d;
+      p.block = d_to.data();
+      p.max_blocks = c.max_blocks;
+      p.not_finite = not_finite.data();
+      REQUIRE(event_to_block(p, nullptr) == cudaSuccess);
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      return not_finite.host()[0];
+    };
+    episodic_test::in_every_order([&] {
+      DeviceArray<unsigned char> blocks(Bytes(codes.size(), kUntouched));
+      DeviceArray<float> to_scales(std::vector<float>(scales.size(), -7.0f));
+      REQUIRE(run(blocks, to_scales) == 0);
+      REQUIRE(blocks.host() == codes);
+      REQUIRE(to_scales.host() == scales);
+    });
+    // What has no code is said, and is zeros; all else is as it was.
+    for (const float x :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      std::vector<float> broken = rings[2];
+      broken[static_cast<std::size_t>(start.back() % c.capacity * c.d + c.d - 1)] = x;
+      const Bytes sound = d_rings[2].host(), stored = episodic_test::stored(broken, dtype);
+      const auto put = [&](const Bytes& bytes) {
+        REQUIRE(cudaMemcpy(d_rings[2].data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice) ==
+                cudaSuccess);
+      };
+      put(stored);
+      DeviceArray<unsigned char> blocks(Bytes(codes.size(), kUntouched));
+      DeviceArray<float> to_scales(std::vector<float>(scales.size(), -7.0f));
+      REQUIRE(run(blocks, to_scales) == 1);
+      put(sound);
+      Bytes expected = codes;
+      std::vector<float> with_zero = scales;
+      std::fill_n(
+          expected.begin() + c.shift + layer_bytes + (start.back() - start.front()) * sides * c.d,
+          (end.back() - start.back()) * c.d, static_cast<unsigned char>(0));
+      with_zero[scales.size() - static_cast<std::size_t>(sides)] = 0.0f;
+      REQUIRE(blocks.host() == expected);
+      REQUIRE(to_scales.host() == with_zero);
+    }
+  };
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
+    for (const DType code : {DType::int8, DType::fp8})
+      for (const Case& c : cases) check(dtype, code, c);
 }
 
 TEST_CASE("copies refuse what makes no sense, before anything is copied") {

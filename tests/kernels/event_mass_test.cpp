@@ -174,7 +174,7 @@ TEST_CASE("event masses: soft caps, scales, interleaved pairs, windows and event
   }
 }
 
-TEST_CASE("event masses: keys of int8 codes, alone and behind others") {
+TEST_CASE("event masses: keys of codes, alone and behind others") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
     for (const std::int64_t n : {3, 40})  // and on the tensor cores
@@ -183,7 +183,10 @@ TEST_CASE("event masses: keys of int8 codes, alone and behind others") {
         c.kv_heads = 4;
         c.lists = 2;
         c.codes = codes;
-        check(c, dtype, 9, 5);
+        for (const DType code : {DType::int8, DType::fp8}) {
+          c.code = code;
+          check(c, dtype, 9, 5);
+        }
       }
 }
 

@@ -185,6 +185,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, max_rows, -1),
                     WRONG(A, n_lists, 0),
                     WRONG(A, max_code_rows, 6),
+                    WRONG(A, code_dtype, DType::bfloat16),
                     WRONG(A, row_scales, nullptr),
                     WRONG(A, row_scales, odd<const float*>()),
                     WRONG(A, rotary_dim, 8),
@@ -632,7 +633,7 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   b.layers = some<EventBlockLayer>();
   b.n_layers = 1;
   b.block = some<void*>();
-  b.block_dtype = DType::int8;
+  b.block_dtype = DType::fp8;
   b.not_finite = some<std::int32_t>();
   using B = EventBlockParams;
   each_is_named<B>(

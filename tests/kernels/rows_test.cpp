@@ -22,7 +22,7 @@ struct Case {
   std::vector<std::int64_t> event_end;
   std::vector<DeviceEventId> recalled;
   std::vector<float> weights;  // or none
-  bool codes = false;          // events are int8
+  bool codes = false;          // events are of 8 bits
 };
 
 RowsParams base_params(const Case& c) {

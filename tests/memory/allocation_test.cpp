@@ -126,7 +126,7 @@ TEST_CASE("no KV-sized allocation in steady state", "[memory][allocation]") {
   c.n_mem = 64;
   c.chunk = 32;
   c.refine = GENERATE(Refinement::none, Refinement::modularity);
-  c.kv_dtype = GENERATE(DType::float32, DType::bfloat16, DType::float16, DType::int8);
+  c.kv_dtype = GENERATE(DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::fp8);
   const bool decoding = GENERATE(false, true), on_disk = GENERATE(false, true);
   const TempDir temp;
   if (on_disk) {

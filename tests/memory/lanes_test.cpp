@@ -117,8 +117,10 @@ TEST_CASE("each head's events, recall and attention are those of a memory of tha
   }
   // Stored with a scale for each head, and one layer that does not recall.
   MemoryConfig c = head_config(SegmenterKind::k_similarity);
-  c.kv_dtype = DType::int8;
-  check_against_single(c, small_shape(1, 4, 4, 6), 12 * 20, 4);
+  for (const DType dtype : {DType::int8, DType::fp8}) {
+    c.kv_dtype = dtype;
+    check_against_single(c, small_shape(1, 4, 4, 6), 12 * 20, 4);
+  }
 }
 
 TEST_CASE("groups of heads recall by themselves", "[memory][lanes]") {

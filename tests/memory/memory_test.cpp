@@ -110,7 +110,8 @@ TEST_CASE("layers with rotary tables, scales and attention factors of their own"
 }
 
 TEST_CASE("each query sees sinks, pending, recalled events and its window, each once", "[memory]") {
-  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::int8}) {
+  for (const DType dtype :
+       {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::fp8}) {
     for (const std::int64_t n_local : {10, 24}) {
       MemoryConfig c = small_config();
       c.n_local = n_local;
@@ -136,10 +137,12 @@ TEST_CASE("each query sees sinks, pending, recalled events and its window, each 
           return in;
         };
         // int8: half a code of the largest of some 50 normal numbers is 0.011, in keys and values
+        // fp8: a 16th of each element
         const double allowed = dtype == DType::float32    ? 5e-6
                                : dtype == DType::float16  ? 3e-3
                                : dtype == DType::bfloat16 ? 2e-2
-                                                          : 4e-2;
+                               : dtype == DType::int8     ? 4e-2
+                                                          : 1.5e-1;
         CHECK(worst_error(out, tokens, s, at, n, c.n_local, far) < allowed);
         at += n;
       }
@@ -355,7 +358,7 @@ TEST_CASE("attend reads a fused projection where it lies, and writes outputs of 
     const auto rounded = [&](float x) {
       return dtype == DType::float32 ? x : from_bits(to_bits(x));
     };
-    for (const DType kv_dtype : {DType::float32, DType::bfloat16, DType::int8}) {
+    for (const DType kv_dtype : {DType::float32, DType::bfloat16, DType::int8, DType::fp8}) {
       INFO(name_of(dtype) << " into windows of " << name_of(kv_dtype));
       MemoryConfig c = small_config();
       c.kv_dtype = kv_dtype;

@@ -339,13 +339,15 @@ TEST_CASE("numbers beyond the window's dtype are refused by name, and the step c
   CHECK(refused(DType::bfloat16, value(3.38e38f)) == "no error");
   CHECK(refused(DType::float32, value(3.4e38f)) == "no error");
   CHECK(refused(DType::int8, value(65520.0f)) == "no error");
+  CHECK(refused(DType::fp8, value(65520.0f)) == "no error");
 }
 
 TEST_CASE("windows take what their dtype takes, and the plan says so", "[memory][dtype][plan]") {
   for (Case& c : cases()) {
     CAPTURE(c.name);
-    std::int64_t bytes[4];
-    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::int8}) {
+    std::int64_t bytes[5];
+    for (const DType dtype :
+         {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::fp8}) {
       c.config.kv_dtype = dtype;
       EpisodicMemory memory(c.config, c.shape);
       all_said(memory, random_tokens(c.shape, 70, 14));
@@ -362,6 +364,7 @@ TEST_CASE("windows take what their dtype takes, and the plan says so", "[memory]
     CHECK(bytes[0] - bytes[1] == 2 * elements);
     CHECK(bytes[2] == bytes[1]);
     CHECK(bytes[3] == bytes[0]);
+    CHECK(bytes[4] == bytes[0]);
   }
 }
 
@@ -455,8 +458,9 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
   const MemoryShape s = small_shape(2, 4, 2, 10);
   const auto tokens = random_tokens(s, 200, 15);
   const std::vector<Token> first(tokens.begin(), tokens.begin() + 120);
-  std::size_t size[4];
-  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::int8}) {
+  std::size_t size[5];
+  for (const DType dtype :
+       {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::fp8}) {
     CAPTURE(name_of(dtype));
     MemoryConfig c = small_config();
     c.kv_dtype = dtype;
@@ -474,6 +478,8 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
     }
     const std::string name = state_file(keep.dir), state = text_of(keep.dir / name);
     size[static_cast<int>(dtype)] = state.size();
+    // by name, so that a build that does not know it says so
+    CHECK(mentions(text_of(keep.dir / "manifest.json"), name_of(dtype)));
     const bool halves = dtype == DType::bfloat16 || dtype == DType::float16;
     CHECK(number_at<std::uint32_t>(state, 4) == (halves ? 4u : 3u));
     const auto goes_on = [&] {

@@ -12,13 +12,15 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/cpu/kernels.hpp"
+#include "support/fp8_reference.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
 
 namespace {
 
-constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8};
+constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
+                             DType::fp8};
 
 // Keys and values of tokens in a ring of `capacity`, rows and heads padded with NaN.
 struct Ring {
@@ -62,10 +64,13 @@ double decoded(const KvSegment& s, bool of_value, std::int64_t g, std::int64_t i
     case DType::float16:
       return from_float16(static_cast<const std::uint16_t*>(base)[at]);
     case DType::int8:
+    case DType::fp8:
       break;
   }
-  return static_cast<double>((of_value ? s.value_scale : s.key_scale)[g]) *
-         static_cast<const std::int8_t*>(base)[at];
+  const double number = s.dtype == DType::fp8
+                            ? testing::fp8_number(static_cast<const std::uint8_t*>(base)[at])
+                            : static_cast<const std::int8_t*>(base)[at];
+  return static_cast<double>((of_value ? s.value_scale : s.key_scale)[g]) * number;
 }
 
 // Half a unit in the last place, or half a code.
@@ -77,6 +82,8 @@ double allowed(DType dtype, double x, double largest) {
       return std::abs(x) / 256;
     case DType::float16:
       return std::max(std::abs(x) / 2048, std::ldexp(1.0, -25));
+    case DType::fp8:
+      return std::max(std::abs(x) / 16, std::ldexp(largest / 224, -10));
     case DType::int8:
       break;
   }
@@ -146,6 +153,7 @@ TEST_CASE("bytes of a block") {
   CHECK(block_bytes({4, 2, 10, DType::int8}, 7) == 64 + 320);   // 280 codes
   CHECK(block_bytes({4, 8, 16, DType::int8}, 1) == 64 + 256);   // 16 scales fill their line
   CHECK(block_bytes({4, 9, 16, DType::int8}, 1) == 128 + 320);  // 18 do not fit one
+  CHECK(block_bytes({4, 2, 10, DType::fp8}, 7) == 64 + 320);
 }
 
 TEST_CASE("int8: scales, zeros and equal bytes for equal events") {
@@ -177,11 +185,51 @@ TEST_CASE("int8: scales, zeros and equal bytes for equal events") {
   }
 }
 
-TEST_CASE("int8: codes and scales of a block make the same block again") {
+TEST_CASE("fp8: the codes and scales of the definition, for all numbers that a float has") {
+  std::mt19937 rng(39);
+  std::uniform_real_distribution<float> exponent(-20.0f, 0.0f);
+  for (int t = 0; const cpu::Kernels* table = cpu::available_kernels(t); ++t) {
+    cpu::use_kernels(table);
+    for (const float largest : {0.0f, 1e-44f, 5.2e-36f, 1e-30f, 0.437f, 1.0f, 1.75f, 1.76f, 448.0f,
+                                3e4f, 65504.0f, 2.9e38f, 3.0e38f, 3.4e38f}) {
+      CAPTURE(table->name, largest);
+      const StoreShape shape{1, 2, 21, DType::fp8};
+      Ring ring(shape, 16, rng, 1.0f);
+      const TokenRange event{9, 16};
+      for (std::int64_t i = event.start; i < event.end; ++i)
+        for (std::int64_t c = 0; c < 21; ++c)
+          ring.at(false, 1, i, c) =
+              largest * std::exp2(exponent(rng)) * (rng() % 2 == 0 ? 1.0f : -1.0f);
+      ring.at(false, 1, 12, 20) = -largest;
+      const std::int64_t bytes = block_bytes(shape, event.size());
+      Block block(bytes), again(bytes);
+      std::fill(again.memory.begin(), again.memory.end(), 9.0f);
+      encode_block(shape, event, ring.view(), block.data());
+      encode_block(shape, event, ring.view(), again.data());
+      REQUIRE(std::memcmp(block.data(), again.data(), static_cast<std::size_t>(bytes)) == 0);
+      const KvSegment s = segment_of(shape, event, block.data());
+      const double scale = testing::fp8_scale_of(largest);
+      REQUIRE(s.key_scale[1] == scale);
+      for (std::int64_t i = 0; i < event.size(); ++i)
+        for (std::int64_t c = 0; c < 21; ++c) {
+          const double x = ring.at(false, 1, event.start + i, c);
+          const std::uint8_t want = scale == 0.0 ? 0 : testing::nearest_fp8(x / scale);
+          const std::uint8_t got =
+              static_cast<const std::uint8_t*>(s.key)[s.head_stride + i * s.row_stride + c];
+          if (got != want) FAIL(x << " has the code " << int{got});
+          REQUIRE(std::isfinite(static_cast<float>(decoded(s, false, 1, i, c))));
+        }
+    }
+  }
+  cpu::use_kernels(nullptr);
+}
+
+TEST_CASE("codes and scales of a block make the same block again") {
   std::mt19937 rng(38);
+  const DType dtype = GENERATE(DType::int8, DType::fp8);
   for (const std::int64_t heads : {1, 3})
     for (const std::int64_t n : {1, 7}) {
-      const StoreShape shape{1, heads, 5, DType::int8};
+      const StoreShape shape{1, heads, 5, dtype};
       const Ring ring(shape, 16, rng, 2.0f);
       const TokenRange event{30, 30 + n};
       Block block(block_bytes(shape, n)), again(block_bytes(shape, n));
@@ -196,15 +244,17 @@ TEST_CASE("int8: codes and scales of a block make the same block again") {
             std::copy_n(static_cast<const std::int8_t*>(from) + (g * n + i) * 5, 5,
                         codes[side].begin() + (g * n + (30 + i) % n) * 5);
       }
-      RingView view{codes[0].data(), codes[1].data(), n, n * 5, 5, DType::int8,
+      RingView view{codes[0].data(), codes[1].data(), n, n * 5, 5, dtype,
                     s.key_scale,     s.value_scale};
       encode_block(shape, event, view, again.data());
       REQUIRE(std::memcmp(block.data(), again.data(),
                           static_cast<std::size_t>(block_bytes(shape, n))) == 0);
       // They are of no other dtype, and nothing without their scales.
-      const StoreShape wide{1, heads, 5, DType::float32};
-      Block other(block_bytes(wide, n));
-      REQUIRE_THROWS_AS(encode_block(wide, event, view, other.data()), DataError);
+      for (const DType as : {DType::float32, dtype == DType::fp8 ? DType::int8 : DType::fp8}) {
+        const StoreShape wide{1, heads, 5, as};
+        Block other(block_bytes(wide, n));
+        REQUIRE_THROWS_AS(encode_block(wide, event, view, other.data()), DataError);
+      }
       view.value_scale = nullptr;
       REQUIRE_THROWS_AS(encode_block(shape, event, view, again.data()), DataError);
     }
@@ -222,8 +272,8 @@ TEST_CASE("what a dtype cannot hold is refused by name") {
       for (const float bad : {NAN, INFINITY, -INFINITY}) {
         ring.at(value, 1, 9, 8) = bad;
         const std::string message = refusal(shape, event, ring);
-        CHECK(message.empty() == (dtype != DType::int8));
-        if (dtype == DType::int8) {
+        CHECK(message.empty() == !is_code(dtype));
+        if (is_code(dtype)) {
           for (const char* word : {value ? "value" : "key", "token 9", "head 1", "channel 8",
                                    std::isnan(bad) ? "nan" : "inf", "kv_dtype"})
             CHECK(has(message, word));
@@ -236,7 +286,7 @@ TEST_CASE("what a dtype cannot hold is refused by name") {
       }
       // also beside an infinity in the same row, which is kept
       for (const float beside : {0.5f, INFINITY}) {
-        if (dtype == DType::int8 && beside > 1.0f) continue;
+        if (is_code(dtype) && beside > 1.0f) continue;
         ring.at(value, 1, 9, 7) = beside;
         ring.at(value, 1, 9, 8) = -65519.0f;
         CHECK(refusal(shape, event, ring) == "");
@@ -279,8 +329,10 @@ TEST_CASE("a ring of 16 bits gives the block that its numbers give in float32") 
             encode_block(shape, event, view, got.data());
             REQUIRE(std::memcmp(want.data(), got.data(), static_cast<std::size_t>(bytes)) == 0);
           }
-          view.dtype = DType::int8;
-          Block block(block_bytes(shape, 1));
-          REQUIRE_THROWS_AS(encode_block(shape, {40, 41}, view, block.data()), DataError);
+          for (const DType codes : {DType::int8, DType::fp8}) {
+            view.dtype = codes;
+            Block block(block_bytes(shape, 1));
+            REQUIRE_THROWS_AS(encode_block(shape, {40, 41}, view, block.data()), DataError);
+          }
         }
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/rules/fp8.hpp"
 #include "episodic/store/event_store.hpp"
 #include "support/test.hpp"
 
@@ -56,9 +57,12 @@ bool stored_as(const KvSegment& s, bool value, std::int64_t g, std::int64_t at, 
     case DType::float16:
       return static_cast<const std::uint16_t*>(data)[at] == to_float16(written);
     case DType::int8:
+    case DType::fp8:
       break;
   }
   const float scale = (value ? s.value_scale : s.key_scale)[g];
+  if (s.dtype == DType::fp8)
+    return static_cast<const std::uint8_t*>(data)[at] == rules::to_fp8(written / scale);
   return std::abs(scale * static_cast<const std::int8_t*>(data)[at] - written) <= 0.5001f * scale;
 }
 
@@ -96,9 +100,10 @@ std::vector<TokenRange> random_events(std::mt19937& rng, std::int64_t n, std::in
 
 TEST_CASE("what is written from a wrapping ring is read back, in every dtype") {
   std::mt19937 rng(61);
-  constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8};
+  constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
+                               DType::fp8};
   for (int seed = 0; seed < 24; ++seed) {
-    const StoreShape shape{1 + seed % 3, 1 + seed % 5, 3 + seed, kDTypes[seed % 4]};
+    const StoreShape shape{1 + seed % 3, 1 + seed % 5, 3 + seed, kDTypes[seed % 5]};
     const std::int64_t max_block = 9;
     const auto events = random_events(rng, 30, max_block);
     const auto store = make_host_store(shape, seed % 8 < 4 ? 0 : 1 << 20, max_block);
@@ -132,7 +137,7 @@ TEST_CASE("what is written from a wrapping ring is read back, in every dtype") {
 
 TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
   std::mt19937 rng(62);
-  const DType dtype = GENERATE(DType::float32, DType::int8);
+  const DType dtype = GENERATE(DType::float32, DType::int8, DType::fp8);
   const StoreShape shape{2, 2, 64, dtype};  // 2048 or 512 bytes a token
   const std::int64_t max_block = 128;
   const std::int64_t event_bytes = bytes_of(shape, max_block);
@@ -141,7 +146,7 @@ TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
     Rings rings(shape, 200);
     std::vector<TokenRange> kept;
     std::int64_t refused = 0;
-    for (const TokenRange& e : random_events(rng, dtype == DType::int8 ? 2400 : 600, max_block)) {
+    for (const TokenRange& e : random_events(rng, is_code(dtype) ? 2400 : 600, max_block)) {
       const StoreCounters before = store->counters();
       try {
         store->append(std::span(&e, 1));
@@ -155,7 +160,7 @@ TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
         REQUIRE(message.find("host_bytes = " + std::to_string(budget)) != std::string::npos);
         REQUIRE(message.find(std::to_string(bytes_of(shape, e.size()))) != std::string::npos);
         REQUIRE(message.find("set host_bytes to at least") != std::string::npos);
-        REQUIRE((message.find("kv_dtype") == std::string::npos) == (dtype == DType::int8));
+        REQUIRE((message.find("kv_dtype") == std::string::npos) == is_code(dtype));
         break;
       }
       kept.push_back(e);
@@ -188,7 +193,7 @@ TEST_CASE("the budget bounds what is reserved, and a refusal changes nothing") {
 }
 
 TEST_CASE("a budget of exactly some events holds them all") {
-  const StoreShape shape{3, 1, 7, GENERATE(DType::bfloat16, DType::int8)};
+  const StoreShape shape{3, 1, 7, GENERATE(DType::bfloat16, DType::int8, DType::fp8)};
   const std::int64_t bytes = bytes_of(shape, 10);
   const auto store = make_host_store(shape, 5 * bytes, 10);
   std::vector<TokenRange> events;
@@ -202,7 +207,7 @@ TEST_CASE("a budget of exactly some events holds them all") {
 }
 
 TEST_CASE("the budget a refusal names is enough") {
-  const StoreShape shape{1, 1, 16, GENERATE(DType::float32, DType::int8)};
+  const StoreShape shape{1, 1, 16, GENERATE(DType::float32, DType::int8, DType::fp8)};
   std::vector<TokenRange> events;
   for (int i = 0; i < 40; ++i) events.push_back({7 * i, 7 * i + 7});
   std::string message;

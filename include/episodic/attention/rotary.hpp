@@ -72,7 +72,7 @@ struct RotaryAngles {
 /// y[i, h, :] = x[i, h, :] rotated by the angles of row i (row 0 for all i if there is one row), in
 /// the dtype of y: queries out of a fused projection, or keys into the memory's window. x and y do
 /// not overlap, or are the same rows of float32. Allocates nothing for head_dim up to 1024.
-/// \throws DataError for angles of another table or number of rows, null data, int8, or rows of y
+/// \throws DataError for angles of another table or number of rows, null data, codes, or rows of y
 ///         that overlap.
 void rotate(const RotaryTable& table, const AngleRows& angles, std::int64_t n, std::int64_t heads,
             std::int64_t head_dim, const HeadRows& x, const MutableHeadRows& y);

@@ -21,7 +21,7 @@ enum class Position : std::uint8_t {
 ///
 /// Element (g, i, c) of the keys is key[(g - first_head) * head_stride + i * row_stride + c] for kv
 /// head g, token first_token + i, channel c; the same strides hold for the values. Strides are in
-/// elements. Elements of int8 are codes, and stand for key_scale[g - first_head] * code and
+/// elements. Elements of int8 and fp8 are codes, and stand for key_scale[g - first_head] * code and
 /// value_scale[g - first_head] * code.
 ///
 /// Visibility is per query at position p and follows from `position` (spec 1, trap b):
@@ -39,8 +39,8 @@ struct KvSegment {
   DType dtype = DType::float32;
   Position position = Position::fixed;
   float value_weight = 1.0f;         ///< factor of the values after the softmax (EpMAN 3.2, spec 8)
-  const float* key_scale = nullptr;  ///< one per head of the segment, read for int8 only
-  const float* value_scale = nullptr;  ///< one per head of the segment, read for int8 only
+  const float* key_scale = nullptr;  ///< one per head of the segment, read for codes only
+  const float* value_scale = nullptr;  ///< one per head of the segment, read for codes only
   std::int64_t first_head = 0;         ///< kv head whose rows `key` and `value` point to
 };
 

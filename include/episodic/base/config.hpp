@@ -78,8 +78,8 @@ struct MemoryConfig {
   std::optional<RetentionConfig> retention;  ///< absent: nothing is ever forgotten by itself
 
   // -- storage (EM appendix C.3) --
-  /// Of keys and values in events and in the window. int8 with a scale per head of an event; its
-  /// window stays float32.
+  /// Of keys and values in events and in the window. int8 and fp8 (E4M3) with a scale per head of
+  /// an event; their windows stay float32.
   DType kv_dtype = DType::float32;
   /// Upper bound of everything that a memory takes on a CUDA device; 0 = no bound. Without a device
   /// the host's memory is the top tier, and this is not looked at.

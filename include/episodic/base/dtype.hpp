@@ -9,21 +9,23 @@
 
 namespace episodic {
 
-/// int8 is a code: the element is code * scale, with one float scale per head
-/// (attention/segment.hpp).
-enum class DType : std::uint8_t { float32, bfloat16, float16, int8 };
+/// int8 and fp8 (E4M3, base/rules/fp8.hpp) are codes: the element is code * scale, with one float
+/// scale per head (attention/segment.hpp). Files hold the numbers of these: new ones come last.
+enum class DType : std::uint8_t { float32, bfloat16, float16, int8, fp8 };
+
+/// Whether elements are codes of 8 bits, which stand for something beside their scales alone.
+constexpr bool is_code(DType t) { return t == DType::int8 || t == DType::fp8; }
 
 /// Bytes of one element.
-constexpr std::int64_t size_of(DType t) {
-  return t == DType::float32 ? 4 : t == DType::int8 ? 1 : 2;
-}
+constexpr std::int64_t size_of(DType t) { return t == DType::float32 ? 4 : is_code(t) ? 1 : 2; }
 
-/// Name as used in configuration files: "float32", "bfloat16", "float16", "int8".
+/// Name as used in configuration files: "float32", "bfloat16", "float16", "int8", "fp8".
 constexpr const char* name_of(DType t) {
   return t == DType::float32    ? "float32"
          : t == DType::bfloat16 ? "bfloat16"
          : t == DType::float16  ? "float16"
-                                : "int8";
+         : t == DType::int8     ? "int8"
+                                : "fp8";
 }
 
 /// float32 -> bfloat16, round to nearest even; NaN stays NaN.

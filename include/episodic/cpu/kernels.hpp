@@ -24,9 +24,14 @@ struct Half {
   std::uint16_t bits;
 };
 
+/// An E4M3 (base/rules/fp8.hpp), which the type tells from other bytes.
+struct Fp8 {
+  std::uint8_t bits;
+};
+
 /// Rows of one dtype in place, and the rows that will be read after them (or null): they are
-/// fetched ahead of time. int8 is read as the number that the code is: its scale is the caller's,
-/// who applies it to scores and probabilities.
+/// fetched ahead of time. int8 and fp8 are read as the number that the code is: its scale is the
+/// caller's, who applies it to scores and probabilities.
 struct Rows {
   const void* base = nullptr;
   DType dtype = DType::float32;
@@ -63,13 +68,15 @@ struct Kernels {
   void (*narrow)(const float* x, std::int64_t n, std::uint16_t* y);
   /// float32 -> float16, to nearest even, NaN stays NaN, beyond the range infinity.
   void (*narrow_half)(const float* x, std::int64_t n, std::uint16_t* y);
-  /// float32, bfloat16 or float16 (int8: the codes) -> float32, exact.
+  /// float32, bfloat16 or float16 (int8, fp8: the codes) -> float32, exact.
   void (*to_float)(const void* x, DType dtype, std::int64_t n, float* y);
   /// max |x[i]|, 0 for n = 0, NaN if any is NaN.
   float (*max_magnitude)(const float* x, std::int64_t n);
   /// y[i] = x[i] * inverse_scale to the nearest integer, even at ties; the products are in
   /// [-127.5, 127.5].
   void (*quantize)(const float* x, std::int64_t n, float inverse_scale, std::int8_t* y);
+  /// y[i] = x[i] * inverse_scale as rules::to_fp8 rounds it; no NaN.
+  void (*quantize_fp8)(const float* x, std::int64_t n, float inverse_scale, Fp8* y);
   /// (y[c], y[c + half]) = (x[c], x[c + half]) rotated by (cos[c], sin[c]), c < half. x == y is
   /// fine.
   void (*rotate)(const float* x, const float* cos, const float* sin, std::int64_t half, float* y);
@@ -94,8 +101,8 @@ struct Kernels {
 
   // -- many queries: blocked products ------------------------------------------------------------
 
-  /// Rows 0 .. n - 1 of src, of any dtype (int8: the codes), times weight, into staged rows at row
-  /// 0; channels past d become 0.
+  /// Rows 0 .. n - 1 of src, of any dtype (int8, fp8: the codes), times weight, into staged rows at
+  /// row 0; channels past d become 0.
   void (*stage)(const void* src, DType dtype, std::int64_t row_stride, std::int64_t n,
                 std::int64_t d, float weight, float* dst, std::int64_t capacity);
   /// panel s [n] = staged keys [n, d] times panel q [d].

@@ -24,7 +24,8 @@ struct HeadPlace;
 
 struct DeviceMemoryOptions {
   /// Of queries, keys, values, outputs and everything that is kept: float32, float16 or bfloat16.
-  /// Events are int8 where the configuration's kv_dtype says so: as the host's store has them.
+  /// Events are int8 or fp8 where the configuration's kv_dtype says so: as the host's store has
+  /// them.
   DType dtype = DType::bfloat16;
   std::int64_t max_tokens = 0;  ///< tokens that the sequence may come to, >= 1
   /// Of representative vectors: float32, as the host's memory has them, or a 16-bit dtype. That
@@ -51,7 +52,7 @@ struct DeviceMemoryOptions {
 struct DeviceMemoryBytes {
   std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
-  std::int64_t representatives = 0;  ///< with codes, scales of int8 events, tables over events
+  std::int64_t representatives = 0;  ///< with codes, scales of 8-bit events, tables over events
   std::int64_t workspace = 0;        ///< of a step, and what whole pieces of memory take more
   /// Taken now, at most total() with event_tokens = 0; of bytes_needed: taken when it is made.
   std::int64_t taken = 0;

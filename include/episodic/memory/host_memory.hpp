@@ -60,7 +60,7 @@ class HostMemory : public SequenceMemory {
   /// \param q [n, H, d], k, v [n, G, d] before rotary embedding
   /// \param out [n, H, d], written; its rows may be those of q
   /// \throws DataError naming layer and token for a NaN or an infinity in q, k or v, naming the
-  ///         parameter for null data, int8, negative strides, or rows of `out` that overlap;
+  ///         parameter for null data, codes, negative strides, or rows of `out` that overlap;
   ///         FileError for a damaged event. The step may then be begun anew
   void attend(std::int64_t layer, const HeadRows& q, const HeadRows& k, const HeadRows& v,
               const MutableHeadRows& out);

@@ -31,7 +31,7 @@ struct LaneRange {
 
 /// Keys or values of a run of tokens that may wrap around a ring: element (g, i, c) of token
 /// first + i at data[g * head_stride + ((first + i) % capacity) * row_stride + c], of float32,
-/// bfloat16 or float16; or of int8, codes of one event that a block of int8 takes as they are.
+/// bfloat16 or float16; or codes of one event (int8, fp8) that a block of theirs takes as they are.
 struct RingView {
   const void* key = nullptr;
   const void* value = nullptr;
@@ -39,14 +39,14 @@ struct RingView {
   std::int64_t head_stride = 0;
   std::int64_t row_stride = 0;
   DType dtype = DType::float32;
-  const float* key_scale = nullptr;  ///< [G] of int8, else null
+  const float* key_scale = nullptr;  ///< [G] of codes, else null
   const float* value_scale = nullptr;
 };
 
 /// Bytes of one lane of an event of n tokens, its block: keys [G, n, d], then values [G, n, d]. A
-/// block of int8 begins with 2 * G float scales, the keys' and then the values', padded to 64
-/// bytes, and is itself padded to a multiple of 64: give it an address that is a multiple of 4 at
-/// least.
+/// block of codes (int8, fp8) begins with 2 * G float scales, the keys' and then the values',
+/// padded to 64 bytes, and is itself padded to a multiple of 64: give it an address that is a
+/// multiple of 4 at least.
 std::int64_t block_bytes(const StoreShape& shape, std::int64_t n);
 
 /// Copies one lane of an event out of the window's ring into a block, converting to the stored
@@ -55,10 +55,14 @@ std::int64_t block_bytes(const StoreShape& shape, std::int64_t n);
 /// int8: the scale of a head's keys (of its values) is max |x| / 127 over the event, so an element
 /// is off by half a scale at most; it is 0, and so are the elements, if that is below FLT_MIN.
 ///
-/// \throws DataError if the ring cannot hold the event, or is int8 without scales, or for a block
-/// of another dtype; for float16, if a finite element would round to infinity (from 65520 on); for
-/// int8, if an element is NaN or infinite, which the other types keep. The block's contents are
-/// undefined then.
+/// fp8: the scale is a power of two with which the largest element does not saturate
+/// (rules::fp8_scale), so an element is off by 2^-4 of itself at most, or by 2^-17 of the largest;
+/// 0 as above.
+///
+/// \throws DataError if the ring cannot hold the event, or is of codes without scales, or for a
+/// block of another dtype; for float16, if a finite element would round to infinity (from 65520
+/// on); for int8 and fp8, if an element is NaN or infinite, which the other types keep. The block's
+/// contents are undefined then.
 void encode_block(const StoreShape& shape, const TokenRange& event, const RingView& source,
                   std::byte* block);
 

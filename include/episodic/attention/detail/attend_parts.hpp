@@ -102,12 +102,13 @@ inline const void* row_of(const void* base, const KvSegment& s, std::int64_t g, 
          ((g - s.first_head) * s.head_stride + t * s.row_stride) * size_of(s.dtype);
 }
 
-/// What an element of the keys (of the values) of kv head g must be multiplied with: 1 unless int8.
+/// What an element of the keys (of the values) of kv head g must be multiplied with: 1 unless
+/// codes.
 inline float key_scale_of(const KvSegment& s, std::int64_t g) {
-  return s.dtype == DType::int8 ? s.key_scale[g - s.first_head] : 1.0f;
+  return is_code(s.dtype) ? s.key_scale[g - s.first_head] : 1.0f;
 }
 inline float value_scale_of(const KvSegment& s, std::int64_t g) {
-  return s.dtype == DType::int8 ? s.value_scale[g - s.first_head] : 1.0f;
+  return is_code(s.dtype) ? s.value_scale[g - s.first_head] : 1.0f;
 }
 
 /// Cuts one block of floats into aligned parts: first over nullptr to learn the size.

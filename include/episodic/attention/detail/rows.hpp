@@ -17,8 +17,9 @@ namespace episodic::detail {
 template <class Element>
 void check_rows(const std::string& name, const BasicHeadRows<Element>& rows) {
   if (rows.data == nullptr) throw DataError(name + " is null");
-  if (rows.dtype == DType::int8) {
-    throw DataError(name + " is int8; give float32, bfloat16 or float16");
+  if (is_code(rows.dtype)) {
+    throw DataError(
+        concat(name, " is ", name_of(rows.dtype), "; give float32, bfloat16 or float16"));
   }
   if (rows.row_stride < 0 || rows.head_stride < 0) {
     throw DataError(concat(name, " has row_stride ", rows.row_stride, " and head_stride ",

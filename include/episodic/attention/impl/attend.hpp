@@ -35,8 +35,8 @@ inline void check_segment(const AttendShape& shape, const AttendInput& input, co
   if (s.length < 0) fail(where() + concat("length ", s.length, " is negative"));
   if (s.length == 0) return;
   if (s.key == nullptr || s.value == nullptr) fail(where() + "key or value is null");
-  if (s.dtype == DType::int8 && (s.key_scale == nullptr || s.value_scale == nullptr)) {
-    fail(where() + "is int8, but key_scale or value_scale is null");
+  if (is_code(s.dtype) && (s.key_scale == nullptr || s.value_scale == nullptr)) {
+    fail(where() + concat("is ", name_of(s.dtype), ", but key_scale or value_scale is null"));
   }
   if (s.length > 1 && s.row_stride < shape.head_dim) {
     fail(where() + concat("row_stride ", s.row_stride, " is less than head_dim ", shape.head_dim,

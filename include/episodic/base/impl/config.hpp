@@ -37,10 +37,11 @@ inline constexpr Names<IndexKind, 2> kIndexes{
 inline constexpr Names<Reweighting, 3> kReweightings{{{Reweighting::exact, "exact"},
                                                       {Reweighting::narrow, "narrow"},
                                                       {Reweighting::broad, "broad"}}};
-inline constexpr Names<DType, 4> kStoredTypes{{{DType::float32, "float32"},
+inline constexpr Names<DType, 5> kStoredTypes{{{DType::float32, "float32"},
                                                {DType::bfloat16, "bfloat16"},
                                                {DType::float16, "float16"},
-                                               {DType::int8, "int8"}}};
+                                               {DType::int8, "int8"},
+                                               {DType::fp8, "fp8"}}};
 
 template <class E, std::size_t N>
 const char* name_in(const Names<E, N>& names, E value, const char* otherwise = "?") {

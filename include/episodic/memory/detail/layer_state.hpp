@@ -44,7 +44,7 @@ struct Rotation {
 /// Of a window, by that of its events: the same. But 8-bit codes have a scale that follows from the
 /// whole event, so until it is closed its tokens are float32.
 constexpr DType window_dtype(DType kv_dtype) {
-  return kv_dtype == DType::int8 ? DType::float32 : kv_dtype;
+  return is_code(kv_dtype) ? DType::float32 : kv_dtype;
 }
 
 /// The numbers of rows that are to be refused, [n, heads, d], to look for the bad one.

@@ -11,6 +11,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/rules/fp8.hpp"
 #include "episodic/base/text.hpp"
 #include "episodic/cpu/kernels.hpp"
 
@@ -28,7 +29,7 @@ constexpr std::int64_t padded(std::int64_t bytes) {
 }
 
 inline std::int64_t scale_bytes(const StoreShape& shape) {
-  return shape.dtype == DType::int8
+  return is_code(shape.dtype)
              ? padded(2 * shape.n_kv_heads * static_cast<std::int64_t>(sizeof(float)))
              : 0;
 }
@@ -42,19 +43,19 @@ inline void check_source(const StoreShape& shape, const TokenRange& event, const
   if (source.capacity < event.size())
     throw DataError(concat("event store: an event of ", event.size(),
                            " tokens, but the ring it is copied from holds ", source.capacity));
-  if (source.dtype != DType::int8) return;
-  if (shape.dtype != DType::int8)
-    throw DataError(concat(
-        "event store: the ring that an event is copied from is int8, and events are kept as ",
-        name_of(shape.dtype), "; make it float32, bfloat16 or float16"));
+  if (!is_code(source.dtype)) return;
+  if (shape.dtype != source.dtype)
+    throw DataError(concat("event store: the ring that an event is copied from is ",
+                           name_of(source.dtype), ", and events are kept as ", name_of(shape.dtype),
+                           "; make it float32, bfloat16 or float16"));
   if (!source.key_scale || !source.value_scale)
-    throw DataError(
-        "event store: the ring that an event is copied from is int8 and has no scales; give "
-        "key_scale and value_scale");
+    throw DataError(concat("event store: the ring that an event is copied from is ",
+                           name_of(source.dtype),
+                           " and has no scales; give key_scale and value_scale"));
 }
 
 // Whether there are numbers that the dtype cannot hold and that are refused.
-inline bool may_refuse(DType dtype) { return dtype == DType::float16 || dtype == DType::int8; }
+inline bool may_refuse(DType dtype) { return dtype == DType::float16 || is_code(dtype); }
 
 // Keys or values of one event in a ring of float32, or of the stored dtype.
 struct Side {
@@ -80,38 +81,45 @@ struct Side {
 };
 
 // Refuses a row that the dtype cannot hold: for float16, what would turn into infinity (infinity
-// and NaN themselves are kept); for int8, what is not finite. \return max |x| for these two
+// and NaN themselves are kept); for codes, what is not finite. \return max |x| for these
 inline float check_row(const cpu::Kernels& k, const Side& side, std::int64_t g, std::int64_t i) {
   const DType dtype = side.shape.dtype;
   if (!may_refuse(dtype)) return 0.0f;
   const float* x = side.row(g, i);
   const std::int64_t d = side.shape.head_dim;
   const float largest = k.max_magnitude(x, d);
-  if (dtype == DType::int8 ? std::isfinite(largest) : largest < kFloat16Overflow) return largest;
+  if (is_code(dtype) ? std::isfinite(largest) : largest < kFloat16Overflow) return largest;
   for (std::int64_t c = 0; c < d; ++c) {
-    if (dtype == DType::int8 && !std::isfinite(x[c]))
+    if (is_code(dtype) && !std::isfinite(x[c]))
       throw DataError(side.where(g, i, c) +
                       ", which has no 8-bit code; look for what made it in the model's weights or "
                       "input, or set kv_dtype to \"float32\" to keep it as it is");
     if (dtype == DType::float16 && std::isfinite(x[c]) && std::fabs(x[c]) >= kFloat16Overflow)
       throw DataError(side.where(g, i, c) +
                       ", beyond the largest float16, 65504; set kv_dtype to \"bfloat16\", "
-                      "\"float32\" or \"int8\"");
+                      "\"float32\", \"int8\" or \"fp8\"");
   }
   return largest;
 }
 
 // The scale of one head, whose codes go to `to`.
-inline float encode_int8(const cpu::Kernels& k, const Side& side, std::int64_t g, std::int8_t* to) {
+inline float encode_codes(const cpu::Kernels& k, const Side& side, std::int64_t g, std::byte* to) {
   const std::int64_t n = side.event.size(), d = side.shape.head_dim;
   float largest = 0.0f;
   for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, check_row(k, side, g, i));
-  const float scale = largest / 127.0f;
+  const bool fp8 = side.shape.dtype == DType::fp8;
+  const rules::Fp8Scale power = rules::fp8_scale(largest);
+  const float scale = fp8 ? power.scale : largest / 127.0f;
   if (scale < std::numeric_limits<float>::min()) {  // its inverse might not be finite
     std::memset(to, 0, static_cast<std::size_t>(n * d));
     return 0.0f;
   }
-  for (std::int64_t i = 0; i < n; ++i) k.quantize(side.row(g, i), d, 1.0f / scale, to + i * d);
+  for (std::int64_t i = 0; i < n; ++i, to += d) {
+    if (fp8)
+      k.quantize_fp8(side.row(g, i), d, power.inverse, reinterpret_cast<cpu::Fp8*>(to));
+    else
+      k.quantize(side.row(g, i), d, 1.0f / scale, reinterpret_cast<std::int8_t*>(to));
+  }
   return scale;
 }
 
@@ -163,7 +171,7 @@ class WideEvent {
 EPISODIC_INLINE std::int64_t block_bytes(const StoreShape& shape, std::int64_t n) {
   using namespace codec_detail;
   const std::int64_t bytes = scale_bytes(shape) + 2 * side_bytes(shape, n);
-  return shape.dtype == DType::int8 ? padded(bytes) : bytes;
+  return is_code(shape.dtype) ? padded(bytes) : bytes;
 }
 
 EPISODIC_INLINE void encode_block(const StoreShape& shape, const TokenRange& event,
@@ -177,18 +185,18 @@ EPISODIC_INLINE void encode_block(const StoreShape& shape, const TokenRange& eve
   const std::int64_t heads = shape.n_kv_heads, head_bytes = side_bytes(shape, n) / heads;
   auto* scale = reinterpret_cast<float*>(block);
   std::byte* to = block + scale_bytes(shape);
-  const bool encodes = shape.dtype == DType::int8 && source.dtype != DType::int8;
+  const bool encodes = is_code(shape.dtype) && source.dtype != shape.dtype;
   for (const Side& side : {Side{"key", source.key, source.key_scale, source, shape, event},
                            Side{"value", source.value, source.value_scale, source, shape, event}})
     for (std::int64_t g = 0; g < heads; ++g, to += head_bytes) {
       if (encodes) {
-        *scale++ = encode_int8(k, side, g, reinterpret_cast<std::int8_t*>(to));
+        *scale++ = encode_codes(k, side, g, to);
         continue;
       }
       encode_head(k, side, g, to);
-      if (shape.dtype == DType::int8) *scale++ = side.scale[g];
+      if (is_code(shape.dtype)) *scale++ = side.scale[g];
     }
-  if (shape.dtype != DType::int8) return;
+  if (!is_code(shape.dtype)) return;
   // what no element takes is zero, so that equal events are equal bytes
   std::memset(block + 2 * heads * sizeof(float), 0,
               static_cast<std::size_t>(scale_bytes(shape)) - 2 * heads * sizeof(float));
@@ -208,7 +216,7 @@ EPISODIC_INLINE KvSegment segment_of(const StoreShape& shape, const TokenRange& 
   s.row_stride = shape.head_dim;
   s.dtype = shape.dtype;
   s.position = Position::fixed;
-  if (shape.dtype == DType::int8) {
+  if (is_code(shape.dtype)) {
     s.key_scale = reinterpret_cast<const float*>(block);
     s.value_scale = s.key_scale + shape.n_kv_heads;
   }

@@ -204,11 +204,12 @@ class HostStore final : public EventStore {
   const char* smaller_dtype() const {
     switch (shape_.dtype) {
       case DType::float32:
-        return ", or kv_dtype to \"bfloat16\", \"float16\" or \"int8\"";
+        return ", or kv_dtype to \"bfloat16\", \"float16\", \"int8\" or \"fp8\"";
       case DType::bfloat16:
       case DType::float16:
-        return ", or kv_dtype to \"int8\"";
+        return ", or kv_dtype to \"int8\" or \"fp8\"";
       case DType::int8:
+      case DType::fp8:
         break;
     }
     return "";
