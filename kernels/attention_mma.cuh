@@ -144,9 +144,22 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
 
   // What lies beyond the list repeats its last row, so that no address needs a branch; it is copied
   // as zeros and seen by nobody.
+  // Rows of a window in pages are listed here, as its look-ups beside the copies would spill.
   const auto copy_table = [&](int tile) {
-    if (tile >= min(to, span.far_tiles)) return;
+    if (tile >= to) return;
     KvRow* const to_table = table + tile % kAttentionTables * kKeys;
+    if (tile >= span.far_tiles) {
+      if (!p.ring_pages.table) return;
+      for (int key = thread; key < kKeys; key += kThreads) {
+        const int i = min((tile - span.far_tiles) * kKeys + key, span.local_count - 1);
+        const std::int64_t at = span.local_row(p, i);
+        KvRow row;
+        row.key = static_cast<const Half*>(span.ring_keys) + at;
+        row.value = static_cast<const Half*>(span.ring_values) + at;
+        to_table[key] = row;  // of this head alone: a stride of zero
+      }
+      return;
+    }
     for (int piece = thread; piece < 2 * kKeys; piece += kThreads) {
       const KvRow* const row = span.far + min(tile * kKeys + piece / 2, span.far_count - 1);
       copy_async_16(reinterpret_cast<char*>(to_table + piece / 2) + piece % 2 * 16,
@@ -179,7 +192,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       copy_async_16(to_key, from_key, valid);
       copy_async_16(to_key + kAttentionStages * kElements, from_value, valid);
     };
-    if (far) {
+    if (far || p.ring_pages.table) {
       const KvRow* const rows = table + tile % kAttentionTables * kKeys;
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         const KvRow& row = rows[key];
@@ -202,10 +215,14 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
              static_cast<const Half*>(row.value) + at);
       });
     } else {
+      const auto d = static_cast<unsigned>(p.head_dim),
+                 capacity = static_cast<unsigned>(p.ring_capacity);
       const Half* const ring_keys = static_cast<const Half*>(span.ring_keys);
       const Half* const ring_values = static_cast<const Half*>(span.ring_values);
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
-        const std::int64_t at = span.local_row(p, first + key) + channel;
+        unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
+        slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
+        const std::uint64_t at = std::uint64_t{slot} * d + static_cast<unsigned>(channel);
         copy(key, channel, ring_keys + at, ring_values + at);
       });
     }

@@ -51,10 +51,11 @@ class PagedRing {
     std::iota(places.begin(), places.end(), 0);
     std::shuffle(places.begin(), places.end(), random);
     stride_ = heads * head_stride_ + 16;
-    for (std::int64_t i = 0; i < pages; ++i) offsets_.push_back(places[size(i)] * stride_);
+    for (std::int64_t i = 0; i < pages; ++i)
+      table_.push_back(static_cast<std::uint32_t>(places[size(i)]));
     pool_bytes_ = size(in_pool * stride_ * element_);
-    d_offsets_.emplace_back(offsets_);
-    pages_ = {d_offsets_.front().data(), log2_tokens};
+    d_table_.emplace_back(table_);
+    pages_ = {d_table_.front().data(), static_cast<std::uint32_t>(stride_), log2_tokens};
   }
 
   const RingPages& pages() const { return pages_; }
@@ -87,13 +88,14 @@ class PagedRing {
     for (std::int64_t g = 0; g < heads_; ++g)
       for (std::int64_t slot = 0; slot < capacity_; ++slot)
         f(g, slot,
-          size((offsets_[size(slot / page_)] + g * head_stride_ + slot % page_ * row_) * element_));
+          size((table_[size(slot / page_)] * stride_ + g * head_stride_ + slot % page_ * row_) *
+               element_));
   }
 
   std::int64_t heads_, capacity_, row_, element_, page_, head_stride_, stride_ = 0;
   std::size_t pool_bytes_ = 0;
-  std::vector<std::int64_t> offsets_;
-  std::deque<DeviceArray<std::int64_t>> d_offsets_;
+  std::vector<std::uint32_t> table_;
+  std::deque<DeviceArray<std::uint32_t>> d_table_;
   std::deque<DeviceArray<unsigned char>> pools_;
   RingPages pages_;
 };
@@ -492,7 +494,7 @@ TEST_CASE("pages: refinement and segmentation by keys") {
 }
 
 TEST_CASE("pages that do not fit are refused by name") {
-  const std::int64_t offsets[4] = {};
+  const std::uint32_t table[4] = {};
   AppendParams p;
   p.dtype = DType::float32;
   p.n = 4;
@@ -502,14 +504,13 @@ TEST_CASE("pages that do not fit are refused by name") {
   p.ring_capacity = 30;
   p.ring_head_stride = 64;  // eight rows
   REQUIRE(invalid_field(p) == std::string("ring_head_stride"));
-  p.ring_pages = {offsets, 3};
+  p.ring_pages = {table, 64, 3};
   REQUIRE(invalid_field(p) == std::string("first_position"));  // the pages are as they should be
   p.ring_pages.log2_tokens = 4;
   REQUIRE(invalid_field(p) == std::string("ring_head_stride"));
   p.ring_pages.log2_tokens = -1;
   REQUIRE(invalid_field(p) == std::string("ring_pages"));
-  p.ring_pages = {reinterpret_cast<const std::int64_t*>(reinterpret_cast<const char*>(offsets) + 4),
-                  3};
+  p.ring_pages = {table, 60, 3};
   REQUIRE(invalid_field(p) == std::string("ring_pages"));
 }
 
