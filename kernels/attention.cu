@@ -41,6 +41,7 @@ FieldError check_sizes(const AttentionParams& p) {
   EPISODIC_FIELD(p, n_heads,
                  is_count(p.n_heads, p.n_kv_heads, kGridLimit) && p.n_heads % p.n_kv_heads == 0);
   EPISODIC_FIELD(p, head_dim, is_count(p.head_dim, 8, 256) && p.head_dim % 8 == 0);
+  EPISODIC_FIELD(p, value_dim, is_count(p.value_dim, 0, 256) && p.value_dim % 8 == 0);
   EPISODIC_FIELD(p, n_local, is_count(p.n_local, 1, kCountLimit - p.n_queries));
   EPISODIC_FIELD(p, n_queries, p.n_queries * (p.n_heads / p.n_kv_heads) <= kCountLimit);
   EPISODIC_FIELD(p, max_rows, is_count(p.max_rows, 0, kCountLimit));
@@ -62,11 +63,14 @@ FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
   EPISODIC_FIELD(p, ring_capacity,
                  p.ring_capacity >= plan.window && p.ring_capacity <= kCountLimit);
   EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
-  EPISODIC_FIELD(
-      p, ring_head_stride,
-      p.ring_head_stride % 8 == 0 &&
-          (p.n_kv_heads == 1 ||
-           p.ring_head_stride >= slots_in_a_piece(p.ring_pages, p.ring_capacity) * p.head_dim));
+  const std::int64_t piece = slots_in_a_piece(p.ring_pages, p.ring_capacity);
+  EPISODIC_FIELD(p, ring_head_stride,
+                 p.ring_head_stride % 8 == 0 &&
+                     (p.n_kv_heads == 1 || p.ring_head_stride >= piece * p.head_dim));
+  EPISODIC_FIELD(p, value_head_stride,
+                 p.value_head_stride >= 0 && p.value_head_stride % 8 == 0 &&
+                     (p.n_kv_heads == 1 || value_head_stride(p) >= piece * value_dim(p)));
+  EPISODIC_FIELD(p, value_page_stride, p.value_page_stride % 8 == 0);
   EPISODIC_FIELD_GIVEN(p, q);
   EPISODIC_FIELD_GIVEN(p, first_position);
   EPISODIC_FIELD_GIVEN(p, local_key);
@@ -116,7 +120,8 @@ FieldError check(const AttentionParams& p, AttentionPlan& plan) {
 int instance_dim(const AttentionParams& p) {
   int least = 0;
   for (const int dim : {256, 128, 96, 64})
-    if (p.head_dim <= dim && !(p.dtype == DType::float32 && dim == 96)) least = dim;
+    if (std::max(p.head_dim, value_dim(p)) <= dim && !(p.dtype == DType::float32 && dim == 96))
+      least = dim;
   return least;
 }
 
@@ -162,13 +167,13 @@ void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
   if (plan.few_rows) place(plan.scores, plan.window * query_heads, sizeof(float));
   if (plan.splits > 1) {
     place(plan.partial_stats, plan.splits * query_heads, sizeof(float2));
-    place(plan.partial_out, plan.splits * query_heads * p.head_dim, sizeof(float));
+    place(plan.partial_out, plan.splits * query_heads * value_dim(p), sizeof(float));
   }
   if (plan.few_rows) plan.merge_group = merge_group(plan.splits);
   plan.widens = !wide && !plan.few_rows && p.max_code_rows > 0;
   if (plan.widens) {
     place(plan.wide_rows, p.n_lists * p.max_rows, sizeof(KvRow));
-    place(plan.wide, p.max_code_rows * p.n_kv_heads * p.head_dim, 2 * 2);
+    place(plan.wide, p.max_code_rows * p.n_kv_heads * (p.head_dim + value_dim(p)), 2);
   }
 }
 
@@ -225,7 +230,7 @@ const char* invalid_field(const AttentionParams& params) { return check_attentio
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
   AttentionPlan plan;
   if (const FieldError wrong = check(params, plan)) return wrong.error;
-  if (device_has_wgmma()) plan_attention(params, true, plan);
+  if (runs_on_wgmma(params)) plan_attention(params, true, plan);
 
   AttentionArgs args = attention_args(params);
   args.splits = static_cast<int>(plan.splits);

@@ -37,10 +37,16 @@ struct AttentionArgs {
   /// take the sums' place.
   float* maybe_scores = nullptr;
   KvRow* wide_rows = nullptr;       ///< [n_lists, max_rows], null unless codes are widened before
-  void* wide = nullptr;             ///< [n_lists, max_code_rows, 2, G / n_lists, d] then
+  void* wide = nullptr;             ///< [n_lists, max_code_rows, G / n_lists, d + e] then
   float2* partial_stats = nullptr;  ///< [G, splits, rows] max and sum
-  float* partial_out = nullptr;     ///< [G, splits, rows, d] before division by the sum
+  float* partial_out = nullptr;     ///< [G, splits, rows, e] before division by the sum
 };
+
+/// Where values of a head begin whose keys begin `at` elements behind those of the first.
+__device__ inline std::int64_t value_place(const AttentionParams& p, int head_stride, int head) {
+  if (p.value_dim == p.head_dim) return std::int64_t{head_stride} * head;
+  return std::int64_t{head_stride / static_cast<int>(p.head_dim)} * p.value_dim * head;
+}
 
 /// Query `query` sees a key iff begin <= query < begin + span; span <= INT_MAX, 0 <= query < 2^30.
 __device__ inline bool sees(int query, int begin, unsigned span) {
@@ -71,12 +77,20 @@ struct KeySpan {
   int local_slot;   ///< of the first local token in the ring
   int local_begin;  ///< the first query that sees it, may be negative
 
-  /// Elements from the head's rings to the row of local key `i` < local_count.
+  /// Elements from the head's ring of keys to the row of local key `i` < local_count.
   __device__ std::int64_t local_row(const AttentionParams& p, int i) const {
+    return ring_row(p.ring_pages, local_slot_of(p, i), static_cast<unsigned>(p.head_dim));
+  }
+  /// The same of values.
+  __device__ std::int64_t local_value_row(const AttentionParams& p, int i) const {
+    RingPages pages = p.ring_pages;
+    pages.page_stride = p.value_page_stride;
+    return ring_row(pages, local_slot_of(p, i), static_cast<unsigned>(p.value_dim));
+  }
+  __device__ unsigned local_slot_of(const AttentionParams& p, int i) const {
     const auto capacity = static_cast<unsigned>(p.ring_capacity);
-    unsigned slot = static_cast<unsigned>(local_slot + i);
-    slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
-    return ring_row(p.ring_pages, slot, static_cast<unsigned>(p.head_dim));
+    const unsigned slot = static_cast<unsigned>(local_slot + i);
+    return min(slot, slot - capacity);  // below the capacity, the difference wraps around
   }
 };
 
@@ -86,7 +100,7 @@ __device__ KeySpan key_span(const AttentionParams& p, int head, int first_query,
                             int key_tile) {
   KeySpan span = {};
   span.ring_keys = static_cast<const T*>(p.local_key) + head * p.ring_head_stride;
-  span.ring_values = static_cast<const T*>(p.local_value) + head * p.ring_head_stride;
+  span.ring_values = static_cast<const T*>(p.local_value) + head * p.value_head_stride;
   span.first_position = *p.first_position;
   if (p.max_rows > 0) {
     const int heads = static_cast<int>(p.n_kv_heads / p.n_lists);  // of a list
@@ -157,7 +171,9 @@ __global__ void __launch_bounds__(kWarpSize* kWidenWarps) WidenRowsKernel(const 
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const std::int64_t list = blockIdx.y, heads = p.n_kv_heads / p.n_lists, d = p.head_dim;
-  const int chunks = static_cast<int>(d / 8), pieces = static_cast<int>(2 * heads) * chunks;
+  const int key_chunks = static_cast<int>(d / 8), value_chunks = static_cast<int>(p.value_dim / 8);
+  const int key_pieces = static_cast<int>(heads) * key_chunks;
+  const int pieces = key_pieces + static_cast<int>(heads) * value_chunks;
   const std::int64_t given = p.n_rows[list], count = given < p.max_rows ? given : p.max_rows;
   for (std::int64_t r = std::int64_t{blockIdx.x} * kWidenWarps + warp; r < count;
        r += std::int64_t{gridDim.x} * kWidenWarps) {
@@ -165,15 +181,20 @@ __global__ void __launch_bounds__(kWarpSize* kWidenWarps) WidenRowsKernel(const 
     const float* const scales = p.row_scales[list * p.max_rows + r];
     const std::int64_t place = count - 1 - r;  // they are the last ones
     if (scales && place < p.max_code_rows) {
-      T* const to = static_cast<T*>(a.wide) + (list * p.max_code_rows + place) * 2 * heads * d;
+      T* const to =
+          static_cast<T*>(a.wide) + (list * p.max_code_rows + place) * heads * (d + p.value_dim);
       for (int piece = lane; piece < pieces; piece += kWarpSize) {
-        const int side_head = piece / chunks, chunk = piece % chunks;
-        const bool is_key = side_head < heads;
+        const bool is_key = piece < key_pieces;
+        const int of_side = is_key ? piece : piece - key_pieces;
+        const int chunks = is_key ? key_chunks : value_chunks;
+        const int head = of_side / chunks, chunk = of_side % chunks;
         const auto* const from = static_cast<const std::uint8_t*>(is_key ? row.key : row.value) +
-                                 (is_key ? side_head : side_head - heads) * row.head_stride +
+                                 (is_key ? std::int64_t{row.head_stride} * head
+                                         : value_place(p, row.head_stride, head)) +
                                  8 * chunk;
-        *reinterpret_cast<Chunk<T>*>(to + side_head * d + 8 * chunk) = widened<T>(
-            *reinterpret_cast<const CodeChunk*>(from), scales[side_head], codes_are_fp8(p));
+        *reinterpret_cast<Chunk<T>*>(to + 8 * piece) =
+            widened<T>(*reinterpret_cast<const CodeChunk*>(from),
+                       scales[is_key ? head : heads + head], codes_are_fp8(p));
       }
       row.key = to;
       row.value = to + heads * d;
@@ -272,12 +293,12 @@ __device__ inline std::int64_t local_keys(const AttentionParams& p) {
 
 /// Merges `count` <= kMostMerged splits of kv head `head`: `first`, first + step, ..., by one warp
 /// in their order: into split `first`, or, where these are all there is, into the rows' outputs.
-/// \param shared [room] floats that nobody uses, at least count * d
+/// \param shared [room] floats that nobody uses, at least count * e
 template <class T>
 __device__ inline void merge_splits(const AttentionArgs& a, int head, int first, int step,
                                     int count, bool all, float* shared, int room) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int d = static_cast<int>(a.p.head_dim);
+  const int d = static_cast<int>(a.p.value_dim);
   const std::int64_t base = (std::int64_t{head} * a.splits + first) * a.rows;  // row 0 of `first`
   const std::int64_t stride = std::int64_t{step} * a.rows;
   const int at_once = min(a.rows, room / (count * d)), of_split = at_once * d;
@@ -353,7 +374,7 @@ __global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(cons
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int part = warp % kWarpsPerRow;
   const std::int64_t rows = std::int64_t{a.rows} * a.p.n_kv_heads;
-  const std::int64_t d = a.p.head_dim;
+  const std::int64_t d = a.p.value_dim;
   for (std::int64_t first = std::int64_t{blockIdx.x} * kRowsPerBlock; first < rows;
        first += std::int64_t{gridDim.x} * kRowsPerBlock) {
     const std::int64_t row = first + warp / kWarpsPerRow;

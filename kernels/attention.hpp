@@ -15,13 +15,13 @@
 namespace episodic::kernels {
 
 /// One far key and its value where they lie, for all kv heads of its list: those of the list's head
-/// j begin at key + j * head_stride and value + j * head_stride, in elements. Rows are aligned to
-/// 16 bytes, rows of codes to 8.
-/// Segments of any length become rows once a step (kernels/rows.hpp); attention then reads them as
-/// if they were one matrix, and nothing is gathered.
+/// j begin at key + j * head_stride and value + j * head_stride, in elements; of values of e
+/// channels where keys have d, at value + j * (head_stride / d) * e. Rows are aligned to 16 bytes,
+/// rows of codes to 8. Segments of any length become rows once a step (kernels/rows.hpp); attention
+/// then reads them as if they were one matrix, and nothing is gathered.
 struct alignas(16) KvRow {
-  const void* key = nullptr;  ///< [d] before rotary embedding
-  const void* value = nullptr;
+  const void* key = nullptr;     ///< [d] before rotary embedding
+  const void* value = nullptr;   ///< [e]
   std::int64_t token = 0;        ///< seen by queries at positions p with p - token >= n_local
   std::int32_t head_stride = 0;  ///< elements
   float value_weight = 1.0f;     ///< factor of the value after the softmax (spec 8)
@@ -42,6 +42,7 @@ struct AttentionParams {
   std::int64_t n_heads = 0;     ///< H, a multiple of n_kv_heads
   std::int64_t n_kv_heads = 0;  ///< G; query head h reads kv head h / (H / G)
   std::int64_t head_dim = 0;    ///< d, a multiple of 8 up to 256
+  std::int64_t value_dim = 0;   ///< e, of values and outputs, likewise; 0: d
   std::int64_t n_local = 0;     ///< window: a local key is seen iff 0 <= p - token < n_local
   float scale = 0.0f;           ///< of the dot products; 0 = 1 / sqrt(d)
   float soft_cap = 0.0f;  ///< cap > 0: scaled scores s become cap * tanh(s / cap); 0: as they are
@@ -83,9 +84,13 @@ struct AttentionParams {
   const void* local_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n_local + n - 1
   std::int64_t ring_head_stride = 0;  ///< elements, a multiple of 8
-  RingPages ring_pages;               ///< where the ring lies in pages
+  /// The same of local_value, whose element (g, t, c) is at [g * it + (t % ring_capacity) * e + c];
+  /// 0: ring_head_stride.
+  std::int64_t value_head_stride = 0;
+  RingPages ring_pages;                 ///< where the ring lies in pages
+  std::uint32_t value_page_stride = 0;  ///< of local_value's pool; 0: ring_pages.page_stride
 
-  void* out = nullptr;         ///< [n, H, d] of `dtype`, written; zeros where no key is seen
+  void* out = nullptr;         ///< [n, H, e] of `dtype`, written; zeros where no key is seen
   float* maybe_lse = nullptr;  ///< [n, H], written: natural log-sum-exp, -inf if none; or null
   /// [n_local + n - 1, H], written: row j for local token max(0, first_position + 1 - n_local) + j,
   /// the probability it received from the n queries, before value weights; rows beyond
@@ -130,8 +135,11 @@ bool defers_column_sums(const AttentionParams& params);
 /// wrote, in a launch of its own or in commit_relevance (maybe_column_stats). The same bits on
 /// every run with the same pointers given.
 ///
-/// With k keys that a query sees, w of them local: 4 d n H k floating-point operations, and
-/// 2 d n H w for column sums. Decode reads 2 d G elements for each key, once: its limit is the
+/// Values of another width than keys have the tiles of the wider of the two, what is missing zeros,
+/// and on 9.0 the kernel of other devices.
+///
+/// With k keys that a query sees, w of them local: 2 (d + e) n H k floating-point operations, and
+/// 2 d n H w for column sums. Decode reads (d + e) G elements for each key, once: its limit is the
 /// memory's bandwidth. So it does of codes, and of float32 every step; steps of more rows in 16
 /// bits read them once, in a launch before, and then what that has widened into the workspace.
 ///

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / kFloatMembers, member = thread % kFloatMembers;
   const int head = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.y);
-  const int d = static_cast<int>(p.head_dim);
+  const int d = static_cast<int>(p.head_dim), value_dim = static_cast<int>(p.value_dim);
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
   EPISODIC_SHARED(span, KeySpan);  // not in registers: the outputs need them
@@ -137,32 +137,40 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
     }
     for (int piece = thread; piece < kFloatKeys * kPieces; piece += kFloatThreads) {
       const int key = piece / kPieces, channel = piece % kPieces * 4;
-      const bool valid = key < count && channel < d;
+      const bool has_key = key < count && channel < d,
+                 has_value = key < count && channel < value_dim;
       const float *from_key = static_cast<const float*>(p.local_key), *from_value = from_key;
-      if (valid && far) {
+      if (key < count && far) {
         const std::int64_t at = std::int64_t{table[key].head_stride} * span.far_head + channel;
+        const std::int64_t value_at =
+            value_place(p, table[key].head_stride, span.far_head) + channel;
         if ((coded >> key & 1) != 0) {
-          const auto widen_at = [&](const void* codes, float scale, float* to) {
-            const auto four = load_pack<4>(static_cast<const std::uint8_t*>(codes) + at);
+          const auto widen_at = [&](const void* codes, std::int64_t first, bool has, float scale,
+                                    float* to) {
+            Pack<std::uint8_t, 4> four = {};  // codes of 0
+            if (has) four = load_pack<4>(static_cast<const std::uint8_t*>(codes) + first);
             const auto wide = [&](int e) {
               return widened<float>(four.at[e], scale, codes_are_fp8(p));
             };
             *reinterpret_cast<float4*>(to + key * kStride + channel) =
                 make_float4(wide(0), wide(1), wide(2), wide(3));
           };
-          widen_at(table[key].key, scales[key].x, keys);
-          widen_at(table[key].value, scales[key].y, values);
+          widen_at(table[key].key, at, has_key, scales[key].x, keys);
+          widen_at(table[key].value, value_at, has_value, scales[key].y, values);
           continue;
         }
-        from_key = static_cast<const float*>(table[key].key) + at;
-        from_value = static_cast<const float*>(table[key].value) + at;
-      } else if (valid) {
-        const std::int64_t at = span.local_row(p, first + key) + channel;
-        from_key = static_cast<const float*>(span.ring_keys) + at;
-        from_value = static_cast<const float*>(span.ring_values) + at;
+        if (has_key) from_key = static_cast<const float*>(table[key].key) + at;
+        if (has_value) from_value = static_cast<const float*>(table[key].value) + value_at;
+      } else if (key < count) {
+        if (has_key)
+          from_key = static_cast<const float*>(span.ring_keys) + span.local_row(p, first + key) +
+                     channel;
+        if (has_value)
+          from_value = static_cast<const float*>(span.ring_values) +
+                       span.local_value_row(p, first + key) + channel;
       }
-      copy_async_16(keys + key * kStride + channel, from_key, valid);
-      copy_async_16(values + key * kStride + channel, from_value, valid);
+      copy_async_16(keys + key * kStride + channel, from_key, has_key);
+      copy_async_16(values + key * kStride + channel, from_value, has_value);
     }
     commit_copies();
     wait_copies<0>();
@@ -243,12 +251,13 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
     const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
     if (member == 0 && last_pass) write_stats(a, i, h, max[r], total);
     if (member == 0 && !last_pass) a.partial_stats[at] = make_float2(max[r], total);
-    float* const to_row = last_pass ? static_cast<float*>(p.out) + (i * p.n_heads + h) * p.head_dim
-                                    : a.partial_out + at * p.head_dim;
+    float* const to_row = last_pass ? static_cast<float*>(p.out) + (i * p.n_heads + h) * p.value_dim
+                                    : a.partial_out + at * p.value_dim;
     const float inverse = last_pass ? inverse_sum(total) : 1.0f;
     EPISODIC_UNROLL
     for (int j = 0; j < kChannels; ++j)
-      if (member + kFloatMembers * j < d) to_row[member + kFloatMembers * j] = out[r][j] * inverse;
+      if (member + kFloatMembers * j < value_dim)
+        to_row[member + kFloatMembers * j] = out[r][j] * inverse;
   }
 }
 

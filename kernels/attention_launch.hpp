@@ -39,4 +39,9 @@ inline cudaError_t launch_wgmma_column_sums(const AttentionPlan&, const Attentio
 }
 #endif
 
+/// Whether the wgmma kernel is for such a call: its values are as wide as its keys.
+inline bool runs_on_wgmma(const AttentionParams& p) {
+  return device_has_wgmma() && value_dim(p) == p.head_dim;
+}
+
 }  // namespace episodic::kernels

@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
   const int head = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.y);
   const int chunks = static_cast<int>(p.head_dim / 8);
+  const int value_chunks = static_cast<int>(p.value_dim / 8);
   const int block_row = static_cast<int>(blockIdx.x) * kTile.rows();
   const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
   // In shared memory, as outputs and scores leave few registers.
@@ -152,10 +153,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       if (!p.ring_pages.table) return;
       for (int key = thread; key < kKeys; key += kThreads) {
         const int i = min((tile - span.far_tiles) * kKeys + key, span.local_count - 1);
-        const std::int64_t at = span.local_row(p, i);
         KvRow row;
-        row.key = static_cast<const Half*>(span.ring_keys) + at;
-        row.value = static_cast<const Half*>(span.ring_values) + at;
+        row.key = static_cast<const Half*>(span.ring_keys) + span.local_row(p, i);
+        row.value = static_cast<const Half*>(span.ring_values) + span.local_value_row(p, i);
         to_table[key] = row;  // of this head alone: a stride of zero
       }
       return;
@@ -187,43 +187,50 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const int first = (far ? tile : tile - span.far_tiles) * kKeys;
     const int count = (far ? span.far_count : span.local_count) - first;
     const auto copy = [&](int key, int channel, const Half* from_key, const Half* from_value) {
-      const bool valid = key < count && channel < p.head_dim;
+      const bool valid = key < count;
       Half* const to_key = to_keys + key * kStride + channel;
-      copy_async_16(to_key, from_key, valid);
-      copy_async_16(to_key + kAttentionStages * kElements, from_value, valid);
+      copy_async_16(to_key, from_key, valid && channel < p.head_dim);
+      copy_async_16(to_key + kAttentionStages * kElements, from_value,
+                    valid && channel < p.value_dim);
     };
     if (far || p.ring_pages.table) {
       const KvRow* const rows = table + tile % kAttentionTables * kKeys;
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         const KvRow& row = rows[key];
         const std::int64_t at = std::int64_t{row.head_stride} * span.far_head + channel;
+        const std::int64_t value_at = value_place(p, row.head_stride, span.far_head) + channel;
         if constexpr (kFewRows) {
-          const bool is_code = (coded_next >> key & 1) != 0;
-          if (is_code && channel < p.head_dim) {
-            Half* const to_key = to_keys + key * kStride + channel + 4;
-            copy_async_8(to_key, static_cast<const std::uint8_t*>(row.key) + at);
-            copy_async_8(to_key + kAttentionStages * kElements,
-                         static_cast<const std::uint8_t*>(row.value) + at);
-            return;
-          }
           // Zeros then: codes are not aligned as what is not read must be too.
           const auto* const aligned = static_cast<const Half*>(p.local_key);
-          if (is_code || (coded_next != 0 && key >= count))
-            return copy(key, channel, aligned, aligned);
+          if ((coded_next >> key & 1) != 0) {
+            Half* const to_key = to_keys + key * kStride + channel;
+            const auto copy_codes = [&](Half* to, const void* codes, std::int64_t first,
+                                        bool valid) {
+              if (valid)
+                copy_async_8(to + 4, static_cast<const std::uint8_t*>(codes) + first);
+              else
+                copy_async_16(to, aligned, false);
+            };
+            copy_codes(to_key, row.key, at, channel < p.head_dim);
+            copy_codes(to_key + kAttentionStages * kElements, row.value, value_at,
+                       channel < p.value_dim);
+            return;
+          }
+          if (coded_next != 0 && key >= count) return copy(key, channel, aligned, aligned);
         }
         copy(key, channel, static_cast<const Half*>(row.key) + at,
-             static_cast<const Half*>(row.value) + at);
+             static_cast<const Half*>(row.value) + value_at);
       });
     } else {
-      const auto d = static_cast<unsigned>(p.head_dim),
+      const auto d = static_cast<unsigned>(p.head_dim), e = static_cast<unsigned>(p.value_dim),
                  capacity = static_cast<unsigned>(p.ring_capacity);
       const Half* const ring_keys = static_cast<const Half*>(span.ring_keys);
       const Half* const ring_values = static_cast<const Half*>(span.ring_values);
       for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
         unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
         slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
-        const std::uint64_t at = std::uint64_t{slot} * d + static_cast<unsigned>(channel);
-        copy(key, channel, ring_keys + at, ring_values + at);
+        copy(key, channel, ring_keys + (std::uint64_t{slot} * d + static_cast<unsigned>(channel)),
+             ring_values + (std::uint64_t{slot} * e + static_cast<unsigned>(channel)));
       });
     }
   };
@@ -233,14 +240,14 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
       const float of_key = __shfl_sync(kFullMask, scales.x, key);
       const float of_value = __shfl_sync(kFullMask, scales.y, key);
-      if ((coded >> key & 1) == 0 || channel >= p.head_dim) return;
+      if ((coded >> key & 1) == 0) return;
       const auto widen_piece = [&](Half* piece, float scale) {
         const CodeChunk codes = *reinterpret_cast<const CodeChunk*>(piece + 4);
         *reinterpret_cast<Chunk<Half>*>(piece) = widened<Half>(codes, scale, codes_are_fp8(p));
       };
       Half* const piece = tile_keys + key * kStride + channel;
-      widen_piece(piece, of_key);
-      widen_piece(piece + kAttentionStages * kElements, of_value);
+      if (channel < p.head_dim) widen_piece(piece, of_key);
+      if (channel < p.value_dim) widen_piece(piece + kAttentionStages * kElements, of_value);
     });
     __syncthreads();
   };
@@ -479,10 +486,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       if (a.splits > 1) {
         const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
         if (lane % 4 == 0) a.partial_stats[at] = make_float2(max[m][half], total);
-        float* const to_row = a.partial_out + at * p.head_dim + first_channel;
+        float* const to_row = a.partial_out + at * p.value_dim + first_channel;
         EPISODIC_UNROLL
         for (int j = 0; j < kDim / 8; ++j)
-          if (j < chunks)
+          if (j < value_chunks)
             *reinterpret_cast<float2*>(to_row + 8 * j) =
                 make_float2(out[m][j][2 * half], out[m][j][2 * half + 1]);
         continue;
@@ -490,10 +497,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       if (lane % 4 == 0) write_stats(a, i, h, max[m][half], total);
       const float inverse = inverse_sum(total);
       Half* const to_row =
-          static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.head_dim + first_channel;
+          static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.value_dim + first_channel;
       EPISODIC_UNROLL
       for (int j = 0; j < kDim / 8; ++j)
-        if (j < chunks)
+        if (j < value_chunks)
           *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) =
               pack<Half>(out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
     }

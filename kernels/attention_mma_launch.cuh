@@ -21,16 +21,16 @@ cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs&
     return kFew ? launch_early(kernel, grid, kThreads, bytes, stream, args)
                 : launch(kernel, grid, kThreads, bytes, stream, args);
   };
-  cudaError_t error = plan.few_rows        ? attend(std::true_type{})
-                      : device_has_wgmma() ? launch_wgmma_attention(plan, args, stream)
-                                           : attend(std::false_type{});
+  cudaError_t error = plan.few_rows           ? attend(std::true_type{})
+                      : runs_on_wgmma(args.p) ? launch_wgmma_attention(plan, args, stream)
+                                              : attend(std::false_type{});
   if (error == cudaSuccess && plan.splits > 1 && args.merge_group == 0)
     error = launch_merge<Half>(plan, args, stream);
   if (error != cudaSuccess || !args.p.maybe_column_sums || args.p.maybe_column_stats) return error;
   if (plan.few_rows)
     return launch(ScoresToColumnSumsKernel<Half>,
                   blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);
-  if (device_has_wgmma()) return launch_wgmma_column_sums(plan, args, stream);
+  if (runs_on_wgmma(args.p)) return launch_wgmma_column_sums(plan, args, stream);
   constexpr ColumnTile kColumns = column_tile(kDim);
   return launch(MmaColumnSumsKernel<Half, kDim>, column_grid(plan, args, kColumns.keys()),
                 kWarpSize * kColumns.warps, column_shared_bytes(kDim, kColumns), stream, args);

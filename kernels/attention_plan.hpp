@@ -156,8 +156,16 @@ EPISODIC_HOST_DEVICE constexpr bool merge_fits(int dim) {
 }
 static_assert(merge_fits(64) && merge_fits(96) && merge_fits(128) && merge_fits(256));
 
+/// What 0 stands for.
+inline std::int64_t value_dim(const AttentionParams& p) {
+  return p.value_dim > 0 ? p.value_dim : p.head_dim;
+}
+inline std::int64_t value_head_stride(const AttentionParams& p) {
+  return p.value_head_stride > 0 ? p.value_head_stride : p.ring_head_stride;
+}
+
 struct AttentionPlan {
-  int dim = 0;            ///< d rounded up to the next instance
+  int dim = 0;            ///< the larger of d and e rounded up to the next instance
   bool few_rows = false;  ///< 16-bit: the kernel for at most 16 rows
   int rows_per_block = 0;
   std::int64_t rows = 0;  ///< n * H / G
@@ -173,10 +181,10 @@ struct AttentionPlan {
   std::size_t queries = 0;        ///< [n, H, d] rotated by own position (16 bits, many rows)
   std::size_t scores = 0;         ///< float [window, H, n] (16 bits, few rows)
   std::size_t partial_stats = 0;  ///< float2 [G, splits, rows]: max and sum
-  std::size_t partial_out = 0;    ///< float [G, splits, rows, d]
+  std::size_t partial_out = 0;    ///< float [G, splits, rows, e]
   bool widens = false;            ///< rows of codes are widened in a launch before (16 bits, many)
   std::size_t wide_rows = 0;      ///< then: KvRow [n_lists, max_rows]
-  std::size_t wide = 0;           ///< [n_lists, max_code_rows, 2, G / n_lists, d] of 16 bits
+  std::size_t wide = 0;           ///< [n_lists, max_code_rows, G / n_lists, d + e] of 16 bits
   std::size_t bytes = 0;
 };
 

@@ -23,15 +23,14 @@ using torch_tensor::described, torch_tensor::dtype_of;
 
 [[noreturn]] void fail(const std::string& what) { throw DataError("segmented_attention: " + what); }
 
-/// Rows of whole heads like q's, dense.
+/// Rows of whole heads of `width` channels, of q's dtype and device, dense.
 at::Tensor rows(const std::string& name, const at::Tensor& x, const at::Tensor& like,
-                std::int64_t length, std::int64_t heads) {
+                std::int64_t length, std::int64_t heads, std::int64_t width) {
   if (!x.defined() || x.dim() != 3 || (length >= 0 && x.size(0) != length) || x.size(1) != heads ||
-      x.size(2) != like.size(2) || x.scalar_type() != like.scalar_type() ||
-      x.device() != like.device())
+      x.size(2) != width || x.scalar_type() != like.scalar_type() || x.device() != like.device())
     fail(fmt::format("{} is {}, expected [{}, {}, {}] of {} on {}", name, described(x),
-                     length < 0 ? std::string("tokens") : std::to_string(length), heads,
-                     like.size(2), at::toString(like.scalar_type()), like.device().str()));
+                     length < 0 ? std::string("tokens") : std::to_string(length), heads, width,
+                     at::toString(like.scalar_type()), like.device().str()));
   const at::Tensor dense = x.contiguous();
   // kernels read 16 bytes at a time
   const bool aligned = reinterpret_cast<std::uintptr_t>(dense.const_data_ptr()) % 16 == 0;
@@ -47,7 +46,8 @@ MutableHeadRows rows_to(const at::Tensor& x, DType dtype) {
 
 Result on_host(const Arguments& a) {
   const at::TensorOptions floats = a.q.options().dtype(at::kFloat);
-  at::Tensor out = at::empty_like(a.q), lse = at::empty({a.n, a.heads}, floats);
+  at::Tensor out = at::empty({a.n, a.heads, a.value_dim}, a.q.options());
+  at::Tensor lse = at::empty({a.n, a.heads}, floats);
   // Queries are float32 once they are rotated, keys of the window are rounded to their dtype: as
   // the memory has them.
   at::Tensor relative = at::empty({a.n, a.heads, a.dim}, floats), fixed = at::empty_like(relative);
@@ -70,6 +70,7 @@ Result on_host(const Arguments& a) {
     s.key = key.const_data_ptr(), s.value = value.const_data_ptr();
     s.length = key.size(0), s.first_token = first;
     s.head_stride = a.dim, s.row_stride = a.kv_heads * a.dim;
+    s.value_head_stride = a.value_dim, s.value_row_stride = a.kv_heads * a.value_dim;
     s.dtype = a.dtype, s.position = position, s.value_weight = weight;
     segments.push_back(s);
   };
@@ -79,7 +80,8 @@ Result on_host(const Arguments& a) {
 
   AttendShape shape;
   shape.n_queries = a.n, shape.n_heads = a.heads, shape.n_kv_heads = a.kv_heads;
-  shape.head_dim = a.dim, shape.first_position = a.first_position, shape.n_local = a.n_local;
+  shape.head_dim = a.dim, shape.value_dim = a.value_dim, shape.first_position = a.first_position,
+  shape.n_local = a.n_local;
   shape.scale = a.scale, shape.softcap = a.soft_cap;
   const std::array<std::span<const KvSegment>, 1> lists{segments};
   thread_local AttendWorkspace workspace;
@@ -92,10 +94,11 @@ Result on_host(const Arguments& a) {
 }
 
 /// Shapes alone, for tracing. It checks nothing: the call itself does.
-Result on_meta(const at::Tensor& q, const at::Tensor&, const at::Tensor&, at::TensorList,
-               at::TensorList, at::IntArrayRef, at::ArrayRef<double>, const at::Tensor&,
-               std::int64_t, std::int64_t, double, bool, double, double) {
-  return {at::empty_like(q), at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat))};
+Result on_meta(const at::Tensor& q, const at::Tensor&, const at::Tensor& local_value,
+               at::TensorList, at::TensorList, at::IntArrayRef, at::ArrayRef<double>,
+               const at::Tensor&, std::int64_t, std::int64_t, double, bool, double, double) {
+  return {at::empty({q.size(0), q.size(1), local_value.size(2)}, q.options()),
+          at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat))};
 }
 
 template <Result (*compute)(const Arguments&)>
@@ -126,15 +129,16 @@ Arguments::Arguments(const at::Tensor& queries, const at::Tensor& key, const at:
     fail("q is " + described(queries) +
          ", expected [n, heads, d] of float32, float16 or bfloat16, none of them 0");
   dtype = *type;
-  q = rows("q", queries, queries, -1, queries.size(1));
+  q = rows("q", queries, queries, -1, queries.size(1), queries.size(2));
   n = q.size(0), heads = q.size(1), dim = q.size(2);
   kv_heads = key.defined() && key.dim() == 3 ? key.size(1) : 0;
   if (kv_heads < 1 || heads % kv_heads != 0)
     fail(fmt::format("local_key is {}, expected [tokens, G, d] with G a divisor of q's {} heads",
                      described(key), heads));
-  local_key = rows("local_key", key, q, -1, kv_heads);
+  local_key = rows("local_key", key, q, -1, kv_heads, dim);
   local_tokens = local_key.size(0);
-  local_value = rows("local_value", value, q, local_tokens, kv_heads);
+  value_dim = value.defined() && value.dim() == 3 && value.size(2) > 0 ? value.size(2) : dim;
+  local_value = rows("local_value", value, q, local_tokens, kv_heads, value_dim);
   if (first_position < 0) fail(fmt::format("first_position = {}, must be >= 0", first_position));
   if (n_local < 1) fail(fmt::format("n_local = {}, must be at least 1", n_local));
   const std::int64_t needed = std::min(n_local - 1, first_position) + n;
@@ -151,8 +155,9 @@ Arguments::Arguments(const at::Tensor& queries, const at::Tensor& key, const at:
                     far_keys.size(), far_values.size(), far_tokens.size(), value_weights.size()));
   for (std::size_t i = 0; i < far_keys.size(); ++i) {
     Far one;
-    one.key = rows(fmt::format("far_keys[{}]", i), far_keys[i], q, -1, kv_heads);
-    one.value = rows(fmt::format("far_values[{}]", i), far_values[i], q, one.key.size(0), kv_heads);
+    one.key = rows(fmt::format("far_keys[{}]", i), far_keys[i], q, -1, kv_heads, dim);
+    one.value = rows(fmt::format("far_values[{}]", i), far_values[i], q, one.key.size(0), kv_heads,
+                     value_dim);
     one.first_token = far_tokens[i];
     if (one.first_token < 0)
       fail(fmt::format("far_tokens[{}] = {}, must be >= 0", i, one.first_token));

@@ -25,17 +25,17 @@ struct Arguments {
             bool interleaved, double scale, double soft_cap);
 
   struct Far {
-    at::Tensor key, value;  // [length, G, d]
+    at::Tensor key, value;  // [length, G, d], [length, G, e]
     std::int64_t first_token = 0;
     float weight = 1.0f;
   };
 
   at::Tensor q;                       // [n, H, d]
-  at::Tensor local_key, local_value;  // [t, G, d], the last t tokens
+  at::Tensor local_key, local_value;  // [t, G, d], [t, G, e], the last t tokens
   std::vector<Far> far;
   RotaryTable rotary;
   DType dtype;  // of all of them
-  std::int64_t n, heads, kv_heads, dim, local_tokens, first_position, n_local;
+  std::int64_t n, heads, kv_heads, dim, value_dim, local_tokens, first_position, n_local;
   float scale, soft_cap;
 
   std::int64_t first_local() const { return first_position + n - local_tokens; }

@@ -72,7 +72,7 @@ Result on_cuda(const Arguments& a) {
   const auto stream = static_cast<cudaStream_t>(device_torch::native_stream(
       c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(a.q.device())));
   Arrays arrays(a.q, stream);
-  at::Tensor out = at::empty_like(a.q);
+  at::Tensor out = at::empty({a.n, a.heads, a.value_dim}, a.q.options());
   at::Tensor lse = at::empty({a.n, a.heads}, a.q.options().dtype(at::kFloat));
 
   const std::int64_t half = a.rotary.rotary_dim() / 2, heads_dim = a.kv_heads * a.dim;
@@ -97,7 +97,9 @@ Result on_cuda(const Arguments& a) {
   // A window longer than the sequence is one of all of it.
   const std::int64_t n_local = std::min(a.n_local, a.first_position + a.n);
   const std::int64_t capacity = std::max(a.local_tokens, n_local + a.n - 1);
-  const auto ring_bytes = static_cast<std::size_t>(capacity * heads_dim * size_of(a.dtype));
+  const auto ring = [&](std::int64_t width) {
+    return arrays.bytes(static_cast<std::size_t>(capacity * a.kv_heads * width * size_of(a.dtype)));
+  };
   kernels::AppendParams window;
   window.dtype = a.dtype, window.n = a.local_tokens, window.n_kv_heads = a.kv_heads;
   window.head_dim = a.dim, window.rotary_dim = 2 * half;
@@ -106,18 +108,29 @@ Result on_cuda(const Arguments& a) {
   window.k = a.local_key.const_data_ptr(), window.v = a.local_value.const_data_ptr();
   window.k_row_stride = window.v_row_stride = heads_dim;
   window.cos = of_local.cos, window.sin = of_local.sin;
-  window.ring_rotated_key = arrays.bytes(ring_bytes), window.ring_value = arrays.bytes(ring_bytes);
+  window.ring_rotated_key = ring(a.dim), window.ring_value = ring(a.dim);
   window.ring_capacity = capacity, window.ring_head_stride = capacity * a.dim;
+  void* local_value = window.ring_value;
+  if (a.value_dim != a.dim) {  // a launch for keys and one for values, each in both places
+    window.v = window.k;
+    kernels::AppendParams values = window;
+    values.head_dim = a.value_dim, values.rotary_dim = 0;
+    values.k = values.v = a.local_value.const_data_ptr();
+    values.k_row_stride = values.v_row_stride = a.kv_heads * a.value_dim;
+    values.ring_rotated_key = ring(a.value_dim), values.ring_value = ring(a.value_dim);
+    values.ring_head_stride = capacity * a.value_dim;
+    local_value = values.ring_value;
+    check(kernels::append_window(values, stream), "the window's values", values);
+  }
   check(kernels::append_window(window, stream), "the window", window);
 
   std::vector<kernels::KvRow> rows;
   for (const Arguments::Far& far : a.far) {
-    const auto step = static_cast<std::size_t>(heads_dim * size_of(a.dtype));
+    const std::int64_t bytes = a.kv_heads * size_of(a.dtype);  // of a channel of all heads
     for (std::int64_t i = 0; i < far.key.size(0); ++i) {
-      const std::size_t at = static_cast<std::size_t>(i) * step;
       kernels::KvRow row;
-      row.key = static_cast<const char*>(far.key.const_data_ptr()) + at;
-      row.value = static_cast<const char*>(far.value.const_data_ptr()) + at;
+      row.key = static_cast<const char*>(far.key.const_data_ptr()) + i * bytes * a.dim;
+      row.value = static_cast<const char*>(far.value.const_data_ptr()) + i * bytes * a.value_dim;
       row.token = far.first_token + i;
       row.head_stride = static_cast<std::int32_t>(a.dim);
       row.value_weight = far.weight;
@@ -126,7 +139,8 @@ Result on_cuda(const Arguments& a) {
   }
   kernels::AttentionParams p;
   p.dtype = a.dtype, p.n_queries = a.n, p.n_heads = a.heads, p.n_kv_heads = a.kv_heads;
-  p.head_dim = a.dim, p.n_local = n_local, p.scale = a.scale, p.soft_cap = a.soft_cap;
+  p.head_dim = a.dim, p.value_dim = a.value_dim, p.n_local = n_local, p.scale = a.scale,
+  p.soft_cap = a.soft_cap;
   p.q = a.q.const_data_ptr(), p.q_row_stride = a.heads * a.dim;
   p.first_position = first_position;
   p.rotary_dim = 2 * half, p.interleaved = window.interleaved;
@@ -135,8 +149,9 @@ Result on_cuda(const Arguments& a) {
   p.rows = arrays.copy(rows);
   p.n_rows = arrays.copy(std::vector<std::int32_t>{static_cast<std::int32_t>(rows.size())});
   p.max_rows = static_cast<std::int64_t>(rows.size());
-  p.local_key = window.ring_rotated_key, p.local_value = window.ring_value;
+  p.local_key = window.ring_rotated_key, p.local_value = local_value;
   p.ring_capacity = capacity, p.ring_head_stride = window.ring_head_stride;
+  p.value_head_stride = capacity * a.value_dim;
   p.out = out.data_ptr(), p.maybe_lse = lse.mutable_data_ptr<float>();
   p.workspace_bytes = kernels::attention_workspace_bytes(p);
   p.workspace = arrays.bytes(p.workspace_bytes);

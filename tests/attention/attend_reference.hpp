@@ -38,7 +38,8 @@ struct SegmentStore {
   /// of one that no element has).
   KvSegment make(Random& random, std::int64_t heads, std::int64_t d, std::int64_t length,
                  std::int64_t first_token, Position position, DType dtype = DType::float32,
-                 std::int64_t pad = 0, float weight = 1.0f, bool tokens_first = false) {
+                 std::int64_t pad = 0, float weight = 1.0f, bool tokens_first = false,
+                 std::int64_t value_d = 0) {
     KvSegment s;
     s.length = length;
     s.first_token = first_token;
@@ -47,8 +48,14 @@ struct SegmentStore {
     s.value_weight = weight;
     s.row_stride = tokens_first ? heads * (d + pad) : d + pad;
     s.head_stride = tokens_first ? d + pad : length * (d + pad) + pad;
+    if (value_d > 0) {
+      s.value_row_stride = tokens_first ? heads * (value_d + pad) : value_d + pad;
+      s.value_head_stride = tokens_first ? value_d + pad : length * (value_d + pad) + pad;
+    }
+    KvSegment v = s;  // as if its keys were the values
+    if (value_d > 0) v.row_stride = s.value_row_stride, v.head_stride = s.value_head_stride;
     s.key = array(random, heads, d, s, s.key_scale);
-    s.value = array(random, heads, d, s, s.value_scale);
+    s.value = array(random, heads, value_d > 0 ? value_d : d, v, s.value_scale);
     return s;
   }
 
@@ -102,7 +109,9 @@ struct SegmentStore {
 inline double element(const KvSegment& s, bool value, std::int64_t g, std::int64_t i,
                       std::int64_t c) {
   const void* base = value ? s.value : s.key;
-  const std::int64_t at = (g - s.first_head) * s.head_stride + i * s.row_stride + c;
+  const bool own = value && s.value_row_stride > 0;
+  const std::int64_t at = (g - s.first_head) * (own ? s.value_head_stride : s.head_stride) +
+                          i * (own ? s.value_row_stride : s.row_stride) + c;
   switch (s.dtype) {
     case DType::float32:
       return static_cast<const float*>(base)[at];
@@ -199,11 +208,12 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
                                  ColumnSets sets = ColumnSets::shared) {
   const std::int64_t n = shape.n_queries, heads = shape.n_heads, d = shape.head_dim;
   const std::int64_t group = heads / shape.n_kv_heads;
+  const std::int64_t width = shape.value_dim > 0 ? shape.value_dim : d;
   const auto lists = static_cast<std::int64_t>(input.segments.size());
   const std::int64_t list_heads = heads / lists;
   const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(d)) : shape.scale;
   Attended result;
-  result.out.assign(static_cast<std::size_t>(n * heads * d), 0.0f);
+  result.out.assign(static_cast<std::size_t>(n * heads * width), 0.0f);
   result.lse.assign(static_cast<std::size_t>(n * heads), 0.0f);
   result.weighted_mass.assign(static_cast<std::size_t>(n * heads), 0.0f);
   std::vector<std::vector<double>> columns;
@@ -217,8 +227,8 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
       continue;
     for (const KvSegment& s : list) {
       if (s.position != Position::relative) continue;
-      const std::int64_t width = sets == ColumnSets::shared ? heads : list_heads;
-      columns.emplace_back(static_cast<std::size_t>(s.length * width), before);
+      const std::int64_t columns_of = sets == ColumnSets::shared ? heads : list_heads;
+      columns.emplace_back(static_cast<std::size_t>(s.length * columns_of), before);
     }
   }
   result.segment_mass.assign(segments * static_cast<std::size_t>(list_heads), before);
@@ -257,11 +267,11 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
       double sum = 0.0, weighted = 0.0;
       for (const Seen& k : seen) sum += std::exp(k.score - max);
       result.lse[i * heads + h] = static_cast<float>(max + std::log(sum));
-      std::vector<double> out(static_cast<std::size_t>(d), 0.0);
+      std::vector<double> out(static_cast<std::size_t>(width), 0.0);
       for (const Seen& k : seen) {
         const double probability = std::exp(k.score - max) / sum;
         const double weight = k.segment->value_weight;
-        for (std::int64_t c = 0; c < d; ++c) {
+        for (std::int64_t c = 0; c < width; ++c) {
           out[c] += probability * weight * element(*k.segment, true, g, k.token, c);
         }
         weighted += probability * weight;
@@ -276,8 +286,8 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
         }
       }
       result.weighted_mass[i * heads + h] = static_cast<float>(weighted);
-      for (std::int64_t c = 0; c < d; ++c) {
-        result.out[(i * heads + h) * d + c] = static_cast<float>(out[c]);
+      for (std::int64_t c = 0; c < width; ++c) {
+        result.out[(i * heads + h) * width + c] = static_cast<float>(out[c]);
       }
     }
   }
@@ -293,7 +303,9 @@ inline Attended run_attend(const AttendShape& shape, const AttendInput& input, f
   const float garbage = 1.0e30f;
   const auto rows = static_cast<std::size_t>(shape.n_queries * shape.n_heads);
   const auto lists = static_cast<std::int64_t>(input.segments.size());
-  result.out.assign(rows * static_cast<std::size_t>(shape.head_dim), garbage);
+  result.out.assign(
+      rows * static_cast<std::size_t>(shape.value_dim > 0 ? shape.value_dim : shape.head_dim),
+      garbage);
   result.lse.assign(rows, garbage);
   std::size_t segments = 0;
   for (const auto& list : input.segments) {

@@ -68,13 +68,15 @@ struct Stream {
 
   Stream(Random& random, std::int64_t n, std::int64_t heads, std::int64_t kv_heads, std::int64_t d,
          std::int64_t first, std::int64_t n_local, std::int64_t n_lists = 1,
-         DType dtype = DType::float32, float sharpness = 1.0f, DType local_dtype = DType::float32) {
+         DType dtype = DType::float32, float sharpness = 1.0f, DType local_dtype = DType::float32,
+         std::int64_t value_dim = 0) {
     shape = {.n_queries = n,
              .n_heads = heads,
              .n_kv_heads = kv_heads,
              .head_dim = d,
              .first_position = first,
-             .n_local = n_local};
+             .n_local = n_local,
+             .value_dim = value_dim};
     q_relative = testing::normal(random, n * heads * d, sharpness);
     q_fixed = testing::normal(random, n * heads * d, sharpness);
     const std::int64_t start = std::max<std::int64_t>(0, first - n_local + 1);  // window of query 0
@@ -83,7 +85,7 @@ struct Stream {
       return store.make(random, kv_heads, d, end - begin, begin, position,
                         position == Position::fixed ? dtype : local_dtype,
                         testing::uniform(random, 0, 1) * 5, weight,
-                        testing::uniform(random, 0, 1) == 1);
+                        testing::uniform(random, 0, 1) == 1, value_dim);
     };
     std::vector<KvSegment> local;
     const std::int64_t middle = (start + first) / 2;
@@ -99,7 +101,8 @@ struct Stream {
         list.push_back(make(t, t + length, Position::fixed, 0.5f + 0.25f * (t % 3)));
         if (testing::uniform(random, 0, 1) == 1) {  // a block of the group's own heads
           list.back() = store.make(random, kv_heads / n_lists, d, length, t, Position::fixed, dtype,
-                                   testing::uniform(random, 0, 1) * 3, list.back().value_weight);
+                                   testing::uniform(random, 0, 1) * 3, list.back().value_weight,
+                                   false, value_dim);
           list.back().first_head = l * (kv_heads / n_lists);
         }
         t += length + testing::uniform(random, 0, 3);
@@ -354,6 +357,42 @@ TEST_CASE("attend gives the same bits on any executor") {
   REQUIRE(backward.tasks() > 2);
 }
 
+TEST_CASE("attend takes values of another width than keys") {
+  AttendWorkspace workspace;
+  constexpr std::int64_t kWidths[][2] = {{16, 8},    {8, 16}, {128, 64}, {64, 256},
+                                         {192, 128}, {7, 33}, {33, 1},   {80, 96}};
+  const std::int64_t heads[][3] = {{4, 2, 1}, {1, 1, 1}, {8, 2, 2}, {3, 3, 1}};
+  const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::fp8};
+  for_each_table([&] {
+    Random random(17);
+    int i = 0;
+    for (std::int64_t n : {1, 3, 17, 70}) {
+      for (const auto& width : kWidths) {
+        const auto& h = heads[i % 4];
+        const DType dtype = dtypes[i % 5];
+        Stream s(random, n, h[0], h[1], width[0], 200, 60, h[2], dtype, 1.0f, DType::float32,
+                 width[1]);
+        INFO(name_of(dtype) << " n " << n << " keys of " << width[0] << ", values of " << width[1]);
+        if (i % 4 == 2) s.shape.softcap = 2.0f;
+        require_close(testing::run_attend(s.shape, s.input, 0.25f, workspace),
+                      testing::attend_reference(s.shape, s.input, 0.25));
+        // outputs of 16 bits, which are made elsewhere first
+        std::vector<std::uint16_t> out(static_cast<std::size_t>(n * h[0] * width[1]) + 1, 7);
+        AttendOutput output;
+        output.out = {out.data(), DType::bfloat16, 0, 0};
+        attend(s.shape, s.input, output, workspace);
+        const Attended want = testing::attend_reference(s.shape, s.input, 0.0);
+        for (std::size_t at = 0; at + 1 < out.size(); ++at) {
+          const float got = from_bfloat16(out[at]);
+          if (!(std::abs(got - want.out[at]) <= 0.004 * std::abs(want.out[at]) + 1e-5)) FAIL(at);
+        }
+        REQUIRE(out.back() == 7);
+        ++i;
+      }
+    }
+  });
+}
+
 TEST_CASE("a head of codes of scale 0 stands for zeros") {
   AttendWorkspace workspace;
   const DType dtype = GENERATE(DType::int8, DType::fp8);
@@ -577,6 +616,22 @@ TEST_CASE("attend refuses wrong shapes by name") {
     s.lists[0][0].value_scale = scale;
   });
   fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });
+  fails("value_dim is -1", [](Stream& s, AttendOutput&, Columns&) { s.shape.value_dim = -1; });
+  fails("value_row_stride", [](Stream& s, AttendOutput&, Columns&) {
+    s.shape.value_dim = 4;
+    s.lists[0][0].value_row_stride = 3;
+  });
+  fails("value_row_stride",
+        [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].value_row_stride = -8; });
+  fails("value_head_stride",
+        [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].value_head_stride = -8; });
+  // wider than the keys, whose strides are those of the values too
+  fails("less than value_dim 16", [](Stream& s, AttendOutput& o, Columns&) {
+    static float wide[3 * 4 * 16];
+    o.out = wide;
+    s.shape.value_dim = 16;
+    for (KvSegment& x : s.lists[0]) x.row_stride = 8;
+  });
   fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = 1; });
   fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = -1; });
   fails("head_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].head_stride = -1; });

@@ -37,8 +37,9 @@ struct Case {
   bool far_unseen = false;  ///< all far tokens are still in every query's window
   float scale = 0.0f, soft_cap = 0.0f;
   bool interleaved = false;
-  std::int64_t spare = 0;  ///< slots of the ring beyond what is needed
-  std::int64_t codes = 0;  ///< of a list's rows, the last ones: codes and their scales
+  std::int64_t value_d = 0;  ///< channels of values; 0: d
+  std::int64_t spare = 0;    ///< slots of the ring beyond what is needed
+  std::int64_t codes = 0;    ///< of a list's rows, the last ones: codes and their scales
   DType code = DType::int8;
   bool large_codes = false;  ///< values of fp8 are 65536, which float16 has not
   float sigma = 1.0f;        ///< of the queries
@@ -59,13 +60,20 @@ class Problem {
  public:
   Problem(const Case& c, DType dtype, unsigned seed) : c_(c), dtype_(dtype), random_(seed) {
     heads_ = c.kv_heads * c.group;
+    e_ = c.value_d > 0 ? c.value_d : c.d;
+    // a row's keys and values head by head, or all keys and then all values
+    const bool alike = e_ == c.d;
+    far_row_ = c.kv_heads * (c.d + e_);
+    head_stride_ = alike ? 2 * c.d : c.d;
+    values_at_ = alike ? c.d : c.kv_heads / c.lists * c.d;
     capacity_ = c.n_local + c.n - 1 + c.spare;
     ring_stride_ = capacity_ * c.d + 16;
+    value_ring_stride_ = alike ? ring_stride_ : capacity_ * e_ + 24;
     q_stride_ = heads_ * c.d + 8;
     q = episodic_test::normal_floats(size(c.n * q_stride_), random_, c.sigma);
     q_bytes_ = episodic_test::stored(q, dtype);
     key_ = episodic_test::normal_floats(size(c.kv_heads * ring_stride_), random_);
-    value_ = episodic_test::normal_floats(size(c.kv_heads * ring_stride_), random_);
+    value_ = episodic_test::normal_floats(size(c.kv_heads * value_ring_stride_), random_);
     // what lies in slots of no token must not be read
     for (std::int64_t g = 0; g < c.kv_heads; ++g)
       for (std::int64_t s = 0; s < capacity_; ++s) {
@@ -73,10 +81,9 @@ class Problem {
         for (std::int64_t t = first_local(); t < c.first_position + c.n; ++t)
           used = used || t % capacity_ == s;
         if (used) continue;
-        for (std::int64_t e = 0; e < c.d; ++e)
-          key_[size(g * ring_stride_ + s * c.d + e)] =
-              value_[size(g * ring_stride_ + s * c.d + e)] =
-                  std::numeric_limits<float>::quiet_NaN();
+        constexpr float kNothing = std::numeric_limits<float>::quiet_NaN();
+        std::fill_n(key_.begin() + g * ring_stride_ + s * c.d, c.d, kNothing);
+        std::fill_n(value_.begin() + g * value_ring_stride_ + s * e_, e_, kNothing);
       }
     key_bytes_ = episodic_test::stored(key_, dtype);
     value_bytes_ = episodic_test::stored(value_, dtype);
@@ -98,7 +105,7 @@ class Problem {
   Result run(F&& f, Then&& then) const {
     const DeviceArray<unsigned char> d_q(q_bytes_), d_key(key_bytes_), d_value(value_bytes_),
         d_far(far_bytes_), d_codes(code_bytes_),
-        d_out(size(c_.n * heads_ * c_.d * episodic::size_of(dtype_)));
+        d_out(size(c_.n * heads_ * e_ * episodic::size_of(dtype_)));
     const DeviceArray<std::int64_t> d_first(std::vector<std::int64_t>{c_.first_position});
     const DeviceArray<float> d_qc(query_cos_), d_qs(query_sin_), d_fc(fixed_cos_), d_fs(fixed_sin_);
     const DeviceArray<float> d_lse(size(c_.n * heads_));
@@ -115,13 +122,13 @@ class Problem {
         const auto offset =
             static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
         row.key = d_codes.data() + offset;
-        row.value = d_codes.data() + offset + c_.d;
+        row.value = d_codes.data() + offset + values_at_;
         continue;
       }
       const auto element = static_cast<std::int64_t>(episodic::size_of(dtype_));
       const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row.key)) - 1;
       row.key = d_far.data() + at * element;
-      row.value = d_far.data() + (at + c_.d) * element;
+      row.value = d_far.data() + (at + values_at_) * element;
     }
     const DeviceArray<KvRow> d_rows(rows);
     const DeviceArray<std::int32_t> d_counts(counts_);
@@ -132,6 +139,7 @@ class Problem {
     p.n_heads = heads_;
     p.n_kv_heads = c_.kv_heads;
     p.head_dim = c_.d;
+    p.value_dim = c_.value_d;
     p.n_local = c_.n_local;
     p.scale = c_.scale;
     p.soft_cap = c_.soft_cap;
@@ -155,6 +163,7 @@ class Problem {
     p.local_value = d_value.data();
     p.ring_capacity = capacity_;
     p.ring_head_stride = ring_stride_;
+    p.value_head_stride = c_.value_d > 0 ? value_ring_stride_ : 0;
     p.out = d_out.data();
     p.maybe_lse = d_lse.data();
     p.maybe_column_sums = d_columns.data();
@@ -184,7 +193,7 @@ class Problem {
   /// In float64; queries are rounded once more after they were rotated, as the kernels must.
   Result reference() const {
     Result result;
-    result.out.assign(size(c_.n * heads_ * c_.d), 0.0f);
+    result.out.assign(size(c_.n * heads_ * e_), 0.0f);
     result.lse.assign(size(c_.n * heads_), 0.0f);
     std::vector<double> columns(size(window() * heads_), 0.0);
     const double scale = c_.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(c_.d))
@@ -214,23 +223,23 @@ class Problem {
         for (std::int64_t r = 0; r < counts_[size(list)]; ++r) {
           const KvRow& row = rows_[size(list * max_rows_ + r)];
           if (p - row.token < c_.n_local) continue;
-          const float* key = far_.data() + (reinterpret_cast<std::uintptr_t>(row.key) - 1) +
-                             size(g % of_list * row.head_stride);
-          add(fixed, key, key + c_.d, static_cast<double>(row.value_weight), -1,
-              list * max_rows_ + r);
+          const float* first = far_.data() + (reinterpret_cast<std::uintptr_t>(row.key) - 1);
+          add(fixed, first + far_place(0, g % of_list), first + far_place(1, g % of_list),
+              static_cast<double>(row.value_weight), -1, list * max_rows_ + r);
         }
         for (std::int64_t t = std::max<std::int64_t>(0, p - c_.n_local + 1); t <= p; ++t) {
-          const std::size_t at = size(g * ring_stride_ + t % capacity_ * c_.d);
-          add(own, key_.data() + at, value_.data() + at, 1.0, t - first_local(), -1);
+          add(own, key_.data() + g * ring_stride_ + t % capacity_ * c_.d,
+              value_.data() + g * value_ring_stride_ + t % capacity_ * e_, 1.0, t - first_local(),
+              -1);
         }
         double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
         for (const Seen& s : seen) max = std::max(max, s.score);
         for (const Seen& s : seen) sum += std::exp(s.score - max);
         result.lse[size(i * heads_ + h)] = static_cast<float>(max + std::log(sum));
-        std::vector<double> out(size(c_.d), 0.0);
+        std::vector<double> out(size(e_), 0.0);
         for (const Seen& s : seen) {
           const double probability = std::exp(s.score - max) / sum;
-          for (std::int64_t e = 0; e < c_.d; ++e)
+          for (std::int64_t e = 0; e < e_; ++e)
             out[size(e)] += probability * s.weight * static_cast<double>(s.value[e]);
           if (s.local >= 0)
             columns[size(s.local * heads_ + h)] += probability;
@@ -238,8 +247,8 @@ class Problem {
             far_mass[size(i * heads_ + h)] += probability;
           if (s.row >= 0) row_mass[size(s.row)] += probability;
         }
-        for (std::int64_t e = 0; e < c_.d; ++e)
-          result.out[size((i * heads_ + h) * c_.d + e)] = static_cast<float>(out[size(e)]);
+        for (std::int64_t e = 0; e < e_; ++e)
+          result.out[size((i * heads_ + h) * e_ + e)] = static_cast<float>(out[size(e)]);
       }
     result.column_sums.assign(columns.begin(), columns.end());
     result.column_sums.resize(size((c_.n_local + c_.n - 1) * heads_), -7.0f);
@@ -272,7 +281,7 @@ class Problem {
     const std::int64_t lists = c_.lists;
     max_rows_ = c_.max_rows >= 0 ? c_.max_rows : c_.far;
     rows_.assign(size(lists * max_rows_), KvRow{});
-    far_ = episodic_test::normal_floats(size(lists * c_.far * c_.kv_heads * 2 * c_.d), random_);
+    far_ = episodic_test::normal_floats(size(lists * c_.far * far_row_), random_);
     far_bytes_ = episodic_test::stored(far_, dtype_);
     for (std::int64_t list = 0; list < lists; ++list) {
       const std::int64_t count = std::max<std::int64_t>(0, c_.far - 5 * list);
@@ -282,9 +291,9 @@ class Problem {
       std::shuffle(places.begin(), places.end(), random_);
       for (std::int64_t r = 0; r < count; ++r) {
         KvRow& row = rows_[size(list * max_rows_ + r)];
-        const std::int64_t at = (list * c_.far + places[size(r)]) * c_.kv_heads * 2 * c_.d;
+        const std::int64_t at = (list * c_.far + places[size(r)]) * far_row_;
         row.key = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(at + 1));
-        row.head_stride = static_cast<std::int32_t>(2 * c_.d);
+        row.head_stride = static_cast<std::int32_t>(head_stride_);
         const std::int64_t left =
             c_.first_position + c_.n - c_.n_local;  // the last query sees < left
         row.token = r % 3 == 0 ? left - 1 - static_cast<std::int64_t>(random_() % size(c_.n))
@@ -295,12 +304,16 @@ class Problem {
     }
     scales_at_.assign(rows_.size(), -1);
     // of codes that no row has
-    code_bytes_.assign(size(lists * c_.far * c_.kv_heads * 2 * c_.d),
-                       c_.code == DType::fp8 ? 0x7f : 0x80);
+    code_bytes_.assign(size(lists * c_.far * far_row_), c_.code == DType::fp8 ? 0x7f : 0x80);
     for (std::int64_t list = 0; list < lists; ++list)
       for (std::int64_t r = std::max<std::int64_t>(0, counts_[size(list)] - c_.codes);
            r < counts_[size(list)]; ++r)
         make_codes(list * max_rows_ + r);
+  }
+
+  /// Where the keys (side 0) or values of a row's head begin behind the row.
+  std::int64_t far_place(std::int64_t side, std::int64_t head) const {
+    return side == 0 ? head * head_stride_ : values_at_ + head * (head_stride_ / c_.d) * e_;
   }
 
   /// Row number `at` becomes codes, and what it was of dtype is nothing to be read.
@@ -319,8 +332,8 @@ class Problem {
         const bool large = c_.large_codes && side == 1;
         if (large) scale = 256.0f;
         scales_.push_back(scale);
-        for (std::int64_t e = 0; e < c_.d; ++e) {
-          const std::int64_t place = first + j * 2 * c_.d + side * c_.d + e;
+        for (std::int64_t e = 0; e < (side == 0 ? c_.d : e_); ++e) {
+          const std::int64_t place = first + far_place(side, j) + e;
           const float drawn = large ? 256.0f : std::clamp(code(random_), -127.0f, 127.0f);
           const std::uint8_t byte =
               fp8 ? episodic::testing::nearest_fp8(static_cast<double>(drawn))
@@ -375,6 +388,7 @@ class Problem {
   DType dtype_;
   std::mt19937 random_;
   std::int64_t heads_, capacity_, ring_stride_, q_stride_, max_rows_ = 0;
+  std::int64_t e_, far_row_, head_stride_, values_at_, value_ring_stride_;
   std::vector<float> key_, value_, far_;
   std::vector<unsigned char> q_bytes_, key_bytes_, value_bytes_, far_bytes_, code_bytes_;
   std::vector<float> scales_;            // of rows of codes, one after the other

@@ -391,6 +391,57 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("attention kernels take values of another width than keys") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes) {
+    const auto check_widths = [&](Case c, std::int64_t value_d) {
+      c.value_d = value_d;
+      check(c, dtype);
+    };
+    for (const std::int64_t n : {1, 3, 21})
+      for (const auto& [d, e] : {std::pair{64, 8}, std::pair{8, 64}, std::pair{72, 128},
+                                 std::pair{192, 128}, std::pair{24, 256}, std::pair{256, 136}}) {
+        Case c = of(n, 2, d, 45);
+        c.kv_heads = e > 128 || n > 3 ? 1 : 2;
+        c.rotary_dim = d >= 64 ? 32 : 0;
+        check_widths(c, e);
+      }
+    Case c = of(70, 1, 40, 60);  // many rows, column sums over tiles
+    c.kv_heads = 1;
+    c.weights = true;
+    check_widths(c, 16);
+    check_widths(c, 96);
+    c = of(2, 2, 48, 37);
+    c.kv_heads = 4;
+    c.lists = 2;
+    c.spare = 3;
+    c.soft_cap = 3.0f;
+    check_widths(c, 80);
+    check_widths(c, 48);  // said, and equal
+    // Many splits, merged by the last blocks and in a launch of their own.
+    c = of(1, 4, 32, 300);
+    check_widths(c, 56);
+    c.value_d = 56;
+    const Problem problem(c, dtype, 5);
+    const Result merged = problem.run([](AttentionParams& p) { p.maybe_arrived = nullptr; });
+    require_near(merged, problem.reference(), dtype);
+    // Rows of codes: the same as if they were wide.
+    for (const std::int64_t rows : {1, 40})
+      for (const std::int64_t e : {16, 72}) {
+        c = of(rows, 2, 40, 50);
+        c.kv_heads = 2;
+        c.codes = 30;
+        c.value_d = e;
+        c.code = rows == 1 ? DType::int8 : DType::fp8;
+        Problem codes(c, dtype, 6);
+        const Result got = codes.run();
+        require_near(got, codes.reference(), dtype);
+        codes.widen_codes();
+        REQUIRE(same_bits(got.out, codes.run().out));
+      }
+  }
+}
+
 TEST_CASE("attention kernels: soft caps, and pairs of channels side by side") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
@@ -634,6 +685,11 @@ TEST_CASE("attention kernels refuse parameters that make no sense, without a dev
       {"head size 0", [](AttentionParams& p) { p.head_dim = 0; }, true},
       {"head size 20", [](AttentionParams& p) { p.head_dim = 20; }, true},
       {"head size 264", [](AttentionParams& p) { p.head_dim = 264; }, true},
+      {"value size 20", [](AttentionParams& p) { p.value_dim = 20; }, true},
+      {"value size 264", [](AttentionParams& p) { p.value_dim = 264; }, true},
+      {"negative value size", [](AttentionParams& p) { p.value_dim = -8; }, true},
+      {"heads of values that overlap", [](AttentionParams& p) { p.value_dim = 72; }},
+      {"a stride of values by 4", [](AttentionParams& p) { p.value_head_stride = 9 * 64 + 4; }},
       {"no window", [](AttentionParams& p) { p.n_local = 0; }, true},
       {"a window beyond 32 bits", [](AttentionParams& p) { p.n_local = 1ll << 30; }, true},
       {"negative rows", [](AttentionParams& p) { p.max_rows = -1; }, true},

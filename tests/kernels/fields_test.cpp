@@ -180,6 +180,8 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, n_heads, 3),
                     WRONG(A, n_kv_heads, 0),
                     WRONG(A, head_dim, 12),
+                    WRONG(A, value_dim, 12),
+                    WRONG(A, value_head_stride, 152),
                     WRONG(A, n_local, 0),
                     WRONG(A, n_local, kHuge),
                     WRONG(A, max_rows, -1),

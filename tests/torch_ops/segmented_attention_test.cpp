@@ -36,8 +36,8 @@ c10::TypedOperatorHandle<Operator> loaded() {
 }
 
 struct Case {
-  std::int64_t n = 1, heads = 1, kv_heads = 1, dim = 8, rotary = 8, first = 0, n_local = 4,
-               more_local = 0;
+  std::int64_t n = 1, heads = 1, kv_heads = 1, dim = 8, value_dim = 8, rotary = 8, first = 0,
+               n_local = 4, more_local = 0;
   std::vector<std::pair<std::int64_t, std::int64_t>> far;  // tokens [first, second)
   bool weighted = false, interleaved = false;
   double factor = 1, scale = 0, soft_cap = 0;
@@ -59,7 +59,7 @@ Inputs draw(const Case& c, std::uint64_t seed) {
   const std::int64_t total = c.first + c.n;
   in.q = at::randn({c.n, c.heads, c.dim}).to(c.type);
   in.k = at::randn({total, c.kv_heads, c.dim}).to(c.type);
-  in.v = at::randn({total, c.kv_heads, c.dim}).to(c.type);
+  in.v = at::randn({total, c.kv_heads, c.value_dim}).to(c.type);
   const std::int64_t needed = std::min(c.n_local - 1, c.first) + c.n,
                      t = std::min(total, needed + c.more_local);
   in.local_key = in.k.narrow(0, total - t, t);
@@ -104,7 +104,7 @@ double rotated(const Case& c, const double* x, std::int64_t ch, double position,
 Result reference(const Case& c, const Inputs& in) {
   const at::Tensor q = in.q.to(at::kDouble).contiguous(), k = in.k.to(at::kDouble).contiguous(),
                    v = in.v.to(at::kDouble).contiguous();
-  at::Tensor out = at::zeros({c.n, c.heads, c.dim}, at::kDouble),
+  at::Tensor out = at::zeros({c.n, c.heads, c.value_dim}, at::kDouble),
              lse = at::empty({c.n, c.heads}, at::kDouble);
   const double scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.dim));
   for (std::int64_t i = 0; i < c.n; ++i)
@@ -139,10 +139,10 @@ Result reference(const Case& c, const Inputs& in) {
       for (const Seen& s : seen) sum += std::exp(s.score - largest);
       lse.mutable_data_ptr<double>()[i * c.heads + h] = largest + std::log(sum);
       for (const Seen& s : seen)
-        for (std::int64_t ch = 0; ch < c.dim; ++ch)
-          out.mutable_data_ptr<double>()[(i * c.heads + h) * c.dim + ch] +=
+        for (std::int64_t ch = 0; ch < c.value_dim; ++ch)
+          out.mutable_data_ptr<double>()[(i * c.heads + h) * c.value_dim + ch] +=
               std::exp(s.score - largest) / sum * s.weight *
-              v.const_data_ptr<double>()[(s.token * c.kv_heads + g) * c.dim + ch];
+              v.const_data_ptr<double>()[(s.token * c.kv_heads + g) * c.value_dim + ch];
     }
   return {out, lse};
 }
@@ -170,6 +170,7 @@ Case some(std::mt19937& random, bool device) {
   c.kv_heads = 1 + upto(3);
   c.heads = c.kv_heads * (1 + upto(4));
   c.dim = device ? 8 * (2 + upto(7)) : 2 + upto(40);
+  c.value_dim = upto(2) == 0 ? c.dim : device ? 8 * (1 + upto(9)) : 1 + upto(50);
   c.rotary = device ? 16 * upto(c.dim / 16 + 1) : 2 * upto(c.dim / 2 + 1);
   c.n = 1 + upto(20);
   c.first = upto(3) == 0 ? 0 : upto(90);
@@ -207,7 +208,8 @@ TEST_CASE("segmented_attention of torch.ops is one softmax over all that a query
 
 TEST_CASE("segmented_attention takes rows that are not dense and says what does not fit") {
   Case c;
-  c.heads = 4, c.kv_heads = 2, c.dim = 16, c.rotary = 16, c.n = 3, c.first = 40, c.n_local = 8;
+  c.heads = 4, c.kv_heads = 2, c.dim = 16, c.value_dim = 24, c.rotary = 16, c.n = 3, c.first = 40,
+  c.n_local = 8;
   c.far = {{0, 5}, {9, 20}};
   const Inputs in = draw(c, 3);
   const auto [out, lse] = call(c, in);
@@ -244,6 +246,10 @@ TEST_CASE("segmented_attention takes rows that are not dense and says what does 
   REQUIRE(mentions(with([](Inputs& x) { x.far_values.pop_back(); }), "far_values"));
   REQUIRE(mentions(with([](Inputs& x) { x.far_keys[1] = x.far_keys[1].narrow(2, 0, 8); }),
                    "far_keys[1]"));
+  REQUIRE(mentions(with([](Inputs& x) { x.far_values[1] = x.far_values[1].narrow(2, 0, 16); }),
+                   "far_values[1]"));
+  REQUIRE(mentions(with([](Inputs& x) { x.local_value = x.local_value.narrow(2, 0, 0); }),
+                   "local_value"));
   REQUIRE(mentions(with([](Inputs& x) { x.far_tokens[0] = -1; }), "far_tokens[0]"));
   REQUIRE(mentions(with([](Inputs& x) { x.weights = {1.0}; }), "value_weights"));
   REQUIRE(mentions(with([](Inputs& x) { x.frequency = x.frequency.to(at::kFloat); }),
@@ -258,9 +264,9 @@ TEST_CASE("segmented_attention takes rows that are not dense and says what does 
 TEST_CASE("segmented_attention has shapes without numbers, for tracing") {
   const at::TensorOptions meta = at::TensorOptions().device(at::kMeta).dtype(at::kHalf);
   const auto [out, lse] = loaded().call(at::empty({3, 4, 16}, meta), at::empty({9, 2, 16}, meta),
-                                        at::empty({9, 2, 16}, meta), {}, {}, {}, {},
+                                        at::empty({9, 2, 24}, meta), {}, {}, {}, {},
                                         at::empty({8}, at::kDouble), 6, 20, 1, false, 0, 0);
-  REQUIRE(out.sizes() == at::IntArrayRef{3, 4, 16});
+  REQUIRE(out.sizes() == at::IntArrayRef{3, 4, 24});
   REQUIRE(out.scalar_type() == at::kHalf);
   REQUIRE(lse.sizes() == at::IntArrayRef{3, 4});
 }

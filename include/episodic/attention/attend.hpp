@@ -22,6 +22,7 @@ struct AttendShape {
   std::int64_t n_local = 0;         ///< window of the visibility rule; may be any large number
   float scale = 0.0f;               ///< of the dot products; 0 = 1 / sqrt(d)
   float softcap = 0.0f;  ///< cap > 0: scores are cap * tanh(scale * q . k / cap); 0: as they are
+  std::int64_t value_dim = 0;  ///< e, channels of values and outputs, any positive number; 0: d
 };
 
 struct AttendInput {
@@ -34,7 +35,7 @@ struct AttendInput {
 };
 
 struct AttendOutput {
-  MutableHeadRows out;   ///< [n, H, d], written; zeros where a query sees no key
+  MutableHeadRows out;   ///< [n, H, e], written; zeros where a query sees no key
   float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
                          ///< key is seen
   /// For each *relative* segment of each list, list by list in their order: a [length, H / L] array

@@ -20,9 +20,9 @@ enum class Position : std::uint8_t {
 /// first_head + 1, ..., at least of those whose list it is in.
 ///
 /// Element (g, i, c) of the keys is key[(g - first_head) * head_stride + i * row_stride + c] for kv
-/// head g, token first_token + i, channel c; the same strides hold for the values. Strides are in
-/// elements. Elements of int8 and fp8 are codes, and stand for key_scale[g - first_head] * code and
-/// value_scale[g - first_head] * code.
+/// head g, token first_token + i, channel c; the same strides hold for the values, unless they have
+/// strides of their own. Strides are in elements. Elements of int8 and fp8 are codes, and stand for
+/// key_scale[g - first_head] * code and value_scale[g - first_head] * code.
 ///
 /// Visibility is per query at position p and follows from `position` (spec 1, trap b):
 ///   relative: token i is seen iff 0 <= p - i < n_local
@@ -42,6 +42,8 @@ struct KvSegment {
   const float* key_scale = nullptr;  ///< one per head of the segment, read for codes only
   const float* value_scale = nullptr;  ///< one per head of the segment, read for codes only
   std::int64_t first_head = 0;         ///< kv head whose rows `key` and `value` point to
+  std::int64_t value_head_stride = 0;  ///< 0: head_stride
+  std::int64_t value_row_stride = 0;   ///< 0: row_stride
 };
 
 }  // namespace episodic

@@ -97,9 +97,22 @@ inline void seen_from(const KvSegment& s, const AttendShape& shape, std::int64_t
   *high = static_cast<std::int32_t>(local ? std::clamp<std::int64_t>(j + shape.n_local, 0, n) : n);
 }
 
-inline const void* row_of(const void* base, const KvSegment& s, std::int64_t g, std::int64_t t) {
-  return static_cast<const char*>(base) +
-         ((g - s.first_head) * s.head_stride + t * s.row_stride) * size_of(s.dtype);
+/// The keys or values of a segment.
+struct SegmentSide {
+  const void* base = nullptr;
+  std::int64_t head_stride = 0, row_stride = 0;
+};
+
+inline SegmentSide side_of(const KvSegment& s, bool values) {
+  if (!values) return {s.key, s.head_stride, s.row_stride};
+  return {s.value, s.value_head_stride > 0 ? s.value_head_stride : s.head_stride,
+          s.value_row_stride > 0 ? s.value_row_stride : s.row_stride};
+}
+
+inline const void* row_of(const KvSegment& s, bool values, std::int64_t g, std::int64_t t) {
+  const SegmentSide side = side_of(s, values);
+  return static_cast<const char*>(side.base) +
+         ((g - s.first_head) * side.head_stride + t * side.row_stride) * size_of(s.dtype);
 }
 
 /// What an element of the keys (of the values) of kv head g must be multiplied with: 1 unless

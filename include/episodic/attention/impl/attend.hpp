@@ -43,6 +43,15 @@ inline void check_segment(const AttendShape& shape, const AttendInput& input, co
                           ": rows would overlap"));
   }
   if (s.head_stride < 0) fail(where() + concat("head_stride ", s.head_stride, " is negative"));
+  if (s.value_head_stride < 0) {
+    fail(where() + concat("value_head_stride ", s.value_head_stride, " is negative"));
+  }
+  if (const std::int64_t stride = detail::side_of(s, true).row_stride;
+      s.value_row_stride < 0 || (s.length > 1 && stride < shape.value_dim)) {
+    fail(where() + concat("value_row_stride ", s.value_row_stride, " (0: row_stride, ",
+                          s.row_stride, ") is less than value_dim ", shape.value_dim,
+                          ": rows would overlap"));
+  }
   if (s.first_head < 0 || s.first_head > first_kv_head) {
     fail(where() + concat("first_head is ", s.first_head, ", but the list is read from kv head ",
                           first_kv_head, " on"));
@@ -121,6 +130,9 @@ inline void check(const AttendShape& shape, const AttendInput& input, const Atte
   positive("n_heads", shape.n_heads);
   positive("n_kv_heads", shape.n_kv_heads);
   positive("head_dim", shape.head_dim);
+  if (shape.value_dim < 0) {
+    fail(concat("value_dim is ", shape.value_dim, ", must be positive, or 0 for head_dim"));
+  }
   positive("n_local", shape.n_local);
   if (shape.n_heads % shape.n_kv_heads != 0) {
     fail(concat("n_heads ", shape.n_heads, " is not a multiple of n_kv_heads ", shape.n_kv_heads));
@@ -138,7 +150,7 @@ inline void check(const AttendShape& shape, const AttendInput& input, const Atte
   if (input.q_relative.data != nullptr) detail::check_rows("attend: q_relative", input.q_relative);
   if (input.q_fixed.data != nullptr) detail::check_rows("attend: q_fixed", input.q_fixed);
   detail::check_written_rows("attend: out", output.out, shape.n_queries, shape.n_heads,
-                             shape.head_dim);
+                             shape.value_dim);
   const std::size_t lists = input.segments.size();
   if (lists == 0 || static_cast<std::size_t>(shape.n_kv_heads) % lists != 0) {
     fail(concat("there are ", lists, " segment lists; their number must divide n_kv_heads ",
@@ -192,7 +204,8 @@ EPISODIC_INLINE void attend(const AttendShape& given_shape, const AttendInput& g
   AttendOutput output = given_output;
   input.q_relative = input.q_relative.with_strides(shape.n_heads, shape.head_dim);
   input.q_fixed = input.q_fixed.with_strides(shape.n_heads, shape.head_dim);
-  output.out = output.out.with_strides(shape.n_heads, shape.head_dim);
+  if (shape.value_dim == 0) shape.value_dim = shape.head_dim;
+  output.out = output.out.with_strides(shape.n_heads, shape.value_dim);
   check(shape, input, output);
   shape.n_local = std::min(shape.n_local, kUnboundedWindow);
   const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(shape.head_dim))

@@ -4,9 +4,10 @@
 //
 // Few queries (decoding): every key and value is read once, in place.
 //
-// Floor: 2 * keys * G * d * size_of(dtype) bytes from memory; at 4 bytes, d = 128, G = 8 and 6272
-// keys that is 51 MB, 1.3 to 2.7 ms at 38 to 19 GB/s of one core. The multiply-adds, 2 * keys * H *
-// d, are 12% of that time, the scores kept for the column sums (keys * H floats) 1.6% of the bytes.
+// Floor, of values as wide as keys: 2 * keys * G * d * size_of(dtype) bytes from memory; at 4
+// bytes, d = 128, G = 8 and 6272 keys that is 51 MB, 1.3 to 2.7 ms at 38 to 19 GB/s of one core.
+// The multiply-adds, 2 * keys * H * d, are 12% of that time, the scores kept for the column sums
+// (keys * H floats) 1.6% of the bytes.
 //
 // The keys that are seen, laid end to end, are cut into splits of kSplit keys, whatever the number
 // of threads; each (kv head, split) is a task with its own maximum, sum and output, and the partial
@@ -45,7 +46,8 @@ class Few {
         groups_(shape, input),
         group_(shape.n_heads / shape.n_kv_heads),
         rows_(shape.n_queries * group_),
-        d_(shape.head_dim) {
+        d_(shape.head_dim),
+        width_(shape.value_dim) {
     for (const auto& list : input.segments) {
       max_keys_ = std::max(max_keys_, seen_keys(list, shape));
       max_pieces_ = std::max(max_pieces_, static_cast<std::int64_t>(list.size()));
@@ -56,12 +58,12 @@ class Few {
 
   void carve(Carver& c) {
     const std::int64_t heads = shape_.n_kv_heads;
-    q_[0] = c.take(heads * rows_ * d_);
+    q_[0] = c.take(heads * rows_ * std::max(d_, width_));
     q_[1] = c.take(heads * rows_ * d_);
     scores_ = c.take(heads * rows_ * s_stride_);
     max_ = c.take(heads * rows_ * splits_);
     sum_ = c.take(heads * rows_ * splits_);
-    out_ = c.take(heads * splits_ * rows_ * d_);
+    out_ = c.take(heads * splits_ * rows_ * width_);
     const auto lists = static_cast<std::int64_t>(input_.segments.size());
     pieces_ = c.take<Piece>(lists * max_pieces_);
     n_pieces_ = c.take<std::int64_t>(lists);
@@ -80,9 +82,9 @@ class Few {
       }
     };
     // a key of many short rows costs memory time, not multiply-adds: count at least four rows
-    each(heads * splits_, 2 * heads * max_keys_ * d_ * std::max<std::int64_t>(rows_, 4),
+    each(heads * splits_, heads * max_keys_ * (d_ + width_) * std::max<std::int64_t>(rows_, 4),
          [&](std::int64_t task) { attend_split(task / splits_, task % splits_); });
-    each(heads, heads * rows_ * splits_ * d_, [&](std::int64_t g) { merge(g); });
+    each(heads, heads * rows_ * splits_ * width_, [&](std::int64_t g) { merge(g); });
     const std::int64_t probabilities = heads * rows_ * max_keys_;
     if (!output_.column_sums.empty()) {
       each(heads, 2 * probabilities, [&](std::int64_t g) { add_column_sums(g); });
@@ -160,14 +162,15 @@ class Few {
   cpu::Rows rows_of(const Piece& p, bool values, std::int64_t g, std::int64_t t, std::int64_t n,
                     std::int64_t begin, std::int64_t end) const {
     const KvSegment& s = *p.segment;
-    const auto base = [&](const KvSegment& x, bool v) { return v ? x.value : x.key; };
-    cpu::Rows rows{row_of(base(s, values), s, g, t), s.dtype, s.row_stride, n};
+    cpu::Rows rows{row_of(s, values, g, t), s.dtype, side_of(s, values).row_stride, n};
     const bool last = p.at + p.tokens.size() >= end;
     if (last && values) return rows;
     const Piece& q = last ? *piece_of(list_of(g), begin) : *(&p + 1);
-    if (q.segment->dtype != s.dtype || q.segment->row_stride != s.row_stride) return rows;
+    const bool values_next = values || last;
+    if (q.segment->dtype != s.dtype || side_of(*q.segment, values_next).row_stride != rows.stride)
+      return rows;
     const std::int64_t skipped = std::max<std::int64_t>(0, begin - q.at);
-    rows.next = row_of(base(*q.segment, values || last), *q.segment, g, q.tokens.begin + skipped);
+    rows.next = row_of(*q.segment, values_next, g, q.tokens.begin + skipped);
     rows.next_n = std::min(q.tokens.size() - skipped, end - q.at - skipped);
     return rows;
   }
@@ -179,8 +182,8 @@ class Few {
     float* max = max_ + g * rows_ * splits_;
     float* sum = sum_ + g * rows_ * splits_;
     float* scores = scores_ + g * rows_ * s_stride_;
-    float* out = out_ + (g * splits_ + split) * rows_ * d_;
-    std::fill(out, out + rows_ * d_, 0.0f);
+    float* out = out_ + (g * splits_ + split) * rows_ * width_;
+    std::fill(out, out + rows_ * width_, 0.0f);
     if (begin >= end) {  // another head's list is longer
       for (std::int64_t r = 0; r < rows_; ++r) {
         max[r * splits_ + split] = kLowest;
@@ -225,7 +228,7 @@ class Few {
 
   void add_values(const cpu::Rows& values, float weight, const float* p, float* out) const {
     if (weight == 1.0f) {
-      k_.add_rows(p, s_stride_, rows_, values, d_, out, d_);
+      k_.add_rows(p, s_stride_, rows_, values, width_, out, width_);
       return;
     }
     // weighted probabilities go to a copy: the column sums want them unweighted
@@ -237,7 +240,7 @@ class Few {
         const float* row = p + (first + r) * s_stride_;
         for (std::int64_t i = 0; i < values.n; ++i) weighted[r * kSplit + i] = row[i] * weight;
       }
-      k_.add_rows(weighted, kSplit, n, values, d_, out + first * d_, d_);
+      k_.add_rows(weighted, kSplit, n, values, width_, out + first * width_, width_);
     }
   }
 
@@ -274,12 +277,12 @@ class Few {
       void* place = rows.row(row / shape_.n_heads, row % shape_.n_heads);
       // outputs of 16 bits are summed where this head's queries were
       float* out =
-          rows.dtype == DType::float32 ? static_cast<float*>(place) : q_[0] + g * rows_ * d_;
-      std::fill(out, out + d_, 0.0f);
-      const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * d_, DType::float32, rows_ * d_,
-                             splits_};
-      k_.add_rows(max, splits_, 1, states, d_, out, d_);
-      if (out != place) store_row(k_, out, d_, place, rows.dtype);
+          rows.dtype == DType::float32 ? static_cast<float*>(place) : q_[0] + g * rows_ * width_;
+      std::fill(out, out + width_, 0.0f);
+      const cpu::Rows states{out_ + (g * splits_ * rows_ + r) * width_, DType::float32,
+                             rows_ * width_, splits_};
+      k_.add_rows(max, splits_, 1, states, width_, out, width_);
+      if (out != place) store_row(k_, out, width_, place, rows.dtype);
       if (output_.lse != nullptr) output_.lse[row] = log_sum_exp_of(m, static_cast<float>(total));
     }
   }
@@ -349,13 +352,13 @@ class Few {
   const AttendOutput& output_;
   const ScoreScale& scale_;
   const HeadGroups groups_;
-  const std::int64_t group_, rows_, d_;
+  const std::int64_t group_, rows_, d_, width_;
   std::int64_t max_keys_ = 0, max_pieces_ = 0, splits_ = 0, s_stride_ = 0;
   float* q_[2] = {nullptr, nullptr};  // relative, fixed
   float* scores_ = nullptr;           // [g][row][key]
   float* max_ = nullptr;              // [g][row][split]
   float* sum_ = nullptr;              // [g][row][split]
-  float* out_ = nullptr;              // [g][split][row][d]
+  float* out_ = nullptr;              // [g][split][row][e]
   Piece* pieces_ = nullptr;           // [list][piece]
   std::int64_t* n_pieces_ = nullptr;  // [list]
   std::int64_t* keys_ = nullptr;      // [list]

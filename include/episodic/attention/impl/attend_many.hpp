@@ -17,11 +17,11 @@
 // sees, so the work lost at the two edges of the window is half a panel of keys each, not half a
 // tile.
 //
-// Floor: 4 * n * H * d flops per seen key. Bytes per tile of 256 lanes and key: 2 * d * 4 read to
-// stage, against 4 * 256 * d flops, that is 128 flops per byte; 1 kB written and read of kept
-// probabilities, 128 flops per byte at d = 128; the tile's q and out (3 * 4 * 256 * d) pass through
-// the second-level cache once per block, 110 flops per byte. Keys and values are read n / 256 * H /
-// G times in all.
+// Floor, of values as wide as keys: 4 * n * H * d flops per seen key. Bytes per tile of 256 lanes
+// and key: 2 * d * 4 read to stage, against 4 * 256 * d flops, that is 128 flops per byte; 1 kB
+// written and read of kept probabilities, 128 flops per byte at d = 128; the tile's q and out (3 *
+// 4 * 256 * d) pass through the second-level cache once per block, 110 flops per byte. Keys and
+// values are read n / 256 * H / G times in all.
 //
 // The cut into tiles, blocks and panels depends on the shape only, and sums over tiles are taken in
 // order, so results do not depend on the number of threads.
@@ -58,8 +58,8 @@ struct Run {
 // One worker's scratch.
 struct Scratch {
   float* q[2];               // relative, fixed: [panel][d][lane]
-  float* out;                // [panel][d][lane]
-  float* rows;               // [lane][d] of a panel, between float32 and 16 bits
+  float* out;                // [panel][e][lane]
+  float* rows;               // [lane][d or e] of a panel, between float32 and 16 bits
   float* keys;               // staged rows
   float* values;             // staged rows
   float* e;                  // [panel][key][lane], a block of fixed keys
@@ -88,6 +88,7 @@ class Many {
         columns_(shape, input, output),
         group_(shape.n_heads / shape.n_kv_heads),
         d_(shape.head_dim),
+        width_(shape.value_dim),
         lanes_(k.panel_lanes),
         block_((kBlockTarget + k.key_multiple - 1) / k.key_multiple * k.key_multiple) {
     std::int64_t limit = kTileLanes;
@@ -95,7 +96,6 @@ class Many {
       cut(limit);
       if (tasks_ >= kMinTasks || limit <= 2 * lanes_ || limit <= 64) break;
     }
-    strips_ = (d_ + cpu::kStrip - 1) / cpu::kStrip;
     if (columns_.wanted()) {
       for (const auto& list : input.segments) {
         relative_ = std::max(relative_, relative_keys(list));
@@ -118,7 +118,7 @@ class Many {
       max_blocks_ = keys / block_ + 2;  // either kind may end within a block
       max_runs_ = max_segments_ + max_blocks_;
     }
-    work_ = 2 * shape.n_queries * shape.n_heads * d_ * keys;
+    work_ = shape.n_queries * shape.n_heads * (d_ + width_) * keys;
     workers_ = work_ < kSerialWork ? 1 : std::min<std::int64_t>(max_threads(), tasks_);
   }
 
@@ -130,10 +130,10 @@ class Many {
       Scratch s;
       s.q[0] = c.take(width * d_);
       s.q[1] = c.take(width * d_);
-      s.out = c.take(width * d_);
-      s.rows = c.take(wide_rows() * d_);
-      s.keys = c.take(strips_ * cpu::kStrip * block_);
-      s.values = c.take(strips_ * cpu::kStrip * block_);
+      s.out = c.take(width * width_);
+      s.rows = c.take(wide_rows() * std::max(d_, width_));
+      s.keys = c.take(whole_strips(d_) * block_);
+      s.values = c.take(whole_strips(width_) * block_);
       s.e = c.take(width * block_);
       s.kept = c.take(kept_blocks_ * width * block_);
       s.kept_max = c.take(kept_blocks_ * width);
@@ -147,6 +147,10 @@ class Many {
       s.lane_query = c.take<std::int32_t>(width);
       if (scratch != nullptr) scratch[w] = s;
     }
+  }
+
+  static std::int64_t whole_strips(std::int64_t channels) {
+    return (channels + cpu::kStrip - 1) / cpu::kStrip * cpu::kStrip;
   }
 
   // Rows that are converted on the way in or out: a panel's, or none.
@@ -200,7 +204,12 @@ class Many {
   class Tile {
    public:
     Tile(const Many& many, const Scratch& scratch, std::int64_t task)
-        : m_(many), k_(many.k_), s_(scratch), d_(many.d_), lanes_(many.lanes_) {
+        : m_(many),
+          k_(many.k_),
+          s_(scratch),
+          d_(many.d_),
+          width_(many.width_),
+          lanes_(many.lanes_) {
       query_tile_ = task % m_.query_tiles_;
       const std::int64_t heads = task / m_.query_tiles_;
       g_ = heads / m_.head_tiles_;
@@ -218,7 +227,7 @@ class Many {
       const std::int64_t width = panels_ * lanes_;
       std::fill(s_.max, s_.max + width, kLowest);
       std::fill(s_.sum, s_.sum + width, 0.0f);
-      std::fill(s_.out, s_.out + width * d_, 0.0f);
+      std::fill(s_.out, s_.out + width * width_, 0.0f);
       for (std::int64_t lane = 0; lane < width; ++lane) {
         s_.lane_query[lane] =
             lane < n_lanes_ ? static_cast<std::int32_t>(query_of(lane)) : -1;  // -1 sees nothing
@@ -295,10 +304,10 @@ class Many {
 
     void add(const KvSegment& s, const Range& take, Block& block) {
       const std::int64_t at = block.n * cpu::kStrip;
-      k_.stage(row_of(s.key, s, g_, take.begin), s.dtype, s.row_stride, take.size(), d_,
+      k_.stage(row_of(s, false, g_, take.begin), s.dtype, s.row_stride, take.size(), d_,
                key_scale_of(s, g_), s_.keys + at, m_.block_);
-      k_.stage(row_of(s.value, s, g_, take.begin), s.dtype, s.row_stride, take.size(), d_,
-               s.value_weight * value_scale_of(s, g_), s_.values + at, m_.block_);
+      k_.stage(row_of(s, true, g_, take.begin), s.dtype, side_of(s, true).row_stride, take.size(),
+               width_, s.value_weight * value_scale_of(s, g_), s_.values + at, m_.block_);
       for (std::int64_t t = take.begin; t < take.end; ++t) {
         std::int32_t* low = s_.low + block.n;
         std::int32_t* high = s_.high + block.n;
@@ -328,8 +337,8 @@ class Many {
           }
           k_.softmax(scores, keys.size(), max, s_.sum + p * lanes_, s_.alpha);
           if (m_.max_runs_ > 0) add_runs(block, p, keys, e);
-          k_.accumulate(scores, keys.size(), s_.values + keys.begin * cpu::kStrip, m_.block_, d_,
-                        s_.alpha, s_.out + p * d_ * lanes_);
+          k_.accumulate(scores, keys.size(), s_.values + keys.begin * cpu::kStrip, m_.block_,
+                        width_, s_.alpha, s_.out + p * width_ * lanes_);
         }
         if (m_.max_runs_ > 0) {
           if (keys.size() == 0) add_runs(block, p, keys, e);
@@ -387,11 +396,11 @@ class Many {
         };
         const bool in_place = out.dtype == DType::float32;
         for (std::int64_t l = 0; l < n; ++l) {
-          rows[l] = in_place ? static_cast<float*>(place(l)) : s_.rows + l * d_;
+          rows[l] = in_place ? static_cast<float*>(place(l)) : s_.rows + l * width_;
         }
-        k_.unpack(s_.out + p * d_ * lanes_, n, d_, s_.inverse + p * lanes_, rows);
+        k_.unpack(s_.out + p * width_ * lanes_, n, width_, s_.inverse + p * lanes_, rows);
         if (in_place) continue;
-        for (std::int64_t l = 0; l < n; ++l) store_row(k_, rows[l], d_, place(l), out.dtype);
+        for (std::int64_t l = 0; l < n; ++l) store_row(k_, rows[l], width_, place(l), out.dtype);
       }
     }
 
@@ -467,7 +476,7 @@ class Many {
     const Many& m_;
     const cpu::Kernels& k_;
     const Scratch& s_;
-    const std::int64_t d_, lanes_;
+    const std::int64_t d_, width_, lanes_;
     std::int64_t query_tile_, g_, head0_, n_heads_, n_lanes_, panels_;
     std::int64_t n_runs_ = 0, n_blocks_ = 0;
     Range queries_;
@@ -543,9 +552,9 @@ class Many {
   const ScoreScale& scale_;
   const HeadGroups groups_;
   const Columns columns_;
-  const std::int64_t group_, d_, lanes_, block_;
+  const std::int64_t group_, d_, width_, lanes_, block_;
   std::int64_t tile_queries_ = 0, tile_heads_ = 0, query_tiles_ = 0, head_tiles_ = 0;
-  std::int64_t panels_ = 0, tasks_ = 0, strips_ = 0, workers_ = 0, work_ = 0;
+  std::int64_t panels_ = 0, tasks_ = 0, workers_ = 0, work_ = 0;
   std::int64_t relative_ = 0, kept_keys_ = 0, kept_blocks_ = 0;
   std::int64_t max_segments_ = 0, max_blocks_ = 0, max_runs_ = 0;  // 0: nobody asks for masses
   float* partial_ = nullptr;
