@@ -125,10 +125,13 @@ void run(const TraceFlags& flags) {
   std::filesystem::create_directories(flags.out, error);
   if (error)
     throw FileError(fmt::format("{}: cannot be created ({})", flags.out.string(), error.message()));
-  if (trace_without_model(kind, test, flags.case_file, flags.out)) return;
-  if (kind != "em")
+  if (kind != "em") {
+    std::unique_ptr<TraceParts> parts = trace_parts_of_device(flags.common);
+    if (!parts) parts = trace_parts_of_host();
+    if (trace_without_model(kind, test, flags.case_file, flags.out, *parts)) return;
     throw FileError(fmt::format("{}: kind \"{}\" is not known; known are: em, hem, epman, memoria",
                                 flags.case_file.string(), kind));
+  }
   if (flags.model.empty())
     throw ConfigError("--model: a case of kind \"em\" needs a model directory");
   const MemoryConfig config =
@@ -168,7 +171,13 @@ void run(const TraceFlags& flags) {
 void add_trace(Command& app) {
   auto flags = std::make_shared<TraceFlags>();
   Command sub = app.subcommand("trace", "Run one golden case and write every decision");
-  sub.footer("Example:\n  episodic trace --model M --case case.json --out /tmp/trace");
+  sub.footer(
+      "Cases of kind em are runs of a model; hem (boundaries from keys), epman (reweighted "
+      "attention) and memoria (association and forgetting) come without one, with "
+      "inputs.safetensors beside case.json. With --device cuda all of them are computed by the "
+      "device's kernels, but Memoria's association graph: which engrams it recalls and forgets "
+      "is decided on the host, as in a memory on a device.\n\n"
+      "Example:\n  episodic trace --model M --case case.json --out /tmp/trace");
   sub.option("--model", flags->model, "Model directory (cases of kind em)");
   sub.option("--case", flags->case_file, "case.json").required();
   sub.option("--out", flags->out, "Folder for trace.safetensors and trace.json").required();

@@ -56,6 +56,9 @@ std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const Mod
 /// --max-new, the sampling's flags, --stop and --ignore-eos.
 void add_generation(Command& app, GenerateOptions& options);
 
+/// with_device.cpp only: whether --device means a device.
+bool on_device(const CommonFlags& common);
+
 // with_device.cpp, and in builds without a CUDA path no_device.cpp:
 
 /// Null where --device means the host.

@@ -3,6 +3,7 @@
 
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "trace_parts.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -27,6 +28,11 @@ std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const Model
                                           const MemoryConfig& /*config*/, std::int64_t /*tokens*/) {
   refuse_cuda(common);
   return std::nullopt;
+}
+
+std::unique_ptr<TraceParts> trace_parts_of_device(const CommonFlags& common) {
+  refuse_cuda(common);
+  return nullptr;
 }
 
 }  // namespace episodic::tools

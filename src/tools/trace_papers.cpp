@@ -4,18 +4,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
-#include <limits>
+#include <cstring>
 #include <span>
 
-#include "episodic/attention/attend.hpp"
-#include "episodic/attention/rotary.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
-#include "episodic/recall/reweight.hpp"
-#include "episodic/retention/memoria.hpp"
-#include "episodic/timeline/event_table.hpp"
-#include "episodic/timeline/key_segmenter.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -34,6 +30,11 @@ class Case {
       throw FileError(fmt::format("{}: key \"{}\" is missing or of the wrong type ({})",
                                   file_.string(), key, e.what()));
     }
+  }
+  std::int64_t at_least(const char* key, std::int64_t least) const {
+    const auto value = get<std::int64_t>(key);
+    if (value < least) refuse(key, fmt::format("is {}, must be at least {}", value, least));
+    return value;
   }
   bool has(const char* key) const { return json_.contains(key); }
 
@@ -61,83 +62,76 @@ class Case {
     return t;
   }
 
+  /// \throws DataError if some element of a tensor is not what it must be
+  template <class Holds>
+  void require_all(const char* name, const Tensor& tensor, const char* what, Holds&& holds) const {
+    if (!std::all_of(tensor.data.begin(), tensor.data.end(), holds))
+      throw DataError(fmt::format("{}: tensor '{}' has an element that is not {}",
+                                  inputs_.path().string(), name, what));
+  }
+
  private:
   const Json& json_;
   const std::filesystem::path& file_;
   SafetensorsFile inputs_;
 };
 
-Json ranges_of(const EventTable& events) {
-  Json list = Json::array();
-  for (const TokenRange& r : events.all()) list.push_back({r.start, r.end});
-  return list;
-}
-
 // -- hem --
 
-void trace_hem(const Case& test, const std::filesystem::path& out) {
+void trace_hem(const Case& test, const std::filesystem::path& out, TraceParts& parts) {
   const Case::Tensor keys = test.tensor("keys", 4);
-  const std::int64_t n = keys.shape[0], heads = keys.shape[1] * keys.shape[2], d = keys.shape[3];
+  test.require_all("keys", keys, "finite", [](float x) { return std::isfinite(x); });
   const auto method = test.get<std::string>("method"), level = test.get<std::string>("level");
   if (method != "k_similarity" && method != "gaussian")
     test.refuse("method", "must be \"k_similarity\" or \"gaussian\"");
   if (level != "sequence" && level != "head")
     test.refuse("level", "must be \"sequence\" or \"head\"");
-  KeySegmenterSettings settings;
+  KeysToCut to_cut;
+  to_cut.keys = keys.data;
+  to_cut.tokens = keys.shape[0];
+  to_cut.layers = keys.shape[1];
+  to_cut.heads = keys.shape[2];
+  to_cut.head_dim = keys.shape[3];
+  to_cut.per_head = level == "head";
+  to_cut.min_block = test.at_least("min_block", 1);
+  to_cut.max_block = test.at_least("max_block", to_cut.min_block);
+  KeySegmenterSettings& settings = to_cut.settings;
   settings.signal = method == "gaussian" ? KeySignal::gaussian : KeySignal::similarity;
   settings.gamma = test.get<double>("gamma");
-  settings.min_count = test.get<std::int64_t>("min_count");
+  settings.min_count = test.at_least("min_count", 0);
   settings.var_floor = test.get<double>("var_floor");
-  settings.n_init = test.get<std::int64_t>("n_init");
-  const bool per_head = level == "head";
-  const std::int64_t units = per_head ? heads : 1, width = per_head ? d : heads * d;
+  settings.n_init = test.at_least("n_init", 0);
 
-  const auto key_of = [&](std::int64_t token, std::int64_t unit) {
-    return std::span(keys.data).subspan(static_cast<std::size_t>(token * heads * d + unit * width),
-                                        static_cast<std::size_t>(width));
-  };
-  const auto make = [&](double gamma) {
-    KeySegmenterSettings s = settings;
-    s.gamma = gamma;
-    return KeySegmenter(s, per_head ? 1 : heads, d);
-  };
-  std::vector<std::uint8_t> flags;
-  std::vector<float> signal, threshold;
+  const KeyVerdicts verdicts = parts.cut(to_cut);
   Json events = Json::array(), pending = Json::array();
-  for (std::int64_t u = 0; u < units; ++u) {
-    KeySegmenter segmenter = make(settings.gamma);
-    for (std::int64_t t = 0; t < n; ++t) {
-      const KeySegmenter::Verdict v = segmenter.next(key_of(t, u));
-      flags.push_back(v.opens);
-      signal.push_back(static_cast<float>(v.signal));
-      threshold.push_back(static_cast<float>(v.threshold));
-    }
-    EventTable table(settings.n_init, test.get<std::int64_t>("min_block"),
-                     test.get<std::int64_t>("max_block"));
-    table.close_up_to(
-        n, [&](std::int64_t t) { return flags[static_cast<std::size_t>(u * n + t)] != 0; });
-    events.push_back(ranges_of(table));
-    pending.push_back(table.pending_start());
+  for (const EventsOfUnit& unit : parts.close(to_cut, verdicts.opens)) {
+    Json ranges = Json::array();
+    for (const TokenRange& r : unit.events) ranges.push_back({r.start, r.end});
+    events.push_back(ranges);
+    pending.push_back(unit.pending_start);
   }
   Json json{{"events", events}, {"pending_start", pending}};
   if (test.has("calibrate_to")) {
-    const CalibratedGamma found =
-        calibrate_gamma(test.get<std::int64_t>("calibrate_to"), [&](double gamma) {
-          std::int64_t count = 0;
-          for (std::int64_t u = 0; u < units; ++u) {
-            KeySegmenter segmenter = make(gamma);
-            for (std::int64_t t = 0; t < n; ++t) count += segmenter.next(key_of(t, u)).opens;
-          }
-          return count;
-        });
-    json["calibrated_gamma"] = found.gamma;
-    json["calibrated_boundaries"] = found.boundaries;
+    const auto boundaries = [&](TraceParts& by, double gamma) {
+      KeysToCut other = to_cut;
+      other.settings.gamma = gamma;
+      const std::vector<std::uint8_t> opens = by.cut(other).opens;
+      return static_cast<std::int64_t>(std::count(opens.begin(), opens.end(), 1));
+    };
+    // Hundreds of gammas are tried on the host, wherever the one that is found is used.
+    const std::unique_ptr<TraceParts> host = trace_parts_of_host();
+    const double gamma = calibrate_gamma(test.get<std::int64_t>("calibrate_to"), [&](double tried) {
+                           return boundaries(*host, tried);
+                         }).gamma;
+    json["calibrated_gamma"] = gamma;
+    json["calibrated_boundaries"] = boundaries(parts, gamma);
   }
+  const std::vector<std::int64_t> shape{to_cut.units(), to_cut.tokens};
   write_safetensors(
       out / "trace.safetensors",
-      std::vector<TensorToWrite>{{"boundaries", TensorType::u8, {units, n}, flags.data()},
-                                 {"signal", TensorType::f32, {units, n}, signal.data()},
-                                 {"threshold", TensorType::f32, {units, n}, threshold.data()}});
+      std::vector<TensorToWrite>{{"boundaries", TensorType::u8, shape, verdicts.opens.data()},
+                                 {"signal", TensorType::f32, shape, verdicts.signal.data()},
+                                 {"threshold", TensorType::f32, shape, verdicts.threshold.data()}});
   write_json(out / "trace.json", json);
 }
 
@@ -151,95 +145,71 @@ Reweight reweight_of(const Case& test) {
   test.refuse("mode", "must be \"exact\", \"narrow\" or \"broad\"");
 }
 
-void trace_epman(const Case& test, const std::filesystem::path& out) {
+void trace_epman(const Case& test, const std::filesystem::path& out, TraceParts& parts) {
   const Case::Tensor q = test.tensor("q", 3), k = test.tensor("k", 3), v = test.tensor("v", 3);
   const Case::Tensor query = test.tensor("query_encoding", 1);
   const Case::Tensor encodings = test.tensor("event_encodings", 2);
-  const std::int64_t n = q.shape[0], H = q.shape[1], d = q.shape[2], G = k.shape[1];
-  const auto start = test.get<std::int64_t>("start"), n_init = test.get<std::int64_t>("n_init"),
-             n_local = test.get<std::int64_t>("n_local");
+  WeightedAttention attention;
+  attention.q = q.data;
+  attention.k = k.data;
+  attention.v = v.data;
+  attention.n = q.shape[0];
+  attention.heads = q.shape[1];
+  attention.head_dim = q.shape[2];
+  attention.kv_heads = k.shape[1];
+  attention.start = test.at_least("start", 0);
+  attention.n_init = test.at_least("n_init", 0);
+  attention.n_local = test.at_least("n_local", 1);
+  attention.rope_theta = test.get<double>("rope_theta");
   const auto events = test.get<std::vector<std::array<std::int64_t, 2>>>("events");
-  if (k.shape[0] != start + n || v.shape != k.shape || k.shape[2] != d || G < 1 || H % G != 0)
+  if (attention.n < 1 || k.shape[0] != attention.tokens() || v.shape != k.shape ||
+      k.shape[2] != attention.head_dim || attention.kv_heads < 1 ||
+      attention.heads % attention.kv_heads != 0)
     test.refuse("start", "and the shapes of q, k and v do not fit each other");
   if (encodings.shape[0] != static_cast<std::int64_t>(events.size()) ||
-      encodings.shape[1] != query.shape[0])
+      encodings.shape[1] != query.shape[0] || query.shape[0] < 1)
     test.refuse("events", "and the encodings are not of one number or width");
-
-  std::vector<float> score;
-  for (std::int64_t e = 0; e < encodings.shape[0]; ++e)
-    score.push_back(relevance_score(query.data, encodings.row(e, encodings.shape[1])));
-  const std::vector<WeightedEvent> present =
-      reweighted_events(reweight_of(test), test.get<std::int64_t>("K"), score);
-
-  // Spec 1: sinks, pending tokens and recalled events at the fixed position, the window rotated.
-  const RotaryTable rotary = plain_rotary(d, test.get<double>("rope_theta"));
-  RotaryAngles fixed, relative, of_keys;
-  fixed.compute(rotary, n_local - 1, 1);
-  relative.compute(rotary, start, n);
-  of_keys.compute(rotary, 0, start + n);
-  std::vector<float> q_fixed(q.data.size()), q_relative(q.data.size()), rotated(k.data.size());
-  rotate(rotary, fixed, n, H, d, q.data.data(), H * d, d, q_fixed.data(), H * d, d);
-  rotate(rotary, relative, n, H, d, q.data.data(), H * d, d, q_relative.data(), H * d, d);
-  rotate(rotary, of_keys, start + n, G, d, k.data.data(), G * d, d, rotated.data(), G * d, d);
-  const std::int64_t outside = std::max<std::int64_t>(0, start + n - n_local);
-  std::vector<KvSegment> segments;
-  const auto push = [&](std::int64_t first, std::int64_t end, Position position, float weight) {
-    if (first >= end) return;
-    KvSegment s;
-    s.key = (position == Position::fixed ? k.data : rotated).data() + first * G * d;
-    s.value = v.data.data() + first * G * d;
-    s.length = end - first;
-    s.first_token = first;
-    s.head_stride = d;
-    s.row_stride = G * d;
-    s.position = position;
-    s.value_weight = weight;
-    segments.push_back(s);
-  };
-  push(0, std::min(n_init, outside), Position::fixed, 1.0f);
-  std::int64_t pending = n_init;
+  std::int64_t pending = attention.n_init;
   for (const auto& e : events) {
-    if (e[0] != pending || e[1] <= e[0] || e[1] > outside)
+    if (e[0] != pending || e[1] <= e[0] || e[1] > attention.outside())
       test.refuse("events", "must lie one behind the other, from n_init on and before the window");
+    attention.events.push_back({e[0], e[1]});
     pending = e[1];
   }
-  for (const WeightedEvent& e : present)
-    push(events[static_cast<std::size_t>(e.event)][0], events[static_cast<std::size_t>(e.event)][1],
-         Position::fixed, e.value_weight);
-  push(pending, outside, Position::fixed, 1.0f);
-  push(std::max<std::int64_t>(0, start + 1 - n_local), start + n, Position::relative, 1.0f);
 
-  const AttendShape shape{n, H, G, d, start, n_local};
-  AttendWorkspace workspace;
-  std::vector<float> output(q.data.size()), mass(static_cast<std::size_t>(n * H)), weight;
-  const std::span<const KvSegment> all(segments);
-  AttendOutput result;
-  result.out = output.data();
-  result.weighted_mass = mass.data();
-  attend(shape, {q_relative.data(), q_fixed.data(), std::span(&all, 1)}, result, workspace);
+  const Reweight mode = reweight_of(test);
+  const std::vector<float> score = parts.scores(query.data, encodings.data);
+  const std::vector<WeightedEvent> present =
+      parts.choose(mode, test.at_least("K", mode == Reweight::exact ? 0 : 1), score);
+  const WeightedOutput result = parts.attend(attention, present);
   Json list = Json::array();
+  std::vector<float> weight;
   for (const WeightedEvent& e : present) {
     list.push_back(e.event);
     weight.push_back(e.value_weight);
   }
   const auto count = [](const auto& x) { return static_cast<std::int64_t>(x.size()); };
   const TensorType f32 = TensorType::f32;
-  write_safetensors(out / "trace.safetensors",
-                    std::vector<TensorToWrite>{{"score", f32, {count(score)}, score.data()},
-                                               {"weight", f32, {count(weight)}, weight.data()},
-                                               {"out", f32, {n, H, d}, output.data()},
-                                               {"mass", f32, {n, H}, mass.data()}});
+  write_safetensors(
+      out / "trace.safetensors",
+      std::vector<TensorToWrite>{
+          {"score", f32, {count(score)}, score.data()},
+          {"weight", f32, {count(weight)}, weight.data()},
+          {"out", f32, {attention.n, attention.heads, attention.head_dim}, result.out.data()},
+          {"mass", f32, {attention.n, attention.heads}, result.mass.data()}});
   write_json(out / "trace.json", {{"present", list}});
 }
 
 // -- memoria --
 
-void trace_memoria(const Case& test, const std::filesystem::path& out) {
+void trace_memoria(const Case& test, const std::filesystem::path& out, TraceParts& parts) {
   const Case::Tensor engrams = test.tensor("engrams", 3), attention = test.tensor("attention", 2);
   const std::int64_t steps = engrams.shape[0], n = engrams.shape[1], width = engrams.shape[2];
   const std::int64_t total = steps * n;
   if (attention.shape != std::vector<std::int64_t>{steps, total})
     test.refuse("inputs.safetensors", "must hold attention of [steps, steps * engrams of a step]");
+  test.require_all("attention", attention, "at least 0 and finite",
+                   [](float w) { return w >= 0 && std::isfinite(w); });
   MemoriaConfig config;
   config.n_short = test.get<std::int64_t>("N_stm");
   config.n_long = test.get<std::int64_t>("N_ltm");
@@ -252,11 +222,8 @@ void trace_memoria(const Case& test, const std::filesystem::path& out) {
   Json list = Json::array();
   for (std::int64_t t = 0; t < steps; ++t) {
     const Memoria::Recall r = memoria.recall(engrams.row(t, n * width), n);
-    std::vector<double> weights;
-    for (const auto* recalled : {&r.short_term, &r.long_term})
-      for (const std::int64_t id : *recalled)
-        weights.push_back(attention.row(t, total)[static_cast<std::size_t>(id)]);
-    const std::vector<std::int64_t> forgotten = memoria.commit(weights);
+    const std::vector<std::int64_t> forgotten = parts.forget(
+        r, memoria.commit(parts.received(r, attention.row(t, total))), memoria.total());
     for (std::int64_t id = 0; id < total; ++id)
       lifespan.push_back(static_cast<float>(memoria.lifespan(id)));
     list.push_back({{"working", r.working},
@@ -282,13 +249,15 @@ void trace_memoria(const Case& test, const std::filesystem::path& out) {
 }  // namespace
 
 bool trace_without_model(const std::string& kind, const Json& json,
-                         const std::filesystem::path& case_file, const std::filesystem::path& out) {
-  void (*trace)(const Case&, const std::filesystem::path&) = kind == "hem"       ? trace_hem
-                                                             : kind == "epman"   ? trace_epman
-                                                             : kind == "memoria" ? trace_memoria
-                                                                                 : nullptr;
+                         const std::filesystem::path& case_file, const std::filesystem::path& out,
+                         TraceParts& parts) {
+  void (*trace)(const Case&, const std::filesystem::path&, TraceParts&) =
+      kind == "hem"       ? trace_hem
+      : kind == "epman"   ? trace_epman
+      : kind == "memoria" ? trace_memoria
+                          : nullptr;
   if (!trace) return false;
-  trace(Case(json, case_file), out);
+  trace(Case(json, case_file), out, parts);
   return true;
 }
 

@@ -2,13 +2,10 @@
 #include "engines.hpp"
 
 namespace episodic::tools {
-namespace {
 
 bool on_device(const CommonFlags& common) {
   return common.device == "cuda" || (common.device == "auto" && has_device());
 }
-
-}  // namespace
 
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,

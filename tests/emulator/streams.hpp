@@ -94,6 +94,7 @@ struct Device {
   std::vector<std::unique_ptr<void, FreeMemory>> left_pinned;
   std::map<std::pair<int, const void*>, int> max_shared;  // of a device and kernel
   std::map<const void*, std::size_t> static_shared;       // of kernels that have run
+  std::map<const void*, std::int64_t> launched;           // how often kernels ran to their end
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
   int count = 1, current = 0, major = 9, minor = 0, driver = 13000;
   bool cublas_captures = true, has_image = true;
