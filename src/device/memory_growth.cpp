@@ -109,8 +109,10 @@ void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
                           static_cast<std::size_t>(end - first) * sizeof(*of_events), stream),
           "clearing");
   };
-  fill(marks, 0);
-  fill(pins, 0);
+  for (std::int64_t s = 0; s < scopes; ++s) {
+    fill(marks + s * max_events, 0);
+    if (pins) fill(pins + s * max_events, 0);
+  }
   fill(received, 0);
   for (const Layer& layer : layers)
     for (std::int64_t p = 0; layer.place >= 0 && has_host_tier() && p < lanes.per_layer; ++p) {

@@ -81,12 +81,12 @@ void DeviceMemory::Impl::forget_due() {
   join_side_streams();  // as `forget` of a caller
   std::vector<EventId> gone;
   for (const EventId e : std::vector<EventId>(retention->due()))
-    if (is_pinned(e))  // it stays, though the graph has forgotten it
+    if (is_pinned(0, e))  // it stays, though the graph has forgotten it
       retention->forgotten(e);
     else
       gone.push_back(e);
   std::sort(gone.begin(), gone.end());
-  forget(gone);
+  forget(0, gone);
 }
 
 const Memoria* DeviceMemory::retention() const {
