@@ -132,7 +132,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     }
     lower->truncate(kept);
   }
-  know({0, config.n_init});
+  know(empty);
   retention = make_retention();
   is_judged = true;
   broken = false;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -140,11 +141,8 @@ struct DeviceMemory::Impl {
   std::int64_t granule = device::kUsualGranule;   // that memory is mapped by; 0: it does not grow
   std::int64_t fixed_bytes = 0, range_bytes = 0;  // what does not grow; with what may come
   device::GrowingArrays of_events, of_tokens;
-  /// What the device last said of the sequence, as it was then.
-  struct Closed {
-    std::int64_t events = 0, pending_start = 0;
-  } last_told;
-  device::PinnedBuffer report;  // a TimelineState, on its way while `is_asked`
+  std::vector<TimelineState> last_told;  // what the device last said of each scope
+  device::PinnedBuffer report;           // the same, on its way while `is_asked`
   device::Event reported;
   bool is_asked = false;
 
@@ -297,18 +295,15 @@ struct DeviceMemory::Impl {
   void stage_scales(std::int64_t lane, std::int64_t first, std::int64_t count);
   void count();
   void take_memory();
-  /// What is small is taken at once: a granule more or less is much of it. So are heads' own
-  /// tables: the host follows the events of one table and no more.
-  bool grows() const {
-    return granule > 0 && recalling > 0 && !by_head() && range_bytes >= 16 * granule;
-  }
+  /// What is small is taken at once: a granule more or less is much of it.
+  bool grows() const { return granule > 0 && recalling > 0 && range_bytes >= 16 * granule; }
   std::int64_t planned_events() const;
   std::int64_t granules_of(std::int64_t event_rows) const;
   void make_room(std::int64_t next);
   void make_room_for(std::int64_t token_rows, std::int64_t event_rows);
   bool hold_rows(std::int64_t token_rows, std::int64_t event_rows);
   void read_report();
-  void know(Closed now);
+  void know(std::span<const TimelineState> now);
   std::int64_t most_events(std::int64_t until) const;
   void prepare_events(std::int64_t first, std::int64_t end);
   const std::vector<EventId>& gone(std::int64_t scope) const {

@@ -46,9 +46,10 @@ void DeviceMemory::Impl::judge() {
   if (!retention || is_judged) return;
   const std::int64_t first = retention->graph().total();
   if (most_events(tokens - config.n_local) > first) {
-    const TimelineState now = read(state, 1)[0];
-    if (now.errors != 0) return;  // whoever asks is told; no step counts any more
-    know({now.n_events, now.pending_start});
+    const std::vector<TimelineState> told = read_timelines();
+    const TimelineState& now = told.front();  // the graph is of one table
+    if (now.errors != 0) return;              // whoever asks is told; no step counts any more
+    know(told);
     if (const std::int64_t closed = now.n_events - first; closed > 0) {
       // Vectors of all heads, whatever groups of them recall by themselves.
       const Layer& layer = layers[static_cast<std::size_t>(retention_layer(config, shape))];

@@ -375,7 +375,7 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
                       events[static_cast<std::size_t>(m.scope_of(layer, p))]);
     }
   m.tokens = s.tokens();
-  m.know({s.timelines.front().n_events, s.timelines.front().pending_start});
+  m.know(s.timelines);
   m.steps_since_recall = s.steps_since_recall;
   m.far_in_last_step = s.far;
 }
@@ -408,7 +408,12 @@ void DeviceMemory::load(const EpisodicMemory& from) {
         "max_tokens = {}; make it with more",
         from.tokens(), m.options.max_tokens));
   const MemoryState state = from.state();
-  m.make_room_for(from.events().pending_start() - m.config.n_init, from.events().size());
+  std::int64_t tokens = 0, events = 0;  // of the scope with most
+  for (std::int64_t s = 0; s < m.scopes; ++s) {
+    tokens = std::max(tokens, from.events(s).tokens());
+    events = std::max(events, from.events(s).size());
+  }
+  m.make_room_for(tokens, events);
   m.clear();
   try {
     m.go_on_from(from, state);
@@ -453,7 +458,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   if (segments_by_keys())
     write_key_segmenter(from_bytes(handed.segmenter, key_segmenters(), config.n_init));
   tokens = handed.tokens;
-  know({now.front().n_events, now.front().pending_start});
+  know(now);
   steps_since_recall = handed.steps_since_recall;
   far_in_last_step = tokens > config.n_local;
   twin = shared;

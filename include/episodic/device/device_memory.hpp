@@ -47,7 +47,7 @@ struct DeviceMemoryOptions {
 /// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
 /// long as options.event_tokens says. What is kept of events is taken as the sequence grows, where
 /// the device can map memory behind addresses and the whole is 16 such pieces at least (mostly of
-/// 2 MiB); else, and with EventScope::head, all of it when the memory is made.
+/// 2 MiB); else all of it when the memory is made.
 struct DeviceMemoryBytes {
   std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
