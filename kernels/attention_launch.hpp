@@ -39,9 +39,10 @@ inline cudaError_t launch_wgmma_column_sums(const AttentionPlan&, const Attentio
 }
 #endif
 
-/// Whether the wgmma kernel is for such a call: its values are as wide as its keys.
+/// Whether the wgmma kernel is for such a call: its values are as wide as its keys, and lie alike.
 inline bool runs_on_wgmma(const AttentionParams& p) {
-  return device_has_wgmma() && value_dim(p) == p.head_dim;
+  const bool alike = p.value_page_stride == 0 || p.value_page_stride == p.ring_pages.page_stride;
+  return device_has_wgmma() && value_dim(p) == p.head_dim && alike;
 }
 
 }  // namespace episodic::kernels

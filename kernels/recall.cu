@@ -21,7 +21,6 @@ FieldError check_sizes(const RecallParams& p) {
   EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
   EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
   EPISODIC_FIELD(p, table_stride, p.table_stride == 0 || p.table_stride >= p.max_events);
-  EPISODIC_FIELD(p, maybe_forgotten, !p.maybe_forgotten || p.n_lanes == 1 || p.table_stride == 0);
   EPISODIC_FIELD(p, n, p.n >= 1);
   EPISODIC_FIELD(p, n_init, p.n_init >= 0);
   EPISODIC_FIELD(p, n_local, p.n_local >= 1);

@@ -38,6 +38,7 @@ struct RecallLane {
   const float* query;
   const std::int8_t* codes;
   const float* code_bounds;
+  const std::uint8_t* maybe_forgotten;
   const DeviceEventId* queue;
   const std::int32_t* queue_size;
   DeviceEventId *similarity, *contiguity_list, *recalled;
@@ -302,7 +303,7 @@ class Selection {
     __syncthreads();
     int similar = 0;
     if (now_.budget.similarity > 0 && now_.events > 0) {
-      if (now_.all_fit() && p_.maybe_forgotten) {
+      if (now_.all_fit() && lane_.maybe_forgotten) {
         similar = fill(
             static_cast<int>(now_.events), now_.budget.similarity,
             [&](int i) { return is_gone(i) ? -1 : i; }, lane_.similarity);
@@ -330,7 +331,7 @@ class Selection {
     return lane_.events[e].end - lane_.events[e].start;
   }
 
-  __device__ bool is_gone(std::int64_t e) const { return is_forgotten(p_.maybe_forgotten, e); }
+  __device__ bool is_gone(std::int64_t e) const { return is_forgotten(lane_.maybe_forgotten, e); }
 
   /// Lists in list_[0 .. result) at least the best events that reach the capacity, in any order;
   /// never more than the room.
@@ -501,6 +502,7 @@ __device__ inline void find_lane(const RecallArgs& a, RecallLane& own) {
       own.codes = p.codes + lane * p.max_events * code_stride(p.width);
       own.code_bounds = p.code_bounds + lane * p.max_events * code_floats(p.width);
     }
+    own.maybe_forgotten = p.maybe_forgotten ? p.maybe_forgotten + lane * p.table_stride : nullptr;
     const std::int64_t list = lane * a.room;
     own.queue = p.queue + list;
     own.queue_size = p.queue_size + 3 * lane;
@@ -618,7 +620,7 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
   const std::uint64_t low =
       Narrowing(lane.events, *reinterpret_cast<Narrowing::Shared*>(bytes))
           .run(now.events, now.budget.similarity, INT64_MAX, kInBin, [&](std::int64_t e) {
-            return lower[e] > -INFINITY && !is_forgotten(a.p.maybe_forgotten, e)
+            return lower[e] > -INFINITY && !is_forgotten(lane.maybe_forgotten, e)
                        ? event_rank(lower[e], static_cast<DeviceEventId>(e))
                        : Narrowing::kLeftOut;
           });
@@ -628,7 +630,7 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
   Narrowing::for_best(
       now.events, least,
       [&](std::int64_t e) {
-        return is_forgotten(a.p.maybe_forgotten, e)
+        return is_forgotten(lane.maybe_forgotten, e)
                    ? Narrowing::kLeftOut
                    : event_rank(upper[e], static_cast<DeviceEventId>(e));
       },

@@ -47,8 +47,8 @@ struct RecallParams {
   const float* code_bounds = nullptr;  ///< [max_events, code_floats(width)]
 
   /// [max_events] not 0 where an event was forgotten: it is in no list, as if its score were below
-  /// all others; its tokens still count as those of an event. null: none was. Of the one table that
-  /// lanes have: null where each has its own.
+  /// all others; its tokens still count as those of an event. Lane p: `table_stride` marks behind.
+  /// null: none was.
   const std::uint8_t* maybe_forgotten = nullptr;
 
   // -- budgets (spec 5)

@@ -64,6 +64,7 @@ FieldError check(const VictimParams& p) {
   EPISODIC_FIELD_GIVEN(p, n_victims);
   EPISODIC_FIELD(p, n_kept, !p.maybe_kept || p.n_kept);
   EPISODIC_FIELD(p, kept_capacity, !p.maybe_kept || p.kept_capacity >= 0);
+  EPISODIC_FIELD(p, pin_stride, p.pin_stride >= 0);
   EPISODIC_FIELD(p, slots, p.max_needed == 0 || p.slots);
   EPISODIC_FIELD(p, victims, p.max_needed == 0 || p.victims);
   if (const FieldError wrong = check_map_alignment(p)) return wrong;

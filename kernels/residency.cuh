@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
     const std::uint32_t lane = number / of_lane, in_table = number % of_lane;
     return SlotState{recalled, event,
                      rules::may_leave({recalled, event}, since) && !is_kept(lane, in_table),
-                     p.maybe_pinned && p.maybe_pinned[in_table] != 0};
+                     p.maybe_pinned && p.maybe_pinned[lane * p.pin_stride + in_table] != 0};
   };
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads;

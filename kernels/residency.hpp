@@ -72,9 +72,10 @@ struct VictimParams {
   const DeviceEventId* maybe_kept = nullptr;
   const std::int32_t* n_kept = nullptr;  ///< lane p: 3 p numbers behind
   std::int64_t kept_capacity = 0;        ///< not looked at for one lane
-  /// [map.max_events / n_lanes] not 0 where an event of the lanes' one table is pinned: it leaves
-  /// behind all others. Or null.
+  /// [map.max_events / n_lanes] not 0 where an event is pinned: it leaves behind all others. Lane
+  /// p: `pin_stride` marks behind. Or null.
   const std::uint8_t* maybe_pinned = nullptr;
+  std::int64_t pin_stride = 0;  ///< 0 where lanes have one table of events
 };
 
 /// Finds room for *n_needed events, in one launch: free slots in their order, then those of the

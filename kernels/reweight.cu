@@ -54,6 +54,7 @@ FieldError check(const RecallTopParams& p) {
   EPISODIC_FIELD(p, top_k, p.top_k >= 1);
   EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_lanes <= kMostGridRows);
   EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
+  EPISODIC_FIELD(p, mark_stride, p.mark_stride >= 0);
   EPISODIC_FIELD(p, max_events, p.max_events >= 0 && p.max_events <= INT32_MAX - kRecallTopThreads);
   EPISODIC_FIELD(p, list_capacity, p.list_capacity >= most_listed(p));
   EPISODIC_FIELD_GIVEN(p, n_events);

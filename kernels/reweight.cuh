@@ -31,6 +31,7 @@ __device__ inline float weight_of(float score) { return score > 0.0f ? score : 0
 __device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) {
   p.score += lane * p.max_events;
   p.n_events += lane * p.count_stride;
+  if (p.maybe_forgotten) p.maybe_forgotten += lane * p.mark_stride;
   p.is_top += lane * p.max_events;
   p.similarity += lane * p.list_capacity;
   p.contiguity_list += lane * p.list_capacity;

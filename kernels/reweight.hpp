@@ -50,8 +50,7 @@ struct RecallTopParams {
   const float* score = nullptr;  ///< [max_events] of score_events; NaN and less than 0 count as 0
   const std::int64_t* n_events = nullptr;  ///< <= max_events, read on the device
   std::int64_t max_events = 0;             ///< < 2^31
-  /// [max_events] not 0 where an event was forgotten: it is in no list. null: none was. Of the one
-  /// table that all lanes have.
+  /// [max_events] not 0 where an event was forgotten: it is in no list. null: none was.
   const std::uint8_t* maybe_forgotten = nullptr;
   std::uint8_t* is_top = nullptr;  ///< [n_lanes, max_events], scratch
   /// Written, in order of time, [list_capacity] each: the top, their neighbours that are not of
@@ -62,6 +61,7 @@ struct RecallTopParams {
   std::int32_t* sizes = nullptr;  ///< [3], written: of the three lists
   std::int64_t n_lanes = 1;       ///< <= 65,535
   std::int64_t count_stride = 0;  ///< numbers between two lanes' *n_events; 0: one for all
+  std::int64_t mark_stride = 0;   ///< between two lanes' maybe_forgotten; 0: they have one table
 };
 
 /// The recall of `narrow` and `broad`, in place of recall_events: one block a lane, a radix select

@@ -73,7 +73,7 @@ void DeviceMemory::Impl::upload_constants() {
        representatives.size() * sizeof(representatives[0]));
   if (keeps_codes()) send(code_lanes, codes.data(), codes.size() * sizeof(codes[0]));
   send(block_lanes, rings.data(), rings.size() * sizeof(rings[0]));
-  for (std::size_t i = 0; lane_lists[0] && i < 2; ++i)
+  for (std::size_t i = 0; i < 2; ++i)
     send(lane_lists[i], lists[i].data(), lists[i].size() * sizeof(kernels::LaneLists));
   for (std::size_t i = 0; i < 2; ++i)
     send(layer_masses[i], masses[i].data(), masses[i].size() * sizeof(kernels::LayerMasses));
@@ -132,7 +132,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     }
     lower->truncate(kept);
   }
-  know({0, config.n_init});
+  know(empty);
   retention = make_retention();
   is_judged = true;
   broken = false;
@@ -142,8 +142,9 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   rewinds.assign(1, Rewind{generation, 0});
   shared = {0, std::vector<std::int64_t>(static_cast<std::size_t>(scopes), 0)};
   saved.assign(1, shared);
-  forgotten.clear();
-  pinned.clear();
+  forgotten.assign(static_cast<std::size_t>(scopes), {});
+  has_forgotten = false;
+  pinned.assign(static_cast<std::size_t>(scopes), {});
   pin_changes.clear();
 }
 

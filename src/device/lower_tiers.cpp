@@ -75,20 +75,23 @@ void LowerTiers::read(EventId event, std::int64_t lane, std::int64_t tokens, std
   std::memcpy(to, block_.data() + before, at(tokens * shape_.token_bytes() / shape_.n_lanes));
 }
 
-void LowerTiers::forget(EventId event) {
-  store_->forget(event);
-  for (std::size_t lane = 0; lane < slots_.size(); ++lane) {
-    std::int32_t& slot = slot_of_[lane][at(event)];
-    if (slot >= 0) slots_[lane][at(slot)] = {};
+void LowerTiers::forget(std::int64_t lane, EventId event) {
+  store_->forget(stored(lane, event));
+  if (!last_.empty()) std::erase(last_[at(lane)], stored(lane, event));  // not to be read ahead
+  const auto [first, end] = lanes_beside(lane);
+  for (std::size_t l = first; l < end; ++l) {
+    std::int32_t& slot = slot_of_[l][at(event)];
+    if (slot >= 0) slots_[l][at(slot)] = {};
     slot = -1;
   }
 }
 
-void LowerTiers::pin(EventId event, bool pinned) {
-  store_->pin(event, pinned);
-  pinned_[at(event)] = pinned;
-  for (std::vector<Slot>& slots : slots_)
-    for (Slot& slot : slots)
+void LowerTiers::pin(std::int64_t lane, EventId event, bool pinned) {
+  store_->pin(stored(lane, event), pinned);
+  pinned_[at(stored(lane, event))] = pinned;
+  const auto [first, end] = lanes_beside(lane);
+  for (std::size_t l = first; l < end; ++l)
+    for (Slot& slot : slots_[l])
       if (slot.event == event) slot.pinned = pinned;
 }
 

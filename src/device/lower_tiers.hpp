@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "convert.hpp"
@@ -77,12 +78,12 @@ class LowerTiers {
   /// \param tokens of the event \throws FileError
   void read(EventId event, std::int64_t lane, std::int64_t tokens, std::byte* to);
 
-  /// Gives up the keys and values of an event of the only table: it is neither recalled nor read
+  /// Gives up the keys and values of an event of a lane's table: it is neither recalled nor read
   /// again.
-  void forget(EventId event);
+  void forget(std::int64_t lane, EventId event);
 
-  /// A pinned event of the only table leaves its slots, and the store's cache, last.
-  void pin(EventId event, bool pinned);
+  /// A pinned event of a lane's table leaves its slots, and the store's cache, last.
+  void pin(std::int64_t lane, EventId event, bool pinned);
 
   /// Forgets the events of each table from n_events on. \param n_events of the only table, or of
   /// each lane's; at a step's end
@@ -98,6 +99,11 @@ class LowerTiers {
   /// The store numbers events of all tables together, in the order in which they came.
   EventId stored(std::int64_t lane, EventId event) const {
     return numbers_.empty() ? event : numbers_[at(lane)][at(event)];
+  }
+  /// The lanes that have the lane's table: [first, second).
+  std::pair<std::size_t, std::size_t> lanes_beside(std::int64_t lane) const {
+    return numbers_.empty() ? std::pair(std::size_t{0}, slots_.size())
+                            : std::pair(at(lane), at(lane) + 1);
   }
   /// Events `first` on of the lane, numbered in its table, out of the staging memory.
   void write(std::int64_t lane, EventId first, std::span<const TokenRange> ranges);

@@ -5,9 +5,10 @@
 //
 // The host knows the tokens before a step and so, exactly, how many may be in closed events behind
 // it. Of events it knows a bound: those that the device last told of, and as many as the tokens
-// since then can be cut into. The device is asked, by a copy that nobody waits for, when the bound
-// comes near what is there; were it not, short events would be reckoned with and memory taken that
-// a sequence of longer ones never fills.
+// since then can be cut into; of heads with events of their own the largest of their bounds, to
+// which the arrays of all of them grow. The device is asked, by a copy that nobody waits for, when
+// the bound comes near what is there; were it not, short events would be reckoned with and memory
+// taken that a sequence of longer ones never fills.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,28 +75,32 @@ void DeviceMemory::Impl::take_memory() {
                     "of {} are free; {}, or device_bytes",
                     bytes.taken, free, total, kTakesLess));
   }
-  report = device::PinnedBuffer(sizeof(TimelineState), "the place for what is closed",
-                                "raise the limit of locked memory");
+  report = device::PinnedBuffer(scopes * static_cast<std::int64_t>(sizeof(TimelineState)),
+                                "the place for what is closed", "raise the limit of locked memory");
   reported = device::Event::create();
   bytes.taken = memory.held();
 }
 
 /// What is known of a sequence that came from elsewhere, whatever the device was asked.
-void DeviceMemory::Impl::know(Closed now) {
-  last_told = now;
+void DeviceMemory::Impl::know(std::span<const TimelineState> now) {
+  last_told.assign(now.begin(), now.end());
   is_asked = false;
 }
 
-/// Most events that tokens before `until` may be cut into: none is shorter than min_block.
+/// Most events that tokens before `until` may be cut into in any scope: none is shorter than
+/// min_block.
 std::int64_t DeviceMemory::Impl::most_events(std::int64_t until) const {
-  const std::int64_t since = std::max<std::int64_t>(0, until - last_told.pending_start);
-  return std::min(of_events.most, last_told.events + since / config.min_block);
+  std::int64_t most = 0;
+  for (const TimelineState& told : last_told) {
+    const std::int64_t since = std::max<std::int64_t>(0, until - told.pending_start);
+    most = std::max(most, told.n_events + since / config.min_block);
+  }
+  return std::min(of_events.most, most);
 }
 
 /// Takes over what the device has said.
 void DeviceMemory::Impl::read_report() {
-  const auto* const said = report.as<TimelineState>();
-  know({said->n_events, said->pending_start});
+  know({report.as<TimelineState>(), static_cast<std::size_t>(scopes)});
 }
 
 /// What is read of events before it is written: none is forgotten or pinned, has received attention
@@ -109,8 +114,10 @@ void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
                           static_cast<std::size_t>(end - first) * sizeof(*of_events), stream),
           "clearing");
   };
-  fill(marks, 0);
-  fill(pins, 0);
+  for (std::int64_t s = 0; s < scopes; ++s) {
+    fill(marks + s * max_events, 0);
+    if (pins) fill(pins + s * max_events, 0);
+  }
   fill(received, 0);
   for (const Layer& layer : layers)
     for (std::int64_t p = 0; layer.place >= 0 && has_host_tier() && p < lanes.per_layer; ++p) {
@@ -173,14 +180,14 @@ void DeviceMemory::Impl::make_room(std::int64_t next) {
   } catch (const BudgetError&) {
     // Where the bound is too much, what there is may be less.
     const std::int64_t too_many = bound();
-    const TimelineState now = read_timelines().front();
-    know({now.n_events, now.pending_start});
+    know(read_timelines());
     if (bound() == too_many) throw;
     make_room_for(end - config.n_init, bound());
   }
   // It may have the answer by the time that a step of as many tokens needs more.
   if (is_asked || most_events(end + next) <= of_events.held) return;
-  device::check(cudaMemcpyAsync(report.as<void>(), state, sizeof(TimelineState),
+  device::check(cudaMemcpyAsync(report.as<void>(), state,
+                                static_cast<std::size_t>(scopes) * sizeof(TimelineState),
                                 cudaMemcpyDeviceToHost, stream),
                 "a copy from the device");
   reported.record(stream);

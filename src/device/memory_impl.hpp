@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -140,11 +141,8 @@ struct DeviceMemory::Impl {
   std::int64_t granule = device::kUsualGranule;   // that memory is mapped by; 0: it does not grow
   std::int64_t fixed_bytes = 0, range_bytes = 0;  // what does not grow; with what may come
   device::GrowingArrays of_events, of_tokens;
-  /// What the device last said of the sequence, as it was then.
-  struct Closed {
-    std::int64_t events = 0, pending_start = 0;
-  } last_told;
-  device::PinnedBuffer report;  // a TimelineState, on its way while `is_asked`
+  std::vector<TimelineState> last_told;  // what the device last said of each scope
+  device::PinnedBuffer report;           // the same, on its way while `is_asked`
   device::Event reported;
   bool is_asked = false;
 
@@ -174,8 +172,8 @@ struct DeviceMemory::Impl {
   std::array<kernels::LayerMasses*, 2> layer_masses{};  // [recalling] over the one or other lists
   kernels::DeviceEventId* forgetting = nullptr;         // [chunk] events that are to be marked
   std::array<kernels::LaneLists*, 2> lane_lists{};  // [lanes] that recall, over the lists in turn
-  std::uint8_t* marks = nullptr;   // [max_events] 1 where an event was forgotten, else 0
-  std::uint8_t* pins = nullptr;    // [max_events] 1 where one is pinned, with a host tier
+  std::uint8_t* marks = nullptr;   // [scopes, max_events] 1 where an event was forgotten, else 0
+  std::uint8_t* pins = nullptr;    // [scopes, max_events] 1 where one is pinned, with a host tier
   kernels::KvRow* rows = nullptr;  // [P, max_rows]
   // where events are codes: scales of all events, which lie beside representatives wherever the
   // codes are at home, and where the rows' are
@@ -241,9 +239,11 @@ struct DeviceMemory::Impl {
   std::vector<Rewind> rewinds;
   std::optional<detail::Retention> retention;  // but what events received: that is on the device
   bool is_judged = true;                       // it has seen what the finished steps closed
-  std::vector<EventId> forgotten;              // in order of time
-  std::vector<bool> pinned;                    // of the first events; false for all behind them
-  std::map<EventId, bool> pin_changes;         // since the last load or save
+  // Of each scope.
+  std::vector<std::vector<EventId>> forgotten;  // in order of time
+  bool has_forgotten = false;                   // in any scope
+  std::vector<std::vector<bool>> pinned;        // of the first events; false for all behind them
+  std::map<std::pair<std::int64_t, EventId>, bool> pin_changes;  // since the last load or save
   // The host's memory at the last load or save, and how much of that still holds.
   struct Twin {
     std::int64_t tokens = 0;
@@ -282,44 +282,54 @@ struct DeviceMemory::Impl {
   /// A lane by its number among those that recall.
   std::pair<const Layer*, std::int64_t> recalling_lane(std::int64_t lane) const;
   void check_scope(std::int64_t scope) const;
+  /// Lanes that recall events of a scope, side by side.
+  struct ScopeLanes {
+    std::int64_t first = 0, count = 0;
+  };
+  ScopeLanes lanes_of(std::int64_t scope) const;
   /// What is pending is shorter than an event.
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
   void keep_closed();
   void stage_scales(std::int64_t lane, std::int64_t first, std::int64_t count);
   void count();
   void take_memory();
-  /// What is small is taken at once: a granule more or less is much of it. So are heads' own
-  /// tables: the host follows the events of one table and no more.
-  bool grows() const {
-    return granule > 0 && recalling > 0 && !by_head() && range_bytes >= 16 * granule;
-  }
+  /// What is small is taken at once: a granule more or less is much of it.
+  bool grows() const { return granule > 0 && recalling > 0 && range_bytes >= 16 * granule; }
   std::int64_t planned_events() const;
   std::int64_t granules_of(std::int64_t event_rows) const;
   void make_room(std::int64_t next);
   void make_room_for(std::int64_t token_rows, std::int64_t event_rows);
   bool hold_rows(std::int64_t token_rows, std::int64_t event_rows);
   void read_report();
-  void know(Closed now);
+  void know(std::span<const TimelineState> now);
   std::int64_t most_events(std::int64_t until) const;
   void prepare_events(std::int64_t first, std::int64_t end);
-  bool is_forgotten(EventId event) const;
-  bool is_pinned(EventId event) const {
-    return event < static_cast<EventId>(pinned.size()) && pinned[static_cast<std::size_t>(event)];
+  const std::vector<EventId>& gone(std::int64_t scope) const {
+    return forgotten[static_cast<std::size_t>(scope)];
   }
-  void set_pinned(EventId event, bool to);
-  void check_event(EventId event) const;
-  void check_unpinned(EventId event) const;
-  void forget(const std::vector<EventId>& events_of);
-  bool drop_forgotten(device::HostRecallLists& lists) const;
+  bool is_forgotten(std::int64_t scope, EventId event) const;
+  bool is_pinned(std::int64_t scope, EventId event) const {
+    const std::vector<bool>& of_scope = pinned[static_cast<std::size_t>(scope)];
+    return event < static_cast<EventId>(of_scope.size()) &&
+           of_scope[static_cast<std::size_t>(event)];
+  }
+  void set_pinned(std::int64_t scope, EventId event, bool to);
+  void check_event(std::int64_t scope, EventId event) const;
+  void check_unpinned(std::int64_t scope, EventId event) const;
+  void forget(std::int64_t scope, const std::vector<EventId>& events_of);
+  void drop_forgotten(std::int64_t scope, device::HostRecallLists& lists) const;
   std::optional<detail::Retention> make_retention() const;
   void judge();
   void forget_due();
   detail::Retention::Received read_received(std::int64_t n_events) const;
   void write_received(const detail::Retention::Received& masses);
-  void forget_again(std::vector<EventId> events_of, std::int64_t n_events);
-  void pin_again(const std::vector<bool>& before, std::int64_t n_events);
-  /// What recall is told of them: nothing while there are none, which is another kind of step.
-  const std::uint8_t* maybe_marks() const { return forgotten.empty() ? nullptr : marks; }
+  void forget_again(std::int64_t scope, std::vector<EventId> events_of, std::int64_t n_events);
+  void pin_again(std::int64_t scope, const std::vector<bool>& before, std::int64_t n_events);
+  /// What a layer's recall is told of them: nothing while there are none in any scope, which is
+  /// another kind of step.
+  const std::uint8_t* maybe_marks(const Layer& layer) const {
+    return has_forgotten ? marks + scope_of(layer, 0) * max_events : nullptr;
+  }
   void check_closed(const char* call) const;
   bool has_host_tier() const { return n_slots > 0 && !on_disk; }
   void make_side_streams();
@@ -360,13 +370,10 @@ struct DeviceMemory::Impl {
   device::HostRecallLists read_lists(const Layer& layer, std::int64_t p) const;
   void write_lists(const Layer& layer, std::int64_t p, const device::HostRecallLists& lists);
   MemoryState read_state(const std::vector<TimelineState>& now) const;
-  void check_edits(const EpisodicMemory& of) const;
   void go_on_from(const EpisodicMemory& from, const MemoryState& handed);
   void write_windows(const MemoryState& from);
   void write_events(const EpisodicMemory& from);
-  /// \param all events of lanes [first_lane, first_lane + n_lanes)
-  void write_events(const EpisodicMemory& from, const std::vector<TokenRange>& all,
-                    std::int64_t first_lane, std::int64_t n_lanes);
+  void write_events(const EpisodicMemory& from, std::int64_t scope);
   class EventReader;
   void all_at_home(std::int64_t lane, const std::vector<TokenRange>& events);
 

@@ -471,12 +471,12 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
     by_event(layer.residency.slot_of_event, P, 1);
     by_event(layer.residency.last_recalled, P, 1);
   }
-  if (!by_head() && has_host_tier()) by_event(pins, 1, 1);
+  if (has_host_tier()) by_event(pins, scopes, 1);
   bytes.events = since();
 
   state = c.take<TimelineState>(scopes);
   by_event(events, scopes, 1);
-  if (!by_head()) by_event(marks, 1, 1);
+  by_event(marks, scopes, 1);
   by_event(blocks, n_lanes, 1);
   if (scales_of_event() > 0) by_event(event_scales, n_lanes, scales_of_event());
   for (Layer& layer : layers) {
@@ -511,10 +511,8 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   mean_query = c.take<float>(width());
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
   if (takes_top()) by_event(is_top, P, 1);
-  if (!by_head()) {
-    forgetting = c.take<DeviceEventId>(config.chunk);
-    for (kernels::LaneLists*& of : lane_lists) of = c.take<kernels::LaneLists>(n_lanes);
-  }
+  forgetting = c.take<DeviceEventId>(config.chunk);
+  for (kernels::LaneLists*& of : lane_lists) of = c.take<kernels::LaneLists>(n_lanes);
   if (config.retention) {
     lse = c.take<float>(config.chunk * H);
     for (kernels::LayerMasses*& of : layer_masses) of = c.take<kernels::LayerMasses>(recalling);

@@ -46,9 +46,10 @@ void DeviceMemory::Impl::judge() {
   if (!retention || is_judged) return;
   const std::int64_t first = retention->graph().total();
   if (most_events(tokens - config.n_local) > first) {
-    const TimelineState now = read(state, 1)[0];
-    if (now.errors != 0) return;  // whoever asks is told; no step counts any more
-    know({now.n_events, now.pending_start});
+    const std::vector<TimelineState> told = read_timelines();
+    const TimelineState& now = told.front();  // the graph is of one table
+    if (now.errors != 0) return;              // whoever asks is told; no step counts any more
+    know(told);
     if (const std::int64_t closed = now.n_events - first; closed > 0) {
       // Vectors of all heads, whatever groups of them recall by themselves.
       const Layer& layer = layers[static_cast<std::size_t>(retention_layer(config, shape))];
@@ -81,12 +82,12 @@ void DeviceMemory::Impl::forget_due() {
   join_side_streams();  // as `forget` of a caller
   std::vector<EventId> gone;
   for (const EventId e : std::vector<EventId>(retention->due()))
-    if (is_pinned(e))  // it stays, though the graph has forgotten it
+    if (is_pinned(0, e))  // it stays, though the graph has forgotten it
       retention->forgotten(e);
     else
       gone.push_back(e);
   std::sort(gone.begin(), gone.end());
-  forget(gone);
+  forget(0, gone);
 }
 
 const Memoria* DeviceMemory::retention() const {

@@ -30,9 +30,6 @@ std::vector<EventId> host_ids(const std::vector<DeviceEventId>& ids) {
   return {ids.begin(), ids.end()};
 }
 
-const char* const kForHost =
-    "scope = head, where a device marks no event as forgotten or pinned; use the host's memory";
-
 std::vector<DeviceEventId> device_ids(const std::vector<EventId>& ids) {
   std::vector<DeviceEventId> out;
   for (const EventId e : ids) out.push_back(static_cast<DeviceEventId>(e));
@@ -102,11 +99,9 @@ std::string DeviceMemory::refusal(Capability capability) const {
   switch (capability) {
     case Capability::inspect:
     case Capability::snapshot:
-      return {};
     case Capability::forget:
     case Capability::pin:
-      return impl_->by_head() ? fmt::format("{}: {}", name_of(capability), kForHost)
-                              : std::string();
+      return {};
     default:
       return fmt::format(
           "{}: a memory on a device has no folder; load it from one that is kept in a folder, save "
@@ -233,7 +228,7 @@ std::vector<float> DeviceMemory::representative(std::int64_t lane, EventId event
   if (layer->place < 0 || event < 0 ||
       event >= m.read(m.state + m.scope_of(*layer, p), 1)[0].n_events)
     throw DataError(fmt::format("representative: lane {} has no event {}", lane, event));
-  if (m.is_forgotten(event))
+  if (m.is_forgotten(m.scope_of(*layer, p), event))
     throw DataError(fmt::format("representative: event {} was forgotten", event));
   return device::widened(
       m.read(layer->representatives + (p * m.max_events + event) * m.repr_row(), m.repr_row()),
@@ -346,12 +341,18 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   const auto pinned = std::move(m.pinned);
   auto pin_changes = std::move(m.pin_changes);
   m.clear(n_events);
-  // What was forgotten or pinned since stays so; none is where there are several scopes.
+  // What was forgotten or pinned since stays so.
   m.retention = s.retention;
   m.write_received(s.received);
-  m.forget_again(std::move(forgotten), n_events.front());
-  m.pin_again(pinned, n_events.front());
-  std::erase_if(pin_changes, [&](const auto& c) { return c.first >= n_events.front(); });
+  for (std::size_t i = 0; i < n_events.size(); ++i) {
+    const auto scope = static_cast<std::int64_t>(i);
+    m.forget_again(scope, std::move(forgotten[i]), n_events[i]);
+    m.pin_again(scope, pinned[i], n_events[i]);
+  }
+  std::erase_if(pin_changes, [&](const auto& c) {
+    const auto& [scope, event] = c.first;
+    return event >= n_events[static_cast<std::size_t>(scope)];
+  });
   m.pin_changes = std::move(pin_changes);
   m.rewinds = std::move(rewinds);
   m.rewinds.push_back({m.generation, s.tokens()});
@@ -367,14 +368,14 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   for (const Layer& layer : m.layers)
     for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) {
       HostRecallLists of_lane = *lists++;
-      m.drop_forgotten(of_lane);
+      m.drop_forgotten(m.scope_of(layer, p), of_lane);
       m.write_lists(layer, p, of_lane);
       if (layer.place >= 0)
         m.all_at_home(m.first_lane(layer) + p,
                       events[static_cast<std::size_t>(m.scope_of(layer, p))]);
     }
   m.tokens = s.tokens();
-  m.know({s.timelines.front().n_events, s.timelines.front().pending_start});
+  m.know(s.timelines);
   m.steps_since_recall = s.steps_since_recall;
   m.far_in_last_step = s.far;
 }
@@ -390,18 +391,6 @@ void DeviceMemory::Impl::all_at_home(std::int64_t lane, const std::vector<TokenR
 }
 
 // -- from a memory of the host --------------------------------------------------------------------
-
-/// \throws ConfigError where events are forgotten or pinned that this has no marks for
-void DeviceMemory::Impl::check_edits(const EpisodicMemory& of) const {
-  if (!by_head()) return;
-  bool any = false;
-  for (std::int64_t s = 0; s < scopes; ++s) any = any || !of.forgotten(s).empty();
-  if (const DiskStore* const store = of.disk_store())
-    for (EventId e = 0; e < store->size() && !any; ++e) any = store->pinned(e);
-  if (any)
-    throw ConfigError(fmt::format(
-        "CUDA memory: events of the memory to go on from were forgotten or pinned; {}", kForHost));
-}
 
 void DeviceMemory::load(const EpisodicMemory& from) {
   Impl& m = *impl_;
@@ -419,8 +408,12 @@ void DeviceMemory::load(const EpisodicMemory& from) {
         "max_tokens = {}; make it with more",
         from.tokens(), m.options.max_tokens));
   const MemoryState state = from.state();
-  m.check_edits(from);
-  m.make_room_for(from.events().pending_start() - m.config.n_init, from.events().size());
+  std::int64_t tokens = 0, events = 0;  // of the scope with most
+  for (std::int64_t s = 0; s < m.scopes; ++s) {
+    tokens = std::max(tokens, from.events(s).tokens());
+    events = std::max(events, from.events(s).size());
+  }
+  m.make_room_for(tokens, events);
   m.clear();
   try {
     m.go_on_from(from, state);
@@ -431,7 +424,8 @@ void DeviceMemory::load(const EpisodicMemory& from) {
 }
 
 void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryState& handed) {
-  forget_again(from.forgotten(), from.events().size());
+  for (std::int64_t s = 0; s < scopes; ++s)
+    forget_again(s, from.forgotten(s), from.events(s).size());
   write_events(from);
   write_windows(handed);
   for (std::size_t l = 0; l < layers.size(); ++l)
@@ -464,7 +458,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   if (segments_by_keys())
     write_key_segmenter(from_bytes(handed.segmenter, key_segmenters(), config.n_init));
   tokens = handed.tokens;
-  know({now.front().n_events, now.front().pending_start});
+  know(now);
   steps_since_recall = handed.steps_since_recall;
   far_in_last_step = tokens > config.n_local;
   twin = shared;
@@ -480,23 +474,16 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
   }
   if (recalling == 0) return;
   std::vector<std::int32_t> counts;  // of each table that lanes have
-  const auto take = [&](std::int64_t scope, std::int64_t first, std::int64_t count) {
-    const std::vector<TokenRange>& all = from.events(scope).all();
-    write_events(from, all, first, count);
-    counts.push_back(static_cast<std::int32_t>(all.size()));
-  };
-  if (by_head())
-    for (std::int64_t lane = 0; lane < lanes.n_lanes; ++lane) {
-      const auto [layer, p] = recalling_lane(lane);
-      take(scope_of(*layer, p), lane, 1);
-    }
-  else
-    take(0, 0, lanes.n_lanes);
-  if (lower)
-    for (const EventId e : forgotten) lower->forget(e);
-  if (const DiskStore* const store = from.disk_store(); store && !by_head())
-    for (EventId e = 0; e < from.events().size(); ++e)
-      if (store->pinned(e)) set_pinned(e, true);
+  for (std::int64_t s = 0; s < scopes; ++s) {
+    const ScopeLanes of_scope = lanes_of(s);
+    if (of_scope.count == 0) continue;
+    write_events(from, s);
+    counts.push_back(static_cast<std::int32_t>(from.events(s).size()));
+    if (lower)
+      for (const EventId e : gone(s)) lower->forget(of_scope.first, e);
+    for (EventId e = 0; e < from.events(s).size(); ++e)
+      if (from.pinned(e, s)) set_pinned(s, e, true);
+  }
   if (!keeps_codes()) return;
   const std::vector<std::int64_t> none(counts.size(), 0);
   write(closed_first, none.data(), static_cast<std::int64_t>(none.size()));
@@ -504,9 +491,10 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from) {
   encode(*std::max_element(counts.begin(), counts.end()));
 }
 
-void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
-                                      const std::vector<TokenRange>& all, std::int64_t first_lane,
-                                      std::int64_t n_lanes) {
+/// Of one scope.
+void DeviceMemory::Impl::write_events(const EpisodicMemory& from, std::int64_t scope) {
+  const std::vector<TokenRange>& all = from.events(scope).all();
+  const auto [first_lane, n_lanes] = lanes_of(scope);
   const DType stored = from.config().kv_dtype;
   const StoreShape of_store{lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, stored};
   const std::int64_t before = device::keys_in_block(of_store), of_event = scales_of_event();
@@ -520,7 +508,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
   const auto read_kept = [&](EventId begin, EventId end, std::int64_t lane, const auto& place) {
     while (begin < end) {
       EventId stop = begin;
-      while (stop < end && !is_forgotten(stop)) ++stop;
+      while (stop < end && !is_forgotten(scope, stop)) ++stop;
       from.read_events(begin, stop, lane, place);
       begin = stop + 1;
     }
@@ -551,7 +539,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
         };
         read_kept(begin_id, end_id, lane, block_of);
         for (EventId e = begin_id; e < end_id; ++e) {
-          if (is_forgotten(e)) continue;
+          if (is_forgotten(scope, e)) continue;
           std::memcpy(scales.data() + (e - begin_id) * of_event, block_of(e),
                       static_cast<std::size_t>(of_event) * sizeof(float));
           std::memcpy(
@@ -579,7 +567,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from,
       const std::int64_t number = (layer - layers.data()) * lanes.per_layer + p;
       row.assign((end - begin) * static_cast<std::size_t>(repr_row()), std::byte{0});
       for (EventId e = begin_id; e < end_id; ++e) {
-        if (is_forgotten(e)) continue;
+        if (is_forgotten(scope, e)) continue;
         device::narrow(from.representative(number, e).data(), lane_width(), options.representatives,
                        row.data() + (e - begin_id) * repr_row());
       }
@@ -727,7 +715,8 @@ class DeviceMemory::Impl::EventReader {
         group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes;
     float* const scales =
         group.scales.data() + static_cast<std::int64_t>(at - group.begin) * m_.scales_of_event();
-    if (m_.is_forgotten(event)) {  // the host forgets it at once; nothing of it goes to a file
+    if (m_.is_forgotten(m_.scope_of(*layer, p),
+                        event)) {  // the host forgets it at once; nothing of it goes to a file
       std::fill_n(representative, m_.lane_width(), 0.0f);
       std::fill_n(block, events[at].size() * m_.token_bytes, std::byte{0});
       std::fill_n(scales, m_.scales_of_event(), 0.0f);
@@ -765,7 +754,8 @@ class DeviceMemory::Impl::EventReader {
     if (m_.lower) {
       group.blocks.resize(static_cast<std::size_t>(bytes));
       for (std::size_t e = begin; e < group.end; ++e)
-        if (const EventId of_lane = id + static_cast<EventId>(e - begin); !m_.is_forgotten(of_lane))
+        if (const EventId of_lane = id + static_cast<EventId>(e - begin);
+            !m_.is_forgotten(static_cast<std::int64_t>(scope), of_lane))
           m_.lower->read(of_lane, lane, events[e].size(),
                          group.blocks.data() + (events[e].start - first) * m_.token_bytes);
     } else if (m_.n_slots > 0) {
@@ -830,12 +820,15 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   }
   m.twin = m.shared = {m.tokens, n_events};
   m.saved.push_back(m.shared);
-  const std::vector<EventId>& gone = to.forgotten();
   if (to.can(Capability::pin))
-    for (const auto& [event, pinned] : m.pin_changes)
-      if (!std::binary_search(gone.begin(), gone.end(), event)) to.pin(event, pinned);
+    for (const auto& [of, pinned] : m.pin_changes) {
+      const auto& [scope, event] = of;
+      const std::vector<EventId>& gone = to.forgotten(scope);
+      if (!std::binary_search(gone.begin(), gone.end(), event)) to.pin(event, pinned, scope);
+    }
   m.pin_changes.clear();
-  for (const EventId e : m.forgotten) to.forget(e);
+  for (std::int64_t s = 0; s < m.scopes; ++s)
+    for (const EventId e : m.gone(s)) to.forget(e, s);
 }
 
 }  // namespace episodic

@@ -63,7 +63,7 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   const bool lists = m.far && m.recalling > 0;
   std::uint32_t kind = 0;
   for (const bool bit : {m.far, lists && m.recalls_now, lists && m.lists_now == 1, m.may_close(),
-                         lists && !m.forgotten.empty()})
+                         lists && m.has_forgotten})
     kind = kind << 1 | static_cast<std::uint32_t>(bit);
   return kind;
 }
@@ -188,7 +188,8 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   room_for.n_given = n_given;
   room_for.victims = victims;
   room_for.n_victims = n_victims;
-  room_for.maybe_pinned = pins;
+  room_for.maybe_pinned = pins + scope_of(layer, 0) * max_events;
+  room_for.pin_stride = table_stride();
   if (ahead) {
     room_for.maybe_kept = lists.recalled;
     room_for.n_kept = lists.sizes + 2;
@@ -286,7 +287,8 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
   p.score = event_scores;
   p.n_events = event_count(scope_of(layer, 0));
   p.max_events = max_events;
-  p.maybe_forgotten = maybe_marks();
+  p.maybe_forgotten = maybe_marks(layer);
+  p.mark_stride = table_stride();
   p.is_top = is_top;
   p.similarity = lists.similarity;
   p.contiguity_list = lists.contiguity;
@@ -305,7 +307,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   p.n_events = event_count(scope_of(layer, 0));
   p.events = events + scope_of(layer, 0) * max_events;
   p.representatives = layer.representatives;
-  p.maybe_forgotten = maybe_marks();
+  p.maybe_forgotten = maybe_marks(layer);
   p.codes = layer.codes;
   p.code_bounds = layer.code_bounds;
   const RecallLists& before = layer.lists[lists_now];

@@ -19,7 +19,15 @@ void EpisodicMemory::pin(EventId event, bool pinned, std::int64_t scope) {
   if (m.is_forgotten(scope, event))
     throw DataError(fmt::format("event {} was forgotten; it cannot be pinned", event));
   require(Capability::pin);
-  m.bank.tiers.disk->pin(m.bank.stored(scope, event), pinned);
+  // Events of heads whose layer does not recall lie in no tier.
+  if (m.bank.recalling(scope)) m.bank.tiers.disk->pin(m.bank.stored(scope, event), pinned);
+}
+
+bool EpisodicMemory::pinned(EventId event, std::int64_t scope) const {
+  const Impl& m = impl();
+  m.threads.check();
+  m.check_event(scope, event);
+  return m.pinned(scope, event);
 }
 
 bool EpisodicMemory::Impl::pinned(std::int64_t scope, EventId event) const {

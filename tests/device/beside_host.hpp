@@ -14,8 +14,10 @@ namespace device_steps {
 /// Both, after the same steps.
 inline void require_same(const EpisodicMemory& host, const DeviceMemory& device) {
   REQUIRE(device.tokens() == host.tokens());
-  REQUIRE(device.events().all() == host.events().all());
-  REQUIRE(device.forgotten() == host.forgotten());
+  for (std::int64_t s = 0; s < host.scopes(); ++s) {
+    REQUIRE(device.events(s).all() == host.events(s).all());
+    REQUIRE(device.forgotten(s) == host.forgotten(s));
+  }
   const bool by_time =
       host.config().reweight == Reweighting::narrow || host.config().reweight == Reweighting::broad;
   const auto ordered = [&](std::vector<EventId> list) {  // the device lists a top K by time
@@ -26,8 +28,9 @@ inline void require_same(const EpisodicMemory& host, const DeviceMemory& device)
     REQUIRE(device.recall_lists(l).similarity == ordered(host.recall_lists(l).similarity));
     REQUIRE(device.recall_lists(l).contiguity == ordered(host.recall_lists(l).contiguity));
     REQUIRE(device.recalled(l) == host.recalled(l).recalled());
+    const std::vector<EventId>& gone = device.forgotten(host.scopes() > 1 ? l : 0);
     for (const EventId e : device.recalled(l))
-      REQUIRE_FALSE(std::binary_search(device.forgotten().begin(), device.forgotten().end(), e));
+      REQUIRE_FALSE(std::binary_search(gone.begin(), gone.end(), e));
   }
 }
 

@@ -2,8 +2,10 @@
 // Forgetting and pinning on a device, beside the host's: the same events are recalled, and none
 // that was forgotten, whatever is recalled how and wherever events lie.
 #include <algorithm>
+#include <initializer_list>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "beside_host.hpp"
@@ -25,30 +27,37 @@ MemoryConfig forgetting_config() {
   return config;
 }
 
+/// Up to here tokens are in closed events, of every scope.
+std::int64_t closed_tokens(const EpisodicMemory& memory) {
+  std::int64_t closed = memory.tokens();
+  for (std::int64_t s = 0; s < memory.scopes(); ++s)
+    closed = std::min(closed, memory.events(s).pending_start());
+  return closed;
+}
+
 /// Events or ranges, drawn alike for both.
 void forget_some(EpisodicMemory& host, DeviceMemory& device, std::mt19937& random) {
-  const std::int64_t events = host.events().size();
-  if (events < 2) return;
   const auto draw = [&](std::int64_t below) { return static_cast<std::int64_t>(random()) % below; };
+  const std::int64_t scope = draw(host.scopes()), events = host.events(scope).size();
+  const std::int64_t closed = closed_tokens(host), n_init = host.config().n_init;
+  if (events < 2 || closed <= n_init) return;
   if (random() % 2 == 0) {
     const EventId e = draw(events);
-    host.forget(e);
-    device.forget(e);
+    host.forget(e, scope);
+    device.forget(e, scope);
     return;
   }
-  const std::int64_t closed = host.events().pending_start(), n_init = host.config().n_init;
   const std::int64_t start = n_init + draw(closed - n_init);
   const TokenRange range{start, std::min(closed, start + 1 + draw(30))};
   REQUIRE(device.forget(range) == host.forget(range));
 }
 
-TEST_CASE("a device's memory forgets as the host's does") {
-  EPISODIC_NEEDS_DEVICE();
-  const MemoryShape shape = shape_of();
+void check_forgetting(std::initializer_list<int> all_settings, std::int64_t length) {
   const TempDir dir;
-  for (const int settings : {0, 1, 2, 3, 4, 5, 6}) {
+  for (const int settings : all_settings) {
+    const MemoryShape shape = shape_of(settings == 9 ? 3 : 2);
     MemoryConfig plain = forgetting_config();
-    DeviceMemoryOptions options{DType::float32, kLength, DType::float32, 0};
+    DeviceMemoryOptions options{DType::float32, length, DType::float32, 0};
     if (settings == 1) {  // slabs of codes
       plain.min_block = plain.max_block = 1;
       options.codes_from = 64;
@@ -61,8 +70,13 @@ TEST_CASE("a device's memory forgets as the host's does") {
       plain.contiguity = 0;
     } else if (settings == 4) {
       plain.recall_every = 3;  // lists of the step before are attended once more
-    } else if (settings > 4) {
+    } else if (settings == 5 || settings == 6) {
       plain.recall_groups = 2;  // which share what is forgotten and pinned
+    } else if (settings > 6) {  // heads with events of their own, and marks of their own
+      plain.scope = EventScope::head;
+      plain.segmenter = SegmenterKind::k_similarity;
+      if (settings == 8) plain.reweight = Reweighting::narrow, plain.contiguity = 0;
+      if (settings == 9) plain.recall_layers = {{0, 2}};  // events of layer 1 are never recalled
     }
     if (settings == 4) plain.kv_dtype = DType::int8;
     if (settings == 6) {
@@ -70,29 +84,32 @@ TEST_CASE("a device's memory forgets as the host's does") {
       options.codes_from = 64;
     }
     for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      if (settings > 0 && settings != 5 && !config.disk_dir.empty()) continue;
+      const bool with_files = settings == 0 || settings == 5 || settings == 7;
+      if (!with_files && !config.disk_dir.empty()) continue;
+      if (settings > 7 && config.device_bytes > 0) continue;
       if (settings == 6 && config.device_bytes > 0) continue;
       EpisodicMemory host(plain, shape);
       DeviceMemory device(config, shape, options, nullptr);
       std::mt19937 random(static_cast<std::uint32_t>(31 + settings));
-      const std::vector<Token> tokens = driver::random_tokens(shape, kLength, 12);
+      const std::vector<Token> tokens = driver::random_tokens(shape, length, 12);
       std::shared_ptr<const MemorySnapshot> of_host, of_device;
-      std::vector<EventId> pinned;
+      std::vector<std::pair<std::int64_t, EventId>> pinned;
       const auto unpin = [&] {
-        for (const EventId e : pinned)
-          if (e < device.events().size()) device.pin(e, false);
+        for (const auto& [scope, e] : pinned)
+          if (e < device.events(scope).size()) device.pin(e, false, scope);
         pinned.clear();
       };
-      while (host.tokens() < kLength) {
+      while (host.tokens() < length) {
         const auto what = random() % 12;
         if (what < 4) unpin();
         if (what < 4) forget_some(host, device, random);
-        if (what > 9 && host.events().size() > 0) {  // what is recalled does not change
-          const auto e = static_cast<std::int64_t>(random()) % host.events().size();
-          const auto& gone = device.forgotten();
+        const auto scope = static_cast<std::int64_t>(random()) % host.scopes();
+        if (what > 9 && host.events(scope).size() > 0) {  // what is recalled does not change
+          const auto e = static_cast<std::int64_t>(random()) % host.events(scope).size();
+          const auto& gone = device.forgotten(scope);
           if (!std::binary_search(gone.begin(), gone.end(), e)) {
-            device.pin(e);
-            pinned.push_back(e);
+            device.pin(e, true, scope);
+            pinned.emplace_back(scope, e);
           }
         }
         if (what == 4) of_host = host.snapshot(), of_device = device.snapshot();
@@ -103,22 +120,38 @@ TEST_CASE("a device's memory forgets as the host's does") {
         }
         require_same(host, device);
         const std::int64_t n = std::min<std::int64_t>(
-            kLength - host.tokens(),
+            length - host.tokens(),
             random() % 3 == 0 ? 1 : 1 + static_cast<std::int64_t>(random()) % config.chunk);
         step_both(host, device, tokens, n);
       }
-      REQUIRE(host.forgotten().size() > 5);
-      REQUIRE_THROWS_AS(device.representative(1, host.forgotten().front()), DataError);
+      const std::int64_t scope_of_lane_1 = host.scopes() > 1 ? 1 : 0;
+      const std::vector<EventId>& of_lane_1 = host.forgotten(scope_of_lane_1);
+      REQUIRE(of_lane_1.size() > 5);
+      if (host.scopes() > 1) REQUIRE(of_lane_1 != host.forgotten());
+      REQUIRE_THROWS_AS(device.representative(1, of_lane_1.front()), DataError);
       unpin();
       // All of them: nothing but sinks and window is attended then.
-      const TokenRange all{config.n_init, host.events().pending_start()};
+      const TokenRange all{config.n_init, closed_tokens(host)};
       REQUIRE(device.forget(all) == host.forget(all));
+      for (std::int64_t s = 0; s < host.scopes(); ++s)
+        for (EventId e = 0; e < host.events(s).size(); ++e)
+          if (host.events(s)[e].end > all.end) host.forget(e, s), device.forget(e, s);
       require_same(host, device);
-      REQUIRE(device.recalled(0).empty());
+      for (std::int64_t l = 0; l < device.lanes(); ++l) REQUIRE(device.recalled(l).empty());
       device.reset();
-      REQUIRE(device.forgotten().empty());
+      for (std::int64_t s = 0; s < host.scopes(); ++s) REQUIRE(device.forgotten(s).empty());
     }
   }
+}
+
+TEST_CASE("a device's memory forgets as the host's does") {
+  EPISODIC_NEEDS_DEVICE();
+  check_forgetting({0, 1, 2, 3, 4, 5, 6}, kLength);
+}
+
+TEST_CASE("a device's memory forgets events of each head as the host's does") {
+  EPISODIC_NEEDS_DEVICE();
+  check_forgetting({7, 8, 9}, 260);
 }
 
 TEST_CASE("a memory with forgotten events goes to a device and back") {
@@ -130,14 +163,19 @@ TEST_CASE("a memory with forgotten events goes to a device and back") {
   struct Settings {
     int codes, groups;
     DType kept;
+    EventScope scope = EventScope::sequence;
   };
-  for (const auto& [codes, groups, dtype] :
+  for (const auto& [codes, groups, dtype, scope] :
        {Settings{0, 1, DType::float32}, Settings{64, 1, DType::float32},
-        Settings{0, 2, DType::float32}, Settings{0, 1, DType::int8}, Settings{0, 1, DType::fp8}}) {
+        Settings{0, 2, DType::float32}, Settings{0, 1, DType::int8}, Settings{0, 1, DType::fp8},
+        Settings{0, 1, DType::float32, EventScope::head},
+        Settings{64, 1, DType::int8, EventScope::head}}) {
     MemoryConfig plain = forgetting_config();
     plain.kv_dtype = dtype;
     if (codes > 0) plain.min_block = plain.max_block = 1;
     plain.recall_groups = groups;
+    plain.scope = scope;
+    if (scope == EventScope::head && codes == 0) plain.segmenter = SegmenterKind::k_similarity;
     const DeviceMemoryOptions options{DType::float32, kLength, DType::float32, codes};
     for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
       if (codes > 0 && !config.disk_dir.empty()) continue;
@@ -147,26 +185,40 @@ TEST_CASE("a memory with forgotten events goes to a device and back") {
       EpisodicMemory kept = EpisodicMemory::create(keep, plain, shape);
       for (EpisodicMemory* memory : {&reference, &kept}) {
         while (memory->tokens() < 180) driver::step(*memory, tokens, memory->tokens(), 12);
-        memory->forget(2);
+        const std::int64_t last = memory->scopes() - 1;
+        memory->forget(2, last);
         memory->forget(TokenRange{60, 90});
       }
+      kept.pin(1, true, kept.scopes() - 1);
       DeviceMemory device(config, shape, options, nullptr);
       device.load(kept);
       require_same(reference, device);
       while (device.tokens() < 300) step_both(reference, device, tokens, 12);
       // Of what came from the host, and of what only the device has.
-      for (const EventId e : {EventId{5}, reference.events().size() - 3}) {
-        reference.forget(e);
-        device.forget(e);
+      const std::int64_t last = device.scopes() - 1;
+      for (const EventId e : {EventId{5}, reference.events(last).size() - 3}) {
+        reference.forget(e, last);
+        device.forget(e, last);
       }
+      REQUIRE(mentions(refusal<DataError>([&] { device.forget(1, last); }), "pinned"));
+      device.pin(1, false, last);
+      device.pin(4, true, last);
+      const auto require_kept = [&] {
+        for (std::int64_t s = 0; s < kept.scopes(); ++s) {
+          REQUIRE(kept.forgotten(s) == reference.forgotten(s));
+          REQUIRE(kept.events(s).all() == reference.events(s).all());
+          for (EventId e = 0; e < kept.events(s).size(); ++e)
+            REQUIRE(kept.pinned(e, s) == (s == last && e == 4));
+        }
+      };
       device.save(kept, std::vector<std::int64_t>(120, 3), {});
-      REQUIRE(kept.forgotten() == reference.forgotten());
-      REQUIRE(kept.events().all() == reference.events().all());
+      require_kept();
       device.forget(7);
       reference.forget(7);
       device.save(kept, {}, {});
-      REQUIRE(kept.forgotten() == reference.forgotten());
+      require_kept();
       kept.commit();
+      REQUIRE(verify_memory(keep.dir).damages.empty());
       // The host's memory and the device's go on alike.
       while (device.tokens() < 360) step_both(reference, device, tokens, 12);
       while (kept.tokens() < 360) driver::step(kept, tokens, kept.tokens(), 12);
@@ -242,45 +294,49 @@ TEST_CASE("what cannot be forgotten on a device is refused as on the host") {
   REQUIRE((kept.forgotten() == std::vector<EventId>{3, 7}));
 }
 
-TEST_CASE("heads' own events are neither forgotten nor pinned on a device, which says so") {
+TEST_CASE("what cannot be forgotten of heads' own events is refused as on the host") {
   EPISODIC_NEEDS_DEVICE();
-  const MemoryShape shape = shape_of();
+  const MemoryShape shape = shape_of(3);
   const std::vector<Token> tokens = driver::random_tokens(shape, 200, 16);
   MemoryConfig config = forgetting_config();
   config.scope = EventScope::head;
-  const DeviceMemoryOptions options{DType::float32, 200};
-  DeviceMemory device(config, shape, options, nullptr);
-  for (int i = 0; i < 10; ++i) step(device, tokens, device.tokens(), 12);
-  REQUIRE(device.events(1).size() > 4);
-  REQUIRE_FALSE(device.can(Capability::forget));
-  REQUIRE_FALSE(device.can(Capability::pin));
-  const auto is_refused = [&](const auto& call) {
-    const std::string said = refusal<ConfigError>([&] { call(device); });
-    return mentions(said, "scope = head") && mentions(said, "use the host's memory");
-  };
-  REQUIRE(is_refused([](auto& m) { m.forget(EventId{1}, 1); }));
-  REQUIRE(is_refused([](auto& m) { m.forget(TokenRange{10, 20}); }));
-  REQUIRE(is_refused([](auto& m) { m.pin(2, true, 1); }));
-  REQUIRE(device.forgotten().empty());
-
-  // Nor does a memory of the host with such events come here; this one stays as it was.
+  config.segmenter = SegmenterKind::k_similarity;
+  config.recall_layers = {{0, 2}};
   const TempDir dir;
   KeepOptions keep;
-  for (const bool forgets : {true, false}) {
-    keep.dir = dir / (forgets ? "forgets" : "pins");
-    EpisodicMemory kept = EpisodicMemory::create(keep, config, shape);
-    while (kept.tokens() < 120) driver::step(kept, tokens, kept.tokens(), 12);
-    if (forgets)
-      kept.forget(2, 1);
-    else
-      kept.pin(2, true, 1);
-    REQUIRE(is_refused([&](auto& m) { m.load(kept); }));
-    REQUIRE(device.tokens() == 120);
-    if (forgets) continue;
-    kept.pin(2, false, 1);
-    device.load(kept);
-    REQUIRE(device.events(1).all() == kept.events(1).all());
+  keep.dir = dir / "kept";
+  EpisodicMemory kept = EpisodicMemory::create(keep, config, shape);
+  DeviceMemory device(config, shape, {DType::float32, 200}, nullptr);
+  for (int i = 0; i < 12; ++i) step_both(kept, device, tokens, 12);
+  REQUIRE(device.can(Capability::forget));
+  REQUIRE(device.can(Capability::pin));
+  const auto both = [&](const auto& call) {
+    const std::string said = refusal<DataError>([&] { call(device); });
+    REQUIRE(said == refusal<DataError>([&] { call(kept); }));
+  };
+  constexpr std::int64_t kScope = 5;
+  const std::int64_t closed = closed_tokens(kept), events = kept.events(kScope).size();
+  both([](auto& m) { m.forget(EventId{-1}, kScope); });
+  both([&](auto& m) { m.forget(events, kScope); });
+  both([](auto& m) { m.forget(0, 6); });
+  both([](auto& m) { m.pin(0, true, -1); });
+  both([&](auto& m) { m.pin(events, true, kScope); });
+  both([&](auto& m) { m.forget(TokenRange{20, closed + 1}); });
+  // A pinned event of one head keeps a range from being forgotten for all.
+  for (SequenceMemory* m :
+       {static_cast<SequenceMemory*>(&kept), static_cast<SequenceMemory*>(&device)})
+    m->pin(2, true, kScope);
+  both([](auto& m) { m.forget(2, kScope); });
+  const TokenRange range = kept.events(kScope)[2];
+  if (range.end <= closed) both([&](auto& m) { m.forget(range); });
+  for (std::int64_t s = 0; s < device.scopes(); ++s) REQUIRE(device.forgotten(s).empty());
+  // Where a layer does not recall nothing is kept that a pin could hold.
+  for (SequenceMemory* m :
+       {static_cast<SequenceMemory*>(&kept), static_cast<SequenceMemory*>(&device)}) {
+    m->pin(1, true, 2);
+    m->forget(1, 2);
   }
+  step_both(kept, device, tokens, 1);
 }
 
 }  // namespace device_forgetting_test

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -151,9 +152,11 @@ Seen live(Driven& driven, const EpisodicMemory& host, std::uint32_t seed, Step&&
     }
     if (what == 2 && i % 3 == 0) memory.reset();
     if (what == 3 && i % 2 == 0) memory.load(host);
-    if (what == 4 || what == 5)  // what was forgotten before is no new row's
-      if (const std::int64_t events = memory.events().size(); events > 0)
-        memory.forget(static_cast<std::int64_t>(random()) % events);
+    if (what == 4 || what == 5) {  // what was forgotten before is no new row's
+      const auto scope = static_cast<std::int64_t>(i) % memory.scopes();
+      if (const std::int64_t events = memory.events(scope).size(); events > 0)
+        memory.forget(static_cast<std::int64_t>(random()) % events, scope);
+    }
     const std::int64_t n = std::min<std::int64_t>(
         kTokens - memory.tokens(),
         random() % 2 == 0 ? 1 : 1 + static_cast<std::int64_t>(random()) % memory.config().chunk);
@@ -162,9 +165,10 @@ Seen live(Driven& driven, const EpisodicMemory& host, std::uint32_t seed, Step&&
       continue;
     }
     seen.outputs.push_back(around([&] { return driven.step(tokens, n); }));
-    if (i % 9 == 0) seen.events.push_back(memory.events().all());
+    if (i % 9 == 0) seen.events.push_back(memory.events(i % memory.scopes()).all());
   }
-  seen.events.push_back(driven.memory->events().all());
+  for (std::int64_t s = 0; s < driven.memory->scopes(); ++s)
+    seen.events.push_back(driven.memory->events(s).all());
   return seen;
 }
 
@@ -177,14 +181,16 @@ MemoryConfig life_config() {
   return config;
 }
 
-TEST_CASE("device memory that grows gives the bits of one that is all there, whatever it lives") {
+void check_grown(std::initializer_list<int> all_settings) {
   const MemoryShape shape = shape_of();
   const TempDir dir;
-  for (const int settings : {0, 1, 2, 3, 4, 5, 6}) {
+  for (const int settings : all_settings) {
     MemoryConfig plain = life_config();
     if (settings == 6) plain.kv_dtype = DType::fp8;  // its scales grow too
     DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
-    if (settings == 1) {  // slabs of codes
+    if (settings > 6) plain.scope = EventScope::head;  // to the rows of the head with most
+    if (settings == 7) plain.segmenter = SegmenterKind::k_similarity;
+    if (settings == 1 || settings == 8) {  // slabs of codes
       plain.min_block = plain.max_block = 1;
       options.codes_from = 64;
     } else if (settings == 2) {
@@ -202,7 +208,7 @@ TEST_CASE("device memory that grows gives the bits of one that is all there, wha
     const std::vector<Token> tokens = driver::random_tokens(shape, 300, 77);
     for (std::int64_t first = 0; first < 300; first += 12) driver::step(host, tokens, first, 12);
     for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      const bool with_files = settings == 0 || settings == 4 || settings == 6;
+      const bool with_files = settings == 0 || settings == 4 || settings == 6 || settings == 7;
       if (!with_files && !config.disk_dir.empty()) continue;
       const auto seed = static_cast<std::uint32_t>(settings + 1);
       const Mapping mapping(0);
@@ -221,6 +227,15 @@ TEST_CASE("device memory that grows gives the bits of one that is all there, wha
       if (config.disk_dir.empty()) REQUIRE(grown.launched > 5);
     }
   }
+}
+
+TEST_CASE("device memory that grows gives the bits of one that is all there, whatever it lives") {
+  check_grown({0, 1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE(
+    "device memory of each head's events that grows gives the bits of one that is all there") {
+  check_grown({7, 8});
 }
 
 TEST_CASE("device memory that grows does so in every order of its streams") {
@@ -248,10 +263,12 @@ TEST_CASE("device memory that grows does so in every order of its streams") {
   }
 }
 
-TEST_CASE("device memory that is held follows the text, and most steps take none") {
+/// \param arrays that grow, of which a piece each may be more than is needed
+void check_held(EventScope scope, std::int64_t arrays) {
   const Mapping mapping(kPage);
   const MemoryShape shape = shape_of();
   MemoryConfig config = driver::small_config();
+  config.scope = scope;
   config.max_block = 40;
   config.gamma = 1e6;  // no boundary: events of 40 tokens, where 3 would do
   constexpr std::int64_t kLong = 2400;
@@ -294,7 +311,7 @@ TEST_CASE("device memory that is held follows the text, and most steps take none
   REQUIRE(memory.events().size() == (1400 - config.n_init - config.n_local) / 40);
   // Events of 40 tokens: of their representatives a thirteenth of what was reckoned with. What is
   // ahead of them: a sixteenth, and a piece of each array.
-  const auto pieces = static_cast<std::int64_t>(8 * kPage);
+  const std::int64_t pieces = arrays * kPage;
   const std::int64_t rows = 2 * memory.events().size() * 64 * 4, keys = 2 * 1400 * 2 * 2 * 16 * 4;
   REQUIRE(memory.bytes().taken - start.taken < (rows + keys) * 17 / 16 + 2 * pieces);
   // A reset keeps it, and the next sequence takes no more.
@@ -304,6 +321,11 @@ TEST_CASE("device memory that is held follows the text, and most steps take none
   REQUIRE(memory.bytes().taken == kept);
   driven.memory.reset();
   REQUIRE(held() <= beside + 64 * 1024);
+}
+
+TEST_CASE("device memory that is held follows the text, and most steps take none") {
+  check_held(EventScope::sequence, 8);
+  check_held(EventScope::head, 20);
 }
 
 TEST_CASE("where memory cannot be mapped all of it is taken at the start") {

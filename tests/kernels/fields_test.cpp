@@ -372,7 +372,7 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
   using T = RecallTopParams;
   each_is_named<T>(t,
                    {WRONG(T, top_k, 0), WRONG(T, n_lanes, 1 << 20), WRONG(T, count_stride, -1),
-                    WRONG(T, max_events, -1), WRONG(T, list_capacity, 1),
+                    WRONG(T, mark_stride, -1), WRONG(T, max_events, -1), WRONG(T, list_capacity, 1),
                     WRONG(T, n_events, nullptr), WRONG(T, sizes, nullptr), WRONG(T, score, nullptr),
                     WRONG(T, is_top, nullptr), WRONG(T, similarity, nullptr),
                     WRONG(T, contiguity_list, nullptr), WRONG(T, recalled, odd<DeviceEventId>())},
@@ -686,8 +686,9 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
       w,
       {WRONG(W, map.n_slots, 0), WRONG(W, map.event_of_slot, nullptr), WRONG(W, max_needed, -1),
        WRONG(W, since, nullptr), WRONG(W, n_kept, nullptr), WRONG(W, kept_capacity, -1),
-       WRONG(W, n_needed, nullptr), WRONG(W, slots, nullptr), WRONG(W, n_given, nullptr),
-       WRONG(W, victims, nullptr), WRONG(W, n_victims, odd<std::int32_t>())},
+       WRONG(W, pin_stride, -1), WRONG(W, n_needed, nullptr), WRONG(W, slots, nullptr),
+       WRONG(W, n_given, nullptr), WRONG(W, victims, nullptr),
+       WRONG(W, n_victims, odd<std::int32_t>())},
       choose_victims);
   OccupyParams o;
   o.map = map();

@@ -204,11 +204,11 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
     return Found{similarity.host(), contiguity.host(), recalled.host(),
                  sizes.host(),      n_rows.host(),     found.host()};
   };
-  // What is forgotten is marked in the one table.
-  std::vector<std::uint8_t> gone(size(kMaxEvents), 0);
-  for (std::size_t e = 0; !own_tables && e < gone.size(); e += 1 + random() % 5) gone[e] = 1;
+  // What is forgotten is marked in the one table, or in each lane's.
+  std::vector<std::uint8_t> gone(size((own_tables ? kLanes : 1) * kMaxEvents), 0);
+  for (std::size_t e = 0; e < gone.size(); e += 1 + random() % 5) gone[e] = 1;
   const DeviceArray<std::uint8_t> d_gone(gone);
-  if (!own_tables) p.maybe_forgotten = d_gone.data();
+  p.maybe_forgotten = d_gone.data();
   rows.event_block = d_blocks.data();
   rows.maybe_event_weight = weights.data();
   const std::int64_t element = episodic::size_of(dtype);
@@ -221,6 +221,7 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
       q.events = d_tables.data() + table * kMaxEvents;
       q.representatives = d_vectors.data() + lane * kMaxEvents * kWidth * element;
       q.query = d_queries.data() + lane * kWidth;
+      q.maybe_forgotten = d_gone.data() + table * kMaxEvents;
       q.codes = codes.data() + lane * kMaxEvents * code_stride(kWidth);
       q.code_bounds = bounds.data() + lane * kMaxEvents * code_floats(kWidth);
       q.queue = d_queue.data() + lane * room;
@@ -247,7 +248,7 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
       REQUIRE(of_lane(all.recalled, lane, room, one.sizes[2]) ==
               of_lane(one.recalled, 0, room, one.sizes[2]));
       for (const DeviceEventId e : of_lane(all.recalled, lane, room, one.sizes[2]))
-        REQUIRE(gone[size(e)] == 0);
+        REQUIRE(gone[size(table * kMaxEvents + e)] == 0);
       REQUIRE(all.n_rows[size(lane)] == one.n_rows[0]);
       REQUIRE(one.n_rows[0] > kInit);
       for (std::int64_t i = 0; i < one.n_rows[0]; ++i) {
@@ -275,7 +276,6 @@ TEST_CASE("recall refuses lanes that make no sense") {
   p.max_events = 10;
   p.n = p.n_local = p.chunk = p.min_block = 1;
   REQUIRE(recall_room(p) > 0);
-  const std::uint8_t mark = 0;
   RecallParams bad = p;
   bad.n_lanes = 0;
   REQUIRE(recall_room(bad) == 0);
@@ -283,8 +283,6 @@ TEST_CASE("recall refuses lanes that make no sense") {
   REQUIRE(recall_room(bad) == 0);
   bad = p, bad.table_stride = 9;
   REQUIRE(recall_room(bad) == 0);
-  bad = p, bad.n_lanes = 2, bad.table_stride = 10, bad.maybe_forgotten = &mark;
-  REQUIRE(std::string(invalid_field(bad)) == "maybe_forgotten");  // of which table?
   bad = p, bad.count_stride = -1;
   REQUIRE(recall_room(bad) == 0);
   bad = p, bad.n_lanes = 4;
@@ -541,7 +539,8 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
     const DeviceArray<std::int32_t> slots(size(kTwo * kRoom)), n_missing(1), n_given(1),
         n_victims(1);
     const DeviceArray<CopyRun> runs(size(kTwo * kRoom));
-    std::vector<std::uint8_t> pinned(size(kEvents), 0);
+    std::vector<std::uint8_t> pinned(size(kTwo * kEvents), 0);
+    std::int64_t pin_stride = 0;
     const auto exchange = [&](std::int64_t step, const std::vector<DeviceEventId>& of_first,
                               const std::vector<DeviceEventId>& of_second, bool ahead) {
       std::vector<DeviceEventId> lists(size(kTwo * kRoom), -1);
@@ -566,6 +565,7 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
       choose.n_victims = n_victims.data();
       const DeviceArray<std::uint8_t> pins(pinned);
       choose.maybe_pinned = pins.data();
+      choose.pin_stride = pin_stride;
       if (ahead) {
         choose.maybe_kept = d_lists.data();
         choose.n_kept = sizes.data() + 2;
@@ -621,6 +621,16 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
     pinned[1] = 1;
     REQUIRE((exchange(6, {3, 4}, {}, false) == Ids{3, 4}));
     REQUIRE((event_of.host() == Ids{3, 4, 11}));
+    // Of tables of their own each lane has marks of its own.
+    pinned[1] = 0;
+    pinned[2] = 1;                  // of the first lane, not of the second
+    pinned[size(kEvents + 1)] = 1;  // the other way round
+    pin_stride = kEvents;
+    REQUIRE((exchange(7, {5}, {2}, false) == Ids{5, 12}));
+    REQUIRE((event_of.host() == Ids{5, 12, 11}));
+    REQUIRE(exchange(8, {5}, {}, false).empty());
+    REQUIRE((exchange(9, {6}, {}, false) == Ids{6}));
+    REQUIRE((event_of.host() == Ids{5, 6, 11}));
   });
 }
 
@@ -639,6 +649,9 @@ TEST_CASE("lanes are reweighted together as each alone") {
       const DeviceArray<std::int64_t> n_events(counts);
       const std::vector<float> unscored(size(kLanes * kMaxEvents), -5.0f);
       const DeviceArray<std::uint8_t> is_top(size(kLanes * kMaxEvents));
+      std::vector<std::uint8_t> gone(size((own_tables ? kLanes : 1) * kMaxEvents), 0);
+      for (std::uint8_t& mark : gone) mark = random() % 3 == 0;
+      const DeviceArray<std::uint8_t> d_gone(gone);
       /// Of `n` lanes from `lane` on: scores of all, the lists, and scores of the lists' alone.
       struct Lists {
         std::vector<float> all, listed;
@@ -667,6 +680,8 @@ TEST_CASE("lanes are reweighted together as each alone") {
         t.score = s.score;
         t.n_events = s.n_events;
         t.count_stride = s.count_stride;
+        t.mark_stride = own_tables ? kMaxEvents : 0;
+        t.maybe_forgotten = d_gone.data() + lane * t.mark_stride;
         t.max_events = kMaxEvents;
         t.is_top = is_top.data() + lane * kMaxEvents;
         t.similarity = similarity.data() + lane * kRoom;
@@ -702,6 +717,9 @@ TEST_CASE("lanes are reweighted together as each alone") {
           REQUIRE(same(&Lists::contiguity, kRoom));
           REQUIRE(same(&Lists::recalled, kRoom));
           REQUIRE(same(&Lists::sizes, 3));
+          for (const DeviceEventId e :
+               of_lane(alone.recalled, lane, kRoom, alone.sizes[size(3 * lane + 2)]))
+            REQUIRE(gone[size((own_tables ? lane * kMaxEvents : 0) + e)] == 0);
           const bool empty = own_tables && lane == 2;
           REQUIRE(alone.sizes[size(3 * lane)] == (empty ? 0 : kTop));
         }

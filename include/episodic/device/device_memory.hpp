@@ -48,7 +48,7 @@ struct DeviceMemoryOptions {
 /// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
 /// long as options.event_tokens says. What is kept of events is taken as the sequence grows, where
 /// the device can map memory behind addresses and the whole is 16 such pieces at least (mostly of
-/// 2 MiB); else, and with EventScope::head, all of it when the memory is made.
+/// 2 MiB); else all of it when the memory is made.
 struct DeviceMemoryBytes {
   std::int64_t window = 0;           ///< sinks, rings and relevance of all layers
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
@@ -231,22 +231,21 @@ class DeviceMemory final : public SequenceMemory {
 
   /// Never recalls this event again. Its keys, values and vector stay in device memory, unread,
   /// until the memory ends; `save` makes the host's memory forget it, and hands none of them on.
-  /// \throws DataError if there is no such event, it is pinned, or a step is open; ConfigError with
-  ///         EventScope::head, as `pin`: marks are of one table
+  /// \throws DataError if there is no such event, it is pinned, or a step is open
   void forget(EventId event, std::int64_t scope = 0) override;
-  /// All events that share a token with the range, which must lie in closed events. \return those
+  /// All events, of every scope, that share a token with the range, which must lie in closed events
+  /// of each. \return those of scope 0
   std::vector<EventId> forget(TokenRange tokens) override;
-  /// In order of time.
-  const std::vector<EventId>& forgotten() const;
+  /// Of a scope, in order of time.
+  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const;
   /// A pinned event leaves the device's slots, and the tiers below, last and cannot be forgotten;
   /// so it does in the host's memory once that is saved, if it has a folder or a disk tier. What is
-  /// recalled does not change. \throws DataError if there is no such event, or it was forgotten;
-  /// ConfigError
+  /// recalled does not change. \throws DataError if there is no such event, or it was forgotten
   void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
 
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
-  /// \throws ConfigError naming the setting, or where heads' own events were forgotten or pinned;
-  ///         BudgetError beyond max_tokens or device memory: it is then as it was; FileError where
+  /// \throws ConfigError naming the setting; BudgetError beyond max_tokens or device memory: it is
+  /// then as it was; FileError where
   ///         events cannot be read: then empty
   void load(const EpisodicMemory& from);
   /// Brings the host's memory that this one was loaded from up to this one's state: events closed

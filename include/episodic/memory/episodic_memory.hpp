@@ -151,6 +151,8 @@ class EpisodicMemory final : public HostMemory {
   /// A pinned event is the last to leave host memory and cannot be forgotten. What is recalled does
   /// not change. \throws ConfigError without a disk tier
   void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
+  /// Whether an event is. \throws DataError if there is no such event
+  bool pinned(EventId event, std::int64_t scope = 0) const;
 
   /// Gives back to the file system what forgotten events and dropped steps still take, and commits.
   /// Nothing that was forgotten is left in any file of the folder. \throws as commit
