@@ -6,6 +6,7 @@
 
 #include "attention_args.cuh"
 #include "attention_launch.hpp"
+#include "batch.hpp"
 #include "fields.hpp"
 
 namespace episodic::kernels {
@@ -227,12 +228,34 @@ FieldError check_attention(const AttentionParams& params) {
 
 const char* invalid_field(const AttentionParams& params) { return check_attention(params).field; }
 
-cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
-  AttentionPlan plan;
-  if (const FieldError wrong = check(params, plan)) return wrong.error;
-  if (runs_on_wgmma(params)) plan_attention(params, true, plan);
+namespace {
 
-  AttentionArgs args = attention_args(params);
+FieldError check(const AttentionParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, check_attention,
+                     [&](const AttentionParams& p, const AttentionParams& first) -> FieldError {
+                       EPISODIC_FIELD_SHARED(p, first, dtype);
+                       EPISODIC_FIELD_SHARED(p, first, n_heads);
+                       EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
+                       EPISODIC_FIELD_SHARED(p, first, head_dim);
+                       EPISODIC_FIELD(
+                           p, n_kv_heads,
+                           n_sequences == 1 || p.n_kv_heads <= kGridLimit / kMostInLaunch);
+                       return {};
+                     });
+}
+
+/// A call of checked parameters, as the kernels are given it.
+struct AttentionCall {
+  AttentionPlan plan;
+  AttentionArgs args;
+};
+
+AttentionCall planned_call(const AttentionParams& params) {
+  AttentionCall call;
+  AttentionPlan& plan = call.plan;
+  AttentionArgs& args = call.args;
+  plan_attention(params, runs_on_wgmma(params), plan);
+  args = attention_args(params);
   args.splits = static_cast<int>(plan.splits);
   auto* const workspace = static_cast<unsigned char*>(params.workspace);
   if (params.maybe_arrived) args.merge_group = static_cast<int>(plan.merge_group);
@@ -253,18 +276,69 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
     args.wide_rows = reinterpret_cast<KvRow*>(workspace + plan.wide_rows);
     args.wide = workspace + plan.wide;
   }
-  switch (params.dtype) {
+  return call;
+}
+
+/// Whether two calls of a batch can be one launch: few rows, or float32, whose splits are merged
+/// alike.
+bool share_launch(const AttentionCall& a, const AttentionCall& b) {
+  const bool wide = a.args.p.dtype == DType::float32;
+  return (wide || (a.plan.few_rows && b.plan.few_rows)) && merge_of(a.args) == merge_of(b.args);
+}
+
+cudaError_t launch_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
+                             cudaStream_t stream) {
+  static_assert(sizeof(batch) <= kMostParameterBytes);
+  switch (batch.of[0].p.dtype) {
     case DType::float32:
-      return launch_float_attention(plan, args, stream);
+      return launch_float_attention(most, batch, stream);
     case DType::float16:
-      return launch_half_attention(plan, args, stream);
+      return launch_half_attention(most, batch, stream);
     case DType::bfloat16:
-      return launch_bfloat16_attention(plan, args, stream);
+      return launch_bfloat16_attention(most, batch, stream);
     case DType::int8:
     case DType::fp8:
       break;  // not planned
   }
   return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+const char* invalid_field(const AttentionParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t segmented_attention_batch(const AttentionParams* params, std::int64_t n_sequences,
+                                      cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  for (std::int64_t first = 0; first < n_sequences; first += kMostInLaunch) {
+    const std::int64_t count = std::min(kMostInLaunch, n_sequences - first);
+    AttentionCall calls[kMostInLaunch];
+    for (std::int64_t i = 0; i < count; ++i) calls[i] = planned_call(params[first + i]);
+    bool launched[kMostInLaunch] = {};
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (launched[i]) continue;
+      Batch<AttentionArgs> batch = batch_of_one(calls[i].args);
+      AttentionPlan most = calls[i].plan;
+      for (std::int64_t j = i + 1; j < count; ++j) {
+        if (launched[j] || !share_launch(calls[i], calls[j])) continue;
+        launched[j] = true;
+        batch.of[batch.n++] = calls[j].args;
+        const AttentionPlan& other = calls[j].plan;
+        most.rows = std::max(most.rows, other.rows);
+        most.row_tiles = std::max(most.row_tiles, other.row_tiles);
+        most.splits = std::max(most.splits, other.splits);
+        most.window = std::max(most.window, other.window);
+      }
+      if (const cudaError_t error = launch_attention(most, batch, stream)) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream) {
+  return segmented_attention_batch(&params, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "attention_plan.hpp"
+#include "batch.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/fp8.hpp"
 #include "last_arrival.cuh"
@@ -46,6 +47,16 @@ struct AttentionArgs {
 __device__ inline std::int64_t value_place(const AttentionParams& p, int head_stride, int head) {
   if (p.value_dim == p.head_dim) return std::int64_t{head_stride} * head;
   return std::int64_t{head_stride / static_cast<int>(p.head_dim)} * p.value_dim * head;
+}
+
+/// Of a grid whose z is the kv heads of one sequence after the other: the block's sequence.
+template <std::int64_t kMost>
+__device__ inline const AttentionArgs& sequence_of(const Batch<AttentionArgs, kMost>& batch) {
+  if constexpr (kMost == 1) return batch.of[0];
+  return batch.of[blockIdx.z / static_cast<unsigned>(batch.of[0].p.n_kv_heads)];
+}
+__device__ inline int kv_head_of(const AttentionArgs& a) {
+  return static_cast<int>(blockIdx.z % static_cast<unsigned>(a.p.n_kv_heads));
 }
 
 /// Query `query` sees a key iff begin <= query < begin + span; span <= INT_MAX, 0 <= query < 2^30.
@@ -267,6 +278,14 @@ __device__ inline void write_stats(const AttentionArgs& a, int i, int h, float m
 
 inline constexpr int kMergeWarps = 8;
 
+/// How a call's splits are merged, if by a launch of its own.
+enum class AttentionMerge : std::uint8_t { no_launch, warp_a_row, block_a_row };
+inline AttentionMerge merge_of(const AttentionArgs& a) {
+  if (a.splits == 1 || a.merge_group > 0) return AttentionMerge::no_launch;
+  // a warp takes as many splits in turn as hide each other's latency; beyond that, more warps
+  return a.splits <= kMergeWarps ? AttentionMerge::warp_a_row : AttentionMerge::block_a_row;
+}
+
 /// Maximum (base 2) and sum of row r of kv head g from its splits, by one warp, in an order that
 /// depends on their number alone.
 __device__ inline float2 merged_stats(const AttentionArgs& a, std::int64_t g, std::int64_t r) {
@@ -365,8 +384,11 @@ __device__ inline void merge_when_last(const AttentionArgs& a, int head, int spl
 
 /// One output row from its splits, in an order that depends on their number alone. A row has
 /// kWarpsPerRow warps (1 or all of the block), each of which adds every kWarpsPerRow-th split.
+/// Blocks x: rows, y: sequences.
 template <class T, int kWarpsPerRow>
-__global__ void __launch_bounds__(kWarpSize* kMergeWarps) MergeSplitsKernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(kWarpSize* kMergeWarps)
+    MergeSplitsKernel(const Batch<AttentionArgs> batch) {
+  const AttentionArgs& a = batch.of[blockIdx.y];
   constexpr int kRowsPerBlock = kMergeWarps / kWarpsPerRow;
   constexpr int kChannels = 4 * kWarpSize;  // of a warp at once
   EPISODIC_SHARED(sums, float4[kMergeWarps][kWarpSize]);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch.hpp"
 #include "column_stats.hpp"
 #include "episodic/base/dtype.hpp"
 #include "ring_pages.hpp"
@@ -148,5 +149,13 @@ bool defers_column_sums(const AttentionParams& params);
 cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stream);
 /// The field of them that segmented_attention refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const AttentionParams& params);
+
+/// Of several sequences (batch.hpp), which share dtype, n_heads, n_kv_heads <= 8191 and head_dim.
+/// One launch takes those that have at most 16 rows of a kv head, or are float32, and whose splits
+/// are merged alike: all of a decoded batch of one size. Each of more rows in 16 bits, which fills
+/// the device by itself, has launches of its own.
+cudaError_t segmented_attention_batch(const AttentionParams* params, std::int64_t n_sequences,
+                                      cudaStream_t stream);
+const char* invalid_field(const AttentionParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

@@ -3,9 +3,9 @@
 
 namespace episodic::kernels {
 
-cudaError_t launch_bfloat16_attention(const AttentionPlan& plan, const AttentionArgs& args,
+cudaError_t launch_bfloat16_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                       cudaStream_t stream) {
-  return launch_mma_attention<__nv_bfloat16>(plan, args, stream);
+  return launch_mma_attention<__nv_bfloat16>(most, batch, stream);
 }
 
 }  // namespace episodic::kernels

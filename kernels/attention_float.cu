@@ -7,26 +7,29 @@ namespace episodic::kernels {
 namespace {
 
 template <int kDim>
-cudaError_t launch_for(const AttentionPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
-  cudaError_t error = launch(FloatAttentionKernel<kDim>, attention_grid(plan, args), kFloatThreads,
-                             float_shared_bytes(kDim), stream, args);
-  if (error == cudaSuccess && plan.splits > 1) error = launch_merge<float>(plan, args, stream);
-  if (error != cudaSuccess || !args.p.maybe_column_sums) return error;
-  return launch(FloatColumnSumsKernel<kDim>, column_grid(plan, args, kFloatRows), kFloatThreads,
-                float_column_shared_bytes(kDim), stream, args);
+cudaError_t launch_for(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
+                       cudaStream_t stream) {
+  cudaError_t error = launch(FloatAttentionKernel<kDim>, attention_grid(most, batch), kFloatThreads,
+                             float_shared_bytes(kDim), stream, batch);
+  if (error == cudaSuccess) error = launch_merge<float>(most, batch, stream);
+  if (error != cudaSuccess || !wants_column_sums(batch)) return error;
+  dim3 grid = column_grid(most, batch.of[0], kFloatRows);
+  grid.z = static_cast<unsigned>(batch.n);
+  return launch(FloatColumnSumsKernel<kDim>, grid, kFloatThreads, float_column_shared_bytes(kDim),
+                stream, batch);
 }
 
 }  // namespace
 
-cudaError_t launch_float_attention(const AttentionPlan& plan, const AttentionArgs& args,
+cudaError_t launch_float_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                    cudaStream_t stream) {
-  switch (plan.dim) {
+  switch (most.dim) {
     case 64:
-      return launch_for<64>(plan, args, stream);
+      return launch_for<64>(most, batch, stream);
     case 128:
-      return launch_for<128>(plan, args, stream);
+      return launch_for<128>(most, batch, stream);
     case 256:
-      return launch_for<256>(plan, args, stream);
+      return launch_for<256>(most, batch, stream);
     default:
       return cudaErrorInvalidValue;
   }

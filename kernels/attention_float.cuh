@@ -76,9 +76,11 @@ __device__ void turn_float_queries(const AttentionArgs& a, float* to, bool local
   }
 }
 
-/// Blocks x: row tiles, y: splits, z: kv heads, as MmaAttentionKernel.
+/// Blocks x: row tiles, y: splits, z: kv heads of each sequence, as MmaAttentionKernel.
 template <int kDim>
-__global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(kFloatThreads, 3)
+    FloatAttentionKernel(const Batch<AttentionArgs> batch) {
+  const AttentionArgs& a = sequence_of(batch);
   constexpr int kStride = shared_stride(kDim, 4), kPieces = kDim / 4;
   constexpr int kChannels = kDim / kFloatMembers;  // of a thread: member, member + 16, ..
   EPISODIC_DYNAMIC_SHARED(bytes);
@@ -90,9 +92,10 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
   const AttentionParams& p = a.p;
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / kFloatMembers, member = thread % kFloatMembers;
-  const int head = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.y);
+  const int head = kv_head_of(a), split = static_cast<int>(blockIdx.y);
   const int d = static_cast<int>(p.head_dim), value_dim = static_cast<int>(p.value_dim);
   const int block_row = static_cast<int>(blockIdx.x) * kFloatRows;
+  if (block_row >= a.rows || split >= a.splits) return;  // of a longer sequence
   const int block_last = min(block_row + kFloatRows, a.rows) - 1;
   EPISODIC_SHARED(span, KeySpan);  // not in registers: the outputs need them
   EPISODIC_SHARED(scales, float2[kFloatKeys]);
@@ -163,8 +166,8 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
         if (has_value) from_value = static_cast<const float*>(table[key].value) + value_at;
       } else if (key < count) {
         if (has_key)
-          from_key = static_cast<const float*>(span.ring_keys) + span.local_row(p, first + key) +
-                     channel;
+          from_key =
+              static_cast<const float*>(span.ring_keys) + span.local_row(p, first + key) + channel;
         if (has_value)
           from_value = static_cast<const float*>(span.ring_values) +
                        span.local_value_row(p, first + key) + channel;
@@ -261,9 +264,12 @@ __global__ void __launch_bounds__(kFloatThreads, 3) FloatAttentionKernel(const A
   }
 }
 
-/// Blocks x: tiles of 32 local keys, y: query heads, as MmaColumnSumsKernel.
+/// Blocks x: tiles of 32 local keys, y: query heads, as MmaColumnSumsKernel, z: sequences.
 template <int kDim>
-__global__ void __launch_bounds__(kFloatThreads) FloatColumnSumsKernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(kFloatThreads)
+    FloatColumnSumsKernel(const Batch<AttentionArgs> batch) {
+  const AttentionArgs& a = batch.of[blockIdx.z];
+  if (!a.maybe_stats) return;  // it wants none
   constexpr int kStride = shared_stride(kDim, 4), kPieces = kDim / 4;
   constexpr int kKeys = kFloatRows, kQueries = kFloatKeys;
   EPISODIC_DYNAMIC_SHARED(bytes);

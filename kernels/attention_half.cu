@@ -3,9 +3,9 @@
 
 namespace episodic::kernels {
 
-cudaError_t launch_half_attention(const AttentionPlan& plan, const AttentionArgs& args,
+cudaError_t launch_half_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                   cudaStream_t stream) {
-  return launch_mma_attention<__half>(plan, args, stream);
+  return launch_mma_attention<__half>(most, batch, stream);
 }
 
 }  // namespace episodic::kernels

@@ -4,17 +4,20 @@
 /// The launches behind kernels/attention.hpp, one source for each dtype.
 
 #include "attention_plan.hpp"
+#include "batch.hpp"
 
 namespace episodic::kernels {
 
 struct AttentionArgs;
 
-/// Launches all passes that `plan` and `args` ask for. \return what the first failed launch said
-cudaError_t launch_float_attention(const AttentionPlan& plan, const AttentionArgs& args,
+/// Launches all passes that the calls ask for: one call, or several of one launch (share_launch).
+/// \param most the most that any of their plans has
+/// \return what the first failed launch said
+cudaError_t launch_float_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                    cudaStream_t stream);
-cudaError_t launch_half_attention(const AttentionPlan& plan, const AttentionArgs& args,
+cudaError_t launch_half_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                   cudaStream_t stream);
-cudaError_t launch_bfloat16_attention(const AttentionPlan& plan, const AttentionArgs& args,
+cudaError_t launch_bfloat16_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                       cudaStream_t stream);
 
 #if defined(EPISODIC_WGMMA)

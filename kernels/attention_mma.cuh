@@ -79,7 +79,12 @@ __device__ inline void for_pieces(F&& f) {
   }
 }
 
-/// Blocks x: row tiles, y: splits, z: kv heads. For each tile of keys, copied two ahead of use:
+/// Sequences of one launch: several where each has few rows.
+template <bool kFewRows>
+using MmaBatch = Batch<AttentionArgs, kFewRows ? kMostInLaunch : 1>;
+
+/// Blocks x: row tiles, y: splits, z: kv heads of each sequence. For each tile of keys, copied two
+/// ahead of use:
 /// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
 /// base 2, out += P V. The queries are rotated anew between far and local tiles.
 ///
@@ -90,8 +95,9 @@ __device__ inline void for_pieces(F&& f) {
 /// n H / G rows and k keys: 4 d k ceil(rows / tile) G, mostly from L2.
 template <class Half, int kDim, bool kFewRows>
 __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
-    MmaAttentionKernel(const AttentionArgs a) {
+    MmaAttentionKernel(const MmaBatch<kFewRows> batch) {
   if constexpr (kFewRows) await_launch_before();
+  const AttentionArgs& a = sequence_of(batch);
   constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
@@ -105,10 +111,11 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
 
   const AttentionParams& p = a.p;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
-  const int head = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.y);
+  const int head = kv_head_of(a), split = static_cast<int>(blockIdx.y);
   const int chunks = static_cast<int>(p.head_dim / 8);
   const int value_chunks = static_cast<int>(p.value_dim / 8);
   const int block_row = static_cast<int>(blockIdx.x) * kTile.rows();
+  if (kFewRows && split >= a.splits) return;  // of a longer sequence
   const int block_last = min(block_row + kTile.rows(), a.rows) - 1;
   // In shared memory, as outputs and scores leave few registers.
   EPISODIC_SHARED(span, KeySpan);
@@ -634,9 +641,12 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   }
 }
 
-/// Column sums of few rows, from the scores that the first pass wrote.
+/// Column sums of few rows, from the scores that the first pass wrote. Blocks x: scores, y:
+/// sequences.
 template <class Half>  // one instance for each source that launches it
-__global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const Batch<AttentionArgs> batch) {
+  const AttentionArgs& a = batch.of[blockIdx.y];
+  if (!a.maybe_stats) return;  // it wants none, or later
   const std::int64_t n = a.p.n_queries, count = local_keys(a.p) * a.p.n_heads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count;
        at += std::int64_t{gridDim.x} * blockDim.x) {

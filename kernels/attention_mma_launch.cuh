@@ -8,29 +8,35 @@
 
 namespace episodic::kernels {
 
+/// Of few rows. \param most of each of the calls, which merge in one way
 template <class Half, int kDim>
-cudaError_t launch_mma_attention(const AttentionPlan& plan, const AttentionArgs& args,
-                                 cudaStream_t stream) {
-  const auto attend = [&](auto few_rows) {
-    constexpr bool kFew = decltype(few_rows)::value;
-    constexpr MmaTile kTile = mma_tile(kDim, kFew);
-    const dim3 grid = attention_grid(plan, args);
-    constexpr int kThreads = kWarpSize * kTile.warps;
-    const std::size_t bytes = mma_shared_bytes(kDim, kTile);
-    const auto kernel = MmaAttentionKernel<Half, kDim, kFew>;
-    return kFew ? launch_early(kernel, grid, kThreads, bytes, stream, args)
-                : launch(kernel, grid, kThreads, bytes, stream, args);
-  };
-  cudaError_t error = plan.few_rows           ? attend(std::true_type{})
-                      : runs_on_wgmma(args.p) ? launch_wgmma_attention(plan, args, stream)
-                                              : attend(std::false_type{});
-  if (error == cudaSuccess && plan.splits > 1 && args.merge_group == 0)
-    error = launch_merge<Half>(plan, args, stream);
-  if (error != cudaSuccess || !args.p.maybe_column_sums || args.p.maybe_column_stats) return error;
-  if (plan.few_rows)
-    return launch(ScoresToColumnSumsKernel<Half>,
-                  blocks_for((plan.window * args.p.n_heads + 255) / 256), 256, 0, stream, args);
-  if (runs_on_wgmma(args.p)) return launch_wgmma_column_sums(plan, args, stream);
+cudaError_t launch_few_rows(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
+                            cudaStream_t stream) {
+  constexpr MmaTile kTile = mma_tile(kDim, true);
+  cudaError_t error =
+      launch_early(MmaAttentionKernel<Half, kDim, true>, attention_grid(most, batch),
+                   kWarpSize * kTile.warps, mma_shared_bytes(kDim, kTile), stream, batch);
+  if (error == cudaSuccess) error = launch_merge<Half>(most, batch, stream);
+  if (error != cudaSuccess || !wants_column_sums(batch)) return error;
+  const std::int64_t scores = most.window * batch.of[0].p.n_heads;
+  return launch(ScoresToColumnSumsKernel<Half>, blocks_for_layers((scores + 255) / 256, batch.n),
+                256, 0, stream, batch);
+}
+
+/// Of many rows.
+template <class Half, int kDim>
+cudaError_t launch_many_rows(const AttentionPlan& plan, const AttentionArgs& args,
+                             cudaStream_t stream) {
+  constexpr MmaTile kTile = mma_tile(kDim, false);
+  const MmaBatch<false> one = batch_of_one<1>(args);
+  const bool wgmma = runs_on_wgmma(args.p);
+  cudaError_t error =
+      wgmma ? launch_wgmma_attention(plan, args, stream)
+            : launch(MmaAttentionKernel<Half, kDim, false>, attention_grid(plan, args.p.n_kv_heads),
+                     kWarpSize * kTile.warps, mma_shared_bytes(kDim, kTile), stream, one);
+  if (error == cudaSuccess) error = launch_merge<Half>(plan, batch_of_one(args), stream);
+  if (error != cudaSuccess || !args.p.maybe_column_sums) return error;
+  if (wgmma) return launch_wgmma_column_sums(plan, args, stream);
   constexpr ColumnTile kColumns = column_tile(kDim);
   return launch(MmaColumnSumsKernel<Half, kDim>, column_grid(plan, args, kColumns.keys()),
                 kWarpSize * kColumns.warps, column_shared_bytes(kDim, kColumns), stream, args);
@@ -49,20 +55,28 @@ cudaError_t launch_widening(AttentionArgs& args, cudaStream_t stream) {
   return error;
 }
 
-template <class Half>
-cudaError_t launch_mma_attention(const AttentionPlan& plan, AttentionArgs args,
+template <class Half, int kDim>
+cudaError_t launch_mma_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
                                  cudaStream_t stream) {
-  if (plan.widens)
+  if (most.few_rows) return launch_few_rows<Half, kDim>(most, batch, stream);
+  AttentionArgs args = batch.of[0];  // of many rows there is one
+  if (most.widens)
     if (const cudaError_t error = launch_widening<Half>(args, stream)) return error;
-  switch (plan.dim) {
+  return launch_many_rows<Half, kDim>(most, args, stream);
+}
+
+template <class Half>
+cudaError_t launch_mma_attention(const AttentionPlan& most, const Batch<AttentionArgs>& batch,
+                                 cudaStream_t stream) {
+  switch (most.dim) {
     case 64:
-      return launch_mma_attention<Half, 64>(plan, args, stream);
+      return launch_mma_attention<Half, 64>(most, batch, stream);
     case 96:
-      return launch_mma_attention<Half, 96>(plan, args, stream);
+      return launch_mma_attention<Half, 96>(most, batch, stream);
     case 128:
-      return launch_mma_attention<Half, 128>(plan, args, stream);
+      return launch_mma_attention<Half, 128>(most, batch, stream);
     case 256:
-      return launch_mma_attention<Half, 256>(plan, args, stream);
+      return launch_mma_attention<Half, 256>(most, batch, stream);
     default:
       return cudaErrorInvalidValue;
   }

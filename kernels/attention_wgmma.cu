@@ -10,7 +10,7 @@ namespace {
 template <class Half, int kDim>
 cudaError_t launch_for(const AttentionPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
   static_assert(wgmma_tile(kDim).rows() == mma_tile(kDim, false).rows(), "plans are for both");
-  return launch(WgmmaAttentionKernel<Half, kDim>, attention_grid(plan, args),
+  return launch(WgmmaAttentionKernel<Half, kDim>, attention_grid(plan, args.p.n_kv_heads),
                 wgmma_tile(kDim).threads(), wgmma_shared_bytes(kDim), stream, args);
 }
 

@@ -24,15 +24,31 @@ FieldError check(const CloseEventsParams& p) {
   return {};
 }
 
+FieldError check(const CloseEventsParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const CloseEventsParams& p) { return check(p); });
+}
+
 }  // namespace
 
 const char* invalid_field(const CloseEventsParams& params) { return check(params).field; }
+const char* invalid_field(const CloseEventsParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t close_events_batch(const CloseEventsParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<CloseEventsParams>(
+      n_sequences, call_with_tokens_of(params), [&](const Batch<CloseEventsParams>& batch) {
+        const std::int64_t timelines =
+            largest(batch, [](const CloseEventsParams& p) { return p.n_timelines; });
+        const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
+        return launch(CloseEventsKernel, grid, kCloseThreads, 0, stream, batch);
+      });
+}
 
 cudaError_t close_events(const CloseEventsParams& params, cudaStream_t stream) {
-  if (const FieldError wrong = check(params)) return wrong.error;
-  if (params.n == 0) return cudaSuccess;
-  return launch(CloseEventsKernel, static_cast<unsigned>(params.n_timelines), kCloseThreads, 0,
-                stream, params);
+  return close_events_batch(&params, 1, stream);
 }
 
 }  // namespace episodic::kernels

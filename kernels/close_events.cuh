@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "close_events.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/closing.hpp"
@@ -30,8 +31,12 @@ struct EventList {
   }
 };
 
-/// One block per timeline: all threads look for flags, thread 0 applies the rule.
-__global__ void __launch_bounds__(kCloseThreads) CloseEventsKernel(CloseEventsParams p) {
+/// One block per timeline, the grid's y for sequences: all threads look for flags, thread 0 applies
+/// the rule.
+__global__ void __launch_bounds__(kCloseThreads)
+    CloseEventsKernel(const Batch<CloseEventsParams> batch) {
+  const CloseEventsParams& p = batch.of[blockIdx.y];
+  if (blockIdx.x >= p.n_timelines) return;
   EPISODIC_SHARED(found, unsigned[kCloseThreads / kWarpSize]);
   TimelineState& state = p.state[blockIdx.x];
   const std::uint8_t* flags = p.flags + blockIdx.x * p.flag_capacity;

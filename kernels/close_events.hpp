@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "timeline_state.hpp"
 
 namespace episodic::kernels {
@@ -46,5 +47,10 @@ struct CloseEventsParams {
 cudaError_t close_events(const CloseEventsParams& params, cudaStream_t stream);
 /// The field of them that close_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const CloseEventsParams& params);
+
+/// Of several sequences (batch.hpp).
+cudaError_t close_events_batch(const CloseEventsParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream);
+const char* invalid_field(const CloseEventsParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

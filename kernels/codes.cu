@@ -25,19 +25,43 @@ FieldError check(const CodeParams& p) {
   return {};
 }
 
+FieldError check(const CodeParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const CodeParams& p) { return check(p); },
+      [](const CodeParams& p, const CodeParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, dtype);
+        EPISODIC_FIELD_SHARED(p, first, width);
+        EPISODIC_FIELD_SHARED(p, first, n_layers);
+        return {};
+      });
+}
+
 }  // namespace
 
 const char* invalid_field(const CodeParams& params) { return check(params).field; }
+const char* invalid_field(const CodeParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t encode_representatives_batch(const CodeParams* params, std::int64_t n_sequences,
+                                         cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<CodeParams>(
+      n_sequences, call_with_events_of(params), [&](const Batch<CodeParams>& batch) {
+        // Slabs that so many events can fill.
+        const std::int64_t slabs =
+            largest(batch, [](const CodeParams& p) { return p.events.max_count / kCodeSlab + 1; });
+        dim3 grid = blocks_for_layers(slabs, batch.of[0].n_layers);
+        grid.z = static_cast<unsigned>(batch.n);
+        return for_element(batch.of[0].dtype, [&](auto element) {
+          return launch(EncodeKernel<typename decltype(element)::type>, grid, kCodeThreads, 0,
+                        stream, batch);
+        });
+      });
+}
 
 cudaError_t encode_representatives(const CodeParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
-  // Slabs that so many events can fill.
-  const std::int64_t slabs = p.events.max_count / kCodeSlab + 1;
-  return for_element(p.dtype, [&](auto element) {
-    return launch(EncodeKernel<typename decltype(element)::type>,
-                  blocks_for_layers(slabs, p.n_layers), kCodeThreads, 0, stream, p);
-  });
+  return encode_representatives_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

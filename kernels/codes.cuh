@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "codes.hpp"
 #include "device.cuh"
 #include "elements.cuh"
@@ -39,10 +40,11 @@ __device__ inline float reach_of(double square, double rest_square, double mean_
              : INFINITY;
 }
 
-/// One block for a slab, a row of the grid for a layer; a warp for each kCodeBlock channels of it,
-/// in turn.
+/// One block for a slab, a row of the grid for a layer, its z for sequences; a warp for each
+/// kCodeBlock channels of it, in turn.
 template <class T>
-__global__ void __launch_bounds__(kCodeThreads) EncodeKernel(CodeParams p) {
+__global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodeParams> batch) {
+  const CodeParams& p = batch.of[blockIdx.z];
   EPISODIC_SHARED(sums, CodeSums);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "closed_events.hpp"
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/rules/host_device.hpp"
@@ -82,5 +83,10 @@ struct CodeParams {
 cudaError_t encode_representatives(const CodeParams& params, cudaStream_t stream);
 /// The field of them that encode_representatives refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const CodeParams& params);
+
+/// Of several sequences (batch.hpp), which share dtype, width and n_layers.
+cudaError_t encode_representatives_batch(const CodeParams* params, std::int64_t n_sequences,
+                                         cudaStream_t stream);
+const char* invalid_field(const CodeParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

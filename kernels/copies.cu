@@ -135,23 +135,57 @@ cudaError_t copy_batch(void* const* to, const void* const* from, const std::size
   return cudaSuccess;
 }
 
-cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
+namespace {
+
+FieldError check(const EventBlockParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const EventBlockParams& p) { return check(p); },
+      [](const EventBlockParams& p, const EventBlockParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, dtype);
+        EPISODIC_FIELD_SHARED(p, first, block_dtype);
+        EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
+        EPISODIC_FIELD_SHARED(p, first, head_dim);
+        EPISODIC_FIELD_SHARED(p, first, n_layers);
+        EPISODIC_FIELD_SHARED(p, first, max_blocks);
+        return {};
+      });
+}
+
+cudaError_t launch_blocks(const Batch<EventBlockParams>& batch, cudaStream_t stream) {
+  const EventBlockParams& p = batch.of[0];
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
   // A row for each layer, but never more blocks than asked for.
   const auto rows = static_cast<unsigned>(
       std::min<std::int64_t>(p.n_layers, std::min<std::int64_t>(blocks, kMostGridRows)));
+  const dim3 grid(blocks / rows, rows, static_cast<unsigned>(batch.n));
   if (is_code(p.block_dtype))
     return for_element(p.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
-      const bool wide_rows = p.head_dim % 8 == 0 && p.ring_head_stride % 8 == 0;
-      return launch(EventToCodesKernel<T>, dim3(blocks / rows, rows), kCopyThreads, 0, stream, p,
-                    wide_rows);
+      const bool wide_rows = !any_of(batch, [](const EventBlockParams& of) {
+        return of.head_dim % 8 != 0 || of.ring_head_stride % 8 != 0;
+      });
+      return launch(EventToCodesKernel<T>, grid, kCopyThreads, 0, stream, batch, wide_rows);
     });
-  return launch(EventToBlockKernel, dim3(blocks / rows, rows), kCopyThreads, 0, stream, p,
-                size_of(p.dtype));
+  return launch(EventToBlockKernel, grid, kCopyThreads, 0, stream, batch, size_of(p.dtype));
+}
+
+}  // namespace
+
+const char* invalid_field(const EventBlockParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t event_to_block_batch(const EventBlockParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<EventBlockParams>(
+      n_sequences, call_with_events_of(params),
+      [&](const Batch<EventBlockParams>& batch) { return launch_blocks(batch, stream); });
+}
+
+cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {
+  return event_to_block_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -7,6 +7,7 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
+#include "batch.hpp"
 #include "copies.hpp"
 #include "device.cuh"
 #include "elements.cuh"
@@ -134,10 +135,12 @@ __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(Copy
                 });
 }
 
-/// Items are the events of a layer, a row of the grid. A tile is some tokens of one head's keys or
-/// values; where they wrap around the ring, or go on in another page, it is copied in pieces.
+/// Items are the events of a layer, a row of the grid; its z is sequences. A tile is some tokens of
+/// one head's keys or values; where they wrap around the ring, or go on in another page, it is
+/// copied in pieces.
 __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
-    EventToBlockKernel(EventBlockParams p, std::int64_t element_bytes) {
+    EventToBlockKernel(const Batch<EventBlockParams> batch, std::int64_t element_bytes) {
+  const EventBlockParams& p = batch.of[blockIdx.z];
   const std::int64_t row_bytes = p.head_dim * element_bytes;
   const std::int64_t tile_rows = row_bytes < kTileBytes ? kTileBytes / row_bytes : 1;
   const auto tiles_of_head = [&](std::int64_t tokens) {
@@ -225,11 +228,13 @@ __device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, bo
   }
 }
 
-/// A block of threads for one head's keys or values of an event, a row of the grid for a layer.
+/// A block of threads for one head's keys or values of an event, a row of the grid for a layer, its
+/// z for sequences.
 /// \param wide_rows rows are multiples of 8 elements, and heads of a ring so far apart
 template <class T>
 __global__ void __launch_bounds__(kCopyThreads)
-    EventToCodesKernel(EventBlockParams p, bool wide_rows) {
+    EventToCodesKernel(const Batch<EventBlockParams> batch, bool wide_rows) {
+  const EventBlockParams& p = batch.of[blockIdx.z];
   constexpr int kWide = 8;
   using Reduce = cub::BlockReduce<unsigned, kCopyThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);

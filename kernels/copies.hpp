@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch.hpp"
 #include "closed_events.hpp"
 #include "episodic/base/dtype.hpp"
 #include "ring_pages.hpp"
@@ -114,5 +115,11 @@ struct EventBlockParams {
 cudaError_t event_to_block(const EventBlockParams& params, cudaStream_t stream);
 /// The field of them that event_to_block refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const EventBlockParams& params);
+
+/// Of several sequences (batch.hpp), which share dtype, block_dtype, n_kv_heads, head_dim, n_layers
+/// and max_blocks.
+cudaError_t event_to_block_batch(const EventBlockParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream);
+const char* invalid_field(const EventBlockParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

@@ -30,14 +30,37 @@ FieldError check(const PlaceEventsParams& p) {
   return {};
 }
 
+FieldError check(const PlaceEventsParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const PlaceEventsParams& p) { return check(p); },
+      [](const PlaceEventsParams& p, const PlaceEventsParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, n_lanes);
+        EPISODIC_FIELD_SHARED(p, first, of_each);
+        return {};
+      });
+}
+
 }  // namespace
 
 const char* invalid_field(const PlaceEventsParams& params) { return check(params).field; }
+const char* invalid_field(const PlaceEventsParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t place_events_batch(const PlaceEventsParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<PlaceEventsParams>(
+      n_sequences, call_of(params), [&](const Batch<PlaceEventsParams>& batch) {
+        const PlaceEventsParams& p = batch.of[0];
+        const dim3 grid(p.of_each ? static_cast<unsigned>(p.n_lanes) : 1u,
+                        static_cast<unsigned>(batch.n));
+        return launch(PlaceKernel, grid, kPlaceThreads, 0, stream, batch);
+      });
+}
 
 cudaError_t place_events(const PlaceEventsParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  return launch(PlaceKernel, p.of_each ? static_cast<unsigned>(p.n_lanes) : 1u, kPlaceThreads, 0,
-                stream, p);
+  return place_events_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "place_events.hpp"
 
@@ -12,7 +13,9 @@ namespace episodic::kernels {
 
 inline constexpr int kPlaceThreads = 256;
 
-__global__ void __launch_bounds__(kPlaceThreads) PlaceKernel(PlaceEventsParams p) {
+/// The grid's y is sequences.
+__global__ void __launch_bounds__(kPlaceThreads) PlaceKernel(const Batch<PlaceEventsParams> batch) {
+  const PlaceEventsParams& p = batch.of[blockIdx.y];
   const std::int64_t table = blockIdx.x;
   const std::int64_t timeline = p.of_each && p.maybe_timeline ? p.maybe_timeline[table] : table;
   const TimelineState& state = p.state[timeline];

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "close_events.hpp"
 #include "timeline_state.hpp"
 
@@ -49,5 +50,10 @@ struct PlaceEventsParams {
 cudaError_t place_events(const PlaceEventsParams& params, cudaStream_t stream);
 /// The field of them that place_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const PlaceEventsParams& params);
+
+/// Of several sequences (batch.hpp), which share n_lanes and of_each.
+cudaError_t place_events_batch(const PlaceEventsParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream);
+const char* invalid_field(const PlaceEventsParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

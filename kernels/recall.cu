@@ -103,10 +103,29 @@ FieldError check(const RecallParams& p, const RowsParams& rows) {
   return {};
 }
 
-/// Of parameters that were checked. \param maybe_rows to write behind the selection
-cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
-                          cudaStream_t stream) {
-  const std::int64_t room = recall_room(p);
+FieldError check_alike(const RecallParams& p, const RecallParams& first) {
+  EPISODIC_FIELD_SHARED(p, first, dtype);
+  EPISODIC_FIELD_SHARED(p, first, width);
+  EPISODIC_FIELD_SHARED(p, first, n_lanes);
+  return {};
+}
+
+FieldError check(const RecallParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const RecallParams& p) { return check(p); }, check_alike);
+}
+
+FieldError check(const RecallParams* params, const RowsParams* rows, std::int64_t n_sequences) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong;
+  if (n_sequences > 0 && !rows) return {"rows", cudaErrorInvalidValue};
+  for (std::int64_t i = 0; i < n_sequences; ++i) {
+    if (const FieldError wrong = check(params[i], rows[i])) return wrong;
+    if (const FieldError wrong = check_rows_alike(rows[i], rows[0])) return wrong;
+  }
+  return {};
+}
+
+RecallArgs args_of(const RecallParams& p, const RowsParams* maybe_rows) {
   RecallArgs a;
   a.p = p;
   if (maybe_rows) {
@@ -114,6 +133,7 @@ cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
     a.rows = *maybe_rows;
     a.row_element = static_cast<int>(size_of(maybe_rows->dtype));
   }
+  const std::int64_t room = recall_room(p);
   const RecallWorkspace w = workspace_of(p, room);
   a.marks = w.marks;
   a.old_queue = w.queue;
@@ -122,20 +142,41 @@ cudaError_t launch_recall(const RecallParams& p, const RowsParams* maybe_rows,
   a.workspace_stride = w.bytes;
   a.representative_stride = p.max_events * p.width * size_of(p.dtype);
   a.room = static_cast<int>(room);
+  return a;
+}
+
+cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
+  const RecallParams& first = batch.of[0].p;
+  const std::int64_t lanes = batch.n * first.n_lanes;
   constexpr std::int64_t kRowsPerBlock = kSelectThreads / kWarpSize * kScoreRows;
-  const std::int64_t wanted = (p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
-  const std::int64_t share = p.n_lanes < kMostRecallBlocks ? kMostRecallBlocks / p.n_lanes : 1;
+  const std::int64_t wanted = largest(batch, [](const RecallArgs& a) {
+    return (a.p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
+  });
+  const std::int64_t share = lanes < kMostRecallBlocks ? kMostRecallBlocks / lanes : 1;
   const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),
-                    static_cast<unsigned>(p.n_lanes));
-  if (p.codes_from > 0) {
+                    static_cast<unsigned>(first.n_lanes), static_cast<unsigned>(batch.n));
+  if (any_of(batch, [](const RecallArgs& a) { return a.p.codes_from > 0; })) {
     const cudaError_t error = launch_early(BoundEventsKernel, blocks, kSelectThreads,
-                                           bound_shared_bytes(p.width), stream, a);
+                                           bound_shared_bytes(first.width), stream, batch);
     if (error != cudaSuccess) return error;
   }
-  return for_element(p.dtype, [&](auto element) {
+  const std::int64_t room = largest(batch, [](const RecallArgs& a) { return a.room; });
+  return for_element(first.dtype, [&](auto element) {
     return launch_early(RecallKernel<typename decltype(element)::type>, blocks, kSelectThreads,
-                        recall_shared_bytes(p.width, room), stream, a);
+                        recall_shared_bytes(first.width, room), stream, batch);
   });
+}
+
+/// Of calls that were checked. \param maybe_rows to write behind each selection
+cudaError_t launch_recalls(const RecallParams* params, const RowsParams* maybe_rows,
+                           std::int64_t n_sequences, cudaStream_t stream) {
+  return launch_in_batches<RecallArgs, kMostRecallsInLaunch>(
+      n_sequences,
+      [&](std::int64_t i, RecallArgs& args) {
+        args = args_of(params[i], maybe_rows ? maybe_rows + i : nullptr);
+        return true;
+      },
+      [&](const RecallBatch& batch) { return launch_recall(batch, stream); });
 }
 
 }  // namespace
@@ -144,15 +185,32 @@ const char* invalid_field(const RecallParams& params) { return check(params).fie
 const char* invalid_field(const RecallParams& recall, const RowsParams& rows) {
   return check(recall, rows).field;
 }
+const char* invalid_field(const RecallParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const RecallParams* recall, const RowsParams* rows,
+                          std::int64_t n_sequences) {
+  return check(recall, rows, n_sequences).field;
+}
+
+cudaError_t recall_events_batch(const RecallParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_recalls(params, nullptr, n_sequences, stream);
+}
+
+cudaError_t recall_rows_batch(const RecallParams* recall, const RowsParams* rows,
+                              std::int64_t n_sequences, cudaStream_t stream) {
+  if (const FieldError wrong = check(recall, rows, n_sequences)) return wrong.error;
+  return launch_recalls(recall, rows, n_sequences, stream);
+}
 
 cudaError_t recall_events(const RecallParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  return launch_recall(p, nullptr, stream);
+  return recall_events_batch(&p, 1, stream);
 }
 
 cudaError_t recall_rows(const RecallParams& p, const RowsParams& rows, cudaStream_t stream) {
-  if (const FieldError wrong = check(p, rows)) return wrong.error;
-  return launch_recall(p, &rows, stream);
+  return recall_rows_batch(&p, &rows, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -7,6 +7,7 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "elements.cuh"
 #include "episodic/base/rules/recall.hpp"
@@ -488,6 +489,9 @@ struct RecallArgs {
   std::int64_t representative_stride = 0;  ///< bytes between lanes
 };
 
+/// The z of a grid is sequences.
+using RecallBatch = Batch<RecallArgs, kMostRecallsInLaunch>;
+
 /// Of the lane that a block is of, by all its threads.
 __device__ inline void find_lane(const RecallArgs& a, RecallLane& own) {
   if (threadIdx.x == 0) {
@@ -602,8 +606,9 @@ __device__ inline void bound_all(const RecallParams& p, const RecallLane& of_lan
 /// lists the candidates: a score
 /// that is the lower bound of events with tokens enough to reach the capacity is below none of the
 /// events that fill it, so that no event whose upper bound lies below that can be one of them.
-__global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallArgs a) {
+__global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const RecallBatch batch) {
   await_launch_before();
+  const RecallArgs& a = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(listed, int);
   EPISODIC_SHARED(lane, RecallLane);
@@ -644,8 +649,9 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
 /// Rows of the grid are lanes. All blocks score; the last of them to be done selects, and lists the
 /// rows of what it selected.
 template <class T>
-__global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallArgs a) {
+__global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallBatch batch) {
   await_launch_before();
+  const RecallArgs& a = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);
   EPISODIC_SHARED(lane, RecallLane);
   find_lane(a, lane);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch.hpp"
 #include "close_events.hpp"
 #include "codes.hpp"
 #include "episodic/base/dtype.hpp"
@@ -17,6 +18,9 @@ namespace episodic::kernels {
 
 /// Most elements of a representative.
 inline constexpr std::int64_t kMostRecallWidth = 24 << 10;
+
+/// Sequences of one launch of a recall, whose parameters are many.
+inline constexpr std::int64_t kMostRecallsInLaunch = 6;
 
 /// All pointers are to device memory. Lanes are heads of a layer, side by side, that recall by
 /// themselves: arrays are [n_lanes, ...], and each lane finds only its own.
@@ -100,5 +104,11 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
 /// The field of them that recall_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RecallParams& params);
+
+/// Of several sequences (batch.hpp), kMostRecallsInLaunch in a launch; they share dtype, width and
+/// n_lanes.
+cudaError_t recall_events_batch(const RecallParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream);
+const char* invalid_field(const RecallParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

@@ -126,25 +126,19 @@ cudaError_t launch_graph(const RefineParams& p, const RefineWorkspace& w, unsign
   return cudaErrorInvalidValue;
 }
 
-}  // namespace
-
-std::size_t refine_workspace_bytes(const RefineParams& params) {
-  return check_sizes(params) ? 0 : layout_of(params, nullptr).bytes;
+FieldError check(const RefineParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const RefineParams& p) { return check(p); });
 }
 
-const char* invalid_field(const RefineParams& params) { return check(params).field; }
+cudaError_t launch_choice(const Batch<RefineArgs>& batch, cudaStream_t stream) {
+  const std::int64_t timelines = largest(batch, [](const RefineArgs& a) { return a.timelines; });
+  const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
+  return launch(RefineKernel, grid, kChooseThreads, 0, stream, batch);
+}
 
-cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {
-  if (const FieldError wrong = check(params)) return wrong.error;
-  if (params.n == 0) return cudaSuccess;
-  if (params.objective == RefineObjective::none)
-    return launch(KeepFlagsKernel, static_cast<unsigned>(params.n_timelines), kChooseThreads, 0,
-                  stream, params);
-
+/// A step of several tokens, with an objective.
+cudaError_t launch_refinement(const RefineParams& params, cudaStream_t stream) {
   RefineWorkspace w = layout_of(params, params.workspace).workspace;
-  if (params.n == 1)
-    return launch(RefineKernel, static_cast<unsigned>(params.n_timelines), kChooseThreads, 0,
-                  stream, params, w);
   for (; w.first < params.n_timelines; w.first += w.at_once) {
     const std::int64_t left = params.n_timelines - w.first;
     const auto timelines = static_cast<unsigned>(left < w.at_once ? left : w.at_once);
@@ -153,10 +147,59 @@ cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {
     error = launch(GraphSumsKernel, dim3(static_cast<unsigned>(w.n_tiles), 1, timelines),
                    kTileSumThreads, 0, stream, params, w);
     if (error != cudaSuccess) return error;
-    error = launch(RefineKernel, timelines, kChooseThreads, 0, stream, params, w);
+    error = launch_choice(batch_of_one(RefineArgs{params, w, timelines}), stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+}  // namespace
+
+std::size_t refine_workspace_bytes(const RefineParams& params) {
+  return check_sizes(params) ? 0 : layout_of(params, nullptr).bytes;
+}
+
+const char* invalid_field(const RefineParams& params) { return check(params).field; }
+const char* invalid_field(const RefineParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t refine_boundaries_batch(const RefineParams* params, std::int64_t n_sequences,
+                                    cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  cudaError_t error = launch_in_batches<RefineParams>(
+      n_sequences,
+      [&](std::int64_t i, RefineParams& args) {
+        args = params[i];
+        return args.n > 0 && args.objective == RefineObjective::none;
+      },
+      [&](const Batch<RefineParams>& batch) {
+        const std::int64_t timelines =
+            largest(batch, [](const RefineParams& p) { return p.n_timelines; });
+        const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
+        return launch(KeepFlagsKernel, grid, kChooseThreads, 0, stream, batch);
+      });
+  if (error != cudaSuccess) return error;
+  error = launch_in_batches<RefineArgs>(
+      n_sequences,
+      [&](std::int64_t i, RefineArgs& args) {
+        const RefineParams& p = params[i];
+        if (p.n != 1 || p.objective == RefineObjective::none) return false;
+        args = {p, layout_of(p, p.workspace).workspace, p.n_timelines};
+        return true;
+      },
+      [&](const Batch<RefineArgs>& batch) { return launch_choice(batch, stream); });
+  if (error != cudaSuccess) return error;
+  for (std::int64_t i = 0; i < n_sequences; ++i) {
+    if (params[i].n <= 1 || params[i].objective == RefineObjective::none) continue;
+    error = launch_refinement(params[i], stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {
+  return refine_boundaries_batch(&params, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -7,6 +7,7 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/refinement.hpp"
 #include "ptx.cuh"
@@ -448,10 +449,19 @@ __device__ inline std::int64_t best_split(const RefineParams& p, const RefineWor
   return latest;
 }
 
-/// One block per timeline: the step's flags from left to right.
-__global__ void __launch_bounds__(kChooseThreads)
-    RefineKernel(RefineParams p, const RefineWorkspace all) {
+/// A call, and where its workspace's parts lie.
+struct RefineArgs {
+  RefineParams p;
+  RefineWorkspace w;
+  std::int64_t timelines = 0;  ///< of the launch
+};
+
+/// One block per timeline, the grid's y for sequences: the step's flags from left to right.
+__global__ void __launch_bounds__(kChooseThreads) RefineKernel(const Batch<RefineArgs> batch) {
   EPISODIC_SHARED(storage, ChooseStorage);
+  const RefineParams& p = batch.of[blockIdx.y].p;
+  const RefineWorkspace& all = batch.of[blockIdx.y].w;
+  if (blockIdx.x >= batch.of[blockIdx.y].timelines) return;
   const std::int64_t timeline = all.first + static_cast<std::int64_t>(blockIdx.x);
   RefineWorkspace w = all;  // of this timeline
   if (p.n > 1) {            // else there are none
@@ -500,9 +510,12 @@ __global__ void __launch_bounds__(kChooseThreads)
   }
 }
 
-/// Without an objective: one block per timeline copies its flags.
-__global__ void __launch_bounds__(kChooseThreads, 4) KeepFlagsKernel(RefineParams p) {
+/// Without an objective: one block per timeline, the grid's y for sequences, copies its flags.
+__global__ void __launch_bounds__(kChooseThreads, 4)
+    KeepFlagsKernel(const Batch<RefineParams> batch) {
   EPISODIC_SHARED(storage, typename ChooseLatest::TempStorage);
+  const RefineParams& p = batch.of[blockIdx.y];
+  if (blockIdx.x >= p.n_timelines) return;
   TimelineState& state = p.state[blockIdx.x];
   const std::int64_t first = state.tokens;
   const std::uint8_t* raw = raw_of(p, blockIdx.x);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch.hpp"
 #include "episodic/base/dtype.hpp"
 #include "ring_pages.hpp"
 #include "timeline_state.hpp"
@@ -86,5 +87,11 @@ std::size_t refine_workspace_bytes(const RefineParams& params);
 cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream);
 /// The field of them that refine_boundaries refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RefineParams& params);
+
+/// Of several sequences (batch.hpp). One launch takes those of one token or without an objective;
+/// each of more tokens has launches of its own.
+cudaError_t refine_boundaries_batch(const RefineParams* params, std::int64_t n_sequences,
+                                    cudaStream_t stream);
+const char* invalid_field(const RefineParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

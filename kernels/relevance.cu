@@ -65,42 +65,110 @@ FieldError check(const RepresentativeParams& p) {
   return {};
 }
 
+FieldError check(const RelevanceParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const RelevanceParams& p) { return check(p); },
+      [](const RelevanceParams& p, const RelevanceParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, n_heads);
+        EPISODIC_FIELD_SHARED(p, first, n_layers);
+        return {};
+      });
+}
+
+FieldError check(const RepresentativeParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const RepresentativeParams& p) { return check(p); },
+      [](const RepresentativeParams& p, const RepresentativeParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, key_dtype);
+        EPISODIC_FIELD_SHARED(p, first, repr_dtype);
+        EPISODIC_FIELD_SHARED(p, first, n_heads);
+        EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
+        EPISODIC_FIELD_SHARED(p, first, head_dim);
+        EPISODIC_FIELD_SHARED(p, first, n_repr);
+        EPISODIC_FIELD_SHARED(p, first, n_layers);
+        EPISODIC_FIELD_SHARED(p, first, unit_length);
+        return {};
+      });
+}
+
+template <class Args>
+dim3 grid_of_layers(const Batch<Args>& batch, std::int64_t blocks_of_layer) {
+  dim3 grid = blocks_for_layers(blocks_of_layer, batch.of[0].n_layers);
+  grid.z = static_cast<unsigned>(batch.n);
+  return grid;
+}
+
+template <int kPack>
+cudaError_t launch_relevance(const Batch<RelevanceParams>& batch, cudaStream_t stream) {
+  const std::int64_t packs = largest(
+      batch, [](const RelevanceParams& p) { return (p.n_local + p.n - 1) * p.n_heads / kPack; });
+  dim3 grid(blocks_for((packs + kRelevanceThreads - 1) / kRelevanceThreads),
+            static_cast<unsigned>(batch.of[0].n_layers), static_cast<unsigned>(batch.n));
+  return launch(CommitRelevanceKernel<kPack>, grid, kRelevanceThreads, 0, stream, batch);
+}
+
+cudaError_t launch_selection(const Batch<RepresentativeParams>& batch, cudaStream_t stream) {
+  const RepresentativeParams& first = batch.of[0];
+  const std::int64_t events =
+      largest(batch, [](const RepresentativeParams& p) { return p.events.max_count; });
+  const dim3 blocks =
+      grid_of_layers(batch, (events * first.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
+  const auto shared =
+      static_cast<std::size_t>(kHeadsPerBlock * first.n_repr) * sizeof(std::int32_t);
+  const cudaError_t error = for_element(first.key_dtype, [&](auto key) {
+    return for_element(first.repr_dtype, [&](auto repr) {
+      return launch(
+          SelectRepresentativesKernel<typename decltype(key)::type, typename decltype(repr)::type>,
+          blocks, kHeadsPerBlock * kWarpSize, shared, stream, batch);
+    });
+  });
+  if (error != cudaSuccess || !first.unit_length) return error;
+  return for_element(first.repr_dtype, [&](auto repr) {
+    return launch(UnitLengthKernel<typename decltype(repr)::type>, grid_of_layers(batch, events),
+                  kUnitThreads, 0, stream, batch);
+  });
+}
+
 }  // namespace
 
 const char* invalid_field(const RelevanceParams& params) { return check(params).field; }
 const char* invalid_field(const RepresentativeParams& params) { return check(params).field; }
+const char* invalid_field(const RelevanceParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const RepresentativeParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t commit_relevance_batch(const RelevanceParams* params, std::int64_t n_sequences,
+                                   cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<RelevanceParams>(
+      n_sequences,
+      [&](std::int64_t i, RelevanceParams& args) {
+        args = params[i];
+        return args.n > 0 && args.n_layers > 0;
+      },
+      [&](const Batch<RelevanceParams>& batch) {
+        return batch.of[0].n_heads % 4 == 0 ? launch_relevance<4>(batch, stream)
+                                            : launch_relevance<1>(batch, stream);
+      });
+}
 
 cudaError_t commit_relevance(const RelevanceParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.n == 0 || p.n_layers == 0) return cudaSuccess;
-  const std::int64_t floats = (p.n_local + p.n - 1) * p.n_heads;
-  const auto grid = [&](std::int64_t pack) {
-    return dim3(blocks_for((floats / pack + kRelevanceThreads - 1) / kRelevanceThreads),
-                static_cast<unsigned>(p.n_layers));
-  };
-  if (p.n_heads % 4 == 0)
-    return launch(CommitRelevanceKernel<4>, grid(4), kRelevanceThreads, 0, stream, p);
-  return launch(CommitRelevanceKernel<1>, grid(1), kRelevanceThreads, 0, stream, p);
+  return commit_relevance_batch(&p, 1, stream);
+}
+
+cudaError_t select_representatives_batch(const RepresentativeParams* params,
+                                         std::int64_t n_sequences, cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<RepresentativeParams>(
+      n_sequences, call_with_events_of(params),
+      [&](const Batch<RepresentativeParams>& batch) { return launch_selection(batch, stream); });
 }
 
 cudaError_t select_representatives(const RepresentativeParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.events.max_count == 0 || p.n_layers == 0) return cudaSuccess;
-  const dim3 blocks = blocks_for_layers(
-      (p.events.max_count * p.n_heads + kHeadsPerBlock - 1) / kHeadsPerBlock, p.n_layers);
-  const auto shared = static_cast<std::size_t>(kHeadsPerBlock * p.n_repr) * sizeof(std::int32_t);
-  const cudaError_t error = for_element(p.key_dtype, [&](auto key) {
-    return for_element(p.repr_dtype, [&](auto repr) {
-      return launch(
-          SelectRepresentativesKernel<typename decltype(key)::type, typename decltype(repr)::type>,
-          blocks, kHeadsPerBlock * kWarpSize, shared, stream, p);
-    });
-  });
-  if (error != cudaSuccess || !p.unit_length) return error;
-  return for_element(p.repr_dtype, [&](auto repr) {
-    return launch(UnitLengthKernel<typename decltype(repr)::type>,
-                  blocks_for_layers(p.events.max_count, p.n_layers), kUnitThreads, 0, stream, p);
-  });
+  return select_representatives_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

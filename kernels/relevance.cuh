@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cub/block/block_reduce.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "elements.cuh"
 #include "relevance.hpp"
@@ -17,9 +18,13 @@ inline constexpr int kRelevanceThreads = 256;
 inline constexpr std::int64_t kMostRepresentatives = 1024;  // of an event and head
 inline constexpr int kHeadsPerBlock = 4;  // a warp for each query head of an event
 
+// The z of these grids is sequences.
+
 /// One thread for kPack heads of a local token, a row of the grid for a layer.
 template <int kPack>
-__global__ void __launch_bounds__(kRelevanceThreads) CommitRelevanceKernel(RelevanceParams p) {
+__global__ void __launch_bounds__(kRelevanceThreads)
+    CommitRelevanceKernel(const Batch<RelevanceParams> batch) {
+  const RelevanceParams& p = batch.of[blockIdx.z];
   const std::int64_t first = *p.first_position;
   const std::int64_t local = first + 1 - p.n_local > 0 ? first + 1 - p.n_local : 0;
   const RelevanceLayer layer = p.layers[blockIdx.y];
@@ -96,7 +101,8 @@ __device__ inline Ranked last_chosen(const HeadRelevance& relevance, std::int32_
 /// One warp for a query head of a closed event, a row of the grid for a layer.
 template <class Key, class Repr>
 __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
-    SelectRepresentativesKernel(RepresentativeParams p) {
+    SelectRepresentativesKernel(const Batch<RepresentativeParams> batch) {
+  const RepresentativeParams& p = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);  // [warps, n_repr] chosen tokens, in order of time
   const auto lane = static_cast<std::int32_t>(threadIdx.x % kWarpSize);
   const auto warp = static_cast<std::int64_t>(threadIdx.x / kWarpSize);
@@ -152,7 +158,9 @@ inline constexpr int kUnitThreads = 256;
 
 /// One block for a closed event, a row of the grid for a layer.
 template <class Repr>
-__global__ void __launch_bounds__(kUnitThreads) UnitLengthKernel(RepresentativeParams p) {
+__global__ void __launch_bounds__(kUnitThreads)
+    UnitLengthKernel(const Batch<RepresentativeParams> batch) {
+  const RepresentativeParams& p = batch.of[blockIdx.z];
   using Reduce = cub::BlockReduce<double, kUnitThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   EPISODIC_SHARED(length, double);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "closed_events.hpp"
 #include "column_stats.hpp"
 #include "episodic/base/dtype.hpp"
@@ -48,6 +49,11 @@ struct RelevanceParams {
 cudaError_t commit_relevance(const RelevanceParams& params, cudaStream_t stream);
 /// The field of them that commit_relevance refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RelevanceParams& params);
+
+/// Of several sequences (batch.hpp), which share n_heads and n_layers.
+cudaError_t commit_relevance_batch(const RelevanceParams* params, std::int64_t n_sequences,
+                                   cudaStream_t stream);
+const char* invalid_field(const RelevanceParams* params, std::int64_t n_sequences);
 
 /// Rings and representatives of one layer, or of one lane of it: heads side by side that recall by
 /// themselves. Each aligned to its elements.
@@ -97,5 +103,11 @@ struct RepresentativeParams {
 cudaError_t select_representatives(const RepresentativeParams& params, cudaStream_t stream);
 /// The field of them that select_representatives refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RepresentativeParams& params);
+
+/// Of several sequences (batch.hpp), which share dtypes, n_heads, n_kv_heads, head_dim, n_repr,
+/// n_layers and unit_length.
+cudaError_t select_representatives_batch(const RepresentativeParams* params,
+                                         std::int64_t n_sequences, cudaStream_t stream);
+const char* invalid_field(const RepresentativeParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

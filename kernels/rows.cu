@@ -8,9 +8,11 @@
 
 namespace episodic::kernels {
 
-__global__ void __launch_bounds__(kRowsThreads) RowsKernel(RowsParams p, int element) {
+/// Blocks x: lanes, y: sequences.
+__global__ void __launch_bounds__(kRowsThreads)
+    RowsKernel(const Batch<RowsParams> batch, int element) {
   EPISODIC_SHARED(shared, RowsShared);
-  write_rows(p, blockIdx.x, element, shared);
+  write_rows(batch.of[blockIdx.y], blockIdx.x, element, shared);
 }
 
 FieldError check_rows(const RowsParams& p) {
@@ -52,12 +54,34 @@ FieldError check_rows(const RowsParams& p) {
   return {};
 }
 
+FieldError check_rows_alike(const RowsParams& p, const RowsParams& first) {
+  EPISODIC_FIELD_SHARED(p, first, dtype);
+  EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
+  EPISODIC_FIELD_SHARED(p, first, head_dim);
+  EPISODIC_FIELD_SHARED(p, first, n_lanes);
+  return {};
+}
+
 const char* invalid_field(const RowsParams& params) { return check_rows(params).field; }
+const char* invalid_field(const RowsParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, check_rows, check_rows_alike).field;
+}
+
+cudaError_t far_rows_batch(const RowsParams* params, std::int64_t n_sequences,
+                           cudaStream_t stream) {
+  if (const FieldError wrong = check_batch(params, n_sequences, check_rows, check_rows_alike))
+    return wrong.error;
+  return launch_in_batches<RowsParams>(
+      n_sequences, call_of(params), [&](const Batch<RowsParams>& batch) {
+        const RowsParams& p = batch.of[0];
+        const dim3 grid(static_cast<unsigned>(p.n_lanes), static_cast<unsigned>(batch.n));
+        return launch(RowsKernel, grid, kRowsThreads, 0, stream, batch,
+                      static_cast<int>(size_of(p.dtype)));
+      });
+}
 
 cudaError_t far_rows(const RowsParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check_rows(p)) return wrong.error;
-  return launch(RowsKernel, static_cast<unsigned>(p.n_lanes), kRowsThreads, 0, stream, p,
-                static_cast<int>(size_of(p.dtype)));
+  return far_rows_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

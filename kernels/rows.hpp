@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "attention.hpp"
+#include "batch.hpp"
 #include "close_events.hpp"
 #include "episodic/base/dtype.hpp"
 #include "fields.hpp"
@@ -72,11 +73,24 @@ const char* invalid_field(const RowsParams& params);
 /// What far_rows finds wrong with these parameters before it launches.
 FieldError check_rows(const RowsParams& params);
 
+/// Of several sequences (batch.hpp), which share dtype, n_kv_heads, head_dim and n_lanes.
+cudaError_t far_rows_batch(const RowsParams* params, std::int64_t n_sequences, cudaStream_t stream);
+const char* invalid_field(const RowsParams* params, std::int64_t n_sequences);
+/// What differs of what a batch must share.
+FieldError check_rows_alike(const RowsParams& params, const RowsParams& first);
+
 /// recall_events and far_rows of what it recalls, in one launch: the same bits. Where recalled
 /// events must be fetched first, they are two.
 /// \param rows of the lists that recall writes: its recalled and sizes + 2
 cudaError_t recall_rows(const RecallParams& recall, const RowsParams& rows, cudaStream_t stream);
 /// The field of either that recall_rows refuses, null if none.
 const char* invalid_field(const RecallParams& recall, const RowsParams& rows);
+
+/// Of several sequences, which share what they must in recall_events_batch and far_rows_batch.
+/// \param recall [n_sequences] \param rows [n_sequences]
+cudaError_t recall_rows_batch(const RecallParams* recall, const RowsParams* rows,
+                              std::int64_t n_sequences, cudaStream_t stream);
+const char* invalid_field(const RecallParams* recall, const RowsParams* rows,
+                          std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "surprise.hpp"
 
+#include <algorithm>
+
 #include "elements.cuh"
 #include "fields.hpp"
 #include "surprise.cuh"
@@ -36,28 +38,66 @@ FieldError check(const SurprisePieceParams& p) {
   return {};
 }
 
-template <class Logit>
-cudaError_t launch_for(const SurpriseParams& p, cudaStream_t stream) {
-  return launch(SurpriseKernel<Logit>, blocks_for(p.n), kSurpriseThreads, 0, stream, p);
+FieldError check(const SurpriseParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const SurpriseParams& p) { return check(p); },
+      [](const SurpriseParams& p, const SurpriseParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, dtype);
+        return {};
+      });
+}
+
+FieldError check(const SurprisePieceParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const SurprisePieceParams& p) { return check(p); });
+}
+
+/// A block a row.
+template <class Params>
+cudaError_t launch_rows(void (*kernel)(Batch<Params>), const Params* params,
+                        std::int64_t n_sequences, cudaStream_t stream) {
+  return launch_in_batches<Params>(
+      n_sequences, call_with_tokens_of(params), [&](const Batch<Params>& batch) {
+        const dim3 grid =
+            blocks_for_layers(largest(batch, [](const Params& p) { return p.n; }), batch.n);
+        return launch(kernel, grid, kSurpriseThreads, 0, stream, batch);
+      });
 }
 
 }  // namespace
 
 const char* invalid_field(const SurpriseParams& params) { return check(params).field; }
 const char* invalid_field(const SurprisePieceParams& params) { return check(params).field; }
+const char* invalid_field(const SurpriseParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const SurprisePieceParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
 
-cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
-  if (const FieldError wrong = check(params)) return wrong.error;
-  if (params.n == 0) return cudaSuccess;
-  return for_element(params.dtype, [&](auto element) {
-    return launch_for<typename decltype(element)::type>(params, stream);
+cudaError_t token_surprise_batch(const SurpriseParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  const bool any =
+      std::any_of(params, params + n_sequences, [](const SurpriseParams& p) { return p.n > 0; });
+  if (!any) return cudaSuccess;
+  return for_element(params->dtype, [&](auto element) {
+    return launch_rows(SurpriseKernel<typename decltype(element)::type>, params, n_sequences,
+                       stream);
   });
 }
 
-cudaError_t surprise_piece(const SurprisePieceParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.n == 0) return cudaSuccess;
-  return launch(SurprisePieceKernel, blocks_for(p.n), kSurpriseThreads, 0, stream, p);
+cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
+  return token_surprise_batch(&params, 1, stream);
+}
+
+cudaError_t surprise_piece_batch(const SurprisePieceParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_rows(SurprisePieceKernel, params, n_sequences, stream);
+}
+
+cudaError_t surprise_piece(const SurprisePieceParams& params, cudaStream_t stream) {
+  return surprise_piece_batch(&params, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cub/block/block_reduce.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/threshold.hpp"
 #include "online_softmax.hpp"
@@ -46,9 +47,12 @@ struct MergeSoftmax {
   }
 };
 
-/// One block per row; blocks beyond the grid's limit take several rows.
+/// One block per row; blocks beyond the grid's limit take several rows. The y of the grid is
+/// sequences.
 template <class Logit>
-__global__ void __launch_bounds__(kSurpriseThreads) SurpriseKernel(SurpriseParams p) {
+__global__ void __launch_bounds__(kSurpriseThreads)
+    SurpriseKernel(const Batch<SurpriseParams> batch) {
+  const SurpriseParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
@@ -65,8 +69,10 @@ __global__ void __launch_bounds__(kSurpriseThreads) SurpriseKernel(SurpriseParam
   }
 }
 
-/// One block per row.
-__global__ void __launch_bounds__(kSurpriseThreads) SurprisePieceKernel(SurprisePieceParams p) {
+/// The same, of a piece.
+__global__ void __launch_bounds__(kSurpriseThreads)
+    SurprisePieceKernel(const Batch<SurprisePieceParams> batch) {
+  const SurprisePieceParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
   const auto finished = [&](float product) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "episodic/base/dtype.hpp"
 #include "online_softmax.hpp"
 
@@ -32,6 +33,11 @@ struct SurpriseParams {
 cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream);
 /// The field of them that token_surprise refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const SurpriseParams& params);
+
+/// Of several sequences (batch.hpp), which share dtype.
+cudaError_t token_surprise_batch(const SurpriseParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream);
+const char* invalid_field(const SurpriseParams* params, std::int64_t n_sequences);
 
 /// What is known of a row's surprise when some pieces of its logits were seen.
 struct SurpriseState {
@@ -63,5 +69,10 @@ struct SurprisePieceParams {
 cudaError_t surprise_piece(const SurprisePieceParams& params, cudaStream_t stream);
 /// The field of them that surprise_piece refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const SurprisePieceParams& params);
+
+/// Of several sequences (batch.hpp).
+cudaError_t surprise_piece_batch(const SurprisePieceParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream);
+const char* invalid_field(const SurprisePieceParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

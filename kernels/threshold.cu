@@ -24,16 +24,31 @@ FieldError check(const ThresholdParams& p) {
   return {};
 }
 
+FieldError check(const ThresholdParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const ThresholdParams& p) { return check(p); });
+}
+
 }  // namespace
 
 const char* invalid_field(const ThresholdParams& params) { return check(params).field; }
+const char* invalid_field(const ThresholdParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t surprise_threshold_batch(const ThresholdParams* params, std::int64_t n_sequences,
+                                     cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<ThresholdParams>(
+      n_sequences, call_with_tokens_of(params), [&](const Batch<ThresholdParams>& batch) {
+        constexpr std::int64_t kTokens = kThresholdThreads / kThresholdLanes;
+        const std::int64_t most = largest(batch, [](const ThresholdParams& p) { return p.n; });
+        return launch(ThresholdKernel, blocks_for_layers((most - 1) / kTokens + 1, batch.n),
+                      kThresholdThreads, 0, stream, batch);
+      });
+}
 
 cudaError_t surprise_threshold(const ThresholdParams& params, cudaStream_t stream) {
-  if (const FieldError wrong = check(params)) return wrong.error;
-  if (params.n == 0) return cudaSuccess;
-  constexpr std::int64_t kTokens = kThresholdThreads / kThresholdLanes;
-  return launch(ThresholdKernel, blocks_for((params.n - 1) / kTokens + 1), kThresholdThreads, 0,
-                stream, params);
+  return surprise_threshold_batch(&params, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/threshold.hpp"
 #include "threshold.hpp"
@@ -68,8 +69,10 @@ __device__ double lane_sum(SurpriseLine line, std::int64_t from, std::int64_t to
   return total;
 }
 
-/// 8 threads per token.
-__global__ void __launch_bounds__(kThresholdThreads) ThresholdKernel(ThresholdParams p) {
+/// 8 threads per token. The y of the grid is sequences.
+__global__ void __launch_bounds__(kThresholdThreads)
+    ThresholdKernel(const Batch<ThresholdParams> batch) {
+  const ThresholdParams& p = batch.of[blockIdx.y];
   constexpr std::int64_t kTokens = kThresholdThreads / kThresholdLanes;
   const std::int64_t first = p.state->tokens;
   const int lane = static_cast<int>(threadIdx.x) % kThresholdLanes;

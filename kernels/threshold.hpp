@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "timeline_state.hpp"
 
 namespace episodic::kernels {
@@ -43,5 +44,10 @@ struct ThresholdParams {
 cudaError_t surprise_threshold(const ThresholdParams& params, cudaStream_t stream);
 /// The field of them that surprise_threshold refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const ThresholdParams& params);
+
+/// Of several sequences (batch.hpp).
+cudaError_t surprise_threshold_batch(const ThresholdParams* params, std::int64_t n_sequences,
+                                     cudaStream_t stream);
+const char* invalid_field(const ThresholdParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

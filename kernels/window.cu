@@ -15,15 +15,18 @@ bool rotary_fits(std::int64_t rotary_dim, std::int64_t head_dim) {
   return rotary_dim >= 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim;
 }
 
-unsigned blocks_of_threads(std::int64_t items) {
-  return blocks_for((items + kWindowThreads - 1) / kWindowThreads);
+/// \param items(args) that a sequence has, a thread each
+template <class Args, class Items>
+dim3 grid_of(const Batch<Args>& batch, const Items& items) {
+  return blocks_for_layers((largest(batch, items) + kWindowThreads - 1) / kWindowThreads, batch.n);
 }
 
 template <class T, int kPack>
-cudaError_t launch_append(const AppendParams& p, cudaStream_t stream) {
-  const std::int64_t items = p.n * p.n_kv_heads * (p.head_dim - p.rotary_dim / 2) / kPack;
-  return launch(AppendWindowKernel<T, kPack>, blocks_of_threads(items), kWindowThreads, 0, stream,
-                p);
+cudaError_t launch_append(const Batch<AppendParams>& batch, cudaStream_t stream) {
+  const dim3 grid = grid_of(batch, [](const AppendParams& p) {
+    return p.n * p.n_kv_heads * (p.head_dim - p.rotary_dim / 2) / kPack;
+  });
+  return launch(AppendWindowKernel<T, kPack>, grid, kWindowThreads, 0, stream, batch);
 }
 
 /// Whether every access of a pack of `pack` elements is aligned.
@@ -124,31 +127,80 @@ FieldError check(const MeanQueryParams& p) {
   return {};
 }
 
+FieldError check(const AppendParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const AppendParams& p) { return check(p); },
+      [](const AppendParams& p, const AppendParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, dtype);
+        EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
+        EPISODIC_FIELD_SHARED(p, first, head_dim);
+        return {};
+      });
+}
+
+FieldError check(const RotaryAnglesParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const RotaryAnglesParams& p) { return check(p); });
+}
+
+FieldError check(const MeanQueryParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const MeanQueryParams& p) { return check(p); },
+      [](const MeanQueryParams& p, const MeanQueryParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, dtype);
+        EPISODIC_FIELD_SHARED(p, first, n_heads);
+        EPISODIC_FIELD_SHARED(p, first, head_dim);
+        return {};
+      });
+}
+
 template <class T, int kPack>
-cudaError_t launch_sum(const MeanQueryParams& p, const MeanSplits& splits, cudaStream_t stream) {
+cudaError_t launch_sums(const Batch<MeanQueryArgs>& batch, cudaStream_t stream) {
+  const MeanQueryParams& p = batch.of[0].p;
   const std::int64_t width = p.n_heads * p.head_dim;
   constexpr std::int64_t kTile = kWarpSize * kPack;
-  const auto blocks = static_cast<unsigned>((width + kTile - 1) / kTile * splits.count);
-  return launch(SumQueriesKernel<T, kPack>, blocks, kWindowThreads, 0, stream,
-                static_cast<const T*>(p.q), p.q_row_stride, p.n, width, splits,
-                static_cast<double*>(p.workspace));
+  const std::int64_t splits = largest(batch, [](const MeanQueryArgs& a) { return a.splits.count; });
+  const dim3 grid(static_cast<unsigned>((width + kTile - 1) / kTile * splits),
+                  static_cast<unsigned>(batch.n));
+  return launch(SumQueriesKernel<T, kPack>, grid, kWindowThreads, 0, stream, batch);
+}
+
+template <class Row>
+cudaError_t launch_turn(const Batch<MeanQueryArgs>& batch, cudaStream_t stream) {
+  const dim3 grid = grid_of(batch, [](const MeanQueryArgs& a) {
+    return a.p.n_heads * (a.p.head_dim - a.p.rotary_dim / 2);
+  });
+  return launch(TurnMeanKernel<Row>, grid, kWindowThreads, 0, stream, batch);
 }
 
 template <class T>
-cudaError_t launch_mean(const MeanQueryParams& p, cudaStream_t stream) {
-  const std::int64_t width = p.n_heads * p.head_dim;
-  const unsigned blocks = blocks_of_threads(p.n_heads * (p.head_dim - p.rotary_dim / 2));
-  if (p.n <= kMeanSplitRows)
-    return launch(TurnMeanKernel<T>, blocks, kWindowThreads, 0, stream, static_cast<const T*>(p.q),
-                  p.q_row_stride, p.n, p);
-  const MeanSplits splits = mean_splits(p.n);
-  const bool packs =
-      aligned(p.q, 16) && p.q_row_stride % kPackOf<T> == 0 && width % kPackOf<T> == 0;
-  const cudaError_t error =
-      packs ? launch_sum<T, kPackOf<T>>(p, splits, stream) : launch_sum<T, 1>(p, splits, stream);
+cudaError_t launch_means(const MeanQueryParams* params, std::int64_t n_sequences,
+                         cudaStream_t stream) {
+  // Few queries are their own rows, more are summed first.
+  const auto of = [&](bool few) {
+    return [=](std::int64_t i, MeanQueryArgs& args) {
+      const MeanQueryParams& p = params[i];
+      args.p = p;
+      args.splits = mean_splits(p.n);
+      args.rows = few ? p.q : p.workspace;
+      args.row_stride = few ? p.q_row_stride : p.n_heads * p.head_dim;
+      args.n_rows = few ? p.n : args.splits.count;
+      return few == (p.n <= kMeanSplitRows);
+    };
+  };
+  const cudaError_t error = launch_in_batches<MeanQueryArgs>(
+      n_sequences, of(true),
+      [&](const Batch<MeanQueryArgs>& batch) { return launch_turn<T>(batch, stream); });
   if (error != cudaSuccess) return error;
-  return launch(TurnMeanKernel<double>, blocks, kWindowThreads, 0, stream,
-                static_cast<const double*>(p.workspace), width, splits.count, p);
+  return launch_in_batches<MeanQueryArgs>(
+      n_sequences, of(false), [&](const Batch<MeanQueryArgs>& batch) {
+        const bool single = any_of(batch, [](const MeanQueryArgs& a) {
+          return !aligned(a.p.q, 16) || a.p.q_row_stride % kPackOf<T> != 0 ||
+                 a.p.n_heads * a.p.head_dim % kPackOf<T> != 0;
+        });
+        const cudaError_t failed =
+            single ? launch_sums<T, 1>(batch, stream) : launch_sums<T, kPackOf<T>>(batch, stream);
+        return failed != cudaSuccess ? failed : launch_turn<double>(batch, stream);
+      });
 }
 
 }  // namespace
@@ -156,22 +208,54 @@ cudaError_t launch_mean(const MeanQueryParams& p, cudaStream_t stream) {
 const char* invalid_field(const AppendParams& params) { return check(params).field; }
 const char* invalid_field(const RotaryAnglesParams& params) { return check(params).field; }
 const char* invalid_field(const MeanQueryParams& params) { return check(params).field; }
+const char* invalid_field(const AppendParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const RotaryAnglesParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const MeanQueryParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
 
-cudaError_t append_window(const AppendParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.n == 0) return cudaSuccess;
-  return for_element(p.dtype, [&](auto element) {
+cudaError_t append_window_batch(const AppendParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  if (n_sequences == 0) return cudaSuccess;
+  return for_element(params->dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    return takes_packs(p, kPackOf<T>) ? launch_append<T, kPackOf<T>>(p, stream)
-                                      : launch_append<T, 1>(p, stream);
+    return launch_in_batches<AppendParams>(
+        n_sequences, call_with_tokens_of(params), [&](const Batch<AppendParams>& batch) {
+          const bool single =
+              any_of(batch, [](const AppendParams& p) { return !takes_packs(p, kPackOf<T>); });
+          return single ? launch_append<T, 1>(batch, stream)
+                        : launch_append<T, kPackOf<T>>(batch, stream);
+        });
   });
 }
 
+cudaError_t append_window(const AppendParams& p, cudaStream_t stream) {
+  return append_window_batch(&p, 1, stream);
+}
+
+cudaError_t rotary_angles_batch(const RotaryAnglesParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<RotaryAnglesParams>(
+      n_sequences,
+      [&](std::int64_t i, RotaryAnglesParams& args) {
+        args = params[i];
+        return args.n > 0 && args.n_frequencies > 0;
+      },
+      [&](const Batch<RotaryAnglesParams>& batch) {
+        const dim3 grid =
+            grid_of(batch, [](const RotaryAnglesParams& p) { return p.n * p.n_frequencies; });
+        return launch(RotaryAnglesKernel, grid, kWindowThreads, 0, stream, batch);
+      });
+}
+
 cudaError_t rotary_angles(const RotaryAnglesParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.n == 0 || p.n_frequencies == 0) return cudaSuccess;
-  return launch(RotaryAnglesKernel, blocks_of_threads(p.n * p.n_frequencies), kWindowThreads, 0,
-                stream, p);
+  return rotary_angles_batch(&p, 1, stream);
 }
 
 std::size_t mean_query_workspace_bytes(const MeanQueryParams& p) {
@@ -182,11 +266,17 @@ std::size_t mean_query_workspace_bytes(const MeanQueryParams& p) {
          static_cast<std::size_t>(splits < kMeanMaxSplits ? splits : kMeanMaxSplits);
 }
 
-cudaError_t mean_fixed_query(const MeanQueryParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  return for_element(p.dtype, [&](auto element) {
-    return launch_mean<typename decltype(element)::type>(p, stream);
+cudaError_t mean_fixed_query_batch(const MeanQueryParams* params, std::int64_t n_sequences,
+                                   cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  if (n_sequences == 0) return cudaSuccess;
+  return for_element(params->dtype, [&](auto element) {
+    return launch_means<typename decltype(element)::type>(params, n_sequences, stream);
   });
+}
+
+cudaError_t mean_fixed_query(const MeanQueryParams& p, cudaStream_t stream) {
+  return mean_fixed_query_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

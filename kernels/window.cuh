@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "elements.cuh"
 #include "ring_pages.cuh"
@@ -15,9 +16,13 @@ namespace episodic::kernels {
 
 inline constexpr int kWindowThreads = 256;
 
+// Rows of these kernels' grids are sequences.
+
 /// One thread for a pack of channels and the pack that rotates with it, of keys and values.
 template <class T, int kPack>
-__global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParams p) {
+__global__ void __launch_bounds__(kWindowThreads)
+    AppendWindowKernel(const Batch<AppendParams> batch) {
+  const AppendParams& p = batch.of[blockIdx.y];
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
   const auto half = static_cast<unsigned>(p.rotary_dim / 2);
   const unsigned pairs = half / kPack, per_row = pairs + (d - 2 * half) / kPack;
@@ -71,7 +76,9 @@ __global__ void __launch_bounds__(kWindowThreads) AppendWindowKernel(AppendParam
 
 /// The angle of position 64 a + b is that of 64 a rotated by that of b, as in the CPU's twin, so
 /// that both round the same numbers.
-__global__ void __launch_bounds__(kWindowThreads) RotaryAnglesKernel(RotaryAnglesParams p) {
+__global__ void __launch_bounds__(kWindowThreads)
+    RotaryAnglesKernel(const Batch<RotaryAnglesParams> batch) {
+  const RotaryAnglesParams& p = batch.of[blockIdx.y];
   constexpr std::int64_t kAnchor = 64;
   const std::int64_t first = *p.first_position, count = p.n * p.n_frequencies;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWindowThreads;
@@ -108,17 +115,30 @@ inline MeanSplits mean_splits(std::int64_t n) {
   return {rows, (n + rows - 1) / rows};
 }
 
+/// A call's queries, or the sums of their splits.
+struct MeanQueryArgs {
+  MeanQueryParams p;
+  const void* rows = nullptr;
+  std::int64_t row_stride = 0, n_rows = 0;
+  MeanSplits splits;
+};
+
 /// partial[split, channel] = sum over the split's queries. A block takes 32 packs of channels; its
 /// warps take the rows in turn and are added in their order.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kWindowThreads, 4)
-    SumQueriesKernel(const T* q, std::int64_t row_stride, std::int64_t n, std::int64_t width,
-                     MeanSplits splits, double* partial) {
+    SumQueriesKernel(const Batch<MeanQueryArgs> batch) {
+  const MeanQueryArgs& a = batch.of[blockIdx.y];
+  const T* const q = static_cast<const T*>(a.p.q);
+  double* const partial = static_cast<double*>(a.p.workspace);
+  const std::int64_t n = a.p.n, width = a.p.n_heads * a.p.head_dim, row_stride = a.p.q_row_stride;
+  const MeanSplits splits = a.splits;
   EPISODIC_SHARED(sums, double[kMeanRowLanes][kWarpSize * kPack]);
   const unsigned lane = threadIdx.x % kWarpSize, row_lane = threadIdx.x / kWarpSize;
   constexpr std::int64_t kTile = kWarpSize * kPack;
   const std::int64_t tiles = (width + kTile - 1) / kTile;
   const std::int64_t split = blockIdx.x / tiles, first_channel = blockIdx.x % tiles * kTile;
+  if (split >= splits.count) return;  // of a longer sequence
   const std::int64_t channel = first_channel + lane * kPack;
   const std::int64_t begin = split * splits.rows;
   const std::int64_t end = begin + splits.rows < n ? begin + splits.rows : n;
@@ -148,9 +168,11 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
 /// mean = rotated(sum of the rows / n); one thread for a channel and the one that rotates with it.
 /// Rows are the queries themselves where they are few, else the splits' sums.
 template <class Row>
-__global__ void __launch_bounds__(kWindowThreads)
-    TurnMeanKernel(const Row* rows, std::int64_t row_stride, std::int64_t n_rows,
-                   MeanQueryParams p) {
+__global__ void __launch_bounds__(kWindowThreads) TurnMeanKernel(const Batch<MeanQueryArgs> batch) {
+  const MeanQueryArgs& a = batch.of[blockIdx.y];
+  const MeanQueryParams& p = a.p;
+  const Row* const rows = static_cast<const Row*>(a.rows);
+  const std::int64_t row_stride = a.row_stride, n_rows = a.n_rows;
   const std::int64_t half = p.rotary_dim / 2, per_head = p.head_dim - half;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWindowThreads;
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x;

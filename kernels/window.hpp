@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch.hpp"
 #include "episodic/base/dtype.hpp"
 #include "ring_pages.hpp"
 
@@ -58,6 +59,11 @@ cudaError_t append_window(const AppendParams& params, cudaStream_t stream);
 /// The field of them that append_window refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const AppendParams& params);
 
+/// Of several sequences (batch.hpp), which share dtype, n_kv_heads and head_dim.
+cudaError_t append_window_batch(const AppendParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream);
+const char* invalid_field(const AppendParams* params, std::int64_t n_sequences);
+
 /// All pointers are to device memory.
 struct RotaryAnglesParams {
   std::int64_t n = 0;
@@ -78,6 +84,11 @@ struct RotaryAnglesParams {
 cudaError_t rotary_angles(const RotaryAnglesParams& params, cudaStream_t stream);
 /// The field of them that rotary_angles refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RotaryAnglesParams& params);
+
+/// Of several sequences (batch.hpp), or of several tables of one.
+cudaError_t rotary_angles_batch(const RotaryAnglesParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream);
+const char* invalid_field(const RotaryAnglesParams* params, std::int64_t n_sequences);
 
 /// All pointers are to device memory.
 struct MeanQueryParams {
@@ -110,5 +121,11 @@ std::size_t mean_query_workspace_bytes(const MeanQueryParams& params);
 cudaError_t mean_fixed_query(const MeanQueryParams& params, cudaStream_t stream);
 /// The field of them that mean_fixed_query refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const MeanQueryParams& params);
+
+/// Of several sequences (batch.hpp), which share dtype, n_heads and head_dim. Those of up to 32
+/// queries are in launches of their own, those beyond in others.
+cudaError_t mean_fixed_query_batch(const MeanQueryParams* params, std::int64_t n_sequences,
+                                   cudaStream_t stream);
+const char* invalid_field(const MeanQueryParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

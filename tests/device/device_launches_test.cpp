@@ -166,13 +166,17 @@ TEST_CASE("a step's bytes and flops are computed as its kernels are given them")
     Cost& of = a.use == ProductUse::store ? given.head : given.products;
     of = of + Cost{weights * size_of(a.p.dtype), 2 * weights};
   };
-  emulator::Listener<AttentionArgs>::heard = [&](const AttentionArgs& a) {
+  emulator::Listener<Batch<AttentionArgs>>::heard = [&](const Batch<AttentionArgs>& batch) {
+    REQUIRE(batch.n == 1);
+    const AttentionArgs& a = batch.of[0];
     const std::int64_t keys = *a.p.n_rows + std::min(a.p.n_local, *a.p.first_position + 1);
     given.attention =
         given.attention + Cost{2 * keys * a.p.n_kv_heads * a.p.head_dim * size_of(a.p.dtype),
                                4 * keys * a.p.n_heads * a.p.head_dim};
   };
-  emulator::Listener<RecallArgs>::heard = [&](const RecallArgs& a) {
+  emulator::Listener<RecallBatch>::heard = [&](const RecallBatch& batch) {
+    REQUIRE(batch.n == 1);
+    const RecallArgs& a = batch.of[0];
     const std::int64_t searched = *a.p.n_events * a.p.width;
     given.search = given.search + Cost{searched * size_of(a.p.dtype), 2 * searched};
   };
@@ -180,8 +184,8 @@ TEST_CASE("a step's bytes and flops are computed as its kernels are given them")
   model.step(std::span(ids).first(1));
   const std::int64_t launches = emulator::calls().launches;
   emulator::Listener<ProductArgs>::heard = nullptr;
-  emulator::Listener<AttentionArgs>::heard = nullptr;
-  emulator::Listener<RecallArgs>::heard = nullptr;
+  emulator::Listener<Batch<AttentionArgs>>::heard = nullptr;
+  emulator::Listener<RecallBatch>::heard = nullptr;
 
   DecoderSizes sizes;
   sizes.layers = 1;

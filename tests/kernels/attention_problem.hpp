@@ -21,6 +21,7 @@ using episodic::kernels::attention_workspace_bytes;
 using episodic::kernels::AttentionParams;
 using episodic::kernels::KvRow;
 using episodic::kernels::segmented_attention;
+using episodic::kernels::segmented_attention_batch;
 using episodic_test::DeviceArray;
 
 inline constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};

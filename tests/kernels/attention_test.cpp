@@ -12,6 +12,7 @@
 
 #include "kernels/attention_plan.hpp"
 #include "kernels/attention_problem.hpp"
+#include "kernels/batches.hpp"
 #include "kernels/relevance.hpp"
 
 namespace attention_test {
@@ -746,6 +747,172 @@ TEST_CASE("attention kernels refuse parameters that make no sense, without a dev
     b.change(p);
     REQUIRE(segmented_attention(p, nullptr) == cudaErrorMisalignedAddress);
   }
+}
+
+/// What is asked of a call of a batch beyond its case.
+enum class Wants { all, out_alone, deferred_sums, merge_apart };
+
+/// The results of all calls in one batch. \param params so far
+std::vector<Result> in_batch(const std::vector<Problem>& problems, const std::vector<Wants>& wants,
+                             std::vector<AttentionParams>& params, std::int64_t& launches) {
+  std::vector<Result> results;
+  const std::size_t i = params.size();
+  if (i == problems.size()) {
+    launches = episodic_test::count_launches([&] {
+      REQUIRE(segmented_attention_batch(params.data(), static_cast<std::int64_t>(i), nullptr) ==
+              cudaSuccess);
+    });
+    return results;
+  }
+  const DeviceArray<episodic::kernels::ColumnStats> stats(
+      static_cast<std::size_t>(problems[i].heads()));
+  Result own = problems[i].run(
+      [&](AttentionParams& p) {
+        if (wants[i] == Wants::out_alone) p.maybe_lse = p.maybe_column_sums = nullptr;
+        if (wants[i] == Wants::deferred_sums) p.maybe_column_stats = stats.data();
+        if (wants[i] == Wants::merge_apart) p.maybe_arrived = nullptr;
+      },
+      [&](const AttentionParams& p) {
+        // What the call alone has written, the batch must write again.
+        const std::int64_t outputs = p.n_queries * p.n_heads * p.head_dim;
+        REQUIRE(cudaMemset(p.out, 0xff,
+                           static_cast<std::size_t>(outputs * episodic::size_of(p.dtype))) ==
+                cudaSuccess);
+        if (p.maybe_lse)
+          REQUIRE(cudaMemset(p.maybe_lse, 0xff,
+                             static_cast<std::size_t>(p.n_queries * p.n_heads) * sizeof(float)) ==
+                  cudaSuccess);
+        if (p.maybe_column_sums)
+          REQUIRE(cudaMemset(p.maybe_column_sums, 0xff,
+                             static_cast<std::size_t>(problems[i].window() * p.n_heads) *
+                                 sizeof(float)) == cudaSuccess);
+        params.push_back(p);
+        results = in_batch(problems, wants, params, launches);
+      });
+  if (wants[i] == Wants::out_alone) own.lse = own.column_sums = {};
+  if (wants[i] == Wants::deferred_sums)
+    for (const episodic::kernels::ColumnStats& s : stats.host())
+      own.lse.insert(own.lse.end(), {s.scale, s.max, s.inverse});
+  results.insert(results.begin(), own);
+  return results;
+}
+
+/// Holds a batch to its calls alone. \return its launches
+std::int64_t check_batch(const std::vector<Problem>& problems, const std::vector<Wants>& wants) {
+  std::vector<AttentionParams> params;
+  std::int64_t launches = 0;
+  const std::vector<Result> got = in_batch(problems, wants, params, launches);
+  REQUIRE(got.size() == problems.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(i);
+    params.clear();
+    std::int64_t unused = 0;
+    const Result expected = in_batch({problems[i]}, {wants[i]}, params, unused)[0];
+    REQUIRE(same_bits(got[i].out, expected.out));
+    REQUIRE(same_bits(got[i].lse, expected.lse));
+    REQUIRE(same_bits(got[i].column_sums, expected.column_sums));
+  }
+  return launches;
+}
+
+TEST_CASE("a decoded batch of attention is one launch, with the bits of its sequences alone") {
+  EPISODIC_NEEDS_DEVICE();
+  using episodic_test::launches_of;
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t d : {64, 72, 256})
+      for (const std::int64_t n : episodic_test::batch_sizes(episodic::kernels::kMostInLaunch)) {
+        if (d != 64 && n > 3) continue;
+        std::vector<Problem> problems;
+        for (std::int64_t i = 0; i < n; ++i) {
+          Case c = of(1, 3, d, i % 4 == 1 ? 0 : 9 + 20 * i);  // one remembers nothing
+          c.max_rows = i % 4 == 1 ? 5 : c.far + 3;
+          c.n_local = 20 + 7 * i;
+          c.first_position = i % 3 == 2 ? 4 : 100 + i;
+          c.far_unseen = i % 3 == 2;
+          c.spare = i % 2;
+          c.rotary_dim = i % 2 == 0 ? d / 16 * 16 : 0;
+          c.interleaved = i % 3 == 0;
+          c.soft_cap = i % 5 == 3 ? 10.0f : 0.0f;
+          problems.emplace_back(c, dtype, static_cast<unsigned>(i));
+        }
+        const bool wide = dtype == DType::float32;
+        const auto size = static_cast<std::size_t>(n);
+        const std::int64_t launches = check_batch(
+            problems, std::vector<Wants>(size, wide ? Wants::out_alone : Wants::deferred_sums));
+        INFO("n " << n << " d " << d << " dtype " << static_cast<int>(dtype));
+        if (launches >= 0 && !wide)
+          REQUIRE(launches == launches_of(n, episodic::kernels::kMostInLaunch));
+        check_batch(problems, std::vector<Wants>(size, Wants::all));
+      }
+}
+
+TEST_CASE("a batch of attention takes calls of every kind together") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes) {
+    std::vector<Problem> problems;
+    std::vector<Wants> wants;
+    const auto add = [&](std::int64_t n, std::int64_t far, std::int64_t max_rows,
+                         Wants of = Wants::all) {
+      Case c = Case();
+      c.n = n;
+      c.group = 2;
+      c.rotary_dim = 64;
+      c.far = far;
+      c.max_rows = max_rows;
+      c.weights = true;
+      c.codes = far / 3;
+      problems.emplace_back(c, dtype, static_cast<unsigned>(problems.size()));
+      wants.push_back(of);
+    };
+    add(1, 50, 60);
+    add(3, 20, 900);  // more splits than a warp merges
+    add(40, 30, 30);  // many rows
+    add(1, 0, 0);     // no memory
+    add(1, 50, 1500, Wants::merge_apart);
+    add(2, 90, 100, Wants::merge_apart);
+    add(7, 10, 10, Wants::out_alone);
+    add(1, 70, 100, dtype == DType::float32 ? Wants::all : Wants::deferred_sums);
+    add(19, 40, 40);
+    add(1, 33, 900, Wants::merge_apart);
+    check_batch(problems, wants);
+  }
+}
+
+TEST_CASE("a batch of attention names the field that its sequences do not share") {
+  const auto refused = [](const char* field, void (*change)(AttentionParams&)) {
+    alignas(256) static unsigned char memory[1 << 20];
+    AttentionParams p;
+    p.dtype = DType::float32;
+    p.n_queries = p.n_local = 1;
+    p.n_heads = 4;
+    p.n_kv_heads = 2;
+    p.head_dim = 64;
+    p.q = p.local_key = p.local_value = memory;
+    p.out = p.workspace = memory;
+    p.q_row_stride = 512;
+    p.first_position = reinterpret_cast<const std::int64_t*>(memory);
+    p.ring_capacity = 4;
+    p.ring_head_stride = 1024;
+    p.workspace_bytes = sizeof(memory);
+    std::vector<AttentionParams> params(3, p);
+    const auto named = [&](std::int64_t n) {
+      return episodic::kernels::invalid_field(params.data(), n);
+    };
+    REQUIRE(named(3) == nullptr);
+    change(params[2]);
+    REQUIRE(named(2) == nullptr);
+    REQUIRE(named(3) != nullptr);
+    REQUIRE(std::string(named(3)) == field);
+    REQUIRE(segmented_attention_batch(params.data(), 3, nullptr) == cudaErrorInvalidValue);
+    REQUIRE(std::string(named(-1)) == "n_sequences");
+    REQUIRE(segmented_attention_batch(nullptr, 2, nullptr) == cudaErrorInvalidValue);
+    REQUIRE(segmented_attention_batch(nullptr, 0, nullptr) == cudaSuccess);
+  };
+  refused("dtype", [](AttentionParams& p) { p.dtype = DType::bfloat16; });
+  refused("n_heads", [](AttentionParams& p) { p.n_heads = 2; });
+  refused("n_kv_heads", [](AttentionParams& p) { p.n_kv_heads = 4; });
+  refused("head_dim", [](AttentionParams& p) { p.head_dim = 32; });
+  refused("out", [](AttentionParams& p) { p.out = nullptr; });
 }
 
 }  // namespace attention_test

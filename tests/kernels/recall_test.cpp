@@ -5,12 +5,15 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "episodic/recall/buffers.hpp"
+#include "kernels/batches.hpp"
 #include "kernels/device.hpp"
 #include "kernels/rows.hpp"
 #include "support/recall_reference.hpp"
@@ -440,6 +443,170 @@ TEST_CASE("recall and its rows in one launch are what they are in two") {
   }
 }
 
+/// A sequence of a batch: its memory, and the rows that are written behind its recall.
+struct BatchSequence {
+  BatchSequence(std::int64_t i, DType dtype) : random(static_cast<unsigned>(i)) {
+    constexpr std::int64_t kEvents[] = {60, 0, 700, 5, 300, 1};  // the second remembers nothing
+    memory = random_memory(random, kEvents[i % 6], dtype, 24);
+    memory.config.n_local = 16 + i;
+    memory.config.chunk = 8;
+    memory.config.n_mem = i % 4 == 3 ? 200 : 64;
+    memory.config.contiguity = 0.1 * static_cast<double>(i % 4);
+    memory.config.neighbours = i % 3;
+    device.emplace(memory, i % 2 == 0 ? 64 : 0);
+    if (i % 5 == 4) {
+      std::vector<std::uint8_t> gone;
+      for (std::size_t e = 0; e < memory.event_end.size(); ++e) gone.push_back(random() % 2);
+      device->forget(gone);
+    }
+    blocks.emplace(std::vector<const void*>(static_cast<std::size_t>(memory.max_events),
+                                            reinterpret_cast<const void*>(5 << 20)));
+  }
+  std::vector<float> query() { return episodic_test::normal_floats(24, random); }
+  std::int64_t tokens() const {
+    const std::int64_t end =
+        memory.event_end.empty() ? memory.config.n_init : memory.event_end.back();
+    return end + memory.config.n_local + 2;
+  }
+  RowsParams rows_of(const RecallParams& p) {
+    RowsParams r;
+    r.dtype = DType::float16;
+    r.n_kv_heads = 2;
+    r.head_dim = 8;
+    r.tokens = p.tokens;
+    r.n = p.n;
+    r.n_init = p.n_init;
+    r.n_local = p.n_local;
+    // Addresses are made up: rows are computed, and what they point to is not read.
+    r.sink_key = r.sink_value = r.ring_key = r.ring_value = reinterpret_cast<const void*>(1 << 20);
+    r.ring_capacity = 60;
+    r.ring_head_stride = 480;
+    r.n_events = p.n_events;
+    r.events = p.events;
+    r.recalled = p.recalled;
+    r.n_recalled = p.sizes + 2;
+    r.event_block = blocks->data();
+    r.rows = rows.data();
+    r.n_rows = n_rows.data();
+    r.overflow = overflow.data();
+    r.max_rows = 300;
+    return r;
+  }
+
+  std::mt19937 random;
+  Memory memory;
+  std::optional<Device> device;
+  std::optional<DeviceArray<const void*>> blocks;
+  DeviceArray<KvRow> rows{std::vector<KvRow>(300)};
+  DeviceArray<std::int32_t> n_rows{1}, overflow{std::vector<std::int32_t>{0}};
+};
+
+/// A step of all of them by one call. \param recall of the parameters of all
+template <class Recall>
+void step_together(std::vector<std::unique_ptr<BatchSequence>>& sequences,
+                   std::vector<RecallParams>& params, std::vector<Lists>& lists,
+                   const Recall& recall) {
+  const std::size_t i = params.size();
+  if (i == sequences.size()) return recall();
+  BatchSequence& s = *sequences[i];
+  const DeviceArray<std::int64_t> tokens(std::vector<std::int64_t>{s.tokens()});
+  lists[i] = s.device->step(s.query(), tokens, 1 + static_cast<std::int64_t>(i % 2),
+                            [&](const RecallParams& p) {
+                              params.push_back(p);
+                              step_together(sequences, params, lists, recall);
+                              return cudaSuccess;
+                            });
+}
+
+TEST_CASE("a batch of recalls has the lists and rows of its sequences alone") {
+  EPISODIC_NEEDS_DEVICE();
+  const DType dtypes[] = {DType::float32, DType::float16, DType::bfloat16};
+  int trial = 0;
+  for (const std::int64_t n : episodic_test::batch_sizes(kMostRecallsInLaunch))
+    for (const bool with_rows : {true, false}) {
+      const DType dtype = dtypes[trial++ % 3];
+      CAPTURE(n, with_rows);
+      std::vector<std::unique_ptr<BatchSequence>> alone, together;
+      for (std::int64_t i = 0; i < n; ++i) {
+        alone.push_back(std::make_unique<BatchSequence>(i, dtype));
+        together.push_back(std::make_unique<BatchSequence>(i, dtype));
+      }
+      for (int step = 0; step < 3; ++step) {
+        std::vector<RecallParams> params;
+        std::vector<Lists> expected(alone.size()), got(alone.size());
+        step_together(alone, params, expected, [&] {
+          for (std::size_t i = 0; i < params.size(); ++i)
+            REQUIRE((with_rows ? recall_rows(params[i], alone[i]->rows_of(params[i]), nullptr)
+                               : recall_events(params[i], nullptr)) == cudaSuccess);
+        });
+        params.clear();
+        step_together(together, params, got, [&] {
+          std::vector<RowsParams> rows;
+          for (std::size_t i = 0; i < params.size(); ++i)
+            rows.push_back(together[i]->rows_of(params[i]));
+          const std::int64_t launches = episodic_test::count_launches([&] {
+            REQUIRE((with_rows ? recall_rows_batch(params.data(), rows.data(), n, nullptr)
+                               : recall_events_batch(params.data(), n, nullptr)) == cudaSuccess);
+          });
+          // With codes for one, each launch is two.
+          REQUIRE((launches < 0 ||
+                   launches == 2 * episodic_test::launches_of(n, kMostRecallsInLaunch)));
+        });
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          CAPTURE(i, step);
+          REQUIRE(got[i] == expected[i]);
+          REQUIRE(together[i]->device->arrived->host()[0] == 0);
+          if (!with_rows) continue;
+          const std::vector<KvRow> a = alone[i]->rows.host(), b = together[i]->rows.host();
+          const std::int32_t count = alone[i]->n_rows.host()[0];
+          REQUIRE(together[i]->n_rows.host()[0] == count);
+          for (std::size_t r = 0; r < static_cast<std::size_t>(count); ++r) {
+            REQUIRE(b[r].token == a[r].token);
+            REQUIRE(b[r].key == a[r].key);
+            REQUIRE(b[r].value == a[r].value);
+            REQUIRE(b[r].head_stride == a[r].head_stride);
+          }
+        }
+      }
+      REQUIRE(alone[0]->device->sizes->host()[2] > 0);
+    }
+}
+
+TEST_CASE("a batch of recalls names the field that its sequences do not share") {
+  BatchSequence s(0, DType::float16);
+  std::vector<RecallParams> params(3);
+  std::vector<RowsParams> rows;
+  const DeviceArray<std::int64_t> tokens(std::vector<std::int64_t>{9});
+  s.device->step(s.query(), tokens, 1, [&](const RecallParams& p) {
+    const auto refused = [&](const char* field, auto&& change) {
+      params.assign(3, p);
+      rows.assign(3, s.rows_of(p));
+      REQUIRE(invalid_field(params.data(), 3) == nullptr);
+      REQUIRE(invalid_field(params.data(), rows.data(), 3) == nullptr);
+      change();
+      const char* const named = invalid_field(params.data(), rows.data(), 3);
+      CAPTURE(field);
+      REQUIRE(named != nullptr);
+      REQUIRE(std::string(named) == field);
+      REQUIRE(recall_rows_batch(params.data(), rows.data(), 3, nullptr) == cudaErrorInvalidValue);
+    };
+    refused("dtype", [&] { params[2].dtype = DType::bfloat16; });
+    refused("width", [&] { params[2].width = 16; });
+    refused("n_lanes", [&] { params[2].n_lanes = 2, params[2].workspace_bytes *= 2; });
+    refused("query", [&] { params[1].query = nullptr; });
+    refused("dtype", [&] { rows[2].dtype = DType::bfloat16; });
+    refused("head_dim", [&] { rows[2].head_dim = 4; });
+    refused("n_kv_heads", [&] { rows[1].n_kv_heads = 4; });
+    refused("recalled", [&] { rows[1].recalled = nullptr; });
+    REQUIRE(recall_rows_batch(params.data(), nullptr, 3, nullptr) == cudaErrorInvalidValue);
+    REQUIRE(std::string(invalid_field(params.data(), nullptr, 3)) == "rows");
+    REQUIRE(std::string(invalid_field(params.data(), -1)) == "n_sequences");
+    params[2].dtype = DType::bfloat16;
+    REQUIRE(recall_events_batch(params.data(), 3, nullptr) == cudaErrorInvalidValue);
+    return recall_events_batch(&p, 1, nullptr);
+  });
+}
+
 TEST_CASE("recall through codes lists what the scan lists, to the bit, whatever the vectors") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(21);
@@ -502,7 +669,8 @@ TEST_CASE("codes leave few candidates, and none are searched below codes_from ev
   std::mt19937 random(22);
   std::int64_t candidates = -1;
   bool searched = false;
-  emulator::Listener<RecallArgs>::heard = [&](const RecallArgs& a) {
+  emulator::Listener<RecallBatch>::heard = [&](const RecallBatch& batch) {
+    const RecallArgs& a = batch.of[0];
     // of the second launch, which reads what the first has counted
     searched = a.p.codes_from > 0 && *a.p.n_events >= a.p.codes_from;
     if (searched)
@@ -525,7 +693,7 @@ TEST_CASE("codes leave few candidates, and none are searched below codes_from ev
   REQUIRE(searched);
   REQUIRE(candidates >= static_cast<std::int64_t>(expected.similarity.size()));
   REQUIRE(candidates < 600);
-  emulator::Listener<RecallArgs>::heard = nullptr;
+  emulator::Listener<RecallBatch>::heard = nullptr;
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif
