@@ -65,14 +65,15 @@ __device__ inline float capped(const AttentionArgs& a, float score) {
   return __fadd_rn(__fmul_rn(share, a.cap_twice), a.cap_out);
 }
 
-/// f(row, channel) for all pieces of 8 channels of a tile that are this thread's.
-template <int kRows, int kChunks, int kThreads, class F>
+/// f(row, channel) for all pieces of 8 channels of a tile that are this thread's, kUnrolled rows at
+/// a time.
+template <int kRows, int kChunks, int kThreads, int kUnrolled = kRows, class F>
 __device__ inline void for_pieces(F&& f) {
   constexpr int kLanes = kChunks & -kChunks;  // for each row: the largest power of 2 that divides
   static_assert(kRows * kLanes % kThreads == 0, "all threads copy alike");
   const int row = static_cast<int>(threadIdx.x) / kLanes;
   const int channel = static_cast<int>(threadIdx.x) % kLanes * 8;
-  EPISODIC_UNROLL
+  EPISODIC_UNROLL_BY(kUnrolled)
   for (int r = 0; r < kRows; r += kThreads / kLanes) {
     EPISODIC_UNROLL
     for (int c = 0; c < kChunks; c += kLanes) f(row + r, channel + 8 * c);
@@ -202,7 +203,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     };
     if (far || p.ring_pages.table) {
       const KvRow* const rows = table + tile % kAttentionTables * kKeys;
-      for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
+      // of many rows not all at once, for the addresses would take registers that there are not
+      for_pieces<kKeys, kChunks, kThreads, kFewRows ? kKeys : 4>([&](int key, int channel) {
         const KvRow& row = rows[key];
         const std::int64_t at = std::int64_t{row.head_stride} * span.far_head + channel;
         const std::int64_t value_at = value_place(p, row.head_stride, span.far_head) + channel;
