@@ -3,6 +3,7 @@
 // mean and variance from them, as spec 7 defines them, instead of updating them.
 #include "episodic/timeline/key_segmenter.hpp"
 
+#include <array>
 #include <random>
 
 #include "support/test.hpp"
@@ -77,7 +78,7 @@ std::vector<float> drifting_key(std::mt19937& rng, std::int64_t token, std::int6
 TEST_CASE("segmentation from keys equals its definition") {
   std::mt19937 rng(3);
   std::int64_t cuts = 0;
-  for (int run = 0; run < 60; ++run) {
+  for (int run = 0; run < 140; ++run) {
     KeySegmenterSettings s;
     s.signal = run % 2 ? KeySignal::gaussian : KeySignal::similarity;
     s.gamma = static_cast<double>(rng() % 200) / 100;
@@ -85,9 +86,10 @@ TEST_CASE("segmentation from keys equals its definition") {
     s.var_floor = 0.01 + static_cast<double>(rng() % 10) / 100;
     s.n_init = static_cast<std::int64_t>(rng() % 6);
     const std::int64_t heads = 1 + static_cast<std::int64_t>(rng() % 3),
-                       d = 1 + static_cast<std::int64_t>(rng() % 7);
-    // Large and small ones: products of eight variances have no number then.
-    const float scale = run % 3 == 0 ? 1.0f : run % 3 == 1 ? 1e20f : 1e-25f;
+                       d = 1 + static_cast<std::int64_t>(rng() % (run % 7 == 0 ? 70 : 7));
+    // Large and small ones: products of eight variances have no number at the outer two.
+    const float scale =
+        std::array{1.0f, 1e20f, 1e-25f, 3e18f, 1e-17f}[static_cast<std::size_t>(run % 5)];
     s.var_floor *= static_cast<double>(scale) * scale;
     KeySegmenter segmenter(s, heads, d);
     Reference reference{s, heads, d, 0, {}, {}};

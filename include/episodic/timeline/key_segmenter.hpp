@@ -5,6 +5,7 @@
 /// longer like those that it holds. Header-only.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -123,6 +124,8 @@ class KeySegmenter {
   }
 
  private:
+  static constexpr std::size_t kParts = 8, kTogether = 8;
+
   static std::size_t size(std::int64_t heads, std::int64_t head_dim) {
     if (heads < 1 || head_dim < 1)
       throw ConfigError("key segmenter: heads and head_dim must be >= 1");
@@ -133,38 +136,73 @@ class KeySegmenter {
   /// way, so one loop over all channels and one division. In partial sums, so that no addition
   /// waits for the one before it.
   double signal(std::span<const float> key) const {
-    constexpr std::size_t kParts = 8;
-    double parts[kParts] = {}, logs = 0;
-    const std::size_t n = key.size(), whole = n / kParts * kParts;
-    if (settings_.signal == KeySignal::similarity) {
-      for (std::size_t c = 0; c < whole; c += kParts)
-        for (std::size_t i = 0; i < kParts; ++i) parts[i] += mean_[c + i] * key[c + i];
-      for (std::size_t c = whole; c < n; ++c) parts[0] += mean_[c] * key[c];
-    } else {
-      const auto variance = [&](std::size_t c) {
-        return std::max(variance_[c], settings_.var_floor);
-      };
-      // The logarithm of several variances' product, where that has all its digits.
-      const auto add = [&](std::size_t first, std::size_t count) {
-        double product = 1;
-        for (std::size_t i = 0; i < count; ++i) {
-          const double v = variance(first + i), d = key[first + i] - mean_[first + i];
-          product *= v;
-          parts[i] += d * d / v;
-        }
-        if (std::isnormal(product)) {
-          logs += std::log(product);
-        } else {
-          for (std::size_t i = 0; i < count; ++i) logs += std::log(variance(first + i));
-        }
-      };
-      for (std::size_t c = 0; c < whole; c += kParts) add(c, kParts);
-      if (whole < n) add(whole, n - whole);
-    }
-    double sum = std::accumulate(parts, parts + kParts, 0.0);
-    if (settings_.signal == KeySignal::gaussian)
-      sum = -0.5 * (static_cast<double>(n) * std::log(2 * std::numbers::pi) + logs + sum);
+    const double sum =
+        settings_.signal == KeySignal::similarity ? dot_product(key) : log_density(key);
     return sum / static_cast<double>(heads_);
+  }
+
+  double dot_product(std::span<const float> key) const {
+    double parts[kParts] = {};
+    const std::size_t n = key.size(), whole = n / kParts * kParts;
+    for (std::size_t c = 0; c < whole; c += kParts)
+      for (std::size_t i = 0; i < kParts; ++i) parts[i] += mean_[c + i] * key[c + i];
+    for (std::size_t c = whole; c < n; ++c) parts[0] += mean_[c] * key[c];
+    return std::accumulate(parts, parts + kParts, 0.0);
+  }
+
+  /// -1/2 sum over the channels of log(2 pi v) + d^2 / v. Sums of fractions are kept as a numerator
+  /// and a denominator, whose logarithm is wanted as well: a division for kTogether channels, a
+  /// logarithm for kParts * kTogether.
+  double log_density(std::span<const float> key) const {
+    const std::size_t n = key.size();
+    double sum = 0;
+    for (std::size_t first = 0; first < n; first += kParts * kTogether)
+      sum += logs_and_squares(key, first, std::min(n, first + kParts * kTogether));
+    return -0.5 * (static_cast<double>(n) * std::log(2 * std::numbers::pi) + sum);
+  }
+
+  /// Sum of log(v) + d^2 / v over channels [first, last), at most kParts * kTogether.
+  double logs_and_squares(std::span<const float> key, std::size_t first, std::size_t last) const {
+    double above[kParts] = {}, below[kParts], most[kParts] = {};
+    std::fill(below, below + kParts, 1.0);
+    const double least = settings_.var_floor;
+    const double *const mean = mean_.data(), *const variance = variance_.data();
+    const auto add = [&](std::size_t c, std::size_t i) {
+      const double v = variance[c] > least ? variance[c] : least, d = key[c] - mean[c];
+      above[i] = above[i] * v + d * d * below[i];
+      below[i] *= v;
+      most[i] = v > most[i] ? v : most[i];
+    };
+    const std::size_t whole = first + (last - first) / kParts * kParts;
+    for (std::size_t c = first; c < whole; c += kParts)
+      for (std::size_t i = 0; i < kParts; ++i) add(c + i, i);
+    for (std::size_t c = whole; c < last; ++c) add(c, c - whole);
+    double logs = 0, squares = 0;
+    for (std::size_t i = 0; i < kParts; ++i) squares += above[i] / below[i];
+    // Products of kTogether variances within these have all their digits.
+    if (least > 1e-38 && *std::max_element(most, most + kParts) < 1e38 && std::isfinite(squares))
+      return log_of_product(below, kParts) + squares;
+    squares = 0;
+    for (std::size_t c = first; c < last; ++c) {
+      const double v = std::max(variance[c], least), d = key[c] - mean[c];
+      logs += std::log(v);
+      squares += d * d / v;
+    }
+    return logs + squares;
+  }
+
+  /// log(x[0] * x[1] ..) of up to 1,000 normal positive numbers, whatever their product is: one
+  /// logarithm of their digits' product, and the sum of their powers of two.
+  static double log_of_product(const double* x, std::size_t n) {
+    constexpr std::uint64_t kDigits = (std::uint64_t{1} << 52) - 1, kBias = 1023;
+    double digits = 1;
+    std::int64_t powers = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto bits = std::bit_cast<std::uint64_t>(x[i]);
+      powers += static_cast<std::int64_t>(bits >> 52) - static_cast<std::int64_t>(kBias);
+      digits *= std::bit_cast<double>((bits & kDigits) | kBias << 52);
+    }
+    return std::log(digits) + static_cast<double>(powers) * std::numbers::ln2;
   }
 
   void open(std::span<const float> key) {
@@ -176,12 +214,16 @@ class KeySegmenter {
   }
 
   void join(std::span<const float> key) {
-    const double n = static_cast<double>(++count_);
+    const double before = static_cast<double>(count_);
+    const double share = 1 / static_cast<double>(++count_);
+    if (variance_.empty()) {
+      for (std::size_t c = 0; c < key.size(); ++c) mean_[c] += (key[c] - mean_[c]) * share;
+      return;
+    }
     for (std::size_t c = 0; c < key.size(); ++c) {
-      const double before = mean_[c];
-      mean_[c] = ((n - 1) * before + key[c]) / n;
-      if (!variance_.empty())
-        variance_[c] = ((n - 1) * variance_[c] + (key[c] - before) * (key[c] - mean_[c])) / n;
+      const double far = key[c] - mean_[c];
+      mean_[c] += far * share;
+      variance_[c] = (before * variance_[c] + far * (key[c] - mean_[c])) * share;
     }
   }
 
