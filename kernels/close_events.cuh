@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kCloseThreads) CloseEventsKernel(CloseEventsPa
   state.n_events = list.size;
   state.n_closed = list.size - n_before;
   state.tokens += p.n;
+  ++state.steps;
   if (list.full) state.errors |= kEventTableIsFull;
 }
 

@@ -46,6 +46,7 @@ class DeviceEngine final : public Engine {
     MemoryUsage u;
     u.tokens = model_.memory().tokens();
     u.events = model_.memory().n_events();
+    u.recalled_events = model_.memory().recalled_events();
     u.kv_dtype = model_.memory().config().kv_dtype == DType::int8 ? DType::int8 : model_.dtype();
     u.store_bytes = bytes.events;
     u.host_bytes = bytes.host;
