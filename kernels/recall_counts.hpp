@@ -25,7 +25,7 @@ struct RecallCountsParams {
   /// [n_lanes] whose events each lane's are: those of counts + maybe_timeline[lane] * max_events;
   /// null: all of the first table.
   const std::int32_t* maybe_timeline = nullptr;
-  std::int64_t max_events = 0;          ///< room of each table, < 2^31
+  std::int64_t max_events = 0;           ///< room of each table, < 2^31
   const std::uint32_t* steps = nullptr;  ///< before this one
   RecallCount* counts = nullptr;         ///< [tables, max_events], added to
   unsigned long long* total = nullptr;   ///< of all events, lanes and steps, added to

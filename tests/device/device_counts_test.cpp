@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often events are recalled, as a device counts it: the host's counts, of each event and in all,
-// wherever events lie, over snapshots, and in kept memories that host and device hand to each other.
+// How often events are recalled, as a device counts it: the host's counts, of each event and in
+// all, wherever events lie, over snapshots, and in kept memories that host and device hand to each
+// other.
 #include <memory>
 #include <random>
 #include <string>
@@ -17,7 +18,8 @@ constexpr std::int64_t kLength = 420;
 
 void require_same_counts(const EpisodicMemory& host, const DeviceMemory& device) {
   REQUIRE(device.recalled_events() == host.counters().recalled_events);
-  for (std::int64_t s = 0; s < host.scopes(); ++s) REQUIRE(device.recall_counts(s) == host.recall_counts(s));
+  for (std::int64_t s = 0; s < host.scopes(); ++s)
+    REQUIRE(device.recall_counts(s) == host.recall_counts(s));
 }
 
 TEST_CASE("a device counts recalls as the host does") {
@@ -64,9 +66,9 @@ TEST_CASE("a device counts recalls as the host does") {
           device.begin_step(1);
           device.begin_step(2);
         }
-        step_both(host, device, tokens,
-                  std::min<std::int64_t>(kLength - host.tokens(),
-                                         random() % 3 == 0 ? 1 : plain.chunk));
+        step_both(
+            host, device, tokens,
+            std::min<std::int64_t>(kLength - host.tokens(), random() % 3 == 0 ? 1 : plain.chunk));
         require_same_counts(host, device);
       }
       REQUIRE((device.recalled_events() > 100) == plain.recall);
@@ -95,7 +97,8 @@ TEST_CASE("a device counts recalls as the host does") {
       while (whole.tokens() < 324) driver::step(whole, tokens, whole.tokens(), 12);
       const EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::read, &shape);
       REQUIRE(kept.counters().recalled_events == whole.counters().recalled_events);
-      for (std::int64_t s = 0; s < kept.scopes(); ++s) REQUIRE(kept.recall_counts(s) == whole.recall_counts(s));
+      for (std::int64_t s = 0; s < kept.scopes(); ++s)
+        REQUIRE(kept.recall_counts(s) == whole.recall_counts(s));
       device.reset();
       REQUIRE(device.recalled_events() == 0);
     }
