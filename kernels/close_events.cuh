@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kCloseThreads)
   state.n_events = list.size;
   state.n_closed = list.size - n_before;
   state.tokens += p.n;
+  ++state.steps;
   if (list.full) state.errors |= kEventTableIsFull;
 }
 

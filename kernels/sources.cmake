@@ -15,6 +15,7 @@ set(EPISODIC_KERNEL_SOURCES
   place_events.cu
   product.cu
   recall.cu
+  recall_counts.cu
   refine.cu
   relevance.cu
   residency.cu

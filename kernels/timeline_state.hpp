@@ -33,7 +33,7 @@ struct TimelineState {
   std::int64_t n_events = 0;           ///< closed so far
   std::int64_t n_closed = 0;           ///< of them in the last step: the table's last ones
   std::uint32_t errors = 0;            ///< TimelineError
-  std::uint32_t reserved = 0;
+  std::uint32_t steps = 0;             ///< before this step; close_events adds one
 };
 
 inline TimelineState initial_timeline(std::int64_t n_init) {

@@ -105,6 +105,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
   std::vector<std::int64_t> ids_since;
 
   bool use_graphs = true;
+  std::int64_t event_tokens = 0;  // of memories that it is given
   std::vector<StepGraph> graphs;  // of steps of one token; they hold the pointers of all the above
 
   void forget_attention();
@@ -191,6 +192,7 @@ DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& option
       std::make_shared<DecoderSteps>(from->config, dtype_of(options, planned), options.device));
   model.impl_->steps->path = opened.path;
   model.impl_->use_graphs = options.graphs;
+  model.impl_->event_tokens = options.event_tokens;
   DecoderSteps& steps = *model.impl_->steps;
   steps.weights.load(steps.config, planned, steps.stream.get());
   return model;
@@ -205,6 +207,7 @@ DeviceDecoder DeviceDecoder::share_weights() const {
   DeviceDecoder other;
   other.impl_ = std::make_unique<Impl>(impl_->steps);
   other.impl_->use_graphs = impl_->use_graphs;
+  other.impl_->event_tokens = impl_->event_tokens;
   return other;
 }
 
@@ -268,8 +271,10 @@ DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int6
           "DeviceDecoder::attach_memory: n_local = {} exceeds the sliding window of {} tokens that "
           "layer {} has; set n_local to at most that",
           config.n_local, window, l));
+  DeviceMemoryOptions options{m.steps->dtype, max_tokens};
+  options.event_tokens = m.event_tokens;
   DeviceMemory memory(config, m.steps->weights.heads().shape(memory_shape(c, config.n_local)),
-                      {m.steps->dtype, max_tokens}, m.stream(), std::move(given));
+                      options, m.stream(), std::move(given));
   CausalLayers causal(c, m.steps->weights.heads(), unserved_layers(c), m.steps->dtype, config.chunk,
                       max_tokens);
   causal.allocate(m.stream());

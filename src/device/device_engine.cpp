@@ -46,6 +46,7 @@ class DeviceEngine final : public Engine {
     MemoryUsage u;
     u.tokens = model_.memory().tokens();
     u.events = model_.memory().n_events();
+    u.recalled_events = model_.memory().recalled_events();
     const DType kept_as = model_.memory().config().kv_dtype;
     u.kv_dtype = is_code(kept_as) ? kept_as : model_.dtype();
     u.store_bytes = bytes.events;
@@ -117,13 +118,15 @@ std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_di
 }
 
 DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
-                          std::int64_t tokens, const ModelOptions& changes) {
+                          std::int64_t tokens, const ModelOptions& changes,
+                          std::int64_t event_tokens) {
   const ModelConfig m = load_model_config(model_dir);
   const DeviceModelBytes around =
       DeviceDecoder::bytes_needed(model_dir, with_dtype({}, changes), config.chunk);
   const MemoryShape shape = device::HeadLayout(m).shape(memory_shape(m, config.n_local));
-  const DeviceMemoryBytes memory =
-      DeviceMemory::bytes_needed(config, shape, {around.dtype, tokens});
+  DeviceMemoryOptions options{around.dtype, tokens};
+  options.event_tokens = event_tokens;
+  const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(config, shape, options);
   DevicePlan plan;
   plan.device = {around.weights, around.activations,     memory.window + around.caches,
                  memory.events,  memory.representatives, memory.workspace};

@@ -96,6 +96,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   zero(overflow, 4);
   zero(full, 4);
   zero(not_finite, 4);
+  zero(recalled_events, sizeof(*recalled_events));
   zero(arrived, 4 * P);
   zero(attended, 4 * kernels::kAttentionCounters * shape.n_kv_heads);
   zero(flags, scopes * capacity);
@@ -122,6 +123,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
          {},
          {}});
   tokens = steps_since_recall = last_first = last_n = 0;
+  steps = 0;
   if (lower) {
     std::vector<std::int64_t> kept(kept_events.begin(), kept_events.end());
     if (by_head()) {  // those of the scopes that are in the store

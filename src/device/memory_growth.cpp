@@ -103,8 +103,8 @@ void DeviceMemory::Impl::read_report() {
   know({report.as<TimelineState>(), static_cast<std::size_t>(scopes)});
 }
 
-/// What is read of events before it is written: none is forgotten or pinned, has received attention
-/// or lies in a slot.
+/// What is read of events before it is written: none is forgotten or pinned, was recalled, has
+/// received attention or lies in a slot.
 void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
   if (first >= end) return;
   const auto fill = [&](auto* of_events, int byte) {
@@ -116,6 +116,7 @@ void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
   };
   for (std::int64_t s = 0; s < scopes; ++s) {
     fill(marks + s * max_events, 0);
+    fill(recall_counts + s * max_events, 0);
     if (pins) fill(pins + s * max_events, 0);
   }
   fill(received, 0);

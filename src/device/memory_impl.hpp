@@ -29,6 +29,7 @@
 #include "kernels/key_segmenter.hpp"
 #include "kernels/product.hpp"
 #include "kernels/recall.hpp"
+#include "kernels/recall_counts.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
 #include "kernels/residency.hpp"
@@ -170,6 +171,8 @@ struct DeviceMemory::Impl {
   float* lse = nullptr;                                 // [chunk, H] of a layer's attention
   double* received = nullptr;                           // [max_events] since some were closed last
   std::array<kernels::LayerMasses*, 2> layer_masses{};  // [recalling] over the one or other lists
+  kernels::RecallCount* recall_counts = nullptr;        // [scopes, max_events]
+  unsigned long long* recalled_events = nullptr;        // [1] of all lanes and steps
   kernels::DeviceEventId* forgetting = nullptr;         // [chunk] events that are to be marked
   std::array<kernels::LaneLists*, 2> lane_lists{};  // [lanes] that recall, over the lists in turn
   std::uint8_t* marks = nullptr;   // [scopes, max_events] 1 where an event was forgotten, else 0
@@ -221,6 +224,8 @@ struct DeviceMemory::Impl {
 
   // the host's side of the sequence
   std::int64_t tokens = 0;
+  std::uint32_t steps =
+      0;  // finished since the sequence began, those that were gone back behind too
   bool open = false, far = false, recalls_now = true;
   std::int64_t n = 0, next_layer = 0, steps_since_recall = 0, next_since_recall = 0;
   std::size_t lists_now = 0;  // which of the two lists the finished steps left
@@ -321,6 +326,9 @@ struct DeviceMemory::Impl {
   std::optional<detail::Retention> make_retention() const;
   void judge();
   void forget_due();
+  std::vector<kernels::RecallCount> read_counts(std::int64_t scope, std::int64_t n_events) const {
+    return read(recall_counts + scope * max_events, n_events);
+  }
   detail::Retention::Received read_received(std::int64_t n_events) const;
   void write_received(const detail::Retention::Received& masses);
   void forget_again(std::int64_t scope, std::vector<EventId> events_of, std::int64_t n_events);
@@ -420,9 +428,9 @@ struct DeviceMemory::Impl {
   kernels::ClosedEvents closed() const {
     return {closed_start, closed_end, closed_count, closed_first, max_closed, by_head()};
   }
-  const RecallLists& lists_of_step(const Layer& layer) const {
-    return layer.lists[recalls_now ? 1 - lists_now : lists_now];
-  }
+  /// Of the open step: the one or other lists.
+  std::size_t step_lists() const { return recalls_now ? 1 - lists_now : lists_now; }
+  const RecallLists& lists_of_step(const Layer& layer) const { return layer.lists[step_lists()]; }
   /// All that the host knows of closing: nothing can before something has left the window.
   bool may_close() const { return recalling > 0 && tokens + n > config.n_local + config.n_init; }
   /// Reweighting that chooses the events by itself.

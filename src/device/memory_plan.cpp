@@ -477,6 +477,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   state = c.take<TimelineState>(scopes);
   by_event(events, scopes, 1);
   by_event(marks, scopes, 1);
+  by_event(recall_counts, scopes, 1);
   by_event(blocks, n_lanes, 1);
   if (scales_of_event() > 0) by_event(event_scales, n_lanes, scales_of_event());
   for (Layer& layer : layers) {
@@ -511,6 +512,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   mean_query = c.take<float>(width());
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
   if (takes_top()) by_event(is_top, P, 1);
+  recalled_events = c.take<unsigned long long>(1);
   forgetting = c.take<DeviceEventId>(config.chunk);
   for (kernels::LaneLists*& of : lane_lists) of = c.take<kernels::LaneLists>(n_lanes);
   if (config.retention) {

@@ -208,6 +208,22 @@ void DeviceMemory::Impl::write_lists(const Layer& layer, std::int64_t p,
   write(lists.sizes + 3 * p, sizes, 3);
 }
 
+std::int64_t DeviceMemory::recalled_events() const {
+  const device::CurrentDevice current(impl_->device);
+  return static_cast<std::int64_t>(impl_->read(impl_->recalled_events, 1)[0]);
+}
+
+std::vector<EventRecalls> DeviceMemory::recall_counts(std::int64_t scope) const {
+  const Impl& m = *impl_;
+  m.check_scope(scope);
+  const device::CurrentDevice current(m.device);
+  std::vector<EventRecalls> out;
+  for (const kernels::RecallCount& of :
+       m.read_counts(scope, m.read(m.state + scope, 1)[0].n_events))
+    out.push_back({of.recalls, static_cast<std::int64_t>(of.last) - 1});
+  return out;
+}
+
 std::vector<EventId> DeviceMemory::recalled(std::int64_t lane) const {
   const device::CurrentDevice current(impl_->device);
   const auto [layer, p] = impl_->lane_at(lane);
@@ -326,6 +342,11 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
         m.read_events(static_cast<std::int64_t>(n_events.size()), 0, of_scope.n_events));
     n_events.push_back(of_scope.n_events);
   }
+  std::vector<std::vector<kernels::RecallCount>> counts;
+  for (std::int64_t i = 0; i < m.scopes; ++i)
+    counts.push_back(m.read_counts(i, n_events[static_cast<std::size_t>(i)]));
+  const auto recalled_events = m.read(m.recalled_events, 1);
+  const std::uint32_t steps = m.steps;
   const Impl::Twin twin = m.twin;
   Impl::Twin shared = m.shared;
   auto saved = std::move(m.saved);
@@ -341,13 +362,16 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   const auto pinned = std::move(m.pinned);
   auto pin_changes = std::move(m.pin_changes);
   m.clear(n_events);
-  // What was forgotten or pinned since stays so.
+  // What was forgotten or pinned since stays so, and steps that were made have been.
+  m.write(m.recalled_events, recalled_events.data(), 1);
+  m.steps = steps;
   m.retention = s.retention;
   m.write_received(s.received);
   for (std::size_t i = 0; i < n_events.size(); ++i) {
     const auto scope = static_cast<std::int64_t>(i);
     m.forget_again(scope, std::move(forgotten[i]), n_events[i]);
     m.pin_again(scope, pinned[i], n_events[i]);
+    m.write(m.recall_counts + scope * m.max_events, counts[i].data(), n_events[i]);
   }
   std::erase_if(pin_changes, [&](const auto& c) {
     const auto& [scope, event] = c.first;
@@ -362,7 +386,9 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   m.write(m.windows(), s.windows.data(), m.bytes.window);
   m.write(m.recent, s.recent.data(), m.recent_capacity);
   m.write(m.flags, s.flags.data(), m.scopes * m.capacity);
-  m.write(m.state, s.timelines.data(), m.scopes);
+  std::vector<TimelineState> timelines = s.timelines;
+  for (TimelineState& of_scope : timelines) of_scope.steps = steps;
+  m.write(m.state, timelines.data(), m.scopes);
   if (m.segments_by_keys()) m.write_key_segmenter(s.segmenter);
   auto lists = s.lists.begin();
   for (const Layer& layer : m.layers)
@@ -448,6 +474,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
     TimelineState& of_scope = now[static_cast<std::size_t>(s)];
     const auto& was = handed.scopes[static_cast<std::size_t>(s)];
     of_scope.tokens = handed.tokens;
+    of_scope.steps = static_cast<std::uint32_t>(handed.steps);
     of_scope.last_boundary = was.last_boundary;
     of_scope.last_in_previous = was.last_in_previous;
     of_scope.pending_start = from.events(s).pending_start();
@@ -455,6 +482,16 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
     shared.events.push_back(of_scope.n_events);
   }
   write(state, now.data(), scopes);
+  steps = static_cast<std::uint32_t>(handed.steps);
+  const auto recalls = static_cast<unsigned long long>(handed.recalled_events);
+  write(recalled_events, &recalls, 1);
+  for (std::int64_t s = 0; s < scopes; ++s) {
+    std::vector<kernels::RecallCount> counts;
+    for (const EventRecalls& of : from.recall_counts(s))
+      counts.push_back(
+          {static_cast<std::uint32_t>(of.recalls), static_cast<std::uint32_t>(of.last_recall + 1)});
+    write(recall_counts + s * max_events, counts.data(), static_cast<std::int64_t>(counts.size()));
+  }
   if (segments_by_keys())
     write_key_segmenter(from_bytes(handed.segmenter, key_segmenters(), config.n_init));
   tokens = handed.tokens;
@@ -642,6 +679,8 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
 MemoryState DeviceMemory::Impl::read_state(const std::vector<TimelineState>& now) const {
   MemoryState s;
   s.tokens = tokens;
+  s.steps = steps;
+  s.recalled_events = static_cast<std::int64_t>(read(recalled_events, 1)[0]);
   s.steps_since_recall = steps_since_recall;
   s.scopes.clear();
   for (const TimelineState& of_scope : now)
@@ -807,6 +846,7 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
     advance.events.push_back(
         m.read_events(s, m.shared.events[static_cast<std::size_t>(s)], n_events.back()));
   }
+  for (std::int64_t s = 0; s < m.scopes; ++s) advance.recalls.push_back(recall_counts(s));
   advance.ids.assign(ids.begin(), ids.end());
   Impl::EventReader reader(m, advance.events, m.shared.events);
   advance.read = [&](EventId e, std::int64_t lane, float* representative) {

@@ -519,10 +519,15 @@ void DeviceMemory::enqueue_end(const float* surprise) {
         fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
                     m.next_layer, m.shape.n_layers));
   if (m.retention && m.far) {
-    const kernels::ReceiveParams received{
-        m.layer_masses[m.recalls_now ? 1 - m.lists_now : m.lists_now], m.recalling,
-        m.lanes.per_layer, m.room, m.received};
+    const kernels::ReceiveParams received{m.layer_masses[m.step_lists()], m.recalling,
+                                          m.lanes.per_layer, m.room, m.received};
     device::check(kernels::receive_masses(received, m.stream), "what events received", received);
+  }
+  if (m.far) {
+    const kernels::RecallCountsParams counts{
+        m.lane_lists[m.step_lists()],        m.lanes.n_lanes, m.lane_scopes,    m.max_events,
+        m.state ? &m.state->steps : nullptr, m.recall_counts, m.recalled_events};
+    device::check(kernels::count_recalls(counts, m.stream), "counting recalls", counts);
   }
   // Raw flags: by surprise or by keys on the device, by token numbers on the host, which needs
   // nothing from it. The step's surprise is kept for whoever asks.
@@ -634,6 +639,7 @@ void DeviceMemory::Impl::finish_step() {
   last_first = tokens;
   last_n = n;
   tokens += n;
+  ++steps;
   steps_since_recall = next_since_recall;
   if (recalled_in_step) lists_now = 1 - lists_now;
   far_in_last_step = far;

@@ -88,9 +88,10 @@ inline DecodeCost decode_cost(const DecoderSizes& s, const DecodeContext& c) {
                              scored * s.width() * size_of(c.representatives)),
                  s.layers * 2 * (coded + scored) * s.width()};
   // heads_product, recall_rows, attention, add_product, gated_product, add_product; before
-  // recall_rows, the search of codes; at the end of the step, the codes of closed events
+  // recall_rows, the search of codes; at the end of the step, what was recalled is counted, and the
+  // codes of closed events
   cost.launches_of_layer = c.candidates ? 7 : 6;
-  cost.launches_besides = c.candidates ? 12 : 11;
+  cost.launches_besides = c.candidates ? 13 : 12;
   return cost;
 }
 

@@ -19,6 +19,8 @@ MemoryState EpisodicMemory::state() const {
   m.check_idle("state");
   MemoryState s;
   static_cast<Timeline::State&>(s) = m.time.state();
+  s.steps = m.step_number;
+  s.recalled_events = m.counters.recalled_events;
   for (const LayerState& layer : m.bank.layers) s.layers.push_back(layer.state());
   if (m.retention) {
     ByteWriter to;
@@ -58,6 +60,20 @@ void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t store_
   }
 }
 
+std::vector<EventRecalls> EpisodicMemory::recall_counts(std::int64_t scope) const {
+  const Impl& m = impl();
+  m.threads.check();
+  m.check_scope(scope);
+  std::vector<EventRecalls> counts(static_cast<std::size_t>(m.time.events(scope).size()));
+  const DiskStore* const store = m.bank.tiers.disk;
+  if (!store || !m.bank.recalling(scope)) return counts;
+  for (std::size_t e = 0; e < counts.size(); ++e) {
+    const EventId stored = m.bank.stored(scope, static_cast<EventId>(e));
+    counts[e] = {store->recalls(stored), store->last_recall(stored)};
+  }
+  return counts;
+}
+
 const std::vector<float>& EpisodicMemory::last_logits() const {
   impl().threads.check();
   return impl().time.last_logits();
@@ -75,10 +91,14 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
   const auto scopes = static_cast<std::size_t>(m.time.scopes());
   bool follows = advance.shared_tokens >= 0 && advance.shared_tokens <= m.time.tokens() &&
                  new_tokens >= 0 && advance.shared_events.size() == scopes &&
+                 (advance.recalls.empty() || advance.recalls.size() == scopes) &&
                  advance.events.size() == scopes && s.layers.size() == m.bank.layers.size();
   for (std::size_t i = 0; follows && i < scopes; ++i)
     follows = advance.shared_events[i] >= 0 &&
-              advance.shared_events[i] <= m.time.events(static_cast<std::int64_t>(i)).size();
+              advance.shared_events[i] <= m.time.events(static_cast<std::int64_t>(i)).size() &&
+              (advance.recalls.empty() ||
+               static_cast<std::int64_t>(advance.recalls[i].size()) ==
+                   advance.shared_events[i] + static_cast<std::int64_t>(advance.events[i].size()));
   if (!follows || !m.bank.keeps_first(advance.shared_events))
     throw DataError("advance: the state does not go on from this memory, or is of another shape");
   m.check_behind_base("advance", advance.shared_tokens);
@@ -128,6 +148,16 @@ void EpisodicMemory::advance(const MemoryAdvance& advance) {
     m.ids.push(advance.ids.empty() ? nullptr : advance.ids.data(), new_tokens);
   }
   m.counters.tokens += new_tokens;
+  m.counters.steps += s.steps - m.step_number;
+  m.step_number = s.steps;
+  m.counters.recalled_events = s.recalled_events;
+  for (std::size_t i = 0; m.bank.tiers.disk && i < advance.recalls.size(); ++i) {
+    const auto scope = static_cast<std::int64_t>(i);
+    for (std::size_t e = 0; m.bank.recalling(scope) && e < advance.recalls[i].size(); ++e)
+      m.bank.tiers.disk->set_recalls(m.bank.stored(scope, static_cast<EventId>(e)),
+                                     advance.recalls[i][e].recalls,
+                                     advance.recalls[i][e].last_recall);
+  }
 }
 
 void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance) {

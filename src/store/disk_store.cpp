@@ -229,6 +229,12 @@ std::int64_t Store::recalls(EventId event) const {
   return at(event).recalls;
 }
 
+void Store::set_recalls(EventId event, std::int64_t recalls, std::int64_t last_recall) {
+  check_event(event);
+  at(event).recalls = recalls;
+  at(event).last_recall = last_recall;
+}
+
 bool Store::pinned(EventId event) const {
   check_event(event);
   return at(event).pinned;

@@ -79,6 +79,7 @@ class Store final : public DiskStore {
   void pin(EventId event, bool pinned) override;
   std::int64_t last_recall(EventId event) const override;
   std::int64_t recalls(EventId event) const override;
+  void set_recalls(EventId event, std::int64_t recalls, std::int64_t last_recall) override;
   bool pinned(EventId event) const override;
   const char* tier(EventId event) const override;
   std::uint64_t digest(EventId event) override;

@@ -29,7 +29,6 @@ struct PlanFlags {
   CommonFlags common;
   ModelFlags model;
   std::int64_t tokens = 0;
-  double event_tokens = 0;
   fs::path dir = ".";
   JsonFlag json;
   int checkpoints = 4;
@@ -168,7 +167,8 @@ void run(const PlanFlags& flags) {
   const std::int64_t weights =
       rounded ? rounded_bytes(model, *rounded) : weight_bytes(flags.model.model, model, from_files);
 
-  const double mean = flags.event_tokens > 0 ? flags.event_tokens : expected_event_tokens(config);
+  const double mean =
+      flags.common.event_tokens > 0 ? flags.common.event_tokens : expected_event_tokens(config);
   const auto expected =
       static_cast<std::int64_t>(std::ceil(static_cast<double>(flags.tokens) / mean));
   const std::int64_t most = flags.tokens / config.min_block + 1;
@@ -260,9 +260,6 @@ void add_plan(Command& app) {
       "Example:\n  episodic plan --model M --tokens 10M --memory-dir book.mem");
   flags->model.add_to(sub, false);
   add_count(sub, "--tokens", flags->tokens, "Length of the text", 1).required();
-  sub.option("--event-tokens", flags->event_tokens,
-             "Mean length of an event (default: reckoned from min_block)")
-      .positive();
   sub.option("--memory-dir", flags->dir, "Where the memory will be kept");
   sub.option("--checkpoints", flags->checkpoints, "As of ingest").between(0, 1000).shows_default();
   flags->json.add_to(sub);

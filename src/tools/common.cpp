@@ -76,6 +76,11 @@ void CommonFlags::add_to(Command& app, bool with_model) {
                         : "cpu, cuda or auto: all the same here, where no model runs")
       .one_of({"cpu", "cuda", "auto"})
       .shows_default();
+  if (with_model)
+    app.option("--event-tokens", event_tokens,
+               "Mean length of an event: what plan counts with, and what a device's device_bytes "
+               "is divided for (default: there min_block)")
+        .positive();
   app.flag("--quiet", quiet, "No progress on stderr");
 }
 
@@ -83,10 +88,18 @@ void CommonFlags::apply() const {
   if (threads > 0) set_max_threads(threads);
 }
 
+std::int64_t CommonFlags::whole_event_tokens() const {
+  return event_tokens > 0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(event_tokens)) : 0;
+}
+
 void CommonFlags::apply_on_host() const {
   apply();
   if (device == "cuda")
     throw NotBuiltError("--device cuda: this program has no CUDA path; use --device cpu");
+  if (event_tokens > 0)
+    throw NotBuiltError(
+        "--event-tokens: this program has no CUDA path, for which device_bytes would be divided; "
+        "leave it out");
 }
 
 void ModelFlags::add_to(Command& app, bool with_full_attention) {

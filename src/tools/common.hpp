@@ -65,15 +65,18 @@ std::string read_document(const std::filesystem::path& path, const std::string& 
 struct CommonFlags {
   int threads = 0;  ///< 0: what OpenMP chooses
   std::string device = "auto";
+  double event_tokens = 0;  ///< mean length of an event to reckon with; 0: not said
   bool quiet = false;
 
   /// \param with_model whether the program runs a model: --device means nothing to the others, and
   /// its help says so
   void add_to(Command& app, bool with_model = true);
+  /// event_tokens for a device: rounded down, so that no event of that length is too many.
+  std::int64_t whole_event_tokens() const;
   /// Sets the thread count.
   void apply() const;
   /// The same in a program that runs its model on the host, whatever there is.
-  /// \throws NotBuiltError for --device cuda
+  /// \throws NotBuiltError for --device cuda and --event-tokens
   void apply_on_host() const;
 };
 

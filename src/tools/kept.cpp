@@ -46,8 +46,10 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, std::i
 Json memory_json(const Engine& engine) {
   if (!engine.has_memory()) return {};
   const MemoryUsage u = engine.usage();
-  Json json{{"tokens", u.tokens}, {"events", u.events}, {"kv_dtype", name_of(u.kv_dtype)}};
-  if (u.recalled_events >= 0) json["recalled_events"] = u.recalled_events;
+  Json json{{"tokens", u.tokens},
+            {"events", u.events},
+            {"kv_dtype", name_of(u.kv_dtype)},
+            {"recalled_events", u.recalled_events}};
   if (u.device_bytes >= 0) json["device_bytes"] = u.device_bytes;
   json["store_bytes"] = u.store_bytes;
   json["host_bytes"] = u.host_bytes;

@@ -10,13 +10,16 @@ bool on_device(const CommonFlags& common) {
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,
                                               const ModelOptions& changes) {
-  return on_device(common) ? load_device_engine(model, {}, changes) : nullptr;
+  if (!on_device(common)) return nullptr;
+  DeviceDecoder::Options options;
+  options.event_tokens = common.whole_event_tokens();
+  return load_device_engine(model, options, changes);
 }
 
 std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& flags,
                                           const MemoryConfig& config, std::int64_t tokens) {
   if (!on_device(common)) return std::nullopt;
-  return plan_on_device(flags.model, config, tokens, flags.options());
+  return plan_on_device(flags.model, config, tokens, flags.options(), common.whole_event_tokens());
 }
 
 }  // namespace episodic::tools

@@ -600,6 +600,21 @@ TEST_CASE("a decoder on the device refuses by name, and goes on") {
   REQUIRE_THROWS_AS(DeviceDecoder::load(dir.path(), {DType::fp8, 0}), ConfigError);
 }
 
+TEST_CASE("a decoder's memories are planned for events of the length that it is told") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  DeviceDecoder::Options options;
+  options.event_tokens = small_config().min_block + 1;
+  DeviceDecoder model = DeviceDecoder::load(dir.path(), options);
+  REQUIRE(model.attach_memory(small_config(), 100).options().event_tokens == options.event_tokens);
+  DeviceDecoder other = model.share_weights();
+  REQUIRE(other.attach_memory(small_config(), 100).options().event_tokens == options.event_tokens);
+  options.event_tokens = small_config().max_block + 1;
+  DeviceDecoder wrong = DeviceDecoder::load(dir.path(), options);
+  REQUIRE_THROWS_AS(wrong.attach_memory(small_config(), 100), ConfigError);
+}
+
 TEST_CASE("a decoder without room for a step's activations has no memory, and takes another") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;

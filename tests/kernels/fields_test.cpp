@@ -18,6 +18,7 @@
 #include "kernels/place_events.hpp"
 #include "kernels/product.hpp"
 #include "kernels/recall.hpp"
+#include "kernels/recall_counts.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
 #include "kernels/residency.hpp"
@@ -255,6 +256,15 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(F, events, odd<DeviceEventId>()), WRONG(F, marks, nullptr),
                     WRONG(F, lanes, nullptr), WRONG(F, lanes, odd<LaneLists>())},
                    forget_events);
+  using C = RecallCountsParams;
+  each_is_named<C>(
+      C{some<LaneLists>(), 2, some<std::int32_t>(), 10, some<std::uint32_t>(), some<RecallCount>(),
+        some<unsigned long long>()},
+      {WRONG(C, n_lanes, -1), WRONG(C, max_events, kHuge), WRONG(C, lanes, nullptr),
+       WRONG(C, lanes, odd<LaneLists>()), WRONG(C, maybe_timeline, odd<std::int32_t>()),
+       WRONG(C, steps, nullptr), WRONG(C, counts, nullptr), WRONG(C, total, nullptr),
+       WRONG(C, total, odd<unsigned long long>())},
+      count_recalls);
   using R = RowsParams;
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
                                    WRONG(R, n_kv_heads, 0),

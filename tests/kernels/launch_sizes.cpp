@@ -16,6 +16,7 @@
 #include "kernels/place_events.cuh"
 #include "kernels/product.cuh"
 #include "kernels/recall.cuh"
+#include "kernels/recall_counts.cuh"
 #include "kernels/refine.cuh"
 #include "kernels/relevance.cuh"
 #include "kernels/residency.cuh"
@@ -63,6 +64,7 @@ int main() {
   print("BoundEventsKernel", kSelectThreads, bound_shared_bytes(kMostRecallWidth));
   print("CloseEventsKernel", kCloseThreads);
   print("CopyRunsKernel", kCopyThreads);
+  print("CountRecallsKernel", kCountThreads);
   print("EventToBlockKernel", kCopyThreads);
   print("EventToCodesKernel", kCopyThreads);
   print("WidenRowsKernel", kWarpSize * kWidenWarps);

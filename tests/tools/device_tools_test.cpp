@@ -122,6 +122,12 @@ TEST_CASE("plan says what a device takes, and a run then takes no more") {
       on("cuda", "plan --json - --tokens 100K" + with_model + program::quoted(bounded)).out);
   REQUIRE(tiers["device"]["total"] < all["device"]["total"]);
   REQUIRE(tiers["host"]["event_store"] == all["device"]["event_store"]);
+  // Longer events need less beside their keys and values, and leave more to slots.
+  const Json longer = Json::parse(on("cuda", "plan --json - --tokens 100K --event-tokens 12.5" +
+                                                 with_model + program::quoted(bounded))
+                                      .out);
+  REQUIRE(longer["device"]["representatives"] < tiers["device"]["representatives"]);
+  REQUIRE(longer["device"]["event_store"] > tiers["device"]["event_store"]);
   REQUIRE(tiers["device"]["total"].get<std::int64_t>() -
               tiers["device"]["weights"].get<std::int64_t>() -
               tiers["device"]["activations"].get<std::int64_t>() <=
@@ -152,6 +158,11 @@ TEST_CASE("what a device cannot do is refused in one line") {
     REQUIRE(run.err.find(name) != std::string::npos);
     REQUIRE(on("cpu", generate + quoted(json) + " --max-new 1").status == 0);
   }
+  // Every program hands the length on to the memory that it makes.
+  const Run run = on("cuda", generate + quoted(kSmallMemory) + " --event-tokens 1000");
+  REQUIRE(run.status == 1);
+  REQUIRE(one_line(run.err));
+  REQUIRE(run.err.find("event_tokens = 1000") != std::string::npos);
 }
 
 TEST_CASE("the demo on a device recalls and answers what it does on the host") {

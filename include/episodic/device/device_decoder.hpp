@@ -61,6 +61,8 @@ class DeviceDecoder final : public LanguageModel {
     /// (DeviceMemory::step_kind): the host then spends microseconds on it, whatever the number of
     /// layers. Results are the same to the bit.
     bool graphs = true;
+    /// Of the memories that it is given: DeviceMemoryOptions::event_tokens.
+    std::int64_t event_tokens = 0;
   };
 
   /// Reads a Hugging Face directory or a GGUF file into device memory. Quantised weights become

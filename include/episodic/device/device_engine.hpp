@@ -41,9 +41,11 @@ struct DevicePlan {
 };
 
 /// Needs no device. \param tokens that the sequence will come to
+/// \param event_tokens of its memory, as DeviceMemoryOptions has them
 /// \throws FileError, DataError; ConfigError for settings that a device does not have; BudgetError
 /// where device_bytes or host_bytes are too small
 DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryConfig& config,
-                          std::int64_t tokens, const ModelOptions& changes = {});
+                          std::int64_t tokens, const ModelOptions& changes = {},
+                          std::int64_t event_tokens = 0);
 
 }  // namespace episodic

@@ -204,6 +204,11 @@ class DeviceMemory final : public SequenceMemory {
   /// Events that a lane attended in the last step, in order of time.
   std::vector<EventId> recalled(std::int64_t lane) const;
   LaneRecall recall_lists(std::int64_t lane) const override;
+  /// Events that lanes have attended, over all lanes and finished steps, those that were gone back
+  /// behind too; of a memory that was loaded from the host with what that had counted.
+  std::int64_t recalled_events() const;
+  /// The same of each event of a scope.
+  std::vector<EventRecalls> recall_counts(std::int64_t scope = 0) const;
   /// Representative vector [H / P * d] of an event in a lane. \throws DataError if there is none
   std::vector<float> representative(std::int64_t lane, EventId event) const override;
   /// r(i) of tokens [first, first + n) in a layer: [n, H]; all must be among the last

@@ -138,6 +138,9 @@ class EpisodicMemory final : public HostMemory {
   /// The number by which the store knows an event of a scope; the event's own where the sequence
   /// is the only scope. \throws DataError for an event that is not there
   EventId stored_event(EventId event, std::int64_t scope = 0) const;
+  /// How often each event of a scope was recalled, where a memory with a disk tier counts it: 0
+  /// otherwise.
+  std::vector<EventRecalls> recall_counts(std::int64_t scope = 0) const;
   /// The store of a memory with a disk tier: recalls, tiers and pins of events. Null otherwise.
   const DiskStore* disk_store() const;
   /// Checksum of all that the memory will ever answer from; equal memories have equal digests,

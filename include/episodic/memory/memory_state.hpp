@@ -17,6 +17,8 @@ namespace episodic {
 /// All that a memory carries from step to step but its closed events: its timeline's state and its
 /// layers'.
 struct MemoryState : Timeline::State {
+  std::int64_t steps = 0;            ///< that the memory has made, its number of the next one
+  std::int64_t recalled_events = 0;  ///< MemoryCounters::recalled_events
   /// Rings over tokens: token t at t % ring_capacity; zero where no token was yet. As float32,
   /// whatever dtype the window is in.
   struct Layer {
@@ -35,6 +37,13 @@ struct MemoryState : Timeline::State {
   std::vector<std::byte> retention;
 };
 
+/// How often an event was recalled.
+struct EventRecalls {
+  std::int64_t recalls = 0;       ///< by lanes and steps
+  std::int64_t last_recall = -1;  ///< number of the step; -1: never
+  bool operator==(const EventRecalls&) const = default;
+};
+
 /// What a memory elsewhere has made of a sequence since it was loaded from here.
 struct MemoryAdvance {
   MemoryState state;
@@ -43,6 +52,8 @@ struct MemoryAdvance {
   /// one moment of an earlier advance, or of this memory's own steps: a store forgets from its end.
   std::vector<std::int64_t> shared_events;
   std::vector<std::vector<TokenRange>> events;  ///< of each scope: those closed behind them
+  /// Of each scope: counts of all its events. Empty: nothing was counted.
+  std::vector<std::vector<EventRecalls>> recalls;
   std::vector<std::int64_t> ids;  ///< of the tokens behind shared_tokens; empty: unknown
   /// Reads one lane (counted among those that recall) of an event of its scope: keys and values,
   /// valid until the next call, and its representative vector [H / P * d]. Called in order of time

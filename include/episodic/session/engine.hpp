@@ -27,10 +27,10 @@ namespace episodic {
 /// What a memory holds and takes, in bytes. -1: it has no such thing.
 struct MemoryUsage {
   std::int64_t tokens = 0, events = 0;
-  DType kv_dtype = DType::float32;    ///< of keys and values in events
-  std::int64_t recalled_events = -1;  ///< over all layers and steps (host)
-  std::int64_t store_bytes = 0;       ///< keys and values of events
-  std::int64_t host_bytes = 0;        ///< host memory taken for them
+  DType kv_dtype = DType::float32;   ///< of keys and values in events
+  std::int64_t recalled_events = 0;  ///< over all layers and steps
+  std::int64_t store_bytes = 0;      ///< keys and values of events
+  std::int64_t host_bytes = 0;       ///< host memory taken for them
   std::int64_t disk_bytes = 0;
   std::int64_t index_bytes = 0;  ///< representatives in memory
   std::int64_t window_bytes = 0;

@@ -82,6 +82,8 @@ class DiskStore : public EventStore {
   virtual void compact(double dead_share) = 0;
 
   virtual std::int64_t recalls(EventId event) const = 0;
+  /// Takes over what was counted elsewhere.
+  virtual void set_recalls(EventId event, std::int64_t recalls, std::int64_t last_recall) = 0;
   virtual bool pinned(EventId event) const = 0;
   /// Where an event's authoritative copy lies: "host" until it is written, then "disk".
   virtual const char* tier(EventId event) const = 0;

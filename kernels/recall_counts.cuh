@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Device code of kernels/recall_counts.hpp.
+
+#include <cstdint>
+
+#include "device.cuh"
+#include "recall_counts.hpp"
+
+namespace episodic::kernels {
+
+inline constexpr int kCountThreads = 128;
+
+/// A block a lane. Lanes over one table add to the same counts: sums of integers, whose order does
+/// not show, and one number of a step.
+__global__ void __launch_bounds__(kCountThreads) CountRecallsKernel(const RecallCountsParams p) {
+  const LaneLists lane = p.lanes[blockIdx.x];
+  const std::int32_t size = lane.sizes[2];
+  const std::int64_t table = p.maybe_timeline ? p.maybe_timeline[blockIdx.x] : 0;
+  RecallCount* const counts = p.counts + table * p.max_events;
+  const std::uint32_t step = *p.steps + 1;
+  for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < size; i += kCountThreads) {
+    RecallCount& of_event = counts[lane.recalled[i]];
+    atomicAdd(&of_event.recalls, 1u);
+    atomicExch(&of_event.last, step);
+  }
+  if (threadIdx.x == 0) atomicAdd(p.total, static_cast<unsigned long long>(size));
+}
+
+}  // namespace episodic::kernels
