@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recall_counts.hpp"
 
+#include "batch.hpp"
 #include "fields.hpp"
 #include "recall_counts.cuh"
 
@@ -23,14 +24,35 @@ FieldError check(const RecallCountsParams& p) {
   return {};
 }
 
+FieldError check(const RecallCountsParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const RecallCountsParams& p) { return check(p); },
+      [](const RecallCountsParams& p, const RecallCountsParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, n_lanes);
+        return {};
+      });
+}
+
 }  // namespace
 
 const char* invalid_field(const RecallCountsParams& params) { return check(params).field; }
+const char* invalid_field(const RecallCountsParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t count_recalls_batch(const RecallCountsParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  if (n_sequences == 0 || params[0].n_lanes == 0) return cudaSuccess;
+  return launch_in_batches<RecallCountsParams>(
+      n_sequences, call_of(params), [&](const Batch<RecallCountsParams>& batch) {
+        const dim3 grid(static_cast<unsigned>(batch.of[0].n_lanes), static_cast<unsigned>(batch.n));
+        return launch(CountRecallsKernel, grid, kCountThreads, 0, stream, batch);
+      });
+}
 
 cudaError_t count_recalls(const RecallCountsParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.n_lanes == 0) return cudaSuccess;
-  return launch(CountRecallsKernel, static_cast<unsigned>(p.n_lanes), kCountThreads, 0, stream, p);
+  return count_recalls_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

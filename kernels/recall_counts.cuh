@@ -12,9 +12,11 @@ namespace episodic::kernels {
 
 inline constexpr int kCountThreads = 128;
 
-/// A block a lane. Lanes over one table add to the same counts: sums of integers, whose order does
-/// not show, and one number of a step.
-__global__ void __launch_bounds__(kCountThreads) CountRecallsKernel(const RecallCountsParams p) {
+/// A block a lane, y: sequences. Lanes over one table add to the same counts: sums of integers,
+/// whose order does not show, and one number of a step.
+__global__ void __launch_bounds__(kCountThreads)
+    CountRecallsKernel(const Batch<RecallCountsParams> batch) {
+  const RecallCountsParams& p = batch.of[blockIdx.y];
   const LaneLists lane = p.lanes[blockIdx.x];
   const std::int32_t size = lane.sizes[2];
   const std::int64_t table = p.maybe_timeline ? p.maybe_timeline[blockIdx.x] : 0;

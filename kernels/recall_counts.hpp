@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "forgetting.hpp"
 
 namespace episodic::kernels {
@@ -39,5 +40,10 @@ struct RecallCountsParams {
 cudaError_t count_recalls(const RecallCountsParams& params, cudaStream_t stream);
 /// The field of them that count_recalls refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RecallCountsParams& params);
+
+/// Of several sequences (batch.hpp), which share n_lanes.
+cudaError_t count_recalls_batch(const RecallCountsParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream);
+const char* invalid_field(const RecallCountsParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

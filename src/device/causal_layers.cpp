@@ -115,19 +115,19 @@ const CausalLayers::Layer& CausalLayers::at(std::int64_t layer) const {
   return *it;
 }
 
-void CausalLayers::begin_step(std::int64_t n, const std::int64_t* position, cudaStream_t stream) {
+void CausalLayers::begin_step(std::int64_t n, const std::int64_t* position) {
   n_ = n;
   position_ = position;
-  for (const Rotary& r : rotaries_) {
-    const kernels::RotaryAnglesParams p{n,
-                                        r.table.rotary_dim() / 2,
-                                        position,
-                                        r.inverse_frequency,
-                                        r.table.attention_factor,
-                                        r.cos,
-                                        r.sin};
-    check(kernels::rotary_angles(p, stream), "rotary angles", p);
-  }
+}
+
+void CausalLayers::enqueue_angles(std::span<const CausalLayers* const> sequences,
+                                  cudaStream_t stream) {
+  std::vector<kernels::RotaryAnglesParams> angles;
+  for (const CausalLayers* const of : sequences)
+    for (const Rotary& r : of->rotaries_)
+      angles.push_back({of->n_, r.table.rotary_dim() / 2, of->position_, r.inverse_frequency,
+                        r.table.attention_factor, r.cos, r.sin});
+  launch_batch(kernels::rotary_angles_batch, angles, stream, "rotary angles");
 }
 
 const CausalLayers::Rotary& CausalLayers::rotary(const Layer& layer) const {
@@ -152,8 +152,8 @@ HeadPlace CausalLayers::head_place(std::int64_t number) const {
   return place;
 }
 
-void CausalLayers::append(const Layer& layer, const DeviceMemory::LayerStep& step,
-                          cudaStream_t stream) const {
+kernels::AppendParams CausalLayers::append_params(const Layer& layer,
+                                                  const DeviceMemory::LayerStep& step) const {
   const Rotary& angles = rotary(layer);
   kernels::AppendParams p;
   p.dtype = dtype_;
@@ -173,15 +173,25 @@ void CausalLayers::append(const Layer& layer, const DeviceMemory::LayerStep& ste
   p.ring_value = layer.value;
   p.ring_capacity = layer.capacity;
   p.ring_head_stride = layer.capacity * head_dim_;
-  check(kernels::append_window(p, stream), "appending keys and values", p);
+  return p;
 }
 
-void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& step,
+void CausalLayers::attend(std::int64_t number, std::span<const SequenceStep> steps,
                           cudaStream_t stream) {
-  const Layer& layer = at(number);
-  const Rotary& angles = rotary(layer);
-  if (!step.appended) append(layer, step, stream);
+  std::vector<kernels::AppendParams> appended;
+  std::vector<kernels::AttentionParams> attention;
+  for (const SequenceStep& s : steps) {
+    const Layer& layer = s.layers->at(number);
+    if (!s.step.appended) appended.push_back(s.layers->append_params(layer, s.step));
+    attention.push_back(s.layers->attention_params(layer, s.step));
+  }
+  launch_batch(kernels::append_window_batch, appended, stream, "appending keys and values");
+  launch_batch(kernels::segmented_attention_batch, attention, stream, "attention");
+}
 
+kernels::AttentionParams CausalLayers::attention_params(const Layer& layer,
+                                                        const DeviceMemory::LayerStep& step) const {
+  const Rotary& angles = rotary(layer);
   kernels::AttentionParams p =
       sizes_of(dtype_, n_, layer.n_heads, layer.n_kv_heads, head_dim_, layer.window);
   p.scale = step.scale;
@@ -201,7 +211,7 @@ void CausalLayers::attend(std::int64_t number, const DeviceMemory::LayerStep& st
   p.maybe_arrived = arrived_;
   p.workspace = workspace_;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes_);
-  check(kernels::segmented_attention(p, stream), "attention", p);
+  return p;
 }
 
 std::vector<std::byte> CausalLayers::read(cudaStream_t stream) const {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda.hpp"
@@ -15,6 +16,8 @@
 #include "episodic/model/hf_config.hpp"
 #include "head_layout.hpp"
 #include "head_place.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/window.hpp"
 #include "sliding_windows.hpp"
 
 namespace episodic::device {
@@ -37,10 +40,17 @@ class CausalLayers {
   /// Takes it. \throws BudgetError
   void allocate(cudaStream_t stream);
 
-  /// The angles of a step of n tokens. \param position of its first token, in device memory
-  void begin_step(std::int64_t n, const std::int64_t* position, cudaStream_t stream);
-  /// A layer's part of that step, as DeviceMemory::attend; step.scale must be given.
-  void attend(std::int64_t layer, const DeviceMemory::LayerStep& step, cudaStream_t stream);
+  /// A step of n tokens. \param position of its first token, in device memory
+  void begin_step(std::int64_t n, const std::int64_t* position);
+  /// The angles of that step, of several sequences.
+  static void enqueue_angles(std::span<const CausalLayers* const> sequences, cudaStream_t stream);
+  /// A layer's part of that step of several sequences of one model, as DeviceMemory::attend_batch;
+  /// step.scale must be given.
+  struct SequenceStep {
+    const CausalLayers* layers = nullptr;
+    DeviceMemory::LayerStep step;
+  };
+  static void attend(std::int64_t layer, std::span<const SequenceStep> steps, cudaStream_t stream);
 
   /// Where a layer of that step, of one token, takes its heads, as DeviceMemory::head_place.
   HeadPlace head_place(std::int64_t layer) const;
@@ -74,7 +84,10 @@ class CausalLayers {
   const Rotary& rotary(const Layer& layer) const;
   template <class F>
   void for_rows(const SlidingWindows::Layer& of, std::int64_t tokens, F&& f) const;
-  void append(const Layer& layer, const DeviceMemory::LayerStep& step, cudaStream_t stream) const;
+  kernels::AppendParams append_params(const Layer& layer,
+                                      const DeviceMemory::LayerStep& step) const;
+  kernels::AttentionParams attention_params(const Layer& layer,
+                                            const DeviceMemory::LayerStep& step) const;
   const Layer& at(std::int64_t layer) const;
 
   std::int64_t head_dim_ = 0, chunk_ = 0;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "episodic/base/error.hpp"
 
@@ -37,6 +38,15 @@ void check(cudaError_t error, const char* what, const Arguments&... of_launch) {
     fail(error, what, invalid_field(of_launch...));
   else
     fail(error, what, nullptr);
+}
+
+/// The calls of several sequences by an x_batch of kernels/batch.hpp, if there are any.
+/// \throws DeviceError
+template <class Params>
+void launch_batch(cudaError_t (*launcher)(const Params*, std::int64_t, cudaStream_t),
+                  const std::vector<Params>& params, cudaStream_t stream, const char* what) {
+  const auto count = static_cast<std::int64_t>(params.size());
+  check(launcher(params.data(), count, stream), what, params.data(), count);
 }
 
 /// Makes a device current for as long as it lives: an entry of the library works on its own device,

@@ -251,6 +251,9 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const std::int64_t row = weights.layers[static_cast<std::size_t>(l)].qkv.out;
   const std::int64_t head = weights.heads().head_dim() * size_of(dtype);
+  std::vector<DeviceMemory::SequenceStep> of_memories;
+  std::vector<CausalLayers::SequenceStep> causal;
+  std::int64_t served = -1;  // the layer's number in a memory, the same in all
   for (const DecoderPart& part : step.parts) {
     const std::byte* const qkv = step.a.qkv + part.first * row * size_of(dtype);
     DeviceMemory::LayerStep of;
@@ -261,12 +264,16 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
     of.out = step.a.attended + part.first * spec.n_heads * head;
     of.scale = static_cast<float>(spec.scale);
     of.appended = appended;
-    const std::int64_t served = part.of->memory_layer[static_cast<std::size_t>(l)];
-    if (served >= 0)
-      part.of->memory->attend(served, of);
-    else
-      part.of->causal.attend(l, of, stream.get());
+    if (const std::int64_t number = part.of->memory_layer[static_cast<std::size_t>(l)];
+        number >= 0) {
+      served = number;
+      of_memories.push_back({&*part.of->memory, of});
+    } else {
+      causal.push_back({&part.of->causal, of});
+    }
   }
+  if (!of_memories.empty()) DeviceMemory::attend_batch(served, of_memories);
+  CausalLayers::attend(l, causal, stream.get());
 }
 
 void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
@@ -299,18 +306,23 @@ void DecoderSteps::run_layer(Step& step, std::int64_t l) {
       last ? weights.final_norm : weights.layers[static_cast<std::size_t>(l) + 1].input_norm);
 }
 
-/// Of a part's first token, by the logits behind its sequence's step before.
-void DecoderSteps::first_surprise(const Step& step, const DecoderPart& part) {
-  if (!part.of->stepped)
-    return check(cudaMemsetAsync(part.of->surprise, 0, sizeof(float), stream.get()), "surprise");
-  kernels::SurpriseParams p;
-  p.logits = part.of->last_logits;
-  p.dtype = DType::float32;
-  p.n = 1;
-  p.vocab = p.row_stride = config.vocab_size;
-  p.targets = step.a.ids + part.first;
-  p.surprise = part.of->surprise;
-  check(kernels::token_surprise(p, stream.get()), "surprise", p);
+/// Of each part's first token, by the logits behind its sequence's step before.
+void DecoderSteps::first_surprise(const Step& step) {
+  std::vector<kernels::SurpriseParams> of;
+  for (const DecoderPart& part : step.parts) {
+    if (!part.of->stepped) {
+      check(cudaMemsetAsync(part.of->surprise, 0, sizeof(float), stream.get()), "surprise");
+      continue;
+    }
+    kernels::SurpriseParams& p = of.emplace_back();
+    p.logits = part.of->last_logits;
+    p.dtype = DType::float32;
+    p.n = 1;
+    p.vocab = p.row_stride = config.vocab_size;
+    p.targets = step.a.ids + part.first;
+    p.surprise = part.of->surprise;
+  }
+  launch_batch(kernels::token_surprise_batch, of, stream.get(), "surprise");
 }
 
 void DecoderSteps::copy_logits(const float* from, std::int64_t cols, std::int64_t n,
@@ -351,19 +363,21 @@ void DecoderSteps::head_of_few(Step& step, float* maybe_logits) {
   for (std::size_t i = 0; i < step.parts.size(); ++i) rows[i] = step.parts[i].of->last_logits;
   const kernels::ProductParams of = product_of(step, weights.head);
   check(kernels::product(of, rows, stream.get()), "the head", of, rows);
+  std::vector<kernels::SurprisePieceParams> pieces;
   for (const DecoderPart& part : step.parts) {
     kernels::SurprisePieceParams p = piece_of(config, step.a, part);
     p.logits = p.last;
     p.cols = p.row_stride = p.vocab;
-    if (!are_logits(p)) check(kernels::surprise_piece(p, stream.get()), "surprise", p);
+    if (!are_logits(p)) pieces.push_back(p);
   }
+  launch_batch(kernels::surprise_piece_batch, pieces, stream.get(), "surprise");
   if (maybe_logits) copy_logits(rows[0], config.vocab_size, 1, maybe_logits);
 }
 
 /// Logits of all rows, a piece of the vocabulary at a time, and what they say of the tokens behind
 /// them: row i of a sequence of its token i + 1. Its last row's stay.
 void DecoderSteps::run_head(Step& step, float* maybe_logits) {
-  for (const DecoderPart& part : step.parts) first_surprise(step, part);
+  first_surprise(step);
   if (step.few) return head_of_few(step, maybe_logits);
   const std::int64_t row = weights.head.in * size_of(dtype);
   const bool in_place = step.n == 1;
@@ -373,17 +387,30 @@ void DecoderSteps::run_head(Step& step, float* maybe_logits) {
     float* const tile = in_place ? step.parts[0].of->last_logits : step.a.tile;
     const DeviceLinear piece{weights.head.weight + first * row, nullptr, cols, weights.head.in};
     multiply(piece, step.a.normed, step.n, DType::float32, tile);
+    std::vector<kernels::SurprisePieceParams> pieces;
     for (const DecoderPart& part : step.parts) {
       kernels::SurprisePieceParams p = piece_of(config, step.a, part);
       p.logits = tile + part.first * cols;
       p.first = first;
       p.cols = p.row_stride = cols;
       p.write_back = maybe_logits != nullptr;
-      if (!in_place || !are_logits(p))
-        check(kernels::surprise_piece(p, stream.get()), "surprise", p);
+      if (!in_place || !are_logits(p)) pieces.push_back(p);
     }
+    launch_batch(kernels::surprise_piece_batch, pieces, stream.get(), "surprise");
     if (maybe_logits) copy_logits(tile, cols, step.n, maybe_logits + first);
   }
+}
+
+void DecoderSteps::enqueue_angles(const Step& step) {
+  std::vector<DeviceMemory*> memories;
+  std::vector<const CausalLayers*> causal;
+  for (const DecoderPart& part : step.parts) {
+    if (part.of->memory) memories.push_back(&*part.of->memory);
+    part.of->causal.begin_step(part.n, part.position);
+    causal.push_back(&part.of->causal);
+  }
+  DeviceMemory::enqueue_angles(memories);
+  CausalLayers::enqueue_angles(causal, stream.get());
 }
 
 void DecoderSteps::enqueue(std::span<const DecoderPart> parts, const Activations& a,
@@ -403,8 +430,7 @@ void DecoderSteps::enqueue(std::span<const DecoderPart> parts, const Activations
   check(kernels::embed_tokens(embed, stream.get()), "embedding", embed);
   step.norm = weights.layers.front().input_norm;
   if (!step.few) add_norm(step, {}, step.norm);
-  for (const DecoderPart& part : parts)
-    part.of->causal.begin_step(part.n, part.position, stream.get());
+  enqueue_angles(step);
   for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(step, l);
   run_head(step, maybe_logits);
 }

@@ -107,7 +107,8 @@ class DecoderSteps {
   /// Enqueues a step of these rows: a.ids and a.positions are there, every memory's step is open.
   /// Ends with the parts' last_logits and surprise; the memories' steps are still to be ended.
   ///
-  /// Rows of several sequences share the products. Those of at most kMostProductRows sequences of
+  /// Rows of several sequences share the products, and their attention and surprise the launches.
+  /// Products of at most kMostProductRows sequences of
   /// one token each are the library's own kernels (kernels/product.hpp), with all that stands
   /// between them in the same launches; others are cuBLAS's.
   /// \param maybe_logits [n, vocab] in host memory, written, only of a single part; null: not
@@ -146,7 +147,8 @@ class DecoderSteps {
   void attend(const Step& step, std::int64_t l, bool appended);
   void feed_forward(Step& step, std::int64_t l);
   void run_layer(Step& step, std::int64_t l);
-  void first_surprise(const Step& step, const DecoderPart& part);
+  void enqueue_angles(const Step& step);
+  void first_surprise(const Step& step);
   void run_head(Step& step, float* maybe_logits);
   void head_of_few(Step& step, float* maybe_logits);
   void copy_logits(const float* from, std::int64_t cols, std::int64_t n, float* to) const;

@@ -443,18 +443,20 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
     first += n;
   }
   steps.enqueue(parts, activations, nullptr);
+  std::vector<DeviceMemory::EndOfStep> ends;
+  for (const SequenceStep& s : batch)
+    if (Impl& m = *s.sequence->impl_; m.memory) ends.push_back({&*m.memory, m.surprise});
   // One memory that cannot keep its events (files) does not undo the others' steps.
-  std::exception_ptr failure;
+  const std::vector<std::exception_ptr> failures = DeviceMemory::end_step_batch(ends);
+  std::exception_ptr first_failure;
+  auto of_memory = failures.begin();
   for (const SequenceStep& s : batch) {
     Impl& m = *s.sequence->impl_;
-    try {
-      if (m.memory) m.memory->end_step(m.surprise);
-      m.finish_step(s.ids);
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
+    const std::exception_ptr failure = m.memory ? *of_memory++ : nullptr;
+    if (!failure) m.finish_step(s.ids);
+    if (!first_failure) first_failure = failure;
   }
-  if (failure) std::rethrow_exception(failure);
+  if (first_failure) std::rethrow_exception(first_failure);
 }
 
 void DeviceDecoder::step(std::span<const std::int64_t> ids, StepKind kind) {

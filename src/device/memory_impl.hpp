@@ -27,6 +27,7 @@
 #include "kernels/event_mass.hpp"
 #include "kernels/forgetting.hpp"
 #include "kernels/key_segmenter.hpp"
+#include "kernels/place_events.hpp"
 #include "kernels/product.hpp"
 #include "kernels/recall.hpp"
 #include "kernels/recall_counts.hpp"
@@ -35,6 +36,7 @@
 #include "kernels/residency.hpp"
 #include "kernels/reweight.hpp"
 #include "kernels/rows.hpp"
+#include "kernels/threshold.hpp"
 #include "kernels/timeline_state.hpp"
 #include "kernels/window.hpp"
 #include "lower_tiers.hpp"
@@ -227,6 +229,7 @@ struct DeviceMemory::Impl {
   std::uint32_t steps =
       0;  // finished since the sequence began, those that were gone back behind too
   bool open = false, far = false, recalls_now = true;
+  bool has_angles = false;  // of the open step
   std::int64_t n = 0, next_layer = 0, steps_since_recall = 0, next_since_recall = 0;
   std::size_t lists_now = 0;  // which of the two lists the finished steps left
   bool recalled_in_step = false;
@@ -345,7 +348,12 @@ struct DeviceMemory::Impl {
   void join_side_streams();
   void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
   void swap_in(const Layer& layer, const RecallLists& lists);
-  void keep_blocks();
+  kernels::EventBlockParams block_params(std::int64_t first, std::int64_t count) const;
+  void write_blocks_out();
+  /// Whether the step's closed events are written home beside the stream. A step of one token
+  /// closes little and may be captured: a graph must have joined what forked off it, so that
+  /// nothing of this would run beside the next step.
+  bool writes_beside() const { return !write_outs.empty() && n > 1; }
   void carve(device::Carver& fixed, device::Carver& growing, std::int64_t events_room);
   void upload_constants();
   /// Back to the empty sequence; with files below, their first events of each scope stay for who
@@ -353,6 +361,7 @@ struct DeviceMemory::Impl {
   void clear(std::span<const std::int64_t> kept_events);
   void clear() { clear(std::vector<std::int64_t>(static_cast<std::size_t>(scopes), 0)); }
   std::byte* windows() const { return memory.data(); }  // [bytes.window], the first of all arrays
+  void add_angles(std::int64_t n, std::vector<kernels::RotaryAnglesParams>& to) const;
   void rotation_angles(std::int64_t n);
   /// Whether the open step asks for the layer's mean query.
   bool wants_mean_query(const Layer& layer) const {
@@ -362,8 +371,9 @@ struct DeviceMemory::Impl {
     return layer.place >= 0 && config.reweight == Reweighting::exact;
   }
   void check_turn(const char* call, std::int64_t layer) const;
-  void append(const Layer& layer, std::int64_t n, const void* k, const void* v,
-              std::int64_t k_row_stride, std::int64_t v_row_stride);
+  kernels::AppendParams append_params(const Layer& layer, std::int64_t n, const void* k,
+                                      const void* v, std::int64_t k_row_stride,
+                                      std::int64_t v_row_stride) const;
 
   // memory_state.cpp; these wait
   template <class T>
@@ -403,6 +413,7 @@ struct DeviceMemory::Impl {
     return options.codes_from > 0 && recalling > 0 && !takes_top() &&
            max_events >= options.codes_from;
   }
+  kernels::CodeParams code_params(std::int64_t most_new) const;
   void encode(std::int64_t most_new);
   std::int64_t lane_width() const { return lanes.width(shape.head_dim); }
   /// Bytes of a lane's representative vector.
@@ -418,6 +429,7 @@ struct DeviceMemory::Impl {
   kernels::KeySegmenterParams key_segmenter_params() const;
   kernels::RefineParams refine_params() const;
   kernels::AttentionParams attention_params(const Layer& layer, std::int64_t n_queries) const;
+  kernels::AttentionParams attention_params(const Layer& layer, const LayerStep& step) const;
   kernels::RecallParams recall_params() const;
   kernels::RecallParams recall_params(const Layer& layer, const RecallLists& lists) const;
   kernels::RowsParams rows_params(const Layer& layer, const RecallLists& lists) const;
@@ -442,7 +454,23 @@ struct DeviceMemory::Impl {
   }
   void choose_events(const Layer& layer, const RecallLists& lists);
   void score_events(const Layer& layer, const RecallLists* maybe_listed);
-  void recall(const Layer& layer, const LayerStep& step);
+  bool recalls_rows(const Layer& layer) const;
+  void recall_apart(const Layer& layer);
+  /// Whether what the layer's events receive is counted.
+  bool counts_masses(const Layer& layer) const { return retention && far && layer.place >= 0; }
+  bool shares_launches(const Impl& other) const;
+  void recall(std::int64_t layer, std::span<const SequenceStep> steps);
+  void attend(std::int64_t layer, std::span<const SequenceStep> steps);
+  static void enqueue_ends(std::span<const EndOfStep> steps);
+  kernels::RecallCountsParams recall_counts_params() const;
+  kernels::ThresholdParams threshold_params(const float* of_step) const;
+  void send_flags();
+  void find_boundaries(std::span<const EndOfStep> steps);
+  kernels::RelevanceParams relevance_params() const;
+  kernels::CloseEventsParams close_params() const;
+  kernels::PlaceEventsParams place_params() const;
+  kernels::RepresentativeParams representative_params() const;
+  void close(std::span<const EndOfStep> steps);
   void finish_step();
 };
 

@@ -650,7 +650,9 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
         device::narrow(wide_rows.data(), count * row_elements, options.dtype, narrow_rows.data());
         write(staged + side * half, narrow_rows.data(), count * row_elements * element);
       }
-      append(layers[l], count, staged, staged + half, row_elements, row_elements);
+      const kernels::AppendParams p =
+          append_params(layers[l], count, staged, staged + half, row_elements, row_elements);
+      device::check(kernels::append_window(p, stream), "appending keys and values", p);
     }
   }
   for (std::size_t l = 0; l < layers.size(); ++l) {

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "episodic/base/error.hpp"
 #include "head_place.hpp"
-#include "kernels/place_events.hpp"
-#include "kernels/threshold.hpp"
-#include "kernels/window.hpp"
 #include "memory_impl.hpp"
 
 namespace episodic {
@@ -22,7 +20,29 @@ namespace {
 /// Few blocks fill the host's link, and leave the device to others.
 constexpr std::int64_t kLinkBlocks = 32;
 
+/// f(part) for the runs of neighbours in `all` whose memories share their launches.
+template <class Of, class Shares, class F>
+void for_sharing(std::span<const Of> all, const Shares& shares, const F& f) {
+  for (std::size_t first = 0, end = 0; first < all.size(); first = end) {
+    for (end = first + 1; end < all.size() && shares(all[first], all[end]);) ++end;
+    f(all.subspan(first, end - first));
+  }
+}
+
 }  // namespace
+
+/// Whether the two can make a step together: what one launch of several sequences must share
+/// (kernels/batch.hpp).
+bool DeviceMemory::Impl::shares_launches(const Impl& other) const {
+  return device == other.device && stream == other.stream && options.dtype == other.options.dtype &&
+         options.representatives == other.options.representatives &&
+         event_dtype() == other.event_dtype() && shape.n_layers == other.shape.n_layers &&
+         shape.n_heads == other.shape.n_heads && shape.n_kv_heads == other.shape.n_kv_heads &&
+         shape.head_dim == other.shape.head_dim && recalling == other.recalling &&
+         lanes.per_layer == other.lanes.per_layer && by_head() == other.by_head() &&
+         config.n_repr == other.config.n_repr &&
+         (config.reweight == Reweighting::none) == (other.config.reweight == Reweighting::none);
+}
 
 void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   Impl& m = *impl_;
@@ -45,6 +65,7 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   m.make_room(n);
   if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
+  m.has_angles = false;
   m.n = n;
   m.next_layer = 0;
   m.far = m.tokens + n > m.config.n_local;
@@ -129,7 +150,8 @@ void DeviceMemory::Impl::join_side_streams() {
   fetches_ahead = false;
 }
 
-/// Writes the closed events' keys and values where place_events says.
+/// What writes the closed events' keys and values where place_events says, of `count` layers among
+/// those that recall, each with its lanes.
 ///
 /// To host memory beside the stream, from the end of the step on. The stream must not overtake it
 ///   in each layer of the next step, which may recall those events: there it waits (await_homes);
@@ -138,7 +160,8 @@ void DeviceMemory::Impl::join_side_streams() {
 ///     n_local + max_block + 2 chunk (ring_capacity). The step behind those might overwrite them;
 ///   in writing the lists of closed events, at the next step's end. All layers have waited by then:
 ///     a step of several tokens recalls in each, if an event was closed before it.
-void DeviceMemory::Impl::keep_blocks() {
+kernels::EventBlockParams DeviceMemory::Impl::block_params(std::int64_t first,
+                                                           std::int64_t count) const {
   kernels::EventBlockParams p;
   p.dtype = options.dtype;
   p.block_dtype = event_dtype();
@@ -147,22 +170,21 @@ void DeviceMemory::Impl::keep_blocks() {
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
   p.not_finite = not_finite;
-  // Of layers that recall, each with its lanes.
-  const auto keep = [&](std::int64_t first, std::int64_t count, cudaStream_t on) {
-    const std::int64_t lane = first * lanes.per_layer;
-    p.layers = block_lanes + lane;
-    p.n_layers = count * lanes.per_layer;
-    p.block = step_blocks + lane * max_closed;
-    p.events = closed().of(lane);
-    device::check(kernels::event_to_block(p, on), "keeping events", p);
-  };
-  // A step of one token closes little and may be captured: a graph must have joined what forked off
-  // it, so that nothing of this would run beside the next step.
-  if (write_outs.empty() || n == 1) return keep(0, recalling, stream);
-  p.max_blocks = kLinkBlocks;
+  const std::int64_t lane = first * lanes.per_layer;
+  p.layers = block_lanes + lane;
+  p.n_layers = count * lanes.per_layer;
+  p.block = step_blocks + lane * max_closed;
+  p.events = closed().of(lane);
+  return p;
+}
+
+/// The same, beside the stream.
+void DeviceMemory::Impl::write_blocks_out() {
   write_stream.fork_from(stream);
   for (const WriteOut& part : write_outs) {
-    keep(part.first, part.count, write_stream.get());
+    kernels::EventBlockParams p = block_params(part.first, part.count);
+    p.max_blocks = kLinkBlocks;
+    device::check(kernels::event_to_block(p, write_stream.get()), "keeping events", p);
     part.written.record(write_stream.get());
   }
   awaited = 0;
@@ -240,8 +262,8 @@ void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
   fetch(*next, lists, true, fetch_stream.get());
 }
 
-/// Codes of the slabs that the closed events filled. \param most_new that closed_count may be
-void DeviceMemory::Impl::encode(std::int64_t most_new) {
+/// Of the slabs that the closed events filled. \param most_new that closed_count may be
+kernels::CodeParams DeviceMemory::Impl::code_params(std::int64_t most_new) const {
   kernels::CodeParams p;
   p.events = closed();
   p.events.max_count = most_new;
@@ -250,6 +272,11 @@ void DeviceMemory::Impl::encode(std::int64_t most_new) {
   p.capacity = max_events;
   p.layers = code_lanes;
   p.n_layers = lanes.n_lanes;
+  return p;
+}
+
+void DeviceMemory::Impl::encode(std::int64_t most_new) {
+  const kernels::CodeParams p = code_params(most_new);
   device::check(kernels::encode_representatives(p, stream), "codes of representatives", p);
 }
 
@@ -359,23 +386,16 @@ kernels::RowsParams DeviceMemory::Impl::rows_params(const Layer& layer,
   return p;
 }
 
-/// Queries, lists and rows of a step in which something lies outside the window.
-void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
+/// Whether what a layer recalls and its rows are one launch: nothing comes between them.
+bool DeviceMemory::Impl::recalls_rows(const Layer& layer) const {
+  return layer.place >= 0 && recalls_now && !lower && !has_host_tier() && !takes_top() &&
+         !weighs(layer);
+}
+
+/// All between a layer's mean query and its rows where these are a launch of their own.
+void DeviceMemory::Impl::recall_apart(const Layer& layer) {
   const RecallLists& lists = lists_of_step(layer);
-  if (wants_mean_query(layer) && !step.appended) {
-    kernels::MeanQueryParams query = mean_query_params(layer, n);
-    query.q = step.q;
-    query.q_row_stride = step.q_row_stride;
-    device::check(kernels::mean_fixed_query(query, stream), "the mean query", query);
-  }
-  const kernels::RowsParams far_rows = rows_params(layer, lists);
-  const bool recalls = layer.place >= 0 && recalls_now;
-  // Nothing comes between what is recalled and its rows: one launch.
-  if (recalls && !lower && !has_host_tier() && !takes_top() && !weighs(layer)) {
-    const kernels::RecallParams p = recall_params(layer, lists);
-    return device::check(kernels::recall_rows(p, far_rows, stream), "recall", p, far_rows);
-  }
-  if (recalls) {
+  if (layer.place >= 0 && recalls_now) {
     choose_events(layer, lists);
     // The one place where the host waits within a step: files are read by the host.
     for (std::int64_t p = 0; lower && p < lanes.per_layer; ++p)
@@ -385,23 +405,59 @@ void DeviceMemory::Impl::recall(const Layer& layer, const LayerStep& step) {
   }
   // Also of events that the step before recalled: they are weighed by this step's query.
   if (weighs(layer)) score_events(layer, &lists);
-  device::check(kernels::far_rows(far_rows, stream), "far rows", far_rows);
 }
 
-/// cos and sin of the next n positions.
-void DeviceMemory::Impl::rotation_angles(std::int64_t count) {
-  for (const device::DeviceRotary& r : rotaries) {
-    const kernels::RotaryAnglesParams p{
-        count, r.dim() / 2, first_position(), r.inverse_frequency, r.table.attention_factor,
-        r.cos, r.sin};
-    device::check(kernels::rotary_angles(p, stream), "rotary angles", p);
+/// Queries, lists and rows of the memories of which something lies outside the window.
+void DeviceMemory::Impl::recall(std::int64_t l, std::span<const SequenceStep> steps) {
+  std::vector<kernels::MeanQueryParams> queries;
+  std::vector<kernels::RecallParams> recalls;
+  std::vector<kernels::RowsParams> recalled_rows, rows_alone;
+  for (const SequenceStep& s : steps) {
+    const Impl& m = *s.memory->impl_;
+    const Layer& layer = m.layers[static_cast<std::size_t>(l)];
+    if (s.step.appended || !m.wants_mean_query(layer)) continue;
+    queries.push_back(m.mean_query_params(layer, m.n));
+    queries.back().q = s.step.q;
+    queries.back().q_row_stride = s.step.q_row_stride;
   }
+  device::launch_batch(kernels::mean_fixed_query_batch, queries, stream, "the mean query");
+  for (const SequenceStep& s : steps) {
+    Impl& m = *s.memory->impl_;
+    if (!m.far) continue;
+    const Layer& layer = m.layers[static_cast<std::size_t>(l)];
+    const RecallLists& lists = m.lists_of_step(layer);
+    const bool in_one = m.recalls_rows(layer);
+    if (in_one)
+      recalls.push_back(m.recall_params(layer, lists));
+    else
+      m.recall_apart(layer);
+    (in_one ? recalled_rows : rows_alone).push_back(m.rows_params(layer, lists));
+  }
+  const auto count = static_cast<std::int64_t>(recalls.size());
+  device::check(kernels::recall_rows_batch(recalls.data(), recalled_rows.data(), count, stream),
+                "recall", recalls.data(), recalled_rows.data(), count);
+  device::launch_batch(kernels::far_rows_batch, rows_alone, stream, "far rows");
+}
+
+/// cos and sin of the next n positions, by each table.
+void DeviceMemory::Impl::add_angles(std::int64_t count,
+                                    std::vector<kernels::RotaryAnglesParams>& to) const {
+  for (const device::DeviceRotary& r : rotaries)
+    to.push_back({count, r.dim() / 2, first_position(), r.inverse_frequency,
+                  r.table.attention_factor, r.cos, r.sin});
+}
+
+void DeviceMemory::Impl::rotation_angles(std::int64_t count) {
+  std::vector<kernels::RotaryAnglesParams> angles;
+  add_angles(count, angles);
+  device::launch_batch(kernels::rotary_angles_batch, angles, stream, "rotary angles");
 }
 
 /// Keys and values of the next n tokens into the rings; their angles must be there.
-void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const void* k,
-                                const void* v, std::int64_t k_row_stride,
-                                std::int64_t v_row_stride) {
+kernels::AppendParams DeviceMemory::Impl::append_params(const Layer& layer, std::int64_t count,
+                                                        const void* k, const void* v,
+                                                        std::int64_t k_row_stride,
+                                                        std::int64_t v_row_stride) const {
   kernels::AppendParams p;
   p.dtype = options.dtype;
   p.n = count;
@@ -424,7 +480,7 @@ void DeviceMemory::Impl::append(const Layer& layer, std::int64_t count, const vo
   p.sink_key = layer.sink_key;
   p.sink_value = layer.sink_value;
   p.n_init = config.n_init;
-  device::check(kernels::append_window(p, stream), "appending keys and values", p);
+  return p;
 }
 
 void DeviceMemory::Impl::check_turn(const char* call, std::int64_t l) const {
@@ -445,7 +501,7 @@ device::HeadPlace DeviceMemory::head_place(std::int64_t l) {
                     "values of more",
                     m.n));
   const Layer& layer = m.layers[static_cast<std::size_t>(l)];
-  if (l == 0) m.rotation_angles(1);
+  enqueue_angles(std::array{this});
   const device::DeviceRotary& angles = m.rotary(layer);
   device::HeadPlace place;
   place.rotary_dim = angles.dim();
@@ -468,18 +524,37 @@ device::HeadPlace DeviceMemory::head_place(std::int64_t l) {
   return place;
 }
 
-void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
-  Impl& m = *impl_;
-  const device::CurrentDevice current(m.device);
-  m.check_turn("attend", l);
-  const Layer& layer = m.layers[static_cast<std::size_t>(l)];
-  if (!step.appended) {
-    if (l == 0) m.rotation_angles(m.n);
-    m.append(layer, m.n, step.k, step.v, step.k_row_stride, step.v_row_stride);
+void DeviceMemory::enqueue_angles(std::span<DeviceMemory* const> memories) {
+  std::vector<kernels::RotaryAnglesParams> angles;
+  for (DeviceMemory* const memory : memories) {
+    Impl& m = *memory->impl_;
+    if (!m.has_angles) m.add_angles(m.n, angles);
+    m.has_angles = true;
   }
-  if (m.far) m.recall(layer, step);
+  if (angles.empty()) return;
+  const Impl& first = *memories.front()->impl_;
+  const device::CurrentDevice current(first.device);
+  device::launch_batch(kernels::rotary_angles_batch, angles, first.stream, "rotary angles");
+}
 
-  kernels::AttentionParams p = m.attention_params(layer, m.n);
+void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
+  attend_batch(l, std::array{SequenceStep{this, step}});
+}
+
+void DeviceMemory::attend_batch(std::int64_t l, std::span<const SequenceStep> steps) {
+  for (const SequenceStep& s : steps) s.memory->impl_->check_turn("attend", l);
+  for_sharing(
+      steps,
+      [](const SequenceStep& a, const SequenceStep& b) {
+        return a.memory->impl_->shares_launches(*b.memory->impl_);
+      },
+      [&](std::span<const SequenceStep> part) { part.front().memory->impl_->attend(l, part); });
+}
+
+/// The attention of a layer's queries over what is in the rings and the rows.
+kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer,
+                                                              const LayerStep& step) const {
+  kernels::AttentionParams p = attention_params(layer, n);
   if (step.scale != 0.0f) p.scale = step.scale;
   p.q = step.q;
   p.q_row_stride = step.q_row_stride;
@@ -488,20 +563,64 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   p.out = step.out;
   p.maybe_column_sums = layer.sums;
   if (kernels::defers_column_sums(p)) p.maybe_column_stats = layer.stats;
-  if (!m.far) p.max_rows = p.max_code_rows = 0;
-  const bool counts = m.retention && m.far && layer.place >= 0;
-  if (counts) p.maybe_lse = m.lse;
-  device::check(kernels::segmented_attention(p, m.stream), "attention", p);
-  if (counts) {
-    const kernels::EventMassParams masses = m.mass_params(layer, p, m.lists_of_step(layer));
-    device::check(kernels::event_masses(masses, m.stream), "what events received", masses);
+  if (!far) p.max_rows = p.max_code_rows = 0;
+  if (counts_masses(layer)) p.maybe_lse = lse;
+  return p;
+}
+
+/// A layer of memories that share their launches, this one the first.
+void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> steps) {
+  const device::CurrentDevice current(device);
+  std::vector<DeviceMemory*> without_angles;
+  std::vector<kernels::AppendParams> appended;
+  for (const SequenceStep& s : steps) {
+    if (s.step.appended) continue;
+    const Impl& m = *s.memory->impl_;
+    without_angles.push_back(s.memory);
+    appended.push_back(m.append_params(m.layers[static_cast<std::size_t>(l)], m.n, s.step.k,
+                                       s.step.v, s.step.k_row_stride, s.step.v_row_stride));
   }
-  ++m.next_layer;
+  enqueue_angles(without_angles);
+  device::launch_batch(kernels::append_window_batch, appended, stream, "appending keys and values");
+  recall(l, steps);
+  std::vector<kernels::AttentionParams> attention;
+  for (const SequenceStep& s : steps) {
+    const Impl& m = *s.memory->impl_;
+    attention.push_back(m.attention_params(m.layers[static_cast<std::size_t>(l)], s.step));
+  }
+  device::launch_batch(kernels::segmented_attention_batch, attention, stream, "attention");
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    Impl& m = *steps[i].memory->impl_;
+    const Layer& layer = m.layers[static_cast<std::size_t>(l)];
+    if (m.counts_masses(layer)) {
+      const kernels::EventMassParams masses =
+          m.mass_params(layer, attention[i], m.lists_of_step(layer));
+      device::check(kernels::event_masses(masses, stream), "what events received", masses);
+    }
+    ++m.next_layer;
+  }
 }
 
 void DeviceMemory::end_step(const float* surprise) {
   enqueue_end(surprise);
   impl_->finish_step();
+}
+
+std::vector<std::exception_ptr> DeviceMemory::end_step_batch(std::span<const EndOfStep> steps) {
+  Impl::enqueue_ends(steps);
+  std::vector<std::exception_ptr> failures;
+  for (const EndOfStep& s : steps) {
+    failures.emplace_back();
+    Impl& m = *s.memory->impl_;
+    const device::CurrentDevice current(m.device);
+    try {
+      if (m.lower && m.may_close()) m.keep_closed();
+      m.finish_step();
+    } catch (...) {
+      failures.back() = std::current_exception();
+    }
+  }
+  return failures;
 }
 
 void DeviceMemory::end_launched_step() {
@@ -513,125 +632,203 @@ void DeviceMemory::end_launched_step() {
 
 void DeviceMemory::enqueue_end(const float* surprise) {
   Impl& m = *impl_;
+  Impl::enqueue_ends(std::array{EndOfStep{this, surprise}});
   const device::CurrentDevice current(m.device);
-  if (!m.open || m.next_layer != m.shape.n_layers)
-    throw DataError(
-        fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
-                    m.next_layer, m.shape.n_layers));
-  if (m.retention && m.far) {
-    const kernels::ReceiveParams received{m.layer_masses[m.step_lists()], m.recalling,
-                                          m.lanes.per_layer, m.room, m.received};
-    device::check(kernels::receive_masses(received, m.stream), "what events received", received);
+  if (m.lower && m.may_close()) m.keep_closed();
+}
+
+/// But for what files keep: that waits.
+void DeviceMemory::Impl::enqueue_ends(std::span<const EndOfStep> steps) {
+  for (const EndOfStep& s : steps) {
+    const Impl& m = *s.memory->impl_;
+    if (!m.open || m.next_layer != m.shape.n_layers)
+      throw DataError(
+          fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
+                      m.next_layer, m.shape.n_layers));
   }
-  if (m.far) {
-    const kernels::RecallCountsParams counts{
-        m.lane_lists[m.step_lists()],        m.lanes.n_lanes, m.lane_scopes,    m.max_events,
-        m.state ? &m.state->steps : nullptr, m.recall_counts, m.recalled_events};
-    device::check(kernels::count_recalls(counts, m.stream), "counting recalls", counts);
+  for_sharing(
+      steps,
+      [](const EndOfStep& a, const EndOfStep& b) {
+        return a.memory->impl_->shares_launches(*b.memory->impl_);
+      },
+      [](std::span<const EndOfStep> part) {
+        Impl& first = *part.front().memory->impl_;
+        const device::CurrentDevice current(first.device);
+        first.find_boundaries(part);
+        first.close(part);
+      });
+}
+
+/// Raw flags: by surprise or by keys on the device, by token numbers on the host, which needs
+/// nothing from it.
+kernels::ThresholdParams DeviceMemory::Impl::threshold_params(const float* of_step) const {
+  kernels::ThresholdParams p;
+  p.window = config.window == episodic::ThresholdWindow::moving ? kernels::ThresholdWindow::moving
+                                                                : kernels::ThresholdWindow::chunked;
+  p.tau = config.effective_tau();
+  p.n_init = config.n_init;
+  p.gamma = config.gamma;
+  p.n = n;
+  p.state = state;
+  p.surprise = of_step;
+  p.recent = recent;
+  p.recent_capacity = recent_capacity;
+  p.threshold = threshold;
+  p.raw = raw;
+  return p;
+}
+
+/// Of this step's lists.
+kernels::RecallCountsParams DeviceMemory::Impl::recall_counts_params() const {
+  return {lane_lists[step_lists()],        lanes.n_lanes, lane_scopes,    max_events,
+          state ? &state->steps : nullptr, recall_counts, recalled_events};
+}
+
+/// Flags by token numbers.
+void DeviceMemory::Impl::send_flags() {
+  const auto count = static_cast<std::size_t>(n);
+  std::vector<float> ignored(count), thresholds(count);
+  staging.send(raw, n, stream, [&](std::uint8_t* host) {
+    segmenter->step(tokens, ignored, thresholds, {host, count});
+  });
+  staging.send(threshold, n, stream,
+               [&](float* host) { std::copy(thresholds.begin(), thresholds.end(), host); });
+}
+
+/// Of memories that share their launches, this one the first: what their events received, and
+/// boundaries.
+void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
+  std::vector<kernels::RecallCountsParams> counts;
+  std::vector<kernels::ThresholdParams> raw_flags;
+  std::vector<kernels::RefineParams> refinements;
+  for (const EndOfStep& s : steps) {
+    const Impl& m = *s.memory->impl_;
+    if (m.retention && m.far) {
+      const kernels::ReceiveParams received{
+          m.layer_masses[m.recalls_now ? 1 - m.lists_now : m.lists_now], m.recalling,
+          m.lanes.per_layer, m.room, m.received};
+      device::check(kernels::receive_masses(received, stream), "what events received", received);
+    }
+    if (m.far) counts.push_back(m.recall_counts_params());
+    // The step's surprise is kept for whoever asks.
+    device::check(
+        cudaMemcpyAsync(m.surprise, s.surprise, static_cast<std::size_t>(m.n) * sizeof(float),
+                        cudaMemcpyDeviceToDevice, stream),
+        "keeping the surprise");
+    raw_flags.push_back(m.threshold_params(s.surprise));
+    refinements.push_back(m.refine_params());
+    refinements.back().n = m.n;
   }
-  // Raw flags: by surprise or by keys on the device, by token numbers on the host, which needs
-  // nothing from it. The step's surprise is kept for whoever asks.
-  kernels::ThresholdParams raw;
-  raw.window = m.config.window == episodic::ThresholdWindow::moving
-                   ? kernels::ThresholdWindow::moving
-                   : kernels::ThresholdWindow::chunked;
-  raw.tau = m.config.effective_tau();
-  raw.n_init = m.config.n_init;
-  raw.gamma = m.config.gamma;
-  raw.n = m.n;
-  raw.state = m.state;
-  raw.surprise = surprise;
-  raw.recent = m.recent;
-  raw.recent_capacity = m.recent_capacity;
-  raw.threshold = m.threshold;
-  raw.raw = m.raw;
-  device::check(cudaMemcpyAsync(m.surprise, surprise, static_cast<std::size_t>(m.n) * sizeof(float),
-                                cudaMemcpyDeviceToDevice, m.stream),
-                "keeping the surprise");
-  device::check(kernels::surprise_threshold(raw, m.stream), "thresholds", raw);
-  if (m.segmenter) {
-    const auto count = static_cast<std::size_t>(m.n);
-    // These segmenters look at token numbers alone.
-    std::vector<float> ignored(count), thresholds(count);
-    m.staging.send(m.raw, m.n, m.stream, [&](std::uint8_t* host) {
-      m.segmenter->step(m.tokens, ignored, thresholds, {host, count});
-    });
-    m.staging.send(m.threshold, m.n, m.stream,
-                   [&](float* host) { std::copy(thresholds.begin(), thresholds.end(), host); });
-  }
-  if (m.segments_by_keys()) {
+  device::launch_batch(kernels::count_recalls_batch, counts, stream, "counting recalls");
+  device::launch_batch(kernels::surprise_threshold_batch, raw_flags, stream, "thresholds");
+  for (const EndOfStep& s : steps) {
+    Impl& m = *s.memory->impl_;
+    if (m.segmenter) m.send_flags();
+    if (!m.segments_by_keys()) continue;
     kernels::KeySegmenterParams keys = m.key_segmenter_params();
     keys.n = m.n;
-    device::check(kernels::segment_by_keys(keys, m.stream), "boundaries from keys", keys);
+    device::check(kernels::segment_by_keys(keys, stream), "boundaries from keys", keys);
   }
-  kernels::RefineParams refine = m.refine_params();
-  refine.n = m.n;
-  device::check(kernels::refine_boundaries(refine, m.stream), "refinement", refine);
-  const kernels::RelevanceParams relevance{
-      m.n,
-      m.shape.n_heads,
-      m.config.n_local,
-      m.first_position(),
-      m.capacity,
-      m.relevance_layers,
-      m.shape.n_layers,
-      kernels::defers_column_sums(m.attention_params(m.layers.front(), m.n))};
-  device::check(kernels::commit_relevance(relevance, m.stream), "relevance", relevance);
-  kernels::CloseEventsParams close;
-  close.n_local = m.config.n_local;
-  close.min_block = m.config.min_block;
-  close.max_block = m.config.max_block;
-  close.n = m.n;
-  close.n_timelines = m.scopes;
-  close.state = m.state;
-  close.flags = m.flags;
-  close.flag_capacity = m.capacity;
-  close.events = m.events;
-  close.event_capacity = m.max_events;
-  device::check(kernels::close_events(close, m.stream), "closing events", close);
-  if (m.may_close()) {
-    kernels::PlaceEventsParams place;
-    place.state = m.state;
-    place.events = m.events;
-    place.max_events = m.max_events;
-    place.n_init = m.config.n_init;
-    place.n_lanes = m.lanes.n_lanes;
-    place.of_each = m.by_head();
-    place.maybe_timeline = m.lane_scopes;
-    place.home = reinterpret_cast<unsigned char*>(m.home);
-    // Above files, what the step closes goes to a staging area.
-    place.staged = m.lower != nullptr;
-    place.lane_bytes = m.lower ? m.lower->staging_lane_bytes() : m.lane_bytes;
-    place.token_bytes = m.token_bytes;
-    place.blocks = m.blocks;
-    place.max_count = m.max_closed;
-    place.start = m.closed_start;
-    place.end = m.closed_end;
-    place.count = m.closed_count;
-    place.first_id = m.closed_first;
-    place.step_blocks = m.step_blocks;
-    device::check(kernels::place_events(place, m.stream), "placing events", place);
-    kernels::RepresentativeParams chosen;
-    chosen.events = m.closed();
-    chosen.key_dtype = m.options.dtype;
-    chosen.repr_dtype = m.options.representatives;
-    chosen.n_heads = m.lanes.n_heads;
-    chosen.n_kv_heads = m.lanes.n_kv_heads;
-    chosen.head_dim = m.shape.head_dim;
-    chosen.n_repr = m.config.n_repr;
-    chosen.ring_capacity = m.capacity;
-    chosen.ring_head_stride = m.head_stride;
-    chosen.relevance_stride = m.shape.n_heads;
-    chosen.capacity = m.max_events;
-    chosen.layers = m.representative_lanes;
-    chosen.n_layers = m.lanes.n_lanes;
-    chosen.unit_length = m.config.reweight != Reweighting::none;
-    chosen.full = m.full;
-    device::check(kernels::select_representatives(chosen, m.stream), "representatives", chosen);
-    if (m.keeps_codes()) m.encode(m.max_closed);
-    m.keep_blocks();
-    if (m.lower) m.keep_closed();
+  device::launch_batch(kernels::refine_boundaries_batch, refinements, stream, "refinement");
+}
+
+kernels::RelevanceParams DeviceMemory::Impl::relevance_params() const {
+  return {n,
+          shape.n_heads,
+          config.n_local,
+          first_position(),
+          capacity,
+          relevance_layers,
+          shape.n_layers,
+          kernels::defers_column_sums(attention_params(layers.front(), n))};
+}
+
+kernels::CloseEventsParams DeviceMemory::Impl::close_params() const {
+  kernels::CloseEventsParams p;
+  p.n_local = config.n_local;
+  p.min_block = config.min_block;
+  p.max_block = config.max_block;
+  p.n = n;
+  p.n_timelines = scopes;
+  p.state = state;
+  p.flags = flags;
+  p.flag_capacity = capacity;
+  p.events = events;
+  p.event_capacity = max_events;
+  return p;
+}
+
+kernels::PlaceEventsParams DeviceMemory::Impl::place_params() const {
+  kernels::PlaceEventsParams p;
+  p.state = state;
+  p.events = events;
+  p.max_events = max_events;
+  p.n_init = config.n_init;
+  p.n_lanes = lanes.n_lanes;
+  p.of_each = by_head();
+  p.maybe_timeline = lane_scopes;
+  p.home = reinterpret_cast<unsigned char*>(home);
+  // Above files, what the step closes goes to a staging area.
+  p.staged = lower != nullptr;
+  p.lane_bytes = lower ? lower->staging_lane_bytes() : lane_bytes;
+  p.token_bytes = token_bytes;
+  p.blocks = blocks;
+  p.max_count = max_closed;
+  p.start = closed_start;
+  p.end = closed_end;
+  p.count = closed_count;
+  p.first_id = closed_first;
+  p.step_blocks = step_blocks;
+  return p;
+}
+
+kernels::RepresentativeParams DeviceMemory::Impl::representative_params() const {
+  kernels::RepresentativeParams p;
+  p.events = closed();
+  p.key_dtype = options.dtype;
+  p.repr_dtype = options.representatives;
+  p.n_heads = lanes.n_heads;
+  p.n_kv_heads = lanes.n_kv_heads;
+  p.head_dim = shape.head_dim;
+  p.n_repr = config.n_repr;
+  p.ring_capacity = capacity;
+  p.ring_head_stride = head_stride;
+  p.relevance_stride = shape.n_heads;
+  p.capacity = max_events;
+  p.layers = representative_lanes;
+  p.n_layers = lanes.n_lanes;
+  p.unit_length = config.reweight != Reweighting::none;
+  p.full = full;
+  return p;
+}
+
+/// Of memories that share their launches, this one the first: relevance, and what the step closes.
+void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
+  std::vector<kernels::RelevanceParams> relevance;
+  std::vector<kernels::CloseEventsParams> closings;
+  std::vector<kernels::PlaceEventsParams> places;
+  std::vector<kernels::RepresentativeParams> chosen;
+  std::vector<kernels::CodeParams> codes;
+  std::vector<kernels::EventBlockParams> kept;
+  for (const EndOfStep& s : steps) {
+    const Impl& m = *s.memory->impl_;
+    relevance.push_back(m.relevance_params());
+    closings.push_back(m.close_params());
+    if (!m.may_close()) continue;
+    places.push_back(m.place_params());
+    chosen.push_back(m.representative_params());
+    if (m.keeps_codes()) codes.push_back(m.code_params(m.max_closed));
+    if (!m.writes_beside()) kept.push_back(m.block_params(0, m.recalling));
   }
+  device::launch_batch(kernels::commit_relevance_batch, relevance, stream, "relevance");
+  device::launch_batch(kernels::close_events_batch, closings, stream, "closing events");
+  device::launch_batch(kernels::place_events_batch, places, stream, "placing events");
+  device::launch_batch(kernels::select_representatives_batch, chosen, stream, "representatives");
+  device::launch_batch(kernels::encode_representatives_batch, codes, stream,
+                       "codes of representatives");
+  device::launch_batch(kernels::event_to_block_batch, kept, stream, "keeping events");
+  for (const EndOfStep& s : steps)
+    if (Impl& m = *s.memory->impl_; m.may_close() && m.writes_beside()) m.write_blocks_out();
 }
 
 /// The host's side of a step whose work is enqueued.

@@ -186,7 +186,7 @@ TEST_CASE("a batch reads the weights once, and its sequences share them") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
-  DeviceDecoder first = DeviceDecoder::load(dir.path());
+  DeviceDecoder first = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
   const std::int64_t bytes = emulator::device_bytes();
   std::optional<DeviceDecoder> second = first.share_weights();
   REQUIRE(emulator::device_bytes() == bytes);
@@ -200,14 +200,13 @@ TEST_CASE("a batch reads the weights once, and its sequences share them") {
   const Ids many = random_ids(7, 1), one{3};
   launches({{&first, many}, {&*second, many}});  // takes room
   launches({{&first, one}, {&*second, one}});
-  // Four products a layer and the head, whatever the number of sequences: what each adds is its
-  // angles, its attention (a launch a layer) and its surprise.
+  // Whatever the number of sequences: they share products, attention and surprise.
   DeviceDecoder third = first.share_weights();
   third.attend_fully(60, 10);
   launches({{&first, one}, {&*second, one}, {&third, one}});
-  const std::int64_t of_two = launches({{&first, one}, {&*second, one}});
-  const std::int64_t of_three = launches({{&first, one}, {&*second, one}, {&third, one}});
-  REQUIRE(of_three - of_two == (of_two - 4 * 2 - 2) / 2);
+  const std::int64_t of_one = launches({{&first, one}});
+  REQUIRE(launches({{&first, one}, {&*second, one}}) == of_one);
+  REQUIRE(launches({{&first, one}, {&*second, one}, {&third, one}}) == of_one);
   REQUIRE(emulator::calls().allocations == 0);
   REQUIRE(emulator::calls().synchronisations == 0);
   // Whoever is left keeps the weights.
@@ -217,6 +216,63 @@ TEST_CASE("a batch reads the weights once, and its sequences share them") {
   second.reset();
   third.step(one);
   REQUIRE(third.logits().size() == 61);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("memories of a batch share the launches of a step, where their settings allow it") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  // The last two are of other settings: another window, and representatives of unit length.
+  MemoryConfig other = small_config(), scored = small_config();
+  other.n_local = 14;
+  other.n_mem = 12;
+  scored.reweight = Reweighting::narrow;
+  scored.contiguity = 0.0;
+  const std::vector<MemoryConfig> configs{small_config(), small_config(), other, scored};
+  std::vector<DeviceDecoder> models;
+  models.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
+  while (models.size() < configs.size()) models.push_back(models[0].share_weights());
+  std::vector<DeviceDecoder> alone;
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    alone.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
+    models[i].attach_memory(configs[i], 120);
+    alone[i].attach_memory(configs[i], 120);
+  }
+  for (unsigned step = 0; step < 5; ++step)
+    for (std::size_t i = 0; i < configs.size(); ++i) {
+      const Ids ids = random_ids(10, 10 * step + static_cast<unsigned>(i));
+      models[i].step(ids);
+      alone[i].step(ids);
+    }
+  const auto step_of = [&](std::size_t n) {
+    std::vector<DeviceDecoder::SequenceStep> batch;
+    static const Ids one{3};
+    for (std::size_t i = 0; i < n; ++i) batch.push_back({&models[i], one});
+    emulator::reset_calls();
+    DeviceDecoder::step_batch(batch);
+    const std::int64_t launches = emulator::calls().launches;
+    std::vector<std::int64_t> of_alone;
+    for (std::size_t i = 0; i < n; ++i) {
+      emulator::reset_calls();
+      alone[i].step(one);
+      of_alone.push_back(emulator::calls().launches);
+      REQUIRE((seen_of(models[i], true) == seen_of(alone[i], true)));
+    }
+    return std::pair(launches, of_alone);
+  };
+  step_of(4);                             // takes room
+  for (const std::size_t n : {2u, 3u}) {  // lengths, windows and budgets of their own
+    const auto [launches, of_alone] = step_of(n);
+    REQUIRE(launches == of_alone[0]);
+  }
+  // What cannot be shared is added: not the products, of which there are as many as for one.
+  const auto [launches, of_alone] = step_of(4);
+  constexpr std::int64_t kProducts = 4 * 2 + 2;  // of two layers; the embedding and the head
+  REQUIRE(launches == of_alone[0] + of_alone[3] - kProducts - 2);  // nor angles nor surprise
+  REQUIRE(models[3].memory().n_events() > 3);
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif

@@ -77,13 +77,31 @@ std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_
   return emulator::calls().launches;
 }
 
+/// Launches of one step of a token of each of n sequences, behind `before` others of each.
+std::int64_t launches_of_batch(const TempDir& dir, const MemoryConfig& memory, std::size_t before,
+                               std::size_t n, std::int64_t max_tokens) {
+  std::vector<DeviceDecoder> models;
+  models.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
+  while (models.size() < n) models.push_back(models[0].share_weights());
+  const std::vector<std::int64_t> ids(40, 7);
+  std::vector<DeviceDecoder::SequenceStep> batch;
+  for (DeviceDecoder& model : models) {
+    model.attach_memory(memory, max_tokens);
+    for (std::size_t done = 0; done < before; done += 40) model.step(ids);
+    batch.push_back({&model, std::span(ids).first(1)});
+  }
+  emulator::reset_calls();
+  DeviceDecoder::step_batch(batch);
+  return emulator::calls().launches;
+}
+
 struct Counted {
   std::int64_t each_layer, rest;
 };
 
-/// By the difference that a layer makes.
-Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::size_t n,
-              std::int64_t max_tokens) {
+/// By the difference that a layer makes. \param launches_of(the model's folder)
+template <class Launches>
+Counted count(bool biased, const Launches& launches_of) {
   std::int64_t of[2];
   for (const std::int64_t layers : {2, 3}) {
     TinyShape shape;
@@ -95,7 +113,7 @@ Counted count(bool biased, const MemoryConfig* memory, std::size_t before, std::
     shape.type = TensorType::bf16;
     const TempDir dir;
     TinyLlama(shape, 7).write(dir.path());
-    of[layers - 2] = launches(dir, memory, before, n, max_tokens);
+    of[layers - 2] = launches_of(dir);
   }
   return {of[1] - of[0], of[0] - 2 * (of[1] - of[0])};
 }
@@ -124,16 +142,45 @@ TEST_CASE("a step of a decoder is as many launches as docs/kernels.md says") {
         Row{"decode, with recall", &config, 480, 1}, Row{"prefill, with recall", &config, 480, 40},
         Row{"decode, with recall by codes", &config, 480, 1, kMany},
         Row{"prefill, with recall by codes", &config, 480, 40, kMany}}) {
-    const Counted c = count(false, row.memory, row.before, row.n, row.max_tokens);
+    const auto launches_of = [&](const TempDir& dir) {
+      return launches(dir, row.memory, row.before, row.n, row.max_tokens);
+    };
+    const Counted c = count(false, launches_of);
     const std::string line = std::string("| ") + row.name + " | " + std::to_string(c.each_layer) +
                              " | " + std::to_string(c.rest) + " |";
     INFO(line);
     REQUIRE(documented(line));
     // Biases of q, k and v are a launch more where the products are cuBLAS's.
-    const Counted biased = count(true, row.memory, row.before, row.n, row.max_tokens);
+    const Counted biased = count(true, launches_of);
     REQUIRE(biased.each_layer == c.each_layer + (row.n > 1));
     REQUIRE(biased.rest == c.rest);
   }
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("a step of several sequences is as many launches as docs/kernels.md says") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const MemoryConfig config = parse_memory_config(
+      R"({"n_init": 3, "n_local": 300, "n_mem": 40, "chunk": 40, "min_block": 4, "max_block": 10,
+          "refine": "modularity"})");
+  constexpr std::int64_t kLayers = 32;
+  const auto all = [&](const Counted& c) { return kLayers * c.each_layer + c.rest; };
+  std::int64_t of_one = 0;
+  std::string table;
+  for (const std::size_t n : {1u, 2u, 4u, 8u, 16u}) {
+    const Counted c = count(
+        false, [&](const TempDir& dir) { return launches_of_batch(dir, config, 480, n, 700); });
+    if (n == 1) of_one = all(c);
+    const auto apart = static_cast<std::int64_t>(n) * of_one;
+    table += fmt::format("| {} | {} | {} | {} | {} | {:.1f} |\n", n, c.each_layer, c.rest,
+                         grouped(all(c)), grouped(apart),
+                         static_cast<double>(apart) / static_cast<double>(all(c)));
+    if (n > 1) REQUIRE(all(c) < apart);
+  }
+  INFO("\n" << table);
+  REQUIRE(documented(table));
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif

@@ -10,6 +10,7 @@
 #include "kernels/codes.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/place_events.hpp"
+#include "kernels/recall_counts.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
 
@@ -214,6 +215,35 @@ TEST_CASE("a batch of places has the bits of its sequences alone") {
   }
 }
 
+TEST_CASE("a batch of counts of recalls has the bits of its sequences alone") {
+  EPISODIC_NEEDS_DEVICE();
+  const auto make = [&](std::int64_t i, Arena& arena) {
+    RecallCountsParams p;
+    p.n_lanes = 3;
+    p.max_events = 9 + i;
+    std::vector<LaneLists> lanes;
+    for (std::int64_t lane = 0; lane < p.n_lanes; ++lane) {
+      std::vector<DeviceEventId> recalled;
+      for (std::int64_t e = 0; e < (i + 2 * lane) % 6; ++e)
+        recalled.push_back(static_cast<DeviceEventId>((3 * e + i) % p.max_events));
+      std::vector<std::int32_t> sizes(3, 0);
+      sizes[2] = static_cast<std::int32_t>(recalled.size());
+      LaneLists lists{};
+      lists.recalled = arena.in(recalled);
+      lists.sizes = arena.in(sizes);
+      lanes.push_back(lists);
+    }
+    p.lanes = arena.in(lanes);
+    if (i % 2 == 1) p.maybe_timeline = arena.in(std::vector<std::int32_t>{1, 0, 1});
+    p.steps = arena.in(std::vector<std::uint32_t>{static_cast<std::uint32_t>(40 + i)});
+    p.counts = arena.out<RecallCount>(2 * p.max_events);
+    p.total = arena.out<unsigned long long>(1);
+    return p;
+  };
+  check_batches<RecallCountsParams>(make, count_recalls, count_recalls_batch,
+                                    [](std::int64_t n) { return launches_of(n, kMostInLaunch); });
+}
+
 TEST_CASE("a batch of representatives has the bits of its sequences alone") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : {DType::float32, DType::bfloat16})
@@ -375,6 +405,14 @@ TEST_CASE("batches of a step's end name the field that their sequences do not sh
   };
   of_place("n_lanes", [](PlaceEventsParams& p) { p.n_lanes = 2; });
   of_place("of_each", [](PlaceEventsParams& p) { p.of_each = true; });
+  RecallCountsParams counts;
+  counts.n_lanes = counts.max_events = 1;
+  counts.lanes = reinterpret_cast<const LaneLists*>(memory);
+  counts.steps = reinterpret_cast<const std::uint32_t*>(memory);
+  counts.counts = reinterpret_cast<RecallCount*>(memory);
+  counts.total = reinterpret_cast<unsigned long long*>(memory);
+  check_shared<RecallCountsParams>(counts, count_recalls_batch, "n_lanes",
+                                   [](RecallCountsParams& p) { p.n_lanes = 2; });
 }
 
 }  // namespace batch_end_test

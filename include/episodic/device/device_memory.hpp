@@ -5,6 +5,7 @@
 /// pointers. The twin of `EpisodicMemory`; torch-free. In builds with CUDA.
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -140,6 +141,29 @@ class DeviceMemory final : public SequenceMemory {
   /// it.
   device::HeadPlace head_place(std::int64_t layer);
   void attend(std::int64_t layer, const LayerStep& step);
+
+  // -- several sequences in one step
+  // ---------------------------------------------------------------- Memories on one stream, each
+  // in an open step of its own. Neighbours in the list whose shapes and dtypes are the same share
+  // the kernels' launches, whatever their lengths; all are left the same bits as alone.
+
+  /// attend of each. \throws DataError as attend: then of none
+  struct SequenceStep {
+    DeviceMemory* memory = nullptr;
+    LayerStep step;
+  };
+  static void attend_batch(std::int64_t layer, std::span<const SequenceStep> steps);
+
+  /// The rotary angles of their open steps, before head_place, which else asks for each one's own.
+  static void enqueue_angles(std::span<DeviceMemory* const> memories);
+
+  /// end_step of each. \return of each what it threw because its events cannot be kept; null: it
+  /// has made its step. \throws DataError as end_step: then of none
+  struct EndOfStep {
+    DeviceMemory* memory = nullptr;
+    const float* surprise = nullptr;  ///< as of end_step
+  };
+  static std::vector<std::exception_ptr> end_step_batch(std::span<const EndOfStep> steps);
 
   /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
   /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
