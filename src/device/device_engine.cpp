@@ -49,7 +49,7 @@ class DeviceEngine final : public Engine {
     u.recalled_events = model_.memory().recalled_events();
     u.kv_dtype = model_.memory().config().kv_dtype == DType::int8 ? DType::int8 : model_.dtype();
     u.store_bytes = bytes.events;
-    u.host_bytes = bytes.host;
+    u.host_bytes = bytes.host_taken;
     u.disk_bytes = files.disk_bytes;
     u.index_bytes = bytes.representatives;
     u.window_bytes = bytes.window + model_.bytes().caches;
