@@ -50,7 +50,7 @@ class DeviceEngine final : public Engine {
     const DType kept_as = model_.memory().config().kv_dtype;
     u.kv_dtype = is_code(kept_as) ? kept_as : model_.dtype();
     u.store_bytes = bytes.events;
-    u.host_bytes = bytes.host;
+    u.host_bytes = bytes.host_taken;
     u.disk_bytes = files.disk_bytes;
     u.index_bytes = bytes.representatives;
     u.window_bytes = bytes.window + model_.bytes().caches;

@@ -181,10 +181,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
         m.max_closed);
     m.home = m.lower->staging();
   } else if (m.n_slots > 0) {
-    m.host_home = PinnedBuffer(m.bytes.host, "the tier of events in host memory",
-                               "lower host_bytes and name a disk_dir, raise device_bytes, lower "
-                               "the number of tokens, or raise the limit of locked memory");
-    m.home = m.host_home.as<std::byte>();
+    m.take_home();
     m.make_side_streams();
   }
   m.staging = StagingRing(m.config.chunk * static_cast<std::int64_t>(sizeof(float)));

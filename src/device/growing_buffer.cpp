@@ -3,8 +3,6 @@
 
 #include <cuda.h>
 
-#include <algorithm>
-
 namespace episodic::device {
 
 /// The driver's calls, which the runtime finds: nothing is linked with the driver.
@@ -75,9 +73,8 @@ std::optional<GrowingBuffer> GrowingBuffer::reserve(std::int64_t bytes, int devi
   GrowingBuffer buffer;
   buffer.base_ = reinterpret_cast<std::byte*>(base);
   buffer.bytes_ = granules * granule;
-  buffer.granule_ = granule;
   buffer.device_ = device;
-  buffer.there_.assign(static_cast<std::size_t>(granules), false);
+  buffer.pieces_ = Pieces(granules * granule, granule);
   return buffer;
 }
 
@@ -86,9 +83,9 @@ GrowingBuffer::~GrowingBuffer() {
   const std::optional<Driver> driver = Driver::find();
   if (!driver) return;  // it was there before
   const auto at = reinterpret_cast<CUdeviceptr>(base_);
-  for (const auto& [offset, bytes] : mapped_)
-    static_cast<void>(
-        driver->unmap(at + static_cast<CUdeviceptr>(offset), static_cast<std::size_t>(bytes)));
+  for (const Part& run : mapped_)
+    static_cast<void>(driver->unmap(at + static_cast<CUdeviceptr>(run.begin),
+                                    static_cast<std::size_t>(run.end - run.begin)));
   static_cast<void>(driver->free(at, static_cast<std::size_t>(bytes_)));
 }
 
@@ -96,40 +93,30 @@ GrowingBuffer& GrowingBuffer::operator=(GrowingBuffer&& other) noexcept {
   std::swap(whole_, other.whole_);
   std::swap(base_, other.base_);
   std::swap(bytes_, other.bytes_);
-  std::swap(granule_, other.granule_);
-  std::swap(held_, other.held_);
   std::swap(device_, other.device_);
-  std::swap(there_, other.there_);
+  std::swap(pieces_, other.pieces_);
   std::swap(mapped_, other.mapped_);
   return *this;
 }
 
 bool GrowingBuffer::hold(std::span<const Part> parts, std::int64_t most) {
   if (!grows()) return true;
-  std::vector<std::int64_t> missing;  // granules; two parts may end and begin in one
-  for (const Part& part : parts)
-    for (std::int64_t g = part.begin / granule_; g * granule_ < part.end; ++g)
-      if (!there_[static_cast<std::size_t>(g)]) missing.push_back(g);
-  std::sort(missing.begin(), missing.end());
-  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  const std::vector<Part> missing = pieces_.missing(parts);
   if (missing.empty()) return true;
-  if (most > 0 && held_ + static_cast<std::int64_t>(missing.size()) * granule_ > most) return false;
+  std::int64_t more = 0;
+  for (const Part& run : missing) more += run.end - run.begin;
+  if (most > 0 && held() + more > most) return false;
   const std::optional<Driver> driver = Driver::find();
   if (!driver) fail(cudaErrorNotSupported, "mapping device memory", nullptr);
-  for (std::size_t first = 0; first < missing.size();) {
-    std::size_t end = first + 1;
-    while (end < missing.size() && missing[end] == missing[end - 1] + 1) ++end;
-    const auto count = static_cast<std::int64_t>(end - first);
-    if (!map(*driver, missing[first] * granule_, count * granule_)) return false;
-    first = end;
-  }
+  for (const Part& run : missing)
+    if (!map(*driver, run)) return false;
   return true;
 }
 
 /// \return false where the device has no memory left
-bool GrowingBuffer::map(const Driver& driver, std::int64_t offset, std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(bytes);
-  const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_) + static_cast<CUdeviceptr>(offset);
+bool GrowingBuffer::map(const Driver& driver, const Part& run) {
+  const auto size = static_cast<std::size_t>(run.end - run.begin);
+  const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_) + static_cast<CUdeviceptr>(run.begin);
   const CUmemAllocationProp of = Driver::memory_of(device_);
   mapped_.reserve(mapped_.size() + 1);
   CUmemGenericAllocationHandle memory = 0;
@@ -138,7 +125,7 @@ bool GrowingBuffer::map(const Driver& driver, std::int64_t offset, std::int64_t 
   const auto require = [&](const char* what) {
     if (result != CUDA_SUCCESS)
       throw DeviceError(fmt::format("CUDA: {} of {} bytes of device memory: the driver's error {}",
-                                    what, bytes, static_cast<int>(result)));
+                                    what, size, static_cast<int>(result)));
   };
   require("taking");
   result = driver.map(at, size, 0, memory, 0);
@@ -153,10 +140,8 @@ bool GrowingBuffer::map(const Driver& driver, std::int64_t offset, std::int64_t 
   if (result != CUDA_SUCCESS) static_cast<void>(driver.unmap(at, size));
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
   require("opening");
-  mapped_.emplace_back(offset, bytes);
-  held_ += bytes;
-  for (std::int64_t g = offset / granule_; g * granule_ < offset + bytes; ++g)
-    there_[static_cast<std::size_t>(g)] = true;
+  mapped_.push_back(run);
+  pieces_.add(run);
   return true;
 }
 

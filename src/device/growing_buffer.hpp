@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda.hpp"
+#include "pieces.hpp"
 
 namespace episodic::device {
 
@@ -19,10 +20,7 @@ inline constexpr std::int64_t kUsualGranule = std::int64_t{2} << 20;
 
 class GrowingBuffer {
  public:
-  /// Bytes [begin, end) of the range.
-  struct Part {
-    std::int64_t begin, end;
-  };
+  using Part = Pieces::Part;
 
   /// Bytes that memory is mapped by on a device. 0: it cannot be mapped there (no such calls in the
   /// driver, or a device that refuses them), and all is to be taken at once.
@@ -42,9 +40,9 @@ class GrowingBuffer {
 
   std::byte* data() const { return base_ ? base_ : whole_.data(); }
   /// Bytes of device memory, in whole granules where it grows.
-  std::int64_t held() const { return base_ ? held_ : whole_.bytes(); }
+  std::int64_t held() const { return base_ ? pieces_.held() : whole_.bytes(); }
   bool grows() const { return base_ != nullptr; }
-  std::int64_t granule() const { return granule_; }
+  std::int64_t granule() const { return pieces_.piece(); }
 
   /// Puts memory behind parts of the range, unless it is there; its content is whatever it was.
   /// What has memory keeps it and its content. The host may do so while kernels run.
@@ -55,14 +53,14 @@ class GrowingBuffer {
 
  private:
   struct Driver;
-  bool map(const Driver& driver, std::int64_t offset, std::int64_t bytes);
+  bool map(const Driver& driver, const Part& run);
 
   DeviceBuffer whole_;         // where it does not grow
   std::byte* base_ = nullptr;  // where it does
-  std::int64_t bytes_ = 0, granule_ = 0, held_ = 0;
+  std::int64_t bytes_ = 0;
   int device_ = 0;
-  std::vector<bool> there_;                                    // of each granule
-  std::vector<std::pair<std::int64_t, std::int64_t>> mapped_;  // offset, bytes
+  Pieces pieces_;             // granules
+  std::vector<Part> mapped_;  // as they were mapped
 };
 
 }  // namespace episodic::device

@@ -28,6 +28,9 @@ using Layer = device::DeviceLayer;
 namespace {
 
 const char* const kTakesLess = "lower the number of tokens, n_local or chunk";
+const char* const kLocksLess =
+    "lower host_bytes and name a disk_dir, raise device_bytes, lower the number of tokens, or "
+    "raise the limit of locked memory";
 
 /// Rows that are taken beyond those needed: a sixteenth of what is there, so that most steps take
 /// none, a granule of the widest array at least, 16 at most.
@@ -79,6 +82,47 @@ void DeviceMemory::Impl::take_memory() {
                                 "the place for what is closed", "raise the limit of locked memory");
   reported = device::Event::create();
   bytes.taken = memory.held();
+}
+
+/// The host tier: all of it, or addresses, where device memory grows too.
+void DeviceMemory::Impl::take_home() {
+  of_home = {};
+  if (memory.grows() && bytes.host >= 16 * memory.granule())
+    if (auto range = device::GrowingPinned::reserve(bytes.host, device, memory.granule()))
+      host_home = std::move(*range);
+  if (host_home.grows()) {
+    for (std::int64_t lane = 0; lane < lanes.n_lanes; ++lane)
+      of_home.arrays.push_back({lane * lane_bytes, token_bytes});
+    of_home.most = lane_bytes / token_bytes;
+  } else {
+    host_home = device::GrowingPinned(bytes.host, "the tier of events in host memory", kLocksLess);
+  }
+  home = host_home.data();
+  bytes.host_taken = host_home.held();
+}
+
+/// Room at home for so many tokens of each lane, and the next ones' on a thread, while the steps
+/// before them compute. \throws BudgetError
+void DeviceMemory::Impl::lock_home(std::int64_t token_rows) {
+  if (!host_home.grows()) return;
+  const auto to = [&](std::int64_t rows) {
+    std::vector<device::GrowingPinned::Part> parts;
+    for (const GrowingArrays::Array& a : of_home.arrays)
+      parts.push_back(
+          {a.begin + of_home.held * a.row, a.begin + std::min(of_home.most, rows) * a.row});
+    return parts;
+  };
+  const std::int64_t needed = std::clamp<std::int64_t>(token_rows, of_home.held, of_home.most);
+  const bool has_room = host_home.hold(to(needed));
+  bytes.host_taken = host_home.held();
+  if (!has_room)
+    throw BudgetError(fmt::format(
+        "CUDA memory: no page-locked host memory for {} tokens of each of {} lanes: {} bytes are "
+        "locked, and the system locks no more; make room there and begin the step again, or {}",
+        needed, lanes.n_lanes, bytes.host_taken, kLocksLess));
+  of_home.held = needed;
+  const std::int64_t ahead = rows_ahead(of_home, host_home.piece());
+  if (!host_home.holds(to(needed + ahead / 2))) host_home.hold_ahead(to(needed + ahead));
 }
 
 /// What is known of a sequence that came from elsewhere, whatever the device was asked.
@@ -150,6 +194,7 @@ bool DeviceMemory::Impl::hold_rows(std::int64_t token_rows, std::int64_t event_r
 /// \throws BudgetError where neither more than that nor as much can be had
 void DeviceMemory::Impl::make_room_for(std::int64_t token_rows, std::int64_t event_rows) {
   if (!memory.grows()) return;
+  lock_home(token_rows);
   token_rows = std::clamp<std::int64_t>(token_rows, 0, of_tokens.most);
   const bool more_tokens = token_rows > of_tokens.held, more_events = event_rows > of_events.held;
   if (!more_tokens && !more_events) return;

@@ -20,6 +20,7 @@
 #include "episodic/memory/sizes.hpp"
 #include "episodic/timeline/segmenter.hpp"
 #include "growing_buffer.hpp"
+#include "growing_pinned.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
 #include "kernels/codes.hpp"
@@ -130,7 +131,7 @@ struct DeviceMemory::Impl {
 
   DeviceMemoryBytes bytes;
   device::GrowingBuffer memory;
-  device::PinnedBuffer host_home;  // the host tier: page-locked, which the device reads and writes
+  device::GrowingPinned host_home;  // the host tier: page-locked, which the device reads and writes
   std::int64_t n_slots = 0;  // of device memory in each layer; 0: all events are at home there
   std::int64_t slot_bytes = 0;
   bool on_disk = false;                       // events are at home in a DiskStore
@@ -144,6 +145,7 @@ struct DeviceMemory::Impl {
   std::int64_t granule = device::kUsualGranule;   // that memory is mapped by; 0: it does not grow
   std::int64_t fixed_bytes = 0, range_bytes = 0;  // what does not grow; with what may come
   device::GrowingArrays of_events, of_tokens;
+  device::GrowingArrays of_home;         // the lanes' tokens in host_home, counted from its start
   std::vector<TimelineState> last_told;  // what the device last said of each scope
   device::PinnedBuffer report;           // the same, on its way while `is_asked`
   device::Event reported;
@@ -307,6 +309,8 @@ struct DeviceMemory::Impl {
   std::int64_t granules_of(std::int64_t event_rows) const;
   void make_room(std::int64_t next);
   void make_room_for(std::int64_t token_rows, std::int64_t event_rows);
+  void take_home();
+  void lock_home(std::int64_t token_rows);
   bool hold_rows(std::int64_t token_rows, std::int64_t event_rows);
   void read_report();
   void know(std::span<const TimelineState> now);

@@ -419,6 +419,7 @@ void DeviceMemory::Impl::plan_tiers() {
             ? config.host_bytes
             : default_host_bytes(store_shape(), config.max_block, most_recalled_tokens(config));
     bytes.host = cache + lanes.n_lanes * most_closed_tokens() * token_bytes + room * slot_bytes;
+    bytes.host_taken = bytes.host;
   }
 }
 

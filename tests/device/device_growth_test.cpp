@@ -39,6 +39,8 @@ struct Mapping {
     emulator::set_reserves_addresses(true);
     emulator::set_mappings_left(-1);
     emulator::set_driver_version(13000);
+    emulator::set_same_addresses(true);
+    emulator::set_pinned_capacity(std::int64_t{1} << 50);
   }
 };
 
@@ -451,6 +453,87 @@ TEST_CASE("device_bytes is divided for events of a length that is expected, and 
   REQUIRE(
       mentions(refusal<ConfigError>([&] { DeviceMemory::bytes_needed(config, shape, options); }),
                "event_tokens = 31"));
+}
+
+/// Events at home in page-locked memory, of which the device has slots.
+MemoryConfig home_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
+  MemoryConfig config = life_config();
+  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
+  config.device_bytes = bytes.total() - bytes.events / 3;
+  return config;
+}
+
+TEST_CASE("page-locked memory grows with the sequence, and a little ahead of it") {
+  const Mapping mapping(kPage);
+  const MemoryShape shape = shape_of();
+  const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 3);
+  const std::int64_t before = emulator::pinned_bytes();
+  std::vector<std::vector<float>> expected;
+  for (const bool grows : {false, true}) {
+    emulator::set_same_addresses(grows);  // else all of it is locked at the start
+    Driven driven(home_config(shape, options), shape, options);
+    const DeviceMemoryBytes start = driven.memory->bytes();
+    REQUIRE(start.host > 16 * kPage);
+    REQUIRE(start.host_taken == (grows ? 0 : start.host));
+    std::vector<std::vector<float>> got;
+    std::int64_t half = 0;
+    while (driven.memory->tokens() < kTokens) {
+      got.push_back(
+          driven.step(tokens, std::min<std::int64_t>(10, kTokens - driven.memory->tokens())));
+      if (driven.memory->tokens() == kTokens / 2) half = driven.memory->bytes().host_taken;
+    }
+    if (!grows) {
+      expected = got;
+      continue;
+    }
+    REQUIRE(got == expected);
+    REQUIRE(half > 0);
+    REQUIRE(half < start.host * 3 / 4);
+    REQUIRE(driven.memory->bytes().host_taken > half);
+    // Up to the end of the last piece.
+    REQUIRE(driven.memory->bytes().host_taken <= (start.host + kPage - 1) / kPage * kPage);
+    // A reset keeps it.
+    const std::int64_t kept = driven.memory->bytes().host_taken;
+    driven.memory->reset();
+    REQUIRE(driven.step(tokens, 10) == expected.front());
+    REQUIRE(driven.memory->bytes().host_taken >= kept);
+    driven.memory.reset();
+    REQUIRE(emulator::pinned_bytes() == before);
+  }
+}
+
+TEST_CASE("a step for which no memory can be locked is refused, and may be begun again") {
+  const Mapping mapping(kPage);
+  const MemoryShape shape = shape_of();
+  const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 3);
+  std::vector<std::vector<float>> expected;
+  {
+    Driven calm(home_config(shape, options), shape, options);
+    while (calm.memory->tokens() < 300) expected.push_back(calm.step(tokens, 10));
+  }
+  Driven driven(home_config(shape, options), shape, options);
+  std::int64_t refused = 0;
+  for (const std::vector<float>& rows : expected)
+    for (std::int64_t more = 0;; more += kPage) {  // none, a page, two
+      emulator::set_pinned_capacity(emulator::pinned_bytes() + more);
+      emulator::reset_calls();
+      try {
+        const std::vector<float> got = driven.step(tokens, 10);
+        REQUIRE(got == rows);
+        break;
+      } catch (const BudgetError& e) {
+        ++refused;
+        REQUIRE(mentions(e.what(), "page-locked"));
+        REQUIRE(mentions(e.what(), "begin the step again"));
+        REQUIRE(mentions(e.what(), "host_bytes"));
+        REQUIRE(emulator::calls().launches == 0);
+        REQUIRE(driven.memory->open_tokens() == 0);
+      }
+    }
+  REQUIRE(refused > 2);
+  REQUIRE(cudaGetLastError() == cudaSuccess);
 }
 
 #else

@@ -70,8 +70,11 @@ void set_mappings_left(std::int64_t count);
 void set_device_count(int devices);
 /// What the device says of itself: 9.0 by default.
 void set_compute_capability(int major, int minor);
-/// cudaHostAlloc fails beyond this: no bound by default.
+/// cudaHostAlloc and cudaHostRegister fail beyond this: no bound by default.
 void set_pinned_capacity(std::int64_t bytes);
+std::int64_t pinned_bytes();
+/// Whether the device reads registered memory at the host's addresses: by default it does.
+void set_same_addresses(bool value);
 /// Whether the library holds code for the device: yes by default.
 void set_kernel_image(bool is_there);
 /// From here on every call that waits says `error`, as after a fault in a kernel; cudaSuccess: the

@@ -66,6 +66,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
   ++device.calls.allocations;
   const auto bytes = static_cast<std::int64_t>(size);
   *pointer = nullptr;
+  const std::lock_guard lock(device.registering);
   if (device.pinned_used + bytes > device.pinned_capacity) return record(cudaErrorMemoryAllocation);
   *pointer = std::aligned_alloc(256, (size + 255) / 256 * 256);
   if (!*pointer) return record(cudaErrorMemoryAllocation);
@@ -78,6 +79,7 @@ cudaError_t cudaFreeHost(void* pointer) {
   if (error != cudaSuccess) return error;
   if (!pointer) return cudaSuccess;
   ++device.calls.frees;
+  const std::lock_guard lock(device.registering);
   const auto at = device.pinned.find(pointer);
   if (at == device.pinned.end()) return record(cudaErrorInvalidValue);
   // Nothing says that this waits. What still uses it finds NaNs, and does no harm later on.
@@ -85,6 +87,31 @@ cudaError_t cudaFreeHost(void* pointer) {
   device.pinned_used -= static_cast<std::int64_t>(at->second);
   device.pinned.erase(at);
   device.left_pinned.emplace_back(pointer);
+  return cudaSuccess;
+}
+/// By any thread: its errors are its own, and are not recorded.
+cudaError_t cudaHostRegister(void* at, std::size_t size, unsigned flags) {
+  constexpr std::size_t kPage = 4096;
+  if (!at || size == 0 || reinterpret_cast<std::uintptr_t>(at) % kPage != 0 || size % kPage != 0 ||
+      flags != (cudaHostRegisterPortable | cudaHostRegisterMapped))
+    return cudaErrorInvalidValue;
+  const std::lock_guard lock(device.registering);
+  auto* const first = static_cast<char*>(at);
+  for (const auto& [begin, bytes] : device.registered)
+    if (static_cast<char*>(begin) < first + size && first < static_cast<char*>(begin) + bytes)
+      return cudaErrorHostMemoryAlreadyRegistered;
+  const auto bytes = static_cast<std::int64_t>(size);
+  if (device.pinned_used + bytes > device.pinned_capacity) return cudaErrorMemoryAllocation;
+  device.registered[at] = size;
+  device.pinned_used += bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* at) {
+  const std::lock_guard lock(device.registering);
+  const auto found = device.registered.find(at);
+  if (found == device.registered.end()) return cudaErrorHostMemoryNotRegistered;
+  device.pinned_used -= static_cast<std::int64_t>(found->second);
+  device.registered.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -95,6 +122,9 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
   if (size > 0 && (!to || !from)) return record(cudaErrorInvalidValue);
+  for (const void* end : {static_cast<const void*>(to), from})
+    if (size > 0 && emulator::crosses_registrations(end, size))
+      return record(cudaErrorInvalidValue);
   if (size > 0 && !captures(stream) && device.overlap != emulator::Overlap::none &&
       emulator::is_pageable(from)) {
     // read before the call returns
@@ -359,6 +389,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id)
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
       *value = device.minor;
+      return cudaSuccess;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+      *value = device.same_addresses;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = emulator::shared_bytes_of_block();

@@ -223,8 +223,21 @@ bool is_within(const std::map<void*, std::size_t>& blocks, const void* at) {
 }  // namespace
 
 bool is_pageable(const void* at) {
+  const std::lock_guard lock(device.registering);
   return !is_within(device.allocations, at) && !is_within(device.pinned, at) &&
-         !is_within(device.reservations, at);
+         !is_within(device.reservations, at) && !is_within(device.registered, at);
+}
+
+/// Whether memory begins in one registration, or outside all, and ends in another.
+bool crosses_registrations(const void* at, std::size_t size) {
+  const std::lock_guard lock(device.registering);
+  const auto* const first = static_cast<const char*>(at);
+  for (const auto& [begin, bytes] : device.registered) {
+    const auto* const from = static_cast<const char*>(begin);
+    if (from + bytes <= first || first + size <= from) continue;
+    return first < from || first + size > from + bytes;
+  }
+  return false;
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work) {
@@ -283,7 +296,15 @@ void set_compute_capability(int major, int minor) {
   device.minor = minor;
 }
 void set_driver_version(int version) { device.driver = version; }
-void set_pinned_capacity(std::int64_t bytes) { device.pinned_capacity = bytes; }
+void set_pinned_capacity(std::int64_t bytes) {
+  const std::lock_guard lock(device.registering);
+  device.pinned_capacity = bytes;
+}
+std::int64_t pinned_bytes() {
+  const std::lock_guard lock(device.registering);
+  return device.pinned_used;
+}
+void set_same_addresses(bool value) { device.same_addresses = value; }
 void set_kernel_image(bool is_there) { device.has_image = is_there; }
 void set_context_lost(cudaError_t error) {
   device.lost = error;

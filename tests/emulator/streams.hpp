@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <utility>
 #include <vector>
@@ -84,6 +85,10 @@ struct Mapping {
 struct Device {
   std::map<void*, std::size_t> allocations, pinned;
   std::map<void*, std::size_t> reservations;  // of addresses
+  // of the program's own pages; a thread beside the one that drives the streams may add to them
+  std::map<void*, std::size_t> registered;
+  std::mutex registering;  // of these, and pinned_used
+  bool same_addresses = true;
   std::map<unsigned long long, Physical> physical;
   std::map<unsigned long long, Mapping> mappings;  // by their first address
   unsigned long long last_physical = 0;
@@ -96,7 +101,8 @@ struct Device {
   std::map<const void*, std::size_t> static_shared;       // of kernels that have run
   std::map<const void*, std::int64_t> launched;           // how often kernels ran to their end
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
-  int count = 1, current = 0, major = 9, minor = 0, driver = 13000;
+  static inline thread_local int current = 0;  // of each thread, as the runtime has it
+  int count = 1, major = 9, minor = 0, driver = 13000;
   bool cublas_captures = true, has_image = true;
   cudaError_t lost = cudaSuccess;
   std::int64_t pinned_used = 0, pinned_capacity = std::int64_t{1} << 50;
@@ -146,5 +152,6 @@ bool is_behind(const NodePtr& last, const NodePtr& node);
 void leave(const std::shared_ptr<Capture>& capture);
 /// Host memory that the runtime did not hand out.
 bool is_pageable(const void* at);
+bool crosses_registrations(const void* at, std::size_t size);
 
 }  // namespace emulator

@@ -2,6 +2,8 @@
 // The emulator itself: that it finds what it is there to find.
 #include "emulator.hpp"
 
+#include <cstdint>
+#include <cstdlib>
 #include <set>
 #include <stdexcept>
 #include <vector>
@@ -427,4 +429,40 @@ TEST_CASE("emulator copies from pageable memory at the call, from pinned memory 
   REQUIRE(cudaFree(to) == cudaSuccess);
   REQUIRE(cudaEventDestroy(event) == cudaSuccess);
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("the emulator: memory that was locked in two parts is not crossed by one copy") {
+  constexpr std::size_t kPage = 4096;
+  void* const memory = std::aligned_alloc(kPage, 4 * kPage);
+  auto* const at = static_cast<char*>(memory);
+  const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+  REQUIRE(cudaHostRegister(at, kPage, flags) == cudaSuccess);
+  REQUIRE(cudaHostRegister(at + kPage, 2 * kPage, flags) == cudaSuccess);
+  REQUIRE(cudaHostRegister(at + 2 * kPage, 2 * kPage, flags) ==
+          cudaErrorHostMemoryAlreadyRegistered);
+  REQUIRE(cudaHostRegister(at + 1, kPage, flags) == cudaErrorInvalidValue);
+  const std::int64_t locked = emulator::pinned_bytes();
+  emulator::set_pinned_capacity(locked);
+  REQUIRE(cudaHostRegister(at + 3 * kPage, kPage, flags) == cudaErrorMemoryAllocation);
+  emulator::set_pinned_capacity(std::int64_t{1} << 50);
+  void* to = nullptr;
+  REQUIRE(cudaMalloc(&to, 4 * kPage) == cudaSuccess);
+  const auto copy = [&](std::size_t first, std::size_t size) {
+    const cudaError_t down = cudaMemcpyAsync(to, at + first, size, cudaMemcpyHostToDevice, nullptr);
+    REQUIRE(cudaMemcpyAsync(at + first, to, size, cudaMemcpyDeviceToHost, nullptr) == down);
+    return down;
+  };
+  REQUIRE(copy(0, kPage) == cudaSuccess);
+  REQUIRE(copy(kPage, 2 * kPage) == cudaSuccess);
+  REQUIRE(copy(kPage - 8, 8) == cudaSuccess);
+  REQUIRE(copy(3 * kPage, kPage) == cudaSuccess);  // which nobody has locked
+  REQUIRE(copy(kPage - 8, 16) == cudaErrorInvalidValue);
+  REQUIRE(copy(2 * kPage, 2 * kPage) == cudaErrorInvalidValue);
+  static_cast<void>(cudaGetLastError());
+  REQUIRE(cudaHostUnregister(at + kPage) == cudaSuccess);
+  REQUIRE(cudaHostUnregister(at + kPage) == cudaErrorHostMemoryNotRegistered);
+  REQUIRE(cudaHostUnregister(at) == cudaSuccess);
+  REQUIRE(emulator::pinned_bytes() == locked - static_cast<std::int64_t>(3 * kPage));
+  REQUIRE(cudaFree(to) == cudaSuccess);
+  std::free(memory);
 }

@@ -58,6 +58,9 @@ struct DeviceMemoryBytes {
   /// Taken now, at most total() with event_tokens = 0; of bytes_needed: taken when it is made.
   std::int64_t taken = 0;
   std::int64_t host = 0;  ///< page-locked host memory: the events, where the device has slots only
+  /// Of it, locked now: it grows with the sequence too, where the device reads locked memory at the
+  /// host's addresses, and a little ahead of it.
+  std::int64_t host_taken = 0;
   /// Of device memory.
   std::int64_t total() const { return window + events + representatives + workspace; }
 };
