@@ -7,6 +7,7 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "elements.cuh"
 #include "reweight.hpp"
@@ -40,9 +41,12 @@ __device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) 
   return p;
 }
 
-/// Rows of the grid are lanes. A warp for each event; the query lies in shared memory.
+/// Rows of the grid are lanes, its z sequences. A warp for each event; the query lies in shared
+/// memory.
 template <class T, int kPack>
-__global__ void __launch_bounds__(kEventScoreThreads) ScoreEventsKernel(EventScoreParams p) {
+__global__ void __launch_bounds__(kEventScoreThreads)
+    ScoreEventsKernel(const Batch<EventScoreParams> batch) {
+  const EventScoreParams& p = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);  // [width] the query
   auto* const query = reinterpret_cast<float*>(bytes);
   using Reduce = cub::BlockReduce<double, kEventScoreThreads>;
@@ -148,9 +152,10 @@ __device__ inline std::int32_t append_to_list(typename Scan::TempStorage& storag
   return listed + total;
 }
 
-/// One block a lane: marks the top_k, then lists those and their neighbours.
-__global__ void __launch_bounds__(kRecallTopThreads) RecallTopKernel(RecallTopParams p) {
-  p = of_lane(p, blockIdx.x);
+/// One block a lane, y: sequences: marks the top_k, then lists those and their neighbours.
+__global__ void __launch_bounds__(kRecallTopThreads)
+    RecallTopKernel(const Batch<RecallTopParams> batch) {
+  const RecallTopParams p = of_lane(batch.of[blockIdx.y], blockIdx.x);
   using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t n = count_within(p.n_events, p.max_events);

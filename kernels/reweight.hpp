@@ -43,6 +43,12 @@ cudaError_t score_events(const EventScoreParams& params, cudaStream_t stream);
 /// The field of them that score_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const EventScoreParams& params);
 
+/// Of several sequences (batch.hpp), which share dtype and n_lanes. Those whose representatives can
+/// be read 16 bytes at a time and those whose cannot are launches of their own.
+cudaError_t score_events_batch(const EventScoreParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream);
+const char* invalid_field(const EventScoreParams* params, std::int64_t n_sequences);
+
 /// All pointers are to device memory. Lanes as those of EventScoreParams.
 struct RecallTopParams {
   std::int64_t top_k = 0;        ///< K >= 1: the events of largest score (ties: the earlier event)
@@ -72,5 +78,10 @@ struct RecallTopParams {
 cudaError_t recall_top(const RecallTopParams& params, cudaStream_t stream);
 /// The field of them that recall_top refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RecallTopParams& params);
+
+/// Of several sequences (batch.hpp), which share n_lanes.
+cudaError_t recall_top_batch(const RecallTopParams* params, std::int64_t n_sequences,
+                             cudaStream_t stream);
+const char* invalid_field(const RecallTopParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

@@ -456,10 +456,10 @@ struct DeviceMemory::Impl {
   std::int64_t most_of_top() const {
     return (config.reweight == Reweighting::broad ? 3 : 1) * config.reweight_top;
   }
-  void choose_events(const Layer& layer, const RecallLists& lists);
-  void score_events(const Layer& layer, const RecallLists* maybe_listed);
+  kernels::RecallTopParams top_params(const Layer& layer, const RecallLists& lists) const;
+  kernels::EventScoreParams score_params(const Layer& layer, const RecallLists* maybe_listed) const;
   bool recalls_rows(const Layer& layer) const;
-  void recall_apart(const Layer& layer);
+  void recall_apart(std::int64_t layer, std::span<Impl* const> apart) const;
   /// Whether what the layer's events receive is counted.
   bool counts_masses(const Layer& layer) const { return retention && far && layer.place >= 0; }
   bool shares_launches(const Impl& other) const;

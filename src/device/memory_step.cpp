@@ -281,7 +281,8 @@ void DeviceMemory::Impl::encode(std::int64_t most_new) {
 }
 
 /// Scores of a layer's events by the key-space reader: of all, or of those that are recalled.
-void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* maybe_listed) {
+kernels::EventScoreParams DeviceMemory::Impl::score_params(const Layer& layer,
+                                                           const RecallLists* maybe_listed) const {
   kernels::EventScoreParams p;
   p.query = mean_query;
   p.width = lane_width();
@@ -298,16 +299,12 @@ void DeviceMemory::Impl::score_events(const Layer& layer, const RecallLists* may
   p.n_lanes = lanes.per_layer;
   p.count_stride = count_stride();
   p.listed_stride = 3;
-  device::check(kernels::score_events(p, stream), "scores of events", p);
+  return p;
 }
 
-/// What a layer recalls, into `lists`; the mean query must be there.
-void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& lists) {
-  if (!takes_top()) {
-    const kernels::RecallParams p = recall_params(layer, lists);
-    return device::check(kernels::recall_events(p, stream), "recall", p);
-  }
-  score_events(layer, nullptr);
+/// What a layer recalls by its scores, into `lists`.
+kernels::RecallTopParams DeviceMemory::Impl::top_params(const Layer& layer,
+                                                        const RecallLists& lists) const {
   kernels::RecallTopParams p;
   p.top_k = config.reweight_top;
   p.neighbours = config.reweight == Reweighting::broad;
@@ -324,7 +321,7 @@ void DeviceMemory::Impl::choose_events(const Layer& layer, const RecallLists& li
   p.sizes = lists.sizes;
   p.n_lanes = lanes.per_layer;
   p.count_stride = count_stride();
-  device::check(kernels::recall_top(p, stream), "recall", p);
+  return p;
 }
 
 kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
@@ -392,19 +389,40 @@ bool DeviceMemory::Impl::recalls_rows(const Layer& layer) const {
          !weighs(layer);
 }
 
-/// All between a layer's mean query and its rows where these are a launch of their own.
-void DeviceMemory::Impl::recall_apart(const Layer& layer) {
-  const RecallLists& lists = lists_of_step(layer);
-  if (layer.place >= 0 && recalls_now) {
-    choose_events(layer, lists);
-    // The one place where the host waits within a step: files are read by the host.
-    for (std::int64_t p = 0; lower && p < lanes.per_layer; ++p)
-      lower->fetch(first_lane(layer) + p,
-                   read(lists.recalled + p * room, read(lists.sizes + 3 * p, 3)[2]), stream);
-    if (has_host_tier()) swap_in(layer, lists);
+/// All between a layer's mean queries and its rows, of memories that share their launches and whose
+/// rows are a launch of their own.
+void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apart) const {
+  std::vector<kernels::RecallParams> recalls;
+  std::vector<kernels::EventScoreParams> scores, scores_of_lists;
+  std::vector<kernels::RecallTopParams> tops;
+  for (const Impl* const m : apart) {
+    const Layer& layer = m->layers[static_cast<std::size_t>(l)];
+    const RecallLists& lists = m->lists_of_step(layer);
+    // Also of events that the step before recalled: they are weighed by this step's query.
+    if (m->weighs(layer)) scores_of_lists.push_back(m->score_params(layer, &lists));
+    if (layer.place < 0 || !m->recalls_now) continue;
+    if (m->takes_top()) {
+      scores.push_back(m->score_params(layer, nullptr));
+      tops.push_back(m->top_params(layer, lists));
+    } else {
+      recalls.push_back(m->recall_params(layer, lists));
+    }
   }
-  // Also of events that the step before recalled: they are weighed by this step's query.
-  if (weighs(layer)) score_events(layer, &lists);
+  device::launch_batch(kernels::recall_events_batch, recalls, stream, "recall");
+  device::launch_batch(kernels::score_events_batch, scores, stream, "scores of events");
+  device::launch_batch(kernels::recall_top_batch, tops, stream, "recall");
+  for (Impl* const m : apart) {
+    const Layer& layer = m->layers[static_cast<std::size_t>(l)];
+    if (layer.place < 0 || !m->recalls_now) continue;
+    const RecallLists& lists = m->lists_of_step(layer);
+    // The one place where the host waits within a step: files are read by the host.
+    for (std::int64_t p = 0; m->lower && p < m->lanes.per_layer; ++p)
+      m->lower->fetch(m->first_lane(layer) + p,
+                      m->read(lists.recalled + p * m->room, m->read(lists.sizes + 3 * p, 3)[2]),
+                      stream);
+    if (m->has_host_tier()) m->swap_in(layer, lists);
+  }
+  device::launch_batch(kernels::score_events_batch, scores_of_lists, stream, "scores of events");
 }
 
 /// Queries, lists and rows of the memories of which something lies outside the window.
@@ -412,6 +430,7 @@ void DeviceMemory::Impl::recall(std::int64_t l, std::span<const SequenceStep> st
   std::vector<kernels::MeanQueryParams> queries;
   std::vector<kernels::RecallParams> recalls;
   std::vector<kernels::RowsParams> recalled_rows, rows_alone;
+  std::vector<Impl*> apart;
   for (const SequenceStep& s : steps) {
     const Impl& m = *s.memory->impl_;
     const Layer& layer = m.layers[static_cast<std::size_t>(l)];
@@ -430,12 +449,13 @@ void DeviceMemory::Impl::recall(std::int64_t l, std::span<const SequenceStep> st
     if (in_one)
       recalls.push_back(m.recall_params(layer, lists));
     else
-      m.recall_apart(layer);
+      apart.push_back(&m);
     (in_one ? recalled_rows : rows_alone).push_back(m.rows_params(layer, lists));
   }
   const auto count = static_cast<std::int64_t>(recalls.size());
   device::check(kernels::recall_rows_batch(recalls.data(), recalled_rows.data(), count, stream),
                 "recall", recalls.data(), recalled_rows.data(), count);
+  recall_apart(l, apart);
   device::launch_batch(kernels::far_rows_batch, rows_alone, stream, "far rows");
 }
 

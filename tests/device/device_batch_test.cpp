@@ -221,6 +221,51 @@ TEST_CASE("a batch reads the weights once, and its sequences share them") {
 #endif
 }
 
+#if defined(EPISODIC_EMULATED_CUDA)
+/// Sequences with memories of these settings and texts of their own, that make steps together, and
+/// the same ones alone.
+class Beside {
+ public:
+  Beside(const TempDir& dir, const std::vector<MemoryConfig>& configs) {
+    models_.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
+    while (models_.size() < configs.size()) models_.push_back(models_[0].share_weights());
+    for (std::size_t i = 0; i < configs.size(); ++i) {
+      alone_.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
+      models_[i].attach_memory(configs[i], 120);
+      alone_[i].attach_memory(configs[i], 120);
+    }
+    for (unsigned step = 0; step < 5; ++step)
+      for (std::size_t i = 0; i < configs.size(); ++i) {
+        const Ids ids =
+            random_ids(10 - static_cast<std::int64_t>(i) % 2, 10 * step + static_cast<unsigned>(i));
+        models_[i].step(ids);
+        alone_[i].step(ids);
+      }
+  }
+  /// A step of one token of the first n. \return its launches, and those of each alone
+  std::pair<std::int64_t, std::vector<std::int64_t>> step(std::size_t n) {
+    std::vector<DeviceDecoder::SequenceStep> batch;
+    static const Ids one{3};
+    for (std::size_t i = 0; i < n; ++i) batch.push_back({&models_[i], one});
+    emulator::reset_calls();
+    DeviceDecoder::step_batch(batch);
+    const std::int64_t launches = emulator::calls().launches;
+    std::vector<std::int64_t> of_alone;
+    for (std::size_t i = 0; i < n; ++i) {
+      emulator::reset_calls();
+      alone_[i].step(one);
+      of_alone.push_back(emulator::calls().launches);
+      REQUIRE((seen_of(models_[i], true) == seen_of(alone_[i], true)));
+      REQUIRE(models_[i].memory().n_events() > 3);
+    }
+    return {launches, of_alone};
+  }
+
+ private:
+  std::vector<DeviceDecoder> models_, alone_;
+};
+#endif
+
 TEST_CASE("memories of a batch share the launches of a step, where their settings allow it") {
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
@@ -231,48 +276,36 @@ TEST_CASE("memories of a batch share the launches of a step, where their setting
   other.n_mem = 12;
   scored.reweight = Reweighting::narrow;
   scored.contiguity = 0.0;
-  const std::vector<MemoryConfig> configs{small_config(), small_config(), other, scored};
-  std::vector<DeviceDecoder> models;
-  models.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
-  while (models.size() < configs.size()) models.push_back(models[0].share_weights());
-  std::vector<DeviceDecoder> alone;
-  for (std::size_t i = 0; i < configs.size(); ++i) {
-    alone.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
-    models[i].attach_memory(configs[i], 120);
-    alone[i].attach_memory(configs[i], 120);
-  }
-  for (unsigned step = 0; step < 5; ++step)
-    for (std::size_t i = 0; i < configs.size(); ++i) {
-      const Ids ids = random_ids(10, 10 * step + static_cast<unsigned>(i));
-      models[i].step(ids);
-      alone[i].step(ids);
-    }
-  const auto step_of = [&](std::size_t n) {
-    std::vector<DeviceDecoder::SequenceStep> batch;
-    static const Ids one{3};
-    for (std::size_t i = 0; i < n; ++i) batch.push_back({&models[i], one});
-    emulator::reset_calls();
-    DeviceDecoder::step_batch(batch);
-    const std::int64_t launches = emulator::calls().launches;
-    std::vector<std::int64_t> of_alone;
-    for (std::size_t i = 0; i < n; ++i) {
-      emulator::reset_calls();
-      alone[i].step(one);
-      of_alone.push_back(emulator::calls().launches);
-      REQUIRE((seen_of(models[i], true) == seen_of(alone[i], true)));
-    }
-    return std::pair(launches, of_alone);
-  };
-  step_of(4);                             // takes room
+  Beside beside(dir, {small_config(), small_config(), other, scored});
+  beside.step(4);                         // takes room
   for (const std::size_t n : {2u, 3u}) {  // lengths, windows and budgets of their own
-    const auto [launches, of_alone] = step_of(n);
+    const auto [launches, of_alone] = beside.step(n);
     REQUIRE(launches == of_alone[0]);
   }
   // What cannot be shared is added: not the products, of which there are as many as for one.
-  const auto [launches, of_alone] = step_of(4);
+  const auto [launches, of_alone] = beside.step(4);
   constexpr std::int64_t kProducts = 4 * 2 + 2;  // of two layers; the embedding and the head
   REQUIRE(launches == of_alone[0] + of_alone[3] - kProducts - 2);  // nor angles nor surprise
-  REQUIRE(models[3].memory().n_events() > 3);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+TEST_CASE("memories of a batch share launches of every setting that has some of its own") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  for (const Reweighting mode : {Reweighting::narrow, Reweighting::broad, Reweighting::exact}) {
+    INFO(static_cast<int>(mode));
+    MemoryConfig config = small_config();
+    config.reweight = mode;
+    config.contiguity = 0.0;
+    config.reweight_top = 3;
+    Beside beside(dir, {config, config, config});
+    beside.step(3);  // takes room
+    const auto [launches, of_alone] = beside.step(3);
+    REQUIRE(launches == of_alone[0]);
+  }
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif
