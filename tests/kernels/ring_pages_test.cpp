@@ -46,20 +46,31 @@ class PagedRing {
         element_(episodic::size_of(dtype)),
         page_(std::int64_t{1} << log2_tokens),
         head_stride_((page_ * row + 7) / 8 * 8 + 8) {
-    const std::int64_t pages = (capacity + page_ - 1) / page_, in_pool = 2 * pages + 3;
-    std::vector<std::int64_t> places(size(in_pool));
+    const std::int64_t pages = (capacity + page_ - 1) / page_;
+    in_pool_ = 2 * pages + 3;
+    std::vector<std::int64_t> places(size(in_pool_));
     std::iota(places.begin(), places.end(), 0);
     std::shuffle(places.begin(), places.end(), random);
-    stride_ = heads * head_stride_ + 16;
     for (std::int64_t i = 0; i < pages; ++i)
       table_.push_back(static_cast<std::uint32_t>(places[size(i)]));
-    pool_bytes_ = size(in_pool * stride_ * element_);
-    d_table_.emplace_back(table_);
-    pages_ = {d_table_.front().data(), static_cast<std::uint32_t>(stride_), log2_tokens};
+    lay_out(log2_tokens);
+  }
+  /// Of values beside these keys: the same pages, in a pool whose slots have `row` elements.
+  PagedRing(const PagedRing& keys, std::int64_t row)
+      : heads_(keys.heads_),
+        capacity_(keys.capacity_),
+        row_(row),
+        element_(keys.element_),
+        page_(keys.page_),
+        head_stride_(row == keys.row_ ? keys.head_stride_ : keys.head_stride_ / keys.row_ * row),
+        in_pool_(keys.in_pool_),
+        table_(keys.table_) {
+    lay_out(keys.pages_.log2_tokens);
   }
 
   const RingPages& pages() const { return pages_; }
   std::int64_t head_stride() const { return head_stride_; }
+  std::uint32_t page_stride() const { return pages_.page_stride; }
 
   /// A pool with the rows of a ring in one piece, its heads `head_stride` apart; NaN elsewhere.
   unsigned char* add(const Bytes& ring, std::int64_t head_stride) {
@@ -83,6 +94,12 @@ class PagedRing {
   }
 
  private:
+  void lay_out(int log2_tokens) {
+    stride_ = (heads_ * head_stride_ + 23) / 8 * 8;
+    pool_bytes_ = size(in_pool_ * stride_ * element_);
+    d_table_.emplace_back(table_);
+    pages_ = {d_table_.front().data(), static_cast<std::uint32_t>(stride_), log2_tokens};
+  }
   template <class F>
   void each_row(F&& f) const {
     for (std::int64_t g = 0; g < heads_; ++g)
@@ -92,7 +109,7 @@ class PagedRing {
                element_));
   }
 
-  std::int64_t heads_, capacity_, row_, element_, page_, head_stride_, stride_ = 0;
+  std::int64_t heads_, capacity_, row_, element_, page_, head_stride_, in_pool_ = 0, stride_ = 0;
   std::size_t pool_bytes_ = 0;
   std::vector<std::uint32_t> table_;
   std::deque<DeviceArray<std::uint32_t>> d_table_;
@@ -148,8 +165,10 @@ TEST_CASE("pages: append_window and a product of heads") {
   for (const DType dtype : kDTypes)
     for (const int log2_tokens : {0, 2, 4})
       for (const std::int64_t d : {8, 24})
-        for (const bool fused : {false, true}) {
-          const std::int64_t n = fused ? 1 : 9, first = 17, row = (kHeads + 2 * kKvHeads) * d;
+        for (const std::int64_t e : {std::int64_t{0}, d, std::int64_t{5}, std::int64_t{16}}) {
+          const bool fused = e == 0;  // which has one width for keys and values
+          const std::int64_t value_d = fused ? d : e, n = fused ? 1 : 9, first = 17;
+          const std::int64_t row = (kHeads + kKvHeads) * d + kKvHeads * value_d;
           const std::int64_t element = episodic::size_of(dtype);
           const DeviceArray<unsigned char> x(random_ring(fused ? 32 : n * row, dtype, random)),
               weight(random_ring(row * 32, dtype, random)), q(size(row * element));
@@ -158,9 +177,10 @@ TEST_CASE("pages: append_window and a product of heads") {
               sin(episodic_test::normal_floats(size(n * d / 2), random)),
               fixed(episodic_test::normal_floats(size(d / 2), random));
           const auto write = [&](unsigned char* key, unsigned char* rotated, unsigned char* value,
-                                 std::int64_t head_stride, const RingPages& pages) {
+                                 std::int64_t head_stride, std::int64_t value_head_stride,
+                                 const RingPages& pages, std::uint32_t value_page_stride) {
             const DeviceArray<unsigned char> sink_key(size(kKvHeads * kInit * d * element)),
-                sink_value(size(kKvHeads * kInit * d * element));
+                sink_value(size(kKvHeads * kInit * value_d * element));
             if (fused) {
               ProductParams p;
               p.dtype = dtype;
@@ -196,6 +216,7 @@ TEST_CASE("pages: append_window and a product of heads") {
               p.n = n;
               p.n_kv_heads = kKvHeads;
               p.head_dim = p.rotary_dim = d;
+              p.value_dim = e;
               p.first_position = position.data();
               p.k = x.data() + kHeads * d * element;
               p.v = x.data() + (kHeads + kKvHeads) * d * element;
@@ -207,7 +228,9 @@ TEST_CASE("pages: append_window and a product of heads") {
               p.ring_value = value;
               p.ring_capacity = kCapacity;
               p.ring_head_stride = head_stride;
+              p.value_head_stride = value_head_stride;
               p.ring_pages = pages;
+              p.value_page_stride = value_page_stride;
               p.sink_key = sink_key.data();
               p.sink_value = sink_value.data();
               p.n_init = kInit;
@@ -216,19 +239,23 @@ TEST_CASE("pages: append_window and a product of heads") {
             REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
           };
           const Bytes before = random_ring(kKvHeads * kCapacity * d, dtype, random);
-          std::deque<DeviceArray<unsigned char>> whole;
-          PagedRing ring(kKvHeads, kCapacity, d, dtype, log2_tokens, random);
-          std::vector<unsigned char*> in_pages;
-          for (int i = 0; i < 3; ++i) {
-            whole.emplace_back(before);
-            in_pages.push_back(ring.add(before, kCapacity * d));
-          }
-          write(whole[0].data(), whole[1].data(), whole[2].data(), kCapacity * d, {});
-          write(in_pages[0], in_pages[1], in_pages[2], ring.head_stride(), ring.pages());
-          for (std::size_t i = 0; i < 3; ++i) {
-            REQUIRE(whole[i].host() != before);
-            REQUIRE(ring.ring(i) == whole[i].host());
-          }
+          const Bytes values_before = random_ring(kKvHeads * kCapacity * value_d, dtype, random);
+          const DeviceArray<unsigned char> key(before), rotated(before), value(values_before);
+          PagedRing keys(kKvHeads, kCapacity, d, dtype, log2_tokens, random);
+          PagedRing values(keys, value_d);
+          unsigned char* const paged_key = keys.add(before, kCapacity * d);
+          unsigned char* const paged_rotated = keys.add(before, kCapacity * d);
+          unsigned char* const paged_value = values.add(values_before, kCapacity * value_d);
+          write(key.data(), rotated.data(), value.data(), kCapacity * d, kCapacity * value_d, {},
+                0);
+          write(paged_key, paged_rotated, paged_value, keys.head_stride(), values.head_stride(),
+                keys.pages(), values.page_stride());
+          REQUIRE(key.host() != before);
+          REQUIRE(rotated.host() != before);
+          REQUIRE(value.host() != values_before);
+          REQUIRE(keys.ring(0) == key.host());
+          REQUIRE(keys.ring(1) == rotated.host());
+          REQUIRE(values.ring(0) == value.host());
         }
 }
 
