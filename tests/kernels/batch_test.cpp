@@ -219,12 +219,14 @@ TEST_CASE("a batch of far rows has the bits of its sequences alone") {
   // Addresses are made up: rows are computed, and what they point to is not read.
   const auto made_up = [](std::int64_t at) { return reinterpret_cast<const void*>(at << 20); };
   for (const std::int64_t lanes : {1, 2}) {
+    const std::int64_t value_dim = lanes == 1 ? 24 : 0;
     const auto make = [&](std::int64_t i, Arena& arena) {
       const std::int64_t n_events = i % 4 == 1 ? 0 : 5 + i;
       RowsParams p;
       p.dtype = DType::float16;
       p.n_kv_heads = 2;
       p.head_dim = 8;
+      p.value_dim = value_dim;
       p.n_lanes = lanes;
       p.n = 1 + i;
       p.n_init = 2 + i % 3;
@@ -246,6 +248,7 @@ TEST_CASE("a batch of far rows has the bits of its sequences alone") {
       p.ring_value = made_up(4);
       p.ring_capacity = 60 + i;
       p.ring_head_stride = p.ring_capacity * 8 + 8;
+      p.value_head_stride = (p.ring_capacity + 1) * value_dim;
       p.list_capacity = n_events + 2;
       std::vector<DeviceEventId> recalled;
       std::vector<std::int32_t> counts;
@@ -345,6 +348,10 @@ TEST_CASE("batches name the field that their sequences do not share") {
                            [](RowsParams& p) { p.n_kv_heads = 4; });
   check_shared<RowsParams>(rows, far_rows_batch, "head_dim",
                            [](RowsParams& p) { p.head_dim = 16; });
+  check_shared<RowsParams>(rows, far_rows_batch, "value_dim", [](RowsParams& p) {
+    p.value_dim = 4;
+    p.value_head_stride = 32;
+  });
   check_shared<RowsParams>(rows, far_rows_batch, "n_lanes", [](RowsParams& p) { p.n_lanes = 2; });
 }
 

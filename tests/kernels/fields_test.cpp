@@ -278,6 +278,11 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                                    WRONG(R, n_local, 0),
                                    WRONG(R, ring_capacity, 0),
                                    WRONG(R, ring_head_stride, 100),
+                                   WRONG(R, value_dim, -1),
+                                   WRONG(R, value_dim, kHuge),
+                                   WRONG(R, value_head_stride, -8),
+                                   WRONG(R, value_head_stride, 1 << 20),  // rows cannot say so
+                                   WRONG(R, value_page_stride, 12),
                                    WRONG(R, max_rows, 0),
                                    WRONG(R, tokens, nullptr),
                                    WRONG(R, sink_value, nullptr),

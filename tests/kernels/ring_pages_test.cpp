@@ -263,34 +263,46 @@ TEST_CASE("pages: pending rows of a list") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(5);
   constexpr std::int64_t kHeads = 4, kCapacity = 40, kDim = 16, kMost = 64;
-  for (const std::int64_t lanes : {1, 2}) {
+  struct Case {
+    std::int64_t lanes, value_dim;  // of kHeads heads side by side; 0: kDim
+  };
+  for (const Case& c : {Case{1, 0}, {2, 0}, {1, 8}, {2, 40}, {kHeads, 40}}) {
     const DType dtype = DType::bfloat16;
-    const Bytes elements = random_ring(kHeads * kCapacity * kDim, dtype, random);
-    const DeviceArray<unsigned char> whole(elements), sinks(elements);
-    PagedRing ring(kHeads, kCapacity, kDim, dtype, 2, random);
-    const unsigned char* const in_pages = ring.add(elements, kCapacity * kDim);
+    const std::int64_t lanes = c.lanes, e = c.value_dim > 0 ? c.value_dim : kDim;
+    const Bytes keys = random_ring(kHeads * kCapacity * kDim, dtype, random);
+    const Bytes values = random_ring(kHeads * kCapacity * e, dtype, random);
+    const DeviceArray<unsigned char> key(keys), value(values), sinks(keys), sink_values(values);
+    PagedRing key_ring(kHeads, kCapacity, kDim, dtype, 2, random), value_ring(key_ring, e);
+    const unsigned char* const paged_key = key_ring.add(keys, kCapacity * kDim);
+    const unsigned char* const paged_value = value_ring.add(values, kCapacity * e);
     const DeviceArray<std::int64_t> tokens(std::vector<std::int64_t>{70}),
         n_events(std::vector<std::int64_t>{1});
     const DeviceArray<EventRange> events(std::vector<EventRange>{{4, 47}});
     const DeviceArray<const void*> blocks(std::vector<const void*>(size(lanes), sinks.data()));
-    const auto rows_of = [&](const unsigned char* array, std::int64_t head_stride,
-                             const RingPages& pages) {
+    const auto rows_of = [&](const unsigned char* ring_key, const unsigned char* ring_value,
+                             std::int64_t head_stride, std::int64_t value_head_stride,
+                             const RingPages& pages, std::uint32_t value_page_stride) {
       const DeviceArray<KvRow> rows(size(lanes * kMost));
       const DeviceArray<std::int32_t> count(size(lanes)), overflow(std::vector<std::int32_t>{0});
       RowsParams p;
       p.dtype = dtype;
       p.n_kv_heads = kHeads;
       p.head_dim = kDim;
+      p.value_dim = c.value_dim;
       p.n_lanes = lanes;
       p.tokens = tokens.data();
       p.n = 3;
       p.n_init = 4;
       p.n_local = 12;
-      p.sink_key = p.sink_value = sinks.data();
-      p.ring_key = p.ring_value = array;
+      p.sink_key = sinks.data();
+      p.sink_value = sink_values.data();
+      p.ring_key = ring_key;
+      p.ring_value = ring_value;
       p.ring_capacity = kCapacity;
       p.ring_head_stride = head_stride;
+      p.value_head_stride = value_head_stride;
       p.ring_pages = pages;
+      p.value_page_stride = value_page_stride;
       p.n_events = n_events.data();
       p.events = events.data();
       p.event_block = blocks.data();
@@ -310,16 +322,21 @@ TEST_CASE("pages: pending rows of a list") {
         for (std::int64_t r = 0; r < counts[size(lane)]; ++r) {
           const KvRow& row = all[size(lane * kMost + r)];
           for (std::int64_t g = 0; g < kHeads / lanes; ++g) {
-            const Bytes key = bytes_at(
-                static_cast<const unsigned char*>(row.key) + g * row.head_stride * 2, kDim * 2);
-            out.insert(out.end(), key.begin(), key.end());
+            const std::int64_t to_value =
+                e == kDim ? g * row.head_stride : g * (row.head_stride / kDim) * e;
+            for (const Bytes& part :
+                 {bytes_at(static_cast<const unsigned char*>(row.key) + g * row.head_stride * 2,
+                           kDim * 2),
+                  bytes_at(static_cast<const unsigned char*>(row.value) + to_value * 2, e * 2)})
+              out.insert(out.end(), part.begin(), part.end());
           }
         }
       }
       return out;
     };
-    REQUIRE(rows_of(in_pages, ring.head_stride(), ring.pages()) ==
-            rows_of(whole.data(), kCapacity * kDim, {}));
+    REQUIRE(rows_of(paged_key, paged_value, key_ring.head_stride(), value_ring.head_stride(),
+                    key_ring.pages(), value_ring.page_stride()) ==
+            rows_of(key.data(), value.data(), kCapacity * kDim, kCapacity * e, {}, 0));
   }
 }
 
