@@ -237,6 +237,7 @@ FieldError check(const AttentionParams* params, std::int64_t n_sequences) {
                        EPISODIC_FIELD_SHARED(p, first, n_heads);
                        EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
                        EPISODIC_FIELD_SHARED(p, first, head_dim);
+                       EPISODIC_FIELD(p, value_dim, value_dim(p) == value_dim(first));
                        EPISODIC_FIELD(
                            p, n_kv_heads,
                            n_sequences == 1 || p.n_kv_heads <= kGridLimit / kMostInLaunch);

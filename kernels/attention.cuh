@@ -16,6 +16,7 @@
 #include "last_arrival.cuh"
 #include "ptx.cuh"
 #include "ring_pages.cuh"
+#include "value_width.cuh"
 
 namespace episodic::kernels {
 
@@ -43,7 +44,7 @@ struct AttentionArgs {
   float* partial_out = nullptr;     ///< [G, splits, rows, e] before division by the sum
 };
 
-/// Where values of a head begin whose keys begin `at` elements behind those of the first.
+/// Where values of a head begin, in elements behind those of the first.
 __device__ inline std::int64_t value_place(const AttentionParams& p, int head_stride, int head) {
   if (p.value_dim == p.head_dim) return std::int64_t{head_stride} * head;
   return std::int64_t{head_stride / static_cast<int>(p.head_dim)} * p.value_dim * head;
@@ -94,9 +95,7 @@ struct KeySpan {
   }
   /// The same of values.
   __device__ std::int64_t local_value_row(const AttentionParams& p, int i) const {
-    RingPages pages = p.ring_pages;
-    pages.page_stride = p.value_page_stride;
-    return ring_row(pages, local_slot_of(p, i), static_cast<unsigned>(p.value_dim));
+    return ring_row(value_pages(p), local_slot_of(p, i), static_cast<unsigned>(p.value_dim));
   }
   __device__ unsigned local_slot_of(const AttentionParams& p, int i) const {
     const auto capacity = static_cast<unsigned>(p.ring_capacity);

@@ -150,7 +150,8 @@ cudaError_t segmented_attention(const AttentionParams& params, cudaStream_t stre
 /// The field of them that segmented_attention refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const AttentionParams& params);
 
-/// Of several sequences (batch.hpp), which share dtype, n_heads, n_kv_heads <= 8191 and head_dim.
+/// Of several sequences (batch.hpp), which share dtype, n_heads, n_kv_heads <= 8191, head_dim
+/// and value_dim.
 /// One launch takes those that have at most 16 rows of a kv head, or are float32, and whose splits
 /// are merged alike: all of a decoded batch of one size. Each of more rows in 16 bits, which fills
 /// the device by itself, has launches of its own.

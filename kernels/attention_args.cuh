@@ -8,6 +8,7 @@
 
 #include "attention.cuh"
 #include "fields.hpp"
+#include "value_width.cuh"
 
 namespace episodic::kernels {
 
@@ -17,10 +18,7 @@ FieldError check_attention(const AttentionParams& params);
 /// All but splits and workspace.
 inline AttentionArgs attention_args(const AttentionParams& params) {
   AttentionArgs args;
-  args.p = params;
-  args.p.value_dim = value_dim(params);
-  args.p.value_head_stride = value_head_stride(params);
-  if (params.value_page_stride == 0) args.p.value_page_stride = params.ring_pages.page_stride;
+  args.p = with_value_width(params);
   const double scale = params.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(params.head_dim))
                                             : static_cast<double>(params.scale);
   constexpr double kLog2e = 1.4426950408889634;

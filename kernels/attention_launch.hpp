@@ -5,6 +5,7 @@
 
 #include "attention_plan.hpp"
 #include "batch.hpp"
+#include "value_width.cuh"
 
 namespace episodic::kernels {
 

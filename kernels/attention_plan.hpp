@@ -156,14 +156,6 @@ EPISODIC_HOST_DEVICE constexpr bool merge_fits(int dim) {
 }
 static_assert(merge_fits(64) && merge_fits(96) && merge_fits(128) && merge_fits(256));
 
-/// What 0 stands for.
-inline std::int64_t value_dim(const AttentionParams& p) {
-  return p.value_dim > 0 ? p.value_dim : p.head_dim;
-}
-inline std::int64_t value_head_stride(const AttentionParams& p) {
-  return p.value_head_stride > 0 ? p.value_head_stride : p.ring_head_stride;
-}
-
 struct AttentionPlan {
   int dim = 0;            ///< the larger of d and e rounded up to the next instance
   bool few_rows = false;  ///< 16-bit: the kernel for at most 16 rows

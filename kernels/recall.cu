@@ -130,7 +130,7 @@ RecallArgs args_of(const RecallParams& p, const RowsParams* maybe_rows) {
   a.p = p;
   if (maybe_rows) {
     a.with_rows = true;
-    a.rows = *maybe_rows;
+    a.rows = with_value_width(*maybe_rows);
     a.row_element = static_cast<int>(size_of(maybe_rows->dtype));
   }
   const std::int64_t room = recall_room(p);

@@ -15,11 +15,18 @@ __global__ void __launch_bounds__(kRowsThreads)
   write_rows(batch.of[blockIdx.y], blockIdx.x, element, shared);
 }
 
+/// How far the values of neighbouring heads of a list are apart, as rows of a ring say it (KvRow).
+static std::int64_t value_stride_of_rows(const RowsParams& p) {
+  return value_dim(p) == p.head_dim ? p.ring_head_stride
+                                    : p.ring_head_stride / p.head_dim * value_dim(p);
+}
+
 FieldError check_rows(const RowsParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   EPISODIC_FIELD(p, dtype, !is_code(p.dtype));
   EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
   EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
+  EPISODIC_FIELD(p, value_dim, p.value_dim >= 0 && p.value_dim <= kMost);
   EPISODIC_FIELD(p, n_lanes, p.n_lanes >= 1 && p.n_kv_heads % p.n_lanes == 0);
   EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
   EPISODIC_FIELD(p, table_stride, p.table_stride >= 0);
@@ -35,6 +42,9 @@ FieldError check_rows(const RowsParams& p) {
       p, ring_head_stride,
       p.ring_head_stride <= kMost &&
           p.ring_head_stride >= slots_in_a_piece(p.ring_pages, p.ring_capacity) * p.head_dim);
+  if (const FieldError wrong = check_value_ring(p)) return wrong;
+  EPISODIC_FIELD(p, value_head_stride,
+                 p.n_kv_heads == p.n_lanes || value_head_stride(p) == value_stride_of_rows(p));
   EPISODIC_FIELD(p, n_init, p.n_init <= kMost / p.head_dim);
   EPISODIC_FIELD_GIVEN(p, tokens);
   EPISODIC_FIELD_GIVEN(p, sink_key);
@@ -58,6 +68,7 @@ FieldError check_rows_alike(const RowsParams& p, const RowsParams& first) {
   EPISODIC_FIELD_SHARED(p, first, dtype);
   EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
   EPISODIC_FIELD_SHARED(p, first, head_dim);
+  EPISODIC_FIELD(p, value_dim, value_dim(p) == value_dim(first));
   EPISODIC_FIELD_SHARED(p, first, n_lanes);
   return {};
 }
@@ -72,7 +83,12 @@ cudaError_t far_rows_batch(const RowsParams* params, std::int64_t n_sequences,
   if (const FieldError wrong = check_batch(params, n_sequences, check_rows, check_rows_alike))
     return wrong.error;
   return launch_in_batches<RowsParams>(
-      n_sequences, call_of(params), [&](const Batch<RowsParams>& batch) {
+      n_sequences,
+      [&](std::int64_t i, RowsParams& args) {
+        args = with_value_width(params[i]);
+        return true;
+      },
+      [&](const Batch<RowsParams>& batch) {
         const RowsParams& p = batch.of[0];
         const dim3 grid(static_cast<unsigned>(p.n_lanes), static_cast<unsigned>(batch.n));
         return launch(RowsKernel, grid, kRowsThreads, 0, stream, batch,

@@ -9,6 +9,7 @@
 #include "device.cuh"
 #include "ring_pages.cuh"
 #include "rows.hpp"
+#include "value_width.cuh"
 
 namespace episodic::kernels {
 
@@ -41,12 +42,11 @@ struct RowsShared {
 __device__ inline RowsLane rows_of_lane(const RowsParams& p, std::int64_t lane, int element) {
   RowsLane own;
   own.n_kv_heads = p.n_kv_heads / p.n_lanes;
-  const std::int64_t sinks = lane * own.n_kv_heads * p.n_init * p.head_dim;
-  const std::int64_t ring = lane * own.n_kv_heads * p.ring_head_stride;
-  own.sink_key = offset_by(p.sink_key, sinks, element);
-  own.sink_value = offset_by(p.sink_value, sinks, element);
-  own.ring_key = offset_by(p.ring_key, ring, element);
-  own.ring_value = offset_by(p.ring_value, ring, element);
+  const std::int64_t head = lane * own.n_kv_heads, sinks = head * p.n_init;
+  own.sink_key = offset_by(p.sink_key, sinks * p.head_dim, element);
+  own.sink_value = offset_by(p.sink_value, sinks * p.value_dim, element);
+  own.ring_key = offset_by(p.ring_key, head * p.ring_head_stride, element);
+  own.ring_value = offset_by(p.ring_value, head * p.value_head_stride, element);
   own.events = p.events + lane * p.table_stride;
   own.n_events = p.n_events[lane * p.count_stride];
   own.event_block = p.event_block ? p.event_block + lane * p.max_events : nullptr;
@@ -62,7 +62,7 @@ __device__ inline RowsLane rows_of_lane(const RowsParams& p, std::int64_t lane, 
   return own;
 }
 
-/// By one block of kRowsThreads. \param element bytes
+/// By one block of kRowsThreads. \param p as with_value_width leaves them \param element bytes
 __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int element,
                                   RowsShared& shared) {
   auto& first_row = shared.first_row;
@@ -76,20 +76,20 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
   const std::int64_t sinks = outside < p.n_init ? outside : p.n_init;
   const std::int64_t waiting = outside > pending ? outside - pending : 0;
   const std::int64_t window_rows = sinks + waiting;
-  const std::int64_t d = p.head_dim;
+  const std::int64_t d = p.head_dim, e = p.value_dim;
 
   for (std::int64_t i = thread; i < window_rows && i < p.max_rows; i += kRowsThreads) {
     KvRow row;
     if (i < sinks) {
       row.key = offset_by(own.sink_key, i * d, element);
-      row.value = offset_by(own.sink_value, i * d, element);
+      row.value = offset_by(own.sink_value, i * e, element);
       row.token = i;
       row.head_stride = static_cast<std::int32_t>(p.n_init * d);
     } else {
       row.token = pending + i - sinks;
-      const std::int64_t at = ring_row<std::int64_t>(p.ring_pages, row.token % p.ring_capacity, d);
-      row.key = offset_by(own.ring_key, at, element);
-      row.value = offset_by(own.ring_value, at, element);
+      const std::int64_t slot = row.token % p.ring_capacity;
+      row.key = offset_by(own.ring_key, ring_row(p.ring_pages, slot, d), element);
+      row.value = offset_by(own.ring_value, ring_row(value_pages(p), slot, e), element);
       row.head_stride = static_cast<std::int32_t>(p.ring_head_stride);
     }
     own.rows[i] = row;
@@ -103,8 +103,8 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
     const int in_round = recalled - round < kRowsThreads ? recalled - round : kRowsThreads;
     int length = 0;
     if (thread < in_round) {
-      const DeviceEventId e = own.recalled[round + thread];
-      length = static_cast<int>(own.events[e].end - own.events[e].start);
+      const EventRange event = own.events[own.recalled[round + thread]];
+      length = static_cast<int>(event.end - event.start);
     }
     int before, total;
     RowsShared::Scan(shared.scan).ExclusiveSum(length, before, total);
@@ -117,20 +117,20 @@ __device__ inline void write_rows(const RowsParams& p, std::int64_t lane, int el
         const int middle = (low + high) / 2;
         (first_row[middle] <= i ? low : high) = middle;
       }
-      const DeviceEventId e = own.recalled[round + low];
-      const std::int64_t size = own.events[e].end - own.events[e].start;
+      const DeviceEventId id = own.recalled[round + low];
+      const std::int64_t size = own.events[id].end - own.events[id].start;
       const std::int64_t inside = i - first_row[low];
       KvRow row;
       const int stored = own.maybe_event_scales ? 1 : element;
-      row.key = offset_by(own.event_block[e], inside * d, stored);
-      row.value = offset_by(own.event_block[e], (own.n_kv_heads * size + inside) * d, stored);
-      row.token = own.events[e].start + inside;
+      row.key = offset_by(own.event_block[id], inside * d, stored);
+      row.value = offset_by(own.event_block[id], own.n_kv_heads * size * d + inside * e, stored);
+      row.token = own.events[id].start + inside;
       row.head_stride = static_cast<std::int32_t>(size * d);
-      row.value_weight = own.maybe_event_weight ? own.maybe_event_weight[e] : 1.0f;
+      row.value_weight = own.maybe_event_weight ? own.maybe_event_weight[id] : 1.0f;
       own.rows[rows + i] = row;
       if (own.row_scales)
         own.row_scales[rows + i] =
-            own.maybe_event_scales ? own.maybe_event_scales + std::int64_t{e} * 2 * own.n_kv_heads
+            own.maybe_event_scales ? own.maybe_event_scales + std::int64_t{id} * 2 * own.n_kv_heads
                                    : nullptr;
     }
     rows += total;

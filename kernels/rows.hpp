@@ -22,7 +22,8 @@ namespace episodic::kernels {
 /// All pointers are to device memory, but that blocks may lie wherever the device can read.
 struct RowsParams {
   DType dtype = DType::bfloat16;              ///< of keys and values
-  std::int64_t n_kv_heads = 0, head_dim = 0;  ///< of the layer
+  std::int64_t n_kv_heads = 0, head_dim = 0;  ///< of the layer: G, d
+  std::int64_t value_dim = 0;                 ///< e, of values; 0: d
   /// Kv heads side by side that recall by themselves, each with a list of rows; a divisor of
   /// n_kv_heads. Arrays below are [n_lanes, ...] where they say so.
   std::int64_t n_lanes = 1;
@@ -30,19 +31,25 @@ struct RowsParams {
   std::int64_t n = 0;                    ///< of this step
   std::int64_t n_init = 0, n_local = 0;
 
-  const void* sink_key = nullptr;  ///< [G, n_init, d] before rotary embedding
-  const void* sink_value = nullptr;
+  const void* sink_key = nullptr;    ///< [G, n_init, d] before rotary embedding
+  const void* sink_value = nullptr;  ///< [G, n_init, e]
 
   const void* ring_key = nullptr;  ///< rings over tokens before rotary embedding (attention.hpp)
   const void* ring_value = nullptr;
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
+  /// Elements between heads of ring_value; 0: ring_head_stride. Where a list has several heads it
+  /// is ring_head_stride / d * e, for a row tells only of its keys how far its heads are apart
+  /// (KvRow).
+  std::int64_t value_head_stride = 0;
   RingPages ring_pages;
+  std::uint32_t value_page_stride = 0;  ///< of ring_value's pool; 0: ring_pages.page_stride
 
   /// Of one table of events or several, as in kernels/recall.hpp.
   const std::int64_t* n_events = nullptr;
   const EventRange* events = nullptr;  ///< [max_events], in order of time
   std::int64_t count_stride = 0, table_stride = 0;
-  /// [n_lanes, max_events]: a lane's keys [G, length, d] of an event, its values behind them
+  /// [n_lanes, max_events]: a lane's keys [G, length, d] of an event, its values [G, length, e]
+  /// behind them
   const void* const* event_block = nullptr;
   /// [n_lanes, max_events, 2 G / n_lanes]: events are codes of 8 bits, with a scale for the keys of
   /// each of the lane's heads and then for the values of each; null: they are of `dtype`
@@ -73,7 +80,8 @@ const char* invalid_field(const RowsParams& params);
 /// What far_rows finds wrong with these parameters before it launches.
 FieldError check_rows(const RowsParams& params);
 
-/// Of several sequences (batch.hpp), which share dtype, n_kv_heads, head_dim and n_lanes.
+/// Of several sequences (batch.hpp), which share dtype, n_kv_heads, head_dim, value_dim and
+/// n_lanes.
 cudaError_t far_rows_batch(const RowsParams* params, std::int64_t n_sequences, cudaStream_t stream);
 const char* invalid_field(const RowsParams* params, std::int64_t n_sequences);
 /// What differs of what a batch must share.

@@ -2,6 +2,7 @@
 #include "window.hpp"
 
 #include "fields.hpp"
+#include "value_width.cuh"
 #include "window.cuh"
 
 namespace episodic::kernels {
@@ -24,15 +25,15 @@ dim3 grid_of(const Batch<Args>& batch, const Items& items) {
 template <class T, int kPack>
 cudaError_t launch_append(const Batch<AppendParams>& batch, cudaStream_t stream) {
   const dim3 grid = grid_of(batch, [](const AppendParams& p) {
-    return p.n * p.n_kv_heads * (p.head_dim - p.rotary_dim / 2) / kPack;
+    return p.n * p.n_kv_heads * (p.head_dim - p.rotary_dim / 2 + p.value_dim) / kPack;
   });
   return launch(AppendWindowKernel<T, kPack>, grid, kWindowThreads, 0, stream, batch);
 }
 
 /// Whether every access of a pack of `pack` elements is aligned.
 bool takes_packs(const AppendParams& p, std::int64_t pack) {
-  for (const std::int64_t stride :
-       {p.head_dim, p.rotary_dim / 2, p.k_row_stride, p.v_row_stride, p.ring_head_stride})
+  for (const std::int64_t stride : {p.head_dim, p.value_dim, p.rotary_dim / 2, p.k_row_stride,
+                                    p.v_row_stride, p.ring_head_stride, p.value_head_stride})
     if (stride % pack != 0) return false;
   return all_aligned(16, p.k, p.v, p.cos, p.sin, p.ring_key, p.ring_rotated_key, p.ring_value,
                      p.sink_key, p.sink_value);
@@ -43,13 +44,16 @@ FieldError check(const AppendParams& p) {
   EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
   EPISODIC_FIELD(p, head_dim, p.head_dim >= 1);
   EPISODIC_FIELD(p, rotary_dim, rotary_fits(p.rotary_dim, p.head_dim));
-  EPISODIC_FIELD(p, n, product_within(kMaxStepElements, p.n, p.n_kv_heads, p.head_dim));
   EPISODIC_FIELD(p, head_dim, product_within(kMaxElements, p.n_kv_heads, p.head_dim));
+  EPISODIC_FIELD(p, value_dim,
+                 p.value_dim >= 0 && product_within(kMaxElements, p.n_kv_heads, value_dim(p)));
+  EPISODIC_FIELD(p, n,
+                 product_within(kMaxStepElements, p.n, p.n_kv_heads, p.head_dim + value_dim(p)));
   EPISODIC_FIELD(p, k_row_stride,
                  p.k_row_stride >= p.n_kv_heads * p.head_dim &&
                      product_within(kMaxElements, p.n, p.k_row_stride));
   EPISODIC_FIELD(p, v_row_stride,
-                 p.v_row_stride >= p.n_kv_heads * p.head_dim &&
+                 p.v_row_stride >= p.n_kv_heads * value_dim(p) &&
                      product_within(kMaxElements, p.n, p.v_row_stride));
   EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1 && p.ring_capacity >= p.n);
   EPISODIC_FIELD(p, ring_pages, valid(p.ring_pages));
@@ -57,7 +61,9 @@ FieldError check(const AppendParams& p) {
                  product_within(p.ring_head_stride, slots_in_a_piece(p.ring_pages, p.ring_capacity),
                                 p.head_dim) &&
                      product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
-  EPISODIC_FIELD(p, n_init, product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim));
+  if (const FieldError wrong = check_value_ring(p)) return wrong;
+  EPISODIC_FIELD(p, n_init,
+                 product_within(kMaxElements, p.n_init, p.n_kv_heads, p.head_dim + value_dim(p)));
   if (p.n == 0) return {};
   EPISODIC_FIELD_GIVEN(p, first_position);
   EPISODIC_FIELD_GIVEN(p, k);
@@ -134,6 +140,7 @@ FieldError check(const AppendParams* params, std::int64_t n_sequences) {
         EPISODIC_FIELD_SHARED(p, first, dtype);
         EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
         EPISODIC_FIELD_SHARED(p, first, head_dim);
+        EPISODIC_FIELD(p, value_dim, value_dim(p) == value_dim(first));
         return {};
       });
 }
@@ -225,7 +232,12 @@ cudaError_t append_window_batch(const AppendParams* params, std::int64_t n_seque
   return for_element(params->dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     return launch_in_batches<AppendParams>(
-        n_sequences, call_with_tokens_of(params), [&](const Batch<AppendParams>& batch) {
+        n_sequences,
+        [&](std::int64_t i, AppendParams& args) {
+          args = with_value_width(params[i]);
+          return args.n > 0;
+        },
+        [&](const Batch<AppendParams>& batch) {
           const bool single =
               any_of(batch, [](const AppendParams& p) { return !takes_packs(p, kPackOf<T>); });
           return single ? launch_append<T, 1>(batch, stream)

@@ -10,6 +10,7 @@
 #include "elements.cuh"
 #include "ring_pages.cuh"
 #include "rotation.cuh"
+#include "value_width.cuh"
 #include "window.hpp"
 
 namespace episodic::kernels {
@@ -18,7 +19,8 @@ inline constexpr int kWindowThreads = 256;
 
 // Rows of these kernels' grids are sequences.
 
-/// One thread for a pack of channels and the pack that rotates with it, of keys and values.
+/// One thread for a pack of a key's channels and the pack that rotates with it, or for a pack of a
+/// value's.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kWindowThreads)
     AppendWindowKernel(const Batch<AppendParams> batch) {
@@ -26,13 +28,30 @@ __global__ void __launch_bounds__(kWindowThreads)
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
   const auto half = static_cast<unsigned>(p.rotary_dim / 2);
   const unsigned pairs = half / kPack, per_row = pairs + (d - 2 * half) / kPack;
-  const unsigned items = static_cast<unsigned>(p.n) * heads * per_row;
+  const auto e = static_cast<unsigned>(p.value_dim), packs_of_value = e / kPack;
+  const unsigned rows = static_cast<unsigned>(p.n) * heads, key_items = rows * per_row;
+  const unsigned items = key_items + rows * packs_of_value;
   const std::int64_t first = *p.first_position, first_slot = first % p.ring_capacity;
   const T* k = static_cast<const T*>(p.k);
   const T* v = static_cast<const T*>(p.v);
   for (unsigned item = blockIdx.x * kWindowThreads + threadIdx.x; item < items;
        item += gridDim.x * kWindowThreads) {
-    const unsigned part = item % per_row, g = item / per_row % heads, i = item / per_row / heads;
+    const bool is_key = item < key_items;
+    const unsigned at = is_key ? item : item - key_items, parts = is_key ? per_row : packs_of_value;
+    const unsigned part = at % parts, g = at / parts % heads, i = at / parts / heads;
+    std::int64_t slot = first_slot + i;
+    if (slot >= p.ring_capacity) slot -= p.ring_capacity;
+    const bool sinks = first + i < p.n_init;
+    if (!is_key) {
+      const unsigned c = part * kPack;
+      const Pack<T, kPack> value = load_pack<kPack>(v + i * p.v_row_stride + g * e + c);
+      const std::int64_t to =
+          g * p.value_head_stride + ring_row<std::int64_t>(value_pages(p), slot, e) + c;
+      store_pack<kPack>(static_cast<T*>(p.ring_value) + to, value);
+      const std::int64_t to_sink = (g * p.n_init + first + i) * e + c;
+      if (sinks) store_pack<kPack>(static_cast<T*>(p.sink_value) + to_sink, value);
+      continue;
+    }
     const bool rotates = part < pairs;
     const unsigned first_angle = part * kPack;
     const unsigned c = !rotates        ? 2 * half + (part - pairs) * kPack
@@ -40,12 +59,8 @@ __global__ void __launch_bounds__(kWindowThreads)
                                        : first_angle;
     // a pack that does not rotate is its own partner: written twice, the same
     const unsigned shift = !rotates ? 0 : p.interleaved ? kPack : half;
-    std::int64_t slot = first_slot + i;
-    if (slot >= p.ring_capacity) slot -= p.ring_capacity;
     const T* const key = k + i * p.k_row_stride + g * d + c;
-    const T* const value = v + i * p.v_row_stride + g * d + c;
     const Pack<T, kPack> key1 = load_pack<kPack>(key), key2 = load_pack<kPack>(key + shift);
-    const Pack<T, kPack> value1 = load_pack<kPack>(value), value2 = load_pack<kPack>(value + shift);
     const auto store = [&](void* array, std::int64_t at, const Pack<T, kPack>& pack1,
                            const Pack<T, kPack>& pack2) {
       store_pack<kPack>(static_cast<T*>(array) + at, pack1);
@@ -54,12 +69,7 @@ __global__ void __launch_bounds__(kWindowThreads)
     const std::int64_t to =
         g * p.ring_head_stride + ring_row<std::int64_t>(p.ring_pages, slot, d) + c;
     if (p.ring_key) store(p.ring_key, to, key1, key2);
-    store(p.ring_value, to, value1, value2);
-    if (first + i < p.n_init) {
-      const std::int64_t to_sink = (g * p.n_init + first + i) * d + c;
-      store(p.sink_key, to_sink, key1, key2);
-      store(p.sink_value, to_sink, value1, value2);
-    }
+    if (sinks) store(p.sink_key, (g * p.n_init + first + i) * d + c, key1, key2);
     Pack<T, kPack> rotated1 = key1, rotated2 = key2;
     if (rotates) {
       const std::int64_t angle = static_cast<std::int64_t>(i) * half + first_angle;

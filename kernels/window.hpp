@@ -19,17 +19,18 @@ namespace episodic::kernels {
 /// rings and the sinks are those of kernels/attention.hpp, of one layer.
 struct AppendParams {
   DType dtype = DType::bfloat16;
-  std::int64_t n = 0;           ///< tokens of the step; n * n_kv_heads * head_dim < 2^31
+  std::int64_t n = 0;           ///< tokens of the step; n * n_kv_heads * (d + e) < 2^31
   std::int64_t n_kv_heads = 0;  ///< G
   std::int64_t head_dim = 0;    ///< d
+  std::int64_t value_dim = 0;   ///< e, of values; 0: d
   std::int64_t rotary_dim = 0;  ///< even, <= d; 0 = no rotation
   bool interleaved = false;     ///< pairs of channels as in kernels/attention.hpp
 
   const std::int64_t* first_position = nullptr;  ///< token of row 0, >= 0; read on the device
   const void* k = nullptr;                       ///< [n, G, d] before rotary embedding
-  const void* v = nullptr;                       ///< [n, G, d]
+  const void* v = nullptr;                       ///< [n, G, e]
   std::int64_t k_row_stride = 0;                 ///< elements between tokens, >= G * d
-  std::int64_t v_row_stride = 0;
+  std::int64_t v_row_stride = 0;                 ///< >= G * e
   const float* cos = nullptr;  ///< [n, rotary_dim / 2] of the tokens' positions: rotary_angles
   const float* sin = nullptr;
 
@@ -39,27 +40,31 @@ struct AppendParams {
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0;     ///< >= n
   std::int64_t ring_head_stride = 0;  ///< elements, >= d for each slot of a piece
+  /// The same of ring_value, whose element (g, t, c) is at [g * it + (t % ring_capacity) * e + c];
+  /// >= e for each slot of a piece; 0: ring_head_stride.
+  std::int64_t value_head_stride = 0;
   RingPages ring_pages;
+  std::uint32_t value_page_stride = 0;  ///< of ring_value's pool; 0: ring_pages.page_stride
 
-  /// [G, n_init, d] each, written for the step's tokens before n_init; may be null if n_init is 0.
-  void* sink_key = nullptr;
-  void* sink_value = nullptr;
+  /// Written for the step's tokens before n_init; may be null if n_init is 0.
+  void* sink_key = nullptr;    ///< [G, n_init, d]
+  void* sink_value = nullptr;  ///< [G, n_init, e]
   std::int64_t n_init = 0;
 };
 
 /// Writes the step's keys and values behind token *first_position, in one launch. Nothing else in
-/// the rings is touched. Takes 16 bytes at a time where every array, stride and half of rotary_dim
-/// allows it, single elements otherwise. n == 0 does nothing.
+/// the rings is touched. Takes 16 bytes at a time where every array, width, stride and half of
+/// rotary_dim allows it, single elements otherwise. n == 0 does nothing.
 ///
-/// Moves 5 n G d elements (2 read, 3 written) and the angles: 5.5 MB for n = 512, G = 8, d = 128 in
-/// bfloat16. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for sizes,
-/// strides and dtypes that do not fit, cudaErrorMisalignedAddress for arrays that are not aligned
-/// to their elements, or what the launch said
+/// Moves n G (3 d + 2 e) elements (d + e read) and the angles: 5.5 MB for n = 512, G = 8, d = e =
+/// 128 in bfloat16. Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue for
+/// sizes, strides and dtypes that do not fit, cudaErrorMisalignedAddress for arrays that are not
+/// aligned to their elements, or what the launch said
 cudaError_t append_window(const AppendParams& params, cudaStream_t stream);
 /// The field of them that append_window refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const AppendParams& params);
 
-/// Of several sequences (batch.hpp), which share dtype, n_kv_heads and head_dim.
+/// Of several sequences (batch.hpp), which share dtype, n_kv_heads, head_dim and value_dim.
 cudaError_t append_window_batch(const AppendParams* params, std::int64_t n_sequences,
                                 cudaStream_t stream);
 const char* invalid_field(const AppendParams* params, std::int64_t n_sequences);

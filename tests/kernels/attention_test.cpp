@@ -910,6 +910,7 @@ TEST_CASE("a batch of attention names the field that its sequences do not share"
   };
   refused("dtype", [](AttentionParams& p) { p.dtype = DType::bfloat16; });
   refused("n_heads", [](AttentionParams& p) { p.n_heads = 2; });
+  refused("value_dim", [](AttentionParams& p) { p.value_dim = 32; });
   refused("n_kv_heads", [](AttentionParams& p) { p.n_kv_heads = 4; });
   refused("head_dim", [](AttentionParams& p) { p.head_dim = 32; });
   refused("out", [](AttentionParams& p) { p.out = nullptr; });

@@ -37,32 +37,38 @@ std::int64_t working(std::int64_t n) { return n - n / 5; }
 TEST_CASE("a batch of windows has the bits of its sequences alone") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)
-    for (const bool packs : {true, false}) {
+    for (const std::int64_t value_dim : {0, 16, 48}) {
+      const bool packs = value_dim != 0;
       const auto make = [&](std::int64_t i, Arena& arena) {
         std::mt19937 random(static_cast<unsigned>(i));
         AppendParams p;
+        const std::int64_t e = value_dim > 0 ? value_dim : 32;
         p.dtype = dtype;
         p.n = i % 5 == 4 ? 0 : 1 + i % 3;
         p.n_kv_heads = 2;
         p.head_dim = 32;
+        p.value_dim = value_dim;
         p.rotary_dim = i % 2 == 0 ? 32 : 16;
         p.interleaved = i % 3 == 1;
         p.first_position = arena.in(std::vector<std::int64_t>{i % 4 == 3 ? 0 : 7 * i});
-        p.k_row_stride = p.v_row_stride = 64 + (packs || i != 1 ? 8 : 1);
+        p.k_row_stride = 64 + (packs || i != 1 ? 8 : 1);
+        p.v_row_stride = 2 * e + 8;
         p.k = arena.in(random_elements(p.n * p.k_row_stride + 1, dtype, random));
         p.v = arena.in(random_elements(p.n * p.v_row_stride + 1, dtype, random));
         p.cos = arena.in(episodic_test::normal_floats(64, random));
         p.sin = arena.in(episodic_test::normal_floats(64, random));
         p.ring_capacity = 5 + i;
         p.ring_head_stride = p.ring_capacity * 32 + 8;
+        p.value_head_stride = value_dim > 0 ? p.ring_capacity * e + 16 : 0;
         const std::int64_t bytes = 2 * p.ring_head_stride * episodic::size_of(dtype);
         p.ring_key = i % 3 == 0 ? nullptr : arena.out<unsigned char>(bytes);
         p.ring_rotated_key = arena.out<unsigned char>(bytes);
-        p.ring_value = arena.out<unsigned char>(bytes);
+        p.ring_value = arena.out<unsigned char>(
+            value_dim > 0 ? 2 * p.value_head_stride * episodic::size_of(dtype) : bytes);
         p.n_init = i % 3;
         if (p.n_init > 0) {
           p.sink_key = arena.out<unsigned char>(2 * p.n_init * 32 * episodic::size_of(dtype));
-          p.sink_value = arena.out<unsigned char>(2 * p.n_init * 32 * episodic::size_of(dtype));
+          p.sink_value = arena.out<unsigned char>(2 * p.n_init * e * episodic::size_of(dtype));
         }
         return p;
       };
@@ -213,12 +219,14 @@ TEST_CASE("a batch of far rows has the bits of its sequences alone") {
   // Addresses are made up: rows are computed, and what they point to is not read.
   const auto made_up = [](std::int64_t at) { return reinterpret_cast<const void*>(at << 20); };
   for (const std::int64_t lanes : {1, 2}) {
+    const std::int64_t value_dim = lanes == 1 ? 24 : 0;
     const auto make = [&](std::int64_t i, Arena& arena) {
       const std::int64_t n_events = i % 4 == 1 ? 0 : 5 + i;
       RowsParams p;
       p.dtype = DType::float16;
       p.n_kv_heads = 2;
       p.head_dim = 8;
+      p.value_dim = value_dim;
       p.n_lanes = lanes;
       p.n = 1 + i;
       p.n_init = 2 + i % 3;
@@ -240,6 +248,7 @@ TEST_CASE("a batch of far rows has the bits of its sequences alone") {
       p.ring_value = made_up(4);
       p.ring_capacity = 60 + i;
       p.ring_head_stride = p.ring_capacity * 8 + 8;
+      p.value_head_stride = (p.ring_capacity + 1) * value_dim;
       p.list_capacity = n_events + 2;
       std::vector<DeviceEventId> recalled;
       std::vector<std::int32_t> counts;
@@ -286,6 +295,8 @@ TEST_CASE("batches name the field that their sequences do not share") {
                              [](AppendParams& p) { p.n_kv_heads = 1; });
   check_shared<AppendParams>(append, append_window_batch, "head_dim",
                              [](AppendParams& p) { p.head_dim = 4; });
+  check_shared<AppendParams>(append, append_window_batch, "value_dim",
+                             [](AppendParams& p) { p.value_dim = 4; });
   check_shared<AppendParams>(append, append_window_batch, "k",
                              [](AppendParams& p) { p.k = nullptr; });
 
@@ -337,6 +348,10 @@ TEST_CASE("batches name the field that their sequences do not share") {
                            [](RowsParams& p) { p.n_kv_heads = 4; });
   check_shared<RowsParams>(rows, far_rows_batch, "head_dim",
                            [](RowsParams& p) { p.head_dim = 16; });
+  check_shared<RowsParams>(rows, far_rows_batch, "value_dim", [](RowsParams& p) {
+    p.value_dim = 4;
+    p.value_head_stride = 32;
+  });
   check_shared<RowsParams>(rows, far_rows_batch, "n_lanes", [](RowsParams& p) { p.n_lanes = 2; });
 }
 

@@ -278,6 +278,11 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                                    WRONG(R, n_local, 0),
                                    WRONG(R, ring_capacity, 0),
                                    WRONG(R, ring_head_stride, 100),
+                                   WRONG(R, value_dim, -1),
+                                   WRONG(R, value_dim, kHuge),
+                                   WRONG(R, value_head_stride, -8),
+                                   WRONG(R, value_head_stride, 1 << 20),  // rows cannot say so
+                                   WRONG(R, value_page_stride, 12),
                                    WRONG(R, max_rows, 0),
                                    WRONG(R, tokens, nullptr),
                                    WRONG(R, sink_value, nullptr),
@@ -548,6 +553,7 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   a.n = 2;
   a.n_kv_heads = 2;
   a.head_dim = 8;
+  a.value_dim = 4;
   a.rotary_dim = 4;
   a.first_position = some<std::int64_t>();
   a.k = a.v = some();
@@ -558,16 +564,31 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   a.ring_head_stride = 32;
   a.n_init = 2;
   using A = AppendParams;
-  each_is_named<A>(
-      a,
-      {WRONG(A, dtype, DType::int8), WRONG(A, n, -1), WRONG(A, n_kv_heads, 0),
-       WRONG(A, head_dim, 0), WRONG(A, rotary_dim, 3), WRONG(A, k_row_stride, 15),
-       WRONG(A, v_row_stride, 15), WRONG(A, ring_capacity, 1), WRONG(A, ring_head_stride, 31),
-       WRONG(A, n_init, -1), WRONG(A, first_position, nullptr), WRONG(A, k, nullptr),
-       WRONG(A, v, odd()), WRONG(A, ring_rotated_key, nullptr), WRONG(A, ring_value, nullptr),
-       WRONG(A, cos, nullptr), WRONG(A, sin, odd<float>()), WRONG(A, sink_key, nullptr),
-       WRONG(A, sink_value, nullptr)},
-      append_window);
+  each_is_named<A>(a,
+                   {WRONG(A, dtype, DType::int8),
+                    WRONG(A, n, -1),
+                    WRONG(A, n_kv_heads, 0),
+                    WRONG(A, head_dim, 0),
+                    WRONG(A, value_dim, -1),
+                    WRONG(A, v_row_stride, 7),
+                    WRONG(A, value_head_stride, 15),
+                    WRONG(A, value_head_stride, -8),
+                    WRONG(A, value_page_stride, 12),
+                    WRONG(A, rotary_dim, 3),
+                    WRONG(A, k_row_stride, 15),
+                    WRONG(A, ring_capacity, 1),
+                    WRONG(A, ring_head_stride, 31),
+                    WRONG(A, n_init, -1),
+                    WRONG(A, first_position, nullptr),
+                    WRONG(A, k, nullptr),
+                    WRONG(A, v, odd()),
+                    WRONG(A, ring_rotated_key, nullptr),
+                    WRONG(A, ring_value, nullptr),
+                    WRONG(A, cos, nullptr),
+                    WRONG(A, sin, odd<float>()),
+                    WRONG(A, sink_key, nullptr),
+                    WRONG(A, sink_value, nullptr)},
+                   append_window);
   RotaryAnglesParams r;
   r.n = r.n_frequencies = 2;
   r.first_position = some<std::int64_t>();

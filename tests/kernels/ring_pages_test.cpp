@@ -46,20 +46,31 @@ class PagedRing {
         element_(episodic::size_of(dtype)),
         page_(std::int64_t{1} << log2_tokens),
         head_stride_((page_ * row + 7) / 8 * 8 + 8) {
-    const std::int64_t pages = (capacity + page_ - 1) / page_, in_pool = 2 * pages + 3;
-    std::vector<std::int64_t> places(size(in_pool));
+    const std::int64_t pages = (capacity + page_ - 1) / page_;
+    in_pool_ = 2 * pages + 3;
+    std::vector<std::int64_t> places(size(in_pool_));
     std::iota(places.begin(), places.end(), 0);
     std::shuffle(places.begin(), places.end(), random);
-    stride_ = heads * head_stride_ + 16;
     for (std::int64_t i = 0; i < pages; ++i)
       table_.push_back(static_cast<std::uint32_t>(places[size(i)]));
-    pool_bytes_ = size(in_pool * stride_ * element_);
-    d_table_.emplace_back(table_);
-    pages_ = {d_table_.front().data(), static_cast<std::uint32_t>(stride_), log2_tokens};
+    lay_out(log2_tokens);
+  }
+  /// Of values beside these keys: the same pages, in a pool whose slots have `row` elements.
+  PagedRing(const PagedRing& keys, std::int64_t row)
+      : heads_(keys.heads_),
+        capacity_(keys.capacity_),
+        row_(row),
+        element_(keys.element_),
+        page_(keys.page_),
+        head_stride_(row == keys.row_ ? keys.head_stride_ : keys.head_stride_ / keys.row_ * row),
+        in_pool_(keys.in_pool_),
+        table_(keys.table_) {
+    lay_out(keys.pages_.log2_tokens);
   }
 
   const RingPages& pages() const { return pages_; }
   std::int64_t head_stride() const { return head_stride_; }
+  std::uint32_t page_stride() const { return pages_.page_stride; }
 
   /// A pool with the rows of a ring in one piece, its heads `head_stride` apart; NaN elsewhere.
   unsigned char* add(const Bytes& ring, std::int64_t head_stride) {
@@ -83,6 +94,12 @@ class PagedRing {
   }
 
  private:
+  void lay_out(int log2_tokens) {
+    stride_ = (heads_ * head_stride_ + 23) / 8 * 8;
+    pool_bytes_ = size(in_pool_ * stride_ * element_);
+    d_table_.emplace_back(table_);
+    pages_ = {d_table_.front().data(), static_cast<std::uint32_t>(stride_), log2_tokens};
+  }
   template <class F>
   void each_row(F&& f) const {
     for (std::int64_t g = 0; g < heads_; ++g)
@@ -92,7 +109,7 @@ class PagedRing {
                element_));
   }
 
-  std::int64_t heads_, capacity_, row_, element_, page_, head_stride_, stride_ = 0;
+  std::int64_t heads_, capacity_, row_, element_, page_, head_stride_, in_pool_ = 0, stride_ = 0;
   std::size_t pool_bytes_ = 0;
   std::vector<std::uint32_t> table_;
   std::deque<DeviceArray<std::uint32_t>> d_table_;
@@ -148,8 +165,10 @@ TEST_CASE("pages: append_window and a product of heads") {
   for (const DType dtype : kDTypes)
     for (const int log2_tokens : {0, 2, 4})
       for (const std::int64_t d : {8, 24})
-        for (const bool fused : {false, true}) {
-          const std::int64_t n = fused ? 1 : 9, first = 17, row = (kHeads + 2 * kKvHeads) * d;
+        for (const std::int64_t e : {std::int64_t{0}, d, std::int64_t{5}, std::int64_t{16}}) {
+          const bool fused = e == 0;  // which has one width for keys and values
+          const std::int64_t value_d = fused ? d : e, n = fused ? 1 : 9, first = 17;
+          const std::int64_t row = (kHeads + kKvHeads) * d + kKvHeads * value_d;
           const std::int64_t element = episodic::size_of(dtype);
           const DeviceArray<unsigned char> x(random_ring(fused ? 32 : n * row, dtype, random)),
               weight(random_ring(row * 32, dtype, random)), q(size(row * element));
@@ -158,9 +177,10 @@ TEST_CASE("pages: append_window and a product of heads") {
               sin(episodic_test::normal_floats(size(n * d / 2), random)),
               fixed(episodic_test::normal_floats(size(d / 2), random));
           const auto write = [&](unsigned char* key, unsigned char* rotated, unsigned char* value,
-                                 std::int64_t head_stride, const RingPages& pages) {
+                                 std::int64_t head_stride, std::int64_t value_head_stride,
+                                 const RingPages& pages, std::uint32_t value_page_stride) {
             const DeviceArray<unsigned char> sink_key(size(kKvHeads * kInit * d * element)),
-                sink_value(size(kKvHeads * kInit * d * element));
+                sink_value(size(kKvHeads * kInit * value_d * element));
             if (fused) {
               ProductParams p;
               p.dtype = dtype;
@@ -196,6 +216,7 @@ TEST_CASE("pages: append_window and a product of heads") {
               p.n = n;
               p.n_kv_heads = kKvHeads;
               p.head_dim = p.rotary_dim = d;
+              p.value_dim = e;
               p.first_position = position.data();
               p.k = x.data() + kHeads * d * element;
               p.v = x.data() + (kHeads + kKvHeads) * d * element;
@@ -207,7 +228,9 @@ TEST_CASE("pages: append_window and a product of heads") {
               p.ring_value = value;
               p.ring_capacity = kCapacity;
               p.ring_head_stride = head_stride;
+              p.value_head_stride = value_head_stride;
               p.ring_pages = pages;
+              p.value_page_stride = value_page_stride;
               p.sink_key = sink_key.data();
               p.sink_value = sink_value.data();
               p.n_init = kInit;
@@ -216,19 +239,23 @@ TEST_CASE("pages: append_window and a product of heads") {
             REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
           };
           const Bytes before = random_ring(kKvHeads * kCapacity * d, dtype, random);
-          std::deque<DeviceArray<unsigned char>> whole;
-          PagedRing ring(kKvHeads, kCapacity, d, dtype, log2_tokens, random);
-          std::vector<unsigned char*> in_pages;
-          for (int i = 0; i < 3; ++i) {
-            whole.emplace_back(before);
-            in_pages.push_back(ring.add(before, kCapacity * d));
-          }
-          write(whole[0].data(), whole[1].data(), whole[2].data(), kCapacity * d, {});
-          write(in_pages[0], in_pages[1], in_pages[2], ring.head_stride(), ring.pages());
-          for (std::size_t i = 0; i < 3; ++i) {
-            REQUIRE(whole[i].host() != before);
-            REQUIRE(ring.ring(i) == whole[i].host());
-          }
+          const Bytes values_before = random_ring(kKvHeads * kCapacity * value_d, dtype, random);
+          const DeviceArray<unsigned char> key(before), rotated(before), value(values_before);
+          PagedRing keys(kKvHeads, kCapacity, d, dtype, log2_tokens, random);
+          PagedRing values(keys, value_d);
+          unsigned char* const paged_key = keys.add(before, kCapacity * d);
+          unsigned char* const paged_rotated = keys.add(before, kCapacity * d);
+          unsigned char* const paged_value = values.add(values_before, kCapacity * value_d);
+          write(key.data(), rotated.data(), value.data(), kCapacity * d, kCapacity * value_d, {},
+                0);
+          write(paged_key, paged_rotated, paged_value, keys.head_stride(), values.head_stride(),
+                keys.pages(), values.page_stride());
+          REQUIRE(key.host() != before);
+          REQUIRE(rotated.host() != before);
+          REQUIRE(value.host() != values_before);
+          REQUIRE(keys.ring(0) == key.host());
+          REQUIRE(keys.ring(1) == rotated.host());
+          REQUIRE(values.ring(0) == value.host());
         }
 }
 
@@ -236,34 +263,46 @@ TEST_CASE("pages: pending rows of a list") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(5);
   constexpr std::int64_t kHeads = 4, kCapacity = 40, kDim = 16, kMost = 64;
-  for (const std::int64_t lanes : {1, 2}) {
+  struct Case {
+    std::int64_t lanes, value_dim;  // of kHeads heads side by side; 0: kDim
+  };
+  for (const Case& c : {Case{1, 0}, {2, 0}, {1, 8}, {2, 40}, {kHeads, 40}}) {
     const DType dtype = DType::bfloat16;
-    const Bytes elements = random_ring(kHeads * kCapacity * kDim, dtype, random);
-    const DeviceArray<unsigned char> whole(elements), sinks(elements);
-    PagedRing ring(kHeads, kCapacity, kDim, dtype, 2, random);
-    const unsigned char* const in_pages = ring.add(elements, kCapacity * kDim);
+    const std::int64_t lanes = c.lanes, e = c.value_dim > 0 ? c.value_dim : kDim;
+    const Bytes keys = random_ring(kHeads * kCapacity * kDim, dtype, random);
+    const Bytes values = random_ring(kHeads * kCapacity * e, dtype, random);
+    const DeviceArray<unsigned char> key(keys), value(values), sinks(keys), sink_values(values);
+    PagedRing key_ring(kHeads, kCapacity, kDim, dtype, 2, random), value_ring(key_ring, e);
+    const unsigned char* const paged_key = key_ring.add(keys, kCapacity * kDim);
+    const unsigned char* const paged_value = value_ring.add(values, kCapacity * e);
     const DeviceArray<std::int64_t> tokens(std::vector<std::int64_t>{70}),
         n_events(std::vector<std::int64_t>{1});
     const DeviceArray<EventRange> events(std::vector<EventRange>{{4, 47}});
     const DeviceArray<const void*> blocks(std::vector<const void*>(size(lanes), sinks.data()));
-    const auto rows_of = [&](const unsigned char* array, std::int64_t head_stride,
-                             const RingPages& pages) {
+    const auto rows_of = [&](const unsigned char* ring_key, const unsigned char* ring_value,
+                             std::int64_t head_stride, std::int64_t value_head_stride,
+                             const RingPages& pages, std::uint32_t value_page_stride) {
       const DeviceArray<KvRow> rows(size(lanes * kMost));
       const DeviceArray<std::int32_t> count(size(lanes)), overflow(std::vector<std::int32_t>{0});
       RowsParams p;
       p.dtype = dtype;
       p.n_kv_heads = kHeads;
       p.head_dim = kDim;
+      p.value_dim = c.value_dim;
       p.n_lanes = lanes;
       p.tokens = tokens.data();
       p.n = 3;
       p.n_init = 4;
       p.n_local = 12;
-      p.sink_key = p.sink_value = sinks.data();
-      p.ring_key = p.ring_value = array;
+      p.sink_key = sinks.data();
+      p.sink_value = sink_values.data();
+      p.ring_key = ring_key;
+      p.ring_value = ring_value;
       p.ring_capacity = kCapacity;
       p.ring_head_stride = head_stride;
+      p.value_head_stride = value_head_stride;
       p.ring_pages = pages;
+      p.value_page_stride = value_page_stride;
       p.n_events = n_events.data();
       p.events = events.data();
       p.event_block = blocks.data();
@@ -283,16 +322,21 @@ TEST_CASE("pages: pending rows of a list") {
         for (std::int64_t r = 0; r < counts[size(lane)]; ++r) {
           const KvRow& row = all[size(lane * kMost + r)];
           for (std::int64_t g = 0; g < kHeads / lanes; ++g) {
-            const Bytes key = bytes_at(
-                static_cast<const unsigned char*>(row.key) + g * row.head_stride * 2, kDim * 2);
-            out.insert(out.end(), key.begin(), key.end());
+            const std::int64_t to_value =
+                e == kDim ? g * row.head_stride : g * (row.head_stride / kDim) * e;
+            for (const Bytes& part :
+                 {bytes_at(static_cast<const unsigned char*>(row.key) + g * row.head_stride * 2,
+                           kDim * 2),
+                  bytes_at(static_cast<const unsigned char*>(row.value) + to_value * 2, e * 2)})
+              out.insert(out.end(), part.begin(), part.end());
           }
         }
       }
       return out;
     };
-    REQUIRE(rows_of(in_pages, ring.head_stride(), ring.pages()) ==
-            rows_of(whole.data(), kCapacity * kDim, {}));
+    REQUIRE(rows_of(paged_key, paged_value, key_ring.head_stride(), value_ring.head_stride(),
+                    key_ring.pages(), value_ring.page_stride()) ==
+            rows_of(key.data(), value.data(), kCapacity * kDim, kCapacity * e, {}, 0));
   }
 }
 

@@ -23,6 +23,9 @@ struct Case {
   std::vector<DeviceEventId> recalled;
   std::vector<float> weights;  // or none
   bool codes = false;          // events are of 8 bits
+  std::int64_t value_d = 0;    // channels of values; 0: d
+
+  std::int64_t e() const { return value_d > 0 ? value_d : d; }
 };
 
 RowsParams base_params(const Case& c) {
@@ -30,6 +33,7 @@ RowsParams base_params(const Case& c) {
   p.dtype = c.dtype;
   p.n_kv_heads = c.heads;
   p.head_dim = c.d;
+  p.value_dim = c.value_d;
   p.n = c.n;
   p.n_init = c.n_init;
   p.n_local = c.n_local;
@@ -39,6 +43,7 @@ RowsParams base_params(const Case& c) {
   p.ring_value = made_up(4 << 20);
   p.ring_capacity = c.capacity;
   p.ring_head_stride = c.capacity * c.d + 8;
+  if (c.value_d > 0) p.value_head_stride = p.ring_head_stride / c.d * c.value_d;
   return p;
 }
 
@@ -51,11 +56,11 @@ std::vector<KvRow> reference(const Case& c, const std::vector<const void*>& bloc
   std::vector<KvRow> rows;
   const std::int64_t outside = std::max<std::int64_t>(0, c.tokens + c.n - c.n_local);
   for (std::int64_t t = 0; t < std::min(c.n_init, outside); ++t)
-    rows.push_back({at(p.sink_key, t * c.d), at(p.sink_value, t * c.d), t,
+    rows.push_back({at(p.sink_key, t * c.d), at(p.sink_value, t * c.e()), t,
                     static_cast<std::int32_t>(c.n_init * c.d), 1.0f});
   for (std::int64_t t = c.event_end.empty() ? c.n_init : c.event_end.back(); t < outside; ++t)
-    rows.push_back({at(p.ring_key, t % c.capacity * c.d), at(p.ring_value, t % c.capacity * c.d), t,
-                    static_cast<std::int32_t>(p.ring_head_stride), 1.0f});
+    rows.push_back({at(p.ring_key, t % c.capacity * c.d), at(p.ring_value, t % c.capacity * c.e()),
+                    t, static_cast<std::int32_t>(p.ring_head_stride), 1.0f});
   for (const DeviceEventId e : outside > 0 ? c.recalled : std::vector<DeviceEventId>{}) {
     const auto index = static_cast<std::size_t>(e);
     const std::int64_t start = e > 0 ? c.event_end[index - 1] : c.n_init;
@@ -65,7 +70,7 @@ std::vector<KvRow> reference(const Case& c, const std::vector<const void*>& bloc
       return static_cast<const unsigned char*>(blocks[index]) + elements * stored;
     };
     for (std::int64_t i = 0; i < size; ++i)
-      rows.push_back({inside(i * c.d), inside((c.heads * size + i) * c.d), start + i,
+      rows.push_back({inside(i * c.d), inside(c.heads * size * c.d + i * c.e()), start + i,
                       static_cast<std::int32_t>(size * c.d),
                       c.weights.empty() ? 1.0f : c.weights[index]});
   }
@@ -154,6 +159,12 @@ TEST_CASE("far rows are the sinks, the pending tokens and the recalled events wh
   c.codes = true;
   check(c, 100);
   check(c, 12);
+  for (const std::int64_t value_d : {1, 7, 24}) {
+    c.value_d = value_d;
+    check(c, 100);
+    c.codes = !c.codes;
+    check(c, 12);
+  }
   c.codes = false;
   c.tokens = 5;  // too early for any recall, whatever the list says
   check(c, 100);
@@ -172,6 +183,8 @@ TEST_CASE("far rows take more events than a block has threads, at ten million to
   if (c.recalled.back() == 2499) c.recalled.pop_back();  // which is long
   check(c, 10000);
   c.codes = true;
+  check(c, 10000);
+  c.value_d = 64;
   check(c, 10000);
 }
 

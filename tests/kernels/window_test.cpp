@@ -27,6 +27,15 @@ constexpr unsigned char kUntouched = 0x5a;
 struct AppendCase {
   std::int64_t n, heads, d, rotary_dim, first, capacity, n_init, shift;
   bool interleaved = false;
+  std::int64_t value_d = 0;  ///< channels of values; 0: d
+
+  std::int64_t e() const { return value_d > 0 ? value_d : d; }
+  std::int64_t row() const { return heads * d + shift; }  // elements between tokens
+  std::int64_t value_row() const { return heads * e() + shift; }
+  std::int64_t head_stride() const { return capacity * d + shift; }  // and between heads of rings
+  std::int64_t value_head_stride() const {
+    return value_d > 0 ? capacity * e() + 8 : head_stride();
+  }
 };
 
 struct Window {
@@ -38,8 +47,7 @@ struct Window {
 Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
               const std::vector<float>& v, const episodic::RotaryTable& table) {
   const auto element = static_cast<std::size_t>(episodic::size_of(dtype));
-  const std::int64_t row = c.heads * c.d + c.shift, half = c.rotary_dim / 2;
-  const std::int64_t head_stride = c.capacity * c.d + c.shift;
+  const std::int64_t half = c.rotary_dim / 2;
   const auto offset = static_cast<std::size_t>(c.shift) * element;
   const auto to_device = [&](std::vector<float> x) {
     Bytes bytes = episodic_test::stored(x, dtype);
@@ -47,11 +55,14 @@ Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
     return bytes;
   };
   const DeviceArray<unsigned char> d_k(to_device(k)), d_v(to_device(v));
-  const Bytes empty(offset + static_cast<std::size_t>(c.heads * head_stride) * element, kUntouched);
-  const Bytes no_sinks(offset + static_cast<std::size_t>(c.heads * c.n_init * c.d) * element,
-                       kUntouched);
-  const DeviceArray<unsigned char> ring_key(empty), ring_rotated(empty), ring_value(empty),
-      sink_key(no_sinks), sink_value(no_sinks);
+  const auto untouched = [&](std::int64_t elements) {
+    return Bytes(offset + static_cast<std::size_t>(elements) * element, kUntouched);
+  };
+  const DeviceArray<unsigned char> ring_key(untouched(c.heads * c.head_stride())),
+      ring_rotated(untouched(c.heads * c.head_stride())),
+      ring_value(untouched(c.heads * c.value_head_stride())),
+      sink_key(untouched(c.heads * c.n_init * c.d)),
+      sink_value(untouched(c.heads * c.n_init * c.e()));
   const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{c.first});
   const DeviceArray<double> frequency(table.inverse_frequency);
   const DeviceArray<float> cos(static_cast<std::size_t>(c.n * half)),
@@ -70,19 +81,22 @@ Window append(const AppendCase& c, DType dtype, const std::vector<float>& k,
   p.n = c.n;
   p.n_kv_heads = c.heads;
   p.head_dim = c.d;
+  p.value_dim = c.value_d;
   p.rotary_dim = c.rotary_dim;
   p.interleaved = c.interleaved;
   p.first_position = position.data();
   p.k = d_k.data() + offset;
   p.v = d_v.data() + offset;
-  p.k_row_stride = p.v_row_stride = row;
+  p.k_row_stride = c.row();
+  p.v_row_stride = c.value_row();
   p.cos = cos.data();
   p.sin = sin.data();
   p.ring_key = ring_key.data() + offset;
   p.ring_rotated_key = ring_rotated.data() + offset;
   p.ring_value = ring_value.data() + offset;
   p.ring_capacity = c.capacity;
-  p.ring_head_stride = head_stride;
+  p.ring_head_stride = c.head_stride();
+  p.value_head_stride = c.value_d > 0 ? c.value_head_stride() : 0;
   p.sink_key = sink_key.data() + offset;
   p.sink_value = sink_value.data() + offset;
   p.n_init = c.n_init;
@@ -108,15 +122,21 @@ TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
       {260, 1, 8, 8, 70, 300, 100, 0},     // several blocks
       {7, 3, 64, 32, 12, 9, 14, 0, true},  // pairs side by side, in packs
       {3, 2, 10, 6, 3, 20, 5, 0, true},    // and one by one
+      // values narrower and wider than keys: in packs, in none, one channel, many to a key
+      {5, 2, 48, 16, 4, 7, 6, 0, false, 32},
+      {7, 3, 16, 16, 12, 9, 14, 0, true, 64},
+      {6, 2, 16, 16, 3, 20, 5, 0, false, 13},
+      {3, 2, 10, 6, 1, 4, 2, 1, false, 1},
+      {1, 1, 8, 8, 0, 3, 2, 0, false, 16},
+      {90, 2, 8, 0, 70, 100, 100, 0, false, 264},
   };
   for (const DType dtype : kDTypes)
     for (const AppendCase& c : cases) {
       const auto element = static_cast<std::size_t>(episodic::size_of(dtype));
-      const std::int64_t row = c.heads * c.d + c.shift;
-      const std::int64_t head_stride = c.capacity * c.d + c.shift;
       std::vector<float> k =
-          episodic_test::normal_floats(static_cast<std::size_t>(c.n * row), random);
-      std::vector<float> v = episodic_test::normal_floats(k.size(), random);
+          episodic_test::normal_floats(static_cast<std::size_t>(c.n * c.row()), random);
+      std::vector<float> v =
+          episodic_test::normal_floats(static_cast<std::size_t>(c.n * c.value_row()), random);
       episodic::RotaryTable table = episodic::plain_rotary(c.rotary_dim, 500000.0);
       table.attention_factor = 1.25;
       if (c.interleaved) table.pairs = episodic::RotaryPairs::interleaved;
@@ -124,31 +144,33 @@ TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
       const Bytes k_bytes = episodic_test::stored(k, dtype),
                   v_bytes = episodic_test::stored(v, dtype);
       Window expected;
-      expected.key.assign(static_cast<std::size_t>(c.heads * head_stride) * element, kUntouched);
-      expected.value = expected.key;
-      expected.sink_key.assign(static_cast<std::size_t>(c.heads * c.n_init * c.d) * element,
-                               kUntouched);
-      expected.sink_value = expected.sink_key;
+      const auto nothing = [&](std::int64_t elements) {
+        return Bytes(static_cast<std::size_t>(elements) * element, kUntouched);
+      };
+      expected.key = nothing(c.heads * c.head_stride());
+      expected.value = nothing(c.heads * c.value_head_stride());
+      expected.sink_key = nothing(c.heads * c.n_init * c.d);
+      expected.sink_value = nothing(c.heads * c.n_init * c.e());
       std::vector<float> rotated(static_cast<std::size_t>(c.n * c.heads * c.d));
       episodic::RotaryAngles angles;
       angles.compute(table, c.first, c.n);
-      episodic::rotate(table, angles, c.n, c.heads, c.d, k.data(), row, c.d, rotated.data(),
+      episodic::rotate(table, angles, c.n, c.heads, c.d, k.data(), c.row(), c.d, rotated.data(),
                        c.heads * c.d, c.d);
-      const auto copy_row = [&](const Bytes& from, std::int64_t at, Bytes& to, std::int64_t to_at) {
-        std::copy_n(
-            from.begin() + static_cast<std::ptrdiff_t>(at) * static_cast<std::ptrdiff_t>(element),
-            c.d * static_cast<std::int64_t>(element),
-            to.begin() + static_cast<std::ptrdiff_t>(to_at) * static_cast<std::ptrdiff_t>(element));
+      const auto copy_row = [&](const Bytes& from, std::int64_t at, Bytes& to, std::int64_t to_at,
+                                std::int64_t channels) {
+        const std::int64_t bytes = episodic::size_of(dtype);
+        std::copy_n(from.begin() + at * bytes, channels * bytes, to.begin() + to_at * bytes);
       };
       for (std::int64_t i = 0; i < c.n; ++i)
         for (std::int64_t g = 0; g < c.heads; ++g) {
           const std::int64_t token = c.first + i;
-          const std::int64_t to = g * head_stride + token % c.capacity * c.d;
-          copy_row(k_bytes, i * row + g * c.d, expected.key, to);
-          copy_row(v_bytes, i * row + g * c.d, expected.value, to);
+          const std::int64_t slot = token % c.capacity, sink = g * c.n_init + token;
+          const std::int64_t key = i * c.row() + g * c.d, value = i * c.value_row() + g * c.e();
+          copy_row(k_bytes, key, expected.key, g * c.head_stride() + slot * c.d, c.d);
+          copy_row(v_bytes, value, expected.value, g * c.value_head_stride() + slot * c.e(), c.e());
           if (token >= c.n_init) continue;
-          copy_row(k_bytes, i * row + g * c.d, expected.sink_key, (g * c.n_init + token) * c.d);
-          copy_row(v_bytes, i * row + g * c.d, expected.sink_value, (g * c.n_init + token) * c.d);
+          copy_row(k_bytes, key, expected.sink_key, sink * c.d, c.d);
+          copy_row(v_bytes, value, expected.sink_value, sink * c.e(), c.e());
         }
 
       std::vector<Window> results;
@@ -171,8 +193,8 @@ TEST_CASE("append_window fills rings and sinks as the layer's CPU twin does") {
       for (std::int64_t i = 0; i < c.n; ++i)
         for (std::int64_t g = 0; g < c.heads; ++g)
           for (std::int64_t at = 0; at < c.d; ++at) {
-            const auto to =
-                static_cast<std::size_t>(g * head_stride + (c.first + i) % c.capacity * c.d + at);
+            const auto to = static_cast<std::size_t>(g * c.head_stride() +
+                                                     (c.first + i) % c.capacity * c.d + at);
             const auto from = static_cast<std::size_t>((i * c.heads + g) * c.d + at);
             written[to] = true;
             // pairs side by side are rotated on the CPU without FMA
