@@ -29,18 +29,21 @@ __global__ void __launch_bounds__(kRelevanceThreads)
   const std::int64_t local = first + 1 - p.n_local > 0 ? first + 1 - p.n_local : 0;
   const RelevanceLayer layer = p.layers[blockIdx.y];
   const std::int64_t per_row = p.n_heads / kPack, items = (first + p.n - local) * per_row;
+  const std::int64_t local_slot = local % p.capacity;  // the ring holds all of the rows
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kRelevanceThreads;
   for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kRelevanceThreads + threadIdx.x;
        item < items; item += stride) {
-    const std::int64_t token = local + item / per_row;
-    float* const at = layer.relevance + token % p.capacity * p.n_heads + item % per_row * kPack;
+    const std::int64_t row = item / per_row, part = item - row * per_row;
+    std::int64_t slot = local_slot + row;
+    if (slot >= p.capacity) slot -= p.capacity;
+    float* const at = layer.relevance + slot * p.n_heads + part * kPack;
     Pack<float, kPack> sums = load_pack<kPack>(layer.column_sums + item * kPack);
     if (p.deferred) {
-      const ColumnStats* const stats = layer.maybe_stats + item % per_row * kPack;
+      const ColumnStats* const stats = layer.maybe_stats + part * kPack;
       EPISODIC_UNROLL
       for (int j = 0; j < kPack; ++j) sums.at[j] = column_share(sums.at[j], stats[j]);
     }
-    if (token < first) {
+    if (local + row < first) {
       const Pack<float, kPack> before = load_pack<kPack>(at);
       EPISODIC_UNROLL
       for (int j = 0; j < kPack; ++j) sums.at[j] += before.at[j];
