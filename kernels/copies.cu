@@ -75,6 +75,7 @@ FieldError check(const EventBlockParams& p) {
                  p.events.max_count >= 0 && p.events.max_count <= kMaxElements);
   EPISODIC_FIELD(p, n_kv_heads, p.n_kv_heads >= 1);
   EPISODIC_FIELD(p, head_dim, p.head_dim >= 1 && p.head_dim <= kMaxHeadDim);
+  EPISODIC_FIELD(p, value_dim, p.value_dim >= 0 && p.value_dim <= kMaxHeadDim);
   EPISODIC_FIELD(p, ring_capacity, p.ring_capacity >= 1);
   EPISODIC_FIELD(p, max_blocks, p.max_blocks >= 0 && p.max_blocks <= kMaxBlocks);
   EPISODIC_FIELD(p, n_layers, product_within(kMaxElements, p.n_layers, p.events.max_count));
@@ -83,6 +84,7 @@ FieldError check(const EventBlockParams& p) {
                  product_within(p.ring_head_stride, slots_in_a_piece(p.ring_pages, p.ring_capacity),
                                 p.head_dim) &&
                      product_within(kMaxElements, p.ring_head_stride, p.n_kv_heads));
+  if (const FieldError wrong = check_value_ring(p)) return wrong;
   if (p.events.max_count == 0 || p.n_layers == 0) return {};
   EPISODIC_FIELD_GIVEN(p, events.start);
   EPISODIC_FIELD_GIVEN(p, events.end);
@@ -145,6 +147,7 @@ FieldError check(const EventBlockParams* params, std::int64_t n_sequences) {
         EPISODIC_FIELD_SHARED(p, first, block_dtype);
         EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
         EPISODIC_FIELD_SHARED(p, first, head_dim);
+        EPISODIC_FIELD(p, value_dim, value_dim(p) == value_dim(first));
         EPISODIC_FIELD_SHARED(p, first, n_layers);
         EPISODIC_FIELD_SHARED(p, first, max_blocks);
         return {};
@@ -163,7 +166,8 @@ cudaError_t launch_blocks(const Batch<EventBlockParams>& batch, cudaStream_t str
     return for_element(p.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const bool wide_rows = !any_of(batch, [](const EventBlockParams& of) {
-        return of.head_dim % 8 != 0 || of.ring_head_stride % 8 != 0;
+        return of.head_dim % 8 != 0 || of.ring_head_stride % 8 != 0 || of.value_dim % 8 != 0 ||
+               of.value_head_stride % 8 != 0;
       });
       return launch(EventToCodesKernel<T>, grid, kCopyThreads, 0, stream, batch, wide_rows);
     });
@@ -180,7 +184,11 @@ cudaError_t event_to_block_batch(const EventBlockParams* params, std::int64_t n_
                                  cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
   return launch_in_batches<EventBlockParams>(
-      n_sequences, call_with_events_of(params),
+      n_sequences,
+      [&](std::int64_t i, EventBlockParams& args) {
+        args = with_value_width(params[i]);
+        return args.events.max_count > 0 && args.n_layers > 0;
+      },
       [&](const Batch<EventBlockParams>& batch) { return launch_blocks(batch, stream); });
 }
 

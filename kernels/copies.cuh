@@ -13,13 +13,14 @@
 #include "elements.cuh"
 #include "episodic/base/rules/fp8.hpp"
 #include "ring_pages.cuh"
+#include "value_width.cuh"
 
 namespace episodic::kernels {
 
 inline constexpr int kCopyThreads = 256;
 inline constexpr int kCopyWarps = kCopyThreads / kWarpSize;
 // Blocks at once on a multiprocessor: as many as their registers allow without spills.
-inline constexpr int kRunsBlocks = 3, kEventBlocks = 2;
+inline constexpr int kRunsBlocks = 3, kEventBlocks = 2, kEventCodesBlocks = 4;
 inline constexpr std::int64_t kTileBytes = 4096;
 
 /// Numbers the tiles of all items one after the other and gives them to the grid's warps in turn:
@@ -135,15 +136,44 @@ __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(Copy
                 });
 }
 
+/// A kv head's keys or values in blocks and rings. In a block the sides lie one after the other,
+/// the keys of every head and then the values of each.
+struct BlockSide {
+  bool is_key;
+  std::int64_t head, row;  // row: elements
+
+  /// Elements from the block's first one to the side's. \param tokens of the event
+  __device__ std::int64_t in_block(const EventBlockParams& p, std::int64_t tokens) const {
+    return tokens * (is_key ? head * row : p.n_kv_heads * p.head_dim + head * row);
+  }
+  __device__ std::int64_t in_ring(const EventBlockParams& p) const {
+    return head * (is_key ? p.ring_head_stride : p.value_head_stride);
+  }
+  __device__ const void* ring(const EventBlockLayer& layer) const {
+    return is_key ? layer.ring_key : layer.ring_value;
+  }
+  __device__ RingPages pages(const EventBlockParams& p) const {
+    return is_key ? p.ring_pages : value_pages(p);
+  }
+};
+/// Of sides 0 to 2 G - 1.
+__device__ inline BlockSide side_of(const EventBlockParams& p, std::int64_t side) {
+  const bool is_key = side < p.n_kv_heads;
+  return {is_key, is_key ? side : side - p.n_kv_heads, is_key ? p.head_dim : p.value_dim};
+}
+
 /// Items are the events of a layer, a row of the grid; its z is sequences. A tile is some tokens of
 /// one head's keys or values; where they wrap around the ring, or go on in another page, it is
 /// copied in pieces.
 __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
     EventToBlockKernel(const Batch<EventBlockParams> batch, std::int64_t element_bytes) {
   const EventBlockParams& p = batch.of[blockIdx.z];
-  const std::int64_t row_bytes = p.head_dim * element_bytes;
-  const std::int64_t tile_rows = row_bytes < kTileBytes ? kTileBytes / row_bytes : 1;
-  const auto tiles_of_head = [&](std::int64_t tokens) {
+  const auto rows_of_tile = [&](std::int64_t row) {
+    const std::int64_t bytes = row * element_bytes;
+    return bytes < kTileBytes ? kTileBytes / bytes : std::int64_t{1};
+  };
+  const std::int64_t key_rows = rows_of_tile(p.head_dim), value_rows = rows_of_tile(p.value_dim);
+  const auto tiles_of_head = [&](std::int64_t tokens, std::int64_t tile_rows) {
     return tokens > 0 ? (tokens + tile_rows - 1) / tile_rows : std::int64_t{0};
   };
   for (std::int64_t l = blockIdx.y; l < p.n_layers; l += gridDim.y) {
@@ -151,26 +181,33 @@ __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
     const ClosedEvents events = p.events.of(l);
     void* const* const blocks = p.block + l * p.events.max_count;
     const auto tiles_of = [&](std::int64_t i) {
-      return blocks[i] ? 2 * p.n_kv_heads * tiles_of_head(events.end[i] - events.start[i])
+      const std::int64_t tokens = events.end[i] - events.start[i];
+      return blocks[i] ? p.n_kv_heads *
+                             (tiles_of_head(tokens, key_rows) + tiles_of_head(tokens, value_rows))
                        : std::int64_t{0};
     };
     const std::int64_t n_events = count_within(events.count, events.max_count);
     for_each_tile(n_events, tiles_of, [&](std::int64_t i, std::int64_t tile) {
       const std::int64_t start = events.start[i], tokens = events.end[i] - start;
-      const std::int64_t per_head = tiles_of_head(tokens), head = tile / per_head;
-      std::int64_t row = tile % per_head * tile_rows;
+      const std::int64_t of_keys = p.n_kv_heads * tiles_of_head(tokens, key_rows);
+      const bool is_key = tile < of_keys;
+      const std::int64_t tile_rows = is_key ? key_rows : value_rows;
+      const std::int64_t per_head = tiles_of_head(tokens, tile_rows);
+      const std::int64_t of_side = is_key ? tile : tile - of_keys, head = of_side / per_head;
+      const BlockSide side = side_of(p, is_key ? head : p.n_kv_heads + head);
+      std::int64_t row = of_side % per_head * tile_rows;
       const std::int64_t end = row + tile_rows < tokens ? row + tile_rows : tokens;
-      const bool is_key = head < p.n_kv_heads;
-      const auto* ring =
-          static_cast<const unsigned char*>(is_key ? layer.ring_key : layer.ring_value) +
-          (is_key ? head : head - p.n_kv_heads) * p.ring_head_stride * element_bytes;
-      auto* const block = static_cast<unsigned char*>(blocks[i]) + head * tokens * row_bytes;
+      const std::int64_t row_bytes = side.row * element_bytes;
+      const auto* const ring =
+          static_cast<const unsigned char*>(side.ring(layer)) + side.in_ring(p) * element_bytes;
+      auto* const block =
+          static_cast<unsigned char*>(blocks[i]) + side.in_block(p, tokens) * element_bytes;
+      const RingPages pages = side.pages(p);
       while (row < end) {
         const std::int64_t slot = (start + row) % p.ring_capacity;
-        const std::int64_t piece = slots_to_end(p.ring_pages, slot, p.ring_capacity);
+        const std::int64_t piece = slots_to_end(pages, slot, p.ring_capacity);
         const std::int64_t rows = end - row < piece ? end - row : piece;
-        copy_bytes(block + row * row_bytes,
-                   ring + ring_row(p.ring_pages, slot, p.head_dim) * element_bytes,
+        copy_bytes(block + row * row_bytes, ring + ring_row(pages, slot, side.row) * element_bytes,
                    static_cast<int>(rows * row_bytes));
         row += rows;
       }
@@ -178,19 +215,19 @@ __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
   }
 }
 
-/// One head's keys or values of an event in a ring: element i of [tokens, d] where it lies. There
+/// One head's keys or values of an event in a ring: element i of [tokens, row] where it lies. There
 /// are less than 2^31 of them, as far rows ask too (KvRow::head_stride).
 template <class T>
 struct HeadOfEvent {
   const T* ring;
-  const RingPages& pages;
+  RingPages pages;
   std::int64_t first_slot, capacity;
-  unsigned d, count;
+  unsigned row, count;
 
   __device__ const T* at(unsigned i) const {
-    std::int64_t slot = first_slot + i / d;
+    std::int64_t slot = first_slot + i / row;
     if (slot >= capacity) slot -= capacity;
-    return ring + ring_row(pages, slot, std::int64_t{d}) + i % d;
+    return ring + ring_row(pages, slot, std::int64_t{row}) + i % row;
   }
 };
 
@@ -232,7 +269,7 @@ __device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, bo
 /// z for sequences.
 /// \param wide_rows rows are multiples of 8 elements, and heads of a ring so far apart
 template <class T>
-__global__ void __launch_bounds__(kCopyThreads)
+__global__ void __launch_bounds__(kCopyThreads, kEventCodesBlocks)
     EventToCodesKernel(const Batch<EventBlockParams> batch, bool wide_rows) {
   const EventBlockParams& p = batch.of[blockIdx.z];
   constexpr int kWide = 8;
@@ -245,20 +282,19 @@ __global__ void __launch_bounds__(kCopyThreads)
     const ClosedEvents events = p.events.of(l);
     const std::int64_t n_events = count_within(events.count, events.max_count);
     for (std::int64_t item = blockIdx.x; item < n_events * sides; item += gridDim.x) {
-      const std::int64_t event = item / sides, side = item % sides;
+      const std::int64_t event = item / sides;
+      const BlockSide side = side_of(p, item % sides);
       auto* const block = static_cast<std::uint8_t*>(p.block[l * p.events.max_count + event]);
       if (!block) continue;
-      const std::int64_t start = events.start[event];
-      const auto count = static_cast<unsigned>((events.end[event] - start) * p.head_dim);
-      const bool is_key = side < p.n_kv_heads;
-      const HeadOfEvent<T> from{static_cast<const T*>(is_key ? layer.ring_key : layer.ring_value) +
-                                    (is_key ? side : side - p.n_kv_heads) * p.ring_head_stride,
-                                p.ring_pages,
+      const std::int64_t start = events.start[event], tokens = events.end[event] - start;
+      const auto count = static_cast<unsigned>(tokens * side.row);
+      const HeadOfEvent<T> from{static_cast<const T*>(side.ring(layer)) + side.in_ring(p),
+                                side.pages(p),
                                 start % p.ring_capacity,
                                 p.ring_capacity,
-                                static_cast<unsigned>(p.head_dim),
+                                static_cast<unsigned>(side.row),
                                 count};
-      std::uint8_t* const to = block + side * count;
+      std::uint8_t* const to = block + side.in_block(p, tokens);
       const bool wide = wide_rows && aligned_to(from.ring, 16) && aligned_to(to, kWide);
       const unsigned all = Reduce(storage).Reduce(
           wide ? largest_magnitude<kWide>(from) : largest_magnitude<1>(from), Largest{});
@@ -272,7 +308,7 @@ __global__ void __launch_bounds__(kCopyThreads)
       if (scale < 1.17549435e-38f) scale = 0.0f;  // its inverse might not be finite
       const float inverse = fp8 ? power.inverse : scale > 0.0f ? 1.0f / scale : 0.0f;
       if (threadIdx.x == 0) {
-        layer.maybe_scales[(*events.first_id + event) * sides + side] = scale;
+        layer.maybe_scales[(*events.first_id + event) * sides + item % sides] = scale;
         if (!sound) *p.not_finite = 1;
       }
       if (scale == 0.0f) {

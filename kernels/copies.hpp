@@ -64,7 +64,8 @@ cudaError_t copy_batch(void* const* to, const void* const* from, const std::size
                        std::size_t count, cudaStream_t stream);
 
 /// Rings of one layer, or of one lane of it: element (g, t, c) at [g * ring_head_stride + (t %
-/// ring_capacity) * d + c]. Aligned to their elements; copies are fastest if they and the rows are
+/// ring_capacity) * d + c], of values of another width as value_head_stride says. Aligned to their
+/// elements; copies are fastest if they and the rows are
 /// aligned to 16 bytes.
 struct EventBlockLayer {
   const void* ring_key = nullptr;  ///< before rotary embedding
@@ -81,15 +82,20 @@ struct EventBlockParams {
   DType block_dtype = DType::bfloat16;  ///< of the blocks: `dtype`, int8 or fp8
   std::int64_t n_kv_heads = 0;          ///< G
   std::int64_t head_dim = 0;            ///< d
+  std::int64_t value_dim = 0;           ///< e, of values; 0: d
 
   const EventBlockLayer* layers = nullptr;  ///< [n_layers], or lanes
   std::int64_t n_layers = 0;
   std::int64_t ring_capacity = 0;
   std::int64_t ring_head_stride = 0;  ///< elements, >= d for each slot of a piece
-  RingPages ring_pages;               ///< the same for all layers
+  /// The same of ring_value, whose element (g, t, c) is at [g * it + (t % ring_capacity) * e + c];
+  /// >= e for each slot of a piece; 0: ring_head_stride.
+  std::int64_t value_head_stride = 0;
+  RingPages ring_pages;                 ///< the same for all layers
+  std::uint32_t value_page_stride = 0;  ///< of ring_value's pools; 0: ring_pages.page_stride
 
-  /// [n_layers, max_count] where each event's block goes, 2 G tokens d elements, device or mapped
-  /// pinned memory of any alignment; null: the event is left out.
+  /// [n_layers, max_count] where each event's block goes, G tokens (d + e) elements, device or
+  /// mapped pinned memory of any alignment; null: the event is left out.
   void* const* block = nullptr;
   std::int64_t max_blocks = 0;  ///< as in CopyRunsParams
   /// Set to 1 where an element is NaN or infinite, for which there is no code: those of its head
@@ -98,26 +104,27 @@ struct EventBlockParams {
 };
 
 /// Each layer of each closed event out of the rings: keys [G, tokens, d], then values [G, tokens,
-/// d], the block of episodic/store/codec.hpp for this dtype. One launch, a layer's work cut as that
-/// of copy_runs over its part of the blocks. max_count == 0 or n_layers == 0 does nothing.
+/// e], for e = d the block of episodic/store/codec.hpp for this dtype. One launch, a layer's work
+/// cut as that of copy_runs over its part of the blocks. max_count == 0 or n_layers == 0 does
+/// nothing.
 ///
-/// Blocks of int8 and fp8 are the codes alone, [G, tokens, d] of keys and of values; the scales lie
-/// apart, by event. Codes and scales have the bits of encode_block's for the elements that the
+/// Blocks of int8 and fp8 are the codes alone, of keys and then of values; the scales lie apart, by
+/// event. Codes and scales have the bits of encode_block's for the elements that the
 /// rings hold: of int8, scale = max |x| / 127 over a head's keys (values) of the event, codes are x
 /// * (1 / scale) to nearest even; of fp8, as rules::fp8_scale and rules::to_fp8 say; below FLT_MIN
 /// the scale is 0, and so are the codes.
 ///
-/// Moves 4 G d elements a token and layer (half read, half written): 4.2 MB for 512 tokens, G = 8,
-/// d = 128 in bfloat16. To codes it reads them twice, the second time mostly from the caches, and
-/// writes 2 G d bytes. Neither allocates nor waits; may be captured. \return
+/// Moves 2 G (d + e) elements a token and layer (half read, half written): 4.2 MB for 512 tokens,
+/// G = 8, d = e = 128 in bfloat16. To codes it reads them twice, the second time mostly from the
+/// caches, and writes G (d + e) bytes. Neither allocates nor waits; may be captured. \return
 /// cudaErrorInvalidValue, cudaErrorMisalignedAddress for the arrays of the parameters, or what the
 /// launch said
 cudaError_t event_to_block(const EventBlockParams& params, cudaStream_t stream);
 /// The field of them that event_to_block refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const EventBlockParams& params);
 
-/// Of several sequences (batch.hpp), which share dtype, block_dtype, n_kv_heads, head_dim, n_layers
-/// and max_blocks.
+/// Of several sequences (batch.hpp), which share dtype, block_dtype, n_kv_heads, head_dim,
+/// value_dim, n_layers and max_blocks.
 cudaError_t event_to_block_batch(const EventBlockParams* params, std::int64_t n_sequences,
                                  cudaStream_t stream);
 const char* invalid_field(const EventBlockParams* params, std::int64_t n_sequences);

@@ -15,11 +15,15 @@ __global__ void __launch_bounds__(kRowsThreads)
   write_rows(batch.of[blockIdx.y], blockIdx.x, element, shared);
 }
 
+namespace {
+
 /// How far the values of neighbouring heads of a list are apart, as rows of a ring say it (KvRow).
-static std::int64_t value_stride_of_rows(const RowsParams& p) {
+std::int64_t value_stride_of_rows(const RowsParams& p) {
   return value_dim(p) == p.head_dim ? p.ring_head_stride
                                     : p.ring_head_stride / p.head_dim * value_dim(p);
 }
+
+}  // namespace
 
 FieldError check_rows(const RowsParams& p) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -307,6 +307,8 @@ TEST_CASE("a batch of blocks of events has the bits of its sequences alone") {
   EPISODIC_NEEDS_DEVICE();
   for (const bool codes : {false, true})
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const std::int64_t value_dim = dtype == DType::float32 ? 0 : kDim + 8;
+      const std::int64_t value_row = value_dim > 0 ? value_dim : kDim;
       const auto make = [&](std::int64_t i, Arena& arena) {
         std::mt19937 random(static_cast<unsigned>(i));
         EventBlockParams p;
@@ -315,18 +317,22 @@ TEST_CASE("a batch of blocks of events has the bits of its sequences alone") {
         p.block_dtype = codes ? DType::int8 : dtype;
         p.n_kv_heads = kKvHeads;
         p.head_dim = kDim;
+        p.value_dim = value_dim;
         p.ring_capacity = 30 + i;
         p.ring_head_stride = p.ring_capacity * kDim + (i == 3 ? 1 : 0);
+        p.value_head_stride = value_dim > 0 ? p.ring_capacity * value_row + 8 : p.ring_head_stride;
         std::vector<EventBlockLayer> layers;
         std::vector<void*> blocks;
         for (std::int64_t l = 0; l < kLayers; ++l) {
-          layers.push_back({arena.in(random_elements(kKvHeads * p.ring_head_stride, dtype, random)),
-                            arena.in(random_elements(kKvHeads * p.ring_head_stride, dtype, random)),
-                            arena.out<float>((i + 5) * 2 * kKvHeads)});
+          layers.push_back(
+              {arena.in(random_elements(kKvHeads * p.ring_head_stride, dtype, random)),
+               arena.in(random_elements(kKvHeads * p.value_head_stride, dtype, random)),
+               arena.out<float>((i + 5) * 2 * kKvHeads)});
           for (std::int64_t e = 0; e < 4; ++e)
-            blocks.push_back(e == 2 && i == 2 ? nullptr
-                                              : arena.out<unsigned char>(2 * kKvHeads * 8 * kDim *
-                                                                         episodic::size_of(dtype)));
+            blocks.push_back(e == 2 && i == 2
+                                 ? nullptr
+                                 : arena.out<unsigned char>(kKvHeads * 8 * (kDim + value_row) *
+                                                            episodic::size_of(dtype)));
         }
         p.layers = arena.in(layers);
         p.n_layers = kLayers;
@@ -389,6 +395,7 @@ TEST_CASE("batches of a step's end name the field that their sequences do not sh
   of_block("block_dtype", [](EventBlockParams& p) { p.block_dtype = DType::int8; });
   of_block("n_kv_heads", [](EventBlockParams& p) { p.n_kv_heads = 1; });
   of_block("head_dim", [](EventBlockParams& p) { p.head_dim = 2; });
+  of_block("value_dim", [](EventBlockParams& p) { p.value_dim = 2; });
   of_block("n_layers", [](EventBlockParams& p) { p.n_layers = 1; });
   of_block("max_blocks", [](EventBlockParams& p) { p.max_blocks = 3; });
   alignas(8) static unsigned char memory[64];

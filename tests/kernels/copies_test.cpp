@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
@@ -197,6 +198,36 @@ TEST_CASE("copy_batch copies all, by a batch or one by one") {
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
+/// What a block of an event's keys [heads, tokens, d] and values [heads, tokens, e] holds, by the
+/// store's codec, which has one width for both: a block of keys of each width.
+struct EncodedEvent {
+  Bytes elements;             // or codes
+  std::vector<float> scales;  // of codes
+};
+EncodedEvent encoded(DType dtype, std::int64_t heads, std::int64_t capacity,
+                     episodic::TokenRange range, const std::vector<float>& key, std::int64_t d,
+                     const std::vector<float>& value, std::int64_t e) {
+  EncodedEvent out;
+  const std::int64_t tokens = range.end - range.start;
+  const auto add = [&](const float* ring, std::int64_t row) {
+    const episodic::StoreShape shape{1, heads, row, dtype};
+    std::vector<std::byte> block(static_cast<std::size_t>(episodic::block_bytes(shape, tokens)));
+    episodic::encode_block(shape, range, {ring, ring, capacity, capacity * row, row}, block.data());
+    if (episodic::is_code(dtype)) {
+      const std::size_t before = out.scales.size();
+      out.scales.resize(before + static_cast<std::size_t>(heads));
+      std::memcpy(&out.scales[before], block.data(), 4 * static_cast<std::size_t>(heads));
+    }
+    const std::byte* const first = block.data() + episodic::block_bytes(shape, 0);
+    const std::int64_t bytes = heads * tokens * row * episodic::size_of(dtype);
+    std::transform(first, first + bytes, std::back_inserter(out.elements),
+                   [](std::byte b) { return static_cast<unsigned char>(b); });
+  };
+  add(key.data(), d);
+  add(value.data(), e);
+  return out;
+}
+
 TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(12);
@@ -204,6 +235,7 @@ TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer
     std::int64_t kv_heads, d, capacity;
     std::vector<std::int64_t> cuts;
     std::size_t shift;
+    std::int64_t value_d = 0;  // 0: d
   };
   const Case cases[] = {
       {1, 8, 5, {3, 4}, 0},                     // one token
@@ -211,20 +243,24 @@ TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer
       {3, 10, 33, {9'999'990, 10'000'000}, 2},  // rows and blocks that are not aligned
       {2, 1200, 7, {5, 12}, 0},                 // a row is more than a tile
       {1, 8, 600, {0, 599}, 0},                 // several tiles of a head
+      {2, 16, 50, {40, 45, 90}, 0, 8},          // narrower and wider values
+      {3, 10, 33, {9'999'990, 10'000'000}, 2, 13},
+      {1, 8, 600, {0, 599}, 1, 1},
+      {2, 4, 40, {5, 6, 44}, 0, 1200},
   };
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
     for (const Case& c : cases) {
-      const auto ring_size = static_cast<std::size_t>(c.kv_heads * c.capacity * c.d);
+      const std::int64_t value_d = c.value_d > 0 ? c.value_d : c.d;
       constexpr int kLayers = 2;
       std::vector<std::vector<float>> rings;  // keys and values of each layer
       std::deque<DeviceArray<unsigned char>> d_rings;
       for (int i = 0; i < 2 * kLayers; ++i) {
-        rings.push_back(episodic_test::normal_floats(ring_size, random));
+        const std::int64_t ring_size = c.kv_heads * c.capacity * (i % 2 == 0 ? c.d : value_d);
+        rings.push_back(episodic_test::normal_floats(static_cast<std::size_t>(ring_size), random));
         d_rings.emplace_back(episodic_test::stored(rings.back(), dtype));
       }
       const DeviceArray<EventBlockLayer> layers(std::vector<EventBlockLayer>{
           {d_rings[0].data(), d_rings[1].data()}, {d_rings[2].data(), d_rings[3].data()}});
-      const episodic::StoreShape shape{1, c.kv_heads, c.d, dtype};
       std::vector<std::int64_t> start, end;
       std::vector<std::size_t> at;
       Bytes expected(c.shift, kUntouched);
@@ -234,15 +270,11 @@ TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer
       }
       for (std::size_t l = 0; l < kLayers; ++l)
         for (std::size_t e = 0; e < start.size(); ++e) {
-          const auto bytes =
-              static_cast<std::size_t>(episodic::block_bytes(shape, end[e] - start[e]));
           at.push_back(expected.size());
-          std::vector<std::byte> block(bytes);
-          episodic::encode_block(
-              shape, {start[e], end[e]},
-              {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
-              block.data());
-          for (const std::byte b : block) expected.push_back(static_cast<unsigned char>(b));
+          const Bytes block = encoded(dtype, c.kv_heads, c.capacity, {start[e], end[e]},
+                                      rings[2 * l], c.d, rings[2 * l + 1], value_d)
+                                  .elements;
+          expected.insert(expected.end(), block.begin(), block.end());
           expected.push_back(kUntouched);
           expected.push_back(kUntouched);
         }
@@ -268,10 +300,12 @@ TEST_CASE("event_to_block writes the blocks of the store's codec, of every layer
         p.dtype = p.block_dtype = dtype;
         p.n_kv_heads = c.kv_heads;
         p.head_dim = c.d;
+        p.value_dim = c.value_d;
         p.layers = layers.data();
         p.n_layers = kLayers;
         p.ring_capacity = c.capacity;
         p.ring_head_stride = c.capacity * c.d;
+        p.value_head_stride = c.capacity * c.value_d;
         p.block = d_to.data();
         p.max_blocks = 2;
         REQUIRE(event_to_block(p, nullptr) == cudaSuccess);
@@ -289,6 +323,7 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
     std::vector<std::int64_t> cuts;
     std::int64_t shift;  // of the blocks
     std::int64_t max_blocks;
+    std::int64_t value_d = 0;  // 0: d
   };
   const Case cases[] = {
       {1, 8, 5, {3, 4}, 0, 0},                     // one token
@@ -296,18 +331,23 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
       {3, 10, 33, {9'999'990, 10'000'000}, 2, 1},  // rows that are not aligned
       {2, 24, 40, {1, 9, 30}, 1, 3},               // blocks that are not
       {8, 128, 60, {70, 128}, 8, 0},               // several rounds of a block's threads
+      {2, 16, 50, {40, 45, 90}, 0, 2, 8},          // narrower and wider values
+      {2, 24, 40, {1, 9, 30}, 0, 3, 40},
+      {3, 16, 33, {9'999'990, 10'000'000}, 0, 1, 13},
+      {2, 10, 33, {7, 8, 40}, 3, 0, 64},
   };
   const auto check = [&](DType dtype, DType code, const Case& c) {
     INFO("d " << c.d << " dtype " << static_cast<int>(dtype) << " code " << name_of(code));
-    const auto ring_size = static_cast<std::size_t>(c.kv_heads * c.capacity * c.d);
+    const std::int64_t value_d = c.value_d > 0 ? c.value_d : c.d;
     constexpr std::size_t kLayers = 2;
     constexpr std::int64_t kFirst = 3;  // number of the first event
     std::vector<std::vector<float>> rings;
     std::deque<DeviceArray<unsigned char>> d_rings;
     for (std::size_t i = 0; i < 2 * kLayers; ++i) {
+      const auto head = static_cast<std::size_t>(c.capacity * (i % 2 == 0 ? c.d : value_d));
+      const std::size_t ring_size = static_cast<std::size_t>(c.kv_heads) * head;
       rings.push_back(episodic_test::normal_floats(ring_size, random, i == 1 ? 300.0f : 0.02f));
       std::vector<float>& ring = rings.back();
-      const auto head = static_cast<std::size_t>(c.capacity * c.d);
       if (i == 0) std::fill_n(ring.begin(), head, 0.0f);  // a head of zeros
       if (i == 3)                                         // and one whose scale would be denormal
         for (std::size_t at = ring_size - head; at < ring_size; ++at) ring[at] *= 1e-37f;
@@ -315,29 +355,19 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
     }
     const std::int64_t n_events = static_cast<std::int64_t>(c.cuts.size()) - 1;
     const std::int64_t tokens = c.cuts.back() - c.cuts.front(), sides = 2 * c.kv_heads;
-    const std::int64_t layer_bytes = tokens * sides * c.d;
+    const std::int64_t token_bytes = c.kv_heads * (c.d + value_d);
+    const std::int64_t layer_bytes = tokens * token_bytes;
     std::vector<std::int64_t> start(c.cuts.begin(), c.cuts.end() - 1),
         end(c.cuts.begin() + 1, c.cuts.end());
-    const episodic::StoreShape shape{1, c.kv_heads, c.d, code};
-    const std::int64_t before = episodic::block_bytes(shape, 0);
     Bytes codes(static_cast<std::size_t>(c.shift), kUntouched);
     std::vector<float> scales;
     for (std::size_t l = 0; l < kLayers; ++l) {
       scales.insert(scales.end(), static_cast<std::size_t>(kFirst * sides), -7.0f);
       for (std::size_t e = 0; e < start.size(); ++e) {
-        const std::int64_t n = end[e] - start[e];
-        std::vector<std::byte> block(static_cast<std::size_t>(episodic::block_bytes(shape, n)));
-        episodic::encode_block(
-            shape, {start[e], end[e]},
-            {rings[2 * l].data(), rings[2 * l + 1].data(), c.capacity, c.capacity * c.d, c.d},
-            block.data());
-        for (std::int64_t s = 0; s < sides; ++s) {
-          float scale;
-          std::memcpy(&scale, block.data() + 4 * s, 4);
-          scales.push_back(scale);
-        }
-        for (std::int64_t i = 0; i < n * sides * c.d; ++i)
-          codes.push_back(static_cast<unsigned char>(block[static_cast<std::size_t>(before + i)]));
+        const EncodedEvent event = encoded(code, c.kv_heads, c.capacity, {start[e], end[e]},
+                                           rings[2 * l], c.d, rings[2 * l + 1], value_d);
+        scales.insert(scales.end(), event.scales.begin(), event.scales.end());
+        codes.insert(codes.end(), event.elements.begin(), event.elements.end());
       }
     }
     const DeviceArray<std::int64_t> d_start(start), d_end(end),
@@ -353,7 +383,7 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
              to_scales.data() + static_cast<std::int64_t>(l) * (kFirst + n_events) * sides});
         for (const std::int64_t at : start)
           to.push_back(blocks.data() + c.shift + static_cast<std::int64_t>(l) * layer_bytes +
-                       (at - start.front()) * sides * c.d);
+                       (at - start.front()) * token_bytes);
       }
       const DeviceArray<EventBlockLayer> d_layers(layers);
       const DeviceArray<void*> d_to(to);
@@ -364,10 +394,12 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
       p.block_dtype = code;
       p.n_kv_heads = c.kv_heads;
       p.head_dim = c.d;
+      p.value_dim = c.value_d;
       p.layers = d_layers.data();
       p.n_layers = kLayers;
       p.ring_capacity = c.capacity;
       p.ring_head_stride = c.capacity * c.d;
+      p.value_head_stride = c.capacity * c.value_d;
       p.block = d_to.data();
       p.max_blocks = c.max_blocks;
       p.not_finite = not_finite.data();
@@ -400,7 +432,7 @@ TEST_CASE("event_to_block writes codes and scales with the bits of the store's c
       Bytes expected = codes;
       std::vector<float> with_zero = scales;
       std::fill_n(
-          expected.begin() + c.shift + layer_bytes + (start.back() - start.front()) * sides * c.d,
+          expected.begin() + c.shift + layer_bytes + (start.back() - start.front()) * token_bytes,
           (end.back() - start.back()) * c.d, static_cast<unsigned char>(0));
       with_zero[scales.size() - static_cast<std::size_t>(sides)] = 0.0f;
       REQUIRE(blocks.host() == expected);

@@ -661,6 +661,7 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   b.events = events;
   b.n_kv_heads = 2;
   b.head_dim = 8;
+  b.value_dim = 4;
   b.ring_capacity = 10;
   b.ring_head_stride = 80;
   b.layers = some<EventBlockLayer>();
@@ -669,16 +670,30 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   b.block_dtype = DType::fp8;
   b.not_finite = some<std::int32_t>();
   using B = EventBlockParams;
-  each_is_named<B>(
-      b,
-      {WRONG(B, dtype, DType::int8), WRONG(B, block_dtype, DType::float32),
-       WRONG(B, events.first_id, nullptr), WRONG(B, not_finite, nullptr),
-       WRONG(B, not_finite, odd<std::int32_t>()), WRONG(B, events.max_count, -1),
-       WRONG(B, n_kv_heads, 0), WRONG(B, head_dim, 0), WRONG(B, ring_capacity, 0),
-       WRONG(B, ring_head_stride, 79), WRONG(B, max_blocks, -1), WRONG(B, n_layers, -1),
-       WRONG(B, events.start, nullptr), WRONG(B, events.end, nullptr),
-       WRONG(B, events.count, nullptr), WRONG(B, layers, nullptr), WRONG(B, block, nullptr)},
-      event_to_block);
+  each_is_named<B>(b,
+                   {WRONG(B, dtype, DType::int8),
+                    WRONG(B, block_dtype, DType::float32),
+                    WRONG(B, events.first_id, nullptr),
+                    WRONG(B, not_finite, nullptr),
+                    WRONG(B, not_finite, odd<std::int32_t>()),
+                    WRONG(B, events.max_count, -1),
+                    WRONG(B, n_kv_heads, 0),
+                    WRONG(B, head_dim, 0),
+                    WRONG(B, value_dim, -1),
+                    WRONG(B, value_dim, kHuge),
+                    WRONG(B, value_head_stride, 39),
+                    WRONG(B, value_head_stride, -8),
+                    WRONG(B, value_page_stride, 12),
+                    WRONG(B, ring_capacity, 0),
+                    WRONG(B, ring_head_stride, 79),
+                    WRONG(B, max_blocks, -1),
+                    WRONG(B, n_layers, -1),
+                    WRONG(B, events.start, nullptr),
+                    WRONG(B, events.end, nullptr),
+                    WRONG(B, events.count, nullptr),
+                    WRONG(B, layers, nullptr),
+                    WRONG(B, block, nullptr)},
+                   event_to_block);
   CopyRunsParams c;
   c.runs = some<CopyRun>();
   c.count = some<std::int32_t>();

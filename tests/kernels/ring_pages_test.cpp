@@ -349,13 +349,15 @@ TEST_CASE("pages: events into blocks and codes, and representatives") {
     for (const std::int64_t d : {10, 16})
       for (const int log2_tokens : {0, 3, 5}) {
         constexpr std::int64_t kHeads = 6, kKvHeads = 2, kCapacity = 55;
-        PagedRing ring(kKvHeads, kCapacity, d, dtype, log2_tokens, random);
+        const std::int64_t e = log2_tokens == 0 ? d : log2_tokens == 3 ? 8 : 27;
+        PagedRing ring(kKvHeads, kCapacity, d, dtype, log2_tokens, random), value_ring(ring, e);
         std::deque<DeviceArray<unsigned char>> whole;
         std::vector<const unsigned char*> in_one, in_pages;
         for (int i = 0; i < 2 * kLayers; ++i) {
-          const Bytes elements = random_ring(kKvHeads * kCapacity * d, dtype, random);
+          const std::int64_t row = i % 2 == 0 ? d : e;
+          const Bytes elements = random_ring(kKvHeads * kCapacity * row, dtype, random);
           in_one.push_back(whole.emplace_back(elements).data());
-          in_pages.push_back(ring.add(elements, kCapacity * d));
+          in_pages.push_back((i % 2 == 0 ? ring : value_ring).add(elements, kCapacity * row));
         }
         const DeviceArray<float> relevance(
             episodic_test::normal_floats(size(kCapacity * kHeads), random));
@@ -366,10 +368,12 @@ TEST_CASE("pages: events into blocks and codes, and representatives") {
                                   kEvents};
         const std::int64_t tokens = end.back() - start.front();
         const auto blocks_of = [&](const std::vector<const unsigned char*>& arrays,
-                                   std::int64_t head_stride, const RingPages& pages, DType to) {
+                                   std::int64_t head_stride, std::int64_t value_head_stride,
+                                   const RingPages& pages, std::uint32_t value_page_stride,
+                                   DType to) {
           const std::int64_t element = episodic::size_of(to);
           const DeviceArray<unsigned char> blocks(
-              size(kLayers * tokens * 2 * kKvHeads * d * element));
+              size(kLayers * tokens * kKvHeads * (d + e) * element));
           const DeviceArray<float> scales(size(kLayers * kEvents * 2 * kKvHeads));
           const DeviceArray<std::int32_t> not_finite(std::vector<std::int32_t>{0});
           std::vector<EventBlockLayer> layers;
@@ -379,7 +383,7 @@ TEST_CASE("pages: events into blocks and codes, and representatives") {
                               scales.data() + l * kEvents * 2 * kKvHeads});
             for (const std::int64_t at : start)
               places.push_back(blocks.data() +
-                               (l * tokens + at - start.front()) * 2 * kKvHeads * d * element);
+                               (l * tokens + at - start.front()) * kKvHeads * (d + e) * element);
           }
           const DeviceArray<EventBlockLayer> d_layers(layers);
           const DeviceArray<void*> d_places(places);
@@ -389,11 +393,14 @@ TEST_CASE("pages: events into blocks and codes, and representatives") {
           p.block_dtype = to;
           p.n_kv_heads = kKvHeads;
           p.head_dim = d;
+          p.value_dim = e;
           p.layers = d_layers.data();
           p.n_layers = kLayers;
           p.ring_capacity = kCapacity;
           p.ring_head_stride = head_stride;
+          p.value_head_stride = value_head_stride;
           p.ring_pages = pages;
+          p.value_page_stride = value_page_stride;
           p.block = d_places.data();
           p.not_finite = not_finite.data();
           REQUIRE(event_to_block(p, nullptr) == cudaSuccess);
@@ -408,8 +415,9 @@ TEST_CASE("pages: events into blocks and codes, and representatives") {
           return out;
         };
         for (const DType to : {dtype, DType::int8})
-          REQUIRE(blocks_of(in_pages, ring.head_stride(), ring.pages(), to) ==
-                  blocks_of(in_one, kCapacity * d, {}, to));
+          REQUIRE(blocks_of(in_pages, ring.head_stride(), value_ring.head_stride(), ring.pages(),
+                            value_ring.page_stride(),
+                            to) == blocks_of(in_one, kCapacity * d, kCapacity * e, {}, 0, to));
 
         const auto chosen = [&](const std::vector<const unsigned char*>& arrays,
                                 std::int64_t head_stride, const RingPages& pages) {
