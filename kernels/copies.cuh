@@ -20,7 +20,7 @@ namespace episodic::kernels {
 inline constexpr int kCopyThreads = 256;
 inline constexpr int kCopyWarps = kCopyThreads / kWarpSize;
 // Blocks at once on a multiprocessor: as many as their registers allow without spills.
-inline constexpr int kRunsBlocks = 3, kEventBlocks = 2, kEventCodesBlocks = 4;
+inline constexpr int kRunsBlocks = 3, kEventBlocks = 2, kEventCodesBlocks = 3;
 inline constexpr std::int64_t kTileBytes = 4096;
 
 /// Numbers the tiles of all items one after the other and gives them to the grid's warps in turn:
