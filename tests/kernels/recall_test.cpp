@@ -573,6 +573,7 @@ TEST_CASE("a batch of recalls has the lists and rows of its sequences alone") {
 }
 
 TEST_CASE("a batch of recalls names the field that its sequences do not share") {
+  EPISODIC_NEEDS_DEVICE();
   BatchSequence s(0, DType::float16);
   std::vector<RecallParams> params(3);
   std::vector<RowsParams> rows;
