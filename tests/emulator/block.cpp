@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <deque>
 #include <exception>
-#include <map>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -36,8 +35,10 @@ namespace {
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kStackBytes = 256 << 10;
 #else
-constexpr std::size_t kStackBytes = 64 << 10;
+constexpr std::size_t kStackBytes = 80 << 10;
 #endif
+/// Between the beginnings of two threads' stacks, from those of whole pages; keeps them aligned.
+constexpr std::size_t kStackShift = 192;
 
 /// A stack that waits, and how to go on there.
 #if defined(__x86_64__)
@@ -135,6 +136,26 @@ struct Meeting {
   std::array<std::array<LanePayload, 32>, 2> payloads;
 };
 
+/// The meetings of a warp, by mask. Their memory stays for the next block.
+class Meetings {
+ public:
+  void clear() { used_ = 0; }
+  Meeting& of(unsigned mask) {
+    for (std::size_t i = 0; i < used_; ++i)
+      if (all_[i]->mask == mask) return *all_[i];
+    if (used_ == all_.size()) all_.push_back(std::make_unique<Meeting>());
+    Meeting& added = *all_[used_++];
+    added.mask = mask;
+    added.arrived = 0;
+    added.generation = 0;
+    return added;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Meeting>> all_;
+  std::size_t used_ = 0;
+};
+
 struct PendingCopy {
   void* to;
   const void* from;
@@ -171,7 +192,10 @@ struct Block {
   std::size_t at_barrier = 0;
   int votes = 0, last_votes = 0;
   std::uint64_t barrier_generation = 0;
-  std::vector<std::map<unsigned, Meeting>> warps;
+  std::vector<Meetings> warps;
+  std::vector<std::size_t> turns;  // of its threads
+  std::size_t next_turn = 0;
+  bool moved = false;  // a thread had a turn since the first of `turns`
   std::vector<unsigned char> shared;
   std::vector<StaticShared> statics;  // those that were met so far
   std::unique_ptr<unsigned char[]> static_memory;
@@ -181,10 +205,15 @@ struct Block {
 };
 
 Block block;
-Fiber* current = nullptr;
+Fiber* current = nullptr;  // set with current_index
 Context scheduler;
 Order order = Order::forward;
 std::mt19937_64 shuffle_state;
+
+void set_current(Fiber* f) {
+  current = f;
+  current_index = f ? &f->index : nullptr;
+}
 
 void finish_barrier() {
   block.at_barrier = 0;
@@ -193,12 +222,45 @@ void finish_barrier() {
   ++block.barrier_generation;
 }
 
-void wait_for(const std::uint64_t& generation, std::uint64_t seen) {
-  while (generation == seen) {
-    current->waits_for = &generation;
-    current->seen = seen;
-    change(current->context, scheduler, false);
+void set_turns(std::vector<std::size_t>& all, std::size_t n) {
+  if (all.size() == n && order != Order::shuffled) return;  // set_order clears them
+  all.resize(n);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  if (order == Order::backward) std::reverse(all.begin(), all.end());
+  if (order == Order::shuffled) std::shuffle(all.begin(), all.end(), shuffle_state);
+}
+
+/// The thread whose turn is next, or null where none is left or none can go on.
+Fiber* next_fiber() {
+  while (block.alive > 0) {
+    for (; block.next_turn < block.size; ++block.next_turn) {
+      Fiber& f = *block.fibers[block.turns[block.next_turn]];
+      if (f.finished || (f.waits_for && *f.waits_for == f.seen)) continue;
+      ++block.next_turn;
+      block.moved = true;
+      return &f;
+    }
+    if (!block.moved) return nullptr;
+    block.moved = false;
+    block.next_turn = 0;
+    set_turns(block.turns, block.size);
   }
+  return nullptr;
+}
+
+/// Leaves the running thread for whoever is next.
+void give_turn(bool for_good) {
+  Fiber* const from = current;
+  Fiber* const to = block.failure ? nullptr : next_fiber();
+  if (to == from) return;
+  set_current(to);
+  change(from->context, to ? to->context : scheduler, for_good);
+}
+
+void wait_for(const std::uint64_t& generation, std::uint64_t seen) {
+  current->waits_for = &generation;
+  current->seen = seen;
+  give_turn(false);
   current->waits_for = nullptr;
 }
 
@@ -213,7 +275,7 @@ void fiber_main() {
   --block.alive;
   // a thread that returned no longer counts at the block's barrier
   if (block.alive > 0 && block.at_barrier == block.alive) finish_barrier();
-  change(current->context, scheduler, true);
+  give_turn(true);
 }
 
 void* new_stack() {
@@ -221,14 +283,6 @@ void* new_stack() {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   return memory;
-}
-
-std::vector<std::size_t> turns(std::size_t n) {
-  std::vector<std::size_t> all(n);
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  if (order == Order::backward) std::reverse(all.begin(), all.end());
-  if (order == Order::shuffled) std::shuffle(all.begin(), all.end(), shuffle_state);
-  return all;
 }
 
 /// Room for all variables and their gaps; poisoned where none is.
@@ -276,7 +330,8 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
   block.alive = block.size;
   block.at_barrier = 0;
   block.votes = 0;
-  block.warps.assign((block.size + 31) / 32, {});
+  block.warps.resize(std::max(block.warps.size(), (block.size + 31) / 32));
+  for (Meetings& warp : block.warps) warp.clear();
   // quiet NaNs in every float type, so that what was never set shows
   block.shared.assign(shared_bytes + 128, 0xff);
   reset_static();
@@ -298,23 +353,20 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
     f.copies.clear();
     f.group = 0;
     f.context = {};
-    f.context.start(f.stack, kStackBytes, fiber_main);
+    // Stacks that all begin at the same address of a page would share a few lines of the caches.
+    f.context.start(f.stack, kStackBytes - i % 64 * kStackShift, fiber_main);
   }
-  while (block.alive > 0) {
-    bool moved = false;
-    for (const std::size_t i : turns(block.size)) {
-      Fiber& f = *block.fibers[i];
-      if (f.finished || (f.waits_for && *f.waits_for == f.seen)) continue;
-      moved = true;
-      current = &f;
-      change(scheduler, f.context, false);
-      current = nullptr;
-      if (block.failure) std::rethrow_exception(std::exchange(block.failure, nullptr));
-    }
-    if (!moved)
-      throw std::logic_error("emulated kernel: " + std::to_string(block.alive) +
-                             " threads wait at a collective that the others never reach");
+  set_turns(block.turns, block.size);
+  block.next_turn = 0;
+  block.moved = false;
+  if (Fiber* const first = next_fiber()) {
+    set_current(first);
+    change(scheduler, first->context, false);
   }
+  if (block.failure) std::rethrow_exception(std::exchange(block.failure, nullptr));
+  if (block.alive > 0)
+    throw std::logic_error("emulated kernel: " + std::to_string(block.alive) +
+                           " threads wait at a collective that the others never reach");
 }
 
 }  // namespace
@@ -324,7 +376,9 @@ std::size_t run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
   block.thread = &thread;
   std::size_t most_static = 0;
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
-  for (const std::size_t b : turns(blocks)) {
+  std::vector<std::size_t> turns;
+  set_turns(turns, blocks);
+  for (const std::size_t b : turns) {
     const auto n = static_cast<unsigned>(b);
     run_block(grid, block_size, {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
               shared_bytes);
@@ -336,13 +390,7 @@ std::size_t run_grid(dim3 grid, dim3 block_size, std::size_t shared_bytes,
 void set_order(Order new_order, std::uint64_t seed) {
   order = new_order;
   shuffle_state.seed(seed);
-}
-
-const ThreadIndex& index() { return current->index; }
-
-unsigned lane() {
-  const ThreadIndex& i = current->index;
-  return (i.thread.x + i.block_size.x * (i.thread.y + i.block_size.y * i.thread.z)) % 32u;
+  block.turns.clear();
 }
 
 int barrier(int votes) {
@@ -356,7 +404,7 @@ int barrier(int votes) {
 }
 
 const LanePayload* rendezvous(unsigned mask, const void* payload, std::size_t bytes) {
-  const ThreadIndex& i = current->index;
+  const ThreadIndex& i = index();
   const std::size_t linear =
       i.thread.x + std::size_t{i.block_size.x} * (i.thread.y + i.block_size.y * i.thread.z);
   const auto own = static_cast<unsigned>(linear % 32);
@@ -365,7 +413,7 @@ const LanePayload* rendezvous(unsigned mask, const void* payload, std::size_t by
   // Lanes that a block of odd size does not have take no part.
   const std::size_t left = block.size - linear / 32 * 32;
   if (left < 32) mask &= (1u << left) - 1u;
-  Meeting& meeting = block.warps[linear / 32][mask];
+  Meeting& meeting = block.warps[linear / 32].of(mask);
   const std::uint64_t seen = meeting.generation;
   // Two payloads in turn: a lane that is here again has read those of the meeting before the last.
   auto& slots = meeting.payloads[seen % 2];

@@ -22,7 +22,13 @@ struct ThreadIndex {
   uint3 thread, block;
   dim3 block_size, grid_size;
 };
-const ThreadIndex& index();
+/// The running thread's; null between launches.
+inline const ThreadIndex* current_index = nullptr;
+inline const ThreadIndex& index() { return *current_index; }
+inline unsigned lane() {
+  const ThreadIndex& i = index();
+  return (i.thread.x + i.block_size.x * (i.thread.y + i.block_size.y * i.thread.z)) % 32u;
+}
 
 /// Waits for all threads of the block that have not returned. \return sum of `votes` over them
 int barrier(int votes);
@@ -32,7 +38,6 @@ using LanePayload = std::array<unsigned char, kLaneBytes>;
 /// Waits for all lanes of `mask`. \return the 32 lanes' payloads, valid until this lane's next but
 /// one rendezvous
 const LanePayload* rendezvous(unsigned mask, const void* payload, std::size_t bytes);
-unsigned lane();
 
 unsigned char* dynamic_shared();
 /// The running block's variable that `place` stands for.
