@@ -14,7 +14,7 @@ namespace device_counts_test {
 
 using namespace device_steps;
 
-constexpr std::int64_t kLength = 420;
+constexpr std::int64_t kLength = 260;
 
 void require_same_counts(const EpisodicMemory& host, const DeviceMemory& device) {
   REQUIRE(device.recalled_events() == host.counters().recalled_events);
@@ -82,19 +82,19 @@ TEST_CASE("a device counts recalls as the host does") {
         const auto on_host = [&](EpisodicMemory& memory, std::int64_t to) {
           while (memory.tokens() < to) driver::step(memory, tokens, memory.tokens(), 12);
         };
-        on_host(kept, 180);
-        on_host(whole, 180);
+        on_host(kept, 120);
+        on_host(whole, 120);
         device.load(kept);
         require_same_counts(whole, device);
-        while (device.tokens() < 300) step_both(whole, device, tokens, 12);
+        while (device.tokens() < 204) step_both(whole, device, tokens, 12);
         device.save(kept, {}, {});
         REQUIRE(kept.counters().steps == whole.counters().steps);
-        on_host(kept, 324);
-        on_host(whole, 324);
+        on_host(kept, 228);
+        on_host(whole, 228);
         kept.commit();
       }
       EpisodicMemory whole(counting, shape);
-      while (whole.tokens() < 324) driver::step(whole, tokens, whole.tokens(), 12);
+      while (whole.tokens() < 228) driver::step(whole, tokens, whole.tokens(), 12);
       const EpisodicMemory kept = EpisodicMemory::open(keep, OpenMode::read, &shape);
       REQUIRE(kept.counters().recalled_events == whole.counters().recalled_events);
       for (std::int64_t s = 0; s < kept.scopes(); ++s)

@@ -18,7 +18,7 @@ namespace device_forgetting_test {
 
 using namespace device_steps;
 
-constexpr std::int64_t kLength = 420;
+constexpr std::int64_t kLength = 360;
 
 MemoryConfig forgetting_config() {
   MemoryConfig config = driver::small_config();
@@ -146,7 +146,7 @@ void check_forgetting(std::initializer_list<int> all_settings, std::int64_t leng
 
 TEST_CASE("a device's memory forgets as the host's does") {
   EPISODIC_NEEDS_DEVICE();
-  check_forgetting({0, 1, 2, 3, 4, 5, 6}, kLength);
+  check_forgetting({0, 1, 2, 3, 4, 5, 6}, 260);
 }
 
 TEST_CASE("a device's memory forgets events of each head as the host's does") {

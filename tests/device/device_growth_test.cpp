@@ -141,7 +141,7 @@ Seen live(Driven& driven, const EpisodicMemory& host, std::uint32_t seed, Step&&
   std::vector<Token> tokens = driver::random_tokens(shape, kTokens + 1, seed);
   Seen seen;
   std::shared_ptr<const MemorySnapshot> snapshot;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 40; ++i) {
     DeviceMemory& memory = *driven.memory;
     const auto what = random() % 24;
     if (what == 0) snapshot = memory.snapshot();

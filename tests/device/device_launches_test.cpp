@@ -77,32 +77,43 @@ std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_
   return emulator::calls().launches;
 }
 
-/// Launches of one step of a token of each of n sequences, behind `before` others of each.
-std::int64_t launches_of_batch(const TempDir& dir, const MemoryConfig& memory, std::size_t before,
-                               std::size_t n, std::int64_t max_tokens) {
+/// Launches of one step of a token of each of n sequences, for each number, behind `before` others
+/// of each.
+std::vector<std::int64_t> launches_of_batches(const TempDir& dir, const MemoryConfig& memory,
+                                              std::size_t before,
+                                              const std::vector<std::size_t>& numbers,
+                                              std::int64_t max_tokens) {
   std::vector<DeviceDecoder> models;
   models.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, false}));
-  while (models.size() < n) models.push_back(models[0].share_weights());
+  models[0].attach_memory(memory, max_tokens);
   const std::vector<std::int64_t> ids(40, 7);
-  std::vector<DeviceDecoder::SequenceStep> batch;
-  for (DeviceDecoder& model : models) {
-    model.attach_memory(memory, max_tokens);
-    for (std::size_t done = 0; done < before; done += 40) model.step(ids);
-    batch.push_back({&model, std::span(ids).first(1)});
+  for (std::size_t done = 0; done < before; done += 40) models[0].step(ids);
+  // What one has read, all have.
+  EpisodicMemory read(memory, models[0].memory().shape());
+  models[0].save(read);
+  std::vector<std::int64_t> all;
+  for (const std::size_t n : numbers) {
+    while (models.size() < n) {
+      models.push_back(models[0].share_weights());
+      models.back().attach_memory(read, max_tokens);
+    }
+    std::vector<DeviceDecoder::SequenceStep> batch;
+    for (std::size_t i = 0; i < n; ++i) batch.push_back({&models[i], std::span(ids).first(1)});
+    emulator::reset_calls();
+    DeviceDecoder::step_batch(batch);
+    all.push_back(emulator::calls().launches);
   }
-  emulator::reset_calls();
-  DeviceDecoder::step_batch(batch);
-  return emulator::calls().launches;
+  return all;
 }
 
 struct Counted {
   std::int64_t each_layer, rest;
 };
 
-/// By the difference that a layer makes. \param launches_of(the model's folder)
+/// By the difference that a layer makes. \param launches_of(the model's folder) of several steps
 template <class Launches>
-Counted count(bool biased, const Launches& launches_of) {
-  std::int64_t of[2];
+std::vector<Counted> count_all(bool biased, const Launches& launches_of) {
+  std::vector<std::int64_t> of[2];
   for (const std::int64_t layers : {2, 3}) {
     TinyShape shape;
     shape.dim = 16;
@@ -115,7 +126,12 @@ Counted count(bool biased, const Launches& launches_of) {
     TinyLlama(shape, 7).write(dir.path());
     of[layers - 2] = launches_of(dir);
   }
-  return {of[1] - of[0], of[0] - 2 * (of[1] - of[0])};
+  std::vector<Counted> counted;
+  for (std::size_t i = 0; i < of[0].size(); ++i) {
+    const std::int64_t of_layer = of[1][i] - of[0][i];
+    counted.push_back({of_layer, of[0][i] - 2 * of_layer});
+  }
+  return counted;
 }
 
 }  // namespace
@@ -143,15 +159,15 @@ TEST_CASE("a step of a decoder is as many launches as docs/kernels.md says") {
         Row{"decode, with recall by codes", &config, 480, 1, kMany},
         Row{"prefill, with recall by codes", &config, 480, 40, kMany}}) {
     const auto launches_of = [&](const TempDir& dir) {
-      return launches(dir, row.memory, row.before, row.n, row.max_tokens);
+      return std::vector{launches(dir, row.memory, row.before, row.n, row.max_tokens)};
     };
-    const Counted c = count(false, launches_of);
+    const Counted c = count_all(false, launches_of).front();
     const std::string line = std::string("| ") + row.name + " | " + std::to_string(c.each_layer) +
                              " | " + std::to_string(c.rest) + " |";
     INFO(line);
     REQUIRE(documented(line));
     // Biases of q, k and v are a launch more where the products are cuBLAS's.
-    const Counted biased = count(true, launches_of);
+    const Counted biased = count_all(true, launches_of).front();
     REQUIRE(biased.each_layer == c.each_layer + (row.n > 1));
     REQUIRE(biased.rest == c.rest);
   }
@@ -169,9 +185,13 @@ TEST_CASE("a step of several sequences is as many launches as docs/kernels.md sa
   const auto all = [&](const Counted& c) { return kLayers * c.each_layer + c.rest; };
   std::int64_t of_one = 0;
   std::string table;
-  for (const std::size_t n : {1u, 2u, 4u, 8u, 16u}) {
-    const Counted c = count(
-        false, [&](const TempDir& dir) { return launches_of_batch(dir, config, 480, n, 700); });
+  const std::vector<std::size_t> numbers{1, 2, 4, 8, 16};
+  const std::vector<Counted> counted = count_all(false, [&](const TempDir& dir) {
+    return launches_of_batches(dir, config, 480, numbers, 700);
+  });
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::size_t n = numbers[i];
+    const Counted& c = counted[i];
     if (n == 1) of_one = all(c);
     const auto apart = static_cast<std::int64_t>(n) * of_one;
     table += fmt::format("| {} | {} | {} | {} | {} | {:.1f} |\n", n, c.each_layer, c.rest,

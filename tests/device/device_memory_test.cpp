@@ -432,7 +432,7 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
   config.n_mem = 12;
   config.min_block = 6;
   const MemoryShape shape = shape_of();
-  constexpr std::int64_t kTokens = 600;
+  constexpr std::int64_t kTokens = 360;
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
   const auto outputs = [&](DeviceMemory& memory) {
     std::vector<std::vector<float>> all;

@@ -196,10 +196,10 @@ TEST_CASE("a sequence that was kept and opened again goes on with the same bits"
   for (const MemoryConfig& config :
        tiers(tier_config(DType::float16), shape, {DType::float16, kTokens}, dir.path()))
     cases.emplace_back(config, DType::float16);
-  for (const DType code : {DType::int8, DType::fp8})
-    for (const MemoryConfig& config :
-         tiers(tier_config(code), shape, {DType::float16, kTokens}, dir.path()))
-      cases.emplace_back(config, DType::float16);
+  for (const DType code : {DType::int8, DType::fp8})  // in the other tiers: the next tests
+    cases.emplace_back(
+        tiers(tier_config(code), shape, {DType::float16, kTokens}, dir.path()).back(),
+        DType::float16);
   cases.emplace_back(tier_config(DType::bfloat16), DType::bfloat16);
   cases.back().first.refine = Refinement::modularity;
   cases.back().first.n_init = 0;
