@@ -9,6 +9,7 @@
 #include "common.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "trace_papers.hpp"
 
@@ -19,13 +20,6 @@ struct TraceFlags {
   CommonFlags common;
   std::filesystem::path model, case_file, out;
 };
-
-/// Layers that do not recall have no representatives: zeros are written for them.
-bool recalls(const MemoryConfig& config, std::int64_t layer) {
-  if (!config.recall) return false;
-  const auto& some = config.recall_layers;
-  return !some || std::find(some->begin(), some->end(), layer) != some->end();
-}
 
 /// Everything that expected.safetensors and expected.json hold, gathered step by step.
 class Recorder {
