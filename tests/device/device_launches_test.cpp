@@ -61,10 +61,11 @@ double giga(std::int64_t number) { return 1e-9 * static_cast<double>(number); }
 #if defined(EPISODIC_EMULATED_CUDA)
 namespace {
 
-/// Launches of one step of n tokens behind `before` others. Attention is split over its keys, as
-/// it is for one sequence of any real model.
-std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_t before,
-                      std::size_t n, std::int64_t max_tokens) {
+/// Launches of one step of each number of tokens, one after the other, behind `before` others.
+/// Attention is split over its keys, as it is for one sequence of any real model.
+std::vector<std::int64_t> launches(const TempDir& dir, const MemoryConfig* memory,
+                                   std::size_t before, const std::vector<std::size_t>& numbers,
+                                   std::int64_t max_tokens) {
   DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
   if (memory)
     model.attach_memory(*memory, max_tokens);
@@ -72,9 +73,13 @@ std::int64_t launches(const TempDir& dir, const MemoryConfig* memory, std::size_
     model.attend_fully(400, 40);
   const std::vector<std::int64_t> ids(40, 7);
   for (std::size_t done = 0; done < before; done += 40) model.step(ids);
-  emulator::reset_calls();
-  model.step(std::span(ids).first(n));
-  return emulator::calls().launches;
+  std::vector<std::int64_t> all;
+  for (const std::size_t n : numbers) {
+    emulator::reset_calls();
+    model.step(std::span(ids).first(n));
+    all.push_back(emulator::calls().launches);
+  }
+  return all;
 }
 
 /// Launches of one step of a token of each of n sequences, for each number, behind `before` others
@@ -144,32 +149,32 @@ TEST_CASE("a step of a decoder is as many launches as docs/kernels.md says") {
           "refine": "modularity"})");
   // Room for fewer events than codes are kept for, and for more.
   constexpr std::int64_t kFew = 700, kMany = 5 * 4096;
-  struct Row {
+  struct Setting {
     const char* name;
     const MemoryConfig* memory;
-    std::size_t before, n;
+    std::size_t before;
     std::int64_t max_tokens = kFew;
   };
-  for (const Row& row :
-       {Row{"decode, full attention", nullptr, 40, 1},
-        Row{"prefill, full attention", nullptr, 40, 40},
-        Row{"decode, inside the window", &config, 40, 1},
-        Row{"prefill, inside the window", &config, 40, 40},
-        Row{"decode, with recall", &config, 480, 1}, Row{"prefill, with recall", &config, 480, 40},
-        Row{"decode, with recall by codes", &config, 480, 1, kMany},
-        Row{"prefill, with recall by codes", &config, 480, 40, kMany}}) {
+  const std::vector<std::size_t> numbers{1, 40};
+  for (const Setting& setting :
+       {Setting{"full attention", nullptr, 40}, Setting{"inside the window", &config, 40},
+        Setting{"with recall", &config, 480},
+        Setting{"with recall by codes", &config, 480, kMany}}) {
     const auto launches_of = [&](const TempDir& dir) {
-      return std::vector{launches(dir, row.memory, row.before, row.n, row.max_tokens)};
+      return launches(dir, setting.memory, setting.before, numbers, setting.max_tokens);
     };
-    const Counted c = count_all(false, launches_of).front();
-    const std::string line = std::string("| ") + row.name + " | " + std::to_string(c.each_layer) +
-                             " | " + std::to_string(c.rest) + " |";
-    INFO(line);
-    REQUIRE(documented(line));
-    // Biases of q, k and v are a launch more where the products are cuBLAS's.
-    const Counted biased = count_all(true, launches_of).front();
-    REQUIRE(biased.each_layer == c.each_layer + (row.n > 1));
-    REQUIRE(biased.rest == c.rest);
+    const std::vector<Counted> plain = count_all(false, launches_of);
+    const std::vector<Counted> biased = count_all(true, launches_of);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const bool decode = numbers[i] == 1;
+      const std::string line = fmt::format("| {}, {} | {} | {} |", decode ? "decode" : "prefill",
+                                           setting.name, plain[i].each_layer, plain[i].rest);
+      INFO(line);
+      REQUIRE(documented(line));
+      // Biases of q, k and v are a launch more where the products are cuBLAS's.
+      REQUIRE(biased[i].each_layer == plain[i].each_layer + !decode);
+      REQUIRE(biased[i].rest == plain[i].rest);
+    }
   }
 #else
   EPISODIC_SKIP("counted on the emulated device");
