@@ -422,6 +422,10 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
     rows += static_cast<std::int64_t>(batch[i].ids.size());
   }
   DecoderSteps::BatchRoom& room = steps.batch_room(rows, sequences);
+  std::vector<DeviceMemory*> memories;
+  for (const SequenceStep& s : batch)
+    if (Impl& m = *s.sequence->impl_; m.memory) memories.push_back(&*m.memory);
+  DeviceMemory::forget_due(memories);
   for (const SequenceStep& s : batch)
     s.sequence->impl_->begin_step(static_cast<std::int64_t>(s.ids.size()), s.kind);
   // The ids lie right behind the positions of these sequences, to be one copy.

@@ -47,6 +47,7 @@ struct Seen {
   Ids boundaries;
   std::vector<TokenRange> events;
   std::vector<std::vector<EventId>> recalled;
+  std::vector<EventId> forgotten;
   bool operator==(const Seen&) const = default;
 };
 
@@ -60,14 +61,19 @@ Seen seen_of(DeviceDecoder& model, bool has_memory) {
   seen.boundaries.assign(record.final_boundaries.begin(), record.final_boundaries.end());
   seen.events = model.memory().events().all();
   for (std::int64_t l = 0; l < 2; ++l) seen.recalled.push_back(model.memory().recalled(l));
+  seen.forgotten = model.memory().forgotten();
   return seen;
 }
 
-void attach(DeviceDecoder& model, bool has_memory) {
-  if (has_memory)
-    model.attach_memory(small_config(), 120);
-  else
-    model.attend_fully(120, 10);
+/// Settings with room on the device for half of the events that 120 tokens may make: all are
+/// at home in host memory.
+MemoryConfig over_host(const TempDir& dir) {
+  MemoryConfig config = small_config();
+  DeviceDecoder model = DeviceDecoder::load(dir.path());
+  const DeviceMemoryBytes all = model.attach_memory(config, 120).bytes();
+  config.device_bytes = all.total() - all.events / 2;
+  REQUIRE(model.attach_memory(config, 120).bytes().host > 0);
+  return config;
 }
 
 /// cuBLAS may add in another order where there are more rows; its emulation does not.
@@ -81,11 +87,20 @@ constexpr bool kExact = false;
 struct Sequence {
   bool has_memory = true;
   std::vector<Ids> steps;
+  MemoryConfig config = small_config();
 };
+
+void attach(DeviceDecoder& model, const Sequence& s) {
+  if (s.has_memory)
+    model.attach_memory(s.config, 120);
+  else
+    model.attend_fully(120, 10);
+}
 
 /// Steps of these lengths, of ids of its own.
 Sequence sequence_of(bool has_memory, const std::vector<std::int64_t>& lengths, unsigned seed) {
-  Sequence s{has_memory, {}};
+  Sequence s;
+  s.has_memory = has_memory;
   for (const std::int64_t n : lengths) s.steps.push_back(random_ids(n, ++seed));
   return s;
 }
@@ -94,7 +109,7 @@ std::vector<std::vector<Seen>> alone(const TempDir& dir, const std::vector<Seque
   std::vector<std::vector<Seen>> all;
   for (const Sequence& s : sequences) {
     DeviceDecoder model = DeviceDecoder::load(dir.path());
-    attach(model, s.has_memory);
+    attach(model, s);
     std::vector<Seen> seen;
     for (const Ids& ids : s.steps) {
       model.step(ids);
@@ -110,7 +125,7 @@ std::vector<std::vector<Seen>> together(const TempDir& dir,
   std::vector<DeviceDecoder> models;
   models.push_back(DeviceDecoder::load(dir.path()));
   while (models.size() < sequences.size()) models.push_back(models[0].share_weights());
-  for (std::size_t i = 0; i < models.size(); ++i) attach(models[i], sequences[i].has_memory);
+  for (std::size_t i = 0; i < models.size(); ++i) attach(models[i], sequences[i]);
   std::vector<std::vector<Seen>> all(models.size());
   for (std::size_t step = 0; step < sequences[0].steps.size(); ++step) {
     std::vector<DeviceDecoder::SequenceStep> batch;
@@ -164,6 +179,53 @@ TEST_CASE("sequences that share a model's weights in one step are what they are 
                       (type == TensorType::f32 ? 1e-4f : 6e-2f));
           }
         }
+    }
+  }
+}
+
+TEST_CASE("sequences of a batch over host memory are what they are alone, however copies overlap") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  std::vector<Sequence> three{sequence_of(true, lengths(9, 12), 10),
+                              sequence_of(true, lengths(4, 12), 50),
+                              sequence_of(true, lengths(7, 12), 90)};
+  three[0].config = three[2].config = over_host(dir);
+  const auto expected = alone(dir, three);
+  REQUIRE(!expected[2].back().recalled[1].empty());
+  episodic_test::in_every_overlap([&] {
+    const auto got = together(dir, three);
+    for (std::size_t i = 0; i < three.size(); ++i)
+      for (std::size_t step = 0; step < three[i].steps.size(); ++step) {
+        INFO("sequence " << i << ", step " << step);
+        const Seen &a = expected[i][step], &b = got[i][step];
+        REQUIRE((a.events == b.events));
+        REQUIRE(a.recalled == b.recalled);
+        if (kExact) REQUIRE((a == b));
+      }
+  });
+}
+
+TEST_CASE("sequences of a batch forget together what they forget alone") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
+  std::vector<Sequence> three{sequence_of(true, lengths(9, 14), 10),
+                              sequence_of(true, lengths(10, 14), 50),
+                              sequence_of(true, lengths(8, 14), 90)};
+  for (const std::size_t i : {0u, 2u}) {
+    three[i].config.retention.emplace();
+    three[i].config.retention->memoria.initial_lifespan = 1;
+    three[i].config.retention->memoria.alpha = 0.1;
+  }
+  const auto expected = alone(dir, three), got = together(dir, three);
+  for (std::size_t i = 0; i < three.size(); ++i) {
+    REQUIRE(expected[i].back().forgotten.empty() == (i == 1));
+    for (std::size_t step = 0; step < three[i].steps.size(); ++step) {
+      INFO("sequence " << i << ", step " << step);
+      REQUIRE(got[i][step].forgotten == expected[i][step].forgotten);
+      REQUIRE(got[i][step].recalled == expected[i][step].recalled);
+      if (kExact) REQUIRE((got[i][step] == expected[i][step]));
     }
   }
 }
@@ -295,12 +357,21 @@ TEST_CASE("memories of a batch share launches of every setting that has some of 
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
-  for (const Reweighting mode : {Reweighting::narrow, Reweighting::broad, Reweighting::exact}) {
-    INFO(static_cast<int>(mode));
-    MemoryConfig config = small_config();
-    config.reweight = mode;
-    config.contiguity = 0.0;
-    config.reweight_top = 3;
+  std::vector<MemoryConfig> configs(7, small_config());
+  for (const std::size_t i : {0u, 1u, 2u}) {
+    constexpr Reweighting kModes[] = {Reweighting::narrow, Reweighting::broad, Reweighting::exact};
+    configs[i].reweight = kModes[i];
+    configs[i].contiguity = 0.0;
+    configs[i].reweight_top = 3;
+  }
+  configs[3].retention.emplace();
+  configs[3].retention->memoria.initial_lifespan = 1000;  // no launches that forget
+  configs[4].segmenter = SegmenterKind::k_similarity;
+  configs[5].segmenter = SegmenterKind::gaussian;
+  configs[6] = over_host(dir);
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    INFO("settings " << i);
+    const MemoryConfig& config = configs[i];
     Beside beside(dir, {config, config, config});
     beside.step(3);  // takes room
     const auto [launches, of_alone] = beside.step(3);

@@ -37,8 +37,12 @@ struct Sizes {
   explicit Sizes(std::int64_t i)
       : lanes(1 + i % 3),
         of_lane(i == 2 ? 300 : 5 + 3 * i),
-        slots(i % 5 == 0 ? 1 : i == 2 ? 270 : 3 + i),
-        most(i % 5 == 4 ? 0 : i == 2 ? 280 : 1 + i % of_lane) {}
+        slots(i % 5 == 0 ? 1
+              : i == 2   ? 270
+                         : 3 + i),
+        most(i % 5 == 4 ? 0
+             : i == 2   ? 280
+                        : 1 + i % of_lane) {}
   std::int64_t events() const { return lanes * of_lane; }
 };
 

@@ -157,6 +157,10 @@ class DeviceMemory final : public SequenceMemory {
   };
   static void attend_batch(std::int64_t layer, std::span<const SequenceStep> steps);
 
+  /// What their retention gives up is forgotten, of all in one launch, before steps of memories on
+  /// one stream; begin_step does it for its own memory alone.
+  static void forget_due(std::span<DeviceMemory* const> memories);
+
   /// The rotary angles of their open steps, before head_place, which else asks for each one's own.
   static void enqueue_angles(std::span<DeviceMemory* const> memories);
 
