@@ -692,10 +692,16 @@ void DeviceMemory::end_launched_step() {
 }
 
 void DeviceMemory::enqueue_end(const float* surprise) {
-  Impl& m = *impl_;
-  Impl::enqueue_ends(std::array{EndOfStep{this, surprise}});
-  const device::CurrentDevice current(m.device);
-  if (m.lower && m.may_close()) m.keep_closed();
+  enqueue_end_batch(std::array{EndOfStep{this, surprise}});
+}
+
+void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps) {
+  Impl::enqueue_ends(steps);
+  for (const EndOfStep& s : steps) {
+    Impl& m = *s.memory->impl_;
+    const device::CurrentDevice current(m.device);
+    if (m.lower && m.may_close()) m.keep_closed();
+  }
 }
 
 /// But for what files keep: that waits.

@@ -120,10 +120,10 @@ std::vector<std::vector<Seen>> alone(const TempDir& dir, const std::vector<Seque
   return all;
 }
 
-std::vector<std::vector<Seen>> together(const TempDir& dir,
-                                        const std::vector<Sequence>& sequences) {
+std::vector<std::vector<Seen>> together(const TempDir& dir, const std::vector<Sequence>& sequences,
+                                        bool graphs = true) {
   std::vector<DeviceDecoder> models;
-  models.push_back(DeviceDecoder::load(dir.path()));
+  models.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, graphs}));
   while (models.size() < sequences.size()) models.push_back(models[0].share_weights());
   for (std::size_t i = 0; i < models.size(); ++i) attach(models[i], sequences[i]);
   std::vector<std::vector<Seen>> all(models.size());
@@ -228,6 +228,85 @@ TEST_CASE("sequences of a batch forget together what they forget alone") {
       if (kExact) REQUIRE((got[i][step] == expected[i][step]));
     }
   }
+}
+
+TEST_CASE("sequences of a batch launched as graphs are those enqueued kernel by kernel") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  std::vector<Sequence> sequences{sequence_of(true, lengths(9, 20), 10),
+                                  sequence_of(false, lengths(6, 20), 50),
+                                  sequence_of(true, lengths(4, 20), 90)};
+  sequences[0].config.recall_every = 3;
+  sequences[2].config = over_host(dir);
+  for (const std::size_t n : {3u, 5u}) {  // of five the products are cuBLAS's
+    while (sequences.size() < n)
+      sequences.push_back(sequence_of(true, lengths(5, 20), 30 * static_cast<unsigned>(n)));
+    const auto expected = together(dir, sequences, false);
+#if defined(EPISODIC_EMULATED_CUDA)
+    emulator::reset_calls();
+#endif
+    REQUIRE((together(dir, sequences) == expected));
+#if defined(EPISODIC_EMULATED_CUDA)
+    REQUIRE(emulator::calls().captures > 1);
+    REQUIRE(emulator::calls().graph_launches > emulator::calls().captures);
+#endif
+  }
+}
+
+TEST_CASE("a batch in steady state is an upload and a graph") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  std::vector<DeviceDecoder> models;
+  models.push_back(DeviceDecoder::load(dir.path()));
+  while (models.size() < 3) models.push_back(models[0].share_weights());
+  for (DeviceDecoder& model : models) model.attach_memory(small_config(), 200);
+  static const Ids one{3};
+  std::vector<DeviceDecoder::SequenceStep> batch;
+  for (DeviceDecoder& model : models) batch.push_back({&model, one});
+  for (DeviceDecoder& model : models)
+    for (unsigned step = 0; step < 4; ++step) model.step(random_ids(10, step));
+  const auto calls_of = [&](int steps) {
+    emulator::reset_calls();
+    for (int i = 0; i < steps; ++i) DeviceDecoder::step_batch(batch);
+    return emulator::calls();
+  };
+  REQUIRE(calls_of(10).captures > 0);
+  const auto steady = [&] {
+    const std::int64_t bytes = emulator::device_bytes();
+    const emulator::Calls calls = calls_of(6);
+    return calls.graph_launches == 6 && calls.copies == 6 && calls.launches == 0 &&
+           calls.captures == 0 && calls.synchronisations == 0 &&
+           calls.allocations + calls.frees == 0 && emulator::device_bytes() == bytes;
+  };
+  REQUIRE(steady());
+  // In another order they are other graphs.
+  std::swap(batch[0], batch[1]);
+  REQUIRE(calls_of(6).captures > 0);
+  REQUIRE(steady());
+  // With a sequence's memory go the graphs that it has a part in.
+  models[1].attach_memory(small_config(), 200);
+  models[1].step(random_ids(10, 7));
+  REQUIRE(calls_of(1).graph_launches == 0);
+  // Where a graph cannot be made, kernels are enqueued, for good.
+  emulator::set_cublas_captures(false);
+  for (int i = 0; i < 2; ++i) models.push_back(models[0].share_weights());
+  for (std::size_t i = 3; i < 5; ++i) {
+    models[i].attend_fully(200, 10);
+    models[i].step(random_ids(10, 7));
+  }
+  batch.clear();
+  for (DeviceDecoder& model : models) batch.push_back({&model, one});
+  const emulator::Calls refused = calls_of(6);
+  emulator::set_cublas_captures(true);
+  REQUIRE(refused.captures == 1);
+  REQUIRE(refused.graph_launches == 0);
+  for (const DeviceDecoder& model : models) REQUIRE_FALSE(model.graphs());
+  REQUIRE(cudaGetLastError() == cudaSuccess);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
 }
 
 TEST_CASE("more sequences than the library's own products take go by cuBLAS") {

@@ -197,6 +197,8 @@ class DeviceMemory final : public SequenceMemory {
 
   /// Enqueues what end_step does and leaves the step open; it may be begun anew.
   void enqueue_end(const float* surprise);
+  /// The same of several memories, which share launches as in end_step_batch.
+  static void enqueue_end_batch(std::span<const EndOfStep> steps);
 
   /// Ends the open step, of whose work a graph was launched. Enqueues nothing.
   /// \throws DataError where the step has no kind
