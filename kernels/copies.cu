@@ -68,6 +68,15 @@ FieldError check(const CopyRunsParams& p) {
   return {};
 }
 
+FieldError check(const CopyRunsParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const CopyRunsParams& p) { return check(p); },
+      [](const CopyRunsParams& p, const CopyRunsParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, max_blocks);
+        return {};
+      });
+}
+
 FieldError check(const EventBlockParams& p) {
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
   EPISODIC_FIELD(p, block_dtype, p.block_dtype == p.dtype || is_code(p.block_dtype));
@@ -109,12 +118,31 @@ FieldError check(const EventBlockParams& p) {
 const char* invalid_field(const CopyRunsParams& params) { return check(params).field; }
 const char* invalid_field(const EventBlockParams& params) { return check(params).field; }
 
+const char* invalid_field(const CopyRunsParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t copy_runs_batch(const CopyRunsParams* params, std::int64_t n_sequences,
+                            cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<CopyRunsParams>(
+      n_sequences,
+      [&](std::int64_t i, CopyRunsParams& args) {
+        args = params[i];
+        return args.max_runs > 0;
+      },
+      [&](const Batch<CopyRunsParams>& batch) {
+        unsigned blocks = 0;
+        const std::int64_t max_blocks = batch.of[0].max_blocks;
+        if (const cudaError_t error = choose_blocks(max_blocks, kRunsBlocks, blocks)) return error;
+        const auto n = static_cast<unsigned>(batch.n);
+        const dim3 grid(std::max(1u, blocks / n), n);
+        return launch(CopyRunsKernel, grid, kCopyThreads, 0, stream, batch);
+      });
+}
+
 cudaError_t copy_runs(const CopyRunsParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.max_runs == 0) return cudaSuccess;
-  unsigned blocks = 0;
-  if (const cudaError_t error = choose_blocks(p.max_blocks, kRunsBlocks, blocks)) return error;
-  return launch(CopyRunsKernel, blocks, kCopyThreads, 0, stream, p);
+  return copy_runs_batch(&p, 1, stream);
 }
 
 cudaError_t copy_batch(void* const* to, const void* const* from, const std::size_t* bytes,

@@ -121,7 +121,10 @@ __device__ inline bool aligned_to(const void* p, unsigned bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-__global__ void __launch_bounds__(kCopyThreads, kRunsBlocks) CopyRunsKernel(CopyRunsParams p) {
+/// Rows of the grid are sequences.
+__global__ void __launch_bounds__(kCopyThreads, kRunsBlocks)
+    CopyRunsKernel(const Batch<CopyRunsParams> batch) {
+  const CopyRunsParams p = batch.of[blockIdx.y];
   const auto tiles_of = [&](std::int64_t i) {
     const std::int64_t bytes = p.runs[i].bytes;
     return bytes > 0 ? (bytes + kTileBytes - 1) / kTileBytes : std::int64_t{0};

@@ -51,6 +51,12 @@ cudaError_t copy_runs(const CopyRunsParams& params, cudaStream_t stream);
 /// The field of them that copy_runs refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const CopyRunsParams& params);
 
+/// Of several sequences (batch.hpp), which share max_blocks: each has an equal part of the blocks,
+/// and one at least.
+cudaError_t copy_runs_batch(const CopyRunsParams* params, std::int64_t n_sequences,
+                            cudaStream_t stream);
+const char* invalid_field(const CopyRunsParams* params, std::int64_t n_sequences);
+
 /// Asynchronous copies of bytes[i] > 0 bytes from from[i] to to[i], host arrays of `count`, in the
 /// stream's order, among each other in any: one call of cudaMemcpyBatchAsync, or one of
 /// cudaMemcpyAsync for each copy where a batch is not to be had: toolkit or driver older than 12.8,

@@ -9,30 +9,66 @@
 namespace episodic::kernels {
 namespace {
 
+bool has_work(const EventMassParams& p) { return p.attention.max_rows > 0 && p.list_capacity > 0; }
+
+EventMassArgs event_mass_args(const EventMassParams& p) {
+  return {attention_args(p.attention),
+          p.events,
+          p.table_stride,
+          p.recalled,
+          p.n_recalled,
+          p.list_capacity,
+          p.mass,
+          static_cast<float*>(p.workspace)};
+}
+
+/// Tiles of so many rows.
+std::int64_t row_tiles(const EventMassArgs& args, std::int64_t rows) {
+  return (args.a.p.max_rows + rows - 1) / rows;
+}
+
 template <class T, int kDim>
-cudaError_t launch_row_mass(const EventMassArgs& args, cudaStream_t stream) {
-  const AttentionParams& p = args.a.p;
-  const auto grid = [&](int rows) {
-    return dim3(static_cast<unsigned>((p.max_rows + rows - 1) / rows),
-                static_cast<unsigned>(p.n_kv_heads));
+cudaError_t launch_row_masses(const EventMassParams* params, std::int64_t n_sequences,
+                              cudaStream_t stream) {
+  const std::int64_t heads = params->attention.n_kv_heads;
+  // On the tensor cores, where few rows leave most of a tile empty, and many fill the device.
+  const auto has_many_rows = [](const EventMassArgs& args) {
+    return sizeof(T) == 2 && args.a.rows > mma_tile(kDim, true).rows();
   };
-  if constexpr (sizeof(T) == 2) {
-    // Few rows leave most of a tensor core's tile empty.
-    constexpr ColumnTile kTile = column_tile(kDim);
-    if (args.a.rows > mma_tile(kDim, true).rows())
-      return launch(MmaRowMassKernel<T, kDim>, grid(kTile.keys()), kWarpSize * kTile.warps,
-                    mma_row_mass_shared_bytes(kDim), stream, args);
-  }
-  return launch(RowMassKernel<T, kDim>, grid(kFloatRows), kFloatThreads,
-                row_mass_shared_bytes(kDim), stream, args);
+  if constexpr (sizeof(T) == 2)
+    for (std::int64_t i = 0; i < n_sequences; ++i) {
+      constexpr ColumnTile kTile = column_tile(kDim);
+      const EventMassArgs args = event_mass_args(params[i]);
+      if (!has_work(params[i]) || !has_many_rows(args)) continue;
+      const dim3 grid(static_cast<unsigned>(row_tiles(args, kTile.keys())),
+                      static_cast<unsigned>(heads));
+      if (const cudaError_t error = launch(MmaRowMassKernel<T, kDim>, grid, kWarpSize * kTile.warps,
+                                           mma_row_mass_shared_bytes(kDim), stream, args))
+        return error;
+    }
+  return launch_in_batches<EventMassArgs, kMostMassesInLaunch>(
+      n_sequences,
+      [&](std::int64_t i, EventMassArgs& args) {
+        args = event_mass_args(params[i]);
+        return has_work(params[i]) && !has_many_rows(args);
+      },
+      [&](const EventMassBatch& batch) {
+        const std::int64_t tiles =
+            largest(batch, [](const EventMassArgs& args) { return row_tiles(args, kFloatRows); });
+        const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
+                        static_cast<unsigned>(batch.n));
+        return launch(RowMassKernel<T, kDim>, grid, kFloatThreads, row_mass_shared_bytes(kDim),
+                      stream, batch);
+      });
 }
 
 template <class T>
-cudaError_t launch_row_mass(const EventMassArgs& args, cudaStream_t stream) {
-  const std::int64_t d = args.a.p.head_dim;
-  return d <= 64    ? launch_row_mass<T, 64>(args, stream)
-         : d <= 128 ? launch_row_mass<T, 128>(args, stream)
-                    : launch_row_mass<T, 256>(args, stream);
+cudaError_t launch_row_masses(const EventMassParams* params, std::int64_t n_sequences,
+                              cudaStream_t stream) {
+  const std::int64_t d = params->attention.head_dim;
+  return d <= 64    ? launch_row_masses<T, 64>(params, n_sequences, stream)
+         : d <= 128 ? launch_row_masses<T, 128>(params, n_sequences, stream)
+                    : launch_row_masses<T, 256>(params, n_sequences, stream);
 }
 
 FieldError check(const EventMassParams& p) {
@@ -42,7 +78,7 @@ FieldError check(const EventMassParams& p) {
   EPISODIC_FIELD(p, list_capacity,
                  product_within(kMaxElements, p.list_capacity, p.attention.n_lists));
   EPISODIC_FIELD(p, list_capacity, p.list_capacity <= INT32_MAX - kEventMassThreads);
-  if (p.attention.max_rows == 0 || p.list_capacity == 0) return {};
+  if (!has_work(p)) return {};
   EPISODIC_FIELD_GIVEN(p, events);
   EPISODIC_FIELD_GIVEN(p, recalled);
   EPISODIC_FIELD_GIVEN(p, n_recalled);
@@ -69,6 +105,22 @@ FieldError check(const ReceiveParams& p) {
   return {};
 }
 
+FieldError check(const EventMassParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences, [](const EventMassParams& p) { return check(p); },
+      [](const EventMassParams& p, const EventMassParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p.attention, first.attention, dtype);
+        EPISODIC_FIELD_SHARED(p.attention, first.attention, n_kv_heads);
+        EPISODIC_FIELD_SHARED(p.attention, first.attention, head_dim);
+        EPISODIC_FIELD_SHARED(p.attention, first.attention, n_lists);
+        return {};
+      });
+}
+
+FieldError check(const ReceiveParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const ReceiveParams& p) { return check(p); });
+}
+
 }  // namespace
 
 std::size_t event_mass_workspace_bytes(const EventMassParams& params) {
@@ -81,22 +133,55 @@ std::size_t event_mass_workspace_bytes(const EventMassParams& params) {
 const char* invalid_field(const EventMassParams& params) { return check(params).field; }
 const char* invalid_field(const ReceiveParams& params) { return check(params).field; }
 
-cudaError_t event_masses(const EventMassParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.attention.max_rows == 0 || p.list_capacity == 0) return cudaSuccess;
-  EventMassArgs args{attention_args(p.attention), p, static_cast<float*>(p.workspace)};
-  const cudaError_t error = for_element(p.attention.dtype, [&](auto element) {
-    return launch_row_mass<typename decltype(element)::type>(args, stream);
+const char* invalid_field(const EventMassParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const ReceiveParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t event_masses_batch(const EventMassParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  if (n_sequences == 0) return cudaSuccess;
+  const cudaError_t error = for_element(params->attention.dtype, [&](auto element) {
+    return launch_row_masses<typename decltype(element)::type>(params, n_sequences, stream);
   });
   if (error != cudaSuccess) return error;
-  return launch(EventMassKernel, static_cast<unsigned>(p.attention.n_lists), kEventMassThreads, 0,
-                stream, args);
+  return launch_in_batches<EventMassArgs, kMostMassesInLaunch>(
+      n_sequences,
+      [&](std::int64_t i, EventMassArgs& args) {
+        args = event_mass_args(params[i]);
+        return has_work(params[i]);
+      },
+      [&](const EventMassBatch& batch) {
+        const dim3 grid(static_cast<unsigned>(params->attention.n_lists),
+                        static_cast<unsigned>(batch.n));
+        return launch(EventMassKernel, grid, kEventMassThreads, 0, stream, batch);
+      });
+}
+
+cudaError_t event_masses(const EventMassParams& p, cudaStream_t stream) {
+  return event_masses_batch(&p, 1, stream);
+}
+
+cudaError_t receive_masses_batch(const ReceiveParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<ReceiveParams>(
+      n_sequences,
+      [&](std::int64_t i, ReceiveParams& args) {
+        args = params[i];
+        return args.n_layers > 0 && args.list_capacity > 0;
+      },
+      [&](const Batch<ReceiveParams>& batch) {
+        return launch(ReceiveMassesKernel, static_cast<unsigned>(batch.n), kReceiveThreads, 0,
+                      stream, batch);
+      });
 }
 
 cudaError_t receive_masses(const ReceiveParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.n_layers == 0 || p.list_capacity == 0) return cudaSuccess;
-  return launch(ReceiveMassesKernel, 1, kReceiveThreads, 0, stream, p);
+  return receive_masses_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -8,6 +8,7 @@
 
 #include "attention_float.cuh"
 #include "attention_mma.cuh"
+#include "batch.hpp"
 #include "event_mass.hpp"
 
 namespace episodic::kernels {
@@ -15,11 +16,22 @@ namespace episodic::kernels {
 inline constexpr int kEventMassThreads = 256;
 inline constexpr int kReceiveThreads = 256;
 
+/// Sequences of a launch: as many as a kernel's parameters have room for.
+inline constexpr std::int64_t kMostMassesInLaunch = 6;
+
+/// Of EventMassParams, beside attention.
 struct EventMassArgs {
   AttentionArgs a;
-  EventMassParams p;
+  const EventRange* events = nullptr;
+  std::int64_t table_stride = 0;
+  const DeviceEventId* recalled = nullptr;
+  const std::int32_t* n_recalled = nullptr;
+  std::int64_t list_capacity = 0;
+  double* mass = nullptr;
   float* row_mass = nullptr;  ///< [G, max_rows], of rows of events: the first one at 0
 };
+/// Kernels copy what they need of it: by reference ptxas spills registers.
+using EventMassBatch = Batch<EventMassArgs, kMostMassesInLaunch>;
 
 /// The same tiles of keys and of queries as column sums have.
 EPISODIC_HOST_DEVICE constexpr std::size_t row_mass_shared_bytes(int dim) {
@@ -43,10 +55,10 @@ struct ListedEvents {
   }
 };
 
-__device__ inline ListedEvents listed_events(const EventMassParams& p, std::int64_t list) {
-  const std::int64_t count = p.n_recalled[3 * list];
-  return {p.recalled + list * p.list_capacity, p.events + list * p.table_stride,
-          static_cast<int>(count < p.list_capacity ? count : p.list_capacity)};
+__device__ inline ListedEvents listed_events(const EventMassArgs& args, std::int64_t list) {
+  const std::int64_t count = args.n_recalled[3 * list];
+  return {args.recalled + list * args.list_capacity, args.events + list * args.table_stride,
+          static_cast<int>(count < args.list_capacity ? count : args.list_capacity)};
 }
 
 /// Rows of a list's events: the last ones.
@@ -71,10 +83,10 @@ struct EventRows {
 
 /// By a block of kThreads, for all its threads.
 template <int kThreads>
-__device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t list) {
+__device__ inline EventRows event_rows(const EventMassArgs& args, std::int64_t list) {
   EPISODIC_SHARED(of_warp, int[kThreads / kWarpSize]);
   EPISODIC_SHARED(found, EventRows);
-  const ListedEvents events = listed_events(p, list);
+  const ListedEvents events = listed_events(args, list);
   int own = 0;
   for (int k = static_cast<int>(threadIdx.x); k < events.count; k += kThreads)
     own += events.length(k);
@@ -84,7 +96,7 @@ __device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t li
   if (threadIdx.x == 0) {
     int tokens = 0;
     for (const int n : of_warp) tokens += n;
-    const AttentionParams& a = p.attention;
+    const AttentionParams& a = args.a.p;
     const std::int64_t n_rows = a.n_rows[list];
     const int rows = static_cast<int>(n_rows < a.max_rows ? n_rows : a.max_rows);
     // Fewer rows than tokens: some had no room, as far_rows said.
@@ -98,10 +110,11 @@ __device__ inline EventRows event_rows(const EventMassParams& p, std::int64_t li
 }
 
 /// What rows of events received from the query heads of a kv head. Blocks x: tiles of 32 rows, y:
-/// kv heads. Tiles and products are those of FloatColumnSumsKernel, but that a tile's queries are
-/// of all heads of the group, at the fixed position.
+/// kv heads, z: sequences. Tiles and products are those of FloatColumnSumsKernel, but that a tile's
+/// queries are of all heads of the group, at the fixed position.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassArgs args) {
+__global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassBatch batch) {
+  const EventMassArgs args = batch.of[blockIdx.z];
   constexpr int kStride = shared_stride(kDim, 4), kChunks = kDim / 8;
   EPISODIC_DYNAMIC_SHARED(bytes);
   float* const keys = reinterpret_cast<float*>(bytes);
@@ -113,7 +126,7 @@ __global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassAr
   const int group = thread / kFloatMembers, member = thread % kFloatMembers;
   const int head = static_cast<int>(blockIdx.y);
   const int of_list = static_cast<int>(p.n_kv_heads / p.n_lists);
-  const EventRows rows = event_rows<kFloatThreads>(args.p, head / of_list);
+  const EventRows rows = event_rows<kFloatThreads>(args, head / of_list);
   const int first_row = static_cast<int>(blockIdx.x) * kFloatRows;
   if (first_row >= rows.count) return;
   const int rows_left = rows.count - first_row;
@@ -197,7 +210,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
   const int head = static_cast<int>(blockIdx.y);
   const int of_list = static_cast<int>(p.n_kv_heads / p.n_lists);
-  const EventRows rows = event_rows<kThreads>(args.p, head / of_list);
+  const EventRows rows = event_rows<kThreads>(args, head / of_list);
   const int first_row = static_cast<int>(blockIdx.x) * kTile.keys();
   if (first_row >= rows.count) return;
   const int rows_left = rows.count - first_row;
@@ -299,18 +312,19 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   }
 }
 
-/// One block a list: a warp adds up the rows of an event, over the list's heads.
-__global__ void __launch_bounds__(kEventMassThreads) EventMassKernel(const EventMassArgs args) {
+/// One block a list, y: sequences: a warp adds up the rows of an event, over the list's heads.
+__global__ void __launch_bounds__(kEventMassThreads) EventMassKernel(const EventMassBatch batch) {
+  const EventMassArgs args = batch.of[blockIdx.y];
   using Scan = cub::BlockScan<int, kEventMassThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   EPISODIC_SHARED(first_row, int[kEventMassThreads + 1]);  // of the events of a round
-  const EventMassParams& p = args.p;
+  const AttentionParams& p = args.a.p;
   const std::int64_t list = blockIdx.x;
-  const std::int64_t heads = p.attention.n_kv_heads / p.attention.n_lists;
-  const float* const row_mass = args.row_mass + list * heads * p.attention.max_rows;
+  const std::int64_t heads = p.n_kv_heads / p.n_lists;
+  const float* const row_mass = args.row_mass + list * heads * p.max_rows;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
-  const ListedEvents events = listed_events(p, list);
-  const int n_rows = event_rows<kEventMassThreads>(p, list).count;
+  const ListedEvents events = listed_events(args, list);
+  const int n_rows = event_rows<kEventMassThreads>(args, list).count;
   int rows = 0;  // of the rounds before
   for (int round = 0; round < events.count; round += kEventMassThreads) {
     const int left = events.count - round;
@@ -327,17 +341,19 @@ __global__ void __launch_bounds__(kEventMassThreads) EventMassKernel(const Event
       double sum = 0.0;
       for (std::int64_t h = 0; h < heads; ++h)
         for (int row = begin + lane; row < end; row += kWarpSize)
-          sum += static_cast<double>(row_mass[h * p.attention.max_rows + row]);
+          sum += static_cast<double>(row_mass[h * p.max_rows + row]);
       sum = warp_reduce(sum, Sum{});
-      if (lane == 0) p.mass[list * p.list_capacity + round + k] = sum;
+      if (lane == 0) args.mass[list * args.list_capacity + round + k] = sum;
     }
     rows += total;
     __syncthreads();  // first_row and the storage are used again
   }
 }
 
-/// One block. An event is once in a list: its threads add to different ones.
-__global__ void __launch_bounds__(kReceiveThreads) ReceiveMassesKernel(const ReceiveParams p) {
+/// One block a sequence. An event is once in a list: its threads add to different ones.
+__global__ void __launch_bounds__(kReceiveThreads)
+    ReceiveMassesKernel(const Batch<ReceiveParams> batch) {
+  const ReceiveParams& p = batch.of[blockIdx.x];
   for (std::int64_t l = 0; l < p.n_layers; ++l)
     for (std::int64_t list = 0; list < p.n_lists; ++list) {
       const LayerMasses layer = p.layers[l];

@@ -50,6 +50,13 @@ cudaError_t event_masses(const EventMassParams& params, cudaStream_t stream);
 /// no array.
 const char* invalid_field(const EventMassParams& params);
 
+/// Of several sequences (batch.hpp), which share dtype, n_kv_heads, head_dim and n_lists of
+/// attention: two launches for up to 6. Many rows on the tensor cores fill the device: their first
+/// launch is one of each.
+cudaError_t event_masses_batch(const EventMassParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream);
+const char* invalid_field(const EventMassParams* params, std::int64_t n_sequences);
+
 /// What one layer's events received in a step.
 struct LayerMasses {
   const DeviceEventId* recalled = nullptr;   ///< as in EventMassParams
@@ -72,5 +79,10 @@ struct ReceiveParams {
 cudaError_t receive_masses(const ReceiveParams& params, cudaStream_t stream);
 /// The field of them that receive_masses refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const ReceiveParams& params);
+
+/// Of several sequences (batch.hpp), which need share nothing.
+cudaError_t receive_masses_batch(const ReceiveParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream);
+const char* invalid_field(const ReceiveParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "event_lists.cuh"
 #include "forgetting.hpp"
@@ -14,12 +15,14 @@ namespace episodic::kernels {
 
 inline constexpr int kForgetThreads = 256;
 
-/// A block a lane: its three lists one after the other, in place. Marks are shared out among the
-/// blocks.
-__global__ void __launch_bounds__(kForgetThreads) ForgetKernel(const ForgetParams p) {
+/// A block a lane, y: sequences: its three lists one after the other, in place. Marks are shared
+/// out among the sequence's blocks.
+__global__ void __launch_bounds__(kForgetThreads) ForgetKernel(const Batch<ForgetParams> batch) {
+  const ForgetParams p = batch.of[blockIdx.y];
+  if (blockIdx.x >= p.n_lanes) return;
   using Scan = cub::BlockScan<std::int32_t, kForgetThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
-  const std::int64_t stride = std::int64_t{gridDim.x} * kForgetThreads;
+  const std::int64_t stride = p.n_lanes * kForgetThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kForgetThreads + threadIdx.x; i < p.n_events;
        i += stride)
     p.marks[p.events[i]] = 1;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "recall.hpp"
 
 namespace episodic::kernels {
@@ -34,5 +35,10 @@ struct ForgetParams {
 cudaError_t forget_events(const ForgetParams& params, cudaStream_t stream);
 /// The field of them that forget_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const ForgetParams& params);
+
+/// Of several sequences (batch.hpp), which need share nothing.
+cudaError_t forget_events_batch(const ForgetParams* params, std::int64_t n_sequences,
+                                cudaStream_t stream);
+const char* invalid_field(const ForgetParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

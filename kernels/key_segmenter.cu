@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_segmenter.hpp"
 
+#include "batch.hpp"
 #include "elements.cuh"
 #include "fields.hpp"
 #include "key_segmenter.cuh"
@@ -67,14 +68,64 @@ FieldError check(const KeySegmenterParams& p, Shape& shape) {
   return {};
 }
 
-template <class Key>
-cudaError_t launch_round(const KeySegmenterParams& p, const Shape& shape, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.timelines));
-  const auto kernel = p.signal == KeySignal::gaussian
-                          ? KeySegmenterKernel<Key, KeySignal::gaussian>
-                          : KeySegmenterKernel<Key, KeySignal::similarity>;
-  return launch(kernel, grid, kKeyThreads, 0, stream, p, shape.channels,
-                static_cast<double*>(p.workspace));
+FieldError check(const KeySegmenterParams* params, std::int64_t n_sequences) {
+  return check_batch(
+      params, n_sequences,
+      [](const KeySegmenterParams& p) {
+        Shape shape;
+        return check(p, shape);
+      },
+      [](const KeySegmenterParams& p, const KeySegmenterParams& first) -> FieldError {
+        EPISODIC_FIELD_SHARED(p, first, per_head);
+        EPISODIC_FIELD_SHARED(p, first, dtype);
+        EPISODIC_FIELD_SHARED(p, first, n_layers);
+        EPISODIC_FIELD_SHARED(p, first, n_kv_heads);
+        EPISODIC_FIELD_SHARED(p, first, head_dim);
+        return {};
+      });
+}
+
+Shape shape_of(const KeySegmenterParams& sound) {
+  Shape shape;
+  static_cast<void>(check_sizes(sound, shape));
+  return shape;
+}
+
+/// Only tokens with a value and cuts are written by the kernel.
+cudaError_t clear_outputs(const KeySegmenterParams& p, cudaStream_t stream) {
+  const auto count = static_cast<std::size_t>(shape_of(p).timelines * p.n);
+  constexpr int kNaN = 0xff;  // every byte of a float
+  cudaError_t error = cudaMemsetAsync(p.raw, 0, count, stream);
+  for (float* out : {p.maybe_signal, p.maybe_threshold})
+    if (error == cudaSuccess && out)
+      error = cudaMemsetAsync(out, kNaN, count * sizeof(float), stream);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // said here
+  return error;
+}
+
+/// The calls with this signal. A sequence that needs fewer rounds than another has nothing to do in
+/// the last ones.
+template <class Key, KeySignal kSignal>
+cudaError_t launch_rounds(const KeySegmenterParams* params, std::int64_t n_sequences,
+                          cudaStream_t stream) {
+  return launch_in_batches<KeySegmenterParams>(
+      n_sequences,
+      [&](std::int64_t i, KeySegmenterParams& args) {
+        args = params[i];
+        return args.n > 0 && args.signal == kSignal;
+      },
+      [&](const Batch<KeySegmenterParams>& batch) {
+        const Shape shape = shape_of(batch.of[0]);  // but for launches that of all
+        const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.timelines),
+                        static_cast<unsigned>(batch.n));
+        const std::int64_t rounds =
+            largest(batch, [](const KeySegmenterParams& p) { return shape_of(p).launches; });
+        cudaError_t error = cudaSuccess;
+        for (std::int64_t i = 0; i < rounds && error == cudaSuccess; ++i)
+          error = launch(KeySegmenterKernel<Key, kSignal>, grid, kKeyThreads, 0, stream, batch,
+                         shape.channels);
+        return error;
+      });
 }
 
 }  // namespace
@@ -89,28 +140,28 @@ const char* invalid_field(const KeySegmenterParams& params) {
   return check(params, shape).field;
 }
 
-cudaError_t segment_by_keys(const KeySegmenterParams& params, cudaStream_t stream) {
-  Shape shape;
-  if (const FieldError wrong = check(params, shape)) return wrong.error;
-  if (params.n == 0) return cudaSuccess;
+const char* invalid_field(const KeySegmenterParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
 
-  // Only tokens with a value and cuts are written by the kernel.
-  const auto count = static_cast<std::size_t>(shape.timelines * params.n);
-  constexpr int kNaN = 0xff;  // every byte of a float
-  cudaError_t error = cudaMemsetAsync(params.raw, 0, count, stream);
-  for (float* out : {params.maybe_signal, params.maybe_threshold})
-    if (error == cudaSuccess && out)
-      error = cudaMemsetAsync(out, kNaN, count * sizeof(float), stream);
-  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // said here
-  for (std::int64_t i = 0; i < shape.launches && error == cudaSuccess; ++i) {
-    if (params.dtype == DType::float32)
-      error = launch_round<float>(params, shape, stream);
-    else if (params.dtype == DType::float16)
-      error = launch_round<__half>(params, shape, stream);
-    else
-      error = launch_round<__nv_bfloat16>(params, shape, stream);
+cudaError_t segment_by_keys_batch(const KeySegmenterParams* params, std::int64_t n_sequences,
+                                  cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  if (n_sequences == 0) return cudaSuccess;
+  for (std::int64_t i = 0; i < n_sequences; ++i) {
+    if (params[i].n == 0) continue;
+    if (const cudaError_t error = clear_outputs(params[i], stream)) return error;
   }
-  return error;
+  return for_element(params->dtype, [&](auto element) {
+    using Key = typename decltype(element)::type;
+    const cudaError_t error =
+        launch_rounds<Key, KeySignal::similarity>(params, n_sequences, stream);
+    return error ? error : launch_rounds<Key, KeySignal::gaussian>(params, n_sequences, stream);
+  });
+}
+
+cudaError_t segment_by_keys(const KeySegmenterParams& params, cudaStream_t stream) {
+  return segment_by_keys_batch(&params, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "key_segmenter.hpp"
 #include "ring_pages.cuh"
@@ -133,15 +134,18 @@ __device__ inline void decide(const KeySegmenterParams& p, const KeyRound& round
   segmenter = s;
 }
 
-/// One block per 256 channels and timeline. Where that is one block, all rounds of the step.
+/// One block per 256 channels and timeline, z: sequences. Where that is one block, all rounds of
+/// the step.
 template <class Key, KeySignal kSignal>
 __global__ void __launch_bounds__(kKeyThreads)
-    KeySegmenterKernel(KeySegmenterParams p, std::int64_t channels, double* workspace) {
+    KeySegmenterKernel(const Batch<KeySegmenterParams> batch, std::int64_t channels) {
+  const KeySegmenterParams& p = batch.of[blockIdx.z];
   EPISODIC_SHARED(groups, double[kKeyAhead][kKeyWarps]);
   EPISODIC_SHARED(totals, double[kKeyAhead]);
   EPISODIC_SHARED(is_last, int);
   const std::int64_t first = p.state[blockIdx.y].tokens, end = first + p.n;
-  double* sums = workspace + static_cast<std::int64_t>(blockIdx.y) * gridDim.x * kKeyAhead;
+  double* sums = static_cast<double*>(p.workspace) +
+                 static_cast<std::int64_t>(blockIdx.y) * gridDim.x * kKeyAhead;
   do {
     KeyRound round;
     round.first = first;

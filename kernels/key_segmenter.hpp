@@ -94,4 +94,10 @@ cudaError_t segment_by_keys(const KeySegmenterParams& params, cudaStream_t strea
 /// The field of them that segment_by_keys refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const KeySegmenterParams& params);
 
+/// Of several sequences (batch.hpp), which share per_head, dtype, n_layers, n_kv_heads and
+/// head_dim. Those with `similarity` and those with `gaussian` are launches of their own.
+cudaError_t segment_by_keys_batch(const KeySegmenterParams* params, std::int64_t n_sequences,
+                                  cudaStream_t stream);
+const char* invalid_field(const KeySegmenterParams* params, std::int64_t n_sequences);
+
 }  // namespace episodic::kernels

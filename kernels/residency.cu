@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency.hpp"
 
+#include "batch.hpp"
 #include "elements.cuh"
 #include "fields.hpp"
 #include "residency.cuh"
@@ -10,8 +11,10 @@ namespace {
 
 bool is_list_length(std::int64_t n) { return n >= 0 && n <= INT32_MAX - kResidencyThreads; }
 
-unsigned blocks_of_threads(std::int64_t items) {
-  return blocks_for((items + kResidencyThreads - 1) / kResidencyThreads);
+/// A row for each sequence, of a thread an item where there are not too many.
+dim3 grid_of(std::int64_t items, int n_sequences) {
+  return dim3(blocks_for((items + kResidencyThreads - 1) / kResidencyThreads),
+              static_cast<unsigned>(n_sequences));
 }
 
 template <class Params>
@@ -110,28 +113,75 @@ FieldError check(const OccupyParams& p) {
   return {};
 }
 
+template <class Params>
+FieldError check(const Params* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const Params& p) { return check(p); });
+}
+
 }  // namespace
 
 const char* invalid_field(const TouchParams& params) { return check(params).field; }
 const char* invalid_field(const VictimParams& params) { return check(params).field; }
 const char* invalid_field(const OccupyParams& params) { return check(params).field; }
+const char* invalid_field(const TouchParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const VictimParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+const char* invalid_field(const OccupyParams* params, std::int64_t n_sequences) {
+  return check(params, n_sequences).field;
+}
+
+cudaError_t touch_events_batch(const TouchParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<TouchParams>(
+      n_sequences, call_of(params), [&](const Batch<TouchParams>& batch) {
+        return launch(TouchEventsKernel, static_cast<unsigned>(batch.n), kResidencyThreads, 0,
+                      stream, batch);
+      });
+}
+
+cudaError_t choose_victims_batch(const VictimParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<VictimParams>(
+      n_sequences, call_of(params), [&](const Batch<VictimParams>& batch) {
+        const std::int64_t slots =
+            largest(batch, [](const VictimParams& p) { return p.map.n_slots; });
+        return launch(ChooseVictimsKernel, grid_of(slots, batch.n), kResidencyThreads, 0, stream,
+                      batch);
+      });
+}
+
+cudaError_t occupy_slots_batch(const OccupyParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream) {
+  if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
+  return launch_in_batches<OccupyParams>(
+      n_sequences,
+      [&](std::int64_t i, OccupyParams& args) {
+        args = params[i];
+        return args.max_needed > 0;
+      },
+      [&](const Batch<OccupyParams>& batch) {
+        const std::int64_t most =
+            largest(batch, [](const OccupyParams& p) { return p.max_needed; });
+        return launch(OccupySlotsKernel, grid_of(most, batch.n), kResidencyThreads, 0, stream,
+                      batch);
+      });
+}
 
 cudaError_t touch_events(const TouchParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  return launch(TouchEventsKernel, 1, kResidencyThreads, 0, stream, p);
+  return touch_events_batch(&p, 1, stream);
 }
 
 cudaError_t choose_victims(const VictimParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  return launch(ChooseVictimsKernel, blocks_of_threads(p.map.n_slots), kResidencyThreads, 0, stream,
-                p);
+  return choose_victims_batch(&p, 1, stream);
 }
 
 cudaError_t occupy_slots(const OccupyParams& p, cudaStream_t stream) {
-  if (const FieldError wrong = check(p)) return wrong.error;
-  if (p.max_needed == 0) return cudaSuccess;
-  return launch(OccupySlotsKernel, blocks_of_threads(p.max_needed), kResidencyThreads, 0, stream,
-                p);
+  return occupy_slots_batch(&p, 1, stream);
 }
 
 }  // namespace episodic::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
+#include "batch.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/eviction.hpp"
 #include "event_lists.cuh"
@@ -15,8 +16,10 @@ namespace episodic::kernels {
 
 inline constexpr int kResidencyThreads = 256;
 
-/// One block, so that the list keeps the order of the recalled events.
-__global__ void __launch_bounds__(kResidencyThreads) TouchEventsKernel(TouchParams p) {
+/// One block a sequence, so that the list keeps the order of the recalled events.
+__global__ void __launch_bounds__(kResidencyThreads)
+    TouchEventsKernel(const Batch<TouchParams> batch) {
+  const TouchParams p = batch.of[blockIdx.x];
   using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
   const std::int64_t step = *p.step;
@@ -53,8 +56,11 @@ struct SlotState {
   __device__ rules::Resident held() const { return {last_recalled, event, pinned}; }
 };
 
-/// Each thread finds its slot's place among all: no list is built, and none is sorted.
-__global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimParams p) {
+/// Rows of the grid are sequences. Each thread finds its slot's place among all: no list is built,
+/// and none is sorted.
+__global__ void __launch_bounds__(kResidencyThreads)
+    ChooseVictimsKernel(const Batch<VictimParams> batch) {
+  const VictimParams p = batch.of[blockIdx.y];
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
   // In 32 bits, which divide without a call: there are less than 2^31 events.
@@ -122,8 +128,10 @@ __global__ void __launch_bounds__(kResidencyThreads) ChooseVictimsKernel(VictimP
   }
 }
 
-/// The victims are none of the missing: those have no slot.
-__global__ void __launch_bounds__(kResidencyThreads) OccupySlotsKernel(OccupyParams p) {
+/// Rows of the grid are sequences. The victims are none of the missing: those have no slot.
+__global__ void __launch_bounds__(kResidencyThreads)
+    OccupySlotsKernel(const Batch<OccupyParams> batch) {
+  const OccupyParams p = batch.of[blockIdx.y];
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;
   const std::int64_t of_lane = p.map.max_events / p.map.n_lanes;

@@ -55,6 +55,11 @@ cudaError_t touch_events(const TouchParams& params, cudaStream_t stream);
 /// The field of them that touch_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const TouchParams& params);
 
+/// Of several sequences (batch.hpp), which need share nothing.
+cudaError_t touch_events_batch(const TouchParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream);
+const char* invalid_field(const TouchParams* params, std::int64_t n_sequences);
+
 /// All pointers are to device memory.
 struct VictimParams {
   ResidencyMap map;
@@ -91,6 +96,11 @@ cudaError_t choose_victims(const VictimParams& params, cudaStream_t stream);
 /// The field of them that choose_victims refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const VictimParams& params);
 
+/// Of several sequences (batch.hpp), which need share nothing.
+cudaError_t choose_victims_batch(const VictimParams* params, std::int64_t n_sequences,
+                                 cudaStream_t stream);
+const char* invalid_field(const VictimParams* params, std::int64_t n_sequences);
+
 /// All pointers are to device memory, but that `home` is any memory that the device can address.
 struct OccupyParams {
   ResidencyMap map;
@@ -124,5 +134,10 @@ struct OccupyParams {
 cudaError_t occupy_slots(const OccupyParams& params, cudaStream_t stream);
 /// The field of them that occupy_slots refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const OccupyParams& params);
+
+/// Of several sequences (batch.hpp), which need share nothing.
+cudaError_t occupy_slots_batch(const OccupyParams* params, std::int64_t n_sequences,
+                               cudaStream_t stream);
+const char* invalid_field(const OccupyParams* params, std::int64_t n_sequences);
 
 }  // namespace episodic::kernels

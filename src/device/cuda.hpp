@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "episodic/base/error.hpp"
+#include "kernels/batch_fields.hpp"
 
 namespace episodic::device {
 
@@ -40,13 +42,24 @@ void check(cudaError_t error, const char* what, const Arguments&... of_launch) {
     fail(error, what, nullptr);
 }
 
-/// The calls of several sequences by an x_batch of kernels/batch.hpp, if there are any.
-/// \throws DeviceError
+/// The same of an x_batch of kernels/batch.hpp. \param params its arrays
+template <class... Params>
+void check_batch(cudaError_t error, const char* what, std::int64_t n_sequences,
+                 const Params*... params) {
+  if (error == cudaSuccess) return;
+  const std::int64_t refused = kernels::invalid_sequence(n_sequences, params...);
+  const std::string of_sequence = refused < 0 || n_sequences == 1
+                                      ? ""
+                                      : fmt::format(", of sequence {} of {}", refused, n_sequences);
+  fail(error, (what + of_sequence).c_str(), invalid_field(params..., n_sequences));
+}
+
+/// The calls of several sequences by an x_batch, if there are any. \throws DeviceError
 template <class Params>
 void launch_batch(cudaError_t (*launcher)(const Params*, std::int64_t, cudaStream_t),
                   const std::vector<Params>& params, cudaStream_t stream, const char* what) {
   const auto count = static_cast<std::int64_t>(params.size());
-  check(launcher(params.data(), count, stream), what, params.data(), count);
+  check_batch(launcher(params.data(), count, stream), what, count, params.data());
 }
 
 /// Makes a device current for as long as it lives: an entry of the library works on its own device,

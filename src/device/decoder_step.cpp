@@ -107,6 +107,7 @@ DecoderSteps::BatchRoom& DecoderSteps::batch_room(std::int64_t rows, std::int64_
   rows = std::max(rows, batch_rows_);
   sequences = std::max(sequences, batch_sequences_);
   check(cudaStreamSynchronize(stream.get()), "the model's steps");
+  batch_graphs.clear();
   batch_rows_ = batch_sequences_ = 0;
   batch_buffer_ = DeviceBuffer();  // its bytes may be needed
   const std::int64_t head_dim = weights.heads().head_dim();

@@ -5,12 +5,14 @@
 
 #include <cublas_v2.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "causal_layers.hpp"
@@ -65,6 +67,55 @@ struct DecoderSequence {
   float* last_logits = nullptr;            // [vocab], of its last row
   float* surprise = nullptr;               // [chunk], of its last step
   bool stepped = false;                    // last_logits follow the sequence's last token
+};
+
+/// Graphs of steps of one token of each of some sequences, the same pointers in each.
+class StepGraphs {
+ public:
+  /// The sequences in their order, and what their parts of the step depend on but for what is read
+  /// on the device (DeviceMemory::step_kind).
+  using Key = std::vector<std::pair<const DecoderSequence*, std::uint32_t>>;
+
+  /// Launches the graph of what `enqueue` enqueues, made at the second step of its kind: at the
+  /// first its kernels are loaded and cuBLAS sets itself up, which a capture need not permit.
+  /// \return false: nothing is enqueued, as at the first step of a kind \throws DeviceError
+  template <class Enqueue>
+  bool launch(const Key& key, cudaStream_t stream, const Enqueue& enqueue) {
+    const auto at = std::find_if(graphs_.begin(), graphs_.end(),
+                                 [&](const Kept& kept) { return kept.key == key; });
+    if (at == graphs_.end()) {
+      if (graphs_.size() == kMost) drop_oldest(stream);
+      graphs_.push_back({key, std::nullopt});
+      return false;
+    }
+    std::rotate(at, at + 1, graphs_.end());
+    std::optional<Graph>& graph = graphs_.back().graph;
+    if (!graph) graph = Graph::capture(stream, enqueue);
+    graph->launch(stream);
+    return true;
+  }
+  /// What they launched must have ended.
+  void clear() { graphs_.clear(); }
+  /// The same of those that the sequence has a part in.
+  void forget(const DecoderSequence& sequence) {
+    std::erase_if(graphs_, [&](const Kept& kept) {
+      return std::any_of(kept.key.begin(), kept.key.end(),
+                         [&](const auto& part) { return part.first == &sequence; });
+    });
+  }
+
+ private:
+  /// Of one sequence there are fewer kinds; of several those used last are kept.
+  static constexpr std::size_t kMost = 16;
+  struct Kept {
+    Key key;
+    std::optional<Graph> graph;  // absent after the first such step
+  };
+  void drop_oldest(cudaStream_t stream) {
+    if (graphs_.front().graph) check(cudaStreamSynchronize(stream), "the model's steps");
+    graphs_.erase(graphs_.begin());
+  }
+  std::vector<Kept> graphs_;
 };
 
 /// A sequence's part of a step: rows [first, first + n) of the activations.
@@ -122,6 +173,7 @@ class DecoderSteps {
   };
   /// Waits where there was less. \throws BudgetError: there is then none
   BatchRoom& batch_room(std::int64_t rows, std::int64_t sequences);
+  StepGraphs batch_graphs;  // of steps in that room
   std::int64_t batch_bytes() const { return batch_buffer_.bytes(); }
 
  private:

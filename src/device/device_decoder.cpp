@@ -53,15 +53,6 @@ std::vector<std::int64_t> unserved_layers(const ModelConfig& config) {
   return rest;
 }
 
-/// Kinds of steps that graphs are made of; there are fewer (DeviceMemory::step_kind).
-constexpr std::size_t kMaxGraphs = 16;
-
-/// Of one kind of step.
-struct StepGraph {
-  std::uint32_t kind;
-  std::optional<device::Graph> graph;  // absent after the first such step
-};
-
 /// Steps of up to `chunk` tokens of one sequence, and what it keeps of them.
 void carve_room(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
                 std::int64_t chunk, Activations& activations, DecoderSequence& sequence) {
@@ -84,7 +75,10 @@ std::int64_t activation_bytes(const ModelConfig& config, const DeviceWeights& we
 struct DeviceDecoder::Impl : DecoderSequence {
   explicit Impl(std::shared_ptr<DecoderSteps> of) { steps = std::move(of); }
   // What is enqueued still reads what is given back here.
-  ~Impl() { static_cast<void>(cudaStreamSynchronize(stream())); }
+  ~Impl() {
+    static_cast<void>(cudaStreamSynchronize(stream()));
+    steps->batch_graphs.forget(*this);
+  }
 
   const ModelConfig& config() const { return steps->config; }
   cudaStream_t stream() const { return steps->stream.get(); }
@@ -106,7 +100,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
 
   bool use_graphs = true;
   std::int64_t event_tokens = 0;  // of memories that it is given
-  std::vector<StepGraph> graphs;  // of steps of one token; they hold the pointers of all the above
+  device::StepGraphs graphs;      // of steps of one token; they hold the pointers of all the above
 
   void forget_attention();
   void take_room(std::int64_t new_chunk);
@@ -118,9 +112,11 @@ struct DeviceDecoder::Impl : DecoderSequence {
   void check_ids(std::span<const std::int64_t> ids) const;
   void begin_step(std::int64_t n, StepKind kind);
   void finish_step(std::span<const std::int64_t> ids);
-  std::optional<std::uint32_t> step_kind() const;
+  std::optional<std::uint32_t> graph_kind() const;
   void step(std::span<const std::int64_t> tokens, StepKind kind, float* maybe_logits);
   bool launch_step(StepKind kind);
+  template <class Enqueue>
+  static bool launch_batch(std::span<const SequenceStep> batch, const Enqueue& enqueue);
   /// Waits, and throws what the memory found wrong on the device.
   void check_device() const;
   void require_finite_weights() const;
@@ -135,32 +131,24 @@ void DeviceDecoder::Impl::enqueue(std::int64_t n, float* maybe_logits) {
   steps->enqueue({&all, 1}, activations, maybe_logits);
 }
 
-/// What depends on the sequence in a step of one token, but for what is read on the device.
-std::optional<std::uint32_t> DeviceDecoder::Impl::step_kind() const {
+/// What depends on the sequence in a step of one token, but for what is read on the device. Absent
+/// where that can be no graph.
+std::optional<std::uint32_t> DeviceDecoder::Impl::graph_kind() const {
+  // The first token's surprise is no kernel's; such a step comes once in a sequence.
+  if (!use_graphs || !stepped) return std::nullopt;
   return memory ? memory->step_kind() : 0;
 }
 
-/// Launches the graph of an open step of one token, made here at the second step of its kind: at
-/// the first its kernels are loaded and cuBLAS sets itself up, which a capture need not permit.
-/// \return false: nothing is enqueued, the step is as it was begun
+/// Launches the graph of an open step of one token. \return false: nothing is enqueued, the step is
+/// as it was begun
 bool DeviceDecoder::Impl::launch_step(StepKind kind) {
-  const std::optional<std::uint32_t> shape = step_kind();
-  // The first token's surprise is no kernel's; such a step comes once in a sequence.
-  if (!use_graphs || !shape || !stepped) return false;
-  auto at = std::find_if(graphs.begin(), graphs.end(),
-                         [&](const StepGraph& g) { return g.kind == *shape; });
-  if (at == graphs.end()) {
-    if (graphs.size() < kMaxGraphs) graphs.push_back({*shape, std::nullopt});
-    return false;
-  }
+  const std::optional<std::uint32_t> shape = graph_kind();
+  if (!shape) return false;
   try {
-    if (!at->graph)
-      at->graph = device::Graph::capture(stream(), [&] {
-        enqueue(1, nullptr);
-        if (memory) memory->enqueue_end(surprise);
-      });
-    at->graph->launch(stream());
-    return true;
+    return graphs.launch(device::StepGraphs::Key{{this, *shape}}, stream(), [&] {
+      enqueue(1, nullptr);
+      if (memory) memory->enqueue_end(surprise);
+    });
   } catch (const DeviceError&) {
     // What is wrong with the step itself is found again without a graph.
     use_graphs = false;
@@ -233,6 +221,7 @@ DeviceModelBytes DeviceDecoder::bytes_needed(const std::filesystem::path& path,
 void DeviceDecoder::Impl::forget_attention() {
   device::check(cudaStreamSynchronize(stream()), "the model's steps");
   graphs.clear();
+  steps->batch_graphs.forget(*this);
   memory.reset();  // its bytes may be needed
   causal = {};
   memory_layer.assign(static_cast<std::size_t>(config().n_layers), -1);
@@ -398,6 +387,29 @@ void DeviceDecoder::Impl::step(std::span<const std::int64_t> ids, StepKind kind,
   finish_step(ids);
 }
 
+/// As launch_step, of open steps of several sequences.
+template <class Enqueue>
+bool DeviceDecoder::Impl::launch_batch(std::span<const SequenceStep> batch,
+                                       const Enqueue& enqueue) {
+  device::StepGraphs::Key key;
+  for (const SequenceStep& s : batch) {
+    const Impl& m = *s.sequence->impl_;
+    const std::optional<std::uint32_t> shape = m.graph_kind();
+    if (!shape || s.ids.size() != 1) return false;
+    key.emplace_back(&m, *shape);
+  }
+  DecoderSteps& steps = *batch[0].sequence->impl_->steps;
+  try {
+    return steps.batch_graphs.launch(key, steps.stream.get(), enqueue);
+  } catch (const DeviceError&) {
+    for (const SequenceStep& s : batch) {
+      s.sequence->impl_->use_graphs = false;
+      s.sequence->impl_->begin_step(1, s.kind);
+    }
+    return false;
+  }
+}
+
 void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
   if (batch.empty()) return;
   if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
@@ -422,6 +434,10 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
     rows += static_cast<std::int64_t>(batch[i].ids.size());
   }
   DecoderSteps::BatchRoom& room = steps.batch_room(rows, sequences);
+  std::vector<DeviceMemory*> memories;
+  for (const SequenceStep& s : batch)
+    if (Impl& m = *s.sequence->impl_; m.memory) memories.push_back(&*m.memory);
+  DeviceMemory::forget_due(memories);
   for (const SequenceStep& s : batch)
     s.sequence->impl_->begin_step(static_cast<std::int64_t>(s.ids.size()), s.kind);
   // The ids lie right behind the positions of these sequences, to be one copy.
@@ -442,12 +458,21 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
     parts.push_back({s.sequence->impl_.get(), first, n, activations.positions + parts.size()});
     first += n;
   }
-  steps.enqueue(parts, activations, nullptr);
   std::vector<DeviceMemory::EndOfStep> ends;
   for (const SequenceStep& s : batch)
     if (Impl& m = *s.sequence->impl_; m.memory) ends.push_back({&*m.memory, m.surprise});
+  const auto enqueue = [&] { steps.enqueue(parts, activations, nullptr); };
   // One memory that cannot keep its events (files) does not undo the others' steps.
-  const std::vector<std::exception_ptr> failures = DeviceMemory::end_step_batch(ends);
+  std::vector<std::exception_ptr> failures(ends.size());
+  if (Impl::launch_batch(batch, [&] {
+        enqueue();
+        DeviceMemory::enqueue_end_batch(ends);
+      })) {
+    for (const DeviceMemory::EndOfStep& end : ends) end.memory->end_launched_step();
+  } else {
+    enqueue();
+    failures = DeviceMemory::end_step_batch(ends);
+  }
   std::exception_ptr first_failure;
   auto of_memory = failures.begin();
   for (const SequenceStep& s : batch) {

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "episodic/base/error.hpp"
 #include "memory_impl.hpp"
@@ -27,34 +29,62 @@ DeviceMemory::Impl::ScopeLanes DeviceMemory::Impl::lanes_of(std::int64_t scope) 
   return {first_lane(layer) + scope % lanes.per_layer, 1};
 }
 
-/// Marks events that are there, and takes them out of what was recalled last. \param events_of
-/// sorted
-void DeviceMemory::Impl::forget(std::int64_t scope, const std::vector<EventId>& events_of) {
-  std::vector<EventId> fresh;
-  for (const EventId e : events_of)
-    if (!is_forgotten(scope, e)) fresh.push_back(e);
-  if (fresh.empty()) return;
-  const ScopeLanes of_scope = lanes_of(scope);
-  std::vector<EventId> all;
-  all.reserve(gone(scope).size() + fresh.size());
-  std::merge(gone(scope).begin(), gone(scope).end(), fresh.begin(), fresh.end(),
-             std::back_inserter(all));
-  for (std::size_t first = 0; first < fresh.size();
-       first += static_cast<std::size_t>(config.chunk)) {
-    const auto count = std::min(config.chunk, static_cast<std::int64_t>(fresh.size() - first));
-    staging.send(forgetting, count, stream, [&](kernels::DeviceEventId* to) {
-      std::copy_n(fresh.begin() + static_cast<std::ptrdiff_t>(first), count, to);
-    });
-    const kernels::ForgetParams p{forgetting, count, marks + scope * max_events,
-                                  lane_lists[lists_now] + of_scope.first, of_scope.count};
-    device::check(kernels::forget_events(p, stream), "forgetting", p);
+/// Marks events that are there, and takes them out of what was recalled last, of memories on one
+/// stream and scopes of theirs.
+void DeviceMemory::Impl::forget(std::span<const ToForget> all) {
+  std::vector<ToForget> fresh;
+  for (const ToForget& f : all) {
+    fresh.push_back({f.memory, f.scope, {}});
+    std::copy_if(f.events.begin(), f.events.end(), std::back_inserter(fresh.back().events),
+                 [&](EventId e) { return !f.memory->is_forgotten(f.scope, e); });
+    if (fresh.back().events.empty()) fresh.pop_back();
   }
-  for (const EventId e : fresh) {
-    if (lower && of_scope.count > 0) lower->forget(of_scope.first, e);
-    if (retention) retention->forgotten(e);
+  send_forgotten(fresh);
+  for (const ToForget& f : fresh) {
+    Impl& m = *f.memory;
+    const ScopeLanes of_scope = m.lanes_of(f.scope);
+    for (const EventId e : f.events) {
+      if (m.lower && of_scope.count > 0) m.lower->forget(of_scope.first, e);
+      if (m.retention) m.retention->forgotten(e);
+    }
+    const std::vector<EventId>& before = m.gone(f.scope);
+    std::vector<EventId> now;
+    std::merge(before.begin(), before.end(), f.events.begin(), f.events.end(),
+               std::back_inserter(now));
+    m.forgotten[static_cast<std::size_t>(f.scope)] = std::move(now);
+    m.has_forgotten = true;
   }
-  forgotten[static_cast<std::size_t>(scope)] = std::move(all);
-  has_forgotten = true;
+}
+
+/// To the device: of each memory as many at a time as its list has room for, of all in one launch.
+void DeviceMemory::Impl::send_forgotten(std::span<const ToForget> fresh) {
+  std::vector<std::size_t> sent(fresh.size(), 0);
+  const auto is_left = [&](std::size_t i) { return sent[i] < fresh[i].events.size(); };
+  for (std::size_t first = 0; first < fresh.size();) {
+    std::vector<kernels::ForgetParams> launch;
+    for (std::size_t i = first; i < fresh.size();) {
+      Impl& m = *fresh[i].memory;
+      std::vector<kernels::DeviceEventId> list;
+      for (; i < fresh.size() && fresh[i].memory == &m; ++i) {
+        const ToForget& f = fresh[i];
+        const auto from = f.events.begin() + static_cast<std::ptrdiff_t>(sent[i]);
+        const auto count = std::min(m.config.chunk - static_cast<std::int64_t>(list.size()),
+                                    static_cast<std::int64_t>(f.events.end() - from));
+        const ScopeLanes of_scope = m.lanes_of(f.scope);
+        launch.push_back({m.forgetting + list.size(), count, m.marks + f.scope * m.max_events,
+                          m.lane_lists[m.lists_now] + of_scope.first, of_scope.count});
+        list.insert(list.end(), from, from + count);
+        sent[i] += static_cast<std::size_t>(count);
+      }
+      if (!list.empty())
+        m.staging.send(
+            m.forgetting, static_cast<std::int64_t>(list.size()), m.stream,
+            [&](kernels::DeviceEventId* to) { std::copy(list.begin(), list.end(), to); });
+    }
+    device::launch_batch(kernels::forget_events_batch, launch, fresh[first].memory->stream,
+                         "forgetting");
+    while (first < fresh.size() && !is_left(first)) ++first;
+  }
 }
 
 void DeviceMemory::Impl::drop_forgotten(std::int64_t scope, HostRecallLists& lists) const {
@@ -135,7 +165,7 @@ void DeviceMemory::forget(EventId event, std::int64_t scope) {
   m.check_event(scope, event);
   if (m.is_forgotten(scope, event)) return;
   m.check_unpinned(scope, event);
-  m.forget(scope, {event});
+  Impl::forget(std::array{Impl::ToForget{&m, scope, {event}}});
 }
 
 std::vector<EventId> DeviceMemory::forget(TokenRange tokens) {
@@ -156,18 +186,19 @@ std::vector<EventId> DeviceMemory::forget(TokenRange tokens) {
         fmt::format("forget: tokens {} to {} reach into the sinks or the window; only tokens {} to "
                     "{}, which lie in closed events, can be forgotten now",
                     tokens.start, tokens.end, m.config.n_init, closed));
-  std::vector<std::vector<EventId>> hit(now.size());
+  std::vector<Impl::ToForget> hit;
   for (std::size_t s = 0; s < now.size(); ++s) {
     const auto scope = static_cast<std::int64_t>(s);
+    hit.push_back({&m, scope, {}});
     const std::vector<TokenRange> all = m.read_events(scope, 0, now[s].n_events);
     for (std::size_t e = 0; e < all.size(); ++e) {
       if (all[e].start >= tokens.end || tokens.start >= all[e].end) continue;
       m.check_unpinned(scope, static_cast<EventId>(e));
-      hit[s].push_back(static_cast<EventId>(e));
+      hit.back().events.push_back(static_cast<EventId>(e));
     }
   }
-  for (std::size_t s = 0; s < hit.size(); ++s) m.forget(static_cast<std::int64_t>(s), hit[s]);
-  return std::move(hit.front());
+  Impl::forget(hit);
+  return std::move(hit.front().events);
 }
 
 const std::vector<EventId>& DeviceMemory::forgotten(std::int64_t scope) const {

@@ -328,11 +328,18 @@ struct DeviceMemory::Impl {
   void set_pinned(std::int64_t scope, EventId event, bool to);
   void check_event(std::int64_t scope, EventId event) const;
   void check_unpinned(std::int64_t scope, EventId event) const;
-  void forget(std::int64_t scope, const std::vector<EventId>& events_of);
+  /// Events of a table, sorted.
+  struct ToForget {
+    Impl* memory;
+    std::int64_t scope;
+    std::vector<EventId> events;
+  };
+  static void forget(std::span<const ToForget> all);
+  static void send_forgotten(std::span<const ToForget> fresh);
   void drop_forgotten(std::int64_t scope, device::HostRecallLists& lists) const;
   std::optional<detail::Retention> make_retention() const;
   void judge();
-  void forget_due();
+  static void forget_due(std::span<Impl* const> memories);
   std::vector<kernels::RecallCount> read_counts(std::int64_t scope, std::int64_t n_events) const {
     return read(recall_counts + scope * max_events, n_events);
   }
@@ -350,8 +357,17 @@ struct DeviceMemory::Impl {
   void make_side_streams();
   void await_homes(std::int64_t place);
   void join_side_streams();
-  void fetch(const Layer& layer, const RecallLists& lists, bool ahead, cudaStream_t on);
-  void swap_in(const Layer& layer, const RecallLists& lists);
+  /// What brings events that a layer attends into its slots: one launch after the other.
+  struct Fetch {
+    kernels::TouchParams touch;
+    kernels::VictimParams room_for;
+    kernels::OccupyParams occupy;
+    kernels::CopyRunsParams runs;
+  };
+  Fetch fetch_params(const Layer& layer, const RecallLists& lists, bool ahead) const;
+  static void fetch(std::span<const Fetch> fetches, cudaStream_t on);
+  void swap_in(std::int64_t layer, std::span<Impl* const> memories) const;
+  void fetch_ahead(std::int64_t layer, std::span<Impl* const> memories) const;
   kernels::EventBlockParams block_params(std::int64_t first, std::int64_t count) const;
   void write_blocks_out();
   /// Whether the step's closed events are written home beside the stream. A step of one token

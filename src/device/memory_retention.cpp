@@ -76,18 +76,31 @@ void DeviceMemory::Impl::judge() {
   is_judged = true;
 }
 
-/// Forgets what retention gave up.
-void DeviceMemory::Impl::forget_due() {
-  if (!retention || retention->due().empty()) return;
-  join_side_streams();  // as `forget` of a caller
-  std::vector<EventId> gone;
-  for (const EventId e : std::vector<EventId>(retention->due()))
-    if (is_pinned(0, e))  // it stays, though the graph has forgotten it
-      retention->forgotten(e);
-    else
-      gone.push_back(e);
-  std::sort(gone.begin(), gone.end());
-  forget(0, gone);
+/// Forgets what retention gave up, of memories on one stream.
+void DeviceMemory::Impl::forget_due(std::span<Impl* const> memories) {
+  std::vector<ToForget> all;
+  for (Impl* const m : memories) {
+    m->judge();
+    if (!m->retention || m->retention->due().empty()) continue;
+    m->join_side_streams();  // as `forget` of a caller
+    std::vector<EventId> gone;
+    for (const EventId e : std::vector<EventId>(m->retention->due()))
+      if (m->is_pinned(0, e))  // it stays, though the graph has forgotten it
+        m->retention->forgotten(e);
+      else
+        gone.push_back(e);
+    std::sort(gone.begin(), gone.end());
+    all.push_back({m, 0, std::move(gone)});
+  }
+  forget(all);
+}
+
+void DeviceMemory::forget_due(std::span<DeviceMemory* const> memories) {
+  std::vector<Impl*> all;
+  for (DeviceMemory* const memory : memories) all.push_back(memory->impl_.get());
+  if (all.empty()) return;
+  const device::CurrentDevice current(all.front()->device);
+  Impl::forget_due(all);
 }
 
 const Memoria* DeviceMemory::retention() const {

@@ -60,8 +60,7 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
     throw DataError(
         "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
   const device::CurrentDevice current(m.device);
-  m.judge();
-  m.forget_due();
+  Impl::forget_due(std::array{impl_.get()});
   m.make_room(n);
   if (m.lower) m.lower->begin_step(m.tokens);
   m.open = true;
@@ -194,14 +193,15 @@ void DeviceMemory::Impl::write_blocks_out() {
 /// those recalled longest ago.
 /// \param ahead the events are those that an earlier layer recalled, a guess: it counts as no
 ///        recall, and what this layer recalled in its last step or might now stays
-void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, bool ahead,
-                               cudaStream_t on) {
+DeviceMemory::Impl::Fetch DeviceMemory::Impl::fetch_params(const Layer& layer,
+                                                           const RecallLists& lists,
+                                                           bool ahead) const {
   // Tokens before the step serve as its number: they grow from step to step.
   const std::int64_t* step = first_position();
-  const kernels::TouchParams touch{
-      layer.residency, step, lists.recalled, lists.sizes + 2, room, missing, n_missing, !ahead};
-  device::check(kernels::touch_events(touch, on), "residency", touch);
-  kernels::VictimParams room_for;
+  Fetch fetch;
+  fetch.touch = {layer.residency, step,      lists.recalled, lists.sizes + 2, room,
+                 missing,         n_missing, !ahead};
+  kernels::VictimParams& room_for = fetch.room_for;
   room_for.map = layer.residency;
   room_for.since = ahead ? layer.residency.newest : step;
   room_for.n_needed = n_missing;
@@ -217,8 +217,7 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
     room_for.n_kept = lists.sizes + 2;
     room_for.kept_capacity = room;
   }
-  device::check(kernels::choose_victims(room_for, on), "choosing what makes room", room_for);
-  kernels::OccupyParams p;
+  kernels::OccupyParams& p = fetch.occupy;
   p.map = layer.residency;
   p.missing = missing;
   p.slots = given_slots;
@@ -236,30 +235,70 @@ void DeviceMemory::Impl::fetch(const Layer& layer, const RecallLists& lists, boo
   p.slot_bytes = slot_bytes;
   p.blocks = blocks + first_lane(layer) * max_events;
   p.runs = copies;
-  device::check(kernels::occupy_slots(p, on), "residency", p);
-  const kernels::CopyRunsParams runs{copies, n_given, lanes.per_layer * room, kLinkBlocks};
-  device::check(kernels::copy_runs(runs, on), "fetching events", runs);
+  fetch.runs = {copies, n_given, lanes.per_layer * room, kLinkBlocks};
+  return fetch;
 }
 
-/// Brings a layer's recalled events to the device, and while it attends to them, beside the stream,
-/// the same events to the next layer, which recalls much the same. What finds no slot is attended
-/// where it is, over the link.
+/// Of several memories.
+void DeviceMemory::Impl::fetch(std::span<const Fetch> fetches, cudaStream_t on) {
+  std::vector<kernels::TouchParams> touched;
+  std::vector<kernels::VictimParams> room_for;
+  std::vector<kernels::OccupyParams> occupied;
+  std::vector<kernels::CopyRunsParams> runs;
+  for (const Fetch& f : fetches) {
+    touched.push_back(f.touch);
+    room_for.push_back(f.room_for);
+    occupied.push_back(f.occupy);
+    runs.push_back(f.runs);
+  }
+  device::launch_batch(kernels::touch_events_batch, touched, on, "residency");
+  device::launch_batch(kernels::choose_victims_batch, room_for, on, "choosing what makes room");
+  device::launch_batch(kernels::occupy_slots_batch, occupied, on, "residency");
+  device::launch_batch(kernels::copy_runs_batch, runs, on, "fetching events");
+}
+
+/// Brings what a layer recalled to the device, of memories over a host tier that share their
+/// launches, and while they attend to it, beside the stream, the same events to the next layer,
+/// which recalls much the same. What finds no slot is attended where it is, over the link.
 ///
 /// The streams take turns with the tables and lists of an exchange: those of the next layer are the
 /// other stream's from the end of this function until that layer calls it.
-void DeviceMemory::Impl::swap_in(const Layer& layer, const RecallLists& lists) {
-  await_homes(layer.place);
-  if (fetches_ahead) fetch_stream.join(stream);
-  fetches_ahead = false;
-  fetch(layer, lists, false, stream);
-  const auto next = std::find_if(layers.begin() + (&layer - layers.data()) + 1, layers.end(),
-                                 [](const Layer& l) { return l.place >= 0; });
-  if (next == layers.end()) return;
-  fetch_stream.fork_from(stream);
-  fetches_ahead = true;
-  for (std::size_t i = awaited; i < write_outs.size() && write_outs[i].first <= next->place; ++i)
-    write_outs[i].written.hold(fetch_stream.get());
-  fetch(*next, lists, true, fetch_stream.get());
+void DeviceMemory::Impl::swap_in(std::int64_t l, std::span<Impl* const> memories) const {
+  std::vector<Fetch> fetches;
+  for (Impl* const m : memories) {
+    const Layer& layer = m->layers[static_cast<std::size_t>(l)];
+    m->await_homes(layer.place);
+    if (m->fetches_ahead) m->fetch_stream.join(stream);
+    m->fetches_ahead = false;
+    fetches.push_back(m->fetch_params(layer, m->lists_of_step(layer), false));
+  }
+  fetch(fetches, stream);
+  fetch_ahead(l, memories);
+}
+
+/// What layer l recalled, to the next layer that recalls: on the side stream of one of the
+/// memories, behind which the others' come.
+void DeviceMemory::Impl::fetch_ahead(std::int64_t l, std::span<Impl* const> memories) const {
+  std::vector<Fetch> fetches;
+  const device::SideStream* side = nullptr;
+  for (Impl* const m : memories) {
+    const auto next = std::find_if(m->layers.begin() + l + 1, m->layers.end(),
+                                   [](const Layer& layer) { return layer.place >= 0; });
+    if (next == m->layers.end()) continue;
+    if (!side) {
+      side = &m->fetch_stream;
+      side->fork_from(stream);
+    }
+    const std::vector<WriteOut>& parts = m->write_outs;
+    for (std::size_t i = m->awaited; i < parts.size() && parts[i].first <= next->place; ++i)
+      parts[i].written.hold(side->get());
+    const Layer& layer = m->layers[static_cast<std::size_t>(l)];
+    fetches.push_back(m->fetch_params(*next, m->lists_of_step(layer), true));
+    m->fetches_ahead = true;
+  }
+  fetch(fetches, side ? side->get() : stream);
+  for (Impl* const m : memories)
+    if (m->fetches_ahead && &m->fetch_stream != side) m->fetch_stream.fork_from(side->get());
 }
 
 /// Of the slabs that the closed events filled. \param most_new that closed_count may be
@@ -411,6 +450,7 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
   device::launch_batch(kernels::recall_events_batch, recalls, stream, "recall");
   device::launch_batch(kernels::score_events_batch, scores, stream, "scores of events");
   device::launch_batch(kernels::recall_top_batch, tops, stream, "recall");
+  std::vector<Impl*> over_host;
   for (Impl* const m : apart) {
     const Layer& layer = m->layers[static_cast<std::size_t>(l)];
     if (layer.place < 0 || !m->recalls_now) continue;
@@ -420,8 +460,9 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
       m->lower->fetch(m->first_lane(layer) + p,
                       m->read(lists.recalled + p * m->room, m->read(lists.sizes + 3 * p, 3)[2]),
                       stream);
-    if (m->has_host_tier()) m->swap_in(layer, lists);
+    if (m->has_host_tier()) over_host.push_back(m);
   }
+  swap_in(l, over_host);
   device::launch_batch(kernels::score_events_batch, scores_of_lists, stream, "scores of events");
 }
 
@@ -453,8 +494,9 @@ void DeviceMemory::Impl::recall(std::int64_t l, std::span<const SequenceStep> st
     (in_one ? recalled_rows : rows_alone).push_back(m.rows_params(layer, lists));
   }
   const auto count = static_cast<std::int64_t>(recalls.size());
-  device::check(kernels::recall_rows_batch(recalls.data(), recalled_rows.data(), count, stream),
-                "recall", recalls.data(), recalled_rows.data(), count);
+  device::check_batch(
+      kernels::recall_rows_batch(recalls.data(), recalled_rows.data(), count, stream), "recall",
+      count, recalls.data(), recalled_rows.data());
   recall_apart(l, apart);
   device::launch_batch(kernels::far_rows_batch, rows_alone, stream, "far rows");
 }
@@ -609,16 +651,15 @@ void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> st
     attention.push_back(m.attention_params(m.layers[static_cast<std::size_t>(l)], s.step));
   }
   device::launch_batch(kernels::segmented_attention_batch, attention, stream, "attention");
+  std::vector<kernels::EventMassParams> masses;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Impl& m = *steps[i].memory->impl_;
     const Layer& layer = m.layers[static_cast<std::size_t>(l)];
-    if (m.counts_masses(layer)) {
-      const kernels::EventMassParams masses =
-          m.mass_params(layer, attention[i], m.lists_of_step(layer));
-      device::check(kernels::event_masses(masses, stream), "what events received", masses);
-    }
+    if (m.counts_masses(layer))
+      masses.push_back(m.mass_params(layer, attention[i], m.lists_of_step(layer)));
     ++m.next_layer;
   }
+  device::launch_batch(kernels::event_masses_batch, masses, stream, "what events received");
 }
 
 void DeviceMemory::end_step(const float* surprise) {
@@ -651,10 +692,16 @@ void DeviceMemory::end_launched_step() {
 }
 
 void DeviceMemory::enqueue_end(const float* surprise) {
-  Impl& m = *impl_;
-  Impl::enqueue_ends(std::array{EndOfStep{this, surprise}});
-  const device::CurrentDevice current(m.device);
-  if (m.lower && m.may_close()) m.keep_closed();
+  enqueue_end_batch(std::array{EndOfStep{this, surprise}});
+}
+
+void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps) {
+  Impl::enqueue_ends(steps);
+  for (const EndOfStep& s : steps) {
+    Impl& m = *s.memory->impl_;
+    const device::CurrentDevice current(m.device);
+    if (m.lower && m.may_close()) m.keep_closed();
+  }
 }
 
 /// But for what files keep: that waits.
@@ -718,17 +765,16 @@ void DeviceMemory::Impl::send_flags() {
 /// Of memories that share their launches, this one the first: what their events received, and
 /// boundaries.
 void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
+  std::vector<kernels::ReceiveParams> received;
   std::vector<kernels::RecallCountsParams> counts;
   std::vector<kernels::ThresholdParams> raw_flags;
+  std::vector<kernels::KeySegmenterParams> keys;
   std::vector<kernels::RefineParams> refinements;
   for (const EndOfStep& s : steps) {
     const Impl& m = *s.memory->impl_;
-    if (m.retention && m.far) {
-      const kernels::ReceiveParams received{
-          m.layer_masses[m.recalls_now ? 1 - m.lists_now : m.lists_now], m.recalling,
-          m.lanes.per_layer, m.room, m.received};
-      device::check(kernels::receive_masses(received, stream), "what events received", received);
-    }
+    if (m.retention && m.far)
+      received.push_back(
+          {m.layer_masses[m.step_lists()], m.recalling, m.lanes.per_layer, m.room, m.received});
     if (m.far) counts.push_back(m.recall_counts_params());
     // The step's surprise is kept for whoever asks.
     device::check(
@@ -739,16 +785,17 @@ void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
     refinements.push_back(m.refine_params());
     refinements.back().n = m.n;
   }
+  device::launch_batch(kernels::receive_masses_batch, received, stream, "what events received");
   device::launch_batch(kernels::count_recalls_batch, counts, stream, "counting recalls");
   device::launch_batch(kernels::surprise_threshold_batch, raw_flags, stream, "thresholds");
   for (const EndOfStep& s : steps) {
     Impl& m = *s.memory->impl_;
     if (m.segmenter) m.send_flags();
     if (!m.segments_by_keys()) continue;
-    kernels::KeySegmenterParams keys = m.key_segmenter_params();
-    keys.n = m.n;
-    device::check(kernels::segment_by_keys(keys, stream), "boundaries from keys", keys);
+    keys.push_back(m.key_segmenter_params());
+    keys.back().n = m.n;
   }
+  device::launch_batch(kernels::segment_by_keys_batch, keys, stream, "boundaries from keys");
   device::launch_batch(kernels::refine_boundaries_batch, refinements, stream, "refinement");
 }
 

@@ -75,7 +75,7 @@ Result on_cuda(const Arguments& a) {
   at::Tensor out = at::empty({a.n, a.heads, a.value_dim}, a.q.options());
   at::Tensor lse = at::empty({a.n, a.heads}, a.q.options().dtype(at::kFloat));
 
-  const std::int64_t half = a.rotary.rotary_dim() / 2, heads_dim = a.kv_heads * a.dim;
+  const std::int64_t half = a.rotary.rotary_dim() / 2;
   const std::vector<std::int64_t> positions{a.first_position, a.first_local()};
   const auto* first_position = arrays.copy(positions);
   const double* frequency = arrays.copy(a.rotary.inverse_frequency);
@@ -106,22 +106,11 @@ Result on_cuda(const Arguments& a) {
   window.interleaved = a.rotary.pairs == RotaryPairs::interleaved;
   window.first_position = first_position + 1;
   window.k = a.local_key.const_data_ptr(), window.v = a.local_value.const_data_ptr();
-  window.k_row_stride = window.v_row_stride = heads_dim;
+  window.k_row_stride = a.kv_heads * a.dim, window.v_row_stride = a.kv_heads * a.value_dim;
   window.cos = of_local.cos, window.sin = of_local.sin;
-  window.ring_rotated_key = ring(a.dim), window.ring_value = ring(a.dim);
+  window.ring_rotated_key = ring(a.dim), window.ring_value = ring(a.value_dim);
   window.ring_capacity = capacity, window.ring_head_stride = capacity * a.dim;
-  void* local_value = window.ring_value;
-  if (a.value_dim != a.dim) {  // a launch for keys and one for values, each in both places
-    window.v = window.k;
-    kernels::AppendParams values = window;
-    values.head_dim = a.value_dim, values.rotary_dim = 0;
-    values.k = values.v = a.local_value.const_data_ptr();
-    values.k_row_stride = values.v_row_stride = a.kv_heads * a.value_dim;
-    values.ring_rotated_key = ring(a.value_dim), values.ring_value = ring(a.value_dim);
-    values.ring_head_stride = capacity * a.value_dim;
-    local_value = values.ring_value;
-    check(kernels::append_window(values, stream), "the window's values", values);
-  }
+  window.value_dim = a.value_dim, window.value_head_stride = capacity * a.value_dim;
   check(kernels::append_window(window, stream), "the window", window);
 
   std::vector<kernels::KvRow> rows;
@@ -149,9 +138,9 @@ Result on_cuda(const Arguments& a) {
   p.rows = arrays.copy(rows);
   p.n_rows = arrays.copy(std::vector<std::int32_t>{static_cast<std::int32_t>(rows.size())});
   p.max_rows = static_cast<std::int64_t>(rows.size());
-  p.local_key = window.ring_rotated_key, p.local_value = local_value;
+  p.local_key = window.ring_rotated_key, p.local_value = window.ring_value;
   p.ring_capacity = capacity, p.ring_head_stride = window.ring_head_stride;
-  p.value_head_stride = capacity * a.value_dim;
+  p.value_head_stride = window.value_head_stride;
   p.out = out.data_ptr(), p.maybe_lse = lse.mutable_data_ptr<float>();
   p.workspace_bytes = kernels::attention_workspace_bytes(p);
   p.workspace = arrays.bytes(p.workspace_bytes);

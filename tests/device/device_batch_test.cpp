@@ -47,6 +47,7 @@ struct Seen {
   Ids boundaries;
   std::vector<TokenRange> events;
   std::vector<std::vector<EventId>> recalled;
+  std::vector<EventId> forgotten;
   bool operator==(const Seen&) const = default;
 };
 
@@ -60,14 +61,19 @@ Seen seen_of(DeviceDecoder& model, bool has_memory) {
   seen.boundaries.assign(record.final_boundaries.begin(), record.final_boundaries.end());
   seen.events = model.memory().events().all();
   for (std::int64_t l = 0; l < 2; ++l) seen.recalled.push_back(model.memory().recalled(l));
+  seen.forgotten = model.memory().forgotten();
   return seen;
 }
 
-void attach(DeviceDecoder& model, bool has_memory) {
-  if (has_memory)
-    model.attach_memory(small_config(), 120);
-  else
-    model.attend_fully(120, 10);
+/// Settings with room on the device for half of the events that 120 tokens may make: all are
+/// at home in host memory.
+MemoryConfig over_host(const TempDir& dir) {
+  MemoryConfig config = small_config();
+  DeviceDecoder model = DeviceDecoder::load(dir.path());
+  const DeviceMemoryBytes all = model.attach_memory(config, 120).bytes();
+  config.device_bytes = all.total() - all.events / 2;
+  REQUIRE(model.attach_memory(config, 120).bytes().host > 0);
+  return config;
 }
 
 /// cuBLAS may add in another order where there are more rows; its emulation does not.
@@ -81,11 +87,20 @@ constexpr bool kExact = false;
 struct Sequence {
   bool has_memory = true;
   std::vector<Ids> steps;
+  MemoryConfig config = small_config();
 };
+
+void attach(DeviceDecoder& model, const Sequence& s) {
+  if (s.has_memory)
+    model.attach_memory(s.config, 120);
+  else
+    model.attend_fully(120, 10);
+}
 
 /// Steps of these lengths, of ids of its own.
 Sequence sequence_of(bool has_memory, const std::vector<std::int64_t>& lengths, unsigned seed) {
-  Sequence s{has_memory, {}};
+  Sequence s;
+  s.has_memory = has_memory;
   for (const std::int64_t n : lengths) s.steps.push_back(random_ids(n, ++seed));
   return s;
 }
@@ -94,7 +109,7 @@ std::vector<std::vector<Seen>> alone(const TempDir& dir, const std::vector<Seque
   std::vector<std::vector<Seen>> all;
   for (const Sequence& s : sequences) {
     DeviceDecoder model = DeviceDecoder::load(dir.path());
-    attach(model, s.has_memory);
+    attach(model, s);
     std::vector<Seen> seen;
     for (const Ids& ids : s.steps) {
       model.step(ids);
@@ -105,12 +120,12 @@ std::vector<std::vector<Seen>> alone(const TempDir& dir, const std::vector<Seque
   return all;
 }
 
-std::vector<std::vector<Seen>> together(const TempDir& dir,
-                                        const std::vector<Sequence>& sequences) {
+std::vector<std::vector<Seen>> together(const TempDir& dir, const std::vector<Sequence>& sequences,
+                                        bool graphs = true) {
   std::vector<DeviceDecoder> models;
-  models.push_back(DeviceDecoder::load(dir.path()));
+  models.push_back(DeviceDecoder::load(dir.path(), {std::nullopt, 0, graphs}));
   while (models.size() < sequences.size()) models.push_back(models[0].share_weights());
-  for (std::size_t i = 0; i < models.size(); ++i) attach(models[i], sequences[i].has_memory);
+  for (std::size_t i = 0; i < models.size(); ++i) attach(models[i], sequences[i]);
   std::vector<std::vector<Seen>> all(models.size());
   for (std::size_t step = 0; step < sequences[0].steps.size(); ++step) {
     std::vector<DeviceDecoder::SequenceStep> batch;
@@ -166,6 +181,132 @@ TEST_CASE("sequences that share a model's weights in one step are what they are 
         }
     }
   }
+}
+
+TEST_CASE("sequences of a batch over host memory are what they are alone, however copies overlap") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  std::vector<Sequence> three{sequence_of(true, lengths(9, 12), 10),
+                              sequence_of(true, lengths(4, 12), 50),
+                              sequence_of(true, lengths(7, 12), 90)};
+  three[0].config = three[2].config = over_host(dir);
+  const auto expected = alone(dir, three);
+  REQUIRE(!expected[2].back().recalled[1].empty());
+  episodic_test::in_every_overlap([&] {
+    const auto got = together(dir, three);
+    for (std::size_t i = 0; i < three.size(); ++i)
+      for (std::size_t step = 0; step < three[i].steps.size(); ++step) {
+        INFO("sequence " << i << ", step " << step);
+        const Seen &a = expected[i][step], &b = got[i][step];
+        REQUIRE((a.events == b.events));
+        REQUIRE(a.recalled == b.recalled);
+        if (kExact) REQUIRE((a == b));
+      }
+  });
+}
+
+TEST_CASE("sequences of a batch forget together what they forget alone") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
+  std::vector<Sequence> three{sequence_of(true, lengths(9, 14), 10),
+                              sequence_of(true, lengths(10, 14), 50),
+                              sequence_of(true, lengths(8, 14), 90)};
+  for (const std::size_t i : {0u, 2u}) {
+    three[i].config.retention.emplace();
+    three[i].config.retention->memoria.initial_lifespan = 1;
+    three[i].config.retention->memoria.alpha = 0.1;
+  }
+  const auto expected = alone(dir, three), got = together(dir, three);
+  for (std::size_t i = 0; i < three.size(); ++i) {
+    REQUIRE(expected[i].back().forgotten.empty() == (i == 1));
+    for (std::size_t step = 0; step < three[i].steps.size(); ++step) {
+      INFO("sequence " << i << ", step " << step);
+      REQUIRE(got[i][step].forgotten == expected[i][step].forgotten);
+      REQUIRE(got[i][step].recalled == expected[i][step].recalled);
+      if (kExact) REQUIRE((got[i][step] == expected[i][step]));
+    }
+  }
+}
+
+TEST_CASE("sequences of a batch launched as graphs are those enqueued kernel by kernel") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  std::vector<Sequence> sequences{sequence_of(true, lengths(9, 20), 10),
+                                  sequence_of(false, lengths(6, 20), 50),
+                                  sequence_of(true, lengths(4, 20), 90)};
+  sequences[0].config.recall_every = 3;
+  sequences[2].config = over_host(dir);
+  for (const std::size_t n : {3u, 5u}) {  // of five the products are cuBLAS's
+    while (sequences.size() < n)
+      sequences.push_back(sequence_of(true, lengths(5, 20), 30 * static_cast<unsigned>(n)));
+    const auto expected = together(dir, sequences, false);
+#if defined(EPISODIC_EMULATED_CUDA)
+    emulator::reset_calls();
+#endif
+    REQUIRE((together(dir, sequences) == expected));
+#if defined(EPISODIC_EMULATED_CUDA)
+    REQUIRE(emulator::calls().captures > 1);
+    REQUIRE(emulator::calls().graph_launches > emulator::calls().captures);
+#endif
+  }
+}
+
+TEST_CASE("a batch in steady state is an upload and a graph") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
+  std::vector<DeviceDecoder> models;
+  models.push_back(DeviceDecoder::load(dir.path()));
+  while (models.size() < 3) models.push_back(models[0].share_weights());
+  for (DeviceDecoder& model : models) model.attach_memory(small_config(), 200);
+  static const Ids one{3};
+  std::vector<DeviceDecoder::SequenceStep> batch;
+  for (DeviceDecoder& model : models) batch.push_back({&model, one});
+  for (DeviceDecoder& model : models)
+    for (unsigned step = 0; step < 4; ++step) model.step(random_ids(10, step));
+  const auto calls_of = [&](int steps) {
+    emulator::reset_calls();
+    for (int i = 0; i < steps; ++i) DeviceDecoder::step_batch(batch);
+    return emulator::calls();
+  };
+  REQUIRE(calls_of(10).captures > 0);
+  const auto steady = [&] {
+    const std::int64_t bytes = emulator::device_bytes();
+    const emulator::Calls calls = calls_of(6);
+    return calls.graph_launches == 6 && calls.copies == 6 && calls.launches == 0 &&
+           calls.captures == 0 && calls.synchronisations == 0 &&
+           calls.allocations + calls.frees == 0 && emulator::device_bytes() == bytes;
+  };
+  REQUIRE(steady());
+  // In another order they are other graphs.
+  std::swap(batch[0], batch[1]);
+  REQUIRE(calls_of(6).captures > 0);
+  REQUIRE(steady());
+  // With a sequence's memory go the graphs that it has a part in.
+  models[1].attach_memory(small_config(), 200);
+  models[1].step(random_ids(10, 7));
+  REQUIRE(calls_of(1).graph_launches == 0);
+  // Where a graph cannot be made, kernels are enqueued, for good.
+  emulator::set_cublas_captures(false);
+  for (int i = 0; i < 2; ++i) models.push_back(models[0].share_weights());
+  for (std::size_t i = 3; i < 5; ++i) {
+    models[i].attend_fully(200, 10);
+    models[i].step(random_ids(10, 7));
+  }
+  batch.clear();
+  for (DeviceDecoder& model : models) batch.push_back({&model, one});
+  const emulator::Calls refused = calls_of(6);
+  emulator::set_cublas_captures(true);
+  REQUIRE(refused.captures == 1);
+  REQUIRE(refused.graph_launches == 0);
+  for (const DeviceDecoder& model : models) REQUIRE_FALSE(model.graphs());
+  REQUIRE(cudaGetLastError() == cudaSuccess);
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
 }
 
 TEST_CASE("more sequences than the library's own products take go by cuBLAS") {
@@ -295,12 +436,21 @@ TEST_CASE("memories of a batch share launches of every setting that has some of 
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());
-  for (const Reweighting mode : {Reweighting::narrow, Reweighting::broad, Reweighting::exact}) {
-    INFO(static_cast<int>(mode));
-    MemoryConfig config = small_config();
-    config.reweight = mode;
-    config.contiguity = 0.0;
-    config.reweight_top = 3;
+  std::vector<MemoryConfig> configs(7, small_config());
+  for (const std::size_t i : {0u, 1u, 2u}) {
+    constexpr Reweighting kModes[] = {Reweighting::narrow, Reweighting::broad, Reweighting::exact};
+    configs[i].reweight = kModes[i];
+    configs[i].contiguity = 0.0;
+    configs[i].reweight_top = 3;
+  }
+  configs[3].retention.emplace();
+  configs[3].retention->memoria.initial_lifespan = 1000;  // no launches that forget
+  configs[4].segmenter = SegmenterKind::k_similarity;
+  configs[5].segmenter = SegmenterKind::gaussian;
+  configs[6] = over_host(dir);
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    INFO("settings " << i);
+    const MemoryConfig& config = configs[i];
     Beside beside(dir, {config, config, config});
     beside.step(3);  // takes room
     const auto [launches, of_alone] = beside.step(3);

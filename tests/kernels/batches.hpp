@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/batch.hpp"
+#include "kernels/batch_fields.hpp"
 #include "kernels/device.hpp"
 
 namespace episodic_test {
@@ -74,12 +75,14 @@ class Arena {
 };
 
 /// Holds a batch of every size to its calls one by one. \param make(i, arena) the parameters of
-/// sequence i, alike whenever it is asked \param launches(n) of n sequences
+/// sequence i, alike whenever it is asked \param launches(n) of n sequences \param sizes less of
+/// them where a sequence takes long
 template <class Params, class Make, class Launches>
-void check_batches(const Make& make, cudaError_t (*single)(const Params&, cudaStream_t),
-                   cudaError_t (*batch)(const Params*, std::int64_t, cudaStream_t),
-                   const Launches& launches) {
-  for (const std::int64_t n : batch_sizes(episodic::kernels::kMostInLaunch))
+void check_batches(
+    const Make& make, cudaError_t (*single)(const Params&, cudaStream_t),
+    cudaError_t (*batch)(const Params*, std::int64_t, cudaStream_t), const Launches& launches,
+    const std::vector<std::int64_t>& sizes = batch_sizes(episodic::kernels::kMostInLaunch)) {
+  for (const std::int64_t n : sizes)
     in_every_order([&] {
       CAPTURE(n);
       Arena alone, together;
@@ -112,9 +115,13 @@ void check_shared(const Params& sound,
   const char* const named = invalid_field(params.data(), 3);
   REQUIRE(named != nullptr);
   REQUIRE(std::string(named) == field);
+  REQUIRE(invalid_sequence(3, params.data()) == 2);
+  REQUIRE(invalid_sequence(2, params.data()) == -1);
   REQUIRE(batch(params.data(), 3, nullptr) == cudaErrorInvalidValue);
   REQUIRE(std::string(invalid_field(params.data(), -1)) == "n_sequences");
-  REQUIRE(std::string(invalid_field(static_cast<const Params*>(nullptr), 1)) == "params");
+  const Params* const none = nullptr;
+  REQUIRE(std::string(invalid_field(none, 1)) == "params");
+  REQUIRE(invalid_sequence(1, none) == -1);
 }
 
 inline std::vector<unsigned char> random_elements(std::int64_t n, episodic::DType dtype,

@@ -147,8 +147,20 @@ def flags(root):
                 yield f"{path}:{number}: {line.strip()}"
 
 
+def batches(root):
+    """Every launcher beside its batch; but rows of several sequences are rows of one matrix to products and norms."""
+    for path in sources(root, ["kernels"], {".hpp"}):
+        if path.name in ("product.hpp", "decoder.hpp"):
+            continue
+        text = path.read_text(errors="replace")
+        for name in re.findall(r"^cudaError_t (\w+)\(const \w+Params&", text, flags=re.M):
+            if f"cudaError_t {name}_batch(" not in text:
+                yield f"{path}: {name} has no {name}_batch"
+
+
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
-         "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags}
+         "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
+         "batches": batches}
 
 
 def self_test(_root):
@@ -163,6 +175,7 @@ def self_test(_root):
         "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
         "standard": ("include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
         "flags": ("src/session/j.cpp", head + 'const char* remedy = "read on with --resume";\n'),
+        "batches": ("kernels/k.hpp", head + "cudaError_t run(const RunParams& params, cudaStream_t stream);\n"),
         "json": ("src/tools/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     }
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'

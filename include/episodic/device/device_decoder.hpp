@@ -128,14 +128,15 @@ class DeviceDecoder final : public LanguageModel {
     StepKind kind = StepKind::decode;
   };
   /// One step of several sequences that share their weights (share_weights): the weights are
-  /// read once for the rows of all. Memories and attention are each sequence's own, a launch for
-  /// each, and so is whatever comes of it: what the device finds wrong with one (NaN) is thrown by
-  /// that one's calls and leaves the others as they are. Lengths and kinds of attention may differ.
+  /// read once for the rows of all. Memories and attention are each sequence's own, and so is
+  /// whatever comes of it: what the device finds wrong with one (NaN) is thrown by that one's calls
+  /// and leaves the others as they are. Lengths and kinds of attention may differ.
   /// Steps of at most 4 sequences of one token each give the same bits as each alone; others the
-  /// same but for cuBLAS's order of sums. Enqueued kernel by kernel, not as a graph. The first such
-  /// step, and each with more rows than all before, takes room for its activations and waits.
-  /// \throws DataError, BudgetError for any of them as its own step would, or for one named twice
-  /// or
+  /// same but for cuBLAS's order of sums. Steps of one token each are one graph from the second
+  /// step of these sequences and their kinds on (Options::graphs), of which the 16 used last are
+  /// kept. The first such step, and each with more rows or sequences than all before, takes room
+  /// for its activations and waits. \throws DataError, BudgetError for any of them as its own step
+  /// would, or for one named twice or
   ///         with other weights: none has then made the step. FileError, BudgetError from a disk
   ///         tier: while reading, none has; while keeping events, all others have
   static void step_batch(std::span<const SequenceStep> batch);

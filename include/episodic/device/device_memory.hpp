@@ -157,6 +157,10 @@ class DeviceMemory final : public SequenceMemory {
   };
   static void attend_batch(std::int64_t layer, std::span<const SequenceStep> steps);
 
+  /// What their retention gives up is forgotten, of all in one launch, before steps of memories on
+  /// one stream; begin_step does it for its own memory alone.
+  static void forget_due(std::span<DeviceMemory* const> memories);
+
   /// The rotary angles of their open steps, before head_place, which else asks for each one's own.
   static void enqueue_angles(std::span<DeviceMemory* const> memories);
 
@@ -193,6 +197,8 @@ class DeviceMemory final : public SequenceMemory {
 
   /// Enqueues what end_step does and leaves the step open; it may be begun anew.
   void enqueue_end(const float* surprise);
+  /// The same of several memories, which share launches as in end_step_batch.
+  static void enqueue_end_batch(std::span<const EndOfStep> steps);
 
   /// Ends the open step, of whose work a graph was launched. Enqueues nothing.
   /// \throws DataError where the step has no kind
