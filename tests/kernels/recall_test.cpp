@@ -403,8 +403,8 @@ TEST_CASE("recall kernels score by the best of an event's representatives, by de
   // Heads of less than a pack a thread to more than a warp's, by one and by several; events have 2
   // to 9 tokens. 60 events: all fit.
   for (const Case& c : {Case{0, 4, 2, 8}, Case{1, 4, 2, 8}, Case{2, 1, 1, 8}, Case{60, 3, 2, 16},
-                        Case{200, 1, 5, 8}, Case{200, 4, 3, 24}, Case{200, 5, 7, 40},
-                        Case{150, 12, 2, 64}, Case{100, 3, 1, 264}, Case{100, 9, 3, 136}})
+                        Case{90, 1, 5, 8}, Case{90, 4, 3, 24}, Case{70, 5, 7, 40},
+                        Case{70, 12, 2, 64}, Case{70, 3, 1, 264}, Case{70, 9, 3, 136}})
     for (const DType dtype : {dtypes[trial % 3], dtypes[(trial + 1) % 3]}) {
       ++trial;
       CAPTURE(c.n_events, c.n_repr, c.n_heads, c.head_dim, episodic::name_of(dtype));
