@@ -6,6 +6,7 @@
 
 #include "fields.hpp"
 #include "recall.cuh"
+#include "relevance.hpp"
 
 namespace episodic::kernels {
 namespace {
@@ -72,8 +73,14 @@ FieldError check(const RecallParams& p) {
   EPISODIC_FIELD_GIVEN(p, n_events);
   EPISODIC_FIELD_GIVEN(p, events);
   EPISODIC_FIELD_GIVEN(p, tokens);
-  EPISODIC_FIELD_GIVEN(p, representatives);
+  EPISODIC_FIELD(p, representatives, p.representatives || p.maybe_each);
   EPISODIC_FIELD_GIVEN(p, query);
+  EPISODIC_FIELD(p, codes_from, p.codes_from == 0 || !p.maybe_each);
+  EPISODIC_FIELD(
+      p, n_repr,
+      !p.maybe_each || (p.n_repr >= 1 && p.n_repr <= kMostRepresentatives &&
+                        product_within(kMaxElements, p.n_lanes, p.max_events, p.n_repr, p.width)));
+  EPISODIC_FIELD(p, n_heads, !p.maybe_each || (p.n_heads >= 1 && p.width % (8 * p.n_heads) == 0));
   EPISODIC_FIELD(p, codes, p.codes_from == 0 || p.codes);
   EPISODIC_FIELD(p, code_bounds, p.codes_from == 0 || p.code_bounds);
   EPISODIC_FIELD_GIVEN(p, queue);
@@ -87,6 +94,7 @@ FieldError check(const RecallParams& p) {
   EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= recall_workspace_bytes(p));
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
   EPISODIC_FIELD_ALIGNED(p, representatives, 16);
+  EPISODIC_FIELD_ALIGNED(p, maybe_each, 16);
   EPISODIC_FIELD_ALIGNED(p, workspace, 16);
   EPISODIC_FIELD_ALIGNED(p, codes, 16);
   EPISODIC_FIELD_ALIGNED(p, code_bounds, 4);
@@ -107,6 +115,9 @@ FieldError check_alike(const RecallParams& p, const RecallParams& first) {
   EPISODIC_FIELD_SHARED(p, first, dtype);
   EPISODIC_FIELD_SHARED(p, first, width);
   EPISODIC_FIELD_SHARED(p, first, n_lanes);
+  EPISODIC_FIELD(p, maybe_each, (p.maybe_each == nullptr) == (first.maybe_each == nullptr));
+  EPISODIC_FIELD_SHARED(p, first, n_repr);
+  EPISODIC_FIELD_SHARED(p, first, n_heads);
   return {};
 }
 
@@ -140,7 +151,8 @@ RecallArgs args_of(const RecallParams& p, const RowsParams* maybe_rows) {
   a.candidates = w.candidates;
   a.n_candidates = w.n_candidates;
   a.workspace_stride = w.bytes;
-  a.representative_stride = p.max_events * p.width * size_of(p.dtype);
+  a.representative_stride =
+      p.max_events * (p.maybe_each ? p.n_repr : 1) * p.width * size_of(p.dtype);
   a.room = static_cast<int>(room);
   return a;
 }
@@ -148,9 +160,10 @@ RecallArgs args_of(const RecallParams& p, const RowsParams* maybe_rows) {
 cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
   const RecallParams& first = batch.of[0].p;
   const std::int64_t lanes = batch.n * first.n_lanes;
-  constexpr std::int64_t kRowsPerBlock = kSelectThreads / kWarpSize * kScoreRows;
-  const std::int64_t wanted = largest(batch, [](const RecallArgs& a) {
-    return (a.p.max_events + kRowsPerBlock - 1) / kRowsPerBlock;
+  const std::int64_t events_per_block =
+      kSelectThreads / kWarpSize * (first.maybe_each ? 1 : kScoreRows);
+  const std::int64_t wanted = largest(batch, [&](const RecallArgs& a) {
+    return (a.p.max_events + events_per_block - 1) / events_per_block;
   });
   const std::int64_t share = lanes < kMostRecallBlocks ? kMostRecallBlocks / lanes : 1;
   const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),
@@ -162,8 +175,10 @@ cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
   }
   const std::int64_t room = largest(batch, [](const RecallArgs& a) { return a.room; });
   return for_element(first.dtype, [&](auto element) {
-    return launch_early(RecallKernel<typename decltype(element)::type>, blocks, kSelectThreads,
-                        recall_shared_bytes(first.width, room), stream, batch);
+    using Element = typename decltype(element)::type;
+    return launch_early(
+        first.maybe_each ? RecallKernel<Element, true> : RecallKernel<Element, false>, blocks,
+        kSelectThreads, recall_shared_bytes(first.width, room), stream, batch);
   });
 }
 

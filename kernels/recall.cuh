@@ -35,7 +35,7 @@ inline constexpr std::int64_t kMostRecallBlocks = 132;
 struct RecallLane {
   std::int64_t n_events;
   const EventRange* events;
-  const void* representatives;
+  const void* representatives;  // or the individual ones, which are then scored
   const float* query;
   const std::int8_t* codes;
   const float* code_bounds;
@@ -80,14 +80,19 @@ struct Candidates {
   }
 };
 
+/// \param query [width] in shared memory, written by all threads of the block
+__device__ inline void load_query(const RecallParams& p, const RecallLane& own, float* query) {
+  for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = own.query[i];
+  __syncthreads();
+}
+
 /// scores[i] = query . representatives[candidates[i]], by all blocks of the lane. The threads of a
 /// warp add in the same order whatever the row. \param query [width] in shared memory, written
 template <class T>
 __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
                                  const Candidates& candidates, float* query) {
   constexpr int kPack = kPackOf<T>;
-  for (std::int64_t i = threadIdx.x; i < p.width; i += kSelectThreads) query[i] = own.query[i];
-  __syncthreads();
+  load_query(p, own, query);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   // Counted in 32 bits, for the registers' sake: there are less than 2^31 events.
   const unsigned warp = (blockIdx.x * kSelectThreads + threadIdx.x) / kWarpSize;
@@ -122,6 +127,66 @@ __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
       const float score = warp_reduce(sum[r], Sum{});
       if (lane == 0 && first + r < count) own.scores[first + r] = score;
     }
+  }
+}
+
+/// scores[e] = sum over heads of the largest product of the query's head and one of the event's
+/// representatives, of all events, by all blocks of the lane. A warp takes an event, as many heads
+/// side by side as its threads hold packs of, and of each four representatives at a time. The
+/// order of all additions follows from the sizes of heads alone.
+/// \param query [width] in shared memory, written
+template <class T>
+__device__ inline void score_each(const RecallParams& p, const RecallLane& own, float* query) {
+  constexpr int kPack = kPackOf<T>;
+  load_query(p, own, query);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const auto n_heads = static_cast<int>(p.n_heads);
+  const int packs = static_cast<int>(p.width) / kPack, packs_of_head = packs / n_heads;
+  int threads_of_head = 1;
+  while (threads_of_head < packs_of_head && threads_of_head < kWarpSize) threads_of_head *= 2;
+  // Counted in 32 bits, as above.
+  const unsigned warp = (blockIdx.x * kSelectThreads + threadIdx.x) / kWarpSize;
+  const unsigned warps = gridDim.x * (kSelectThreads / kWarpSize);
+  const auto count = static_cast<unsigned>(own.n_events);
+  for (unsigned e = warp; e < count; e += warps) {
+    const std::int64_t tokens = own.events[e].end - own.events[e].start;
+    const auto n = static_cast<int>(tokens < p.n_repr ? tokens : p.n_repr);
+    const auto* const rows =
+        static_cast<const Pack<T, kPack>*>(own.representatives) + e * p.n_repr * packs;
+    float score = 0.0f;
+    for (int first = 0; first < n_heads; first += kWarpSize / threads_of_head) {
+      const int head = first + lane / threads_of_head;
+      // of a thread without a head none: it takes part in the sums alone
+      const int end = head < n_heads ? (head + 1) * packs_of_head : 0;
+      float best = -INFINITY;
+      for (int j = 0; j < n; j += kScoreRows) {
+        float sum[kScoreRows] = {};
+        EPISODIC_UNROLL_BY(1)
+        for (int i = head * packs_of_head + lane % threads_of_head; i < end; i += threads_of_head) {
+          Pack<T, kPack> pack[kScoreRows];
+          EPISODIC_UNROLL
+          for (int r = 0; r < kScoreRows; ++r)  // beyond the last: the last one once more
+            pack[r] = rows[(j + r < n ? j + r : n - 1) * packs + i];
+          EPISODIC_UNROLL
+          for (int k = 0; k < kPack; ++k) {
+            const float q = query[i * kPack + k];
+            EPISODIC_UNROLL
+            for (int r = 0; r < kScoreRows; ++r) sum[r] += q * widen(pack[r].at[k]);
+          }
+        }
+        for (int lanes = threads_of_head / 2; lanes > 0; lanes /= 2) {
+          EPISODIC_UNROLL
+          for (int r = 0; r < kScoreRows; ++r) sum[r] += __shfl_xor_sync(kFullMask, sum[r], lanes);
+        }
+        EPISODIC_UNROLL
+        for (int r = 0; r < kScoreRows; ++r)
+          if (best < sum[r]) best = sum[r];  // never NaN
+      }
+      if (head < n_heads) score += best;
+    }
+    for (int lanes = threads_of_head; lanes < kWarpSize; lanes *= 2)
+      score += __shfl_xor_sync(kFullMask, score, lanes);
+    if (lane == 0) own.scores[e] = score;
   }
 }
 
@@ -500,7 +565,8 @@ __device__ inline void find_lane(const RecallArgs& a, RecallLane& own) {
     own.n_events = p.n_events[lane * p.count_stride];
     own.events = p.events + lane * p.table_stride;
     own.representatives =
-        static_cast<const unsigned char*>(p.representatives) + lane * a.representative_stride;
+        static_cast<const unsigned char*>(p.maybe_each ? p.maybe_each : p.representatives) +
+        lane * a.representative_stride;
     own.query = p.query + lane * p.width;
     if (p.codes_from > 0) {
       own.codes = p.codes + lane * p.max_events * code_stride(p.width);
@@ -647,8 +713,8 @@ __global__ void __launch_bounds__(kSelectThreads) BoundEventsKernel(const Recall
 }
 
 /// Rows of the grid are lanes. All blocks score; the last of them to be done selects, and lists the
-/// rows of what it selected.
-template <class T>
+/// rows of what it selected. \tparam kEach by the individual representatives
+template <class T, bool kEach>
 __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallBatch batch) {
   await_launch_before();
   const RecallArgs& a = batch.of[blockIdx.z];
@@ -662,8 +728,13 @@ __global__ void __launch_bounds__(kSelectThreads) RecallKernel(const RecallBatch
   {
     const RecallNow now = recall_now(a.p, lane);
     // otherwise no rank is asked for
-    if (now.budget.similarity > 0 && !now.all_fit())
-      score_all<T>(a.p, lane, candidates_of(now), reinterpret_cast<float*>(bytes));
+    if (now.budget.similarity > 0 && !now.all_fit()) {
+      auto* const query = reinterpret_cast<float*>(bytes);
+      if constexpr (kEach)
+        score_each<T>(a.p, lane, query);
+      else
+        score_all<T>(a.p, lane, candidates_of(now), query);
+    }
   }
   if (!is_last_arrival(lane.arrived, gridDim.x)) return;
   // Once more, by the block that selects: the scan has no registers to keep it in.

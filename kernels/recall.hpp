@@ -39,12 +39,21 @@ struct RecallParams {
   std::int64_t n = 0;                    ///< tokens of this step
 
   // -- representatives
-  const void* representatives = nullptr;  ///< [max_events, width] of `dtype`, aligned to 16 bytes
-  DType dtype = DType::bfloat16;          ///< float32, float16 or bfloat16
+  /// [max_events, width] of `dtype`, aligned to 16 bytes; not read with maybe_each
+  const void* representatives = nullptr;
+  DType dtype = DType::bfloat16;  ///< float32, float16 or bfloat16
   /// H * d of a lane's query heads, a multiple of 8; at most kMostRecallWidth
   std::int64_t width = 0;
   const float* query = nullptr;  ///< [width] mean fixed-position query
+  /// Individual representatives, as select_representatives writes them (relevance.hpp):
+  /// [max_events, n_repr, width] of `dtype`, aligned to 16 bytes, of an event the first
+  /// min(n_repr, tokens). An event's score is then the sum over the query heads of the best of its
+  /// representatives there. null: the score is by the one vector.
+  const void* maybe_each = nullptr;
+  std::int64_t n_repr = 0;   ///< with maybe_each: 1 .. kMostRepresentatives
+  std::int64_t n_heads = 0;  ///< with maybe_each: query heads of a lane, each of a multiple of 8
   /// From so many events on, their codes are searched first; 0: there are none. Fewer are scanned.
+  /// 0 with maybe_each: no codes bound the best of several.
   std::int64_t codes_from = 0;
   /// As encode_representatives leaves them for *n_events events (codes.hpp); only with codes_from.
   const std::int8_t* codes = nullptr;  ///< [max_events, code_stride(width)], aligned to 16 bytes
@@ -87,7 +96,12 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 /// bytes: n_events * width * size_of(dtype)) and fills both buffers as spec 5 says, with its ties:
 /// the earlier event first. A NaN score counts as -inf.
 ///
-/// One launch. Its blocks scan, a warp four rows at a time. The last one that is done narrows the
+/// With maybe_each reads up to n_events * n_repr * width * size_of(dtype) bytes instead: of each
+/// event what it has. The best of a head's products is that of those that are numbers, -inf where
+/// none is.
+///
+/// One launch. Its blocks scan, a warp four rows at a time, or with maybe_each four representatives
+/// of some heads of one event. The last one that is done narrows the
 /// range of scores by histograms of 2048 bins until what is left fits its shared memory, two passes
 /// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. Lanes
 /// share the blocks of the launch, each having some to itself. With no more than `similarity
@@ -105,8 +119,8 @@ cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
 /// The field of them that recall_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RecallParams& params);
 
-/// Of several sequences (batch.hpp), kMostRecallsInLaunch in a launch; they share dtype, width and
-/// n_lanes.
+/// Of several sequences (batch.hpp), kMostRecallsInLaunch in a launch; they share dtype, width,
+/// n_lanes, n_repr, n_heads and whether there is maybe_each.
 cudaError_t recall_events_batch(const RecallParams* params, std::int64_t n_sequences,
                                 cudaStream_t stream);
 const char* invalid_field(const RecallParams* params, std::int64_t n_sequences);

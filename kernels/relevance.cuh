@@ -15,7 +15,6 @@
 namespace episodic::kernels {
 
 inline constexpr int kRelevanceThreads = 256;
-inline constexpr std::int64_t kMostRepresentatives = 1024;  // of an event and head
 inline constexpr int kHeadsPerBlock = 4;  // a warp for each query head of an event
 
 // The z of these grids is sequences.

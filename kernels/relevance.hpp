@@ -16,6 +16,9 @@
 
 namespace episodic::kernels {
 
+/// Of an event and query head.
+inline constexpr std::int64_t kMostRepresentatives = 1024;
+
 /// One layer's part; aligned to 16 bytes where n_heads is a multiple of 4, else to 4.
 struct RelevanceLayer {
   /// [n_local + n - 1, H]: row j for token max(0, first_position + 1 - n_local) + j, as
@@ -75,7 +78,7 @@ struct RepresentativeParams {
   std::int64_t n_heads = 0;           ///< H, a multiple of n_kv_heads
   std::int64_t n_kv_heads = 0;        ///< G; query head h reads kv head h / (H / G)
   std::int64_t head_dim = 0;          ///< d
-  std::int64_t n_repr = 0;            ///< 1 .. 1024 keys of an event and query head
+  std::int64_t n_repr = 0;            ///< 1 .. kMostRepresentatives keys of an event and query head
 
   std::int64_t ring_capacity = 0;
   std::int64_t ring_head_stride = 0;  ///< elements, >= d for each slot of a piece

@@ -53,8 +53,9 @@ void DeviceMemory::Impl::upload_constants() {
     for (std::int64_t p = 0; layer.place >= 0 && p < lanes.per_layer; ++p) {
       const std::int64_t ring = p * lanes.n_kv_heads * head_stride * element;
       std::byte* const vectors = layer.representatives + p * max_events * repr_row();
+      std::byte* const each = layer.each ? layer.each + p * max_events * each_row() : nullptr;
       representatives.push_back(
-          {layer.ring_key + ring, layer.relevance + p * lanes.n_heads, vectors, nullptr});
+          {layer.ring_key + ring, layer.relevance + p * lanes.n_heads, vectors, each});
       rings.push_back(
           {layer.ring_key + ring, layer.ring_value + ring, scales_of(first_lane(layer) + p)});
       for (std::size_t i = 0; i < 2; ++i) {

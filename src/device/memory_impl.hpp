@@ -90,6 +90,7 @@ struct DeviceLayer {
   kernels::ColumnStats* stats = nullptr;  // [H] where the sums are scores (defers_column_sums)
   std::int64_t place = -1;                // among the layers that recall; -1: not one of them
   std::byte* representatives = nullptr;   // [P, max_events, H / P * d] of their own dtype
+  std::byte* each = nullptr;              // [P, max_events, n_repr, H / P * d] of it with score max
   // with codes of them: kernels::CodeLayer
   std::int8_t* codes = nullptr;
   float* code_bounds = nullptr;
@@ -430,14 +431,22 @@ struct DeviceMemory::Impl {
   /// Whether representatives have codes, which recall reads first: where a sequence may come to
   /// events enough, and recall is what reads them.
   bool keeps_codes() const {
-    return options.codes_from > 0 && recalling > 0 && !takes_top() &&
+    return options.codes_from > 0 && recalling > 0 && !takes_top() && !keeps_each() &&
            max_events >= options.codes_from;
   }
+  /// Whether the individual representatives are kept too, by which events are scored then.
+  bool keeps_each() const { return config.score == RepresentativeScore::max; }
   kernels::CodeParams code_params(std::int64_t most_new) const;
   void encode(std::int64_t most_new);
   std::int64_t lane_width() const { return lanes.width(shape.head_dim); }
   /// Bytes of a lane's representative vector.
   std::int64_t repr_row() const { return lane_width() * size_of(options.representatives); }
+  /// Bytes of the individual ones of a lane's event, as many as it may have.
+  std::int64_t each_row() const { return config.n_repr * repr_row(); }
+  /// That it has.
+  std::int64_t count_of_each(const TokenRange& event) const {
+    return std::min(config.n_repr, event.size());
+  }
   /// Where keys set the flags.
   bool segments_by_keys() const { return reads_keys(config.segmenter); }
   /// That do, each of some channels.

@@ -62,8 +62,6 @@ void DeviceMemory::Impl::check_settings() const {
       (options.event_tokens < config.min_block || options.event_tokens > config.max_block))
     refuse(fmt::format("event_tokens = {}, must be 0 or from min_block = {} to max_block = {}",
                        options.event_tokens, config.min_block, config.max_block));
-  if (config.score != RepresentativeScore::mean)
-    refuse("score = max is not built for a device; use mean");
   if (config.index != IndexKind::exact)
     refuse("index = faiss; a device searches exactly, use exact");
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
@@ -198,6 +196,10 @@ kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   p.dtype = options.representatives;
   p.width = lane_width();
   p.query = mean_query;
+  if (keeps_each()) {
+    p.n_repr = config.n_repr;
+    p.n_heads = lanes.n_heads;
+  }
   p.codes_from = keeps_codes() ? options.codes_from : 0;
   p.n_local = config.n_local;
   p.n_mem = config.n_mem;
@@ -484,6 +486,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   for (Layer& layer : layers) {
     if (layer.place < 0) continue;
     by_event(layer.representatives, P, repr_row());
+    if (keeps_each()) by_event(layer.each, P, each_row());
     if (keeps_codes()) {
       by_event(layer.codes, P, kernels::code_stride(lane_width()));
       by_event(layer.code_bounds, P, kernels::code_floats(lane_width()));

@@ -602,14 +602,24 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from, std::int64_t s
         device::narrow(wide.data(), count, options.dtype, to);
       }
       const std::int64_t number = (layer - layers.data()) * lanes.per_layer + p;
-      row.assign((end - begin) * static_cast<std::size_t>(repr_row()), std::byte{0});
-      for (EventId e = begin_id; e < end_id; ++e) {
-        if (is_forgotten(scope, e)) continue;
-        device::narrow(from.representative(number, e).data(), lane_width(), options.representatives,
-                       row.data() + (e - begin_id) * repr_row());
-      }
-      write(layer->representatives + (p * max_events + begin_id) * repr_row(), row.data(),
-            static_cast<std::int64_t>(row.size()));
+      /// What a lane has of each event; of forgotten ones zeros.
+      const auto write_vectors = [&](std::byte* to_all, std::int64_t of_event_bytes,
+                                     const auto& vectors_of) {
+        row.assign((end - begin) * static_cast<std::size_t>(of_event_bytes), std::byte{0});
+        for (EventId e = begin_id; e < end_id; ++e) {
+          if (is_forgotten(scope, e)) continue;
+          const std::vector<float> vectors = vectors_of(e);
+          device::narrow(vectors.data(), static_cast<std::int64_t>(vectors.size()),
+                         options.representatives, row.data() + (e - begin_id) * of_event_bytes);
+        }
+        write(to_all + (p * max_events + begin_id) * of_event_bytes, row.data(),
+              static_cast<std::int64_t>(row.size()));
+      };
+      write_vectors(layer->representatives, repr_row(),
+                    [&](EventId e) { return from.representative(number, e); });
+      if (keeps_each())
+        write_vectors(layer->each, each_row(),
+                      [&](EventId e) { return from.individual_representatives(number, e); });
       if (lower) continue;
       std::byte* const place = home + lane * lane_bytes + (first - config.n_init) * token_bytes;
       if (n_slots > 0)
@@ -742,7 +752,7 @@ class DeviceMemory::Impl::EventReader {
         first_ids_(first_ids),
         groups_(static_cast<std::size_t>(memory.lanes.n_lanes)) {}
 
-  RingView read(EventId event, std::int64_t lane, float* representative) {
+  RingView read(EventId event, std::int64_t lane, float* representative, float* each) {
     const auto [layer, p] = m_.recalling_lane(lane);
     const auto scope = static_cast<std::size_t>(m_.scope_of(*layer, p));
     const std::vector<TokenRange>& events = events_[scope];
@@ -752,6 +762,11 @@ class DeviceMemory::Impl::EventReader {
     device::widen(
         group.representatives.data() + static_cast<std::int64_t>(at - group.begin) * m_.repr_row(),
         m_.lane_width(), m_.options.representatives, representative);
+    const std::int64_t of_each =
+        m_.keeps_each() ? m_.count_of_each(events[at]) * m_.lane_width() : 0;
+    if (of_each > 0)
+      device::widen(group.each.data() + static_cast<std::int64_t>(at - group.begin) * m_.each_row(),
+                    of_each, m_.options.representatives, each);
     std::byte* const block =
         group.blocks.data() + (events[at].start - events[group.begin].start) * m_.token_bytes;
     float* const scales =
@@ -759,6 +774,7 @@ class DeviceMemory::Impl::EventReader {
     if (m_.is_forgotten(m_.scope_of(*layer, p),
                         event)) {  // the host forgets it at once; nothing of it goes to a file
       std::fill_n(representative, m_.lane_width(), 0.0f);
+      std::fill_n(each, of_each, 0.0f);
       std::fill_n(block, events[at].size() * m_.token_bytes, std::byte{0});
       std::fill_n(scales, m_.scales_of_event(), 0.0f);
     }
@@ -769,7 +785,7 @@ class DeviceMemory::Impl::EventReader {
  private:
   struct Group {  // of a lane's events, those that are here
     std::size_t begin = 0, end = 0;
-    std::vector<std::byte> blocks, representatives;
+    std::vector<std::byte> blocks, representatives, each;
     std::vector<float> scales;  // of events of codes
   };
 
@@ -786,6 +802,9 @@ class DeviceMemory::Impl::EventReader {
     const std::int64_t id = first_ids_[scope] + static_cast<std::int64_t>(begin);
     group.representatives = m_.read(layer.representatives + (p * m_.max_events + id) * row,
                                     static_cast<std::int64_t>(group.end - begin) * row);
+    if (m_.keeps_each())
+      group.each = m_.read(layer.each + (p * m_.max_events + id) * m_.each_row(),
+                           static_cast<std::int64_t>(group.end - begin) * m_.each_row());
     const std::int64_t lane = m_.first_lane(layer) + p;
     if (const std::int64_t of_event = m_.scales_of_event(); of_event > 0)
       group.scales = m_.read(m_.scales_of(lane) + id * of_event,
@@ -851,8 +870,8 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   for (std::int64_t s = 0; s < m.scopes; ++s) advance.recalls.push_back(recall_counts(s));
   advance.ids.assign(ids.begin(), ids.end());
   Impl::EventReader reader(m, advance.events, m.shared.events);
-  advance.read = [&](EventId e, std::int64_t lane, float* representative) {
-    return reader.read(e, lane, representative);
+  advance.read = [&](EventId e, std::int64_t lane, float* representative, float* each) {
+    return reader.read(e, lane, representative, each);
   };
   try {
     to.advance(advance);

@@ -40,7 +40,7 @@ bool DeviceMemory::Impl::shares_launches(const Impl& other) const {
          shape.n_heads == other.shape.n_heads && shape.n_kv_heads == other.shape.n_kv_heads &&
          shape.head_dim == other.shape.head_dim && recalling == other.recalling &&
          lanes.per_layer == other.lanes.per_layer && by_head() == other.by_head() &&
-         config.n_repr == other.config.n_repr &&
+         config.n_repr == other.config.n_repr && config.score == other.config.score &&
          (config.reweight == Reweighting::none) == (other.config.reweight == Reweighting::none);
 }
 
@@ -370,6 +370,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   p.n_events = event_count(scope_of(layer, 0));
   p.events = events + scope_of(layer, 0) * max_events;
   p.representatives = layer.representatives;
+  p.maybe_each = layer.each;
   p.maybe_forgotten = maybe_marks(layer);
   p.codes = layer.codes;
   p.code_bounds = layer.code_bounds;

@@ -60,6 +60,16 @@ void EpisodicMemory::read_events(EventId first, EventId end, std::int64_t store_
   }
 }
 
+std::vector<float> EpisodicMemory::individual_representatives(std::int64_t lane,
+                                                              EventId event) const {
+  const Impl& m = impl();
+  const detail::ThreadGuard::Inside guard(m.threads);
+  const RepresentativeIndex* const index = m.lane_at(lane).index.get();
+  if (!index || event < 0 || event >= index->size())
+    throw DataError(fmt::format("lane {} keeps no representatives of event {}", lane, event));
+  return index->each(event);
+}
+
 std::vector<EventRecalls> EpisodicMemory::recall_counts(std::int64_t scope) const {
   const Impl& m = impl();
   m.threads.check();
@@ -170,14 +180,17 @@ void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance) {
 /// \param alone the lane whose scope's events they are; null: those of the sequence
 void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance, const detail::Lane* alone) {
   const std::int64_t scope = alone ? alone->scope : 0;
-  std::vector<float> mean(
-      static_cast<std::size_t>(lane_shape(config, shape).width(shape.head_dim)));
+  const auto width = static_cast<std::size_t>(lane_shape(config, shape).width(shape.head_dim));
+  const bool by_each = config.score == RepresentativeScore::max;
+  std::vector<float> mean(width),
+      each(by_each ? static_cast<std::size_t>(config.n_repr) * width : 0);
   const std::span<const TokenRange> all(advance.events[static_cast<std::size_t>(scope)]);
   const auto take = [&](const detail::Lane& lane, EventId e) {
     if (!lane.index) return;
+    float* const of_each = by_each ? each.data() : nullptr;
     bank.tiers.store->write(bank.stored(scope, e), lane.store_lane,
-                            advance.read(e, lane.store_lane, mean.data()));
-    lane.index->add(mean.data(), nullptr, 0);
+                            advance.read(e, lane.store_lane, mean.data(), of_each));
+    lane.index->add(mean.data(), of_each, std::min(config.n_repr, time.events(scope)[e].size()));
   };
   for (std::size_t begin = 0; begin < all.size();) {
     std::size_t end = begin;

@@ -140,6 +140,8 @@ class FaissIndex final : public RepresentativeIndex {
     return vectors_.score(query, event);
   }
 
+  std::vector<float> each(EventId event) const override { return vectors_.each(event); }
+
   void freeze() override { refuse_readers(); }
   std::unique_ptr<IndexReader> reader() const override { refuse_readers(); }
 

@@ -651,7 +651,7 @@ TEST_CASE("device memory refuses what it cannot do, by name, and says what it wo
   const auto names = [](const std::string& text, const char* what) {
     return text.find(what) != std::string::npos;
   };
-  REQUIRE(names(refusal(R"({"score": "max"})"), "score"));
+  REQUIRE(names(refusal(R"({"score": "max", "reweight": "exact"})"), "score"));
   REQUIRE(names(refusal(R"({"index": "faiss"})"), "faiss"));
   REQUIRE(names(refusal(R"({"kv_dtype": "float16"})"), "kv_dtype = float16"));
   REQUIRE(names(refusal("{}", {DType::int8, 100}), "int8"));

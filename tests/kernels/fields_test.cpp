@@ -345,6 +345,18 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
                     WRONG(P, workspace_bytes, 8),
                     WRONG(P, dtype, DType::int8)},
                    recall_events);
+  RecallParams each = recall_params();
+  each.representatives = nullptr;
+  each.codes_from = 0;
+  each.maybe_each = some();
+  each.n_repr = each.n_heads = 2;
+  each_is_named<P>(each,
+                   {WRONG(P, maybe_each, odd()), WRONG(P, codes_from, 1), WRONG(P, n_repr, 0),
+                    WRONG(P, n_repr, kMostRepresentatives + 1), WRONG(P, n_heads, 0),
+                    WRONG(P, n_heads, -2), WRONG(P, n_heads, 3), WRONG(P, n_heads, 4)},
+                   recall_events);
+  each.n_repr = kMostRepresentatives, each.n_heads = 1;
+  REQUIRE(invalid_field(each) == nullptr);
   CodeParams c;
   c.events = {nullptr, nullptr, some<std::int32_t>(), some<std::int64_t>(), 4};
   c.width = 16;

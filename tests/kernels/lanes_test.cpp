@@ -48,8 +48,9 @@ std::vector<std::int32_t> of_lane(const std::vector<DeviceEventId>& lists, std::
 }
 
 /// \param own_tables a table of events for each lane, of another length; else one for all
-/// \param codes_from 0: no codes
-void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigned seed) {
+/// \param codes_from 0: no codes \param n_repr individual representatives; 0: there are none
+void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, std::int64_t n_repr,
+                  unsigned seed) {
   constexpr std::int64_t kWidth = 40, kInit = 4, kHeads = 2, kDim = 8;
   std::mt19937 random(seed);
   const std::int64_t counts[kLanes] = {190, 75, 0};  // the last one has closed none
@@ -68,8 +69,11 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
   }
   std::vector<float> vectors =
       episodic_test::normal_floats(size(kLanes * kMaxEvents * kWidth), random);
+  std::vector<float> each =
+      episodic_test::normal_floats(size(kLanes * kMaxEvents * n_repr * kWidth), random);
   const std::vector<float> queries = episodic_test::normal_floats(size(kLanes * kWidth), random);
-  const DeviceArray<unsigned char> d_vectors(episodic_test::stored(vectors, dtype));
+  const DeviceArray<unsigned char> d_vectors(episodic_test::stored(vectors, dtype)),
+      d_each(episodic_test::stored(each, dtype));
   const DeviceArray<EventRange> d_tables(tables);
   const DeviceArray<TimelineState> d_states(states);
   const DeviceArray<float> d_queries(queries);
@@ -92,6 +96,9 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
   p.dtype = dtype;
   p.width = kWidth;
   p.query = d_queries.data();
+  if (n_repr > 0) p.maybe_each = d_each.data();
+  p.n_repr = n_repr;
+  p.n_heads = 5;
   p.codes_from = codes_from;
   p.codes = codes.data();
   p.code_bounds = bounds.data();
@@ -220,6 +227,7 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
       q.n_events = &d_states.data()[table].n_events;
       q.events = d_tables.data() + table * kMaxEvents;
       q.representatives = d_vectors.data() + lane * kMaxEvents * kWidth * element;
+      if (n_repr > 0) q.maybe_each = d_each.data() + lane * kMaxEvents * n_repr * kWidth * element;
       q.query = d_queries.data() + lane * kWidth;
       q.maybe_forgotten = d_gone.data() + table * kMaxEvents;
       q.codes = codes.data() + lane * kMaxEvents * code_stride(kWidth);
@@ -265,10 +273,12 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, unsigne
 
 TEST_CASE("lanes recall in one launch what each recalls in one of its own, rows and all") {
   EPISODIC_NEEDS_DEVICE();
-  check_recall(DType::float32, true, 0, 1);
-  check_recall(DType::bfloat16, false, 0, 2);
-  check_recall(DType::float32, true, 70, 3);  // of 190 events by codes, of 75 too, of none not
-  check_recall(DType::float16, false, 70, 4);
+  check_recall(DType::float32, true, 0, 0, 1);
+  check_recall(DType::bfloat16, false, 0, 0, 2);
+  check_recall(DType::float32, true, 70, 0, 3);  // of 190 events by codes, of 75 too, of none not
+  check_recall(DType::float16, false, 70, 0, 4);
+  check_recall(DType::float32, true, 0, 3, 5);
+  check_recall(DType::bfloat16, false, 0, 6, 6);
 }
 
 TEST_CASE("recall refuses lanes that make no sense") {

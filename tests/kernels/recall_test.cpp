@@ -35,7 +35,18 @@ struct Memory {
   std::int64_t width = 0, max_events = 0;
   std::vector<std::int64_t> event_end;
   std::vector<float> representatives;  // as stored in dtype
+  // where there are individual ones: [events, n_repr, width], as stored too
+  std::int64_t n_repr = 0, n_heads = 1;
+  std::vector<float> each;
   DType dtype = DType::float32;
+
+  /// Individual representatives that an event has.
+  std::int64_t count_of(std::size_t e) const {
+    return std::min(n_repr, event_end[e] - (e == 0 ? config.n_init : event_end[e - 1]));
+  }
+  float* each_of(std::size_t e, std::int64_t j) {
+    return each.data() + (static_cast<std::int64_t>(e) * n_repr + j) * width;
+  }
 
   episodic::EventTable table() const {
     episodic::EventTable events(config.n_init, config.min_block, config.max_block);
@@ -61,6 +72,19 @@ Memory random_memory(std::mt19937& random, std::int64_t n_events, DType dtype, s
   m.representatives =
       episodic_test::normal_floats(static_cast<std::size_t>(n_events * width), random);
   return m;
+}
+
+/// Random individual representatives, by which it is recalled then. What an event has none of would
+/// be the best.
+void give_each(Memory& m, std::mt19937& random, std::int64_t n_repr, std::int64_t n_heads) {
+  m.n_repr = n_repr;
+  m.n_heads = n_heads;
+  const std::size_t n_events = m.event_end.size();
+  m.each =
+      episodic_test::normal_floats(n_events * static_cast<std::size_t>(n_repr * m.width), random);
+  for (std::size_t e = 0; e < n_events; ++e)
+    for (std::int64_t j = m.count_of(e); j < n_repr; ++j)
+      for (std::int64_t c = 0; c < m.width; ++c) m.each_of(e, j)[c] *= 1000.0f;
 }
 
 struct Lists {
@@ -90,6 +114,12 @@ struct Device {
           bytes.resize(static_cast<std::size_t>(m.max_events * m.width * size_of(m.dtype)), 0xff);
           return bytes;
         }()) {
+    if (m.n_repr > 0) {
+      std::vector<unsigned char> bytes = episodic_test::stored(m.each, m.dtype);
+      bytes.resize(static_cast<std::size_t>(m.max_events * m.n_repr * m.width * size_of(m.dtype)),
+                   0xff);
+      each.emplace(bytes);
+    }
     const auto room = static_cast<std::size_t>(recall_room(params()));
     REQUIRE(room > 0);
     similarity.emplace(room);
@@ -131,6 +161,12 @@ struct Device {
     p.representatives = representatives.data();
     p.dtype = memory->dtype;
     p.width = memory->width;
+    if (each) {
+      p.representatives = nullptr;
+      p.maybe_each = each->data();
+      p.n_repr = memory->n_repr;
+      p.n_heads = memory->n_heads;
+    }
     p.codes_from = codes_from;
     if (codes) {
       p.codes = codes->data();
@@ -191,6 +227,7 @@ struct Device {
   DeviceArray<EventRange> events;
   DeviceArray<std::int64_t> n_events;
   DeviceArray<unsigned char> representatives;
+  std::optional<DeviceArray<unsigned char>> each;
   std::optional<DeviceArray<DeviceEventId>> similarity, contiguity, recalled;
   std::optional<DeviceArray<std::int32_t>> sizes;
   std::optional<DeviceArray<std::uint32_t>> arrived;
@@ -200,6 +237,32 @@ struct Device {
   std::optional<DeviceArray<float>> code_bounds;
 };
 
+/// In float64.
+double reference_score(const Memory& m, const std::vector<float>& query, std::size_t event) {
+  const std::size_t width = query.size();
+  const auto product = [&](const std::vector<float>& vectors, std::size_t row, std::size_t begin,
+                           std::size_t end) {
+    double sum = 0;
+    for (std::size_t c = begin; c < end; ++c)
+      sum += static_cast<double>(query[c]) * static_cast<double>(vectors[row * width + c]);
+    return sum;
+  };
+  if (m.n_repr == 0) return product(m.representatives, event, 0, width);
+  const std::size_t dim = width / static_cast<std::size_t>(m.n_heads);
+  double score = 0;
+  for (std::size_t begin = 0; begin < width; begin += dim) {
+    double best = -std::numeric_limits<double>::infinity();
+    for (std::int64_t j = 0; j < m.count_of(event); ++j) {
+      const double of_one =
+          product(m.each, event * static_cast<std::size_t>(m.n_repr) + static_cast<std::size_t>(j),
+                  begin, begin + dim);
+      if (of_one > best) best = of_one;  // never NaN
+    }
+    score += best;
+  }
+  return std::isnan(score) ? -std::numeric_limits<double>::infinity() : score;
+}
+
 /// Ranks all events in float64 and fills by the reference.
 std::vector<EventId> reference_similarity(const Memory& m, const std::vector<float>& query,
                                           double capacity) {
@@ -207,10 +270,7 @@ std::vector<EventId> reference_similarity(const Memory& m, const std::vector<flo
   std::vector<EventId> order(static_cast<std::size_t>(table.size()));
   std::iota(order.begin(), order.end(), EventId{0});
   std::vector<double> score(order.size());
-  for (std::size_t e = 0; e < order.size(); ++e)
-    for (std::size_t c = 0; c < query.size(); ++c)
-      score[e] += static_cast<double>(query[c]) *
-                  static_cast<double>(m.representatives[e * query.size() + c]);
+  for (std::size_t e = 0; e < order.size(); ++e) score[e] = reference_score(m, query, e);
   if (static_cast<double>(table.tokens()) <= capacity)
     return capacity > 0 ? order : std::vector<EventId>{};
   std::stable_sort(order.begin(), order.end(), [&](EventId a, EventId b) {
@@ -221,9 +281,16 @@ std::vector<EventId> reference_similarity(const Memory& m, const std::vector<flo
 
 /// The index of the host twin, filled.
 std::unique_ptr<episodic::RepresentativeIndex> host_index(const Memory& m) {
-  auto index = episodic::make_exact_index({1, m.width, 1, episodic::RepresentativeScore::mean});
+  using episodic::RepresentativeScore;
+  const bool by_each = m.n_repr > 0;
+  const std::int64_t n_repr = by_each ? m.n_repr : 1;
+  auto index =
+      episodic::make_exact_index({m.n_heads, m.width / m.n_heads, n_repr,
+                                  by_each ? RepresentativeScore::max : RepresentativeScore::mean});
   for (std::size_t e = 0; e < m.event_end.size(); ++e)
-    index->add(m.representatives.data() + e * static_cast<std::size_t>(m.width), nullptr, 1);
+    index->add(m.representatives.data() + e * static_cast<std::size_t>(m.width),
+               by_each ? m.each.data() + e * static_cast<std::size_t>(n_repr * m.width) : nullptr,
+               by_each ? m.count_of(e) : 1);
   return index;
 }
 
@@ -323,6 +390,112 @@ TEST_CASE("recall kernels list no event that was forgotten, as the host lists no
           if (kept_of_8 == 0 && step > 0) REQUIRE(host.recalled().empty());
         }
       }
+}
+
+TEST_CASE("recall kernels score by the best of an event's representatives, by definition") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(31);
+  const DType dtypes[] = {DType::float32, DType::float16, DType::bfloat16};
+  struct Case {
+    std::int64_t n_events, n_repr, n_heads, head_dim;
+  };
+  int trial = 0;
+  // Heads of less than a pack a thread to more than a warp's, by one and by several; events have 2
+  // to 9 tokens. 60 events: all fit.
+  for (const Case& c : {Case{0, 4, 2, 8}, Case{1, 4, 2, 8}, Case{2, 1, 1, 8}, Case{60, 3, 2, 16},
+                        Case{90, 1, 5, 8}, Case{90, 4, 3, 24}, Case{70, 5, 7, 40},
+                        Case{70, 12, 2, 64}, Case{70, 3, 1, 264}, Case{70, 9, 3, 136}})
+    for (const DType dtype : {dtypes[trial % 3], dtypes[(trial + 1) % 3]}) {
+      ++trial;
+      CAPTURE(c.n_events, c.n_repr, c.n_heads, c.head_dim, episodic::name_of(dtype));
+      const std::int64_t width = c.n_heads * c.head_dim;
+      Memory m = random_memory(random, c.n_events, dtype, width);
+      give_each(m, random, c.n_repr, c.n_heads);
+      m.config.n_local = 16;
+      m.config.chunk = 8;
+      m.config.n_mem = c.n_events == 60 ? 500 : 64;
+      m.config.contiguity = trial % 2 == 0 ? 0.3 : 0.0;
+      Device device(m);
+      const std::unique_ptr<episodic::RepresentativeIndex> index = host_index(m);
+      episodic::RecallBuffers host;
+      const episodic::EventTable table = m.table();
+      for (int step = 0; step < 3; ++step) {
+        if (step == 2) {  // from here on some are forgotten
+          std::vector<std::uint8_t> gone(static_cast<std::size_t>(c.n_events), 0);
+          for (std::size_t e = 0; e < gone.size(); e += 1 + random() % 3) {
+            gone[e] = 1;
+            index->forget(static_cast<EventId>(e));
+            host.drop(static_cast<EventId>(e));
+          }
+          device.forget(gone);
+        }
+        const std::int64_t tokens = table.pending_start() + m.config.n_local - 1;
+        const std::vector<float> query =
+            episodic_test::normal_floats(static_cast<std::size_t>(width), random);
+        host.recall(m.config, *index, table, query.data(), m.config.n_init);
+        const std::vector<DeviceEventId> queue = device.contiguity->host();
+        const std::vector<std::int32_t> sizes = device.sizes->host();
+        episodic_test::in_every_order([&] {
+          cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * 4,
+                     cudaMemcpyHostToDevice);
+          cudaMemcpy(device.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
+          const Lists lists = device.step(query, tokens, 1);
+          REQUIRE(lists.similarity == host.similarity());
+          REQUIRE(lists.contiguity == host.contiguity());
+          REQUIRE(lists.recalled == host.recalled());
+          if (step == 2) return;
+          const auto budget = episodic_test::reference_budget(m.config, m.config.n_init);
+          REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
+        });
+        if (c.n_events > 60) REQUIRE(host.similarity().size() > 3);
+      }
+    }
+}
+
+TEST_CASE("the best of an event's representatives is a number's, and -inf where there is none") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
+                  kInfinity = std::numeric_limits<float>::infinity();
+  std::mt19937 random(32);
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    Memory m = random_memory(random, 120, dtype, 48);
+    give_each(m, random, 3, 2);
+    m.config.n_local = 16;
+    m.config.chunk = 8;
+    m.config.n_mem = 100;
+    m.config.contiguity = 0;
+    for (std::size_t e = 0; e < 120; ++e) {
+      const std::int64_t last = m.count_of(e) - 1;
+      if (e % 6 == 1) m.each_of(e, last)[5] = kNaN;  // one of one head, which others stand for
+      if (e % 6 == 2)
+        for (std::int64_t j = 0; j <= last; ++j) m.each_of(e, j)[40] = kNaN;  // all of a head
+      if (e % 6 == 3) m.each_of(e, 0)[7] = e % 12 == 3 ? kInfinity : -kInfinity;
+      if (e == 10) m.each_of(e, 0)[3] = kInfinity, m.each_of(e, 0)[4] = -kInfinity;
+      if (e >= 110)  // all equal: ties
+        for (std::int64_t j = 0; j <= last; ++j) std::copy_n(m.each_of(48, 0), 48, m.each_of(e, j));
+    }
+    Device device(m);
+    const std::unique_ptr<episodic::RepresentativeIndex> index = host_index(m);
+    episodic::RecallBuffers host;
+    const episodic::EventTable table = m.table();
+    for (int step = 0; step < 4; ++step) {
+      std::vector<float> query = episodic_test::normal_floats(48, random);
+      if (step == 1) query[30] = kNaN;  // a head of it, and so every event, has no best
+      if (step == 2) std::fill(query.begin(), query.end(), 0.0f);
+      if (step == 3) std::copy_n(m.each_of(48, 0), 48, query.begin());
+      host.recall(m.config, *index, table, query.data(), m.config.n_init);
+      const auto budget = episodic_test::reference_budget(m.config, m.config.n_init);
+      const auto expected = reference_similarity(m, query, budget.similarity);
+      CAPTURE(step);
+      REQUIRE(expected == host.similarity());
+      if (step == 1) REQUIRE(expected.front() == 0);  // all are -inf: by time
+      if (step == 3) REQUIRE(std::count(expected.begin(), expected.end(), 110) == 1);
+      episodic_test::in_every_order([&] {
+        const auto lists = device.step(query, table.pending_start() + m.config.n_local - 1, 1);
+        REQUIRE(lists.similarity == expected);
+      });
+    }
+  }
 }
 
 TEST_CASE("recall kernels rank ties by time, NaN last, and narrow any range of scores") {
@@ -445,7 +618,9 @@ TEST_CASE("recall and its rows in one launch are what they are in two") {
 
 /// A sequence of a batch: its memory, and the rows that are written behind its recall.
 struct BatchSequence {
-  BatchSequence(std::int64_t i, DType dtype) : random(static_cast<unsigned>(i)) {
+  /// \param by_each by individual representatives, without codes then
+  BatchSequence(std::int64_t i, DType dtype, bool by_each = false)
+      : random(static_cast<unsigned>(i)) {
     constexpr std::int64_t kEvents[] = {60, 0, 700, 5, 300, 1};  // the second remembers nothing
     memory = random_memory(random, kEvents[i % 6], dtype, 24);
     memory.config.n_local = 16 + i;
@@ -453,7 +628,8 @@ struct BatchSequence {
     memory.config.n_mem = i % 4 == 3 ? 200 : 64;
     memory.config.contiguity = 0.1 * static_cast<double>(i % 4);
     memory.config.neighbours = i % 3;
-    device.emplace(memory, i % 2 == 0 ? 64 : 0);
+    if (by_each) give_each(memory, random, 5, 3);
+    device.emplace(memory, i % 2 == 0 && !by_each ? 64 : 0);
     if (i % 5 == 4) {
       std::vector<std::uint8_t> gone;
       for (std::size_t e = 0; e < memory.event_end.size(); ++e) gone.push_back(random() % 2);
@@ -524,12 +700,13 @@ TEST_CASE("a batch of recalls has the lists and rows of its sequences alone") {
   int trial = 0;
   for (const std::int64_t n : episodic_test::batch_sizes(kMostRecallsInLaunch))
     for (const bool with_rows : {true, false}) {
-      const DType dtype = dtypes[trial++ % 3];
-      CAPTURE(n, with_rows);
+      const DType dtype = dtypes[trial % 3];
+      const bool by_each = ++trial % 4 < 2;  // with rows and without
+      CAPTURE(n, with_rows, by_each);
       std::vector<std::unique_ptr<BatchSequence>> alone, together;
       for (std::int64_t i = 0; i < n; ++i) {
-        alone.push_back(std::make_unique<BatchSequence>(i, dtype));
-        together.push_back(std::make_unique<BatchSequence>(i, dtype));
+        alone.push_back(std::make_unique<BatchSequence>(i, dtype, by_each));
+        together.push_back(std::make_unique<BatchSequence>(i, dtype, by_each));
       }
       for (int step = 0; step < 3; ++step) {
         std::vector<RecallParams> params;
@@ -549,8 +726,8 @@ TEST_CASE("a batch of recalls has the lists and rows of its sequences alone") {
                                : recall_events_batch(params.data(), n, nullptr)) == cudaSuccess);
           });
           // With codes for one, each launch is two.
-          REQUIRE((launches < 0 ||
-                   launches == 2 * episodic_test::launches_of(n, kMostRecallsInLaunch)));
+          const std::int64_t batches = episodic_test::launches_of(n, kMostRecallsInLaunch);
+          REQUIRE((launches < 0 || launches == (by_each ? 1 : 2) * batches));
         });
         for (std::size_t i = 0; i < got.size(); ++i) {
           CAPTURE(i, step);
@@ -595,6 +772,15 @@ TEST_CASE("a batch of recalls names the field that its sequences do not share") 
     refused("width", [&] { params[2].width = 16; });
     refused("n_lanes", [&] { params[2].n_lanes = 2, params[2].workspace_bytes *= 2; });
     refused("query", [&] { params[1].query = nullptr; });
+    refused("n_repr", [&] { params[1].n_repr = 1; });
+    refused("n_heads", [&] { params[1].n_heads = 1; });
+    refused("maybe_each", [&] {
+      for (RecallParams& of_one : params) {
+        of_one.codes_from = 0;
+        of_one.n_repr = of_one.n_heads = 1;
+      }
+      params[2].maybe_each = params[2].representatives;
+    });
     refused("dtype", [&] { rows[2].dtype = DType::bfloat16; });
     refused("head_dim", [&] { rows[2].head_dim = 4; });
     refused("n_kv_heads", [&] { rows[1].n_kv_heads = 4; });

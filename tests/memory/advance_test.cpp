@@ -43,8 +43,8 @@ MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int6
     a.events.emplace_back(all.begin() + shared_events[static_cast<std::size_t>(s)], all.end());
   }
   a.read = [&from, block = std::vector<std::byte>(), keys = std::vector<float>(),
-            values = std::vector<float>()](EventId e, std::int64_t slot,
-                                           float* mean) mutable -> RingView {
+            values = std::vector<float>()](EventId e, std::int64_t slot, float* mean,
+                                           float* each) mutable -> RingView {
     const MemoryShape& s = from.shape();
     const std::int64_t per_layer = from.lanes() / s.n_layers, heads = s.n_kv_heads / per_layer;
     const auto& layers = from.config().recall_layers;
@@ -74,6 +74,9 @@ MemoryAdvance advance_of(const EpisodicMemory& from, const std::vector<std::int6
     } else {
       const std::vector<float> r = from.representative(lane, e);
       std::copy(r.begin(), r.end(), mean);
+      const std::vector<float> all = from.individual_representatives(lane, e);
+      CHECK((each != nullptr) == !all.empty());
+      std::copy(all.begin(), all.end(), each);
     }
     return {keys.data(), values.data(), n, n * d, d};
   };
@@ -89,7 +92,7 @@ KeepOptions in(const std::filesystem::path& dir) {
 
 TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
           "[memory][advance]") {
-  std::vector<MemoryConfig> configs(9, small_config());
+  std::vector<MemoryConfig> configs(11, small_config());
   configs[1].contiguity = 0.3;
   configs[1].refine = Refinement::modularity;
   configs[2].segmenter = SegmenterKind::fixed;
@@ -104,6 +107,10 @@ TEST_CASE("a memory that takes over a twin's steps is as if it had made them",
   configs[7].recall_layers = {{1}};
   configs[8].retention.emplace().memoria.initial_lifespan = 4;
   configs[8].retention->memoria.short_term_capacity = 6;
+  configs[9].score = RepresentativeScore::max;
+  configs[9].n_repr = 5;  // more than some events have tokens
+  configs[10].score = RepresentativeScore::max;
+  configs[10].scope = EventScope::head;
   const auto tokens = random_tokens(small_shape(), 400, 3);
   for (const MemoryConfig& config : configs) {
     const TempDir temp;

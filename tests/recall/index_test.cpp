@@ -42,6 +42,37 @@ bool same(const std::vector<ScoredEvent>& a, const std::vector<ScoredEvent>& b) 
   });
 }
 
+TEST_CASE("individual representatives are as they were added, and gone once forgotten") {
+  // 873 rows of 300 floats are a slab: the 219th event of four lies in two.
+  const IndexShape shape{3, 100, 4, RepresentativeScore::max};
+  std::mt19937 rng(43);
+  constexpr EventId kGone = 218;
+  const auto index = make_exact_index(shape), zeros = make_exact_index(shape);
+  std::vector<std::vector<float>> added;
+  for (EventId e = 0; e < 230; ++e) {
+    const std::int64_t count = e == kGone ? 4 : 1 + static_cast<std::int64_t>(rng() % 4);
+    const std::vector<float> mean = random_vector(rng, 300);
+    added.push_back(random_vector(rng, count * 300));
+    index->add(mean.data(), added.back().data(), count);
+    const std::vector<float> none(added.back().size(), 0.0f);
+    const bool gone = e == kGone;
+    zeros->add(gone ? none.data() : mean.data(), gone ? none.data() : added.back().data(), count);
+  }
+  for (EventId e = 0; e < 230; ++e) REQUIRE(index->each(e) == added[static_cast<std::size_t>(e)]);
+  ByteWriter forgotten, expected;
+  for (const auto& [of, to] : {std::pair{&index, &forgotten}, std::pair{&zeros, &expected}}) {
+    (*of)->forget(kGone);
+    (*of)->save(*to);
+    REQUIRE_THROWS_AS((*of)->each(kGone), DataError);
+    REQUIRE_THROWS_AS((*of)->each(230), DataError);
+    REQUIRE((*of)->each(kGone + 1) == added[kGone + 1]);
+  }
+  REQUIRE(std::ranges::equal(forgotten.bytes(), expected.bytes()));
+  const auto by_mean = make_exact_index({3, 100, 4, RepresentativeScore::mean});
+  by_mean->add(added[0].data(), nullptr, 0);
+  REQUIRE(by_mean->each(0).empty());
+}
+
 TEST_CASE("exact index ranks by dot product, both scores, odd sizes, ties to the earlier") {
   std::mt19937 rng(41);
   for (int seed = 0; seed < 40; ++seed) {

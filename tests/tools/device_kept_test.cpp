@@ -241,8 +241,7 @@ TEST_CASE("a kept memory that a device cannot go on with is refused by name") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   const Setting s(*model);
-  for (const auto& [setting, name] :
-       {std::pair{R"("score": "max")", "score = max"}, {R"("index": "faiss")", "index = faiss"}}) {
+  for (const auto& [setting, name] : {std::pair{R"("index": "faiss")", "index = faiss"}}) {
     std::string memory(kSmallMemory);
     memory.insert(1, setting + std::string(", "));
     const std::string dir = std::string("m") + name;

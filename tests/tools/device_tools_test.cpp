@@ -149,8 +149,8 @@ TEST_CASE("what a device cannot do is refused in one line") {
   if (!model) EPISODIC_SKIP("no recall model");
   const std::string generate =
       "generate --prompt A --model " + quoted(model->string()) + " --memory ";
-  for (const auto& [json, name] :
-       {std::pair{R"({"device_bytes": 1000})", "device_bytes"}, {R"({"score": "max"})", "score"}}) {
+  for (const auto& [json, name] : {std::pair{R"({"device_bytes": 1000})", "device_bytes"},
+                                   {R"({"index": "faiss"})", "faiss"}}) {
     const Run run = on("cuda", generate + quoted(json));
     INFO(run.err);
     REQUIRE(run.status == 1);

@@ -75,6 +75,10 @@ class EpisodicMemory final : public HostMemory {
   /// \throws DataError, FileError for a damaged block
   void read_events(EventId first, EventId end, std::int64_t lane,
                    const std::function<std::byte*(EventId)>& block_of) const;
+  /// With score `max`: the individual representatives [min(n_repr, tokens), H / P * d] of an event
+  /// in a lane of all layers, in order of time; else none.
+  /// \throws DataError if there is no such event, or it was forgotten
+  std::vector<float> individual_representatives(std::int64_t lane, EventId event) const;
   /// [vocab] that follow the last token; empty if none are known.
   const std::vector<float>& last_logits() const;
   /// The boundaries that it was made with (segmenter `given`).

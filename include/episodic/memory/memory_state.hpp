@@ -56,9 +56,11 @@ struct MemoryAdvance {
   std::vector<std::vector<EventRecalls>> recalls;
   std::vector<std::int64_t> ids;  ///< of the tokens behind shared_tokens; empty: unknown
   /// Reads one lane (counted among those that recall) of an event of its scope: keys and values,
-  /// valid until the next call, and its representative vector [H / P * d]. Called in order of time
-  /// for each lane; of the sequence's events for all lanes of one after the other.
-  std::function<RingView(EventId event, std::int64_t lane, float* representative)> read;
+  /// valid until the next call, its representative vector [H / P * d], and with score `max` its
+  /// individual ones, `each` [min(n_repr, tokens), H / P * d] in order of time, else null. Called
+  /// in order of time for each lane; of the sequence's events for all lanes of one after the other.
+  std::function<RingView(EventId event, std::int64_t lane, float* representative, float* each)>
+      read;
 };
 
 }  // namespace episodic

@@ -101,6 +101,10 @@ class RepresentativeIndex {
   /// size and bytes. \throws DataError for an event that is not there or forgotten
   virtual const float* mean(EventId event) const = 0;
 
+  /// With score == max the individual representatives [count, H * d] of an event, as they were
+  /// added; else none. \throws DataError as `mean`
+  virtual std::vector<float> each(EventId event) const = 0;
+
   /// Erases the forgotten events' vectors from the tier too: their slabs are written anew, and
   /// VectorTier::compact and committed then remove the old bytes. \throws as VectorTier::append
   virtual void compact() {}

@@ -114,6 +114,7 @@ class ExactIndex final : public RepresentativeIndex {
   EPISODIC_INLINE void save(ByteWriter& to) const override;
   EPISODIC_INLINE void load(ByteReader& from) override;
   EPISODIC_INLINE const float* mean(EventId event) const override;
+  EPISODIC_INLINE std::vector<float> each(EventId event) const override;
   std::int64_t size() const override { return means_.size(); }
   EPISODIC_INLINE std::int64_t bytes() const override;
   EPISODIC_INLINE void compact() override;
@@ -156,6 +157,7 @@ class ExactIndex final : public RepresentativeIndex {
   void count_forgotten();
   float score_of(const float* query, std::int64_t event) const;
   void check(EventId event) const;
+  void check_kept(EventId event) const;
 
   IndexShape shape_;
   VectorSlabs means_;

@@ -203,10 +203,7 @@ EPISODIC_INLINE void ExactIndex::compact() {
 }
 
 EPISODIC_INLINE float ExactIndex::score(const float* query, EventId event) const {
-  check(event);
-  if (forgotten(event))
-    throw DataError(
-        concat("representative index: event ", event, " was forgotten, its vector is erased"));
+  check_kept(event);
   return score_of(query, event);
 }
 
@@ -612,6 +609,13 @@ EPISODIC_INLINE void ExactIndex::check(EventId event) const {
     throw DataError(concat("representative index: no event ", event, " among ", size()));
 }
 
+EPISODIC_INLINE void ExactIndex::check_kept(EventId event) const {
+  check(event);
+  if (forgotten(event))
+    throw DataError(
+        concat("representative index: event ", event, " was forgotten, its vector is erased"));
+}
+
 EPISODIC_INLINE void ExactIndex::forget(EventId event) {
   check(event);
   if (forgotten(event)) return;
@@ -625,7 +629,8 @@ EPISODIC_INLINE void ExactIndex::forget(EventId event) {
       std::find(unerased_.begin(), unerased_.end(), slab) == unerased_.end())
     unerased_.push_back(slab);
   if (shape_.score == RepresentativeScore::max)
-    std::fill_n(each_.row(event * shape_.n_repr), shape_.n_repr * shape_.width(), 0.0f);
+    for (std::int64_t j = 0; j < shape_.n_repr; ++j)  // which may lie in two slabs
+      std::fill_n(each_.row(event * shape_.n_repr + j), shape_.width(), 0.0f);
   if (slab < quantised_.slabs()) {
     quantised_.erase(slab, event % rows);
     projection_.erase(slab, event % rows);
@@ -635,11 +640,19 @@ EPISODIC_INLINE void ExactIndex::forget(EventId event) {
 EPISODIC_INLINE const float* ExactIndex::mean(EventId event) const { return mean(event, fetched_); }
 
 EPISODIC_INLINE const float* ExactIndex::mean(EventId event, std::vector<float>& buffer) const {
-  check(event);
-  if (forgotten(event))
-    throw DataError(
-        concat("representative index: event ", event, " was forgotten, its vector is erased"));
+  check_kept(event);
   return vector(event, buffer);
+}
+
+EPISODIC_INLINE std::vector<float> ExactIndex::each(EventId event) const {
+  check_kept(event);
+  std::vector<float> rows;
+  if (shape_.score != RepresentativeScore::max) return rows;
+  for (std::int64_t j = 0; j < count_[static_cast<std::size_t>(event)]; ++j) {
+    const float* const row = each_.row(event * shape_.n_repr + j);
+    rows.insert(rows.end(), row, row + shape_.width());
+  }
+  return rows;
 }
 
 EPISODIC_INLINE void ExactIndex::save(ByteWriter& to) const {

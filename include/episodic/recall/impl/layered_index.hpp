@@ -88,6 +88,9 @@ class LayeredIndex final : public RepresentativeIndex {
   const float* mean(EventId event) const override {
     return event < n_base_ ? reader_->mean(event) : added_->mean(event - n_base_);
   }
+  std::vector<float> each(EventId event) const override {
+    return event < n_base_ ? base_.each(event) : added_->each(event - n_base_);
+  }
   void compact() override { added_->compact(); }
   void freeze() override { added_->freeze(); }
   std::unique_ptr<IndexReader> reader() const override {
