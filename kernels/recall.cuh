@@ -22,6 +22,8 @@ using rules::event_rank;
 using rules::FillStep;
 
 inline constexpr int kScoreRows = 4;  // rows of a warp at a time: they share its loads of the query
+/// Individual representatives of a head: four would spill.
+inline constexpr int kEachRows = 2;
 inline constexpr int kSelectThreads = 1024;
 inline constexpr int kBins = 2048;
 /// Ranks that the selection lists, beside its other shared memory.
@@ -132,8 +134,8 @@ __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
 
 /// scores[e] = sum over heads of the largest product of the query's head and one of the event's
 /// representatives, of all events, by all blocks of the lane. A warp takes an event, as many heads
-/// side by side as its threads hold packs of, and of each four representatives at a time. The
-/// order of all additions follows from the sizes of heads alone.
+/// side by side as its threads hold packs of, and of each two representatives at a time. The order
+/// of all additions follows from the sizes of heads alone.
 /// \param query [width] in shared memory, written
 template <class T>
 __device__ inline void score_each(const RecallParams& p, const RecallLane& own, float* query) {
@@ -159,27 +161,27 @@ __device__ inline void score_each(const RecallParams& p, const RecallLane& own, 
       // of a thread without a head none: it takes part in the sums alone
       const int end = head < n_heads ? (head + 1) * packs_of_head : 0;
       float best = -INFINITY;
-      for (int j = 0; j < n; j += kScoreRows) {
-        float sum[kScoreRows] = {};
+      for (int j = 0; j < n; j += kEachRows) {
+        float sum[kEachRows] = {};
         EPISODIC_UNROLL_BY(1)
         for (int i = head * packs_of_head + lane % threads_of_head; i < end; i += threads_of_head) {
-          Pack<T, kPack> pack[kScoreRows];
+          Pack<T, kPack> pack[kEachRows];
           EPISODIC_UNROLL
-          for (int r = 0; r < kScoreRows; ++r)  // beyond the last: the last one once more
+          for (int r = 0; r < kEachRows; ++r)  // beyond the last: the last one once more
             pack[r] = rows[(j + r < n ? j + r : n - 1) * packs + i];
           EPISODIC_UNROLL
           for (int k = 0; k < kPack; ++k) {
             const float q = query[i * kPack + k];
             EPISODIC_UNROLL
-            for (int r = 0; r < kScoreRows; ++r) sum[r] += q * widen(pack[r].at[k]);
+            for (int r = 0; r < kEachRows; ++r) sum[r] += q * widen(pack[r].at[k]);
           }
         }
         for (int lanes = threads_of_head / 2; lanes > 0; lanes /= 2) {
           EPISODIC_UNROLL
-          for (int r = 0; r < kScoreRows; ++r) sum[r] += __shfl_xor_sync(kFullMask, sum[r], lanes);
+          for (int r = 0; r < kEachRows; ++r) sum[r] += __shfl_xor_sync(kFullMask, sum[r], lanes);
         }
         EPISODIC_UNROLL
-        for (int r = 0; r < kScoreRows; ++r)
+        for (int r = 0; r < kEachRows; ++r)
           if (best < sum[r]) best = sum[r];  // never NaN
       }
       if (head < n_heads) score += best;

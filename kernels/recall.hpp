@@ -100,7 +100,7 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 /// event what it has. The best of a head's products is that of those that are numbers, -inf where
 /// none is.
 ///
-/// One launch. Its blocks scan, a warp four rows at a time, or with maybe_each four representatives
+/// One launch. Its blocks scan, a warp four rows at a time, or with maybe_each two representatives
 /// of some heads of one event. The last one that is done narrows the
 /// range of scores by histograms of 2048 bins until what is left fits its shared memory, two passes
 /// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. Lanes
