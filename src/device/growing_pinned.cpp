@@ -12,8 +12,8 @@ namespace episodic::device {
 std::optional<GrowingPinned> GrowingPinned::reserve(std::int64_t bytes, int device,
                                                     std::int64_t piece) {
   int same_addresses = 0;
-  const cudaError_t error = cudaDeviceGetAttribute(
-      &same_addresses, cudaDevAttrCanUseHostPointerForRegisteredMem, device);
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&same_addresses, cudaDevAttrCanUseHostPointerForRegisteredMem, device);
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
   if (error != cudaSuccess || same_addresses == 0 || piece <= 0) return std::nullopt;
   const std::int64_t whole = (bytes + piece - 1) / piece * piece;
@@ -92,13 +92,13 @@ void GrowingPinned::hold_ahead(std::span<const Part> parts) {
   std::vector<Part> runs = pieces_.missing(parts);
   if (runs.empty()) return;
   try {
-    working_ = std::async(
-        std::launch::async, [base = base_, device = device_, runs = std::move(runs)]() mutable {
-          std::size_t done = 0;
-          while (done < runs.size() && lock(base, device, runs[done])) ++done;
-          runs.resize(done);
-          return std::move(runs);
-        });
+    working_ = std::async(std::launch::async,
+                          [base = base_, device = device_, runs = std::move(runs)]() mutable {
+                            std::size_t done = 0;
+                            while (done < runs.size() && lock(base, device, runs[done])) ++done;
+                            runs.resize(done);
+                            return std::move(runs);
+                          });
   } catch (const std::system_error&) {
     // no thread is to be had: it is locked when it is needed
   }

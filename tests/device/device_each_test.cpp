@@ -115,13 +115,17 @@ TEST_CASE("a device's individual representatives are the host's to the bit, ther
   const MemoryShape shape = shape_of();
   const TempDir dir;
   int number = 0;
-  for (MemoryConfig plain : all_configs())
+  const std::vector<MemoryConfig> configs = all_configs();
+  for (std::size_t i = 0; i < configs.size(); ++i)
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      if (dtype != DType::float32 && i != 2) continue;
+      MemoryConfig plain = configs[i];
       if (!is_code(plain.kv_dtype)) plain.kv_dtype = dtype;
       std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
       round_to(tokens, dtype);
       const DeviceMemoryOptions options{dtype, kTokens};
       for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
+        if (i != 0 && config.disk_dir.empty()) continue;  // every tier once, files always
         CAPTURE(number, name_of(dtype), config.device_bytes);
         // Made by the device at once, and kept in between on the host's side.
         DeviceMemory straight(config, shape, options, nullptr);

@@ -81,6 +81,9 @@ void check_forgetting(std::initializer_list<int> all_settings, std::int64_t leng
       plain.recall_every = 3;  // lists of the step before are attended once more
     } else if (settings == 5 || settings == 6) {
       plain.recall_groups = 2;  // which share what is forgotten and pinned
+    } else if (settings == 10) {
+      plain.score = RepresentativeScore::max;
+      plain.recall_groups = 2;
     } else if (settings > 6) {  // heads with events of their own, and marks of their own
       plain.scope = EventScope::head;
       plain.segmenter = SegmenterKind::k_similarity;
@@ -95,7 +98,7 @@ void check_forgetting(std::initializer_list<int> all_settings, std::int64_t leng
     for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
       const bool with_files = settings == 0 || settings == 5 || settings == 7;
       if (!with_files && !config.disk_dir.empty()) continue;
-      if (settings > 7 && config.device_bytes > 0) continue;
+      if ((settings == 8 || settings == 9) && config.device_bytes > 0) continue;
       if (settings == 6 && config.device_bytes > 0) continue;
       EpisodicMemory host(plain, shape);
       DeviceMemory device(config, shape, options, nullptr);
@@ -160,7 +163,7 @@ void check_forgetting(std::initializer_list<int> all_settings, std::int64_t leng
 
 TEST_CASE("a device's memory forgets as the host's does") {
   EPISODIC_NEEDS_DEVICE();
-  check_forgetting({0, 1, 2, 3, 4, 5, 6}, 260);
+  check_forgetting({0, 1, 2, 3, 4, 5, 6, 10}, 260);
 }
 
 TEST_CASE("a device's memory forgets events of each head as the host's does") {

@@ -192,6 +192,7 @@ void check_grown(std::initializer_list<int> all_settings) {
     DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
     if (settings > 6) plain.scope = EventScope::head;  // to the rows of the head with most
     if (settings == 7) plain.segmenter = SegmenterKind::k_similarity;
+    if (settings == 9) plain.score = RepresentativeScore::max;
     if (settings == 1 || settings == 8) {  // slabs of codes
       plain.min_block = plain.max_block = 1;
       options.codes_from = 64;
@@ -237,7 +238,7 @@ TEST_CASE("device memory that grows gives the bits of one that is all there, wha
 
 TEST_CASE(
     "device memory of each head's events that grows gives the bits of one that is all there") {
-  check_grown({7, 8});
+  check_grown({7, 8, 9});
 }
 
 TEST_CASE("device memory that grows does so in every order of its streams") {
