@@ -70,6 +70,7 @@ class Recorder {
     std::vector<float> representatives;
     for (std::int64_t l = 0; l < n_layers_; ++l)
       for (EventId e = 0; e < events.size(); ++e) {
+        // Layers that do not recall have no representatives: zeros are written for them.
         const std::vector<float> r =
             recalls(config, l) ? engine.representative(l, e)
                                : std::vector<float>(static_cast<std::size_t>(width_), 0.0f);
