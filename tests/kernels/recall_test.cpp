@@ -294,6 +294,25 @@ std::unique_ptr<episodic::RepresentativeIndex> host_index(const Memory& m) {
   return index;
 }
 
+/// One step from the same queue in every order, each time with the host's lists.
+template <class More>
+void step_in_every_order(Device& device, const episodic::RecallBuffers& host,
+                         const std::vector<float>& query, std::int64_t tokens, std::int64_t n,
+                         const More& more) {
+  const std::vector<DeviceEventId> queue = device.contiguity->host();
+  const std::vector<std::int32_t> sizes = device.sizes->host();
+  episodic_test::in_every_order([&] {
+    cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * sizeof(queue[0]),
+               cudaMemcpyHostToDevice);
+    cudaMemcpy(device.sizes->data(), sizes.data(), 3 * sizeof(sizes[0]), cudaMemcpyHostToDevice);
+    const Lists lists = device.step(query, tokens, n);
+    REQUIRE(lists.similarity == host.similarity());
+    REQUIRE(lists.contiguity == host.contiguity());
+    REQUIRE(lists.recalled == host.recalled());
+    more(lists);
+  });
+}
+
 TEST_CASE("recall kernels list what the host lists, step after step, in every dtype and order") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(11);
@@ -324,16 +343,7 @@ TEST_CASE("recall kernels list what the host lists, step after step, in every dt
           host.recall(m.config, *index, table, query.data(),
                       outside - std::min(outside, table.tokens()));
           std::optional<Lists> first;
-          const std::vector<DeviceEventId> queue = device.contiguity->host();
-          const std::vector<std::int32_t> sizes = device.sizes->host();
-          episodic_test::in_every_order([&] {
-            cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * 4,
-                       cudaMemcpyHostToDevice);
-            cudaMemcpy(device.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
-            const Lists lists = device.step(query, tokens, n);
-            REQUIRE(lists.similarity == host.similarity());
-            REQUIRE(lists.contiguity == host.contiguity());
-            REQUIRE(lists.recalled == host.recalled());
+          step_in_every_order(device, host, query, tokens, n, [&](const Lists& lists) {
             const auto budget = episodic_test::reference_budget(
                 m.config, outside - std::min(outside, table.tokens()));
             REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
@@ -376,17 +386,7 @@ TEST_CASE("recall kernels list no event that was forgotten, as the host lists no
           const std::int64_t tokens = table.pending_start() + m.config.n_local - 1;
           const std::vector<float> query = episodic_test::normal_floats(40, random);
           host.recall(m.config, *index, table, query.data(), m.config.n_init);
-          const std::vector<DeviceEventId> queue = device.contiguity->host();
-          const std::vector<std::int32_t> sizes = device.sizes->host();
-          episodic_test::in_every_order([&] {
-            cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * 4,
-                       cudaMemcpyHostToDevice);
-            cudaMemcpy(device.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
-            const Lists lists = device.step(query, tokens, 1);
-            REQUIRE(lists.similarity == host.similarity());
-            REQUIRE(lists.contiguity == host.contiguity());
-            REQUIRE(lists.recalled == host.recalled());
-          });
+          step_in_every_order(device, host, query, tokens, 1, [](const Lists&) {});
           if (kept_of_8 == 0 && step > 0) REQUIRE(host.recalled().empty());
         }
       }
@@ -433,16 +433,7 @@ TEST_CASE("recall kernels score by the best of an event's representatives, by de
         const std::vector<float> query =
             episodic_test::normal_floats(static_cast<std::size_t>(width), random);
         host.recall(m.config, *index, table, query.data(), m.config.n_init);
-        const std::vector<DeviceEventId> queue = device.contiguity->host();
-        const std::vector<std::int32_t> sizes = device.sizes->host();
-        episodic_test::in_every_order([&] {
-          cudaMemcpy(device.contiguity->data(), queue.data(), queue.size() * 4,
-                     cudaMemcpyHostToDevice);
-          cudaMemcpy(device.sizes->data(), sizes.data(), 12, cudaMemcpyHostToDevice);
-          const Lists lists = device.step(query, tokens, 1);
-          REQUIRE(lists.similarity == host.similarity());
-          REQUIRE(lists.contiguity == host.contiguity());
-          REQUIRE(lists.recalled == host.recalled());
+        step_in_every_order(device, host, query, tokens, 1, [&](const Lists& lists) {
           if (step == 2) return;
           const auto budget = episodic_test::reference_budget(m.config, m.config.n_init);
           REQUIRE(lists.similarity == reference_similarity(m, query, budget.similarity));
