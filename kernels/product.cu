@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "product.hpp"
 
+#include <algorithm>
+
 #include "fields.hpp"
 #include "product.cuh"
 
@@ -43,9 +45,24 @@ cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
   });
 }
 
+std::int64_t value_dim(const HeadsParams& p) { return p.value_dim > 0 ? p.value_dim : p.head_dim; }
+std::int64_t value_head_stride(const HeadTarget& row) {
+  return row.value_head_stride > 0 ? row.value_head_stride : row.ring_head_stride;
+}
+
+/// With what 0 stands for in its place.
+HeadsParams with_value_width(HeadsParams p) {
+  p.value_dim = value_dim(p);
+  for (HeadTarget& row : p.row) {
+    row.value_head_stride = value_head_stride(row);
+    if (row.value_page_stride == 0) row.value_page_stride = row.ring_pages.page_stride;
+  }
+  return p;
+}
+
 /// \param p the row's heads
 FieldError check(const HeadTarget& row, const HeadsParams& p) {
-  const std::int64_t d = p.head_dim;
+  const std::int64_t d = p.head_dim, e = value_dim(p);
   EPISODIC_FIELD_GIVEN(row, position);
   EPISODIC_FIELD_GIVEN(row, ring_rotated_key);
   EPISODIC_FIELD_GIVEN(row, ring_value);
@@ -55,7 +72,14 @@ FieldError check(const HeadTarget& row, const HeadsParams& p) {
                  product_within(row.ring_head_stride,
                                 slots_in_a_piece(row.ring_pages, row.ring_capacity), d) &&
                      product_within(kMaxElements, row.ring_head_stride, p.n_kv_heads));
-  EPISODIC_FIELD(row, n_init, product_within(kMaxElements, row.n_init, p.n_kv_heads, d));
+  EPISODIC_FIELD(row, value_head_stride,
+                 row.value_head_stride >= 0 &&
+                     product_within(value_head_stride(row),
+                                    slots_in_a_piece(row.ring_pages, row.ring_capacity), e) &&
+                     product_within(kMaxElements, value_head_stride(row), p.n_kv_heads));
+  EPISODIC_FIELD(row, value_page_stride, row.value_page_stride % 8 == 0);
+  EPISODIC_FIELD(row, n_init,
+                 product_within(kMaxElements, row.n_init, p.n_kv_heads, std::max(d, e)));
   EPISODIC_FIELD(row, sink_key, row.n_init == 0 || row.sink_key);
   EPISODIC_FIELD(row, sink_value, row.n_init == 0 || row.sink_value);
   if (p.rotary_dim == 0) return {};
@@ -75,10 +99,15 @@ FieldError check(const ProductParams& p, const HeadsParams& heads) {
                  heads.head_dim >= 2 && heads.head_dim % 2 == 0 &&
                      product_within(kMostWidth, heads.n_heads, heads.head_dim) &&
                      product_within(kMostWidth, heads.n_kv_heads, heads.head_dim));
+  EPISODIC_FIELD(heads, value_dim,
+                 heads.value_dim >= 0 && heads.value_dim % 2 == 0 &&
+                     product_within(kMostWidth, heads.n_kv_heads, value_dim(heads)));
   EPISODIC_FIELD(
       heads, rotary_dim,
       heads.rotary_dim >= 0 && heads.rotary_dim % 2 == 0 && heads.rotary_dim <= heads.head_dim);
-  EPISODIC_FIELD(p, out, p.out == (heads.n_heads + 2 * heads.n_kv_heads) * heads.head_dim);
+  EPISODIC_FIELD(p, out,
+                 p.out == (heads.n_heads + heads.n_kv_heads) * heads.head_dim +
+                              heads.n_kv_heads * value_dim(heads));
   EPISODIC_FIELD_GIVEN(heads, q);
   EPISODIC_FIELD(heads, q_row_stride, heads.q_row_stride >= heads.n_heads * heads.head_dim);
   for (std::int64_t r = 0; r < p.n; ++r)
@@ -170,7 +199,7 @@ cudaError_t heads_product(const ProductParams& p, const HeadsParams& heads, cuda
   ProductArgs a;
   a.p = p;
   a.use = ProductUse::heads;
-  a.heads = heads;
+  a.heads = with_value_width(heads);
   if (const FieldError wrong = check(p, heads)) return wrong.error;
   return launch_product(a, stream);
 }

@@ -38,29 +38,53 @@ struct OutputPair {
   std::int64_t first, second;
 };
 
+/// Of the product's outputs: those of queries and keys, which stand before the values.
+__device__ inline std::int64_t query_key_width(const HeadsParams& heads) {
+  return (heads.n_heads + heads.n_kv_heads) * heads.head_dim;
+}
+
 /// Outputs that belong together: neighbours; gate and up; channels of a head that rotate together.
 /// \param pair below ceil(out / 2); of an odd number the last one's second is its first
 __device__ inline OutputPair outputs_of(const ProductArgs& a, std::int64_t pair) {
   if (a.use == ProductUse::gate) return {pair, a.p.out / 2 + pair};
   const OutputPair neighbours{2 * pair, 2 * pair + 1 < a.p.out ? 2 * pair + 1 : 2 * pair};
   if (a.use != ProductUse::heads || a.heads.interleaved) return neighbours;
+  if (neighbours.first >= query_key_width(a.heads)) return neighbours;
   const std::int64_t in_head = pair % (a.heads.head_dim / 2), half = a.heads.rotary_dim / 2;
   if (in_head >= half) return neighbours;
   const std::int64_t first = pair / (a.heads.head_dim / 2) * a.heads.head_dim + in_head;
   return {first, first + half};
 }
 
-/// Writes two channels of one head of row r, which rotate together if they rotate at all.
+/// Two neighbouring channels of a value, into the sequence's window and sinks.
 template <class T>
-__device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pair, OutputPair at,
-                                    float x, float y) {
-  const HeadsParams& heads = a.heads;
+__device__ inline void finish_value(const HeadsParams& heads, const HeadTarget& to,
+                                    std::int64_t channel, T first, T second) {
+  const std::int64_t e = heads.value_dim, g = channel / e, c = channel % e, position = *to.position;
+  RingPages pages = to.ring_pages;
+  pages.page_stride = to.value_page_stride;
+  const auto store = [&](void* array, std::int64_t row) {
+    static_cast<T*>(array)[row + c] = first;
+    static_cast<T*>(array)[row + c + 1] = second;
+  };
+  if (position < to.n_init) store(to.sink_value, (g * to.n_init + position) * e);
+  store(to.ring_value,
+        g * to.value_head_stride + ring_row<std::int64_t>(pages, position % to.ring_capacity, e));
+}
+
+/// Writes two channels of one head of row r, which rotate together if they rotate at all.
+/// \param heads with what 0 stands for in its place
+template <class T>
+__device__ inline void finish_heads(const HeadsParams& heads, int r, std::int64_t pair,
+                                    OutputPair at, float x, float y) {
   const HeadTarget& to = heads.row[r];
-  const std::int64_t d = heads.head_dim, head = at.first / d, in_head = pair % (d / 2);
-  const bool rotates = in_head < heads.rotary_dim / 2;
   Pack<T, 1> first, second;
   first.at[0] = narrow<T>(x);
   second.at[0] = narrow<T>(y);
+  const std::int64_t in_values = at.first - query_key_width(heads);
+  if (in_values >= 0) return finish_value<T>(heads, to, in_values, first.at[0], second.at[0]);
+  const std::int64_t d = heads.head_dim, head = at.first / d, in_head = pair % (d / 2);
+  const bool rotates = in_head < heads.rotary_dim / 2;
   if (head < heads.n_heads) {
     T* const q = static_cast<T*>(heads.q) + r * heads.q_row_stride;
     q[at.first] = first.at[0];
@@ -73,9 +97,8 @@ __device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pa
     to.maybe_mean[at.second] = static_cast<float>(rotates ? v * cos + u * sin : v);
     return;
   }
-  const bool is_key = head < heads.n_heads + heads.n_kv_heads;
-  const std::int64_t g = head - heads.n_heads - (is_key ? 0 : heads.n_kv_heads);
-  const std::int64_t c1 = at.first - head * d, c2 = at.second - head * d, position = *to.position;
+  const std::int64_t g = head - heads.n_heads, position = *to.position;
+  const std::int64_t c1 = at.first - head * d, c2 = at.second - head * d;
   const std::int64_t in_ring =
       g * to.ring_head_stride +
       ring_row<std::int64_t>(to.ring_pages, position % to.ring_capacity, d);
@@ -83,9 +106,7 @@ __device__ inline void finish_heads(const ProductArgs& a, int r, std::int64_t pa
     static_cast<T*>(array)[row + c1] = u.at[0];
     static_cast<T*>(array)[row + c2] = v.at[0];
   };
-  if (position < to.n_init)
-    store(is_key ? to.sink_key : to.sink_value, (g * to.n_init + position) * d, first, second);
-  if (!is_key) return store(to.ring_value, in_ring, first, second);
+  if (position < to.n_init) store(to.sink_key, (g * to.n_init + position) * d, first, second);
   if (to.maybe_ring_key) store(to.maybe_ring_key, in_ring, first, second);
   Pack<T, 1> rotated1 = first, rotated2 = second;
   if (rotates)
@@ -115,7 +136,7 @@ __device__ inline void finish_pair(const ProductArgs& a, int r, std::int64_t pai
       static_cast<T*>(a.y)[r * (a.p.out / 2) + pair] = narrow<T>(activated(a.activation, x) * y);
       break;
     case ProductUse::heads:
-      finish_heads<T>(a, r, pair, at, x, y);
+      finish_heads<T>(a.heads, r, pair, at, x, y);
       break;
   }
 }

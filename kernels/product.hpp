@@ -64,7 +64,9 @@ struct HeadTarget {
   void* ring_rotated_key = nullptr;
   void* ring_value = nullptr;
   std::int64_t ring_capacity = 0, ring_head_stride = 0;
+  std::int64_t value_head_stride = 0;  ///< 0: ring_head_stride
   RingPages ring_pages;
+  std::uint32_t value_page_stride = 0;  ///< 0: ring_pages.page_stride
   void* sink_key = nullptr;
   void* sink_value = nullptr;
   std::int64_t n_init = 0;
@@ -77,8 +79,9 @@ struct HeadTarget {
 /// Where and how all of them lie.
 struct HeadsParams {
   std::int64_t n_heads = 0, n_kv_heads = 0;
-  std::int64_t head_dim = 0;    ///< even
-  std::int64_t rotary_dim = 0;  ///< even, <= head_dim; 0: no rotation
+  std::int64_t head_dim = 0;    ///< d, even
+  std::int64_t value_dim = 0;   ///< e, of values, even; 0: d
+  std::int64_t rotary_dim = 0;  ///< even, <= d; 0: no rotation
   bool interleaved = false;     ///< pairs of channels as in kernels/attention.hpp
   void* q = nullptr;            ///< [n, H d] of dtype, written, before rotary embedding
   std::int64_t q_row_stride = 0;
@@ -88,7 +91,7 @@ struct HeadsParams {
 /// The product of q, k and v, whose rows are of as many sequences: queries to `q`, keys and values
 /// into the windows as append_window writes them, and mean queries as mean_fixed_query makes them,
 /// bit for bit given the products, which are rounded once, with their biases.
-/// \param params out = (H + 2 G) d
+/// \param params out = (H + G) d + G e
 cudaError_t heads_product(const ProductParams& params, const HeadsParams& heads,
                           cudaStream_t stream);
 

@@ -176,7 +176,7 @@ TEST_CASE("a gated product is gate_times_up of the product without its rounding"
 
 /// A sequence's window, with a token's place in it.
 struct Window {
-  Window(DType dtype, std::int64_t kv_heads, std::int64_t d, std::int64_t rotary,
+  Window(DType dtype, std::int64_t kv_heads, std::int64_t d, std::int64_t e, std::int64_t rotary,
          std::int64_t mean_width, std::int64_t at, std::mt19937& random)
       : position(std::vector<std::int64_t>{at}),
         cos(episodic_test::normal_floats(static_cast<std::size_t>(rotary / 2), random)),
@@ -185,10 +185,13 @@ struct Window {
         fixed_sin(episodic_test::normal_floats(static_cast<std::size_t>(rotary / 2), random)),
         mean(std::vector<float>(static_cast<std::size_t>(mean_width), -1.0f)) {
     // not a value of any token
-    const std::vector<unsigned char> empty(bytes_of(kv_heads * kCapacity * d, dtype), 0x11),
-        none(bytes_of(kv_heads * kInit * d, dtype), 0x11);
-    for (auto* ring : {&ring_key, &ring_rotated, &ring_value}) ring->emplace(empty);
-    for (auto* sink : {&sink_key, &sink_value}) sink->emplace(none);
+    const auto of_tokens = [&](std::int64_t tokens, std::int64_t width) {
+      return std::vector<unsigned char>(bytes_of(kv_heads * tokens * width, dtype), 0x11);
+    };
+    for (auto* ring : {&ring_key, &ring_rotated}) ring->emplace(of_tokens(kCapacity, d));
+    ring_value.emplace(of_tokens(kCapacity, e));
+    sink_key.emplace(of_tokens(kInit, d));
+    sink_value.emplace(of_tokens(kInit, e));
   }
 
   static constexpr std::int64_t kCapacity = 7, kInit = 3;
@@ -197,7 +200,7 @@ struct Window {
   std::optional<DeviceArray<unsigned char>> ring_key, ring_rotated, ring_value, sink_key,
       sink_value;
 
-  HeadTarget target(std::int64_t d, bool keeps_keys, bool wants_mean) const {
+  HeadTarget target(std::int64_t d, std::int64_t e, bool keeps_keys, bool wants_mean) const {
     HeadTarget to;
     to.position = position.data();
     to.cos = cos.data();
@@ -207,6 +210,7 @@ struct Window {
     to.ring_value = ring_value->data();
     to.ring_capacity = kCapacity;
     to.ring_head_stride = kCapacity * d;
+    to.value_head_stride = kCapacity * e;
     to.sink_key = sink_key->data();
     to.sink_value = sink_value->data();
     to.n_init = kInit;
@@ -234,7 +238,9 @@ TEST_CASE("a product of heads leaves what the product, append_window and mean_fi
         for (const bool interleaved : {false, true}) {
           const DType dtype = kDTypes[trial++ % 3];
           const bool keeps_keys = trial % 2, wants_mean = trial % 3 != 0;
-          const std::int64_t row = (kHeads + 2 * kKvHeads) * d;
+          const std::int64_t value_dim = trial % 4 < 2 ? 0 : trial % 4 == 2 ? d + 10 : 6;
+          const std::int64_t e = value_dim > 0 ? value_dim : d;
+          const std::int64_t row = (kHeads + kKvHeads) * d + kKvHeads * e;
           std::mt19937 random(static_cast<unsigned>(trial));
           const Case c(dtype, n, 48, row, true, trial % 2 == 0, random);
           const DeviceArray<unsigned char> qkv(bytes_of(n * row, dtype));
@@ -244,9 +250,9 @@ TEST_CASE("a product of heads leaves what the product, append_window and mean_fi
           std::deque<Window> apart, fused;  // whose elements stay where they are
           for (const std::int64_t at : {std::int64_t{1}, std::int64_t{13}, std::int64_t{100'000}}) {
             const std::mt19937 as_before = random;
-            apart.emplace_back(dtype, kKvHeads, d, rotary, kHeads * d, at, random);
+            apart.emplace_back(dtype, kKvHeads, d, e, rotary, kHeads * d, at, random);
             random = as_before;
-            fused.emplace_back(dtype, kKvHeads, d, rotary, kHeads * d, at, random);
+            fused.emplace_back(dtype, kKvHeads, d, e, rotary, kHeads * d, at, random);
           }
           for (std::int64_t i = 0; i < n; ++i) {
             const Window& w = apart[static_cast<std::size_t>(i)];
@@ -256,6 +262,7 @@ TEST_CASE("a product of heads leaves what the product, append_window and mean_fi
             a.n = 1;
             a.n_kv_heads = kKvHeads;
             a.head_dim = d;
+            a.value_dim = e;
             a.rotary_dim = rotary;
             a.interleaved = interleaved;
             a.first_position = w.position.data();
@@ -269,6 +276,7 @@ TEST_CASE("a product of heads leaves what the product, append_window and mean_fi
             a.ring_value = w.ring_value->data();
             a.ring_capacity = Window::kCapacity;
             a.ring_head_stride = Window::kCapacity * d;
+            a.value_head_stride = Window::kCapacity * e;
             a.sink_key = w.sink_key->data();
             a.sink_value = w.sink_value->data();
             a.n_init = Window::kInit;
@@ -292,11 +300,12 @@ TEST_CASE("a product of heads leaves what the product, append_window and mean_fi
           heads.n_heads = kHeads;
           heads.n_kv_heads = kKvHeads;
           heads.head_dim = d;
+          heads.value_dim = value_dim;
           heads.rotary_dim = rotary;
           heads.interleaved = interleaved;
           heads.q_row_stride = row;
           for (std::int64_t i = 0; i < n; ++i)
-            heads.row[i] = fused[static_cast<std::size_t>(i)].target(d, keeps_keys, wants_mean);
+            heads.row[i] = fused[static_cast<std::size_t>(i)].target(d, e, keeps_keys, wants_mean);
           episodic_test::in_every_order([&] {
             const DeviceArray<unsigned char> q(queries.size());
             heads.q = q.data();

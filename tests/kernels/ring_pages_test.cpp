@@ -165,9 +165,10 @@ TEST_CASE("pages: append_window and a product of heads") {
   for (const DType dtype : kDTypes)
     for (const int log2_tokens : {0, 2, 4})
       for (const std::int64_t d : {8, 24})
-        for (const std::int64_t e : {std::int64_t{0}, d, std::int64_t{5}, std::int64_t{16}}) {
-          const bool fused = e == 0;  // which has one width for keys and values
-          const std::int64_t value_d = fused ? d : e, n = fused ? 1 : 9, first = 17;
+        for (const std::int64_t e :
+             {d, std::int64_t{5}, std::int64_t{16}, std::int64_t{-6}, -d}) {  // < 0: fused
+          const bool fused = e < 0;
+          const std::int64_t value_d = fused ? -e : e, n = fused ? 1 : 9, first = 17;
           const std::int64_t row = (kHeads + kKvHeads) * d + kKvHeads * value_d;
           const std::int64_t element = episodic::size_of(dtype);
           const DeviceArray<unsigned char> x(random_ring(fused ? 32 : n * row, dtype, random)),
@@ -193,6 +194,7 @@ TEST_CASE("pages: append_window and a product of heads") {
               heads.n_heads = kHeads;
               heads.n_kv_heads = kKvHeads;
               heads.head_dim = heads.rotary_dim = d;
+              heads.value_dim = value_d;
               heads.q = q.data();
               heads.q_row_stride = row;
               HeadTarget& to = heads.row[0];
@@ -204,7 +206,9 @@ TEST_CASE("pages: append_window and a product of heads") {
               to.ring_value = value;
               to.ring_capacity = kCapacity;
               to.ring_head_stride = head_stride;
+              to.value_head_stride = value_head_stride;
               to.ring_pages = pages;
+              to.value_page_stride = value_page_stride;
               to.sink_key = sink_key.data();
               to.sink_value = sink_value.data();
               to.n_init = kInit;
@@ -216,7 +220,7 @@ TEST_CASE("pages: append_window and a product of heads") {
               p.n = n;
               p.n_kv_heads = kKvHeads;
               p.head_dim = p.rotary_dim = d;
-              p.value_dim = e;
+              p.value_dim = value_d;
               p.first_position = position.data();
               p.k = x.data() + kHeads * d * element;
               p.v = x.data() + (kHeads + kKvHeads) * d * element;
