@@ -181,6 +181,8 @@ class Event {
       check(error, "an event");
     return error == cudaSuccess;
   }
+  /// Waits for the work before it.
+  void wait() const { check(cudaEventSynchronize(event_), "an event"); }
   /// What `stream` gets from now on comes behind the place that was last recorded, if any.
   void hold(cudaStream_t stream) const {
     check(cudaStreamWaitEvent(stream, event_, 0), "waiting for another stream");

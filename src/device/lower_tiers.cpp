@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace episodic::device {
+namespace {
+constexpr const char* kLists = "lower n_mem or raise min_block";
+}
+
 LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
                        const SlotArrays& arrays, const LaneTables& tables,
                        std::int64_t most_recalled, std::int64_t most_closed_tokens,
@@ -18,10 +23,19 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
       scales_of_event_(is_code(shape.dtype) ? 2 * shape.n_kv_heads : 0),
       closed_(shape.n_lanes * staging_lane_bytes_, "the staging of closed events",
               "lower chunk or max_block"),
-      fetched_(most_recalled * arrays.slot_bytes, "the staging of recalled events",
-               "lower n_mem or max_block"),
-      pointers_(most_recalled * static_cast<std::int64_t>(sizeof(void*)), "the staging of pointers",
-                "lower n_mem or raise min_block") {
+      most_recalled_(most_recalled),
+      asked_(tables.per_layer * (most_recalled + 3) *
+                 static_cast<std::int64_t>(sizeof(kernels::DeviceEventId)),
+             "the lists of recalled events", kLists),
+      fetched_(tables.per_layer * most_recalled * arrays.slot_bytes,
+               "the staging of recalled events", "lower n_mem or max_block"),
+      pointers_(tables.per_layer * most_recalled * static_cast<std::int64_t>(sizeof(void*)),
+                "the staging of pointers", kLists),
+      runs_(2 * tables.per_layer * most_recalled *
+                    static_cast<std::int64_t>(sizeof(kernels::CopyRun)) +
+                static_cast<std::int64_t>(sizeof(std::int32_t)),
+            "the list of copies", kLists),
+      brought_(Event::create()) {
   if (scales_of_event_ > 0)
     scales_ =
         PinnedBuffer(shape.n_lanes * staged_events_ * scales_of_event_ *
@@ -30,12 +44,15 @@ LowerTiers::LowerTiers(const StoreShape& shape, const DiskStoreOptions& options,
   const std::size_t lanes = at(shape.n_lanes);
   slots_.assign(lanes, std::vector<Slot>(at(arrays.n_slots)));
   slot_of_.resize(lanes);
+  for (std::int64_t lane = 0; lane < shape.n_lanes; lane += per_layer_)
+    of_layers_.push_back({this, lane});
   if (!tables.of_each) return;
   numbers_.resize(lanes);
   last_.resize(lanes);
 }
 
 void LowerTiers::truncate(std::span<const std::int64_t> n_events) {
+  await();
   n_events_ = numbers_.empty() ? n_events.front() : 0;
   for (std::size_t lane = 0; lane < numbers_.size(); ++lane) {
     std::vector<EventId>& numbers = numbers_[lane];
@@ -68,6 +85,7 @@ void LowerTiers::write(std::int64_t lane, EventId first, std::span<const TokenRa
 }
 
 void LowerTiers::read(EventId event, std::int64_t lane, std::int64_t tokens, std::byte* to) {
+  await();
   const std::int64_t before = keys_in_block(shape_);
   if (before == 0) return store_->read(stored(lane, event), lane, to);
   block_.resize(at(block_bytes(shape_, tokens)));
@@ -76,6 +94,7 @@ void LowerTiers::read(EventId event, std::int64_t lane, std::int64_t tokens, std
 }
 
 void LowerTiers::forget(std::int64_t lane, EventId event) {
+  await();
   store_->forget(stored(lane, event));
   if (!last_.empty()) std::erase(last_[at(lane)], stored(lane, event));  // not to be read ahead
   const auto [first, end] = lanes_beside(lane);
@@ -87,6 +106,7 @@ void LowerTiers::forget(std::int64_t lane, EventId event) {
 }
 
 void LowerTiers::pin(std::int64_t lane, EventId event, bool pinned) {
+  await();
   store_->pin(stored(lane, event), pinned);
   pinned_[at(stored(lane, event))] = pinned;
   const auto [first, end] = lanes_beside(lane);
@@ -97,6 +117,7 @@ void LowerTiers::pin(std::int64_t lane, EventId event, bool pinned) {
 
 void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
   if (closed.empty()) return;
+  await();
   std::vector<TokenRange> ranges;
   for (const kernels::EventRange& e : closed) ranges.push_back({e.start, e.end});
   store_->append(ranges);
@@ -108,6 +129,7 @@ void LowerTiers::keep(std::span<const kernels::EventRange> closed) {
 
 void LowerTiers::keep(std::int64_t lane, std::span<const kernels::EventRange> closed) {
   if (closed.empty()) return;
+  await();
   std::vector<TokenRange> ranges;
   for (const kernels::EventRange& e : closed) ranges.push_back({e.start, e.end});
   store_->append(ranges, {lane, 1});
@@ -130,17 +152,87 @@ std::int64_t LowerTiers::choose(std::span<const Slot> slots) const {
   return best;
 }
 
-void LowerTiers::fetch(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled,
-                       cudaStream_t stream) {
+void LowerTiers::await() {
+  if (is_bringing_) brought_.wait();
+  is_bringing_ = false;
+  failure_ = nullptr;
+}
+
+void LowerTiers::settle() {
+  if (is_bringing_) brought_.wait();
+  is_bringing_ = false;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+kernels::CopyRunsParams LowerTiers::fetch(std::int64_t first_lane,
+                                          const kernels::DeviceEventId* recalled,
+                                          const std::int32_t* sizes, cudaStream_t stream) {
+  const std::int64_t most = per_layer_ * most_recalled_;
+  auto* const asked = asked_.as<kernels::DeviceEventId>();
+  void* const to[] = {asked, asked + most};
+  const void* const from[] = {recalled, sizes};
+  const std::size_t bytes[] = {at(most) * sizeof(*asked), at(3 * per_layer_) * sizeof(*sizes)};
+  check(kernels::copy_batch(to, from, bytes, 2, stream), "lists of recalled events");
+  check(cudaLaunchHostFunc(
+            stream,
+            [](void* data) {
+              const Layer& layer = *static_cast<const Layer*>(data);
+              layer.tiers->bring(layer.first_lane);
+            },
+            &of_layers_[at(first_lane / per_layer_)]),
+        "fetching events");
+  brought_.record(stream);
+  is_bringing_ = true;
+  kernels::CopyRunsParams copies;
+  copies.runs = runs_.as<kernels::CopyRun>();
+  copies.count = reinterpret_cast<const std::int32_t*>(copies.runs + 2 * most);
+  copies.max_runs = 2 * most;
+  return copies;
+}
+
+void LowerTiers::bring(std::int64_t first_lane) noexcept {
+  n_fetched_ = n_pointers_ = 0;
+  const std::int64_t most = per_layer_ * most_recalled_;
+  const auto* const asked = asked_.as<kernels::DeviceEventId>();
+  const std::int32_t* const sizes = asked + most;
+  for (std::int64_t p = 0; p < per_layer_; ++p) {
+    const std::span recalled(asked + p * most_recalled_, at(sizes[3 * p + 2]));
+    try {
+      if (!failure_) bring_lane(first_lane + p, recalled);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    if (failure_) point_anywhere(first_lane + p, recalled);
+  }
+  auto* const runs = runs_.as<kernels::CopyRun>();
+  *reinterpret_cast<std::int32_t*>(runs + 2 * most) =
+      static_cast<std::int32_t>(n_fetched_ + n_pointers_);
+}
+
+void LowerTiers::point(std::int64_t lane, EventId event, std::int64_t s) {
+  void** const pointer = pointers_.as<void*>() + n_pointers_;
+  *pointer = slot(lane, s);
+  runs_.as<kernels::CopyRun>()[n_fetched_ + n_pointers_] = {
+      pointer, arrays_.blocks + lane * arrays_.max_events + event, sizeof(void*)};
+  ++n_pointers_;
+}
+
+void LowerTiers::point_anywhere(std::int64_t lane,
+                                std::span<const kernels::DeviceEventId> recalled) {
+  for (const kernels::DeviceEventId e : recalled)
+    if (slot_of_[at(lane)][at(e)] < 0) point(lane, e, 0);
+}
+
+void LowerTiers::bring_lane(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled) {
   std::vector<Slot>& slots = slots_[at(lane)];
   std::vector<std::int32_t>& slot_of = slot_of_[at(lane)];
   missing_.clear();
   for (const kernels::DeviceEventId e : recalled) {
-    const std::int32_t slot = slot_of[static_cast<std::size_t>(e)];
-    if (slot < 0)
+    const std::int32_t s = slot_of[at(e)];
+    if (s < 0)
       missing_.push_back(e);
     else
-      slots[static_cast<std::size_t>(slot)].last_recalled = clock_;
+      slots[at(s)].last_recalled = clock_;
   }
   if (!last_.empty()) {
     last_[at(lane)].clear();
@@ -155,32 +247,24 @@ void LowerTiers::fetch(std::int64_t lane, std::span<const kernels::DeviceEventId
   if (const std::int64_t next = lane + per_layer_; next < shape_.n_lanes)
     store_->prefetch(next, last_.empty() ? missing_stored_ : last_[at(next)]);
   const std::int64_t element = size_of(shape_.dtype);
-  copies_.clear();
   for (std::size_t i = 0; i < missing_.size(); ++i) {
-    const auto e = static_cast<std::size_t>(missing_[i]);
     // Those recalled in this attempt carry its stamp, and there are no more of them than slots:
     // what leaves is older.
     const std::int64_t s = choose(slots);
-    Slot& slot = slots[static_cast<std::size_t>(s)];
-    if (slot.event >= 0) slot_of[static_cast<std::size_t>(slot.event)] = -1;
-    slot = {clock_, missing_[i], pinned_[at(missing_stored_[i])]};
-    slot_of[e] = static_cast<std::int32_t>(s);
+    Slot& taken = slots[at(s)];
+    if (taken.event >= 0) slot_of[at(taken.event)] = -1;
+    taken = {clock_, missing_[i], pinned_[at(missing_stored_[i])]};
+    slot_of[at(missing_[i])] = static_cast<std::int32_t>(s);
     const KvSegment& segment = segments_[i];
-    const auto half =
-        static_cast<std::size_t>(shape_.n_kv_heads * segment.length * shape_.head_dim * element);
-    std::byte* const staged =
-        fetched_.as<std::byte>() + static_cast<std::int64_t>(i) * arrays_.slot_bytes;
+    const auto half = at(shape_.n_kv_heads * segment.length * shape_.head_dim * element);
+    std::byte* const staged = fetched_.as<std::byte>() + n_fetched_ * arrays_.slot_bytes;
     std::memcpy(staged, segment.key, half);
     std::memcpy(staged + half, segment.value, half);
-    std::byte* const to = arrays_.slots + (lane * arrays_.n_slots + s) * arrays_.slot_bytes;
-    copies_.add(to, staged, 2 * half);
-    void** const pointer = pointers_.as<void*>() + i;
-    *pointer = to;
-    copies_.add(arrays_.blocks + lane * arrays_.max_events + missing_[i], pointer, sizeof(void*));
+    runs_.as<kernels::CopyRun>()[n_fetched_ + n_pointers_] = {staged, slot(lane, s),
+                                                              static_cast<std::int64_t>(2 * half)};
+    ++n_fetched_;
+    point(lane, missing_[i], s);
   }
-  check(kernels::copy_batch(copies_.to.data(), copies_.from.data(), copies_.bytes.data(),
-                            copies_.to.size(), stream),
-        "fetching events");
   store_->release(lane);
 }
 

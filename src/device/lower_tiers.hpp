@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What lies under the device's slots where host memory does not hold all events: a DiskStore (host
-// cache, then segment files). Here the host takes part in every step: it must know what is recalled
-// to read it from a file, and waits for the device to say so.
+// cache, then segment files). Here the host takes part in every layer: it must know what is
+// recalled to read it from a file. It does so as a piece of the stream's work, on the runtime's own
+// thread: the stream waits for it, the thread that enqueues does not, but once at the end of a
+// step.
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <utility>
@@ -39,6 +42,9 @@ struct LaneTables {
 
 class LowerTiers {
  public:
+  LowerTiers(const LowerTiers&) = delete;
+  LowerTiers& operator=(const LowerTiers&) = delete;
+
   /// \param most_recalled events of a lane and step; n_slots must not be less
   /// \param most_closed_tokens, most_closed of a step: tokens and events
   /// \throws BudgetError, FileError as make_disk_store
@@ -58,6 +64,7 @@ class LowerTiers {
   /// \param step number of the step. One that is begun anew counts as another for the slots: what
   /// its first attempt recalled may leave them.
   void begin_step(std::int64_t step) {
+    await();
     store_->begin_step(step);
     ++clock_;
   }
@@ -68,11 +75,19 @@ class LowerTiers {
   /// The same of one lane, where each has a table of its own.
   void keep(std::int64_t lane, std::span<const kernels::EventRange> closed);
 
-  /// Brings recalled events of a lane into its slots and tells attention where they are. What it
-  /// enqueues reads page-locked memory of this object: the next fetch must find the stream passed.
-  /// \throws FileError for a damaged block
-  void fetch(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled,
-             cudaStream_t stream);
+  /// Enqueues, of all lanes of a layer, what brings recalled events into their slots and tells
+  /// attention where they are: copies of the lists to the host, and what the host does about them.
+  /// \param recalled [lanes of a layer, most_recalled] and sizes [lanes of a layer, 3], of which
+  ///        the third says how many: device memory
+  /// \return the copies that the host will have listed, which the caller launches behind it
+  kernels::CopyRunsParams fetch(std::int64_t first_lane, const kernels::DeviceEventId* recalled,
+                                const std::int32_t* sizes, cudaStream_t stream);
+
+  /// Waits until the host has done its part of what was enqueued. The other members do so as well,
+  /// and forget what failed.
+  /// \throws FileError for a damaged block: what the layers since then attended to makes no sense,
+  ///         and the step may be begun anew
+  void settle();
 
   /// Copies one lane of an event to host memory, keys and then values. Not a recall.
   /// \param tokens of the event \throws FileError
@@ -89,10 +104,30 @@ class LowerTiers {
   /// each lane's; at a step's end
   void truncate(std::span<const std::int64_t> n_events);
 
-  StoreCounters counters() const { return store_->counters(); }
+  StoreCounters counters() {
+    await();
+    return store_->counters();
+  }
 
  private:
   using Slot = rules::Resident;
+  /// What a host function is told: whose lanes, from which one on.
+  struct Layer {
+    LowerTiers* tiers;
+    std::int64_t first_lane;
+  };
+  void await();
+  /// The host's part of a layer's fetch. Calls nothing of CUDA.
+  void bring(std::int64_t first_lane) noexcept;
+  void bring_lane(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled);
+  /// Attention reads the lane's recalled events that are in no slot from one of its slots, whatever
+  /// is there.
+  void point_anywhere(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled);
+  /// The copy of a slot's address to where attention finds it.
+  void point(std::int64_t lane, EventId event, std::int64_t slot);
+  std::byte* slot(std::int64_t lane, std::int64_t s) const {
+    return arrays_.slots + (lane * arrays_.n_slots + s) * arrays_.slot_bytes;
+  }
   /// The slot to give away, by the rules of episodic/base/rules/eviction.hpp.
   std::int64_t choose(std::span<const Slot> slots) const;
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -119,28 +154,20 @@ class LowerTiers {
   std::int64_t staging_lane_bytes_ = 0;
   std::int64_t staged_events_ = 0, scales_of_event_ = 0;  // 0: events have no scales
   PinnedBuffer closed_;                                   // [lanes, staging_lane_bytes_]
-  PinnedBuffer scales_;                             // [lanes, staged_events_, scales_of_event_]
-  PinnedBuffer fetched_;                            // [most_recalled, slot_bytes]
-  PinnedBuffer pointers_;                           // [most_recalled] entries of `blocks`
+  PinnedBuffer scales_;             // [lanes, staged_events_, scales_of_event_]
+  std::int64_t most_recalled_ = 0;  // of a lane and step
+  PinnedBuffer asked_;     // [per_layer_, most_recalled_] event ids, then [per_layer_, 3] sizes
+  PinnedBuffer fetched_;   // [per_layer_ * most_recalled_, slot_bytes]
+  PinnedBuffer pointers_;  // [per_layer_ * most_recalled_] entries of `blocks`
+  PinnedBuffer runs_;      // [2 * per_layer_ * most_recalled_] copies of the two, then their number
+  std::int64_t n_fetched_ = 0, n_pointers_ = 0;     // of the layer that is being fetched
+  std::vector<Layer> of_layers_;                    // [lanes / per_layer_]
+  std::exception_ptr failure_;                      // of a fetch in this step
+  Event brought_;                                   // behind the host's part of the last fetch
+  bool is_bringing_ = false;                        // and it may not have ended
   std::vector<std::vector<Slot>> slots_;            // of each lane
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each lane and event; -1: none
   std::vector<bool> pinned_;                        // of each event, as the store numbers them
-  /// One call's copies, as kernels/copies.hpp takes them.
-  struct Copies {
-    std::vector<void*> to;
-    std::vector<const void*> from;
-    std::vector<std::size_t> bytes;
-    void clear() {
-      to.clear();
-      from.clear();
-      bytes.clear();
-    }
-    void add(void* to_place, const void* from_place, std::size_t size) {
-      to.push_back(to_place);
-      from.push_back(from_place);
-      bytes.push_back(size);
-    }
-  } copies_;
   std::vector<EventId> missing_;  // of the lane's table, and as the store numbers them
   std::vector<EventId> missing_stored_;
   std::vector<KvSegment> segments_;

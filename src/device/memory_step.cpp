@@ -451,18 +451,19 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
   device::launch_batch(kernels::recall_events_batch, recalls, stream, "recall");
   device::launch_batch(kernels::score_events_batch, scores, stream, "scores of events");
   device::launch_batch(kernels::recall_top_batch, tops, stream, "recall");
+  std::vector<kernels::CopyRunsParams> read;
   std::vector<Impl*> over_host;
   for (Impl* const m : apart) {
     const Layer& layer = m->layers[static_cast<std::size_t>(l)];
     if (layer.place < 0 || !m->recalls_now) continue;
     const RecallLists& lists = m->lists_of_step(layer);
-    // The one place where the host waits within a step: files are read by the host.
-    for (std::int64_t p = 0; m->lower && p < m->lanes.per_layer; ++p)
-      m->lower->fetch(m->first_lane(layer) + p,
-                      m->read(lists.recalled + p * m->room, m->read(lists.sizes + 3 * p, 3)[2]),
-                      stream);
+    if (m->lower) {
+      read.push_back(m->lower->fetch(m->first_lane(layer), lists.recalled, lists.sizes, stream));
+      read.back().max_blocks = kLinkBlocks;
+    }
     if (m->has_host_tier()) over_host.push_back(m);
   }
+  device::launch_batch(kernels::copy_runs_batch, read, stream, "fetching events");
   swap_in(l, over_host);
   device::launch_batch(kernels::score_events_batch, scores_of_lists, stream, "scores of events");
 }
@@ -705,7 +706,8 @@ void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps) {
   }
 }
 
-/// But for what files keep: that waits.
+/// But for what files keep: that waits. A file that could not be read ends the step before any of
+/// them is closed.
 void DeviceMemory::Impl::enqueue_ends(std::span<const EndOfStep> steps) {
   for (const EndOfStep& s : steps) {
     const Impl& m = *s.memory->impl_;
@@ -713,6 +715,11 @@ void DeviceMemory::Impl::enqueue_ends(std::span<const EndOfStep> steps) {
       throw DataError(
           fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
                       m.next_layer, m.shape.n_layers));
+  }
+  for (const EndOfStep& s : steps) {
+    const Impl& m = *s.memory->impl_;
+    const device::CurrentDevice current(m.device);
+    if (m.lower) m.lower->settle();
   }
   for_sharing(
       steps,

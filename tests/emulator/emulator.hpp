@@ -45,7 +45,7 @@ void set_overlap(Overlap overlap, std::uint64_t seed = 1);
 /// made count as allocations.
 struct Calls {
   std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0,
-               captures = 0, graph_launches = 0;
+               captures = 0, graph_launches = 0, host_functions = 0;
 };
 Calls calls();
 /// Launches on each stream since the last reset: the legacy stream, then those that live, in the

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -217,6 +218,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (emulator::is_legacy(stream)) emulator::append(stream, {});
   emulator::perform(emulator::queue_of(stream).last);
   return cudaSuccess;
+}
+/// On a thread of its own, as the runtime has one for them.
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  if (!function) return record(cudaErrorInvalidValue);
+  return enqueue(stream, &Calls::host_functions, [=] {
+    std::thread([=] {
+      emulator::Device::in_host_function = true;
+      function(data);
+    }).join();
+  });
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   if (!status) return record(cudaErrorInvalidValue);

@@ -48,6 +48,7 @@ cudaError_t record(cudaError_t error) {
 }
 
 cudaError_t may_enqueue(cudaStream_t stream) {
+  if (Device::in_host_function) return cudaErrorNotPermitted;
   if (captures(stream))
     return stream->capture->spoilt ? record(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
   if (!is_legacy(stream)) return cudaSuccess;
@@ -59,6 +60,7 @@ cudaError_t may_enqueue(cudaStream_t stream) {
 }
 
 cudaError_t may_call_unsafe() {
+  if (Device::in_host_function) return cudaErrorNotPermitted;
   bool any = false;
   for (const auto& capture : device.captures)
     if (capture->mode != cudaStreamCaptureModeRelaxed) any = capture->spoilt = true;

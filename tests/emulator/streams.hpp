@@ -102,6 +102,8 @@ struct Device {
   std::map<const void*, std::int64_t> launched;           // how often kernels ran to their end
   std::int64_t used = 0, peak = 0, capacity = std::int64_t{8} << 30;
   static inline thread_local int current = 0;  // of each thread, as the runtime has it
+  // Whether the thread does work of a stream for the host, which may call nothing of the runtime.
+  static inline thread_local bool in_host_function = false;
   int count = 1, major = 9, minor = 0, driver = 13000;
   bool cublas_captures = true, has_image = true;
   cudaError_t lost = cudaSuccess;

@@ -78,8 +78,9 @@ struct DeviceMemoryBytes {
 ///     what is recalled is fetched by the device itself. Both ways over the host's link run beside
 ///     the stream: what a step of several tokens closes is written home while the next step
 ///     computes, and what a layer recalls is fetched for the next layer too, while it attends;
-///   else in a DiskStore, a cache within host_bytes over segment files within disk_bytes: the host
-///     waits for the device in every layer that recalls, to know what to read.
+///   else in a DiskStore, a cache within host_bytes over segment files within disk_bytes. What a
+///     layer recalls is read by the host as a piece of the stream's work (cudaLaunchHostFunc), on a
+///     thread of the CUDA runtime: no call but the step's end waits for it.
 /// Results are the same bits.
 ///
 /// Every call enqueues work on the stream, or on streams of its own that the stream waits for where
@@ -165,7 +166,8 @@ class DeviceMemory final : public SequenceMemory {
   static void enqueue_angles(std::span<DeviceMemory* const> memories);
 
   /// end_step of each. \return of each what it threw because its events cannot be kept; null: it
-  /// has made its step. \throws DataError as end_step: then of none
+  /// has made its step. \throws DataError as end_step, FileError if one's events could not be read:
+  /// then none has
   struct EndOfStep {
     DeviceMemory* memory = nullptr;
     const float* surprise = nullptr;  ///< as of end_step
@@ -173,8 +175,9 @@ class DeviceMemory final : public SequenceMemory {
   static std::vector<std::exception_ptr> end_step_batch(std::span<const EndOfStep> steps);
 
   /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
-  /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
-  /// kept: the memory is then good for nothing but reset
+  /// \throws with a disk tier FileError if events could not be read: the step is not made, and may
+  /// be begun anew; BudgetError, DiskFullError, FileError if the step's events cannot be kept: the
+  /// memory is then good for nothing but reset
   void end_step(const float* surprise);
 
   // -- steps as graphs --------------------------------------------------------------------------

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events at home in files, below slots of device memory: who waits for whom, and files that fail.
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "steps.hpp"
+#include "support/temp_dir.hpp"
+
+namespace device_files_test {
+
+using namespace device_steps;
+
+using Outputs = std::vector<std::vector<float>>;
+
+constexpr std::int64_t kTokens = 200, kRoom = 600;
+
+/// Of which the device holds few events, and the host's cache as few as it may.
+MemoryConfig over_files(const MemoryConfig& config, const MemoryShape& shape, const TempDir& dir) {
+  return tiers(config, shape, {DType::float16, kRoom}, dir.path()).back();
+}
+
+/// Outputs of steps from token `first` to `end`, of 12 tokens and of one in turn.
+Outputs feed(DeviceMemory& memory, const std::vector<Token>& tokens, std::int64_t first,
+             std::int64_t end) {
+  Outputs all;
+  for (std::int64_t n = 12; first < end;
+       first += n, n = n == 12 ? 1 : std::min<std::int64_t>(12, end - first))
+    for (auto& rows : step(memory, tokens, first, n)) all.push_back(std::move(rows));
+  return all;
+}
+
+/// Calls of attend for all layers of a step, whose arrays are in `arrays`.
+std::vector<DeviceMemory::LayerStep> uploaded(const std::vector<Token>& tokens,
+                                              const MemoryShape& shape, std::int64_t first,
+                                              std::int64_t n,
+                                              std::deque<DeviceArray<unsigned char>>& arrays) {
+  const auto on_device = [&](std::vector<float> rows) {
+    return arrays.emplace_back(episodic_test::stored(rows, DType::float16)).data();
+  };
+  const std::int64_t q_width = shape.n_heads * shape.head_dim,
+                     kv_width = shape.n_kv_heads * shape.head_dim;
+  std::vector<DeviceMemory::LayerStep> layers;
+  for (std::int64_t l = 0; l < shape.n_layers; ++l)
+    layers.push_back({on_device(rows_of(tokens, &Token::q, l, first, n)),
+                      on_device(rows_of(tokens, &Token::k, l, first, n)),
+                      on_device(rows_of(tokens, &Token::v, l, first, n)), q_width, kv_width,
+                      kv_width,
+                      on_device(std::vector<float>(static_cast<std::size_t>(n * q_width)))});
+  return layers;
+}
+
+TEST_CASE("events are read from files without a wait of who enqueues the layers") {
+  EPISODIC_NEEDS_DEVICE();
+#if defined(EPISODIC_EMULATED_CUDA)
+  constexpr std::int64_t kLayers = 3;
+  for (const EventScope scope : {EventScope::sequence, EventScope::head})
+    for (const auto overlap : {emulator::Overlap::none, emulator::Overlap::late,
+                               emulator::Overlap::early, emulator::Overlap::shuffled}) {
+      if (scope == EventScope::head && overlap != emulator::Overlap::shuffled) continue;
+      const MemoryShape shape = shape_of(kLayers);
+      MemoryConfig config = driver::small_config();
+      config.scope = scope;
+      const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+      DeviceMemory all_there(config, shape, {DType::float16, kRoom}, nullptr);
+      const Outputs expected = feed(all_there, tokens, 0, 140);
+      const TempDir dir;
+      DeviceMemory memory(over_files(config, shape, dir), shape, {DType::float16, kRoom}, nullptr);
+      emulator::set_overlap(overlap, 3);
+      REQUIRE(feed(memory, tokens, 0, 140) == expected);
+      for (const std::int64_t n : {12, 1}) {
+        std::deque<DeviceArray<unsigned char>> arrays;
+        const std::vector<DeviceMemory::LayerStep> layers = uploaded(tokens, shape, 140, n, arrays);
+        const DeviceArray<float> surprise(std::vector<float>(static_cast<std::size_t>(n), 1.0f));
+        memory.begin_step(n);
+        emulator::reset_calls();
+        for (std::int64_t l = 0; l < kLayers; ++l)
+          memory.attend(l, layers[static_cast<std::size_t>(l)]);
+        REQUIRE(emulator::calls().synchronisations == 0);
+        REQUIRE(emulator::calls().allocations == 0);
+        REQUIRE(emulator::calls().host_functions == kLayers);
+        memory.end_step(surprise.data());
+        REQUIRE(emulator::calls().synchronisations >
+                0);  // what files keep, and whether they failed
+        memory.check();
+      }
+      emulator::set_overlap(emulator::Overlap::none);
+    }
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
+/// Changes all bytes of the files of the store in `dir`, which are open here; once more, and they
+/// are as before.
+void damage(const TempDir& dir) {
+  int files = 0;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code none;
+    const std::string at = std::filesystem::read_symlink(fd.path(), none).string();
+    if (at.rfind(dir.path().string() + "/", 0) != 0) continue;
+    std::fstream file(fd.path(), std::ios::in | std::ios::out | std::ios::binary);
+    std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    for (char& byte : bytes) byte = static_cast<char>(~byte);
+    file.clear();
+    file.seekp(0);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    file.flush();
+    REQUIRE(file);
+    ++files;
+  }
+  REQUIRE(files > 0);
+}
+
+TEST_CASE("a file that fails ends the step, which may be begun anew") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const EventScope scope : {EventScope::sequence, EventScope::head}) {
+    const MemoryShape shape = shape_of();
+    MemoryConfig config = driver::small_config();
+    config.scope = scope;
+    const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+    DeviceMemory all_there(config, shape, {DType::float16, kRoom}, nullptr);
+    feed(all_there, tokens, 0, 140);
+    const Outputs expected = feed(all_there, tokens, 140, kTokens);
+    const TempDir dir, dir_beside;
+    DeviceMemory memory(over_files(config, shape, dir), shape, {DType::float16, kRoom}, nullptr);
+    DeviceMemory beside(over_files(config, shape, dir_beside), shape, {DType::float16, kRoom},
+                        nullptr);
+    for (DeviceMemory* const m : {&memory, &beside}) feed(*m, tokens, 0, 140);
+    const auto events = memory.events().size();
+
+    damage(dir);
+    int failed = 0;
+    std::string said;
+    for (const std::int64_t n : {12, 1, 7}) try {
+        step(memory, tokens, 140 + failed % 3, n);
+        FAIL("a step was made of damaged events");
+      } catch (const FileError& e) {
+        ++failed;
+        said = e.what();
+      }
+    REQUIRE(failed == 3);
+    INFO(said);
+    REQUIRE(said.find(dir.path().string()) != std::string::npos);
+    REQUIRE(memory.tokens() == 140);
+    REQUIRE(memory.events().size() == events);
+
+    // Of several sequences none makes the step.
+    std::deque<DeviceArray<unsigned char>> arrays;
+    const std::vector<DeviceMemory::LayerStep> layers = uploaded(tokens, shape, 140, 12, arrays);
+    const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
+    for (DeviceMemory* const m : {&beside, &memory}) m->begin_step(12);
+    for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+      const DeviceMemory::LayerStep& layer = layers[static_cast<std::size_t>(l)];
+      DeviceMemory::attend_batch(
+          l, std::vector<DeviceMemory::SequenceStep>{{&beside, layer}, {&memory, layer}});
+    }
+    REQUIRE_THROWS_AS(DeviceMemory::end_step_batch(std::vector<DeviceMemory::EndOfStep>{
+                          {&beside, surprise.data()}, {&memory, surprise.data()}}),
+                      FileError);
+
+    damage(dir);  // back
+    for (DeviceMemory* const m : {&memory, &beside}) {
+      REQUIRE(m->tokens() == 140);
+      REQUIRE(feed(*m, tokens, 140, kTokens) == expected);
+    }
+  }
+}
+
+}  // namespace device_files_test
