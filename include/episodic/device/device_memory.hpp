@@ -86,9 +86,9 @@ struct DeviceMemoryBytes {
 /// Every call enqueues work on the stream, or on streams of its own that the stream waits for where
 /// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
-/// calls that say so (or files are read), but for what begin_step does. With `retention` it waits
-/// for the step before, where that may have closed events: what those make the memory forget is
-/// decided on the host, and the next step may not recall it. And it takes more device memory now
+/// calls that say so (with files a step's end), but for what begin_step does. With `retention` it
+/// waits for the step before, where that may have closed events: what those make the memory forget
+/// is decided on the host, and the next step may not recall it. And it takes more device memory now
 /// and then, as the sequence grows, and waits where there is none left, to throw BudgetError only
 /// if there must be more. What the device finds wrong (a NaN surprise) is kept there and thrown by
 /// the next such call; the sequence must then be reset or restored. One thread at a time. Every
