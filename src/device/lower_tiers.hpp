@@ -3,8 +3,8 @@
 // What lies under the device's slots where host memory does not hold all events: a DiskStore (host
 // cache, then segment files). Here the host takes part in every layer: it must know what is
 // recalled to read it from a file. It does so as a piece of the stream's work, on the runtime's own
-// thread: the stream waits for it, the thread that enqueues does not, but once at the end of a
-// step.
+// thread: the stream waits for it, the thread that enqueues does not, but once in a step's last
+// layer.
 
 #include <cuda_runtime_api.h>
 

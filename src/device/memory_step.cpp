@@ -662,6 +662,10 @@ void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> st
     ++m.next_layer;
   }
   device::launch_batch(kernels::event_masses_batch, masses, stream, "what events received");
+  // The one wait for what files hold: before anything that the step leaves is made of its outputs.
+  if (l + 1 < shape.n_layers) return;
+  for (const SequenceStep& s : steps)
+    if (device::LowerTiers* const tiers = s.memory->impl_->lower.get()) tiers->settle();
 }
 
 void DeviceMemory::end_step(const float* surprise) {
@@ -706,8 +710,7 @@ void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps) {
   }
 }
 
-/// But for what files keep: that waits. A file that could not be read ends the step before any of
-/// them is closed.
+/// But for what files keep: that waits.
 void DeviceMemory::Impl::enqueue_ends(std::span<const EndOfStep> steps) {
   for (const EndOfStep& s : steps) {
     const Impl& m = *s.memory->impl_;
@@ -715,11 +718,6 @@ void DeviceMemory::Impl::enqueue_ends(std::span<const EndOfStep> steps) {
       throw DataError(
           fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
                       m.next_layer, m.shape.n_layers));
-  }
-  for (const EndOfStep& s : steps) {
-    const Impl& m = *s.memory->impl_;
-    const device::CurrentDevice current(m.device);
-    if (m.lower) m.lower->settle();
   }
   for_sharing(
       steps,

@@ -44,7 +44,8 @@ struct DeviceModelBytes {
 /// A decoder on a device, the twin of `Decoder`: what differs between families it reads off the
 /// configuration's LayerSpecs and the weight plan. Weights and activations are of one dtype, sums
 /// and the residual stream float32. Every step enqueues work and returns; the host waits in
-/// `logits` alone (but as DeviceMemory says of files and `retention`). The stream is the model's own. One thread at a time.
+/// `logits` alone (but as DeviceMemory says of files and `retention`). The stream is the model's
+/// own. One thread at a time.
 ///
 /// The logits of a step's rows are made a piece of the vocabulary at a time and become surprise
 /// there; but for the last row's none are kept. The head's weights are read once a step.

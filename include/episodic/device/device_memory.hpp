@@ -80,20 +80,21 @@ struct DeviceMemoryBytes {
 ///     computes, and what a layer recalls is fetched for the next layer too, while it attends;
 ///   else in a DiskStore, a cache within host_bytes over segment files within disk_bytes. What a
 ///     layer recalls is read by the host as a piece of the stream's work (cudaLaunchHostFunc), on a
-///     thread of the CUDA runtime: no call but the step's end waits for it.
+///     thread of the CUDA runtime: of a step's calls the last layer's attend waits for it, and its
+///     end.
 /// Results are the same bits.
 ///
 /// Every call enqueues work on the stream, or on streams of its own that the stream waits for where
 /// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
-/// calls that say so (with files a step's end), but for what begin_step does. With `retention` it
-/// waits for the step before, where that may have closed events: what those make the memory forget
-/// is decided on the host, and the next step may not recall it. And it takes more device memory now
-/// and then, as the sequence grows, and waits where there is none left, to throw BudgetError only
-/// if there must be more. What the device finds wrong (a NaN surprise) is kept there and thrown by
-/// the next such call; the sequence must then be reset or restored. One thread at a time. Every
-/// call works on the device that was current when the memory was made, whatever is current then,
-/// and leaves the current device as it was.
+/// calls that say so (with files a step's last layer and its end), but for what begin_step does.
+/// With `retention` it waits for the step before, where that may have closed events: what those
+/// make the memory forget is decided on the host, and the next step may not recall it. And it takes
+/// more device memory now and then, as the sequence grows, and waits where there is none left, to
+/// throw BudgetError only if there must be more. What the device finds wrong (a NaN surprise) is
+/// kept there and thrown by the next such call; the sequence must then be reset or restored. One
+/// thread at a time. Every call works on the device that was current when the memory was made,
+/// whatever is current then, and leaves the current device as it was.
 class DeviceMemory final : public SequenceMemory {
  public:
   /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
@@ -144,6 +145,8 @@ class DeviceMemory final : public SequenceMemory {
   /// step of one token: where they belong. Call it right before that kernel, and `attend` behind
   /// it.
   device::HeadPlace head_place(std::int64_t layer);
+  /// \throws of the last layer, with a disk tier, FileError if events could not be read: the step
+  /// is not made, of none in a batch, and may be begun anew
   void attend(std::int64_t layer, const LayerStep& step);
 
   // -- several sequences in one step
@@ -166,8 +169,7 @@ class DeviceMemory final : public SequenceMemory {
   static void enqueue_angles(std::span<DeviceMemory* const> memories);
 
   /// end_step of each. \return of each what it threw because its events cannot be kept; null: it
-  /// has made its step. \throws DataError as end_step, FileError if one's events could not be read:
-  /// then none has
+  /// has made its step. \throws DataError as end_step: then none has
   struct EndOfStep {
     DeviceMemory* memory = nullptr;
     const float* surprise = nullptr;  ///< as of end_step
@@ -175,9 +177,8 @@ class DeviceMemory final : public SequenceMemory {
   static std::vector<std::exception_ptr> end_step_batch(std::span<const EndOfStep> steps);
 
   /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
-  /// \throws with a disk tier FileError if events could not be read: the step is not made, and may
-  /// be begun anew; BudgetError, DiskFullError, FileError if the step's events cannot be kept: the
-  /// memory is then good for nothing but reset
+  /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
+  /// kept: the memory is then good for nothing but reset
   void end_step(const float* surprise);
 
   // -- steps as graphs --------------------------------------------------------------------------
