@@ -2,6 +2,7 @@
 // DeviceDecoder against float64, and against the host's model and memory.
 #include "episodic/device/device_decoder.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "damaged_files.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/model/open_model.hpp"
@@ -167,6 +169,34 @@ TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {
   model.restore(*empty);
   REQUIRE_THROWS_AS(model.logits(), DataError);
   REQUIRE(feed(0, 60) == begin);
+}
+
+TEST_CASE("a step whose events could not be read leaves a decoder as it was") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir, files;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  MemoryConfig config = small_config();
+  const std::vector<std::int64_t> ids = random_ids(150, 61, 2);
+  DeviceDecoder twin = DeviceDecoder::load(dir.path()), model = DeviceDecoder::load(dir.path());
+  twin.attach_memory(config, 150);
+  const MemoryShape shape = memory_shape(model.config());
+  const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, {DType::float32, 150});
+  config.device_bytes = bytes.total() - bytes.events / 4;
+  config.host_bytes =
+      least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
+                       config.max_block, most_recalled_tokens(config));
+  config.disk_dir = files.path().string();
+  model.attach_memory(config, 150);
+  for (std::size_t at = 0; at < 130; at += 10)
+    for (DeviceDecoder* const m : {&twin, &model}) m->step({ids.data() + at, 10});
+  damage(files.path());
+  REQUIRE_THROWS_AS(model.step({ids.data() + 140, 10}), FileError);
+  REQUIRE(model.tokens() == 130);
+  damage(files.path());  // back
+  for (DeviceDecoder* const m : {&twin, &model}) m->step({ids.data() + 130, 10});
+  REQUIRE(model.surprise() == twin.surprise());  // of the first token by the logits before it
+  const std::span<const float> got = model.logits(), expected = twin.logits();
+  REQUIRE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
 }
 
 TEST_CASE("a kept memory is read on the device, by another process and by the host") {

@@ -2,11 +2,10 @@
 // Events at home in files, below slots of device memory: who waits for whom, and files that fail.
 #include <algorithm>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include "damaged_files.hpp"
 #include "episodic/base/error.hpp"
 #include "steps.hpp"
 #include "support/temp_dir.hpp"
@@ -14,7 +13,6 @@
 namespace device_files_test {
 
 using namespace device_steps;
-
 using Outputs = std::vector<std::vector<float>>;
 
 constexpr std::int64_t kTokens = 200, kRoom = 600;
@@ -95,27 +93,6 @@ TEST_CASE("events are read from files without a wait of who enqueues the layers"
 #endif
 }
 
-/// Changes all bytes of the files of the store in `dir`, which are open here; once more, and they
-/// are as before.
-void damage(const TempDir& dir) {
-  int files = 0;
-  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code none;
-    const std::string at = std::filesystem::read_symlink(fd.path(), none).string();
-    if (at.rfind(dir.path().string() + "/", 0) != 0) continue;
-    std::fstream file(fd.path(), std::ios::in | std::ios::out | std::ios::binary);
-    std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    for (char& byte : bytes) byte = static_cast<char>(~byte);
-    file.clear();
-    file.seekp(0);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    file.flush();
-    REQUIRE(file);
-    ++files;
-  }
-  REQUIRE(files > 0);
-}
-
 TEST_CASE("a file that fails ends the step, which may be begun anew") {
   EPISODIC_NEEDS_DEVICE();
   for (const EventScope scope : {EventScope::sequence, EventScope::head}) {
@@ -133,7 +110,7 @@ TEST_CASE("a file that fails ends the step, which may be begun anew") {
     for (DeviceMemory* const m : {&memory, &beside}) feed(*m, tokens, 0, 140);
     const auto events = memory.events().size();
 
-    damage(dir);
+    damage(dir.path());
     int failed = 0;
     std::string said;
     for (const std::int64_t n : {12, 1, 7}) try {
@@ -161,7 +138,7 @@ TEST_CASE("a file that fails ends the step, which may be begun anew") {
     for (std::int64_t l = 0; l + 1 < shape.n_layers; ++l) attend(l);
     REQUIRE_THROWS_AS(attend(shape.n_layers - 1), FileError);
 
-    damage(dir);  // back
+    damage(dir.path());  // back
     for (DeviceMemory* const m : {&memory, &beside}) {
       REQUIRE(m->tokens() == 140);
       REQUIRE(feed(*m, tokens, 140, kTokens) == expected);
