@@ -100,7 +100,7 @@ struct Context {
   std::size_t size = 0;
   void* fake = nullptr;
   void start(void* memory, std::size_t bytes, void (*entry)()) {
-    __asan_unpoison_memory_region(memory, bytes);  // of frames that a block before left for good
+    __asan_unpoison_memory_region(memory, bytes);  // of frames that a failed block left for good
     stack = memory;
     size = bytes;
     waiting.start(memory, bytes, entry);
@@ -114,16 +114,16 @@ void arrived() {
   __sanitizer_finish_switch_fiber(entering->fake, &stack, &size);
   if (leaving && !leaving->stack) leaving->stack = stack, leaving->size = size;
 }
-void change(Context& from, Context& to, bool for_good) {
+void change(Context& from, Context& to) {
   leaving = &from;
   entering = &to;
-  __sanitizer_start_switch_fiber(for_good ? nullptr : &from.fake, to.stack, to.size);
+  __sanitizer_start_switch_fiber(&from.fake, to.stack, to.size);
   from.waiting.go_on_at(to.waiting);
   arrived();
 }
 #else
 using Context = Waiting;
-void change(Context& from, Context& to, bool) { from.go_on_at(to); }
+void change(Context& from, Context& to) { from.go_on_at(to); }
 void arrived() {}
 #endif
 
@@ -170,7 +170,7 @@ struct Fiber {
   void* stack = nullptr;
   const std::uint64_t* waits_for = nullptr;  // a generation, until it differs from `seen`
   std::uint64_t seen = 0;
-  bool finished = false;
+  bool finished = false;  // its thread returned; it can take one of the next block
   std::deque<PendingCopy> copies;
   std::int64_t group = 0;
 };
@@ -249,33 +249,36 @@ Fiber* next_fiber() {
 }
 
 /// Leaves the running thread for whoever is next.
-void give_turn(bool for_good) {
+void give_turn() {
   Fiber* const from = current;
   Fiber* const to = block.failure ? nullptr : next_fiber();
   if (to == from) return;
   set_current(to);
-  change(from->context, to ? to->context : scheduler, for_good);
+  change(from->context, to ? to->context : scheduler);
 }
 
 void wait_for(const std::uint64_t& generation, std::uint64_t seen) {
   current->waits_for = &generation;
   current->seen = seen;
-  give_turn(false);
+  give_turn();
   current->waits_for = nullptr;
 }
 
+/// One thread of a block after another: a stack of its own costs a sanitizer much to begin.
 void fiber_main() {
   arrived();
-  try {
-    (*block.thread)();
-  } catch (...) {
-    block.failure = std::current_exception();
+  for (;;) {
+    try {
+      (*block.thread)();
+    } catch (...) {
+      block.failure = std::current_exception();
+    }
+    current->finished = true;
+    --block.alive;
+    // a thread that returned no longer counts at the block's barrier
+    if (block.alive > 0 && block.at_barrier == block.alive) finish_barrier();
+    give_turn();  // comes back for a thread of a later block
   }
-  current->finished = true;
-  --block.alive;
-  // a thread that returned no longer counts at the block's barrier
-  if (block.alive > 0 && block.at_barrier == block.alive) finish_barrier();
-  give_turn(true);
 }
 
 void* new_stack() {
@@ -348,20 +351,22 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
                at,
                block_size,
                grid};
+    if (!f.finished) {  // a new one, or left in the middle of a block that failed
+      f.context = {};
+      // Stacks that all begin at the same address of a page would share a few lines of the caches.
+      f.context.start(f.stack, kStackBytes - i % 64 * kStackShift, fiber_main);
+    }
     f.finished = false;
     f.waits_for = nullptr;
     f.copies.clear();
     f.group = 0;
-    f.context = {};
-    // Stacks that all begin at the same address of a page would share a few lines of the caches.
-    f.context.start(f.stack, kStackBytes - i % 64 * kStackShift, fiber_main);
   }
   set_turns(block.turns, block.size);
   block.next_turn = 0;
   block.moved = false;
   if (Fiber* const first = next_fiber()) {
     set_current(first);
-    change(scheduler, first->context, false);
+    change(scheduler, first->context);
   }
   if (block.failure) std::rethrow_exception(std::exchange(block.failure, nullptr));
   if (block.alive > 0)
