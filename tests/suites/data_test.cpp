@@ -65,6 +65,11 @@ TEST_CASE("a bad line is named by file and number") {
     CHECK_THROWS_AS(read_infinitebench(path, "math_find"), FileError);
   }
   CHECK_THROWS_AS(read_infinitebench(dir / "none.jsonl", "math_find"), FileError);
+  // answers are told apart by the ids of their examples
+  CHECK_THROWS_WITH(read_infinitebench(dir.write("twice.jsonl", good + "\n\n" + good), "math_find"),
+                    Catch::Contains("twice.jsonl:3: the id \"0\" stands in line 1 too"));
+  CHECK_THROWS_WITH(read_longbench(dir.write("empty.jsonl", "\n")),
+                    Catch::Contains("empty.jsonl: holds no example"));
   const auto path = dir.write("lb.jsonl", std::string(kLongBenchRow) + "\n" + R"({"input": ""})");
   CHECK_THROWS_WITH(read_longbench(path), Catch::Contains("lb.jsonl:2: the field \"_id\""));
 }

@@ -260,6 +260,72 @@ TEST_CASE("suites: a run that is killed loses nothing that it had said") {
   CHECK(again.out.find("0 answered, 6 were there") != std::string::npos);
 }
 
+TEST_CASE("suites: other data or another model under the same name is another run") {
+  const Scratch s;
+  make_passkey(s, "--tokens 700 --count 2");
+  fs::copy(EPISODIC_SOURCE_DIR "/models/recall-2m6", s / "model", fs::copy_options::recursive);
+  const std::string flags = "run --task passkey --quiet --data " + path(s, "data.jsonl") +
+                            " --model " + path(s, "model") + " --out " + path(s, "preds.jsonl");
+  REQUIRE(infinite(flags + " --limit 1").status == 0);
+  CHECK(infinite(flags).out.find("1 answered, 1 were there") != std::string::npos);
+  const std::string settings = contents(s / "preds.jsonl.settings.json");
+  const auto refused = [&](const std::string& name) {
+    const Run run = infinite(flags);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(run.err.find("\"" + name + "\"") != std::string::npos);
+    CHECK(contents(s / "preds.jsonl.settings.json") == settings);
+  };
+  const std::string data = contents(s / "data.jsonl");
+  make_passkey(s, "--tokens 700 --count 2 --seed 9");  // the same ids
+  refused("data_sha256");
+  put(s / "data.jsonl", data);
+  std::string weights = contents(s / "model/model.safetensors");
+  weights[weights.size() - 100] ^= 1;
+  put(s / "model/model.safetensors", weights);
+  refused("model_fingerprint");
+}
+
+TEST_CASE("suites: scripts/suites fills EM-LLM's table from the released files") {
+  const Scratch s;
+  for (const char* dir : {"longbench", "infinitebench"}) fs::create_directories(s / dir);
+  make_passkey(s, "--tokens 700 --count 1");
+  fs::copy(s / "data.jsonl", s / "infinitebench/passkey.jsonl");
+  put(s / "infinitebench/math_calc.jsonl", "is none of the table's tasks\n");
+  const std::string row =
+      R"({"input": "Who?", "context": "It was Ann.", "answers": ["Ann"], "length": 3,)"
+      R"( "dataset": "qasper", "language": "en", "all_classes": null, "_id": "x"})"
+      "\n";
+  put(s / "longbench/qasper.jsonl", row);
+  put(s / "longbench/qasper_e.jsonl", row);
+  put(s / "longbench/vcsum.jsonl", "is none of the table's tasks\n");
+  put(s / "prompts.json",
+      R"({"qasper": "{context}\n{input}", "passkey": "{context}\n{input}\nIt is"})");
+  const auto suites = [&](const std::string& more) {
+    return shell("EPISODIC_BUILD_DIR=" + quoted(EPISODIC_BINARY_DIR) + " " +
+                 quoted(EPISODIC_SOURCE_DIR "/scripts/suites") + " --tasks '' --methods window" +
+                 " --threads 1 --prompts " + path(s, "prompts.json") + more);
+  };
+  const Run run = suites(" --em-llm --out " + path(s, "out") + " --longbench " +
+                         path(s, "longbench") + " --infinitebench " + path(s, "infinitebench"));
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  const std::string report = contents(s / "out/report.md");
+  CHECK(report.find("| passkey | the file's own, raw | em-llm | 32 (em-llm) |") !=
+        std::string::npos);
+  CHECK(report.find("| qasper | the file's own, raw | official | 128 (official) |") !=
+        std::string::npos);
+  CHECK(report.find("its last token") != std::string::npos);
+  CHECK(report.find("passkey 1 of 590, qasper 1 of 200") != std::string::npos);
+  CHECK_FALSE(fs::exists(s / "out/scores/qasper_e-window.json"));
+  // LongBench-E is asked as LongBench is, and scored by length
+  fs::remove(s / "longbench/vcsum.jsonl");
+  const Run by_length = suites(" --out " + path(s, "e") + " --longbench " + path(s, "longbench"));
+  INFO(by_length.err);
+  REQUIRE(by_length.status == 0);
+  CHECK(Json::parse(contents(s / "e/scores/qasper_e-window.json"))["by_length"].contains("0-4k"));
+}
+
 TEST_CASE("suites: one context is read once for all its questions") {
   const Scratch s;
   make_passkey(s, "--tokens 1500 --count 1");
@@ -276,6 +342,12 @@ TEST_CASE("suites: one context is read once for all its questions") {
   CHECK(rows[1]["read_tokens"].get<int>() < 40);
   // The same question from the snapshot is answered as it was the first time.
   CHECK(rows[2]["pred"] == rows[0]["pred"]);
+  // Shards have documents, not questions.
+  for (const char* part : {"0", "1"}) {
+    const Run shard = infinite(run_flags(s) + " --shard " + part + "/2");
+    const std::string answered = *part == '0' ? "3 answered" : "0 answered";
+    CHECK(shard.out.find(answered) != std::string::npos);
+  }
 }
 
 TEST_CASE("suites: rag reads five chunks of the context, and says which") {

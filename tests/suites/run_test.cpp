@@ -92,6 +92,35 @@ TEST_CASE("a run goes on where it was cut off") {
   CHECK(rows[2].text("pred") == "3");
 }
 
+TEST_CASE("a file of predictions keeps where its rows were made") {
+  const TempDir dir;
+  const auto out = dir / "preds.jsonl";
+  const auto made = [](const char* commit, const char* date) {
+    return Json{{"task", "passkey"}, {"environment", {{"commit", commit}, {"date", date}}}};
+  };
+  const auto settings = [&] { return tools::read_json(settings_path(out)); };
+  PredictionFile(out, made("before any row", "0"));
+  PredictionFile(out, made("a", "1")).append(row_of("a", 0, "1"));
+  CHECK(settings() == made("a", "1"));
+  // a call that adds nothing changes nothing, nor does one at another time
+  PredictionFile(out, made("b", "2"));
+  PredictionFile(out, made("a", "3")).append(row_of("b", 1, "1"));
+  CHECK(settings() == made("a", "1"));
+  // rows made elsewhere are said, once
+  PredictionFile(out, made("b", "4")).append(row_of("c", 2, "1"));
+  PredictionFile(out, made("b", "5")).append(row_of("d", 3, "1"));
+  CHECK(settings()["environment"]["commit"] == "a");
+  REQUIRE(settings()["later_environments"].size() == 1);
+  CHECK(settings()["later_environments"][0] == made("b", "4")["environment"]);
+  // and so are those of shards
+  PredictionFile(dir / "other", made("c", "6")).append(row_of("e", 4, "1"));
+  merge_predictions({out, dir / "other"}, dir / "all");
+  const Json all = tools::read_json(settings_path(dir / "all"));
+  CHECK(all["environment"]["commit"] == "a");
+  REQUIRE(all["later_environments"].size() == 2);
+  CHECK(all["later_environments"][1]["commit"] == "c");
+}
+
 TEST_CASE("a file made with other settings, or damaged, or in use is refused") {
   const TempDir dir;
   const auto out = dir / "preds.jsonl";
@@ -138,6 +167,7 @@ TEST_CASE("shards are merged in the order of the data") {
   const Json found = merge_predictions({dir / "p1", dir / "p0"}, dir / "all");
   CHECK(found["rows"] == 4);
   CHECK(found["missing"] == 1);
+  CHECK(found["missing_index"] == Json::array({4}));
   CHECK(found["doubled"] == Json::array({"0"}));
   const auto rows = read_rows(dir / "all");
   for (std::size_t i = 0; i < rows.size(); ++i) CHECK(rows[i].id("id") == std::to_string(i));
@@ -274,6 +304,56 @@ TEST_CASE("a report sets methods side by side") {
   CHECK_THROWS_WITH(make_report({result_of("passkey", "full", all)}, options),
                     Catch::Contains("--baseline rag") && Catch::Contains("full"));
   CHECK_THROWS_AS(make_report({Json{{"score", 1}}}, {}), ConfigError);
+}
+
+TEST_CASE("a report says how its scores came about, and sets apart what is not alike") {
+  const auto with = [](std::int64_t n_mem, const char* scorer, const char* commit) {
+    Json r = result_of("passkey", "episodic", {1, 0});
+    r["suite"] = "infinitebench";
+    r["scorer"] = scorer;
+    r["missing"] = Json::array({"7", "8"});
+    r["settings"]["data"] = "passkey-4000.jsonl";
+    r["settings"]["model"] = "m";
+    r["settings"]["memory"] = {{"n_mem", n_mem}, {"n_init", 128}};
+    r["settings"]["prompt"] = {{"source", "own wording"}, {"chat_format", false}};
+    r["settings"]["max_new"] = 6;
+    r["settings"]["limits"] = "official";
+    r["settings"]["environment"] = {{"commit", commit}, {"cpu", "c"}, {"date", "2026-01-01T0"}};
+    r["cost"] = {{"read_tokens", 100},
+                 {"new_tokens", 12},
+                 {"seconds", {{"read", 1.0}, {"answer", 2.0}, {"retrieve", 5.0}}},
+                 {"read_tokens_per_second", 100.0},
+                 {"event_bytes", 0},
+                 {"peak_resident_bytes", 1 << 20}};
+    return r;
+  };
+  const auto text = [](const std::vector<Json>& results) {
+    return file_of(make_report(results, {}), "report.md");
+  };
+  // settings of the same method side by side
+  const std::string memories = text({with(64, "official", "one"), with(128, "official", "two")});
+  CHECK(memories.find("| task | episodic, n_mem 64 | episodic, n_mem 128 |") != std::string::npos);
+  CHECK(memories.find("| one | c | 2026-01-01 | 1 |\n| two | c |") != std::string::npos);
+  CHECK(memories.find("own wording, raw | official | 6 (official) |") != std::string::npos);
+  CHECK(memories.find("several values") == std::string::npos);
+  CHECK(memories.find("- passkey-4000, episodic, n_mem 64: 2 without a prediction") !=
+        std::string::npos);
+  CHECK(memories.find("| episodic, n_mem 64 | m | n_mem 64 | the question |") != std::string::npos);
+  // all the seconds, of two examples; and a row for each length
+  CHECK(memories.find("| passkey | episodic, n_mem 64 | 50.0 | 4.00 | 100.0 | 6.0 | - |") !=
+        std::string::npos);
+  CHECK(memories.find("| episodic, n_mem 64, 4K | | | | |") != std::string::npos);
+  // scores of two kinds
+  const std::string scorers = text({with(64, "official", "one"), with(64, "em-llm", "one")});
+  CHECK(scorers.find("episodic, scorer em-llm |") != std::string::npos);
+  CHECK(scorers.find("several values") != std::string::npos);
+  // another program's
+  Json theirs{{"suite", "longbench"}, {"task", "qasper"},     {"preds", "them.jsonl"},
+              {"score", 40.0},        {"scorer", "official"}, {"examples", Json::array()}};
+  theirs["examples"].push_back({{"id", "1"}, {"score", 0.4}});
+  const std::string other = text({theirs});
+  CHECK(other.find("| task | them.jsonl |") != std::string::npos);
+  CHECK(other.find("| them.jsonl | 40.00 | 15 |") != std::string::npos);  // of 16 in English
 }
 
 TEST_CASE("a report has the layout of EM-LLM's table, and says what is missing of it") {

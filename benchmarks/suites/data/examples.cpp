@@ -33,11 +33,30 @@ const Json& or_null(const Json* found) {
   return found ? *found : none;
 }
 
+/// Rows of data, each with an id of its own: predictions are told apart by them.
+class DataRows {
+ public:
+  DataRows(const std::filesystem::path& path, std::string_view id) : rows_(read_rows(path)) {
+    if (rows_.empty())
+      throw FileError(fmt::format("{}: holds no example; download or make it anew", path.string()));
+    std::unordered_map<std::string, std::int64_t> lines;
+    for (const Row& row : rows_)
+      if (const auto [first, added] = lines.emplace(row.id(id), row.line()); !added)
+        row.fail(fmt::format("the {} \"{}\" stands in line {} too; give each row one of its own",
+                             id, first->first, first->second));
+  }
+  auto begin() const { return rows_.begin(); }
+  auto end() const { return rows_.end(); }
+
+ private:
+  std::vector<Row> rows_;
+};
+
 }  // namespace
 
 std::vector<Example> read_longbench(const std::filesystem::path& path) {
   std::vector<Example> all;
-  for (const Row& row : read_rows(path)) {
+  for (const Row& row : DataRows(path, "_id")) {
     Example e;
     e.id = row.id("_id");
     e.context = row.text("context");
@@ -54,7 +73,7 @@ std::vector<Example> read_longbench(const std::filesystem::path& path) {
 std::vector<Example> read_infinitebench(const std::filesystem::path& path, std::string_view task) {
   const bool choice = task == "code_debug" || task == "longbook_choice_eng";
   std::vector<Example> all;
-  for (const Row& row : read_rows(path)) {
+  for (const Row& row : DataRows(path, "id")) {
     Example e;
     e.id = row.id("id");
     e.context = row.text(row.has("content") ? "content" : "context");

@@ -26,11 +26,12 @@ struct Example {
   Json depth, tokens;                ///< of our generators, null elsewhere
 };
 
-/// THUDM/LongBench's files. \throws FileError naming file, line, field
+/// THUDM/LongBench's files. \throws FileError naming file, line, field; for an id that an earlier
+///   row has too, and for a file without a row
 std::vector<Example> read_longbench(const std::filesystem::path& path);
 
 /// OpenBMB/InfiniteBench's files, older ones (`content`) too. Golds of code_debug and
-/// longbook_choice_eng become [text, letter]. \throws FileError naming file, line, field
+/// longbook_choice_eng become [text, letter]. \throws FileError as read_longbench
 std::vector<Example> read_infinitebench(const std::filesystem::path& path, std::string_view task);
 
 /// What a model answered.

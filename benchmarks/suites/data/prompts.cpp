@@ -104,6 +104,12 @@ constexpr Own kOwn[] = {
     {"code_run", "{context}\n\n\nWith the functions above, {func_call} returns the number"},
 };
 
+/// LongBench-E's tasks are asked as those without `_e` are.
+std::string_view prompted_as(std::string_view task) {
+  if (task.ends_with("_e")) task.remove_suffix(2);
+  return task;
+}
+
 std::string bad_braces(const std::string& origin, const std::string& text) {
   return fmt::format("{}: the prompt \"{}\" is no text that Python's str.format takes", origin,
                      text.substr(0, 60));
@@ -158,7 +164,7 @@ std::string Template::sha256() const { return sha256_of(text_); }
 std::string Template::published_as(std::string_view task) const {
   const std::string hash = sha256();
   for (const Published& p : kPublished)
-    if (p.task == task && hash.starts_with(p.sha256)) return std::string(p.source);
+    if (p.task == prompted_as(task) && hash.starts_with(p.sha256)) return std::string(p.source);
   return {};
 }
 
@@ -177,10 +183,11 @@ Template load_template(const std::filesystem::path& file, const std::string& fam
           fmt::format("--prompt-family {}: {} has {}", family, file.string(), families));
     all = Json(all[family]);
   }
-  if (!all.is_object() || !all.contains(task) || !all[task].is_string())
+  const std::string name(all.is_object() && all.contains(task) ? task : prompted_as(task));
+  if (!all.is_object() || !all.contains(name) || !all[name].is_string())
     throw FileError(
         fmt::format("{}: holds no prompt for the task {}; {}", file.string(), task, kWhereToGet));
-  return Template(all[task].get<std::string>(), file.string());
+  return Template(all[name].get<std::string>(), file.string());
 }
 
 Template own_template(const std::string& task) {

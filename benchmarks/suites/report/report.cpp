@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <random>
 #include <set>
 
 #include "episodic/base/error.hpp"
 #include "report/em_llm_table.hpp"
+#include "report/origin.hpp"
+#include "report/result.hpp"
+#include "scoring/longbench.hpp"
 #include "svg.hpp"
 
 namespace episodic::suites {
@@ -21,53 +23,6 @@ namespace {
 using tools::Bar;
 using tools::bar_chart;
 using tools::heat_map;
-
-/// One result file, as the report needs it.
-struct Result {
-  std::string suite, task, data, label;
-  std::map<std::string, double> scores;  // by example id, in [0, 1]
-  struct Cell {
-    double depth, tokens, score;
-  };
-  std::vector<Cell> cells;  // of generated rows
-  Json cost, settings;
-};
-
-std::string text_or(const Json& json, const char* key, const std::string& otherwise) {
-  return json.is_object() && json.contains(key) && json[key].is_string()
-             ? json[key].get<std::string>()
-             : otherwise;
-}
-
-/// "episodic", or "episodic em-llm-sm" with a preset.
-std::string label_of(const Json& settings, std::size_t index) {
-  if (!settings.is_object()) return fmt::format("file {}", index + 1);
-  std::string label = text_or(settings, "method", "?");
-  if (const std::string preset = text_or(settings, "preset", ""); !preset.empty())
-    label += " " + preset;
-  return label;
-}
-
-Result read_result(const Json& json, std::size_t index) {
-  if (!json.is_object() || !json.contains("task") || !json.contains("examples"))
-    throw ConfigError(fmt::format("result file {}: not of `score --json`", index + 1));
-  Result r;
-  r.suite = text_or(json, "suite", "");
-  r.task = json["task"].get<std::string>();
-  r.settings = json.value("settings", Json());
-  r.data = text_or(r.settings, "data", "");
-  r.label = label_of(r.settings, index);
-  r.cost = json.value("cost", Json());
-  for (const Json& e : json["examples"]) {
-    const double score = e.at("score").get<double>();
-    r.scores[e.at("id").get<std::string>()] = score;
-    if (e.contains("depth") && e["depth"].is_number() && e["tokens"].is_number())
-      r.cells.push_back({e["depth"].get<double>(), e["tokens"].get<double>(), score});
-  }
-  if (r.scores.empty())
-    throw ConfigError(fmt::format("result file {}: holds no example", index + 1));
-  return r;
-}
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
@@ -92,12 +47,6 @@ struct Grid {
   std::vector<std::string> rows, labels;
   std::vector<std::vector<const Result*>> at;
 };
-
-/// A result's row where its task has several data files: passkey-4000.
-std::string named_by_data(const Result& r) {
-  const std::string name = std::filesystem::path(r.data).stem().string();
-  return name.starts_with(r.task) ? name : fmt::format("{} ({})", r.task, name);
-}
 
 Grid grid_of(const std::vector<Result>& results) {
   Grid grid;
@@ -243,40 +192,53 @@ std::string difference_section(const Grid& grid, const ReportOptions& options) {
 
 /// What our own runs say of their cost; other programs' files say nothing.
 struct Cost {
-  std::optional<double> tokens_per_second;
+  std::optional<double> read_rate, new_rate;  // tokens a second
+  double seconds = 0;                         // an example: retrieve, read and answer
   std::int64_t event_bytes = 0, peak_bytes = 0;
 };
 std::optional<Cost> cost_of(const Result* r) {
   if (!r || !r->cost.is_object()) return std::nullopt;
   Cost cost;
   const Json& rate = r->cost.at("read_tokens_per_second");
-  if (rate.is_number()) cost.tokens_per_second = rate.get<double>();
+  if (rate.is_number()) cost.read_rate = rate.get<double>();
+  const Json& seconds = r->cost.at("seconds");
+  const double answer = seconds.value("answer", 0.0);
+  cost.seconds = (seconds.value("read", 0.0) + seconds.value("retrieve", 0.0) + answer) /
+                 static_cast<double>(r->scores.size());
+  if (answer > 0) cost.new_rate = r->cost.value("new_tokens", 0.0) / answer;
   cost.event_bytes = r->cost.at("event_bytes").get<std::int64_t>();
   cost.peak_bytes = r->cost.at("peak_resident_bytes").get<std::int64_t>();
   return cost;
 }
 
-std::string cost_section(const Grid& grid) {
+std::string rate_text(const std::optional<double>& rate, const char* none) {
+  return rate ? fmt::format("{:.1f}", *rate) : none;
+}
+
+std::string cost_section(const Grid& grid, const Means& means) {
   std::string rows;
   for (std::size_t i = 0; i < grid.rows.size(); ++i)
     for (std::size_t j = 0; j < grid.labels.size(); ++j)
       if (const auto cost = cost_of(grid.at[i][j]))
-        rows += fmt::format(
-            "| {} | {} | {} | {} | {} |\n", grid.rows[i], grid.labels[j],
-            cost->tokens_per_second ? fmt::format("{:.0f}", *cost->tokens_per_second) : "-",
-            cost->event_bytes > 0 ? bytes_text(cost->event_bytes) : "-",
-            bytes_text(cost->peak_bytes));
+        rows += fmt::format("| {} | {} | {:.1f} | {:.2f} | {} | {} | {} | {} |\n", grid.rows[i],
+                            grid.labels[j], means[i][j]->value, cost->seconds,
+                            rate_text(cost->read_rate, "-"), rate_text(cost->new_rate, "-"),
+                            cost->event_bytes > 0 ? bytes_text(cost->event_bytes) : "-",
+                            bytes_text(cost->peak_bytes));
   if (rows.empty()) return rows;
   return fmt::format(
-      "\n# Cost\n\n| task | method | tokens read per second | keys and values of events | peak "
-      "resident |\n|---|---|---|---|---|\n{}",
+      "\n# Cost beside the score\n\nSeconds an example are those of all its parts: to find chunks "
+      "(retrieval), read and answer. Tokens read are those the\nmodel reads: with retrieval the "
+      "chosen chunks alone. Tokens generated per second count the question's step in.\n\n| task | "
+      "method | score | seconds an example | tokens read per second | tokens generated per second "
+      "| keys and values of events | peak resident |\n|---|---|---|---|---|---|---|---|\n{}",
       rows);
 }
 
 std::string csv_of(const Grid& grid, const Means& means) {
   std::string csv =
-      "task,method,examples,score,low,high,read_tokens_per_second,event_bytes,peak_resident_"
-      "bytes\n";
+      "task,method,examples,score,low,high,seconds_per_example,read_tokens_per_second,"
+      "new_tokens_per_second,event_bytes,peak_resident_bytes\n";
   for (std::size_t i = 0; i < grid.rows.size(); ++i)
     for (std::size_t j = 0; j < grid.labels.size(); ++j) {
       const std::optional<Bar>& m = means[i][j];
@@ -285,21 +247,11 @@ std::string csv_of(const Grid& grid, const Means& means) {
                          grid.at[i][j]->scores.size(), m->value, m->low, m->high);
       const auto cost = cost_of(grid.at[i][j]);
       csv +=
-          cost ? fmt::format(
-                     ",{},{},{}\n",
-                     cost->tokens_per_second ? fmt::format("{:.1f}", *cost->tokens_per_second) : "",
-                     cost->event_bytes, cost->peak_bytes)
-               : ",,,\n";
+          cost ? fmt::format(",{:.3f},{},{},{},{}\n", cost->seconds, rate_text(cost->read_rate, ""),
+                             rate_text(cost->new_rate, ""), cost->event_bytes, cost->peak_bytes)
+               : ",,,,,\n";
     }
   return csv;
-}
-
-/// What files of several lengths have in common: passkey-text of passkey-text-4000.jsonl.
-std::string series_of(const Result& r) {
-  std::string name = std::filesystem::path(r.data).stem().string();
-  const std::size_t end = name.find_last_not_of("0123456789");
-  if (end != std::string::npos && end + 1 < name.size() && name[end] == '-') name.resize(end);
-  return name.empty() ? r.task : name;
 }
 
 /// Heat maps of the generated tasks, each a file of its own.
@@ -307,7 +259,7 @@ std::string heat_section(const std::vector<Result>& results, ReportFiles& files)
   std::map<std::pair<std::string, std::string>, std::vector<Result::Cell>> maps;
   for (const Result& r : results)
     if (!r.cells.empty()) {
-      auto& cells = maps[{series_of(r), r.label}];
+      auto& cells = maps[{series_of(r).first, r.label}];
       cells.insert(cells.end(), r.cells.begin(), r.cells.end());
     }
   std::string text;
@@ -320,28 +272,53 @@ std::string heat_section(const std::vector<Result>& results, ReportFiles& files)
   return text.empty() ? text : fmt::format("\n# By depth and length\n{}", text);
 }
 
-std::string em_llm_section(const std::vector<Result>& results) {
-  std::vector<TaskScore> scores;
+/// Methods in the layout of the authors' table; generated data of several lengths are rows each,
+/// for not every method was run at every length.
+std::string em_llm_section(const std::vector<Result>& results, const Grid& grid) {
+  std::vector<std::pair<std::pair<std::size_t, double>, TaskScore>> scores;
   for (const Result& r : results) {
-    const std::vector<double> values = values_of(r);
-    const auto n = static_cast<std::int64_t>(values.size());
-    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-    scores.push_back({r.suite, r.task, r.label, 100 * sum / static_cast<double>(n), n});
+    const double length = series_of(r).second;
+    const auto column = static_cast<std::size_t>(
+        std::find(grid.labels.begin(), grid.labels.end(), r.label) - grid.labels.begin());
+    scores.push_back({{column, length},
+                      {r.suite, r.task,
+                       length > 0 ? fmt::format("{}, {}", r.label, tokens_text(length)) : r.label,
+                       r.percent, static_cast<std::int64_t>(r.scores.size())}});
   }
-  const std::string table = em_llm_table(scores);
+  std::stable_sort(scores.begin(), scores.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<TaskScore> sorted;
+  for (auto& [place, score] : scores) sorted.push_back(std::move(score));
+  const std::string table = em_llm_table(sorted);
   return table.empty() ? table
                        : fmt::format("\n# In the layout of EM-LLM's first table\n\n{}", table);
 }
 
-std::string origin_section(const std::vector<Result>& results) {
-  for (const Result& r : results)
-    if (r.settings.is_object() && r.settings.contains("environment")) {
-      const Json& e = r.settings["environment"];
-      return fmt::format("\n# Made with\n\nmodel {}, commit {}, {}, {}\n",
-                         text_or(r.settings, "model", "?"), text_or(e, "commit", "?"),
-                         text_or(e, "date", "?"), text_or(e, "cpu", "?"));
-    }
-  return {};
+std::string number_or_dash(double value) {
+  return std::isnan(value) ? "-" : fmt::format("{:.2f}", value);
+}
+
+/// LongBench's overall scores of each method, over the tasks that there is one file of.
+std::string longbench_section(const std::vector<Result>& results, const Grid& grid) {
+  std::string rows;
+  for (const std::string& label : grid.labels) {
+    std::map<std::string, std::vector<double>> by_task;
+    for (const Result& r : results)
+      if (r.suite == "longbench" && r.label == label) by_task[r.task].push_back(r.percent);
+    std::map<std::string, double> scores;
+    for (const auto& [task, percents] : by_task)
+      if (percents.size() == 1 && !task.ends_with("_e")) scores[task] = percents.front();
+    if (scores.empty()) continue;
+    const LongBenchAverages a = longbench_averages(scores);
+    rows += fmt::format("| {} | {} | {} | {} | {} |\n", label, number_or_dash(a.overall_en),
+                        a.missing_en.size(), number_or_dash(a.overall_zh), a.missing_zh.size());
+  }
+  if (rows.empty()) return rows;
+  return fmt::format(
+      "\n# LongBench's overall scores\n\nThe mean of the groups' means. Where tasks are missing it "
+      "is none of the published kind.\n\n| method | English | tasks missing | Chinese | tasks "
+      "missing |\n|---|---|---|---|---|\n{}",
+      rows);
 }
 
 }  // namespace
@@ -374,8 +351,7 @@ std::optional<Interval> bootstrap_difference(const std::map<std::string, double>
 
 ReportFiles make_report(const std::vector<Json>& json, const ReportOptions& options) {
   if (options.resamples < 100) throw ConfigError("--resamples: must be at least 100");
-  std::vector<Result> results;
-  for (std::size_t i = 0; i < json.size(); ++i) results.push_back(read_result(json[i], i));
+  const std::vector<Result> results = read_results(json);
   const Grid grid = grid_of(results);
   if (!options.baseline.empty() && !contains(grid.labels, options.baseline))
     throw ConfigError(
@@ -389,8 +365,8 @@ ReportFiles make_report(const std::vector<Json>& json, const ReportOptions& opti
       "in scores.csv) it then says nothing.\n\n{}\n![scores](scores.svg)\n",
       options.resamples, options.seed, score_table(grid, means));
   if (!options.baseline.empty()) text += difference_section(grid, options);
-  text += em_llm_section(results) + cost_section(grid) + heat_section(results, files) +
-          origin_section(results);
+  text += em_llm_section(results, grid) + longbench_section(results, grid) +
+          cost_section(grid, means) + heat_section(results, files) + origin_sections(results);
   files.emplace_back("report.md", std::move(text));
   return files;
 }

@@ -20,7 +20,7 @@ namespace episodic::suites {
 namespace {
 
 /// Settings that may differ from run to run: where it ran, which part, how many examples.
-constexpr const char* kFree[] = {"environment", "shard", "examples"};
+constexpr const char* kFree[] = {"environment", "later_environments", "shard", "examples"};
 
 std::optional<std::int64_t> number(std::string_view text) {
   std::int64_t value = 0;
@@ -37,6 +37,36 @@ std::optional<std::int64_t> variable(const char* name) {
 Json compared(Json settings) {
   for (const char* name : kFree) settings.erase(name);
   return settings;
+}
+
+/// Where a run was made, without what differs from one minute to the next.
+Json place_of(Json environment) {
+  if (environment.is_object())
+    for (const char* name : {"date", "load_average_at_start"}) environment.erase(name);
+  return environment;
+}
+
+/// Adds an environment that rows of `settings` were made in, if none of theirs is the same place.
+void add_environment(Json& settings, const Json& environment) {
+  if (environment.is_null()) return;
+  if (!settings.contains("environment")) {
+    settings["environment"] = environment;
+    return;
+  }
+  const Json place = place_of(environment);
+  if (place_of(settings["environment"]) == place) return;
+  Json later = settings.value("later_environments", Json::array());
+  for (const Json& e : later)
+    if (place_of(e) == place) return;
+  later.push_back(environment);
+  settings["later_environments"] = std::move(later);
+}
+
+/// Adds those of another file of predictions.
+void add_environments_of(Json& settings, const Json& other) {
+  add_environment(settings, other.value("environment", Json()));
+  for (const Json& e : other.value("later_environments", Json::array()))
+    add_environment(settings, e);
 }
 
 /// \throws ConfigError naming the first setting that differs
@@ -111,9 +141,15 @@ PredictionFile::PredictionFile(const std::filesystem::path& out, const Json& set
       fail("cannot be cut to its last whole line");
     if (whole > 0) {
       for (const Row& row : read_rows(out)) done_.insert(row.id("id"));
-      check_same(tools::read_json(settings_path(out)), settings, out);
+      const Json there = tools::read_json(settings_path(out));
+      check_same(there, settings, out);
+      settings_ = there;
+      if (settings.contains("examples")) settings_["examples"] = settings["examples"];
+      add_environment(settings_, settings.value("environment", Json()));
+    } else {
+      settings_ = settings;
+      write_settings();
     }
-    tools::write_json(settings_path(out), settings);
   } catch (...) {
     ::close(file_);
     throw;
@@ -122,7 +158,13 @@ PredictionFile::PredictionFile(const std::filesystem::path& out, const Json& set
 
 PredictionFile::~PredictionFile() { ::close(file_); }
 
+void PredictionFile::write_settings() {
+  tools::write_json(settings_path(path_), settings_);
+  settings_written_ = true;
+}
+
 void PredictionFile::append(const Json& row) {
+  if (!settings_written_) write_settings();  // a call that adds nothing leaves them as they were
   const std::string line = to_line(row) + "\n";
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t n = ::write(file_, line.data() + done, line.size() - done);
@@ -143,6 +185,7 @@ void PredictionFile::fail(const char* what) const {
 Json merge_predictions(const std::vector<std::filesystem::path>& shards,
                        const std::filesystem::path& out) {
   Json settings;
+  std::int64_t examples = 0;
   std::vector<std::pair<std::int64_t, Json>> rows;
   std::unordered_set<std::string> seen;
   Json doubled = Json::array();
@@ -150,6 +193,8 @@ Json merge_predictions(const std::vector<std::filesystem::path>& shards,
     const Json theirs = tools::read_json(settings_path(shard));
     if (settings.is_null()) settings = theirs;
     check_same(theirs, settings, shard);
+    add_environments_of(settings, theirs);
+    examples = std::max(examples, theirs.value("examples", std::int64_t{0}));
     for (const Row& row : read_rows(shard)) {
       if (seen.insert(row.id("id")).second)
         rows.emplace_back(row.integer("index"), row.object());
@@ -162,12 +207,19 @@ Json merge_predictions(const std::vector<std::filesystem::path>& shards,
   std::string text;
   for (const auto& [index, row] : rows) text += to_line(row) + "\n";
   settings.erase("shard");
+  if (settings.contains("examples")) settings["examples"] = examples;
   tools::write_text(out, text);
   tools::write_json(settings_path(out), settings);
-  const auto examples = settings.value("examples", static_cast<std::int64_t>(rows.size()));
+  Json missing = Json::array();
+  auto row = rows.begin();
+  for (std::int64_t i = 0; i < examples; ++i) {
+    while (row != rows.end() && row->first < i) ++row;
+    if (row == rows.end() || row->first != i) missing.push_back(i);
+  }
   return {{"rows", rows.size()},
           {"doubled", doubled},
-          {"missing", examples - static_cast<std::int64_t>(rows.size())}};
+          {"missing", missing.size()},
+          {"missing_index", missing}};
 }
 
 }  // namespace episodic::suites

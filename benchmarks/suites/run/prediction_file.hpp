@@ -27,8 +27,8 @@ class PredictionFile {
  public:
   /// Opens or makes OUT, locked against a second writer. What a kill left of a last line is
   /// dropped. \param settings that decide what comes out; those OUT was made with must be the same
-  /// but for
-  ///   "environment"
+  ///   but for "environment": what stands there stays that of OUT's first rows, and calls that add
+  ///   rows elsewhere are listed under "later_environments"
   /// \throws FileError naming file and line, and if another process writes it; ConfigError naming
   ///   the setting that differs
   PredictionFile(const std::filesystem::path& out, const Json& settings);
@@ -42,14 +42,19 @@ class PredictionFile {
 
  private:
   [[noreturn]] void fail(const char* what) const;
+  /// Settings of the rows that are there and of those to come. Written before a row is.
+  void write_settings();
 
   std::filesystem::path path_;
+  Json settings_;
+  bool settings_written_ = false;
   int file_ = -1;
   std::unordered_set<std::string> done_;
 };
 
 /// One file of several shards' rows, in the order of the data.
-/// \return {"rows", "doubled", "missing"}: what was found beside the number of examples
+/// \return {"rows", "doubled", "missing", "missing_index"}: what was found beside the examples
+///   there are, and the places in the data of those that have no row
 /// \throws ConfigError if the shards were made with other settings, FileError
 Json merge_predictions(const std::vector<std::filesystem::path>& shards,
                        const std::filesystem::path& out);

@@ -25,6 +25,7 @@
 #include "episodic/timeline/event_table.hpp"
 #include "kept.hpp"
 #include "reading.hpp"
+#include "run/fingerprint.hpp"
 #include "run/prompt_writer.hpp"
 #include "run/retriever.hpp"
 #include "support/environment.hpp"
@@ -376,8 +377,10 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
   Json json{{"suite", name_of(options.suite)},
             {"task", options.task},
             {"data", options.data.filename().string()},
+            {"data_sha256", options.data == "-" ? Json() : Json(file_sha256(options.data))},
             {"examples", examples},
             {"model", std::filesystem::weakly_canonical(options.model.model).filename().string()},
+            {"model_fingerprint", sampled_sha256(options.model.model)},
             {"method", options.method},
             {"preset", options.preset.empty() ? Json() : Json(options.preset)},
             {"memory", has_memory_settings(options.method) ? Json::parse(to_json(config)) : Json()},
@@ -404,22 +407,29 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
     json["retrieval"]["chunk_words"] = kChunkWords;
     json["retrieval"]["top"] = kRetrieved;
   }
-  if (!options.model.lora.empty()) json["lora"] = options.model.lora;
+  if (!options.model.lora.empty()) {
+    json["lora"] = options.model.lora;
+    for (const LoraChoice& adapter : options.model.options().lora)
+      json["lora_fingerprints"].push_back(sampled_sha256(adapter.dir));
+  }
   if (!options.model.quantize.empty()) json["quantize"] = options.model.quantize;
   json["environment"] = bench::environment();
   if (retrieves(options.method)) json["environment"]["search"] = search_name();
   return json;
 }
 
-/// Indices of the examples with the same context side by side, each group where its first stands.
-std::vector<std::size_t> by_context(const std::vector<Example>& examples) {
-  std::unordered_map<std::string_view, std::size_t> group;
+/// Indices of a shard's examples: those with the same context side by side, each such group where
+/// its first stands. Groups are dealt out, not examples: a document is read in one shard alone.
+std::vector<std::size_t> dealt(const std::vector<Example>& examples, const Shard& shard) {
+  std::unordered_map<std::string_view, std::size_t> groups;
   std::vector<std::pair<std::size_t, std::size_t>> order;
-  for (std::size_t i = 0; i < examples.size(); ++i)
-    order.emplace_back(group.try_emplace(examples[i].context, i).first->second, i);
+  for (std::size_t i = 0; i < examples.size(); ++i) {
+    const std::size_t group = groups.try_emplace(examples[i].context, groups.size()).first->second;
+    if (static_cast<std::int64_t>(group) % shard.of == shard.part) order.emplace_back(group, i);
+  }
   std::sort(order.begin(), order.end());
   std::vector<std::size_t> indices;
-  for (const auto& [first, i] : order) indices.push_back(i);
+  for (const auto& [group, i] : order) indices.push_back(i);
   return indices;
 }
 
@@ -453,8 +463,7 @@ Json run_task(const RunOptions& options) {
                                        static_cast<std::int64_t>(examples.size())));
   std::vector<std::size_t> todo;
   std::int64_t there = 0;
-  for (const std::size_t i : by_context(examples)) {
-    if (static_cast<std::int64_t>(i) % options.shard.of != options.shard.part) continue;
+  for (const std::size_t i : dealt(examples, options.shard)) {
     if (file.has(examples[i].id))
       ++there;
     else

@@ -149,6 +149,7 @@ Json score_file(const ScoreOptions& options) {
   const double score = longbench ? task_score(scores.each) : mean_percent(scores.each);
   Json result{{"suite", name_of(options.suite)},
               {"task", options.task},
+              {"preds", options.preds.filename().string()},
               {"count", scores.each.size()},
               {"score", score},
               {"scorer", options.scorer == Scorer::official ? "official" : "em-llm"}};

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/result.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic::suites {
+namespace {
+
+/// Of one method's results; settings are told apart later.
+std::string label_of(const Result& r, std::size_t index) {
+  if (!r.settings.is_object()) {
+    const std::string file = text_or(r.json, "preds", "");
+    return file.empty() ? fmt::format("file {}", index + 1) : file;
+  }
+  std::string label = text_or(r.settings, "method", "?");
+  if (const std::string preset = text_or(r.settings, "preset", ""); !preset.empty())
+    label += " " + preset;
+  return label;
+}
+
+Result read_result(const Json& json, std::size_t index) {
+  if (!json.is_object() || !json.contains("task") || !json.contains("examples"))
+    throw ConfigError(fmt::format("result file {}: not of `score --json`", index + 1));
+  Result r;
+  r.json = json;
+  r.suite = text_or(json, "suite", "");
+  r.task = json["task"].get<std::string>();
+  r.settings = json.value("settings", Json());
+  r.data = text_or(r.settings, "data", "");
+  r.label = label_of(r, index);
+  r.cost = json.value("cost", Json());
+  double sum = 0;
+  for (const Json& e : json["examples"]) {
+    const double score = e.at("score").get<double>();
+    sum += score;
+    r.scores[e.at("id").get<std::string>()] = score;
+    if (e.contains("depth") && e["depth"].is_number() && e["tokens"].is_number())
+      r.cells.push_back({e["depth"].get<double>(), e["tokens"].get<double>(), score});
+  }
+  if (r.scores.empty())
+    throw ConfigError(fmt::format("result file {}: holds no example", index + 1));
+  const Json percent = json.value("score", Json());
+  r.percent = percent.is_number() ? percent.get<double>()
+                                  : 100 * sum / static_cast<double>(r.scores.size());
+  return r;
+}
+
+std::string shown(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+using DataKey = std::tuple<std::string, std::string, std::string>;  // suite, task, data
+DataKey data_key(const Result& r) { return {r.suite, r.task, r.data}; }
+
+/// Labels that name what results of the same row differ in.
+void tell_apart(std::vector<Result>& results) {
+  std::map<std::pair<std::string, DataKey>, std::vector<const Result*>> same;
+  for (const Result& r : results) same[{r.label, data_key(r)}].push_back(&r);
+  std::map<std::string, std::set<std::string>> differing;  // names of settings, by label
+  for (const auto& [key, group] : same)
+    for (const Result* r : group) {
+      const auto a = ways_of(*group.front()), b = ways_of(*r);
+      for (const auto* side : {&a, &b})
+        for (const auto& [name, value] : *side)
+          if (!a.contains(name) || !b.contains(name) || a.at(name) != b.at(name))
+            differing[key.first].insert(name);
+    }
+  for (Result& r : results) {
+    const auto names = differing.find(r.label);
+    if (names == differing.end()) continue;
+    const auto ways = ways_of(r);
+    for (const std::string& name : names->second)  // 16 digits of a hash are enough
+      r.label +=
+          fmt::format(", {} {:.16}", name, ways.contains(name) ? ways.at(name) : "none");
+  }
+}
+
+}  // namespace
+
+std::string text_or(const Json& json, const char* key, const std::string& otherwise) {
+  return json.is_object() && json.contains(key) && json[key].is_string()
+             ? json[key].get<std::string>()
+             : otherwise;
+}
+
+std::map<std::string, std::string> ways_of(const Result& r) {
+  std::map<std::string, std::string> ways;
+  for (const char* name : {"scorer", "code_sim"})
+    if (r.json.contains(name)) ways[name] = shown(r.json[name]);
+  if (!r.settings.is_object()) return ways;
+  for (const char* name : {"model", "model_fingerprint", "lora", "quantize", "limits",
+                           "question_step", "max_length", "entries", "reader"})
+    if (r.settings.contains(name)) ways[name] = shown(r.settings[name]);
+  const auto add = [&](const char* of, std::initializer_list<const char*> names) {
+    const Json part = r.settings.value(of, Json());
+    if (!part.is_object()) return;
+    if (names.size() == 0)
+      for (const auto& [name, value] : part.items()) ways[name] = shown(value);
+    for (const char* name : names)
+      if (part.contains(name)) ways[fmt::format("{} {}", of, name)] = shown(part[name]);
+  };
+  add("memory", {});
+  add("retrieval", {"encoder", "fingerprint"});
+  add("prompt", {"source", "sha256", "chat_format"});
+  return ways;
+}
+
+std::vector<Result> read_results(const std::vector<Json>& json) {
+  std::vector<Result> results;
+  for (std::size_t i = 0; i < json.size(); ++i) results.push_back(read_result(json[i], i));
+  tell_apart(results);
+  return results;
+}
+
+std::string named_by_data(const Result& r) {
+  const std::string name = std::filesystem::path(r.data).stem().string();
+  return name.starts_with(r.task) ? name : fmt::format("{} ({})", r.task, name);
+}
+
+std::pair<std::string, double> series_of(const Result& r) {
+  std::string name = std::filesystem::path(r.data).stem().string();
+  double length = 0;
+  const std::size_t end = name.find_last_not_of("0123456789");
+  if (end != std::string::npos && end + 1 < name.size() && name[end] == '-') {
+    length = std::strtod(name.c_str() + end + 1, nullptr);
+    name.resize(end);
+  }
+  return {name.empty() ? r.task : name, length};
+}
+
+}  // namespace episodic::suites
