@@ -109,13 +109,28 @@ std::string verdict(const Json& json) {
   return out;
 }
 
+std::int64_t expected_events(const PlanFlags& flags, const MemoryConfig& config) {
+  const double mean =
+      flags.common.event_tokens > 0 ? flags.common.event_tokens : expected_event_tokens(config);
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(flags.tokens) / mean));
+}
+
+/// Of the graph that decides what is forgotten: it is the host's on a device too.
+std::int64_t graph_bytes(const PlanFlags& flags, const MemoryConfig& config) {
+  if (!config.retention) return 0;
+  const MemoryShape shape = memory_shape(load_model_config(flags.model.model), config.n_local);
+  return unbounded(flags, config, shape, expected_events(flags, config)).host.graph;
+}
+
 /// Device memory, and host memory for what has no room there. What the folder of a kept memory
 /// takes besides is the plan's without --device.
-void report_device(const PlanFlags& flags, const DevicePlan& plan) {
+void report_device(const PlanFlags& flags, const MemoryConfig& config, const DevicePlan& plan) {
   const auto& d = plan.device;
   const std::int64_t host_free = available_host_bytes();
+  const std::int64_t graph = graph_bytes(flags, config);
+  const std::int64_t host = plan.host_events + graph;
   const bool device_fits = plan.available < 0 || d.total() <= plan.available;
-  const bool host_fits = host_free < 0 || plan.host_events <= host_free;
+  const bool host_fits = host_free < 0 || host <= host_free;
   Json advice = Json::array();
   if (!device_fits)
     advice.push_back(fmt::format(
@@ -127,29 +142,32 @@ void report_device(const PlanFlags& flags, const DevicePlan& plan) {
     advice.push_back(fmt::format(
         "host memory: {} are needed for events and {} are available; raise device_bytes or read "
         "less text",
-        bytes_text(plan.host_events), bytes_text(host_free)));
+        bytes_text(host), bytes_text(host_free)));
   Json json{{"tokens", flags.tokens}, {"fits", device_fits && host_fits}};
   json["device"] = {{"weights", d.weights},       {"activations", d.activations},
                     {"windows", d.windows},       {"representatives", d.representatives},
                     {"event_store", d.events},    {"step", d.step},
                     {"total", d.total()},         {"at_start", plan.at_start},
                     {"available", plan.available}};
-  json["host"] = {
-      {"event_store", plan.host_events}, {"total", plan.host_events}, {"available", host_free}};
+  json["host"] = {{"event_store", plan.host_events},
+                  {"graph", graph},
+                  {"total", host},
+                  {"available", host_free}};
   json["disk"] = {{"total", 0}};
   json["advice"] = advice;
   flags.json.say(fmt::format(
       "{} tokens\n"
       "  device  {:>10}  weights {}, windows {}, representatives {}, events {}, a step {}; {} at "
       "the start; {}\n"
-      "  host    {:>10}  events; {}\n"
+      "  host    {:>10}  events{}; {}\n"
       "{}",
       count_text(flags.tokens), bytes_text(d.total()), bytes_text(d.weights), bytes_text(d.windows),
       bytes_text(d.representatives), bytes_text(d.events), bytes_text(d.activations + d.step),
       bytes_text(plan.at_start),
       plan.available < 0 ? std::string("no device here to compare with")
                          : available_text(plan.available, "available"),
-      bytes_text(plan.host_events), available_text(host_free, "available"), verdict(json)));
+      bytes_text(host), graph > 0 ? ", their graph " + bytes_text(graph) : "",
+      available_text(host_free, "available"), verdict(json)));
   flags.json.write(json);
 }
 
@@ -158,7 +176,7 @@ void run(const PlanFlags& flags) {
   const MemoryConfig config = flags.model.memory_config();
   if (const std::optional<DevicePlan> plan =
           plan_for_device(flags.common, flags.model, config, flags.tokens))
-    return report_device(flags, *plan);
+    return report_device(flags, config, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   warn_of_window(flags.common, config, model);
   const MemoryShape shape = memory_shape(model, config.n_local);
@@ -169,8 +187,7 @@ void run(const PlanFlags& flags) {
 
   const double mean =
       flags.common.event_tokens > 0 ? flags.common.event_tokens : expected_event_tokens(config);
-  const auto expected =
-      static_cast<std::int64_t>(std::ceil(static_cast<double>(flags.tokens) / mean));
+  const std::int64_t expected = expected_events(flags, config);
   const std::int64_t most = flags.tokens / config.min_block + 1;
   Json advice = Json::array();
   const std::optional<MemoryPlan> planned = attempt(flags, config, shape, expected, advice);

@@ -34,9 +34,14 @@ void run(const ScoreFlags& flags) {
     throw DataError(fmt::format(
         "{}: {} tokens; perplexity needs at least 2",
         (flags.ids_file.empty() ? flags.text.text : flags.ids_file).string(), ids.size()));
+  const MemoryConfig config = flags.model.memory_config();
+  if (!flags.model.full_attention && config.segmenter == SegmenterKind::given)
+    throw ConfigError(
+        "segmenter = \"given\": score has no boundaries to give, and every event would be as long "
+        "as "
+        "max_block; use \"surprise\" or \"fixed\"");
   const std::unique_ptr<Engine> engine =
-      make_engine(flags.common, flags.model, flags.model.memory_config(),
-                  static_cast<std::int64_t>(ids.size()));
+      make_engine(flags.common, flags.model, config, static_cast<std::int64_t>(ids.size()));
 
   // nll[t] is of token t; the first has none and counts as 0.
   std::vector<float> nll(ids.size(), 0.0f);

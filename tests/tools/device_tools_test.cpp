@@ -116,6 +116,15 @@ TEST_CASE("plan says what a device takes, and a run then takes no more") {
       on("cuda", "plan --json - --tokens 100K" + with_model + quoted(kSmallMemory)).out);
   REQUIRE(all["fits"] == true);
   REQUIRE(all["host"]["total"] == 0);
+  // The graph of a memory that forgets is the host's, and as large as without a device.
+  std::string forgets(kSmallMemory);
+  forgets.insert(1, "\"retention\": {}, ");
+  const std::string plan_of_graph =
+      "plan --json - --tokens 100K" + with_model + program::quoted(forgets);
+  const Json graph = Json::parse(on("cuda", plan_of_graph).out);
+  REQUIRE(graph["host"]["graph"] > 0);
+  REQUIRE(graph["host"]["total"] == graph["host"]["graph"]);
+  REQUIRE(graph["host"]["graph"] == Json::parse(on("cpu", plan_of_graph).out)["host"]["graph"]);
   std::string bounded(kSmallMemory);
   bounded.insert(1, "\"device_bytes\": 110000000, ");
   const Json tiers = Json::parse(

@@ -87,6 +87,7 @@ TEST_CASE("demo and segment name what they cannot use") {
            {"demo" + m + book + " --facts 1000", "--facts", ""},
            {"demo" + m + book + " --memory '{\"n_lokal\": 3}'", "n_lokal", ""},
            {"segment" + m + book + " --memory '{\"segmenter\": \"given\"}'", "given", ""},
+           {"score" + m + book + " --memory '{\"segmenter\": \"given\"}'", "no boundaries", ""},
            {"segment" + m + " --text " + quoted((scratch / "none").string()), "none", ""}}) {
     const Run run = run_episodic(bad.arguments, bad.before);
     INFO(bad.arguments << "\n" << run.err);

@@ -121,7 +121,8 @@ std::string methods_section(const std::vector<Result>& results) {
   }
   if (methods.items().empty()) return {};
   std::string text =
-      "\n# How the methods were set\n\n| method | model | memory, where not the default | last step "
+      "\n# How the methods were set\n\n| method | model | memory, where not the default | last "
+      "step "
       "| besides |\n|---|---|---|---|---|\n";
   for (const auto& [method, m] : methods.items())
     text += fmt::format("| {} | {} | {} | {} | {} |\n", method, m.model.text(), m.memory.text(),
@@ -153,8 +154,7 @@ std::string made_with_section(const std::vector<Result>& results) {
   Ordered<Made> places;
   const auto add = [&](const Json& e) {
     if (!e.is_object()) return;
-    Made& m = places.at(
-        fmt::format("{} | {}", text_or(e, "commit", "?"), text_or(e, "cpu", "?")));
+    Made& m = places.at(fmt::format("{} | {}", text_or(e, "commit", "?"), text_or(e, "cpu", "?")));
     m.dates.add(text_or(e, "date", "?").substr(0, 10));
     ++m.results;
   };
@@ -164,8 +164,7 @@ std::string made_with_section(const std::vector<Result>& results) {
     for (const Json& e : r.settings.value("later_environments", Json::array())) add(e);
   }
   if (places.items().empty()) return {};
-  std::string text =
-      "\n# Made with\n\n| commit | machine | date | results |\n|---|---|---|---|\n";
+  std::string text = "\n# Made with\n\n| commit | machine | date | results |\n|---|---|---|---|\n";
   for (const auto& [place, m] : places.items())
     text += fmt::format("| {} | {} | {} |\n", place, m.dates.text(), m.results);
   return text;

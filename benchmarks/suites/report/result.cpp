@@ -78,8 +78,7 @@ void tell_apart(std::vector<Result>& results) {
     if (names == differing.end()) continue;
     const auto ways = ways_of(r);
     for (const std::string& name : names->second)  // 16 digits of a hash are enough
-      r.label +=
-          fmt::format(", {} {:.16}", name, ways.contains(name) ? ways.at(name) : "none");
+      r.label += fmt::format(", {} {:.16}", name, ways.contains(name) ? ways.at(name) : "none");
   }
 }
 

@@ -24,9 +24,7 @@ constexpr std::uint64_t kEnd = 1 << 20, kPiece = 64 << 10, kPieces = 64;
 class Sha256 {
  public:
   Sha256() { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
-  void add(std::string_view bytes) {
-    EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
-  }
+  void add(std::string_view bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
   std::string hex() {
     std::array<unsigned char, 32> digest;
     EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr);
@@ -37,7 +35,7 @@ class Sha256 {
 
  private:
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_{EVP_MD_CTX_new(),
-                                                                  EVP_MD_CTX_free};
+                                                                   EVP_MD_CTX_free};
 };
 
 /// Adds the bytes from `begin` to `end`.
@@ -77,7 +75,8 @@ void add_samples(Sha256& hash, const fs::path& file) {
 /// Whether the file decides what a model answers: not its memory.json, which settings hold anyway.
 bool counts(const fs::path& file) {
   const std::string name = file.filename().string(), kind = file.extension().string();
-  if (kind == ".safetensors" || kind == ".gguf" || kind == ".jinja" || kind == ".model") return true;
+  if (kind == ".safetensors" || kind == ".gguf" || kind == ".jinja" || kind == ".model")
+    return true;
   return name == "config.json" || name == "adapter_config.json" || name.starts_with("tokenizer");
 }
 
