@@ -178,6 +178,22 @@ void write_tables(const ForgettingFlags& flags, const Memoria& graph, const Coun
                     tools::line_chart("Weight of an edge", "log2 of the distance in events",
                                       {weight, of_linked}));
 
+  Table ages{"edges_by_age", "least_age,most_age,events,linked_each,mean_of_linked", {}};
+  tools::Line by_age{"mean weight of an edge", {}};
+  for (const analysis::EdgesAtAge& e :
+       analysis::edges_by_age(events, graph.total(),
+                              [&](std::int64_t a, std::int64_t b) { return graph.edge(a, b); })) {
+    if (e.events == 0) continue;
+    ages.rows.push_back(fmt::format("{},{},{},{:.6g},{:.6g}", e.least, e.most, e.events,
+                                    e.linked_each(), e.mean_of_linked()));
+    by_age.points.emplace_back(std::bit_width(static_cast<std::uint64_t>(e.least)) - 1,
+                               e.mean_of_linked());
+  }
+  ages.write(flags.out);
+  tools::write_text(
+      flags.out / "edges_by_age.svg",
+      tools::line_chart("Weight of an event's edges", "log2 of its age in events", {by_age}));
+
   Table recalled{"recalled", "least_age,most_age,short_term,long_term", {}};
   for (std::size_t bin = 0; bin < counts.short_by_age.size(); ++bin)
     if (counts.short_by_age[bin] + counts.long_by_age[bin] > 0)
@@ -277,7 +293,8 @@ int main(int argc, char** argv) {
       "it). "
       "Tables and\nplots go to --out: survivors (primacy, recency), contiguity, autocorrelation "
       "(of how often events were recalled,\nwhether from long-term memory, how long they lived, "
-      "what is held), edges, recalled, size; forgetting.json\nhas the settings and totals.\n\n"
+      "what is held), edges, edges_by_age, recalled, size; forgetting.json\nhas the settings and "
+      "totals.\n\n"
       "Example:\n  bench_forgetting --model models/recall-2m6 --text war_and_peace.txt --tokens "
       "1000000 --out forgetting");
   bench::ForgettingFlags flags;

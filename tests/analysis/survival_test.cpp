@@ -141,6 +141,24 @@ TEST_CASE("edges are sorted by distance in powers of two, in both directions") {
   CHECK(edges_by_distance({}, edge).empty());
 }
 
+TEST_CASE("edges are sorted by the age of the event that they lead from") {
+  const auto edge = [](std::int64_t a, std::int64_t b) {
+    if (a == b) return 9.0;  // is none
+    if (a == 3) return 0.5;
+    return a == 20 && b == 3 ? 0.25 : 0.0;
+  };
+  const auto bins = edges_by_age(std::vector<std::int64_t>{3, 4, 6, 20}, 21, edge);
+  REQUIRE(bins.size() == 5);  // ages 18, 17, 15 and 1
+  CHECK((bins[0].least == 1 && bins[0].most == 1 && bins[0].events == 1 && bins[0].linked == 1));
+  CHECK(bins[0].mean_of_linked() == Approx(0.25));
+  CHECK((bins[3].least == 8 && bins[3].most == 15 && bins[3].events == 1 && bins[3].linked == 0));
+  CHECK(bins[3].mean_of_linked() == 0);
+  CHECK((bins[4].events == 2 && bins[4].linked == 3));
+  CHECK(bins[4].linked_each() == Approx(1.5));
+  CHECK(bins[4].mean_of_linked() == Approx(0.5));
+  CHECK(edges_by_age({}, 5, edge).empty());
+}
+
 TEST_CASE("a memory that forgets never holds more than the bound of the long run") {
   // Everything that is recalled receives attention, all of it goes to the first: the most unequal
   // share there can be.

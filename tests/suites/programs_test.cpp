@@ -157,6 +157,16 @@ TEST_CASE("suites: what cannot be done is one line that says what can") {
   const Run task = infinite("score --task squad --preds " + path(s, "data.jsonl"));
   CHECK(task.status == 1);
   CHECK(task.err.find("passkey, number_string") != std::string::npos);
+  // 512 tokens to generate, and as long a window
+  put(s / "news.jsonl", R"({"input": "", "context": "c", "answers": ["a"], "length": 1,)"
+                        R"( "all_classes": null, "_id": "x"})");
+  put(s / "prompts.json", R"({"multi_news": "{context}"})");
+  const Run news =
+      longbench("run --task multi_news --method truncate --data " + path(s, "news.jsonl") + kModel +
+                " --prompts " + path(s, "prompts.json") + " --out " + path(s, "o"));
+  CHECK(news.status == 1);
+  CHECK(one_line(news.err));
+  CHECK(news.err.find("512 are to be generated") != std::string::npos);
   const Run own = longbench("run --task qasper --data " + path(s, "data.jsonl") + kModel +
                             " --out " + path(s, "o"));
   CHECK(own.status == 1);

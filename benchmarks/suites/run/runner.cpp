@@ -256,13 +256,17 @@ class Answerer {
                         .question_step = options_.question_step,
                         .chat = chat_ ? &*chat_ : nullptr};
     if (options_.method != "truncate") return format;
-    format.keep_tokens =
-        options_.max_length > 0 ? options_.max_length : engine_->config().max_positions - max_new_;
-    if (format.keep_tokens < 2)
+    const std::int64_t window = engine_->config().max_positions;
+    format.keep_tokens = options_.max_length > 0 ? options_.max_length : window - max_new_;
+    if (format.keep_tokens >= 2) return format;
+    if (options_.max_length > 0) throw ConfigError("--max-length: must be at least 2");
+    if (window <= 0)
       throw ConfigError(
-          "--max-length: must be given, and at least 2, for a model that does not say "
-          "how long its window is");
-    return format;
+          "--max-length: must be given for a model that does not say how long its window is");
+    throw ConfigError(fmt::format(
+        "--method truncate: the model's window has {} tokens and {} are to be generated, "
+        "which leaves none for the prompt; name --max-length, or another method",
+        window, max_new_));
   }
 
   Retriever::Cutter cutter() {

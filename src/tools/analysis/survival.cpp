@@ -110,4 +110,25 @@ std::vector<EdgesAtDistance> edges_by_distance(
   return bins;
 }
 
+std::vector<EdgesAtAge> edges_by_age(
+    std::span<const std::int64_t> events, std::int64_t total,
+    const std::function<double(std::int64_t, std::int64_t)>& edge) {
+  std::vector<EdgesAtAge> bins;
+  for (const std::int64_t from : events) {
+    const std::int64_t age = total - from;
+    const auto bin = at(std::bit_width(static_cast<std::uint64_t>(age)) - 1);
+    while (bins.size() <= bin) {
+      const std::int64_t least = std::int64_t{1} << bins.size();
+      bins.push_back({least, 2 * least - 1, 0, 0, 0});
+    }
+    ++bins[bin].events;
+    for (const std::int64_t to : events)
+      if (const double weight = from == to ? 0 : edge(from, to); weight > 0) {
+        ++bins[bin].linked;
+        bins[bin].sum += weight;
+      }
+  }
+  return bins;
+}
+
 }  // namespace episodic::analysis

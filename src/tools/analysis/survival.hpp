@@ -59,4 +59,22 @@ std::vector<EdgesAtDistance> edges_by_distance(
     std::span<const std::int64_t> events,
     const std::function<double(std::int64_t from, std::int64_t to)>& edge);
 
+/// Edges of the association graph from held events of an age.
+struct EdgesAtAge {
+  std::int64_t least = 0, most = 0;  ///< in events, both included: 1 (the newest), 2..3, 4..7, ..
+  std::int64_t events = 0;           ///< held, of that age
+  std::int64_t linked = 0;           ///< edges from them to other held events
+  double sum = 0;                    ///< of their weights
+  double mean_of_linked() const { return linked > 0 ? sum / static_cast<double>(linked) : 0.0; }
+  double linked_each() const {
+    return events > 0 ? static_cast<double>(linked) / static_cast<double>(events) : 0.0;
+  }
+};
+
+/// \param events held, ascending \param total events that there have been, > the last of `events`
+/// \param edge as edges_by_distance takes it
+std::vector<EdgesAtAge> edges_by_age(
+    std::span<const std::int64_t> events, std::int64_t total,
+    const std::function<double(std::int64_t from, std::int64_t to)>& edge);
+
 }  // namespace episodic::analysis
