@@ -28,16 +28,3 @@ def python_with_packages(work):
             die("pip failed; check the network")
         (env / "ready").touch()
     return env / "bin" / "python"
-
-
-def commit():
-    git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True,
-                         text=True)
-    return git.stdout.strip() or "unknown"
-
-
-def cpu_name():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown"
