@@ -21,17 +21,17 @@ struct MemoriaConfig {
   double alpha = 8.0;                     ///< lifespan that a step gives out for each recalled one
   std::int64_t reset_period = 0;          ///< steps after which all is forgotten; 0: never
 
-  /// \throws ConfigError naming the setting and its range
+  /// \throws ConfigError naming the setting, as it is here and in a memory's settings, and its range
   void validate() const {
     const auto least = [](const char* name, std::int64_t value, std::int64_t bound) {
       if (value < bound)
         throw ConfigError("memoria: " + std::string(name) + " = " + std::to_string(value) +
                           ", must be >= " + std::to_string(bound));
     };
-    least("n_short", n_short, 0);
-    least("n_long", n_long, 0);
-    least("short_term_capacity", short_term_capacity, 1);
-    least("depth", depth, 0);
+    least("n_short (N_stm)", n_short, 0);
+    least("n_long (N_ltm)", n_long, 0);
+    least("short_term_capacity (stm_capacity)", short_term_capacity, 1);
+    least("depth (N_depth)", depth, 0);
     least("reset_period", reset_period, 0);
     if (!(initial_lifespan > 0) || !std::isfinite(initial_lifespan))
       throw ConfigError("memoria: initial_lifespan must be a positive number");
