@@ -343,6 +343,13 @@ TEST_CASE("a report says how its scores came about, and sets apart what is not a
   CHECK(memories.find("| passkey | episodic, n_mem 64 | 50.0 | 4.00 | 100.0 | 6.0 | - |") !=
         std::string::npos);
   CHECK(memories.find("| episodic, n_mem 64, 4K | | | | |") != std::string::npos);
+  // of settings that follow from another, that one alone is named
+  Json entries = with(64, "official", "one");
+  entries["settings"]["entries"] = 256;
+  entries["settings"]["memory"]["segmenter"] = "given";
+  CHECK(text({with(64, "official", "one"), entries})
+            .find("| task | episodic, entries none | episodic, entries 256 |") !=
+        std::string::npos);
   // scores of two kinds
   const std::string scorers = text({with(64, "official", "one"), with(64, "em-llm", "one")});
   CHECK(scorers.find("episodic, scorer em-llm |") != std::string::npos);

@@ -64,21 +64,38 @@ DataKey data_key(const Result& r) { return {r.suite, r.task, r.data}; }
 void tell_apart(std::vector<Result>& results) {
   std::map<std::pair<std::string, DataKey>, std::vector<const Result*>> same;
   for (const Result& r : results) same[{r.label, data_key(r)}].push_back(&r);
-  std::map<std::string, std::set<std::string>> differing;  // names of settings, by label
-  for (const auto& [key, group] : same)
+  // As few settings as tell a row's results apart, by label: --entries also changes the memory's.
+  std::map<std::string, std::set<std::string>> differing;
+  const auto value_of = [](const std::map<std::string, std::string>& ways,
+                           const std::string& name) {
+    const auto found = ways.find(name);
+    return found == ways.end() ? std::string("none") : found->second;
+  };
+  for (const auto& [key, group] : same) {
+    std::set<std::string> names;
+    std::vector<std::map<std::string, std::string>> ways;
     for (const Result* r : group) {
-      const auto a = ways_of(*group.front()), b = ways_of(*r);
-      for (const auto* side : {&a, &b})
-        for (const auto& [name, value] : *side)
-          if (!a.contains(name) || !b.contains(name) || a.at(name) != b.at(name))
-            differing[key.first].insert(name);
+      ways.push_back(ways_of(*r));
+      for (const auto& [name, value] : ways.back()) names.insert(name);
     }
+    std::vector<std::string> told(group.size());  // what is named of each so far
+    for (const std::string& name : names) {
+      std::vector<std::string> more = told;
+      for (std::size_t i = 0; i < ways.size(); ++i) more[i] += "\n" + value_of(ways[i], name);
+      const auto kinds = [](const std::vector<std::string>& of) {
+        return std::set<std::string>(of.begin(), of.end()).size();
+      };
+      if (kinds(more) == kinds(told)) continue;
+      told = std::move(more);
+      differing[key.first].insert(name);
+    }
+  }
   for (Result& r : results) {
     const auto names = differing.find(r.label);
     if (names == differing.end()) continue;
     const auto ways = ways_of(r);
     for (const std::string& name : names->second)  // 16 digits of a hash are enough
-      r.label += fmt::format(", {} {:.16}", name, ways.contains(name) ? ways.at(name) : "none");
+      r.label += fmt::format(", {} {:.16}", name, value_of(ways, name));
   }
 }
 

@@ -21,7 +21,8 @@ struct MemoriaConfig {
   double alpha = 8.0;                     ///< lifespan that a step gives out for each recalled one
   std::int64_t reset_period = 0;          ///< steps after which all is forgotten; 0: never
 
-  /// \throws ConfigError naming the setting, as it is here and in a memory's settings, and its range
+  /// \throws ConfigError naming the setting, as it is here and in a memory's settings, and its
+  /// range
   void validate() const {
     const auto least = [](const char* name, std::int64_t value, std::int64_t bound) {
       if (value < bound)
