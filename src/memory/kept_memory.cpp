@@ -205,7 +205,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
               keep.dir.string(), at_token));
       }
       const detail::StateFile file = detail::read_state(keep.dir, state, manifest.config, calls);
-      ByteReader from(file.bytes, (keep.dir / state.file).string());
+      ByteReader from(file.bytes, (keep.dir / state.file).string(), file.version);
       Impl& m = *impl;
       m.config = manifest.config;
       if (budgets) {
@@ -349,6 +349,10 @@ void EpisodicMemory::Impl::make_room() {
   forget_due();
   drop_checkpoints = true;  // earlier states name bytes that may go
   if (bank.tiers.disk) bank.tiers.disk->compact(kDeadShare);
+  for (LayerState& layer : bank.layers)
+    for (detail::Lane& lane : layer.lanes)
+      if (lane.index) lane.index->shrink();
+  if (bank.tiers.vectors) bank.tiers.vectors->compact(kDeadShare);
 }
 
 void EpisodicMemory::compact() {
@@ -514,7 +518,7 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
       const detail::StateFile file = detail::read_state(dir, s, manifest.config, calls);
       if (s.file != manifest.state.file) continue;
       // The tables of the last state say where everything lies.
-      ByteReader from(file.bytes, (dir / s.file).string());
+      ByteReader from(file.bytes, (dir / s.file).string(), file.version);
       verify_contents(dir, manifest, from, calls, damage);
     } catch (const Error& e) {
       damage(dir / s.file, e.what());

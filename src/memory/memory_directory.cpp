@@ -28,9 +28,10 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-constexpr std::uint32_t kStateVersion = 3;         // windows in float32
-constexpr std::uint32_t kStateVersionHalves = 4;   // windows in 16 bits, as the memory has them
-constexpr std::int64_t kStateHeader = 24;          // magic, version, payload bytes, checksum
+// Versions before it are read too: 3, windows in float32, and 4, in 16 bits where the memory has
+// such.
+constexpr std::uint32_t kStateVersion = 5, kStateVersionFloat = 3;
+constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 
@@ -391,8 +392,7 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
   try {
     ByteWriter head;
     head.put(kStateMagic);
-    head.put(window_dtype(next.config.kv_dtype) == DType::float32 ? kStateVersion
-                                                                  : kStateVersionHalves);
+    head.put(kStateVersion);
     head.put(static_cast<std::uint64_t>(state.size()));
     head.put(next.state.checksum);
     file.write(head.bytes(), 0);
@@ -439,7 +439,7 @@ StateFile read_state(const fs::path& dir, const MemoryManifest::State& state,
   ByteReader r(all, path.string());
   if (r.get<std::uint32_t>() != kStateMagic) throw damaged("is no state file");
   const auto version = r.get<std::uint32_t>();
-  if (version != kStateVersion && version != kStateVersionHalves)
+  if (version < kStateVersionFloat || version > kStateVersion)
     throw FileError(path.string() + ": written by another version of episodic; use that version");
   const auto bytes = r.get<std::uint64_t>(), sum = r.get<std::uint64_t>();
   // The generation, which seeds the checksum, is in the name.
@@ -447,7 +447,7 @@ StateFile read_state(const fs::path& dir, const MemoryManifest::State& state,
   all.erase(all.begin(), all.begin() + kStateHeader);
   if (bytes != all.size() || sum != state.checksum || checksum(all, generation) != sum)
     throw damaged("its checksum is wrong: it is damaged");
-  return {version == kStateVersion ? DType::float32 : window_dtype(config.kv_dtype),
+  return {version == kStateVersionFloat ? DType::float32 : window_dtype(config.kv_dtype), version,
           std::move(all)};
 }
 

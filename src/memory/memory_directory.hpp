@@ -53,6 +53,7 @@ class MemoryDirectory {
 /// Content of a state file.
 struct StateFile {
   DType windows = DType::float32;  ///< of keys and values of windows and sinks in it
+  std::uint32_t version = 0;
   std::vector<std::byte> bytes;
 };
 /// Reads and verifies one. \param config of its memory \throws FileError

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/recall/detail/vector_slabs.hpp"
 #include "episodic/retention/memoria.hpp"
 #include "episodic/timeline/event_table.hpp"
 #include "impl.hpp"
@@ -35,6 +36,15 @@ std::int64_t timeline_bytes(const MemoryConfig& c, const MemoryShape& shape,
     bytes += units * (3 * c.chunk + 2 * shape.head_dim) * kNumber;
   }
   return bytes;
+}
+
+/// Representatives of a lane, in its index or in files: those of forgotten events go once they are
+/// as many as the others, and a slab of them.
+std::int64_t rows_of(const MemoryConfig& c, const LaneShape& of, const MemoryShape& shape,
+                     std::int64_t held, std::int64_t n_events) {
+  if (!c.retention || c.index == IndexKind::faiss) return n_events;
+  const std::int64_t slab = detail::VectorSlabs(of.width(shape.head_dim)).rows_per_slab();
+  return std::min(n_events, held + std::max(held, slab));
 }
 
 /// What of the text is kept, and by what graph.
@@ -82,8 +92,10 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   const std::int64_t ring = detail::LayerState::bytes_needed(config, shape, ring_capacity(config));
   plan.host.windows = shape.n_layers * ring;
   const StoreShape store = store_shape(config, shape);
-  const IndexBytes index = index_bytes(config, of.n_heads, shape.head_dim, n_events);
   const Held held = held_of(config, shape, n_tokens, n_events);
+  const std::int64_t rows = rows_of(config, of, shape, held.events, n_events);
+  IndexBytes index = index_bytes(config, of.n_heads, shape.head_dim, rows);
+  if (rows < n_events) index.codes += n_events + 2 * 8 * rows;  // flags, and whose the rows are
   plan.host.timeline = timeline_bytes(config, shape, n_events);
   plan.host.graph = held.graph;
   const bool disk = kept || !config.disk_dir.empty();
@@ -98,7 +110,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
     throw BudgetError(fmt::format(
         "repr_bytes = {}: {} events need {} bytes in host memory to be searched; set repr_bytes to "
         "at least that (0: no bound)",
-        config.repr_bytes, n_events, lanes * index.codes));
+        config.repr_bytes, rows, lanes * index.codes));
   if (lanes > 0) {
     const std::int64_t mean = n_events > 0 ? (n_tokens + n_events - 1) / n_events : 0;
     const std::int64_t all =
@@ -125,7 +137,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
       plan.disk.segments = disk_bytes_needed(
           store, std::min(n_events, config.retention ? 2 * held.events : n_events),
           std::min(n_tokens, config.retention ? 2 * held.tokens : n_tokens));
-      plan.disk.vectors = lanes * index.total();
+      plan.disk.vectors = lanes * (config.retention ? 2 : 1) * index.total();
       const DiskShares shares = disk_shares(config, shape);
       if (config.disk_bytes > 0 &&
           (plan.disk.segments > shares.segments || plan.disk.vectors > shares.vectors)) {

@@ -91,7 +91,7 @@ class OneThread {
 class FaissIndex final : public RepresentativeIndex {
  public:
   FaissIndex(const IndexShape& shape, std::int64_t exact_up_to)
-      : width_(shape.width()), exact_up_to_(exact_up_to), vectors_(shape) {
+      : width_(shape.width()), exact_up_to_(exact_up_to), vectors_(shape, rows_in_place()) {
     if (shape.score == RepresentativeScore::max)
       throw ConfigError(
           "representative index: FAISS searches by inner product and cannot serve score "
@@ -205,6 +205,12 @@ class FaissIndex final : public RepresentativeIndex {
     throw ConfigError(
         "representative index: index = \"faiss\" counts and checks its searches, and is not read "
         "by several at once; use index = \"exact\"");
+  }
+
+  static detail::ExactTuning rows_in_place() {
+    detail::ExactTuning tuning;
+    tuning.shrinks = false;
+    return tuning;
   }
 
   std::int64_t linked() const { return graph_ ? graph_->storage.ntotal : 0; }

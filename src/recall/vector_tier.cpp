@@ -133,6 +133,7 @@ class Tier final : public VectorTier {
       : width_(width < 1 ? throw ConfigError(
                                fmt::format("vector tier: width = {}, must be at least 1", width))
                          : width),
+        keep_(options.keep),
         files_(format_of(width), options_of(options), folder_of(options, new_dir)) {}
 
   void open(const VectorImage& image, const io::Directory& folder) {
@@ -166,6 +167,7 @@ class Tier final : public VectorTier {
   }
 
   std::int64_t width() const override { return width_; }
+  bool keep() const override { return keep_; }
 
   void append(std::int64_t layer, std::int64_t n_rows, const float* rows,
               std::span<const std::byte> codes) override {
@@ -193,6 +195,41 @@ class Tier final : public VectorTier {
     const std::lock_guard lock(mutex_);
     drop(old);
     place_of(layer, slab) = fresh;
+  }
+
+  void rewrite(std::int64_t layer, std::int64_t first, std::int64_t n_slabs, std::int64_t n_rows,
+               const Fill& fill) override {
+    std::vector<Place>* places = nullptr;
+    std::vector<Place> fresh;
+    fresh.reserve(static_cast<std::size_t>(n_slabs));
+    {
+      const std::lock_guard lock(mutex_);
+      places = &layer_of(layer);
+      places->reserve(static_cast<std::size_t>(first + n_slabs));
+      // Not behind the old ones: when all of a file's are gone, it goes.
+      for (auto s = static_cast<std::size_t>(first); s < places->size(); ++s)
+        if ((*places)[s].file == files_.current()) files_.close_current();
+    }
+    try {
+      std::vector<float> rows(static_cast<std::size_t>(n_rows * width_));
+      std::vector<std::byte> codes;
+      for (std::int64_t slab = first; slab < first + n_slabs; ++slab) {
+        codes.clear();
+        fill(slab, rows.data(), codes);
+        fresh.push_back(put(layer, slab, n_rows, rows.data(), codes));
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      for (const Place& place : fresh) drop(place);
+      throw;
+    }
+    const std::lock_guard lock(mutex_);
+    for (; static_cast<std::int64_t>(places->size()) > first; places->pop_back())
+      drop(places->back());
+    places->insert(places->end(), fresh.begin(), fresh.end());
+    if (keep_) return;  // a commit says what goes
+    auto queue = files_.lock();
+    files_.release_empty(queue);
   }
 
   void read(std::int64_t layer, std::int64_t slab, std::int64_t first, std::int64_t n,
@@ -385,6 +422,7 @@ class Tier final : public VectorTier {
   }
 
   std::int64_t width_;
+  bool keep_;
   mutable std::mutex mutex_;  ///< of what is below, but for what `files_` guards itself
   io::AppendFiles files_;
   std::map<std::int64_t, std::vector<Place>> layers_;

@@ -211,23 +211,36 @@ TEST_CASE("settings that contradict each other are refused with the reason", "[b
     INFO(json);
     CHECK(refused_naming(json, reason));
   }
-  // Every other combination of segmenter, scope, reweighting and retention is taken.
+  // Every other combination is taken.
+  std::int64_t taken = 0, refused = 0;
   for (const char* segmenter : {"surprise", "fixed", "random", "given", "k_similarity", "gaussian"})
-    for (const char* scope : {"sequence", "head"})
-      for (const char* refine : {"null", "\"modularity\""})
-        for (const char* reweight : {"null", "\"exact\"", "\"narrow\"", "\"broad\""})
-          for (const char* retention : {"null", R"({"N_stm": 3, "layer": 1})"}) {
-            const bool contradicts = *scope == 'h' && *retention != 'n';
-            const std::string json = fmt::format(
-                R"({{"segmenter": "{}", "scope": "{}", "refine": {}, "reweight": {}, "retention": {}}})",
-                segmenter, scope, refine, reweight, retention);
-            INFO(json);
-            CHECK((refusal(json) == "") == !contradicts);
-            if (contradicts) continue;
-            const MemoryConfig c = parse_memory_config(json);
-            CHECK(parse_memory_config(to_json(c)) == c);
-            CHECK(c.retention.has_value() == (*retention != 'n'));
-          }
+    for (const char* refine : {"null", R"("modularity")", R"("conductance")", R"("intra_inter")"})
+      for (const std::string scope : {"sequence", "head"})
+        for (const std::string score : {"mean", "max"})
+          for (const std::string index : {"exact", "faiss"})
+            for (const std::string recall : {"true", "false"})
+              for (const std::string reweight : {"null", R"("exact")", R"("narrow")", R"("broad")"})
+                for (const std::string retention : {"null", R"({"N_stm": 3, "layer": 1})"}) {
+                  const bool forgets = retention != "null";
+                  const bool contradicts =
+                      (forgets && (scope == "head" || recall == "false" || score == "max")) ||
+                      (score == "max" && (reweight != "null" || index == "faiss"));
+                  const std::string json = fmt::format(
+                      R"({{"segmenter": "{}", "scope": "{}", "refine": {}, "reweight": {}, "retention": {},
+                           "score": "{}", "index": "{}", "recall": {}}})",
+                      segmenter, scope, refine, reweight, retention, score, index, recall);
+                  INFO(json);
+                  CHECK((refusal(json) == "") == !contradicts);
+                  ++(contradicts ? refused : taken);
+                  if (contradicts) continue;
+                  const MemoryConfig c = parse_memory_config(json);
+                  CHECK(parse_memory_config(to_json(c)) == c);
+                  CHECK(c.retention.has_value() == forgets);
+                }
+  // Of scope and recall four without retention, one with it: 4 reweightings and 2 indexes with the
+  // mean, and one with the best of several, without retention alone.
+  CHECK(taken == 6 * 4 * ((4 + 1) * 4 * 2 + 4));
+  CHECK(taken + refused == 6 * 4 * 2 * 2 * 2 * 2 * 4 * 2);
 }
 
 TEST_CASE("bfloat16 rounds to nearest even", "[base][dtype]") {

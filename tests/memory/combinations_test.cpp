@@ -98,51 +98,73 @@ TEST_CASE("every combination of options attends to what it says, or is refused",
   const MemoryShape shape = small_shape(2, 4, 2, 6);
   const auto tokens = random_tokens(shape, kTokens, 15);
   std::int64_t ran = 0, refused = 0, weighted = 0, forgotten = 0;
+  struct Search {
+    RepresentativeScore score;
+    IndexKind index;
+  };
+  const auto check = [&](const MemoryConfig& c) {
+    const bool chooses = c.reweight == Reweighting::narrow || c.reweight == Reweighting::broad;
+    const bool contradicts =
+        (c.scope == EventScope::head && (c.recall_groups > 1 || c.retention)) ||
+        (chooses && c.contiguity > 0) ||
+        (c.score == RepresentativeScore::max && (c.reweight != Reweighting::none || c.retention));
+    INFO(to_json(c));
+    if (contradicts) {
+      CHECK_THROWS_AS(EpisodicMemory(c, shape), ConfigError);
+      ++refused;
+      return;
+    }
+    const Seen seen = run(c, shape, tokens);
+    CHECK(seen.recalled > 0);
+    CHECK((seen.weighted > 0) == (c.reweight == Reweighting::exact));
+    CHECK((seen.forgotten > 0) == c.retention.has_value());
+    ++ran;
+    weighted += seen.weighted;
+    forgotten += seen.forgotten;
+  };
+  MemoryConfig c = small_config();
+  c.reweight_top = 2;
+  c.exact_up_to = 6;  // so that FAISS has a graph
   for (const auto segmenter :
        {SegmenterKind::surprise, SegmenterKind::fixed, SegmenterKind::random, SegmenterKind::given,
-        SegmenterKind::k_similarity, SegmenterKind::gaussian})
-    for (const auto scope : {EventScope::sequence, EventScope::head})
-      for (const std::int64_t groups : {1, 2})
-        for (const auto refine : {Refinement::none, Refinement::modularity})
-          for (const auto reweight :
-               {Reweighting::none, Reweighting::exact, Reweighting::narrow, Reweighting::broad})
-            for (const double contiguity : {0.0, 0.3})
-              for (const bool retention : {false, true}) {
-                MemoryConfig c = small_config();
-                c.segmenter = segmenter;
-                if (segmenter == SegmenterKind::k_similarity ||
-                    segmenter == SegmenterKind::gaussian)
-                  c.gamma = 0.3;
-                c.scope = scope;
-                c.recall_groups = groups;
-                c.refine = refine;
-                c.reweight = reweight;
-                c.reweight_top = 2;
+        SegmenterKind::k_similarity, SegmenterKind::gaussian}) {
+    c.segmenter = segmenter;
+    const bool by_keys =
+        segmenter == SegmenterKind::k_similarity || segmenter == SegmenterKind::gaussian;
+    c.gamma = by_keys ? 0.3 : small_config().gamma;
+    for (const auto refine : {Refinement::none, Refinement::modularity, Refinement::conductance,
+                              Refinement::intra_inter}) {
+      c.refine = refine;
+      for (const Search search : {Search{RepresentativeScore::mean, IndexKind::exact},
+                                  Search{RepresentativeScore::max, IndexKind::exact},
+                                  Search{RepresentativeScore::mean, IndexKind::faiss}}) {
+        c.score = search.score;
+        c.index = search.index;
+        for (const auto scope : {EventScope::sequence, EventScope::head}) {
+          c.scope = scope;
+          for (const std::int64_t groups : {1, 2}) {
+            c.recall_groups = groups;
+            for (const auto reweight :
+                 {Reweighting::none, Reweighting::exact, Reweighting::narrow, Reweighting::broad}) {
+              c.reweight = reweight;
+              for (const double contiguity : {0.0, 0.3}) {
                 c.contiguity = contiguity;
-                if (retention) {
-                  c.retention.emplace().memoria.initial_lifespan = 2;
-                  c.retention->memoria.alpha = 0.25;
-                }
-                const bool chooses =
-                    reweight == Reweighting::narrow || reweight == Reweighting::broad;
-                const bool contradicts = (scope == EventScope::head && (groups > 1 || retention)) ||
-                                         (chooses && contiguity > 0);
-                INFO(to_json(c));
-                if (contradicts) {
-                  CHECK_THROWS_AS(EpisodicMemory(c, shape), ConfigError);
-                  ++refused;
-                  continue;
-                }
-                const Seen seen = run(c, shape, tokens);
-                CHECK(seen.recalled > 0);
-                CHECK((seen.weighted > 0) == (reweight == Reweighting::exact));
-                CHECK((seen.forgotten > 0) == retention);
-                ++ran;
-                weighted += seen.weighted;
-                forgotten += seen.forgotten;
+                c.retention.reset();
+                check(c);
+                c.retention.emplace().memoria.initial_lifespan = 2;
+                c.retention->memoria.alpha = 0.25;
+                check(c);
               }
-  CHECK(ran == 6 * 2 * (2 * 2 + 1) * 6);
-  CHECK(ran + refused == 6 * 2 * 2 * 2 * 4 * 2 * 2);
+            }
+          }
+        }
+      }
+    }
+  }
+  // For each segmenter and refinement: five of scope, groups and retention, six of reweighting and
+  // contiguity, with either index; with the best of several three and two.
+  CHECK(ran == 6 * 4 * (2 * 5 * 6 + 3 * 2));
+  CHECK(ran + refused == 6 * 4 * 3 * 2 * 2 * 4 * 2 * 2);
   CHECK(weighted > 100);
   CHECK(forgotten > 100);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reweighted attention (spec 8) and association and forgetting (spec 9) inside a memory, against
 // what the stand-alone parts and a plain reference say of what the hooks show.
+#include "episodic/memory/plan.hpp"
 #include "episodic/retention/memoria.hpp"
 
 #include <algorithm>
@@ -312,6 +313,53 @@ TEST_CASE("a kept memory under retention shrinks, is opened again and goes back 
   memory.reset();
   REQUIRE(memory.retention()->size() == 0);
   REQUIRE(memory.retention()->total() == 0);
+}
+
+TEST_CASE("representatives of what retention forgets leave host memory and files",
+          "[memory][kept][retention]") {
+  // so wide that a slab of representatives is 16 events
+  const MemoryShape shape = small_shape(2, 16, 2, 1024);
+  const auto tokens = random_tokens(shape, 12 * 300, 36);
+  MemoryConfig c = retaining(), keeps_all = retaining();
+  keeps_all.retention.reset();
+  const TempDir temp;
+  EpisodicMemory whole(c, shape), all(keeps_all, shape);
+  const auto feed = [&](EpisodicMemory& memory, std::int64_t at, std::int64_t to) {
+    std::vector<float> out;
+    for (; at < to; at += 12)
+      for (const auto& layer : step(memory, tokens, at, 12))
+        out.insert(out.end(), layer.begin(), layer.end());
+    return out;
+  };
+  const auto vectors = [&](const fs::path& dir) {
+    std::uintmax_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(dir))
+      if (entry.path().extension() == ".vec") bytes += fs::file_size(entry.path());
+    return static_cast<std::int64_t>(bytes);
+  };
+  std::int64_t most = 0;
+  for (std::int64_t at = 0; at < 3600; at += 240) {
+    EpisodicMemory memory = at == 0 ? EpisodicMemory::create({temp / "m"}, c, shape)
+                                    : EpisodicMemory::open({temp / "m"}, OpenMode::write, &shape);
+    REQUIRE(feed(memory, at, at + 120) == feed(whole, at, at + 120));
+    memory.commit();
+    REQUIRE(feed(memory, at + 120, at + 240) == feed(whole, at + 120, at + 240));
+    memory.commit();
+    REQUIRE(memory.forgotten().size() > 0);
+    REQUIRE(verify_memory(temp / "m").damages.empty());
+    most = std::max(most, vectors(temp / "m"));
+    feed(all, at, at + 240);
+  }
+  const std::int64_t n_events = all.events().size(), held = whole.retention()->size();
+  REQUIRE(10 * (held + 16) < n_events);
+  const std::int64_t row = 16 * 1024 * 4;
+  // Twice what is remembered, and as much dead in a file that is not yet half dead; their codes.
+  INFO(most / row << " rows of " << n_events << " events, " << held << " held");
+  CHECK(most < 2 * 2 * 2 * (held + 16) * (row + row / 4 + 200));
+  CHECK(whole.counters().index_bytes < all.counters().index_bytes / 5);
+  const MemoryPlan plan = plan_memory(c, shape, whole.tokens(), n_events, true);
+  CHECK(plan.host.representatives >= whole.counters().index_bytes);
+  CHECK(plan.disk.vectors >= most);
 }
 
 TEST_CASE("retention that names a layer that cannot serve is refused", "[memory][retention]") {

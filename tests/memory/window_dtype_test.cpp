@@ -414,6 +414,28 @@ constexpr std::size_t kHeader = 24;  // of a state: magic, version, payload byte
 
 std::string state_file(const fs::path& dir) { return MemoryManifest::read(dir).state.file; }
 
+/// The same without what says whose the rows of each layer's representatives are, which version 5
+/// added behind the number of its events.
+std::string with_a_row_for_each_event(std::string payload, const MemoryConfig& c,
+                                      const MemoryShape& s) {
+  std::string shape;
+  put(shape, s.n_heads);
+  put(shape, s.head_dim);
+  put(shape, static_cast<std::int64_t>(c.n_repr));
+  put(shape, c.score);
+  std::int64_t found = 0;
+  for (std::size_t at = payload.find(shape); at != std::string::npos;
+       at = payload.find(shape, at + 1), ++found) {
+    const std::size_t events = at + shape.size();
+    REQUIRE(number_at<std::int64_t>(payload, events + 8) ==
+            number_at<std::int64_t>(payload, events));
+    REQUIRE(number_at<std::uint64_t>(payload, events + 16) == 0);
+    payload.erase(events + 8, 16);
+  }
+  REQUIRE(found == s.n_layers);
+  return payload;
+}
+
 /// The state of a memory whose windows are of 16 bits, as versions wrote it that kept them in
 /// float32. \param ring, sinks elements of one array of a layer
 std::string as_before(const std::string& state, DType dtype, std::uint64_t ring,
@@ -481,7 +503,7 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
     // by name, so that a build that does not know it says so
     CHECK(mentions(text_of(keep.dir / "manifest.json"), name_of(dtype)));
     const bool halves = dtype == DType::bfloat16 || dtype == DType::float16;
-    CHECK(number_at<std::uint32_t>(state, 4) == (halves ? 4u : 3u));
+    CHECK(number_at<std::uint32_t>(state, 4) == 5u);
     const auto goes_on = [&] {
       CHECK(verify_memory(keep.dir).damages.empty());
       EpisodicMemory memory = EpisodicMemory::open(keep, OpenMode::read);
@@ -490,18 +512,21 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
     };
     goes_on();
     // A version that nobody has written.
-    put_state(keep.dir, 5, state.substr(kHeader));
+    put_state(keep.dir, 6, state.substr(kHeader));
     const std::string said =
         refusal<FileError>([&] { EpisodicMemory::open(keep, OpenMode::read); });
     CHECK(mentions(said, name));
     CHECK(mentions(said, "another version"));
-    put_state(keep.dir, halves ? 4 : 3, state.substr(kHeader));
+    put_state(keep.dir, 5, state.substr(kHeader));
+    goes_on();
+    put_state(keep.dir, halves ? 4 : 3, with_a_row_for_each_event(state.substr(kHeader), c, s));
     goes_on();
     if (!halves) continue;
 
     const auto ring = static_cast<std::uint64_t>(2 * ring_capacity(c) * 10);
     std::string old =
         as_before(state, dtype, ring, static_cast<std::uint64_t>(2 * c.n_init * 10), 2);
+    old = with_a_row_for_each_event(old, c, s);
     put_state(keep.dir, 3, old);
     goes_on();
     // A version that says one thing and holds the other.

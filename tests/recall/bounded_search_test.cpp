@@ -20,6 +20,7 @@ class CountingTier final : public VectorTier {
   explicit CountingTier(std::unique_ptr<VectorTier> tier) : tier_(std::move(tier)) {}
 
   std::int64_t width() const override { return tier_->width(); }
+  bool keep() const override { return tier_->keep(); }
   void append(std::int64_t layer, std::int64_t n_rows, const float* rows,
               std::span<const std::byte> codes) override {
     tier_->append(layer, n_rows, rows, codes);
@@ -27,6 +28,10 @@ class CountingTier final : public VectorTier {
   void replace(std::int64_t layer, std::int64_t slab, std::int64_t n_rows, const float* rows,
                std::span<const std::byte> codes) override {
     tier_->replace(layer, slab, n_rows, rows, codes);
+  }
+  void rewrite(std::int64_t layer, std::int64_t first, std::int64_t n_slabs, std::int64_t n_rows,
+               const Fill& fill) override {
+    tier_->rewrite(layer, first, n_slabs, n_rows, fill);
   }
   void read(std::int64_t layer, std::int64_t slab, std::int64_t first, std::int64_t n,
             float* out) const override {

@@ -6,6 +6,7 @@
 
 #include "data/examples.hpp"
 #include "data/prompts.hpp"
+#include "data/sha256.hpp"
 #include "episodic/base/error.hpp"
 #include "suites/vectors.hpp"
 #include "support/temp_dir.hpp"

@@ -2,13 +2,12 @@
 #include "data/prompts.hpp"
 
 #include <fmt/format.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
-#include <array>
 #include <regex>
 
 #include "common.hpp"
+#include "data/sha256.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::suites {
@@ -236,14 +235,6 @@ std::map<std::string, std::string> infinitebench_slots(const Example& example,
     slots["key"] = example.input.substr(6, 38);
   }
   return slots;
-}
-
-std::string sha256_of(std::string_view bytes) {
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
-  std::string hex;
-  for (const unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
-  return hex;
 }
 
 }  // namespace episodic::suites

@@ -64,6 +64,4 @@ std::map<std::string, std::string> longbench_slots(const Example& example);
 std::map<std::string, std::string> infinitebench_slots(const Example& example,
                                                        std::string_view task);
 
-std::string sha256_of(std::string_view bytes);
-
 }  // namespace episodic::suites

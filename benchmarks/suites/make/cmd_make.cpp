@@ -150,7 +150,10 @@ void add_make(tools::Command& app) {
       .separated_by(',')
       .fraction();
   sub.option("--count", flags->options.count, "Rows for every length and depth").positive();
-  sub.option("--seed", flags->options.seed, "Of what is drawn");
+  sub.option(
+      "--seed", flags->options.seed,
+      "Of what is drawn. The n-th combination of length and depth draws with SEED + n - 1: seeds "
+      "of\nindependent files lie further apart than there are combinations");
   sub.option("--model", flags->model, "Model directory: its tokenizer counts").required();
   sub.option("--out", flags->out, "File of rows").required();
   sub.option("--haystack", flags->haystack,

@@ -2,16 +2,13 @@
 #include "run/fingerprint.hpp"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <fstream>
-#include <memory>
-#include <string_view>
 #include <vector>
 
+#include "data/sha256.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::suites {
@@ -20,23 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kEnd = 1 << 20, kPiece = 64 << 10, kPieces = 64;
-
-class Sha256 {
- public:
-  Sha256() { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
-  void add(std::string_view bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
-  std::string hex() {
-    std::array<unsigned char, 32> digest;
-    EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr);
-    std::string text;
-    for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-    return text;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_{EVP_MD_CTX_new(),
-                                                                   EVP_MD_CTX_free};
-};
 
 /// Adds the bytes from `begin` to `end`.
 void add_bytes(Sha256& hash, std::ifstream& in, const fs::path& file, std::uint64_t begin,

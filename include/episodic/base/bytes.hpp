@@ -53,8 +53,11 @@ class ByteWriter {
 /// \throws FileError "WHERE: ..." when the bytes end before a value does
 class ByteReader {
  public:
-  ByteReader(std::span<const std::byte> bytes, std::string where)
-      : bytes_(bytes), where_(std::move(where)) {}
+  static constexpr std::uint32_t kNewest = 0xffffffff;
+  /// \param version of the format that wrote them, for those who read several
+  ByteReader(std::span<const std::byte> bytes, std::string where, std::uint32_t version = kNewest)
+      : bytes_(bytes), where_(std::move(where)), version_(version) {}
+  std::uint32_t version() const { return version_; }
 
   template <class T>
   T get() {
@@ -105,6 +108,7 @@ class ByteReader {
   }
   std::span<const std::byte> bytes_;
   std::string where_;
+  std::uint32_t version_;
   std::size_t at_ = 0;
 };
 

@@ -109,6 +109,11 @@ class RepresentativeIndex {
   /// VectorTier::compact and committed then remove the old bytes. \throws as VectorTier::append
   virtual void compact() {}
 
+  /// Gives up the rows of forgotten events, in host memory and in the tier, where they are half of
+  /// all or more. `add` does so too, where no commit may come back to a tier's rows.
+  /// \throws as VectorTier::append; nothing has changed then
+  virtual void shrink() {}
+
   virtual std::int64_t size() const = 0;
   virtual std::int64_t bytes() const = 0;  ///< of host memory
 

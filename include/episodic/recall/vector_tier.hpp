@@ -59,6 +59,9 @@ class VectorTier {
   virtual ~VectorTier() = default;
 
   virtual std::int64_t width() const = 0;  ///< floats of a row
+  /// Whether its files have names. A commit may come back to what they held then: rows move in them
+  /// only where earlier states are given up.
+  virtual bool keep() const = 0;
 
   /// Writes the next slab of a layer: its number is slabs(layer). \param rows [n_rows, width]
   /// \throws BudgetError naming disk_bytes, FileError, io::DiskFullError, also for an earlier slab
@@ -70,6 +73,14 @@ class VectorTier {
   /// next compact and committed. \throws as append
   virtual void replace(std::int64_t layer, std::int64_t slab, std::int64_t n_rows,
                        const float* rows, std::span<const std::byte> codes) = 0;
+
+  /// Rows and codes of a slab, to be filled. \param rows [n_rows, width]
+  using Fill = std::function<void(std::int64_t slab, float* rows, std::vector<std::byte>& codes)>;
+  /// Writes n_slabs slabs of n_rows anew in place of all that a layer has from `first` on. The old
+  /// ones can be read until it returns, and stay if it fails. \throws as append, and what `fill`
+  /// does
+  virtual void rewrite(std::int64_t layer, std::int64_t first, std::int64_t n_slabs,
+                       std::int64_t n_rows, const Fill& fill) = 0;
 
   /// Rows [first, first + n) of a slab into `out` [n, width].
   /// \throws FileError naming the file for a damaged row, DataError for rows that are not there

@@ -3,6 +3,8 @@
 /// \file
 /// The exact scan, as a class: the FAISS maker keeps its vectors in one and scans its tail with it.
 
+#include <algorithm>
+
 #include "episodic/base/inline.hpp"
 #include "episodic/recall/detail/projection.hpp"
 #include "episodic/recall/detail/quantised.hpp"
@@ -33,6 +35,8 @@ struct ExactTuning {
   /// first look alone (exact_index_detail::kFirstLook groups of rows for each) takes in all of
   /// them.
   std::int64_t events_per_listed = 64;
+  /// Whether the rows of forgotten events are given up. A graph over the rows needs them in place.
+  bool shrinks = true;
 };
 
 class ExactIndex;
@@ -46,6 +50,8 @@ class ExactSearch {
 
   void search(const float* query, std::int64_t k, std::vector<ScoredEvent>& out);
   std::int64_t bytes() const;
+  /// Rows have moved: the last list names others.
+  void forget_last() noexcept { last_.clear(); }
 
  private:
   struct Candidate {
@@ -81,7 +87,8 @@ class ExactSearch {
   const Projection& projection_;
   int plain_searches_ = 0;  // searches to come that leave the quantised copy alone
 
-  std::vector<ScoredEvent> last_;  // list of the last search: where the next may find its own
+  std::vector<ScoredEvent>
+      last_;  // rows of the last search's list: where the next may find its own
 
   // Scratch of a search through the quantised copy.
   Projection::Opened opened_;
@@ -115,13 +122,15 @@ class ExactIndex final : public RepresentativeIndex {
   EPISODIC_INLINE void load(ByteReader& from) override;
   EPISODIC_INLINE const float* mean(EventId event) const override;
   EPISODIC_INLINE std::vector<float> each(EventId event) const override;
-  std::int64_t size() const override { return means_.size(); }
+  std::int64_t size() const override { return n_events_; }
   EPISODIC_INLINE std::int64_t bytes() const override;
   EPISODIC_INLINE void compact() override;
+  EPISODIC_INLINE void shrink() override;
   EPISODIC_INLINE void freeze() override;
   EPISODIC_INLINE std::unique_ptr<IndexReader> reader() const override;
 
-  /// Representative vector of an event, zeros of a forgotten one; without a tier.
+  /// Representative vector of an event, zeros of a forgotten one; of an index without a tier that
+  /// does not shrink.
   const float* row(EventId event) const { return means_.row(event); }
 
   /// Appends the scores of the events from `from` on that are not forgotten.
@@ -133,6 +142,21 @@ class ExactIndex final : public RepresentativeIndex {
 
  private:
   friend class ExactSearch;
+
+  // Vectors lie in rows, in order of their events: row r is that of event r until rows of forgotten
+  // events are given up. Searches work with rows; what they list are events.
+  EventId event_of(std::int64_t row) const {
+    return events_.empty() ? row : events_[static_cast<std::size_t>(row)];
+  }
+  /// Of an event that has one, else the next: how many rows are of events before it.
+  std::int64_t row_of(EventId event) const {
+    if (n_events_ == means_.size()) return event;
+    return std::lower_bound(events_.begin(), events_.end(), event) - events_.begin();
+  }
+  /// Whether the row's event was forgotten.
+  bool dead(std::int64_t row) const { return forgotten(event_of(row)); }
+  /// Gives up the rows of forgotten events, from the first slab on that has such.
+  void drop_dead_rows();
 
   /// Whether there are so many vectors that they are bounded.
   bool large() const;
@@ -151,20 +175,22 @@ class ExactIndex final : public RepresentativeIndex {
   void release_slabs(std::int64_t more);
   /// A whole slab of vectors [rows_per_slab, width], forgotten ones as zeros.
   std::vector<float> slab_from_tier(std::int64_t slab) const;
-  /// The vector of an event wherever it lies; in `buffer` if that is a file.
-  const float* vector(EventId event, std::vector<float>& buffer) const;
+  /// A row wherever it lies; in `buffer` if that is a file.
+  const float* vector(std::int64_t row, std::vector<float>& buffer) const;
 
-  void count_forgotten();
-  float score_of(const float* query, std::int64_t event) const;
+  void count_dead();
+  float score_of(const float* query, std::int64_t row) const;
   void check(EventId event) const;
   void check_kept(EventId event) const;
 
   IndexShape shape_;
   VectorSlabs means_;
-  VectorSlabs each_;                     // score max: n_repr rows per event
-  std::vector<std::int32_t> count_;      // score max: how many of them are set
+  VectorSlabs each_;                 // score max: n_repr rows for each row
+  std::vector<std::int32_t> count_;  // score max: how many of them are set
+  std::int64_t n_events_ = 0;
+  std::vector<EventId> events_;          // of the rows; empty while each event has one
   std::vector<std::uint8_t> forgotten_;  // per event
-  std::int64_t n_forgotten_ = 0;         // no flag of a row is fetched where none is set
+  std::int64_t n_dead_ = 0;  // rows of forgotten events; no flag is fetched without such
   ExactTuning tuning_;
   VectorPlace place_;
   std::vector<std::int64_t> unerased_;  // slabs whose copy in the tier shows forgotten events

@@ -24,6 +24,8 @@ class QuantisedSlabs {
   /// Appends a slab. \param vectors [rows_per_slab, width]
   void add(const float* vectors);
   void truncate(std::int64_t n_slabs);
+  /// The slabs from `first` on become those of another, of which there are no more.
+  void replace(std::int64_t first, const QuantisedSlabs& from) noexcept;
   /// Makes a row indistinguishable from a vector that equals the slab's mean.
   void erase(std::int64_t slab, std::int64_t row);
 

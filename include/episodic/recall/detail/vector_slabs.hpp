@@ -42,8 +42,10 @@ class VectorSlabs {
   /// [rows_per_slab, width] back in.
   void release(std::int64_t slab);
   void hold(std::int64_t slab, const float* rows);
-  /// Makes an empty one begin with n slabs that are not held.
+  /// Appends n slabs that are not held. \pre the last one is full
   void skip_slabs(std::int64_t n);
+  /// A slab that is not held becomes another's of the same number, which gives it up.
+  void take(std::int64_t slab, VectorSlabs& from) noexcept;
   bool held(std::int64_t slab) const { return slabs_[static_cast<std::size_t>(slab)] != nullptr; }
 
  private:

@@ -92,6 +92,7 @@ class LayeredIndex final : public RepresentativeIndex {
     return event < n_base_ ? base_.each(event) : added_->each(event - n_base_);
   }
   void compact() override { added_->compact(); }
+  void shrink() override { added_->shrink(); }
   void freeze() override { added_->freeze(); }
   std::unique_ptr<IndexReader> reader() const override {
     return std::make_unique<LayeredReader>(base_.reader(), n_base_, added_->reader());

@@ -185,6 +185,15 @@ EPISODIC_INLINE void QuantisedSlabs::truncate(std::int64_t n_slabs) {
   bounds_.resize(n_slabs);
 }
 
+EPISODIC_INLINE void QuantisedSlabs::replace(std::int64_t first,
+                                             const QuantisedSlabs& from) noexcept {
+  for (std::int64_t s = 0; s < from.slabs(); ++s) {
+    std::copy_n(from.codes_of(s, 0), rows_ * width_, codes_of(first + s, 0));
+    std::copy_n(from.bounds_of(s, 0), rows_ * stride_ + width_, bounds_of(first + s, 0));
+  }
+  truncate(first + from.slabs());
+}
+
 EPISODIC_INLINE void QuantisedSlabs::erase(std::int64_t slab, std::int64_t row) {
   std::fill_n(codes_of(slab, row), width_, std::int8_t{0});
   std::fill_n(bounds_of(slab, row), stride_, 0.0f);

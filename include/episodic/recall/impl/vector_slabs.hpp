@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
@@ -65,8 +66,15 @@ EPISODIC_INLINE void VectorSlabs::hold(std::int64_t slab, const float* rows) {
 }
 
 EPISODIC_INLINE void VectorSlabs::skip_slabs(std::int64_t n) {
-  slabs_.resize(static_cast<std::size_t>(n));
-  size_ = n * rows_per_slab_;
+  slabs_.resize(slabs_.size() + static_cast<std::size_t>(n));
+  size_ += n * rows_per_slab_;
+}
+
+EPISODIC_INLINE void VectorSlabs::take(std::int64_t slab, VectorSlabs& from) noexcept {
+  const bool held = from.held(slab);
+  slabs_[static_cast<std::size_t>(slab)] = std::move(from.slabs_[static_cast<std::size_t>(slab)]);
+  held_ += held;
+  from.held_ -= held;
 }
 
 }  // namespace episodic::detail
