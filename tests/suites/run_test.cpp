@@ -350,6 +350,12 @@ TEST_CASE("a report says how its scores came about, and sets apart what is not a
   CHECK(text({with(64, "official", "one"), entries})
             .find("| task | episodic, entries none | episodic, entries 256 |") !=
         std::string::npos);
+  // and of two models the model, whose settings differ as well
+  Json larger = with(128, "official", "one");
+  larger["settings"]["model"] = "n";
+  larger["settings"]["memory"]["chunk"] = 512;
+  CHECK(text({with(64, "official", "one"), larger})
+            .find("| task | episodic, model m | episodic, model n |") != std::string::npos);
   // scores of two kinds
   const std::string scorers = text({with(64, "official", "one"), with(64, "em-llm", "one")});
   CHECK(scorers.find("episodic, scorer em-llm |") != std::string::npos);

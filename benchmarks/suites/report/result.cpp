@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -78,8 +79,12 @@ void tell_apart(std::vector<Result>& results) {
       ways.push_back(ways_of(*r));
       for (const auto& [name, value] : ways.back()) names.insert(name);
     }
+    // By the model first, whose settings differ too.
+    std::vector<std::string> order(names.begin(), names.end());
+    std::stable_partition(order.begin(), order.end(),
+                          [](const std::string& name) { return name == "model"; });
     std::vector<std::string> told(group.size());  // what is named of each so far
-    for (const std::string& name : names) {
+    for (const std::string& name : order) {
       std::vector<std::string> more = told;
       for (std::size_t i = 0; i < ways.size(); ++i) more[i] += "\n" + value_of(ways[i], name);
       const auto kinds = [](const std::vector<std::string>& of) {
