@@ -298,9 +298,9 @@ TEST_CASE("rows that are said to be of other events are refused", "[index][shrin
   };
   std::int64_t first = 0;
   std::memcpy(&first, saved.bytes().data() + kEvents + 8, sizeof first);
-  REQUIRE(first == 8);               // the second row's
-  REQUIRE(refused(kEvents, 1));      // which was forgotten
-  REQUIRE(refused(kEvents, 16));     // out of order
+  REQUIRE(first == 8);            // the second row's
+  REQUIRE(refused(kEvents, 1));   // which was forgotten
+  REQUIRE(refused(kEvents, 16));  // out of order
   REQUIRE(refused(kEvents, -1));
   REQUIRE(refused(kEvents + 4 * 8, 40));
   REQUIRE(refused(kRows, 6));

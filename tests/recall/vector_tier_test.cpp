@@ -212,30 +212,62 @@ TEST_CASE("slabs are written behind, read meanwhile, and kept when that fails") 
   CHECK(verify_vectors(width, folder.path(), image, io::system_calls(), [](auto&, auto&) {}) == 0);
 }
 
-TEST_CASE("layers append to a tier and read from it on threads of their own") {
-  const Folder folder;
+TEST_CASE("layers append to a tier, rewrite it and read from it on threads of their own") {
   const std::int64_t width = 16, rows = 32;
-  const auto tier = make_vector_tier(width, {folder.path(), true});
-  std::atomic<bool> right{true};
-  std::vector<std::thread> threads;
-  for (unsigned layer = 0; layer < 4; ++layer)
-    threads.emplace_back([&, layer] {
-      std::mt19937 rng(layer);
-      std::vector<std::vector<float>> slabs;
-      std::vector<float> got(static_cast<std::size_t>(rows * width));
-      for (int i = 0; i < 60; ++i) {
-        slabs.push_back(random_rows(rng, rows * width));
-        tier->append(layer, rows, slabs.back().data(), {});
-        const std::size_t s = rng() % slabs.size();
-        tier->read(layer, static_cast<std::int64_t>(s), 0, rows, got.data());
-        if (got != slabs[s]) right = false;
-        if (i % 20 == 19) tier->truncate(layer, i - 5), slabs.resize(tier->slabs(layer));
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  CHECK(right);
-  const VectorImage image = tier->sync();
-  CHECK(verify_vectors(width, folder.path(), image, io::system_calls(), [](auto&, auto&) {}) == 0);
+  for (const bool keep : {true, false}) {
+    const Folder folder;
+    const auto tier = make_vector_tier(width, {folder.path(), keep});
+    std::atomic<bool> right{true};
+    std::vector<std::thread> threads;
+    for (unsigned layer = 0; layer < 4; ++layer)
+      threads.emplace_back([&, layer] {
+        std::mt19937 rng(layer);
+        std::vector<std::vector<float>> slabs;
+        std::vector<float> got(static_cast<std::size_t>(rows * width));
+        for (int i = 0; i < 60; ++i) {
+          slabs.push_back(random_rows(rng, rows * width));
+          tier->append(layer, rows, slabs.back().data(), {});
+          const std::size_t s = rng() % slabs.size();
+          tier->read(layer, static_cast<std::int64_t>(s), 0, rows, got.data());
+          if (got != slabs[s]) right = false;
+          if (i % 20 == 19) tier->truncate(layer, i - 5), slabs.resize(tier->slabs(layer));
+          if (i % 15 != 7 || slabs.size() < 5) continue;
+          // Every other slab from the third on goes.
+          const auto from = static_cast<std::int64_t>(2 + rng() % 2);
+          const std::int64_t n = (tier->slabs(layer) - from) / 2;
+          tier->rewrite(layer, from, n, rows,
+                        [&](std::int64_t slab, float* out, std::vector<std::byte>& codes) {
+                          tier->read(layer, 2 * slab - from, 0, rows, out);
+                          codes.assign(3, std::byte{5});
+                        });
+          for (std::int64_t slab = from; slab < from + n; ++slab)
+            slabs[static_cast<std::size_t>(slab)] =
+                slabs[static_cast<std::size_t>(2 * slab - from)];
+          slabs.resize(static_cast<std::size_t>(from + n));
+          if (tier->slabs(layer) != from + n) right = false;
+        }
+        for (std::size_t s = 0; s < slabs.size(); ++s) {
+          tier->read(layer, static_cast<std::int64_t>(s), 0, rows, got.data());
+          if (got != slabs[s]) right = false;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(right);
+    const VectorImage image = tier->sync();
+    if (!keep) continue;
+    CHECK(verify_vectors(width, folder.path(), image, io::system_calls(), [](auto&, auto&) {}) ==
+          0);
+    // What no slab is in any more goes, and what is left of others is given up by compact.
+    tier->compact(0.01);
+    const VectorImage compacted = tier->sync();
+    tier->committed(compacted);
+    std::int64_t needed = 0;
+    for (const VectorImage::Slab& slab : compacted.slabs)
+      needed += vector_block_bytes(tier->rows(slab.layer, slab.slab), width, 3);
+    std::int64_t counted = 0;
+    for (const VectorImage::File& file : compacted.files) counted += file.bytes - 40;
+    CHECK(counted <= needed);
+  }
 }
 
 TEST_CASE("an index with its vectors in a tier lists what one in host memory lists") {
