@@ -296,6 +296,11 @@ void AppendFiles::cut(WriteQueue::Lock& lock, const Mark& mark) noexcept {
   shrink(f, std::min(mark.allocated, f.allocated));
 }
 
+void AppendFiles::trim(std::size_t file) noexcept {
+  File& f = *files_[file];
+  if (f.own && f.closed) shrink(f, round_up(f.end));
+}
+
 /// Gives back what a file of our own has reserved beyond `bytes`. A hint: a refusal costs room.
 void AppendFiles::shrink(File& f, std::int64_t bytes) noexcept {
   if (f.allocated <= bytes) return;

@@ -145,6 +145,8 @@ class AppendFiles {
   void reserve_holes(const WriteQueue::Lock& lock, std::size_t n);
   /// What comes goes to a new file.
   void close_current() noexcept;
+  /// Cuts a file to which nothing more comes behind what was given back at its end.
+  void trim(std::size_t file) noexcept;
 
   Mark mark() const;
   /// Back to where the set stood. \pre everything placed since then was given back

@@ -349,10 +349,7 @@ void EpisodicMemory::Impl::make_room() {
   forget_due();
   drop_checkpoints = true;  // earlier states name bytes that may go
   if (bank.tiers.disk) bank.tiers.disk->compact(kDeadShare);
-  for (LayerState& layer : bank.layers)
-    for (detail::Lane& lane : layer.lanes)
-      if (lane.index) lane.index->shrink();
-  if (bank.tiers.vectors) bank.tiers.vectors->compact(kDeadShare);
+  bank.shrink();
 }
 
 void EpisodicMemory::compact() {
@@ -360,6 +357,7 @@ void EpisodicMemory::compact() {
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("compact");
   require(Capability::commit);
+  m.forget_due();
   // Earlier states name bytes that are about to go.
   m.drop_checkpoints = true;
   // every file that holds anything forgotten, however little

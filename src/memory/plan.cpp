@@ -137,7 +137,10 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
       plan.disk.segments = disk_bytes_needed(
           store, std::min(n_events, config.retention ? 2 * held.events : n_events),
           std::min(n_tokens, config.retention ? 2 * held.tokens : n_tokens));
-      plan.disk.vectors = lanes * (config.retention ? 2 : 1) * index.total();
+      // FAISS and the best of several read all vectors in every search, and keep them in host
+      // memory.
+      if (config.index == IndexKind::exact && config.score == RepresentativeScore::mean)
+        plan.disk.vectors = lanes * (config.retention ? 2 : 1) * index.total();
       const DiskShares shares = disk_shares(config, shape);
       if (config.disk_bytes > 0 &&
           (plan.disk.segments > shares.segments || plan.disk.vectors > shares.vectors)) {

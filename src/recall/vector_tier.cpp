@@ -220,16 +220,17 @@ class Tier final : public VectorTier {
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
-      for (const Place& place : fresh) drop(place);
+      for (; !fresh.empty(); fresh.pop_back()) drop(fresh.back());  // each lies at the end then
       throw;
     }
     const std::lock_guard lock(mutex_);
-    for (; static_cast<std::int64_t>(places->size()) > first; places->pop_back())
+    for (; static_cast<std::int64_t>(places->size()) > first; places->pop_back()) {
+      const std::size_t file = places->back().file;
       drop(places->back());
+      files_.trim(file);
+    }
     places->insert(places->end(), fresh.begin(), fresh.end());
-    if (keep_) return;  // a commit says what goes
-    auto queue = files_.lock();
-    files_.release_empty(queue);
+    release_empty();
   }
 
   void read(std::int64_t layer, std::int64_t slab, std::int64_t first, std::int64_t n,
@@ -321,6 +322,8 @@ class Tier final : public VectorTier {
         drop(places[i]);
         places[i] = fresh;
       }
+    const std::lock_guard lock(mutex_);
+    release_empty();
   }
 
   std::int64_t disk_bytes() const override {
@@ -369,6 +372,13 @@ class Tier final : public VectorTier {
   Place place_at(std::int64_t layer, std::int64_t slab) const {
     const std::lock_guard lock(mutex_);
     return const_cast<Tier*>(this)->place_of(layer, slab);
+  }
+
+  /// Without names files go at once; with them a commit says which.
+  void release_empty() {
+    if (keep_) return;
+    auto queue = files_.lock();
+    files_.release_empty(queue);
   }
 
   void drop(const Place& place) {

@@ -110,8 +110,8 @@ class RepresentativeIndex {
   virtual void compact() {}
 
   /// Gives up the rows of forgotten events, in host memory and in the tier, where they are half of
-  /// all or more. `add` does so too, where no commit may come back to a tier's rows.
-  /// \throws as VectorTier::append; nothing has changed then
+  /// all and fill a slab. \pre no commit may come back to a kept tier's rows
+  /// \throws as VectorTier::append, FileError for damaged rows; no row has moved then
   virtual void shrink() {}
 
   virtual std::int64_t size() const = 0;

@@ -59,8 +59,8 @@ class VectorTier {
   virtual ~VectorTier() = default;
 
   virtual std::int64_t width() const = 0;  ///< floats of a row
-  /// Whether its files have names. A commit may come back to what they held then: rows move in them
-  /// only where earlier states are given up.
+  /// Whether its files have names: a commit may come back to what they held then, so that rows move
+  /// in them only where earlier states are given up.
   virtual bool keep() const = 0;
 
   /// Writes the next slab of a layer: its number is slabs(layer). \param rows [n_rows, width]

@@ -83,6 +83,10 @@ struct LayerBank {
   void truncate(std::span<const std::int64_t> n_events);
   /// Never recalls an event again.
   void forget(std::int64_t scope, EventId event);
+  /// Gives up the room of forgotten events' representatives, where that is worth it. What cannot be
+  /// read or written leaves them where they are, for the next call: no result depends on it.
+  /// \pre no commit may come back to a kept tier's rows
+  void shrink() noexcept;
 
   /// The store numbers events of all scopes together, in the order in which they closed: the
   /// number of one. Scopes of layers that do not recall have none there.

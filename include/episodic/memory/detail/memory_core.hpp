@@ -126,6 +126,8 @@ struct MemoryCore {
   /// Undoes all events of each scope from `kept` of it on.
   void truncate(std::span<const std::int64_t> kept);
   void forget(std::int64_t scope, EventId event);
+  /// Behind what was forgotten: gives up its room where no commit may come back to it.
+  void shrink() noexcept;
   /// Whether an event was forgotten on purpose.
   bool is_forgotten(std::int64_t scope, EventId event) const;
 

@@ -340,6 +340,7 @@ EPISODIC_INLINE void HostMemory::forget(EventId event, std::int64_t scope) {
   if (m.is_forgotten(scope, event)) return;
   m.check_unpinned(scope, event);
   m.forget(scope, event);
+  m.shrink();
 }
 
 EPISODIC_INLINE std::vector<EventId> HostMemory::forget(TokenRange tokens) {
@@ -373,6 +374,7 @@ EPISODIC_INLINE std::vector<EventId> HostMemory::forget(TokenRange tokens) {
     for (const EventId e : hit[s])
       if (!m.is_forgotten(static_cast<std::int64_t>(s), e))
         m.forget(static_cast<std::int64_t>(s), e);
+  m.shrink();
   return std::move(hit.front());
 }
 

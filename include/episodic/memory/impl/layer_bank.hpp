@@ -114,6 +114,18 @@ EPISODIC_INLINE void LayerBank::forget(std::int64_t scope, EventId event) {
     }
 }
 
+EPISODIC_INLINE void LayerBank::shrink() noexcept {
+  constexpr double kDeadShare = 0.5;
+  try {
+    parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t l) {
+      for (Lane& lane : layers[at(l)].lanes)
+        if (lane.index) lane.index->shrink();
+    });
+    if (tiers.vectors) tiers.vectors->compact(kDeadShare);
+  } catch (...) {
+  }
+}
+
 EPISODIC_INLINE bool LayerBank::recalling(std::int64_t scope) const {
   if (stored_.empty()) return tiers.store != nullptr;
   const std::int64_t heads = layers.front().n_lanes();

@@ -320,7 +320,8 @@ EPISODIC_INLINE void MemoryCore::judge(EventId first_event) {
 }
 
 EPISODIC_INLINE void MemoryCore::forget_due() {
-  while (retention && !retention->due().empty()) {
+  if (!retention || retention->due().empty()) return;
+  while (!retention->due().empty()) {
     const EventId event = retention->due().front();
     // A pinned event stays, though the graph has forgotten it.
     if (pinned(0, event)) {
@@ -329,6 +330,11 @@ EPISODIC_INLINE void MemoryCore::forget_due() {
     }
     forget(0, event);
   }
+  shrink();
+}
+
+EPISODIC_INLINE void MemoryCore::shrink() noexcept {
+  if (!(bank.tiers.vectors && bank.tiers.vectors->keep())) bank.shrink();
 }
 
 EPISODIC_INLINE std::shared_ptr<RowLog> MemoryCore::open_log() const {

@@ -133,7 +133,8 @@ class ExactIndex final : public RepresentativeIndex {
   /// does not shrink.
   const float* row(EventId event) const { return means_.row(event); }
 
-  /// Appends the scores of the events from `from` on that are not forgotten.
+  /// Appends the scores of the rows from `from` on whose events are not forgotten, under their
+  /// numbers as rows: the events' own where the index does not shrink.
   void scan(const float* query, std::int64_t from, std::vector<ScoredEvent>& out) const;
 
   /// The vector of an event that is there and not forgotten, wherever it lies; in `buffer` if that

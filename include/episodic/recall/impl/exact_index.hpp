@@ -112,7 +112,6 @@ EPISODIC_INLINE ExactIndex::ExactIndex(const IndexShape& shape, const ExactTunin
 EPISODIC_INLINE void ExactIndex::add(const float* mean, const float* each, std::int64_t count) {
   finish_truncate();
   const std::int64_t rows = means_.rows_per_slab();
-  if (n_dead_ >= rows && !(place_.tier && place_.tier->keep())) shrink();
   if (place_.host_bytes > 0 && means_.size() % rows == 0) {
     const std::int64_t each_slab =
         shape_.score == RepresentativeScore::max ? shape_.n_repr * 4 * rows * shape_.width() : 0;
@@ -177,7 +176,8 @@ EPISODIC_INLINE std::int64_t ExactIndex::least_bytes(std::int64_t n_slabs) const
   const std::int64_t rows = means_.rows_per_slab();
   const std::int64_t per_slab = quantised_.slab_bytes() + projection_.slab_bytes() +
                                 4 * projection_.groups_per_slab() + 2 * rows + 1024;
-  return n_slabs * per_slab + 4 * rows * shape_.width() + projection_.fixed_bytes();
+  return n_slabs * per_slab + 4 * rows * shape_.width() + projection_.fixed_bytes() +
+         static_cast<std::int64_t>(events_.capacity() * sizeof(EventId) + forgotten_.capacity());
 }
 
 EPISODIC_INLINE std::vector<float> ExactIndex::slab_from_tier(std::int64_t slab) const {
@@ -200,7 +200,8 @@ EPISODIC_INLINE const float* ExactIndex::vector(std::int64_t row,
 
 EPISODIC_INLINE void ExactIndex::shrink() {
   finish_truncate();
-  if (tuning_.shrinks && n_dead_ > 0 && 2 * n_dead_ >= means_.size()) drop_dead_rows();
+  if (tuning_.shrinks && n_dead_ >= means_.rows_per_slab() && 2 * n_dead_ >= means_.size())
+    drop_dead_rows();
 }
 
 /// All that may fail is done before the first of the members changes. Until then the rows that stay
@@ -220,12 +221,10 @@ EPISODIC_INLINE void ExactIndex::drop_dead_rows() {
                                   (first_slab + 1) * rows - 1)
     ++first_slab;
 
-  std::int64_t slab_read = -1;
+  // Row by row, for those of forgotten events may be damaged.
   std::vector<float> read;
   const auto copy_row = [&](std::int64_t to, float* out) {
-    const std::int64_t row = stays[static_cast<std::size_t>(to)], slab = row / rows;
-    if (!means_.held(slab) && slab != slab_read) read = slab_from_tier(slab), slab_read = slab;
-    std::copy_n(means_.held(slab) ? means_.row(row) : read.data() + row % rows * width, width, out);
+    std::copy_n(vector(stays[static_cast<std::size_t>(to)], read), width, out);
   };
   // A bound on host memory leaves full slabs to the tier.
   const bool holds = !place_.tier || place_.host_bytes == 0;
@@ -799,7 +798,7 @@ EPISODIC_INLINE void ExactIndex::load(ByteReader& from) {
       ascend = ascend && e > before && e < n_events;
       before = e;
     }
-    if (n < 0 || n > n_events || !ascend ||
+    if (n < 0 || n > n_events || !ascend || (!tuning_.shrinks && n != n_events) ||
         static_cast<std::int64_t>(events.size()) != (n == n_events ? 0 : n))
       damaged("the ", n, " representatives of ", n_events, " events are said to be of ",
               events.size());
