@@ -99,8 +99,12 @@ void tell_apart(std::vector<Result>& results) {
     const auto names = differing.find(r.label);
     if (names == differing.end()) continue;
     const auto ways = ways_of(r);
-    for (const std::string& name : names->second)  // 16 digits of a hash are enough
-      r.label += fmt::format(", {} {:.16}", name, value_of(ways, name));
+    for (const std::string& name : names->second) {
+      std::string value = value_of(ways, name);
+      if (name.ends_with("fingerprint") || name.ends_with("sha256"))
+        value.resize(std::min<std::size_t>(value.size(), 16));  // enough of a hash
+      r.label += fmt::format(", {} {}", name, value);
+    }
   }
 }
 
