@@ -28,8 +28,7 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-// Versions before it are read too: 3, windows in float32, and 4, in 16 bits where the memory has
-// such.
+// Read as well: 3, whose windows are in float32, and 4, whose windows are as the memory has them.
 constexpr std::uint32_t kStateVersion = 5, kStateVersionFloat = 3;
 constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
 

@@ -35,10 +35,11 @@ struct MemoryPlan {
 
 /// With `retention`, keys, values and representatives are those of the events that are held in the
 /// long run (Memoria::most_held), in files at most as many again, of events that are gone, behind a
-/// commit; what a memory writes from one commit to the next comes on top. \param n_events expected
-/// number of events, or the largest: tokens / min_block \param kept whether the memory is kept in a
-/// folder (all events are then written there) \throws ConfigError; BudgetError naming the budget
-/// that cannot hold it and what it must be
+/// commit; what a memory writes from one commit to the next comes on top.
+///
+/// \param n_events expected number of events, or the largest: tokens / min_block
+/// \param kept whether the memory is kept in a folder (all events are then written there)
+/// \throws ConfigError; BudgetError naming the budget that cannot hold it and what it must be
 MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std::int64_t n_tokens,
                        std::int64_t n_events, bool kept, int checkpoints = 4);
 

@@ -77,8 +77,8 @@ class VectorTier {
   /// Rows and codes of a slab, to be filled. \param rows [n_rows, width]
   using Fill = std::function<void(std::int64_t slab, float* rows, std::vector<std::byte>& codes)>;
   /// Writes n_slabs slabs of n_rows anew in place of all that a layer has from `first` on. The old
-  /// ones can be read until it returns, and stay if it fails. \throws as append, and what `fill`
-  /// does
+  /// ones can be read until it returns, and stay if it fails.
+  /// \throws as append, and what `fill` does
   virtual void rewrite(std::int64_t layer, std::int64_t first, std::int64_t n_slabs,
                        std::int64_t n_rows, const Fill& fill) = 0;
 

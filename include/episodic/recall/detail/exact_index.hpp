@@ -87,8 +87,8 @@ class ExactSearch {
   const Projection& projection_;
   int plain_searches_ = 0;  // searches to come that leave the quantised copy alone
 
-  std::vector<ScoredEvent>
-      last_;  // rows of the last search's list: where the next may find its own
+  /// Rows of the last search's list: where the next may find its own.
+  std::vector<ScoredEvent> last_;
 
   // Scratch of a search through the quantised copy.
   Projection::Opened opened_;
