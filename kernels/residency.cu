@@ -48,8 +48,10 @@ FieldError check(const TouchParams& p) {
   EPISODIC_FIELD_GIVEN(p, n_missing);
   EPISODIC_FIELD(p, events, p.max_count == 0 || p.events);
   EPISODIC_FIELD(p, missing, p.max_count == 0 || p.missing);
+  EPISODIC_FIELD(p, count_stride, p.count_stride >= 0);
   if (const FieldError wrong = check_map_alignment(p)) return wrong;
   EPISODIC_FIELD_ALIGNED(p, step, 8);
+  EPISODIC_FIELD_ALIGNED(p, maybe_n_events, 8);
   EPISODIC_FIELD_ALIGNED(p, events, 4);
   EPISODIC_FIELD_ALIGNED(p, missing, 4);
   EPISODIC_FIELD_ALIGNED(p, count, 4);

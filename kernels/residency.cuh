@@ -28,10 +28,12 @@ __global__ void __launch_bounds__(kResidencyThreads)
   for (std::int64_t lane = 0; lane < p.map.n_lanes; ++lane) {
     const std::int32_t recalled = p.count[3 * lane];
     const std::int64_t count = recalled < p.max_count ? recalled : p.max_count;
+    const std::int64_t n_events =
+        p.maybe_n_events ? p.maybe_n_events[lane * p.count_stride] : of_lane;
     for (std::int64_t group = 0; group < count; group += kResidencyThreads) {
       const std::int64_t i = group + threadIdx.x;
       const DeviceEventId own = i < count ? p.events[lane * p.max_count + i] : kNoEvent;
-      const bool known = own >= 0 && own < of_lane;
+      const bool known = own >= 0 && own < n_events && own < of_lane;
       const std::int64_t event = lane * of_lane + own;
       if (known && p.is_recall) p.map.last_recalled[event] = step;
       const bool is_missing = known && p.map.slot_of_event[event] == kNoSlot;

@@ -44,6 +44,11 @@ struct TouchParams {
   DeviceEventId* missing = nullptr;   ///< [n_lanes * max_count], written: not resident, in order
   std::int32_t* n_missing = nullptr;  ///< written
   bool is_recall = true;  ///< false: lists only, for a fetch ahead of the recall; no stamps
+  /// How many events lane p has, `count_stride` numbers behind that of lane 0: others are no
+  /// events. A guess from another layer's recall may name some where each lane has a table of its
+  /// own. null: all that the map has room for.
+  const std::int64_t* maybe_n_events = nullptr;
+  std::int64_t count_stride = 0;
 };
 
 /// Stamps the recalled events with the step and lists those that are not resident, lane by lane, in

@@ -201,6 +201,8 @@ DeviceMemory::Impl::Fetch DeviceMemory::Impl::fetch_params(const Layer& layer,
   Fetch fetch;
   fetch.touch = {layer.residency, step,      lists.recalled, lists.sizes + 2, room,
                  missing,         n_missing, !ahead};
+  fetch.touch.maybe_n_events = event_count(scope_of(layer, 0));
+  fetch.touch.count_stride = count_stride();
   kernels::VictimParams& room_for = fetch.room_for;
   room_for.map = layer.residency;
   room_for.since = ahead ? layer.residency.newest : step;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "streams.hpp"
+#include "unwritten.hpp"
 
 using emulator::Calls;
 using emulator::captures;
@@ -33,7 +34,7 @@ cudaError_t allocate(void** pointer, std::size_t size) {
   if (size == 0) return cudaSuccess;
   void* memory = std::aligned_alloc(256, (size + 255) / 256 * 256);
   if (!memory) return record(cudaErrorMemoryAllocation);
-  std::memset(memory, 0xff, size);  // NaNs, as what was never written
+  emulator::make_unwritten(memory, size);
   device.allocations[memory] = size;
   device.used += bytes;
   device.peak = std::max(device.peak, device.used);

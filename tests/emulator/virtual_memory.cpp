@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "streams.hpp"
+#include "unwritten.hpp"
 
 using emulator::device;
 
@@ -160,7 +161,7 @@ CUresult cuMemSetAccess(CUdeviceptr at, std::size_t size, const CUmemAccessDesc*
       access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     return CUDA_ERROR_INVALID_VALUE;
   if (mprotect(pointer(at), size, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::memset(pointer(at), 0xff, size);  // NaNs, as what was never written
+  emulator::make_unwritten(pointer(at), size);
   return CUDA_SUCCESS;
 }
 

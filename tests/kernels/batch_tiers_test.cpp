@@ -113,6 +113,13 @@ TEST_CASE("a batch of touched events has the bits of its sequences alone") {
     p.missing = arena.out<DeviceEventId>(sizes.lanes * sizes.most + 1);
     p.n_missing = arena.out<std::int32_t>(2);
     p.is_recall = i % 4 != 3;
+    if (i % 3 == 2) {
+      std::vector<std::int64_t> n_events;
+      for (std::int64_t lane = 0; lane < sizes.lanes; ++lane)
+        n_events.push_back(lane % 2 == 0 ? sizes.of_lane / 2 : sizes.of_lane);
+      p.maybe_n_events = arena.in(n_events);
+      p.count_stride = 1;
+    }
     return p;
   };
   check_batches<TouchParams>(make, touch_events, touch_events_batch, of_all);

@@ -299,6 +299,10 @@ TEST_CASE("touch_events passes over what is no event, choose_victims gives no mo
   REQUIRE(touch_events(t, nullptr) == cudaSuccess);
   REQUIRE(first_of(missing, n_missing) == Events{2, 0});
   REQUIRE(residency.state().last_recalled == Stamps{3, -1, 3, -1});
+  const DeviceArray<std::int64_t> n_events(Stamps{2});
+  t.maybe_n_events = n_events.data();
+  REQUIRE(touch_events(t, nullptr) == cudaSuccess);
+  REQUIRE(first_of(missing, n_missing) == Events{0});
 
   const DeviceArray<std::int32_t> needed(Slots{4}), slots(2), n_given(1), n_victims(1);
   const DeviceArray<DeviceEventId> victims(2);
