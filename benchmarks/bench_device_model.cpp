@@ -2,6 +2,7 @@
 // A whole decoder with its memory on a CUDA device: prefill in tokens/s beside a product of as many
 // flops, decoding in ms/token beside a copy of as many bytes.
 
+#include <cuda_profiler_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ using Json = nlohmann::json;
 
 struct Flags {
   std::filesystem::path model, json;
-  bool make_random = false;
+  bool make_random = false, profile = false;
   /// Of a random model; the defaults are those of Llama 3.1 8B.
   std::int64_t vocab = 128256, hidden = 4096, inner = 14336, layers = 32, heads = 32, kv_heads = 8;
   std::string memory = "{}", commit;
@@ -103,7 +104,7 @@ void run(const Flags& flags) {
   const MemoryConfig config = parse_memory_config(flags.memory);
   if (flags.make_random) write_random_model(flags);
   DeviceDecoder model = DeviceDecoder::load(flags.model, {std::nullopt, flags.device});
-  model.attach_memory(config, flags.context + flags.decode + 1);
+  model.attach_memory(config, flags.context + flags.decode + 2);
   const ModelConfig& c = model.config();
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
 
@@ -114,6 +115,14 @@ void run(const Flags& flags) {
     for (std::int64_t i = 0; i < n; ++i)
       ids.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(c.vocab_size)));
     model.step(ids);
+  };
+  // A step that a profiler of `--profile-from-start off` sees, by itself.
+  const auto feed_profiled = [&](std::int64_t n) {
+    model.memory().check();
+    check(cudaProfilerStart(), "the profiler");
+    feed(n);
+    model.memory().check();
+    check(cudaProfilerStop(), "the profiler");
   };
   // Prefill. The host runs ahead of the device and waits at the beginning of the last part and at
   // the end.
@@ -127,7 +136,10 @@ void run(const Flags& flags) {
       last_begin = seconds_now();
     }
     const std::int64_t n = std::min(chunk, end - done);
-    feed(n);
+    if (flags.profile && done + n == flags.context)
+      feed_profiled(n);
+    else
+      feed(n);
     done += n;
   }
   model.memory().check();
@@ -139,6 +151,7 @@ void run(const Flags& flags) {
     static_cast<void>(model.logits());  // waits
     if (i > 0) decode.push_back(seconds_now() - start);
   }
+  if (flags.profile) feed_profiled(1);
   const std::int64_t events = model.memory().events().size();
   const DeviceMemoryBytes bytes = model.memory().bytes();
 
@@ -249,6 +262,8 @@ int main(int argc, char** argv) {
   add("--context", flags.context, "Tokens read before decoding", 2, 1 << 30);
   add("--last", flags.last, "Of them, the last ones whose rate is told apart", 1, 1 << 30);
   add("--decode", flags.decode, "Tokens decoded", 1, 1 << 20);
+  app.flag("--profile", flags.profile,
+           "The last step of reading and one of decoding between cudaProfilerStart and Stop");
   app.option("--device", flags.device, "Number of the device").not_negative();
   app.option("--commit", flags.commit,
              "Commit to name in the result (default: EPISODIC_COMMIT, else the build's)");

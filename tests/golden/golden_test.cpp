@@ -224,6 +224,27 @@ TEST_CASE("golden cases without a model pass through the kernels of the emulated
     CHECK(cases[kind] >= least);
 }
 
+TEST_CASE("golden cases pass on a CUDA device", "[golden]") {
+  const auto shared = shared_dir();
+  if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
+  const TempDir dir;
+  const program::Run probe =
+      program::run_episodic("trace --device cuda --case '" +
+                            (*shared / "golden/hem01_k_similarity_sequence/case.json").string() +
+                            "' --out '" + (dir / "probe").string() + "'");
+  for (const char* none : {"no CUDA path", "no driver", "no device"})
+    if (probe.status != 0 && probe.err.find(none) != std::string::npos)
+      EPISODIC_SKIP("no CUDA device, or no path to one in this build");
+  int cases = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(*shared / "golden")) {
+    if (!fs::exists(entry.path() / "case.json")) continue;
+    INFO(entry.path().filename().string());
+    CHECK(check_case(entry.path(), *shared, "episodic", "cuda") == "");
+    ++cases;
+  }
+  CHECK(cases >= 23);
+}
+
 // -- made-up cases: the device's kernels beside the host's classes --
 
 namespace {
