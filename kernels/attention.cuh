@@ -311,7 +311,7 @@ __device__ inline std::int64_t local_keys(const AttentionParams& p) {
 
 /// Merges `count` <= kMostMerged splits of kv head `head`: `first`, first + step, ..., by one warp
 /// in their order: into split `first`, or, where these are all there is, into the rows' outputs.
-/// \param shared [room] floats that nobody uses, at least count * e
+/// \param shared [room] floats that nobody uses, at least count * (e + 2)
 template <class T>
 __device__ inline void merge_splits(const AttentionArgs& a, int head, int first, int step,
                                     int count, bool all, float* shared, int room) {
@@ -319,21 +319,26 @@ __device__ inline void merge_splits(const AttentionArgs& a, int head, int first,
   const int d = static_cast<int>(a.p.value_dim);
   const std::int64_t base = (std::int64_t{head} * a.splits + first) * a.rows;  // row 0 of `first`
   const std::int64_t stride = std::int64_t{step} * a.rows;
-  const int at_once = min(a.rows, room / (count * d)), of_split = at_once * d;
+  const int at_once = min(a.rows, room / (count * (d + 2))), of_split = at_once * d;
+  auto* const stats = reinterpret_cast<float2*>(shared + count * of_split);  // [count][at_once]
   for (int r = 0; r < a.rows; ++r) {
-    const int place = r % at_once * d;  // in a split's part of the room
-    if (place == 0) {                   // as many rows as there is room for, on their way together
-      __syncwarp();                     // those before have been read
+    const int in_room = r % at_once, place = in_room * d;  // in a split's part of the room
+    if (in_room == 0) {  // as many rows as there is room for, on their way together
+      __syncwarp();      // those before have been read
+      const int rows = min(at_once, a.rows - r);
       for (int s = 0; s < count; ++s)
-        for (int at = 4 * lane; at < min(at_once, a.rows - r) * d; at += 4 * kWarpSize)
+        for (int at = 4 * lane; at < rows * d; at += 4 * kWarpSize)
           copy_async_16(shared + s * of_split + at,
                         a.partial_out + (base + s * stride + r) * d + at);
+      if (lane < count)
+        for (int i = 0; i < rows; ++i)
+          copy_async_8(stats + lane * at_once + i, a.partial_stats + base + lane * stride + r + i);
       commit_copies();
       wait_copies<0>();
       __syncwarp();
     }
     const float2 own =
-        lane < count ? a.partial_stats[base + lane * stride + r] : make_float2(-INFINITY, 0.0f);
+        lane < count ? stats[lane * at_once + in_room] : make_float2(-INFINITY, 0.0f);
     const float max = warp_reduce(own.x, Largest{});
     const float weight = exp2f(own.x - (max == -INFINITY ? 0.0f : max));
     const float sum = warp_reduce(own.y * weight, Sum{});

@@ -203,8 +203,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     };
     if (far || p.ring_pages.table) {
       const KvRow* const rows = table + tile % kAttentionTables * kKeys;
-      // of many rows not all at once, for the addresses would take registers that there are not
-      for_pieces<kKeys, kChunks, kThreads, kFewRows ? kKeys : 4>([&](int key, int channel) {
+      // Not all at once: of many rows the addresses would take registers that there are not, and of
+      // few rows a warp runs through its code but a few times, so that reading the code is what
+      // costs.
+      for_pieces<kKeys, kChunks, kThreads, 4>([&](int key, int channel) {
         const KvRow& row = rows[key];
         const std::int64_t at = std::int64_t{row.head_stride} * span.far_head + channel;
         const std::int64_t value_at = value_place(p, row.head_stride, span.far_head) + channel;
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
                  capacity = static_cast<unsigned>(p.ring_capacity);
       const Half* const ring_keys = static_cast<const Half*>(span.ring_keys);
       const Half* const ring_values = static_cast<const Half*>(span.ring_values);
-      for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
+      for_pieces<kKeys, kChunks, kThreads, kFewRows ? 4 : kKeys>([&](int key, int channel) {
         unsigned slot = static_cast<unsigned>(span.local_slot + first + key);
         slot = min(slot, slot - capacity);  // below the capacity, the difference wraps around
         copy(key, channel, ring_keys + (std::uint64_t{slot} * d + static_cast<unsigned>(channel)),
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   // The keys whose bits are set, of a tile that has arrived. \param scales of the lane's key
   const auto widen_tile = [&](int tile, unsigned coded, float2 scales) {
     Half* const tile_keys = keys + tile % kAttentionStages * kElements;
-    for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
+    for_pieces<kKeys, kChunks, kThreads, 4>([&](int key, int channel) {
       const float of_key = __shfl_sync(kFullMask, scales.x, key);
       const float of_value = __shfl_sync(kFullMask, scales.y, key);
       if ((coded >> key & 1) == 0) return;

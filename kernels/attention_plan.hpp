@@ -152,7 +152,7 @@ static_assert(kAttentionCounters == kMostMerged + 1, "a counter a group, and one
 /// What merges splits in a block of few rows has room for a row of each.
 EPISODIC_HOST_DEVICE constexpr bool merge_fits(int dim) {
   return mma_shared_bytes(dim, mma_tile(dim, true)) >=
-         static_cast<std::size_t>(kMostMerged * dim) * sizeof(float);
+         static_cast<std::size_t>(kMostMerged * (dim + 2)) * sizeof(float);
 }
 static_assert(merge_fits(64) && merge_fits(96) && merge_fits(128) && merge_fits(256));
 

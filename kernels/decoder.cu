@@ -104,10 +104,14 @@ cudaError_t finish_qkv(const FinishQkvParams& p, cudaStream_t stream) {
 cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for((p.n * p.width + kDecoderThreads - 1) / kDecoderThreads);
   return for_element(p.dtype, [&](auto element) {
-    return launch(GateKernel<typename decltype(element)::type>, blocks, kDecoderThreads, 0, stream,
-                  p);
+    using T = typename decltype(element)::type;
+    constexpr int kPack = kPackOf<T>;
+    const bool packed = p.width % kPack == 0 && all_aligned(16, p.gate_up, p.y);
+    const std::int64_t threads = p.n * (packed ? p.width / kPack : p.width);
+    return launch(packed ? GateKernel<T, kPack> : GateKernel<T, 1>,
+                  blocks_for((threads + kDecoderThreads - 1) / kDecoderThreads), kDecoderThreads, 0,
+                  stream, p);
   });
 }
 

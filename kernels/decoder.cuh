@@ -8,6 +8,7 @@
 
 #include "decoder.hpp"
 #include "device.cuh"
+#include "elements.cuh"
 
 namespace episodic::kernels {
 
@@ -113,19 +114,27 @@ __device__ inline float activated(GateActivation activation, float x) {
   return x / (1.0f + __expf(-u));
 }
 
-template <class T>
+/// \tparam kPack channels of a thread, side by side; the width is a multiple
+template <class T, int kPack>
 __global__ void __launch_bounds__(kDecoderThreads) GateKernel(GateParams p) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kDecoderThreads;
+  const std::int64_t packs = p.width / kPack;
   for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kDecoderThreads + threadIdx.x;
-       at < p.n * p.width; at += stride) {
-    const std::int64_t c = at % p.width;
-    const T* gate = static_cast<const T*>(p.gate_up) + at / p.width * 2 * p.width + c;
-    float g = widen(gate[0]), up = widen(gate[p.width]);
-    if (p.maybe_bias) {
-      g += p.maybe_bias[c];
-      up += p.maybe_bias[p.width + c];
+       at < p.n * packs; at += stride) {
+    const std::int64_t row = at / packs, c = (at - row * packs) * kPack;
+    const T* gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width + c;
+    const Pack<T, kPack> gates = load_pack<kPack>(gate), ups = load_pack<kPack>(gate + p.width);
+    Pack<T, kPack> out;
+    EPISODIC_UNROLL
+    for (int e = 0; e < kPack; ++e) {
+      float g = widen(gates.at[e]), up = widen(ups.at[e]);
+      if (p.maybe_bias) {
+        g += p.maybe_bias[c + e];
+        up += p.maybe_bias[p.width + c + e];
+      }
+      out.at[e] = narrow<T>(activated(p.activation, g) * up);
     }
-    static_cast<T*>(p.y)[at] = narrow<T>(activated(p.activation, g) * up);
+    store_pack<kPack>(static_cast<T*>(p.y) + at * kPack, out);
   }
 }
 

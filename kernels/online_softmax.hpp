@@ -32,6 +32,16 @@ EPISODIC_HOST_DEVICE inline void add(OnlineSoftmax& state, float logit) {
   }
 }
 
+/// Adds several at once: one comparison and one change of the maximum for all of them.
+template <int kCount>
+EPISODIC_HOST_DEVICE inline void add(OnlineSoftmax& state, const float (&logits)[kCount]) {
+  float max = state.max;
+  for (const float x : logits) max = x > max ? x : max;  // never NaN
+  state.sum *= exp_below(state.max, max);
+  state.max = max;
+  for (const float x : logits) state.sum += exp_below(x, max);
+}
+
 /// State of the union of two disjoint sets.
 EPISODIC_HOST_DEVICE inline OnlineSoftmax merge(const OnlineSoftmax& a, const OnlineSoftmax& b) {
   const float max = b.max > a.max ? b.max : a.max;

@@ -10,6 +10,9 @@ namespace episodic::kernels {
 namespace {
 
 constexpr std::int64_t kMostWidth = std::int64_t{1} << 30;
+/// A warp for each where all of them run at once: on the 132 multiprocessors of an H100 or H200,
+/// three blocks each.
+constexpr std::int64_t kFewPairs = 132 * 3 * kProductWarps;
 
 std::size_t shared_bytes(DType dtype, std::int64_t n, std::int64_t in) {
   return static_cast<std::size_t>(n * in * size_of(dtype));
@@ -31,12 +34,15 @@ FieldError check(const ProductParams& p) {
 
 template <class T>
 cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
-  const std::int64_t pairs = (a.p.out + 1) / 2, in_block = kProductPairs * kProductWarps;
+  const std::int64_t pairs = (a.p.out + 1) / 2;
+  const bool few = a.p.n == 1 && pairs <= kFewPairs;
+  const std::int64_t in_block = (few ? 1 : kProductPairs) * kProductWarps;
   const unsigned blocks = blocks_for((pairs + in_block - 1) / in_block);
   const std::size_t shared = a.p.hidden ? shared_bytes(a.p.dtype, a.p.n, a.p.in) : 0;
-  return a.p.n == 1 ? launch_early(ProductKernel<T, 1>, blocks, kDecoderThreads, shared, stream, a)
-                    : launch_early(ProductKernel<T, kMostProductRows>, blocks, kDecoderThreads,
-                                   shared, stream, a);
+  return launch_early(few          ? ProductKernel<T, 1, 1>
+                      : a.p.n == 1 ? ProductKernel<T, 1, kProductPairs>
+                                   : ProductKernel<T, kMostProductRows, kProductPairs>,
+                      blocks, kDecoderThreads, shared, stream, a);
 }
 
 cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {

@@ -16,7 +16,8 @@
 namespace episodic::kernels {
 
 inline constexpr int kProductWarps = kDecoderThreads / kWarpSize;
-/// Pairs of outputs that a warp makes at a time: they share its loads of x.
+/// Pairs of outputs that a warp makes at a time: they share its loads of x. Of products of few
+/// outputs one, read twice as far ahead: more warps have as many loads on their way.
 inline constexpr int kProductPairs = 2;
 /// Of the rows that are made of the residual stream.
 inline constexpr std::size_t kMostProductShared = 64 << 10;
@@ -159,12 +160,12 @@ __device__ inline void make_rows(const ProductParams& p, T* x) {
   __syncthreads();
 }
 
-/// A warp makes kProductPairs pairs of outputs at a time, for up to kRows rows of x.
-template <class T, int kRows>
+/// A warp makes kPairs pairs of outputs at a time, for up to kRows rows of x.
+template <class T, int kRows, int kPairs>
 __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
     ProductKernel(const ProductArgs a) {
   await_launch_before();
-  constexpr int kPack = kPackOf<T>;
+  constexpr int kPack = kPackOf<T>, kUnrolled = 2 * kProductPairs / kPairs;
   EPISODIC_DYNAMIC_SHARED(bytes);
   const ProductParams& p = a.p;
   const T* x = static_cast<const T*>(p.x);
@@ -177,22 +178,21 @@ __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
       static_cast<std::int64_t>(blockIdx.x) * kProductWarps + threadIdx.x / kWarpSize;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kProductWarps;
   const std::int64_t pairs = (p.out + 1) / 2, packs = p.in / kPack;
-  for (std::int64_t first_pair = warp * kProductPairs; first_pair < pairs;
-       first_pair += warps * kProductPairs) {
+  for (std::int64_t first_pair = warp * kPairs; first_pair < pairs; first_pair += warps * kPairs) {
     // Beyond the last pair or row: the last one once more, and not written.
-    const T* weights[2 * kProductPairs];
+    const T* weights[2 * kPairs];
     EPISODIC_UNROLL
-    for (int i = 0; i < kProductPairs; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const OutputPair at = outputs_of(a, first_pair + i < pairs ? first_pair + i : pairs - 1);
       weights[2 * i] = static_cast<const T*>(p.weight) + at.first * p.in;
       weights[2 * i + 1] = static_cast<const T*>(p.weight) + at.second * p.in;
     }
-    float sum[kRows][2 * kProductPairs] = {};
-    EPISODIC_UNROLL_BY(2)
+    float sum[kRows][2 * kPairs] = {};
+    EPISODIC_UNROLL_BY(kUnrolled)
     for (std::int64_t i = lane; i < packs; i += kWarpSize) {
-      Pack<T, kPack> w[2 * kProductPairs];
+      Pack<T, kPack> w[2 * kPairs];
       EPISODIC_UNROLL
-      for (int o = 0; o < 2 * kProductPairs; ++o) w[o] = load_pack<kPack>(weights[o] + i * kPack);
+      for (int o = 0; o < 2 * kPairs; ++o) w[o] = load_pack<kPack>(weights[o] + i * kPack);
       EPISODIC_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const std::int64_t row = r < p.n ? r : p.n - 1;
@@ -200,23 +200,23 @@ __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
         EPISODIC_UNROLL
         for (int j = 0; j < kPack; ++j) {
           EPISODIC_UNROLL
-          for (int o = 0; o < 2 * kProductPairs; ++o)
+          for (int o = 0; o < 2 * kPairs; ++o)
             sum[r][o] = fmaf(widen(w[o].at[j]), widen(of_row.at[j]), sum[r][o]);
         }
       }
     }
-    // Lane r * kProductPairs + i finishes pair i of row r.
+    // Lane r * kPairs + i finishes pair i of row r.
     float own[2] = {0.0f, 0.0f};
     EPISODIC_UNROLL
     for (int r = 0; r < kRows; ++r) {
       EPISODIC_UNROLL
-      for (int o = 0; o < 2 * kProductPairs; ++o) {
+      for (int o = 0; o < 2 * kPairs; ++o) {
         const float total = warp_reduce(sum[r][o], Sum{});
-        if (lane == r * kProductPairs + o / 2) own[o % 2] = total;
+        if (lane == r * kPairs + o / 2) own[o % 2] = total;
       }
     }
-    const int row = lane / kProductPairs;
-    const std::int64_t pair = first_pair + lane % kProductPairs;
+    const int row = lane / kPairs;
+    const std::int64_t pair = first_pair + lane % kPairs;
     if (row >= p.n || pair >= pairs) continue;
     const OutputPair at = outputs_of(a, pair);
     if (p.maybe_bias) {

@@ -160,10 +160,8 @@ RecallArgs args_of(const RecallParams& p, const RowsParams* maybe_rows) {
 cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
   const RecallParams& first = batch.of[0].p;
   const std::int64_t lanes = batch.n * first.n_lanes;
-  const std::int64_t events_per_block =
-      kSelectThreads / kWarpSize * (first.maybe_each ? 1 : kScoreRows);
   const std::int64_t wanted = largest(batch, [&](const RecallArgs& a) {
-    return (a.p.max_events + events_per_block - 1) / events_per_block;
+    return (a.p.max_events + kEventsOfBlock - 1) / kEventsOfBlock;
   });
   const std::int64_t share = lanes < kMostRecallBlocks ? kMostRecallBlocks / lanes : 1;
   const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),

@@ -21,7 +21,11 @@ namespace episodic::kernels {
 using rules::event_rank;
 using rules::FillStep;
 
-inline constexpr int kScoreRows = 4;  // rows of a warp at a time: they share its loads of the query
+/// Loads of a thread that are on their way together: as many as the registers of so large a block
+/// have room for.
+inline constexpr int kScoreAhead = 4;
+/// Events of a block of the scan: few, so that where there are not many all multiprocessors read.
+inline constexpr std::int64_t kEventsOfBlock = 8;
 /// Individual representatives of a head: four would spill.
 inline constexpr int kEachRows = 2;
 inline constexpr int kSelectThreads = 1024;
@@ -88,47 +92,46 @@ __device__ inline void load_query(const RecallParams& p, const RecallLane& own, 
   __syncthreads();
 }
 
-/// scores[i] = query . representatives[candidates[i]], by all blocks of the lane. The threads of a
-/// warp add in the same order whatever the row. \param query [width] in shared memory, written
+/// Warps of all blocks of a lane take rows in turn, block after block: few rows are read by all
+/// multiprocessors. Counted in 32 bits, for the registers' sake: there are less than 2^31 events.
+__device__ inline unsigned scan_warp() { return threadIdx.x / kWarpSize * gridDim.x + blockIdx.x; }
+__device__ inline unsigned scan_warps() { return gridDim.x * (kSelectThreads / kWarpSize); }
+
+/// scores[i] = query . representatives[candidates[i]], by all blocks of the lane, a warp a row. The
+/// threads of a warp add in the same order whatever the row.
+/// \param query [width] in shared memory, written
 template <class T>
 __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
                                  const Candidates& candidates, float* query) {
   constexpr int kPack = kPackOf<T>;
   load_query(p, own, query);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  // Counted in 32 bits, for the registers' sake: there are less than 2^31 events.
-  const unsigned warp = (blockIdx.x * kSelectThreads + threadIdx.x) / kWarpSize;
-  const unsigned warps = gridDim.x * (kSelectThreads / kWarpSize);
   const auto count = static_cast<unsigned>(candidates.count);
-  const std::int64_t packs = p.width / kPack;
-  const auto* rows = static_cast<const Pack<T, kPack>*>(own.representatives);
-  for (unsigned first = warp * kScoreRows; first < count; first += warps * kScoreRows) {
-    const Pack<T, kPack>* row[kScoreRows];
-    EPISODIC_UNROLL
-    for (int r = 0; r < kScoreRows; ++r) {
-      // beyond the last row: the last one once more, and not written
-      const unsigned i = first + r < count ? first + r : count - 1;
-      row[r] = rows + candidates[i] * packs;
-    }
-    float sum[kScoreRows] = {};
-    // one round at a time: a thread of so large a block has 64 registers
+  const int packs = static_cast<int>(p.width) / kPack;
+  const auto* const rows = static_cast<const Pack<T, kPack>*>(own.representatives);
+  for (unsigned e = scan_warp(); e < count; e += scan_warps()) {
+    const Pack<T, kPack>* const row = rows + candidates[e] * packs;
+    float sum = 0.0f;
+    const auto add = [&](const Pack<T, kPack>& pack, int i) {
+      EPISODIC_UNROLL
+      for (int j = 0; j < kPack; ++j) sum += query[i * kPack + j] * widen(pack.at[j]);
+    };
+    int i = lane;
     EPISODIC_UNROLL_BY(1)
-    for (std::int64_t i = lane; i < packs; i += kWarpSize) {
-      Pack<T, kPack> pack[kScoreRows];
+    for (; i + (kScoreAhead - 1) * kWarpSize < packs; i += kScoreAhead * kWarpSize) {
+      Pack<T, kPack> pack[kScoreAhead];
       EPISODIC_UNROLL
-      for (int r = 0; r < kScoreRows; ++r) pack[r] = row[r][i];
+      for (int a = 0; a < kScoreAhead; ++a) pack[a] = row[i + a * kWarpSize];
       EPISODIC_UNROLL
-      for (int j = 0; j < kPack; ++j) {
-        const float q = query[i * kPack + j];
-        EPISODIC_UNROLL
-        for (int r = 0; r < kScoreRows; ++r) sum[r] += q * widen(pack[r].at[j]);
-      }
+      for (int a = 0; a < kScoreAhead; ++a) add(pack[a], i + a * kWarpSize);
     }
-    EPISODIC_UNROLL
-    for (int r = 0; r < kScoreRows; ++r) {
-      const float score = warp_reduce(sum[r], Sum{});
-      if (lane == 0 && first + r < count) own.scores[first + r] = score;
+    EPISODIC_UNROLL_BY(1)
+    for (; i < packs; i += kWarpSize) {
+      const Pack<T, kPack> pack = row[i];
+      add(pack, i);
     }
+    const float score = warp_reduce(sum, Sum{});
+    if (lane == 0) own.scores[e] = score;
   }
 }
 
@@ -146,11 +149,8 @@ __device__ inline void score_each(const RecallParams& p, const RecallLane& own, 
   const int packs = static_cast<int>(p.width) / kPack, packs_of_head = packs / n_heads;
   int threads_of_head = 1;
   while (threads_of_head < packs_of_head && threads_of_head < kWarpSize) threads_of_head *= 2;
-  // Counted in 32 bits, as above.
-  const unsigned warp = (blockIdx.x * kSelectThreads + threadIdx.x) / kWarpSize;
-  const unsigned warps = gridDim.x * (kSelectThreads / kWarpSize);
   const auto count = static_cast<unsigned>(own.n_events);
-  for (unsigned e = warp; e < count; e += warps) {
+  for (unsigned e = scan_warp(); e < count; e += scan_warps()) {
     const std::int64_t tokens = own.events[e].end - own.events[e].start;
     const auto n = static_cast<int>(tokens < p.n_repr ? tokens : p.n_repr);
     const auto* const rows =
@@ -423,12 +423,9 @@ class Selection {
 
   /// Ranks the list and keeps what fills the similarity buffer.
   __device__ int fill_similarity(int listed) {
-    for (int i = thread(); i < listed; i += kSelectThreads) {
-      const std::uint64_t own = list_[i];
-      int better = 0;
-      for (int j = 0; j < listed; ++j) better += list_[j] > own;
-      lane_.similarity[better] = rules::event_of(own);
-    }
+    for_places(
+        listed, [](std::uint64_t other, std::uint64_t own) { return other > own; },
+        [&](std::uint64_t own, int place) { lane_.similarity[place] = rules::event_of(own); });
     __syncthreads();
     return fill(
         listed, now_.budget.similarity, [&](int i) { return lane_.similarity[i]; }, nullptr);
@@ -505,11 +502,27 @@ class Selection {
     for (int i = thread(); i < all; i += kSelectThreads)
       list_[i] = static_cast<std::uint64_t>(event(i));
     __syncthreads();
-    for (int i = thread(); i < all; i += kSelectThreads) {
-      const std::uint64_t own = list_[i];
-      int earlier = 0;
-      for (int j = 0; j < all; ++j) earlier += list_[j] < own;
-      lane_.recalled[earlier] = static_cast<DeviceEventId>(own);
+    for_places(
+        all, [](std::uint64_t other, std::uint64_t own) { return other < own; },
+        [&](std::uint64_t own, int place) {
+          lane_.recalled[place] = static_cast<DeviceEventId>(own);
+        });
+  }
+
+  /// f(entry, its place) for the first n entries of the list, each before which so many others
+  /// stand; as many threads for an entry as there are.
+  template <class Before, class F>
+  __device__ void for_places(int n, const Before& before, const F& f) {
+    int each = 1;
+    while (each < kWarpSize && 2 * each * n <= kSelectThreads) each *= 2;
+    for (int first = 0; first < n; first += kSelectThreads / each) {
+      const int i = first + thread() / each;
+      const std::uint64_t own = i < n ? list_[i] : 0;
+      int place = 0;
+      for (int j = thread() % each; i < n && j < n; j += each) place += before(list_[j], own);
+      for (int lanes = each / 2; lanes > 0; lanes /= 2)
+        place += __shfl_xor_sync(kFullMask, place, lanes);
+      if (i < n && thread() % each == 0) f(own, place);
     }
   }
 
@@ -622,45 +635,45 @@ __device__ inline void bound_all(const RecallParams& p, const RecallLane& of_lan
   for (const double of_warp : squares) square += of_warp;
   const auto norm = static_cast<float>(sqrt(square) * (1.0 + 1e-6));
   const std::int64_t coded = norm < kMostCodedNorm ? coded_rows(now.events) : 0;
-  const std::int64_t packs = code_stride(p.width) / kPack, in_bounds = code_floats(p.width);
-  const std::int64_t warp =
-      (static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x) / kWarpSize;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarpSize);
+  const int packs = static_cast<int>(code_stride(p.width)) / kPack;
+  const auto in_bounds = static_cast<int>(code_floats(p.width));
   const auto* const codes = reinterpret_cast<const Pack<std::int8_t, kPack>*>(of_lane.codes);
-  const float* const bounds = of_lane.code_bounds;
-  // whole slabs: no row is missing
-  static_assert(kCodeSlab % kScoreRows == 0);
-  for (std::int64_t first = warp * kScoreRows; first < coded; first += warps * kScoreRows) {
-    float sum[kScoreRows] = {};
-    EPISODIC_UNROLL_BY(1)
-    for (std::int64_t i = lane; i < packs; i += kWarpSize) {
-      Pack<std::int8_t, kPack> pack[kScoreRows];
-      float scale[kScoreRows], part[kScoreRows] = {};
-      EPISODIC_UNROLL
-      for (int r = 0; r < kScoreRows; ++r) {
-        pack[r] = codes[(first + r) * packs + i];
-        scale[r] = bounds[(first + r) * in_bounds + i * kPack / kCodeBlock];
-      }
+  for (std::int64_t e = scan_warp(); e < coded; e += scan_warps()) {
+    const Pack<std::int8_t, kPack>* const row = codes + e * packs;
+    const float* const bounds = of_lane.code_bounds + e * in_bounds;
+    float sum = 0.0f;
+    const auto add = [&](const Pack<std::int8_t, kPack>& pack, float scale, int i) {
       const float* const q = query + i / kWarpSize * kPack * kWarpSize + lane;
+      float part = 0.0f;
       EPISODIC_UNROLL
-      for (int j = 0; j < kPack; ++j) {
-        EPISODIC_UNROLL
-        for (int r = 0; r < kScoreRows; ++r)
-          part[r] += q[j * kWarpSize] * static_cast<float>(pack[r].at[j]);
+      for (int j = 0; j < kPack; ++j) part += q[j * kWarpSize] * static_cast<float>(pack.at[j]);
+      sum += scale * part;
+    };
+    int i = lane;
+    EPISODIC_UNROLL_BY(1)
+    for (; i + (kScoreAhead - 1) * kWarpSize < packs; i += kScoreAhead * kWarpSize) {
+      Pack<std::int8_t, kPack> pack[kScoreAhead];
+      float scale[kScoreAhead];
+      EPISODIC_UNROLL
+      for (int a = 0; a < kScoreAhead; ++a) {
+        pack[a] = row[i + a * kWarpSize];
+        scale[a] = bounds[(i + a * kWarpSize) * kPack / kCodeBlock];
       }
       EPISODIC_UNROLL
-      for (int r = 0; r < kScoreRows; ++r) sum[r] += scale[r] * part[r];
+      for (int a = 0; a < kScoreAhead; ++a) add(pack[a], scale[a], i + a * kWarpSize);
     }
-    EPISODIC_UNROLL
-    for (int r = 0; r < kScoreRows; ++r) {
-      const float value = warp_reduce(sum[r], Sum{});
-      if (lane != 0) continue;
-      const float error = norm * bounds[(first + r + 1) * in_bounds - 1] + kCodeFloor;
-      const float least = value - error, most = value + error;
-      const bool known = least > -INFINITY && most < INFINITY;
-      lower[first + r] = known ? least : -INFINITY;
-      upper[first + r] = known ? most : INFINITY;
+    EPISODIC_UNROLL_BY(1)
+    for (; i < packs; i += kWarpSize) {
+      const Pack<std::int8_t, kPack> pack = row[i];
+      add(pack, bounds[i * kPack / kCodeBlock], i);
     }
+    const float value = warp_reduce(sum, Sum{});
+    if (lane != 0) continue;
+    const float error = norm * bounds[in_bounds - 1] + kCodeFloor;
+    const float least = value - error, most = value + error;
+    const bool known = least > -INFINITY && most < INFINITY;
+    lower[e] = known ? least : -INFINITY;
+    upper[e] = known ? most : INFINITY;
   }
   for (std::int64_t e =
            coded + static_cast<std::int64_t>(blockIdx.x) * kSelectThreads + threadIdx.x;

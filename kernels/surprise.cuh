@@ -15,6 +15,8 @@
 namespace episodic::kernels {
 
 inline constexpr int kSurpriseThreads = 512;
+/// Loads of a thread that are on their way together, and logits that a piece's thread adds at once.
+inline constexpr int kSurpriseAhead = 4;
 
 /// Adds all of a row's elements that are this thread's: 16 bytes at a time where the row is
 /// aligned, single elements before and after.
@@ -31,11 +33,22 @@ __device__ OnlineSoftmax scan_row(const Logit* row, std::int64_t vocab) {
   const std::int64_t packs = (vocab - head) / kPack;
   if (threadIdx.x < head) add(state, widen(row[threadIdx.x]));
   const Pack* body = reinterpret_cast<const Pack*>(row + head);
-  for (std::int64_t i = threadIdx.x; i < packs; i += kSurpriseThreads) {
-    const Pack pack = body[i];
+  const auto add_pack = [&](const Pack& pack) {
+    float x[kPack];
     EPISODIC_UNROLL
-    for (int j = 0; j < kPack; ++j) add(state, widen(pack.at[j]));
+    for (int j = 0; j < kPack; ++j) x[j] = widen(pack.at[j]);
+    add(state, x);
+  };
+  std::int64_t i = threadIdx.x;
+  for (; i + (kSurpriseAhead - 1) * kSurpriseThreads < packs;
+       i += kSurpriseAhead * kSurpriseThreads) {
+    Pack ahead[kSurpriseAhead];
+    EPISODIC_UNROLL
+    for (int a = 0; a < kSurpriseAhead; ++a) ahead[a] = body[i + a * kSurpriseThreads];
+    EPISODIC_UNROLL
+    for (int a = 0; a < kSurpriseAhead; ++a) add_pack(ahead[a]);
   }
+  for (; i < packs; i += kSurpriseThreads) add_pack(body[i]);
   const std::int64_t tail = head + packs * kPack + threadIdx.x;
   if (tail < vocab) add(state, widen(row[tail]));
   return state;
@@ -83,13 +96,27 @@ __global__ void __launch_bounds__(kSurpriseThreads)
     float* const row = p.logits + i * p.row_stride;
     const bool is_last = i == p.n - 1;
     OnlineSoftmax seen;
-    for (std::int64_t c = threadIdx.x; c < p.cols; c += kSurpriseThreads) {
-      const float x = finished(row[c]);
-      if (is_last)
-        p.last[p.first + c] = x;
-      else
-        add(seen, x);
+    const auto keep = [&](std::int64_t c, float x) {
+      if (is_last) p.last[p.first + c] = x;
       if (p.write_back) row[c] = x;
+    };
+    std::int64_t c = threadIdx.x;
+    for (; c + (kSurpriseAhead - 1) * kSurpriseThreads < p.cols;
+         c += kSurpriseAhead * kSurpriseThreads) {
+      float x[kSurpriseAhead];
+      EPISODIC_UNROLL
+      for (int a = 0; a < kSurpriseAhead; ++a) x[a] = row[c + a * kSurpriseThreads];
+      EPISODIC_UNROLL
+      for (int a = 0; a < kSurpriseAhead; ++a) {
+        x[a] = finished(x[a]);
+        keep(c + a * kSurpriseThreads, x[a]);
+      }
+      if (!is_last) add(seen, x);
+    }
+    for (; c < p.cols; c += kSurpriseThreads) {
+      const float x = finished(row[c]);
+      keep(c, x);
+      if (!is_last) add(seen, x);
     }
     if (is_last) continue;  // the block's last row
     seen = Reduce(storage).Reduce(seen, MergeSoftmax{});

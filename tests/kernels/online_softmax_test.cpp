@@ -55,6 +55,36 @@ TEST_CASE("online softmax agrees with the sum in long double, however the set is
   }
 }
 
+TEST_CASE("online softmax of logits added four at a time is that of each by itself") {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal(0.0f, 8.0f);
+  const auto in_fours = [](const std::vector<float>& logits) {
+    OnlineSoftmax state;
+    for (std::size_t i = 0; i < logits.size(); i += 4) {
+      const float four[4] = {logits[i], logits[i + 1], logits[i + 2], logits[i + 3]};
+      add(state, four);
+    }
+    return state;
+  };
+  for (const std::size_t n : {4, 8, 1000}) {
+    std::vector<float> logits(n);
+    for (float& x : logits) x = normal(random);
+    const double expected = reference(logits);
+    REQUIRE(std::abs(static_cast<double>(log_sum_exp(in_fours(logits))) - expected) <
+            2e-6 * (1 + std::abs(expected)));
+  }
+  const auto log_of = [&](const std::vector<float>& logits) {
+    return static_cast<double>(log_sum_exp(in_fours(logits)));
+  };
+  REQUIRE(std::abs(log_of({-kInfinity, 1.0f, -kInfinity, -kInfinity}) - 1.0) < 1e-6);
+  REQUIRE(
+      std::abs(log_of({-kInfinity, -kInfinity, -kInfinity, -kInfinity, 2.0f, 2.0f, 1.0f, 1.0f}) -
+               reference({2.0f, 2.0f, 1.0f, 1.0f})) < 1e-6);
+  REQUIRE(log_of({0.0f, kInfinity, 1.0f, 2.0f}) == static_cast<double>(kInfinity));
+  REQUIRE(std::isnan(log_of({0.0f, kNan, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f})));
+  REQUIRE(std::isnan(log_of({kNan, kNan, kNan, kNan})));
+}
+
 TEST_CASE("online softmax does not overflow") {
   REQUIRE(static_cast<float>(log_sum_exp(of({3e38f, 3e38f}))) == 3e38f);
   REQUIRE(std::abs(log_sum_exp(of({1000.0f, 1000.0f})) - (1000.0 + std::log(2.0))) < 1e-9);
