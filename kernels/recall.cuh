@@ -21,14 +21,14 @@ namespace episodic::kernels {
 using rules::event_rank;
 using rules::FillStep;
 
+inline constexpr int kSelectThreads = 1024;
 /// Loads of a thread that are on their way together: as many as the registers of so large a block
 /// have room for.
 inline constexpr int kScoreAhead = 4;
-/// Events of a block of the scan: few, so that where there are not many all multiprocessors read.
-inline constexpr std::int64_t kEventsOfBlock = 8;
+/// Events of a block of the scan, a warp each: where there are not many, many multiprocessors read.
+inline constexpr std::int64_t kEventsOfBlock = kSelectThreads / kWarpSize;
 /// Individual representatives of a head: four would spill.
 inline constexpr int kEachRows = 2;
-inline constexpr int kSelectThreads = 1024;
 inline constexpr int kBins = 2048;
 /// Ranks that the selection lists, beside its other shared memory.
 inline constexpr std::int64_t kMostRecallRoom = 9 << 10;
