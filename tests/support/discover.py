@@ -21,6 +21,11 @@ def cases(executable, *spec):
     sys.exit(f"{executable}: neither Catch2 2.x nor 3.x?")
 
 
+def escaped(case):
+    """A case's name as a pattern of Catch2 that matches it alone."""
+    return re.sub(r"([\\,\[\]*])", r"\\\1", case)
+
+
 def bracket(text):
     """A CMake argument that nothing inside can end."""
     return f"[==[{text}]==]"
@@ -30,8 +35,6 @@ def main(executable, name, output, *labels):
     heavy = set(cases(executable, "[heavy]"))
     lines = []
     for case in cases(executable):
-        # what Catch2 itself would read as a pattern
-        escaped = re.sub(r"([\\,\[\]*])", r"\\\1", case)
         own = [name, *labels] + (["heavy"] if case in heavy and "heavy" not in labels else [])
         properties = {
             "LABELS": ";".join(own),
@@ -44,7 +47,7 @@ def main(executable, name, output, *labels):
         if "heavy" in own:
             properties["RUN_SERIAL"] = "ON"  # it uses every core itself
         test = bracket(f"{name}: {case}")
-        lines.append(f"add_test({test} {bracket(executable)} {bracket(escaped)})")
+        lines.append(f"add_test({test} {bracket(executable)} {bracket(escaped(case))})")
         lines.append(f"set_tests_properties({test} PROPERTIES "
                      + " ".join(f"{key} {bracket(value)}" for key, value in properties.items()) + ")")
     if not lines:
@@ -54,4 +57,5 @@ def main(executable, name, output, *labels):
     os.replace(output + ".new", output)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every case of Catch2 programs as a process of its own, several at a time.
 
-usage: run_cases.py [--jobs N] [--limit SECONDS] [--match REGEX] [--prefix COMMAND] [--log FILE] PROGRAM...
+usage: run_cases.py [--jobs N] [--limit SECONDS] [--match REGEX] [--log FILE] PROGRAM...
 
 A fault on a device ends the process it happens in: a case of its own takes no other with it. Prints a line for each case
 that failed, each reason for which some were skipped, and each program; --log has all that was said. Exit code 1 if a case
@@ -13,27 +13,18 @@ import collections
 import concurrent.futures
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 import time
 
-
-def names_of(program):
-    """Names of the cases of a program, Catch2 2.x or 3.x."""
-    for options in (["--list-test-names-only"], ["--list-tests", "--verbosity", "quiet"]):
-        run = subprocess.run([program, *options], capture_output=True, text=True)
-        if "Unrecognised token" not in run.stdout + run.stderr:
-            return [line for line in run.stdout.splitlines() if line.strip()]
-    return []
+import discover
 
 
-def run_case(program, case, prefix, limit):
+def run_case(program, case, limit):
     """(program, case, what came of it, seconds, output)"""
-    escaped = re.sub(r"([\\,\[\]*])", r"\\\1", case)  # what Catch2 itself would read as a pattern
     begin = time.monotonic()
     try:
-        run = subprocess.run([*prefix, program, escaped], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
+        run = subprocess.run([program, discover.escaped(case)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
         output = run.stdout.decode(errors="replace")
         said = "failed" if run.returncode else "skipped" if "EPISODIC_SKIP" in output else "passed"
         if said == "failed":
@@ -58,16 +49,15 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--limit", type=float, default=600, help="seconds of one case (default: 600)")
     parser.add_argument("--match", type=re.compile, default=re.compile(""), help="only cases whose names match")
-    parser.add_argument("--prefix", type=shlex.split, default=[], help="what runs them, such as compute-sanitizer")
     parser.add_argument("--log", type=pathlib.Path)
     args = parser.parse_args()
-    cases = [(program, case) for program in args.programs for case in names_of(program) if args.match.search(case)]
+    cases = [(program, case) for program in args.programs for case in discover.cases(program) if args.match.search(case)]
     reasons = collections.Counter()
     counts = {program: {"passed": 0, "skipped": 0, "failed": 0} for program in args.programs}
     begin = time.monotonic()
     log = args.log.open("w") if args.log else None
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        futures = [pool.submit(run_case, *case, args.prefix, args.limit) for case in cases]
+        futures = [pool.submit(run_case, *case, args.limit) for case in cases]
         for future in concurrent.futures.as_completed(futures):
             program, case, said, seconds, output = future.result()
             counts[program][said] += 1
