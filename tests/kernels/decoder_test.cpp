@@ -187,7 +187,7 @@ TEST_CASE("gate_times_up is float64's for both activations, with and without bia
   for (const DType dtype : kDTypes)
     for (const GateActivation activation : {GateActivation::silu, GateActivation::gelu_tanh})
       for (const bool biased : {false, true})
-        for (const std::int64_t width : {1, 300}) {
+        for (const std::int64_t width : {1, 300, 304}) {
           constexpr std::size_t kRows = 3;
           const auto w = static_cast<std::size_t>(width);
           std::vector<float> gate_up = episodic_test::normal_floats(kRows * 2 * w, random, 3.0f);

@@ -150,6 +150,18 @@ TEST_CASE("products of few rows are float64's, of rows as they are and of the no
         }
 }
 
+TEST_CASE("a product of more outputs than warps run at once is float64's too") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(6);
+  for (const DType dtype : kDTypes) {
+    constexpr std::int64_t kOut = 6403;  // more than 6,336: two pairs a warp, the last of one
+    const Case c(dtype, 1, 40, kOut, false, true, random);
+    const DeviceArray<float> y(static_cast<std::size_t>(kOut));
+    REQUIRE(product(c.p, {y.data()}, nullptr) == cudaSuccess);
+    check_close(y.host(), c.expected, 2e-5);
+  }
+}
+
 TEST_CASE("a gated product is gate_times_up of the product without its rounding") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(6);
