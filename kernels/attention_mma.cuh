@@ -248,7 +248,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   // The keys whose bits are set, of a tile that has arrived. \param scales of the lane's key
   const auto widen_tile = [&](int tile, unsigned coded, float2 scales) {
     Half* const tile_keys = keys + tile % kAttentionStages * kElements;
-    for_pieces<kKeys, kChunks, kThreads, 4>([&](int key, int channel) {
+    // All at once: some at a time, with the others above, takes registers that 8.0 has not.
+    for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
       const float of_key = __shfl_sync(kFullMask, scales.x, key);
       const float of_value = __shfl_sync(kFullMask, scales.y, key);
       if ((coded >> key & 1) == 0) return;

@@ -108,10 +108,11 @@ cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
     using T = typename decltype(element)::type;
     constexpr int kPack = kPackOf<T>;
     const bool packed = p.width % kPack == 0 && all_aligned(16, p.gate_up, p.y);
-    const std::int64_t threads = p.n * (packed ? p.width / kPack : p.width);
+    const std::int64_t threads = packed ? p.width / kPack : p.width;
     return launch(packed ? GateKernel<T, kPack> : GateKernel<T, 1>,
-                  blocks_for((threads + kDecoderThreads - 1) / kDecoderThreads), kDecoderThreads, 0,
-                  stream, p);
+                  blocks_for_layers((threads + kDecoderThreads - 1) / kDecoderThreads,
+                                    p.n < kMostGridRows ? p.n : kMostGridRows),
+                  kDecoderThreads, 0, stream, p);
   });
 }
 

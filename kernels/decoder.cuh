@@ -114,27 +114,32 @@ __device__ inline float activated(GateActivation activation, float x) {
   return x / (1.0f + __expf(-u));
 }
 
-/// \tparam kPack channels of a thread, side by side; the width is a multiple
+/// Blocks y: rows; x: their channels. A grid of two dimensions, for a thread that divides its
+/// number by the width spills. \tparam kPack channels of a thread, side by side; the width is a
+/// multiple
 template <class T, int kPack>
 __global__ void __launch_bounds__(kDecoderThreads) GateKernel(GateParams p) {
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kDecoderThreads;
   const std::int64_t packs = p.width / kPack;
-  for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kDecoderThreads + threadIdx.x;
-       at < p.n * packs; at += stride) {
-    const std::int64_t row = at / packs, c = (at - row * packs) * kPack;
-    const T* gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width + c;
-    const Pack<T, kPack> gates = load_pack<kPack>(gate), ups = load_pack<kPack>(gate + p.width);
-    Pack<T, kPack> out;
-    EPISODIC_UNROLL
-    for (int e = 0; e < kPack; ++e) {
-      float g = widen(gates.at[e]), up = widen(ups.at[e]);
-      if (p.maybe_bias) {
-        g += p.maybe_bias[c + e];
-        up += p.maybe_bias[p.width + c + e];
+  for (std::int64_t row = blockIdx.y; row < p.n; row += gridDim.y) {
+    const T* const gates_of_row = static_cast<const T*>(p.gate_up) + row * 2 * p.width;
+    T* const y = static_cast<T*>(p.y) + row * p.width;
+    for (std::int64_t pack = blockIdx.x * kDecoderThreads + threadIdx.x; pack < packs;
+         pack += gridDim.x * kDecoderThreads) {
+      const std::int64_t c = pack * kPack;
+      const T* const gate = gates_of_row + c;
+      const Pack<T, kPack> gates = load_pack<kPack>(gate), ups = load_pack<kPack>(gate + p.width);
+      Pack<T, kPack> out;
+      EPISODIC_UNROLL
+      for (int e = 0; e < kPack; ++e) {
+        float g = widen(gates.at[e]), up = widen(ups.at[e]);
+        if (p.maybe_bias) {
+          g += p.maybe_bias[c + e];
+          up += p.maybe_bias[p.width + c + e];
+        }
+        out.at[e] = narrow<T>(activated(p.activation, g) * up);
       }
-      out.at[e] = narrow<T>(activated(p.activation, g) * up);
+      store_pack<kPack>(y + c, out);
     }
-    store_pack<kPack>(static_cast<T*>(p.y) + at * kPack, out);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "convert.hpp"
 #include "episodic/base/error.hpp"
 #include "head_place.hpp"
 #include "step_cost.hpp"
@@ -67,6 +68,17 @@ void Cublas::multiply(const DeviceLinear& w, DType from, const void* x, std::int
         "a product");
 }
 
+void Cublas::multiply_back(const DeviceLinear& w, DType dtype, const void* dy, std::int64_t n,
+                           void* dx) const {
+  const float one = 1.0f, zero = 0.0f;
+  const cudaDataType_t type = cublas_type(dtype);
+  check(cublasGemmEx(handle_, CUBLAS_OP_N, CUBLAS_OP_N, static_cast<int>(w.in), static_cast<int>(n),
+                     static_cast<int>(w.out), &one, w.weight, type, static_cast<int>(w.in), dy,
+                     type, static_cast<int>(w.out), &zero, dx, type, static_cast<int>(w.in),
+                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "a product");
+}
+
 void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
                         std::int64_t rows, std::int64_t sequences) {
   const std::int64_t element = size_of(dtype);
@@ -125,7 +137,10 @@ DecoderSteps::BatchRoom& DecoderSteps::batch_room(std::int64_t rows, std::int64_
 
 bool DecoderSteps::takes_few(std::span<const DecoderPart> parts) const {
   return static_cast<std::int64_t>(parts.size()) <= most_few_rows_ &&
-         std::all_of(parts.begin(), parts.end(), [](const DecoderPart& p) { return p.n == 1; });
+         std::all_of(parts.begin(), parts.end(), [](const DecoderPart& p) {
+           // Those products write keys where they are kept, rotated: there is nothing to show.
+           return p.n == 1 && !p.of->keys_hook;
+         });
 }
 
 void DecoderSteps::multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
@@ -248,6 +263,23 @@ void DecoderSteps::make_heads(Step& step, std::int64_t l) {
   attend(step, l, false);
 }
 
+/// Waits: the hook is the host's.
+void DecoderSteps::show_keys(const DecoderPart& part, std::int64_t l,
+                             const DeviceMemory::LayerStep& of) const {
+  const HeadLayout& heads = weights.heads();
+  const std::int64_t row = config.layers[static_cast<std::size_t>(l)].n_kv_heads * heads.head_dim();
+  const auto row_bytes = static_cast<std::size_t>(row * size_of(dtype));
+  std::vector<std::byte> stored(static_cast<std::size_t>(part.n) * row_bytes);
+  check(cudaMemcpy2DAsync(stored.data(), row_bytes, of.k,
+                          static_cast<std::size_t>(of.k_row_stride * size_of(dtype)), row_bytes,
+                          static_cast<std::size_t>(part.n), cudaMemcpyDeviceToHost, stream.get()),
+        "copying keys");
+  check(cudaStreamSynchronize(stream.get()), "the step that makes keys");
+  std::vector<float> keys(static_cast<std::size_t>(part.n * row));
+  widen(stored.data(), part.n * row, dtype, keys.data());
+  part.of->keys_hook(l, heads.of_model(keys));
+}
+
 void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const std::int64_t row = weights.layers[static_cast<std::size_t>(l)].qkv.out;
@@ -265,6 +297,7 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
     of.out = step.a.attended + part.first * spec.n_heads * head;
     of.scale = static_cast<float>(spec.scale);
     of.appended = appended;
+    if (part.of->keys_hook) show_keys(part, l, of);
     if (const std::int64_t number = part.of->memory_layer[static_cast<std::size_t>(l)];
         number >= 0) {
       served = number;

@@ -19,6 +19,7 @@
 #include "cuda.hpp"
 #include "device_weights.hpp"
 #include "episodic/device/device_memory.hpp"
+#include "episodic/model/keys_hook.hpp"
 #include "kernels/decoder.hpp"
 #include "kernels/product.hpp"
 #include "kernels/surprise.hpp"
@@ -48,6 +49,10 @@ class Cublas {
   void multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to, void* y,
                 bool add) const;
 
+  /// dx [n, in] = dy [n, out] times W, all of one dtype: the way back of a gradient.
+  void multiply_back(const DeviceLinear& w, DType dtype, const void* dy, std::int64_t n,
+                     void* dx) const;
+
   static constexpr std::int64_t kWorkspaceBytes = 32 << 20;  // what it recommends for sm_90
 
  private:
@@ -67,6 +72,7 @@ struct DecoderSequence {
   float* last_logits = nullptr;            // [vocab], of its last row
   float* surprise = nullptr;               // [chunk], of its last step
   bool stepped = false;                    // last_logits follow the sequence's last token
+  KeysHook keys_hook;                      // may be empty
 };
 
 /// Graphs of steps of one token of each of some sequences, the same pointers in each.
@@ -196,6 +202,7 @@ class DecoderSteps {
   void finish_block(Step& step, const DeviceLinear& w, const std::byte* x,
                     const float* maybe_norm_of_added, const float* maybe_next_norm);
   void make_heads(Step& step, std::int64_t l);
+  void show_keys(const DecoderPart& part, std::int64_t l, const DeviceMemory::LayerStep& of) const;
   void attend(const Step& step, std::int64_t l, bool appended);
   void feed_forward(Step& step, std::int64_t l);
   void run_layer(Step& step, std::int64_t l);

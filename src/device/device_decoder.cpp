@@ -134,8 +134,9 @@ void DeviceDecoder::Impl::enqueue(std::int64_t n, float* maybe_logits) {
 /// What depends on the sequence in a step of one token, but for what is read on the device. Absent
 /// where that can be no graph.
 std::optional<std::uint32_t> DeviceDecoder::Impl::graph_kind() const {
-  // The first token's surprise is no kernel's; such a step comes once in a sequence.
-  if (!use_graphs || !stepped) return std::nullopt;
+  // The first token's surprise is no kernel's; such a step comes once in a sequence. A hook is the
+  // host's.
+  if (!use_graphs || !stepped || keys_hook) return std::nullopt;
   return memory ? memory->step_kind() : 0;
 }
 
@@ -667,6 +668,8 @@ std::span<const float> DeviceDecoder::logits() {
   m.check_device();
   return {m.host_logits.as<float>(), vocab};
 }
+
+void DeviceDecoder::set_keys_hook(KeysHook hook) { impl_->keys_hook = std::move(hook); }
 
 DType DeviceDecoder::dtype() const { return impl_->steps->dtype; }
 bool DeviceDecoder::graphs() const { return impl_->use_graphs; }

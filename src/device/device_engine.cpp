@@ -60,6 +60,8 @@ class DeviceEngine final : public Engine {
     return u;
   }
 
+  void set_keys_hook(KeysHook hook) override { model_.set_keys_hook(std::move(hook)); }
+
   void step(std::span<const std::int64_t> ids, std::span<float> logits) override {
     model_.step(ids, logits);
   }

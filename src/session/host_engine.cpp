@@ -15,6 +15,24 @@
 namespace episodic {
 namespace {
 
+/// Shows the keys that a layer is given, and attends as the slot that it stands in for.
+class ShowingSlot final : public AttentionSlot {
+ public:
+  ShowingSlot(std::shared_ptr<AttentionSlot> slot, std::int64_t layer,
+              std::shared_ptr<const KeysHook> hook)
+      : slot_(std::move(slot)), layer_(layer), hook_(std::move(hook)) {}
+
+  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
+    if (*hook_) (*hook_)(layer_, {k.const_data_ptr<float>(), static_cast<std::size_t>(k.numel())});
+    return slot_->forward(q, k, v);
+  }
+
+ private:
+  std::shared_ptr<AttentionSlot> slot_;
+  std::int64_t layer_;
+  std::shared_ptr<const KeysHook> hook_;
+};
+
 class HostEngine final : public Engine {
  public:
   HostEngine(const std::filesystem::path& dir, const ModelOptions& options)
@@ -52,6 +70,11 @@ class HostEngine final : public Engine {
     return u;
   }
 
+  void set_keys_hook(KeysHook hook) override {
+    *keys_hook_ = std::move(hook);
+    show_keys();
+  }
+
   void step(std::span<const std::int64_t> ids, std::span<float> logits) override {
     const at::Tensor rows = model_.forward(ids);
     if (static_cast<std::int64_t>(logits.size()) != rows.numel())
@@ -74,10 +97,12 @@ class HostEngine final : public Engine {
     attach_full();  // what was there goes first: its room may be needed
     require_host_room(config, memory_shape(model_.config(), config.n_local));
     memory_ = patch(model_, config, std::move(given));
+    show_keys();
   }
   void do_attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t /*max_tokens*/) override {
     patch(model_, memory);
     memory_ = std::move(memory);
+    show_keys();
   }
   void do_attach_full_attention(std::int64_t /*max_tokens*/) override { attach_full(); }
 
@@ -99,7 +124,17 @@ class HostEngine final : public Engine {
     unpatch(model_);
     model_.reset();
     memory_ = nullptr;
+    show_keys();
   }
+  /// Slots that are new since the hook came get it too.
+  void show_keys() {
+    if (!*keys_hook_) return;
+    for (std::int64_t l = 0; l < config().n_layers; ++l)
+      if (std::shared_ptr<AttentionSlot>& slot = model_.attention(l);
+          !dynamic_cast<const ShowingSlot*>(slot.get()))
+        slot = std::make_shared<ShowingSlot>(slot, l, keys_hook_);
+  }
+  std::shared_ptr<KeysHook> keys_hook_ = std::make_shared<KeysHook>();
   Decoder model_;
   std::shared_ptr<EpisodicMemory> memory_;
 };

@@ -6,15 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "analysis/stories.hpp"
 #include "commands.hpp"
 #include "compare_events.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/decoder.hpp"
-#include "episodic/model/open_model.hpp"
-#include "episodic/model/patch.hpp"
-#include "episodic/timeline/surprise.hpp"
 #include "reading.hpp"
 
 namespace episodic::tools {
@@ -32,34 +30,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Writes down the keys that a layer is given, before rotary embedding, and attends as the slot
-/// that it stands in for.
-class RecordingSlot final : public AttentionSlot {
- public:
-  RecordingSlot(std::shared_ptr<AttentionSlot> slot, std::vector<float>& keys)
-      : slot_(std::move(slot)), keys_(keys) {}
-
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
-    at::Tensor out = slot_->forward(q, k, v);
-    const float* key = k.const_data_ptr<float>();
-    keys_.insert(keys_.end(), key, key + k.numel());
-    return out;
-  }
-
- private:
-  std::shared_ptr<AttentionSlot> slot_;
-  std::vector<float>& keys_;
-};
-
 /// A model that reads one story after another, each from the empty sequence.
 class StoryReader {
  public:
   StoryReader(const CompareFlags& flags, const MemoryConfig& config)
       : flags_(flags),
         config_(config),
-        model_(Decoder::load(open_model(flags.model.model, flags.model.options()))),
-        tokenizer_(load_model_tokenizer(flags.model.model)) {
-    const ModelConfig& c = model_.config();
+        engine_(load_engine(flags.common, flags.model)),
+        tokenizer_(engine_->tokenizer()) {
+    const ModelConfig& c = engine_->config();
     for (const LayerSpec& layer : c.layers)
       if (layer.n_kv_heads != c.n_kv_heads || layer.head_dim != c.head_dim)
         throw ConfigError(
@@ -69,17 +48,17 @@ class StoryReader {
     if (!flags.model.full_attention) warn_of_window(flags.common, config, c);
   }
 
-  const ModelConfig& config() const { return model_.config(); }
+  const ModelConfig& config() const { return engine_->config(); }
 
   /// The story's tokens, surprise and keys, and with a memory what its layers recalled.
   analysis::StoryMaterial read(const analysis::Story& story, ComparedStory& compared) {
     const auto start = std::chrono::steady_clock::now();
     analysis::StoryMaterial material;
     material.name = story.name;
-    const std::vector<std::int64_t> ids = tokenizer_->encode(story.text);
+    const std::vector<std::int64_t> ids = tokenizer_.encode(story.text);
     const auto n = static_cast<std::int64_t>(ids.size());
-    material.text = {ids.front() == tokenizer_->bos() ? 1 : 0,
-                     ids.back() == tokenizer_->eos() ? n - 1 : n};
+    material.text = {ids.front() == tokenizer_.bos() ? 1 : 0,
+                     ids.back() == tokenizer_.eos() ? n - 1 : n};
     if (material.text.size() < 4)
       throw DataError(fmt::format("{}: {} tokens; there is nothing to segment", story.name, n));
 
@@ -90,27 +69,33 @@ class StoryReader {
     keys.head_dim = config().head_dim;
     keys.layers.resize(static_cast<std::size_t>(keys.n_layers));
     material.surprise.assign(ids.size(), 0.0f);
-    const std::shared_ptr<EpisodicMemory> memory = attach(keys);
-    if (memory) {
+    for (std::vector<float>& layer : keys.layers)
+      layer.reserve(static_cast<std::size_t>(n * keys.row()));
+    if (flags_.model.full_attention)
+      engine_->attach_full_attention(n);
+    else
+      engine_->attach(config_, n);
+    engine_->set_keys_hook([&keys](std::int64_t layer, std::span<const float> of_step) {
+      std::vector<float>& to = keys.layers[static_cast<std::size_t>(layer)];
+      to.insert(to.end(), of_step.begin(), of_step.end());
+    });
+    // Heads with events of their own have none in common that layers could share.
+    if (engine_->has_memory() && config_.scope == EventScope::sequence) {
       compared.recall_layers = config().memory_layers();
       compared.recall.emplace(compared.recall_layers.size());
     }
     ProgressBar bar("reading " + story.name, flags_.common.quiet);
     const ProgressCallback progress = bar.callback();
-    // Logits of a whole chunk are the largest thing here: 256 rows of a large vocabulary are 0.3
-    // GB.
-    const std::int64_t chunk = std::min<std::int64_t>(config_.chunk, 256);
-    for (std::int64_t first = 0; first < n; first += chunk) {
-      const std::int64_t count = std::min(chunk, n - first);
-      const at::Tensor logits = model_.forward(
-          std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
-          LogitRows::all, StepKind::prompt);
-      const std::int64_t known = std::min(count, n - first - 1);  // tokens that the rows foretell
-      token_surprise(logits.const_data_ptr<float>(), known, config().vocab_size, logits.stride(0),
-                     ids.data() + first + 1, material.surprise.data() + first + 1);
-      if (memory) compared.recall->add(recalled_by(*memory));
+    // Stories are short: more steps say more of what each layer recalls.
+    const std::int64_t step = std::min<std::int64_t>({config_.chunk, engine_->chunk(), 256});
+    for (std::int64_t first = 0; first < n; first += step) {
+      const std::int64_t count = std::min(step, n - first);
+      engine_->score(ids, static_cast<std::size_t>(first), static_cast<std::size_t>(count),
+                     material.surprise);
+      if (compared.recall) compared.recall->add(recalled());
       progress(first + count, n);
     }
+    engine_->set_keys_hook({});
     mark(story, ids, material);
     compared.seconds_reading = seconds_since(start);
     return material;
@@ -121,7 +106,7 @@ class StoryReader {
                                       std::span<const std::int64_t> ids, TokenRange text) const {
     std::vector<std::size_t> ends;
     std::string decoded;
-    for (const std::string& piece : texts_of(*tokenizer_, ids, text)) {
+    for (const std::string& piece : texts_of(tokenizer_, ids, text)) {
       decoded += piece;
       ends.push_back(decoded.size());
     }
@@ -139,25 +124,18 @@ class StoryReader {
   void set_marks(const analysis::HumanMarks* marks) { marks_ = marks; }
 
  private:
-  /// Fresh attention for the next story, with the recorders around it. \return the memory, if any
-  std::shared_ptr<EpisodicMemory> attach(analysis::RecordedKeys& keys) {
-    use_full_attention(model_);
-    std::shared_ptr<EpisodicMemory> memory;
-    if (!flags_.model.full_attention) memory = patch(model_, config_);
-    for (std::int64_t l = 0; l < keys.n_layers; ++l) {
-      std::vector<float>& layer = keys.layers[static_cast<std::size_t>(l)];
-      layer.reserve(static_cast<std::size_t>(keys.n_tokens * keys.row()));
-      model_.attention(l) = std::make_shared<RecordingSlot>(model_.attention(l), layer);
-    }
-    return memory;
-  }
-
-  static std::vector<std::vector<std::int64_t>> recalled_by(const EpisodicMemory& memory) {
+  /// Of each layer that the memory serves, all its lanes together, in the last step.
+  std::vector<std::vector<std::int64_t>> recalled() const {
     std::vector<std::vector<std::int64_t>> lists;
-    for (std::int64_t l = 0; l < memory.shape().n_layers; ++l) {
-      const RecallBuffers& buffers = memory.recalled(l);
-      auto& list = lists.emplace_back(buffers.similarity().begin(), buffers.similarity().end());
-      list.insert(list.end(), buffers.contiguity().begin(), buffers.contiguity().end());
+    const std::int64_t lanes = config_.recall_groups;
+    for (std::int64_t l = 0; l < engine_->memory()->shape().n_layers; ++l) {
+      std::set<std::int64_t> events;
+      for (std::int64_t p = 0; p < lanes; ++p) {
+        const LaneRecall lane = engine_->recalled(l * lanes + p);
+        events.insert(lane.similarity.begin(), lane.similarity.end());
+        events.insert(lane.contiguity.begin(), lane.contiguity.end());
+      }
+      lists.emplace_back(events.begin(), events.end());
     }
     return lists;
   }
@@ -200,8 +178,8 @@ class StoryReader {
 
   const CompareFlags& flags_;
   MemoryConfig config_;
-  Decoder model_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  const Tokenizer& tokenizer_;
   const analysis::HumanMarks* marks_ = nullptr;
 };
 
@@ -216,7 +194,7 @@ const analysis::HumanMarks* marks_of(const std::string& story,
 }
 
 void run(CompareFlags flags) {
-  flags.common.apply_on_host();
+  flags.common.apply();
   const MemoryConfig config = flags.model.memory_config();
   const std::vector<analysis::Story> stories = analysis::read_stories(flags.stories);
   std::map<std::string, analysis::HumanMarks> marks;

@@ -8,7 +8,7 @@
 
 #include "base/strict_json.hpp"
 #include "commands.hpp"
-#include "common.hpp"
+#include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/training/epman.hpp"
@@ -101,7 +101,7 @@ Validation validate(EpmanTrainer& trainer, const std::vector<EpmanExample>& exam
 }
 
 void run(const TrainFlags& flags) {
-  flags.common.apply_on_host();
+  flags.common.apply();
   require_model_dir(flags.model.model);
   require_new_folder(flags.out);  // before an hour is spent
   const std::vector<EpmanExample> examples = read_epman_examples(flags.data);
@@ -109,7 +109,8 @@ void run(const TrainFlags& flags) {
   if (!flags.validate.empty()) held_out = read_epman_examples(flags.validate);
   const OpenModel model = open_model(flags.model.model);
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(flags.model.model);
-  EpmanTrainer trainer(model, *tokenizer, settings_of(flags));
+  EpmanTrainer trainer(model, *tokenizer, settings_of(flags),
+                       products_on_device(flags.common, model));
 
   const auto note = [&](const std::string& line) {
     if (!flags.common.quiet) fmt::print(stderr, "{}\n", line);
@@ -174,7 +175,8 @@ void add_train_lora(Command& app) {
       "(without "
       "it those\nthat hold the answer's text). "
       "OUT becomes a folder as PEFT saves one, for --lora, with the curve in loss.csv; it appears "
-      "whole or not at all.\n\n"
+      "whole or not at all.\nWith --device cuda the products with the model's weights are computed "
+      "there, in float32;\nmemory, attention and adapter stay on the host.\n\n"
       "Example:\n  episodic train-lora --model M --objective epman --data train.jsonl --out "
       "adapter");
   sub.option("--model", flags->model.model, "Model directory in Hugging Face layout").required();

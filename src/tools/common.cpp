@@ -92,16 +92,6 @@ std::int64_t CommonFlags::whole_event_tokens() const {
   return event_tokens > 0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(event_tokens)) : 0;
 }
 
-void CommonFlags::apply_on_host() const {
-  apply();
-  if (device == "cuda")
-    throw NotBuiltError("--device cuda: this program has no CUDA path; use --device cpu");
-  if (event_tokens > 0)
-    throw NotBuiltError(
-        "--event-tokens: this program has no CUDA path, for which device_bytes would be divided; "
-        "leave it out");
-}
-
 void ModelFlags::add_to(Command& app, bool with_full_attention) {
   app.option("--model", model, "Model directory in Hugging Face layout, or a GGUF file").required();
   const Option adapters = app.option(

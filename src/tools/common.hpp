@@ -75,9 +75,6 @@ struct CommonFlags {
   std::int64_t whole_event_tokens() const;
   /// Sets the thread count.
   void apply() const;
-  /// The same in a program that runs its model on the host, whatever there is.
-  /// \throws NotBuiltError for --device cuda and --event-tokens
-  void apply_on_host() const;
 };
 
 /// --model DIR with --lora, --merge-lora, --quantize, --memory FILE|JSON and --full-attention.

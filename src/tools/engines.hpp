@@ -11,6 +11,7 @@
 
 #include "common.hpp"
 #include "episodic/device/device_engine.hpp"
+#include "episodic/model/frozen_products.hpp"
 #include "episodic/session/engine.hpp"
 
 namespace episodic::tools {
@@ -65,6 +66,11 @@ bool on_device(const CommonFlags& common);
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,
                                               const ModelOptions& changes);
+
+/// The products of training where --device says a device; null: torch's, on the host.
+/// \throws NotBuiltError as load_engine, and as load_device_products
+std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,
+                                                   const OpenModel& model);
 
 /// For --device cuda, also without a device, and for `auto` where there is one; nothing for the
 /// host. \throws as load_engine and plan_on_device

@@ -24,6 +24,12 @@ std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
   return nullptr;
 }
 
+std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,
+                                                   const OpenModel& /*model*/) {
+  refuse_cuda(common);
+  return nullptr;
+}
+
 std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& /*flags*/,
                                           const MemoryConfig& /*config*/, std::int64_t /*tokens*/) {
   refuse_cuda(common);

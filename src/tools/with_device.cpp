@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines.hpp"
+#include "episodic/device/device_products.hpp"
 
 namespace episodic::tools {
 
@@ -14,6 +15,11 @@ std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
   DeviceDecoder::Options options;
   options.event_tokens = common.whole_event_tokens();
   return load_device_engine(model, options, changes);
+}
+
+std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,
+                                                   const OpenModel& model) {
+  return on_device(common) ? load_device_products(model) : nullptr;
 }
 
 std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& flags,

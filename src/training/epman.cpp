@@ -127,10 +127,11 @@ struct EpmanTrainer::Impl {
   std::map<EventId, float> drawn;                    // of the open example
   std::map<std::int64_t, std::vector<float>> asked;  // the question's query in each layer
 
-  Impl(const OpenModel& model, const Tokenizer& words, EpmanSettings chosen)
+  Impl(const OpenModel& model, const Tokenizer& words, EpmanSettings chosen,
+       std::shared_ptr<FrozenProducts> products)
       : tokenizer(words),
         settings(std::move(chosen)),
-        decoder(model, training_memory(settings.memory), settings.lora),
+        decoder(model, training_memory(settings.memory), settings.lora, std::move(products)),
         optimiser(with_heads(model), settings.weight_decay),
         random(settings.seed),
         start(words.encode("", true)) {
@@ -342,9 +343,9 @@ struct EpmanTrainer::Impl {
 };
 
 EpmanTrainer::EpmanTrainer(const OpenModel& model, const Tokenizer& tokenizer,
-                           EpmanSettings settings) {
+                           EpmanSettings settings, std::shared_ptr<FrozenProducts> products) {
   settings.validate();
-  impl_ = std::make_unique<Impl>(model, tokenizer, std::move(settings));
+  impl_ = std::make_unique<Impl>(model, tokenizer, std::move(settings), std::move(products));
 }
 EpmanTrainer::~EpmanTrainer() = default;
 

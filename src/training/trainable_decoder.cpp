@@ -19,13 +19,16 @@
 #include "episodic/training/memory_attention.hpp"
 #include "model/atomic_file.hpp"
 #include "model/elementwise.hpp"
+#include "training/frozen_product.hpp"
 
 namespace episodic {
 namespace {
 
 /// A product's weights, frozen.
 struct Product {
-  at::Tensor weight, bias;  // [out, in]; [out] or undefined
+  at::Tensor weight,
+      bias;  // [out, in], undefined where it is computed elsewhere; [out] or undefined
+  std::int64_t out = 0;
 };
 
 /// The pair that PEFT keeps for one module of a model: a tensor's, of which a product may be a
@@ -114,10 +117,12 @@ struct TrainableDecoder::Impl {
   std::unique_ptr<EpisodicMemory> memory;
   std::vector<Recalled> recalled;  // by the memory's layers
   RecallHook hook;
-  at::Tensor last_logits;  // [1, vocab] after the last step, without gradients
+  std::shared_ptr<FrozenProducts> elsewhere;  // null: the products are torch's
+  at::Tensor last_logits;                     // [1, vocab] after the last step, without gradients
 
-  Impl(const OpenModel& model, const MemoryConfig& settings, const LoraSettings& chosen)
-      : config(model.config), lora(chosen) {
+  Impl(const OpenModel& model, const MemoryConfig& settings, const LoraSettings& chosen,
+       std::shared_ptr<FrozenProducts> of_weights)
+      : config(model.config), lora(chosen), elsewhere(std::move(of_weights)) {
     lora.validate();
     if (!model.adapters.empty() && !model.merged)
       throw ConfigError(
@@ -137,7 +142,8 @@ struct TrainableDecoder::Impl {
     };
     const auto product = [&](WeightRole role, std::int64_t layer) {
       Product& p = products[{role, layer}];
-      p.weight = widened(planned.at(role, layer));
+      p.out = planned.at(role, layer).rows;
+      if (!elsewhere) p.weight = widened(planned.at(role, layer));
       if (planned.has(role, layer, true))
         p.bias = widened(planned.at(role, layer, true)).reshape({-1});
     };
@@ -215,7 +221,9 @@ struct TrainableDecoder::Impl {
 
   at::Tensor multiply(WeightRole role, std::int64_t layer, const at::Tensor& x) const {
     const Product& p = products.at({role, layer});
-    at::Tensor y = at::linear(x, p.weight, p.bias);
+    at::Tensor y = elsewhere ? frozen_product(elsewhere, role, layer, p.out, x)
+                             : at::linear(x, p.weight, p.bias);
+    if (elsewhere && p.bias.defined()) y = y + p.bias;
     const auto part = parts.find({role, layer});
     if (part == parts.end()) return y;
     const LoraPair& pair = pairs[part->second.pair];
@@ -418,8 +426,9 @@ struct TrainableDecoder::Impl {
 };
 
 TrainableDecoder::TrainableDecoder(const OpenModel& model, const MemoryConfig& memory,
-                                   const LoraSettings& lora)
-    : impl_(std::make_unique<Impl>(model, memory, lora)) {}
+                                   const LoraSettings& lora,
+                                   std::shared_ptr<FrozenProducts> products)
+    : impl_(std::make_unique<Impl>(model, memory, lora, std::move(products))) {}
 TrainableDecoder::~TrainableDecoder() = default;
 TrainableDecoder::TrainableDecoder(TrainableDecoder&&) noexcept = default;
 TrainableDecoder& TrainableDecoder::operator=(TrainableDecoder&&) noexcept = default;

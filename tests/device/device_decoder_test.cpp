@@ -15,6 +15,7 @@
 #include "episodic/memory/sizes.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/patch.hpp"
+#include "episodic/session/engine.hpp"
 #include "episodic/session/session.hpp"
 #include "kernels/device.hpp"
 #include "model/tiny_adapter.hpp"
@@ -134,6 +135,64 @@ TEST_CASE("a decoder on the device gives the logits of every row of a step") {
   }
   std::vector<float> few(60);
   REQUIRE_THROWS_AS(device.step({ids.data(), 1}, few), DataError);
+}
+
+TEST_CASE("a decoder on the device shows the keys that the host's layers are given") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const std::int64_t dim : {16, 6}) {  // heads as they are, and padded on the device
+    const TempDir dir;
+    TinyShape shape = shape_of(true, TensorType::f32);
+    shape.dim = dim;
+    shape.inner = 48;  // one token's products are the library's own, which show no keys
+    TinyLlama(shape, 8).write(dir.path());
+    const std::unique_ptr<Engine> host = load_engine(dir.path());
+    DeviceDecoder device = DeviceDecoder::load(dir.path());
+    using Keys = std::vector<std::vector<float>>;
+    const auto into = [](Keys& keys) {
+      return [&keys](std::int64_t layer, std::span<const float> of_step) {
+        std::vector<float>& to = keys[static_cast<std::size_t>(layer)];
+        to.insert(to.end(), of_step.begin(), of_step.end());
+      };
+    };
+    Keys of_host(2), of_device(2);
+    host->set_keys_hook(into(of_host));  // whatever is attached later
+    device.set_keys_hook(into(of_device));
+    const std::vector<std::int64_t> ids = random_ids(60, 61, 2);
+    for (const bool with_memory : {true, false}) {
+      if (with_memory) {
+        host->attach(small_config());
+        device.attach_memory(small_config(), 60);
+      } else {
+        host->attach_full_attention();
+        device.attend_fully(60, 10);
+      }
+      for (Keys* keys : {&of_host, &of_device})
+        for (std::vector<float>& layer : *keys) layer.clear();
+      for (std::size_t done = 0; done < ids.size();) {
+        const std::size_t n = done >= 20 && done < 25 ? 1 : std::min<std::size_t>(10, 60 - done);
+        host->step({ids.data() + done, n});
+        device.step({ids.data() + done, n});
+        done += n;
+      }
+      for (std::size_t l = 0; l < 2; ++l) {
+        REQUIRE(of_host[l].size() == static_cast<std::size_t>(60 * 2 * dim));
+        REQUIRE(largest_difference(of_host[l], of_device[l]) < 2e-4);
+      }
+    }
+    // Without it graphs are made again, and nothing is shown.
+    host->set_keys_hook({});
+    device.set_keys_hook({});
+    const std::size_t before = of_device[0].size();
+    device.attend_fully(60, 10);
+    host->attach_full_attention();
+    for (const std::int64_t id : std::span(ids).first(5)) {
+      host->step({&id, 1});
+      device.step({&id, 1});
+    }
+    REQUIRE(largest_difference(host->logits(), device.logits()) < 2e-4);
+    REQUIRE(of_device[0].size() == before);
+    REQUIRE(of_host[0].size() == before);
+  }
 }
 
 TEST_CASE("a decoder on the device comes back to a snapshot, logits and all") {

@@ -92,6 +92,51 @@ TEST_CASE("heads with events of their own, and groups, are on a device what they
           Json::parse(on("cuda", generate).out)["ids"]);
 }
 
+TEST_CASE("compare-events measures on a device what it measures on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  fs::create_directories(scratch / "stories");
+  put(scratch / "stories" / "first.txt", some_book(9));
+  put(scratch / "stories" / "second.txt", some_book(4));
+  // Boundaries fall alike where both compute in one dtype.
+  const std::string wide = float32_copy(*model, scratch / "float32").string();
+  for (const std::string& attention :
+       {"--memory " + quoted(kSmallMemory), std::string("--full-attention")}) {
+    Json reports[2];
+    for (const int on_device : {0, 1}) {
+      const fs::path out = scratch / (attention.substr(2, 4) + std::to_string(on_device));
+      const Run run = on(on_device ? "cuda" : "cpu",
+                         "compare-events --quiet --draws 4 --json - --model " + quoted(wide) + " " +
+                             attention + " --stories " + quoted((scratch / "stories").string()) +
+                             " --out " + quoted(out.string()));
+      INFO(run.err);
+      REQUIRE(run.status == 0);
+      reports[on_device] = Json::parse(run.out);
+      REQUIRE(fs::exists(out / "report.md"));
+    }
+    const Json &a = reports[0]["stories"], &b = reports[1]["stories"];
+    REQUIRE(a.size() == 2);
+    REQUIRE(b.size() == 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      INFO(attention << ", " << a[i]["name"]);
+      REQUIRE(a[i]["tokens"] == b[i]["tokens"]);
+      REQUIRE(a[i]["recall"].empty() == (attention[2] == 'f'));
+      REQUIRE(a[i]["recall"] == b[i]["recall"]);
+      REQUIRE(a[i]["segmentations"].size() > 5);
+      REQUIRE(a[i]["segmentations"].size() == b[i]["segmentations"].size());
+      for (std::size_t m = 0; m < a[i]["segmentations"].size(); ++m) {
+        const Json &of_host = a[i]["segmentations"][m], &of_device = b[i]["segmentations"][m];
+        REQUIRE(of_host["method"] == of_device["method"]);
+        REQUIRE(of_host["boundaries"] == of_device["boundaries"]);
+        for (const auto& [measure, value] : of_host["cohesion"].items())
+          REQUIRE(of_device["cohesion"][measure].get<double>() ==
+                  Approx(value.get<double>()).epsilon(1e-3));
+      }
+    }
+  }
+}
+
 TEST_CASE("full attention on a device is plain causal attention") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");

@@ -35,7 +35,8 @@ std::string train(const fs::path& model, const fs::path& data, const fs::path& o
                   const std::string& more = "", const char* memory = kSmallMemory) {
   return "train-lora --quiet --objective epman --model " + quoted(model.string()) + " --data " +
          quoted(data.string()) + " --out " + quoted(out.string()) + " --memory '" + memory +
-         "' --steps 2 --batch 2 --rank 2 " + more;
+         "' --steps 2 --rank 2 " + (more.find("--batch") == std::string::npos ? "--batch 2 " : "") +
+         more;
 }
 
 }  // namespace
@@ -71,6 +72,28 @@ TEST_CASE("train-lora writes an adapter that the same seed gives again and that 
   const std::string ask = "generate --quiet --max-new 4 --prompt 'The king' --model " +
                           quoted(model->string()) + " --lora ";
   CHECK(json_of(ask + quoted((scratch / "a").string()))["ids"].size() == 4);
+}
+
+TEST_CASE("train-lora with the products on a device trains what it trains on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  put(scratch / "train.jsonl", examples(1));
+  Json trained[2];
+  for (const int on_device : {0, 1}) {
+    const Run run =
+        run_episodic(train(*model, scratch / "train.jsonl", scratch / (on_device ? "cuda" : "cpu"),
+                           std::string("--batch 1 --constant-context --json - --device ") +
+                               (on_device ? "cuda" : "cpu")),
+                     "", "episodic_emulated");
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    trained[on_device] = Json::parse(run.out);
+  }
+  for (const char* loss : {"first_loss", "last_loss"})
+    CHECK(trained[1][loss].get<double>() == Approx(trained[0][loss].get<double>()).epsilon(1e-3));
+  CHECK(trained[0]["first_loss"] != trained[0]["last_loss"]);
+  CHECK(fs::exists(scratch / "cuda" / "adapter_model.safetensors"));
 }
 
 TEST_CASE("train-lora refuses what it cannot train on in one line and leaves nothing behind") {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "episodic/device/device_memory.hpp"
+#include "episodic/model/keys_hook.hpp"
 #include "episodic/model/language_model.hpp"
 
 namespace episodic {
@@ -141,6 +142,10 @@ class DeviceDecoder final : public LanguageModel {
   ///         with other weights: none has then made the step. FileError, BudgetError from a disk
   ///         tier: while reading, none has; while keeping events, all others have
   static void step_batch(std::span<const SequenceStep> batch);
+
+  /// From the next step on, and with every attention that the model is given; none: an empty hook.
+  /// In steps with one the host waits for each layer, and one token is no graph.
+  void set_keys_hook(KeysHook hook);
 
   /// A step that also gives the logits of all its rows. Waits. \param logits [n, vocab], written
   void step(std::span<const std::int64_t> ids, std::span<float> logits);

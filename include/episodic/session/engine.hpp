@@ -17,6 +17,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/memory/sequence_memory.hpp"
+#include "episodic/model/keys_hook.hpp"
 #include "episodic/model/language_model.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/session/session.hpp"
@@ -194,6 +195,10 @@ class Engine : public LanguageModel {
     return inspected().relevance(layer, first, n);
   }
   virtual MemoryUsage usage() const = 0;
+
+  /// For analyses: what the layers give attention to keep, from the next step on, whatever is
+  /// attached. An empty hook ends it. On a device the host then waits for every layer.
+  virtual void set_keys_hook(KeysHook hook) = 0;
 
   // -- steps that give more than `step` does ----------------------------------------------------
 

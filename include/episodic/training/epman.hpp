@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/model/frozen_products.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/text/tokenizer.hpp"
 #include "episodic/training/lora_settings.hpp"
@@ -103,8 +104,10 @@ struct EpmanStep {
 /// question as a step of its own, then the answer token by token, as in use.
 class EpmanTrainer {
  public:
-  /// Both must outlive it. \throws ConfigError, as TrainableDecoder
-  EpmanTrainer(const OpenModel& model, const Tokenizer& tokenizer, EpmanSettings settings);
+  /// Both must outlive it. \param products as TrainableDecoder has them
+  /// \throws ConfigError, as TrainableDecoder
+  EpmanTrainer(const OpenModel& model, const Tokenizer& tokenizer, EpmanSettings settings,
+               std::shared_ptr<FrozenProducts> products = nullptr);
   ~EpmanTrainer();
 
   /// Makes the settings' steps over the examples, in an order drawn anew for each pass.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/model/frozen_products.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/recall/recall_hook.hpp"
 #include "episodic/timeline/step_kind.hpp"
@@ -31,9 +32,12 @@ class TrainableDecoder {
  public:
   /// \param model opened without adapters \param memory of every sequence; `kv_dtype` is float32
   ///        here, whatever it says
+  /// \param products of the same model, where they are not to be torch's (load_device_products):
+  ///        all else, the memory and the adapter included, stays on the host; null: torch's
   /// \throws ConfigError for settings with events or recall per head (`scope`, `recall_groups`),
   ///         a model with adapters beside it, a memory that does not fit the model
-  TrainableDecoder(const OpenModel& model, const MemoryConfig& memory, const LoraSettings& lora);
+  TrainableDecoder(const OpenModel& model, const MemoryConfig& memory, const LoraSettings& lora,
+                   std::shared_ptr<FrozenProducts> products = nullptr);
   ~TrainableDecoder();
   TrainableDecoder(TrainableDecoder&&) noexcept;
   TrainableDecoder& operator=(TrainableDecoder&&) noexcept;
