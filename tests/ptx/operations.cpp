@@ -162,6 +162,14 @@ struct ReciprocalApprox {
     return std::bit_cast<double>(std::bit_cast<std::uint64_t>(r) & 0xffffffff00000000u);
   }
 };
+/// a / b to 2 ulp, as a times the reciprocal; 0 by finite divisors beyond 2^126.
+struct DivApprox {
+  float operator()(float a, float b) const {
+    const float size = std::fabs(b);
+    if (size > 0x1p126f && !std::isinf(b)) return canonical<float>(a * std::copysign(0.0f, b));
+    return canonical<float>(a / b);
+  }
+};
 struct Root {
   template <class T>
   T operator()(T a) const {
@@ -646,6 +654,7 @@ Table make_table() {
   t["fma.rm.f32"] = {ternary<float, FmaRounded<FE_DOWNWARD>>, 3};
   t["fma.rp.f32"] = {ternary<float, FmaRounded<FE_UPWARD>>, 3};
   t["fma.rz.f32"] = {ternary<float, FmaRounded<FE_TOWARDZERO>>, 3};
+  t["div.approx.f32"] = {binary<float, DivApprox>, 2};
   t["rcp.approx.ftz.f32"] = {unary<float, ReciprocalApprox>, 1};
   t["rcp.approx.ftz.f64"] = {unary<double, ReciprocalApprox>, 1};
   t["ex2.approx.f32"] = {unary<float, Exp2<false>>, 1};

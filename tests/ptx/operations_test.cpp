@@ -540,6 +540,16 @@ TEST_CASE("PTX: arithmetic of floats") {
     if (!std::isnormal(x) || std::fabs(x) > 1e37f) continue;
     if (std::fabs(got * x - 1.0f) > 0x1p-22f) FAIL("1 / " << x << " = " << got);
   }
+  const auto of_quotients = results("div.approx.f32", {"f32", "f32", "f32"}, {a, f});
+  for (std::size_t i = 0; i < f.size(); ++i) {
+    const float x = from<float>(a[i]), by = from<float>(f[i]), got = from<float>(of_quotients[i]);
+    if (std::isfinite(x) && std::fabs(by) > 0x1p126f && got != 0.0f)
+      FAIL(x << " / " << by << " = " << got);
+    const double want = static_cast<double>(x) / static_cast<double>(by);
+    if (!std::isnormal(by) || std::fabs(by) > 0x1p126f || !(std::fabs(want) < 3.4e38)) continue;
+    if (std::fabs(static_cast<double>(got) - want) > std::fabs(want) * 0x1p-22 + 0x1p-126)
+      FAIL(x << " / " << by << " = " << got);
+  }
   const auto d = samples<double>(7);
   const auto r = results("rcp.approx.ftz.f64", {"f64", "f64"}, {d});
   for (std::size_t i = 0; i < d.size(); ++i) {
