@@ -27,7 +27,8 @@ namespace device_training_test {
 using namespace episodic;
 
 OpenModel write_tiny(const TempDir& dir, bool biased, TensorType type) {
-  TinyShape shape;  // heads of 12 channels: a DeviceDecoder pads them, products have them as they are
+  TinyShape
+      shape;  // heads of 12 channels: a DeviceDecoder pads them, products have them as they are
   shape.tied = !biased;
   shape.attention_bias = shape.mlp_bias = biased;
   shape.type = type;
@@ -42,9 +43,11 @@ TEST_CASE("products on the device are those of the weights, and their way back")
   const std::unique_ptr<FrozenProducts> products = load_device_products(model);
   const PlannedWeights planned(model.config, model.tensors);
   std::mt19937 random(3);
-  for (const auto& [role, layer] :
-       {std::pair<WeightRole, std::int64_t>{WeightRole::q, 0}, {WeightRole::v, 1},
-        {WeightRole::gate, 1}, {WeightRole::down, 0}, {WeightRole::head, -1}}) {
+  for (const auto& [role, layer] : {std::pair<WeightRole, std::int64_t>{WeightRole::q, 0},
+                                    {WeightRole::v, 1},
+                                    {WeightRole::gate, 1},
+                                    {WeightRole::down, 0},
+                                    {WeightRole::head, -1}}) {
     const WeightView view = planned.at(role, layer);
     const std::int64_t out = view.rows, in = view.columns;
     const auto weight = [&](std::int64_t r, std::int64_t c) {
@@ -53,8 +56,10 @@ TEST_CASE("products on the device are those of the weights, and their way back")
       return static_cast<double>(from_bfloat16(bits));
     };
     for (const std::int64_t n : {1, 7, 3}) {
-      const std::vector<float> x = episodic_test::normal_floats(static_cast<std::size_t>(n * in), random);
-      const std::vector<float> dy = episodic_test::normal_floats(static_cast<std::size_t>(n * out), random);
+      const std::vector<float> x =
+          episodic_test::normal_floats(static_cast<std::size_t>(n * in), random);
+      const std::vector<float> dy =
+          episodic_test::normal_floats(static_cast<std::size_t>(n * out), random);
       std::vector<float> y(dy.size()), dx(x.size());
       products->multiply(role, layer, n, x.data(), y.data());
       products->multiply_back(role, layer, n, dy.data(), dx.data());
@@ -64,13 +69,15 @@ TEST_CASE("products on the device are those of the weights, and their way back")
           double sum = 0;
           for (std::int64_t c = 0; c < in; ++c)
             sum += weight(r, c) * static_cast<double>(x[static_cast<std::size_t>(i * in + c)]);
-          worst = worse_of(worst, std::abs(sum - static_cast<double>(y[static_cast<std::size_t>(i * out + r)])));
+          worst = worse_of(
+              worst, std::abs(sum - static_cast<double>(y[static_cast<std::size_t>(i * out + r)])));
         }
         for (std::int64_t c = 0; c < in; ++c) {
           double sum = 0;
           for (std::int64_t r = 0; r < out; ++r)
             sum += weight(r, c) * static_cast<double>(dy[static_cast<std::size_t>(i * out + r)]);
-          worst = worse_of(worst, std::abs(sum - static_cast<double>(dx[static_cast<std::size_t>(i * in + c)])));
+          worst = worse_of(
+              worst, std::abs(sum - static_cast<double>(dx[static_cast<std::size_t>(i * in + c)])));
         }
       }
       INFO(name_of(role) << " of " << n << " rows: " << worst);
@@ -101,7 +108,8 @@ TEST_CASE("a step trained with the device's products has the host's loss and gra
         std::mt19937 random(2);
         std::normal_distribution<float> normal(0, 0.05f);
         for (at::Tensor& p : decoder.parameters())  // B away from zero, where A has no gradient
-          for (std::int64_t i = 0; i < p.numel(); ++i) p.mutable_data_ptr<float>()[i] += normal(random);
+          for (std::int64_t i = 0; i < p.numel(); ++i)
+            p.mutable_data_ptr<float>()[i] += normal(random);
       }
       decoder.begin();
       at::Tensor logits;
