@@ -104,9 +104,10 @@ template <class T>
 __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
                                  const Candidates& candidates, float* query) {
   constexpr int kPack = kPackOf<T>;
+  const auto count = static_cast<unsigned>(candidates.count);
+  if (blockIdx.x >= count) return;  // none of its warps has a row
   load_query(p, own, query);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const auto count = static_cast<unsigned>(candidates.count);
   const int packs = static_cast<int>(p.width) / kPack;
   const auto* const rows = static_cast<const Pack<T, kPack>*>(own.representatives);
   for (unsigned e = scan_warp(); e < count; e += scan_warps()) {
@@ -143,13 +144,14 @@ __device__ inline void score_all(const RecallParams& p, const RecallLane& own,
 template <class T>
 __device__ inline void score_each(const RecallParams& p, const RecallLane& own, float* query) {
   constexpr int kPack = kPackOf<T>;
+  const auto count = static_cast<unsigned>(own.n_events);
+  if (blockIdx.x >= count) return;  // as above
   load_query(p, own, query);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const auto n_heads = static_cast<int>(p.n_heads);
   const int packs = static_cast<int>(p.width) / kPack, packs_of_head = packs / n_heads;
   int threads_of_head = 1;
   while (threads_of_head < packs_of_head && threads_of_head < kWarpSize) threads_of_head *= 2;
-  const auto count = static_cast<unsigned>(own.n_events);
   for (unsigned e = scan_warp(); e < count; e += scan_warps()) {
     const std::int64_t tokens = own.events[e].end - own.events[e].start;
     const auto n = static_cast<int>(tokens < p.n_repr ? tokens : p.n_repr);
@@ -618,6 +620,7 @@ __device__ inline bool searches_codes(const RecallParams& p, const RecallNow& no
 __device__ inline void bound_all(const RecallParams& p, const RecallLane& of_lane,
                                  const RecallNow& now, float* query, float* lower, float* upper) {
   constexpr int kPack = 16;
+  if (blockIdx.x >= now.events) return;  // as above
   EPISODIC_SHARED(squares, double[kSelectThreads / kWarpSize]);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t floats = code_query_floats(p.width);

@@ -92,6 +92,16 @@ std::int64_t CommonFlags::whole_event_tokens() const {
   return event_tokens > 0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(event_tokens)) : 0;
 }
 
+void CommonFlags::apply_on_host() const {
+  apply();
+  if (device == "cuda")
+    throw ConfigError(
+        "--device cuda: this benchmark measures the host; bench_kernels and bench_device_model "
+        "measure a device");
+  if (event_tokens > 0)
+    throw ConfigError("--event-tokens: this benchmark has no device_bytes to divide; leave it out");
+}
+
 void ModelFlags::add_to(Command& app, bool with_full_attention) {
   app.option("--model", model, "Model directory in Hugging Face layout, or a GGUF file").required();
   const Option adapters = app.option(

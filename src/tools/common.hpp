@@ -75,6 +75,9 @@ struct CommonFlags {
   std::int64_t whole_event_tokens() const;
   /// Sets the thread count.
   void apply() const;
+  /// The same in a benchmark of the host's loops, whatever there is.
+  /// \throws ConfigError for --device cuda and --event-tokens, which would change nothing
+  void apply_on_host() const;
 };
 
 /// --model DIR with --lora, --merge-lora, --quantize, --memory FILE|JSON and --full-attention.
