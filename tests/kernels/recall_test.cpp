@@ -358,10 +358,10 @@ TEST_CASE("recall kernels list no event that was forgotten, as the host lists no
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(21);
   int trial = 0;
-  for (const std::int64_t n_events : {1, 9, 60, 300, 1500})
+  for (const std::int64_t n_events : {1, 9, 60, 200, 500})
     for (const std::int64_t codes : {0, 128})
       for (const unsigned kept_of_8 : {7u, 4u, 1u, 0u}) {  // in 0 of 8: all are forgotten
-        if (n_events == 1500 && kept_of_8 == 7) continue;  // enough of those
+        if (n_events == 500 && kept_of_8 == 7) continue;  // enough of those
         Memory m = random_memory(random, n_events, DType::float32, 40);
         m.config.n_local = 16;
         m.config.chunk = 8;
@@ -793,7 +793,7 @@ TEST_CASE("recall through codes lists what the scan lists, to the bit, whatever 
   int trial = 0;
   for (const std::int64_t width : {8, 40, 264})  // a head's, several heads'
     for (const int kind : {0, 1, 2, 3, 4, 5, 6, 7}) {
-      const std::int64_t n_events = trial % 3 == 0 ? 64 : trial % 3 == 1 ? 200 : 700;
+      const std::int64_t n_events = trial % 3 == 0 ? 64 : trial % 3 == 1 ? 200 : 330;
       Memory m = random_memory(random, n_events, dtypes[trial % 3], width);
       ++trial;
       m.config.n_local = 16;
@@ -817,7 +817,7 @@ TEST_CASE("recall through codes lists what the scan lists, to the bit, whatever 
         at(7)[3] = dtypes[(trial - 1) % 3] == DType::float16 ? 6e4f : 3e38f;
       }
       Device scan(m), through(m, 1);
-      for (int step = 0; step < 4; ++step) {
+      for (int step = 0; step < (kind == 7 ? 4 : 2); ++step) {
         std::vector<float> query =
             episodic_test::normal_floats(static_cast<std::size_t>(width), random);
         if (step == 1 && kind < 4)  // one event's own direction

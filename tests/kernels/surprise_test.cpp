@@ -180,7 +180,7 @@ TEST_CASE("surprise in pieces of the vocabulary is that of whole rows") {
           targets.push_back(static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab)));
         const Result whole = run(logits, DType::float32, n, vocab, vocab, 0, targets);
         for (const std::int64_t width : {vocab, std::int64_t{512}, std::int64_t{1}}) {
-          if (width == 1 && vocab > 700) continue;
+          if (width == 1 && (vocab > 700 || n != 2)) continue;
           for (const bool write_back : {false, true}) {
             const Pieces got =
                 in_pieces(products, n, vocab, width, multiplier, cap, write_back, targets);
