@@ -361,7 +361,7 @@ TEST_CASE("recall kernels list no event that was forgotten, as the host lists no
   for (const std::int64_t n_events : {1, 9, 60, 200, 500})
     for (const std::int64_t codes : {0, 128})
       for (const unsigned kept_of_8 : {7u, 4u, 1u, 0u}) {  // in 0 of 8: all are forgotten
-        if (n_events == 500 && kept_of_8 == 7) continue;  // enough of those
+        if (n_events == 500 && kept_of_8 == 7) continue;   // enough of those
         Memory m = random_memory(random, n_events, DType::float32, 40);
         m.config.n_local = 16;
         m.config.chunk = 8;
