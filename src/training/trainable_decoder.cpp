@@ -26,9 +26,9 @@ namespace {
 
 /// A product's weights, frozen.
 struct Product {
-  at::Tensor weight,
-      bias;  // [out, in], undefined where it is computed elsewhere; [out] or undefined
-  std::int64_t out = 0;
+  at::Tensor weight;     // [out, in]; undefined where the product is computed elsewhere
+  at::Tensor bias;       // [out], or undefined
+  std::int64_t out = 0;  // rows of the weight
 };
 
 /// The pair that PEFT keeps for one module of a model: a tensor's, of which a product may be a

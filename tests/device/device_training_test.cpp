@@ -36,6 +36,26 @@ OpenModel write_tiny(const TempDir& dir, bool biased, TensorType type) {
   return open_model(dir.path());
 }
 
+/// Hands on, and counts.
+class Counted final : public FrozenProducts {
+ public:
+  explicit Counted(std::unique_ptr<FrozenProducts> of) : of_(std::move(of)) {}
+  void multiply(WeightRole role, std::int64_t layer, std::int64_t n, const float* x,
+                float* y) override {
+    ++forward;
+    of_->multiply(role, layer, n, x, y);
+  }
+  void multiply_back(WeightRole role, std::int64_t layer, std::int64_t n, const float* dy,
+                     float* dx) override {
+    ++back;
+    of_->multiply_back(role, layer, n, dy, dx);
+  }
+  int forward = 0, back = 0;
+
+ private:
+  std::unique_ptr<FrozenProducts> of_;
+};
+
 TEST_CASE("products on the device are those of the weights, and their way back") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
@@ -101,8 +121,9 @@ TEST_CASE("a step trained with the device's products has the host's loss and gra
     std::vector<at::Tensor> gradients[2];
     double losses[2] = {};
     for (const int on_device : {0, 1}) {
-      TrainableDecoder decoder(model, memory, lora,
-                               on_device ? load_device_products(model) : nullptr);
+      const auto products =
+          on_device ? std::make_shared<Counted>(load_device_products(model)) : nullptr;
+      TrainableDecoder decoder(model, memory, lora, products);
       {
         const at::NoGradGuard no_grad;
         std::mt19937 random(2);
@@ -119,6 +140,10 @@ TEST_CASE("a step trained with the device's products has the host's loss and gra
       const at::Tensor loss = logits.select(0, 0).logsumexp(-1) - logits.select(0, 0)[7];
       loss.backward();
       losses[on_device] = loss.item<double>();
+      if (products) {  // seven in each of two layers, ten steps, and the head
+        REQUIRE(products->forward >= 10 * 2 * 7 + 10);
+        REQUIRE(products->back >= 2 * 7 + 1);
+      }
       for (const at::Tensor& p : decoder.parameters()) gradients[on_device].push_back(p.grad());
     }
     REQUIRE(std::abs(losses[0] - losses[1]) < 1e-4);
