@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what scripts/test ends with: skipped and failed tests by name, then the counts."""
+"""Prints what scripts/test ends with: skipped tests by name, failed ones with the end of their output
+(a log that was cut to its last lines still says why), then the counts."""
 import re
 import sys
 import xml.etree.ElementTree as xml
@@ -10,13 +11,19 @@ def skip_reason(case):
     return found.group(1).strip() if found else "no reason given"
 
 
+def last_lines(case, count=12):
+    """The end of what a test printed, without the colours of a terminal."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", case.findtext("system-out") or "")
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+
 def main(path):
     try:
         cases = list(xml.parse(path).getroot().iter("testcase"))
     except (OSError, xml.ParseError) as error:
         print(f"no test results: {error}", file=sys.stderr)
         cases = []
-    passed, failed = 0, 0
+    passed, failed = 0, []
     for case in cases:
         name = case.get("name")
         if case.get("status") == "run":
@@ -24,9 +31,12 @@ def main(path):
         elif case.find("skipped") is not None and "EPISODIC_SKIP" in (case.findtext("system-out") or ""):
             print(f"skipped: {name} ({skip_reason(case)})")
         else:  # failed, not built, disabled: none of these may pass unseen
-            failed += 1
-            print(f"failed: {name}")
-    print(f"{passed} passed, {failed} failed")
+            failed.append(case)
+    for case in failed:
+        print(f"failed: {case.get('name')} ({case.get('time', '?')} s)")
+        for line in last_lines(case):
+            print(f"    {line[:200]}")
+    print(f"{passed} passed, {len(failed)} failed")
     return 1 if failed or not passed else 0
 
 
