@@ -6,6 +6,7 @@
 #include "copies.cuh"
 #include "elements.cuh"
 #include "fields.hpp"
+#include "limits.hpp"
 
 namespace episodic::kernels {
 namespace {
@@ -24,12 +25,10 @@ cudaError_t choose_blocks(std::int64_t max_blocks, int per_multiprocessor, unsig
     blocks = static_cast<unsigned>(max_blocks);
     return cudaSuccess;
   }
-  int device = 0, multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  int multiprocessors = 0;
+  const cudaError_t error = count_multiprocessors(multiprocessors);
   blocks = static_cast<unsigned>(multiprocessors * per_multiprocessor);
-  return said(error);
+  return error;
 }
 
 bool may_batch(cudaStream_t stream) {

@@ -46,6 +46,16 @@ cudaError_t probe_kernels() {
   return error;
 }
 
+cudaError_t count_multiprocessors(int& count) {
+  count = 0;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return error;
+}
+
 cudaError_t allow_dynamic_shared(const void* kernel, std::size_t bytes) {
   static Allowance allowance;
   int device = 0;

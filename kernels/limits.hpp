@@ -20,6 +20,11 @@ inline constexpr std::size_t kSharedOfHopper = 227 << 10;
 /// \return cudaSuccess; cudaErrorNoKernelImageForDevice or whatever else the runtime says
 cudaError_t probe_kernels();
 
+/// Multiprocessors of the current device; 0 where the runtime says an error. A look-up of the
+/// runtime: no call to the device. May be called while a stream is captured.
+/// \return cudaSuccess, or what the runtime said; no error is left behind
+cudaError_t count_multiprocessors(int& count);
+
 /// Makes sure that `kernel` may be launched on the current device with `bytes` of dynamic shared
 /// memory beside its static memory. The first call for a kernel and device allows it all that the
 /// device has, once for all; later ones are a look-up. So no launch depends on what another host

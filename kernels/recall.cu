@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "fields.hpp"
+#include "limits.hpp"
 #include "recall.cuh"
 #include "relevance.hpp"
 
@@ -163,7 +164,12 @@ cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
   const std::int64_t wanted = largest(batch, [&](const RecallArgs& a) {
     return (a.p.max_events + kEventsOfBlock - 1) / kEventsOfBlock;
   });
-  const std::int64_t share = lanes < kMostRecallBlocks ? kMostRecallBlocks / lanes : 1;
+  // A block holds all the threads that a multiprocessor's registers allow: more blocks than there
+  // are of those would wait.
+  int multiprocessors = 0;
+  if (const cudaError_t error = count_multiprocessors(multiprocessors); error != cudaSuccess)
+    return error;
+  const std::int64_t share = lanes < multiprocessors ? multiprocessors / lanes : 1;
   const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),
                     static_cast<unsigned>(first.n_lanes), static_cast<unsigned>(batch.n));
   if (any_of(batch, [](const RecallArgs& a) { return a.p.codes_from > 0; })) {

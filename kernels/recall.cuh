@@ -32,9 +32,6 @@ inline constexpr int kEachRows = 2;
 inline constexpr int kBins = 2048;
 /// Ranks that the selection lists, beside its other shared memory.
 inline constexpr std::int64_t kMostRecallRoom = 9 << 10;
-/// A block holds all the threads that a multiprocessor's registers allow: more blocks than there
-/// are of those would wait.
-inline constexpr std::int64_t kMostRecallBlocks = 132;
 
 /// A lane's own arrays. In shared memory, which nothing initialises: of its 64 registers a thread
 /// has none to spare for them.
