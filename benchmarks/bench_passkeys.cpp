@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <random>
 #include <set>
 
+#include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/session/engine.hpp"
 #include "support/environment.hpp"
@@ -27,7 +29,7 @@ struct Flags {
   std::int64_t tokens = 32'768, keys = 30, max_new = 12;
   double from = 0.1, to = 0.9;
   std::uint64_t seed = 1;
-  bool window = false;
+  bool window = false, resume = false;
   tools::JsonFlag json;
 };
 
@@ -105,6 +107,31 @@ Json ask_for(const Flags& flags, Engine& engine, const Ids& text, std::size_t pl
           {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}};
 }
 
+/// What a stopped run has written, to be gone on with: the same settings, whose keys are the first
+/// of `keys`; null where there is no file. \throws ConfigError naming what differs
+Json stopped_run(const Flags& flags, const Json& settings, const std::vector<Key>& keys) {
+  if (!flags.resume) return {};
+  if (!flags.json.wanted() || flags.json.on_stdout())
+    throw ConfigError("--resume: --json names no file to go on with");
+  if (!std::filesystem::exists(flags.json.path)) return {};
+  Json there = tools::read_json(flags.json.path);
+  const auto differs = [&](const std::string& what) {
+    return ConfigError(fmt::format("--resume: {} has another {}; name another file with --json",
+                                   flags.json.path.string(), what));
+  };
+  if (!there.is_object()) throw differs("form");
+  for (const auto& [name, value] : settings.items())
+    if (there.value(name, Json()) != value) throw differs("\"" + name + "\"");
+  if (!there.value("keys", Json()).is_array() || there["keys"].size() > keys.size())
+    throw differs("number of keys");
+  for (std::size_t i = 0; i < there["keys"].size(); ++i)
+    if (const Json& key = there["keys"][i]; !key.is_object() ||
+                                            key.value("key", Json()) != keys[i].digits ||
+                                            key.value("depth", Json()) != keys[i].depth)
+      throw differs(fmt::format("key {} (--seed, --keys, --from, --to)", i + 1));
+  return there;
+}
+
 void run(const Flags& flags) {
   flags.common.apply_on_host();
   MemoryConfig config = flags.model.memory_config();
@@ -118,20 +145,36 @@ void run(const Flags& flags) {
                                 text.size(), flags.tokens));
   text.resize(static_cast<std::size_t>(flags.tokens));
 
-  Json keys = Json::array();
-  std::int64_t right = 0;
-  Json result{{"environment", environment()},
-              {"model", flags.model.model.string()},
-              {"text", flags.text.text.filename().string()},
-              {"text_tokens", flags.tokens},
-              {"method", flags.window ? "window" : "memory"},
-              {"memory", Json::parse(to_json(config))}};
+  const Json settings{
+      {"model", flags.model.model.string()},
+      {"text_tokens", flags.tokens},
+      {"text_checksum", fmt::format("{:016x}", checksum_of(std::span<const std::int64_t>(text)))},
+      {"method", flags.window ? "window" : "memory"},
+      {"memory", Json::parse(to_json(config))}};
+  const std::vector<Key> all = draw_keys(flags, engine->tokenizer());
+  Json result = stopped_run(flags, settings, all);
+  if (result.is_null()) {
+    result = settings;
+    result["environment"] = environment();
+    result["text"] = flags.text.text.filename().string();
+    result["keys"] = Json::array();
+  } else {
+    result["later_environments"].push_back(environment());
+  }
+  Json keys = result["keys"];
+  const std::size_t done = keys.size();
+  std::int64_t right = std::count_if(keys.begin(), keys.end(),
+                                     [](const Json& key) { return key.value("right", false); });
+  if (done > 0) flags.json.say(fmt::format("{} keys were asked for before\n", done));
   std::size_t read = 0;
-  for (const Key& key : draw_keys(flags, engine->tokenizer())) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Key& key = all[i];
     const auto at = static_cast<std::size_t>(key.depth * static_cast<double>(flags.tokens));
     const std::size_t place = std::max(read, line_end(engine->tokenizer(), text, at));
+    // In the same pieces whether a key is asked for or was: events end where steps do.
     engine->read(std::span(text).subspan(read, place - read));
     read = place;
+    if (i < done) continue;
     const std::shared_ptr<const Engine::Snapshot> before = engine->snapshot();
     keys.push_back(ask_for(flags, *engine, text, place, key));
     engine->restore(*before);
@@ -167,6 +210,8 @@ int main(int argc, char** argv) {
       .shows_default();
   app.option("--seed", flags.seed, "Of the keys").shows_default();
   app.flag("--window", flags.window, "Sinks and window alone: nothing is recalled");
+  app.flag("--resume", flags.resume,
+           "Go on with what the file of --json has of a run that was stopped");
   flags.json.add_to(app);
   flags.common.add_to(app);
   app.footer("Example:\n  bench_passkeys --model M --text book.txt --tokens 32K --keys 30");
