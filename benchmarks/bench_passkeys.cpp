@@ -158,6 +158,8 @@ void run(const Flags& flags) {
     result["environment"] = environment();
     result["text"] = flags.text.text.filename().string();
     result["keys"] = Json::array();
+  } else if (result["keys"].size() == all.size()) {
+    return flags.json.say(fmt::format("all {} keys were asked for before\n", all.size()));
   } else {
     result["later_environments"].push_back(environment());
   }
