@@ -57,8 +57,12 @@ std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const Mod
 /// --max-new, the sampling's flags, --stop and --ignore-eos.
 void add_generation(Command& app, GenerateOptions& options);
 
-/// with_device.cpp only: whether --device means a device.
+/// with_device.cpp only: whether --device means a device, be one there or not.
 bool on_device(const CommonFlags& common);
+
+/// with_device.cpp only: as on_device. \throws DeviceError where require_device does, naming the
+/// flag
+bool on_usable_device(const CommonFlags& common);
 
 // with_device.cpp, and in builds without a CUDA path no_device.cpp:
 

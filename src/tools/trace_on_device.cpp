@@ -545,8 +545,7 @@ class DeviceParts final : public TraceParts {
 }  // namespace
 
 std::unique_ptr<TraceParts> trace_parts_of_device(const CommonFlags& common) {
-  if (!on_device(common)) return nullptr;
-  require_device();
+  if (!on_usable_device(common)) return nullptr;
   return std::make_unique<DeviceParts>();
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines.hpp"
+#include "episodic/base/error.hpp"
 #include "episodic/device/device_products.hpp"
 
 namespace episodic::tools {
@@ -8,10 +9,20 @@ bool on_device(const CommonFlags& common) {
   return common.device == "cuda" || (common.device == "auto" && has_device());
 }
 
+bool on_usable_device(const CommonFlags& common) {
+  if (!on_device(common)) return false;
+  try {
+    require_device();
+  } catch (const DeviceError& e) {
+    throw DeviceError("--device " + common.device + ": " + e.what());
+  }
+  return true;
+}
+
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,
                                               const ModelOptions& changes) {
-  if (!on_device(common)) return nullptr;
+  if (!on_usable_device(common)) return nullptr;
   DeviceDecoder::Options options;
   options.event_tokens = common.whole_event_tokens();
   return load_device_engine(model, options, changes);
@@ -19,7 +30,7 @@ std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
 
 std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,
                                                    const OpenModel& model) {
-  return on_device(common) ? load_device_products(model) : nullptr;
+  return on_usable_device(common) ? load_device_products(model) : nullptr;
 }
 
 std::optional<DevicePlan> plan_for_device(const CommonFlags& common, const ModelFlags& flags,

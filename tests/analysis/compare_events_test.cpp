@@ -117,7 +117,6 @@ TEST_CASE("compare-events says in one line what it cannot use") {
            {stories + human("book_r.csv"), "judged 1 clauses"},
            {stories + human("other.json"), "no story"},
            {stories + human("none"), "none"},
-           {stories + " --device cuda", "--device cuda"},
            {stories + " --memory '{\"refine_layers\": 9}'", "refine_layers"},
            {" --stories " + quoted((dir / "short.txt").string()), "nothing to segment"},
            {" --stories " + quoted((dir / "none").string()), "none"},
@@ -130,6 +129,15 @@ TEST_CASE("compare-events says in one line what it cannot use") {
     CHECK(run.status == bad.status);
     CHECK(one_line(run.err));
     CHECK(run.err.find(bad.says) != std::string::npos);
+  }
+  // Refused by a build without CUDA and by one whose machine has no device, each by the flag.
+  const Run cuda = run_episodic("compare-events --quiet --device cuda --model " + kModel + stories +
+                                " --out " + quoted((dir / "cuda").string()));
+  INFO(cuda.err);
+  if (cuda.status != 0) {
+    CHECK(cuda.status == 1);
+    CHECK(one_line(cuda.err));
+    CHECK(cuda.err.find("--device cuda") != std::string::npos);
   }
   const Run help = run_episodic("compare-events --help");
   CHECK(help.status == 0);
