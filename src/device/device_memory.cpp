@@ -124,7 +124,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
          {},
          {}});
   tokens = steps_since_recall = last_first = last_n = 0;
-  steps = 0;
+  n_steps = 0;
   if (lower) {
     std::vector<std::int64_t> kept(kept_events.begin(), kept_events.end());
     if (by_head()) {  // those of the scopes that are in the store

@@ -127,13 +127,13 @@ void DeviceMemory::Impl::check_unpinned(std::int64_t scope, EventId event) const
 void DeviceMemory::Impl::set_pinned(std::int64_t scope, EventId event, bool to) {
   const ScopeLanes of_scope = lanes_of(scope);
   if (by_head() && of_scope.count == 0) return;
-  std::vector<bool>& of_events = pinned[static_cast<std::size_t>(scope)];
+  std::vector<bool>& marks_of_scope = pinned[static_cast<std::size_t>(scope)];
   const auto at = static_cast<std::size_t>(event);
-  if (at >= of_events.size()) of_events.resize(at + 1, false);
+  if (at >= marks_of_scope.size()) marks_of_scope.resize(at + 1, false);
   const std::uint8_t mark = to ? 1 : 0;
   if (has_host_tier()) write(pins + scope * max_events + event, &mark, 1);
   if (lower) lower->pin(of_scope.first, event, to);
-  of_events[at] = to;
+  marks_of_scope[at] = to;
 }
 
 /// As forget_again.

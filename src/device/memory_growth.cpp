@@ -105,11 +105,11 @@ void DeviceMemory::Impl::take_home() {
 /// before them compute. \throws BudgetError
 void DeviceMemory::Impl::lock_home(std::int64_t token_rows) {
   if (!host_home.grows()) return;
-  const auto to = [&](std::int64_t rows) {
+  const auto to = [&](std::int64_t of_lane) {
     std::vector<device::GrowingPinned::Part> parts;
     for (const GrowingArrays::Array& a : of_home.arrays)
       parts.push_back(
-          {a.begin + of_home.held * a.row, a.begin + std::min(of_home.most, rows) * a.row});
+          {a.begin + of_home.held * a.row, a.begin + std::min(of_home.most, of_lane) * a.row});
     return parts;
   };
   const std::int64_t needed = std::clamp<std::int64_t>(token_rows, of_home.held, of_home.most);
@@ -151,12 +151,11 @@ void DeviceMemory::Impl::read_report() {
 /// received attention or lies in a slot.
 void DeviceMemory::Impl::prepare_events(std::int64_t first, std::int64_t end) {
   if (first >= end) return;
-  const auto fill = [&](auto* of_events, int byte) {
-    if (of_events)
-      device::check(
-          cudaMemsetAsync(of_events + first, byte,
-                          static_cast<std::size_t>(end - first) * sizeof(*of_events), stream),
-          "clearing");
+  const auto fill = [&](auto* array, int byte) {
+    if (array)
+      device::check(cudaMemsetAsync(array + first, byte,
+                                    static_cast<std::size_t>(end - first) * sizeof(*array), stream),
+                    "clearing");
   };
   for (std::int64_t s = 0; s < scopes; ++s) {
     fill(marks + s * max_events, 0);

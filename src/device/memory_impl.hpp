@@ -229,8 +229,8 @@ struct DeviceMemory::Impl {
 
   // the host's side of the sequence
   std::int64_t tokens = 0;
-  std::uint32_t steps =
-      0;  // finished since the sequence began, those that were gone back behind too
+  // finished since the sequence began, those that were gone back behind too
+  std::uint32_t n_steps = 0;
   bool open = false, far = false, recalls_now = true;
   bool has_angles = false;  // of the open step
   std::int64_t n = 0, next_layer = 0, steps_since_recall = 0, next_since_recall = 0;

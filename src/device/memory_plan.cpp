@@ -437,12 +437,12 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   const std::int64_t P = lanes.per_layer, n_lanes = lanes.n_lanes;
   of_events.arrays.clear();
   of_tokens.arrays.clear();
-  /// [copies, events, row], where each of the copies grows by itself
-  const auto by_event = [&]<class T>(T*& array, std::int64_t copies, std::int64_t row) {
+  /// [n_copies, events, row], where each of the copies grows by itself
+  const auto by_event = [&]<class T>(T*& array, std::int64_t n_copies, std::int64_t row) {
     const std::int64_t row_bytes = row * static_cast<std::int64_t>(sizeof(T));
-    for (std::int64_t i = 0; i < copies; ++i)
+    for (std::int64_t i = 0; i < n_copies; ++i)
       of_events.arrays.push_back({growing.used() + i * events_room * row_bytes, row_bytes});
-    array = growing.take<T>(copies * events_room * row);
+    array = growing.take<T>(n_copies * events_room * row);
   };
   std::int64_t place = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {

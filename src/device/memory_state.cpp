@@ -346,7 +346,7 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   for (std::int64_t i = 0; i < m.scopes; ++i)
     counts.push_back(m.read_counts(i, n_events[static_cast<std::size_t>(i)]));
   const auto recalled_events = m.read(m.recalled_events, 1);
-  const std::uint32_t steps = m.steps;
+  const std::uint32_t n_steps = m.n_steps;
   const Impl::Twin twin = m.twin;
   Impl::Twin shared = m.shared;
   auto saved = std::move(m.saved);
@@ -364,7 +364,7 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   m.clear(n_events);
   // What was forgotten or pinned since stays so, and steps that were made have been.
   m.write(m.recalled_events, recalled_events.data(), 1);
-  m.steps = steps;
+  m.n_steps = n_steps;
   m.retention = s.retention;
   m.write_received(s.received);
   for (std::size_t i = 0; i < n_events.size(); ++i) {
@@ -387,7 +387,7 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   m.write(m.recent, s.recent.data(), m.recent_capacity);
   m.write(m.flags, s.flags.data(), m.scopes * m.capacity);
   std::vector<TimelineState> timelines = s.timelines;
-  for (TimelineState& of_scope : timelines) of_scope.steps = steps;
+  for (TimelineState& of_scope : timelines) of_scope.steps = n_steps;
   m.write(m.state, timelines.data(), m.scopes);
   if (m.segments_by_keys()) m.write_key_segmenter(s.segmenter);
   auto lists = s.lists.begin();
@@ -482,7 +482,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
     shared.events.push_back(of_scope.n_events);
   }
   write(state, now.data(), scopes);
-  steps = static_cast<std::uint32_t>(handed.steps);
+  n_steps = static_cast<std::uint32_t>(handed.steps);
   const auto recalls = static_cast<unsigned long long>(handed.recalled_events);
   write(recalled_events, &recalls, 1);
   for (std::int64_t s = 0; s < scopes; ++s) {
@@ -691,7 +691,7 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
 MemoryState DeviceMemory::Impl::read_state(const std::vector<TimelineState>& now) const {
   MemoryState s;
   s.tokens = tokens;
-  s.steps = steps;
+  s.steps = n_steps;
   s.recalled_events = static_cast<std::int64_t>(read(recalled_events, 1)[0]);
   s.steps_since_recall = steps_since_recall;
   s.scopes.clear();

@@ -773,7 +773,7 @@ void DeviceMemory::Impl::send_flags() {
 /// Of memories that share their launches, this one the first: what their events received, and
 /// boundaries.
 void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
-  std::vector<kernels::ReceiveParams> received;
+  std::vector<kernels::ReceiveParams> step_masses;
   std::vector<kernels::RecallCountsParams> counts;
   std::vector<kernels::ThresholdParams> raw_flags;
   std::vector<kernels::KeySegmenterParams> keys;
@@ -781,7 +781,7 @@ void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
   for (const EndOfStep& s : steps) {
     const Impl& m = *s.memory->impl_;
     if (m.retention && m.far)
-      received.push_back(
+      step_masses.push_back(
           {m.layer_masses[m.step_lists()], m.recalling, m.lanes.per_layer, m.room, m.received});
     if (m.far) counts.push_back(m.recall_counts_params());
     // The step's surprise is kept for whoever asks.
@@ -793,7 +793,7 @@ void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
     refinements.push_back(m.refine_params());
     refinements.back().n = m.n;
   }
-  device::launch_batch(kernels::receive_masses_batch, received, stream, "what events received");
+  device::launch_batch(kernels::receive_masses_batch, step_masses, stream, "what events received");
   device::launch_batch(kernels::count_recalls_batch, counts, stream, "counting recalls");
   device::launch_batch(kernels::surprise_threshold_batch, raw_flags, stream, "thresholds");
   for (const EndOfStep& s : steps) {
@@ -911,7 +911,7 @@ void DeviceMemory::Impl::finish_step() {
   last_first = tokens;
   last_n = n;
   tokens += n;
-  ++steps;
+  ++n_steps;
   steps_since_recall = next_since_recall;
   if (recalled_in_step) lists_now = 1 - lists_now;
   far_in_last_step = far;

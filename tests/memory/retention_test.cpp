@@ -44,6 +44,24 @@ std::vector<float> unit(std::vector<float> v) {
   return v;
 }
 
+/// Tokens [at, to), 12 a step. \return what attention gave, step by step and layer by layer
+std::vector<float> feed(EpisodicMemory& memory, const std::vector<Token>& tokens, std::int64_t at,
+                        std::int64_t to) {
+  std::vector<float> out;
+  for (; at < to; at += 12)
+    for (const auto& layer : step(memory, tokens, at, 12))
+      out.insert(out.end(), layer.begin(), layer.end());
+  return out;
+}
+
+/// Of the files with this extension in a memory's folder.
+std::int64_t bytes_of(const fs::path& dir, const char* extension) {
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(dir))
+    if (entry.path().extension() == extension) bytes += fs::file_size(entry.path());
+  return static_cast<std::int64_t>(bytes);
+}
+
 /// A stand-alone Memoria that is told what a memory's hook shows.
 class Shadow {
  public:
@@ -259,41 +277,28 @@ TEST_CASE("a kept memory under retention shrinks, is opened again and goes back 
   MemoryConfig keeps_all = c;
   keeps_all.retention.reset();
   const TempDir temp;
-  const auto feed = [&](EpisodicMemory& memory, std::int64_t from, std::int64_t to) {
-    std::vector<float> all;
-    for (std::int64_t at = from; at < to; at += 12)
-      for (const auto& layer : step(memory, tokens, at, 12))
-        all.insert(all.end(), layer.begin(), layer.end());
-    return all;
-  };
-  const auto segments = [&](const fs::path& dir) {
-    std::uintmax_t bytes = 0;
-    for (const auto& entry : fs::directory_iterator(dir))
-      if (entry.path().extension() == ".seg") bytes += fs::file_size(entry.path());
-    return bytes;
-  };
   EpisodicMemory all = EpisodicMemory::create({temp / "all"}, keeps_all, shape);
   {
     EpisodicMemory memory = EpisodicMemory::create({temp / "m"}, c, shape);
     for (std::int64_t at = 0; at < 720; at += 120) {
-      REQUIRE(feed(memory, at, at + 120) == feed(whole, at, at + 120));
+      REQUIRE(feed(memory, tokens, at, at + 120) == feed(whole, tokens, at, at + 120));
       const auto snapshot = memory.snapshot();
       const auto other = whole.snapshot();
-      const auto expected = feed(whole, at + 120, at + 180);
-      REQUIRE(feed(memory, at + 120, at + 180) == expected);
+      const auto expected = feed(whole, tokens, at + 120, at + 180);
+      REQUIRE(feed(memory, tokens, at + 120, at + 180) == expected);
       memory.restore(*snapshot);
       whole.restore(*other);
       memory.commit();
-      feed(all, at, at + 120);
+      feed(all, tokens, at, at + 120);
       all.commit();
       REQUIRE(verify_memory(temp / "m").damages.empty());
     }
     memory.commit();
   }
-  REQUIRE(segments(temp / "m") * 2 < segments(temp / "all"));
+  REQUIRE(bytes_of(temp / "m", ".seg") * 2 < bytes_of(temp / "all", ".seg"));
   EpisodicMemory memory = EpisodicMemory::open({temp / "m"}, OpenMode::write, &shape);
   REQUIRE(memory.retention()->size() == whole.retention()->size());
-  REQUIRE(feed(memory, 720, 1200) == feed(whole, 720, 1200));
+  REQUIRE(feed(memory, tokens, 720, 1200) == feed(whole, tokens, 720, 1200));
   REQUIRE(memory.forgotten() == whole.forgotten());
   // An event that someone else forgets leaves the graph as well; a pinned one stays.
   const EventId held = memory.retention()->long_term().empty()
@@ -306,7 +311,7 @@ TEST_CASE("a kept memory under retention shrinks, is opened again and goes back 
   REQUIRE_FALSE(memory.retention()->holds(held));
   memory.pin(memory.retention()->short_term().front());
   const EventId pinned = memory.retention()->short_term().front();
-  feed(memory, 1200, 1440);
+  feed(memory, tokens, 1200, 1440);
   memory.commit();
   REQUIRE_FALSE(memory.retention()->holds(pinned));
   REQUIRE(!std::binary_search(memory.forgotten().begin(), memory.forgotten().end(), pinned));
@@ -324,31 +329,18 @@ TEST_CASE("representatives of what retention forgets leave host memory and files
   keeps_all.retention.reset();
   const TempDir temp;
   EpisodicMemory whole(c, shape), all(keeps_all, shape);
-  const auto feed = [&](EpisodicMemory& memory, std::int64_t at, std::int64_t to) {
-    std::vector<float> out;
-    for (; at < to; at += 12)
-      for (const auto& layer : step(memory, tokens, at, 12))
-        out.insert(out.end(), layer.begin(), layer.end());
-    return out;
-  };
-  const auto vectors = [&](const fs::path& dir) {
-    std::uintmax_t bytes = 0;
-    for (const auto& entry : fs::directory_iterator(dir))
-      if (entry.path().extension() == ".vec") bytes += fs::file_size(entry.path());
-    return static_cast<std::int64_t>(bytes);
-  };
   std::int64_t most = 0;
   for (std::int64_t at = 0; at < 3600; at += 240) {
     EpisodicMemory memory = at == 0 ? EpisodicMemory::create({temp / "m"}, c, shape)
                                     : EpisodicMemory::open({temp / "m"}, OpenMode::write, &shape);
-    REQUIRE(feed(memory, at, at + 120) == feed(whole, at, at + 120));
+    REQUIRE(feed(memory, tokens, at, at + 120) == feed(whole, tokens, at, at + 120));
     memory.commit();
-    REQUIRE(feed(memory, at + 120, at + 240) == feed(whole, at + 120, at + 240));
+    REQUIRE(feed(memory, tokens, at + 120, at + 240) == feed(whole, tokens, at + 120, at + 240));
     memory.commit();
     REQUIRE(memory.forgotten().size() > 0);
     REQUIRE(verify_memory(temp / "m").damages.empty());
-    most = std::max(most, vectors(temp / "m"));
-    feed(all, at, at + 240);
+    most = std::max(most, bytes_of(temp / "m", ".vec"));
+    feed(all, tokens, at, at + 240);
   }
   const std::int64_t n_events = all.events().size(), held = whole.retention()->size();
   REQUIRE(10 * (held + 16) < n_events);
