@@ -7,15 +7,13 @@
 // against attend() that does not.
 //
 // cpu_... compare CPU time instead of wall time: steadier on a busy machine.
-//
-//   bench_attend [repetitions = 5] [threads = 1,2]
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -23,17 +21,20 @@
 #include "episodic/attention/attend.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
+#include "support/environment.hpp"
 
 extern "C" void sgemm_(const char* ta, const char* tb, const int* m, const int* n, const int* k,
                        const float* alpha, const float* a, const int* lda, const float* b,
                        const int* ldb, const float* beta, float* c, const int* ldc);
 
+namespace episodic::bench {
 namespace {
 
-using episodic::AttendShape;
-using episodic::KvSegment;
-using episodic::Position;
-using Json = nlohmann::ordered_json;
+struct Flags {
+  tools::CommonFlags common;
+  std::int64_t repetitions = 5;
+  tools::JsonFlag json;
+};
 
 struct Time {
   double wall = 1e30, cpu = 1e30;  // seconds; cpu: of all threads of the process
@@ -46,10 +47,10 @@ double cpu_now() {
 }
 
 // Least times of each of the works, run in turn.
-std::vector<Time> race(const std::vector<std::function<void()>>& works, int repetitions) {
+std::vector<Time> race(const std::vector<std::function<void()>>& works, std::int64_t repetitions) {
   std::vector<Time> least(works.size());
   for (const auto& work : works) work();
-  for (int r = 0; r < repetitions; ++r) {
+  for (std::int64_t r = 0; r < repetitions; ++r) {
     for (std::size_t i = 0; i < works.size(); ++i) {
       const auto begin = std::chrono::steady_clock::now();
       const double cpu = cpu_now();
@@ -122,19 +123,19 @@ struct Problem {
     masses.resize(list.size() * static_cast<std::size_t>(heads));
   }
 
-  void attend(episodic::AttendWorkspace& workspace, bool with_masses = false, float softcap = 0) {
+  void attend(AttendWorkspace& workspace, bool with_masses = false, float softcap = 0) {
     const std::span<const KvSegment> lists[] = {list};
     float* const column_sums[] = {columns.data()};
     AttendShape capped = shape;
     capped.softcap = softcap;
-    episodic::AttendOutput output;
+    AttendOutput output;
     output.out = out.data();
     output.column_sums = column_sums;
     if (with_masses) output.segment_mass = masses.data();
     episodic::attend(capped, {q_relative.data(), q_fixed.data(), lists}, output, workspace);
   }
   // attend(), with masses, with a soft-cap: the first three works of a race
-  std::vector<std::function<void()>> works(episodic::AttendWorkspace& workspace) {
+  std::vector<std::function<void()>> works(AttendWorkspace& workspace) {
     return {[&] { attend(workspace); }, [&] { attend(workspace, true); },
             [&] { attend(workspace, false, 50.0f); }};
   }
@@ -152,12 +153,12 @@ struct Problem {
     const auto n = static_cast<std::int64_t>(bytes() / 8);  // floats of keys, and of values
     const std::vector<float> ones(1024, 1.0f);
     sums.assign(static_cast<std::size_t>((n + kRun - 1) / kRun * 2), 0.0f);
-    episodic::parallel_for((n + kRun - 1) / kRun, [&](std::int64_t run) {
+    parallel_for((n + kRun - 1) / kRun, [&](std::int64_t run) {
       std::vector<float> rows(kRun / 1024);
       const std::int64_t count = std::min(kRun, n - run * kRun) / 1024;
       for (int side = 0; side < 2; ++side) {
         const float* from = (side == 0 ? keys : values).data() + run * kRun;
-        episodic::cpu::kernels().dots(ones.data(), from, count, 1024, 1024, rows.data());
+        cpu::kernels().dots(ones.data(), from, count, 1024, 1024, rows.data());
         for (std::int64_t i = 0; i < count; ++i) sums[2 * run + side] += rows[i];
       }
     });
@@ -165,14 +166,14 @@ struct Problem {
   std::vector<float> sums;
 };
 
-Json prefill(const char* name, Problem problem, int repetitions) {
+Json prefill(const char* name, Problem problem, std::int64_t repetitions) {
   const int m = 1024;
   const std::vector<float> a = random_floats(m * m, 6), b = random_floats(m * m, 7);
   std::vector<float> c(a.size());
   const double product = 2.0 * m * m * m;
   // about the flops of the problem, in products of one size; the rest is scaled
   const int products = std::max(1, static_cast<int>(problem.flops() / product + 0.5));
-  episodic::AttendWorkspace workspace;
+  AttendWorkspace workspace;
   auto works = problem.works(workspace);
   works.push_back([&] {
     const float one = 1.0f, zero = 0.0f;
@@ -195,8 +196,8 @@ Json prefill(const char* name, Problem problem, int repetitions) {
           {"workspace_bytes", workspace.bytes()}};
 }
 
-Json decode(const char* name, Problem problem, int repetitions) {
-  episodic::AttendWorkspace workspace;
+Json decode(const char* name, Problem problem, std::int64_t repetitions) {
+  AttendWorkspace workspace;
   auto works = problem.works(workspace);
   works.push_back([&] { problem.read(); });
   const auto times = race(works, repetitions);
@@ -213,32 +214,40 @@ Json decode(const char* name, Problem problem, int repetitions) {
           {"workspace_bytes", workspace.bytes()}};
 }
 
+void run(const Flags& flags) {
+  flags.common.apply_on_host();
+  const std::int64_t n = flags.repetitions;
+  const Json cases = {prefill("prefill large", Problem(32, 8, 128, 128, 4096, 2048, 512), n),
+                      decode("decode large", Problem(32, 8, 128, 128, 4096, 2048, 1), 10 * n),
+                      prefill("prefill small", Problem(8, 4, 64, 16, 512, 512, 128), 20 * n),
+                      decode("decode small", Problem(8, 4, 64, 16, 512, 512, 1), 100 * n)};
+  for (const Json& c : cases)
+    for (const auto& [what, ratio, unit] :
+         {std::tuple("sgemm_ms", "ratio_to_sgemm", "times an sgemm of its flops"),
+          std::tuple("read_ms", "share_of_read_bandwidth", "of a plain read's bandwidth")})
+      if (c.contains(what))
+        flags.json.say(fmt::format("{:<14} {:>9.3f} ms, {:.2f} {} ({:.3f} ms)\n",
+                                   c["case"].get<std::string>(), c["attend_ms"].get<double>(),
+                                   c[ratio].get<double>(), unit, c[what].get<double>()));
+  flags.json.write({{"program", "bench_attend"},
+                    {"environment", environment()},
+                    {"kernels", cpu::kernels().name},
+                    {"threads", max_threads()},
+                    {"cases", cases}});
+}
+
 }  // namespace
+}  // namespace episodic::bench
 
 int main(int argc, char** argv) {
-  const int repetitions = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
-  std::vector<int> threads = {1, 2};
-  if (argc > 2) {
-    threads.clear();
-    for (const char* at = argv[2]; *at != '\0';) {
-      threads.push_back(
-          std::max(1, static_cast<int>(std::strtol(at, const_cast<char**>(&at), 10))));
-      if (*at != '\0') ++at;
-    }
-  }
-  Json report;
-  report["kernels"] = episodic::cpu::kernels().name;
-  for (int n : threads) {
-    episodic::set_max_threads(n);
-    Json run;
-    run["threads"] = n;
-    run["cases"] = {
-        prefill("prefill large", Problem(32, 8, 128, 128, 4096, 2048, 512), repetitions),
-        decode("decode large", Problem(32, 8, 128, 128, 4096, 2048, 1), 10 * repetitions),
-        prefill("prefill small", Problem(8, 4, 64, 16, 512, 512, 128), 20 * repetitions),
-        decode("decode small", Problem(8, 4, 64, 16, 512, 512, 1), 100 * repetitions)};
-    report["runs"].push_back(run);
-  }
-  std::printf("%s\n", report.dump(1).c_str());
-  return 0;
+  episodic::tools::limit_spinning(argv);
+  episodic::tools::CommandLine app{"Attention over segments beside what bounds it, in turn",
+                                   "bench_attend"};
+  episodic::bench::Flags flags;
+  episodic::tools::add_count(app, "--repetitions", flags.repetitions,
+                             "Of the slowest case; the least time counts", 1);
+  flags.json.add_to(app);
+  flags.common.add_to(app, false);
+  app.footer("Example:\n  bench_attend --repetitions 5 --threads 1 --json attend.json");
+  return episodic::bench::run_program(app, argc, argv, [&] { episodic::bench::run(flags); });
 }

@@ -36,7 +36,8 @@ def main():
         tokens = len(theirs.encode(text).ids)  # the first does not count, as ours
         row = {"tokenizer": folder.name, "bytes": size, "tokens": tokens, "ours": [], "theirs": []}
         for _ in range(args.rounds):
-            said = json.loads(subprocess.run([args.bench, folder, args.text, "1"], check=True,
+            said = json.loads(subprocess.run([args.bench, "--model", folder, "--text", args.text, "--rounds", "1",
+                                              "--json", "-"], check=True,
                                              capture_output=True).stdout)
             row["ours"] += said["seconds"]
             start = time.perf_counter()
