@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decoder's work between matrix products, against the formulas in float64.
+#include "model/elementwise.hpp"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "support/compare.hpp"
+#include "support/test.hpp"
+
+using namespace episodic;
+
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// Around every vector's and every task's end, and the ends themselves.
+constexpr std::int64_t kSizes[] = {0, 1, 3, 7, 8, 9, 16, 17, 31, 100, 16383, 16384, 16385};
+
+std::vector<float> draw(std::int64_t n, std::uint32_t seed, float spread) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+/// Errors as a part of |expected|, or of 1e-6 of what stands before it where that is more.
+double worst_error(const std::vector<float>& got, const std::vector<double>& expected,
+                   const std::vector<float>& before) {
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    worst = worse_of(worst, std::abs(got[i] - expected[i]) /
+                                std::max({std::abs(expected[i]),
+                                          1e-6 * std::abs(static_cast<double>(before[i])), 1e-30}));
+  return worst;
+}
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+double gelu(double x) {
+  return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+}  // namespace
+
+TEST_CASE("elementwise: activations and soft caps are their formulas at any size") {
+  for (const std::int64_t n : kSizes)
+    for (const float spread : {0.1f, 3.0f, 60.0f}) {
+      INFO(n << " numbers, spread " << spread);
+      const auto x = draw(n, 3, spread), up = draw(n, 4, 1.0f);
+      auto with_silu = x, with_gelu = x, capped = x;
+      silu_times(with_silu.data(), up.data(), n);
+      gelu_times(with_gelu.data(), up.data(), n);
+      soft_cap(30.0f, capped.data(), n);
+      std::vector<double> silus, gelus, caps;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        silus.push_back(silu(x[i]) * up[i]);
+        gelus.push_back(gelu(x[i]) * up[i]);
+        caps.push_back(30 * std::tanh(x[i] / 30.0));
+      }
+      REQUIRE(worst_error(with_silu, silus, x) < 2e-6);
+      REQUIRE(worst_error(with_gelu, gelus, x) < 2e-5);  // e^-2u with u rounded to float32
+      double worst =
+          0;  // cap - 2 cap / (1 + e^2t): near 0 what is left of two numbers of cap's size
+      for (std::size_t i = 0; i < x.size(); ++i)
+        worst = worse_of(worst, std::abs(capped[i] - caps[i]));
+      REQUIRE(worst < 30 * 5e-7);
+    }
+}
+
+TEST_CASE("elementwise: what is not a number stays so, wherever it stands") {
+  for (const std::int64_t n : {1, 8, 9, 33})
+    for (std::int64_t at = 0; at < n; ++at) {
+      const std::vector<float> ones(static_cast<std::size_t>(n), 1.0f);
+      auto x = draw(n, 5, 1.0f);
+      x[static_cast<std::size_t>(at)] = kNaN;
+      for (const int which : {0, 1, 2}) {
+        auto y = x;
+        if (which == 0) silu_times(y.data(), ones.data(), n);
+        if (which == 1) gelu_times(y.data(), ones.data(), n);
+        if (which == 2) soft_cap(2.0f, y.data(), n);
+        for (std::int64_t i = 0; i < n; ++i)
+          REQUIRE(std::isnan(y[static_cast<std::size_t>(i)]) == (i == at));
+      }
+    }
+}
+
+TEST_CASE("elementwise: large numbers of either sign end where the formulas do") {
+  std::vector<float> x{-1e30f, -1000.0f, -100.0f, 100.0f, 1000.0f, 1e30f};
+  const std::vector<float> ones(x.size(), 1.0f);
+  auto y = x;
+  silu_times(y.data(), ones.data(), static_cast<std::int64_t>(x.size()));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    REQUIRE(std::abs(y[i] - silu(x[i])) <= 1e-6 * std::abs(x[i]));
+  soft_cap(50.0f, x.data(), static_cast<std::int64_t>(x.size()));
+  for (const float capped : x) REQUIRE(std::abs(std::abs(capped) - 50.0f * std::tanh(2.0f)) < 2.0f);
+}
+
+TEST_CASE("elementwise: rms_norm, scale and add_scaled are their formulas, in place too") {
+  for (const std::int64_t width : {1, 5, 8, 33, 640})
+    for (const std::int64_t n : {1, 3, 40}) {
+      INFO(n << " rows of " << width);
+      const auto x = draw(n * width, 6, 2.0f), weight = draw(width, 7, 1.0f);
+      std::vector<double> expected;
+      for (std::int64_t r = 0; r < n; ++r) {
+        double square = 0;
+        for (std::int64_t c = 0; c < width; ++c) {
+          const double v = x[static_cast<std::size_t>(r * width + c)];
+          square += v * v;
+        }
+        for (std::int64_t c = 0; c < width; ++c)
+          expected.push_back(x[static_cast<std::size_t>(r * width + c)] /
+                             std::sqrt(square / static_cast<double>(width) + 1e-6) *
+                             weight[static_cast<std::size_t>(c)]);
+      }
+      std::vector<float> apart(x.size()), in_place = x;
+      rms_norm(x.data(), weight.data(), 1e-6f, n, width, apart.data());
+      rms_norm(in_place.data(), weight.data(), 1e-6f, n, width, in_place.data());
+      REQUIRE(worst_error(apart, expected, x) < 5e-6);
+      REQUIRE(apart == in_place);
+
+      auto sum = apart;
+      add_scaled(-0.5f, x.data(), sum.data(), n * width);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        REQUIRE(std::abs(sum[i] - (apart[i] - 0.5 * x[i])) <= 1e-6 * (1 + std::abs(x[i])));
+      scale(-2.0f, sum.data(), n * width);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        REQUIRE(std::abs(sum[i] + 2 * (apart[i] - 0.5 * x[i])) <= 2e-6 * (1 + std::abs(x[i])));
+    }
+}
