@@ -125,7 +125,8 @@ void run(const Flags& flags) {
                             .x_stride = in,
                             .y = y.data(),
                             .y_stride = outputs};
-      multiply_weights(n, {&p, 1}, {.sgemm = n > 16 ? blas : nullptr});
+      const Sgemm many = own_sgemm() != nullptr ? own_sgemm() : blas;  // as the decoder
+      multiply_weights(n, {&p, 1}, {.sgemm = n > 16 ? many : nullptr});
     };
     double read = kNever, sgemv = kNever, few[std::size(kFewRows)], mine = kNever, gemm = kNever;
     std::fill(std::begin(few), std::end(few), kNever);
