@@ -118,10 +118,11 @@ void Bpe::read_merges(const JsonNode& node) {
       left = text.substr(0, space);
       right = text.substr(space + 1);
     } else {
-      const JsonNode pair = node.at(i);
-      if (!json.is_array() || json.size() != 2) pair.fail("must be a pair of tokens");
-      left = pair.at(std::size_t{0}).str();
-      right = pair.at(std::size_t{1}).str();
+      // without a JsonNode each: there are half a million
+      if (!json.is_array() || json.size() != 2 || !json[0].is_string() || !json[1].is_string())
+        node.at(i).fail("must be a pair of tokens");
+      left = json[0].get_ref<const std::string&>();
+      right = json[1].get_ref<const std::string&>();
     }
     const auto id = [&](const std::string& token) {
       const auto it = ids_.find(token);
