@@ -30,6 +30,7 @@ struct Flags {
   double from = 0.1, to = 0.9;
   std::uint64_t seed = 1;
   bool window = false, resume = false;
+  std::filesystem::path memory_dir;
   tools::JsonFlag json;
 };
 
@@ -80,12 +81,9 @@ Json layers_with(const Engine& engine, std::int64_t first, std::int64_t last) {
   return layers;
 }
 
-Json ask_for(const Flags& flags, Engine& engine, const Ids& text, std::size_t place,
-             const Key& key) {
-  const Clock::time_point start = Clock::now();
-  const auto first = static_cast<std::int64_t>(place);
-  engine.read(key.ids);
-  engine.read(std::span(text).subspan(place));
+/// Asks an engine that has read the text with the key in it, which begins at token `first`.
+Json answer(const Flags& flags, Engine& engine, std::int64_t first, const Key& key,
+            Clock::time_point start) {
   const std::int64_t read = engine.tokens();
   GenerateOptions options;
   options.max_new = flags.max_new;
@@ -96,15 +94,79 @@ Json ask_for(const Flags& flags, Engine& engine, const Ids& text, std::size_t pl
       layers = layers_with(engine, first, first + static_cast<std::int64_t>(key.ids.size()));
     return true;
   };
-  const GenerateResult answer =
+  const GenerateResult said =
       engine.generate("\n\nWhat is the pass key?\n\nThe pass key is", options);
   return {{"depth", key.depth},
           {"key", key.digits},
-          {"answer", answer.text},
-          {"right", answer.text.find(key.digits) != std::string::npos},
+          {"answer", said.text},
+          {"right", said.text.find(key.digits) != std::string::npos},
           {"recalled_in_layers", layers},
           {"tokens", read},
           {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}};
+}
+
+/// The same of an engine that has read the text up to the key's place, where it is left.
+Json ask_from_snapshot(const Flags& flags, Engine& engine, const Ids& text, std::size_t place,
+                       const Key& key) {
+  const Clock::time_point start = Clock::now();
+  const std::shared_ptr<const Engine::Snapshot> before = engine.snapshot();
+  engine.read(key.ids);
+  engine.read(std::span(text).subspan(place));
+  Json asked = answer(flags, engine, static_cast<std::int64_t>(place), key, start);
+  engine.restore(*before);
+  return asked;
+}
+
+std::filesystem::path folder_of(const Flags& flags, const Key& key) {
+  return flags.memory_dir / ("passkey-" + key.digits);
+}
+
+/// The same with all of the text read into a memory in a folder, from where that was committed
+/// last. \param places where pieces of the text end, the key's the last
+Json ask_from_folder(const Flags& flags, Engine& engine, const MemoryConfig& config,
+                     const Ids& text, std::span<const std::size_t> places, const Key& key) {
+  const Clock::time_point start = Clock::now();
+  const KeptFolder folder{.dir = folder_of(flags, key)};
+  const bool there = std::filesystem::exists(folder.dir / "manifest.json");
+  if (!there) std::filesystem::remove_all(folder.dir);  // stopped before the first commit
+  std::filesystem::create_directories(flags.memory_dir);
+  const ModelOptions options = flags.model.options();
+  engine.attach(std::make_shared<EpisodicMemory>(
+                    there ? open_memory(flags.model.model, folder, options)
+                          : create_memory(flags.model.model, folder, config, options)),
+                2 * flags.tokens);
+  std::vector<std::span<const std::int64_t>> pieces;
+  std::size_t begin = 0;
+  for (const std::size_t place : places) {
+    pieces.push_back(std::span(text).subspan(begin, place - begin));
+    begin = place;
+  }
+  pieces.emplace_back(key.ids);
+  pieces.push_back(std::span(text).subspan(begin));
+  const std::int64_t resumed_at = engine.tokens();
+  Ids whole;
+  for (const std::span<const std::int64_t> piece : pieces)
+    whole.insert(whole.end(), piece.begin(), piece.end());
+  const Ids kept = engine.kept()->token_ids(0, resumed_at);
+  if (kept.size() > whole.size() || !std::equal(kept.begin(), kept.end(), whole.begin()) ||
+      to_json(engine.kept()->config()) != to_json(config))
+    throw ConfigError(
+        fmt::format("--memory-dir: {} holds another text, or has other settings; "
+                    "remove it, or name another folder",
+                    folder.dir.string()));
+  // Whole chunks between commits, so that steps and events are those of one reading.
+  const auto most = static_cast<std::size_t>(32 * config.chunk);
+  std::size_t at = 0;  // of all pieces
+  for (std::span<const std::int64_t> piece : pieces)
+    for (std::size_t n; !piece.empty(); piece = piece.subspan(n), at += n) {
+      n = std::min(piece.size(), most);
+      if (at < kept.size()) continue;
+      engine.read(piece.first(n));
+      engine.commit();
+    }
+  Json asked = answer(flags, engine, static_cast<std::int64_t>(begin), key, start);
+  asked["resumed_at"] = resumed_at;
+  return asked;
 }
 
 /// What a stopped run has written, to be gone on with: the same settings, whose keys are the first
@@ -169,17 +231,22 @@ void run(const Flags& flags) {
                                      [](const Json& key) { return key.value("right", false); });
   if (done > 0) flags.json.say(fmt::format("{} keys were asked for before\n", done));
   std::size_t read = 0;
+  std::vector<std::size_t> places;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Key& key = all[i];
     const auto at = static_cast<std::size_t>(key.depth * static_cast<double>(flags.tokens));
     const std::size_t place = std::max(read, line_end(engine->tokenizer(), text, at));
+    places.push_back(place);
     // In the same pieces whether a key is asked for or was: events end where steps do.
-    engine->read(std::span(text).subspan(read, place - read));
+    if (flags.memory_dir.empty()) engine->read(std::span(text).subspan(read, place - read));
     read = place;
-    if (i < done) continue;
-    const std::shared_ptr<const Engine::Snapshot> before = engine->snapshot();
-    keys.push_back(ask_for(flags, *engine, text, place, key));
-    engine->restore(*before);
+    if (i < done) {  // stopped between the result and the folder
+      if (!flags.memory_dir.empty()) std::filesystem::remove_all(folder_of(flags, key));
+      continue;
+    }
+    keys.push_back(flags.memory_dir.empty()
+                       ? ask_from_snapshot(flags, *engine, text, place, key)
+                       : ask_from_folder(flags, *engine, config, text, places, key));
     right += keys.back()["right"].get<bool>() ? 1 : 0;
     flags.json.say(fmt::format("{:.3f}  {}  {}  {}\n", key.depth, key.digits,
                                keys.back()["right"].get<bool>() ? "right" : "wrong",
@@ -188,6 +255,10 @@ void run(const Flags& flags) {
     result["asked"] = keys.size();
     result["keys"] = keys;
     if (!flags.json.on_stdout()) flags.json.write(result);  // a run that is stopped leaves its part
+    if (!flags.memory_dir.empty()) {
+      engine->attach(config, 2 * flags.tokens);  // lets go of the folder
+      std::filesystem::remove_all(folder_of(flags, key));
+    }
   }
   result["peak_resident_bytes"] = tools::peak_resident_bytes();
   flags.json.write(result);
@@ -212,8 +283,12 @@ int main(int argc, char** argv) {
       .shows_default();
   app.option("--seed", flags.seed, "Of the keys").shows_default();
   app.flag("--window", flags.window, "Sinks and window alone: nothing is recalled");
-  app.flag("--resume", flags.resume,
-           "Go on with what the file of --json has of a run that was stopped");
+  const episodic::tools::Option resume = app.flag(
+      "--resume", flags.resume, "Go on with what the file of --json has of a run that was stopped");
+  app.option("--memory-dir", flags.memory_dir,
+             "Read each key's text into a kept memory in this folder, so that a run that is "
+             "stopped goes on within a text; nothing is read once for several keys then")
+      .needs(resume);
   flags.json.add_to(app);
   flags.common.add_to(app);
   app.footer("Example:\n  bench_passkeys --model M --text book.txt --tokens 32K --keys 30");

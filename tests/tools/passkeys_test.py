@@ -2,21 +2,34 @@
 """usage: passkeys_test.py BENCH_PASSKEYS MODEL TEXT: a run that was stopped goes on to the answers of one that was not."""
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 program, model, text = sys.argv[1:]
 
 
+def command(*more):
+    return [program, "--model", model, "--text", text, "--tokens", "1200", "--keys", "4", "--quiet", "--threads", "1", *more]
+
+
 def run(*more):
-    return subprocess.run([program, "--model", model, "--text", text, "--tokens", "1200", "--keys", "4", "--quiet",
-                           "--threads", "1", *more], capture_output=True, text=True)
+    return subprocess.run(command(*more), capture_output=True, text=True)
 
 
 def answers(path):
     return [{name: value for name, value in key.items() if name != "seconds"}
             for key in json.loads(path.read_text())["keys"]]
+
+
+def committed(kept):
+    """Whether a memory there holds more than none: it was committed since it was made."""
+    try:
+        return any('"generation": 1,' not in path.read_text() for path in kept.glob("*/manifest.json"))
+    except FileNotFoundError:  # its key was asked for just now
+        return False
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -41,5 +54,31 @@ with tempfile.TemporaryDirectory() as folder:
         ran = run("--resume", "--json", str(part), *other)
         assert ran.returncode == 1 and named in ran.stderr and ran.stderr.count("\n") == 1, (other, ran.stderr)
         assert part.read_bytes() == before, other
+
+    # in folders, killed as soon as something is committed: the same answers
+    kept, apart = pathlib.Path(folder, "kept"), pathlib.Path(folder, "apart.json")
+    arguments = "--resume", "--memory-dir", str(kept), "--json", str(apart)
+    for _ in range(20):  # until it was caught within a text
+        apart.unlink(missing_ok=True)
+        killed = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while killed.poll() is None and not committed(kept):
+            time.sleep(0.001)
+        killed.kill()
+        killed.wait()
+        if committed(kept):
+            break
+        shutil.rmtree(kept, ignore_errors=True)
+    other = run("--resume", "--memory-dir", str(kept), "--json", str(apart), "--memory", '{"n_mem": 96}')
+    assert other.returncode == 1 and "another" in other.stderr, other.stderr
+    ran = run(*arguments)
+    assert ran.returncode == 0, ran.stderr
+    asked = json.loads(apart.read_text())["keys"]
+    resumed = [key.pop("resumed_at") for key in asked]
+    assert [key["answer"] for key in asked] == [key["answer"] for key in answers(whole)], asked
+    assert max(resumed) > 0, resumed
+    assert not list(kept.iterdir())
+    ran = run("--memory-dir", str(kept))
+    assert ran.returncode == 2 and "--resume" in ran.stderr, ran.stderr
+
     ran = run("--resume")
     assert ran.returncode == 1 and "--json" in ran.stderr, ran.stderr
