@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <set>
+#include <span>
 
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
@@ -121,6 +123,12 @@ std::filesystem::path folder_of(const Flags& flags, const Key& key) {
   return flags.memory_dir / ("passkey-" + key.digits);
 }
 
+/// Of keys that were asked for, which a run may have been stopped before it did so.
+void remove_folders(const Flags& flags, std::span<const Key> keys) {
+  if (flags.memory_dir.empty()) return;
+  for (const Key& key : keys) std::filesystem::remove_all(folder_of(flags, key));
+}
+
 /// The same with all of the text read into a memory in a folder, from where that was committed
 /// last. \param places where pieces of the text end, the key's the last
 Json ask_from_folder(const Flags& flags, Engine& engine, const MemoryConfig& config,
@@ -148,19 +156,25 @@ Json ask_from_folder(const Flags& flags, Engine& engine, const MemoryConfig& con
   for (const std::span<const std::int64_t> piece : pieces)
     whole.insert(whole.end(), piece.begin(), piece.end());
   const Ids kept = engine.kept()->token_ids(0, resumed_at);
-  if (kept.size() > whole.size() || !std::equal(kept.begin(), kept.end(), whole.begin()) ||
-      to_json(engine.kept()->config()) != to_json(config))
-    throw ConfigError(
-        fmt::format("--memory-dir: {} holds another text, or has other settings; "
-                    "remove it, or name another folder",
-                    folder.dir.string()));
+  const auto require = [&](bool same) {
+    if (!same)
+      throw ConfigError(
+          fmt::format("--memory-dir: {} holds another text, or has other settings; "
+                      "remove it, or name another folder",
+                      folder.dir.string()));
+  };
+  require(kept.size() <= whole.size() && std::equal(kept.begin(), kept.end(), whole.begin()) &&
+          to_json(engine.kept()->config()) == to_json(config));
   // Whole chunks between commits, so that steps and events are those of one reading.
   const auto most = static_cast<std::size_t>(32 * config.chunk);
   std::size_t at = 0;  // of all pieces
   for (std::span<const std::int64_t> piece : pieces)
     for (std::size_t n; !piece.empty(); piece = piece.subspan(n), at += n) {
       n = std::min(piece.size(), most);
-      if (at < kept.size()) continue;
+      if (at < kept.size()) {
+        require(at + n <= kept.size());  // cut where it was committed, so at the same depths
+        continue;
+      }
       engine.read(piece.first(n));
       engine.commit();
     }
@@ -221,6 +235,7 @@ void run(const Flags& flags) {
     result["text"] = flags.text.text.filename().string();
     result["keys"] = Json::array();
   } else if (result["keys"].size() == all.size()) {
+    remove_folders(flags, all);
     return flags.json.say(fmt::format("all {} keys were asked for before\n", all.size()));
   } else {
     result["later_environments"].push_back(environment());
@@ -229,6 +244,7 @@ void run(const Flags& flags) {
   const std::size_t done = keys.size();
   std::int64_t right = std::count_if(keys.begin(), keys.end(),
                                      [](const Json& key) { return key.value("right", false); });
+  remove_folders(flags, std::span(all).first(done));
   if (done > 0) flags.json.say(fmt::format("{} keys were asked for before\n", done));
   std::size_t read = 0;
   std::vector<std::size_t> places;
@@ -240,10 +256,7 @@ void run(const Flags& flags) {
     // In the same pieces whether a key is asked for or was: events end where steps do.
     if (flags.memory_dir.empty()) engine->read(std::span(text).subspan(read, place - read));
     read = place;
-    if (i < done) {  // stopped between the result and the folder
-      if (!flags.memory_dir.empty()) std::filesystem::remove_all(folder_of(flags, key));
-      continue;
-    }
+    if (i < done) continue;
     keys.push_back(flags.memory_dir.empty()
                        ? ask_from_snapshot(flags, *engine, text, place, key)
                        : ask_from_folder(flags, *engine, config, text, places, key));
@@ -257,7 +270,7 @@ void run(const Flags& flags) {
     if (!flags.json.on_stdout()) flags.json.write(result);  // a run that is stopped leaves its part
     if (!flags.memory_dir.empty()) {
       engine->attach(config, 2 * flags.tokens);  // lets go of the folder
-      std::filesystem::remove_all(folder_of(flags, key));
+      remove_folders(flags, {&key, 1});
     }
   }
   result["peak_resident_bytes"] = tools::peak_resident_bytes();

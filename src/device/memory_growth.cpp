@@ -105,11 +105,11 @@ void DeviceMemory::Impl::take_home() {
 /// before them compute. \throws BudgetError
 void DeviceMemory::Impl::lock_home(std::int64_t token_rows) {
   if (!host_home.grows()) return;
-  const auto to = [&](std::int64_t of_lane) {
+  const auto to = [&](std::int64_t lane_rows) {
     std::vector<device::GrowingPinned::Part> parts;
     for (const GrowingArrays::Array& a : of_home.arrays)
       parts.push_back(
-          {a.begin + of_home.held * a.row, a.begin + std::min(of_home.most, of_lane) * a.row});
+          {a.begin + of_home.held * a.row, a.begin + std::min(of_home.most, lane_rows) * a.row});
     return parts;
   };
   const std::int64_t needed = std::clamp<std::int64_t>(token_rows, of_home.held, of_home.most);

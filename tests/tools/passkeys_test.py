@@ -68,8 +68,9 @@ with tempfile.TemporaryDirectory() as folder:
         if committed(kept):
             break
         shutil.rmtree(kept, ignore_errors=True)
-    other = run("--resume", "--memory-dir", str(kept), "--json", str(apart), "--memory", '{"n_mem": 96}')
-    assert other.returncode == 1 and "another" in other.stderr, other.stderr
+    for different in ["--memory", '{"n_mem": 96}'], ["--from", "0.2"]:  # the text up to 0.1 is the same
+        ran = run("--resume", "--memory-dir", str(kept), "--json", str(apart), *different)
+        assert ran.returncode == 1 and "another" in ran.stderr, (different, ran)
     ran = run(*arguments)
     assert ran.returncode == 0, ran.stderr
     asked = json.loads(apart.read_text())["keys"]
