@@ -144,7 +144,7 @@ void run(const TraceFlags& flags) {
     rows = test["logit_rows"].get<std::vector<std::int64_t>>();
     std::sort(rows.begin(), rows.end());
   }
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  const std::unique_ptr<Engine> engine = load_float32_engine(flags.common, flags.model);
   engine->attach(config, n, std::move(given));
   const ModelConfig& model = engine->config();
   Recorder recorder(model, n, std::move(rows));
@@ -169,9 +169,10 @@ void add_trace(Command& app) {
   sub.footer(
       "Cases of kind em are runs of a model; hem (boundaries from keys), epman (reweighted "
       "attention) and memoria (association and forgetting) come without one, with "
-      "inputs.safetensors beside case.json. With --device cuda all of them are computed by the "
-      "device's kernels, but Memoria's association graph: which engrams it recalls and forgets "
-      "is decided on the host, as in a memory on a device.\n\n"
+      "inputs.safetensors beside case.json. Weights are widened to float32, which all is computed "
+      "in. With --device cuda all of them are computed by the device's kernels, but Memoria's "
+      "association graph: which engrams it recalls and forgets is decided on the host, as in a "
+      "memory on a device.\n\n"
       "Example:\n  episodic trace --model M --case case.json --out /tmp/trace");
   sub.option("--model", flags->model, "Model directory (cases of kind em)");
   sub.option("--case", flags->case_file, "case.json").required();

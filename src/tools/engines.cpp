@@ -13,20 +13,23 @@ namespace episodic::tools {
 namespace {
 
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model,
-                                    const ModelOptions& changes) {
+                                    const ModelOptions& changes,
+                                    std::optional<DType> device_dtype) {
   require_model_dir(model);
-  if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model, changes)) return engine;
+  if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model, changes, device_dtype))
+    return engine;
   return episodic::load_engine(model, changes);
 }
 
 }  // namespace
 
-std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model) {
-  return load_engine(common, model, {});
+std::unique_ptr<Engine> load_float32_engine(const CommonFlags& common,
+                                            const std::filesystem::path& model) {
+  return load_engine(common, model, {}, DType::float32);
 }
 
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags) {
-  return load_engine(common, flags.model, flags.options());
+  return load_engine(common, flags.model, flags.options(), std::nullopt);
 }
 
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,

@@ -16,12 +16,15 @@
 
 namespace episodic::tools {
 
-/// The model where --device says: `auto` takes a device if this build has a CUDA path and there is
-/// one. \throws NotBuiltError for cuda in a build without it, DeviceError, FileError, DataError
-std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model);
-
-/// The same with --lora and --quantize.
+/// The model where --device says, with --lora and --quantize: `auto` takes a device if this build
+/// has a CUDA path and there is one. \throws NotBuiltError for cuda in a build without it,
+/// DeviceError, FileError, DataError
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags);
+
+/// A model as it is stored, computed in float32 on a device too, whatever the type of its weights:
+/// what a run is checked by.
+std::unique_ptr<Engine> load_float32_engine(const CommonFlags& common,
+                                            const std::filesystem::path& model);
 
 /// The same with an empty memory, or --full-attention.
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,
@@ -66,10 +69,12 @@ bool on_usable_device(const CommonFlags& common);
 
 // with_device.cpp, and in builds without a CUDA path no_device.cpp:
 
-/// Null where --device means the host.
+/// Null where --device means the host. \param dtype of the device's weights and activations;
+/// absent: as the weights are stored
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,
-                                              const ModelOptions& changes);
+                                              const ModelOptions& changes,
+                                              std::optional<DType> dtype);
 
 /// The products of training where --device says a device; null: torch's, on the host.
 /// \throws NotBuiltError as load_engine, and as load_device_products

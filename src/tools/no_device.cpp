@@ -19,7 +19,8 @@ void refuse_cuda(const CommonFlags& common) {
 
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& /*model*/,
-                                              const ModelOptions& /*changes*/) {
+                                              const ModelOptions& /*changes*/,
+                                              std::optional<DType> /*dtype*/) {
   refuse_cuda(common);
   return nullptr;
 }

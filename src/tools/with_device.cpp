@@ -21,9 +21,11 @@ bool on_usable_device(const CommonFlags& common) {
 
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,
-                                              const ModelOptions& changes) {
+                                              const ModelOptions& changes,
+                                              std::optional<DType> dtype) {
   if (!on_usable_device(common)) return nullptr;
   DeviceDecoder::Options options;
+  options.dtype = dtype;
   options.event_tokens = common.whole_event_tokens();
   return load_device_engine(model, options, changes);
 }
