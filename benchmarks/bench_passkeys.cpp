@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 
+#include "engines.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/session/engine.hpp"
@@ -209,10 +210,11 @@ Json stopped_run(const Flags& flags, const Json& settings, const std::vector<Key
 }
 
 void run(const Flags& flags) {
-  flags.common.apply_on_host();
+  flags.common.apply();
   MemoryConfig config = flags.model.memory_config();
   if (flags.window) config.recall = false;
-  const std::unique_ptr<Engine> engine = load_engine(flags.model.model, flags.model.options());
+  const std::string device = tools::device_name_of(flags.common);
+  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   tools::warn_of_window(flags.common, config, engine->config());
   engine->attach(config, 2 * flags.tokens);
   Ids text = engine->tokenizer().encode(flags.text.read());
@@ -231,14 +233,14 @@ void run(const Flags& flags) {
   Json result = stopped_run(flags, settings, all);
   if (result.is_null()) {
     result = settings;
-    result["environment"] = environment();
+    result["environment"] = environment(device);
     result["text"] = flags.text.text.filename().string();
     result["keys"] = Json::array();
   } else if (result["keys"].size() == all.size()) {
     remove_folders(flags, all);
     return flags.json.say(fmt::format("all {} keys were asked for before\n", all.size()));
   } else {
-    result["later_environments"].push_back(environment());
+    result["later_environments"].push_back(environment(device));
   }
   Json keys = result["keys"];
   const std::size_t done = keys.size();

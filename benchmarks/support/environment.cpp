@@ -40,7 +40,7 @@ double seconds_of(clockid_t clock) {
 
 }  // namespace
 
-Json environment() {
+Json environment(const std::string& device) {
   const std::string flags = " " + cpu_field("flags") + " ";
   Json simd = Json::array();
   for (const char* name : {"avx2", "avx512f", "avx512_bf16", "amx_tile"})
@@ -50,17 +50,19 @@ Json environment() {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return {{"cpu", cpu_field("model name")},
-          {"cpu_family_model", cpu_field("cpu family") + "/" + cpu_field("model\t")},
-          {"simd", simd},
-          {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
-          {"threads", max_threads()},
-          {"last_level_cache_bytes", last_level_cache_bytes()},
-          {"load_average_at_start", load},
-          {"commit", commit_name()},
-          {"compiler", kCompiler},
-          {"build_type", EPISODIC_BUILD_TYPE},
-          {"date", date}};
+  Json json{{"cpu", cpu_field("model name")},
+            {"cpu_family_model", cpu_field("cpu family") + "/" + cpu_field("model\t")},
+            {"simd", simd},
+            {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
+            {"threads", max_threads()},
+            {"last_level_cache_bytes", last_level_cache_bytes()},
+            {"load_average_at_start", load},
+            {"commit", commit_name()},
+            {"compiler", kCompiler},
+            {"build_type", EPISODIC_BUILD_TYPE},
+            {"date", date}};
+  if (!device.empty()) json["device"] = device;
+  return json;
 }
 
 std::int64_t last_level_cache_bytes() {

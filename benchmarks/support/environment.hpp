@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "common.hpp"
@@ -13,7 +14,8 @@ namespace episodic::bench {
 using tools::Json;
 
 /// Processor, cores, threads, commit, compiler, date, and the load that ran beside the benchmark.
-Json environment();
+/// \param device name of the one that the model ran on, empty for the host
+Json environment(const std::string& device = "");
 
 /// Bytes of the last-level cache; 32 MiB if the system does not say.
 std::int64_t last_level_cache_bytes();

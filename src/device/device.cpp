@@ -57,6 +57,12 @@ bool has_device(int device) {
   }
 }
 
+std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  device::check(cudaGetDeviceProperties(&properties, device), "asking for the device's name");
+  return properties.name;
+}
+
 std::int64_t free_device_bytes() {
   std::size_t free = 0, total = 0;
   device::check(cudaMemGetInfo(&free, &total), "asking for the free memory");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common.hpp"
@@ -68,6 +69,9 @@ bool on_device(const CommonFlags& common);
 bool on_usable_device(const CommonFlags& common);
 
 // with_device.cpp, and in builds without a CUDA path no_device.cpp:
+
+/// What load_engine would compute on: the device's name, empty for the host. \throws as it does
+std::string device_name_of(const CommonFlags& common);
 
 /// Null where --device means the host. \param dtype of the device's weights and activations;
 /// absent: as the weights are stored

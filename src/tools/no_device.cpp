@@ -17,6 +17,11 @@ void refuse_cuda(const CommonFlags& common) {
 
 }  // namespace
 
+std::string device_name_of(const CommonFlags& common) {
+  refuse_cuda(common);
+  return {};
+}
+
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& /*model*/,
                                               const ModelOptions& /*changes*/,

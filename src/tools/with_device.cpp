@@ -19,6 +19,10 @@ bool on_usable_device(const CommonFlags& common) {
   return true;
 }
 
+std::string device_name_of(const CommonFlags& common) {
+  return on_usable_device(common) ? device_name() : "";
+}
+
 std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const std::filesystem::path& model,
                                               const ModelOptions& changes,

@@ -343,6 +343,9 @@ TEST_CASE("a report says how its scores came about, and sets apart what is not a
   CHECK(memories.find("| passkey | episodic, n_mem 64 | 50.0 | 4.00 | 100.0 | 6.0 | - |") !=
         std::string::npos);
   CHECK(memories.find("| episodic, n_mem 64, 4K | | | | |") != std::string::npos);
+  Json on_device = with(64, "official", "one");
+  on_device["settings"]["environment"]["device"] = "d";
+  CHECK(text({on_device}).find("| one | d beside c | 2026-01-01 | 1 |") != std::string::npos);
   // of settings that follow from another, that one alone is named
   Json entries = with(64, "official", "one");
   entries["settings"]["entries"] = 256;

@@ -153,7 +153,10 @@ std::string made_with_section(const std::vector<Result>& results) {
   Ordered<Made> places;
   const auto add = [&](const Json& e) {
     if (!e.is_object()) return;
-    Made& m = places.at(fmt::format("{} | {}", text_or(e, "commit", "?"), text_or(e, "cpu", "?")));
+    const std::string device = text_or(e, "device", "");
+    Made& m =
+        places.at(fmt::format("{} | {}{}", text_or(e, "commit", "?"),
+                              device.empty() ? "" : device + " beside ", text_or(e, "cpu", "?")));
     m.dates.add(text_or(e, "date", "?").substr(0, 10));
     ++m.results;
   };

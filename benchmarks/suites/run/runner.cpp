@@ -417,7 +417,7 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
       json["lora_fingerprints"].push_back(sampled_sha256(adapter.dir));
   }
   if (!options.model.quantize.empty()) json["quantize"] = options.model.quantize;
-  json["environment"] = bench::environment();
+  json["environment"] = bench::environment(tools::device_name_of(options.common));
   if (retrieves(options.method)) json["environment"]["search"] = search_name();
   return json;
 }

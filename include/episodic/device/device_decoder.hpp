@@ -28,6 +28,9 @@ void require_device(int device = 0);
 /// Whether require_device would return.
 bool has_device(int device = 0);
 
+/// As its maker calls it: "NVIDIA H200". \throws DeviceError
+std::string device_name(int device = 0);
+
 /// Of the current device, in bytes. \throws DeviceError
 std::int64_t free_device_bytes();
 
