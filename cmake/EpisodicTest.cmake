@@ -3,7 +3,8 @@
 # Every test case becomes a ctest test "NAME: case", labelled with NAME and LABELS; a case tagged
 # [heavy] has the label heavy too, and runs alone. A case that calls EPISODIC_SKIP is reported as
 # skipped. TORCH links episodic::episodic, otherwise episodic::core; CUDA adds episodic::kernels.
-# EVERY_CPU: one test more for each instruction set below the best, all cases but heavy ones with its loops.
+# EVERY_CPU: one test more for each instruction set below the best, with its loops all cases but heavy ones and
+# those tagged [device], which compute on a device.
 find_package(Catch2 REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
@@ -61,7 +62,7 @@ endif()
   if(ARG_EVERY_CPU)
     foreach(set avx2 portable)
       set(test "${name}: everything with the loops for ${set}")
-      add_test(NAME "${test}" COMMAND ${target} "~[heavy]")
+      add_test(NAME "${test}" COMMAND ${target} "~[heavy]~[device]")
       set_tests_properties("${test}" PROPERTIES ENVIRONMENT EPISODIC_CPU=${set} LABELS "${name}")
     endforeach()
   endif()

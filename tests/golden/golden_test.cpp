@@ -162,7 +162,7 @@ TEST_CASE("golden cases without a model pass: keys, reweighting, association", "
   CHECK(cases >= 8);
 }
 
-TEST_CASE("golden cases of kind em pass on the emulated device", "[golden]") {
+TEST_CASE("golden cases of kind em pass on the emulated device", "[golden][device]") {
   const auto shared = shared_dir();
   if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
   int cases = 0;
@@ -184,7 +184,7 @@ TEST_CASE("golden cases of kind em pass on the emulated device", "[golden]") {
 }
 
 TEST_CASE("golden cases without a model pass through the kernels of the emulated device",
-          "[golden]") {
+          "[golden][device]") {
   const auto shared = shared_dir();
   if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
   std::map<std::string, int> cases;
@@ -229,7 +229,7 @@ TEST_CASE("golden cases without a model pass through the kernels of the emulated
     CHECK(cases[kind] >= least);
 }
 
-TEST_CASE("golden cases pass on a CUDA device", "[golden]") {
+TEST_CASE("golden cases pass on a CUDA device", "[golden][device]") {
   const auto shared = shared_dir();
   if (!shared || !fs::exists(*shared / "golden")) EPISODIC_SKIP("../shared/golden is not there");
   const TempDir dir;
@@ -302,7 +302,8 @@ class MadeUp {
 
 }  // namespace
 
-TEST_CASE("made-up keys are cut on the emulated device where the host cuts them", "[golden]") {
+TEST_CASE("made-up keys are cut on the emulated device where the host cuts them",
+          "[golden][device]") {
   std::mt19937 random(151);
   struct Shape {
     std::int64_t tokens, layers, heads, d, n_init, min_block, max_block;
@@ -330,7 +331,7 @@ TEST_CASE("made-up keys are cut on the emulated device where the host cuts them"
 }
 
 TEST_CASE("made-up events are weighed and attended on the emulated device as on the host",
-          "[golden]") {
+          "[golden][device]") {
   std::mt19937 random(152);
   struct Shape {
     std::int64_t n, start, heads, kv_heads, d, n_init, n_local, width;
@@ -371,7 +372,8 @@ TEST_CASE("made-up events are weighed and attended on the emulated device as on 
     }
 }
 
-TEST_CASE("made-up engrams live on the emulated device as long as on the host", "[golden]") {
+TEST_CASE("made-up engrams live on the emulated device as long as on the host",
+          "[golden][device]") {
   std::mt19937 random(153);
   struct Shape {
     std::int64_t steps, n, width, n_short, n_long, capacity;
