@@ -40,12 +40,12 @@ enum class Overlap { none, late, early, shuffled };
 /// Waits for everything first.
 void set_overlap(Overlap overlap, std::uint64_t seed = 1);
 
-/// Calls of the runtime since the last reset. A library's product is one launch. What a capture
-/// records counts as nothing, what a graph does as one launch of it; streams and events that are
-/// made count as allocations.
+/// Calls of the runtime since the last reset, and blocks that ran. A library's product is one
+/// launch. What a capture records counts as nothing, what a graph does as one launch of it; streams
+/// and events that are made count as allocations.
 struct Calls {
   std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0,
-               captures = 0, graph_launches = 0, host_functions = 0;
+               captures = 0, graph_launches = 0, host_functions = 0, blocks = 0;
 };
 Calls calls();
 /// Launches on each stream since the last reset: the legacy stream, then those that live, in the
@@ -70,6 +70,8 @@ void set_mappings_left(std::int64_t count);
 void set_device_count(int devices);
 /// What the device says of itself: 9.0 by default.
 void set_compute_capability(int major, int minor);
+/// 4 by default.
+void set_multiprocessors(int count);
 /// cudaHostAlloc and cudaHostRegister fail beyond this: no bound by default.
 void set_pinned_capacity(std::int64_t bytes);
 std::int64_t pinned_bytes();

@@ -394,7 +394,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id)
   if (id < 0 || id >= device.count) return record(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = 4;
+      *value = device.multiprocessors;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = device.major;
@@ -413,12 +413,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int id)
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int id) {
   if (id < 0 || id >= device.count) return record(cudaErrorInvalidDevice);
-  *properties = {"emulated device",
-                 static_cast<std::size_t>(device.capacity),
-                 device.major,
-                 device.minor,
-                 4,
-                 0};
+  *properties = {"emulated device",      static_cast<std::size_t>(device.capacity),
+                 device.major,           device.minor,
+                 device.multiprocessors, 0};
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {

@@ -275,6 +275,7 @@ cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shar
     return record(cudaErrorInvalidValue);
   if (device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
   return enqueue(stream, &Calls::launches, [=, thread = std::move(thread)] {
+    device.calls.blocks += std::int64_t{grid.x} * grid.y * grid.z;
     const std::size_t met = run_grid(grid, block_size, shared_bytes, thread);
     std::size_t& most = device.static_shared[kernel];
     most = std::max(most, met);
@@ -297,6 +298,7 @@ void set_compute_capability(int major, int minor) {
   device.major = major;
   device.minor = minor;
 }
+void set_multiprocessors(int count) { device.multiprocessors = count; }
 void set_driver_version(int version) { device.driver = version; }
 void set_pinned_capacity(std::int64_t bytes) {
   const std::lock_guard lock(device.registering);

@@ -104,7 +104,7 @@ struct Device {
   static inline thread_local int current = 0;  // of each thread, as the runtime has it
   // Whether the thread does work of a stream for the host, which may call nothing of the runtime.
   static inline thread_local bool in_host_function = false;
-  int count = 1, major = 9, minor = 0, driver = 13000;
+  int count = 1, major = 9, minor = 0, multiprocessors = 4, driver = 13000;
   bool cublas_captures = true, has_image = true;
   cudaError_t lost = cudaSuccess;
   std::int64_t pinned_used = 0, pinned_capacity = std::int64_t{1} << 50;

@@ -877,6 +877,37 @@ TEST_CASE("codes leave few candidates, and none are searched below codes_from ev
 #endif
 }
 
+TEST_CASE("recall takes as many blocks as there are multiprocessors, with the same lists") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  std::mt19937 random(24);
+  Memory m = random_memory(random, 1100, DType::bfloat16, 40);
+  m.config.n_local = 16;
+  m.config.chunk = 8;
+  m.config.n_mem = 200;
+  Device scan(m), through(m, 1);
+  const std::vector<float> query = episodic_test::normal_floats(40, random);
+  const std::int64_t tokens = m.event_end.back() + 15;
+  std::optional<Lists> first;
+  const std::int64_t wanted = (m.max_events + kEventsOfBlock - 1) / kEventsOfBlock;
+  for (const int multiprocessors : {1, 2, 5, 20, 132}) {
+    emulator::set_multiprocessors(multiprocessors);
+    const std::int64_t blocks = std::min<std::int64_t>(wanted, multiprocessors);
+    for (Device* device : {&scan, &through}) {
+      emulator::reset_calls();
+      const Lists lists = device->step(query, tokens, 1);
+      REQUIRE(emulator::calls().blocks == (device == &scan ? 1 : 2) * blocks);
+      if (!first) first = lists;
+      REQUIRE(lists == *first);
+    }
+  }
+  emulator::set_multiprocessors(4);
+  REQUIRE(wanted < 132);
+  REQUIRE(!first->similarity.empty());
+#else
+  EPISODIC_SKIP("counted on the emulated device");
+#endif
+}
+
 TEST_CASE("recall kernels find few among very many events") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(8);
