@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/base/parallel.hpp"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -100,6 +104,53 @@ TEST_CASE("a loop inside a task runs on the task's thread") {
   REQUIRE(calls == 64);
   REQUIRE(moved == 0);
   REQUIRE(pool.loops() == 1);
+}
+
+// While it lives, the process may map `bytes` more.
+class AddressSpace {
+ public:
+  explicit AddressSpace(std::int64_t bytes) {
+    ::getrlimit(RLIMIT_AS, &before_);
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit less = before_;
+    less.rlim_cur =
+        pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + static_cast<rlim_t>(bytes);
+    ::setrlimit(RLIMIT_AS, &less);
+  }
+  ~AddressSpace() { ::setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// OpenMP's own answer is to end the process.
+TEST_CASE(
+    "a team of threads that the system refuses is an error, and a smaller one works after it") {
+#if !defined(_OPENMP) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EPISODIC_SKIP("without OpenMP; or under a sanitizer, which cannot run with little address space");
+#else
+  std::string message;
+  std::vector<int> after;
+  std::thread([&] {  // it has no team yet
+    set_max_threads(100);
+    {
+      const AddressSpace few(std::int64_t{64} << 20);  // stacks of 8 MiB
+      try {
+        count_calls(7);
+      } catch (const Error& e) {
+        message = e.what();
+      }
+    }
+    set_max_threads(3);
+    after = count_calls(7);
+  })
+      .join();
+  REQUIRE(message ==
+          "OpenMP: the system refused a team of 100 threads (Resource temporarily unavailable); "
+          "set OMP_NUM_THREADS lower, or allow more threads or memory");
+  REQUIRE(after == std::vector<int>(7, 1));
+#endif
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ void parallel_for_impl(std::int64_t n, void (*body)(void*, std::int64_t), void* 
 
 /// Runs f(i) for every i in [0, n); each call once, in no order. Exceptions reach the caller (one
 /// of them; tasks that have not begun are then left out). Serial when n == 1 or inside another
-/// parallel loop. Allocates nothing.
+/// parallel loop. Allocates nothing, but at a thread's first loop, or when its OpenMP team grows.
+/// \throws Error then, if the system refuses as many threads; what OpenMP itself does is to exit
 template <class F>
 void parallel_for(std::int64_t n, F&& f) {
   using Fn = std::remove_reference_t<F>;

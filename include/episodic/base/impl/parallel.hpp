@@ -10,10 +10,13 @@
 
 #include <atomic>
 #include <exception>
-#ifdef __SANITIZE_THREAD__
+#include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
-#endif
+
+#include "episodic/base/error.hpp"
 
 namespace episodic {
 namespace parallel_detail {
@@ -62,13 +65,47 @@ inline void run_by_default(std::int64_t n, Loop& loop) {
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) loop.run(i);
   };
   std::vector<std::thread> others;
-  for (int t = 1; t < max_threads(); ++t) others.emplace_back(work);
+  try {
+    for (int t = 1; t < max_threads(); ++t) others.emplace_back(work);
+  } catch (const std::system_error&) {  // refused: those that began do the rest
+  }
   work();
   for (std::thread& other : others) other.join();
 }
 #else
+
+#ifdef _OPENMP
+inline thread_local int team_size = 1;  // of this thread's OpenMP team, as far as is known here
+
+// OpenMP's runtime ends the process when the system refuses it a thread. So before a team grows, as
+// many threads run at once under std::thread, which throws; the team then takes their places.
+inline void require_threads(int n) {
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(n));
+  std::mutex gate;
+  std::unique_lock<std::mutex> closed(gate);
+  std::string refusal;
+  try {
+    for (int t = 1; t < n; ++t) {
+      threads.emplace_back([&gate] { const std::lock_guard<std::mutex> wait(gate); });
+    }
+  } catch (const std::system_error& e) {
+    refusal = e.code().message();
+  }
+  closed.unlock();
+  for (std::thread& thread : threads) thread.join();
+  if (!refusal.empty()) {
+    throw Error("OpenMP: the system refused a team of " + std::to_string(n) + " threads (" +
+                refusal + "); set OMP_NUM_THREADS lower, or allow more threads or memory");
+  }
+}
+#endif
+
 inline void run_by_default(std::int64_t n, Loop& loop) {
 #ifdef _OPENMP
+  const int threads = omp_get_max_threads();
+  if (threads > team_size) require_threads(threads);
+  team_size = threads;
 #pragma omp parallel for schedule(dynamic, 1)
 #endif
   for (std::int64_t i = 0; i < n; ++i) loop.run(i);
