@@ -69,9 +69,6 @@ set(CPACK_DEBIAN_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_COMPRESSION_TYPE gzip)  # libtorch under xz takes minutes
 set(CPACK_DEBIAN_PACKAGE_DEPENDS
   "libc6 (>= 2.36), libstdc++6 (>= 12), libgomp1, libblas3, liblapack3, libfmt9, libpcre2-8-0, libutf8proc2, liburing2")
-if(EPISODIC_SENTENCEPIECE)
-  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libsentencepiece0")
-endif()
 if(httplib_LIBRARY)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libcpp-httplib0.11")
 endif()

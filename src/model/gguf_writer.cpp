@@ -33,37 +33,44 @@ constexpr std::uint64_t kAlignment = 32;  // of tensors; what the format assumes
 
 // -- bytes of the header --------------------------------------------------------------------------
 
-enum class Kind : std::uint32_t { u32 = 4, i32 = 5, f32 = 6, boolean = 7, text = 8, array = 9 };
+enum class ValueKind : std::uint32_t {
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  text = 8,
+  array = 9
+};
 
 class Header {
  public:
   void put(const std::string& key, std::int64_t value) {
-    begin(key, Kind::u32);
+    begin(key, ValueKind::u32);
     raw(static_cast<std::uint32_t>(value));
   }
   void put(const std::string& key, double value) {
-    begin(key, Kind::f32);
+    begin(key, ValueKind::f32);
     raw(static_cast<float>(value));
   }
   void put(const std::string& key, bool value) {
-    begin(key, Kind::boolean);
+    begin(key, ValueKind::boolean);
     raw(static_cast<std::uint8_t>(value));
   }
   void put(const std::string& key, std::string_view value) {
-    begin(key, Kind::text);
+    begin(key, ValueKind::text);
     text(value);
   }
   void put(const std::string& key, const char* value) { put(key, std::string_view(value)); }
   void put(const std::string& key, const std::vector<std::string>& values) {
-    begin_array(key, Kind::text, values.size());
+    begin_array(key, ValueKind::text, values.size());
     for (const std::string& value : values) text(value);
   }
   void put(const std::string& key, const std::vector<bool>& values) {
-    begin_array(key, Kind::boolean, values.size());
+    begin_array(key, ValueKind::boolean, values.size());
     for (const bool value : values) raw(static_cast<std::uint8_t>(value));
   }
   void put(const std::string& key, const std::vector<std::int32_t>& values) {
-    begin_array(key, Kind::i32, values.size());
+    begin_array(key, ValueKind::i32, values.size());
     for (const std::int32_t value : values) raw(value);
   }
 
@@ -101,13 +108,13 @@ class Header {
     raw(static_cast<std::uint64_t>(value.size()));
     bytes_.append(value);
   }
-  void begin(const std::string& key, Kind kind) {
+  void begin(const std::string& key, ValueKind kind) {
     text(key);
     raw(static_cast<std::uint32_t>(kind));
     ++n_values_;
   }
-  void begin_array(const std::string& key, Kind kind, std::size_t n) {
-    begin(key, Kind::array);
+  void begin_array(const std::string& key, ValueKind kind, std::size_t n) {
+    begin(key, ValueKind::array);
     raw(static_cast<std::uint32_t>(kind));
     raw(static_cast<std::uint64_t>(n));
   }

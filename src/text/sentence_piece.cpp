@@ -1,34 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unigram and BPE models by the library SentencePiece. Ids are the library's; texts of ids are put
-// together here, for the library turns bytes of characters that are not whole yet into U+FFFD.
+// Our own reader and not the library SentencePiece: as distributions build it, the library exports
+// a symbol of libtorch's (FLAGS_minloglevel) and constructs a larger object in its place, over what
+// lies beside it (google/sentencepiece#944).
 #include "sentence_piece.hpp"
 
 #include <fmt/format.h>
-#include <sentencepiece_processor.h>
 
 #include <charconv>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "episodic/base/error.hpp"
 #include "json_node.hpp"
+#include "sentence_piece_cut.hpp"
+#include "sentence_piece_file.hpp"
+#include "sentence_piece_normalizer.hpp"
 
 namespace episodic::text {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kMark = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  explicit SentencePieceTokenizer(const fs::path& file) : file_(file) {
-    if (const auto status = model_.Load(file.string()); !status.ok())
-      throw FileError(
-          fmt::format("{}: is no SentencePiece model ({}); LLaMA 3's files of this name are of "
-                      "another kind: take the model's tokenizer.json",
-                      file.string(), status.message()));
-    bos_ = model_.bos_id();
-    eos_ = model_.eos_id();
-    begins_with_space_ = !pieces("a").empty() && pieces("a").front().starts_with(kMark);
-    drops_spaces_ = pieces("a ") == pieces("a");
+  explicit SentencePieceTokenizer(const fs::path& path)
+      : file_(read_sentence_piece_file(path)),
+        normalizer_(file_),
+        cutter_(make_piece_cutter(file_, normalizer_)) {
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id) {
+      const SentencePiece& piece = file_.pieces[id];
+      ids_.emplace(piece.text, static_cast<std::int64_t>(id));
+      if (piece.type == PieceType::kUnknown) unknown_ = static_cast<std::int64_t>(id);
+    }
+    for (int b = 0; file_.bytes && b < 256; ++b)
+      byte_ids_.push_back(id_of(byte_piece(static_cast<unsigned char>(b))));
+    bos_ = control(file_.bos);
+    eos_ = control(file_.eos);
   }
 
   /// What tokenizer_config.json changes; without it a text begins with bos, if there is one.
@@ -38,7 +46,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (node.null()) return otherwise;
       const std::string& content = (node.is_object() ? node.at("content") : node).str();
       const std::int64_t found = id_of(content);
-      if (found < 0) node.fail(fmt::format("'{}' is not a token of {}", content, file_.string()));
+      if (found < 0)
+        node.fail(fmt::format("'{}' is not a token of {}", content, file_.path.string()));
       return found;
     };
     bos_ = id("bos_token", bos_);
@@ -48,36 +57,46 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::vector<std::int64_t> encode(std::string_view text, bool add_special) const override {
-    std::vector<int> ids;
-    if (const auto status = model_.Encode({text.data(), text.size()}, &ids); !status.ok())
-      throw DataError(
-          fmt::format("{}: cannot encode the text: {}", file_.string(), status.message()));
+    if (text.size() >= kMostBytes)
+      throw DataError("a text of 512 MiB or more cannot be tokenized at once, cut it");
     std::vector<std::int64_t> out;
     if (add_special && add_bos_ && bos_ >= 0) out.push_back(bos_);
-    out.insert(out.end(), ids.begin(), ids.end());
+    const std::string normalized = normalizer_(text);
+    bool unknown = false;  // the last one was; those beside it are the same
+    for (const Cut& cut : cutter_->cut(normalized)) {
+      const bool again = unknown;
+      unknown = cut.id == unknown_;
+      if (!unknown)
+        out.push_back(cut.id);
+      else if (file_.bytes)
+        for (const char c : cut.text) out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+      else if (!again)
+        out.push_back(unknown_);
+    }
     if (add_special && add_eos_ && eos_ >= 0) out.push_back(eos_);
     return out;
   }
 
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special) const override {
     std::string out;
-    bool begins = begins_with_space_ || drops_spaces_;
+    bool begins = file_.rules.space_before || file_.rules.drops_spaces;
     std::size_t named = 0;  // bytes of special tokens' names, which are no text
     for (const std::int64_t id : ids) {
-      std::string_view piece = model_.IdToPiece(checked(id));
-      if (special(id)) {
+      const auto& [text, score, type] = piece_of(id);
+      std::string_view piece = text;
+      if (type == PieceType::kControl) {
         if (skip_special) continue;
         out += piece;
         named += piece.size();
-      } else if (model_.IsUnknown(checked(id))) {
-        out += " \xe2\x81\x87 ";  // what the library writes for it
-      } else if (model_.IsByte(checked(id))) {
+      } else if (type == PieceType::kUnknown) {
+        out += file_.unknown_surface;
+      } else if (type == PieceType::kByte) {
         out += byte_of(piece);
       } else {
         // the space before a text is not part of it
-        if (begins && out.size() == named && piece.starts_with(kMark)) {
-          piece.remove_prefix(kMark.size());
-          begins = drops_spaces_;  // else one space is all that was put there
+        if (begins && out.size() == named && piece.starts_with(kSpaceMark)) {
+          piece.remove_prefix(kSpaceMark.size());
+          begins = file_.rules.drops_spaces;  // else one space is all that was put there
         }
         append(piece, out);
       }
@@ -85,31 +104,33 @@ class SentencePieceTokenizer final : public Tokenizer {
     return out;
   }
 
-  std::string token(std::int64_t id) const override { return model_.IdToPiece(checked(id)); }
+  std::string token(std::int64_t id) const override { return piece_of(id).text; }
   std::int64_t id_of(std::string_view token) const override {
-    const int id = model_.PieceToId({token.data(), token.size()});
-    // the library gives the unknown piece's id for what it does not know
-    return model_.IdToPiece(id) == token ? id : -1;
+    const auto it = ids_.find(token);
+    return it == ids_.end() ? -1 : it->second;
   }
-  std::int64_t vocab_size() const override { return model_.GetPieceSize(); }
+  std::int64_t vocab_size() const override {
+    return static_cast<std::int64_t>(file_.pieces.size());
+  }
   std::int64_t bos() const override { return bos_; }
   std::int64_t eos() const override { return eos_; }
 
  private:
-  std::vector<std::string> pieces(const char* text) const {
-    std::vector<std::string> out;
-    if (!model_.Encode(text, &out).ok()) out.clear();
-    return out;
-  }
+  // Marks are three bytes for one space, and a table of characters may make some longer.
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 29;
 
-  int checked(std::int64_t id) const {
+  const SentencePiece& piece_of(std::int64_t id) const {
     if (id < 0 || id >= vocab_size())
       throw DataError(fmt::format("token id {} is not in the vocabulary of {} ids of {}", id,
-                                  vocab_size(), file_.string()));
-    return static_cast<int>(id);
+                                  vocab_size(), file_.path.string()));
+    return file_.pieces[static_cast<std::size_t>(id)];
   }
 
-  bool special(std::int64_t id) const { return model_.IsControl(static_cast<int>(id)); }
+  /// The id of a control piece; -1: there is none of this name.
+  std::int64_t control(const std::string& name) const {
+    const std::int64_t id = id_of(name);
+    return id >= 0 && piece_of(id).type == PieceType::kControl ? id : -1;
+  }
 
   /// Of a piece such as <0x0A>.
   static char byte_of(std::string_view piece) {
@@ -119,20 +140,21 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   static void append(std::string_view piece, std::string& out) {
-    for (std::size_t at; (at = piece.find(kMark)) != std::string_view::npos;) {
+    for (std::size_t at; (at = piece.find(kSpaceMark)) != std::string_view::npos;) {
       out += piece.substr(0, at);
       out += ' ';
-      piece.remove_prefix(at + kMark.size());
+      piece.remove_prefix(at + kSpaceMark.size());
     }
     out += piece;
   }
 
-  fs::path file_;
-  sentencepiece::SentencePieceProcessor model_;
-  std::int64_t bos_ = -1, eos_ = -1;
+  SentencePieceFile file_;
+  SentencePieceNormalizer normalizer_;
+  std::unique_ptr<PieceCutter> cutter_;
+  std::unordered_map<std::string_view, std::int64_t> ids_;
+  std::vector<std::int64_t> byte_ids_;
+  std::int64_t bos_ = -1, eos_ = -1, unknown_ = -1;
   bool add_bos_ = true, add_eos_ = false;
-  bool begins_with_space_ = false;  // a text gets a space in front
-  bool drops_spaces_ = false;       // spaces around a text, and between words all but one, go
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace episodic::text {
 
 /// Reads MODEL_DIR/tokenizer.model, and of tokenizer_config.json which tokens begin and end a text.
-/// \throws FileError naming the file; NotBuiltError in a build without the library
+/// \throws FileError naming the file
 std::unique_ptr<Tokenizer> load_sentence_piece(const std::filesystem::path& model_dir);
 
 }  // namespace episodic::text

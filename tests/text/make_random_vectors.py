@@ -85,4 +85,5 @@ def main():
                                                             else json.dumps(v, separators=(",", ":"))) for k, v in out.items()) + "}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

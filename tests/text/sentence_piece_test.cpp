@@ -2,8 +2,10 @@
 // tokenizer.model files, as the Python package sentencepiece reads them
 // (make_sentencepiece_vectors.py).
 #include <cstdlib>
+#include <random>
 
 #include "episodic/base/error.hpp"
+#include "random_texts.hpp"
 #include "support/shared.hpp"
 #include "support/test.hpp"
 #include "tokenizer_files.hpp"
@@ -34,14 +36,10 @@ fs::path file_of(const Json& model) {
   return {};
 }
 
-/// A tokenizer of that file alone; null in a build without the library.
+/// A tokenizer of that file alone.
 std::unique_ptr<Tokenizer> load_file(const fs::path& file, const TempDir& dir) {
   fs::copy_file(file, dir.path() / "tokenizer.model", fs::copy_options::overwrite_existing);
-  try {
-    return load_tokenizer(dir.path());
-  } catch (const NotBuiltError&) {
-    return nullptr;
-  }
+  return load_tokenizer(dir.path());
 }
 
 }  // namespace
@@ -55,7 +53,6 @@ TEST_CASE("tokenizer.model: ids and texts are those of the reference package") {
     ++read;
     const TempDir dir;
     const auto tokenizer = load_file(file, dir);
-    if (!tokenizer) EPISODIC_SKIP("built without the library SentencePiece");
     const auto bos = model["bos"].get<std::int64_t>();
     REQUIRE(tokenizer->vocab_size() == model["vocab"].get<std::int64_t>());
     REQUIRE(tokenizer->bos() == bos);
@@ -71,13 +68,34 @@ TEST_CASE("tokenizer.model: ids and texts are those of the reference package") {
       CHECK(tokenizer->encode(text) == ids);
     }
   }
-  REQUIRE(read >= 2);  // those of this repository
+  REQUIRE(read >= 4);  // those of this repository
+}
+
+TEST_CASE("tokenizer.model: ids and texts of random texts are those of the reference package") {
+  const Json all = sentencepiece_vectors();
+  int read = 0;
+  for (const Json& model : all["models"]) {
+    const fs::path file = file_of(model);
+    if (file.empty()) continue;
+    ++read;
+    const TempDir dir;
+    const auto tokenizer = load_file(file, dir);
+    const Json& random = model["random"];
+    RandomTexts texts;
+    TextSums sums;
+    for (auto n = random["count"].get<std::int64_t>(); n > 0; --n)
+      sums.add(*tokenizer, texts.next());
+    INFO(model["name"].get<std::string>());
+    CHECK(std::to_string(sums.ids) == random["ids"].get<std::string>());
+    if (!random["texts"].is_null())
+      CHECK(std::to_string(sums.texts) == random["texts"].get<std::string>());
+  }
+  REQUIRE(read >= 4);
 }
 
 TEST_CASE("tokenizer.model: special tokens, bytes and what tokenizer_config.json says") {
   const TempDir dir;
   const auto tokenizer = load_file(vectors_dir() / "spm_bpe.model", dir);
-  if (!tokenizer) EPISODIC_SKIP("built without the library SentencePiece");
   const std::vector<std::int64_t> hello = tokenizer->encode("hello", false);
   REQUIRE(tokenizer->decode(tokenizer->encode("hello")) == "hello");
   REQUIRE(tokenizer->decode(tokenizer->encode("hello"), false) == "<s>hello");
@@ -106,19 +124,65 @@ TEST_CASE("tokenizer.model: special tokens, bytes and what tokenizer_config.json
 
 TEST_CASE("tokenizer.model: a file of another kind is refused by name") {
   const TempDir dir;
-  if (!load_file(vectors_dir() / "spm_bpe.model", dir))
-    EPISODIC_SKIP("built without the library SentencePiece");
   for (const char* text : {"", "IQ== 0\nIg== 1\n", "\x0a\xff\xff\xff\xff\xff\x0f"}) {
     dir.write("tokenizer.model", text);
     REQUIRE_THROWS_AS(load_tokenizer(dir.path()), FileError);
   }
-  std::ifstream in(vectors_dir() / "spm_bpe.model", std::ios::binary);
-  const std::string whole(std::istreambuf_iterator<char>(in), {});
-  for (std::size_t n = 1; n < whole.size(); n += 97) {
-    dir.write("tokenizer.model", whole.substr(0, n));
-    try {
-      load_tokenizer(dir.path());  // a prefix may be a model of fewer pieces
-    } catch (const FileError&) {
+  for (const char* name : {"spm_bpe.model", "spm_unigram.model", "spm_unigram_own.model"}) {
+    std::ifstream in(vectors_dir() / name, std::ios::binary);
+    const std::string whole(std::istreambuf_iterator<char>(in), {});
+    std::mt19937 random(5);
+    for (int i = 0; i < 200; ++i) {
+      std::string damaged = whole;
+      if (i % 2 == 0) damaged.resize(random() % damaged.size());
+      for (std::size_t n = random() % 4; n > 0 && !damaged.empty(); --n)
+        damaged[random() % damaged.size()] = static_cast<char>(random());
+      dir.write("tokenizer.model", damaged);
+      try {  // what is left may be a model of fewer pieces, or of other ones
+        const auto tokenizer = load_tokenizer(dir.path());
+        tokenizer->decode(tokenizer->encode("The \xef\xac\x81rst  \xe4\xb8\x96 \xff foo bar--\n"));
+      } catch (const FileError& e) {
+        REQUIRE(std::string(e.what()).find("tokenizer.model: ") != std::string::npos);
+      }
     }
   }
+}
+
+TEST_CASE("tokenizer.model: what is wrong with a file is said") {
+  const TempDir dir;
+  const auto field = [](int number, const std::string& bytes) {  // up to 127 bytes
+    return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+  };
+  const auto piece = [&](const std::string& text, int type) {
+    return field(1, field(1, text) + std::string{0x18, static_cast<char>(type)});
+  };
+  const std::string unknown = piece("<unk>", 2);
+  const auto problem = [&](const std::string& file) -> std::string {
+    dir.write("tokenizer.model", file);
+    try {
+      load_tokenizer(dir.path())->encode("ab");
+    } catch (const FileError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  const auto says = [&](const std::string& file, const std::string& what) {
+    INFO(what);
+    CHECK(problem(file).find(what) != std::string::npos);
+  };
+  CHECK(problem(unknown + piece("a", 1)) == "none");
+  says(piece("a", 1), "there are 0 unknown pieces, expected one");
+  says(unknown + unknown, "piece '<unk>' is there twice");
+  says(unknown + piece("u2", 2), "there are 2 unknown pieces, expected one");
+  says(unknown + piece("", 1), "piece 1 is empty");
+  says(unknown + piece("a", 5), "piece 'a' is of the type 5 (unused), which is not supported");
+  says(unknown + piece("a", 7), "piece 1 is of the unknown type 7");
+  says(unknown + piece("<0x41>", 6), "there are 1 pieces for bytes, expected 0");
+  says(unknown + field(2, {0x18, 3}), "model type 3 is not supported");
+  says(unknown + field(1, field(1, "a") + std::string("\x15\x00\x00\xc0\x7f", 5)),
+       "the score of piece 1 is NaN");
+  says(unknown + field(3, field(2, "\x04")), "its table of characters");
+  says(unknown + field(3, field(2, std::string("\x04\0\0\0\xff\xff\xff\xff\0", 9))),
+       "its table of characters");
+  says(unknown.substr(0, 5), "it ends within a field");
 }

@@ -57,10 +57,9 @@ class StreamDecoder {
 };
 
 /// Reads tokenizer.json (byte-level or byte-fallback BPE, BERT's WordPiece) and, if present,
-/// tokenizer_config.json. Without it tokenizer.model (SentencePiece, unigram or BPE, whose ids are
-/// that library's: no special tokens are read out of a text), without that BERT's vocab.txt.
-/// \throws FileError naming the file and what in it is missing or unsupported; NotBuiltError for a
-///         tokenizer.model in a build without the library
+/// tokenizer_config.json. Without it tokenizer.model (SentencePiece, unigram or BPE, with the ids
+/// of its library: no special tokens are read out of a text), without that BERT's vocab.txt.
+/// \throws FileError naming the file and what in it is missing or unsupported
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
 }  // namespace episodic
