@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// libtorch beside the other libraries of the process: one that exports a variable of libtorch's name
+// would share its storage.
+#include "support/test.hpp"
+
+#include <ATen/ATen.h>
+
+C10_DECLARE_int(minloglevel);
+
+TEST_CASE("libtorch's flags are as it set them: no other library writes over them") {
+  CHECK_FALSE(FLAGS_caffe2_use_fatal_for_enforce);
+  CHECK(FLAGS_minloglevel >= 0);
+  CHECK(FLAGS_minloglevel <= 3);
+}
+
+TEST_CASE("a tensor that no machine has room for is an exception and not the end of the process") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EPISODIC_SKIP("sanitizers end the process where so much is asked for");
+#else
+  REQUIRE_THROWS_AS(at::empty({std::int64_t{1} << 60}, at::kByte), c10::Error);
+#endif
+}
