@@ -72,7 +72,7 @@ class Unigram final : public PieceCutter {
   }
 
  private:
-  static constexpr float kUnknownPenalty = 10;
+  static constexpr float kUnknownPenalty = 10;  // the library's, as the 0.1 below
 
   /// The best way to cut the text up to here.
   struct Best {

@@ -26,6 +26,13 @@ PrefixTable user_defined_pieces(const SentencePieceFile& file) {
   return PrefixTable(std::move(entries));
 }
 
+[[noreturn]] void damaged(const SentencePieceFile& file) {
+  throw FileError(
+      fmt::format("{}: its table of characters (precompiled_charsmap) is damaged; fetch "
+                  "the file again",
+                  file.path.string()));
+}
+
 // Nodes of a double array, as the library Darts-clone writes them.
 bool has_leaf(std::uint32_t node) { return (node >> 8 & 1) != 0; }
 std::uint32_t leaf_value(std::uint32_t node) { return node & 0x7fffffff; }
@@ -41,20 +48,14 @@ SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceFile& file)
   // The trie's bytes, the trie, and what its leaves point into.
   const std::size_t bytes = table.size() < 4 ? 0 : little_endian(table, 0);
   if (bytes == 0 || bytes % 4 != 0 || bytes >= table.size() - 4 || table.back() != '\0')
-    throw FileError(
-        fmt::format("{}: its table of characters (precompiled_charsmap) is damaged; "
-                    "fetch the file again",
-                    file.path.string()));
+    damaged(file);
   for (std::size_t at = 0; at < bytes; at += 4) trie_.push_back(little_endian(table, 4 + at));
   becomes_ = table.substr(4 + bytes);
 }
 
 std::uint32_t SentencePieceNormalizer::node(std::size_t at) const {
   if (at < trie_.size()) return trie_[at];
-  throw FileError(
-      fmt::format("{}: its table of characters (precompiled_charsmap) is damaged; fetch "
-                  "the file again",
-                  file_->path.string()));
+  damaged(*file_);
 }
 
 SentencePieceNormalizer::Change SentencePieceNormalizer::first(std::string_view text) const {

@@ -16,8 +16,9 @@ namespace episodic::text {
 
 class SentencePieceNormalizer {
  public:
-  /// \param file must outlive it \throws FileError naming a file whose table of characters is
-  /// damaged
+  /// \param file must outlive it
+  /// \throws FileError naming a file whose table of characters is damaged, as operator() does where
+  ///         it comes upon it only then
   explicit SentencePieceNormalizer(const SentencePieceFile& file);
 
   /// The text as it is cut: well-formed UTF-8, bytes that are none become U+FFFD.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libtorch beside the other libraries of the process: one that exports a variable of libtorch's name
-// would share its storage.
+// libtorch beside the other libraries of the process: one that exports a variable of libtorch's
+// name would share its storage.
 #include "support/test.hpp"
 
 #include <ATen/ATen.h>
