@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   } catch (const tools::UsageError& e) {
     return app.refuse(e);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "episodic-report: %s\n", e.what());
+    std::fprintf(stderr, "episodic-report: %s\n", tools::on_one_line(e).c_str());
     return 1;
   }
   return 0;

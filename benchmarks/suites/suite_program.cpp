@@ -193,7 +193,7 @@ int run_suite_program(tools::CommandLine& app, int argc, char** argv) {
                  name.c_str());
     return 1;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: %s\n", name.c_str(), e.what());
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), tools::on_one_line(e).c_str());
     return 1;
   }
   return 0;

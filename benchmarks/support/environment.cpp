@@ -111,7 +111,7 @@ int run_program(tools::CommandLine& app, int argc, char** argv, const std::funct
     std::fprintf(stderr, "%s: out of memory; lower --context or --layers\n", app.name().c_str());
     return 1;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: %s\n", app.name().c_str(), e.what());
+    std::fprintf(stderr, "%s: %s\n", app.name().c_str(), tools::on_one_line(e).c_str());
     return 1;
   }
   return 0;

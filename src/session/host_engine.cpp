@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of the host: a decoder on libtorch, its memory in host memory and files.
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -33,17 +35,34 @@ class ShowingSlot final : public AttentionSlot {
   std::shared_ptr<const KeysHook> hook_;
 };
 
+/// Calls f. Who uses an engine does not know libtorch: what it throws becomes an error of this
+/// library's, in one line and without a backtrace.
+template <class F>
+decltype(auto) translated(F&& f) {
+  try {
+    return f();
+  } catch (const c10::Error& e) {
+    std::string what = e.what_without_backtrace();
+    what = "libtorch: " + what.substr(0, what.find('\n'));
+    if (what.find("can't allocate memory") == std::string::npos) throw Error(what);
+    throw BudgetError(what + "; lower chunk, n_local, n_mem or host_bytes, or read less text");
+  }
+}
+
 class HostEngine final : public Engine {
  public:
   HostEngine(const std::filesystem::path& dir, const ModelOptions& options)
-      : Engine(dir, options), model_(Decoder::load(open_model(dir, options))) {}
+      : Engine(dir, options),
+        model_(translated([&] { return Decoder::load(open_model(dir, options)); })) {}
 
   const char* device() const override { return "cpu"; }
 
   const ModelConfig& config() const override { return model_.config(); }
   std::int64_t chunk() const override { return model_.chunk(); }
   std::int64_t tokens() const override { return model_.state()->tokens(); }
-  void step(std::span<const std::int64_t> ids, StepKind kind) override { model_.step(ids, kind); }
+  void step(std::span<const std::int64_t> ids, StepKind kind) override {
+    translated([&] { model_.step(ids, kind); });
+  }
   std::span<const float> logits() override {
     if (!memory_) return model_.logits();
     // The memory keeps them with its state, so they are right after a restore too.
@@ -76,7 +95,7 @@ class HostEngine final : public Engine {
   }
 
   void step(std::span<const std::int64_t> ids, std::span<float> logits) override {
-    const at::Tensor rows = model_.forward(ids);
+    const at::Tensor rows = translated([&] { return model_.forward(ids); });
     if (static_cast<std::int64_t>(logits.size()) != rows.numel())
       throw DataError(fmt::format("Engine::step: room for {} logits, {} tokens have {}",
                                   logits.size(), ids.size(), rows.numel()));
@@ -84,8 +103,9 @@ class HostEngine final : public Engine {
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
-    const at::Tensor last =
-        model_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
+    const at::Tensor last = translated([&] {
+      return model_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
+    });
     if (first + n < ids.size())
       token_surprise(last.const_data_ptr<float>(), 1, model_.config().vocab_size,
                      model_.config().vocab_size, ids.data() + first + n, nll.data() + first + n);

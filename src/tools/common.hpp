@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -53,6 +54,8 @@ struct TextFlags {
 
 /// A text as one printable line: line feeds and other control characters as in C.
 std::string on_one_line(const std::string& text);
+/// What an exception says, on one line; libtorch's backtraces are left out.
+std::string on_one_line(const std::exception& e);
 
 /// Bytes of the UTF-8 character at `text[i]`, 0 if there is none.
 std::size_t utf8_length(std::string_view text, std::size_t i);

@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
                stderr);
     return 1;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "episodic: %s\n", e.what());
+    std::fprintf(stderr, "episodic: %s\n", episodic::tools::on_one_line(e).c_str());
     return 1;
   }
   return 0;

@@ -92,6 +92,11 @@ std::string on_one_line(const std::string& text) {
   return out;
 }
 
+std::string on_one_line(const std::exception& e) {
+  const std::string what = e.what();
+  return on_one_line(what.substr(0, what.find("\nException raised from")));
+}
+
 std::string read_document(const std::filesystem::path& path, const std::string& encoding) {
   const std::string name = path == "-" ? "stdin" : path.string();
   std::string text = read_text(path);

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/base/parallel.hpp"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cmath>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "support/address_space.hpp"
 #include "support/test.hpp"
 #include "support/thread_pool.hpp"
 
@@ -106,24 +103,6 @@ TEST_CASE("a loop inside a task runs on the task's thread") {
   REQUIRE(pool.loops() == 1);
 }
 
-// While it lives, the process may map `bytes` more.
-class AddressSpace {
- public:
-  explicit AddressSpace(std::int64_t bytes) {
-    ::getrlimit(RLIMIT_AS, &before_);
-    rlim_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    rlimit less = before_;
-    less.rlim_cur =
-        pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + static_cast<rlim_t>(bytes);
-    ::setrlimit(RLIMIT_AS, &less);
-  }
-  ~AddressSpace() { ::setrlimit(RLIMIT_AS, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 // OpenMP's own answer is to end the process.
 TEST_CASE(
     "a team of threads that the system refuses is an error, and a smaller one works after it") {
@@ -135,7 +114,7 @@ TEST_CASE(
   std::thread([&] {  // it has no team yet
     set_max_threads(100);
     {
-      const AddressSpace few(std::int64_t{64} << 20);  // stacks of 8 MiB
+      const testing::AddressSpace few(std::int64_t{64} << 20);  // stacks of 8 MiB
       try {
         count_calls(7);
       } catch (const Error& e) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of the host on the shipped model: reading, asking, states, what it can and cannot.
 #include "model/tiny_adapter.hpp"
+#include "support/address_space.hpp"
 #include "support/model.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -50,6 +51,38 @@ GenerateOptions few(std::int64_t n) {
   GenerateOptions o;
   o.max_new = n;
   return o;
+}
+
+TEST_CASE("engine: memory that the system refuses is one line, and a later step goes on",
+          "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EPISODIC_SKIP("sanitizers cannot run with little address space");
+#else
+  const std::vector<std::int64_t> ids(1024, 5);
+  const auto engine = load_engine(shipped_model_dir()), plain = load_engine(shipped_model_dir());
+  for (Engine* e : {engine.get(), plain.get()}) {
+    e->attach_full_attention(2048);
+    e->step(std::span(ids).first(32), StepKind::prompt);
+  }
+  std::string message;
+  {
+    const testing::AddressSpace none(0);
+    try {
+      engine->step(ids, StepKind::prompt);
+    } catch (const BudgetError& e) {
+      message = e.what();
+    }
+  }
+  INFO(message);
+  CHECK(message.starts_with("libtorch: "));
+  CHECK(message.find("can't allocate memory") != std::string::npos);
+  CHECK(message.find('\n') == std::string::npos);
+  engine->step(ids, StepKind::prompt);
+  plain->step(ids, StepKind::prompt);
+  CHECK(engine->tokens() == plain->tokens());
+  CHECK(logits_of(*engine) == logits_of(*plain));
+#endif
 }
 
 TEST_CASE("engine: with its directory's settings it answers from far before its window",

@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/strict_json.hpp"
+#include "common.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLongestRequest = std::size_t{256}
@@ -169,7 +169,7 @@ struct HttpServer::Impl {
           } catch (const RequestError& e) {
             set_error(response, e.status(), e.what(), e.parameter());
           } catch (const std::exception& e) {
-            set_error(response, 500, e.what());
+            set_error(response, 500, on_one_line(e));
           }
         });
   }
@@ -234,7 +234,7 @@ struct HttpServer::Impl {
         send(text_of(last));
       }
     } catch (const std::exception& e) {  // the status has been sent
-      send(text_of(error_json(e.what(), "server_error", "")));
+      send(text_of(error_json(on_one_line(e), "server_error", "")));
     }
     send("[DONE]");
     sink.done();
