@@ -147,13 +147,13 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceRules& rules) {
 }
 
 void check(const SentencePieceFile& file) {
-  std::unordered_set<std::string_view> seen;
-  std::size_t unknown = 0, bytes = 0;
+  std::unordered_set<std::string_view> seen, bytes;
+  std::size_t unknown = 0;
   for (const SentencePiece& piece : file.pieces) {
     if (!seen.insert(piece.text).second)
       throw Damaged(fmt::format("piece '{}' is there twice", piece.text));
     unknown += piece.type == PieceType::kUnknown;
-    bytes += piece.type == PieceType::kByte;
+    if (piece.type == PieceType::kByte) bytes.insert(piece.text);
     // Written by no trainer; with them a cut would have to be taken apart again.
     if (piece.type == PieceType::kUnused)
       throw Damaged(
@@ -161,12 +161,12 @@ void check(const SentencePieceFile& file) {
   }
   if (unknown != 1)
     throw Damaged(fmt::format("there are {} unknown pieces, expected one", unknown));
-  if (bytes != (file.bytes ? 256 : 0))
-    throw Damaged(
-        fmt::format("there are {} pieces for bytes, expected {}", bytes, file.bytes ? 256 : 0));
+  if (bytes.size() != (file.bytes ? 256 : 0))
+    throw Damaged(fmt::format("there are {} pieces for bytes, expected {}", bytes.size(),
+                              file.bytes ? 256 : 0));
   for (int b = 0; file.bytes && b < 256; ++b)
-    if (const std::string name = byte_piece(static_cast<unsigned char>(b)); !seen.contains(name))
-      throw Damaged(fmt::format("there is no piece '{}'", name));
+    if (const std::string name = byte_piece(static_cast<unsigned char>(b)); !bytes.contains(name))
+      throw Damaged(fmt::format("there is no byte piece '{}'", name));
 }
 
 SentencePieceFile read(std::string_view bytes) {
