@@ -101,13 +101,14 @@ class ScoredBpe final : public PieceCutter {
   ScoredBpe(const SentencePieceFile& file, const SentencePieceNormalizer& normalizer)
       : file_(&file), normalizer_(&normalizer), unknown_(unknown_of(file)) {
     for (std::size_t id = 0; id < file.pieces.size(); ++id)
-      if (file.pieces[id].in_text())
+      if (file.pieces[id].in_text() || file.pieces[id].type == PieceType::kUnused)
         ids_.emplace(file.pieces[id].text, static_cast<std::int64_t>(id));
   }
 
   std::vector<Cut> cut(std::string_view text) const override {
     std::vector<Symbol> symbols = characters(text);
     std::priority_queue<Pair> pairs;
+    Halves halves;
     const auto consider = [&](std::int32_t left) {
       if (left < 0) return;
       const Symbol& l = symbols[static_cast<std::size_t>(left)];
@@ -115,8 +116,10 @@ class ScoredBpe final : public PieceCutter {
       const Symbol& r = symbols[static_cast<std::size_t>(l.next)];
       if (l.whole || r.whole) return;
       const std::string_view both = text.substr(l.begin, l.length + r.length);
-      if (const auto it = ids_.find(both); it != ids_.end())
-        pairs.push({file_->pieces[static_cast<std::size_t>(it->second)].score, left, both.size()});
+      const auto it = ids_.find(both);
+      if (it == ids_.end()) return;
+      pairs.push({piece(it->second).score, left, both.size()});
+      if (piece(it->second).type == PieceType::kUnused) halves[both] = l.length;
     };
     for (std::size_t i = 0; i < symbols.size(); ++i) consider(static_cast<std::int32_t>(i));
     while (!pairs.empty()) {
@@ -134,12 +137,8 @@ class ScoredBpe final : public PieceCutter {
       consider(top.left);
     }
     std::vector<Cut> cuts;
-    for (const Symbol& s : symbols) {
-      if (s.length == 0) continue;
-      const std::string_view piece = text.substr(s.begin, s.length);
-      const auto it = ids_.find(piece);
-      cuts.push_back({piece, it == ids_.end() ? unknown_ : it->second});
-    }
+    for (const Symbol& s : symbols)
+      if (s.length > 0) add(text.substr(s.begin, s.length), halves, cuts);
     return cuts;
   }
 
@@ -149,6 +148,8 @@ class ScoredBpe final : public PieceCutter {
     std::int32_t before, next;  // neighbours; -1: none
     bool whole;                 // a user-defined piece, which is not joined
   };
+  /// Bytes of the left one of the two that made an unused piece.
+  using Halves = std::unordered_map<std::string_view, std::size_t>;
   struct Pair {
     float score;
     std::int32_t left;
@@ -157,6 +158,23 @@ class ScoredBpe final : public PieceCutter {
       return score != o.score ? score < o.score : left > o.left;
     }
   };
+
+  const SentencePiece& piece(std::int64_t id) const {
+    return file_->pieces[static_cast<std::size_t>(id)];
+  }
+
+  /// What was joined, an unused piece as what it was joined from.
+  void add(std::string_view joined, const Halves& halves, std::vector<Cut>& cuts) const {
+    const auto it = ids_.find(joined);
+    const std::int64_t id = it == ids_.end() ? unknown_ : it->second;
+    const auto half = halves.find(joined);
+    if (piece(id).type != PieceType::kUnused || half == halves.end()) {
+      cuts.push_back({joined, id});
+      return;
+    }
+    add(joined.substr(0, half->second), halves, cuts);
+    add(joined.substr(half->second), halves, cuts);
+  }
 
   std::vector<Symbol> characters(std::string_view text) const {
     std::vector<Symbol> symbols;

@@ -154,10 +154,6 @@ void check(const SentencePieceFile& file) {
       throw Damaged(fmt::format("piece '{}' is there twice", piece.text));
     unknown += piece.type == PieceType::kUnknown;
     if (piece.type == PieceType::kByte) bytes.insert(piece.text);
-    // Written by no trainer; with them a cut would have to be taken apart again.
-    if (piece.type == PieceType::kUnused)
-      throw Damaged(
-          fmt::format("piece '{}' is of the type 5 (unused), which is not supported", piece.text));
   }
   if (unknown != 1)
     throw Damaged(fmt::format("there are {} unknown pieces, expected one", unknown));

@@ -20,7 +20,7 @@ enum class PieceType : std::uint8_t {
   kUnknown = 2,
   kControl = 3,
   kUserDefined = 4,
-  kUnused = 5,
+  kUnused = 5,  ///< in no cut; under BPE others may still be joined by way of it
   kByte = 6
 };
 

@@ -6,8 +6,8 @@ usage: make_sentencepiece_vectors.py SHARED_DATA OUT_DIR [GEMMA_DIR]
 Trains unigram and BPE models of a few hundred pieces on a public-domain text (committed: they are
 ours), and takes the released tokenizer.model files of SHARED_DATA/tokenizers as they lie; GEMMA_DIR is
 what scripts/real_model makes. "random" has checksums of 20,000 random texts of each, those of
-make_random_vectors.py; "texts" null where a decoded text has half a character. Needs sentencepiece and
-tokenizers (0.2.3 and 0.23.1 were used).
+make_random_vectors.py; "texts" null where a decoded text has half a character. Needs sentencepiece,
+protobuf and tokenizers (0.2.3, 7.36.2 and 0.23.1 were used).
 """
 import io
 import json
@@ -15,6 +15,7 @@ import pathlib
 import sys
 
 import sentencepiece as spm
+from sentencepiece import sentencepiece_model_pb2
 
 from make_random_vectors import Texts, add
 
@@ -38,7 +39,11 @@ for name, settings in TRAINED.items():
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(book.split("\n")[:3000]), model_writer=model, num_threads=1, minloglevel=2,
         vocab_size=700 if "own" in name else 500, **{"normalization_rule_name": "identity", **settings})
-    (out / f"{name}.model").write_bytes(model.getvalue())
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    if "own" in name:  # some pieces unused, as a restricted vocabulary leaves them
+        for piece in [p for p in proto.pieces if p.type == p.NORMAL and len(p.piece) > 1][::7]:
+            piece.type = piece.UNUSED
+    (out / f"{name}.model").write_bytes(proto.SerializeToString())
 models = {name: out / f"{name}.model" for name in TRAINED}
 t = shared / "tokenizers"
 models["llama2"] = t / "llama2_spm/tokenizer.model"
