@@ -74,7 +74,8 @@ EpisodicMemory create_memory(const std::filesystem::path& model_dir, const KeptF
 /// \endcode
 ///
 /// One thread at a time. `logits` always belong to the last token of the sequence, whatever was
-/// restored or attached since the last step.
+/// restored or attached since the last step. What libtorch throws arrives as Error, and as
+/// BudgetError where it found no memory; a step that failed so may be made again.
 class Engine : public LanguageModel {
  public:
   Engine(const Engine&) = delete;
