@@ -10,14 +10,14 @@
 
 #include "byte_level.hpp"
 #include "episodic/base/error.hpp"
+#include "sentence_piece_file.hpp"
 #include "utf8.hpp"
 
 namespace episodic::text {
 namespace {
 
-constexpr std::size_t kShortWord = 24;         // symbols; up to here a plain scan beats the heap
-constexpr std::size_t kLongestSeen = 64;       // bytes; longer words hardly come again
-constexpr const char* kMark = "\xe2\x96\x81";  // U+2581, SentencePiece's space
+constexpr std::size_t kShortWord = 24;    // symbols; up to here a plain scan beats the heap
+constexpr std::size_t kLongestSeen = 64;  // bytes; longer words hardly come again
 
 std::uint64_t key_of(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
@@ -85,7 +85,7 @@ void Bpe::read_vocabulary(const JsonNode& node) {
   for (int b = 0; b < 256; ++b)
     byte_ids_[static_cast<std::size_t>(b)] =
         byte_level_ ? id_or_none(byte_level_character(static_cast<unsigned char>(b)))
-                    : id_or_none(fmt::format("<0x{:02X}>", b));
+                    : id_or_none(byte_piece(static_cast<unsigned char>(b)));
   if (!ignore_merges_) return;
   for (const auto& [token, id] : ids_) {
     if (!byte_level_)
@@ -99,7 +99,7 @@ void Bpe::read_merges(const JsonNode& node) {
   if (!node.json().is_array()) node.fail("must be an array");
   const std::size_t n = node.size();
   slots_.assign(std::bit_ceil(std::max<std::size_t>(16, 2 * n)), Slot{0, {-1, -1}});
-  bool can_cut = !byte_level_ && ids_.contains(kMark);
+  bool can_cut = !byte_level_ && ids_.contains(kSpaceMark);
   for (std::size_t i = 0; i < n; ++i) {
     const auto& json = node.json()[i];
     std::string left, right;
@@ -131,11 +131,11 @@ void Bpe::read_merges(const JsonNode& node) {
     };
     const std::int32_t a = id(left), b = id(right), c = id(left + right);
     insert(key_of(a, b), {static_cast<std::int32_t>(i), c});
-    can_cut = can_cut && !mark_inside(left + right, kMark);
+    can_cut = can_cut && !mark_inside(left + right, kSpaceMark);
   }
   // no merge reaches over "x|mark": what stands on both sides cannot influence each other, so a
   // whole text without pre-tokenizer falls into words
-  if (can_cut) cut_mark_ = kMark;
+  if (can_cut) cut_mark_ = kSpaceMark;
 }
 
 void Bpe::insert(std::uint64_t key, Merge merge) {

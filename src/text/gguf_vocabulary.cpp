@@ -12,6 +12,7 @@
 
 #include "episodic/base/error.hpp"
 #include "hf_tokenizer.hpp"
+#include "sentence_piece_file.hpp"
 
 namespace episodic {
 namespace {
@@ -21,7 +22,6 @@ using Json = nlohmann::json;
 constexpr std::int64_t kNormal = 1, kControl = 3, kUserDefined = 4;
 constexpr std::size_t kMostTokens = 1 << 24;
 constexpr std::size_t kLongestToken = 4096;  // bytes; SentencePiece's pieces have a few dozen
-constexpr std::string_view kMark = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 /// How byte-level vocabularies cut a text into words, by the names that conversion gives the rules.
 struct Rule {
@@ -119,7 +119,7 @@ Json added_tokens(const GgufVocabulary& v, const std::vector<std::string>& token
     const std::int64_t type = type_of(v, id);
     if (type != kControl && type != kUserDefined) continue;
     // with SentencePiece's spaces in it, it is looked for where spaces have become those
-    const bool normalized = tokens[id].find(kMark) != std::string::npos;
+    const bool normalized = tokens[id].find(text::kSpaceMark) != std::string::npos;
     added.push_back({{"id", id},
                      {"content", tokens[id]},
                      {"special", type == kControl},
@@ -178,10 +178,11 @@ Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tok
   if (std::any_of(v.scores.begin(), v.scores.end(), [](double s) { return std::isnan(s); }))
     fail(v, "scores", "holds something that is no number");
   const bool prefix = v.add_space_prefix.value_or(true);
-  const Json literal_space = {{"String", " "}}, literal_mark = {{"String", kMark}};
+  const Json literal_space = {{"String", " "}}, literal_mark = {{"String", text::kSpaceMark}};
   Json normalizers = Json::array();
-  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kMark}});
-  normalizers.push_back({{"type", "Replace"}, {"pattern", literal_space}, {"content", kMark}});
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", text::kSpaceMark}});
+  normalizers.push_back(
+      {{"type", "Replace"}, {"pattern", literal_space}, {"content", text::kSpaceMark}});
   Json decoders = {{{"type", "Replace"}, {"pattern", literal_mark}, {"content", " "}},
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}}};

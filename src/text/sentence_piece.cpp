@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,9 +31,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         normalizer_(file_),
         cutter_(make_piece_cutter(file_, normalizer_)) {
     for (std::size_t id = 0; id < file_.pieces.size(); ++id) {
-      const SentencePiece& piece = file_.pieces[id];
-      ids_.emplace(piece.text, static_cast<std::int64_t>(id));
-      if (piece.type == PieceType::kUnknown) unknown_ = static_cast<std::int64_t>(id);
+      ids_.emplace(file_.pieces[id].text, static_cast<std::int64_t>(id));
     }
     for (int b = 0; file_.bytes && b < 256; ++b)
       byte_ids_.push_back(id_of(byte_piece(static_cast<unsigned char>(b))));
@@ -57,21 +57,23 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::vector<std::int64_t> encode(std::string_view text, bool add_special) const override {
-    if (text.size() >= kMostBytes)
-      throw DataError("a text of 512 MiB or more cannot be tokenized at once, cut it");
     std::vector<std::int64_t> out;
     if (add_special && add_bos_ && bos_ >= 0) out.push_back(bos_);
     const std::string normalized = normalizer_(text);
+    if (normalized.size() > std::numeric_limits<std::int32_t>::max())
+      throw DataError(
+          "a text that is 2 GiB or more once its characters are changed and its spaces are marked "
+          "cannot be tokenized; cut it");
     bool unknown = false;  // the last one was; those beside it are the same
     for (const Cut& cut : cutter_->cut(normalized)) {
       const bool again = unknown;
-      unknown = cut.id == unknown_;
+      unknown = cut.id == file_.unknown;
       if (!unknown)
         out.push_back(cut.id);
       else if (file_.bytes)
         for (const char c : cut.text) out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
       else if (!again)
-        out.push_back(unknown_);
+        out.push_back(file_.unknown);
     }
     if (add_special && add_eos_ && eos_ >= 0) out.push_back(eos_);
     return out;
@@ -116,9 +118,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::int64_t eos() const override { return eos_; }
 
  private:
-  // Marks are three bytes for one space, and a table of characters may make some longer.
-  static constexpr std::size_t kMostBytes = std::size_t{1} << 29;
-
   const SentencePiece& piece_of(std::int64_t id) const {
     if (id < 0 || id >= vocab_size())
       throw DataError(fmt::format("token id {} is not in the vocabulary of {} ids of {}", id,
@@ -153,7 +152,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<PieceCutter> cutter_;
   std::unordered_map<std::string_view, std::int64_t> ids_;
   std::vector<std::int64_t> byte_ids_;
-  std::int64_t bos_ = -1, eos_ = -1, unknown_ = -1;
+  std::int64_t bos_ = -1, eos_ = -1;
   bool add_bos_ = true, add_eos_ = false;
 };
 

@@ -12,13 +12,6 @@
 namespace episodic::text {
 namespace {
 
-std::int64_t unknown_of(const SentencePieceFile& file) {
-  const auto it = std::find_if(file.pieces.begin(), file.pieces.end(), [](const SentencePiece& p) {
-    return p.type == PieceType::kUnknown;
-  });
-  return it - file.pieces.begin();
-}
-
 /// Bytes of the character that the text begins with.
 std::size_t character(std::string_view text) {
   return std::max<std::size_t>(1, utf8_length(text, 0));
@@ -26,7 +19,7 @@ std::size_t character(std::string_view text) {
 
 class Unigram final : public PieceCutter {
  public:
-  explicit Unigram(const SentencePieceFile& file) : file_(&file), unknown_(unknown_of(file)) {
+  explicit Unigram(const SentencePieceFile& file) : file_(&file) {
     std::vector<PrefixTable::Entry> entries;
     float lowest = std::numeric_limits<float>::max();
     highest_ = std::numeric_limits<float>::lowest();
@@ -58,7 +51,7 @@ class Unigram final : public PieceCutter {
         offer(length, id, score_of(id, length));
         whole = whole || length == one;
       });
-      if (!whole) offer(one, unknown_, unknown_score_);
+      if (!whole) offer(one, file_->unknown, unknown_score_);
       begin += one;
     }
     std::vector<Cut> cuts;
@@ -91,7 +84,6 @@ class Unigram final : public PieceCutter {
   }
 
   const SentencePieceFile* file_;
-  std::int64_t unknown_;
   PrefixTable pieces_;
   float unknown_score_, highest_;
 };
@@ -99,7 +91,7 @@ class Unigram final : public PieceCutter {
 class ScoredBpe final : public PieceCutter {
  public:
   ScoredBpe(const SentencePieceFile& file, const SentencePieceNormalizer& normalizer)
-      : file_(&file), normalizer_(&normalizer), unknown_(unknown_of(file)) {
+      : file_(&file), normalizer_(&normalizer) {
     for (std::size_t id = 0; id < file.pieces.size(); ++id)
       if (file.pieces[id].in_text() || file.pieces[id].type == PieceType::kUnused)
         ids_.emplace(file.pieces[id].text, static_cast<std::int64_t>(id));
@@ -166,7 +158,7 @@ class ScoredBpe final : public PieceCutter {
   /// What was joined, an unused piece as what it was joined from.
   void add(std::string_view joined, const Halves& halves, std::vector<Cut>& cuts) const {
     const auto it = ids_.find(joined);
-    const std::int64_t id = it == ids_.end() ? unknown_ : it->second;
+    const std::int64_t id = it == ids_.end() ? file_->unknown : it->second;
     const auto half = halves.find(joined);
     if (piece(id).type != PieceType::kUnused || half == halves.end()) {
       cuts.push_back({joined, id});
@@ -191,7 +183,6 @@ class ScoredBpe final : public PieceCutter {
 
   const SentencePieceFile* file_;
   const SentencePieceNormalizer* normalizer_;
-  std::int64_t unknown_;
   std::unordered_map<std::string_view, std::int64_t> ids_;
 };
 

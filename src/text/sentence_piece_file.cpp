@@ -146,13 +146,17 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceRules& rules) {
   }
 }
 
-void check(const SentencePieceFile& file) {
+/// Sets which piece is the unknown one.
+void check(SentencePieceFile& file) {
   std::unordered_set<std::string_view> seen, bytes;
   std::size_t unknown = 0;
   for (const SentencePiece& piece : file.pieces) {
     if (!seen.insert(piece.text).second)
       throw Damaged(fmt::format("piece '{}' is there twice", piece.text));
-    unknown += piece.type == PieceType::kUnknown;
+    if (piece.type == PieceType::kUnknown) {
+      file.unknown = &piece - file.pieces.data();
+      ++unknown;
+    }
     if (piece.type == PieceType::kByte) bytes.insert(piece.text);
   }
   if (unknown != 1)

@@ -48,6 +48,7 @@ struct SentencePieceFile {
   std::filesystem::path path;
   PieceModel model = PieceModel::kUnigram;
   std::vector<SentencePiece> pieces;  ///< by id
+  std::int64_t unknown = -1;          ///< the one piece of its type
   bool bytes = false;  ///< what no piece has becomes bytes, for each of which there is one
   std::string unknown_surface = " \xe2\x81\x87 ";  ///< the text of the unknown piece
   std::string bos = "<s>", eos = "</s>";
