@@ -1,36 +1,41 @@
 # The package: find_package(episodic [COMPONENTS headers|core|torch|device|device_torch|kernels]); the
 # programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
+# Each is a component of the installation too, `cmake --install build --component core`; what a component stands on
+# is installed by its own name, and `headers` has the package's files: headers, then core, then torch or device.
+# `programs` and what they need of models and documents is the last one.
 set(EPISODIC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/episodic)
 
 # One export set per component: a consumer of the core alone needs no torch, one of the headers nothing.
-install(TARGETS episodic_headers EXPORT episodicHeadersTargets)
-install(EXPORT episodicHeadersTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
-install(TARGETS episodic_core EXPORT episodicCoreTargets)
-install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+install(TARGETS episodic_headers EXPORT episodicHeadersTargets COMPONENT headers)
+install(EXPORT episodicHeadersTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT headers)
+install(TARGETS episodic_core EXPORT episodicCoreTargets COMPONENT core)
+install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT core)
 if(EPISODIC_TORCH)
-  install(TARGETS episodic EXPORT episodicTargets)
-  install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  install(TARGETS episodic EXPORT episodicTargets COMPONENT torch)
+  install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT torch)
   # for torch.ops.load_library; a build of some targets only may lack it
-  install(TARGETS episodic_torch_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+  install(TARGETS episodic_torch_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    COMPONENT torch OPTIONAL)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/episodic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc")
+  COMPONENT headers FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc")
 if(EPISODIC_CUDA)
-  install(TARGETS episodic_kernels EXPORT episodicKernelsTargets)
-  install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
-  install(TARGETS episodic_device EXPORT episodicDeviceTargets)
-  install(EXPORT episodicDeviceTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+  install(TARGETS episodic_kernels EXPORT episodicKernelsTargets COMPONENT kernels)
+  install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT kernels)
+  install(TARGETS episodic_device EXPORT episodicDeviceTargets COMPONENT device)
+  install(EXPORT episodicDeviceTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT device)
   if(EPISODIC_TORCH)
-    install(TARGETS episodic_device_torch EXPORT episodicDeviceTorchTargets)
-    install(EXPORT episodicDeviceTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR})
+    install(TARGETS episodic_device_torch EXPORT episodicDeviceTorchTargets COMPONENT device_torch)
+    install(EXPORT episodicDeviceTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT device_torch)
   endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/episodic_kernels
-    FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
+    COMPONENT kernels FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 endif()
 if(EPISODIC_PROGRAMS)
-  install(TARGETS episodic_program)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/recall-2m6 DESTINATION ${CMAKE_INSTALL_DATADIR}/episodic/models)
+  install(TARGETS episodic_program COMPONENT programs)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/recall-2m6 DESTINATION ${CMAKE_INSTALL_DATADIR}/episodic/models
+    COMPONENT programs)
 endif()
 if(EPISODIC_BUNDLE)
   # libtorch is in no Debian release: its CPU part, and what that needs of its own, go along.
@@ -43,7 +48,7 @@ if(EPISODIC_BUNDLE)
       list(APPEND carried ${EPISODIC_TORCH_FOUND_ROOT}/lib/${name})
     endif()
   endforeach()
-  install(FILES ${carried} DESTINATION ${CMAKE_INSTALL_LIBDIR}/episodic)
+  install(FILES ${carried} DESTINATION ${CMAKE_INSTALL_LIBDIR}/episodic COMPONENT torch)
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/episodicConfig.cmake.in
@@ -51,10 +56,11 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/episodicConfig.cmake.i
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/episodicConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/episodicConfig.cmake ${PROJECT_BINARY_DIR}/episodicConfigVersion.cmake
-  DESTINATION ${EPISODIC_PACKAGE_DIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/cmake/ DESTINATION ${EPISODIC_PACKAGE_DIR}
+  DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT headers)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/cmake/ DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT headers
   FILES_MATCHING PATTERN "Find*.cmake" PATTERN "EpisodicTorch.cmake")
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/episodic RENAME copyright)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/episodic RENAME copyright
+  COMPONENT headers)
 
 # cpack -G DEB, from a build configured with -DEPISODIC_BUNDLE=ON -DCMAKE_INSTALL_PREFIX=/usr (preset `package`).
 set(CPACK_PACKAGE_NAME episodic)

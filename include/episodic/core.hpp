@@ -17,6 +17,9 @@
 /// tokenizers, and settings as JSON. Headers not named here may be included, but what they declare
 /// must then be linked.
 ///
+/// In a program of many sources, define EPISODIC_SEPARATE and compile episodic/core_bodies.hpp once
+/// (base/inline.hpp): each source then takes a second instead of ten.
+///
 /// Loops run on OpenMP where the program is compiled with it, on an Executor where it gives one,
 /// and else on the calling thread (base/parallel.hpp).
 

@@ -158,9 +158,18 @@ def batches(root):
                 yield f"{path}: {name} has no {name}_batch"
 
 
+def bodies(root):
+    """core_bodies.hpp has every body of the header-only core."""
+    listed = root / "include/episodic/core_bodies.hpp"
+    text = listed.read_text() if listed.exists() else ""
+    for path in sorted((root / "include").rglob("impl/*.hpp")):
+        if f'#include "{path.relative_to(root / "include").as_posix()}"' not in text:
+            yield f"{listed}: does not include {path.relative_to(root)}"
+
+
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
-         "batches": batches}
+         "batches": batches, "bodies": bodies}
 
 
 def self_test(_root):
@@ -176,6 +185,7 @@ def self_test(_root):
         "standard": ("include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
         "flags": ("src/session/j.cpp", head + 'const char* remedy = "read on with --resume";\n'),
         "batches": ("kernels/k.hpp", head + "cudaError_t run(const RunParams& params, cudaStream_t stream);\n"),
+        "bodies": ("include/episodic/recall/impl/l.hpp", head),
         "json": ("src/tools/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     }
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'

@@ -10,6 +10,7 @@
 
 #include "episodic/attention/head_rows.hpp"
 #include "episodic/attention/segment.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -89,7 +90,7 @@ void attend(const AttendShape& shape, const AttendInput& input, const AttendOutp
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/attend.hpp"
 #include "episodic/attention/impl/attend_few.hpp"
 #include "episodic/attention/impl/attend_many.hpp"

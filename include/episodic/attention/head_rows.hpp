@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -61,6 +62,6 @@ void copy_rows(std::int64_t n, std::int64_t heads, std::int64_t head_dim, const 
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/head_rows.hpp"
 #endif

@@ -9,6 +9,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/attention/head_rows.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -102,6 +103,6 @@ bool rotate_queries(const RotaryTable& table, const AngleRows& position, const A
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/rotary.hpp"
 #endif

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/memoria_config.hpp"
 
 namespace episodic {
@@ -133,6 +134,6 @@ const char* name_of(Reweighting);
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/base/impl/config.hpp"
 #endif

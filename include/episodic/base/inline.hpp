@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// One code, two ways to have it. The bodies of the header-only core (episodic/core.hpp) lie in
+/// One code, three ways to have it. The bodies of the header-only core (episodic/core.hpp) lie in
 /// `<room>/impl/*.hpp`, beside the headers that people read.
 ///
-/// By default a header takes its bodies along, as inline functions: nothing is linked, nothing but
-/// a C++20 compiler is needed. Whoever links the compiled library (`episodic::core`, or a component
-/// that stands on it) gets EPISODIC_COMPILED defined by its target: headers then declare only, and
-/// the library's sources, which include the same bodies, define.
+/// - By default a header includes its bodies, as inline functions: nothing is linked, and nothing
+///   but a C++20 compiler is needed. Each source that includes core.hpp compiles all of it.
+/// - With EPISODIC_SEPARATE defined for the whole program, headers only declare. One source of the
+///   program includes episodic/core_bodies.hpp, which defines. A program of many sources compiles
+///   faster so: core.hpp then takes a second, not ten.
+/// - The targets of the compiled library (`episodic::core`, or a component that stands on it) define
+///   EPISODIC_COMPILED: headers only declare, and the library's own sources define.
 ///
-/// All sources of a program must agree on EPISODIC_COMPILED.
+/// All sources of a program must agree on these two macros.
 
-#ifdef EPISODIC_COMPILED
+#if defined(EPISODIC_COMPILED) || defined(EPISODIC_SEPARATE)
+#define EPISODIC_DECLARE_ONLY
 #define EPISODIC_INLINE
 #else
 #define EPISODIC_INLINE inline

@@ -97,7 +97,7 @@ Syscalls& system_calls();
 /// The medium has no room left. `FileError` for all else that the file system refuses.
 class DiskFullError : public FileError {
  public:
-  using FileError::FileError;
+  explicit DiskFullError(const std::string& what) : FileError(ErrorCode::disk_full, what) {}
 };
 
 /// "PATH: could not WHAT: strerror; REMEDY". ENOSPC and EDQUOT are thrown as DiskFullError.

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "episodic/base/inline.hpp"
+
 namespace episodic {
 
 /// Threads that parallel loops run on, given by a program that has its own.
@@ -70,6 +72,6 @@ void parallel_for(std::int64_t n, F&& f) {
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/base/impl/parallel.hpp"
 #endif

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -29,6 +30,6 @@ void apply_preset(MemoryConfig& config, std::string_view name);
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/base/impl/presets.hpp"
 #endif

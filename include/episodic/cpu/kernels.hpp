@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic::cpu {
 
@@ -145,6 +146,6 @@ void use_kernels(const Kernels* table);
 
 }  // namespace episodic::cpu
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/cpu/impl/kernels.hpp"
 #endif

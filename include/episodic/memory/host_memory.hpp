@@ -10,6 +10,7 @@
 
 #include "episodic/attention/head_rows.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/sequence_memory.hpp"
@@ -163,6 +164,6 @@ class HostMemory : public SequenceMemory {
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/host_memory.hpp"
 #endif

@@ -9,6 +9,7 @@
 
 #include "episodic/attention/rotary.hpp"
 #include "episodic/base/bytes.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -48,6 +49,6 @@ std::string difference(const MemoryShape& made_with, const MemoryShape& now);
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/memory_shape.hpp"
 #endif

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/store/codec.hpp"
 
@@ -52,6 +53,6 @@ std::int64_t ring_capacity(const MemoryConfig& config);
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/sizes.hpp"
 #endif

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/base/rules/recall.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/timeline/event_table.hpp"
@@ -75,6 +76,6 @@ class RecallBuffers {
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/buffers.hpp"
 #endif

@@ -10,6 +10,7 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -169,7 +170,7 @@ double recall_of(std::span<const ScoredEvent> approximate, std::span<const Score
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/exact_index.hpp"
 #include "episodic/recall/impl/index_bytes.hpp"
 #include "episodic/recall/impl/layered_index.hpp"

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -38,6 +39,6 @@ void scale_to_unit(std::span<float> vector);
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/representatives.hpp"
 #endif

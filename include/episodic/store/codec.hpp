@@ -9,6 +9,7 @@
 
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic {
@@ -71,6 +72,6 @@ KvSegment segment_of(const StoreShape& shape, const TokenRange& event, const std
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/store/impl/codec.hpp"
 #endif

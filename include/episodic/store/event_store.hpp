@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "episodic/attention/segment.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/store/codec.hpp"
 #include "episodic/timeline/event_table.hpp"
@@ -131,7 +132,7 @@ std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/store/impl/host_store.hpp"
 #include "episodic/store/impl/layered_store.hpp"
 #endif

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/timeline/event_table.hpp"
 #include "episodic/timeline/key_ring.hpp"
 
@@ -56,6 +57,6 @@ class BoundaryRefiner {
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/refine.hpp"
 #endif

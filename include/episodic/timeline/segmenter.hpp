@@ -11,6 +11,7 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/timeline/key_ring.hpp"
 
 namespace episodic {
@@ -78,6 +79,6 @@ std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/segmenter.hpp"
 #endif

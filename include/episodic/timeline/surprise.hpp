@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 
 namespace episodic {
 
@@ -93,7 +94,7 @@ class SurpriseThreshold {
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/surprise_threshold.hpp"
 #include "episodic/timeline/impl/token_surprise.hpp"
 #endif

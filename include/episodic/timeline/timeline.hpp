@@ -13,6 +13,7 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/timeline/event_table.hpp"
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/segmenter.hpp"
@@ -185,6 +186,6 @@ class Timeline {
 
 }  // namespace episodic
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/timeline.hpp"
 #endif

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "episodic/base/inline.hpp"
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/cpu/impl/kernels_portable.hpp"
 #endif
 
@@ -19,7 +19,7 @@
 
 namespace episodic::cpu {
 
-#ifdef EPISODIC_COMPILED
+#ifdef EPISODIC_DECLARE_ONLY
 extern const Kernels kernels_portable;
 #endif
 #if EPISODIC_CPU_X86

@@ -20,7 +20,7 @@ using std::uint32_t;
 #include "kernels_impl.inc"
 }  // namespace portable
 
-#ifdef EPISODIC_COMPILED
+#ifdef EPISODIC_DECLARE_ONLY
 extern const Kernels kernels_portable;
 #endif
 EPISODIC_INLINE constinit const Kernels kernels_portable =

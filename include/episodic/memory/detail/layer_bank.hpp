@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/detail/layer_state.hpp"
 #include "episodic/recall/vector_tier.hpp"
 #include "episodic/store/event_store.hpp"
@@ -123,6 +124,6 @@ struct LayerBank {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/layer_bank.hpp"
 #endif

@@ -20,6 +20,7 @@
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/detail/pages.hpp"
 #include "episodic/memory/detail/row_log.hpp"
 #include "episodic/memory/memory_shape.hpp"
@@ -211,6 +212,6 @@ class LayerState {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/layer_state.hpp"
 #endif

@@ -13,6 +13,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/detail/layer_bank.hpp"
 #include "episodic/memory/detail/retention.hpp"
@@ -189,6 +190,6 @@ struct MemoryCore {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/memory_core.hpp"
 #endif

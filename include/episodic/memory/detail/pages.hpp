@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <span>
 
+#include "episodic/base/inline.hpp"
+
 namespace episodic::detail {
 
 /// The bytes of one array. What was never written to takes no memory.
@@ -31,6 +33,6 @@ class Pages {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/pages.hpp"
 #endif

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "episodic/base/bytes.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/retention/memoria.hpp"
 
@@ -66,6 +67,6 @@ class Retention {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/retention.hpp"
 #endif

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
+
 namespace episodic::detail {
 
 /// Pieces of equal size that never move, appended and cut at the end. A block takes ordinary pages
@@ -46,6 +48,6 @@ class HugePieces {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/huge_pieces.hpp"
 #endif

@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/detail/quantised.hpp"
 
 namespace episodic::detail {
@@ -139,6 +140,6 @@ class Projection::Opened {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/projection.hpp"
 #endif

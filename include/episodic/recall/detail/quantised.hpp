@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "episodic/base/bytes.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/detail/huge_pieces.hpp"
 
 namespace episodic::detail {
@@ -86,6 +87,6 @@ class QuantisedSlabs {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/quantised.hpp"
 #endif

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
+
 namespace episodic::detail {
 
 /// Dot product of n floats; the same bits as cpu::Kernels::dots, whatever the rows around.
@@ -64,6 +66,6 @@ class VectorSlabs {
 
 }  // namespace episodic::detail
 
-#ifndef EPISODIC_COMPILED
+#ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/vector_slabs.hpp"
 #endif
