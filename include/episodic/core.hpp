@@ -25,6 +25,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/attention/rotary.hpp"
+#include "episodic/attention/state.hpp"
 #include "episodic/base/callbacks.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/base/error.hpp"

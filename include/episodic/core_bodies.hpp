@@ -29,6 +29,7 @@
 #include "episodic/attention/impl/attend_many.hpp"
 #include "episodic/attention/impl/head_rows.hpp"
 #include "episodic/attention/impl/rotary.hpp"
+#include "episodic/attention/impl/state.hpp"
 #include "episodic/recall/impl/buffers.hpp"
 #include "episodic/recall/impl/exact_index.hpp"
 #include "episodic/recall/impl/huge_pieces.hpp"

@@ -33,6 +33,12 @@ struct AttendInput {
   /// One list serves all heads; G lists are recall per head (HEM 2.4). A segment's `first_head`
   /// says which heads it holds; a segment of all heads may stand in every list.
   std::span<const std::span<const KvSegment>> segments;
+  /// Null, or [n, H]: natural log-sum-exp of scores that take part in the softmax and are attended
+  /// elsewhere, -inf where there are none. They add no value here, but take their share: out, sums
+  /// and masses are then this call's part of the whole (they add up over the calls), and `lse` is
+  /// that of the whole. It also serves a sink logit of each head, which takes attention and gives
+  /// nothing (gpt-oss).
+  const float* other_lse = nullptr;
 };
 
 struct AttendOutput {

@@ -148,6 +148,22 @@ inline float log_sum_exp_of(float max, float sum) {
                             kLn2);
 }
 
+inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // lse of no key
+
+/// What keys attended elsewhere (AttendInput::other_lse) add to a sum of exp2(score - max), scores
+/// in units of log 2. Infinite where they outweigh all keys here by far: those then get nothing.
+inline double share_of_other(float other_lse, float max) {
+  return other_lse == kNothing ? 0.0 : std::exp2(static_cast<double>(other_lse) * kLog2E - max);
+}
+
+/// Log-sum-exp of the keys here and of those attended elsewhere.
+inline float with_other(float lse, float other_lse) {
+  if (other_lse == kNothing) return lse;
+  if (lse == kNothing) return other_lse;
+  const double low = std::min(lse, other_lse), high = std::max(lse, other_lse);
+  return static_cast<float>(high + std::log1p(std::exp(low - high)));
+}
+
 /// Number of keys in the relative segments of a list, seen or not.
 inline std::int64_t relative_keys(std::span<const KvSegment> list) {
   std::int64_t n = 0;

@@ -269,10 +269,13 @@ class Few {
         max[i] = std::exp2(max[i] - m);
         total += static_cast<double>(max[i]) * sum[i];
       }
+      const std::int64_t row = row_of_output(g, r);
+      const float other = input_.other_lse != nullptr ? input_.other_lse[row] : kNothing;
+      const double seen = total;
+      total += share_of_other(other, m);
       const float inverse =
           total > 0.0 || std::isnan(total) ? static_cast<float>(1.0 / total) : 0.0f;
       for (std::int64_t i = 0; i < splits_; ++i) max[i] *= inverse;  // now: weight of a split
-      const std::int64_t row = row_of_output(g, r);
       const MutableHeadRows& rows = output_.out;
       void* place = rows.row(row / shape_.n_heads, row % shape_.n_heads);
       // outputs of 16 bits are summed where this head's queries were
@@ -283,7 +286,8 @@ class Few {
                              rows_ * width_, splits_};
       k_.add_rows(max, splits_, 1, states, width_, out, width_);
       if (out != place) store_row(k_, out, width_, place, rows.dtype);
-      if (output_.lse != nullptr) output_.lse[row] = log_sum_exp_of(m, static_cast<float>(total));
+      if (output_.lse != nullptr)
+        output_.lse[row] = with_other(log_sum_exp_of(m, static_cast<float>(seen)), other);
     }
   }
 

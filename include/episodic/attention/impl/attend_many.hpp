@@ -383,9 +383,14 @@ class Many {
       for (std::int64_t lane = 0; lane < panels_ * lanes_; ++lane) {
         const float sum = s_.sum[lane];
         const bool seen = lane < n_lanes_ && sum != 0.0f;
-        s_.inverse[lane] = seen ? 1.0f / sum : 0.0f;
+        const float other = lane < n_lanes_ && m_.input_.other_lse != nullptr
+                                ? m_.input_.other_lse[row_of_lane(lane)]
+                                : kNothing;
+        const float all = sum + static_cast<float>(share_of_other(other, s_.max[lane]));
+        s_.inverse[lane] = seen ? 1.0f / all : 0.0f;
         if (lane < n_lanes_ && m_.output_.lse != nullptr) {
-          m_.output_.lse[row_of_lane(lane)] = log_sum_exp_of(s_.max[lane], sum);
+          m_.output_.lse[row_of_lane(lane)] =
+              with_other(log_sum_exp_of(s_.max[lane], sum), other);
         }
       }
       for (std::int64_t p = 0; p < panels_; ++p) {
