@@ -1,52 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/session/session.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <cmath>
 
 #include "episodic/base/error.hpp"
-#include "episodic/session/stop.hpp"
 
 namespace episodic {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
 }
 
 }  // namespace
 
-const char* name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::length:
-      return "length";
-    case FinishReason::stop_token:
-      return "stop_token";
-    case FinishReason::stop_string:
-      return "stop_string";
-    case FinishReason::cancelled:
-      return "cancelled";
-  }
-  return "?";
-}
-
 Session::Session(LanguageModel& model, const Tokenizer* tokenizer)
     : model_(&model), tokenizer_(tokenizer) {}
-
-void Session::check_ids(std::span<const std::int64_t> ids) const {
-  const std::int64_t vocab = model_->config().vocab_size;
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0 || ids[i] >= vocab)
-      throw DataError(
-          fmt::format("token {} has id {}, outside the model's vocabulary of {}; was it made "
-                      "by another model's tokenizer?",
-                      i, ids[i], vocab));
-}
 
 /// Brings the history in line with the model's count of tokens: shorter after a restore, and with
 /// unknown tokens where another one fed the model.
@@ -81,100 +54,61 @@ std::int64_t Session::read(std::span<const std::int64_t> ids, const ProgressCall
     if (progress && !progress(static_cast<std::int64_t>(done), total)) break;
   }
   counters_.prefill_tokens += static_cast<std::int64_t>(done);
-  counters_.prefill_seconds += seconds_since(start);
+  counters_.prefill_seconds += seconds_between(start, Clock::now());
   return static_cast<std::int64_t>(done);
 }
 
 std::int64_t Session::prefill(std::span<const std::int64_t> ids, const ProgressCallback& progress) {
-  check_ids(ids);
+  check_token_ids(ids, model_->config().vocab_size);
   return read(ids, progress, static_cast<std::int64_t>(ids.size()));
 }
 
 GenerateResult Session::generate(std::span<const std::int64_t> prompt,
                                  const GenerateOptions& options, const ProgressCallback& progress) {
-  if (prompt.empty())
-    throw DataError(
-        "generate: the prompt is empty; give at least one token (the BOS token, for one)");
-  if (options.max_new < 0)
-    throw ConfigError(fmt::format("generate: max_new = {}, must be >= 0", options.max_new));
-  if (!options.stop.empty() && !tokenizer_)
-    throw ConfigError("generate: stop strings need a tokenizer; construct the Session with one");
-  check_ids(prompt);
-  Sampler sampler(options.sampling);
-  StopMatcher matcher(options.stop);
-  std::vector<std::int64_t> stop_tokens = options.stop_tokens;
-  if (stop_tokens.empty() && !options.ignore_eos) stop_tokens = model_->config().eos_tokens;
-
-  GenerateResult result;
-  Clock::time_point start = Clock::now();
-  const std::span<const std::int64_t> body = prompt.first(prompt.size() - 1);
-  const auto total = static_cast<std::int64_t>(prompt.size());
-  const std::int64_t read_tokens = read(body, progress, total);
-  if (read_tokens < static_cast<std::int64_t>(body.size())) {
-    result.prefill_seconds = seconds_since(start);
-    result.finish = FinishReason::cancelled;
-    return result;
-  }
-  step(prompt.last(1), StepKind::prompt);
-  std::span<const float> logits = model_->logits();
-  result.prefill_seconds = seconds_since(start);
-  counters_.prefill_tokens += 1;
-
-  start = Clock::now();
+  const ModelConfig& config = model_->config();
+  Generation generation({prompt.begin(), prompt.end()}, options,
+                        {config.vocab_size, config.eos_tokens}, tokenizer_);
+  align_history();
   // The repetition penalty looks at the whole context: what was read, the prompt and the answer.
-  sampler.see(earlier_);
-  sampler.see(history_);
-  std::optional<StreamDecoder> decoder;
-  if (tokenizer_) {
-    decoder.emplace(*tokenizer_);
-    decoder->push(prompt.back());  // so that a space between it and the answer is not lost
+  generation.see(earlier_);
+  generation.see(history_);
+
+  double prefill_seconds = 0, decode_seconds = 0;
+  while (!generation.done()) {
+    const Clock::time_point start = Clock::now();
+    const Generation::Input input = generation.next_input(model_->chunk());
+    const bool reads = input.kind == StepKind::prompt;
+    step(input.ids, input.kind);
+    const std::span<const float> logits =
+        input.wants_logits ? model_->logits() : std::span<const float>();
+    const Clock::time_point computed = Clock::now();
+    accept(generation, logits);
+    // what is drawn behind the prompt counts as the answer's
+    (reads ? prefill_seconds : decode_seconds) += seconds_between(start, computed);
+    decode_seconds += seconds_between(computed, Clock::now());
+    (reads ? counters_.prefill_tokens : counters_.decode_tokens) +=
+        reads ? static_cast<std::int64_t>(input.ids.size()) : 1;
+    if (!generation.writing() && progress &&
+        !progress(generation.prompt_read(), generation.prompt_tokens()))
+      generation.cancel();
   }
-  for (std::int64_t i = 0; i < options.max_new; ++i) {
-    std::int64_t id = 0;
-    try {
-      id = sampler.sample(logits);
-    } catch (const DataError&) {
-      model_->explain_not_finite();
-      throw;
-    }
-    if (std::find(stop_tokens.begin(), stop_tokens.end(), id) != stop_tokens.end()) {
-      result.finish = FinishReason::stop_token;
-      break;
-    }
-    result.ids.push_back(id);
-    sampler.see(id);
-    std::string text;
-    if (decoder) text = matcher.push(decoder->push(id));
-    result.text += text;
-    if (options.on_token && !options.on_token(id, text)) {
-      result.finish = FinishReason::cancelled;
-      break;
-    }
-    if (matcher.stopped()) {
-      result.finish = FinishReason::stop_string;
-      break;
-    }
-    if (i + 1 < options.max_new) {
-      step(std::span(&id, 1), StepKind::decode);
-      logits = model_->logits();
-      ++result.fed;
-    }
-  }
-  if (options.feed_last && result.fed < static_cast<std::int64_t>(result.ids.size())) {
-    step(std::span(result.ids).last(1), StepKind::decode);
-    ++result.fed;
-  }
-  counters_.decode_tokens += result.fed;
-  if (decoder && result.finish != FinishReason::stop_string) {
-    std::string rest = matcher.push(decoder->finish());
-    if (!matcher.stopped()) rest += matcher.finish();
-    result.text += rest;
-    if (!rest.empty() && options.on_token && result.finish != FinishReason::cancelled)
-      options.on_token(-1, rest);
-  }
-  result.decode_seconds = seconds_since(start);
-  counters_.decode_seconds += result.decode_seconds;
+  counters_.prefill_seconds += prefill_seconds;
+  counters_.decode_seconds += decode_seconds;
+  GenerateResult result = generation.result();
+  result.prefill_seconds = prefill_seconds;
+  result.decode_seconds = decode_seconds;
   return result;
+}
+
+/// Numbers that nothing can be drawn from are traced to the weights where those are at fault.
+void Session::accept(Generation& generation, std::span<const float> logits) {
+  try {
+    generation.accept(logits);
+  } catch (const DataError&) {
+    if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+      model_->explain_not_finite();
+    throw;
+  }
 }
 
 }  // namespace episodic

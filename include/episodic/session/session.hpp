@@ -5,51 +5,17 @@
 /// computes. Torch-free.
 
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
 #include "episodic/model/language_model.hpp"
-#include "episodic/session/sampling.hpp"
+#include "episodic/session/generation.hpp"
 #include "episodic/text/tokenizer.hpp"
 
 namespace episodic {
-
-/// Why a generation ended.
-enum class FinishReason : std::uint8_t { length, stop_token, stop_string, cancelled };
-
-const char* name_of(FinishReason reason);
-
-/// Called with each new token and the text that became certain with it (may be empty). Return false
-/// to cancel.
-using TokenCallback = std::function<bool(std::int64_t id, std::string_view text)>;
-
-struct GenerateOptions {
-  std::int64_t max_new = 128;  ///< most tokens to generate, >= 0
-  SamplingOptions sampling;    ///< greedy by default
-  /// Tokens that end the generation and are not part of it. Empty: the model's eos tokens.
-  std::vector<std::int64_t> stop_tokens;
-  bool ignore_eos = false;  ///< with it, empty stop_tokens mean none
-  /// Also feed the last token, though nothing follows it: the state then holds the whole answer,
-  /// to be gone on with or committed. Costs one step.
-  bool feed_last = false;
-  std::vector<std::string> stop;  ///< strings that end it; cut from the text. Need a tokenizer
-  TokenCallback on_token;
-};
-
-struct GenerateResult {
-  std::vector<std::int64_t> ids;  ///< generated tokens
-  /// How many of them the model's state holds: all but the last, for nothing needed what follows
-  /// it; all of them with `feed_last`, and where a stop token ended the answer.
-  std::int64_t fed = 0;
-  std::string text;  ///< decoded, without stop strings; empty without a tokenizer
-  FinishReason finish = FinishReason::length;
-  double prefill_seconds = 0, decode_seconds = 0;
-};
 
 /// What a session has cost so far.
 struct SessionCounters {
@@ -96,7 +62,7 @@ class Session {
   const SessionCounters& counters() const { return counters_; }
 
  private:
-  void check_ids(std::span<const std::int64_t> ids) const;
+  void accept(Generation& generation, std::span<const float> logits);
   void align_history();
   void step(std::span<const std::int64_t> ids, StepKind kind);
   std::int64_t read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
