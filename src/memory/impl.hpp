@@ -110,6 +110,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
             const std::vector<std::uint8_t>& beside_now) const;
   /// \param windows dtype of the windows that are read
   void load(ByteReader& from, const detail::TierImages& images, DType windows);
+  /// \param where the tables were read, for a message \throws FileError
+  void check_tables(const StoreImage& store, const std::string& where) const;
   /// Those of the sequence, or of each lane's scope.
   void append_events(const MemoryAdvance& advance);
   void append_events(const MemoryAdvance& advance, const detail::Lane* alone);

@@ -169,8 +169,9 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
     std::string rest = matcher.push(decoder->finish());
     if (!matcher.stopped()) rest += matcher.finish();
     result.text += rest;
-    if (!rest.empty() && options.on_token && result.finish != FinishReason::cancelled)
-      options.on_token(-1, rest);
+    if (!rest.empty() && options.on_token && result.finish != FinishReason::cancelled &&
+        !options.on_token(kNoToken, rest))
+      result.finish = FinishReason::cancelled;
   }
   result.decode_seconds = seconds_since(start);
   counters_.decode_seconds += result.decode_seconds;
