@@ -347,9 +347,9 @@ void AppendFiles::check_names() const {
     if (!f || f->live == 0) continue;
     const std::string name = format_.name(f->id);
     const auto refuse = [&](const std::string& what) {
-      throw FileError(fmt::format(
-          "{}: {} while it was in use; put it back, or take the folder from a copy",
-          (folder_.path() / name).string(), what));
+      throw FileError(
+          fmt::format("{}: {} while it was in use; put it back, or take the folder from a copy",
+                      (folder_.path() / name).string(), what));
     };
     const auto found = folder_.look(name);
     if (!found) refuse("was removed");

@@ -382,8 +382,7 @@ void Directory::sync() const { handle_->sync(); }
 std::optional<Directory::Entry> Directory::look(std::string_view name) const {
   const std::string file = plain(path(), name);
   struct stat info {};
-  if (::fstatat(fd(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
-    return entry_of(info);
+  if (::fstatat(fd(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return entry_of(info);
   if (errno != ENOENT) fail(errno, path() / file, "look at it");
   return std::nullopt;
 }

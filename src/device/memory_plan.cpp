@@ -59,7 +59,8 @@ void DeviceMemory::Impl::check_settings() const {
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
-  // Of all layers, with what an event of one token adds at most. Products of it stay within 64 bits.
+  // Of all layers, with what an event of one token adds at most. Products of it stay within 64
+  // bits.
   const double token =
       static_cast<double>(shape.n_layers) *
       (2.0 * static_cast<double>(shape.n_kv_heads) * static_cast<double>(shape.head_dim) +

@@ -63,10 +63,9 @@ fs::path scratch_folder() {
 void require_windows(const ByteReader& from, const MemoryConfig& config, const MemoryShape& shape,
                      DType dtype) {
   const std::int64_t ring = ring_capacity(config);
-  const std::int64_t needed =
-      shape.n_layers * (2 * shape.n_kv_heads * shape.head_dim * (ring + config.n_init) *
-                            size_of(dtype) +
-                        shape.n_heads * ring * size_of(DType::float32));
+  const std::int64_t needed = shape.n_layers * (2 * shape.n_kv_heads * shape.head_dim *
+                                                    (ring + config.n_init) * size_of(dtype) +
+                                                shape.n_heads * ring * size_of(DType::float32));
   if (needed > static_cast<std::int64_t>(from.left()))
     throw FileError(
         fmt::format("{}: holds {} bytes more, and windows of n_local = {}, n_init = {}, chunk = {} "
@@ -189,8 +188,8 @@ void EpisodicMemory::Impl::check_tables(const StoreImage& store, const std::stri
         refuse(fmt::format("event {} of scope {} is tokens {} to {}, and {} to {} are stored of it",
                            e, s, events[e].start, events[e].end, kept.range.start, kept.range.end));
       if ((kept.segment < 0) != is_forgotten(s, e))
-        refuse(fmt::format("event {} of scope {} is forgotten in one table and not in another", e,
-                           s));
+        refuse(
+            fmt::format("event {} of scope {} is forgotten in one table and not in another", e, s));
     }
   }
   if (stored != static_cast<std::int64_t>(store.events.size()))
@@ -411,7 +410,7 @@ std::string EpisodicMemory::refusal(Capability capability) const {
 
 void EpisodicMemory::Impl::commit() {
   directory->check_undisturbed();  // before anything of the folder is written anew
-  open = false;  // a step that was refused (a full disk, say) is not part of it
+  open = false;                    // a step that was refused (a full disk, say) is not part of it
   const std::vector<std::uint8_t> beside_now = saved_beside();
   if (retention) make_room();
   TierImages images;

@@ -386,10 +386,10 @@ MemoryDirectory MemoryDirectory::open(const fs::path& dir, OpenMode mode, io::Sy
 }
 
 void MemoryDirectory::take_locks() {
-  const std::string busy =
-      fmt::format("{}: this process or another process is writing to this memory; wait until it "
-                  "ends, or fork the memory and write to the fork",
-                  dir().string());
+  const std::string busy = fmt::format(
+      "{}: this process or another process is writing to this memory; wait until it "
+      "ends, or fork the memory and write to the fork",
+      dir().string());
   lock_folder(folder_, busy);
   // And the file `lock`, for versions that know no other, and file systems that have no other.
   // Held, but never written to: it may be a link to a file of someone else's.
@@ -434,8 +434,7 @@ void MemoryDirectory::check_undisturbed() const {
     if (has_manifest()) refuse("was removed");
     return;
   }
-  const std::uint64_t text =
-      checksum(folder_.read(io::Kind::manifest, kManifest, kMostManifest));
+  const std::uint64_t text = checksum(folder_.read(io::Kind::manifest, kManifest, kMostManifest));
   if (std::find(texts_.begin(), texts_.end(), text) == texts_.end())
     refuse("was replaced by another program");
 }
@@ -490,7 +489,7 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
     const std::string text = text_of(next);
     texts_.reserve(texts_.size() + 1);
     check_undisturbed();  // a state may be long: as late as can be
-    named = true;  // from here on the manifest on the medium may be the new one
+    named = true;         // from here on the manifest on the medium may be the new one
     texts_.push_back(checksum(bytes_of(text)));
     folder_.replace(io::Kind::manifest, kManifest, bytes_of(text));
     texts_ = {texts_.back()};

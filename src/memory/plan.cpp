@@ -60,10 +60,10 @@ void require_lengths(const MemoryConfig& c, const MemoryShape& shape, std::int64
   constexpr double kMost = 1152921504606846976.0;  // 2^60
   if (2 * (static_cast<double>(n_tokens) * of_token + static_cast<double>(n_events) * of_event) >
       kMost)
-    throw ConfigError(
-        fmt::format("plan: {} tokens in {} events of this model's {} layers are more bytes than can "
-                    "be counted; ask for less",
-                    n_tokens, n_events, shape.n_layers));
+    throw ConfigError(fmt::format(
+        "plan: {} tokens in {} events of this model's {} layers are more bytes than can "
+        "be counted; ask for less",
+        n_tokens, n_events, shape.n_layers));
 }
 
 /// What of the text is kept, and by what graph.

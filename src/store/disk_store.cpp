@@ -77,10 +77,8 @@ struct HostPlan : FixedPlan {
     // Slots beyond the fewest take an eighth of what is left, so that the cache keeps the most.
     const std::int64_t divided = host_bytes - lease_bytes - gather_bytes;
     n_slots = std::clamp(divided / 8 / slot_bytes, kLeastSlots, kSlotsPerRead * read_depth);
-    const std::int64_t rest =
-        std::min(divided - n_slots * slot_bytes, BlockCache::kMostBytes);
-    const auto likely =
-        static_cast<std::uint64_t>(rest / block_stride(shape, (max_block + 3) / 4));
+    const std::int64_t rest = std::min(divided - n_slots * slot_bytes, BlockCache::kMostBytes);
+    const auto likely = static_cast<std::uint64_t>(rest / block_stride(shape, (max_block + 3) / 4));
     n_buckets = static_cast<std::int64_t>(
         std::bit_ceil(std::clamp<std::uint64_t>(likely, 64, kMostBuckets)));
     arena_bytes = (rest - n_buckets * std::int64_t{sizeof(std::uint32_t)}) / kLine * kLine;
@@ -119,8 +117,7 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
   if (options.host_bytes < 0 || options.disk_bytes < 0)
     throw ConfigError(fmt::format("disk store: host_bytes = {}, disk_bytes = {}, must be >= 0",
                                   options.host_bytes, options.disk_bytes));
-  const std::int64_t least =
-      FixedPlan(shape, options.max_block, options_.lease_tokens).least_bytes;
+  const std::int64_t least = FixedPlan(shape, options.max_block, options_.lease_tokens).least_bytes;
   if (options.host_bytes == 0) options_.host_bytes = std::max(least, kDefaultHostBytes);
   if (options_.host_bytes < least)
     throw BudgetError(fmt::format(

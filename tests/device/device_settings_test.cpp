@@ -44,19 +44,19 @@ TEST_CASE("a device's plan counts or refuses every number of the settings", "[de
   std::vector<std::int64_t> values{std::numeric_limits<std::int64_t>::min(),
                                    std::numeric_limits<std::int64_t>::max(), 9000000000,
                                    1000000000000000000};
-  for (const std::int64_t edge : {std::int64_t{0}, std::int64_t{1} << 20, std::int64_t{1} << 31,
-                                  std::int64_t{1} << 32, std::int64_t{1} << 40,
-                                  std::int64_t{1} << 60, std::int64_t{1} << 62})
+  for (const std::int64_t edge :
+       {std::int64_t{0}, std::int64_t{1} << 20, std::int64_t{1} << 31, std::int64_t{1} << 32,
+        std::int64_t{1} << 40, std::int64_t{1} << 60, std::int64_t{1} << 62})
     for (const int by : {-1, 0, 1}) values.push_back(edge + by);
-  const std::vector<MemoryShape> shapes = {
-      {2, 4, 2, 16, plain_rotary(16, 10000.0)}, {126, 128, 8, 128, plain_rotary(128, 10000.0)}};
+  const std::vector<MemoryShape> shapes = {{2, 4, 2, 16, plain_rotary(16, 10000.0)},
+                                           {126, 128, 8, 128, plain_rotary(128, 10000.0)}};
   int counted = 0, refused = 0;
   for (const MemoryShape& shape : shapes)
     for (const Reweighting reweight : {Reweighting::none, Reweighting::broad})
       for (const bool each : {false, true})
-        for (const std::int64_t max_tokens : {std::int64_t{100000}, std::int64_t{1} << 31,
-                                              std::int64_t{1} << 40, std::int64_t{1} << 62,
-                                              std::numeric_limits<std::int64_t>::max()})
+        for (const std::int64_t max_tokens :
+             {std::int64_t{100000}, std::int64_t{1} << 31, std::int64_t{1} << 40,
+              std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::max()})
           for (const auto& [name, member] : kLengths)
             for (const std::int64_t value : values) {
               if (each && reweight != Reweighting::none) continue;

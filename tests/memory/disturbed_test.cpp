@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kept memory's folder while somebody else changes it: its lock is removed, it is moved, replaced,
-// brought back from a backup. A commit then counts on nothing that is not there, and no second
-// writer comes in.
+// A kept memory's folder while somebody else changes it: its lock is removed, it is moved,
+// replaced, brought back from a backup. A commit then counts on nothing that is not there, and no
+// second writer comes in.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -120,10 +120,10 @@ std::vector<Disturbance> disturbances() {
     all.push_back({name, std::move(make), std::move(undo), said});
   };
   const auto lock = [](const Place& p) { return p.dir / "lock"; };
-  add("lock removed", [=](const Place& p) { fs::remove(lock(p)); }, nullptr, "lock: was removed");
   add(
-      "lock moved away, and back",
-      [=](const Place& p) { fs::rename(lock(p), p.temp / "l"); },
+      "lock removed", [=](const Place& p) { fs::remove(lock(p)); }, nullptr, "lock: was removed");
+  add(
+      "lock moved away, and back", [=](const Place& p) { fs::rename(lock(p), p.temp / "l"); },
       [=](const Place& p) { fs::rename(p.temp / "l", lock(p)); }, "lock: was removed");
   add(
       "lock replaced by a file",
@@ -175,13 +175,13 @@ std::vector<Disturbance> disturbances() {
         fs::rename(p.temp / "moved", p.dir);
       },
       "is not the folder any more");
-  add("folder removed", [](const Place& p) { fs::remove_all(p.dir); }, nullptr,
+  add(
+      "folder removed", [](const Place& p) { fs::remove_all(p.dir); }, nullptr,
       "is not the folder any more");
   const auto manifest = [](const Place& p) { return p.dir / "manifest.json"; };
   add(
       "manifest moved away", [=](const Place& p) { fs::rename(manifest(p), p.temp / "m"); },
-      [=](const Place& p) { fs::rename(p.temp / "m", manifest(p)); },
-      "manifest.json: was removed");
+      [=](const Place& p) { fs::rename(p.temp / "m", manifest(p)); }, "manifest.json: was removed");
   for (const bool by_other : {false, true})
     add(
         by_other ? "manifest of another memory" : "an older manifest",
@@ -211,7 +211,8 @@ std::vector<Disturbance> disturbances() {
       fs::remove(file);
       fs::rename(p.temp / "f", file);
     };
-    add("a file moved away", [=](const Place& p) { take(p); }, put, kind);
+    add(
+        "a file moved away", [=](const Place& p) { take(p); }, put, kind);
     add(
         "another memory's file under its name",
         [=](const Place& p) { fs::copy_file(newest(p.other, prefix), take(p)); }, put, kind);
@@ -270,7 +271,8 @@ TEST_CASE("a commit into a folder that somebody changed is refused, and nothing 
   }
 }
 
-TEST_CASE("a writer whose lock file was removed keeps every other out", "[memory][kept][disturbed]") {
+TEST_CASE("a writer whose lock file was removed keeps every other out",
+          "[memory][kept][disturbed]") {
   for (const bool replaced : {false, true}) {
     INFO(replaced);
     const Place place;
@@ -448,7 +450,8 @@ TEST_CASE("a memory that lost a part is not forked as if it were whole",
   CHECK(!fs::exists(place.temp / "fork"));
 }
 
-TEST_CASE("a folder copied while it was written is whole or is refused", "[memory][kept][disturbed]") {
+TEST_CASE("a folder copied while it was written is whole or is refused",
+          "[memory][kept][disturbed]") {
   const Place place;
   EpisodicMemory memory = EpisodicMemory::open(place.keep(), OpenMode::write);
   place.feed(memory, 96, 168);

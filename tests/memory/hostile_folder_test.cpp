@@ -399,7 +399,8 @@ struct Opinions {
       const std::string text = refusal([&] { EpisodicMemory::open(place.keep(), mode); });
       return text == "no error" ? std::string() : text;
     };
-    for (const VerifyReport::Damage& d : verify_memory(place.dir).damages) verified += d.what + "; ";
+    for (const VerifyReport::Damage& d : verify_memory(place.dir).damages)
+      verified += d.what + "; ";
     reads = said(OpenMode::read);
     writes = said(OpenMode::write);
   }
@@ -420,9 +421,10 @@ void list_paths(const Json& json, const Json::json_pointer& at,
     for (std::size_t i = 0; i < json.size(); ++i) list_paths(json[i], at / i, all);
 }
 
-TEST_CASE("whatever stands in a manifest, opening and verify say the same of it, and nothing else "
-          "comes of it",
-          "[memory][kept][hostile]") {
+TEST_CASE(
+    "whatever stands in a manifest, opening and verify say the same of it, and nothing else "
+    "comes of it",
+    "[memory][kept][hostile]") {
   const Place place;
   const std::string good = text_of(place.dir / "manifest.json");
   const Json whole = Json::parse(good.substr(0, good.rfind("checksum: ")));
@@ -486,8 +488,7 @@ TEST_CASE("whatever stands in a manifest, opening and verify say the same of it,
   check("all checkpoints twice", [](Json& j) {
     for (const Json& s : Json(j["checkpoints"])) j["checkpoints"].push_back(s);
   });
-  check("the state as a checkpoint too",
-        [](Json& j) { j["checkpoints"].push_back(j["state"]); });
+  check("the state as a checkpoint too", [](Json& j) { j["checkpoints"].push_back(j["state"]); });
   for (const int depth : {7, 8, 9, 100, 1000})
     check("nested " + std::to_string(depth), [&](Json& j) {
       Json deep = 1;
@@ -543,8 +544,8 @@ std::string bytes_of(const T& value) {
 
 TEST_CASE("a list of forgotten events that makes no sense is refused with the file's name",
           "[memory][kept][hostile]") {
-  for (const std::int64_t instead : {std::int64_t{1}, std::int64_t{1000000}, std::int64_t{-1},
-                                     std::int64_t{5}, INT64_MAX}) {
+  for (const std::int64_t instead :
+       {std::int64_t{1}, std::int64_t{1000000}, std::int64_t{-1}, std::int64_t{5}, INT64_MAX}) {
     INFO(instead);
     const Place place;
     {
@@ -577,8 +578,7 @@ TEST_CASE("a state whose every number is another one is refused or used, and ver
   for (std::size_t at = 0; at + 8 <= good.size() - 24; at += at < 6000 ? 8 : 1000)
     for (const std::int64_t value : {std::int64_t{-1}, std::int64_t{0}, INT64_MAX}) {
       INFO("at " << at << ": " << value);
-      edit_state(place,
-                 [&](std::string& payload) { payload.replace(at, 8, bytes_of(value)); });
+      edit_state(place, [&](std::string& payload) { payload.replace(at, 8, bytes_of(value)); });
       ::alarm(60);
       const Opinions opinions(place);
       ::alarm(0);

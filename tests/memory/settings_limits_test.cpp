@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every number of the settings at the ends of its range and of 64 bits: the memory works with it, or
-// says which setting is at fault before room is made for anything.
+// Every number of the settings at the ends of its range and of 64 bits: the memory works with it,
+// or says which setting is at fault before room is made for anything.
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -135,8 +135,7 @@ TEST_CASE("every number of the settings, at every end, works or is refused by na
       if (!said.empty()) {
         const std::string setting = name.substr(name.find('/') + 1);
         INFO(said);
-        const bool plan_only = said.starts_with("plan all:") &&
-                               said.find('\n') == said.size() - 1;
+        const bool plan_only = said.starts_with("plan all:") && said.find('\n') == said.size() - 1;
         CHECK((plan_only || mentions(said, setting) || setting == "layer"));
         refused += !plan_only;
         worked += plan_only;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a disk store divides its host_bytes: from the least that it says on, any number of bytes works
-// and holds what was promised.
+// How a disk store divides its host_bytes: from the least that it says on, any number of bytes
+// works and holds what was promised.
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -98,11 +98,11 @@ TEST_CASE("leases around the size from which on writes are gathered leave room f
   REQUIRE(within > 5);
 }
 
-TEST_CASE("more host_bytes than the cache can count are taken, and what no system gives is refused") {
+TEST_CASE(
+    "more host_bytes than the cache can count are taken, and what no system gives is refused") {
   const Case c{{2, 1, 8, DType::float32}, 40, 120};
   constexpr std::int64_t kCounted = std::int64_t{1} << 38;  // 2^32 lines of 64 bytes
-  for (const std::int64_t by : {-65, -64, 0, 64, 4096})
-    try {
+  for (const std::int64_t by : {-65, -64, 0, 64, 4096}) try {
       use(c, kCounted + by, 16);
     } catch (const BudgetError& e) {  // a system that promises no more than it has
       REQUIRE(mentions(e.what(), "the system refused host_bytes"));
@@ -124,8 +124,8 @@ TEST_CASE("lengths whose products no number holds are refused before room is mad
         INFO(said << " " << least);
         REQUIRE(least > 0);
         if (said != "no error") REQUIRE(mentions(said, "max_block"));
-        REQUIRE((said != "no error" ||
-                 least / 8 >= std::max(max_block, lease) * shape.head_dim / 8));
+        REQUIRE(
+            (said != "no error" || least / 8 >= std::max(max_block, lease) * shape.head_dim / 8));
       }
 }
 

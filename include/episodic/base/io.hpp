@@ -84,7 +84,8 @@ class Syscalls {
   virtual int link(Kind kind, int from_dir, const char* from, int to_dir, const char* to);
   virtual int unlink(Kind kind, int dir, const char* name);
   virtual int make_directory(const char* path);
-  /// Takes (without waiting) the advisory lock of an open file or folder; it falls with its closing.
+  /// Takes (without waiting) the advisory lock of an open file or folder; it falls with its
+  /// closing.
   virtual int lock(Kind kind, int fd, bool exclusive);
 
   /// What a read that was done by other means (io_uring) is made to return: a hook for faults.

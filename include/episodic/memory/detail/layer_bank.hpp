@@ -55,8 +55,8 @@ class Leases {
   std::vector<std::int64_t> lanes_;
 };
 
-/// Share of a tier's file that belongs to nothing any more from which on it is written anew: what is
-/// kept then takes at most twice its room.
+/// Share of a tier's file that belongs to nothing any more from which on it is written anew: what
+/// is kept then takes at most twice its room.
 inline constexpr double kDeadShare = 0.5;
 
 struct LayerBank {

@@ -83,9 +83,9 @@ EPISODIC_INLINE void MemoryCore::refuse_room() const {
                                                           {config.n_init, "n_init"},
                                                           {config.max_block, "max_block"},
                                                           {config.chunk, "chunk"}};
-  const auto& [length, name] = *std::max_element(
-      std::begin(lengths), std::end(lengths),
-      [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto& [length, name] =
+      *std::max_element(std::begin(lengths), std::end(lengths),
+                        [](const auto& a, const auto& b) { return a.first < b.first; });
   throw BudgetError(concat(name, " = ", length, ": the windows of ", shape.n_layers,
                            " layers take ", of_layer,
                            " bytes each, which the system does not give; lower ", name));

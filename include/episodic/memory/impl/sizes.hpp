@@ -26,11 +26,11 @@ struct Ask {
 inline void require_bytes(double bytes, const char* of_what, std::initializer_list<Ask> asks) {
   constexpr double kMost = 1125899906842624.0;  // 2^50
   if (bytes <= kMost) return;
-  const Ask& most = *std::max_element(
-      asks.begin(), asks.end(), [](const Ask& a, const Ask& b) { return a.value < b.value; });
+  const Ask& most = *std::max_element(asks.begin(), asks.end(),
+                                      [](const Ask& a, const Ask& b) { return a.value < b.value; });
   throw ConfigError(concat("memory configuration: ", most.name, " = ", most.value, ": ", of_what,
-                           " would take ", bytes, " bytes with this model's shape, at most ",
-                           kMost, " are possible; lower ", most.name));
+                           " would take ", bytes, " bytes with this model's shape, at most ", kMost,
+                           " are possible; lower ", most.name));
 }
 
 inline void check_sizes(const MemoryConfig& c, const MemoryShape& shape) {
@@ -51,15 +51,15 @@ inline void check_sizes(const MemoryConfig& c, const MemoryShape& shape) {
                 {{"max_block", c.max_block}});
   const double recalled = real(most_recalled_tokens(c));
   // Each lane's events, all in tokens by themselves.
-  require_bytes(layers * (recalled * (token + kv_heads * block)), "what is recalled",
-                {{"n_mem", c.n_mem},
-                 {"n_init", c.n_init},
-                 {"chunk", c.chunk},
-                 {"max_block", c.max_block},
-                 {"reweight_top", c.reweight == Reweighting::narrow ||
-                                          c.reweight == Reweighting::broad
-                                      ? c.reweight_top
-                                      : 0}});
+  require_bytes(
+      layers * (recalled * (token + kv_heads * block)), "what is recalled",
+      {{"n_mem", c.n_mem},
+       {"n_init", c.n_init},
+       {"chunk", c.chunk},
+       {"max_block", c.max_block},
+       {"reweight_top", c.reweight == Reweighting::narrow || c.reweight == Reweighting::broad
+                            ? c.reweight_top
+                            : 0}});
   if (c.score == RepresentativeScore::max)
     // An event's vectors lie in one piece.
     require_bytes(1048576.0 * (real(c.n_repr) * heads * d * 4), "a million events' representatives",
