@@ -67,7 +67,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   // that was given up.
   std::int64_t gone_back_to = kNever;
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  static constexpr std::int64_t kMostCounted = std::int64_t{1} << 62;  // so that it can be counted on
+  static constexpr std::int64_t kMostCounted = std::int64_t{1}
+                                               << 62;  // so that it can be counted on
 
   // What belongs to the sequence beside the memory; and what did after `beside_at` tokens, while
   // nobody carries it on.

@@ -245,8 +245,8 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images, DTyp
   for (const std::int64_t count :
        {step_number, counters.tokens, counters.steps, counters.recalled_events})
     if (count < 0 || count > kMostCounted)
-      throw FileError(
-          fmt::format("{}: a count of steps or tokens is {}; the file is damaged", from.where(), count));
+      throw FileError(fmt::format("{}: a count of steps or tokens is {}; the file is damaged",
+                                  from.where(), count));
   for (LayerState& layer : bank.layers) {
     layer.load(from, time.tokens(), time, windows);
     for (const detail::Lane& lane : layer.lanes) {
