@@ -342,7 +342,32 @@ void AppendFiles::release_empty(WriteQueue::Lock& lock) noexcept {
   }
 }
 
+void AppendFiles::check_names() const {
+  for (const auto& f : files_) {
+    if (!f || f->live == 0) continue;
+    const std::string name = format_.name(f->id);
+    const auto refuse = [&](const std::string& what) {
+      throw FileError(
+          fmt::format("{}: {} while it was in use; put it back, or take the folder from a copy",
+                      (folder_.path() / name).string(), what));
+    };
+    const auto found = folder_.look(name);
+    if (!found) refuse("was removed");
+    const Entry open = f->file.look();
+    if (found->same_file(open)) {
+      // What is reserved is there, and a cut file may have grown again, with a hole in it.
+      if (open.bytes < std::max(f->frozen, f->own ? f->allocated : 0))
+        refuse(fmt::format("was cut to {} bytes", open.bytes));
+    } else if (f->own) {
+      refuse("was replaced by another file");
+    } else {  // a copy, perhaps
+      open_file(folder_, format_, {f->id, f->end});
+    }
+  }
+}
+
 void AppendFiles::sync() {
+  if (options_.keep) check_names();
   {
     auto lock = queue_.lock();
     queue_.drain(lock);

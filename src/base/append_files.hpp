@@ -155,7 +155,9 @@ class AppendFiles {
   /// and is tried again.
   void release_empty(WriteQueue::Lock& lock) noexcept;
 
-  /// Makes everything durable. \throws FileError, DiskFullError: nothing is lost, call again
+  /// Makes everything durable. \throws FileError, DiskFullError: nothing is lost, call again.
+  /// FileError also if a file in use was removed, cut or replaced behind our back: what is open
+  /// would still take what is written, but nobody would find it
   void sync();
   /// The files in use. \param number gets the place in the list of each file of the set, or -1
   std::vector<FileRef> refs(std::vector<std::int32_t>& number) const;
@@ -190,6 +192,8 @@ class AppendFiles {
   bool remove_name(const File& f) noexcept;
   void forget_file(WriteQueue::Lock& lock, std::size_t file) noexcept;
   void freeze(std::size_t file);
+  /// \throws FileError, as sync
+  void check_names() const;
   void find_orphans();
   std::int64_t round_up(std::int64_t n) const {
     return (n + options_.page - 1) / options_.page * options_.page;

@@ -31,6 +31,11 @@ std::string names(const std::filesystem::path& path) {
   return path.empty() ? "an unnamed file" : path.string();
 }
 
+Entry entry_of(const struct stat& info) {
+  return {S_ISREG(info.st_mode), info.st_size, static_cast<std::uint64_t>(info.st_dev),
+          static_cast<std::uint64_t>(info.st_ino)};
+}
+
 }  // namespace
 
 const char* name_of(Kind kind) {
@@ -77,6 +82,8 @@ const char* name_of(Op op) {
       return "unlink";
     case Op::lock:
       return "lock";
+    case Op::submit:
+      return "submit";
   }
   return "?";
 }
@@ -134,7 +141,7 @@ int Syscalls::make_directory(const char* path) {
   return retried([&] { return ::mkdir(path, 0777); });
 }
 
-int Syscalls::lock(int fd, bool exclusive) {
+int Syscalls::lock(Kind, int fd, bool exclusive) {
   return retried([&] { return ::flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB); });
 }
 
@@ -142,6 +149,8 @@ std::int64_t Syscalls::completed_read(Kind, int, void*, std::int64_t, std::int64
                                       std::int64_t result) {
   return result;
 }
+
+int Syscalls::submit(Kind) { return 0; }
 
 Syscalls& system_calls() {
   static Syscalls calls;
@@ -239,6 +248,12 @@ std::int64_t File::size() const {
   return info.st_size;
 }
 
+Entry File::look() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) fail(errno, path_, "learn what it is");
+  return entry_of(info);
+}
+
 std::int64_t File::links() const {
   struct stat info {};
   if (::fstat(fd_, &info) != 0) fail(errno, path_, "learn how many names it has");
@@ -292,6 +307,9 @@ Directory::Directory(Syscalls& calls, const std::filesystem::path& path) : calls
   const int fd = calls.open(Kind::directory, AT_FDCWD, given.c_str(), O_RDONLY | O_DIRECTORY);
   if (fd < 0) fail(-fd, given, "open the folder");
   handle_ = std::make_shared<File>(File::adopt(calls, Kind::directory, given, fd));
+  std::error_code error;  // without a working directory the path as it is
+  absolute_ = std::filesystem::absolute(given, error);
+  if (error) absolute_ = given;
 }
 
 const std::filesystem::path& Directory::path() const {
@@ -364,10 +382,18 @@ void Directory::sync() const { handle_->sync(); }
 std::optional<Directory::Entry> Directory::look(std::string_view name) const {
   const std::string file = plain(path(), name);
   struct stat info {};
-  if (::fstatat(fd(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
-    return Entry{S_ISREG(info.st_mode), info.st_size};
+  if (::fstatat(fd(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return entry_of(info);
   if (errno != ENOENT) fail(errno, path() / file, "look at it");
   return std::nullopt;
+}
+
+bool Directory::at_its_path() const {
+  struct stat info {};
+  if (::stat(absolute_.c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+    fail(errno, path(), "look at it");
+  }
+  return entry_of(info).same_file(handle_->look());
 }
 
 std::vector<std::string> Directory::names() const {

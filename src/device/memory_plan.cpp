@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -58,6 +59,18 @@ void DeviceMemory::Impl::check_settings() const {
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
   if (options.max_tokens < 1)
     refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
+  // Of all layers, with what an event of one token adds at most. Products of it stay within 64
+  // bits.
+  const double token =
+      static_cast<double>(shape.n_layers) *
+      (2.0 * static_cast<double>(shape.n_kv_heads) * static_cast<double>(shape.head_dim) +
+       2.0 * static_cast<double>(shape.n_heads) * static_cast<double>(shape.head_dim) *
+           (keeps_each() ? 1.0 + static_cast<double>(config.n_repr) : 1.0) +
+       256.0 * static_cast<double>(shape.n_kv_heads)) *
+      static_cast<double>(size_of(DType::float32));
+  if (static_cast<double>(options.max_tokens) * token > 0x1p58)
+    refuse(fmt::format("max_tokens = {}: more than any device holds of {} layers; lower max_tokens",
+                       options.max_tokens, shape.n_layers));
   if (options.event_tokens != 0 &&
       (options.event_tokens < config.min_block || options.event_tokens > config.max_block))
     refuse(fmt::format("event_tokens = {}, must be 0 or from min_block = {} to max_block = {}",
@@ -263,6 +276,13 @@ void DeviceMemory::Impl::plan() {
   const std::int64_t recalled = most_recalled_tokens(config);
   max_event_rows = takes_top() ? std::min(recalled, closable) : recalled;
   max_rows = config.n_init + capacity + max_event_rows;
+  if (max_rows > std::numeric_limits<std::int32_t>::max())
+    throw ConfigError(
+        fmt::format("CUDA memory: n_init = {}, n_local = {} and n_mem = {} (reweight_top = {} of "
+                    "max_block = {}) are {} keys that a query may see, at most {} have a number; "
+                    "lower the largest",
+                    config.n_init, config.n_local, config.n_mem, config.reweight_top,
+                    config.max_block, max_rows, std::numeric_limits<std::int32_t>::max()));
   token_bytes = 2 * lanes.n_kv_heads * shape.head_dim * size_of(event_dtype());
   lane_bytes = closable * token_bytes;
   recent_capacity = config.effective_tau() + config.chunk;

@@ -67,6 +67,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   // that was given up.
   std::int64_t gone_back_to = kNever;
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t kMostCounted = std::int64_t{1}
+                                               << 62;  // so that it can be counted on
 
   // What belongs to the sequence beside the memory; and what did after `beside_at` tokens, while
   // nobody carries it on.
@@ -110,6 +112,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
             const std::vector<std::uint8_t>& beside_now) const;
   /// \param windows dtype of the windows that are read
   void load(ByteReader& from, const detail::TierImages& images, DType windows);
+  /// \param where the tables were read, for a message \throws FileError
+  void check_tables(const StoreImage& store, const std::string& where) const;
   /// Those of the sequence, or of each lane's scope.
   void append_events(const MemoryAdvance& advance);
   void append_events(const MemoryAdvance& advance, const detail::Lane* alone);

@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
+#include <map>
 #include <system_error>
 
 #include "base/config_difference.hpp"
+#include "base/strict_json.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "impl.hpp"
@@ -42,6 +45,53 @@ void check_identity(const fs::path& dir, const MemoryIdentity& made, const Memor
   };
   compare("the weights", made.weights, now.weights);
   compare("the tokenizer's files", made.tokenizer, now.tokenizer);
+}
+
+/// Where a memory that is only read puts what comes. \throws FileError
+fs::path scratch_folder() {
+  std::error_code error;
+  fs::path folder = fs::temp_directory_path(error);
+  if (!error) return folder;
+  const char* const named = std::getenv("TMPDIR");
+  throw FileError(
+      fmt::format("{}: is no folder for temporary files ({}); set TMPDIR to one that is there",
+                  named ? printable(named) : "/tmp", error.message()));
+}
+
+/// Refuses settings with which the windows would be longer than the rest of the state that they are
+/// to be read from, before there is room made for them.
+void require_windows(const ByteReader& from, const MemoryConfig& config, const MemoryShape& shape,
+                     DType dtype) {
+  const std::int64_t ring = ring_capacity(config);
+  const std::int64_t needed = shape.n_layers * (2 * shape.n_kv_heads * shape.head_dim *
+                                                    (ring + config.n_init) * size_of(dtype) +
+                                                shape.n_heads * ring * size_of(DType::float32));
+  if (needed > static_cast<std::int64_t>(from.left()))
+    throw FileError(
+        fmt::format("{}: holds {} bytes more, and windows of n_local = {}, n_init = {}, chunk = {} "
+                    "and max_block = {} tokens take {}; the manifest's settings are not those that "
+                    "it was written with: take the folder from a copy or a fork of it",
+                    from.where(), from.left(), config.n_local, config.n_init, config.chunk,
+                    config.max_block, needed));
+}
+
+/// What a state counts on, its manifest must too: the next writer removes what that does not name,
+/// and cuts what is longer.
+void check_named(const MemoryManifest& manifest, const TierImages& images, const TokenLog& ids,
+                 const std::string& state) {
+  std::map<std::string, std::int64_t> named;
+  for (const MemoryManifest::FileEntry& f : manifest.files) named[f.name] = f.bytes;
+  const auto check = [&](const std::string& name, std::int64_t bytes) {
+    const auto at = named.find(name);
+    if (at == named.end() || at->second < bytes)
+      throw FileError(
+          fmt::format("{}: counts on {} bytes of {}, of which the manifest names {}; the memory is "
+                      "not whole: take the folder from a copy or a fork of it",
+                      state, bytes, name, at == named.end() ? 0 : at->second));
+  };
+  for (const SegmentRef& s : images.store.segments) check(segment_name(s.id), s.bytes);
+  for (const VectorImage::File& f : images.vectors.files) check(vector_file_name(f.id), f.bytes);
+  for (const TokenLog::Part& p : ids.parts()) check(TokenLog::file_name(p.id), p.bytes);
 }
 
 }  // namespace
@@ -121,6 +171,42 @@ void EpisodicMemory::keep_beside(std::shared_ptr<BesideMemory> next) {
   m.beside = std::move(next);
 }
 
+/// That timeline, store, indexes and recall lists tell of the same events.
+void EpisodicMemory::Impl::check_tables(const StoreImage& store, const std::string& where) const {
+  const auto refuse = [&](const std::string& what) {
+    throw FileError(fmt::format("{}: {}; the file is damaged", where, what));
+  };
+  std::int64_t stored = 0;
+  for (std::int64_t s = 0; s < time.scopes(); ++s) {
+    if (!bank.recalling(s)) continue;
+    const EventTable& events = time.events(s);
+    stored += events.size();
+    if (stored > static_cast<std::int64_t>(store.events.size())) break;
+    for (EventId e = 0; e < events.size(); ++e) {
+      const StoreImage::Event& kept = store.events[static_cast<std::size_t>(bank.stored(s, e))];
+      if (kept.segment >= 0 && kept.range != events[e])
+        refuse(fmt::format("event {} of scope {} is tokens {} to {}, and {} to {} are stored of it",
+                           e, s, events[e].start, events[e].end, kept.range.start, kept.range.end));
+      if ((kept.segment < 0) != is_forgotten(s, e))
+        refuse(
+            fmt::format("event {} of scope {} is forgotten in one table and not in another", e, s));
+    }
+  }
+  if (stored != static_cast<std::int64_t>(store.events.size()))
+    refuse(fmt::format("{} stored events for {}", store.events.size(), stored));
+  for (const LayerState& layer : bank.layers)
+    for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
+      const detail::Lane& lane = layer.lane(p);
+      for (EventId e = 0; lane.index && e < lane.index->size(); ++e)
+        if (lane.index->forgotten(e) != is_forgotten(lane.scope, e))
+          refuse(fmt::format("event {} of scope {} is forgotten in one table and not in another", e,
+                             lane.scope));
+      for (const EventId e : layer.recalled(p).recalled())
+        if (is_forgotten(lane.scope, e))
+          refuse(fmt::format("a recall list names event {}, which is forgotten", e));
+    }
+}
+
 /// What follows the given boundaries, into a memory that was built with them.
 void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images, DType windows) {
   Timeline::State state;
@@ -136,7 +222,15 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images, DTyp
       throw FileError(from.where() + ": its events reach past its tokens; the file is damaged");
     std::vector<EventId>& gone = forgotten[static_cast<std::size_t>(s)];
     gone = from.get_vector<EventId>();
-    for (const EventId e : gone) check_event(s, e);
+    EventId last = -1;
+    for (const EventId e : gone) {
+      if (e <= last || e >= time.events(s).size())
+        throw FileError(
+            fmt::format("{}: its list of forgotten events names event {} of {} behind event {}; "
+                        "the file is damaged",
+                        from.where(), e, time.events(s).size(), last));
+      last = e;
+    }
   }
   if (time.scopes() > 1) {
     std::vector<LaneRange> lanes;
@@ -148,6 +242,11 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images, DTyp
   counters.tokens = from.get<std::int64_t>();
   counters.steps = from.get<std::int64_t>();
   counters.recalled_events = from.get<std::int64_t>();
+  for (const std::int64_t count :
+       {step_number, counters.tokens, counters.steps, counters.recalled_events})
+    if (count < 0 || count > kMostCounted)
+      throw FileError(fmt::format("{}: a count of steps or tokens is {}; the file is damaged",
+                                  from.where(), count));
   for (LayerState& layer : bank.layers) {
     layer.load(from, time.tokens(), time, windows);
     for (const detail::Lane& lane : layer.lanes) {
@@ -158,6 +257,7 @@ void EpisodicMemory::Impl::load(ByteReader& from, const TierImages& images, DTyp
                                     from.where(), lane.index->size(), events));
     }
   }
+  check_tables(images.store, from.where());
   if (ids.tokens() != time.tokens())
     throw FileError(fmt::format("{}: {} token ids for {} tokens; the file is damaged", from.where(),
                                 ids.tokens(), time.tokens()));
@@ -229,6 +329,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
               "model it was made with",
               keep.dir.string(), named(manifest.identity), what));
       const TierImages images = TierImages::load(from);
+      require_windows(from, m.config, m.shape, file.windows);
       m.keep = keep;
       m.mode = mode;
       // States between this one and the last tell of a sequence that is given up.
@@ -236,9 +337,10 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       m.directory = std::move(directory);
       m.ids = TokenLog(keep.dir, calls, mode == OpenMode::write);
       m.ids.load(from);
+      check_named(m.directory->manifest(), images, m.ids, from.where());
       m.given = from.get_vector<std::int64_t>();
       if (const StoreShape s = store_shape(m.config, m.shape); s.n_lanes > 0) {
-        const fs::path scratch = fs::temp_directory_path();
+        const fs::path scratch = mode == OpenMode::read ? scratch_folder() : fs::path();
         detail::Tiers& tiers = m.bank.tiers;
         tiers.vectors = open_vector_tier(lane_shape(m.config, m.shape).width(m.shape.head_dim),
                                          m.vector_options(), images.vectors, scratch);
@@ -249,7 +351,16 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       }
       m.build(m.make_lanes(m.bank.tiers.vectors.get()));
       m.load(from, images, file.windows);
-      if (mode == OpenMode::write) m.directory->remove_unnamed();
+      if (m.time.tokens() != state.tokens || m.counted_events() != state.events)
+        throw FileError(fmt::format(
+            "{}: says {} tokens and {} events of {}, which holds {} and {}; the memory is not "
+            "whole: take the folder from a copy or a fork of it",
+            (keep.dir / "manifest.json").string(), state.tokens, state.events, state.file,
+            m.time.tokens(), m.counted_events()));
+      if (mode == OpenMode::write) {
+        m.directory->check_undisturbed();
+        m.directory->remove_unnamed();
+      }
       return EpisodicMemory(std::move(impl));
     } catch (const FileError&) {
       constexpr int kAttempts = 20;
@@ -303,7 +414,8 @@ std::string EpisodicMemory::refusal(Capability capability) const {
 }
 
 void EpisodicMemory::Impl::commit() {
-  open = false;  // a step that was refused (a full disk, say) is not part of it
+  directory->check_undisturbed();  // before anything of the folder is written anew
+  open = false;                    // a step that was refused (a full disk, say) is not part of it
   const std::vector<std::uint8_t> beside_now = saved_beside();
   if (retention) make_room();
   TierImages images;
@@ -345,10 +457,9 @@ void EpisodicMemory::Impl::commit() {
 /// What retention gave up leaves the files too, where it is half of one or more: a kept memory
 /// takes what its policy keeps, within a factor of two.
 void EpisodicMemory::Impl::make_room() {
-  constexpr double kDeadShare = 0.5;
   forget_due();
   drop_checkpoints = true;  // earlier states name bytes that may go
-  if (bank.tiers.disk) bank.tiers.disk->compact(kDeadShare);
+  if (bank.tiers.disk) bank.tiers.disk->compact(detail::kDeadShare);
   bank.shrink();
 }
 
@@ -357,6 +468,7 @@ void EpisodicMemory::compact() {
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("compact");
   require(Capability::commit);
+  m.directory->check_undisturbed();
   m.forget_due();
   // Earlier states name bytes that are about to go.
   m.drop_checkpoints = true;
@@ -455,7 +567,7 @@ std::uint64_t EpisodicMemory::digest() {
 
 namespace {
 
-/// What the tables of a state name.
+/// What the tables of the last state name.
 void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteReader& state,
                      io::Syscalls& calls,
                      const std::function<void(const fs::path&, const std::string&)>& damage) {
@@ -478,10 +590,10 @@ void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteRe
   }
 }
 
-}  // namespace
-
-VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
+/// \param generation gets that of the manifest that was verified, 0 if there is none
+VerifyReport verify_once(const fs::path& dir, io::Syscalls& calls, std::int64_t& generation) {
   VerifyReport report;
+  generation = 0;
   const auto damage = [&](const fs::path& file, const std::string& what) {
     report.damages.push_back({file, what});
   };
@@ -492,6 +604,7 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
     damage(dir / "manifest.json", e.what());
     return report;
   }
+  generation = manifest.generation;
   std::vector<std::string> named{"manifest.json", "lock"};
   std::error_code error;
   report.files = 1;
@@ -514,10 +627,16 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
     report.bytes += s.bytes;
     try {
       const detail::StateFile file = detail::read_state(dir, s, manifest.config, calls);
-      if (s.file != manifest.state.file) continue;
-      // The tables of the last state say where everything lies.
-      ByteReader from(file.bytes, (dir / s.file).string(), file.version);
-      verify_contents(dir, manifest, from, calls, damage);
+      if (s.file == manifest.state.file) {
+        // The tables of the last state say where everything lies.
+        ByteReader from(file.bytes, (dir / s.file).string(), file.version);
+        verify_contents(dir, manifest, from, calls, damage);
+      }
+      // Whatever an opening would refuse.
+      KeepOptions keep;
+      keep.dir = dir;
+      keep.calls = &calls;
+      EpisodicMemory::open(keep, OpenMode::read, nullptr, nullptr, s.tokens);
     } catch (const Error& e) {
       damage(dir / s.file, e.what());
     }
@@ -528,6 +647,24 @@ VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
   }
   std::sort(report.unnamed.begin(), report.unnamed.end());
   return report;
+}
+
+}  // namespace
+
+VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
+  static_cast<void>(scratch_folder());  // an opening needs one: its lack is no damage
+  // A writer removes states that it has replaced; then they are missed here.
+  constexpr int kAttempts = 5;
+  for (int attempt = 1;; ++attempt) {
+    std::int64_t generation = 0;
+    VerifyReport report = verify_once(dir, calls, generation);
+    if (report.damages.empty() || attempt == kAttempts) return report;
+    try {
+      if (MemoryManifest::read(dir, calls).generation == generation) return report;
+    } catch (const Error&) {
+      return report;
+    }
+  }
 }
 
 }  // namespace episodic

@@ -214,8 +214,10 @@ fs::path parent_of(const fs::path& dir) {
   return dir.has_parent_path() ? dir.parent_path() : fs::path(".");
 }
 
-MemoryManifest read_manifest(const io::Directory& folder) {
+/// \param text gets the checksum of the file
+MemoryManifest read_manifest(const io::Directory& folder, std::uint64_t* text = nullptr) {
   const std::vector<std::byte> bytes = folder.read(io::Kind::manifest, kManifest, kMostManifest);
+  if (text) *text = checksum(bytes);
   return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                (folder.path() / kManifest).string());
 }
@@ -229,17 +231,20 @@ void check_ours(const io::Directory& folder) {
                       folder.path().string(), printable(name)));
 }
 
-io::File take_lock(const io::Directory& folder) {
-  // Held, but never written to: it may be a link to a file of someone else's.
-  io::File lock = folder.open(io::Kind::lock, kLock, O_RDWR | O_CREAT);
-  if (const int r = folder.calls().lock(lock.fd(), true); r == -EWOULDBLOCK)
-    throw FileError(
-        fmt::format("{}: this process or another process is writing to this memory; wait until it "
-                    "ends, or fork the memory and write to the fork",
-                    folder.path().string()));
-  else if (r < 0)
-    io::fail(-r, lock.path(), "take the lock of the memory");
-  return lock;
+/// What file systems answer that have no locks for folders (NFS locks only what is open to be
+/// written), or none at all.
+bool has_no_locks(int result) {
+  for (const int error : {EBADF, EINVAL, EISDIR, ENOLCK, ENOSYS, EOPNOTSUPP})
+    if (result == -error) return true;
+  return false;
+}
+
+/// Takes the lock of the folder itself, where there is one to be had. It has no name that somebody
+/// could remove. \throws FileError if another writer has it
+void lock_folder(const io::Directory& folder, const std::string& busy) {
+  const int r = folder.calls().lock(io::Kind::directory, folder.fd(), true);
+  if (r == -EWOULDBLOCK) throw FileError(busy);
+  if (r < 0 && !has_no_locks(r)) io::fail(-r, folder.path(), "take the lock of the folder");
 }
 
 /// Shares a file with another folder, or copies it where it cannot be shared.
@@ -279,14 +284,17 @@ bool holds_memory(const fs::path& dir) {
   return fs::exists(fs::symlink_status(dir / kManifest, ignored));
 }
 
-void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) {
-  MemoryManifest m = MemoryManifest::read(from, calls);
+namespace {
+
+void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Syscalls& calls) {
   const io::Directory source(calls, from);
   std::error_code error;
-  const bool existed = fs::exists(fs::symlink_status(to, error));
-  if (existed && (!fs::is_directory(to, error) || !io::Directory(calls, to).names().empty()))
+  const auto refuse = [&] {
     throw FileError(
         fmt::format("{}: exists and is not an empty folder; name another one", to.string()));
+  };
+  const bool existed = fs::exists(fs::symlink_status(to, error));
+  if (existed && !fs::is_directory(to, error)) refuse();
   if (!existed)
     if (const int r = calls.make_directory(to.c_str()); r < 0)
       io::fail(-r, to, "make the folder", "its parent must exist and be writable");
@@ -294,10 +302,15 @@ void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) 
   std::vector<std::string> made;
   try {
     fork = io::Directory(calls, to);
+    lock_folder(fork, fmt::format("{}: this process or another process is making a memory in this "
+                                  "folder; name another one",
+                                  to.string()));
+    if (!fork.names().empty()) refuse();
     for (const std::string& name : names_in(m)) {
-      made.push_back(name);  // the folder was empty: whatever has the name is from here
+      made.push_back(name);  // the folder was empty, and is locked: what has the name is from here
       share(source, fork, name);
     }
+    check_files(fork, m);
     m.parent = m.id;
     m.id = detail::unique_id();
     made.push_back(kManifest);
@@ -306,8 +319,25 @@ void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) 
   } catch (...) {
     for (auto it = made.rbegin(); it != made.rend(); ++it)
       fork.remove(kind_of(*it).value_or(io::Kind::manifest), *it);
-    if (!existed) fs::remove(to, error);
+    if (!existed) fs::remove(to, error);  // unless somebody else has put something there
     throw;
+  }
+}
+
+}  // namespace
+
+void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) {
+  // A writer may commit, and remove what it has replaced, between the look at its manifest and at
+  // the files.
+  constexpr int kAttempts = 20;
+  for (int attempt = 0;; ++attempt) {
+    const MemoryManifest m = MemoryManifest::read(from, calls);
+    try {
+      return fork_of(m, from, to, calls);
+    } catch (const FileError&) {
+      if (attempt == kAttempts || MemoryManifest::read(from, calls).generation == m.generation)
+        throw;
+    }
   }
 }
 
@@ -323,7 +353,7 @@ MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls
   }
   d.folder_ = io::Directory(calls, dir);
   check_ours(d.folder_);  // first: nothing is put into a folder that holds other things
-  d.lock_ = take_lock(d.folder_);
+  d.take_locks();
   if (d.folder_.look(kManifest))
     throw FileError(
         fmt::format("{}: holds a memory already; open it to go on with it, or name another folder",
@@ -336,11 +366,13 @@ MemoryDirectory MemoryDirectory::open(const fs::path& dir, OpenMode mode, io::Sy
   MemoryDirectory d;
   d.manifest_ = MemoryManifest::read(dir, calls);  // says what is wrong where there is no memory
   d.folder_ = io::Directory(calls, dir);
-  if (mode == OpenMode::write) d.lock_ = take_lock(d.folder_);
+  if (mode == OpenMode::write) d.take_locks();
   // A writer may replace files between a reader's look at the manifest and at them.
   constexpr int kAttempts = 20;
   for (int attempt = 0;; ++attempt) {
-    d.manifest_ = read_manifest(d.folder_);
+    std::uint64_t text = 0;
+    d.manifest_ = read_manifest(d.folder_, &text);
+    d.texts_ = {text};
     d.attempts_ = d.manifest_.generation;
     try {
       check_files(d.folder_, d.manifest_);
@@ -351,6 +383,60 @@ MemoryDirectory MemoryDirectory::open(const fs::path& dir, OpenMode mode, io::Sy
         throw;
     }
   }
+}
+
+void MemoryDirectory::take_locks() {
+  const std::string busy = fmt::format(
+      "{}: this process or another process is writing to this memory; wait until it "
+      "ends, or fork the memory and write to the fork",
+      dir().string());
+  lock_folder(folder_, busy);
+  // And the file `lock`, for versions that know no other, and file systems that have no other.
+  // Held, but never written to: it may be a link to a file of someone else's.
+  io::File lock = folder_.open(io::Kind::lock, kLock, O_RDWR | O_CREAT);
+  const int r = calls().lock(io::Kind::lock, lock.fd(), true);
+  if (r == -EWOULDBLOCK) throw FileError(busy);
+  if (r < 0)
+    io::fail(-r, lock.path(), "take the lock of the memory",
+             has_no_locks(r) ? "its file system has no locks, and a memory has one writer only: "
+                               "mount it with locks, or keep the memory elsewhere"
+                             : "");
+  lock_ = std::move(lock);
+  check_lock();
+}
+
+void MemoryDirectory::check_lock() const {
+  const auto found = folder_.look(kLock);
+  if (found && found->same_file(lock_.look())) return;
+  throw FileError(
+      fmt::format("{}: was {} while this memory was open to be written, so that another program "
+                  "may have written to it too; nothing was committed, and the last commit stands: "
+                  "open the memory anew and go on from there",
+                  (dir() / kLock).string(), found ? "replaced" : "removed"));
+}
+
+void MemoryDirectory::check_undisturbed() const {
+  if (!folder_.at_its_path())
+    throw FileError(
+        fmt::format("{}: is not the folder any more in which this memory was opened; it was moved, "
+                    "removed or replaced. Nothing was committed: put the folder back and commit "
+                    "again, or open the memory where it lies now and go on from its last commit",
+                    dir().string()));
+  check_lock();
+  const auto refuse = [&](const char* what) {
+    throw FileError(
+        fmt::format("{}: {} while this memory was open to be written; nothing was committed: put "
+                    "back the one that was there and commit again, or open the memory anew and go "
+                    "on from there",
+                    (dir() / kManifest).string(), what));
+  };
+  if (!folder_.look(kManifest)) {
+    if (has_manifest()) refuse("was removed");
+    return;
+  }
+  const std::uint64_t text = checksum(folder_.read(io::Kind::manifest, kManifest, kMostManifest));
+  if (std::find(texts_.begin(), texts_.end(), text) == texts_.end())
+    refuse("was replaced by another program");
 }
 
 void MemoryDirectory::remove_unnamed() {
@@ -379,6 +465,7 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
                              std::int64_t tokens, std::int64_t events) {
   // What was removed behind our back is noticed now, not when the memory is opened again: files
   // that are open still take what is written.
+  check_undisturbed();
   check_files(folder_, next);
   io::File file = create_state(next);
   next.id = manifest_.id ? manifest_.id : unique_id();
@@ -400,8 +487,12 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
     file.close();
     folder_.sync();
     const std::string text = text_of(next);
-    named = true;  // from here on the manifest on the medium may be the new one
+    texts_.reserve(texts_.size() + 1);
+    check_undisturbed();  // a state may be long: as late as can be
+    named = true;         // from here on the manifest on the medium may be the new one
+    texts_.push_back(checksum(bytes_of(text)));
     folder_.replace(io::Kind::manifest, kManifest, bytes_of(text));
+    texts_ = {texts_.back()};
   } catch (...) {
     if (named)
       doubtful_.push_back(next.state.file);

@@ -28,24 +28,36 @@ class MemoryDirectory {
   bool has_manifest() const { return manifest_.generation > 0; }
   const MemoryManifest& manifest() const { return manifest_; }
 
+  /// That nobody else has had the folder since it was opened or last committed: its path leads to
+  /// it, `lock` is the file that is held, and the manifest is the last one that was read or written
+  /// here. Programs that do not ask for locks may have changed it, or let another writer in.
+  /// \pre writable() \throws FileError saying which of them is not so
+  void check_undisturbed() const;
+
   /// Removes files of ours that the manifest does not name: what a crash left behind.
   void remove_unnamed();
 
   /// Writes the state, then the manifest that names it: from then on that is what an open finds.
   /// \param next identity, config, checkpoints and files of the new manifest; the rest is filled in
-  /// \throws FileError (also if one of the files is gone), DiskFullError: then what was committed
-  /// before still is
+  /// \throws FileError (also as check_undisturbed, and if one of the files is gone), DiskFullError:
+  /// then what was committed before still is
   void commit(MemoryManifest next, std::span<const std::byte> state, std::int64_t tokens,
               std::int64_t events);
 
  private:
   MemoryDirectory() = default;
+  /// \throws FileError if another writer has it
+  void take_locks();
+  void check_lock() const;
   /// A new file under a name that nothing has, which goes into `next` with its generation.
   io::File create_state(MemoryManifest& next);
 
   io::Directory folder_;
   io::File lock_;
   MemoryManifest manifest_;
+  // Checksums of the texts that may stand as the manifest: of the last one, and of those whose
+  // commit failed when they may have been in its place. None: there is no manifest yet.
+  std::vector<std::uint64_t> texts_;
   std::int64_t attempts_ = 0;          // generation of the last commit that was tried
   std::vector<std::string> doubtful_;  // state files of commits that failed late
 };

@@ -47,6 +47,25 @@ std::int64_t rows_of(const MemoryConfig& c, const LaneShape& of, const MemorySha
   return std::min(n_events, held + std::max(held, slab));
 }
 
+/// Refuses more than 64 bits count the bytes of.
+void require_lengths(const MemoryConfig& c, const MemoryShape& shape, std::int64_t n_tokens,
+                     std::int64_t n_events) {
+  const double layers = static_cast<double>(shape.n_layers),
+               kv_heads = static_cast<double>(shape.n_kv_heads),
+               width = static_cast<double>(shape.n_heads * shape.head_dim);
+  const double vectors =
+      c.score == RepresentativeScore::max ? 1.0 + static_cast<double>(c.n_repr) : 1.0;
+  const double of_token = layers * kv_heads * static_cast<double>(shape.head_dim) * 8;
+  const double of_event = layers * (2 * width * 8 * vectors + kv_heads * 1024);
+  constexpr double kMost = 1152921504606846976.0;  // 2^60
+  if (2 * (static_cast<double>(n_tokens) * of_token + static_cast<double>(n_events) * of_event) >
+      kMost)
+    throw ConfigError(fmt::format(
+        "plan: {} tokens in {} events of this model's {} layers are more bytes than can "
+        "be counted; ask for less",
+        n_tokens, n_events, shape.n_layers));
+}
+
 /// What of the text is kept, and by what graph.
 struct Held {
   std::int64_t tokens = 0, events = 0;
@@ -84,6 +103,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   if (n_tokens < 0 || n_events < 0)
     throw ConfigError(
         fmt::format("plan: {} tokens in {} events; both must be >= 0", n_tokens, n_events));
+  require_lengths(config, shape, n_tokens, n_events);
   MemoryPlan plan;
   plan.tokens = n_tokens;
   plan.events = n_events;

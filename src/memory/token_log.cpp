@@ -213,6 +213,8 @@ void TokenLog::write_pending() {
 }
 
 void TokenLog::sync() {
+  for (const Part& part : parts_)
+    if (!own_file(part.id)) open_part(folder_, part);  // it may have been replaced meanwhile
   if (!pending_.empty()) write_pending();
   if (files_) files_->sync();
 }
@@ -261,6 +263,7 @@ void TokenLog::load(ByteReader& from) {
       throw FileError(fmt::format(
           "{}: is missing or cut short ({} bytes were committed); take the folder from a copy",
           (folder_.path() / file_name(p.id)).string(), p.bytes));
+    open_part(folder_, p);  // or another memory's file that was given this name
     parts_.push_back(p);
   }
 }

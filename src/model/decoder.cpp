@@ -13,6 +13,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/rethrow.hpp"
 #include "decoder_weights.hpp"
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
@@ -439,8 +440,9 @@ struct Decoder::Impl {
   void run_body(std::span<const SequencePart> parts) {
     lengths.clear();
     std::int64_t rank = 0;
-    for (const SequencePart& part : parts) {
-      part.impl->require_attention();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const SequencePart& part = parts[i];
+      of_part(parts, i, [&] { part.impl->require_attention(); });
       lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
       rank = std::max(rank, part.impl->most_rank);
     }
@@ -449,7 +451,7 @@ struct Decoder::Impl {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
       rows.low_ranks = &parts[i].impl->low_ranks;
-      parts[i].impl->state->begin_step(parts[i].ids, parts[i].kind);
+      of_part(parts, i, [&] { parts[i].impl->state->begin_step(parts[i].ids, parts[i].kind); });
       embed(parts[i].ids, rows_of(step.hidden, rows.first));
     }
     run_layers(n, parts);
@@ -545,8 +547,23 @@ struct Decoder::Impl {
         failures[i] = std::current_exception();
       }
     }
-    for (const std::exception_ptr& failure : failures)
-      if (failure) std::rethrow_exception(failure);
+    for (std::size_t i = 0; i < failures.size(); ++i)
+      if (failures[i]) of_sequence(i, [&] { std::rethrow_exception(failures[i]); });
+  }
+
+  /// Calls f; an error of it also says which sequence of a batch it is about.
+  template <class F>
+  static void of_sequence(std::size_t i, F&& f) {
+    try {
+      f();
+    } catch (const Error&) {
+      rethrow_with(fmt::format(" (sequence {} of the batch)", i));
+    }
+  }
+  /// The same, of parts that may be the step of a sequence alone.
+  template <class F>
+  static void of_part(std::span<const SequencePart> parts, std::size_t i, F&& f) {
+    parts.size() > 1 ? of_sequence(i, f) : f();
   }
 };
 
@@ -624,7 +641,7 @@ void Decoder::step_batch(std::span<const SequenceStep> batch) {
       if (parts[j].impl == m)
         throw DataError(fmt::format(
             "Decoder::step_batch: sequences {} and {} of the batch are the same", j, parts.size()));
-    m->check_ids(s.ids);
+    Impl::of_sequence(parts.size(), [&] { m->check_ids(s.ids); });
     parts.push_back({m, s.ids, s.kind});
   }
   first.traced([&] {

@@ -127,8 +127,9 @@ void Generation::end(FinishReason reason) {
   std::string rest = matcher_.push(decoder_->finish());
   if (!matcher_.stopped()) rest += matcher_.finish();
   result_.text += rest;
-  if (!rest.empty() && options_.on_token && reason != FinishReason::cancelled)
-    options_.on_token(-1, rest);
+  if (!rest.empty() && options_.on_token && reason != FinishReason::cancelled &&
+      !options_.on_token(kNoToken, rest))
+    result_.finish = FinishReason::cancelled;
 }
 
 void Generation::cancel() {

@@ -95,17 +95,27 @@ class HostEngine final : public Engine {
   }
 
   void step(std::span<const std::int64_t> ids, std::span<float> logits) override {
-    const at::Tensor rows = translated([&] { return model_.forward(ids); });
-    if (static_cast<std::int64_t>(logits.size()) != rows.numel())
+    const std::size_t wanted = ids.size() * static_cast<std::size_t>(config().vocab_size);
+    if (logits.size() != wanted)
       throw DataError(fmt::format("Engine::step: room for {} logits, {} tokens have {}",
-                                  logits.size(), ids.size(), rows.numel()));
+                                  logits.size(), ids.size(), wanted));
+    const at::Tensor rows = translated([&] { return model_.forward(ids); });
     std::copy_n(rows.const_data_ptr<float>(), rows.numel(), logits.begin());
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
+    if (n < 1 || first > ids.size() || n > ids.size() - first)
+      throw DataError(
+          fmt::format("Engine::score: {} tokens from {} on, of {}; at least one must "
+                      "be read, and none beyond the last",
+                      n, first, ids.size()));
+    if (nll.size() != ids.size())
+      throw DataError(fmt::format("Engine::score: room for {} numbers, {} tokens have as many",
+                                  nll.size(), ids.size()));
     const at::Tensor last = translated([&] {
       return model_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
     });
+    if (first == 0) nll[0] = 0;  // nothing comes before it
     if (first + n < ids.size())
       token_surprise(last.const_data_ptr<float>(), 1, model_.config().vocab_size,
                      model_.config().vocab_size, ids.data() + first + n, nll.data() + first + n);

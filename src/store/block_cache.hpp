@@ -21,6 +21,8 @@ class BlockCache {
   /// Bytes that a block takes beside its own.
   static constexpr std::int64_t kOverhead = kLine;
   static constexpr std::uint32_t kNone = 0xffffffffu;
+  /// Of an arena: its lines are counted in 32 bits, of which one number says nowhere.
+  static constexpr std::int64_t kMostBytes = std::int64_t{kNone} * kLine;
 
   enum class State : std::uint8_t {
     free,
@@ -43,7 +45,7 @@ class BlockCache {
   };
   static_assert(sizeof(Block) <= kLine);
 
-  /// \param arena aligned to 64 bytes, at most 2^32 lines \param table a power of two of them
+  /// \param arena aligned to 64 bytes, at most kMostBytes \param table a power of two of them
   BlockCache(std::span<std::byte> arena, std::span<std::uint32_t> table);
 
   std::uint32_t find(EventId event, std::int64_t lane) const;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -23,32 +24,63 @@ void check_shape(const StoreShape& shape, std::int64_t max_block, std::int64_t l
         "disk store: {} lanes, {} key/value heads, {} channels, max_block {}, lease_tokens {}; "
         "each must be at least 1",
         shape.n_lanes, shape.n_kv_heads, shape.head_dim, max_block, lease_tokens));
+  // A block's number of tokens and lane are kept in 32 bits; products of the rest are lengths.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr double kMostBytes = 1125899906842624.0;  // 2^50
+  const double token = 2.0 * static_cast<double>(shape.n_kv_heads) *
+                           static_cast<double>(shape.head_dim) * size_of(shape.dtype) +
+                       8.0 * static_cast<double>(shape.n_kv_heads) + 256;
+  if (shape.n_lanes > kMost || max_block > kMost ||
+      static_cast<double>(shape.n_lanes) * static_cast<double>(max_block) * token > kMostBytes ||
+      static_cast<double>(lease_tokens) * token > kMostBytes)
+    throw ConfigError(fmt::format(
+        "disk store: {} lanes of {} key/value heads of {} channels: events of max_block = {} "
+        "tokens, or a recall of {}, are more than any machine holds; lower max_block or n_mem",
+        shape.n_lanes, shape.n_kv_heads, shape.head_dim, max_block, lease_tokens));
 }
 
+/// What a store takes of host memory whatever host_bytes are.
+struct FixedPlan {
+  std::int64_t lease_bytes = 0;  ///< for what an acquire could not put into the cache
+  std::int64_t slot_bytes = 0;   ///< to read a block into
+  std::int64_t least_bytes = 0;  ///< with the fewest slots and the smallest cache
+
+  FixedPlan(const StoreShape& shape, std::int64_t max_block, std::int64_t lease_tokens) {
+    const std::int64_t block = block_stride(shape, max_block);
+    // Of all ways to cut the tokens of a lease into events, single tokens take the most.
+    lease_bytes =
+        round_up(std::max(lease_tokens * round_up(block_bytes(shape, 1), kLine), block), kPage);
+    slot_bytes = round_up(block, kPage) + kPage;  // a block in the pages around it
+    const std::int64_t arena = 4 * (block + BlockCache::kOverhead + kLine) + 2 * kLine;
+    // The table takes less than a fifteenth of the arena beyond its least size.
+    const std::int64_t table = arena / 15 + 64 * std::int64_t{sizeof(std::uint32_t)} + kLine;
+    least_bytes = round_up(lease_bytes + kLeastSlots * slot_bytes + arena + table, kPage);
+  }
+};
+
 /// How host_bytes are divided. All of it is one reservation of address space.
-struct HostPlan {
-  std::int64_t lease_bytes = 0;   ///< for what an acquire could not put into the cache
+/// \pre host_bytes >= least_bytes
+struct HostPlan : FixedPlan {
   std::int64_t gather_bytes = 0;  ///< to write neighbouring blocks at once; not of a small budget
-  std::int64_t slot_bytes = 0, n_slots = 0;
+  std::int64_t n_slots = 0;
   std::int64_t n_buckets = 0;
   std::int64_t arena_bytes = 0;
   /// Of one that reads.
   std::int64_t reader_bytes() const { return n_slots * slot_bytes + lease_bytes; }
 
   HostPlan(const StoreShape& shape, std::int64_t max_block, std::int64_t lease_tokens,
-           std::int64_t host_bytes, std::int64_t read_depth) {
-    const std::int64_t block = block_stride(shape, max_block);
-    // Of all ways to cut the tokens of a lease into events, single tokens take the most.
-    lease_bytes =
-        round_up(std::max(lease_tokens * round_up(block_bytes(shape, 1), kLine), block), kPage);
-    slot_bytes = round_up(block, kPage) + kPage;  // a block in the pages around it
-    n_slots = std::clamp((host_bytes - lease_bytes) / 8 / slot_bytes, kLeastSlots,
-                         kSlotsPerRead * read_depth);
-    gather_bytes = host_bytes >= 32 * kGatherBytes ? kGatherBytes : 0;
-    const std::int64_t rest = host_bytes - lease_bytes - gather_bytes - n_slots * slot_bytes;
-    const auto likely = static_cast<std::uint64_t>(std::max(rest, std::int64_t{0}) /
-                                                   (block_stride(shape, (max_block + 3) / 4)));
-    n_buckets = static_cast<std::int64_t>(std::bit_ceil(std::max<std::uint64_t>(likely, 64)));
+           std::int64_t host_bytes, std::int64_t read_depth)
+      : FixedPlan(shape, max_block, lease_tokens) {
+    // Gathering is for speed alone: it takes of what is to spare.
+    if (host_bytes >= 32 * kGatherBytes && host_bytes - least_bytes >= kGatherBytes)
+      gather_bytes = kGatherBytes;
+    // Slots beyond the fewest take an eighth of what is left, so that the cache keeps the most.
+    const std::int64_t divided = host_bytes - lease_bytes - gather_bytes;
+    n_slots = std::clamp(divided / 8 / slot_bytes, kLeastSlots, kSlotsPerRead * read_depth);
+    const std::int64_t rest = std::min(divided - n_slots * slot_bytes, BlockCache::kMostBytes);
+    const auto likely = static_cast<std::uint64_t>(rest / block_stride(shape, (max_block + 3) / 4));
+    n_buckets = static_cast<std::int64_t>(
+        std::bit_ceil(std::clamp<std::uint64_t>(likely, 64, kMostBuckets)));
     arena_bytes = (rest - n_buckets * std::int64_t{sizeof(std::uint32_t)}) / kLine * kLine;
   }
 };
@@ -85,7 +117,7 @@ Store::Store(const StoreShape& shape, const DiskStoreOptions& options,
   if (options.host_bytes < 0 || options.disk_bytes < 0)
     throw ConfigError(fmt::format("disk store: host_bytes = {}, disk_bytes = {}, must be >= 0",
                                   options.host_bytes, options.disk_bytes));
-  const std::int64_t least = least_host_bytes(shape, options.max_block, options_.lease_tokens);
+  const std::int64_t least = FixedPlan(shape, options.max_block, options_.lease_tokens).least_bytes;
   if (options.host_bytes == 0) options_.host_bytes = std::max(least, kDefaultHostBytes);
   if (options_.host_bytes < least)
     throw BudgetError(fmt::format(
@@ -362,12 +394,7 @@ std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,
 std::int64_t least_host_bytes(const StoreShape& shape, std::int64_t max_block,
                               std::int64_t lease_tokens) {
   check_shape(shape, max_block, lease_tokens);
-  const HostPlan fixed(shape, max_block, std::max(lease_tokens, max_block), 0, 1);
-  const std::int64_t arena =
-      4 * (block_stride(shape, max_block) + BlockCache::kOverhead + kLine) + 2 * kLine;
-  // The table takes less than a fifteenth of the arena beyond its least size.
-  const std::int64_t table = arena / 15 + 64 * std::int64_t{sizeof(std::uint32_t)} + kLine;
-  return round_up(fixed.lease_bytes + kLeastSlots * fixed.slot_bytes + arena + table, kPage);
+  return FixedPlan(shape, max_block, std::max(lease_tokens, max_block)).least_bytes;
 }
 
 }  // namespace episodic

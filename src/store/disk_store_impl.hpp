@@ -35,8 +35,9 @@ constexpr std::int64_t kDefaultHostBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kLeastSlots = 2;    // to read into
 constexpr std::int64_t kSlotsPerRead = 2;  // the medium goes on while what came is looked at
 constexpr std::int64_t kMostReads = 1024;
-constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;  // written at once at most
-constexpr std::int64_t kSector = 512;                         // what most media read at the least
+constexpr std::uint64_t kMostBuckets = std::uint64_t{1} << 26;  // the table is written at the start
+constexpr std::int64_t kGatherBytes = std::int64_t{1} << 20;    // written at once at most
+constexpr std::int64_t kSector = 512;                           // what most media read at the least
 // From this size on O_DIRECT is the faster way to read a block; below, the page cache.
 constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
 

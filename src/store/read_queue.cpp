@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -130,36 +132,82 @@ class UringQueue final : public ReadQueue {
 
   void submit(PendingRead& read) override {
     read.pending = true;
+    if (broken_) {
+      read.turn = kNeverTaken;
+      return;
+    }
     waiting_.push(read);
     fill();
   }
-  void start() override { io_uring_submit(&ring_); }
+  void start() override { enter(false); }
   void wait(PendingRead& read) override {
     // Even for one that is there: what waits goes on in the place of what came.
     reap();
     while (read.pending) {
-      // What the kernel would not take when it was submitted (EAGAIN) is offered again.
-      io_uring_submit_and_wait(&ring_, 1);
+      if (read_alone(read)) return;
+      enter(true);
       reap();
     }
   }
   bool done(PendingRead& read) override {
     if (read.pending) reap();
-    return !read.pending;
+    return !read.pending || read_alone(read);
   }
 
  private:
+  static constexpr std::uint64_t kNeverTaken = std::numeric_limits<std::uint64_t>::max();
+
   /// Hands on what waits, as far as the depth goes.
   void fill() {
-    while (under_way_ < depth_ && !waiting_.empty()) {
+    while (!broken_ && under_way_ < depth_ && !waiting_.empty()) {
       io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
       if (!entry) return;  // until those before it are submitted
       PendingRead& read = waiting_.pop();
       io_uring_prep_read(entry, read.fd, read.to, static_cast<unsigned>(read.bytes),
                          static_cast<std::uint64_t>(read.offset));
       io_uring_sqe_set_data(entry, &read);
+      read.turn = n_filled_++;
       ++under_way_;
     }
+  }
+
+  /// Gives the kernel what was filled in. \param wait until one read has come
+  void enter(bool wait) {
+    if (broken_) {
+      // What the kernel has taken still comes, by itself.
+      if (wait) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      return;
+    }
+    int r = calls_.submit(io::Kind::segment);
+    if (r >= 0) r = wait ? io_uring_submit_and_wait(&ring_, 1) : io_uring_submit(&ring_);
+    if (r >= 0) {
+      refused_ = 0;
+    } else if (r != -EINTR && r != -EAGAIN && r != -EBUSY) {
+      give_up();
+    } else if (wait) {
+      // A signal came, or the kernel is short of memory for a while: it is asked again.
+      constexpr int kTries = 1000;
+      if (++refused_ == kTries) return give_up();
+      if (r != -EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  /// io_uring serves no more. What the kernel has not taken is read without it, when it is waited
+  /// for; the kernel is not called again, so that it never does.
+  void give_up() {
+    broken_ = true;
+    first_not_taken_ = n_filled_ - io_uring_sq_ready(&ring_);
+    while (!waiting_.empty()) waiting_.pop().turn = kNeverTaken;
+  }
+
+  /// Reads what the kernel will not. \return whether it was that
+  bool read_alone(PendingRead& read) {
+    if (!broken_ || read.turn < first_not_taken_) return false;
+    const std::int64_t got =
+        calls_.read(io::Kind::segment, read.fd, read.to, read.bytes, read.offset);
+    read.result = finish(calls_, read, got);
+    read.pending = false;
+    return true;
   }
 
   void reap() {
@@ -178,13 +226,17 @@ class UringQueue final : public ReadQueue {
     }
     fill();
     // Before the caller turns to what came, so that the medium goes on meanwhile.
-    if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
+    if (!broken_ && io_uring_sq_ready(&ring_) > 0) enter(false);
   }
 
   io::Syscalls& calls_;
   std::int64_t depth_, under_way_ = 0;
   Fifo waiting_;
   io_uring ring_{};
+  std::uint64_t n_filled_ = 0;         // reads that were handed to the ring
+  bool broken_ = false;                // the kernel takes no more
+  std::uint64_t first_not_taken_ = 0;  // then: of them
+  int refused_ = 0;                    // in a row
 };
 #endif
 

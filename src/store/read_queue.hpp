@@ -21,7 +21,8 @@ struct PendingRead {
   std::int64_t grain = 1;   ///< what offset, length and buffer must be multiples of (O_DIRECT)
   std::int64_t result = 0;  ///< bytes read, fewer only at the end of the file; or -errno
   bool pending = false;
-  PendingRead* next = nullptr;  ///< the queue's own
+  PendingRead* next = nullptr;  ///< the queue's own, as is what follows
+  std::uint64_t turn = 0;
 };
 
 /// Used by one thread. As many reads as one likes may be submitted: they are begun in their order.

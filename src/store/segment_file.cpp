@@ -173,10 +173,14 @@ class Verifier {
     std::int64_t at = kPage;
     for (const EventId id : events) {
       const StoreImage::Event& event = image.events[static_cast<std::size_t>(id)];
-      const std::int64_t stride = block_stride(shape_, event.range.size());
-      if (event.lanes.first < 0 || event.lanes.count < 1 ||
-          event.lanes.first > shape_.n_lanes - event.lanes.count || event.offset < at ||
-          event.offset + event.lanes.count * stride > ref_.bytes) {
+      // Nothing is multiplied by a length that was not compared with the file's.
+      const std::int64_t token = 2 * shape_.n_kv_heads * shape_.head_dim * size_of(shape_.dtype);
+      const bool fits = event.lanes.first >= 0 && event.lanes.count >= 1 &&
+                        event.lanes.first <= shape_.n_lanes - event.lanes.count &&
+                        event.offset >= at && event.offset <= ref_.bytes &&
+                        event.range.size() <= ref_.bytes / token;
+      const std::int64_t stride = fits ? block_stride(shape_, event.range.size()) : 0;
+      if (!fits || stride > (ref_.bytes - event.offset) / event.lanes.count) {
         damage(fmt::format("event {} does not lie where the image says", id));
         continue;
       }
@@ -286,6 +290,10 @@ StoreImage StoreImage::load(ByteReader& from) {
     e.last_recall = from.get<std::int64_t>();
     e.recalls = from.get<std::int64_t>();
     e.pinned = from.get<std::uint8_t>() != 0;
+    constexpr std::int64_t kMost = std::int64_t{1} << 62;
+    if (e.range.start < 0 || e.range.end < e.range.start || e.range.end > kMost)
+      throw FileError(fmt::format("{}: a stored event is tokens {} to {}; the file is damaged",
+                                  from.where(), e.range.start, e.range.end));
   }
   return image;
 }

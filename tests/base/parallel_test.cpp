@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/base/parallel.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <stdexcept>
@@ -101,6 +102,38 @@ TEST_CASE("a loop inside a task runs on the task's thread") {
   REQUIRE(calls == 64);
   REQUIRE(moved == 0);
   REQUIRE(pool.loops() == 1);
+}
+
+/// Runs the first of the tasks that it is given, then says no.
+class Refusing final : public Executor {
+ public:
+  explicit Refusing(std::int64_t first) : first_(first) {}
+  int concurrency() const override { return 4; }
+  void run(std::int64_t n, void (*task)(void*, std::int64_t), void* context) override {
+    for (std::int64_t i = 0; i < std::min(n, first_); ++i) task(context, i);
+    throw Error("no threads today");
+  }
+
+ private:
+  std::int64_t first_;
+};
+
+TEST_CASE("a loop that must not fail runs each task once, alone where threads are refused") {
+  ThreadPool pool(3);
+  BackwardExecutor serial;
+  Refusing all(0), half(3), none(100);
+  for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool),
+                             static_cast<Executor*>(&serial), static_cast<Executor*>(&all),
+                             static_cast<Executor*>(&half), static_cast<Executor*>(&none)}) {
+    set_executor(executor);
+    for (std::int64_t n : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> calls(static_cast<std::size_t>(n));
+      parallel_for_or_alone(n, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
+      REQUIRE(std::vector<int>(calls.begin(), calls.end()) ==
+              std::vector<int>(static_cast<std::size_t>(n), 1));
+    }
+    set_executor(nullptr);
+  }
 }
 
 // OpenMP's own answer is to end the process.

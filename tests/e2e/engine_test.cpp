@@ -85,6 +85,63 @@ TEST_CASE("engine: memory that the system refuses is one line, and a later step 
 #endif
 }
 
+TEST_CASE("engine: lengths that do not fit are refused before a step counts", "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  engine->attach();
+  const std::vector<std::int64_t> ids{5, 6, 7, 8, 9, 10};
+  const auto all = std::span(ids);
+  const auto vocab = static_cast<std::size_t>(engine->config().vocab_size);
+  for (const std::size_t n : {std::size_t{0}, vocab, 3 * vocab - 1, 3 * vocab + 1}) {
+    std::vector<float> logits(n);
+    CHECK(mentions(refusal<DataError>([&] { engine->step(all.first(3), logits); }),
+                   "room for " + std::to_string(n) + " logits"));
+    CHECK(engine->tokens() == 0);
+  }
+  std::vector<float> nll(ids.size(), -1.0f);
+  const auto scored = [&](std::size_t first, std::size_t n, std::span<float> into) {
+    return refusal<DataError>([&] { engine->score(all, first, n, into); });
+  };
+  CHECK(mentions(scored(0, 0, nll), "0 tokens from 0 on"));
+  CHECK(mentions(scored(7, 1, nll), "1 tokens from 7 on"));
+  CHECK(mentions(scored(2, 5, nll), "5 tokens from 2 on"));
+  CHECK(mentions(scored(1, SIZE_MAX, nll), "none beyond"));
+  CHECK(mentions(scored(0, 3, std::span(nll).first(4)), "room for 4"));
+  CHECK(engine->tokens() == 0);
+  CHECK(nll == std::vector<float>(ids.size(), -1.0f));
+  CHECK(scored(0, 4, nll) == "no error");
+  CHECK(scored(4, 2, nll) == "no error");
+  CHECK(engine->tokens() == 6);
+  CHECK(nll[0] == 0.0f);
+  for (std::size_t t = 1; t < nll.size(); ++t) CHECK(nll[t] >= 0.0f);
+}
+
+TEST_CASE("engine: text that was held back to the end comes without a token, and may be refused",
+          "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto engine = load_engine(shipped_model_dir());
+  engine->attach();
+  const std::string text = engine->ask("The sky is", few(6)).text;
+  REQUIRE(!text.empty());
+  GenerateOptions options = few(6);
+  options.stop = {text.substr(text.size() - 1) + "\x01 never"};  // its end may be the stop's begin
+  for (const bool goes_on : {true, false}) {
+    std::string heard;
+    std::size_t tokens = 0, rests = 0;
+    options.on_token = [&](std::int64_t id, std::string_view part) {
+      heard += part;
+      ++(id == kNoToken ? rests : tokens);
+      return id != kNoToken || goes_on;
+    };
+    const GenerateResult result = engine->ask("The sky is", options);
+    CHECK(heard == text);
+    CHECK(result.text == text);
+    CHECK(rests == 1);
+    CHECK(tokens == result.ids.size());
+    CHECK(result.finish == (goes_on ? FinishReason::length : FinishReason::cancelled));
+  }
+}
+
 TEST_CASE("engine: with its directory's settings it answers from far before its window",
           "[e2e][engine]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");

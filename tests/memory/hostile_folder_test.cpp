@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A kept memory's folder made by someone who means harm, and one that loses files. Its checksums
 // are right: they are no secret.
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -386,6 +388,228 @@ TEST_CASE("a commit into a folder that vanished is refused", "[memory][kept][hos
   CHECK_THROWS_AS(memory->commit(), FileError);
   memory.reset();
   CHECK(fs::is_empty(place.dir));
+}
+
+/// What opening says, reading and writing, and what verify finds: "" if all is well.
+struct Opinions {
+  std::string reads, writes, verified;
+
+  explicit Opinions(const Place& place) {
+    const auto said = [&](OpenMode mode) {
+      const std::string text = refusal([&] { EpisodicMemory::open(place.keep(), mode); });
+      return text == "no error" ? std::string() : text;
+    };
+    for (const VerifyReport::Damage& d : verify_memory(place.dir).damages)
+      verified += d.what + "; ";
+    reads = said(OpenMode::read);
+    writes = said(OpenMode::write);
+  }
+  /// \param may_find_more whether what is wrong is needed by no opening
+  bool agree(bool may_find_more = false) const {
+    return reads.empty() == writes.empty() &&
+           (reads.empty() == verified.empty() || (may_find_more && reads.empty()));
+  }
+};
+
+/// Paths of everything in a manifest: its keys, and those within.
+void list_paths(const Json& json, const Json::json_pointer& at,
+                std::vector<Json::json_pointer>& all) {
+  if (!at.empty()) all.push_back(at);
+  if (json.is_object())
+    for (const auto& [key, value] : json.items()) list_paths(value, at / key, all);
+  if (json.is_array())
+    for (std::size_t i = 0; i < json.size(); ++i) list_paths(json[i], at / i, all);
+}
+
+TEST_CASE(
+    "whatever stands in a manifest, opening and verify say the same of it, and nothing else "
+    "comes of it",
+    "[memory][kept][hostile]") {
+  const Place place;
+  const std::string good = text_of(place.dir / "manifest.json");
+  const Json whole = Json::parse(good.substr(0, good.rfind("checksum: ")));
+  std::vector<Json::json_pointer> paths;
+  list_paths(whole, {}, paths);
+  const std::vector<Json> wrong = {nullptr,
+                                   true,
+                                   -1,
+                                   0,
+                                   1,
+                                   1.5,
+                                   1e308,
+                                   "",
+                                   "x",
+                                   "0123456789abcdef",
+                                   Json::array(),
+                                   Json::array({1}),
+                                   Json::object(),
+                                   Json{{"a", 1}},
+                                   std::int64_t{1} << 31,
+                                   std::int64_t{1} << 40,
+                                   std::int64_t{1} << 53,
+                                   INT64_MAX,
+                                   UINT64_MAX};
+  fs::copy(place.dir, place.temp / "good");
+  int refused = 0, opened = 0;
+  const auto check = [&](const std::string& name, const std::function<void(Json&)>& change) {
+    INFO(name);
+    edit_manifest(place.dir, change);
+    ::alarm(60);
+    const Opinions opinions(place);
+    ::alarm(0);
+    INFO("read: " << opinions.reads << "\nwrite: " << opinions.writes
+                  << "\nverify: " << opinions.verified);
+    // Earlier states are opened by verify alone, and by who goes back.
+    CHECK(opinions.agree(mentions(name, "checkpoint")));
+    CHECK(opinions.reads.size() < 2000);
+    ++(opinions.reads.empty() ? opened : refused);
+    fs::remove_all(place.dir);
+    fs::copy(place.temp / "good", place.dir);
+  };
+  for (const Json::json_pointer& path : paths) {
+    for (const Json& value : wrong)
+      check(path.to_string() + " = " + value.dump(), [&](Json& j) { j[path] = value; });
+    if (whole[path].is_number_integer())
+      for (const int by : {-1, 1})
+        check(path.to_string() + (by > 0 ? " + 1" : " - 1"),
+              [&](Json& j) { j[path] = j[path].get<std::int64_t>() + by; });
+    check(path.to_string() + " is missing", [&](Json& j) {
+      Json& in = j[path.parent_pointer()];
+      if (in.is_object()) in.erase(path.back());
+      if (in.is_array()) in.erase(static_cast<std::size_t>(std::stoul(path.back())));
+    });
+    if (whole[path].is_object())
+      check(path.to_string() + " has more", [&](Json& j) { j[path]["more"] = 1; });
+  }
+  check("a key more", [](Json& j) { j["more"] = Json::array({1, 2}); });
+  check("all files twice", [](Json& j) {
+    for (const Json& f : Json(j["files"])) j["files"].push_back(f);
+  });
+  check("all checkpoints twice", [](Json& j) {
+    for (const Json& s : Json(j["checkpoints"])) j["checkpoints"].push_back(s);
+  });
+  check("the state as a checkpoint too", [](Json& j) { j["checkpoints"].push_back(j["state"]); });
+  for (const int depth : {7, 8, 9, 100, 1000})
+    check("nested " + std::to_string(depth), [&](Json& j) {
+      Json deep = 1;
+      for (int i = 0; i < depth; ++i) deep = Json::array({std::move(deep)});
+      j["more"] = std::move(deep);
+    });
+  CHECK(refused > 500);
+  CHECK(opened > 40);
+}
+
+TEST_CASE("another memory's files under this one's names are noticed when it is opened",
+          "[memory][kept][hostile]") {
+  const Place other;
+  for (const char* prefix : {"kv-", "tokens-", "state-"}) {
+    INFO(prefix);
+    const Place place;
+    const bool state = prefix == std::string("state-");
+    const fs::path from = other.dir / (state ? other.state_file() : other.file(prefix));
+    const fs::path to = place.dir / (state ? place.state_file() : place.file(prefix));
+    fs::remove(to);
+    fs::copy_file(from, to);
+    const Opinions opinions(place);
+    CHECK(mentions(opinions.reads, to.filename().string()));
+    CHECK(mentions(opinions.writes, to.filename().string()));
+    CHECK(mentions(opinions.verified, to.filename().string()));
+  }
+}
+
+/// Changes the last state, and makes all checksums of it right again.
+void edit_state(const Place& place, const std::function<void(std::string& payload)>& change) {
+  constexpr std::size_t kHeader = 24;
+  const std::string name = place.state_file();
+  std::string text = text_of(place.dir / name), payload = text.substr(kHeader);
+  change(payload);
+  const std::uint64_t sum = checksum(std::as_bytes(std::span(payload.data(), payload.size())),
+                                     std::stoull(name.substr(6, 16), nullptr, 16));
+  const std::uint64_t bytes = payload.size();
+  text.replace(8, 8, reinterpret_cast<const char*>(&bytes), 8);
+  text.replace(16, 8, reinterpret_cast<const char*>(&sum), 8);
+  text.replace(kHeader, std::string::npos, payload);
+  fs::remove(place.dir / name);
+  write(place.dir / name, text);
+  edit_manifest(place.dir, [&](Json& j) {
+    j["state"]["checksum"] = hex(sum);
+    j["state"]["bytes"] = text.size();
+  });
+}
+
+template <class T>
+std::string bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+TEST_CASE("a list of forgotten events that makes no sense is refused with the file's name",
+          "[memory][kept][hostile]") {
+  for (const std::int64_t instead :
+       {std::int64_t{1}, std::int64_t{1000000}, std::int64_t{-1}, std::int64_t{5}, INT64_MAX}) {
+    INFO(instead);
+    const Place place;
+    {
+      EpisodicMemory memory = EpisodicMemory::open(place.keep(), OpenMode::write);
+      memory.forget(EventId{1});
+      memory.forget(EventId{3});
+      memory.commit();
+    }
+    edit_state(place, [&](std::string& payload) {
+      const std::string list =
+          bytes_of(std::uint64_t{2}) + bytes_of(std::int64_t{1}) + bytes_of(std::int64_t{3});
+      const std::size_t at = payload.find(list);
+      REQUIRE(at != std::string::npos);
+      payload.replace(at + 16, 8, bytes_of(instead));
+    });
+    const Opinions opinions(place);
+    CHECK(mentions(opinions.reads, place.state_file()));
+    CHECK(mentions(opinions.reads, "forgotten"));
+    CHECK(opinions.agree());
+  }
+}
+
+TEST_CASE("a state whose every number is another one is refused or used, and verify agrees",
+          "[memory][kept][hostile]") {
+  const Place place;
+  const std::string good = text_of(place.dir / place.state_file());
+  fs::copy(place.dir, place.temp / "good");
+  // All of the tables, and a part of the windows, which are most of it.
+  std::size_t refused = 0, tried = 0;
+  for (std::size_t at = 0; at + 8 <= good.size() - 24; at += at < 6000 ? 8 : 1000)
+    for (const std::int64_t value : {std::int64_t{-1}, std::int64_t{0}, INT64_MAX}) {
+      INFO("at " << at << ": " << value);
+      edit_state(place, [&](std::string& payload) { payload.replace(at, 8, bytes_of(value)); });
+      ::alarm(60);
+      const Opinions opinions(place);
+      ::alarm(0);
+      INFO("read: " << opinions.reads << "\nverify: " << opinions.verified);
+      // What verify reads and an opening does not, it may find besides.
+      CHECK((opinions.reads.empty() || !opinions.verified.empty()));
+      CHECK(opinions.reads.empty() == opinions.writes.empty());
+      ++tried;
+      refused += !opinions.verified.empty();
+      fs::remove_all(place.dir);
+      fs::copy(place.temp / "good", place.dir);
+    }
+  CHECK(tried > 1000);
+  CHECK(refused > tried / 4);
+}
+
+TEST_CASE("a folder for temporary files that is not there is said by its name",
+          "[memory][kept][errors]") {
+  const Place place;
+  const char* const before = std::getenv("TMPDIR");
+  const std::string kept = before ? before : "";
+  REQUIRE(::setenv("TMPDIR", "/nowhere/at/all", 1) == 0);
+  const std::string reads =
+      refusal<FileError>([&] { EpisodicMemory::open(place.keep(), OpenMode::read); });
+  const std::string verified = refusal<FileError>([&] { verify_memory(place.dir); });
+  const std::string writes = refusal([&] { EpisodicMemory::open(place.keep(), OpenMode::write); });
+  before ? ::setenv("TMPDIR", kept.c_str(), 1) : ::unsetenv("TMPDIR");
+  CHECK(mentions(reads, "/nowhere/at/all"));
+  CHECK(mentions(reads, "TMPDIR"));
+  CHECK(mentions(verified, "TMPDIR"));
+  CHECK(writes == "no error");  // which needs none
 }
 
 TEST_CASE("the model's fingerprint and a manifest's text survive any name",

@@ -209,8 +209,8 @@ std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted) {
 }
 
 TEST_CASE("a fault at any call of a kept memory loses nothing", "[memory][kept][faults]") {
-  const auto seen =
-      fault_matrix(Setting(driver::small_shape()), [](FaultyCalls::Site) { return true; });
+  auto seen = fault_matrix(Setting(driver::small_shape()), [](FaultyCalls::Site) { return true; });
+  std::erase(seen, "segment submit");  // where there is io_uring
   // All there are but those of vector files. A new one belongs here, and is then in the matrix.
   CHECK(seen == std::vector<std::string>{
                     "segment open",     "segment create",   "segment read",     "segment write",
@@ -221,7 +221,7 @@ TEST_CASE("a fault at any call of a kept memory loses nothing", "[memory][kept][
                     "state sync",       "state link",       "state unlink",     "manifest open",
                     "manifest create",  "manifest read",    "manifest write",   "manifest sync",
                     "manifest rename",  "lock create",      "lock lock",        "directory open",
-                    "directory create", "directory sync"});
+                    "directory create", "directory sync",   "directory lock"});
 }
 
 TEST_CASE("a fault at any call about representatives loses nothing", "[memory][kept][faults]") {

@@ -754,6 +754,8 @@ TEST_CASE("one memory used from two threads at once is refused, getters too", "[
       {"tokens", [&] { (void)memory.tokens(); }},
       {"open_tokens", [&] { (void)memory.open_tokens(); }},
       {"events", [&] { (void)memory.events(); }},
+      {"scopes", [&] { (void)memory.scopes(); }},
+      {"lanes", [&] { (void)memory.lanes(); }},
       {"last_step", [&] { (void)memory.last_step(); }},
       {"recalled", [&] { (void)memory.recalled(0); }},
       {"representative", [&] { (void)memory.representative(0, 0); }},

@@ -807,3 +807,58 @@ TEST_CASE("a recall hook sees the events with their scores and weights their val
       [](const RecalledEvents& r) { r.weights[0] = std::numeric_limits<float>::quiet_NaN(); });
   CHECK(mentions(refusal<DataError>([&] { step(memory, tokens, 190, 10); }), "recall hook"));
 }
+
+/// Says no to every loop that is not to run on the calling thread.
+class NoThreads final : public Executor {
+ public:
+  int concurrency() const override { return 2; }
+  void run(std::int64_t, void (*)(void*, std::int64_t), void*) override {
+    throw Error("no threads today");
+  }
+};
+
+TEST_CASE("a step that may not fail any more ends where threads are refused", "[memory][threads]") {
+  const MemoryShape shape = small_shape();
+  const auto tokens = random_tokens(shape, 240, 41);
+  EpisodicMemory alike(small_config(), shape), memory(small_config(), shape);
+  const auto feed = [&](EpisodicMemory& m, std::int64_t at) { return step(m, tokens, at, 12); };
+  std::vector<std::vector<std::vector<float>>> expected, found;
+  for (std::int64_t at = 0; at < 240; at += 12) expected.push_back(feed(alike, at));
+  NoThreads none;
+  std::int64_t refused = 0, ended = 0;
+  std::vector<float> surprise;
+  for (std::int64_t at = 0; at < 240; at += 12) {
+    // The step's end runs into the refusal, be it in what can fail or in what cannot.
+    memory.begin_step(12);
+    found.emplace_back();
+    for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+      std::vector<float> q, k, v;
+      for (std::int64_t i = at; i < at + 12; ++i) {
+        const driver::Token& t = tokens[static_cast<std::size_t>(i)];
+        const auto layer = static_cast<std::size_t>(l);
+        q.insert(q.end(), t.q[layer].begin(), t.q[layer].end());
+        k.insert(k.end(), t.k[layer].begin(), t.k[layer].end());
+        v.insert(v.end(), t.v[layer].begin(), t.v[layer].end());
+      }
+      found.back().emplace_back(q.size());
+      memory.attend(l, q.data(), k.data(), v.data(), found.back().back().data());
+    }
+    surprise.clear();
+    for (std::int64_t i = at; i < at + 12; ++i)
+      surprise.push_back(tokens[static_cast<std::size_t>(i)].surprise);
+    try {
+      const ExecutorScope scope(none);
+      memory.end_step(surprise.data());
+      ++ended;
+    } catch (const Error&) {
+      ++refused;
+      CHECK(memory.tokens() == at);
+      memory.end_step(surprise.data());
+    }
+    CHECK(memory.tokens() == at + 12);
+  }
+  CHECK(ended > 0);
+  CHECK(refused > 0);
+  CHECK(found == expected);
+  CHECK(memory.events().size() == alike.events().size());
+}

@@ -2,6 +2,7 @@
 // A base that many read, each with a tail of its own. The oracle is one memory that read both, and
 // shares nothing. Races: scripts/sanitize thread memory_share
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "driver.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/memory/detail/thread_guard.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -393,4 +395,38 @@ TEST_CASE("what a memory adds to a base has budgets and files of its own", "[mem
   CHECK((feed(filed, tokens, kRead, kRead + 240) == expected));
   CHECK(filed.counters().store.disk_bytes > 0);
   CHECK(filed.disk_store() == nullptr);  // nothing of it can be pinned
+}
+
+TEST_CASE("the guard against two threads lets one in at a time, however they meet",
+          "[memory][share][threads]") {
+  detail::ThreadGuard guard;
+  std::atomic<int> inside{0}, ready{0};
+  std::atomic<std::int64_t> met{0}, entered{0}, refused{0};
+  std::int64_t unguarded = 0;  // what the thread sanitizer watches
+  constexpr int kThreads = 4, kTimes = 400000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      ++ready;
+      while (ready < kThreads) std::this_thread::yield();
+      for (int i = 0; i < kTimes; ++i) try {
+          const detail::ThreadGuard::Inside in(guard);
+          if (inside.fetch_add(1) != 0) ++met;
+          ++unguarded;
+          {
+            const detail::ThreadGuard::Inside again(guard);  // as from a callback
+            guard.check();
+          }
+          inside.fetch_sub(1);
+          ++entered;
+        } catch (const Error&) {
+          ++refused;
+        }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(met == 0);
+  CHECK(unguarded == entered);
+  CHECK(entered + refused == kThreads * kTimes);
+  CHECK(entered > 0);
+  const detail::ThreadGuard::Inside free(guard);  // it was left by all
 }

@@ -174,6 +174,10 @@ TEST_CASE("batch: refused whole, before any sequence has made the step") {
   };
   REQUIRE(mentions(refused({{&first, ids}, {&second, unknown}}), "not in the vocabulary"));
   REQUIRE(mentions(refused({{&second, ids}, {&first, too_long}}), "chunk"));
+  // Which of them it was, is said too.
+  REQUIRE(mentions(refused({{&first, ids}, {&second, unknown}}), "(sequence 1 of the batch)"));
+  REQUIRE(mentions(refused({{&first, unknown}, {&second, ids}}), "(sequence 0 of the batch)"));
+  REQUIRE(mentions(refused({{&second, ids}, {&first, too_long}}), "(sequence 1 of the batch)"));
   REQUIRE(mentions(refused({{&first, ids}, {&second, ids}, {&first, ids}}), "0 and 2"));
   REQUIRE(mentions(refused({{&first, ids}, {&stranger, ids}}), "sequence 1"));
   REQUIRE(mentions(refused({{&first, ids}, {&second, Ids{}}}), "no tokens"));

@@ -127,7 +127,7 @@ def json(root):
 
 def standard(root):
     """Headers that users get include the standard library, the system and each other; torch's, the torch rooms."""
-    system = r"\w+|fcntl\.h|sys/mman\.h|cpuid\.h|immintrin\.h|omp\.h"
+    system = r"\w+|fcntl\.h|sys/mman\.h|unistd\.h|cpuid\.h|immintrin\.h|omp\.h"
     torch = r"|(ATen|c10|torch)/.*"
     for path in sources(root, ["include"]):
         allowed = system + (torch if room_of(root, path) in TORCH_ROOMS else "")

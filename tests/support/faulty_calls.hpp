@@ -134,10 +134,11 @@ class FaultyCalls : public episodic::io::Syscalls {
     if (const int e = failing({Kind::directory, Op::create})) return -e;
     return Syscalls::make_directory(path);
   }
-  int lock(int fd, bool exclusive) override {
-    if (const int e = failing({Kind::lock, Op::lock})) return -e;
-    return Syscalls::lock(fd, exclusive);
+  int lock(Kind kind, int fd, bool exclusive) override {
+    if (const int e = failing({kind, Op::lock})) return -e;
+    return Syscalls::lock(kind, fd, exclusive);
   }
+  int submit(Kind kind) override { return -failing({kind, Op::submit}); }
 
  private:
   using Key = std::pair<int, int>;

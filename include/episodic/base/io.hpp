@@ -41,6 +41,7 @@ enum class Op : std::uint8_t {
   link,
   unlink,
   lock,
+  submit,  ///< reads to be done behind the caller's back (io_uring)
 };
 
 /// A file of a memory, and how much of it counts.
@@ -83,12 +84,16 @@ class Syscalls {
   virtual int link(Kind kind, int from_dir, const char* from, int to_dir, const char* to);
   virtual int unlink(Kind kind, int dir, const char* name);
   virtual int make_directory(const char* path);
-  /// Takes (without waiting) the advisory lock of an open file; it falls with the file's closing.
-  virtual int lock(int fd, bool exclusive);
+  /// Takes (without waiting) the advisory lock of an open file or folder; it falls with its
+  /// closing.
+  virtual int lock(Kind kind, int fd, bool exclusive);
 
   /// What a read that was done by other means (io_uring) is made to return: a hook for faults.
   virtual std::int64_t completed_read(Kind kind, int fd, void* to, std::int64_t bytes,
                                       std::int64_t offset, std::int64_t result);
+  /// Asked before reads are handed to io_uring: 0, or -errno as if it had refused them. A hook for
+  /// faults.
+  virtual int submit(Kind kind);
 };
 
 /// The real calls, shared.
@@ -103,6 +108,17 @@ class DiskFullError : public FileError {
 /// "PATH: could not WHAT: strerror; REMEDY". ENOSPC and EDQUOT are thrown as DiskFullError.
 [[noreturn]] void fail(int errno_value, const std::filesystem::path& path, const std::string& what,
                        const std::string& remedy = {});
+
+/// What stands under a name, or is open.
+struct Entry {
+  bool regular = false;  ///< a regular file
+  std::int64_t bytes = 0;
+  std::uint64_t device = 0, inode = 0;
+  /// Whether both are one file, under whatever names.
+  bool same_file(const Entry& other) const {
+    return device == other.device && inode == other.inode;
+  }
+};
 
 /// An open file. Closed by the destructor. Movable. `Directory` makes them.
 class File {
@@ -128,6 +144,8 @@ class File {
   void truncate(std::int64_t bytes);
   /// Length now. \throws FileError
   std::int64_t size() const;
+  /// What it is now, whatever its name has come to stand for. \throws FileError
+  Entry look() const;
   /// Names that the file has. \throws FileError
   std::int64_t links() const;
   /// The same file opened once more, with other flags; it need have no name.
@@ -148,11 +166,7 @@ class File {
 /// a FileError by everything here. No link is followed, only regular files are opened.
 class Directory {
  public:
-  /// What stands under a name.
-  struct Entry {
-    bool regular = false;  ///< a regular file
-    std::int64_t bytes = 0;
-  };
+  using Entry = io::Entry;
 
   Directory() = default;
   /// The path is the caller's: links on the way to the folder are followed. \throws FileError
@@ -184,6 +198,9 @@ class Directory {
 
   /// What stands under a name; nullopt if nothing does. \throws FileError
   std::optional<Entry> look(std::string_view name) const;
+  /// Whether the path still leads to this folder, which may have been moved, removed or replaced.
+  /// \throws FileError if that cannot be learnt
+  bool at_its_path() const;
   /// All names, sorted. \throws FileError
   std::vector<std::string> names() const;
   /// The descriptor.
@@ -192,6 +209,7 @@ class Directory {
  private:
   Syscalls* calls_ = nullptr;
   std::shared_ptr<File> handle_;
+  std::filesystem::path absolute_;  // of the folder, when it was opened
 };
 
 }  // namespace episodic::io

@@ -24,10 +24,14 @@ struct MemoriaConfig {
   /// \throws ConfigError naming the setting, as it is here and in a memory's settings, and its
   /// range
   void validate() const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;  // sums of counts then stay counts
     const auto least = [](const char* name, std::int64_t value, std::int64_t bound) {
       if (value < bound)
         throw ConfigError("memoria: " + std::string(name) + " = " + std::to_string(value) +
                           ", must be >= " + std::to_string(bound));
+      if (value > kMost)
+        throw ConfigError("memoria: " + std::string(name) + " = " + std::to_string(value) +
+                          ", must be <= " + std::to_string(kMost));
     };
     least("n_short (N_stm)", n_short, 0);
     least("n_long (N_ltm)", n_long, 0);

@@ -5,6 +5,7 @@
 /// into tasks by the caller, and the cut never depends on the number of threads: results are the
 /// same to the bit for any team size and any executor.
 
+#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
@@ -68,6 +69,21 @@ void parallel_for(std::int64_t n, F&& f) {
   detail::parallel_for_impl(
       n, [](void* c, std::int64_t i) { (*static_cast<Fn*>(c))(i); },
       const_cast<void*>(static_cast<const void*>(&f)));
+}
+
+/// Runs f(i) for every i in [0, n), each call once: on this thread alone where no others are to be
+/// had. For what must not fail any more. \pre f throws nothing
+template <class F>
+void parallel_for_or_alone(std::int64_t n, F&& f) noexcept {
+  std::atomic<std::int64_t> next{0};
+  const auto take_one = [&](std::int64_t) {
+    if (const std::int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < n) f(i);
+  };
+  try {
+    parallel_for(n, take_one);
+  } catch (...) {  // threads were refused, or an executor of the caller's gave up
+  }
+  for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(i);
 }
 
 }  // namespace episodic

@@ -81,7 +81,8 @@ class Decoder final : public LanguageModel {
   /// \throws DataError for any of them that could not begin its own step, for one named twice or
   ///         with other weights: none has then made the step. What the attention or the state of
   ///         one throws afterwards (NaN, files that fail) undoes its step alone: the others have
-  ///         made theirs when the first such error is thrown on
+  ///         made theirs when the first such error is thrown on. An Error's message ends in
+  ///         "(sequence I of the batch)"
   static void step_batch(std::span<const SequenceStep> batch);
 
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.

@@ -207,7 +207,9 @@ class Engine : public LanguageModel {
   /// One step. \param logits [n, vocab] of all its rows, written
   virtual void step(std::span<const std::int64_t> ids, std::span<float> logits) = 0;
   /// Reads ids[first, first + n) in one step and sets the negative log-likelihood, in nats, of the
-  /// tokens of `ids` that are known by then: nll[t] of token t.
+  /// tokens of `ids` that are known by then: nll[t] of token t; that of ids[0] is 0.
+  /// \param nll as long as ids \throws DataError for others, and where [first, first + n) is empty
+  ///        or not within ids; nothing is read then
   virtual void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
                      std::span<float> nll) = 0;
 

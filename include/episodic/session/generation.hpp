@@ -36,8 +36,12 @@ enum class FinishReason : std::uint8_t { length, stop_token, stop_string, cancel
 
 const char* name_of(FinishReason reason);
 
-/// Called with each new token and the text that became certain with it (may be empty). Return false
-/// to cancel.
+/// In place of an id, where there is text, but no new token.
+inline constexpr std::int64_t kNoToken = -1;
+
+/// Called with each new token and the text that became certain with it (may be empty), and last, if
+/// text was held back until the end, with kNoToken and that: look before an id is used as an index.
+/// Return false to cancel.
 using TokenCallback = std::function<bool(std::int64_t id, std::string_view text)>;
 
 struct GenerateOptions {

@@ -56,9 +56,35 @@ class Leases {
   std::vector<std::int64_t> lanes_;
 };
 
+/// Share of a tier's file that belongs to nothing any more from which on it is written anew: what
+/// is kept then takes at most twice its room.
+inline constexpr double kDeadShare = 0.5;
+
 struct LayerBank {
   Tiers tiers;
   std::vector<LayerState> layers;
+
+  /// Of all layers together.
+  std::int64_t n_lanes() const {
+    std::int64_t n = 0;
+    for (const LayerState& layer : layers) n += layer.n_lanes();
+    return n;
+  }
+  /// Which lane of which layer a number below n_lanes() is: lanes are counted layer by layer.
+  struct LanePlace {
+    std::size_t layer = 0;
+    std::int64_t lane = 0;
+  };
+  LanePlace place_of(std::int64_t lane) const {
+    LanePlace place{0, lane};
+    for (; place.lane >= layers[place.layer].n_lanes(); ++place.layer)
+      place.lane -= layers[place.layer].n_lanes();
+    return place;
+  }
+  const Lane& lane(std::int64_t number) const {
+    const LanePlace place = place_of(number);
+    return layers[place.layer].lane(place.lane);
+  }
 
   /// Keys of all layers, for the timeline. Valid until the next call.
   std::span<const KeyRing> lend_keys();

@@ -4,6 +4,7 @@
 // the compiled library): each gets a page to itself when it first writes to it.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "episodic/base/inline.hpp"
@@ -23,6 +24,8 @@ class Pages {
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
+  /// Memory that the machine has, whoever uses it.
+  static std::int64_t most_bytes();
   std::span<const std::byte> span() const { return {data_, size_}; }
 
  private:

@@ -17,11 +17,11 @@ class ThreadGuard {
   class Inside {
    public:
     explicit Inside(ThreadGuard& guard) : guard_(guard) {
-      std::thread::id nobody;
-      if (guard.owner_.compare_exchange_strong(nobody, std::this_thread::get_id(),
-                                               std::memory_order_acquire))
-        return;
-      guard.check();
+      const std::thread::id self = std::this_thread::get_id();
+      std::thread::id owner;  // nobody; if that is wrong, whoever was inside
+      if (guard.owner_.compare_exchange_strong(owner, self, std::memory_order_acquire)) return;
+      // Whoever it was may have left since. To look again would be to go on without the guard.
+      if (owner != self) refuse();
       outer_ = true;
     }
     ~Inside() {
@@ -38,13 +38,16 @@ class ThreadGuard {
   /// For a look that takes no time. \throws Error if another thread is inside
   void check() const {
     const std::thread::id owner = owner_.load(std::memory_order_acquire);
-    if (owner != std::thread::id() && owner != std::this_thread::get_id())
-      throw Error(
-          "episodic memory: used from two threads at once; give each thread a memory of its own "
-          "(EpisodicMemory::share), or let them take turns");
+    if (owner != std::thread::id() && owner != std::this_thread::get_id()) refuse();
   }
 
  private:
+  [[noreturn]] static void refuse() {
+    throw Error(
+        "episodic memory: used from two threads at once; give each thread a memory of its own "
+        "(EpisodicMemory::share), or let them take turns");
+  }
+
   std::atomic<std::thread::id> owner_{};
 };
 

@@ -184,7 +184,10 @@ EPISODIC_INLINE std::int64_t HostMemory::open_tokens() const {
   return core_->open ? core_->n : 0;
 }
 
-EPISODIC_INLINE std::int64_t HostMemory::scopes() const { return core_->time.scopes(); }
+EPISODIC_INLINE std::int64_t HostMemory::scopes() const {
+  core_->threads.check();
+  return core_->time.scopes();
+}
 
 EPISODIC_INLINE const EventTable& HostMemory::events(std::int64_t scope) const {
   core_->threads.check();
@@ -199,15 +202,16 @@ EPISODIC_INLINE const StepRecord& HostMemory::last_step(std::int64_t scope) cons
 }
 
 EPISODIC_INLINE std::int64_t HostMemory::lanes() const {
-  return core_->shape.n_layers * core_->bank.layers.front().n_lanes();
+  core_->threads.check();
+  return core_->bank.n_lanes();
 }
 
 EPISODIC_INLINE const RecallBuffers& HostMemory::recalled(std::int64_t lane) const {
   const detail::MemoryCore& m = *core_;
   m.threads.check();
   static_cast<void>(m.lane_at(lane));
-  const std::int64_t per_layer = m.bank.layers.front().n_lanes();
-  return m.bank.layers[static_cast<std::size_t>(lane / per_layer)].recalled(lane % per_layer);
+  const detail::LayerBank::LanePlace place = m.bank.place_of(lane);
+  return m.bank.layers[place.layer].recalled(place.lane);
 }
 
 EPISODIC_INLINE std::vector<float> HostMemory::representative(std::int64_t lane,

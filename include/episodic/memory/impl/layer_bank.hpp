@@ -69,8 +69,8 @@ EPISODIC_INLINE void LayerBank::close(const Timeline& time, std::int64_t first) 
 }
 
 EPISODIC_INLINE void LayerBank::commit(std::int64_t first, std::int64_t n) noexcept {
-  parallel_for(static_cast<std::int64_t>(layers.size()),
-               [&](std::int64_t l) { layers[at(l)].commit(first, n); });
+  parallel_for_or_alone(static_cast<std::int64_t>(layers.size()),
+                        [&](std::int64_t l) { layers[at(l)].commit(first, n); });
 }
 
 EPISODIC_INLINE std::int64_t LayerBank::kept(std::span<const std::int64_t> n_events) const {
@@ -115,7 +115,6 @@ EPISODIC_INLINE void LayerBank::forget(std::int64_t scope, EventId event) {
 }
 
 EPISODIC_INLINE void LayerBank::shrink() noexcept {
-  constexpr double kDeadShare = 0.5;
   try {
     parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t l) {
       for (Lane& lane : layers[at(l)].lanes)
@@ -128,8 +127,7 @@ EPISODIC_INLINE void LayerBank::shrink() noexcept {
 
 EPISODIC_INLINE bool LayerBank::recalling(std::int64_t scope) const {
   if (stored_.empty()) return tiers.store != nullptr;
-  const std::int64_t heads = layers.front().n_lanes();
-  return layers[at(scope / heads)].lane(scope % heads).index != nullptr;
+  return lane(scope).index != nullptr;  // each lane has a scope to itself
 }
 
 EPISODIC_INLINE void LayerBank::stored(std::int64_t scope, std::span<const EventId> events,

@@ -112,7 +112,9 @@ EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryS
   event_keys_.resize(bytes_of(n_kv_heads_ * config.max_block * head_dim_));
   event_relevance_.resize(static_cast<std::size_t>(config.max_block * n_heads_));
   mean_.resize(static_cast<std::size_t>(n_heads_ * head_dim_));
-  if (keeps_each_) each_.resize(mean_.size() * static_cast<std::size_t>(n_repr_));
+  // An event has as many representatives as tokens, at most.
+  if (keeps_each_)
+    each_.resize(mean_.size() * static_cast<std::size_t>(std::min(n_repr_, config.max_block)));
 }
 
 EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, const HeadRows& k,

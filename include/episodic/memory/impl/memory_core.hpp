@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -64,6 +65,9 @@ EPISODIC_INLINE std::optional<Retention> MemoryCore::make_retention() const {
 
 EPISODIC_INLINE void MemoryCore::build(std::vector<std::vector<Lane>> lanes,
                                        std::vector<Pages> rings) {
+  // What the system promises beyond what it has ends the process when it is written to.
+  const std::int64_t of_layer = LayerState::bytes_needed(config, shape, ring_capacity(config));
+  if (of_layer > Pages::most_bytes() / shape.n_layers) refuse_room();
   try {
     take_room(std::move(lanes), std::move(rings));
   } catch (const std::bad_alloc&) {
@@ -75,10 +79,16 @@ EPISODIC_INLINE void MemoryCore::build(std::vector<std::vector<Lane>> lanes,
 
 EPISODIC_INLINE void MemoryCore::refuse_room() const {
   const std::int64_t of_layer = LayerState::bytes_needed(config, shape, ring_capacity(config));
-  throw BudgetError(concat("n_local = ", config.n_local, ": the windows of ", shape.n_layers,
+  const std::pair<std::int64_t, const char*> lengths[] = {{config.n_local, "n_local"},
+                                                          {config.n_init, "n_init"},
+                                                          {config.max_block, "max_block"},
+                                                          {config.chunk, "chunk"}};
+  const auto& [length, name] =
+      *std::max_element(std::begin(lengths), std::end(lengths),
+                        [](const auto& a, const auto& b) { return a.first < b.first; });
+  throw BudgetError(concat(name, " = ", length, ": the windows of ", shape.n_layers,
                            " layers take ", of_layer,
-                           " bytes each, which the system does not give; lower n_local, max_block "
-                           "or chunk"));
+                           " bytes each, which the system does not give; lower ", name));
 }
 
 EPISODIC_INLINE void MemoryCore::take_room(std::vector<std::vector<Lane>> lanes,
@@ -405,11 +415,10 @@ EPISODIC_INLINE std::int64_t MemoryCore::counted_events() const {
 }
 
 EPISODIC_INLINE const Lane& MemoryCore::lane_at(std::int64_t lane) const {
-  const std::int64_t per_layer = bank.layers.front().n_lanes();
-  if (lane < 0 || lane >= shape.n_layers * per_layer)
-    throw DataError(concat("lane ", lane, " asked for, but the memory has lanes 0 to ",
-                           shape.n_layers * per_layer - 1));
-  return bank.layers[static_cast<std::size_t>(lane / per_layer)].lane(lane % per_layer);
+  if (const std::int64_t n_lanes = bank.n_lanes(); lane < 0 || lane >= n_lanes)
+    throw DataError(
+        concat("lane ", lane, " asked for, but the memory has lanes 0 to ", n_lanes - 1));
+  return bank.lane(lane);
 }
 
 EPISODIC_INLINE void MemoryCore::check_idle(const char* what) const {

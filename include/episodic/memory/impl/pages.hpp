@@ -4,7 +4,9 @@
 #include "episodic/memory/detail/pages.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -33,6 +35,12 @@ EPISODIC_INLINE Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+EPISODIC_INLINE std::int64_t Pages::most_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  if (pages < 1 || page < 1) return std::numeric_limits<std::int64_t>::max();  // nobody knows
+  return static_cast<std::int64_t>(pages) * page;
 }
 
 EPISODIC_INLINE Pages::~Pages() {

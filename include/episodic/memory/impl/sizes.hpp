@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <vector>
 
 #include "episodic/base/error.hpp"
@@ -12,11 +13,67 @@
 #include "episodic/base/text.hpp"
 
 namespace episodic {
+namespace sizes_detail {
+
+/// A setting, and the bytes that it asks for, or its share of them.
+struct Ask {
+  const char* name;
+  std::int64_t value;
+};
+
+/// Refuses what no machine holds, by the name of the setting that asks for most. Every sum and
+/// product of lengths that is made of settings behind this stays far from the end of an int64.
+inline void require_bytes(double bytes, const char* of_what, std::initializer_list<Ask> asks) {
+  constexpr double kMost = 1125899906842624.0;  // 2^50
+  if (bytes <= kMost) return;
+  const Ask& most = *std::max_element(asks.begin(), asks.end(),
+                                      [](const Ask& a, const Ask& b) { return a.value < b.value; });
+  throw ConfigError(concat("memory configuration: ", most.name, " = ", most.value, ": ", of_what,
+                           " would take ", bytes, " bytes with this model's shape, at most ", kMost,
+                           " are possible; lower ", most.name));
+}
+
+inline void check_sizes(const MemoryConfig& c, const MemoryShape& shape) {
+  const auto real = [](std::int64_t x) { return static_cast<double>(x); };
+  const double layers = real(shape.n_layers), heads = real(shape.n_heads),
+               kv_heads = real(shape.n_kv_heads), d = real(shape.head_dim);
+  // Keys and values are float32 at most; a block has scales and a header, and is padded.
+  const double token = 2 * 4 * kv_heads * d, block = 8 * kv_heads + 256;
+  const double ring = real(c.n_local) + real(c.max_block) + 2 * real(c.chunk);
+  require_bytes(layers * ((2 * ring + real(c.n_init)) * token + 2 * ring * 4 * heads),
+                "the windows",
+                {{"n_local", c.n_local},
+                 {"max_block", c.max_block},
+                 {"chunk", c.chunk},
+                 {"n_init", c.n_init}});
+  require_bytes(real(c.chunk) * heads * d * 4 * 4, "a step", {{"chunk", c.chunk}});
+  require_bytes(4 * layers * (real(c.max_block) * token + kv_heads * block), "an event",
+                {{"max_block", c.max_block}});
+  const double recalled = real(most_recalled_tokens(c));
+  // Each lane's events, all in tokens by themselves.
+  require_bytes(
+      layers * (recalled * (token + kv_heads * block)), "what is recalled",
+      {{"n_mem", c.n_mem},
+       {"n_init", c.n_init},
+       {"chunk", c.chunk},
+       {"max_block", c.max_block},
+       {"reweight_top", c.reweight == Reweighting::narrow || c.reweight == Reweighting::broad
+                            ? c.reweight_top
+                            : 0}});
+  if (c.score == RepresentativeScore::max)
+    // An event's vectors lie in one piece.
+    require_bytes(1048576.0 * (real(c.n_repr) * heads * d * 4), "a million events' representatives",
+                  {{"n_repr", c.n_repr}});
+}
+
+}  // namespace sizes_detail
 
 EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
   const auto positive = [](const char* name, std::int64_t value) {
-    if (value < 1)
-      throw ConfigError(concat("memory shape: ", name, " = ", value, ", must be >= 1"));
+    constexpr std::int64_t kMost = 1 << 20;  // as of a shape that is read
+    if (value < 1 || value > kMost)
+      throw ConfigError(
+          concat("memory shape: ", name, " = ", value, ", must be in [1, ", kMost, "]"));
   };
   positive("n_layers", shape.n_layers);
   positive("n_heads", shape.n_heads);
@@ -45,6 +102,7 @@ EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& 
       throw ConfigError(concat("memory shape: softcap = ", layer.softcap, " of layer ", l,
                                ", must be >= 0 (0: none)"));
   }
+  sizes_detail::check_sizes(config, shape);
   if (const std::int64_t groups = config.lanes_per_layer(shape.n_kv_heads);
       shape.n_kv_heads % groups != 0)
     throw ConfigError(concat("memory configuration: recall_groups = ", groups,

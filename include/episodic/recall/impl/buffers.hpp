@@ -147,6 +147,10 @@ EPISODIC_INLINE void RecallBuffers::load(ByteReader& from, std::int64_t n_events
         throw FileError(concat(from.where(), ": a recall list names event ", e, " of ", n_events,
                                "; the file is damaged"));
   }
+  for (std::size_t i = 1; i < recalled_.size(); ++i)
+    if (recalled_[i - 1] >= recalled_[i])
+      throw FileError(concat(from.where(), ": a recall list names event ", recalled_[i],
+                             " out of its order; the file is damaged"));
 }
 
 }  // namespace episodic
