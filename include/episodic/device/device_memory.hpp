@@ -149,10 +149,10 @@ class DeviceMemory final : public SequenceMemory {
   /// is not made, of none in a batch, and may be begun anew
   void attend(std::int64_t layer, const LayerStep& step);
 
-  // -- several sequences in one step
-  // ---------------------------------------------------------------- Memories on one stream, each
-  // in an open step of its own. Neighbours in the list whose shapes and dtypes are the same share
-  // the kernels' launches, whatever their lengths; all are left the same bits as alone.
+  // -- several sequences in one step ------------------------------------------------------------
+  // Memories on one stream, each in an open step of its own. Neighbours in the list whose shapes
+  // and dtypes are the same share the kernels' launches, whatever their lengths; all are left the
+  // same bits as alone.
 
   /// attend of each. \throws DataError as attend: then of none
   struct SequenceStep {
