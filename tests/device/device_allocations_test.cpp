@@ -137,6 +137,8 @@ TEST_CASE("a steady step of device memory allocates nothing on the host's heap")
   }
   for (std::size_t i = 0; i < configs.size(); ++i)
     for (const std::size_t sequences : {1, 2}) {
+      if (sequences == 2 && i > 0 && i + 1 < configs.size())
+        continue;  // one of each tier is enough
       INFO("configuration " << i << ", sequences " << sequences);
       std::deque<Sequence> all;
       for (std::size_t s = 0; s < sequences; ++s)
@@ -147,7 +149,7 @@ TEST_CASE("a steady step of device memory allocates nothing on the host's heap")
         allocations(all, 1);
       }
       std::int64_t steady = 0;
-      for (int step = 0; step < 12; ++step) {
+      for (int step = 0; step < 6; ++step) {
         steady += allocations(all, configs[i].chunk);
         steady += allocations(all, 1);
       }

@@ -11,6 +11,7 @@
 #include "episodic/base/error.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
 
 namespace {
 
@@ -56,6 +57,73 @@ TEST_CASE("device memory has room for steps of every length up to its chunk") {
 }
 
 #if defined(EPISODIC_EMULATED_CUDA)
+TEST_CASE("what memory held before it was written changes no bit of device memory's results") {
+  const episodic_test::DefaultsBehind defaults;
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, 150, 5);
+  const DeviceMemoryOptions options{DType::float32, 600, DType::float32, 8};  // with codes
+  std::vector<MemoryConfig> configs;
+  const auto with = [&](auto change) {
+    configs.push_back(driver::small_config());
+    change(configs.back());
+  };
+  with([](MemoryConfig&) {});
+  with([](MemoryConfig& c) { c.recall_groups = 2; });
+  with([](MemoryConfig& c) { c.score = RepresentativeScore::max; });
+  with([](MemoryConfig& c) { c.kv_dtype = DType::int8; });
+  with([](MemoryConfig& c) { c.segmenter = SegmenterKind::gaussian; });
+  with([](MemoryConfig& c) { c.retention.emplace(); });
+  for (const Reweighting how : {Reweighting::exact, Reweighting::narrow})
+    with([&](MemoryConfig& c) { c.reweight = how; });
+  with([](MemoryConfig& c) {
+    c.scope = EventScope::head;
+    c.segmenter = SegmenterKind::k_similarity;
+  });
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    const TempDir dir;
+    for (const MemoryConfig& config : tiers(configs[i], shape, options, dir.path())) {
+      INFO("configuration " << i << ", disk_dir " << config.disk_dir << ", device_bytes "
+                            << config.device_bytes);
+      const auto run = [&](emulator::Unwritten what) {
+        emulator::set_unwritten(what);
+        DeviceMemory memory(config, shape, options, nullptr);
+        std::vector<std::vector<float>> all;
+        const auto feed = [&](std::int64_t first, std::int64_t end) {
+          for (std::int64_t n = 12; first < end;
+               first += n, n = std::min<std::int64_t>(n == 12 ? 1 : 12, end - first)) {
+            for (auto& rows : step(memory, tokens, first, n)) all.push_back(std::move(rows));
+            for (std::int64_t scope = 0; scope < memory.scopes(); ++scope) {
+              const StepRecord record = memory.last_step(scope);
+              all.push_back(record.threshold);
+              std::vector<float> numbers(record.final_boundaries.begin(),
+                                         record.final_boundaries.end());
+              for (const TokenRange& e : memory.events(scope).all())
+                numbers.push_back(static_cast<float>(e.end));
+              all.push_back(std::move(numbers));
+            }
+            for (std::int64_t lane = 0; lane < memory.lanes(); ++lane) {
+              const std::vector<EventId> ids = memory.recalled(lane);
+              all.emplace_back(ids.begin(), ids.end());
+            }
+          }
+        };
+        feed(0, 100);
+        const auto snapshot = memory.snapshot();
+        feed(100, 150);
+        memory.restore(*snapshot);
+        feed(100, 130);
+        for (std::int64_t lane = 0; lane < memory.lanes(); ++lane)
+          all.push_back(memory.representative(lane, 0));
+        REQUIRE(memory.recalled_events() > 10);
+        return all;
+      };
+      const auto expected = run(emulator::Unwritten::not_a_number);
+      REQUIRE(run(emulator::Unwritten::zeros) == expected);
+      REQUIRE(run(emulator::Unwritten::ones) == expected);
+    }
+  }
+}
+
 TEST_CASE("settings of device memory at the ends of their ranges are refused in words, or work") {
   const episodic_test::DefaultsBehind defaults;
   emulator::set_device_capacity(64 << 20);

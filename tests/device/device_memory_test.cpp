@@ -510,7 +510,8 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
 
   config.device_bytes = 1000;
   REQUIRE_THROWS_AS(DeviceMemory(config, shape, {DType::float16, kTokens}, nullptr), BudgetError);
-  // Too little disk: the step that cannot be kept says so, and reset gives a memory again.
+  // Too little disk: the step that cannot be kept says so, as often as it is made, and is not
+  // counted; reset gives an empty memory again.
   config.device_bytes = 3 << 20;
   config.disk_bytes = 1 << 20;
   config.host_bytes = 1 << 18;
@@ -524,7 +525,11 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
     refusal = e.what();
   }
   REQUIRE(refusal.find("disk_bytes") != std::string::npos);
-  REQUIRE_THROWS_AS(full.begin_step(1), DataError);
+  const std::int64_t kept = full.tokens(), events = full.n_events();
+  REQUIRE_THROWS_AS(step(full, wide_tokens, 0, 12), BudgetError);
+  REQUIRE(full.tokens() == kept);
+  REQUIRE(full.n_events() == events);
+  REQUIRE(full.open_tokens() == 12);
   full.reset();
   step(full, wide_tokens, 0, 12);
 }

@@ -21,6 +21,7 @@
 
 #include "emulated_device.hpp"
 #include "emulator.hpp"
+#include "unwritten.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -305,7 +306,7 @@ void reset_static() {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(block.static_memory.get(), used);
 #endif
-  std::memset(block.static_memory.get(), 0xff, used);
+  std::memset(block.static_memory.get(), unwritten_byte(), used);
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(block.static_memory.get(), used);
 #endif
@@ -335,8 +336,8 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
   block.votes = 0;
   block.warps.resize(std::max(block.warps.size(), (block.size + 31) / 32));
   for (Meetings& warp : block.warps) warp.clear();
-  // quiet NaNs in every float type, so that what was never set shows
-  block.shared.assign(shared_bytes + 128, 0xff);
+  // by default quiet NaNs in every float type, so that what was never set shows
+  block.shared.assign(shared_bytes + 128, static_cast<unsigned char>(unwritten_byte()));
   reset_static();
   block.static_bytes = 0;
   block.shared_bytes = shared_bytes;

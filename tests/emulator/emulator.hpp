@@ -44,6 +44,12 @@ enum class Overlap { none, late, early, shuffled };
 /// Waits for everything first.
 void set_overlap(Overlap overlap, std::uint64_t seed = 1);
 
+/// What memory of the device, of its blocks and page-locked memory hold before they are written:
+/// NaNs in every float type (the default), zeros, or ones in every byte. No result may depend on
+/// it.
+enum class Unwritten { not_a_number, zeros, ones };
+void set_unwritten(Unwritten what);
+
 /// Calls of the runtime since the last reset, and blocks that ran. A library's product is one
 /// launch. What a capture records counts as nothing, what a graph does as one launch of it; streams
 /// and events that are made count as allocations.

@@ -10,6 +10,7 @@
 
 #include "block.hpp"
 #include "emulated_device.hpp"
+#include "unwritten.hpp"
 
 namespace emulator {
 
@@ -327,9 +328,11 @@ void set_overlap(Overlap overlap, std::uint64_t seed) {
   device.overlap = overlap;
   device.overlap_random.seed(seed);
 }
+void set_unwritten(Unwritten what) { unwritten = what; }
 void restore_defaults() {
   set_order(Order::forward);
   set_overlap(Overlap::none);
+  set_unwritten(Unwritten::not_a_number);
   set_device_capacity(std::int64_t{8} << 30);
   set_mapping_granularity(2 << 20);
   set_reserves_addresses(true);
