@@ -49,6 +49,15 @@ __device__ inline void float_scores(const float* left, const float* right, int g
   }
 }
 
+/// Four elements into shared memory: a copy that is waited for, or zeros. A row that is not there
+/// hands over no address at all: a copy of no bytes would still need an aligned one.
+__device__ inline void copy_four_or_zeros(float* to, const float* from, bool valid) {
+  if (valid)
+    copy_async_16(to, from);
+  else
+    *reinterpret_cast<float4*>(to) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 /// What a soft cap makes of them.
 __device__ inline void cap_float_scores(const AttentionArgs& a,
                                         float (&score)[kFloatLeft][kFloatRight]) {
@@ -142,7 +151,7 @@ __global__ void __launch_bounds__(kFloatThreads, 3)
       const int key = piece / kPieces, channel = piece % kPieces * 4;
       const bool has_key = key < count && channel < d,
                  has_value = key < count && channel < value_dim;
-      const float *from_key = static_cast<const float*>(p.local_key), *from_value = from_key;
+      const float *from_key = nullptr, *from_value = nullptr;
       if (key < count && far) {
         const std::int64_t at = std::int64_t{table[key].head_stride} * span.far_head + channel;
         const std::int64_t value_at =
@@ -172,8 +181,8 @@ __global__ void __launch_bounds__(kFloatThreads, 3)
           from_value = static_cast<const float*>(span.ring_values) +
                        span.local_value_row(p, first + key) + channel;
       }
-      copy_async_16(keys + key * kStride + channel, from_key, has_key);
-      copy_async_16(values + key * kStride + channel, from_value, has_value);
+      copy_four_or_zeros(keys + key * kStride + channel, from_key, has_key);
+      copy_four_or_zeros(values + key * kStride + channel, from_value, has_value);
     }
     commit_copies();
     wait_copies<0>();
@@ -294,8 +303,8 @@ __global__ void __launch_bounds__(kFloatThreads)
     const int key = piece / kPieces, channel = piece % kPieces * 4;
     const bool valid = key < keys_left && channel < d;
     const std::int64_t at = valid ? span.local_row(p, block_key + key) + channel : 0;
-    copy_async_16(keys + key * kStride + channel, static_cast<const float*>(span.ring_keys) + at,
-                  valid);
+    copy_four_or_zeros(keys + key * kStride + channel,
+                       static_cast<const float*>(span.ring_keys) + at, valid);
   }
   commit_copies();
   wait_copies<0>();

@@ -49,6 +49,12 @@ __device__ inline const void* from_lane(const void* p, int lane) {
 
 /// The copying warpgroup's work: tiles from .. to - 1 into the ring. A lane finds out where one key
 /// of the tile lies, one tile ahead; 8 lanes then copy a key's 128 bytes side by side.
+///
+/// Marks are plain stores and loads, and one lane of a warp arrives for all 32. Both ways that is
+/// in order by the memory model of PTX: what the other lanes did is before __syncwarp, that before
+/// the lane's arrival (release), that before the other side's wait (acquire, by each of its
+/// threads). So a mark is written (full) before it is read, and read (empty) before the tile two or
+/// three turns later writes it anew (docs/kernels.md).
 template <class Half, int kDim>
 __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
                                   WgmmaMemory<Half, kDim>& memory, int from, int to) {
@@ -90,7 +96,15 @@ __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
     if (tile + 1 < to) next = source_of(tile + 1);
     const int turn = tile - from, stage = turn % kTile.stages;
     if (turn >= kTile.stages) wait_for(&memory.empty[stage], (turn / kTile.stages - 1) % 2);
-    if (lane < kKeysOfWarp) memory.marks[stage][first_key + lane] = source.mark;
+    if constexpr (kKeysOfWarp == kWarpSize) {
+      memory.marks[stage][first_key + lane] = source.mark;
+    } else {  // two lanes know each key: half a mark each, so that no lane of the warp stands aside
+      static_assert(2 * kKeysOfWarp == kWarpSize && sizeof(KeyMark) == 2 * sizeof(unsigned));
+      auto* const halves = reinterpret_cast<unsigned*>(&memory.marks[stage][first_key]);
+      halves[2 * (lane % kKeysOfWarp) + lane / kKeysOfWarp] =
+          lane < kKeysOfWarp ? static_cast<unsigned>(source.mark.begin)
+                             : __float_as_uint(source.mark.weight);
+    }
     // what nobody sees is copied as zeros
     const unsigned seen = __ballot_sync(kFullMask, source.mark.begin != kNobody);
     EPISODIC_UNROLL

@@ -20,7 +20,7 @@ __device__ inline std::uint32_t shared_address(const void* p) {
 }
 
 /// Begins a copy of 16 bytes from global to shared memory, both aligned to 16; zeros where not
-/// `valid` (`global` is then not read).
+/// `valid` (`global` is then not read, but must be aligned all the same).
 __device__ inline void copy_async_16(void* shared, const void* global, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                "l"(global), "r"(valid ? 16 : 0)

@@ -13,9 +13,9 @@ namespace episodic::kernels {
 
 inline constexpr int kWarpgroupSize = 128;
 
-// ---- mbarriers: 8 bytes of shared memory, complete when `count` arrivals have come, again and
-// again; phases are told apart by their parity, 0 first
-// ------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------
+// 8 bytes of shared memory, complete when `count` arrivals have come, again and again; phases are
+// told apart by their parity, 0 first.
 
 __device__ inline void init_barrier(std::uint64_t* barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
@@ -71,8 +71,7 @@ __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// ---- products
-// ------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 /// A matrix in shared memory as rows of 128 bytes (64 elements of 16 bits), 8 rows a pattern: the
 /// 16 bytes that are the `chunk`-th of a row lie where chunk_place says. Patterns begin at

@@ -110,6 +110,7 @@ NormalArray::NormalArray(std::int64_t elements, DType dtype, float sigma)
           "a copy");
     done += more;
   }
+  check(cudaStreamSynchronize(nullptr), "a copy");  // for the streams that do not wait for it
 }
 
 DeviceClock::DeviceClock() {

@@ -30,7 +30,8 @@ nlohmann::json device_environment(const std::string& commit);
 
 double median(std::vector<double> values);
 
-/// An array in device memory: a copy of a host array, or `n` elements that were never written.
+/// An array in device memory: a copy of a host array, which is there for every stream (the copy's
+/// call returns before its bytes are), or `n` elements that were never written.
 template <class T>
 class DeviceArray {
  public:
@@ -43,6 +44,7 @@ class DeviceArray {
       : DeviceArray(static_cast<std::int64_t>(host.size())) {
     check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
           "a copy to the device");
+    check(cudaStreamSynchronize(nullptr), "a copy to the device");
   }
   ~DeviceArray() { static_cast<void>(cudaFree(data_)); }
   DeviceArray(const DeviceArray&) = delete;

@@ -37,6 +37,9 @@ struct Device {  // an array in device memory
   }
   Device(const std::vector<T>& host) : Device(host.size()) {
     check(cudaMemcpy(data, host.data(), size * sizeof(T), cudaMemcpyHostToDevice), "to the device");
+    // From pageable memory that returns before the bytes are there, and a stream of one's own
+    // does not wait for them.
+    check(cudaStreamSynchronize(nullptr), "to the device");
   }
   ~Device() { cudaFree(data); }
   Device(const Device&) = delete;

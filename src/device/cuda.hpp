@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -329,6 +330,15 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
+/// Sizes are counted up to here, and what is more counts as much: settings at the ends of their
+/// ranges would else wrap around. No bound of bytes is larger.
+inline constexpr std::int64_t kMostSize = std::int64_t{1} << 60;
+/// The product of two sizes, at most kMostSize. \pre neither is negative
+inline std::int64_t size_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMostSize : std::min(product, kMostSize);
+}
+
 /// Cuts one buffer into aligned arrays. With a null base it only counts.
 class Carver {
  public:
@@ -337,7 +347,8 @@ class Carver {
   T* take(std::int64_t count) {
     constexpr std::int64_t kAlign = 256;
     const std::int64_t at = used_;
-    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + kAlign - 1) / kAlign * kAlign;
+    const std::int64_t bytes = size_product(count, static_cast<std::int64_t>(sizeof(T)));
+    used_ = std::min(used_ + (bytes + kAlign - 1) / kAlign * kAlign, kMostSize);
     return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
   }
   std::int64_t used() const { return used_; }

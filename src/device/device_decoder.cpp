@@ -100,7 +100,9 @@ struct DeviceDecoder::Impl : DecoderSequence {
 
   bool use_graphs = true;
   std::int64_t event_tokens = 0;  // of memories that it is given
-  device::StepGraphs graphs;      // of steps of one token; they hold the pointers of all the above
+  /// Over files, which may refuse a step at its end: the logits before the open step.
+  DeviceBuffer logits_before;
+  device::StepGraphs graphs;  // of steps of one token; they hold the pointers of all the above
 
   void forget_attention();
   void take_room(std::int64_t new_chunk);
@@ -108,6 +110,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
   std::int64_t tokens_now() const { return memory ? memory->tokens() : tokens; }
 
   void enqueue(std::int64_t n, float* maybe_logits);
+  void copy_last_logits(bool back);
   void follow_memory();
   void check_ids(std::span<const std::int64_t> ids) const;
   void begin_step(std::int64_t n, StepKind kind);
@@ -129,6 +132,16 @@ struct DeviceDecoder::Impl : DecoderSequence {
 void DeviceDecoder::Impl::enqueue(std::int64_t n, float* maybe_logits) {
   const DecoderPart all{this, 0, n, activations.positions};
   steps->enqueue({&all, 1}, activations, maybe_logits);
+}
+
+/// Keeps the logits that the open step begins with, or, where its end was refused, puts them back.
+void DeviceDecoder::Impl::copy_last_logits(bool back) {
+  if (!logits_before.data() || !stepped) return;
+  auto* const kept = reinterpret_cast<float*>(logits_before.data());
+  device::check(cudaMemcpyAsync(back ? last_logits : kept, back ? kept : last_logits,
+                                static_cast<std::size_t>(config().vocab_size) * sizeof(float),
+                                cudaMemcpyDeviceToDevice, stream()),
+                "keeping logits");
 }
 
 /// What depends on the sequence in a step of one token, but for what is read on the device. Absent
@@ -224,6 +237,7 @@ void DeviceDecoder::Impl::forget_attention() {
   graphs.clear();
   steps->batch_graphs.forget(*this);
   memory.reset();  // its bytes may be needed
+  logits_before = DeviceBuffer();
   causal = {};
   memory_layer.assign(static_cast<std::size_t>(config().n_layers), -1);
   chunk = max_tokens = tokens = last_n = generation = 0;
@@ -272,6 +286,9 @@ DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int6
   for (std::size_t i = 0; i < served.size(); ++i)
     m.memory_layer[static_cast<std::size_t>(served[i])] = static_cast<std::int64_t>(i);
   m.causal = std::move(causal);
+  if (memory.over_files())
+    m.logits_before = DeviceBuffer(c.vocab_size * static_cast<std::int64_t>(sizeof(float)),
+                                   "a row of logits", "lower device_bytes");
   m.memory.emplace(std::move(memory));
   m.chunk = config.chunk;
   m.generation = m.memory->generation();
@@ -382,8 +399,14 @@ void DeviceDecoder::Impl::step(std::span<const std::int64_t> ids, StepKind kind,
   if (n == 1 && !maybe_logits && launch_step(kind)) {
     if (memory) memory->end_launched_step();
   } else {
+    copy_last_logits(false);
     enqueue(n, maybe_logits);
-    if (memory) memory->end_step(surprise);
+    try {
+      if (memory) memory->end_step(surprise);
+    } catch (...) {
+      copy_last_logits(true);
+      throw;
+    }
   }
   finish_step(ids);
 }
@@ -471,6 +494,7 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
       })) {
     for (const DeviceMemory::EndOfStep& end : ends) end.memory->end_launched_step();
   } else {
+    for (const SequenceStep& s : batch) s.sequence->impl_->copy_last_logits(false);
     enqueue();
     failures = DeviceMemory::end_step_batch(ends);
   }
@@ -479,7 +503,10 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
   for (const SequenceStep& s : batch) {
     Impl& m = *s.sequence->impl_;
     const std::exception_ptr failure = m.memory ? *of_memory++ : nullptr;
-    if (!failure) m.finish_step(s.ids);
+    if (failure)
+      m.copy_last_logits(true);
+    else
+      m.finish_step(s.ids);
     if (!first_failure) first_failure = failure;
   }
   if (first_failure) std::rethrow_exception(first_failure);

@@ -255,6 +255,8 @@ void DeviceMemory::check() const {
     throw DataError("CUDA memory: a table on the device overflowed; reset the memory");
 }
 
+bool DeviceMemory::over_files() const { return impl_->lower != nullptr; }
+
 StoreCounters DeviceMemory::lower_tiers() const {
   return impl_->lower ? impl_->lower->counters() : StoreCounters{};
 }

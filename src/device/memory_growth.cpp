@@ -27,7 +27,7 @@ using Layer = device::DeviceLayer;
 
 namespace {
 
-const char* const kTakesLess = "lower the number of tokens, n_local or chunk";
+const char* const kTakesLess = "lower the number of tokens, n_local, tau or chunk";
 const char* const kLocksLess =
     "lower host_bytes and name a disk_dir, raise device_bytes, lower the number of tokens, or "
     "raise the limit of locked memory";
@@ -105,8 +105,8 @@ void DeviceMemory::Impl::take_home() {
 /// before them compute. \throws BudgetError
 void DeviceMemory::Impl::lock_home(std::int64_t token_rows) {
   if (!host_home.grows()) return;
-  const auto to = [&](std::int64_t lane_rows) {
-    std::vector<device::GrowingPinned::Part> parts;
+  const auto to = [&](std::int64_t lane_rows) -> std::span<const device::GrowingPinned::Part> {
+    auto& parts = device::emptied(launched.of_home);
     for (const GrowingArrays::Array& a : of_home.arrays)
       parts.push_back(
           {a.begin + of_home.held * a.row, a.begin + std::min(of_home.most, lane_rows) * a.row});

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -112,6 +113,15 @@ struct GrowingArrays {
   std::int64_t held = 0;  // rows that all of them have memory for
 };
 
+/// The lists of a launch's parameters, one for each sequence that shares it: of the memory that
+/// launches, kept from layer to layer, so that steps allocate nothing once they have their length.
+/// Each list is filled and launched by one function, which begins with `emptied`.
+template <class T>
+std::vector<T>& emptied(std::vector<T>& list) {
+  list.clear();
+  return list;
+}
+
 }  // namespace device
 
 struct DeviceMemory::Impl {
@@ -137,7 +147,7 @@ struct DeviceMemory::Impl {
   std::int64_t slot_bytes = 0;
   bool on_disk = false;                       // events are at home in a DiskStore
   std::unique_ptr<device::LowerTiers> lower;  // then; null otherwise
-  bool broken = false;                        // then: a step's events could not be kept
+  bool broken = false;                        // then: a step could be neither kept nor taken back
   mutable device::StagingRing staging;
   device::PinnedBuffer found_wrong;      // what check copies, to wait once: all states, int32 [3]
   std::unique_ptr<Segmenter> segmenter;  // where token numbers alone set the flags; on the host
@@ -212,6 +222,8 @@ struct DeviceMemory::Impl {
   std::int32_t *n_missing = nullptr, *n_victims = nullptr, *given_slots = nullptr,
                *n_given = nullptr;
   kernels::CopyRun* copies = nullptr;
+  // over files: the timelines before the open step's end, then the rest of end_state()
+  std::byte* before_end = nullptr;
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 
@@ -300,6 +312,19 @@ struct DeviceMemory::Impl {
   ScopeLanes lanes_of(std::int64_t scope) const;
   /// What is pending is shorter than an event.
   std::int64_t most_closed_tokens() const { return config.chunk + config.max_block; }
+  /// Whether the open step's end waits until files have kept what it closed: all that cannot be
+  /// put back comes behind that (commit_end).
+  bool keeps_in_files() const { return lower && may_close(); }
+  /// What the end of a step changes before that, in device memory.
+  struct Saved {
+    void* of;
+    std::int64_t bytes;
+  };
+  std::array<Saved, 9> end_state() const;
+  std::int64_t saved_bytes() const;
+  void copy_end_state(bool back);
+  void take_back(std::span<const TimelineState> now);
+  void commit_end();
   void keep_closed();
   void stage_scales(std::int64_t lane, std::int64_t first, std::int64_t count);
   void count();
@@ -366,7 +391,42 @@ struct DeviceMemory::Impl {
     kernels::CopyRunsParams runs;
   };
   Fetch fetch_params(const Layer& layer, const RecallLists& lists, bool ahead) const;
-  static void fetch(std::span<const Fetch> fetches, cudaStream_t on);
+  void fetch(std::span<const Fetch> fetches, cudaStream_t on) const;
+  /// What a step hands to its launches (device::emptied).
+  struct LaunchLists {
+    std::vector<kernels::RotaryAnglesParams> angles;
+    std::vector<DeviceMemory*> without_angles;
+    std::vector<kernels::AppendParams> appended;
+    std::vector<kernels::MeanQueryParams> queries;
+    std::vector<kernels::RecallParams> recalls, recalls_apart;
+    std::vector<kernels::RowsParams> recalled_rows, rows_alone;
+    std::vector<kernels::EventScoreParams> scores, scores_of_lists;
+    std::vector<kernels::RecallTopParams> tops;
+    std::vector<kernels::CopyRunsParams> read;
+    std::vector<Impl*> apart, over_host;
+    std::vector<Fetch> fetches;
+    std::vector<kernels::TouchParams> touched;
+    std::vector<kernels::VictimParams> room_for;
+    std::vector<kernels::OccupyParams> occupied;
+    std::vector<kernels::CopyRunsParams> runs;
+    std::vector<kernels::AttentionParams> attention;
+    std::vector<kernels::EventMassParams> masses;
+    std::vector<kernels::ReceiveParams> step_masses;
+    std::vector<kernels::RecallCountsParams> counts;
+    std::vector<kernels::ThresholdParams> raw_flags;
+    std::vector<kernels::KeySegmenterParams> keys;
+    std::vector<kernels::RefineParams> refinements;
+    std::vector<kernels::RelevanceParams> relevance;
+    std::vector<kernels::CloseEventsParams> closings;
+    std::vector<kernels::PlaceEventsParams> places;
+    std::vector<kernels::RepresentativeParams> chosen;
+    std::vector<kernels::CodeParams> codes;
+    std::vector<kernels::EventBlockParams> kept;
+    std::vector<device::GrowingPinned::Part> of_home;
+    std::vector<float> ignored, thresholds;
+    std::vector<Impl*> due;
+  };
+  mutable LaunchLists launched;
   void swap_in(std::int64_t layer, std::span<Impl* const> memories) const;
   void fetch_ahead(std::int64_t layer, std::span<Impl* const> memories) const;
   kernels::EventBlockParams block_params(std::int64_t first, std::int64_t count) const;
@@ -442,7 +502,9 @@ struct DeviceMemory::Impl {
   /// Bytes of a lane's representative vector.
   std::int64_t repr_row() const { return lane_width() * size_of(options.representatives); }
   /// Bytes of the individual ones of a lane's event, as many as it may have.
-  std::int64_t each_row() const { return config.n_repr * repr_row(); }
+  std::int64_t each_row() const { return most_repr() * repr_row(); }
+  /// Representatives of an event: none has more than tokens.
+  std::int64_t most_repr() const { return std::min(config.n_repr, config.max_block); }
   /// That it has.
   std::int64_t count_of_each(const TokenRange& event) const {
     return std::min(config.n_repr, event.size());

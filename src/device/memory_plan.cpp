@@ -14,6 +14,7 @@ namespace episodic {
 
 using device::Carver;
 using device::RecallLists;
+using device::size_product;
 using kernels::DeviceEventId;
 using kernels::EventRange;
 using kernels::KvRow;
@@ -21,6 +22,11 @@ using kernels::TimelineState;
 using Layer = device::DeviceLayer;
 
 namespace {
+
+/// Of what a launch counts in 32 bits; rows of its grid; tokens, whose bytes are counted in 64.
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 30, kMostRows = 65'535,
+                       kMostTokens = std::int64_t{1} << 40,
+                       kMostEvents = std::numeric_limits<std::int32_t>::max() - 1024;
 
 kernels::RefineObjective objective_of(Refinement r) {
   switch (r) {
@@ -57,20 +63,23 @@ void DeviceMemory::Impl::check_settings() const {
                        name_of(options.representatives)));
   if (options.codes_from < 0)
     refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
-  if (options.max_tokens < 1)
-    refuse(fmt::format("max_tokens = {}, must be >= 1", options.max_tokens));
-  // Of all layers, with what an event of one token adds at most. Products of it stay within 64
-  // bits.
-  const double token =
-      static_cast<double>(shape.n_layers) *
-      (2.0 * static_cast<double>(shape.n_kv_heads) * static_cast<double>(shape.head_dim) +
-       2.0 * static_cast<double>(shape.n_heads) * static_cast<double>(shape.head_dim) *
-           (keeps_each() ? 1.0 + static_cast<double>(config.n_repr) : 1.0) +
-       256.0 * static_cast<double>(shape.n_kv_heads)) *
-      static_cast<double>(size_of(DType::float32));
-  if (static_cast<double>(options.max_tokens) * token > 0x1p58)
-    refuse(fmt::format("max_tokens = {}: more than any device holds of {} layers; lower max_tokens",
-                       options.max_tokens, shape.n_layers));
+  // Tokens of a step, a window and an event are counted in 32 bits on a device, and sums of a few.
+  const auto at_most = [&](const char* name, std::int64_t value, std::int64_t most) {
+    if (value > most)
+      refuse(fmt::format("{} = {}, must be at most {} on a device", name, value, most));
+  };
+  at_most("n_init", config.n_init, kMostCounted);
+  at_most("n_local", config.n_local, kMostCounted);
+  at_most("n_mem", config.n_mem, kMostCounted);
+  at_most("tau", config.tau, kMostCounted);
+  at_most("max_block", config.max_block, kMostCounted);
+  if (segments_by_keys()) at_most("min_count", config.min_count, kMostCounted);
+  at_most("n_repr", std::min(config.n_repr, config.max_block), kernels::kMostRepresentatives);
+  if (options.max_tokens < 1 || options.max_tokens > kMostTokens)
+    refuse(fmt::format("max_tokens = {}, must be >= 1 and <= {}", options.max_tokens, kMostTokens));
+  at_most("n_local + max_block + 2 chunk", ring_capacity(config), kMostCounted);
+  at_most("n_layers of the model", shape.n_layers, kMostRows);
+  at_most("n_heads of the model", shape.n_heads, kMostRows);
   if (options.event_tokens != 0 &&
       (options.event_tokens < config.min_block || options.event_tokens > config.max_block))
     refuse(fmt::format("event_tokens = {}, must be 0 or from min_block = {} to max_block = {}",
@@ -80,6 +89,9 @@ void DeviceMemory::Impl::check_settings() const {
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256)
     refuse(fmt::format("head_dim = {}, must be a multiple of 8 up to 256", shape.head_dim));
   const LaneShape of_lane = lane_shape(config, shape);
+  at_most("the number of lanes", of_lane.n_lanes, kMostRows);
+  if (by_head())
+    at_most("key/value heads of all layers", shape.n_layers * shape.n_kv_heads, kMostRows);
   if (of_lane.width(shape.head_dim) > kernels::kMostRecallWidth)
     refuse(fmt::format("{} heads of {}, together at most {}", of_lane.n_heads, shape.head_dim,
                        kernels::kMostRecallWidth));
@@ -210,7 +222,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params() const {
   p.width = lane_width();
   p.query = mean_query;
   if (keeps_each()) {
-    p.n_repr = config.n_repr;
+    p.n_repr = most_repr();
     p.n_heads = lanes.n_heads;
   }
   p.codes_from = keeps_codes() ? options.codes_from : 0;
@@ -261,9 +273,9 @@ kernels::EventMassParams DeviceMemory::Impl::mass_params(const Layer& layer,
 
 /// Sizes of everything; then one pass over the arrays, which counts them.
 void DeviceMemory::Impl::plan() {
+  check_settings();
   lanes = lane_shape(config, shape);
   scopes = by_head() ? shape.n_layers * shape.n_kv_heads : 1;
-  check_settings();
   list_layers();
   element = size_of(options.dtype);
   capacity = ring_capacity(config);
@@ -271,20 +283,25 @@ void DeviceMemory::Impl::plan() {
   recalling = recalling_layers(config, shape);
   const std::int64_t closable = std::max<std::int64_t>(0, options.max_tokens - config.n_init);
   max_events = closable / config.min_block + 1;
+  if (max_events > kMostEvents)
+    throw ConfigError(
+        fmt::format("CUDA memory: max_tokens = {} may be {} events of min_block = {} tokens, a "
+                    "device numbers {}; raise min_block or lower max_tokens",
+                    options.max_tokens, max_events, config.min_block, kMostEvents));
   max_closed = (config.chunk + config.max_block) / config.min_block + 1;
   // What left the window, and whole events up to both capacities.
   const std::int64_t recalled = most_recalled_tokens(config);
   max_event_rows = takes_top() ? std::min(recalled, closable) : recalled;
   max_rows = config.n_init + capacity + max_event_rows;
-  if (max_rows > std::numeric_limits<std::int32_t>::max())
-    throw ConfigError(
-        fmt::format("CUDA memory: n_init = {}, n_local = {} and n_mem = {} (reweight_top = {} of "
-                    "max_block = {}) are {} keys that a query may see, at most {} have a number; "
-                    "lower the largest",
-                    config.n_init, config.n_local, config.n_mem, config.reweight_top,
-                    config.max_block, max_rows, std::numeric_limits<std::int32_t>::max()));
   token_bytes = 2 * lanes.n_kv_heads * shape.head_dim * size_of(event_dtype());
-  lane_bytes = closable * token_bytes;
+  lane_bytes = size_product(closable, token_bytes);
+  const std::int64_t of_step =
+      size_product(lanes.n_lanes, size_product(max_event_rows + most_closed_tokens(), token_bytes));
+  if (max_rows > kMostCounted || of_step >= device::kMostSize / 16)
+    throw ConfigError(fmt::format(
+        "CUDA memory: a query would attend {} tokens beside its window, a device {} at most; lower "
+        "n_init, n_local, n_mem, reweight_top or max_block",
+        max_rows, kMostCounted));
   recent_capacity = config.effective_tau() + config.chunk;
   if (recalling > 0) {
     room =
@@ -298,6 +315,11 @@ void DeviceMemory::Impl::plan() {
   plan_workspace();
   count();
   plan_tiers();
+  if (fixed_bytes >= device::kMostSize || range_bytes >= device::kMostSize)
+    throw BudgetError(fmt::format(
+        "memory configuration: {} tokens need more than 2^60 bytes of device memory; lower the "
+        "number of tokens, n_local, max_block or chunk",
+        options.max_tokens));
 }
 
 void DeviceMemory::Impl::plan_workspace() {
@@ -373,9 +395,9 @@ std::int64_t DeviceMemory::Impl::granules_of(std::int64_t event_rows) const {
   std::vector<std::pair<std::int64_t, std::int64_t>> parts = {{0, fixed_bytes}};
   for (const auto* of : {&of_tokens, &of_events})
     for (const device::GrowingArrays::Array& a : of->arrays)
-      parts.emplace_back(
-          fixed_bytes + a.begin,
-          fixed_bytes + a.begin + (of == &of_events ? event_rows * a.row : lane_bytes));
+      parts.emplace_back(fixed_bytes + a.begin,
+                         fixed_bytes + a.begin +
+                             (of == &of_events ? size_product(event_rows, a.row) : lane_bytes));
   std::sort(parts.begin(), parts.end());
   std::int64_t granules = 0, next = 0;  // the first that is not counted
   for (const auto& [begin, end] : parts) {
@@ -392,7 +414,7 @@ std::int64_t DeviceMemory::Impl::granules_of(std::int64_t event_rows) const {
 /// with as many slots on the device as the bound leaves room for.
 void DeviceMemory::Impl::plan_tiers() {
   if (config.device_bytes == 0 || bytes.total() <= config.device_bytes) return;
-  const std::int64_t all = bytes.total(), on_host = lanes.n_lanes * lane_bytes;
+  const std::int64_t all = bytes.total(), on_host = size_product(lanes.n_lanes, lane_bytes);
   slot_bytes = config.max_block * token_bytes;
   on_disk = recalling > 0 && !config.disk_dir.empty() &&
             (config.host_bytes == 0 || on_host > config.host_bytes);
@@ -428,6 +450,11 @@ void DeviceMemory::Impl::plan_tiers() {
         config.host_bytes, options.max_tokens, on_host, config.device_bytes));
   // Arrays are rounded up one by one: a bisection finds what fits.
   const std::int64_t most_slots = (on_disk ? 1 : lanes.per_layer) * max_events;
+  if (!on_disk && most_slots > kMostEvents)
+    throw ConfigError(fmt::format(
+        "CUDA memory: {} lanes of a layer of {} events each are more than a device's table of "
+        "slots numbers; raise device_bytes, raise min_block or lower max_tokens",
+        lanes.per_layer, max_events));
   std::int64_t fits = least_slots, too_many = std::max(most_slots, least_slots) + 1;
   while (too_many - fits > 1) {
     const std::int64_t middle = fits + (too_many - fits) / 2;
@@ -440,7 +467,8 @@ void DeviceMemory::Impl::plan_tiers() {
         config.host_bytes > 0
             ? config.host_bytes
             : default_host_bytes(store_shape(), config.max_block, most_recalled_tokens(config));
-    bytes.host = cache + lanes.n_lanes * most_closed_tokens() * token_bytes + room * slot_bytes;
+    bytes.host = cache + size_product(lanes.n_lanes * most_closed_tokens(), token_bytes) +
+                 size_product(room, slot_bytes);
     bytes.host_taken = bytes.host;
   }
 }
@@ -459,10 +487,11 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   of_tokens.arrays.clear();
   /// [n_copies, events, row], where each of the copies grows by itself
   const auto by_event = [&]<class T>(T*& array, std::int64_t n_copies, std::int64_t row) {
-    const std::int64_t row_bytes = row * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t row_bytes = size_product(row, static_cast<std::int64_t>(sizeof(T)));
+    const std::int64_t copy_bytes = size_product(events_room, row_bytes);
     for (std::int64_t i = 0; i < n_copies; ++i)
-      of_events.arrays.push_back({growing.used() + i * events_room * row_bytes, row_bytes});
-    array = growing.take<T>(n_copies * events_room * row);
+      of_events.arrays.push_back({growing.used() + size_product(i, copy_bytes), row_bytes});
+    array = growing.take<T>(size_product(n_copies, size_product(events_room, row)));
   };
   std::int64_t place = 0;
   for (std::int64_t l = 0; l < shape.n_layers; ++l) {
@@ -480,11 +509,12 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
 
   if (n_slots == 0) {
     for (std::int64_t lane = 0; lane < n_lanes; ++lane)
-      of_tokens.arrays.push_back({growing.used() + lane * lane_bytes, token_bytes});
-    home = growing.take(n_lanes * lane_bytes);
+      of_tokens.arrays.push_back({growing.used() + size_product(lane, lane_bytes), token_bytes});
+    home = growing.take(size_product(n_lanes, lane_bytes));
   }
-  all_slots =
-      n_slots > 0 ? c.take((on_disk ? n_lanes : recalling) * n_slots * slot_bytes) : nullptr;
+  all_slots = n_slots > 0
+                  ? c.take(size_product((on_disk ? n_lanes : recalling) * n_slots, slot_bytes))
+                  : nullptr;
   for (Layer& layer : layers) {
     if (layer.place < 0 || !has_host_tier()) continue;
     if (all_slots) layer.slots = all_slots + layer.place * n_slots * slot_bytes;
@@ -577,6 +607,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
     n_given = c.take<std::int32_t>(1);
     copies = c.take<kernels::CopyRun>(P * room);
   }
+  before_end = on_disk ? c.take(saved_bytes()) : nullptr;
   workspace = c.take(workspace_bytes);
   bytes.workspace = since();
 }

@@ -96,10 +96,11 @@ void DeviceMemory::Impl::forget_due(std::span<Impl* const> memories) {
 }
 
 void DeviceMemory::forget_due(std::span<DeviceMemory* const> memories) {
-  std::vector<Impl*> all;
+  if (memories.empty()) return;
+  Impl& first = *memories.front()->impl_;
+  auto& all = device::emptied(first.launched.due);
   for (DeviceMemory* const memory : memories) all.push_back(memory->impl_.get());
-  if (all.empty()) return;
-  const device::CurrentDevice current(all.front()->device);
+  const device::CurrentDevice current(first.device);
   Impl::forget_due(all);
 }
 

@@ -11,6 +11,7 @@
 
 namespace episodic {
 
+using device::emptied;
 using device::RecallLists;
 using kernels::TimelineState;
 using Layer = device::DeviceLayer;
@@ -40,7 +41,7 @@ bool DeviceMemory::Impl::shares_launches(const Impl& other) const {
          shape.n_heads == other.shape.n_heads && shape.n_kv_heads == other.shape.n_kv_heads &&
          shape.head_dim == other.shape.head_dim && recalling == other.recalling &&
          lanes.per_layer == other.lanes.per_layer && by_head() == other.by_head() &&
-         config.n_repr == other.config.n_repr && config.score == other.config.score &&
+         most_repr() == other.most_repr() && config.score == other.config.score &&
          (config.reweight == Reweighting::none) == (other.config.reweight == Reweighting::none);
 }
 
@@ -58,7 +59,9 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
         m.options.max_tokens, m.tokens, n));
   if (m.broken)
     throw DataError(
-        "CUDA memory: events of an earlier step could not be kept, as was said then; reset it");
+        "CUDA memory: an earlier step could be neither kept nor taken back, as was said then; "
+        "reset "
+        "it");
   const device::CurrentDevice current(m.device);
   Impl::forget_due(std::array{impl_.get()});
   m.make_room(n);
@@ -99,9 +102,74 @@ void DeviceMemory::Impl::stage_scales(std::int64_t lane, std::int64_t first, std
       "a copy from the device");
 }
 
+/// The timelines are the first.
+std::array<DeviceMemory::Impl::Saved, 9> DeviceMemory::Impl::end_state() const {
+  const std::int64_t raw_flags = segments_by_keys() && by_head() ? scopes : 1;
+  const bool keys = segments_by_keys();
+  return {{{state, scopes * std::int64_t{sizeof(TimelineState)}},
+           {recent, recent_capacity * std::int64_t{sizeof(float)}},
+           {raw, raw_flags * config.chunk},
+           {threshold, config.chunk * std::int64_t{sizeof(float)}},
+           {surprise, config.chunk * std::int64_t{sizeof(float)}},
+           {flags, scopes * capacity},
+           {key_segmenter,
+            keys ? key_segmenters() * std::int64_t{sizeof(kernels::KeySegmenterState)} : 0},
+           {key_mean, keys ? key_channels() * std::int64_t{sizeof(double)} : 0},
+           {key_variance, keys ? key_variances() * std::int64_t{sizeof(double)} : 0}}};
+}
+
+namespace {
+/// Each begins aligned.
+std::int64_t saved_room(std::int64_t bytes) { return (bytes + 15) / 16 * 16; }
+}  // namespace
+
+std::int64_t DeviceMemory::Impl::saved_bytes() const {
+  std::int64_t all = 0;
+  for (const Saved& s : end_state()) all += saved_room(s.bytes);
+  return all;
+}
+
+/// Between its place and `before_end`, on the stream.
+void DeviceMemory::Impl::copy_end_state(bool back) {
+  std::byte* at = before_end;
+  for (const Saved& s : end_state()) {
+    if (s.bytes > 0)
+      device::check(
+          cudaMemcpyAsync(back ? s.of : at, back ? at : s.of, static_cast<std::size_t>(s.bytes),
+                          cudaMemcpyDeviceToDevice, stream),
+          "what a step's end changes");
+    at += saved_room(s.bytes);
+  }
+}
+
+/// As if the end of the open step had not begun: of what files cannot keep, nothing is left in
+/// their store, and the timelines are those before. What the step closed lies behind the tables'
+/// ends. \param now the timelines behind it
+void DeviceMemory::Impl::take_back(std::span<const TimelineState> now) {
+  std::vector<std::int64_t> before;
+  const auto events_before = [&](std::int64_t scope) {
+    const TimelineState& s = now[static_cast<std::size_t>(scope)];
+    return s.n_events - s.n_closed;
+  };
+  if (!by_head()) before.push_back(events_before(0));
+  for (const Layer& layer : layers)
+    for (std::int64_t p = 0; by_head() && layer.place >= 0 && p < lanes.per_layer; ++p)
+      before.push_back(events_before(scope_of(layer, p)));
+  lower->truncate(before);
+  copy_end_state(true);
+}
+
 /// Hands the events that this step has closed to the tier below.
+/// \throws as LowerTiers::keep: the step is still open, and may be ended again or begun anew
 void DeviceMemory::Impl::keep_closed() {
-  const std::vector<TimelineState> now = read_timelines();
+  std::vector<TimelineState> now;
+  try {
+    now = read_timelines();
+  } catch (...) {
+    broken = true;  // the device is lost
+    open = false;
+    throw;
+  }
   const auto closed_of = [&](std::int64_t scope) {
     const TimelineState& s = now[static_cast<std::size_t>(scope)];
     return read(events + scope * max_events + s.n_events - s.n_closed, s.n_closed);
@@ -120,10 +188,39 @@ void DeviceMemory::Impl::keep_closed() {
           lower->keep(first_lane(layer) + p, closed_of(scope_of(layer, p)));
     }
   } catch (...) {
-    broken = true;  // the device has gone on
-    open = false;
+    try {
+      take_back(now);
+    } catch (...) {  // the first failure is the one to be told
+      broken = true;
+      open = false;
+    }
     throw;
   }
+}
+
+/// The rest of a step's end, once files have kept what it closed: what it adds up, and what is made
+/// of the closed events in device memory. Positions are those before the step.
+void DeviceMemory::Impl::commit_end() {
+  const auto* const before = reinterpret_cast<const TimelineState*>(before_end);
+  if (retention && far) {
+    auto& masses = emptied(launched.step_masses);
+    masses.push_back({layer_masses[step_lists()], recalling, lanes.per_layer, room, received});
+    device::launch_batch(kernels::receive_masses_batch, masses, stream, "what events received");
+  }
+  if (far) {
+    auto& counts = emptied(launched.counts);
+    counts.push_back(recall_counts_params());
+    counts.back().steps = &before->steps;
+    device::launch_batch(kernels::count_recalls_batch, counts, stream, "counting recalls");
+  }
+  auto& relevance = emptied(launched.relevance);
+  relevance.push_back(relevance_params());
+  relevance.back().first_position = &before->tokens;
+  device::launch_batch(kernels::commit_relevance_batch, relevance, stream, "relevance");
+  auto& chosen = emptied(launched.chosen);
+  chosen.push_back(representative_params());
+  device::launch_batch(kernels::select_representatives_batch, chosen, stream, "representatives");
+  if (keeps_codes()) encode(max_closed);
 }
 
 /// A step's events are written home in parts of 1, 2, 4, ... layers, a launch each. A layer of the
@@ -242,11 +339,11 @@ DeviceMemory::Impl::Fetch DeviceMemory::Impl::fetch_params(const Layer& layer,
 }
 
 /// Of several memories.
-void DeviceMemory::Impl::fetch(std::span<const Fetch> fetches, cudaStream_t on) {
-  std::vector<kernels::TouchParams> touched;
-  std::vector<kernels::VictimParams> room_for;
-  std::vector<kernels::OccupyParams> occupied;
-  std::vector<kernels::CopyRunsParams> runs;
+void DeviceMemory::Impl::fetch(std::span<const Fetch> fetches, cudaStream_t on) const {
+  auto& touched = emptied(launched.touched);
+  auto& room_for = emptied(launched.room_for);
+  auto& occupied = emptied(launched.occupied);
+  auto& runs = emptied(launched.runs);
   for (const Fetch& f : fetches) {
     touched.push_back(f.touch);
     room_for.push_back(f.room_for);
@@ -266,7 +363,7 @@ void DeviceMemory::Impl::fetch(std::span<const Fetch> fetches, cudaStream_t on) 
 /// The streams take turns with the tables and lists of an exchange: those of the next layer are the
 /// other stream's from the end of this function until that layer calls it.
 void DeviceMemory::Impl::swap_in(std::int64_t l, std::span<Impl* const> memories) const {
-  std::vector<Fetch> fetches;
+  auto& fetches = emptied(launched.fetches);
   for (Impl* const m : memories) {
     const Layer& layer = m->layers[static_cast<std::size_t>(l)];
     m->await_homes(layer.place);
@@ -281,7 +378,7 @@ void DeviceMemory::Impl::swap_in(std::int64_t l, std::span<Impl* const> memories
 /// What layer l recalled, to the next layer that recalls: on the side stream of one of the
 /// memories, behind which the others' come.
 void DeviceMemory::Impl::fetch_ahead(std::int64_t l, std::span<Impl* const> memories) const {
-  std::vector<Fetch> fetches;
+  auto& fetches = emptied(launched.fetches);
   const device::SideStream* side = nullptr;
   for (Impl* const m : memories) {
     const auto next = std::find_if(m->layers.begin() + l + 1, m->layers.end(),
@@ -434,9 +531,10 @@ bool DeviceMemory::Impl::recalls_rows(const Layer& layer) const {
 /// All between a layer's mean queries and its rows, of memories that share their launches and whose
 /// rows are a launch of their own.
 void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apart) const {
-  std::vector<kernels::RecallParams> recalls;
-  std::vector<kernels::EventScoreParams> scores, scores_of_lists;
-  std::vector<kernels::RecallTopParams> tops;
+  auto& recalls = emptied(launched.recalls_apart);
+  auto& scores = emptied(launched.scores);
+  auto& scores_of_lists = emptied(launched.scores_of_lists);
+  auto& tops = emptied(launched.tops);
   for (const Impl* const m : apart) {
     const Layer& layer = m->layers[static_cast<std::size_t>(l)];
     const RecallLists& lists = m->lists_of_step(layer);
@@ -453,8 +551,8 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
   device::launch_batch(kernels::recall_events_batch, recalls, stream, "recall");
   device::launch_batch(kernels::score_events_batch, scores, stream, "scores of events");
   device::launch_batch(kernels::recall_top_batch, tops, stream, "recall");
-  std::vector<kernels::CopyRunsParams> read;
-  std::vector<Impl*> over_host;
+  auto& read = emptied(launched.read);
+  auto& over_host = emptied(launched.over_host);
   for (Impl* const m : apart) {
     const Layer& layer = m->layers[static_cast<std::size_t>(l)];
     if (layer.place < 0 || !m->recalls_now) continue;
@@ -472,10 +570,11 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
 
 /// Queries, lists and rows of the memories of which something lies outside the window.
 void DeviceMemory::Impl::recall(std::int64_t l, std::span<const SequenceStep> steps) {
-  std::vector<kernels::MeanQueryParams> queries;
-  std::vector<kernels::RecallParams> recalls;
-  std::vector<kernels::RowsParams> recalled_rows, rows_alone;
-  std::vector<Impl*> apart;
+  auto& queries = emptied(launched.queries);
+  auto& recalls = emptied(launched.recalls);
+  auto& recalled_rows = emptied(launched.recalled_rows);
+  auto& rows_alone = emptied(launched.rows_alone);
+  auto& apart = emptied(launched.apart);
   for (const SequenceStep& s : steps) {
     const Impl& m = *s.memory->impl_;
     const Layer& layer = m.layers[static_cast<std::size_t>(l)];
@@ -591,14 +690,15 @@ device::HeadPlace DeviceMemory::head_place(std::int64_t l) {
 }
 
 void DeviceMemory::enqueue_angles(std::span<DeviceMemory* const> memories) {
-  std::vector<kernels::RotaryAnglesParams> angles;
+  if (memories.empty()) return;
+  const Impl& first = *memories.front()->impl_;
+  auto& angles = emptied(first.launched.angles);
   for (DeviceMemory* const memory : memories) {
     Impl& m = *memory->impl_;
     if (!m.has_angles) m.add_angles(m.n, angles);
     m.has_angles = true;
   }
   if (angles.empty()) return;
-  const Impl& first = *memories.front()->impl_;
   const device::CurrentDevice current(first.device);
   device::launch_batch(kernels::rotary_angles_batch, angles, first.stream, "rotary angles");
 }
@@ -637,8 +737,8 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
 /// A layer of memories that share their launches, this one the first.
 void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> steps) {
   const device::CurrentDevice current(device);
-  std::vector<DeviceMemory*> without_angles;
-  std::vector<kernels::AppendParams> appended;
+  auto& without_angles = emptied(launched.without_angles);
+  auto& appended = emptied(launched.appended);
   for (const SequenceStep& s : steps) {
     if (s.step.appended) continue;
     const Impl& m = *s.memory->impl_;
@@ -649,13 +749,13 @@ void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> st
   enqueue_angles(without_angles);
   device::launch_batch(kernels::append_window_batch, appended, stream, "appending keys and values");
   recall(l, steps);
-  std::vector<kernels::AttentionParams> attention;
+  auto& attention = emptied(launched.attention);
   for (const SequenceStep& s : steps) {
     const Impl& m = *s.memory->impl_;
     attention.push_back(m.attention_params(m.layers[static_cast<std::size_t>(l)], s.step));
   }
   device::launch_batch(kernels::segmented_attention_batch, attention, stream, "attention");
-  std::vector<kernels::EventMassParams> masses;
+  auto& masses = emptied(launched.masses);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Impl& m = *steps[i].memory->impl_;
     const Layer& layer = m.layers[static_cast<std::size_t>(l)];
@@ -678,12 +778,16 @@ void DeviceMemory::end_step(const float* surprise) {
 std::vector<std::exception_ptr> DeviceMemory::end_step_batch(std::span<const EndOfStep> steps) {
   Impl::enqueue_ends(steps);
   std::vector<std::exception_ptr> failures;
+  failures.reserve(steps.size());
   for (const EndOfStep& s : steps) {
     failures.emplace_back();
     Impl& m = *s.memory->impl_;
     const device::CurrentDevice current(m.device);
     try {
-      if (m.lower && m.may_close()) m.keep_closed();
+      if (m.keeps_in_files()) {
+        m.keep_closed();
+        m.commit_end();
+      }
       m.finish_step();
     } catch (...) {
       failures.back() = std::current_exception();
@@ -708,7 +812,9 @@ void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps) {
   for (const EndOfStep& s : steps) {
     Impl& m = *s.memory->impl_;
     const device::CurrentDevice current(m.device);
-    if (m.lower && m.may_close()) m.keep_closed();
+    if (!m.keeps_in_files()) continue;
+    m.keep_closed();
+    m.commit_end();
   }
 }
 
@@ -762,7 +868,10 @@ kernels::RecallCountsParams DeviceMemory::Impl::recall_counts_params() const {
 /// Flags by token numbers.
 void DeviceMemory::Impl::send_flags() {
   const auto count = static_cast<std::size_t>(n);
-  std::vector<float> ignored(count), thresholds(count);
+  auto& ignored = launched.ignored;
+  auto& thresholds = launched.thresholds;
+  ignored.assign(count, 0.0f);
+  thresholds.assign(count, 0.0f);
   staging.send(raw, n, stream, [&](std::uint8_t* host) {
     segmenter->step(tokens, ignored, thresholds, {host, count});
   });
@@ -773,17 +882,19 @@ void DeviceMemory::Impl::send_flags() {
 /// Of memories that share their launches, this one the first: what their events received, and
 /// boundaries.
 void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
-  std::vector<kernels::ReceiveParams> step_masses;
-  std::vector<kernels::RecallCountsParams> counts;
-  std::vector<kernels::ThresholdParams> raw_flags;
-  std::vector<kernels::KeySegmenterParams> keys;
-  std::vector<kernels::RefineParams> refinements;
+  auto& step_masses = emptied(launched.step_masses);
+  auto& counts = emptied(launched.counts);
+  auto& raw_flags = emptied(launched.raw_flags);
+  auto& keys = emptied(launched.keys);
+  auto& refinements = emptied(launched.refinements);
   for (const EndOfStep& s : steps) {
-    const Impl& m = *s.memory->impl_;
-    if (m.retention && m.far)
+    Impl& m = *s.memory->impl_;
+    const bool later = m.keeps_in_files();  // commit_end
+    if (later) m.copy_end_state(false);
+    if (m.retention && m.far && !later)
       step_masses.push_back(
           {m.layer_masses[m.step_lists()], m.recalling, m.lanes.per_layer, m.room, m.received});
-    if (m.far) counts.push_back(m.recall_counts_params());
+    if (m.far && !later) counts.push_back(m.recall_counts_params());
     // The step's surprise is kept for whoever asks.
     device::check(
         cudaMemcpyAsync(m.surprise, s.surprise, static_cast<std::size_t>(m.n) * sizeof(float),
@@ -865,7 +976,7 @@ kernels::RepresentativeParams DeviceMemory::Impl::representative_params() const 
   p.n_heads = lanes.n_heads;
   p.n_kv_heads = lanes.n_kv_heads;
   p.head_dim = shape.head_dim;
-  p.n_repr = config.n_repr;
+  p.n_repr = most_repr();
   p.ring_capacity = capacity;
   p.ring_head_stride = head_stride;
   p.relevance_stride = shape.n_heads;
@@ -879,20 +990,21 @@ kernels::RepresentativeParams DeviceMemory::Impl::representative_params() const 
 
 /// Of memories that share their launches, this one the first: relevance, and what the step closes.
 void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
-  std::vector<kernels::RelevanceParams> relevance;
-  std::vector<kernels::CloseEventsParams> closings;
-  std::vector<kernels::PlaceEventsParams> places;
-  std::vector<kernels::RepresentativeParams> chosen;
-  std::vector<kernels::CodeParams> codes;
-  std::vector<kernels::EventBlockParams> kept;
+  auto& relevance = emptied(launched.relevance);
+  auto& closings = emptied(launched.closings);
+  auto& places = emptied(launched.places);
+  auto& chosen = emptied(launched.chosen);
+  auto& codes = emptied(launched.codes);
+  auto& kept = emptied(launched.kept);
   for (const EndOfStep& s : steps) {
     const Impl& m = *s.memory->impl_;
-    relevance.push_back(m.relevance_params());
+    const bool later = m.keeps_in_files();  // commit_end
+    if (!later) relevance.push_back(m.relevance_params());
     closings.push_back(m.close_params());
     if (!m.may_close()) continue;
     places.push_back(m.place_params());
-    chosen.push_back(m.representative_params());
-    if (m.keeps_codes()) codes.push_back(m.code_params(m.max_closed));
+    if (!later) chosen.push_back(m.representative_params());
+    if (m.keeps_codes() && !later) codes.push_back(m.code_params(m.max_closed));
     if (!m.writes_beside()) kept.push_back(m.block_params(0, m.recalling));
   }
   device::launch_batch(kernels::commit_relevance_batch, relevance, stream, "relevance");

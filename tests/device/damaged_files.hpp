@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <sys/resource.h>
+
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -28,3 +31,24 @@ inline void damage(const std::filesystem::path& dir) {
   }
   REQUIRE(files > 0);
 }
+
+/// While it lives, no file of this process takes another byte.
+class FullFiles {
+ public:
+  FullFiles() {
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);  // the calls fail then
+    const rlimit none{1, before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &none) == 0);
+  }
+  ~FullFiles() {
+    static_cast<void>(setrlimit(RLIMIT_FSIZE, &before_));
+    static_cast<void>(std::signal(SIGXFSZ, handler_));
+  }
+  FullFiles(const FullFiles&) = delete;
+  FullFiles& operator=(const FullFiles&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};

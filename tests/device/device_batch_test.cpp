@@ -255,6 +255,7 @@ TEST_CASE("sequences of a batch launched as graphs are those enqueued kernel by 
 }
 
 TEST_CASE("a batch in steady state is an upload and a graph") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(TensorType::bf16), 7).write(dir.path());

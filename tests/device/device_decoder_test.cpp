@@ -258,6 +258,61 @@ TEST_CASE("a step whose events could not be read leaves a decoder as it was") {
   REQUIRE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
 }
 
+TEST_CASE("a step whose events files cannot keep leaves a decoder as it was") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
+  const std::vector<std::int64_t> ids = random_ids(160, 61, 2);
+  const MemoryShape shape = [&] {
+    return memory_shape(DeviceDecoder::load(dir.path()).config());
+  }();
+  for (const bool batch : {false, true}) {
+    const TempDir files;
+    MemoryConfig config = small_config();
+    DeviceDecoder twin = DeviceDecoder::load(dir.path()), model = DeviceDecoder::load(dir.path());
+    twin.attach_memory(config, 160);
+    const DeviceMemoryBytes bytes =
+        DeviceMemory::bytes_needed(config, shape, {DType::float32, 160});
+    config.device_bytes = bytes.total() - bytes.events / 4;
+    config.host_bytes =
+        least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
+                         config.max_block, most_recalled_tokens(config));
+    config.disk_dir = files.path().string();
+    model.attach_memory(config, 160);
+    const auto step = [&](std::size_t at, std::size_t n) {
+      const std::span<const std::int64_t> of_step(ids.data() + at, n);
+      if (batch)
+        DeviceDecoder::step_batch(
+            std::vector<DeviceDecoder::SequenceStep>{{&model, of_step, StepKind::decode}});
+      else
+        model.step(of_step);
+    };
+    int refused = 0;
+    for (std::size_t at = 0, n = 10; at < 150; at += n, n = n == 10 ? 1 : 10) {
+      bool was_refused = false;
+      {
+        const FullFiles full;
+        try {
+          step(at, n);
+        } catch (const Error& e) {
+          INFO(e.what());
+          was_refused = true;
+        }
+      }
+      if (was_refused) {
+        ++refused;
+        REQUIRE(model.tokens() == static_cast<std::int64_t>(at));
+        step(at, n);
+      }
+      twin.step({ids.data() + at, n});
+      REQUIRE(model.surprise() == twin.surprise());  // of the first token by the logits before it
+      const std::span<const float> got = model.logits(), expected = twin.logits();
+      REQUIRE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
+    }
+    REQUIRE(refused > 3);
+  }
+}
+
 TEST_CASE("a kept memory is read on the device, by another process and by the host") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
@@ -474,6 +529,7 @@ DeviceDecoder with_graphs(const TempDir& dir, bool graphs) {
 
 TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by kernel, to the bit") {
   EPISODIC_NEEDS_DEVICE();
+  const episodic_test::DefaultsBehind defaults;
   for (const TensorType type : {TensorType::f32, TensorType::bf16})
     for (const std::int64_t recall_every : {1, 3}) {
       if (type == TensorType::f32 && recall_every == 1) continue;  // no other kinds of steps
@@ -615,6 +671,7 @@ TEST_CASE("a decoder's step in steady state is an upload and a graph") {
 }
 
 TEST_CASE("a decoder does without graphs where they cannot be made") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::bf16), 7).write(dir.path());
@@ -705,6 +762,7 @@ TEST_CASE("a decoder's memories are planned for events of the length that it is 
 }
 
 TEST_CASE("a decoder without room for a step's activations has no memory, and takes another") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   const TempDir dir;
   TinyLlama(shape_of(false, TensorType::f32), 4).write(dir.path());
@@ -747,6 +805,7 @@ TEST_CASE("a decoder without room for a step's activations has no memory, and ta
 }
 
 TEST_CASE("a decoder works on its own device and leaves the current one as it was") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   emulator::set_device_count(2);
   const auto current = [] {
@@ -780,6 +839,7 @@ TEST_CASE("a decoder works on its own device and leaves the current one as it wa
 }
 
 TEST_CASE("a device that cannot serve is refused by what it lacks") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   const auto refusal = [] {
     try {

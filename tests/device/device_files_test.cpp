@@ -8,6 +8,7 @@
 #include "damaged_files.hpp"
 #include "episodic/base/error.hpp"
 #include "steps.hpp"
+#include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_files_test {
@@ -54,6 +55,7 @@ std::vector<DeviceMemory::LayerStep> uploaded(const std::vector<Token>& tokens,
 
 TEST_CASE("events are read from files without a wait of who enqueues the layers") {
   EPISODIC_NEEDS_DEVICE();
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   constexpr std::int64_t kLayers = 3;
   for (const EventScope scope : {EventScope::sequence, EventScope::head})
@@ -143,6 +145,112 @@ TEST_CASE("a file that fails ends the step, which may be begun anew") {
       REQUIRE(m->tokens() == 140);
       REQUIRE(feed(*m, tokens, 140, kTokens) == expected);
     }
+  }
+}
+
+/// What can be seen of a memory between two steps.
+struct Seen {
+  explicit Seen(const DeviceMemory& memory)
+      : tokens(memory.tokens()),
+        n_events(memory.n_events()),
+        recalled_events(memory.recalled_events()) {
+    for (std::int64_t s = 0; s < memory.scopes(); ++s) {
+      events.push_back(memory.events(s).all());
+      pending.push_back(memory.events(s).pending_start());
+      const StepRecord record = memory.last_step(s);
+      flags.push_back(record.final_boundaries);
+      flags.push_back(record.raw_boundaries);
+      numbers.push_back(record.threshold);
+      numbers.push_back(record.surprise);
+      for (const EventRecalls& r : memory.recall_counts(s)) {
+        recalls.push_back(r.recalls);
+        recalls.push_back(r.last_recall);
+      }
+    }
+    const std::int64_t known = std::min<std::int64_t>(tokens, 24);
+    for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)
+      numbers.push_back(memory.relevance(l, tokens - known, known));
+  }
+  bool operator==(const Seen&) const = default;
+  std::int64_t tokens, n_events, recalled_events;
+  std::vector<std::vector<TokenRange>> events;
+  std::vector<std::int64_t> pending, recalls;
+  std::vector<std::vector<std::uint8_t>> flags;
+  std::vector<std::vector<float>> numbers;
+};
+
+TEST_CASE("a step whose events files cannot keep is taken back, and may be ended again or anew") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const int settings : {0, 1, 2, 3}) {
+    INFO("settings " << settings);
+    const MemoryShape shape = shape_of();
+    MemoryConfig config = driver::small_config();
+    if (settings == 1) config.scope = EventScope::head;
+    if (settings == 2) config.segmenter = SegmenterKind::gaussian;
+    if (settings == 3) config.kv_dtype = DType::int8;
+    const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
+    DeviceMemory all_there(config, shape, {DType::float16, kRoom}, nullptr);
+    const TempDir dir;
+    DeviceMemory memory(over_files(config, shape, dir), shape, {DType::float16, kRoom}, nullptr);
+    REQUIRE(memory.over_files());
+    REQUIRE(!all_there.over_files());
+    for (DeviceMemory* const m : {&all_there, &memory}) feed(*m, tokens, 0, 96);
+    int refused = 0, way = 0;
+    for (std::int64_t first = 96, n = 12; first < kTokens;
+         first += n, n = n == 12 ? 1 : std::min<std::int64_t>(12, kTokens - first)) {
+      const Outputs expected = step(all_there, tokens, first, n);
+      std::deque<DeviceArray<unsigned char>> arrays;
+      std::vector<float> of_step;
+      for (std::int64_t i = first; i < first + n; ++i)
+        of_step.push_back(tokens[static_cast<std::size_t>(i)].surprise);
+      const DeviceArray<float> surprise(of_step);
+      const std::vector<DeviceMemory::LayerStep> layers = uploaded(tokens, shape, first, n, arrays);
+      const auto attend = [&] {
+        memory.begin_step(n);
+        for (std::int64_t l = 0; l < shape.n_layers; ++l)
+          memory.attend(l, layers[static_cast<std::size_t>(l)]);
+      };
+      const Seen before(memory);
+      attend();
+      bool was_refused = false;
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        const FullFiles full;
+        if (attempt == 1 && !was_refused) break;
+        try {
+          memory.end_step(surprise.data());
+          break;
+        } catch (const Error& e) {
+          was_refused = true;
+          REQUIRE(mentions(e.what(), dir.path().string()));
+        }
+        REQUIRE(Seen(memory) == before);
+        REQUIRE(memory.open_tokens() == n);
+      }
+      if (was_refused) {
+        ++refused;
+        if (++way % 2 == 0) attend();  // anew
+        memory.end_step(surprise.data());
+      }
+      memory.check();
+      REQUIRE(memory.tokens() == first + n);
+      // The results of the step that was made, and all that both memories know behind it.
+      for (std::int64_t l = 0; l < shape.n_layers; ++l) {
+        std::vector<unsigned char> rows(
+            static_cast<std::size_t>(n * shape.n_heads * shape.head_dim * size_of(DType::float16)));
+        REQUIRE(cudaMemcpy(rows.data(), layers[static_cast<std::size_t>(l)].out, rows.size(),
+                           cudaMemcpyDeviceToHost) == cudaSuccess);
+        REQUIRE(episodic_test::floats(rows, DType::float16) ==
+                expected[static_cast<std::size_t>(l)]);
+      }
+      REQUIRE(Seen(memory) == Seen(all_there));
+      for (std::int64_t lane = 0; lane < memory.lanes(); ++lane)
+        REQUIRE(memory.recalled(lane) == all_there.recalled(lane));
+    }
+    REQUIRE(refused > 3);
+    const EventId last = memory.events(0).size() - 1;
+    REQUIRE(memory.representative(0, last) == all_there.representative(0, last));
+    memory.reset();
+    REQUIRE(memory.tokens() == 0);
   }
 }
 

@@ -242,6 +242,7 @@ TEST_CASE(
 }
 
 TEST_CASE("device memory that grows does so in every order of its streams") {
+  const episodic_test::DefaultsBehind defaults;
   const Mapping mapping(kPage);
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
@@ -332,6 +333,7 @@ TEST_CASE("device memory that is held follows the text, and most steps take none
 }
 
 TEST_CASE("where memory cannot be mapped all of it is taken at the start") {
+  const episodic_test::DefaultsBehind defaults;
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
   EpisodicMemory host(life_config(), shape);
@@ -355,6 +357,7 @@ TEST_CASE("where memory cannot be mapped all of it is taken at the start") {
 }
 
 TEST_CASE("a step for which a device has no memory is refused, and may be begun again") {
+  const episodic_test::DefaultsBehind defaults;
   const Mapping mapping(kPage);
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
@@ -465,6 +468,7 @@ MemoryConfig home_config(const MemoryShape& shape, const DeviceMemoryOptions& op
 }
 
 TEST_CASE("page-locked memory grows with the sequence, and a little ahead of it") {
+  const episodic_test::DefaultsBehind defaults;
   const Mapping mapping(kPage);
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
@@ -505,6 +509,7 @@ TEST_CASE("page-locked memory grows with the sequence, and a little ahead of it"
 }
 
 TEST_CASE("a step for which no memory can be locked is refused, and may be begun again") {
+  const episodic_test::DefaultsBehind defaults;
   const Mapping mapping(kPage);
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};

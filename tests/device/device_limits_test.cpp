@@ -2,6 +2,7 @@
 // What a DeviceMemory asks of the device, the system and the caller: room for every step, its own
 // device, memory that outlives the work on it, and one clear error where something is short.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "episodic/base/error.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
+#include "support/temp_dir.hpp"
 
 namespace {
 
@@ -54,6 +56,168 @@ TEST_CASE("device memory has room for steps of every length up to its chunk") {
   REQUIRE_NOTHROW(attend(138));
 }
 
+#if defined(EPISODIC_EMULATED_CUDA)
+TEST_CASE("what memory held before it was written changes no bit of device memory's results") {
+  const episodic_test::DefaultsBehind defaults;
+  const MemoryShape shape = shape_of();
+  const std::vector<Token> tokens = driver::random_tokens(shape, 150, 5);
+  const DeviceMemoryOptions options{DType::float32, 600, DType::float32, 8};  // with codes
+  std::vector<MemoryConfig> configs;
+  const auto with = [&](auto change) {
+    configs.push_back(driver::small_config());
+    change(configs.back());
+  };
+  with([](MemoryConfig&) {});
+  with([](MemoryConfig& c) { c.recall_groups = 2; });
+  with([](MemoryConfig& c) { c.score = RepresentativeScore::max; });
+  with([](MemoryConfig& c) { c.kv_dtype = DType::int8; });
+  with([](MemoryConfig& c) { c.segmenter = SegmenterKind::gaussian; });
+  with([](MemoryConfig& c) { c.retention.emplace(); });
+  for (const Reweighting how : {Reweighting::exact, Reweighting::narrow})
+    with([&](MemoryConfig& c) { c.reweight = how; });
+  with([](MemoryConfig& c) {
+    c.scope = EventScope::head;
+    c.segmenter = SegmenterKind::k_similarity;
+  });
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    const TempDir dir;
+    for (const MemoryConfig& config : tiers(configs[i], shape, options, dir.path())) {
+      INFO("configuration " << i << ", disk_dir " << config.disk_dir << ", device_bytes "
+                            << config.device_bytes);
+      const auto run = [&](emulator::Unwritten what) {
+        emulator::set_unwritten(what);
+        DeviceMemory memory(config, shape, options, nullptr);
+        std::vector<std::vector<float>> all;
+        const auto feed = [&](std::int64_t first, std::int64_t end) {
+          for (std::int64_t n = 12; first < end;
+               first += n, n = std::min<std::int64_t>(n == 12 ? 1 : 12, end - first)) {
+            for (auto& rows : step(memory, tokens, first, n)) all.push_back(std::move(rows));
+            for (std::int64_t scope = 0; scope < memory.scopes(); ++scope) {
+              const StepRecord record = memory.last_step(scope);
+              all.push_back(record.threshold);
+              std::vector<float> numbers(record.final_boundaries.begin(),
+                                         record.final_boundaries.end());
+              for (const TokenRange& e : memory.events(scope).all())
+                numbers.push_back(static_cast<float>(e.end));
+              all.push_back(std::move(numbers));
+            }
+            for (std::int64_t lane = 0; lane < memory.lanes(); ++lane) {
+              const std::vector<EventId> ids = memory.recalled(lane);
+              all.emplace_back(ids.begin(), ids.end());
+            }
+          }
+        };
+        feed(0, 100);
+        const auto snapshot = memory.snapshot();
+        feed(100, 150);
+        memory.restore(*snapshot);
+        feed(100, 130);
+        for (std::int64_t lane = 0; lane < memory.lanes(); ++lane)
+          all.push_back(memory.representative(lane, 0));
+        REQUIRE(memory.recalled_events() > 10);
+        return all;
+      };
+      const auto expected = run(emulator::Unwritten::not_a_number);
+      REQUIRE(run(emulator::Unwritten::zeros) == expected);
+      REQUIRE(run(emulator::Unwritten::ones) == expected);
+    }
+  }
+}
+
+TEST_CASE("settings of device memory at the ends of their ranges are refused in words, or work") {
+  const episodic_test::DefaultsBehind defaults;
+  emulator::set_device_capacity(64 << 20);
+  emulator::set_pinned_capacity(64 << 20);
+  using Change = void (*)(MemoryConfig&, DeviceMemoryOptions&, std::int64_t);
+  struct Setting {
+    const char* name;
+    Change change;
+  };
+#define EPISODIC_OF_CONFIG(name)                                                      \
+  Setting {                                                                           \
+#name, [](MemoryConfig & c, DeviceMemoryOptions&, std::int64_t x) { c.name = x; } \
+  }
+#define EPISODIC_OF_OPTIONS(name)                                                     \
+  Setting {                                                                           \
+#name, [](MemoryConfig&, DeviceMemoryOptions & o, std::int64_t x) { o.name = x; } \
+  }
+  const Setting settings[] = {EPISODIC_OF_CONFIG(n_init),        EPISODIC_OF_CONFIG(n_local),
+                              EPISODIC_OF_CONFIG(n_mem),         EPISODIC_OF_CONFIG(chunk),
+                              EPISODIC_OF_CONFIG(tau),           EPISODIC_OF_CONFIG(min_block),
+                              EPISODIC_OF_CONFIG(max_block),     EPISODIC_OF_CONFIG(min_count),
+                              EPISODIC_OF_CONFIG(refine_layers), EPISODIC_OF_CONFIG(n_repr),
+                              EPISODIC_OF_CONFIG(neighbours),    EPISODIC_OF_CONFIG(recall_groups),
+                              EPISODIC_OF_CONFIG(recall_every),  EPISODIC_OF_CONFIG(exact_up_to),
+                              EPISODIC_OF_CONFIG(reweight_top),  EPISODIC_OF_CONFIG(device_bytes),
+                              EPISODIC_OF_CONFIG(host_bytes),    EPISODIC_OF_CONFIG(repr_bytes),
+                              EPISODIC_OF_CONFIG(disk_bytes),    EPISODIC_OF_OPTIONS(max_tokens),
+                              EPISODIC_OF_OPTIONS(codes_from),   EPISODIC_OF_OPTIONS(event_tokens)};
+#undef EPISODIC_OF_CONFIG
+#undef EPISODIC_OF_OPTIONS
+  const MemoryShape shape = shape_of();
+  std::vector<MemoryConfig> configs;
+  const auto with = [&](auto change) {
+    configs.push_back(driver::small_config());
+    change(configs.back());
+  };
+  with([](MemoryConfig&) {});
+  with([](MemoryConfig& c) { c.score = RepresentativeScore::max; });
+  with([](MemoryConfig& c) { c.reweight = Reweighting::broad; });
+  with([](MemoryConfig& c) {
+    c.scope = EventScope::head;
+    c.segmenter = SegmenterKind::gaussian;
+    c.kv_dtype = DType::int8;
+  });
+  with([](MemoryConfig& c) { c.device_bytes = 600'000; });  // events at home on the host
+  const std::vector<Token> tokens = driver::random_tokens(shape, 40, 5);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  std::int64_t refused = 0, made = 0;
+  for (const MemoryConfig& base : configs)
+    for (const Setting& setting : settings)
+      for (const std::int64_t value :
+           {-kMost - 1, std::int64_t{-1}, std::int64_t{0}, std::int64_t{1}, std::int64_t{1} << 20,
+            std::int64_t{1} << 30, (std::int64_t{1} << 31) - 1, std::int64_t{1} << 31,
+            std::int64_t{1} << 40, std::int64_t{1} << 60, std::int64_t{1} << 62, kMost - 1,
+            kMost}) {
+        INFO("configuration " << &base - configs.data() << ", " << setting.name << " = " << value);
+        MemoryConfig config = base;
+        DeviceMemoryOptions options{DType::float32, 200};
+        setting.change(config, options, value);
+        if (setting.change == settings[6].change && value > 0) config.min_block = 1;
+        std::string said;
+        bool is_planned = false;
+        try {
+          const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
+          for (const std::int64_t part : {bytes.window, bytes.events, bytes.representatives,
+                                          bytes.workspace, bytes.taken, bytes.host})
+            REQUIRE(part >= 0);
+          is_planned = true;
+          DeviceMemory memory(config, shape, options, nullptr);
+          for (std::int64_t first = 0; first < 36;
+               first += std::min<std::int64_t>(12, config.chunk)) {
+            step(memory, tokens, first, std::min<std::int64_t>(12, config.chunk));
+            if (config.chunk < 12 && first > 4) break;
+          }
+          ++made;
+        } catch (const ConfigError& error) {
+          said = error.what();
+        } catch (const BudgetError& error) {
+          said = error.what();
+        }
+        if (said.empty()) continue;
+        ++refused;
+        REQUIRE(said.find('\n') == std::string::npos);
+        // What no device has is told from the settings alone, and by name.
+        if (value == kMost && !is_planned) {
+          INFO(said);
+          REQUIRE(mentions(said, setting.name));
+        }
+      }
+  REQUIRE(refused > 300);
+  REQUIRE(made > 300);
+}
+#endif
+
 TEST_CASE("what a kernel refuses is named by its field") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of(1);
@@ -82,6 +246,7 @@ TEST_CASE("what a kernel refuses is named by its field") {
 }
 
 TEST_CASE("device memory works on its own device, whichever is current") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   emulator::set_device_count(2);
   const auto on = [](int device) { REQUIRE(cudaSetDevice(device) == cudaSuccess); };
@@ -140,6 +305,7 @@ TEST_CASE("device memory works on its own device, whichever is current") {
 }
 
 TEST_CASE("a device's memory ends behind the work that it has enqueued") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, 120};
@@ -169,6 +335,7 @@ TEST_CASE("a device's memory ends behind the work that it has enqueued") {
 }
 
 TEST_CASE("page-locked memory that runs out is said with the setting that takes less") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, 120};
@@ -189,6 +356,7 @@ TEST_CASE("page-locked memory that runs out is said with the setting that takes 
 }
 
 TEST_CASE("a fault on the device is told from a wrong call: the context is lost") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   DeviceMemory memory(driver::small_config(), shape_of(), {DType::float32, 24}, nullptr);
   emulator::set_context_lost(cudaErrorIllegalAddress);

@@ -10,6 +10,7 @@
 #include "beside_host.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/retention/memoria.hpp"
+#include "support/compare.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 
@@ -41,7 +42,7 @@ void require_same_graph(const EpisodicMemory& host, const DeviceMemory& device) 
   double apart = 0.0;
   for (EventId e = 0; e < host.events().size(); ++e) {
     REQUIRE(b.count(e, e) == a.count(e, e));
-    apart = std::max(apart, std::abs(b.lifespan(e) - a.lifespan(e)));
+    apart = worse_of(apart, std::abs(b.lifespan(e) - a.lifespan(e)));
   }
   REQUIRE(apart < 1e-4);
 }

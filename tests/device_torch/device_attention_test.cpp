@@ -422,6 +422,7 @@ TEST_CASE("CUDA tensors: a snapshot brings the logits back with the memory") {
 }
 
 TEST_CASE("attention on CUDA tensors works on their device, whatever torch's current one is") {
+  const episodic_test::DefaultsBehind defaults;
   NEEDS_CUDA_TENSORS();
 #if defined(EPISODIC_EMULATED_CUDA)
   emulator::set_device_count(2);

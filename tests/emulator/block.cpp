@@ -21,6 +21,7 @@
 
 #include "emulated_device.hpp"
 #include "emulator.hpp"
+#include "unwritten.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -305,7 +306,7 @@ void reset_static() {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(block.static_memory.get(), used);
 #endif
-  std::memset(block.static_memory.get(), 0xff, used);
+  std::memset(block.static_memory.get(), unwritten_byte(), used);
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(block.static_memory.get(), used);
 #endif
@@ -335,8 +336,8 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
   block.votes = 0;
   block.warps.resize(std::max(block.warps.size(), (block.size + 31) / 32));
   for (Meetings& warp : block.warps) warp.clear();
-  // quiet NaNs in every float type, so that what was never set shows
-  block.shared.assign(shared_bytes + 128, 0xff);
+  // by default quiet NaNs in every float type, so that what was never set shows
+  block.shared.assign(shared_bytes + 128, static_cast<unsigned char>(unwritten_byte()));
   reset_static();
   block.static_bytes = 0;
   block.shared_bytes = shared_bytes;
@@ -452,9 +453,37 @@ void* static_shared(const char* place, std::size_t bytes, std::size_t alignment)
   return add_static(place, bytes);
 }
 
+}  // namespace emulator
+
+#if defined(EPISODIC_CHECKS_ALIGNMENT)
+/// What -fsanitize=alignment calls, whose own library is not linked: the compiler checks each
+/// access of the kernels against its type, as a device would refuse it. It may not throw, and the
+/// access behind it might trap: the thread is left where it is for good, and the block has failed.
+extern "C" {
+struct EmulatedMismatch {
+  const char* file;
+  std::uint32_t line, column;
+  const void* type;
+  unsigned char log_alignment, kind;
+};
+void __ubsan_handle_type_mismatch_v1(void* of, void* at) {
+  const auto* const where = static_cast<const EmulatedMismatch*>(of);
+  if (!emulator::current) return;  // of a launcher
+  emulator::block.failure = std::make_exception_ptr(std::logic_error(
+      "emulated kernel: " + std::string(where->file) + ":" + std::to_string(where->line) +
+      ": an access at " + std::to_string(reinterpret_cast<std::uintptr_t>(at)) +
+      ", which is no multiple of " + std::to_string(1 << where->log_alignment)));
+  emulator::give_turn();
+}
+}
+#endif
+
+namespace emulator {
+
 void copy_async(void* to, const void* from, std::size_t bytes, bool valid) {
+  // PTX asks it of the source of a copy that reads nothing, too.
   if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 ||
-      (valid && reinterpret_cast<std::uintptr_t>(from) % bytes != 0))
+      reinterpret_cast<std::uintptr_t>(from) % bytes != 0)
     throw std::logic_error("emulated kernel: an asynchronous copy is not aligned to its size");
   current->copies.push_back({to, from, bytes, valid, current->group});
 }

@@ -7,8 +7,9 @@
 // device memory (under the address sanitizer), a collective that not all threads reach, a missing
 // barrier (results differ between orders), a missing wait for an asynchronous copy, unset shared
 // memory, static or dynamic (each block's starts as NaNs), more shared memory than the device has,
-// illegal launch parameters, unaligned vector access (under the
-// undefined-behaviour sanitizer), a launch on the stream of a device that is not the current one.
+// illegal launch parameters, access that is not aligned to its type (and copies that are not
+// aligned to their size, also those that read nothing), a launch on the stream of a device that is
+// not the current one, work on a stream that does not wait for a copy or a fill of the default one.
 // A capture records what is enqueued on its stream and on those that fork off it, and spoils where
 // the runtime's would. Streams that overlap show a missing wait between them (Overlap). Cannot
 // show: speed, races inside a warp, the memory model, the rounding of the device's own functions
@@ -28,7 +29,10 @@ enum class Order { forward, backward, shuffled };
 void set_order(Order order, std::uint64_t seed = 1);
 
 /// When the work of streams is done.
-///   none      as it is enqueued: everything in the order of the calls.
+///   none      as it is enqueued: everything in the order of the calls, but for what the default
+///             stream copies and fills in device memory. The runtime's calls for these return
+///             before it is done (a copy from pageable memory waits in a staging buffer), so it is
+///             done when the host, or a stream that waits for the default one, needs it.
 ///   late      when the host waits for it, or a stream that is to wait for it has done all the
 ///   rest:
 ///             one that does not wait reads what is not there yet, or writes what is still needed.
@@ -39,6 +43,12 @@ void set_order(Order order, std::uint64_t seed = 1);
 enum class Overlap { none, late, early, shuffled };
 /// Waits for everything first.
 void set_overlap(Overlap overlap, std::uint64_t seed = 1);
+
+/// What memory of the device, of its blocks and page-locked memory hold before they are written:
+/// NaNs in every float type (the default), zeros, or ones in every byte. No result may depend on
+/// it.
+enum class Unwritten { not_a_number, zeros, ones };
+void set_unwritten(Unwritten what);
 
 /// Calls of the runtime since the last reset, and blocks that ran. A library's product is one
 /// launch. What a capture records counts as nothing, what a graph does as one launch of it; streams
@@ -86,13 +96,25 @@ void set_context_lost(cudaError_t error);
 std::size_t shared_limit();
 /// What cudaDriverGetVersion says: 13000 by default.
 void set_driver_version(int version);
+/// All that the calls above set, as it is by default; waits for everything first.
+void restore_defaults();
+/// Leaves the emulated device as it is by default, however the scope ends: a case that fails must
+/// not change those behind it.
+struct DefaultsBehind {
+  DefaultsBehind() = default;
+  ~DefaultsBehind();
+  DefaultsBehind(const DefaultsBehind&) = delete;
+  DefaultsBehind& operator=(const DefaultsBehind&) = delete;
+};
 /// Whether cuBLAS works in a capture: yes by default. Otherwise it spoils the capture, as where it
 /// has to allocate.
 void set_cublas_captures(bool captures);
 
 /// Does `work` now, or records it where `stream` captures. \param counted what it counts as if done
 /// now, or null. Errors as those of an asynchronous call of the runtime.
-cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work);
+/// \param late where streams do not overlap: not before something waits for it
+cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work,
+                    bool late = false);
 /// Whether cuBLAS may enqueue on `stream`. \return cudaErrorStreamCaptureUnsupported if not
 cudaError_t may_multiply(cudaStream_t stream);
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulated_device.hpp"
 #include "streams.hpp"
 #include "unwritten.hpp"
 
@@ -72,6 +73,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
   if (device.pinned_used + bytes > device.pinned_capacity) return record(cudaErrorMemoryAllocation);
   *pointer = std::aligned_alloc(256, (size + 255) / 256 * 256);
   if (!*pointer) return record(cudaErrorMemoryAllocation);
+  emulator::make_unwritten(*pointer, size);
   device.pinned[*pointer] = size;
   device.pinned_used += bytes;
   return cudaSuccess;
@@ -121,23 +123,41 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = static_cast<std::size_t>(device.capacity - device.used);
   return cudaSuccess;
 }
+namespace {
+/// Whether a copy of the default stream, synchronous or not, returns before it is done ("API
+/// synchronization behavior"): from pageable memory, whose bytes a staging buffer has, and within
+/// the device. Nothing orders it with a stream that does not wait for the default one.
+bool returns_before(const void* to, const void* from, std::size_t size, cudaStream_t stream) {
+  return size > 0 && emulator::is_legacy(stream) && emulator::is_device_memory(to) &&
+         (emulator::is_pageable(from) || emulator::is_device_memory(from));
+}
+}  // namespace
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
+  const emulator::OwnWork own;
   if (size > 0 && (!to || !from)) return record(cudaErrorInvalidValue);
   for (const void* end : {static_cast<const void*>(to), from})
     if (size > 0 && emulator::crosses_registrations(end, size))
       return record(cudaErrorInvalidValue);
-  if (size > 0 && !captures(stream) && device.overlap != emulator::Overlap::none &&
-      emulator::is_pageable(from)) {
+  const bool pageable = size > 0 && emulator::is_pageable(from);
+  const bool late = returns_before(to, from, size, stream);
+  if (pageable && !captures(stream) && (late || device.overlap != emulator::Overlap::none)) {
     // read before the call returns
     const auto* bytes = static_cast<const char*>(from);
-    return enqueue(stream, &Calls::copies, [to, kept = std::vector<char>(bytes, bytes + size)] {
-      std::memcpy(to, kept.data(), kept.size());
-    });
+    return enqueue(
+        stream, &Calls::copies,
+        [to, kept = std::vector<char>(bytes, bytes + size)] {
+          std::memcpy(to, kept.data(), kept.size());
+        },
+        late);
   }
-  const cudaError_t error = enqueue(stream, &Calls::copies, [=] {
-    if (size > 0) std::memmove(to, from, size);
-  });
+  const cudaError_t error = enqueue(
+      stream, &Calls::copies,
+      [=] {
+        if (size > 0) std::memmove(to, from, size);
+      },
+      late);
   // written before the call returns
   if (error == cudaSuccess && !captures(stream) && emulator::is_pageable(to))
     emulator::perform(emulator::queue_of(stream).last);
@@ -148,13 +168,15 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyK
   if (error != cudaSuccess) return error;
   ++device.calls.synchronisations;
   const cudaError_t copied = cudaMemcpyAsync(to, from, size, kind, nullptr);
-  if (copied == cudaSuccess) emulator::perform(device.legacy.last);
+  if (copied == cudaSuccess && !returns_before(to, from, size, nullptr))
+    emulator::perform(device.legacy.last);
   return copied;
 }
 cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const std::size_t* sizes,
                                  std::size_t count, cudaMemcpyAttributes* attributes,
                                  std::size_t* first_copies, std::size_t n_attributes,
                                  cudaStream_t stream) {
+  const emulator::OwnWork own;
   if (device.driver < 12080) return record(cudaErrorCallRequiresNewerDriver);
   if (captures(stream)) return refuse_in_capture(stream);
   if (!stream || stream == cudaStreamLegacy || !attributes || !first_copies || n_attributes != 1 ||
@@ -174,6 +196,7 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
                               cudaMemcpyKind, cudaStream_t stream) {
+  const emulator::OwnWork own;
   if (width > to_pitch || width > from_pitch) return record(cudaErrorInvalidValue);
   return enqueue(stream, &Calls::copies, [=] {
     for (std::size_t row = 0; row < height; ++row)
@@ -182,10 +205,14 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
   });
 }
 cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t stream) {
+  const emulator::OwnWork own;
   if (emulator::device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
-  return enqueue(stream, nullptr, [=] {
-    if (size > 0) std::memset(pointer, value, size);
-  });
+  return enqueue(
+      stream, nullptr,
+      [=] {
+        if (size > 0) std::memset(pointer, value, size);
+      },
+      emulator::is_legacy(stream) && emulator::is_device_memory(pointer));
 }
 cudaError_t cudaMemset(void* pointer, int value, std::size_t size) {
   const cudaError_t error = may_call_unsafe();
@@ -210,6 +237,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const emulator::OwnWork own;
   if (captures(stream)) return refuse_in_capture(stream);
   const cudaError_t error = may_enqueue(stream);
   if (error != cudaSuccess) return error;
@@ -222,6 +250,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 /// On a thread of its own, as the runtime has one for them.
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  const emulator::OwnWork own;
   if (!function) return record(cudaErrorInvalidValue);
   return enqueue(stream, &Calls::host_functions, [=] {
     std::thread([=] {
@@ -290,6 +319,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  const emulator::OwnWork own;
   if (!executable) return record(cudaErrorInvalidValue);
   // shared: as part of another graph it may outlive its executable
   return enqueue(stream, &Calls::graph_launches,
@@ -307,6 +337,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const emulator::OwnWork own;
   if (!event) return record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = may_enqueue(stream);
   if (error != cudaSuccess) return error;
@@ -358,6 +389,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return event->after && !event->after->done ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const emulator::OwnWork own;
   const cudaError_t error = cudaEventQuery(event);
   if (error != cudaSuccess && error != cudaErrorNotReady) return error;
   ++device.calls.synchronisations;

@@ -10,6 +10,7 @@
 
 #include "block.hpp"
 #include "emulated_device.hpp"
+#include "unwritten.hpp"
 
 namespace emulator {
 
@@ -151,7 +152,7 @@ void perform_all() {
   device.left_pinned.clear();
 }
 
-void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other) {
+void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other, bool late) {
   CUstream_st& queue = queue_of(stream);
   const auto node = std::make_shared<Node>();
   node->work = std::move(work);
@@ -175,7 +176,7 @@ void append(cudaStream_t stream, std::function<void()> work, const NodePtr& othe
     behind(device.legacy.last);
   }
   queue.last = node;
-  if (device.overlap == Overlap::none) perform(node);
+  if (device.overlap == Overlap::none && !late) perform(node);
 }
 
 void perform_graph(const std::vector<GraphNode>& graph) {
@@ -230,6 +231,11 @@ bool is_pageable(const void* at) {
          !is_within(device.reservations, at) && !is_within(device.registered, at);
 }
 
+bool is_device_memory(const void* at) {
+  const std::lock_guard lock(device.registering);
+  return is_within(device.allocations, at) || is_within(device.reservations, at);
+}
+
 /// Whether memory begins in one registration, or outside all, and ends in another.
 bool crosses_registrations(const void* at, std::size_t size) {
   const std::lock_guard lock(device.registering);
@@ -242,14 +248,15 @@ bool crosses_registrations(const void* at, std::size_t size) {
   return false;
 }
 
-cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work) {
+cudaError_t enqueue(cudaStream_t stream, std::int64_t Calls::*counted, std::function<void()> work,
+                    bool late) {
   const cudaError_t error = may_enqueue(stream);
   if (error != cudaSuccess) return error;
   if (!captures(stream) && counted) {
     ++(device.calls.*counted);
     if (counted == &Calls::launches) ++queue_of(stream).launches;
   }
-  append(stream, std::move(work));
+  append(stream, std::move(work), nullptr, late);
   return cudaSuccess;
 }
 
@@ -320,6 +327,34 @@ void set_overlap(Overlap overlap, std::uint64_t seed) {
   perform_all();
   device.overlap = overlap;
   device.overlap_random.seed(seed);
+}
+void set_unwritten(Unwritten what) { unwritten = what; }
+void restore_defaults() {
+  set_order(Order::forward);
+  set_overlap(Overlap::none);
+  set_unwritten(Unwritten::not_a_number);
+  set_device_capacity(std::int64_t{8} << 30);
+  set_mapping_granularity(2 << 20);
+  set_reserves_addresses(true);
+  set_mappings_left(-1);
+  set_device_count(1);
+  set_compute_capability(9, 0);
+  set_multiprocessors(4);
+  set_pinned_capacity(std::int64_t{1} << 50);
+  set_same_addresses(true);
+  set_kernel_image(true);
+  set_context_lost(cudaSuccess);
+  set_driver_version(13000);
+  set_cublas_captures(true);
+}
+DefaultsBehind::~DefaultsBehind() {
+  try {
+    restore_defaults();
+  } catch (...) {  // of work that a failed case left
+    device.legacy.last = nullptr;
+    for (const cudaStream_t stream : device.streams) stream->last = nullptr;
+    restore_defaults();
+  }
 }
 std::vector<std::int64_t> launches_of_streams() {
   std::vector<std::int64_t> launches = {device.legacy.launches};

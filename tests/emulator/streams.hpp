@@ -146,7 +146,9 @@ void perform(const NodePtr& last);
 void perform_all();
 void perform_graph(const std::vector<GraphNode>& graph);
 /// Puts work, or a wait alone, behind what the stream has and, if any, behind `other`.
-void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other = nullptr);
+/// \param late as of enqueue
+void append(cudaStream_t stream, std::function<void()> work, const NodePtr& other = nullptr,
+            bool late = false);
 
 /// Whether `node` is `last` or among what that is behind.
 bool is_behind(const NodePtr& last, const NodePtr& node);
@@ -154,6 +156,7 @@ bool is_behind(const NodePtr& last, const NodePtr& node);
 void leave(const std::shared_ptr<Capture>& capture);
 /// Host memory that the runtime did not hand out.
 bool is_pageable(const void* at);
+bool is_device_memory(const void* at);
 bool crosses_registrations(const void* at, std::size_t size);
 
 }  // namespace emulator

@@ -578,6 +578,7 @@ constexpr ModelShape kModels[] = {
     {"Phi-3.5-mini", 32, 32, 96}, {"Gemma-2-2B", 8, 4, 256},     {"Gemma-7B", 16, 16, 256}};
 
 TEST_CASE("attention's largest workspace serves every step of real models, and no less would") {
+  const episodic_test::DefaultsBehind defaults;
   using namespace episodic::kernels;
 #if defined(EPISODIC_EMULATED_CUDA)
   emulator::set_device_count(0);  // what passes all checks ends at the launch
@@ -633,6 +634,7 @@ TEST_CASE("attention's largest workspace serves every step of real models, and n
 
 TEST_CASE("attention kernels: heads of 256 fit into devices with little shared memory") {
   EPISODIC_NEEDS_DEVICE();
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   emulator::set_compute_capability(8, 6);
 #endif

@@ -144,6 +144,7 @@ TEST_CASE("copy_runs reads the count on the device, up to the launch's bound") {
 
 TEST_CASE("copy_batch copies all, by a batch or one by one") {
   EPISODIC_NEEDS_DEVICE();
+  const episodic_test::DefaultsBehind defaults;
   std::mt19937 random(9);
   const Bytes from = random_bytes(1000, random);
   const PinnedBytes source(from);

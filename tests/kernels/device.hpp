@@ -29,7 +29,9 @@ inline bool no_device() {
   return none;
 }
 
-/// An array in device memory: a copy of a host array, or `n` elements that were never written.
+/// An array in device memory: a copy of a host array, or `n` elements that were never written. A
+/// copy is there for every stream: cudaMemcpy from pageable memory returns before its bytes are,
+/// and a non-blocking stream does not wait for it.
 template <class T>
 class DeviceArray {
  public:
@@ -39,6 +41,7 @@ class DeviceArray {
   DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) {
     REQUIRE(cudaMemcpy(data_, host.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) ==
             cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
   }
   ~DeviceArray() { cudaFree(data_); }
   DeviceArray(const DeviceArray&) = delete;
@@ -57,6 +60,16 @@ class DeviceArray {
   T* data_ = nullptr;
   std::size_t size_;
 };
+
+/// The emulated device is again as it is by default when the scope ends, a failure too; a device is
+/// left alone.
+#if defined(EPISODIC_EMULATED_CUDA)
+using emulator::DefaultsBehind;
+#else
+struct DefaultsBehind {
+  ~DefaultsBehind() {}
+};
+#endif
 
 /// Floats as they are stored in `dtype`, one after the other. `x` becomes what was stored.
 inline std::vector<unsigned char> stored(std::vector<float>& x, episodic::DType dtype) {
@@ -105,6 +118,9 @@ inline std::vector<float> normal_floats(std::size_t n, std::mt19937& random, flo
 template <class F>
 void in_every_order(F&& f) {
 #if defined(EPISODIC_EMULATED_CUDA)
+  const struct Behind {
+    ~Behind() { emulator::set_order(emulator::Order::forward); }
+  } behind;
   for (const auto order :
        {emulator::Order::backward, emulator::Order::shuffled, emulator::Order::forward}) {
     emulator::set_order(order, 17);
@@ -121,6 +137,14 @@ template <class F>
 void in_every_overlap(F&& f) {
 #if defined(EPISODIC_EMULATED_CUDA)
   using emulator::Overlap;
+  const struct Behind {
+    ~Behind() {
+      try {
+        emulator::set_overlap(Overlap::none);
+      } catch (...) {  // of work that a failed case left
+      }
+    }
+  } behind;
   std::uint64_t seed = 0;
   for (const Overlap overlap :
        {Overlap::late, Overlap::early, Overlap::shuffled, Overlap::shuffled, Overlap::none}) {

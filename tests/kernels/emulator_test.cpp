@@ -75,6 +75,20 @@ void MmaKernel(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c) {
     c[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = sum[i];
 }
 
+/// A copy of nothing, whose source is not aligned.
+void AbsentCopyKernel(const float* in, float4* out) {
+  EPISODIC_DYNAMIC_SHARED(bytes);
+  auto* cells = reinterpret_cast<float4*>(bytes);
+  copy_async_16(cells + threadIdx.x, in + 1, false);
+  commit_copies();
+  wait_copies<0>();
+  out[threadIdx.x] = cells[threadIdx.x];
+}
+
+void UnalignedLoadKernel(const float* in, float4* out) {
+  out[threadIdx.x] = *reinterpret_cast<const float4*>(in + threadIdx.x);
+}
+
 /// Writes `value` where the device says, and goes on.
 void AppendKernel(int* position, int* out, int value) { out[(*position)++] = value; }
 
@@ -291,6 +305,7 @@ TEST_CASE("emulator refuses in a capture what could not be replayed, and the cap
 }
 
 TEST_CASE("emulator shows a missing wait between streams as an order that it should not allow") {
+  const episodic_test::DefaultsBehind defaults;
   using emulator::Overlap;
   using Order = std::vector<int>;
   const DeviceArray<int> position(Order{0}), out(Order(8, -1));
@@ -390,7 +405,72 @@ TEST_CASE("emulator shows a missing wait between streams as an order that it sho
   REQUIRE(cudaStreamDestroy(side) == cudaSuccess);
 }
 
+TEST_CASE("emulator refuses access that is not aligned, of copies that read nothing too") {
+  const DeviceArray<float> in(std::vector<float>(64, 1.0f)), out(128);
+  auto* const to = reinterpret_cast<float4*>(out.data());
+  REQUIRE_THROWS_AS(launch(AbsentCopyKernel, 1, 32, 512, nullptr, in.data(), to), std::logic_error);
+  REQUIRE(launch(AbsentCopyKernel, 1, 32, 512, nullptr, in.data() + 3, to) == cudaSuccess);
+#if defined(EPISODIC_CHECKS_ALIGNMENT)
+  REQUIRE_THROWS_AS(launch(UnalignedLoadKernel, 1, 2, 0, nullptr, in.data(), to), std::logic_error);
+  REQUIRE(launch(UnalignedLoadKernel, 1, 1, 0, nullptr, in.data() + 4, to) == cudaSuccess);
+#endif
+}
+
+TEST_CASE("emulator: what the default stream copies or fills is late for a stream beside it") {
+  const episodic_test::DefaultsBehind defaults;
+  const cudaStream_t beside = new_stream(), behind = new_stream(0);
+  const DeviceArray<int> source(std::vector<int>{7, 7});
+  const std::vector<int> pageable{3, 3};
+  const auto sees = [&](cudaStream_t stream, int how, bool waits) {
+    const DeviceArray<int> to(std::vector<int>{1, 1}), seen(std::vector<int>{0, 0});
+    if (how == 0)
+      REQUIRE(cudaMemcpy(to.data(), pageable.data(), 8, cudaMemcpyHostToDevice) == cudaSuccess);
+    if (how == 1)
+      REQUIRE(cudaMemcpyAsync(to.data(), pageable.data(), 8, cudaMemcpyHostToDevice, nullptr) ==
+              cudaSuccess);
+    if (how == 2)
+      REQUIRE(cudaMemcpy(to.data(), source.data(), 8, cudaMemcpyDeviceToDevice) == cudaSuccess);
+    if (how == 3) REQUIRE(cudaMemset(to.data(), 0x05, 8) == cudaSuccess);
+    if (waits) REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
+    REQUIRE(cudaMemcpyAsync(seen.data(), to.data(), 8, cudaMemcpyDeviceToDevice, stream) ==
+            cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    return seen.host()[1];
+  };
+  const int written[] = {3, 3, 7, 0x05050505};
+  for (int how = 0; how < 4; ++how) {
+    REQUIRE(sees(beside, how, false) == 1);  // what was there before
+    REQUIRE(sees(beside, how, true) == written[how]);
+    REQUIRE(sees(behind, how, false) == written[how]);
+    REQUIRE(sees(nullptr, how, false) == written[how]);
+  }
+  REQUIRE(cudaStreamDestroy(beside) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(behind) == cudaSuccess);
+}
+
+TEST_CASE("emulator is as by default behind a scope that changes it, and behind its failure") {
+  try {
+    const episodic_test::DefaultsBehind defaults;
+    emulator::set_compute_capability(8, 6);
+    emulator::set_device_count(3);
+    emulator::set_overlap(emulator::Overlap::late);
+    throw 1;
+  } catch (int) {
+  }
+  int value = 0;
+  REQUIRE(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess);
+  REQUIRE(value == 9);
+  REQUIRE(cudaGetDeviceCount(&value) == cudaSuccess);
+  REQUIRE(value == 1);
+  const DeviceArray<int> out(2), position(std::vector<int>{0});
+  const cudaStream_t stream = new_stream();
+  REQUIRE(launch(AppendKernel, 1, 1, 0, stream, position.data(), out.data(), 5) == cudaSuccess);
+  REQUIRE(*position.data() == 1);  // done as it was enqueued
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
 TEST_CASE("emulator copies from pageable memory at the call, from pinned memory in its turn") {
+  const episodic_test::DefaultsBehind defaults;
   emulator::set_overlap(emulator::Overlap::late);
   const cudaStream_t stream = new_stream();
   cudaEvent_t event = nullptr;
@@ -432,6 +512,7 @@ TEST_CASE("emulator copies from pageable memory at the call, from pinned memory 
 }
 
 TEST_CASE("the emulator: memory that was locked in two parts is not crossed by one copy") {
+  const episodic_test::DefaultsBehind defaults;
   constexpr std::size_t kPage = 4096;
   void* const memory = std::aligned_alloc(kPage, 4 * kPage);
   auto* const at = static_cast<char*>(memory);

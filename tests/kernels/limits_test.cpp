@@ -45,6 +45,7 @@ std::size_t allowed(const void* kernel) {
 
 #if defined(EPISODIC_EMULATED_CUDA)
 TEST_CASE("a launch opts in for static and dynamic shared memory together") {
+  const episodic_test::DefaultsBehind defaults;
   const DeviceArray<unsigned char> out(1);
   REQUIRE(launch_static<0>(1 << 10, out) == cudaSuccess);   // what is static is known from now on
   REQUIRE(launch_static<0>(30 << 10, out) == cudaSuccess);  // 30 of 48 KB, and 20 of static memory
@@ -95,6 +96,7 @@ TEST_CASE("static shared memory is a block's own: nothing of the block before is
 }
 
 TEST_CASE("a build without an image for the device is found out before a launch") {
+  const episodic_test::DefaultsBehind defaults;
   REQUIRE(probe_kernels() == cudaSuccess);
   emulator::set_kernel_image(false);
   REQUIRE(probe_kernels() == cudaErrorNoKernelImageForDevice);
@@ -105,6 +107,7 @@ TEST_CASE("a build without an image for the device is found out before a launch"
 
 TEST_CASE("the selection of the most events there may be fits into every device") {
   EPISODIC_NEEDS_DEVICE();
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   emulator::set_compute_capability(8, 6);
 #endif

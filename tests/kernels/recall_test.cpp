@@ -878,6 +878,7 @@ TEST_CASE("codes leave few candidates, and none are searched below codes_from ev
 }
 
 TEST_CASE("recall takes as many blocks as there are multiprocessors, with the same lists") {
+  const episodic_test::DefaultsBehind defaults;
 #if defined(EPISODIC_EMULATED_CUDA)
   std::mt19937 random(24);
   Memory m = random_memory(random, 1100, DType::bfloat16, 40);

@@ -115,6 +115,17 @@ __global__ void UnalignedKernel(const float* in, float* out) {
   out[threadIdx.x] = pair.x + pair.y;
 }
 
+/// Every other thread's copy reads nothing.
+template <bool kFault>
+__global__ void AbsentCopyKernel(const float* in, float* out) {
+  __shared__ __align__(16) float cells[4 * kThreads];
+  const bool valid = threadIdx.x % 2 == 0;
+  copy_async_16(cells + 4 * threadIdx.x, in + (valid || !kFault ? 0 : 1), valid);
+  commit_copies();
+  wait_copies<0>();
+  out[threadIdx.x] = cells[4 * threadIdx.x];
+}
+
 /// Two groups of copies, of which both are needed.
 template <Plant kPlant, bool kFault>
 __global__ void CopyKernel(const float* in, float* out) {
@@ -271,6 +282,9 @@ cudaError_t run_one(Plant plant, const float* in, float* out, std::uint32_t* scr
     case Plant::unaligned_vector:
       UnalignedKernel<kFault><<<1, kThreads>>>(in, out);
       break;
+    case Plant::unaligned_absent_copy:
+      AbsentCopyKernel<kFault><<<1, kThreads>>>(in, out);
+      break;
     case Plant::copy_not_waited_for:
       CopyKernel<Plant::copy_not_waited_for, kFault><<<1, kThreads>>>(in, out);
       break;
@@ -343,6 +357,8 @@ const char* name_of(Plant plant) {
       return "unset global word";
     case Plant::unaligned_vector:
       return "unaligned vector";
+    case Plant::unaligned_absent_copy:
+      return "unaligned absent copy";
     case Plant::copy_not_waited_for:
       return "copy not waited for";
     case Plant::copy_without_barrier:
@@ -391,6 +407,10 @@ const char* name_of(Plant plant) {
       return "wrong matrix stride";
     case Plant::wrong_swizzle:
       return "wrong swizzle";
+    case Plant::marks_not_handed_over:
+      return "marks not handed over";
+    case Plant::marks_released_too_early:
+      return "marks released too early";
     case Plant::count:
       break;
   }

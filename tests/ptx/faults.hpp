@@ -20,9 +20,10 @@ enum class Plant {
   unset_shared_word,
   unset_global_word,
   unaligned_vector,
-  copy_not_waited_for,   // one group too few
-  copy_without_barrier,  // waited for, but read by another thread
-  copy_left_open,        // a thread ends with it
+  unaligned_absent_copy,  // of no bytes
+  copy_not_waited_for,    // one group too few
+  copy_without_barrier,   // waited for, but read by another thread
+  copy_left_open,         // a thread ends with it
   blocks_write_one_word,
   handover_without_fence,  // the last block reads what the others wrote
   plain_beside_atomic,
@@ -45,6 +46,8 @@ enum class Plant {
   too_few_meet,          // at a barrier of a part of the block
   wrong_matrix_stride,
   wrong_swizzle,
+  marks_not_handed_over,     // one lane arrives for its warp, without a __syncwarp before it
+  marks_released_too_early,  // the same where they were read
   count,
 };
 const char* name_of(Plant plant);

@@ -8,6 +8,7 @@
 
 #include "device.hpp"
 #include "episodic/base/dtype.hpp"
+#include "support/compare.hpp"
 #include "support/test.hpp"
 
 namespace faults_test {
@@ -35,6 +36,7 @@ const std::map<Plant, Kinds> kCaught = {
     {Plant::unset_shared_word, FaultKind::uninitialised},
     {Plant::unset_global_word, FaultKind::uninitialised},
     {Plant::unaligned_vector, FaultKind::misaligned},
+    {Plant::unaligned_absent_copy, FaultKind::misaligned},
     {Plant::copy_not_waited_for, FaultKind::asynchronous},
     {Plant::copy_without_barrier, FaultKind::race},
     {Plant::copy_left_open, FaultKind::asynchronous},
@@ -59,6 +61,8 @@ const std::map<Plant, Kinds> kCaught = {
     {Plant::too_few_meet, {FaultKind::barrier, FaultKind::race}},
     {Plant::wrong_matrix_stride, FaultKind::launch},
     {Plant::wrong_swizzle, FaultKind::launch},
+    {Plant::marks_not_handed_over, FaultKind::race},
+    {Plant::marks_released_too_early, FaultKind::race},
 };
 
 struct Run {
@@ -95,14 +99,14 @@ Run run(Plant plant, bool with_fault) {
   return r;
 }
 
-/// Largest difference of a product from float64's.
+/// Largest difference of a product from float64's; NaN if one is.
 double product_error(Plant plant, const Run& r) {
   if (plant >= Plant::product_not_waited_for) {
     std::vector<float> want(256);
     ptx_faults::expect_ring(r.in.data(), want.data());
     double error = 0.0;
     for (std::size_t i = 0; i < 256; ++i)
-      error = std::max(error, static_cast<double>(std::fabs(want[i] - r.out[i])));
+      error = worse_of(error, static_cast<double>(std::fabs(want[i] - r.out[i])));
     return error;
   }
   const auto half = [](float x) {
@@ -114,7 +118,7 @@ double product_error(Plant plant, const Run& r) {
       double sum = 0.0;
       for (std::size_t k = 0; k < 16; ++k)
         sum += half(r.in[16 * row + k]) * half(r.in[16 * k + column] - 1.0f);
-      worst = std::max(worst, std::fabs(sum - static_cast<double>(r.out[8 * row + column])));
+      worst = worse_of(worst, std::fabs(sum - static_cast<double>(r.out[8 * row + column])));
     }
   return worst;
 }

@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
   constexpr auto has = [](Plant plant) { return kFault && kPlant == plant; };
   __shared__ __align__(1024) __half left[kRows * 64];
   __shared__ __align__(1024) __half tiles[kStages][kRows * 64];
+  __shared__ int marks[kStages][kRows];  // written by half of each warp, as those of heads of 256
   __shared__ std::uint64_t full[kStages], empty[kStages];
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupSize, lane = thread % 32;
   const int warpgroup = __shfl_sync(kFullMask, static_cast<int>(threadIdx.x) / kWarpgroupSize, 0);
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
     halves[i] = __float2half_rn(value_of(in, i));
   if (threadIdx.x == 0)
     for (int s = 0; s < kStages; ++s) {
-      init_barrier(&full[s], kWarpgroupSize + (has(Plant::barrier_of_too_many) ? 1 : 0));
+      init_barrier(&full[s], kWarpgroupSize + 4 + (has(Plant::barrier_of_too_many) ? 1 : 0));
       init_barrier(&empty[s], 4);
     }
   for (int i = static_cast<int>(threadIdx.x); i < kRows * 64; i += 2 * kWarpgroupSize)
@@ -57,7 +58,10 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
         copy_async_16(reinterpret_cast<char*>(tiles[stage]) + place,
                       halves + 8 * eight_of_right(tile, row, chunk));
       }
+      if (lane < 16) marks[stage][thread / 32 * 16 + lane] = 1;
       arrive_after_copies(&full[stage]);
+      if (!has(Plant::marks_not_handed_over)) __syncwarp();
+      if (lane == 0) arrive(&full[stage]);
     }
     wait_copies<0>();
   } else {
@@ -68,10 +72,15 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
     publish_to_products();
     if (!has(Plant::too_few_meet) || thread / 32 != 2) sync_threads<kWarpgroupSize>(1);
     float sums[32] = {};
+    int seen = 0;
     for (int tile = 0; tile < kTiles; ++tile) {
       const int stage = tile % kStages;
       if (!has(Plant::tile_not_waited_for))
         wait_for(&full[stage], (tile / kStages + (has(Plant::wrong_parity) ? 1 : 0)) % 2);
+      if (!has(Plant::tile_not_waited_for) && !has(Plant::wrong_parity))
+        seen += marks[stage][lane] + marks[stage][lane + 32];
+      else
+        seen += 2;
       if (!has(Plant::tile_not_published)) publish_to_products();
       if (!has(Plant::product_without_fence)) {
         hold(sums);
@@ -91,10 +100,10 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
       }
       end_products();
       hold(sums);
-      __syncwarp();
+      if (!has(Plant::marks_released_too_early)) __syncwarp();
       if (!has(Plant::tile_released_too_early) && lane == 0) arrive(&empty[stage]);
     }
-    out[2 * thread] = sums[0];
+    out[2 * thread] = seen == 2 * kTiles ? sums[0] : -1e9f;
     out[2 * thread + 1] = sums[22];
   }
 }
@@ -126,6 +135,8 @@ void run_ring(Plant plant, bool with_fault, const float* in, float* out, std::ui
     EPISODIC_CASE(too_few_meet);
     EPISODIC_CASE(wrong_matrix_stride);
     EPISODIC_CASE(wrong_swizzle);
+    EPISODIC_CASE(marks_not_handed_over);
+    EPISODIC_CASE(marks_released_too_early);
 #undef EPISODIC_CASE
     default:
       return;

@@ -76,8 +76,7 @@ Architecture architecture(int major, int minor) {
                               std::to_string(minor));
 }
 
-// ---- launch
-// --------------------------------------------------------------------------------------
+// ---- launch -------------------------------------------------------------------------------------
 
 Launch::Launch(const Program& program, Dim grid, Dim block, std::uint32_t dynamic_bytes,
                std::vector<unsigned char> params, const LaunchOptions& options)
@@ -107,8 +106,7 @@ void Launch::run() {
                                      "(griddepcontrol.wait)");
 }
 
-// ---- block
-// ---------------------------------------------------------------------------------------
+// ---- block --------------------------------------------------------------------------------------
 
 Block::Block(Launch& launch) : launch_(launch) {
   const Program& p = launch.program_;
@@ -294,8 +292,7 @@ void Block::pass_whole() {
   }
 }
 
-// ---- warp
-// ----------------------------------------------------------------------------------------
+// ---- warp ---------------------------------------------------------------------------------------
 
 Warp::Warp(Block& block, int index)
     : block_(block),
@@ -547,8 +544,7 @@ std::uint32_t Warp::together(const Instruction& i, std::uint32_t group) {
   return ran;
 }
 
-// ---- order
-// ---------------------------------------------------------------------------------------
+// ---- order --------------------------------------------------------------------------------------
 
 std::uint32_t Warp::number(int lane, bool atomic) {
   if (interval_ == 0) {
@@ -756,8 +752,7 @@ void Warp::fence_proxy(std::uint32_t lanes) {
   next_clock();
 }
 
-// ---- mbarriers
-// -----------------------------------------------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------
 
 void Warp::init_mbarrier(const Instruction& i, int lane, std::uint32_t at, std::uint32_t count) {
   if (count == 0 || count >= 1u << 20)
@@ -852,8 +847,7 @@ bool Warp::phase_is_done(const Instruction& i, int lane, std::uint32_t at, std::
   return true;
 }
 
-// ---- wgmma
-// ---------------------------------------------------------------------------------------
+// ---- wgmma --------------------------------------------------------------------------------------
 
 const unsigned char* Warp::read_matrix(const Instruction& i, int lane, std::uint32_t at) {
   const Place p = place(i, lane, Space::shared, at, 16, kRead);
@@ -1008,8 +1002,7 @@ void Warp::observe(const Instruction&, int lane, std::uint64_t address) {
   merge(released, acquired_[l]);
 }
 
-// ---- asynchronous copies
-// -------------------------------------------------------------------------
+// ---- asynchronous copies ------------------------------------------------------------------------
 
 void Warp::begin_copy(const Instruction& i, int lane, std::uint32_t to, std::uint64_t from,
                       int bytes, int read) {

@@ -49,8 +49,7 @@ Operation find_operation(const std::string& opcode);
 /// All that find_operation finds.
 std::vector<std::string> all_operations();
 
-// ---- what is read from more than the opcode's name
-// -------------------------------------------------
+// ---- what is read from more than the opcode's name ----------------------------------------------
 
 void move(Warp&, const Instruction&, std::uint32_t);    // one row to one
 void pack(Warp&, const Instruction&, std::uint32_t);    // elements to a row; element: their bytes
@@ -83,8 +82,7 @@ void sync_block(Warp&, const Instruction&, std::uint32_t);  // src[0]: the barri
 void sync_block_or(Warp&, const Instruction&, std::uint32_t);   // and the predicate src[1]
 void matrix_product(Warp&, const Instruction&, std::uint32_t);  // variant: 1 of bfloat16
 
-// ---- mbarriers, proxies, warpgroups (wgmma.cpp)
-// ------------------------------------------------------------------
+// ---- mbarriers, proxies, warpgroups (wgmma.cpp) -------------------------------------------------
 void mbarrier_init(Warp&, const Instruction&, std::uint32_t);
 void mbarrier_arrive(Warp&, const Instruction&, std::uint32_t);
 void mbarrier_try_wait(Warp&, const Instruction&, std::uint32_t);

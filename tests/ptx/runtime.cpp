@@ -56,8 +56,7 @@ cudaError_t fail(const Fault& fault) {
   return said(error);
 }
 
-// ---- programs in the executable
-// ------------------------------------------------------------------
+// ---- programs in the executable -----------------------------------------------------------------
 
 /// As nvcc lays it out: a header of 16 bytes, then images, each with a header of its own. Read off
 /// its files; kind 1 is PTX.
@@ -144,8 +143,7 @@ std::uint64_t allowed(const Kernel& kernel, const ptx::Program& program) {
 
 }  // namespace
 
-// ---- streams, events, graphs
-// -----------------------------------------------------------------------
+// ---- streams, events, graphs --------------------------------------------------------------------
 
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
@@ -271,8 +269,7 @@ std::optional<Configuration> configuration;
 
 extern "C" {
 
-// ---- what nvcc's host code calls
-// -------------------------------------------------------------------
+// ---- what nvcc's host code calls ----------------------------------------------------------------
 
 void** __cudaRegisterFatBinary(void* wrapper) {
   struct Wrapper {
@@ -336,8 +333,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
                 config->stream, is_early);
 }
 
-// ---- memory
-// ----------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** pointer, size_t size) {
   if (state().lost != 0) return said(lost());
@@ -399,8 +395,7 @@ cudaError_t cudaMemset(void* pointer, int value, size_t size) {
   return cudaMemsetAsync(pointer, value, size, nullptr);
 }
 
-// ---- streams, events, graphs
-// -----------------------------------------------------------------------
+// ---- streams, events, graphs --------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = *streams().insert(new CUstream_st).first;
@@ -493,8 +488,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   return cudaSuccess;
 }
 
-// ---- the device
-// ------------------------------------------------------------------------------------
+// ---- the device ---------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceSynchronize() { return said(lost()); }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, lost()); }

@@ -5,6 +5,7 @@
 
 #include "device.hpp"
 #include "operations.hpp"
+#include "support/compare.hpp"
 #include "support/test.hpp"
 
 namespace wgmma_test {
@@ -206,7 +207,7 @@ TEST_CASE("PTX: products of a warpgroup against float64, in every layout") {
             double want = adds ? static_cast<double>(before[at]) : 0.0;
             for (std::size_t k = 16 * step; k < 16 * step + 16; ++k)
               want += widen(a[row][k]) * widen(b[column][k]);
-            worst = std::max(worst, std::fabs(want - static_cast<double>(out.at<float>(at))));
+            worst = worse_of(worst, std::fabs(want - static_cast<double>(out.at<float>(at))));
           }
         REQUIRE(worst < 1e-5);
       }

@@ -149,10 +149,10 @@ class DeviceMemory final : public SequenceMemory {
   /// is not made, of none in a batch, and may be begun anew
   void attend(std::int64_t layer, const LayerStep& step);
 
-  // -- several sequences in one step
-  // ---------------------------------------------------------------- Memories on one stream, each
-  // in an open step of its own. Neighbours in the list whose shapes and dtypes are the same share
-  // the kernels' launches, whatever their lengths; all are left the same bits as alone.
+  // -- several sequences in one step ------------------------------------------------------------
+  // Memories on one stream, each in an open step of its own. Neighbours in the list whose shapes
+  // and dtypes are the same share the kernels' launches, whatever their lengths; all are left the
+  // same bits as alone.
 
   /// attend of each. \throws DataError as attend: then of none
   struct SequenceStep {
@@ -178,7 +178,8 @@ class DeviceMemory final : public SequenceMemory {
 
   /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
   /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
-  /// kept: the memory is then good for nothing but reset
+  /// kept: the step is taken back and still open, as on the host; it may be ended again, when there
+  /// is room, or begun anew
   void end_step(const float* surprise);
 
   // -- steps as graphs --------------------------------------------------------------------------
@@ -226,6 +227,8 @@ class DeviceMemory final : public SequenceMemory {
   std::int64_t open_tokens() const override;
   /// Another number after each reset, restore and load.
   std::int64_t generation() const;
+  /// Whether events are at home in files, which may refuse a step at its end.
+  bool over_files() const;
   /// Of the store below the device; zeros where events are at home in device or page-locked memory.
   StoreCounters lower_tiers() const;
 

@@ -50,8 +50,7 @@ class EpisodicMemory final : public HostMemory {
   EpisodicMemory(EpisodicMemory&&) noexcept;
   EpisodicMemory& operator=(EpisodicMemory&&) noexcept;
 
-  // -- for many to read
-  // ----------------------------------------------------------------------
+  // -- for many to read ---------------------------------------------------------------------------
 
   /// Makes what this memory holds a base, which nobody changes any more, and goes on over it
   /// itself. A kept memory's folder, with its lock, then belongs to the base: commit before, for
@@ -64,8 +63,7 @@ class EpisodicMemory final : public HostMemory {
   /// The base that it goes on from; null if there is none.
   const std::shared_ptr<const MemoryBase>& base() const;
 
-  // -- going on elsewhere, on a device say (DeviceMemory::load and save)
-  // ----------------------------------------------------------------------
+  // -- going on elsewhere, on a device say (DeviceMemory::load and save) --------------------------
 
   /// What a twin needs beside the closed events. \throws DataError if a step is open
   MemoryState state() const;
@@ -89,8 +87,7 @@ class EpisodicMemory final : public HostMemory {
   ///         the twin had gone back behind
   void advance(const MemoryAdvance& advance);
 
-  // -- keeping it in a folder
-  // ----------------------------------------------------------------------
+  // -- keeping it in a folder ---------------------------------------------------------------------
 
   /// A new memory that is kept, its first commit being the empty one. `config.disk_dir` is not
   /// used: the disk tier is the folder. \throws FileError if the folder holds a memory or other
@@ -152,8 +149,7 @@ class EpisodicMemory final : public HostMemory {
   /// DataError where commit would, for what is kept beside it
   std::uint64_t digest();
 
-  // -- editing
-  // -------------------------------------------------------------------------------------
+  // -- editing ------------------------------------------------------------------------------------
 
   /// A pinned event is the last to leave host memory and cannot be forgotten. What is recalled does
   /// not change. \throws ConfigError without a disk tier

@@ -18,6 +18,16 @@
 
 namespace emulator {
 
+/// Whether the emulation itself is at work on this thread: what it allocates then is not the
+/// program's (tests/device/device_allocations_test.cpp).
+inline thread_local int own_work = 0;
+struct OwnWork {
+  OwnWork() { ++own_work; }
+  ~OwnWork() { --own_work; }
+  OwnWork(const OwnWork&) = delete;
+  OwnWork& operator=(const OwnWork&) = delete;
+};
+
 struct ThreadIndex {
   uint3 thread, block;
   dim3 block_size, grid_size;
@@ -64,6 +74,7 @@ struct Listener {
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
+  const OwnWork own;
   static_cast<void>(
       run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
           [kernel, values = std::tuple<Params...>(args...)] { std::apply(kernel, values); }));
