@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "other_formats.hpp"
 
 namespace episodic {
 namespace {
@@ -307,7 +310,11 @@ void refuse_overlaps(const std::vector<TensorView>& tensors, const Reader& in) {
                           printable(by_place[i]->name)));
 }
 
-void check_start(Reader& in) {
+void check_start(Reader& in, std::span<const std::byte> bytes, std::string_view label) {
+  if (const std::string what = found_instead(bytes.first(std::min<std::size_t>(64, bytes.size())),
+                                             std::filesystem::path(label));
+      !what.empty() && in.left() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) != 0)
+    in.refuse("is no GGUF file: " + what);
   if (in.left() < 24) in.fail(fmt::format("{} bytes are too few for a GGUF file", in.left()));
   if (in.get<std::uint32_t>("its magic") != 0x46554747)  // "GGUF"
     in.fail("is no GGUF file: it does not begin with GGUF");
@@ -322,7 +329,7 @@ void check_start(Reader& in) {
 
 GgufContent parse_gguf(std::span<const std::byte> bytes, std::string_view label) {
   Reader in(bytes, label);
-  check_start(in);
+  check_start(in, bytes, label);
   // the least that an entry takes: name's length, dimensions, type, offset; key's length, kind,
   // value
   const std::uint64_t n_tensors = in.count("its list of tensors", 24);
@@ -405,6 +412,11 @@ GgufFile::GgufFile(const std::filesystem::path& path) {
     std::filesystem::path part = path;
     if (split)
       part.replace_filename(fmt::format("{}-{:05}-of-{:05}.gguf", split->stem, i + 1, count));
+    std::error_code ignored;
+    if (split && part != path && !std::filesystem::exists(part, ignored))
+      throw FileError(
+          fmt::format("{}: part {} of {} is not beside {}; fetch it too", part.string(), i + 1,
+                      count, path.filename().string()));
     MappedFile file(part);
     GgufContent content = parse_file(file);
     parts_.push_back({std::move(file), std::move(content)});
