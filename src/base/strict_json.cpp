@@ -84,11 +84,12 @@ std::string without_python_numbers(std::string_view text) {
     const auto* known = std::end(kPythonNumbers);
     const bool begins = !in_string && (c == 'N' || c == 'I' || c == '-');
     if (begins && (i == 0 || !joins(text[i - 1])))
-      known = std::find_if(
-          std::begin(kPythonNumbers), std::end(kPythonNumbers), [&](const PythonNumber& n) {
-            const std::size_t end = i + n.python.size();
-            return text.substr(i).starts_with(n.python) && (end >= text.size() || !joins(text[end]));
-          });
+      known = std::find_if(std::begin(kPythonNumbers), std::end(kPythonNumbers),
+                           [&](const PythonNumber& n) {
+                             const std::size_t end = i + n.python.size();
+                             return text.substr(i).starts_with(n.python) &&
+                                    (end >= text.size() || !joins(text[end]));
+                           });
     if (known == std::end(kPythonNumbers)) {
       out += text[i];
     } else {

@@ -179,8 +179,7 @@ void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   RopeAround around = rope_around(in, d, c);
   around.theta = in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0);
   around.of_layer_type = true;
-  c.ropes.push_back(
-      read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
+  c.ropes.push_back(read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
   for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 

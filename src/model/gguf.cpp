@@ -414,9 +414,8 @@ GgufFile::GgufFile(const std::filesystem::path& path) {
       part.replace_filename(fmt::format("{}-{:05}-of-{:05}.gguf", split->stem, i + 1, count));
     std::error_code ignored;
     if (split && part != path && !std::filesystem::exists(part, ignored))
-      throw FileError(
-          fmt::format("{}: part {} of {} is not beside {}; fetch it too", part.string(), i + 1,
-                      count, path.filename().string()));
+      throw FileError(fmt::format("{}: part {} of {} is not beside {}; fetch it too", part.string(),
+                                  i + 1, count, path.filename().string()));
     MappedFile file(part);
     GgufContent content = parse_file(file);
     parts_.push_back({std::move(file), std::move(content)});

@@ -45,7 +45,8 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
   for (const char* key : {"general.type", "general.architecture"})
     for (const OtherContent& other : kOtherContent)
       if (file.string(key).value_or("") == other.name)
-        file.fail(key, fmt::format("= '{}': the file holds no model but {}", other.name, other.what));
+        file.fail(key,
+                  fmt::format("= '{}': the file holds no model but {}", other.name, other.what));
   if (!name) file.fail("general.architecture", "is missing; convert the file again");
   std::string known;
   for (const GgufArchitecture& a : gguf_architectures()) {
@@ -221,12 +222,9 @@ RopeScaling read_scaling(const GgufFile& file, const Settings& in, std::int64_t 
 Json divided(std::vector<double> shorts, std::vector<double> longs, const RopeScaling& s) {
   for (auto* list : {&shorts, &longs})
     for (double& x : *list) x *= s.factor;
-  return {{"rope_type", "longrope"},
-          {"type", "longrope"},
-          {"short_factor", shorts},
-          {"long_factor", longs},
-          {"attention_factor", s.attention},
-          {"original_max_position_embeddings", s.trained}};
+  return {{"rope_type", "longrope"},         {"type", "longrope"},
+          {"short_factor", shorts},          {"long_factor", longs},
+          {"attention_factor", s.attention}, {"original_max_position_embeddings", s.trained}};
 }
 
 /// \param pairs that turn
@@ -254,8 +252,7 @@ Json rope_scaling(const GgufFile& file, const Settings& in, std::int64_t positio
           s.attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1.0);
     return scaling;
   }
-  if (s.attention == 1)
-    return {{"rope_type", "linear"}, {"type", "linear"}, {"factor", s.factor}};
+  if (s.attention == 1) return {{"rope_type", "linear"}, {"type", "linear"}, {"factor", s.factor}};
   const std::vector<double> plain(static_cast<std::size_t>(pairs), 1.0);
   return divided(plain, plain, s);
 }
@@ -333,9 +330,9 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     file.fail(in.key("attention.value_length"), "differs from key_length, which is not supported");
   const std::int64_t rotary = in.integer("rope.dimension_count", head_dim);
   if (rotary > head_dim || rotary % 2 != 0)
-    in.fail("rope.dimension_count",
-            fmt::format("= {} is no even number of at most the head's {} channels", rotary,
-                        head_dim));
+    in.fail(
+        "rope.dimension_count",
+        fmt::format("= {} is no even number of at most the head's {} channels", rotary, head_dim));
   const auto eps = in.number("attention.layer_norm_rms_epsilon");
   if (!eps)
     file.fail(in.key("attention.layer_norm_rms_epsilon"), "is missing; convert the file again");

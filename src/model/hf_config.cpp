@@ -19,7 +19,8 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse_file(std::string_view text, const std::string& file) {
-  return parse_strict(text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16, .python_numbers = true});
+  return parse_strict(
+      text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16, .python_numbers = true});
 }
 
 /// Token ids that no step can give: transformers never meets them either.

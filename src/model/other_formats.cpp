@@ -170,22 +170,25 @@ std::string found_instead(const fs::path& dir) {
            "files in Hugging Face's layout, or a GGUF file";
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (is_there(dir / name))
-      return fmt::format("it holds {}, which is not read, for it may hold programs: save the model "
-                         "anew with safe_serialization=True, or give a GGUF file",
-                         name);
+      return fmt::format(
+          "it holds {}, which is not read, for it may hold programs: save the model "
+          "anew with safe_serialization=True, or give a GGUF file",
+          name);
   for (const char* name : {"tf_model.h5", "flax_model.msgpack", "model.ckpt.index"})
     if (is_there(dir / name))
-      return fmt::format("it holds {}, which is not read: give the weights as safetensors, or a "
-                         "GGUF file",
-                         name);
+      return fmt::format(
+          "it holds {}, which is not read: give the weights as safetensors, or a "
+          "GGUF file",
+          name);
   if (is_there(dir / "onnx") || !files_with(dir, ".onnx").empty())
     return "it holds the model as ONNX, which is not read: give the weights as safetensors, or a "
            "GGUF file";
   if (const auto others = files_with(dir, ".safetensors"); !others.empty()) {
     if (others[0].find("-of-") != std::string::npos)
-      return fmt::format("it holds {}, but not model.safetensors.index.json, which lists the "
-                         "parts: fetch it too",
-                         printable(others[0]));
+      return fmt::format(
+          "it holds {}, but not model.safetensors.index.json, which lists the "
+          "parts: fetch it too",
+          printable(others[0]));
     return fmt::format("it holds {}: rename it if it is the model", printable(others[0]));
   }
   if (is_there(dir / "modules.json"))

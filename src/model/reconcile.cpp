@@ -59,9 +59,8 @@ void reconcile_head(OpenModel& m) {
     m.tensors = std::make_shared<RenamedTensors>(
         m.tensors, std::map<std::string, std::string>{
                        {std::string(kHead), "model." + std::string(kEmbedding)}});
-    m.notes.push_back(
-        fmt::format("{}: the model is tied and stores its embedding as lm_head.weight",
-                    m.path.string()));
+    m.notes.push_back(fmt::format(
+        "{}: the model is tied and stores its embedding as lm_head.weight", m.path.string()));
     return;
   }
   if (same_numbers(*head, *embedding)) return;
@@ -105,9 +104,9 @@ std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const Tenso
     if (++taken[to] > 1) return tensors;
     names.emplace(t->name, to);
   }
-  note = prefix.empty()
-             ? "its tensors are those of a model without a head; read as \"model.\""
-             : fmt::format("its tensors are called \"{}...\"; read as \"model.\"", printable(prefix));
+  note = prefix.empty() ? "its tensors are those of a model without a head; read as \"model.\""
+                        : fmt::format("its tensors are called \"{}...\"; read as \"model.\"",
+                                      printable(prefix));
   return std::make_shared<RenamedTensors>(std::move(tensors), names);
 }
 

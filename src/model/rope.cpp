@@ -80,9 +80,8 @@ void scale_llama3(const Scaling& s, Rope& rope) {
 void scale_yarn(const Scaling& s, Rope& rope) {
   const double original = s.original();
   // null says: as far as the window was stretched
-  const double factor = s.parameters.null("factor")
-                            ? static_cast<double>(s.trained()) / original
-                            : s.factor();
+  const double factor =
+      s.parameters.null("factor") ? static_cast<double>(s.trained()) / original : s.factor();
   const double fast = s.parameters.number_or("beta_fast", 1e6, 32.0);
   const double slow = s.parameters.number_or("beta_slow", 1e6, 1.0);
   if (!(s.theta > 1)) s.parameters.fail("rope_type", "= \"yarn\" needs a rope_theta above 1");
@@ -93,8 +92,8 @@ void scale_yarn(const Scaling& s, Rope& rope) {
   };
   double first = channel(fast), last = channel(slow);
   // what settings of one layer type say of it, transformers does not look at
-  const bool whole = s.around.of_layer_type || (s.parameters.boolean("truncate", true) &&
-                                                !s.parameters.null("truncate"));
+  const bool whole = s.around.of_layer_type ||
+                     (s.parameters.boolean("truncate", true) && !s.parameters.null("truncate"));
   if (whole) {
     first = std::floor(first);
     last = std::ceil(last);
@@ -164,9 +163,14 @@ struct RopeKind {
 };
 
 constexpr RopeKind kRopeKinds[] = {
-    {"default", nullptr},     {"linear", scale_linear}, {"dynamic", scale_dynamic},
-    {"llama3", scale_llama3}, {"yarn", scale_yarn},     {"longrope", scale_longrope},
-    {"proportional", scale_proportional}, {"su", scale_longrope},  // longrope's first name
+    {"default", nullptr},
+    {"linear", scale_linear},
+    {"dynamic", scale_dynamic},
+    {"llama3", scale_llama3},
+    {"yarn", scale_yarn},
+    {"longrope", scale_longrope},
+    {"proportional", scale_proportional},
+    {"su", scale_longrope},  // longrope's first name
 };
 
 }  // namespace
@@ -181,7 +185,12 @@ Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parame
   };
   const double theta = either("rope_theta", 1e-3, 1e18, around.theta);
   const double share = either("partial_rotary_factor", 0, 1, 1.0);
-  if (share != 1 && !around.partial)
+  std::string kind = parameters
+                         ? parameters->string("rope_type", parameters->string("type", "default"))
+                         : "default";
+  // the first files of Phi-3 call longrope so, and yarn has no such list
+  if (kind == "yarn" && parameters->has("short_factor")) kind = "longrope";
+  if (share != 1 && !around.partial && kind != "proportional")
     (inner.has("partial_rotary_factor") ? inner : config)
         .fail("partial_rotary_factor",
               fmt::format("= {} is not supported for this model_type, whose heads turn as a whole; "
@@ -198,9 +207,6 @@ Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parame
   rope.table = plain_rotary(dim, theta);
   if (config.boolean(kRopeInterleaved, false)) rope.table.pairs = RotaryPairs::interleaved;
   if (!parameters) return rope;
-  std::string kind = parameters->string("rope_type", parameters->string("type", "default"));
-  // the first files of Phi-3 call longrope so, and yarn has no such list
-  if (kind == "yarn" && parameters->has("short_factor")) kind = "longrope";
   std::string names;
   for (const RopeKind& known : kRopeKinds) {
     if (kind == known.name) {

@@ -141,25 +141,27 @@ bool known(TensorType type, std::size_t rank) {
 /// Says why weights are not those of a configuration, as precisely as both allow.
 class Mismatch {
  public:
-  Mismatch(const ModelConfig& config, const TensorSource& source)
-      : c_(config), source_(source) {}
+  Mismatch(const ModelConfig& config, const TensorSource& source) : c_(config), source_(source) {}
 
   [[noreturn]] void missing(const WeightEntry& e) const {
     refuse_scheme();
     std::string why;
     if (e.role == Role::head)
-      why = "config.json has tie_word_embeddings false (or no word of it): set it to true if the "
-            "head is the embedding";
+      why =
+          "config.json has tie_word_embeddings false (or no word of it): set it to true if the "
+          "head is the embedding";
     else if (e.bias)
-      why = fmt::format("config.json has {} true, or its model_type has such biases: both must be "
-                        "of one model",
-                        bias_key(e.role));
+      why = fmt::format(
+          "config.json has {} true, or its model_type has such biases: both must be "
+          "of one model",
+          bias_key(e.role));
     else if (e.role == Role::q_norm || e.role == Role::k_norm)
       why = "is the model_type right?";
     else if (e.role == Role::embedding && !source_.tensors().empty())
-      why = fmt::format("its tensors are called such as '{}', under a prefix of their own: give "
-                        "the model as its makers save it",
-                        printable(source_.tensors().front()->name));
+      why = fmt::format(
+          "its tensors are called such as '{}', under a prefix of their own: give "
+          "the model as its makers save it",
+          printable(source_.tensors().front()->name));
     else
       why = "weights and config.json must be of one model";
     throw FileError(fmt::format("{}: has no tensor '{}', which model_type \"{}\" calls for; {}",
@@ -187,9 +189,9 @@ class Mismatch {
     const std::string_view name = view.name;
     std::int64_t layer = 0;
     if (name.ends_with("_proj.bias"))
-      why = fmt::format("config.json has {} false (or no word of it): both must be of one model",
-                        name.find(".mlp.") == std::string_view::npos ? "attention_bias"
-                                                                     : "mlp_bias");
+      why =
+          fmt::format("config.json has {} false (or no word of it): both must be of one model",
+                      name.find(".mlp.") == std::string_view::npos ? "attention_bias" : "mlp_bias");
     else if (name.find(".lora_") != std::string_view::npos)
       why = "it is an adapter's: save the model with its adapter merged";
     else if (layer_of(name, layer) && layer >= c_.n_layers)
@@ -210,14 +212,12 @@ class Mismatch {
   void refuse_scheme() const {
     const std::string scheme = quantization_found(source_, c_.quantization);
     if (!scheme.empty())
-      throw FileError(
-          fmt::format("{}: the weights are quantised by {}{}, which is not read; {}", file(""),
-                      scheme,
-                      c_.quantization.empty()
-                          ? ""
-                          : fmt::format(" (config.json: quantization \"{}\")",
-                                        printable(c_.quantization)),
-                      kDequantise));
+      throw FileError(fmt::format(
+          "{}: the weights are quantised by {}{}, which is not read; {}", file(""), scheme,
+          c_.quantization.empty()
+              ? ""
+              : fmt::format(" (config.json: quantization \"{}\")", printable(c_.quantization)),
+          kDequantise));
   }
 
   static const char* bias_key(Role role) {

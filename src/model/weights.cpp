@@ -59,10 +59,9 @@ Weights::Weights(const fs::path& dir) {
   }
   if (!fs::exists(index, ignored)) {
     const std::string found = found_instead(dir);
-    throw FileError(
-        fmt::format("{}: holds neither model.safetensors nor model.safetensors.index.json; {}",
-                    dir.string(),
-                    found.empty() ? "give the directory of a model in safetensors format" : found));
+    throw FileError(fmt::format(
+        "{}: holds neither model.safetensors nor model.safetensors.index.json; {}", dir.string(),
+        found.empty() ? "give the directory of a model in safetensors format" : found));
   }
   listing_ = index;
   const auto map = read_weight_map(index);
