@@ -20,6 +20,7 @@ constexpr std::uint64_t kDefaultAlignment = 32, kMostAlignment = 1 << 20;
 constexpr std::uint32_t kMostDimensions = 4;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
 constexpr std::uint64_t kMostElements = 1 << 24;  // of a list in the metadata
+constexpr std::uint64_t kMostKeys = 1 << 16;      // of the metadata
 constexpr int kDeepest = 4;                       // arrays of arrays
 
 /// Kinds of metadata values by their number in the file.
@@ -334,6 +335,8 @@ GgufContent parse_gguf(std::span<const std::byte> bytes, std::string_view label)
   // value
   const std::uint64_t n_tensors = in.count("its list of tensors", 24);
   const std::uint64_t n_values = in.count("its metadata", 13);
+  if (n_values > kMostKeys)
+    in.fail(fmt::format("its metadata claim {} keys, more than {}", n_values, kMostKeys));
   GgufContent content;
   for (std::uint64_t i = 0; i < n_values; ++i) {
     const std::string_view key = in.string("a key of the metadata");

@@ -23,6 +23,25 @@ Json parse_file(std::string_view text, const std::string& file) {
       text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16, .python_numbers = true});
 }
 
+/// What transformers' class of this family passes over, and who wrote it may have meant.
+void note_unread(const Json& json, ModelConfig& c) {
+  const auto above = [&](const char* key, std::int64_t n) {
+    const auto it = json.find(key);
+    return it != json.end() && it->is_number() && *it > n;
+  };
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
+    if (above(key, 1))
+      c.notes.push_back(
+          fmt::format("{} = {} says nothing of model_type \"{}\", which has no experts", key,
+                      printable_value(json[key]), c.model_type));
+  const bool windows =
+      c.model_type != "llama" && c.model_type != "olmo2" && c.model_type != "granite";
+  if (const auto it = json.find("sliding_window"); !windows && it != json.end() && !it->is_null())
+    c.notes.push_back(
+        fmt::format("sliding_window = {} says nothing of model_type \"{}\", whose layers see all",
+                    printable_value(*it), c.model_type));
+}
+
 /// Token ids that no step can give: transformers never meets them either.
 void drop_impossible_tokens(ModelConfig& c) {
   const auto impossible = [&](std::int64_t id) { return id < 0 || id >= c.vocab_size; };
@@ -70,6 +89,7 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
   }
   if (!bos.empty()) c.bos_token = bos[0];
   drop_impossible_tokens(c);
+  note_unread(json, c);
   return c;
 }
 

@@ -191,7 +191,7 @@ std::string found_instead(const fs::path& dir) {
           printable(others[0]));
     return fmt::format("it holds {}: rename it if it is the model", printable(others[0]));
   }
-  if (is_there(dir / "modules.json"))
+  if (is_there(dir / "modules.json") && !is_there(dir / "config.json"))
     return "it is a sentence encoder: those are opened as such, they are no decoders";
   return "";
 }

@@ -10,6 +10,7 @@
 #include "base/strict_json.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
+#include "episodic/model/weight_plan.hpp"
 #include "other_formats.hpp"
 #include "renamed_tensors.hpp"
 
@@ -71,6 +72,23 @@ void reconcile_head(OpenModel& m) {
                   m.path.string()));
 }
 
+/// Weights that are all there as floats are no quantised ones, whatever was left in config.json.
+void reconcile_quantization(OpenModel& m) {
+  if (m.config.quantization.empty() || !quantization_found(*m.tensors, "").empty()) return;
+  const std::vector<WeightEntry> plan = weight_plan(m.config);
+  const auto plain = [&](const WeightEntry& e) {
+    const TensorView* t = m.tensors->find(e.tensor);
+    return t && t->shape == e.tensor_shape && cpu::is_weight_type(t->type);
+  };
+  if (!std::all_of(plan.begin(), plan.end(), plain)) return;
+  m.notes.push_back(
+      fmt::format("{}: config.json says that the weights are quantised ({}), but they are plain "
+                  "{}: used as they are",
+                  m.path.string(), printable(m.config.quantization),
+                  name_of(m.tensors->find(plan.front().tensor)->type)));
+  m.config.quantization.clear();
+}
+
 }  // namespace
 
 std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const TensorSource> tensors,
@@ -116,17 +134,8 @@ void reconcile(OpenModel& m) {
   std::string note;
   m.tensors = with_usual_names(m.tensors, note);
   if (!note.empty()) m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
-  if (!m.config.quantization.empty() && quantization_found(*m.tensors, "").empty()) {
-    const TensorView* any = m.tensors->find("model.layers.0.self_attn.o_proj.weight");
-    if (any && cpu::is_weight_type(any->type)) {
-      m.notes.push_back(
-          fmt::format("{}: config.json says that the weights are quantised ({}), but they are "
-                      "plain {}: used as they are",
-                      m.path.string(), printable(m.config.quantization), name_of(any->type)));
-      m.config.quantization.clear();
-    }
-  }
   reconcile_head(m);
+  reconcile_quantization(m);
 }
 
 }  // namespace episodic

@@ -531,6 +531,20 @@ TEST_CASE("config: token ids that no step can give are ignored with a note") {
   CHECK(parse(tiny()).notes.empty());
 }
 
+TEST_CASE("config: what a family passes over is noted") {
+  const auto note = [](const char* key, const Json& value, const char* family = "llama") {
+    const ModelConfig c = parse(with(with(tiny(), "model_type", family), key, value));
+    return c.notes.empty() ? std::string() : c.notes[0];
+  };
+  CHECK(mentions(note("num_local_experts", 8), "num_local_experts = 8"));
+  CHECK(note("num_local_experts", 1).empty());
+  for (const Json& window : {Json(-1), Json(0), Json(std::int64_t{1} << 62)})
+    CHECK(mentions(note("sliding_window", window), "sliding_window"));
+  CHECK(note("sliding_window", nullptr).empty());
+  CHECK(note("sliding_window", 8, "mistral").empty());
+  CHECK(note("torch_dtype", 5).empty());  // the weights say their type
+}
+
 TEST_CASE("config: windows that a class can switch off") {
   const Json types = Json::array({"sliding_attention", "full_attention"});
   for (const char* family : {"qwen2", "qwen3", "smollm3"}) {

@@ -554,6 +554,9 @@ TEST_CASE("hostile models: files that ask for gigabytes are refused by what they
       {"2^60 tensors", counts + W::raw(std::uint64_t{1} << 60) + W::raw(std::uint64_t{0})});
   table.push_back(
       {"2^60 keys", counts + W::raw(std::uint64_t{0}) + W::raw(std::uint64_t{1} << 60)});
+  W keys;
+  for (int i = 0; i < 70000; ++i) keys.put(std::to_string(i), W::u8, "x");
+  table.push_back({"70,000 keys", keys.bytes()});
   for (const auto& [what, bytes] : table) {
     INFO(what);
     const TempDir dir;

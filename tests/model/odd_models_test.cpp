@@ -44,8 +44,9 @@ std::vector<float> logits_of(const OpenModel& model, const std::vector<std::int6
 /// A directory's tensors, to be written anew with others.
 struct Copy {
   explicit Copy(const fs::path& from)
-      : file(from / "model.safetensors"), config(read_json(from / "config.json")) {
-    for (const TensorView& t : file.tensors()) tensors.push_back({t.name, t.type, t.shape, t.data});
+      : file(std::make_shared<SafetensorsFile>(from / "model.safetensors")),
+        config(read_json(from / "config.json")) {
+    for (const TensorView& t : file->tensors()) tensors.push_back({t.name, t.type, t.shape, t.data});
   }
   const TensorToWrite* find(const std::string& name) const {
     for (const TensorToWrite& t : tensors)
@@ -57,7 +58,7 @@ struct Copy {
     std::ofstream(to / "config.json") << config.dump();
     write_safetensors(to / "model.safetensors", tensors);
   }
-  SafetensorsFile file;
+  std::shared_ptr<SafetensorsFile> file;  // what `tensors` point into
   Json config;
   std::vector<TensorToWrite> tensors;
 };
