@@ -333,6 +333,11 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     in.fail(
         "rope.dimension_count",
         fmt::format("= {} is no even number of at most the head's {} channels", rotary, head_dim));
+  if (rotary != head_dim && std::string_view(a.gguf) == "gemma3")
+    in.fail("rope.dimension_count",
+            fmt::format("= {} differs from the head's {} channels, which is not supported for this "
+                        "architecture",
+                        rotary, head_dim));
   const auto eps = in.number("attention.layer_norm_rms_epsilon");
   if (!eps)
     file.fail(in.key("attention.layer_norm_rms_epsilon"), "is missing; convert the file again");
