@@ -15,6 +15,7 @@
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/identity.hpp"
 #include "episodic/model/open_model.hpp"
+#include "episodic/model/patch.hpp"
 #include "episodic/model/quantize.hpp"
 #include "expected_logits.hpp"
 #include "support/refusal.hpp"
@@ -46,7 +47,8 @@ struct Copy {
   explicit Copy(const fs::path& from)
       : file(std::make_shared<SafetensorsFile>(from / "model.safetensors")),
         config(read_json(from / "config.json")) {
-    for (const TensorView& t : file->tensors()) tensors.push_back({t.name, t.type, t.shape, t.data});
+    for (const TensorView& t : file->tensors())
+      tensors.push_back({t.name, t.type, t.shape, t.data});
   }
   const TensorToWrite* find(const std::string& name) const {
     for (const TensorToWrite& t : tensors)
@@ -236,13 +238,19 @@ TEST_CASE("odd models: an adapter may carry the base's own embedding and head") 
   }
 }
 
-/// A file system's calls cannot be counted here, but reading weights that are NaN throws.
+MemoryConfig small_memory() {
+  MemoryConfig config;
+  config.n_init = 2;
+  config.n_local = 32;
+  config.n_mem = 8;
+  config.chunk = 16;
+  return config;
+}
+
+/// Reading the weights shows itself by what it finds.
 TEST_CASE("odd models: weights are read for NaN only when a step's numbers are not finite") {
   const TempDir dir;
   const TinyLlama tiny({}, 11);
-  tiny.write(dir.path());
-  Decoder model = Decoder::load(dir.path());
-  // a row that no step has touched holds NaN: a caller's mistake must not go looking for it
   std::vector<TensorToWrite> tensors = tiny.tensors();
   std::vector<float> embedding(61 * 24);
   for (TensorToWrite& t : tensors)
@@ -251,15 +259,15 @@ TEST_CASE("odd models: weights are read for NaN only when a step's numbers are n
       embedding[60 * 24] = std::numeric_limits<float>::quiet_NaN();
       t.data = embedding.data();
     }
+  tiny.write(dir.path());
   write_safetensors(dir / "model.safetensors", tensors);
   Decoder damaged = Decoder::load(dir.path());
-  const std::int64_t chunk = damaged.chunk();
-  std::vector<std::int64_t> many(
-      static_cast<std::size_t>(std::min<std::int64_t>(chunk, 1 << 20)) + 1, 3);
-  if (chunk < (1 << 20)) {
-    const std::string error = refusal<DataError>([&] { damaged.forward(many); });
-    CHECK(mentions(error, "chunk"));
-  }
+  patch(damaged, small_memory());
+  const std::vector<std::int64_t> few{3, 14, 15}, many(17, 3), with_it{3, 60, 4};
+  // a caller's mistake, before and after a step: token 60's row is not looked at
+  CHECK(mentions(refusal<DataError>([&] { damaged.forward(many); }), "chunk = 16"));
+  damaged.forward(few);
+  CHECK(mentions(refusal<DataError>([&] { damaged.forward(many); }), "chunk = 16"));
   // a slot that refuses for a reason of its own
   struct Refusing final : AttentionSlot {
     at::Tensor forward(const at::Tensor&, const at::Tensor&, const at::Tensor&) override {
@@ -268,12 +276,11 @@ TEST_CASE("odd models: weights are read for NaN only when a step's numbers are n
   };
   const auto kept = damaged.attention(0);
   damaged.attention(0) = std::make_shared<Refusing>();
-  CHECK(refusal<Error>([&] { damaged.forward(kIds); }) == "a reason of its own");
+  CHECK(refusal<Error>([&] { damaged.forward(few); }) == "a reason of its own");
   damaged.attention(0) = kept;
-  // and the token itself: its numbers are NaN, and the weight is named
-  const std::vector<std::int64_t> with_it{3, 60, 4};
   CHECK(mentions(refusal<Error>([&] { damaged.forward(with_it); }),
                  "'model.embed_tokens.weight' holds NaN or infinity in row 60"));
+  damaged.forward(few);
 }
 
 TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from either kind of file") {
@@ -294,13 +301,22 @@ TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from eith
     const auto run = [&](const fs::path& path) {
       return refusal<Error>([&] {
         Decoder model = Decoder::load(path);
-        model.forward(kIds);
+        patch(model, small_memory());
+        model.forward(std::span(kIds).first(16));
       });
+    };
+    const auto says_nothing = [](const fs::path& path) {  // no memory to refuse what it is given
+      Decoder model = Decoder::load(path);
+      const at::Tensor logits = model.forward(kIds, LogitRows::last);
+      return std::isnan(logits.const_data_ptr<float>()[0]);  // which no token is sampled from
     };
     const std::string error = run(dir.path());
     INFO(error);
     CHECK(error != "no error");
-    if (number == 0) CHECK(mentions(error, "all numbers of tensor"));
+    if (number == 0)
+      CHECK(mentions(error, "all numbers of tensor"));
+    else
+      CHECK(says_nothing(dir.path()));
     // the same as GGUF: every float of the data replaced where it lies
     std::ifstream in(dir / "good.gguf", std::ios::binary);
     std::string bytes((std::istreambuf_iterator<char>(in)), {});
@@ -317,7 +333,10 @@ TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from eith
     const std::string of_gguf = run(dir / "bad.gguf");
     INFO(of_gguf);
     CHECK(of_gguf != "no error");
-    if (number == 0) CHECK(mentions(of_gguf, "all numbers of tensor"));
+    if (number == 0)
+      CHECK(mentions(of_gguf, "all numbers of tensor"));
+    else
+      CHECK(says_nothing(dir / "bad.gguf"));
   }
 }
 
