@@ -274,7 +274,7 @@ class LoraAdapter::Reader {
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                                 file.bytes().size());
     const std::string name = file.path().string();
-    Json json = parse_strict(text, name, {.bytes = 16 << 20});
+    Json json = parse_strict(text, name, {.bytes = 16 << 20, .python_numbers = true});
     const JsonGuard guard(json);
     return ConfigReader(json, name).read();
   }
