@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,6 +59,47 @@ void check_depth(std::string_view text, std::string_view label, const JsonLimits
   }
 }
 
+/// What stands in for Python's NaN and infinities, for which the parser has no words: numbers that
+/// nobody writes so, found again by their spelling.
+struct PythonNumber {
+  std::string_view python, spelling;
+  double value;
+};
+constexpr PythonNumber kPythonNumbers[] = {
+    {"-Infinity", "-1.0e-0000000000000000000000", -std::numeric_limits<double>::infinity()},
+    {"Infinity", "1.0e-0000000000000000000000", std::numeric_limits<double>::infinity()},
+    {"NaN", "2.0e-0000000000000000000000", std::numeric_limits<double>::quiet_NaN()}};
+
+std::string without_python_numbers(std::string_view text) {
+  const auto joins = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';
+  };
+  std::string out;
+  out.reserve(text.size());
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\' && i + 1 < text.size()) out += text[i++];
+    if (c == '"') in_string = !in_string;
+    const auto* known = std::end(kPythonNumbers);
+    const bool begins = !in_string && (c == 'N' || c == 'I' || c == '-');
+    if (begins && (i == 0 || !joins(text[i - 1])))
+      known = std::find_if(std::begin(kPythonNumbers), std::end(kPythonNumbers),
+                           [&](const PythonNumber& n) {
+                             const std::size_t end = i + n.python.size();
+                             return text.substr(i).starts_with(n.python) &&
+                                    (end >= text.size() || !joins(text[end]));
+                           });
+    if (known == std::end(kPythonNumbers)) {
+      out += text[i];
+    } else {
+      out += known->spelling;
+      i += known->python.size() - 1;
+    }
+  }
+  return out;
+}
+
 /// Empties a tree from its leaves up: an empty list or object is destroyed without taking memory,
 /// while the destructor of a full one puts all that it holds into a list of its own first.
 template <class Json>
@@ -69,18 +114,36 @@ void release_tree(Json& tree) noexcept {
 template <class Json>
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view label, const JsonLimits& limits) : label_(label), limits_(limits) {}
+  using Entry = std::function<void(const std::string& key, Json& value)>;
+
+  Builder(std::string_view label, const JsonLimits& limits, const Entry* entry = nullptr)
+      : label_(label), limits_(limits), entry_(entry) {}
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
-  ~Builder() override { release_tree(root_); }
+  ~Builder() override {
+    release_tree(root_);
+    release_tree(entry_value_);
+  }
 
   Json take() { return std::move(root_); }
+
+  /// The last entry, for it is known to be complete only now.
+  void hand_over() {
+    if (entry_key_) (*entry_)(*entry_key_, entry_value_);
+    entry_key_.reset();
+    release_tree(entry_value_);
+  }
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
   bool number_integer(std::int64_t value) override { return put(value); }
   bool number_unsigned(std::uint64_t value) override { return put(value); }
-  bool number_float(double value, const std::string&) override { return put(value); }
+  bool number_float(double value, const std::string& spelling) override {
+    if (limits_.python_numbers)
+      for (const PythonNumber& n : kPythonNumbers)
+        if (spelling == n.spelling) return put(n.value);
+    return put(value);
+  }
   bool string(std::string& value) override { return put(std::move(value)); }
   bool binary(typename Json::binary_t&) override { return false; }  // there is none in a text
 
@@ -93,6 +156,12 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   bool key(std::string& name) override {
     Json& object = *levels_.back().tree;
+    if (entry_ && levels_.size() == 1) {
+      hand_over();
+      entry_key_ = name;
+      newest_ = &entry_value_;
+      return true;
+    }
     if (!limits_.repeated_keys && object.contains(name))
       throw FileError(fmt::format("{}: the key '{}' stands twice; remove one of them", label_,
                                   printable(name)));
@@ -137,19 +206,31 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   std::string_view label_;
   const JsonLimits& limits_;
+  const Entry* entry_;  // who takes the entries of the root, one by one; null: they are kept
+  std::optional<std::string> entry_key_;
+  Json entry_value_;
   Json root_;
   Json* newest_ = nullptr;
   std::vector<Level> levels_;
 };
 
-template <class Json>
-Json parse(std::string_view text, std::string_view label, const JsonLimits& limits) {
+void check(std::string_view text, std::string_view label, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
     throw FileError(fmt::format("{}: {} bytes long, at most {} were expected; {}", label,
                                 text.size(), limits.bytes, limits.remedy));
   check_depth(text, label, limits);
+}
+
+template <class Json>
+Json parse(std::string_view text, std::string_view label, const JsonLimits& limits) {
+  check(text, label, limits);
   Builder<Json> builder(label, limits);
-  Json::sax_parse(text.begin(), text.end(), &builder);
+  if (limits.python_numbers) {
+    const std::string plain = without_python_numbers(text);
+    Json::sax_parse(plain.begin(), plain.end(), &builder);
+  } else {
+    Json::sax_parse(text.begin(), text.end(), &builder);
+  }
   return builder.take();
 }
 
@@ -163,6 +244,17 @@ std::string shown_value(const Json& value) {
 nlohmann::json parse_strict(std::string_view text, std::string_view label,
                             const JsonLimits& limits) {
   return parse<nlohmann::json>(text, label, limits);
+}
+
+void parse_entries(
+    std::string_view text, std::string_view label, const JsonLimits& limits,
+    const std::function<void(const std::string& key, nlohmann::json& value)>& entry) {
+  check(text, label, limits);
+  Builder<nlohmann::json> builder(label, limits, &entry);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  builder.hand_over();
+  if (!builder.take().is_object())
+    throw FileError(fmt::format("{}: is not a JSON object; {}", label, limits.remedy));
 }
 
 nlohmann::ordered_json parse_ordered(std::string_view text, std::string_view label,

@@ -6,6 +6,7 @@
 /// made: code that walks a tree may recurse, and what a message repeats fits on its line.
 
 #include <cstddef>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -19,12 +20,20 @@ struct JsonLimits {
   std::size_t bytes = std::size_t{256} << 20;
   /// For large tables that are known to have none: looking for them takes time.
   bool repeated_keys = false;
+  /// Takes the NaN, Infinity and -Infinity that Python's json writes, as the numbers they are.
+  bool python_numbers = false;
   const char* remedy = "fetch the file again";
 };
 
 /// \param label path of the file, for messages \throws FileError
 nlohmann::json parse_strict(std::string_view text, std::string_view label,
                             const JsonLimits& limits);
+
+/// The same of an object with very many entries: each is handed over when it has been read, and
+/// kept by nobody here. Repeated keys are the caller's to find.
+/// \throws FileError also where the text is no object
+void parse_entries(std::string_view text, std::string_view label, const JsonLimits& limits,
+                   const std::function<void(const std::string& key, nlohmann::json& value)>& entry);
 
 /// The same with the order of keys kept, for what people will read. An object may have a few
 /// thousand keys at most, whatever the limits say: a key is found by looking at all before it.

@@ -159,6 +159,8 @@ struct Decoder::Impl {
   std::int64_t most_rank = 0;
   std::vector<std::int64_t> lengths;         // of a step's sequences
   std::vector<std::exception_ptr> failures;  // what each of several threw in this step
+  std::int64_t computed = 0;                 // rows of the step that hold numbers of its own
+  bool headed = false;                       // the step came to its head
 
   explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -355,6 +357,7 @@ struct Decoder::Impl {
     over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
       before_attention(0, first, rows, cut);
     });
+    computed = n;
     for (std::size_t l = 0; l < layers; ++l) {
       at::Tensor attended;
       const float* from = attend_all(l, parts, attended);
@@ -377,6 +380,7 @@ struct Decoder::Impl {
   void run_head_in_pieces(std::int64_t row, std::span<const std::int64_t> ids) {
     const ModelConfig& c = config();
     const auto n = static_cast<std::int64_t>(ids.size());
+    headed = true;
     const float* x = read_stream(weights->final_norm, row, n);
     const std::int64_t width = HeadPieces::width(n);
     const std::int64_t longest = std::min(2 * width, c.vocab_size);
@@ -406,6 +410,7 @@ struct Decoder::Impl {
   /// Logits of rows [first, first + rows).
   void run_head(std::int64_t first, std::int64_t rows) {
     const ModelConfig& c = config();
+    headed = true;
     const float* x = read_stream(weights->final_norm, first, rows);
     if (!logits.defined() || logits.size(0) != rows || logits.use_count() > 1 ||
         logits.storage().use_count() > 1)
@@ -509,13 +514,30 @@ struct Decoder::Impl {
     PlannedWeights(config(), weights->source).require_finite();
   }
 
-  /// Makes a step. Numbers that it refuses are traced to the weights where those are at fault.
+  /// Whether the step that failed had computed numbers that are not finite.
+  bool went_wrong() const {
+    const auto finite = [](const float* x, std::int64_t n) {
+      return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
+    };
+    for (const at::Tensor* t : {&step.hidden, &step.q, &step.k, &step.v})
+      if (computed > 0 && !finite(t->const_data_ptr<float>(), computed * (t->numel() / t->size(0))))
+        return true;
+    if (!headed) return false;
+    for (const at::Tensor* t : {&logits, &head.last})
+      if (t->defined() && !finite(t->const_data_ptr<float>(), t->numel())) return true;
+    return !finite(head.following.data(), static_cast<std::int64_t>(head.following.size()));
+  }
+
+  /// Makes a step. Numbers that it refuses are traced to the weights where those are at fault:
+  /// reading all of them takes long, and a caller's mistake has nothing to do with them.
   template <class F>
-  auto traced(F&& step_of) const {
+  auto traced(F&& step_of) {
     try {
+      computed = 0;
+      headed = false;
       return step_of();
     } catch (const DataError&) {
-      require_finite_weights();
+      if (went_wrong()) require_finite_weights();
       throw;
     }
   }

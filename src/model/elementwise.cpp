@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/parallel.hpp"
@@ -50,7 +51,10 @@ EPISODIC_CLONES void rms_norm_row(const float* x, const float* weight, float eps
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t c = 0; c < width; ++c) sum += x[c] * x[c];
-  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+  // Squares that overflow would make a row of zeros, and so of a broken model a silent one.
+  const float scale = sum <= std::numeric_limits<float>::max()
+                          ? 1.0f / std::sqrt(sum / static_cast<float>(width) + eps)
+                          : std::numeric_limits<float>::quiet_NaN();
 #pragma omp simd
   for (std::int64_t c = 0; c < width; ++c) y[c] = x[c] * scale * weight[c];
 }

@@ -18,6 +18,7 @@ constexpr std::int64_t kMostLayers = 1 << 14;
 constexpr std::int64_t kMostHeads = 1 << 14;
 constexpr std::int64_t kMostHeadDim = 1 << 14;
 constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
+constexpr double kMostMultiplier = 1e9;
 
 /// What the reference's classes take where config.json says nothing.
 struct Defaults {
@@ -28,6 +29,10 @@ struct Defaults {
   bool tied = false;
   std::int64_t window = 0;  // 0: none
   const char* activation = "silu";
+  std::int64_t positions = 2048;  // max_position_embeddings
+  std::int64_t original = 0;      // original_max_position_embeddings; 0: the class has none
+  bool partial = false;           // rotary embedding of part of a head
+  bool layered_rope = false;      // rope settings by type of layer
 };
 
 /// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
@@ -39,6 +44,47 @@ struct Family {
   void (*layers)(const JsonObject& in, const Defaults& defaults, ModelConfig& c);
 };
 
+// -- rope --
+
+RopeAround rope_around(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+  RopeAround around;
+  around.head_dim = c.head_dim;
+  around.max_positions = c.max_positions > 0 ? c.max_positions : d.positions;
+  around.theta = d.rope_theta;
+  around.original = d.original;
+  // a GGUF file says how many channels turn, whatever the family
+  around.partial = d.partial || in.has(kRopeInterleaved);
+  return around;
+}
+
+/// The table of all layers, or of those of full attention. The 5.x releases of transformers put
+/// everything into rope_parameters; before, theta stood outside and scaling in a dict of its own,
+/// which goes before the other where both are there.
+Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+  const RopeAround around = rope_around(in, d, c);
+  const auto scaling = in.object("rope_scaling"), parameters = in.object("rope_parameters");
+  if (parameters && (parameters->has("full_attention") || parameters->has("sliding_attention")))
+    in.fail("rope_parameters",
+            fmt::format("is given by type of layer, which \"{}\" has not; give one for all layers",
+                        c.model_type));
+  return read_rope(in, scaling && !scaling->empty() ? scaling : parameters, around);
+}
+
+/// The table of Gemma 3's layers of full attention: settings by type of layer, or a dict of the
+/// older releases.
+Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+  RopeAround around = rope_around(in, d, c);
+  around.theta = in.number("rope_theta", 1e-3, 1e18, d.rope_theta);
+  around.of_layer_type = true;
+  const auto scaling = in.object("rope_scaling"), both = in.object("rope_parameters");
+  const auto full = both ? both->object("full_attention") : std::nullopt;
+  if (both && !both->empty() && !full && !both->has("sliding_attention"))
+    in.fail("rope_parameters",
+            "is not given by type of layer; expected are full_attention and sliding_attention");
+  if (!full || !scaling) return read_rope(in, scaling ? scaling : full, around);
+  return read_rope(in, full->changed_by(*scaling), around);
+}
+
 // -- sliding windows --
 
 /// A window in all layers, unless it is null.
@@ -49,15 +95,17 @@ std::int64_t window_of(const JsonObject& in, std::int64_t otherwise) {
 
 /// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
 /// has no such list.
+/// \param optional a sliding layer without a window sees all, for its class can switch windows off
 template <class F>
-void mix_windows(const JsonObject& in, std::int64_t window, ModelConfig& c, F slides) {
+void mix_windows(const JsonObject& in, std::int64_t window, bool optional, ModelConfig& c,
+                 F slides) {
   const auto types = in.strings("layer_types", c.n_layers);
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
     const auto at = static_cast<std::size_t>(l);
     if (types && (*types)[at] != "full_attention" && (*types)[at] != "sliding_attention")
       in.unsupported("layer_types", (*types)[at], "full_attention, sliding_attention");
     const bool sliding = types ? (*types)[at] == "sliding_attention" : slides(l);
-    if (sliding && window == 0)
+    if (sliding && window == 0 && !optional)
       in.fail("sliding_window", fmt::format("is missing, but layer {} slides", l));
     c.layers[at].window = sliding ? window : 0;
   }
@@ -88,7 +136,7 @@ void qwen_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const bool used = in.boolean("use_sliding_window", false);
   const std::int64_t first = in.integer("max_window_layers", 0, kMostLayers, 28);
   const std::int64_t window = used ? window_of(in, d.window) : 0;
-  mix_windows(in, window, c, [&](std::int64_t l) { return window > 0 && l >= first; });
+  mix_windows(in, window, true, c, [&](std::int64_t l) { return window > 0 && l >= first; });
 }
 
 void phi3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
@@ -98,19 +146,19 @@ void phi3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) 
 
 void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& each) {
   const auto cap = [&](const char* key, double otherwise) {
-    return in.null(key) ? 0.0 : in.positive(key, otherwise);
+    return in.null(key) ? 0.0 : in.number(key, 1e-6, kMostMultiplier, otherwise);
   };
   c.norm_offset = 1;
   c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
   c.logit_soft_cap = cap("final_logit_softcapping", 30);
   each.soft_cap = cap("attn_logit_softcapping", 50);
-  each.scale = 1 / std::sqrt(in.positive("query_pre_attn_scalar", 256));
+  each.scale = 1 / std::sqrt(in.number("query_pre_attn_scalar", 1e-9, 1e12, 256));
   each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
   each.norms = NormPlace::both;
 }
 
 void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
-  mix_windows(in, window_of(in, d.window), c, [](std::int64_t l) { return l % 2 == 0; });
+  mix_windows(in, window_of(in, d.window), false, c, [](std::int64_t l) { return l % 2 == 0; });
 }
 
 void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
@@ -125,17 +173,13 @@ void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& 
 /// Sliding layers turn by a table of their own.
 void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 6);
-  mix_windows(in, window_of(in, d.window), c,
+  mix_windows(in, window_of(in, d.window), false, c,
               [&](std::int64_t l) { return (l + 1) % pattern != 0; });
   const auto both = in.object("rope_parameters");
-  if (both && both->has("sliding_attention")) {
-    c.ropes.push_back(
-        read_rope(in, both->object("sliding_attention"), {c.head_dim, c.max_positions, 10000}));
-  } else {
-    Rope local;
-    local.table = plain_rotary(c.head_dim, in.positive("rope_local_base_freq", 10000.0));
-    c.ropes.push_back(std::move(local));
-  }
+  RopeAround around = rope_around(in, d, c);
+  around.theta = in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0);
+  around.of_layer_type = true;
+  c.ropes.push_back(read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
   for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
@@ -148,7 +192,7 @@ void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const auto turns = [&](std::int64_t l) {
     return rotated ? (*rotated)[static_cast<std::size_t>(l)] == 1 : (l + 1) % interval != 0;
   };
-  mix_windows(in, window, c, [&](std::int64_t l) { return window > 0 && !turns(l); });
+  mix_windows(in, window, true, c, [&](std::int64_t l) { return window > 0 && !turns(l); });
   for (std::int64_t l = 0; l < c.n_layers; ++l)
     if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
 }
@@ -161,24 +205,34 @@ void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each)
 
 void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
   llama(in, d, c, each);
-  c.embedding_multiplier = in.positive("embedding_multiplier", 1.0);
-  c.residual_multiplier = in.positive("residual_multiplier", 1.0);
-  c.logit_multiplier = 1 / in.positive("logits_scaling", 1.0);
-  each.scale = in.positive("attention_multiplier", 1.0);
+  const auto multiplier = [&](const char* key) {
+    return in.number(key, 1 / kMostMultiplier, kMostMultiplier, 1.0);
+  };
+  c.embedding_multiplier = multiplier("embedding_multiplier");
+  c.residual_multiplier = multiplier("residual_multiplier");
+  c.logit_multiplier = 1 / multiplier("logits_scaling");
+  each.scale = multiplier("attention_multiplier");
 }
 
 const Family kFamilies[] = {
     {"llama", {}, llama, nullptr},
-    {"mistral", {.n_kv_heads = 8, .window = 4096}, mistral, nullptr},
-    {"qwen2", {.n_kv_heads = 32, .window = 4096}, qwen2, qwen_layers},
-    {"qwen3", {.n_kv_heads = 32, .head_dim = 128, .window = 4096}, qwen3, qwen_layers},
-    {"phi3", {.rms_norm_eps = 1e-5}, phi3, nullptr},
+    {"mistral", {.n_kv_heads = 8, .window = 4096, .positions = 131072}, mistral, nullptr},
+    {"qwen2", {.n_kv_heads = 32, .window = 4096, .positions = 32768}, qwen2, qwen_layers},
+    {"qwen3",
+     {.n_kv_heads = 32, .head_dim = 128, .window = 4096, .positions = 32768},
+     qwen3,
+     qwen_layers},
+    {"phi3",
+     {.rms_norm_eps = 1e-5, .positions = 4096, .original = 4096, .partial = true},
+     phi3,
+     nullptr},
     {"gemma2",
      {.n_kv_heads = 4,
       .head_dim = 256,
       .tied = true,
       .window = 4096,
-      .activation = "gelu_pytorch_tanh"},
+      .activation = "gelu_pytorch_tanh",
+      .positions = 8192},
      gemma2,
      gemma2_layers},
     {"gemma3_text",
@@ -187,10 +241,15 @@ const Family kFamilies[] = {
       .rope_theta = 1e6,
       .tied = true,
       .window = 4096,
-      .activation = "gelu_pytorch_tanh"},
+      .activation = "gelu_pytorch_tanh",
+      .positions = 131072,
+      .layered_rope = true},
      gemma3,
      gemma3_layers},
-    {"smollm3", {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true}, llama, smollm3_layers},
+    {"smollm3",
+     {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true, .positions = 32768},
+     llama,
+     smollm3_layers},
     {"olmo2", {.rms_norm_eps = 1e-5}, olmo2, nullptr},
     {"granite", {}, granite, nullptr},
 };
@@ -238,19 +297,8 @@ void read_sizes(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     in.fail("head_dim",
             fmt::format("= {} times {} heads is wider than {}", c.head_dim, c.n_heads, kMostWidth));
   c.max_positions = in.integer("max_position_embeddings", 0, kMostPositions, 0);
-  c.rms_norm_eps = in.positive("rms_norm_eps", d.rms_norm_eps);
+  c.rms_norm_eps = in.number("rms_norm_eps", 1e-30, 1, d.rms_norm_eps);
   c.tie_word_embeddings = in.boolean("tie_word_embeddings", d.tied);
-}
-
-/// The table of the layers of full attention.
-Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
-  // 5.x puts everything into rope_parameters; before, theta stood outside and scaling in a dict
-  auto parameters = in.object("rope_parameters");
-  if (parameters && parameters->has("full_attention"))
-    parameters = parameters->object("full_attention");
-  else if (!parameters)
-    parameters = in.object("rope_scaling");
-  return read_rope(in, parameters, {c.head_dim, c.max_positions, d.rope_theta});
 }
 
 }  // namespace
@@ -259,7 +307,8 @@ void read_family(const JsonObject& in, ModelConfig& c) {
   c.model_type = in.string("model_type", "");
   const Family& family = family_of(in, c.model_type);
   read_sizes(in, family.defaults, c);
-  c.ropes.push_back(read_main_rope(in, family.defaults, c));
+  const Defaults& d = family.defaults;
+  c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
   LayerSpec each;
   each.n_heads = c.n_heads;
   each.n_kv_heads = c.n_kv_heads;

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "other_formats.hpp"
 
 namespace episodic {
 namespace {
@@ -17,6 +20,7 @@ constexpr std::uint64_t kDefaultAlignment = 32, kMostAlignment = 1 << 20;
 constexpr std::uint32_t kMostDimensions = 4;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
 constexpr std::uint64_t kMostElements = 1 << 24;  // of a list in the metadata
+constexpr std::uint64_t kMostKeys = 1 << 16;      // of the metadata
 constexpr int kDeepest = 4;                       // arrays of arrays
 
 /// Kinds of metadata values by their number in the file.
@@ -307,7 +311,11 @@ void refuse_overlaps(const std::vector<TensorView>& tensors, const Reader& in) {
                           printable(by_place[i]->name)));
 }
 
-void check_start(Reader& in) {
+void check_start(Reader& in, std::span<const std::byte> bytes, std::string_view label) {
+  if (const std::string what = found_instead(bytes.first(std::min<std::size_t>(64, bytes.size())),
+                                             std::filesystem::path(label));
+      !what.empty() && in.left() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) != 0)
+    in.refuse("is no GGUF file: " + what);
   if (in.left() < 24) in.fail(fmt::format("{} bytes are too few for a GGUF file", in.left()));
   if (in.get<std::uint32_t>("its magic") != 0x46554747)  // "GGUF"
     in.fail("is no GGUF file: it does not begin with GGUF");
@@ -322,11 +330,13 @@ void check_start(Reader& in) {
 
 GgufContent parse_gguf(std::span<const std::byte> bytes, std::string_view label) {
   Reader in(bytes, label);
-  check_start(in);
+  check_start(in, bytes, label);
   // the least that an entry takes: name's length, dimensions, type, offset; key's length, kind,
   // value
   const std::uint64_t n_tensors = in.count("its list of tensors", 24);
   const std::uint64_t n_values = in.count("its metadata", 13);
+  if (n_values > kMostKeys)
+    in.fail(fmt::format("its metadata claim {} keys, more than {}", n_values, kMostKeys));
   GgufContent content;
   for (std::uint64_t i = 0; i < n_values; ++i) {
     const std::string_view key = in.string("a key of the metadata");
@@ -405,6 +415,10 @@ GgufFile::GgufFile(const std::filesystem::path& path) {
     std::filesystem::path part = path;
     if (split)
       part.replace_filename(fmt::format("{}-{:05}-of-{:05}.gguf", split->stem, i + 1, count));
+    std::error_code ignored;
+    if (split && part != path && !std::filesystem::exists(part, ignored))
+      throw FileError(fmt::format("{}: part {} of {} is not beside {}; fetch it too", part.string(),
+                                  i + 1, count, path.filename().string()));
     MappedFile file(part);
     GgufContent content = parse_file(file);
     parts_.push_back({std::move(file), std::move(content)});

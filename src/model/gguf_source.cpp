@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -26,8 +27,26 @@ using Json = nlohmann::json;
 constexpr const char* kRopeTensors[] = {"rope_freqs.weight", "rope_factors_long.weight",
                                         "rope_factors_short.weight"};
 
+/// GGUF files that hold something else than a model, by general.type or general.architecture.
+struct OtherContent {
+  const char* name;
+  const char* what;
+};
+constexpr OtherContent kOtherContent[] = {
+    {"imatrix", "how often weights are used (an importance matrix), which quantising needs"},
+    {"adapter", "an adapter; give the model's file, and the adapter as PEFT saves it"},
+    {"mmproj", "the part of a model that sees or hears; give the file of its language model"},
+    {"clip", "the part of a model that sees or hears; give the file of its language model"},
+    {"controlvector", "a control vector"},
+};
+
 const GgufArchitecture& architecture_of(const GgufFile& file) {
   const auto name = file.string("general.architecture");
+  for (const char* key : {"general.type", "general.architecture"})
+    for (const OtherContent& other : kOtherContent)
+      if (file.string(key).value_or("") == other.name)
+        file.fail(key,
+                  fmt::format("= '{}': the file holds no model but {}", other.name, other.what));
   if (!name) file.fail("general.architecture", "is missing; convert the file again");
   std::string known;
   for (const GgufArchitecture& a : gguf_architectures()) {
@@ -88,77 +107,154 @@ class Settings {
   Settings(const GgufFile& file, const GgufArchitecture& a) : file_(file), prefix_(a.gguf) {}
 
   std::string key(const char* name) const { return fmt::format("{}.{}", prefix_, name); }
+  bool has(const char* name) const { return file_.value(key(name)) != nullptr; }
+  [[noreturn]] void fail(const char* name, const std::string& what) const {
+    file_.fail(key(name), what);
+  }
+
   std::int64_t integer(const char* name) const {
     const auto value = file_.integer(key(name));
-    if (!value) file_.fail(key(name), "is missing; convert the file again");
-    if (*value < 1 || *value > kMost)
-      file_.fail(key(name), fmt::format("= {} is out of range [1, {}]", *value, kMost));
-    return *value;
+    if (!value) fail(name, "is missing; convert the file again");
+    return in_range(name, *value);
   }
   std::int64_t integer(const char* name, std::int64_t otherwise) const {
-    return file_.integer(key(name)) ? integer(name) : otherwise;
+    return has(name) ? integer(name) : otherwise;
   }
+
+  /// A number for each layer, or one for all. \throws FileError if the layers differ
+  std::int64_t of_all_layers(const char* name, std::int64_t layers) const {
+    const GgufValue* value = file_.value(key(name));
+    const auto* list = value ? std::get_if<std::vector<std::int64_t>>(value) : nullptr;
+    if (!list) return integer(name);
+    if (static_cast<std::int64_t>(list->size()) != layers)
+      fail(name, fmt::format("has {} numbers for {} layers; convert the file again", list->size(),
+                             layers));
+    for (const std::int64_t x : *list)
+      if (x != list->front())
+        fail(name, fmt::format("differs between layers ({} and {}), which is not supported",
+                               list->front(), x));
+    return in_range(name, list->front());
+  }
+
   std::optional<double> number(const char* name) const {
     const auto value = file_.number(key(name));
+    if (value && !std::isfinite(*value))
+      fail(name, fmt::format("is {}; convert the file again", *value));
     return value ? std::optional(as_written(*value)) : std::nullopt;
   }
   void copy(const char* name, Json& config, const char* to) const {
     if (const auto value = number(name)) config[to] = *value;
   }
 
+  /// What the file says and this architecture does not compute by must say nothing.
+  void require(const char* name, double nothing) const {
+    const auto value = number(name);
+    if (value && std::abs(*value - nothing) > 1e-6 * std::abs(nothing))
+      fail(name, fmt::format("= {} is not supported for this architecture; convert the file again "
+                             "without it",
+                             *value));
+  }
+
  private:
+  std::int64_t in_range(const char* name, std::int64_t value) const {
+    if (value < 1 || value > kMost)
+      fail(name, fmt::format("= {} is out of range [1, {}]", value, kMost));
+    return value;
+  }
+
   static constexpr std::int64_t kMost = std::int64_t{1} << 40;
   const GgufFile& file_;
   std::string prefix_;
 };
 
 /// The factors by which a tensor divides the rotation's frequencies.
-Json factors_of(const GgufFile& file, const char* name) {
+std::vector<double> factors_of(const GgufFile& file, const char* name) {
   const TensorView& t = *file.find(name);
   if (t.type != TensorType::f32 || t.shape.size() != 1 || t.bytes > 4 << 14)
     file.fail(name, "is no list of F32; convert the file again");
-  Json list = Json::array();
+  std::vector<double> list;
   for (std::int64_t i = 0; i < t.bytes; i += 4) {
     float x;
     std::memcpy(&x, t.data + i, 4);
+    if (!(x > 0) || !std::isfinite(x))
+      file.fail(name, fmt::format("holds {}, expected numbers above 0; convert the file again", x));
     list.push_back(as_written(static_cast<double>(x)));
   }
   return list;
 }
 
-Json rope_scaling(const GgufFile& file, const Settings& in, std::int64_t positions) {
-  const std::int64_t trained = in.integer("rope.scaling.original_context_length", positions);
-  if (file.find("rope_factors_short.weight") && file.find("rope_factors_long.weight")) {
-    Json scaling = {{"rope_type", "longrope"},
-                    {"type", "longrope"},
-                    {"short_factor", factors_of(file, "rope_factors_short.weight")},
-                    {"long_factor", factors_of(file, "rope_factors_long.weight")},
-                    {"original_max_position_embeddings", trained}};
-    in.copy("rope.scaling.attn_factor", scaling, "attention_factor");
+/// What rope.scaling says, as llama.cpp takes it.
+struct RopeScaling {
+  std::string type;
+  double factor = 1;     ///< positions are divided by it
+  double attention = 1;  ///< of cosines and sines
+  std::int64_t trained = 0;
+};
+
+RopeScaling read_scaling(const GgufFile& file, const Settings& in, std::int64_t positions) {
+  RopeScaling s;
+  const char* kType = "rope.scaling.type";
+  s.type = file.string(in.key(kType)).value_or("linear");
+  if (s.type != "none" && s.type != "linear" && s.type != "yarn" && s.type != "longrope")
+    in.fail(kType, fmt::format("= '{}' is not supported; supported are: none, linear, yarn, "
+                               "longrope",
+                               printable(s.type)));
+  const bool named = in.has("rope.scaling.factor");
+  const char* key = named ? "rope.scaling.factor" : "rope.scale_linear";  // as older files call it
+  const double factor = in.number(key).value_or(0);
+  if (factor < 0) in.fail(key, fmt::format("= {} must not be below 0", factor));
+  if (factor > 0 && s.type != "none") s.factor = factor;  // 0 says nothing
+  s.attention = in.number("rope.scaling.attn_factor").value_or(1.0);
+  if (!(s.attention > 0))
+    in.fail("rope.scaling.attn_factor", fmt::format("= {} must be above 0", s.attention));
+  s.trained = in.integer("rope.scaling.original_context_length", positions);
+  // llama.cpp reads these for other architectures alone
+  in.require("rope.scaling.yarn_attn_factor", 1);
+  in.require("rope.scaling.yarn_beta_fast", 32);
+  in.require("rope.scaling.yarn_beta_slow", 1);
+  in.require("rope.scaling.yarn_log_multiplier", 0);
+  if (s.type == "yarn") in.require("rope.scaling.yarn_ext_factor", 1);
+  return s;
+}
+
+/// Frequencies that are divided channel by channel, by the one list in short contexts and by the
+/// other in long ones.
+Json divided(std::vector<double> shorts, std::vector<double> longs, const RopeScaling& s) {
+  for (auto* list : {&shorts, &longs})
+    for (double& x : *list) x *= s.factor;
+  return {{"rope_type", "longrope"},         {"type", "longrope"},
+          {"short_factor", shorts},          {"long_factor", longs},
+          {"attention_factor", s.attention}, {"original_max_position_embeddings", s.trained}};
+}
+
+/// \param pairs that turn
+Json rope_scaling(const GgufFile& file, const Settings& in, std::int64_t positions,
+                  std::int64_t pairs) {
+  const RopeScaling s = read_scaling(file, in, positions);
+  constexpr const char *kShort = "rope_factors_short.weight", *kLong = "rope_factors_long.weight",
+                       *kOne = "rope_freqs.weight";
+  const bool shorts = file.find(kShort), longs = file.find(kLong), one = file.find(kOne);
+  if (shorts != longs)
+    file.fail(shorts ? kLong : kShort, "is missing; fetch or convert the file again");
+  if ((one || shorts) && s.type == "yarn" && s.factor != 1)
+    in.fail("rope.scaling.type", "= 'yarn' beside factors of frequencies is not supported");
+  // LLaMA 3.1's scaling comes worked out: the same factors whatever the length
+  if (one) return divided(factors_of(file, kOne), factors_of(file, kOne), s);
+  if (shorts) return divided(factors_of(file, kShort), factors_of(file, kLong), s);
+  if (s.factor == 1 && s.attention == 1) return nullptr;
+  if (s.type == "yarn") {
+    Json scaling = {{"rope_type", "yarn"},
+                    {"type", "yarn"},
+                    {"factor", s.factor},
+                    {"original_max_position_embeddings", s.trained}};
+    if (s.attention != 1)
+      scaling["attention_factor"] =
+          s.attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1.0);
     return scaling;
   }
-  if (file.find("rope_freqs.weight")) {
-    // LLaMA 3.1's scaling, worked out: the same factors whatever the length
-    const Json factors = factors_of(file, "rope_freqs.weight");
-    return {{"rope_type", "longrope"}, {"type", "longrope"},
-            {"short_factor", factors}, {"long_factor", factors},
-            {"attention_factor", 1.0}, {"original_max_position_embeddings", trained}};
-  }
-  const std::string type(file.string(in.key("rope.scaling.type")).value_or("none"));
-  auto factor = in.number("rope.scaling.factor");
-  if (!factor) factor = in.number("rope.scale_linear");  // as older files call it
-  if (type == "none" && !factor) return nullptr;
-  if (type != "none" && type != "linear" && type != "yarn")
-    file.fail(in.key("rope.scaling.type"),
-              fmt::format("= '{}' is not supported here; supported are: none, linear, yarn, and "
-                          "longrope with its factors",
-                          printable(type)));
-  if (!factor) file.fail(in.key("rope.scaling.factor"), "is missing; convert the file again");
-  if (type != "yarn" && *factor == 1) return nullptr;
-  const std::string kind = type == "yarn" ? "yarn" : "linear";
-  Json scaling = {{"rope_type", kind}, {"type", kind}, {"factor", *factor}};
-  if (kind == "yarn") scaling["original_max_position_embeddings"] = trained;
-  return scaling;
+  if (s.attention == 1) return {{"rope_type", "linear"}, {"type", "linear"}, {"factor", s.factor}};
+  const std::vector<double> plain(static_cast<std::size_t>(pairs), 1.0);
+  return divided(plain, plain, s);
 }
 
 /// Layers with a sliding window, and every n-th without.
@@ -217,8 +313,14 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   if (const auto experts = file.integer(in.key("expert_count")); experts && *experts > 0)
     file.fail(in.key("expert_count"),
               fmt::format("= {}: mixtures of experts are not supported", *experts));
+  if (!file.boolean(in.key("attention.causal")).value_or(true))
+    in.fail("attention.causal", "= false: the model is no decoder, which is not supported");
   const std::int64_t hidden = in.integer("embedding_length");
-  const std::int64_t heads = in.integer("attention.head_count");
+  const std::int64_t layers = in.integer("block_count");
+  const std::int64_t heads = in.of_all_layers("attention.head_count", layers);
+  const std::int64_t kv_heads = in.has("attention.head_count_kv")
+                                    ? in.of_all_layers("attention.head_count_kv", layers)
+                                    : heads;
   const std::int64_t positions = in.integer("context_length");
   if (!file.integer(in.key("attention.key_length")) && hidden % heads != 0)
     file.fail(in.key("attention.head_count"),
@@ -226,6 +328,16 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const std::int64_t head_dim = in.integer("attention.key_length", hidden / heads);
   if (in.integer("attention.value_length", head_dim) != head_dim)
     file.fail(in.key("attention.value_length"), "differs from key_length, which is not supported");
+  const std::int64_t rotary = in.integer("rope.dimension_count", head_dim);
+  if (rotary > head_dim || rotary % 2 != 0)
+    in.fail(
+        "rope.dimension_count",
+        fmt::format("= {} is no even number of at most the head's {} channels", rotary, head_dim));
+  if (rotary != head_dim && std::string_view(a.gguf) == "gemma3")
+    in.fail("rope.dimension_count",
+            fmt::format("= {} differs from the head's {} channels, which is not supported for this "
+                        "architecture",
+                        rotary, head_dim));
   const auto eps = in.number("attention.layer_norm_rms_epsilon");
   if (!eps)
     file.fail(in.key("attention.layer_norm_rms_epsilon"), "is missing; convert the file again");
@@ -233,21 +345,25 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
       {"model_type", a.model_type},
       {"vocab_size", embedding->shape[0]},
       {"hidden_size", hidden},
-      {"intermediate_size", in.integer("feed_forward_length")},
-      {"num_hidden_layers", in.integer("block_count")},
+      {"intermediate_size", in.of_all_layers("feed_forward_length", layers)},
+      {"num_hidden_layers", layers},
       {"num_attention_heads", heads},
-      {"num_key_value_heads", in.integer("attention.head_count_kv", heads)},
+      {"num_key_value_heads", kv_heads},
       {"head_dim", head_dim},
       {"max_position_embeddings", positions},
       {"rms_norm_eps", *eps},
       {"hidden_act", "silu"},
       {"tie_word_embeddings", file.find("output.weight") == nullptr},
       {"rope_theta", in.number("rope.freq_base").value_or(10000.0)},
-      {"rope_scaling", rope_scaling(file, in, positions)},
+      {"rope_scaling", rope_scaling(file, in, positions, rotary / 2)},
   };
-  const std::int64_t rotary = in.integer("rope.dimension_count", head_dim);
-  if (rotary != head_dim)
-    config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
+  if (rotary != head_dim) {
+    const auto width = static_cast<double>(head_dim);
+    double share = static_cast<double>(rotary) / width;
+    if (std::floor(share * width) < static_cast<double>(rotary)) share = std::nextafter(share, 1.0);
+    config["partial_rotary_factor"] = share;
+    config[kRopeInterleaved] = a.interleaved;
+  }
   const std::string_view name = a.gguf;
   if (name == "phi3") {
     config["original_max_position_embeddings"] =
@@ -258,12 +374,25 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     config["attention_bias"] = file.find("blk.0.attn_q.bias") != nullptr;
     config["mlp_bias"] = file.find("blk.0.ffn_gate.bias") != nullptr;
   }
+  const double usual = 1 / std::sqrt(static_cast<double>(head_dim));
   if (name == "granite") {
-    in.copy("attention.scale", config, "attention_multiplier");
+    // 0 and nothing are the usual scale there
+    config["attention_multiplier"] = in.number("attention.scale").value_or(0);
+    if (config["attention_multiplier"] == 0) config["attention_multiplier"] = usual;
+    if (!in.has("logit_scale")) in.fail("logit_scale", "is missing; convert the file again");
     in.copy("embedding_scale", config, "embedding_multiplier");
     in.copy("residual_scale", config, "residual_multiplier");
     in.copy("logit_scale", config, "logits_scaling");
   }
+  if (name != "granite") {
+    for (const char* multiplier : {"embedding_scale", "residual_scale", "logit_scale"})
+      in.require(multiplier, 1);
+    if (!a.gemma && in.number("attention.scale").value_or(0) != 0)
+      in.require("attention.scale", usual);
+  }
+  if (!a.gemma)
+    for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
+      in.require(cap, 0);
   if (name == "smollm3") config["no_rope_layer_interval"] = 4;  // not in the file
   if (a.interleaved) config[kRopeInterleaved] = true;
   if (a.gemma) add_gemma(file, in, a, config);

@@ -11,6 +11,7 @@
 #include "episodic/base/mapped_file.hpp"
 #include "episodic/model/gguf.hpp"
 #include "families.hpp"
+#include "other_formats.hpp"
 
 namespace episodic {
 namespace {
@@ -18,7 +19,43 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse_file(std::string_view text, const std::string& file) {
-  return parse_strict(text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16});
+  return parse_strict(
+      text, file, {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16, .python_numbers = true});
+}
+
+/// What transformers' class of this family passes over, and who wrote it may have meant.
+void note_unread(const Json& json, ModelConfig& c) {
+  const auto above = [&](const char* key, std::int64_t n) {
+    const auto it = json.find(key);
+    return it != json.end() && it->is_number() && *it > n;
+  };
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
+    if (above(key, 1))
+      c.notes.push_back(
+          fmt::format("{} = {} says nothing of model_type \"{}\", which has no experts", key,
+                      printable_value(json[key]), c.model_type));
+  const bool windows =
+      c.model_type != "llama" && c.model_type != "olmo2" && c.model_type != "granite";
+  if (const auto it = json.find("sliding_window"); !windows && it != json.end() && !it->is_null())
+    c.notes.push_back(
+        fmt::format("sliding_window = {} says nothing of model_type \"{}\", whose layers see all",
+                    printable_value(*it), c.model_type));
+}
+
+/// Token ids that no step can give: transformers never meets them either.
+void drop_impossible_tokens(ModelConfig& c) {
+  const auto impossible = [&](std::int64_t id) { return id < 0 || id >= c.vocab_size; };
+  const auto note = [&](const char* key, std::int64_t id) {
+    c.notes.push_back(fmt::format("{} = {} is not among the {} tokens of the vocabulary; ignored",
+                                  key, id, c.vocab_size));
+  };
+  if (c.bos_token != -1 && impossible(c.bos_token)) {
+    note("bos_token_id", c.bos_token);
+    c.bos_token = -1;
+  }
+  for (const std::int64_t id : c.eos_tokens)
+    if (impossible(id)) note("eos_token_id", id);
+  std::erase_if(c.eos_tokens, impossible);
 }
 
 std::string_view text_of(const MappedFile& file) {
@@ -38,6 +75,7 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
   const Json json = parse_file(config_json, file);
   const JsonObject in(json, file);
   ModelConfig c;
+  c.quantization = quantization_said(json);
   read_family(in, c);
 
   auto bos = in.tokens("bos_token_id");
@@ -50,6 +88,8 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
     if (g.has("eos_token_id")) c.eos_tokens = g.tokens("eos_token_id");
   }
   if (!bos.empty()) c.bos_token = bos[0];
+  drop_impossible_tokens(c);
+  note_unread(json, c);
   return c;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
@@ -15,7 +16,12 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostTokenId = 1 << 24;
 
-std::string text(const Json& v) { return printable_value(v); }
+/// A value for a message; the numbers that JSON has no words for as Python writes them.
+std::string text(const Json& v) {
+  const double x = v.is_number_float() ? v.get<double>() : 0;
+  if (std::isfinite(x)) return printable_value(v);
+  return std::isnan(x) ? "NaN" : x > 0 ? "Infinity" : "-Infinity";
+}
 
 }  // namespace
 
@@ -39,6 +45,14 @@ std::optional<JsonObject> JsonObject::object(const char* key) const {
   if (!v) return std::nullopt;
   if (!v->is_object()) fail(key, "expected an object or null");
   return JsonObject(*v, file_, prefix_ + key + ".");
+}
+
+JsonObject JsonObject::changed_by(const JsonObject& other) const {
+  auto merged = std::make_shared<Json>(*object_);
+  merged->update(*other.object_);
+  JsonObject result(*merged, file_, prefix_);
+  result.own_ = std::move(merged);
+  return result;
 }
 
 std::int64_t JsonObject::integer(const char* key, std::int64_t least, std::int64_t most) const {
@@ -65,13 +79,30 @@ double JsonObject::positive(const char* key, std::optional<double> otherwise) co
   const Json* v = find(key);
   if (!v && otherwise) return *otherwise;
   if (!v) fail(key, "is missing; expected a positive number");
-  return checked_positive(key, *v);
+  const double x = v->is_number() ? v->get<double>() : 0;
+  if (!(x > 0) || !std::isfinite(x))
+    fail(key, fmt::format("is {}, expected a positive number", text(*v)));
+  return x;
 }
 
-double JsonObject::checked_positive(const char* key, const Json& v) const {
-  const double x = v.is_number() ? v.get<double>() : 0;
-  if (!(x > 0) || !std::isfinite(x))
-    fail(key, fmt::format("is {}, expected a positive number", text(v)));
+double JsonObject::number(const char* key, double least, double most,
+                          std::optional<double> otherwise) const {
+  const Json* v = find(key);
+  if (!v && otherwise) return *otherwise;
+  if (!v) fail(key, fmt::format("is missing; expected a number in [{}, {}]", least, most));
+  return checked_number(key, *v, least, most);
+}
+
+double JsonObject::number_or(const char* key, double most, double otherwise) const {
+  const Json* v = find(key);
+  const double x = v ? checked_number(key, *v, 0, most) : 0;
+  return x == 0 ? otherwise : x;
+}
+
+double JsonObject::checked_number(const char* key, const Json& v, double least, double most) const {
+  const double x = v.is_number() ? v.get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!(x >= least && x <= most))  // not so for NaN
+    fail(key, fmt::format("is {}, expected a number in [{}, {}]", text(v), least, most));
   return x;
 }
 
@@ -107,11 +138,12 @@ const Json* JsonObject::list(const char* key, std::int64_t n) const {
   return v;
 }
 
-std::vector<double> JsonObject::positives(const char* key, std::int64_t n) const {
+std::vector<double> JsonObject::numbers(const char* key, std::int64_t n, double least,
+                                        double most) const {
   const Json* v = list(key, n);
-  if (!v) fail(key, fmt::format("is missing; expected a list of {} positive numbers", n));
+  if (!v) fail(key, fmt::format("is missing; expected a list of {} numbers", n));
   std::vector<double> out;
-  for (const Json& x : *v) out.push_back(checked_positive(key, x));
+  for (const Json& x : *v) out.push_back(checked_number(key, x, least, most));
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 // Reading the keys of one JSON object of a configuration file, each with its range checked.
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,18 +22,26 @@ class JsonObject {
   bool has(const char* key) const { return find(key) != nullptr; }
   bool null(const char* key) const;  ///< present, and null
   std::optional<JsonObject> object(const char* key) const;
+  bool empty() const { return object_->empty(); }
+  /// The same with the keys of another object added or replaced.
+  JsonObject changed_by(const JsonObject& other) const;
 
   std::int64_t integer(const char* key, std::int64_t least, std::int64_t most) const;
   std::int64_t integer(const char* key, std::int64_t least, std::int64_t most,
                        std::int64_t otherwise) const;
   /// A finite number above 0; without `otherwise` the key must be there.
   double positive(const char* key, std::optional<double> otherwise = std::nullopt) const;
+  /// The same within [least, most], which are above 0.
+  double number(const char* key, double least, double most,
+                std::optional<double> otherwise = std::nullopt) const;
+  /// A number in [0, most], where Python's `x or otherwise` is meant: 0 is as if it were absent.
+  double number_or(const char* key, double most, double otherwise) const;
   bool boolean(const char* key, bool otherwise) const;
   std::string string(const char* key, const std::string& otherwise) const;
   /// One token id or a list of them.
   std::vector<std::int64_t> tokens(const char* key) const;
-  /// A list of exactly n finite numbers above 0.
-  std::vector<double> positives(const char* key, std::int64_t n) const;
+  /// A list of exactly n numbers in [least, most].
+  std::vector<double> numbers(const char* key, std::int64_t n, double least, double most) const;
   /// A list of exactly n strings; nothing if the key is absent.
   std::optional<std::vector<std::string>> strings(const char* key, std::int64_t n) const;
   /// A list of exactly n integers in [least, most]; nothing if the key is absent.
@@ -48,10 +57,11 @@ class JsonObject {
   const Json* find(const char* key) const;
   std::int64_t checked_integer(const char* key, const Json& v, std::int64_t least,
                                std::int64_t most) const;
-  double checked_positive(const char* key, const Json& v) const;
+  double checked_number(const char* key, const Json& v, double least, double most) const;
   const Json* list(const char* key, std::int64_t n) const;
 
   const Json* object_;
+  std::shared_ptr<const Json> own_;  // of an object that stands in no file as it is
   std::string file_, prefix_;
 };
 

@@ -274,7 +274,7 @@ class LoraAdapter::Reader {
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                                 file.bytes().size());
     const std::string name = file.path().string();
-    Json json = parse_strict(text, name, {.bytes = 16 << 20});
+    Json json = parse_strict(text, name, {.bytes = 16 << 20, .python_numbers = true});
     const JsonGuard guard(json);
     return ConfigReader(json, name).read();
   }
@@ -306,6 +306,10 @@ class LoraAdapter::Reader {
                       printable(t.name)));
     const bool a = take_end(name, ".lora_A.weight"), b = !a && take_end(name, ".lora_B.weight");
     const bool base = !a && !b && take_end(name, ".base_layer.weight");
+    if (prefixed && !a && !b) {
+      if (!base) take_end(name, ".weight");
+      if (const TensorView* own = embedding_or_head(name)) return check_base(t, *own);
+    }
     if (!prefixed || (!a && !b && !base))
       fail(
           fmt::format("tensor '{}' is not known; expected are {}MODULE.lora_A.weight and "
@@ -317,7 +321,7 @@ class LoraAdapter::Reader {
           fmt::format("tensor '{}' has no place in a model of model_type \"{}\" with {} layers; "
                       "the adapter is of another model",
                       printable(t.name), model_.config.model_type, model_.config.n_layers));
-    if (base) return check_base(t, module->second);
+    if (base) return check_base(t, *model_.tensors->find(module->second[0].tensor));
     if (!is_target(module->first, module->second))
       fail(fmt::format("tensor '{}' is none that {} calls for; both must be of one adapter",
                        printable(t.name), config_file_));
@@ -325,24 +329,45 @@ class LoraAdapter::Reader {
     (a ? pair.a : pair.b) = &t;
   }
 
-  /// With a head among its targets PEFT saves the model's own beside the adapter.
-  void check_base(const TensorView& t, const std::vector<WeightEntry>& parts) const {
-    const TensorView* own = model_.tensors->find(parts[0].tensor);
-    if (!own || block_elements(own->type) != 1) return;  // nothing exact to compare with
-    bool same = t.shape == own->shape && cpu::is_weight_type(t.type) &&
-                block_elements(t.type) == 1 && cpu::is_weight_type(own->type);
-    const std::int64_t columns = parts[0].tensor_shape[1];
+  /// The model's embedding or head by the name of its module; null for another module.
+  const TensorView* embedding_or_head(std::string_view module) const {
+    const bool head = module == "lm_head";
+    if (!head && module != "model.embed_tokens") return nullptr;
+    const bool own = head && !model_.config.tie_word_embeddings;
+    return model_.tensors->find(own ? "lm_head.weight" : "model.embed_tokens.weight");
+  }
+
+  /// PEFT saves the model's own embedding and head beside an adapter where the head is among its
+  /// targets, and where it was told to (save_embedding_layers). Weights that were trained are not
+  /// an adapter.
+  void check_base(const TensorView& t, const TensorView& own) const {
+    bool same = t.shape == own.shape && t.shape.size() == 2 && cpu::is_weight_type(t.type) &&
+                block_elements(t.type) == 1 && cpu::is_weight_type(own.type);
+    const std::int64_t columns = same ? t.shape[1] : 0;
     std::vector<float> theirs(static_cast<std::size_t>(columns)), ours(theirs.size());
+    // a type of fewer bits was rounded to; a block type says a row only about
+    const bool blocks = same && block_elements(own.type) > 1;
+    const float rounding = !same || t.type == own.type ? 0.0f : 1.0f / 256;
     for (std::int64_t row = 0; same && row < t.shape[0]; ++row) {
-      widen(t.type, t.data + row * cpu::row_bytes(t.type, columns), columns, theirs.data());
-      widen(own->type, own->data + row * cpu::row_bytes(own->type, columns), columns, ours.data());
-      same = theirs == ours;
+      cpu::widen_row(t.type, t.data + row * cpu::row_bytes(t.type, columns), columns,
+                     theirs.data());
+      cpu::widen_row(own.type, own.data + row * cpu::row_bytes(own.type, columns), columns,
+                     ours.data());
+      float off = 0, sum = 0;
+      for (std::size_t c = 0; c < ours.size(); ++c) {
+        const float distance = std::abs(theirs[c] - ours[c]);
+        off += distance;
+        sum += std::abs(theirs[c]);
+        same = same && (blocks || distance <= rounding * std::abs(theirs[c]));
+      }
+      same = same && off <= 0.5f * sum;
     }
     if (!same)
       fail(
-          fmt::format("tensor '{}' is not what the model has: the adapter is of another model, or "
-                      "was trained with this weight, which is not supported",
-                      printable(t.name)));
+          fmt::format("tensor '{}' is not what the model has (of shape [{}] where the model has "
+                      "[{}]): the adapter is of another model, or was trained with this weight, "
+                      "which is not supported",
+                      printable(t.name), fmt::join(t.shape, ", "), fmt::join(own.shape, ", ")));
   }
 
   /// Adapters are in Hugging Face's order of rows; the weights of some GGUF files are not.

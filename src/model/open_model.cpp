@@ -11,6 +11,8 @@
 #include "episodic/model/quantize.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "lora_scale.hpp"
+#include "other_formats.hpp"
+#include "reconcile.hpp"
 
 namespace episodic {
 namespace {
@@ -25,6 +27,15 @@ std::string configuration_text(const fs::path& path) {
         fmt::format("{}: {} bytes are too many for a configuration; is it the right file?",
                     path.string(), file.bytes().size()));
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// config.json of a directory that is there.
+std::string config_text(const fs::path& dir) {
+  std::error_code ignored;
+  if (!fs::exists(dir / "config.json", ignored))
+    if (const std::string found = found_instead(dir); !found.empty())
+      throw FileError(fmt::format("{}: has no config.json; {}", dir.string(), found));
+  return configuration_text(dir / "config.json");
 }
 
 void check_directory(const fs::path& path) {
@@ -76,21 +87,25 @@ OpenModel open_model(const fs::path& path) {
     model.config_json = source->config_json();
     model.config = parse_model_config(model.config_json, "", path.string());
     model.tensors = std::move(source);
+    reconcile(model);
     return model;
   }
   check_directory(path);
   model.tokenizer_dir = path;
-  model.config_json = configuration_text(path / "config.json");
+  model.config_json = config_text(path);
   std::error_code ignored;
   if (fs::exists(path / "generation_config.json", ignored))
     model.generation_json = configuration_text(path / "generation_config.json");
   model.config = parse_model_config(model.config_json, model.generation_json, path.string());
   model.tensors = std::make_shared<const Weights>(path);
+  reconcile(model);
   return model;
 }
 
 OpenModel open_model(const fs::path& path, const ModelOptions& options) {
   OpenModel model = open_model(path);
+  if (options.log)
+    for (const std::string& note : model.notes) options.log(LogLevel::warning, note);
   for (const LoraChoice& choice : options.lora) {
     require_scale(choice.dir, choice.scale);
     model.adapters.push_back({LoraAdapter::load(choice.dir, model), choice.scale});
@@ -112,6 +127,7 @@ MemoryIdentity identity_of(const fs::path& path, const ModelOptions& options) {
   ModelOptions unchanged = options;
   unchanged.merge_lora = false;
   unchanged.quantize.reset();
+  unchanged.log = {};
   OpenModel model = open_model(path, unchanged);
   model.quantized = options.quantize;
   return identity_of(model);

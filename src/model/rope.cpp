@@ -18,43 +18,51 @@ struct Scaling {
   double theta = 0;
   std::int64_t dim = 0;  // rotary channels
 
-  /// Context of the first training: where the kinds that stretch it look for it.
-  double original(bool required) const {
+  /// Context of the first training. As transformers has it the key beside the settings goes before
+  /// the one among them, and the trained window stands in for both.
+  double original() const {
     const char* key = "original_max_position_embeddings";
-    const JsonObject* object = parameters.has(key) ? &parameters
-                               : config.has(key)   ? &config
-                                                   : nullptr;
-    if (!object && (required || around.max_positions == 0))
-      parameters.fail(key, "is missing; expected a positive number");
-    if (!object) return static_cast<double>(around.max_positions);
     constexpr double kMost = 1e12;
-    const double value = object->positive(key);
-    if (value < 1 || value > kMost)
-      object->fail(key, fmt::format("is {}, must be in [1, {}]", value, kMost));
-    return value;
+    if (!around.of_layer_type && config.has(key)) return config.number(key, 1, kMost);
+    if (around.original > 0) return static_cast<double>(around.original);
+    if (parameters.has(key)) return parameters.number(key, 1, kMost);
+    return static_cast<double>(trained());
+  }
+
+  std::int64_t trained() const {
+    if (around.max_positions == 0)
+      config.fail("max_position_embeddings", "is missing; this rope_type is made for a length");
+    return around.max_positions;
+  }
+
+  /// Far wider than any model's.
+  double factor() const { return parameters.number("factor", 1e-3, 1e6); }
+  double attention_factor(double otherwise) const {
+    return parameters.number("attention_factor", 1e-6, 1e6, otherwise);
   }
 };
 
 void scale_linear(const Scaling& s, Rope& rope) {
-  const double factor = s.parameters.positive("factor");
+  const double factor = s.factor();
   for (double& f : rope.table.inverse_frequency) f /= factor;
 }
 
-/// NTK: beyond the original context the base grows with the context (Rope::at).
+/// NTK: beyond the trained window the base grows with the context (Rope::at). An
+/// original_max_position_embeddings says nothing here, as in transformers (docs/models.md).
 void scale_dynamic(const Scaling& s, Rope& rope) {
   if (s.dim < 4) s.parameters.fail("rope_type", "= \"dynamic\" needs at least 4 rotary channels");
   rope.theta = s.theta;
-  rope.factor = s.parameters.positive("factor");
-  rope.original = static_cast<std::int64_t>(s.original(false));
+  rope.factor = s.factor();
+  rope.original = s.trained();
 }
 
 /// Llama 3.1: wavelengths that are long for the original context are stretched by `factor`, short
 /// ones kept, those between blended by where they lie.
 void scale_llama3(const Scaling& s, Rope& rope) {
-  const double factor = s.parameters.positive("factor");
-  const double low = s.parameters.positive("low_freq_factor");
-  const double high = s.parameters.positive("high_freq_factor");
-  const double original = s.original(true);
+  const double factor = s.factor();
+  const double low = s.parameters.number("low_freq_factor", 1e-6, 1e6);
+  const double high = s.parameters.number("high_freq_factor", 1e-6, 1e6);
+  const double original = s.original();
   if (!(high > low))
     s.parameters.fail("high_freq_factor",
                       fmt::format("is {}, must exceed low_freq_factor = {}", high, low));
@@ -70,10 +78,12 @@ void scale_llama3(const Scaling& s, Rope& rope) {
 /// are kept, those that turn less than beta_slow times stretched, those between blended by their
 /// number.
 void scale_yarn(const Scaling& s, Rope& rope) {
-  const double factor = s.parameters.positive("factor");
-  const double original = s.original(false);
-  const double fast = s.parameters.positive("beta_fast", 32.0);
-  const double slow = s.parameters.positive("beta_slow", 1.0);
+  const double original = s.original();
+  // null says: as far as the window was stretched
+  const double factor =
+      s.parameters.null("factor") ? static_cast<double>(s.trained()) / original : s.factor();
+  const double fast = s.parameters.number_or("beta_fast", 1e6, 32.0);
+  const double slow = s.parameters.number_or("beta_slow", 1e6, 1.0);
   if (!(s.theta > 1)) s.parameters.fail("rope_type", "= \"yarn\" needs a rope_theta above 1");
   const auto dim = static_cast<double>(s.dim);
   // number of the channel that turns so often
@@ -81,7 +91,10 @@ void scale_yarn(const Scaling& s, Rope& rope) {
     return dim * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(s.theta));
   };
   double first = channel(fast), last = channel(slow);
-  if (s.parameters.boolean("truncate", true)) {
+  // what settings of one layer type say of it, transformers does not look at
+  const bool whole = s.around.of_layer_type ||
+                     (s.parameters.boolean("truncate", true) && !s.parameters.null("truncate"));
+  if (whole) {
     first = std::floor(first);
     last = std::ceil(last);
   }
@@ -96,18 +109,19 @@ void scale_yarn(const Scaling& s, Rope& rope) {
   }
   const auto scale = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
   double attention = scale(1);
-  if (s.parameters.has("mscale") && s.parameters.has("mscale_all_dim"))
-    attention =
-        scale(s.parameters.positive("mscale")) / scale(s.parameters.positive("mscale_all_dim"));
-  rope.table.attention_factor = s.parameters.positive("attention_factor", attention);
+  constexpr double kMost = 1e6;
+  const double mscale = s.parameters.number_or("mscale", kMost, 0);
+  const double all_dim = s.parameters.number_or("mscale_all_dim", kMost, 0);
+  if (mscale > 0 && all_dim > 0) attention = scale(mscale) / scale(all_dim);
+  rope.table.attention_factor = s.attention_factor(attention);
 }
 
 /// LongRoPE (arXiv 2402.13753): a factor for each channel, of which there are two lists.
 void scale_longrope(const Scaling& s, Rope& rope) {
-  const double original = s.original(true);
+  const double original = s.original();
   const auto pairs = s.dim / 2;
-  const std::vector<double> shorts = s.parameters.positives("short_factor", pairs);
-  const std::vector<double> longs = s.parameters.positives("long_factor", pairs);
+  const auto factors = [&](const char* key) { return s.parameters.numbers(key, pairs, 1e-6, 1e9); };
+  const std::vector<double> shorts = factors("short_factor"), longs = factors("long_factor");
   auto& frequencies = rope.table.inverse_frequency;
   rope.long_inverse_frequency = frequencies;
   for (std::size_t c = 0; c < frequencies.size(); ++c) {
@@ -116,11 +130,21 @@ void scale_longrope(const Scaling& s, Rope& rope) {
   }
   rope.original = static_cast<std::int64_t>(original);
   // Phi-3 states no factor: it is how far its positions were stretched
-  const double factor = s.parameters.positive(
-      "factor", std::max(1.0, static_cast<double>(s.around.max_positions) / original));
+  const double stretched = static_cast<double>(s.around.max_positions) / original;
+  const double factor = s.parameters.number("factor", 1e-3, 1e6, std::max(1.0, stretched));
   const double attention =
       factor <= 1 || original <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original));
-  rope.table.attention_factor = s.parameters.positive("attention_factor", attention);
+  rope.table.attention_factor = s.attention_factor(attention);
+}
+
+/// Part of the pairs turn, by the frequencies of a whole head; the others stand still.
+void scale_proportional(const Scaling& s, Rope& rope) {
+  const double factor = s.parameters.number("factor", 1e-3, 1e6, 1.0);
+  const auto turned = rope.table.inverse_frequency.size();
+  rope.table.inverse_frequency = plain_rotary(s.around.head_dim, s.theta).inverse_frequency;
+  auto& frequencies = rope.table.inverse_frequency;
+  for (std::size_t c = 0; c < frequencies.size(); ++c)
+    frequencies[c] = c < turned ? frequencies[c] / factor : 0.0;
 }
 
 void check_finite(const JsonObject& parameters, const Rope& rope) {
@@ -139,8 +163,13 @@ struct RopeKind {
 };
 
 constexpr RopeKind kRopeKinds[] = {
-    {"default", nullptr},     {"linear", scale_linear}, {"dynamic", scale_dynamic},
-    {"llama3", scale_llama3}, {"yarn", scale_yarn},     {"longrope", scale_longrope},
+    {"default", nullptr},
+    {"linear", scale_linear},
+    {"dynamic", scale_dynamic},
+    {"llama3", scale_llama3},
+    {"yarn", scale_yarn},
+    {"longrope", scale_longrope},
+    {"proportional", scale_proportional},
     {"su", scale_longrope},  // longrope's first name
 };
 
@@ -149,14 +178,27 @@ constexpr RopeKind kRopeKinds[] = {
 Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parameters,
                const RopeAround& around) {
   const JsonObject& inner = parameters ? *parameters : config;
-  const auto either = [&](const char* key, double otherwise) {
-    return inner.has(key) ? inner.positive(key) : config.positive(key, otherwise);
+  const auto either = [&](const char* key, double least, double most, double otherwise) {
+    if (inner.has(key) && (parameters || !around.of_layer_type))
+      return inner.number(key, least, most);
+    return around.of_layer_type ? otherwise : config.number(key, least, most, otherwise);
   };
-  const double theta = either("rope_theta", around.theta);
-  const double share = either("partial_rotary_factor", 1.0);
-  const auto dim = static_cast<std::int64_t>(
-      std::floor(static_cast<double>(around.head_dim) * std::min(share, 1.0)));
-  if (share > 1 || dim < 2 || dim % 2 != 0)
+  const double theta = either("rope_theta", 1e-3, 1e18, around.theta);
+  const double share = either("partial_rotary_factor", 0, 1, 1.0);
+  std::string kind = parameters
+                         ? parameters->string("rope_type", parameters->string("type", "default"))
+                         : "default";
+  // the first files of Phi-3 call longrope so, and yarn has no such list
+  if (kind == "yarn" && parameters->has("short_factor")) kind = "longrope";
+  if (share != 1 && !around.partial && kind != "proportional")
+    (inner.has("partial_rotary_factor") ? inner : config)
+        .fail("partial_rotary_factor",
+              fmt::format("= {} is not supported for this model_type, whose heads turn as a whole; "
+                          "take it out",
+                          share));
+  const auto dim =
+      static_cast<std::int64_t>(std::floor(static_cast<double>(around.head_dim) * share));
+  if (dim < 2 || dim % 2 != 0)
     config.fail("head_dim",
                 fmt::format("times partial_rotary_factor gives {} rotary channels; must be "
                             "even and in [2, {}]",
@@ -165,9 +207,6 @@ Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parame
   rope.table = plain_rotary(dim, theta);
   if (config.boolean(kRopeInterleaved, false)) rope.table.pairs = RotaryPairs::interleaved;
   if (!parameters) return rope;
-  std::string kind = parameters->string("rope_type", parameters->string("type", "default"));
-  // the first files of Phi-3 call longrope so, and yarn has no such list
-  if (kind == "yarn" && parameters->has("short_factor")) kind = "longrope";
   std::string names;
   for (const RopeKind& known : kRopeKinds) {
     if (kind == known.name) {

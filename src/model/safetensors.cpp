@@ -127,6 +127,11 @@ std::map<std::string, std::string> read_metadata(const Json& value, std::string_
   return metadata;
 }
 
+[[noreturn]] void repeated(const std::string& name, std::string_view label) {
+  throw FileError(
+      fmt::format("{}: the key '{}' stands twice; remove one of them", label, printable(name)));
+}
+
 }  // namespace
 
 SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::string_view label) {
@@ -148,19 +153,25 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::stri
                     label, length, kLongestHeader));
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
   const auto data = bytes.subspan(kLengthBytes + length);
-  const Json root =
-      parse_strict(header, label, {.depth = 3, .array_length = kMostTensors, .keys = kMostTensors});
-  if (!root.is_object())
+  if (header.empty() || header[0] != '{')
     throw FileError(
         fmt::format("{}: its header is not a JSON object; is it a safetensors file?", label));
-
   SafetensorsContent content;
-  for (const auto& [name, value] : root.items()) {
-    if (name == "__metadata__")
-      content.metadata = read_metadata(value, label);
-    else
-      content.tensors.push_back(Entry(label, name, value).read(data));
-  }
+  bool metadata = false;
+  // one by one: the tree of a header takes ten times its bytes
+  const JsonLimits limits{.depth = 3, .array_length = kMostTensors, .keys = kMostTensors};
+  parse_entries(header, label, limits, [&](const std::string& name, const Json& value) {
+    if (name != "__metadata__")
+      return content.tensors.push_back(Entry(label, name, value).read(data));
+    if (metadata) repeated(name, label);
+    metadata = true;
+    content.metadata = read_metadata(value, label);
+  });
+  auto& tensors = content.tensors;
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  for (std::size_t i = 1; i < tensors.size(); ++i)
+    if (tensors[i - 1].name == tensors[i].name) repeated(tensors[i].name, label);
   refuse_overlaps(content.tensors, label);
   return content;
 }

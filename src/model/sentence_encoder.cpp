@@ -29,8 +29,9 @@ using Json = nlohmann::json;
 
 Json read_config(const fs::path& path) {
   const MappedFile file(path);
-  return parse_strict({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
-                      path.string(), {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16});
+  return parse_strict(
+      {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string(),
+      {.depth = 12, .array_length = 1 << 16, .keys = 1 << 16, .python_numbers = true});
 }
 
 std::size_t size_of(std::int64_t n) { return static_cast<std::size_t>(n); }

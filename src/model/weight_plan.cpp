@@ -7,13 +7,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cmath>
 #include <set>
+#include <system_error>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
+#include "other_formats.hpp"
 
 namespace episodic {
 namespace {
@@ -135,6 +138,128 @@ bool known(TensorType type, std::size_t rank) {
          (rank == 2 && block_elements(type) > 1);
 }
 
+/// Says why weights are not those of a configuration, as precisely as both allow.
+class Mismatch {
+ public:
+  Mismatch(const ModelConfig& config, const TensorSource& source) : c_(config), source_(source) {}
+
+  [[noreturn]] void missing(const WeightEntry& e) const {
+    refuse_scheme();
+    std::string why;
+    if (e.role == Role::head)
+      why =
+          "config.json has tie_word_embeddings false (or no word of it): set it to true if the "
+          "head is the embedding";
+    else if (e.bias)
+      why = fmt::format(
+          "config.json has {} true, or its model_type has such biases: both must be "
+          "of one model",
+          bias_key(e.role));
+    else if (e.role == Role::q_norm || e.role == Role::k_norm)
+      why = "is the model_type right?";
+    else if (e.role == Role::embedding && !source_.tensors().empty())
+      why = fmt::format(
+          "its tensors are called such as '{}', under a prefix of their own: give "
+          "the model as its makers save it",
+          printable(source_.tensors().front()->name));
+    else
+      why = "weights and config.json must be of one model";
+    throw FileError(fmt::format("{}: has no tensor '{}', which model_type \"{}\" calls for; {}",
+                                file(e.tensor), e.tensor, c_.model_type, why));
+  }
+
+  [[noreturn]] void shape(const WeightEntry& e, const TensorView& view) const {
+    refuse_scheme();
+    throw FileError(
+        fmt::format("{}: tensor '{}' has shape [{}], config.json calls for [{}] by {}; weights and "
+                    "config.json must be of one model",
+                    file(e.tensor), e.tensor, fmt::join(view.shape, ", "),
+                    fmt::join(e.tensor_shape, ", "), shape_keys(e)));
+  }
+
+  [[noreturn]] void type(const WeightEntry& e, const TensorView& view) const {
+    refuse_scheme();
+    throw FileError(fmt::format("{}: tensor '{}' is stored as {}; store it as F32, F16 or BF16",
+                                file(e.tensor), e.tensor, name_of(view.type)));
+  }
+
+  [[noreturn]] void unused(const TensorView& view) const {
+    refuse_scheme();
+    std::string why = "weights and config.json must be of one model";
+    const std::string_view name = view.name;
+    std::int64_t layer = 0;
+    if (name.ends_with("_proj.bias"))
+      why =
+          fmt::format("config.json has {} false (or no word of it): both must be of one model",
+                      name.find(".mlp.") == std::string_view::npos ? "attention_bias" : "mlp_bias");
+    else if (name.find(".lora_") != std::string_view::npos)
+      why = "it is an adapter's: save the model with its adapter merged";
+    else if (layer_of(name, layer) && layer >= c_.n_layers)
+      why = fmt::format("config.json has num_hidden_layers {}: both must be of one model",
+                        c_.n_layers);
+    else if (name.find("expert") != std::string_view::npos)
+      why = "the model is a mixture of experts, which is not supported";
+    else if (name.find("vision") != std::string_view::npos)
+      why = "the model sees, which is not supported: give its language model alone";
+    throw FileError(fmt::format("{}: tensor '{}' has no place in a model of model_type \"{}\"; {}",
+                                file(view.name), printable(view.name), c_.model_type, why));
+  }
+
+ private:
+  std::string file(const std::string& tensor) const { return source_.file_of(tensor).string(); }
+
+  /// What is missing or has another shape may be there, quantised.
+  void refuse_scheme() const {
+    const std::string scheme = quantization_found(source_, c_.quantization);
+    if (!scheme.empty())
+      throw FileError(fmt::format(
+          "{}: the weights are quantised by {}{}, which is not read; {}", file(""), scheme,
+          c_.quantization.empty()
+              ? ""
+              : fmt::format(" (config.json: quantization \"{}\")", printable(c_.quantization)),
+          kDequantise));
+  }
+
+  static const char* bias_key(Role role) {
+    return role == Role::gate || role == Role::up || role == Role::down ? "mlp_bias"
+                                                                        : "attention_bias";
+  }
+
+  static const char* shape_keys(const WeightEntry& e) {
+    switch (e.role) {
+      case Role::embedding:
+      case Role::head:
+        return "vocab_size and hidden_size";
+      case Role::q:
+      case Role::o:
+        return "num_attention_heads, head_dim and hidden_size";
+      case Role::k:
+      case Role::v:
+        return "num_key_value_heads, head_dim and hidden_size";
+      case Role::gate:
+      case Role::up:
+      case Role::down:
+        return "intermediate_size and hidden_size";
+      case Role::q_norm:
+      case Role::k_norm:
+        return "head_dim";
+      default:
+        return "hidden_size";
+    }
+  }
+
+  /// "model.layers.12.": 12
+  static bool layer_of(std::string_view name, std::int64_t& layer) {
+    constexpr std::string_view kLayers = "model.layers.";
+    if (!name.starts_with(kLayers)) return false;
+    name.remove_prefix(kLayers.size());
+    return std::from_chars(name.data(), name.data() + name.size(), layer).ec == std::errc();
+  }
+
+  const ModelConfig& c_;
+  const TensorSource& source_;
+};
+
 }  // namespace
 
 const char* name_of(WeightRole role) { return kRoleNames[static_cast<std::size_t>(role)]; }
@@ -145,37 +270,47 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
                                std::shared_ptr<const TensorSource> source)
     : source_(std::move(source)), entries_(weight_plan(config)) {
   std::set<std::string, std::less<>> used;
+  const Mismatch mismatch(config, *source_);
   for (const WeightEntry& e : entries_) {
-    const auto file = [&] { return source_->file_of(e.tensor).string(); };
     const TensorView* view = source_->find(e.tensor);
-    if (!view)
-      throw FileError(
-          fmt::format("{}: has no tensor '{}', which model_type \"{}\" calls for; weights and "
-                      "config.json must be of one model",
-                      file(), e.tensor, config.model_type));
-    if (view->shape != e.tensor_shape)
-      throw FileError(fmt::format(
-          "{}: tensor '{}' has shape [{}], config.json calls for [{}]; weights "
-          "and config.json must be of one model",
-          file(), e.tensor, fmt::join(view->shape, ", "), fmt::join(e.tensor_shape, ", ")));
-    if (!known(view->type, view->shape.size()))
-      throw FileError(fmt::format("{}: tensor '{}' is stored as {}; store it as F32, F16 or BF16",
-                                  file(), e.tensor, name_of(view->type)));
+    if (!view) mismatch.missing(e);
+    if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
+    if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
     if (view->shape.size() == 1) require_finite(e);  // small, and all of it is read in any case
   }
   for (const TensorView* view : source_->tensors())
-    if (!used.count(view->name) && !harmless(view->name, config))
-      throw FileError(fmt::format(
-          "{}: tensor '{}' has no place in a model of model_type \"{}\"; weights and "
-          "config.json must be of one model",
-          source_->file_of(view->name).string(), printable(view->name), config.model_type));
+    if (!used.count(view->name) && !harmless(view->name, config)) mismatch.unused(*view);
   std::int64_t layer = -2;
   for (std::size_t i = 0; i < entries_.size(); ++i)
     if (entries_[i].layer != layer) {
       layer = entries_[i].layer;
       first_of_layer_.push_back(i);
     }
+  require_not_all_zero();
+}
+
+void PlannedWeights::require_not_all_zero() const {
+  for (const WeightEntry& e : entries_) {
+    if (e.role != Role::embedding && e.role != Role::head && e.role != Role::final_norm) continue;
+    const TensorView& t = *source_->find(e.tensor);
+    if (!t.data) continue;
+    const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
+    const std::int64_t row_bytes = t.bytes / t.shape[0];
+    std::vector<float> row(static_cast<std::size_t>(columns));
+    const auto all_zero = [&](std::int64_t r) {
+      cpu::widen_row(t.type, t.data + r * row_bytes, columns, row.data());
+      const auto offset = static_cast<float>(e.offset);
+      return std::all_of(row.begin(), row.end(), [&](float x) { return x + offset == 0; });
+    };
+    std::int64_t r = 0;  // the first row ends the search, unless something is wrong
+    while (r < e.rows && all_zero(r)) ++r;
+    if (r == e.rows)
+      throw FileError(
+          fmt::format("{}: all numbers of tensor '{}' are 0, so the model says nothing; fetch or "
+                      "convert the weights again",
+                      source_->file_of(e.tensor).string(), e.tensor));
+  }
 }
 
 void PlannedWeights::require_finite() const {

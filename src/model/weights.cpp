@@ -6,6 +6,7 @@
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "other_formats.hpp"
 
 namespace episodic {
 namespace {
@@ -56,16 +57,22 @@ Weights::Weights(const fs::path& dir) {
     for (const TensorView& t : files_[0].tensors()) places_.emplace(t.name, Place{0, &t});
     return;
   }
-  if (!fs::exists(index, ignored))
-    throw FileError(
-        fmt::format("{}: holds neither model.safetensors nor model.safetensors.index.json; "
-                    "give the directory of a model in safetensors format",
-                    dir.string()));
+  if (!fs::exists(index, ignored)) {
+    const std::string found = found_instead(dir);
+    throw FileError(fmt::format(
+        "{}: holds neither model.safetensors nor model.safetensors.index.json; {}", dir.string(),
+        found.empty() ? "give the directory of a model in safetensors format" : found));
+  }
   listing_ = index;
   const auto map = read_weight_map(index);
   std::map<std::string, std::size_t> opened;
-  for (const auto& [tensor, shard] : map)
-    if (opened.emplace(shard, files_.size()).second) files_.emplace_back(dir / shard);
+  for (const auto& [tensor, shard] : map) {
+    if (!opened.emplace(shard, files_.size()).second) continue;
+    if (!fs::exists(dir / shard, ignored))
+      throw FileError(fmt::format("{}: is not there, but {} lists it; fetch all parts of the model",
+                                  (dir / shard).string(), index.filename().string()));
+    files_.emplace_back(dir / shard);
+  }
   for (const auto& [tensor, shard] : map) {
     const std::size_t file = opened.at(shard);
     const TensorView* view = files_[file].find(tensor);
@@ -75,6 +82,9 @@ Weights::Weights(const fs::path& dir) {
                       files_[file].path().string(), printable(tensor), index.filename().string()));
     places_.emplace(tensor, Place{file, view});
   }
+  // what a part holds beyond the list is the model's too
+  for (std::size_t file = 0; file < files_.size(); ++file)
+    for (const TensorView& t : files_[file].tensors()) places_.emplace(t.name, Place{file, &t});
 }
 
 const TensorView* Weights::find(std::string_view name) const {

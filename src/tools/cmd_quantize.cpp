@@ -36,6 +36,7 @@ void run(const QuantizeFlags& flags) {
         flags.out.string()));
   ModelOptions options = flags.model.options();
   options.merge_lora = true;
+  options.log = model_log(flags.common);
   const OpenModel model = open_model(flags.model.model, options);
   {
     ProgressBar bar("writing", flags.common.quiet);

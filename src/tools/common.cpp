@@ -166,6 +166,12 @@ void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
     fmt::print(stderr, "episodic: warning: {}\n", text);
 }
 
+LogCallback model_log(const CommonFlags& common) {
+  if (common.quiet) return {};
+  return
+      [](LogLevel, std::string_view line) { fmt::print(stderr, "episodic: warning: {}\n", line); };
+}
+
 std::string read_text(const std::filesystem::path& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
   std::ifstream in(path, std::ios::binary);

@@ -105,6 +105,9 @@ struct ModelFlags {
 void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
                     const ModelConfig& model);
 
+/// Takes what is said when a model is opened (ModelOptions::log) to stderr; nothing with --quiet.
+LogCallback model_log(const CommonFlags& common);
+
 /// Starts the program anew with a short GOMP_SPINCOUNT, unless the caller chose how threads wait:
 /// on cores that others use too, threads that spin for milliseconds at the end of every loop cost
 /// ten times what they gain, and threads that never spin lose a sixth on idle cores. OpenMP reads

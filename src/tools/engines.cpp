@@ -13,9 +13,9 @@ namespace episodic::tools {
 namespace {
 
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesystem::path& model,
-                                    const ModelOptions& changes,
-                                    std::optional<DType> device_dtype) {
+                                    ModelOptions changes, std::optional<DType> device_dtype) {
   require_model_dir(model);
+  changes.log = model_log(common);
   if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model, changes, device_dtype))
     return engine;
   return episodic::load_engine(model, changes);

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <span>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
+#include "episodic/model/hf_config.hpp"
 #include "support/gguf_writer.hpp"
+#include "support/temp_dir.hpp"
 #include "tensors.hpp"
 
 using namespace episodic;
@@ -23,6 +28,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                             reinterpret_cast<const std::byte*>(s.data() + s.size()) <=
                                 bytes.data() + bytes.size()),
               "strings lie within the file");
+    // and what its settings say of a model
+    static const TempDir folder;
+    const std::filesystem::path file = folder / "m.gguf";
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+    const ModelConfig config = parse_model_config(GgufSource(file).config_json(), "", "fuzz");
+    for (const Rope& rope : config.ropes)
+      for (const std::int64_t length : {1, 1 << 20})
+        for (const double f : rope.at(length).inverse_frequency)
+          fuzz::require(std::isfinite(f), "frequencies are finite");
   } catch (const Error&) {
   }
   return 0;
@@ -43,7 +58,18 @@ std::vector<std::string> seeds() {
   nested.put("l", W::array,
              W::raw(std::uint32_t{W::array}) + W::raw(std::uint64_t{1}) +
                  W::raw(std::uint32_t{W::u16}) + W::raw(std::uint64_t{2}) + "wxyz");
-  return {plain.bytes(), aligned.bytes(), nested.bytes(), W().bytes()};
+  W model;
+  const std::string a = "llama.", scaling = a + "rope.scaling.";
+  model.put("general.architecture", "llama").put(a + "context_length", 64u);
+  model.put(a + "embedding_length", 8u).put(a + "block_count", 1u);
+  model.put(a + "feed_forward_length", 16u).put(a + "rope.freq_base", 500000.0f);
+  model.put_array(a + "attention.head_count", W::i32, std::vector<std::int32_t>{2});
+  model.put(a + "attention.layer_norm_rms_epsilon", 1e-6f).put(scaling + "type", "linear");
+  model.put(scaling + "factor", 4.0f).put(scaling + "attn_factor", 1.5f);
+  model.put(scaling + "original_context_length", 16u).put("tokenizer.ggml.eos_token_id", 2u);
+  model.floats("token_embd.weight", {10, 8}, std::vector<float>(80, 0.5f));
+  model.floats("rope_freqs.weight", {2}, {1, 2});
+  return {plain.bytes(), aligned.bytes(), nested.bytes(), W().bytes(), model.bytes()};
 }
 
 /// The magic, without which nothing else is looked at.

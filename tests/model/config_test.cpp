@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <sstream>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
@@ -47,6 +51,15 @@ void refuses(const std::string& text, const std::string& because) {
 }
 
 void refuses(const Json& json, const std::string& because) { refuses(json.dump(), because); }
+
+/// Equal but for float32's rounding in the reference.
+struct ApproxOf {
+  double value;
+  explicit ApproxOf(double v) : value(v) {}
+  friend bool operator==(double x, const ApproxOf& a) {
+    return std::abs(x - a.value) <= 3e-6 * std::abs(a.value);
+  }
+};
 
 /// Equal but for rounding.
 struct Near {
@@ -112,7 +125,7 @@ TEST_CASE("config: both generations of rope settings") {
             old_style.ropes[0].table.inverse_frequency[c]);
   }
   const ModelConfig partial = parse(
-      with(with(tiny(), "head_dim", 8), "rope_parameters",
+      with(with(with(tiny(), "model_type", "phi3"), "head_dim", 8), "rope_parameters",
            {{"rope_type", "default"}, {"rope_theta", 100.0}, {"partial_rotary_factor", 0.5}}));
   REQUIRE(partial.ropes[0].table.rotary_dim() == 4);
   REQUIRE(partial.ropes[0].table.inverse_frequency[1] == Near{0.1});
@@ -264,7 +277,7 @@ TEST_CASE("config: ropes that depend on the length of the context") {
                {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 1e300}}),
           "rope_scaling.original_max_position_embeddings is 1e+300");
   refuses(with(around, "rope_scaling", {{"type", "linear"}, {"factor", 1e-320}}),
-          "rope_scaling.factor gives frequencies beyond all numbers");
+          "rope_scaling.factor is 1e-320, expected a number in [0.001, 1000000]");
 }
 
 TEST_CASE("config: end tokens, from either file") {
@@ -298,7 +311,8 @@ TEST_CASE("config: numbers out of range") {
   refuses(with(tiny(), "head_dim", 7), "rotary channels");
   refuses(with(tiny(), "rms_norm_eps", 0), "rms_norm_eps");
   refuses(with(tiny(), "rope_theta", -1), "rope_theta");
-  refuses(with(tiny(), "partial_rotary_factor", 2), "rotary channels");
+  refuses(with(tiny(), "partial_rotary_factor", 2), "partial_rotary_factor is 2");
+  refuses(with(tiny(), "partial_rotary_factor", 0.5), "whose heads turn as a whole");
   refuses(with(tiny(), "tie_word_embeddings", 1), "tie_word_embeddings");
   refuses(with(with(tiny(), "num_attention_heads", 16384), "head_dim", 16384), "wider");
 }
@@ -323,6 +337,243 @@ TEST_CASE("config: files of a directory") {
   REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{2});
   dir.write("generation_config.json", R"({"eos_token_id":9})");
   REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{9});
+}
+
+/// Python's json writes numbers that JSON has not.
+std::string python_dump(Json value) {
+  if (value.is_object() || value.is_array()) {
+    std::string out;
+    for (const auto& [key, v] : value.items())
+      out += (out.empty() ? "" : ",") + (value.is_object() ? Json(key).dump() + ":" : "") +
+             python_dump(v);
+    return value.is_object() ? "{" + out + "}" : "[" + out + "]";
+  }
+  if (!value.is_number_float() || std::isfinite(value.get<double>())) return value.dump();
+  return std::isnan(value.get<double>()) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
+}
+
+const double kNan = std::numeric_limits<double>::quiet_NaN();
+const double kInfinity = std::numeric_limits<double>::infinity();
+
+/// One case of rope_vectors.json: a line of a JSON list, but for NaN and infinities in "config".
+struct RopeCase {
+  std::string config;
+  Json rest;
+};
+
+std::vector<RopeCase> rope_cases() {
+  std::ifstream in(std::string(EPISODIC_SOURCE_DIR) + "/tests/model/rope_vectors.json");
+  std::vector<RopeCase> cases;
+  for (std::string line; std::getline(in, line);) {
+    constexpr std::string_view kStart = "{\"config\": ";
+    if (!line.starts_with(kStart)) continue;
+    // the config ends where the object that it is does
+    std::size_t end = kStart.size();
+    int depth = 0;
+    do {
+      depth += line[end] == '{' ? 1 : line[end] == '}' ? -1 : 0;
+    } while (++end < line.size() && depth > 0);
+    std::string rest = "{" + line.substr(std::min(line.size(), end + 2));
+    while (rest.back() != '}') rest.pop_back();
+    cases.push_back({line.substr(kStart.size(), end - kStart.size()), Json::parse(rest)});
+  }
+  return cases;
+}
+
+TEST_CASE("config: rope settings give transformers' frequencies, or are refused by their key") {
+  const std::vector<RopeCase> cases = rope_cases();
+  REQUIRE(cases.size() > 400);
+  int compared = 0, refused = 0;
+  for (const RopeCase& c : cases) {
+    INFO(c.config);
+    // stricter than transformers, which warns of these or looks away
+    const auto says = [&](const char* text) { return c.config.find(text) != std::string::npos; };
+    const bool phi3 = says("\"phi3\"");
+    const bool strange = says("\"factor\": Infinity") || says("\"factor\": -") ||
+                         says("\"factor\": true") ||
+                         (says("partial_rotary_factor") && !phi3 && !says("proportional")) ||
+                         (says("gemma3_text") && says("\"rope_parameters\": {\"rope_type"));
+    // and wider: Phi-3's class takes longrope alone, and no other class its first name
+    const bool wider = says("\"su\"") || (phi3 && !says("longrope"));
+    ModelConfig config;
+    const std::string error =
+        refusal<FileError>([&] { config = parse_model_config(c.config, "", "dir"); });
+    INFO(error);
+    if (error != "no error") {
+      CHECK((c.rest.contains("refused") || strange));
+      CHECK((mentions(error, "rope") || mentions(error, "partial_rotary_factor")));
+      ++refused;
+      continue;
+    }
+    if (c.rest.contains("refused")) {
+      CHECK(wider);
+      continue;
+    }
+    for (const char* kind : {"full", "sliding"}) {
+      if (!c.rest.contains(kind)) continue;
+      const Json& rows = c.rest[kind];
+      const Rope& rope = config.ropes.at(kind == std::string("full") ? 0 : 1);
+      // a row holds up to the next one's length
+      for (const std::int64_t length : {1, 40, 128, 129, 300}) {
+        const Json* row = &rows[0];
+        for (const Json& later : rows)
+          if (later[0] <= length) row = &later;
+        const RotaryTable table = rope.at(length);
+        INFO(kind << ' ' << length);
+        REQUIRE(table.attention_factor == ApproxOf((*row)[1].get<double>()));
+        REQUIRE(table.inverse_frequency.size() == (*row)[2].size());
+        for (std::size_t i = 0; i < table.inverse_frequency.size(); ++i)
+          REQUIRE(table.inverse_frequency[i] == ApproxOf((*row)[2][i].get<double>()));
+        ++compared;
+      }
+    }
+  }
+  REQUIRE(compared > 1000);
+  REQUIRE(refused > 20);
+}
+
+TEST_CASE(
+    "config: NaN and infinities as Python writes them are numbers, refused where they count") {
+  for (const char* number : {"NaN", "Infinity", "-Infinity"}) {
+    INFO(number);
+    const auto text = [&](const std::string& key) {
+      std::string json = tiny().dump();
+      json.pop_back();
+      return json + ",\"" + key + "\":" + number + "}";
+    };
+    REQUIRE_NOTHROW(parse_model_config(text("some_time_limit"), "", "dir"));
+    refuses(text("max_position_embeddings"), "max_position_embeddings is " + std::string(number));
+    refuses(text("partial_rotary_factor"), "partial_rotary_factor is " + std::string(number));
+    std::string scaled = tiny().dump();
+    scaled.pop_back();
+    refuses(scaled + R"(,"rope_scaling":{"rope_type":"linear","factor":)" + number + "}}",
+            "rope_scaling.factor is " + std::string(number));
+  }
+  refuses(std::string(R"({"vocab_size":NaNs})"), "not valid JSON");
+  refuses(std::string(R"({"vocab_size":-NaN})"), "not valid JSON");
+  refuses(std::string(R"({"vocab_size":NaN5})"), "not valid JSON");
+  REQUIRE(parse(with(tiny(), "name", "NaN, \"Infinity\" and -Infinity")).vocab_size == 50);
+}
+
+TEST_CASE("config: every numeric key takes what it can mean and refuses the rest by its name") {
+  struct Key {
+    const char* name;
+    const char* family;
+    bool whole, needed, nullable;
+    double good;
+  };
+  const Key keys[] = {
+      {"vocab_size", "llama", true, true, false, 50},
+      {"hidden_size", "llama", true, true, false, 24},
+      {"intermediate_size", "llama", true, true, false, 40},
+      {"num_hidden_layers", "llama", true, true, false, 2},
+      {"num_attention_heads", "llama", true, true, false, 4},
+      {"num_key_value_heads", "llama", true, false, true, 2},
+      {"head_dim", "llama", true, false, true, 6},
+      {"rms_norm_eps", "llama", false, false, true, 1e-5},
+      {"rope_theta", "llama", false, false, true, 500},
+      {"sliding_window", "mistral", true, false, true, 16},
+      {"max_window_layers", "qwen2", true, false, true, 1},
+      {"original_max_position_embeddings", "phi3", false, false, true, 16},
+      {"query_pre_attn_scalar", "gemma2", false, false, true, 8},
+      {"attn_logit_softcapping", "gemma2", false, false, true, 50},
+      {"final_logit_softcapping", "gemma2", false, false, true, 30},
+      {"rope_local_base_freq", "gemma3_text", false, false, true, 100},
+      {"sliding_window_pattern", "gemma3_text", true, false, true, 2},
+      {"no_rope_layer_interval", "smollm3", true, false, true, 4},
+      {"embedding_multiplier", "granite", false, false, true, 12},
+      {"residual_multiplier", "granite", false, false, true, 0.2},
+      {"attention_multiplier", "granite", false, false, true, 0.1},
+      {"logits_scaling", "granite", false, false, true, 8},
+  };
+  for (const Key& key : keys) {
+    Json base = with(with(tiny(), "model_type", key.family), "head_dim", 6);
+    if (key.name == std::string("original_max_position_embeddings"))
+      base["rope_scaling"] = {
+          {"type", "longrope"}, {"short_factor", {1, 1, 1}}, {"long_factor", {1, 2, 3}}};
+    INFO(key.family << ' ' << key.name);
+    const auto attempt = [&](const Json& value) {
+      const std::string text = python_dump(with(base, key.name, value));
+      return refusal<FileError>([&] { parse_model_config(text, "", "dir"); });
+    };
+    const auto refused = [&](const Json& value) {
+      const std::string error = attempt(value);
+      INFO(python_dump(value) << " -> " << error);
+      CHECK(mentions(error, key.name));
+    };
+    const Json good = key.whole ? Json(static_cast<std::int64_t>(key.good)) : Json(key.good);
+    CHECK(attempt(good) == "no error");
+    if (!key.whole) CHECK(attempt(std::max<std::int64_t>(1, std::int64_t(key.good))) != "");
+    if (key.needed) {
+      refused(nullptr);
+      refuses(without(base, key.name), std::string(key.name) + " is missing");
+    } else if (key.nullable) {
+      CHECK(attempt(nullptr) == "no error");
+      REQUIRE_NOTHROW(parse(without(base, key.name)));
+    }
+    for (const Json& bad :
+         {Json("4"), Json(true), Json::array({4}), Json(Json::object()), Json(-1), Json(kNan),
+          Json(kInfinity), Json(-kInfinity), Json(1e308), Json(std::int64_t{1} << 62)})
+      refused(bad);
+    if (key.name != std::string("max_window_layers")) refused(0);
+    if (key.whole) refused(key.good + 0.5);
+  }
+}
+
+TEST_CASE("config: token ids that no step can give are ignored with a note") {
+  const ModelConfig c =
+      parse(with(with(tiny(), "bos_token_id", 99999), "eos_token_id", {2, -1, 50}));
+  CHECK(c.bos_token == -1);
+  CHECK(c.eos_tokens == std::vector<std::int64_t>{2});
+  REQUIRE(c.notes.size() == 3);
+  CHECK(mentions(c.notes[0], "bos_token_id = 99999 is not among the 50 tokens"));
+  CHECK(mentions(c.notes[2], "eos_token_id = 50"));
+  CHECK(parse(tiny()).notes.empty());
+}
+
+TEST_CASE("config: what a family passes over is noted") {
+  const auto note = [](const char* key, const Json& value, const char* family = "llama") {
+    const ModelConfig c = parse(with(with(tiny(), "model_type", family), key, value));
+    return c.notes.empty() ? std::string() : c.notes[0];
+  };
+  CHECK(mentions(note("num_local_experts", 8), "num_local_experts = 8"));
+  CHECK(note("num_local_experts", 1).empty());
+  for (const Json& window : {Json(-1), Json(0), Json(std::int64_t{1} << 62)})
+    CHECK(mentions(note("sliding_window", window), "sliding_window"));
+  CHECK(note("sliding_window", nullptr).empty());
+  CHECK(note("sliding_window", 8, "mistral").empty());
+  CHECK(note("torch_dtype", 5).empty());  // the weights say their type
+}
+
+TEST_CASE("config: windows that a class can switch off") {
+  const Json types = Json::array({"sliding_attention", "full_attention"});
+  for (const char* family : {"qwen2", "qwen3", "smollm3"}) {
+    INFO(family);
+    const Json base = with(with(tiny(), "model_type", family), "layer_types", types);
+    CHECK(parse(with(base, "sliding_window", 8)).layers[0].window == 0);
+    const Json on = with(base, "use_sliding_window", true);
+    CHECK(parse(with(on, "sliding_window", 8)).layers[0].window == 8);
+    CHECK(parse(with(on, "sliding_window", nullptr)).layers[0].window == 0);
+    CHECK(parse(with(on, "sliding_window", 8)).layers[1].window == 0);
+  }
+}
+
+TEST_CASE("config: what is said of quantised weights") {
+  const auto said = [](const char* key, const Json& value) {
+    return parse(with(tiny(), key, value)).quantization;
+  };
+  const char* q = "quantization_config";
+  CHECK(parse(tiny()).quantization.empty());
+  CHECK(said(q, nullptr).empty());
+  CHECK(said(q, Json::object()).empty());
+  CHECK(said(q, {{"quant_method", "gptq"}, {"bits", 4}}) == "gptq");
+  CHECK(said(q, {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}) == "bitsandbytes_4bit");
+  CHECK(said(q, {{"load_in_8bit", true}}) == "bitsandbytes_8bit");
+  CHECK(said(q, {{"quant_method", "bitsandbytes"}, {"load_in_4bit", false}}).empty());
+  CHECK(said("quantization", {{"group_size", 64}, {"bits", 4}}) == "mlx");
+  CHECK(said("compression_config", {{"config_groups", Json::object()}}) == "compressed-tensors");
+  CHECK(said(q, {{"producer", {{"name", "modelopt"}}}, {"quant_algo", "FP8"}}) == "modelopt");
+  CHECK(said(q, {{"quant_method", "of the future"}}) == "of the future");
 }
 
 }  // namespace config_test

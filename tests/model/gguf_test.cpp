@@ -239,7 +239,7 @@ TEST_CASE("gguf: the parts of a split file") {
   part(1, 3, 0, "a");
   part(2, 3, 1, "b");
   contains(refusal<FileError>([&] { GgufFile(dir / "m-00001-of-00003.gguf"); }),
-           "m-00003-of-00003.gguf: cannot be opened");
+           "m-00003-of-00003.gguf: part 3 of 3 is not beside m-00001-of-00003.gguf");
   part(3, 3, 2, "c");
   for (const char* name : {"m-00001-of-00003.gguf", "m-00003-of-00003.gguf"}) {
     const GgufFile file(dir / name);
@@ -425,8 +425,13 @@ TEST_CASE("gguf: models that are not known are refused by name") {
   contains(error(small_llama().floats("blk.0.attn_q", {1}, {1})), "is not known");
   contains(error(small_llama().put("llama.expert_count", 8u)), "mixtures of experts");
   contains(error(small_llama().put("llama.rope.scaling.type", "su")), "'su' is not supported");
-  contains(error(small_llama().put("llama.rope.scaling.type", "yarn")),
-           "scaling.factor is missing");
+  // as in llama.cpp a factor that is not there is 1
+  contains(error(small_llama().put("llama.rope.scaling.type", "yarn")), "no error");
+  for (const auto& [type, what] : {std::pair{"imatrix", "importance matrix"},
+                                   {"mmproj", "the file of its language model"},
+                                   {"adapter", "give the model's file"}})
+    contains(error(W().put("general.type", type)), what);
+  contains(error(small_llama("clip")), "the file of its language model");
   contains(error(small_llama().put("llama.attention.key_length", 0u)), "= 0 is out of range");
   contains(error(small_llama().put("llama.attention.value_length", 5u)), "value_length differs");
   contains(error(small_llama().floats("blk.0.attn_q.weight", {6, 8}, std::vector<float>(48))),

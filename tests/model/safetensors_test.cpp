@@ -246,7 +246,7 @@ TEST_CASE("weights: a missing shard") {
   const TempDir dir;
   dir.write("model.safetensors.index.json", R"({"weight_map":{"a":"gone.safetensors"}})");
   contains(refusal<FileError>([&] { Weights w(dir.path()); }),
-           "gone.safetensors: cannot be opened");
+           "gone.safetensors: is not there, but model.safetensors.index.json lists it");
 }
 
 TEST_CASE("weights: a shard without the tensor that the index promises") {

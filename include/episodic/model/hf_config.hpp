@@ -60,6 +60,11 @@ struct ModelConfig {
   std::vector<LayerSpec> layers;
   std::int64_t bos_token = -1;
   std::vector<std::int64_t> eos_tokens;  ///< generation_config.json overrides config.json
+  /// How the weights are said to be quantised (quantization_config and its like); empty: they are
+  /// not said to be.
+  std::string quantization;
+  /// What config.json says and this model does not do, a line each: nobody need be stopped by it.
+  std::vector<std::string> notes;
 
   /// Layers that a memory serves, in order: those of full attention where a model mixes them with
   /// sliding windows (which need no memory of what has left them), else all.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "episodic/base/callbacks.hpp"
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/lora.hpp"
@@ -31,6 +32,8 @@ struct ModelOptions {
   bool merge_lora = false;       ///< into the weights (floats only) instead of beside them
   /// Q8_0 or Q4_0: matrices are rounded to blocks in memory (model/quantize.hpp), after merging.
   std::optional<TensorType> quantize = {};
+  /// Told where a model's files contradict each other and which of them was believed: warnings.
+  LogCallback log = {};
 
   bool none() const { return lora.empty() && !quantize; }
 };
@@ -50,6 +53,9 @@ struct OpenModel {
   std::optional<TensorType> quantized = {};  ///< what the matrices were rounded to in memory
   /// Directory with tokenizer.json and tokenizer_config.json; empty for a GGUF file.
   std::filesystem::path tokenizer_dir;
+  /// Where the files contradict each other, a line each: config.json says tied and the file has a
+  /// head of its own, ... What `config` says is what the weights are.
+  std::vector<std::string> notes = {};
 };
 
 /// \param path of a Hugging Face directory, or of a GGUF file (the first part of a split one)

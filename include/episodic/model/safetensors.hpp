@@ -51,7 +51,7 @@ class SafetensorsFile {
   SafetensorsContent content_;
 };
 
-/// The weights of a model directory: model.safetensors, or the shards that
+/// The weights of a model directory: model.safetensors, or all tensors of the shards that
 /// model.safetensors.index.json lists.
 class Weights final : public TensorSource {
  public:

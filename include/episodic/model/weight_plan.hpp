@@ -66,8 +66,9 @@ class PlannedWeights {
  public:
   /// \throws FileError naming the tensor, its file and what was expected: for a tensor that is
   ///         missing, has another shape or a type that no executor multiplies, for one that the
-  ///         plan does not use (the weights are then not of this model_type), and for norms and
-  ///         biases that hold NaN or infinity
+  ///         plan does not use (the weights are then not of this model_type), for norms and biases
+  ///         that hold NaN or infinity, and for an embedding, a head or a last norm of zeros alone.
+  ///         Weights that are quantised by a scheme that is not read are told by its name
   PlannedWeights(const ModelConfig& config, std::shared_ptr<const TensorSource> source);
 
   const std::vector<WeightEntry>& entries() const { return entries_; }
@@ -84,6 +85,7 @@ class PlannedWeights {
 
  private:
   void require_finite(const WeightEntry& entry) const;
+  void require_not_all_zero() const;
   const WeightEntry* find(WeightRole role, std::int64_t layer, bool bias) const;
 
   std::shared_ptr<const TensorSource> source_;

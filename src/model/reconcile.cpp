@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reconcile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/strict_json.hpp"
+#include "episodic/base/parallel.hpp"
+#include "episodic/cpu/weights.hpp"
+#include "episodic/model/weight_plan.hpp"
+#include "other_formats.hpp"
+#include "renamed_tensors.hpp"
+
+namespace episodic {
+namespace {
+
+constexpr std::string_view kEmbedding = "embed_tokens.weight", kHead = "lm_head.weight";
+
+/// Whether two matrices hold the same numbers, in whatever types they are stored.
+bool same_numbers(const TensorView& a, const TensorView& b) {
+  if (a.shape != b.shape || a.shape.size() != 2) return false;
+  if (a.type != b.type && !(cpu::is_weight_type(a.type) && cpu::is_weight_type(b.type)))
+    return false;
+  const std::int64_t rows = a.shape[0], columns = a.shape[1];
+  if (rows == 0 || columns == 0) return true;
+  const std::int64_t a_bytes = a.bytes / rows, b_bytes = b.bytes / rows;
+  constexpr std::int64_t kRows = 256;
+  std::atomic<bool> same{true};
+  parallel_for((rows + kRows - 1) / kRows, [&](std::int64_t block) {
+    std::vector<float> x, y;
+    for (std::int64_t r = block * kRows; r < std::min(rows, (block + 1) * kRows) && same; ++r) {
+      const std::byte *from = a.data + r * a_bytes, *other = b.data + r * b_bytes;
+      if (a.type == b.type && std::memcmp(from, other, static_cast<std::size_t>(a_bytes)) == 0)
+        continue;
+      if (!cpu::is_weight_type(a.type)) {
+        same = false;
+        return;
+      }
+      x.resize(static_cast<std::size_t>(columns));
+      y.resize(x.size());
+      cpu::widen_row(a.type, from, columns, x.data());
+      cpu::widen_row(b.type, other, columns, y.data());
+      if (x != y) same = false;
+    }
+  });
+  return same;
+}
+
+/// The head that is there is used, whatever the flag says, as transformers and vLLM have it; and a
+/// tied model may have stored its one matrix by either name.
+void reconcile_head(OpenModel& m) {
+  if (!m.config.tie_word_embeddings) return;
+  const TensorView* head = m.tensors->find(kHead);
+  const TensorView* embedding = m.tensors->find("model.embed_tokens.weight");
+  if (!head) return;
+  if (!embedding) {
+    m.tensors = std::make_shared<RenamedTensors>(
+        m.tensors, std::map<std::string, std::string>{
+                       {std::string(kHead), "model." + std::string(kEmbedding)}});
+    m.notes.push_back(fmt::format(
+        "{}: the model is tied and stores its embedding as lm_head.weight", m.path.string()));
+    return;
+  }
+  if (same_numbers(*head, *embedding)) return;
+  m.config.tie_word_embeddings = false;
+  m.notes.push_back(
+      fmt::format("{}: config.json has tie_word_embeddings true, but lm_head.weight is there and "
+                  "differs from the embedding: the head of the file is used",
+                  m.path.string()));
+}
+
+/// Weights that are all there as floats are no quantised ones, whatever was left in config.json.
+void reconcile_quantization(OpenModel& m) {
+  if (m.config.quantization.empty() || !quantization_found(*m.tensors, "").empty()) return;
+  const std::vector<WeightEntry> plan = weight_plan(m.config);
+  const auto plain = [&](const WeightEntry& e) {
+    const TensorView* t = m.tensors->find(e.tensor);
+    return t && t->shape == e.tensor_shape && cpu::is_weight_type(t->type);
+  };
+  if (!std::all_of(plan.begin(), plan.end(), plain)) return;
+  m.notes.push_back(
+      fmt::format("{}: config.json says that the weights are quantised ({}), but they are plain "
+                  "{}: used as they are",
+                  m.path.string(), printable(m.config.quantization),
+                  name_of(m.tensors->find(plan.front().tensor)->type)));
+  m.config.quantization.clear();
+}
+
+}  // namespace
+
+std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const TensorSource> tensors,
+                                                     std::string& note) {
+  const std::string usual = "model." + std::string(kEmbedding);
+  if (tensors->find(usual)) return tensors;
+  const std::vector<const TensorView*> all = tensors->tensors();
+  std::vector<std::string_view> prefixes;
+  for (const TensorView* t : all) {
+    std::string_view name = t->name;
+    if (!name.ends_with(kEmbedding)) continue;
+    name.remove_suffix(kEmbedding.size());
+    if (name.empty() || name.back() == '.') prefixes.push_back(name);
+  }
+  if (prefixes.size() != 1) return tensors;
+  const std::string_view prefix = prefixes[0];
+  std::string_view above = prefix;  // of what holds the decoder and its head
+  constexpr std::string_view kModel = "model.";
+  if (above.ends_with(kModel)) above.remove_suffix(kModel.size());
+  std::map<std::string, std::string> names;
+  std::map<std::string, int> taken;
+  for (const TensorView* t : all) {
+    const std::string_view name = t->name;
+    std::string to;
+    if (name == kHead || name == std::string(above) + std::string(kHead))
+      to = kHead;
+    else if (name.starts_with(prefix) && name.find(".lora_") == std::string_view::npos)
+      to = std::string(kModel) + std::string(name.substr(prefix.size()));
+    else
+      return tensors;
+    if (++taken[to] > 1) return tensors;
+    names.emplace(t->name, to);
+  }
+  note = prefix.empty() ? "its tensors are those of a model without a head; read as \"model.\""
+                        : fmt::format("its tensors are called \"{}...\"; read as \"model.\"",
+                                      printable(prefix));
+  return std::make_shared<RenamedTensors>(std::move(tensors), names);
+}
+
+void reconcile(OpenModel& m) {
+  for (const std::string& note : m.config.notes)
+    m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
+  std::string note;
+  m.tensors = with_usual_names(m.tensors, note);
+  if (!note.empty()) m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
+  reconcile_head(m);
+  reconcile_quantization(m);
+}
+
+}  // namespace episodic
