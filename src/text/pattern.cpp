@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "episodic/base/error.hpp"
+#include "oniguruma.hpp"
 #include "utf8.hpp"
 
 namespace episodic::text {
@@ -40,29 +41,6 @@ std::string message_of(int code) {
 constexpr std::size_t kMaxExpression = 1 << 16;
 constexpr std::uint32_t kHeapLimitKiB = 1 << 16;
 
-/// Oniguruma's \s is Unicode's White_Space; PCRE2's also has U+180E. Spelt out, both agree.
-std::string with_unicode_spaces(std::string_view expression) {
-  std::string out;
-  bool in_class = false;
-  for (std::size_t i = 0; i < expression.size(); ++i) {
-    const char c = expression[i];
-    if (c == '\\' && i + 1 < expression.size()) {
-      const char next = expression[++i];
-      if (next == 's')
-        out += in_class ? "\\t-\\r\\x{85}\\p{Z}" : "[\\t-\\r\\x{85}\\p{Z}]";
-      else if (next == 'S' && !in_class)
-        out += "[^\\t-\\r\\x{85}\\p{Z}]";
-      else
-        (out += c) += next;
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    out += c;
-  }
-  return out;
-}
-
 /// What one thread needs to match.
 struct Scratch {
   Owned<pcre2_match_data> data;
@@ -81,7 +59,7 @@ struct Scratch {
   Scratch(const pcre2_code* code, std::size_t text_bytes)
       : data(owned(pcre2_match_data_create_from_pattern(code, nullptr))),
         context(owned(pcre2_match_context_create(nullptr))),
-        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 22, nullptr))) {
+        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 25, nullptr))) {
     pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
     pcre2_set_match_limit(context.get(), step_limit(text_bytes));
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
@@ -98,7 +76,7 @@ Pattern Pattern::regex(const std::string& expression) {
   if (expression.size() > kMaxExpression)
     throw Error(fmt::format("regular expression of {} bytes, at most {} are supported",
                             expression.size(), kMaxExpression));
-  const std::string adapted = with_unicode_spaces(expression);
+  const std::string adapted = pcre2_of_oniguruma(expression);
   auto context = owned(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
@@ -109,7 +87,10 @@ Pattern Pattern::regex(const std::string& expression) {
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at,
                     context.get()));
   if (!code)
-    throw Error(fmt::format("regular expression is bad near byte {}: {}", at, message_of(error)));
+    throw Error(
+        fmt::format("the regular expression is not taken by PCRE2 in its own language ({}, byte {} "
+                    "of {}); write a shorter or simpler one",
+                    message_of(error), at, adapted.size()));
   // without JIT the interpreter does the same, slower
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   Pattern pattern;
