@@ -25,6 +25,14 @@ struct Free {
 
 const std::vector<std::uint32_t> kNone;
 
+std::unique_ptr<pcre2_code, Free> compiled(const std::string& expression) {
+  int error = 0;
+  std::size_t at = 0;
+  return std::unique_ptr<pcre2_code, Free>(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                    PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr));
+}
+
 std::u32string key_of(const std::vector<std::uint32_t>& sequence) {
   std::u32string key;
   for (const std::uint32_t c : sequence) key += static_cast<char32_t>(c);
@@ -74,14 +82,12 @@ CharacterSet CharacterSet::operator&(const CharacterSet& other) const {
   return (complement() | other.complement()).complement();
 }
 
+bool is_pcre2_class(const std::string& pcre2_class) { return compiled(pcre2_class) != nullptr; }
+
 CharacterSet matched_by(const std::string& pcre2_class) {
-  const std::string expression = pcre2_class + "+";
-  int error = 0;
-  std::size_t at = 0;
-  const std::unique_ptr<pcre2_code, Free> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                    PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr));
+  const auto code = compiled(pcre2_class + "+");
   if (!code) throw Error(fmt::format("the class {} is not known to PCRE2", pcre2_class));
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   const std::unique_ptr<pcre2_match_data, Free> data(
       pcre2_match_data_create_from_pattern(code.get(), nullptr));
   if (!data) throw std::bad_alloc();

@@ -33,7 +33,10 @@ class CharacterSet {
   std::vector<Range> ranges_;
 };
 
-/// All characters that one class of PCRE2 matches (`[\p{L}]`). \throws Error if it compiles none
+/// Whether PCRE2 takes the class (`[\p{L}]`).
+bool is_pcre2_class(const std::string& pcre2_class);
+
+/// All characters that one class of PCRE2 matches: it tries each. \throws Error if it is none
 CharacterSet matched_by(const std::string& pcre2_class);
 
 /// Which characters differ by case alone, by Unicode's full case folding.

@@ -23,6 +23,9 @@ using onig::refuse;
 /// has limits on the size of an expression, and walks long lists from end to end.
 constexpr std::size_t kMostRanges = 300;
 
+/// Classes whose characters are all tried, to put sets together: each one takes milliseconds.
+constexpr std::size_t kMostSets = 64;
+
 std::string text_of(const CharacterSet& set, bool negated) {
   if (set.empty()) return negated ? "[\\x{0}-\\x{10ffff}]" : "[^\\x{0}-\\x{10ffff}]";
   std::string out = negated ? "[^" : "[";
@@ -241,16 +244,25 @@ class Writer {
 
   const CharacterSet& flat_set(const std::string& flat) {
     const auto [it, fresh] = sets_.try_emplace(flat);
-    if (fresh) it->second = matched_by("[" + flat + "]");
-    return it->second;
+    if (!fresh) return it->second;
+    if (sets_.size() > kMostSets)
+      refuse(0, fmt::format("more than {} classes under (?i), with && or within others", kMostSets),
+             "write fewer");
+    return it->second = matched_by("[" + flat + "]");
   }
 
   CharacterSet evaluated(const Class& c) {
     CharacterSet all;
     for (std::size_t i = 0; i < c.operands.size(); ++i) {
       CharacterSet one;
-      for (const Class::Item& item : c.operands[i])
-        one = one | (item.nested.empty() ? flat_set(item.flat) : evaluated(item.nested[0]));
+      std::string flat_items;
+      for (const Class::Item& item : c.operands[i]) {
+        if (item.nested.empty())
+          flat_items += item.flat;
+        else
+          one = one | evaluated(item.nested[0]);
+      }
+      if (!flat_items.empty()) one = one | flat_set(flat_items);
       all = i == 0 ? std::move(one) : all & one;
     }
     return c.negated ? all.complement() : all;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "character_set.hpp"
-#include "episodic/base/error.hpp"
 
 namespace episodic::text::onig {
 namespace {
@@ -143,13 +142,8 @@ constexpr std::pair<const char*, const char*> kCategories[] = {
 
 /// Whether PCRE2 has a script of this name.
 bool is_script(const std::string& name) {
-  if (!std::all_of(name.begin(), name.end(), [](char c) { return c >= 'a' && c <= 'z'; }))
-    return false;
-  try {
-    return !matched_by("[\\p{sc:" + name + "}]").empty();
-  } catch (const Error&) {
-    return false;
-  }
+  return std::all_of(name.begin(), name.end(), [](char c) { return c >= 'a' && c <= 'z'; }) &&
+         is_pcre2_class("[\\p{sc:" + name + "}]");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace episodic::text::onig {
 namespace {
 
-constexpr int kDeepest = 200;
+constexpr int kDeepest = 200, kMostStacked = 16;
 constexpr std::uint32_t kMostRepeats = 65535;  // PCRE2's; Oniguruma's is 100000
 
 /// What (?imxWDSP) switch.
@@ -188,7 +188,9 @@ class Parser {
   }
 
   Node quantified(Node atom, const Options& options) {
-    while (true) {
+    for (int n = 0;; ++n) {
+      if (n > kMostStacked)
+        refuse(at_, fmt::format("more than {} repeats of repeats", kMostStacked), "write one");
       while (!done() && skipped(options)) {
       }
       const std::size_t begin = at_;
