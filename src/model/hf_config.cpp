@@ -2,7 +2,9 @@
 #include "episodic/model/hf_config.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <system_error>
 
@@ -30,6 +32,31 @@ std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
+/// The union: a model that ends by what one file alone says would otherwise never stop.
+void set_ends(const std::vector<std::int64_t>& of_config,
+              const std::optional<std::vector<std::int64_t>>& of_generation, ModelConfig& c) {
+  std::vector<std::int64_t> left_out;
+  const auto add = [&](const std::vector<std::int64_t>& ids) {
+    for (const std::int64_t id : ids) {
+      std::vector<std::int64_t>& list = id < 0 || id >= c.vocab_size ? left_out : c.eos_tokens;
+      if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+    }
+  };
+  if (of_generation) add(*of_generation);
+  const std::size_t first = c.eos_tokens.size();
+  add(of_config);
+  if (!left_out.empty())
+    c.ends_note = fmt::format(
+        "eos_token_id {} is no token of the {} that the model has and ends no answer; correct it in "
+        "config.json or generation_config.json",
+        fmt::join(left_out, ", "), c.vocab_size);
+  else if (of_generation && c.eos_tokens.size() > first)
+    c.ends_note = fmt::format(
+        "answers end at the tokens {}: config.json names some as eos_token_id that "
+        "generation_config.json does not; make the files agree",
+        fmt::join(c.eos_tokens, ", "));
+}
+
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view config_json, std::string_view generation_json,
@@ -41,15 +68,16 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
   read_family(in, c);
 
   auto bos = in.tokens("bos_token_id");
-  c.eos_tokens = in.tokens("eos_token_id");
+  std::optional<std::vector<std::int64_t>> of_generation;
   if (!generation_json.empty()) {
     const std::string generation_file = fmt::format("{}/generation_config.json", label);
     const Json generation = parse_file(generation_json, generation_file);
     const JsonObject g(generation, generation_file);
     if (g.has("bos_token_id")) bos = g.tokens("bos_token_id");
-    if (g.has("eos_token_id")) c.eos_tokens = g.tokens("eos_token_id");
+    if (g.has("eos_token_id")) of_generation = g.tokens("eos_token_id");
   }
   if (!bos.empty()) c.bos_token = bos[0];
+  set_ends(in.tokens("eos_token_id"), of_generation, c);
   return c;
 }
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "episodic/base/error.hpp"
+#include "gguf_ends.hpp"
 #include "hf_tokenizer.hpp"
 #include "sentence_piece_file.hpp"
 
@@ -230,8 +231,10 @@ Json byte_level(const GgufVocabulary& v, const Rule& rule, const std::vector<std
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& v) {
-  check(v);
+std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary) {
+  check(vocabulary);
+  GgufVocabulary v = vocabulary;
+  v.types = text::corrected_types(v.tokens, std::move(v.types));
   const std::vector<std::string> tokens = unique_tokens(v);
   const bool scores = v.model == "llama";
   if (!scores && v.model != "gpt2")

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "added_vocabulary.hpp"
 #include "base/strict_json.hpp"
 #include "bert.hpp"
 #include "episodic/base/error.hpp"
@@ -14,35 +15,9 @@ namespace episodic {
 namespace text {
 namespace {
 
-std::vector<AddedToken> read_added(const JsonNode& list) {
-  std::vector<AddedToken> added;
-  if (list.null()) return added;
-  if (!list.json().is_array()) list.fail("must be an array");
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const JsonNode node = list.at(i);
-    const bool special = node.at("special").boolean(false);
-    added.push_back({node.at("id").index(std::int64_t{1} << 31), node.at("content").str(), special,
-                     node.at("single_word").boolean(false), node.at("lstrip").boolean(false),
-                     node.at("rstrip").boolean(false), node.at("normalized").boolean(!special)});
-    if (added.back().content.empty()) node.at("content").fail("must not be empty");
-  }
-  return added;
-}
-
-/// Puts vocabulary and added tokens into one table without holes.
-void make_entries(const JsonNode& root, const std::vector<AddedToken>& added, TokenizerParts& p) {
-  p.ids = std::visit([](const auto& model) { return model.vocabulary(); }, p.model);
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    const auto [it, fresh] = p.ids.emplace(added[i].content, added[i].id);
-    if (!fresh && it->second != added[i].id)
-      root.at("added_tokens")
-          .at(i)
-          .at("id")
-          .fail(fmt::format("'{}' has id {} here and {} elsewhere", added[i].content, added[i].id,
-                            it->second));
-  }
+/// Puts the model's vocabulary and the added tokens into one table without holes.
+void make_entries(const JsonNode& root, const AddedVocabulary& added, TokenizerParts& p) {
   p.entries.resize(p.ids.size());
-  p.special.assign(p.ids.size(), false);
   std::vector<bool> taken(p.ids.size(), false);
   for (const auto& [token, id] : p.ids) {
     const auto i = static_cast<std::size_t>(id);
@@ -57,8 +32,20 @@ void make_entries(const JsonNode& root, const std::vector<AddedToken>& added, To
     taken[i] = true;
     p.entries[i] = token;
   }
-  for (const AddedToken& a : added)
-    if (a.special) p.special[static_cast<std::size_t>(a.id)] = true;
+  p.special.assign(p.ids.size(), false);
+  added.each_special([&](std::int64_t id) { p.special[static_cast<std::size_t>(id)] = true; });
+  std::size_t bytes = 0;
+  added.each_searched(
+      [&](const TokenDescription& t, std::int64_t, int) { bytes += t.content.size(); });
+  Growth growth("normalizer", bytes);
+  added.each_searched([&](const TokenDescription& t, std::int64_t id, int where) {
+    const AddedToken token{id,       t.content, t.special,   t.single_word,
+                           t.lstrip, t.rstrip,  t.normalized};
+    if (where == 0) return p.raw_added.add(t.content, token);
+    const std::string normalized = p.normalizer(t.content, growth);
+    growth.keep(normalized.size());
+    p.normalized_added.add(normalized, token);
+  });
 }
 
 void read_template(const JsonNode& node, TokenizerParts& p) {
@@ -100,43 +87,41 @@ void read_post_processor(const JsonNode& node, TokenizerParts& p, bool& has_temp
   }
 }
 
-std::int64_t configured(const JsonNode& node, const TokenizerParts& p) {
-  if (node.null()) return -1;
-  const JsonNode content = node.is_object() ? node.at("content") : node;
-  const auto it = p.ids.find(content.str());
-  if (it == p.ids.end())
-    node.fail(fmt::format("'{}' is not a token of {}", content.str(), p.file.string()));
-  return it->second;
-}
-
 /// bos, eos and whether they are put around a text.
-void read_config(const JsonNode& root, TokenizerParts& p, bool has_template) {
-  p.bos = configured(root.at("bos_token"), p);
-  p.eos = configured(root.at("eos_token"), p);
-  const JsonNode add_bos = root.at("add_bos_token"), add_eos = root.at("add_eos_token");
-  const JsonNode kind = root.at("tokenizer_class");
-  // Hugging Face's LLaMA classes make the template anew from these keys, the others keep theirs
-  const bool remakes = !kind.null() && kind.str().starts_with("LlamaTokenizer");
-  if (has_template && !remakes) return;
-  if (!add_bos.null()) {
-    p.prefix.clear();
-    if (add_bos.boolean()) {
-      if (p.bos < 0) add_bos.fail("is true, but bos_token is missing");
-      p.prefix.push_back(p.bos);
-    }
-  }
-  if (!add_eos.null()) {
-    p.suffix.clear();
-    if (add_eos.boolean()) {
-      if (p.eos < 0) add_eos.fail("is true, but eos_token is missing");
-      p.suffix.push_back(p.eos);
-    }
-  }
+void read_ends(const TokenFiles& files, const NamedTokens& named, bool has_template,
+               TokenizerParts& p) {
+  const auto id = [&](const char* name) {
+    const auto it = p.ids.find(named.content(name));
+    return it == p.ids.end() ? -1 : it->second;
+  };
+  p.bos = id("bos_token");
+  p.eos = id("eos_token");
+  if (files.config.is_null()) return;
+  const JsonNode config(files.config_file, files.config);
+  const JsonNode add_bos = config.at("add_bos_token"), add_eos = config.at("add_eos_token");
+  // As transformers 5: where one of the keys is there, they decide, and what tokenizer.json puts
+  // around a text does not count; a token that is not named is not put there.
+  const bool said = files.config.contains("add_bos_token") || files.config.contains("add_eos_token");
+  if (!said && has_template) return;
+  p.prefix.clear();
+  p.suffix.clear();
+  if (add_bos.boolean(false) && p.bos >= 0) p.prefix.push_back(p.bos);
+  if (add_eos.boolean(false) && p.eos >= 0) p.suffix.push_back(p.eos);
 }
 
-/// The parts that tokenizer.json describes; whether it says what stands around a text.
+/// What the class brings along where the files leave it out. transformers has LLaMA's class for
+/// vocabularies of SentencePiece alone.
+std::vector<std::pair<std::string, std::string>> defaults_of(const TokenFiles& files,
+                                                             bool byte_level) {
+  if (files.config.is_null() || byte_level) return {};
+  const JsonNode kind = JsonNode(files.config_file, files.config).at("tokenizer_class");
+  if (kind.null() || !kind.str().starts_with("LlamaTokenizer")) return {};
+  return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+}
+
+/// The parts that tokenizer.json describes, and the tokens that the files beside it add.
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
-                          bool& has_template) {
+                          TokenFiles files) {
   const JsonNode root(file, json);
   PreTokenizer pre_tokenizer(root.at("pre_tokenizer"));
   const bool byte_level = pre_tokenizer.byte_level();
@@ -148,30 +133,38 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
                    .pre_tokenizer = std::move(pre_tokenizer),
                    .model = word_piece ? Model(WordPiece(model)) : Model(Bpe(model, byte_level)),
                    .decoder = Decoder(root.at("decoder"))};
-  const std::vector<AddedToken> added = read_added(root.at("added_tokens"));
+  p.ids = std::visit([](const auto& m) { return m.vocabulary(); }, p.model);
+  AddedVocabulary added(p.ids);
+  if (const JsonNode list = root.at("added_tokens"); !list.null()) {
+    if (!list.json().is_array()) list.fail("must be an array");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      files.json_ids.insert(list.at(i).at("id").index(std::int64_t{1} << 31));
+      added.add(read_description(list.at(i)));
+    }
+  }
+  const NamedTokens named(files, added, defaults_of(files, byte_level));
   make_entries(root, added, p);
-  for (const AddedToken& a : added)
-    if (a.normalized)
-      p.normalized_added.add(p.normalizer(a.content), a);
-    else
-      p.raw_added.add(a.content, a);
-  has_template = false;
+  bool has_template = false;
   read_post_processor(root.at("post_processor"), p, has_template, 0);
+  read_ends(files, named, has_template, p);
   return p;
 }
 
 /// \param file tokenizer.json, or BERT's vocab.txt
 TokenizerParts read_directory(const std::filesystem::path& file) {
-  bool has_template = false;
   const nlohmann::json json =
       file.filename() == kBertVocabulary ? bert_tokenizer_json(file) : parse_json_file(file);
-  TokenizerParts p = read_parts(file, json, has_template);
-  const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
-  if (std::filesystem::exists(config)) {
-    const nlohmann::json settings = parse_json_file(config);
-    read_config(JsonNode(config, settings), p, has_template);
+  const std::filesystem::path dir = file.parent_path();
+  TokenFiles files{.config_file = dir / "tokenizer_config.json",
+                   .special_map_file = dir / "special_tokens_map.json",
+                   .added_file = dir / "added_tokens.json"};
+  for (const auto& [path, out] : {std::pair(&files.config_file, &files.config),
+                                  std::pair(&files.special_map_file, &files.special_map),
+                                  std::pair(&files.added_file, &files.added)}) {
+    if (std::filesystem::exists(*path)) *out = parse_json_file(*path);
+    if (!out->is_null() && !out->is_object()) JsonNode(*path, *out).fail("must be an object");
   }
-  return p;
+  return read_parts(file, json, std::move(files));
 }
 
 /// A text that lies in another file, within what parse_json_file allows.
@@ -186,20 +179,17 @@ nlohmann::json parse_text(const std::filesystem::path& file, std::string_view te
 /// The same of texts that lie in another file.
 TokenizerParts read_texts(const std::filesystem::path& file, std::string_view tokenizer_json,
                           std::string_view config_json) {
-  bool has_template = false;
-  TokenizerParts p = read_parts(file, parse_text(file, tokenizer_json), has_template);
-  if (!config_json.empty()) {
-    const nlohmann::json json = parse_text(file, config_json);
-    read_config(JsonNode(file, json), p, has_template);
-  }
-  return p;
+  TokenFiles files{.config_file = file};
+  if (!config_json.empty()) files.config = parse_text(file, config_json);
+  if (!files.config.is_null() && !files.config.is_object())
+    JsonNode(file, files.config).fail("must be an object");
+  return read_parts(file, parse_text(file, tokenizer_json), std::move(files));
 }
 
 }  // namespace
 
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json) {
-  bool has_template = false;
-  return read_parts(file, json, has_template);
+  return read_parts(file, json, TokenFiles{});
 }
 
 }  // namespace text

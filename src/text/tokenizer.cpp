@@ -24,6 +24,7 @@ void HfTokenizer::encode(std::string_view text, const Model& model,
   const TokenizerParts& p = parts_;
   Arena arena;  // outlives the encoder, which may remember views
   typename Model::Encoder encoder(model, ids);
+  Growth growth("normalizer", text.size());
   const auto word = [&](const Piece& piece) { encoder.add(piece.text); };
   const auto special = [&](std::int64_t id) { ids.push_back(id); };
   p.raw_added.split(
@@ -31,8 +32,9 @@ void HfTokenizer::encode(std::string_view text, const Model& model,
       [&](std::string_view raw) {
         const bool at_start = raw.data() == text.data();
         if (!p.normalizer.empty()) {
-          arena.push_back(p.normalizer(std::string(raw)));
+          arena.push_back(p.normalizer(std::string(raw), growth));
           raw = arena.back();
+          growth.keep(raw.size());
         }
         const char* begin = raw.data();
         p.normalized_added.split(

@@ -59,7 +59,10 @@ struct ModelConfig {
   std::vector<Rope> ropes;
   std::vector<LayerSpec> layers;
   std::int64_t bos_token = -1;
-  std::vector<std::int64_t> eos_tokens;  ///< generation_config.json overrides config.json
+  /// Tokens that end an answer: of generation_config.json, then of config.json; in a GGUF file
+  /// those of its keys and of the names that llama.cpp takes for ends.
+  std::vector<std::int64_t> eos_tokens;
+  std::string ends_note;  ///< one line where the files disagree about them; empty: they agree
 
   /// Layers that a memory serves, in order: those of full attention where a model mixes them with
   /// sliding windows (which need no memory of what has left them), else all.
