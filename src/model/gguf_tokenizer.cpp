@@ -39,8 +39,8 @@ std::vector<std::int64_t> end_tokens(const GgufFile& file) {
   const auto id = [&](const char* name) {
     return file.integer(std::string("tokenizer.ggml.") + name + "_token_id").value_or(-1);
   };
-  const GgufEndKeys keys{id("eos"), id("eot"), id("eom"), id("fim_pad"), id("fim_rep"),
-                         id("fim_sep")};
+  const GgufEndKeys keys{id("eos"),     id("eot"),     id("eom"),
+                         id("fim_pad"), id("fim_rep"), id("fim_sep")};
   if (const auto* tokens = file.strings("tokenizer.ggml.tokens"))
     return gguf_end_tokens(*tokens, keys);
   // A file of ours (quantize): it carries tokenizer.json, and the keys name all that the model had.

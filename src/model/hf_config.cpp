@@ -47,7 +47,8 @@ void set_ends(const std::vector<std::int64_t>& of_config,
   add(of_config);
   if (!left_out.empty())
     c.ends_note = fmt::format(
-        "eos_token_id {} is no token of the {} that the model has and ends no answer; correct it in "
+        "eos_token_id {} is no token of the {} that the model has and ends no answer; correct it "
+        "in "
         "config.json or generation_config.json",
         fmt::join(left_out, ", "), c.vocab_size);
   else if (of_generation && c.eos_tokens.size() > first)

@@ -103,7 +103,8 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
   Sampler sampler(options.sampling);
   StopMatcher matcher(options.stop);
   std::vector<std::int64_t> stop_tokens = options.stop_tokens;
-  if (stop_tokens.empty() && !options.ignore_eos) stop_tokens = end_tokens(model_->config(), tokenizer_);
+  if (stop_tokens.empty() && !options.ignore_eos)
+    stop_tokens = end_tokens(model_->config(), tokenizer_);
 
   GenerateResult result;
   Clock::time_point start = Clock::now();

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <map>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::text {
@@ -84,7 +85,7 @@ NamedTokens::NamedTokens(const TokenFiles& files, AddedVocabulary& vocabulary,
   const auto set = [&](const std::string& name, const TokenDescription& token) {
     const auto it = std::find_if(named_.begin(), named_.end(),
                                  [&](const auto& entry) { return entry.first == name; });
-    it == named_.end() ? named_.emplace_back(name, token) : *it = {name, token};
+    it == named_.end() ? named_.emplace_back(name, token) : * it = {name, token};
   };
   const auto forget = [&](const std::string& name) {
     std::erase_if(named_, [&](const auto& entry) { return entry.first == name; });
@@ -155,10 +156,9 @@ NamedTokens::NamedTokens(const TokenFiles& files, AddedVocabulary& vocabulary,
   }
   for (const auto& [id, token] : by_id) {
     TokenDescription out = token;
-    out.special =
-        out.special || std::any_of(named_.begin(), named_.end(), [&](const auto& entry) {
-          return entry.second.content == token.content;
-        });
+    out.special = out.special || std::any_of(named_.begin(), named_.end(), [&](const auto& entry) {
+                    return entry.second.content == token.content;
+                  });
     const TokenDescription* known = vocabulary.find(token.content);
     if (known == nullptr || !same(*known, token)) vocabulary.add(out);
   }

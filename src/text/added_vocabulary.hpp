@@ -30,7 +30,8 @@ TokenDescription read_description(const JsonNode& node);
 class AddedVocabulary {
  public:
   /// \param ids of the model; grows
-  explicit AddedVocabulary(StringToId& ids) : ids_(&ids), next_(static_cast<std::int64_t>(ids.size())) {}
+  explicit AddedVocabulary(StringToId& ids)
+      : ids_(&ids), next_(static_cast<std::int64_t>(ids.size())) {}
 
   /// Of a token that is there, the flags change.
   void add(const TokenDescription& token);

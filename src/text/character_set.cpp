@@ -18,17 +18,17 @@ namespace {
 
 constexpr std::uint32_t kLast = 0x10ffff, kFirstSurrogate = 0xd800, kLastSurrogate = 0xdfff;
 
-struct Free {
+struct FreePcre2 {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
 };
 
-const std::vector<std::uint32_t> kNone;
+const std::vector<std::uint32_t> kNoCharacters;
 
-std::unique_ptr<pcre2_code, Free> compiled(const std::string& expression) {
+std::unique_ptr<pcre2_code, FreePcre2> compiled(const std::string& expression) {
   int error = 0;
   std::size_t at = 0;
-  return std::unique_ptr<pcre2_code, Free>(
+  return std::unique_ptr<pcre2_code, FreePcre2>(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                     PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr));
 }
@@ -88,7 +88,7 @@ CharacterSet matched_by(const std::string& pcre2_class) {
   const auto code = compiled(pcre2_class + "+");
   if (!code) throw Error(fmt::format("the class {} is not known to PCRE2", pcre2_class));
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-  const std::unique_ptr<pcre2_match_data, Free> data(
+  const std::unique_ptr<pcre2_match_data, FreePcre2> data(
       pcre2_match_data_create_from_pattern(code.get(), nullptr));
   if (!data) throw std::bad_alloc();
   const std::size_t* found = pcre2_get_ovector_pointer(data.get());
@@ -150,13 +150,13 @@ std::vector<std::uint32_t> CaseFolds::same(std::uint32_t c) const {
 
 const std::vector<std::uint32_t>& CaseFolds::expansion(std::uint32_t c) const {
   const auto it = folded_.find(c);
-  return it == folded_.end() || it->second.size() == 1 ? kNone : it->second;
+  return it == folded_.end() || it->second.size() == 1 ? kNoCharacters : it->second;
 }
 
 const std::vector<std::uint32_t>& CaseFolds::folding_to(
     const std::vector<std::uint32_t>& sequence) const {
   const auto it = members_.find(key_of(sequence));
-  return it == members_.end() ? kNone : it->second;
+  return it == members_.end() ? kNoCharacters : it->second;
 }
 
 CharacterSet CaseFolds::closure(const CharacterSet& set) const {

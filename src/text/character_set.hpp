@@ -61,7 +61,7 @@ class CaseFolds {
  private:
   CaseFolds();
 
-  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> folded_;    // where it is not itself
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> folded_;  // where it is not itself
   std::unordered_map<std::u32string, std::vector<std::uint32_t>> members_;  // by what they fold to
   std::vector<std::uint32_t> expanding_;
 };

@@ -117,10 +117,10 @@ void Decoder::add(const JsonNode& node, int depth) {
     const JsonNode from = node.at("pattern").at("String");
     if (from.null() || from.str().empty())
       node.at("pattern").fail("only {\"String\": ...} is supported in a decoder");
-    steps_.emplace_back([from = from.str(), to = node.at("content").str()](
-                            Tokens& tokens, const Growth& growth) {
-      replace_each(tokens, from, to, growth);
-    });
+    steps_.emplace_back(
+        [from = from.str(), to = node.at("content").str()](Tokens& tokens, const Growth& growth) {
+          replace_each(tokens, from, to, growth);
+        });
   } else if (name == "Strip") {
     const std::string& content = node.at("content").str();
     if (content.empty()) node.at("content").fail("must not be empty");
@@ -140,11 +140,9 @@ void Decoder::add(const JsonNode& node, int depth) {
     });
   } else if (name == "WordPiece") {
     const JsonNode prefix = node.at("prefix");
-    steps_.emplace_back([mark = prefix.null() ? "##" : prefix.str(),
-                         clean = node.at("cleanup").boolean(true)](Tokens& tokens,
-                                                                   const Growth&) {
-      join_pieces(tokens, mark, clean);
-    });
+    steps_.emplace_back(
+        [mark = prefix.null() ? "##" : prefix.str(), clean = node.at("cleanup").boolean(true)](
+            Tokens& tokens, const Growth&) { join_pieces(tokens, mark, clean); });
   } else {
     type.fail(
         fmt::format("decoder '{}' is not supported (ByteLevel, ByteFallback, Fuse, Replace, "

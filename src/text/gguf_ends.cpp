@@ -12,12 +12,30 @@ namespace episodic {
 namespace {
 
 // The names that llama.cpp of 2026 ends by (tests/text/make_ends_vectors.py asks it).
-constexpr std::string_view kEnds[] = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
-    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
-    "<eos>", "<|end_of_text|>", "<end_of_utterance>", "<turn|>", "<|tool_response>", "[e~[",
-    "<|ifm|im_end|>",
-    "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+constexpr std::string_view kEnds[] = {"<|eot_id|>",
+                                      "<|im_end|>",
+                                      "<|end|>",
+                                      "<|return|>",
+                                      "<|call|>",
+                                      "<|flush|>",
+                                      "<|calls|>",
+                                      "<end_of_turn>",
+                                      "<|endoftext|>",
+                                      "</s>",
+                                      "<|eom_id|>",
+                                      "<EOT>",
+                                      "_<EOT>",
+                                      "[EOT]",
+                                      "[EOS]",
+                                      "<eos>",
+                                      "<|end_of_text|>",
+                                      "<end_of_utterance>",
+                                      "<turn|>",
+                                      "<|tool_response>",
+                                      "[e~[",
+                                      "<|ifm|im_end|>",
+                                      "<\xef\xbd\x9c"
+                                      "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
 constexpr std::string_view kFimPad[] = {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"};
 constexpr std::string_view kFimRep[] = {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
                                         "<reponame>"};
@@ -62,7 +80,8 @@ std::vector<std::int64_t> gguf_end_tokens(const std::vector<std::string_view>& t
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   };
   for (const std::int64_t id : {keys.eos, keys.eot, keys.eom}) add(id);
-  std::unordered_map<std::string_view, std::int64_t> last;  // of a repeated name the last one counts
+  std::unordered_map<std::string_view, std::int64_t>
+      last;  // of a repeated name the last one counts
   for (std::size_t id = 0; id < tokens.size(); ++id)
     last[tokens[id]] = static_cast<std::int64_t>(id);
   const auto add_by_name = [&](const auto& names, bool only_first) {

@@ -34,8 +34,9 @@ struct TokenizerParts {
 };
 
 /// The parts that the content of a tokenizer.json describes, but for bos and eos.
-/// \param file for messages \throws FileError
-TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json);
+/// \param file for messages \param merges instead of those in the JSON \throws FileError
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
+                          const IdMerges* merges = nullptr);
 
 class HfTokenizer : public Tokenizer {
  public:

@@ -101,7 +101,8 @@ void read_ends(const TokenFiles& files, const NamedTokens& named, bool has_templ
   const JsonNode add_bos = config.at("add_bos_token"), add_eos = config.at("add_eos_token");
   // As transformers 5: where one of the keys is there, they decide, and what tokenizer.json puts
   // around a text does not count; a token that is not named is not put there.
-  const bool said = files.config.contains("add_bos_token") || files.config.contains("add_eos_token");
+  const bool said =
+      files.config.contains("add_bos_token") || files.config.contains("add_eos_token");
   if (!said && has_template) return;
   p.prefix.clear();
   p.suffix.clear();
@@ -121,18 +122,19 @@ std::vector<std::pair<std::string, std::string>> defaults_of(const TokenFiles& f
 
 /// The parts that tokenizer.json describes, and the tokens that the files beside it add.
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
-                          TokenFiles files) {
+                          TokenFiles files, const IdMerges* merges = nullptr) {
   const JsonNode root(file, json);
   PreTokenizer pre_tokenizer(root.at("pre_tokenizer"));
   const bool byte_level = pre_tokenizer.byte_level();
   using Model = decltype(TokenizerParts::model);
   const JsonNode model = root.at("model");
   const bool word_piece = model.at("type").json() == "WordPiece";
-  TokenizerParts p{.file = file,
-                   .normalizer = Normalizer(root.at("normalizer")),
-                   .pre_tokenizer = std::move(pre_tokenizer),
-                   .model = word_piece ? Model(WordPiece(model)) : Model(Bpe(model, byte_level)),
-                   .decoder = Decoder(root.at("decoder"))};
+  TokenizerParts p{
+      .file = file,
+      .normalizer = Normalizer(root.at("normalizer")),
+      .pre_tokenizer = std::move(pre_tokenizer),
+      .model = word_piece ? Model(WordPiece(model)) : Model(Bpe(model, byte_level, merges)),
+      .decoder = Decoder(root.at("decoder"))};
   p.ids = std::visit([](const auto& m) { return m.vocabulary(); }, p.model);
   AddedVocabulary added(p.ids);
   if (const JsonNode list = root.at("added_tokens"); !list.null()) {
@@ -186,10 +188,25 @@ TokenizerParts read_texts(const std::filesystem::path& file, std::string_view to
   return read_parts(file, parse_text(file, tokenizer_json), std::move(files));
 }
 
+/// Where there is no file of a kind that is read: names one that is not.
+void refuse_other_kinds(const std::filesystem::path& dir) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
+    const std::filesystem::path name = entry.path().filename();
+    const bool tekken = name.string().starts_with("tekken") && name.extension() == ".json";
+    if (tekken || name == "vocab.json" || name.extension() == ".tiktoken")
+      throw FileError(fmt::format(
+          "{}: tokenizers of this kind are not read; take the model's tokenizer.json, or have "
+          "transformers write one: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+          entry.path().string()));
+  }
+}
+
 }  // namespace
 
-TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json) {
-  return read_parts(file, json, TokenFiles{});
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
+                          const IdMerges* merges) {
+  return read_parts(file, json, TokenFiles{}, merges);
 }
 
 }  // namespace text
@@ -202,7 +219,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
   };
   if (!there("tokenizer.json")) {
     if (there("tokenizer.model")) return text::load_sentence_piece(model_dir);
-    if (there(text::kBertVocabulary)) file = model_dir / text::kBertVocabulary;
+    if (there(text::kBertVocabulary))
+      file = model_dir / text::kBertVocabulary;
+    else
+      text::refuse_other_kinds(model_dir);
   }
   try {
     return std::make_unique<text::HfTokenizer>(text::read_directory(file));

@@ -87,11 +87,11 @@ void Normalizer::add(const JsonNode& node, int depth) {
       return bert(text);
     });
   } else if (name == "Replace") {
-    steps_.emplace_back([pattern = Pattern::from_json(node.at("pattern")),
-                         content = node.at("content").str()](const std::string& text,
-                                                             const Growth& growth) {
-      return replace(pattern, content, text, growth);
-    });
+    steps_.emplace_back(
+        [pattern = Pattern::from_json(node.at("pattern")), content = node.at("content").str()](
+            const std::string& text, const Growth& growth) {
+          return replace(pattern, content, text, growth);
+        });
   } else {
     type.fail(
         fmt::format("normalizer '{}' is not supported (NFC, NFD, NFKC, NFKD, Prepend, "

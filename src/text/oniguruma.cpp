@@ -12,12 +12,8 @@
 #include "oniguruma_syntax.hpp"
 
 namespace episodic::text {
+namespace onig {
 namespace {
-
-using onig::Class;
-using onig::Kind;
-using onig::Node;
-using onig::refuse;
 
 /// A class of so many ranges is written by its parts instead, each tested by a look-ahead: PCRE2
 /// has limits on the size of an expression, and walks long lists from end to end.
@@ -30,14 +26,13 @@ std::string text_of(const CharacterSet& set, bool negated) {
   if (set.empty()) return negated ? "[\\x{0}-\\x{10ffff}]" : "[^\\x{0}-\\x{10ffff}]";
   std::string out = negated ? "[^" : "[";
   for (const auto& [low, high] : set.ranges())
-    out += low == high ? onig::escaped(low) : onig::escaped(low) + "-" + onig::escaped(high);
+    out += low == high ? escaped(low) : escaped(low) + "-" + escaped(high);
   return out + "]";
 }
 
 class Writer {
  public:
-  explicit Writer(const onig::Parsed& parsed)
-      : captures_(parsed.refers_back || parsed.calls) {
+  explicit Writer(const Parsed& parsed) : captures_(parsed.refers_back || parsed.calls) {
     if (parsed.refers_back && parsed.calls)
       throw Error(
           "the regular expression has \\g<...> beside references to groups, which is not "
@@ -113,8 +108,7 @@ class Writer {
     behind_ += behind;
     const Node& kid = node.kids[0];
     const std::string open = node.text == "(" && !captures_ ? "(?:" : node.text;
-    std::string out =
-        open + (kid.kind == Kind::alternate ? branches(kid) : (*this)(kid)) + ")";
+    std::string out = open + (kid.kind == Kind::alternate ? branches(kid) : (*this)(kid)) + ")";
     looking_ -= look;
     behind_ -= behind;
     return out;
@@ -125,11 +119,11 @@ class Writer {
     while (kid->kind == Kind::concat && kid->kids.size() == 1) kid = &kid->kids[0];
     const std::string what = (*this)(*kid);
     std::string count;
-    if (node.low == 0 && node.high == onig::kUnbounded)
+    if (node.low == 0 && node.high == kUnbounded)
       count = "*";
-    else if (node.low == 1 && node.high == onig::kUnbounded)
+    else if (node.low == 1 && node.high == kUnbounded)
       count = "+";
-    else if (node.high == onig::kUnbounded)
+    else if (node.high == kUnbounded)
       count = fmt::format("{{{},}}", node.low);
     else
       count = fmt::format("{{{},{}}}", node.low, node.high);
@@ -190,10 +184,10 @@ class Writer {
   // --- literals
 
   std::string one(std::uint32_t code, bool ignore_case) {
-    if (!ignore_case) return onig::escaped(code);
+    if (!ignore_case) return escaped(code);
     std::vector<CharacterSet::Range> same;
     for (const std::uint32_t c : CaseFolds::instance().same(code)) same.emplace_back(c, c);
-    return same.size() == 1 ? onig::escaped(same[0].first)
+    return same.size() == 1 ? escaped(same[0].first)
                             : text_of(CharacterSet(std::move(same)), false);
   }
 
@@ -355,10 +349,11 @@ class Writer {
 };
 
 }  // namespace
+}  // namespace onig
 
 std::string pcre2_of_oniguruma(std::string_view expression) {
   const onig::Parsed parsed = onig::parse(expression);
-  return Writer(parsed)(parsed.root);
+  return onig::Writer(parsed)(parsed.root);
 }
 
 }  // namespace episodic::text

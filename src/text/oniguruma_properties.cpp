@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each class was compared over all characters with Oniguruma's (tests/text/make_pattern_vectors.py).
+// Each class was compared over all characters with Oniguruma's
+// (tests/text/make_pattern_vectors.py).
 #include "oniguruma_properties.hpp"
 
 #include <algorithm>
@@ -15,8 +16,7 @@ namespace {
 constexpr const char* kAlphabetic =
     "\\p{Alphabetic}\\x{363}-\\x{36f}\\x{c04}\\x{f82}\\x{f83}\\x{1dd3}-\\x{1de6}"
     "\\x{11080}\\x{11081}";
-constexpr const char* kLower =
-    "\\p{Lowercase}\\x{10fc}\\x{a7f2}-\\x{a7f4}\\x{ab69}";
+constexpr const char* kLower = "\\p{Lowercase}\\x{10fc}\\x{a7f2}-\\x{a7f4}\\x{ab69}";
 constexpr const char* kSpace = "\\t-\\r\\x{85}\\p{Z}";
 constexpr const char* kAsciiSpace = "\\t-\\r ";
 

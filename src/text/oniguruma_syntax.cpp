@@ -75,8 +75,8 @@ class Parser {
       } else if (classes == 0 && rest[0] == '(') {
         if (rest.starts_with("(?#"))
           in_comment = true;
-        else if (rest.starts_with("(?'") ||
-                 (rest.starts_with("(?<") && !rest.starts_with("(?<=") && !rest.starts_with("(?<!")))
+        else if (rest.starts_with("(?'") || (rest.starts_with("(?<") && !rest.starts_with("(?<=") &&
+                                             !rest.starts_with("(?<!")))
           named_ = true;
       }
     }
@@ -196,8 +196,8 @@ class Parser {
       const std::size_t begin = at_;
       const auto q = done() ? std::nullopt : quantifier();
       if (!q) return atom;
-      const bool look = atom.kind == Kind::group && atom.text != "(" && atom.text != "(?:" &&
-                        atom.text != "(?>";
+      const bool look =
+          atom.kind == Kind::group && atom.text != "(" && atom.text != "(?:" && atom.text != "(?>";
       if (atom.kind == Kind::assertion || look)
         refuse(begin, "a repeat of what has no length", "take the repeat away");
       Node repeat{.kind = Kind::repeat, .at = atom.at};
@@ -227,8 +227,7 @@ class Parser {
     if (take("(?:")) return closed("(?:", options, depth, begin).kids[0];
     for (const char* open : {"(?=", "(?!", "(?>", "(?<=", "(?<!"})
       if (take(open)) return closed(open, options, depth, begin);
-    if (take("(?~"))
-      refuse(begin, "an absent operator (?~...)", "write it as (?:(?!X)(?m:.))*");
+    if (take("(?~")) refuse(begin, "an absent operator (?~...)", "write it as (?:(?!X)(?m:.))*");
     if (ahead("(?(")) refuse(begin, "a condition (?(...)...)", "write both cases as alternatives");
     if (ahead("(?{")) refuse(begin, "a callout (?{...})", "take it away");
     if (ahead("(?<") || ahead("(?'")) {
@@ -383,10 +382,8 @@ class Parser {
       case 'B': {
         ++at_;
         const std::string w = "[" + word_class(options.ascii, false) + "]";
-        return assertion(
-            c == 'b'
-                ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", w)
-                : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", w));
+        return assertion(c == 'b' ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", w)
+                                  : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", w));
       }
       case 'R': {
         ++at_;
@@ -446,7 +443,8 @@ class Parser {
         if (caret) name.remove_prefix(1);
         const auto known = property(name, ascii, within);
         if (!known)
-          refuse(at_ - 1, fmt::format("the property \\p{{{}}}", all_.substr(at_ + 2, end - at_ - 2)),
+          refuse(at_ - 1,
+                 fmt::format("the property \\p{{{}}}", all_.substr(at_ + 2, end - at_ - 2)),
                  "name a general category (Lu), a script (Han) or write the characters as [ ]; "
                  "blocks (In_...) are not there");
         at_ = end + 1;
@@ -460,8 +458,8 @@ class Parser {
   /// The characters that an escape stands for, at the character behind the backslash.
   std::vector<std::uint32_t> code_points(std::size_t begin) {
     const char c = peek();
-    constexpr std::pair<char, std::uint32_t> kControls[] = {{'t', 9},  {'n', 10}, {'v', 11}, {'f', 12},
-                                                            {'r', 13}, {'a', 7},  {'e', 27}};
+    constexpr std::pair<char, std::uint32_t> kControls[] = {
+        {'t', 9}, {'n', 10}, {'v', 11}, {'f', 12}, {'r', 13}, {'a', 7}, {'e', 27}};
     for (const auto& [name, code] : kControls)
       if (c == name) return ++at_, std::vector{code};
     if (c == 'x' || c == 'u' || c == 'o' || (c >= '0' && c <= '7')) return numbers(begin);
@@ -486,10 +484,11 @@ class Parser {
       std::size_t n = 0;
       for (; n < most && !done(); ++n, ++at_) {
         const char c = peek();
-        const std::uint32_t digit = c >= '0' && c <= '9'   ? static_cast<std::uint32_t>(c - '0')
-                                    : c >= 'a' && c <= 'f' ? static_cast<std::uint32_t>(c - 'a' + 10)
-                                    : c >= 'A' && c <= 'F' ? static_cast<std::uint32_t>(c - 'A' + 10)
-                                                           : 99;
+        const std::uint32_t digit =
+            c >= '0' && c <= '9'   ? static_cast<std::uint32_t>(c - '0')
+            : c >= 'a' && c <= 'f' ? static_cast<std::uint32_t>(c - 'a' + 10)
+            : c >= 'A' && c <= 'F' ? static_cast<std::uint32_t>(c - 'A' + 10)
+                                   : 99;
         if (digit >= base) break;
         value = value * base + digit;
         if (value > 0x10ffff) break;
@@ -546,8 +545,7 @@ class Parser {
       if (all_[at_] >= '8') refuse(begin, "a reference to no group", "write \\x{...}");
       return std::nullopt;
     }
-    if (named_)
-      refuse(begin, "a reference by number beside named groups", "write \\k<name>");
+    if (named_) refuse(begin, "a reference by number beside named groups", "write \\k<name>");
     at_ = end;
     return refer(number, options, begin);
   }
@@ -612,7 +610,8 @@ class Parser {
     out.negated = take("^");
     bool first = true;
     while (true) {
-      if (done()) refuse(begin, "a class [ without its ]", "put one behind it, or \\[ for the sign");
+      if (done())
+        refuse(begin, "a class [ without its ]", "put one behind it, or \\[ for the sign");
       if (peek() == ']' && !first) return ++at_, out;
       if (peek() == ']' && all_.find(']', at_ + 1) == std::string_view::npos)
         refuse(begin, "a class of nothing", "put \\] for the sign");

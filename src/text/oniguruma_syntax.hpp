@@ -14,7 +14,7 @@ namespace episodic::text::onig {
 struct Class {
   /// One class of PCRE2's without its brackets, or a class within the class.
   struct Item {
-    std::string flat;          ///< PCRE2's text; empty: `nested` is the item
+    std::string flat;           ///< PCRE2's text; empty: `nested` is the item
     std::vector<Class> nested;  ///< one, or none
   };
   bool negated = false;

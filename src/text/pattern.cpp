@@ -47,23 +47,33 @@ struct Scratch {
   Owned<pcre2_match_context> context;
   Owned<pcre2_jit_stack> stack;
 
-  /// A match of a whole text takes some steps a byte, so the limit grows with the text: white space
-  /// of any length is matched, and what an expression does beyond that is cut off.
-  static std::uint32_t step_limit(std::size_t bytes) {
-    constexpr std::size_t kLeast = 10'000'000, kStepsPerByte = 16;
-    constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
-    return static_cast<std::uint32_t>(
-        std::clamp(bytes, kLeast / kStepsPerByte, kMost / kStepsPerByte) * kStepsPerByte);
-  }
-
   Scratch(const pcre2_code* code, std::size_t text_bytes)
       : data(owned(pcre2_match_data_create_from_pattern(code, nullptr))),
         context(owned(pcre2_match_context_create(nullptr))),
-        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 25, nullptr))) {
+        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 25, nullptr))),
+        steps_left_(kFreeSteps + kStepsPerByte * text_bytes) {
     pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
-    pcre2_set_match_limit(context.get(), step_limit(text_bytes));
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
+
+  /// As pcre2_match. The steps of a match that takes many come out of what the whole text may
+  /// take: an expression that goes wrong a little at each place would else take for ever.
+  int match(const pcre2_code* code, std::string_view text, std::size_t from) {
+    for (std::size_t limit = kFewSteps;;) {
+      pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(limit));
+      const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                 PCRE2_NO_UTF_CHECK, data.get(), context.get());
+      if (rc != PCRE2_ERROR_MATCHLIMIT || steps_left_ == 0) return rc;
+      steps_left_ -= std::min(limit, steps_left_);
+      limit = std::min({16 * limit, steps_left_, kMostSteps});
+    }
+  }
+
+ private:
+  // A match of a whole text takes some steps a byte: white space of any length is matched.
+  static constexpr std::size_t kFreeSteps = 20'000'000, kStepsPerByte = 64, kFewSteps = 4096;
+  static constexpr std::size_t kMostSteps = std::numeric_limits<std::uint32_t>::max();
+  std::size_t steps_left_;
 };
 
 }  // namespace
@@ -140,13 +150,11 @@ void Pattern::split(std::string_view text, std::vector<Span>& spans) const {
 
 void Pattern::split_valid(std::string_view text, std::size_t offset,
                           std::vector<Span>& spans) const {
-  const Scratch scratch(code_->code.get(), text.size());
+  Scratch scratch(code_->code.get(), text.size());
   const std::size_t* found = pcre2_get_ovector_pointer(scratch.data.get());
   std::size_t done = 0, from = 0;
   while (from <= text.size()) {
-    const int rc =
-        pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                    PCRE2_NO_UTF_CHECK, scratch.data.get(), scratch.context.get());
+    const int rc = scratch.match(code_->code.get(), text, from);
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0)
       throw DataError(fmt::format(

@@ -271,9 +271,17 @@ TEST_CASE("config: end tokens, from either file") {
   REQUIRE(parse(with(tiny(), "eos_token_id", {3, 4})).eos_tokens ==
           std::vector<std::int64_t>{3, 4});
   const ModelConfig c = parse(tiny(), R"({"eos_token_id":[7,8],"bos_token_id":5})");
-  REQUIRE(c.eos_tokens == std::vector<std::int64_t>{7, 8});
+  REQUIRE(c.eos_tokens == std::vector<std::int64_t>{7, 8, 2});  // either file ends an answer
+  REQUIRE(c.ends_note.find("7, 8, 2") != std::string::npos);
   REQUIRE(c.bos_token == 5);
   REQUIRE(parse(tiny(), "{}").eos_tokens == std::vector<std::int64_t>{2});
+  REQUIRE(parse(tiny(), "{}").ends_note.empty());
+  const ModelConfig same = parse(tiny(), R"({"eos_token_id":[7,2]})");
+  REQUIRE(same.eos_tokens == std::vector<std::int64_t>{7, 2});
+  REQUIRE(same.ends_note.empty());  // that one file says more is usual
+  const ModelConfig bad = parse(with(tiny(), "eos_token_id", {2, -1}), R"({"eos_token_id":50})");
+  REQUIRE(bad.eos_tokens == std::vector<std::int64_t>{2});
+  REQUIRE(bad.ends_note.find("50, -1 is no token of the 50") != std::string::npos);
   refuses(with(tiny(), "eos_token_id", {"x"}), "eos_token_id");
   try {
     parse(tiny(), R"({"eos_token_id":1.5})");
@@ -322,7 +330,7 @@ TEST_CASE("config: files of a directory") {
   dir.write("config.json", tiny().dump());
   REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{2});
   dir.write("generation_config.json", R"({"eos_token_id":9})");
-  REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{9});
+  REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{9, 2});
 }
 
 }  // namespace config_test

@@ -30,7 +30,7 @@ struct GgufVocabulary {
 
 /// What the keys tokenizer.ggml.*_token_id name as ends of an answer; -1: nothing.
 struct GgufEndKeys {
-  std::int64_t eos = -1, eot = -1, eom = -1;        ///< of a text, a turn, a message
+  std::int64_t eos = -1, eot = -1, eom = -1;              ///< of a text, a turn, a message
   std::int64_t fim_pad = -1, fim_rep = -1, fim_sep = -1;  ///< of text filled in between
 };
 
