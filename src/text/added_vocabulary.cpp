@@ -9,6 +9,7 @@
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/mapped_file.hpp"
 
 namespace episodic::text {
 namespace {
@@ -79,6 +80,47 @@ const TokenDescription* AddedVocabulary::find(const std::string& content) const 
   return it == index_.end() ? nullptr : &entries_[static_cast<std::size_t>(it->second)].token;
 }
 
+std::vector<std::string> key_order(std::string_view config) {
+  std::vector<std::string> keys, extra;
+  std::string_view outer;  // the last key of the object itself
+  int depth = 0;
+  for (std::size_t at = 0; at < config.size(); ++at) {
+    const char c = config[at];
+    depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    if (c != '"') continue;
+    const std::size_t begin = at + 1;
+    for (++at; at < config.size() && config[at] != '"'; ++at)
+      if (config[at] == '\\') ++at;
+    const std::string_view text = config.substr(begin, std::min(at, config.size()) - begin);
+    if (at >= config.size()) break;
+    const std::size_t next = config.find_first_not_of(" \t\r\n", at + 1);
+    if (next == std::string_view::npos || config[next] != ':') continue;
+    if (depth == 1) keys.emplace_back(outer = text);
+    if (depth == 2 && outer == "extra_special_tokens") extra.emplace_back(text);
+  }
+  keys.insert(keys.end(), extra.begin(), extra.end());
+  return keys;
+}
+
+TokenFiles read_token_files(const std::filesystem::path& dir) {
+  TokenFiles files{.config_file = dir / "tokenizer_config.json",
+                   .special_map_file = dir / "special_tokens_map.json",
+                   .added_file = dir / "added_tokens.json"};
+  for (const auto& [path, out] : {std::pair(&files.config_file, &files.config),
+                                  std::pair(&files.special_map_file, &files.special_map),
+                                  std::pair(&files.added_file, &files.added)}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(*path, ignored)) *out = parse_json_file(*path);
+    if (!out->is_null() && !out->is_object()) JsonNode(*path, *out).fail("must be an object");
+  }
+  if (!files.config.is_null()) {
+    const MappedFile config(files.config_file);
+    files.order =
+        key_order({reinterpret_cast<const char*>(config.bytes().data()), config.bytes().size()});
+  }
+  return files;
+}
+
 NamedTokens::NamedTokens(const TokenFiles& files, AddedVocabulary& vocabulary,
                          const std::vector<std::pair<std::string, std::string>>& defaults) {
   const JsonNode config(files.config_file, files.config);
@@ -112,9 +154,9 @@ NamedTokens::NamedTokens(const TokenFiles& files, AddedVocabulary& vocabulary,
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
       if (const JsonNode list = node.at(key); !list.null()) read_extra(list);
   };
+  if (!files.config.is_null()) read_map(config);
   std::map<std::int64_t, TokenDescription> by_id;
   const JsonNode decoder = files.config.is_null() ? config : config.at("added_tokens_decoder");
-  if (!files.config.is_null()) read_map(config);
   if (!decoder.null()) {
     if (!decoder.is_object()) decoder.fail("must be an object of ids and tokens");
     for (const auto& [key, value] : decoder.json().items()) {
@@ -162,6 +204,16 @@ NamedTokens::NamedTokens(const TokenFiles& files, AddedVocabulary& vocabulary,
     const TokenDescription* known = vocabulary.find(token.content);
     if (known == nullptr || !same(*known, token)) vocabulary.add(out);
   }
+  // New tokens get their ids in this order: the usual names, then others as the file has them.
+  const auto place = [&](const std::string& name) {
+    const auto standard = std::find(std::begin(kStandard), std::end(kStandard), name);
+    if (standard != std::end(kStandard)) return std::distance(std::begin(kStandard), standard);
+    return std::ssize(kStandard) +
+           std::distance(files.order.begin(),
+                         std::find(files.order.begin(), files.order.end(), name));
+  };
+  std::stable_sort(named_.begin(), named_.end(),
+                   [&](const auto& a, const auto& b) { return place(a.first) < place(b.first); });
   const auto add_absent = [&](TokenDescription token) {
     token.special = true;
     if (!vocabulary.contains(token.content)) vocabulary.add(token);

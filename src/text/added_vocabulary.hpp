@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,11 @@ class AddedVocabulary {
       if (e.in_normalized) f(e.token, e.id, 1);
     }
   }
+  /// Calls f(token, id) for every token.
+  template <class F>
+  void each(F&& f) const {
+    for (const Entry& e : entries_) f(e.token, e.id);
+  }
   /// Calls f(id) for special tokens.
   template <class F>
   void each_special(F&& f) const {
@@ -72,8 +78,15 @@ class AddedVocabulary {
 struct TokenFiles {
   std::filesystem::path config_file, special_map_file, added_file;
   nlohmann::json config, special_map, added;
+  std::vector<std::string> order;   ///< of the config's keys, and of those of extra_special_tokens
   std::set<std::int64_t> json_ids;  ///< that tokenizer.json gives its added tokens
 };
+
+/// TokenFiles::order. \param config text of a tokenizer_config.json that parses
+std::vector<std::string> key_order(std::string_view config);
+
+/// Those that a directory has. \throws FileError for one that is no JSON object
+TokenFiles read_token_files(const std::filesystem::path& dir);
 
 /// Named special tokens after all files: "bos_token" and so on.
 class NamedTokens {

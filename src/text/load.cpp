@@ -45,6 +45,7 @@ void make_entries(const JsonNode& root, const AddedVocabulary& added, TokenizerP
     const std::string normalized = p.normalizer(t.content, growth);
     growth.keep(normalized.size());
     p.normalized_added.add(normalized, token);
+    if (t.normalized && normalized != t.content) p.shown[id] = normalized;
   });
 }
 
@@ -87,29 +88,6 @@ void read_post_processor(const JsonNode& node, TokenizerParts& p, bool& has_temp
   }
 }
 
-/// bos, eos and whether they are put around a text.
-void read_ends(const TokenFiles& files, const NamedTokens& named, bool has_template,
-               TokenizerParts& p) {
-  const auto id = [&](const char* name) {
-    const auto it = p.ids.find(named.content(name));
-    return it == p.ids.end() ? -1 : it->second;
-  };
-  p.bos = id("bos_token");
-  p.eos = id("eos_token");
-  if (files.config.is_null()) return;
-  const JsonNode config(files.config_file, files.config);
-  const JsonNode add_bos = config.at("add_bos_token"), add_eos = config.at("add_eos_token");
-  // As transformers 5: where one of the keys is there, they decide, and what tokenizer.json puts
-  // around a text does not count; a token that is not named is not put there.
-  const bool said =
-      files.config.contains("add_bos_token") || files.config.contains("add_eos_token");
-  if (!said && has_template) return;
-  p.prefix.clear();
-  p.suffix.clear();
-  if (add_bos.boolean(false) && p.bos >= 0) p.prefix.push_back(p.bos);
-  if (add_eos.boolean(false) && p.eos >= 0) p.suffix.push_back(p.eos);
-}
-
 /// What the class brings along where the files leave it out. transformers has LLaMA's class for
 /// vocabularies of SentencePiece alone.
 std::vector<std::pair<std::string, std::string>> defaults_of(const TokenFiles& files,
@@ -148,7 +126,14 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
   make_entries(root, added, p);
   bool has_template = false;
   read_post_processor(root.at("post_processor"), p, has_template, 0);
-  read_ends(files, named, has_template, p);
+  // add_bos_token and add_eos_token do not count beside a tokenizer.json, whose template says what
+  // stands around a text: so has it transformers 5.24 (4.x obeyed them for LLaMA's classes).
+  const auto id = [&](const char* name) {
+    const auto it = p.ids.find(named.content(name));
+    return it == p.ids.end() ? -1 : it->second;
+  };
+  p.bos = id("bos_token");
+  p.eos = id("eos_token");
   return p;
 }
 
@@ -156,33 +141,22 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
 TokenizerParts read_directory(const std::filesystem::path& file) {
   const nlohmann::json json =
       file.filename() == kBertVocabulary ? bert_tokenizer_json(file) : parse_json_file(file);
-  const std::filesystem::path dir = file.parent_path();
-  TokenFiles files{.config_file = dir / "tokenizer_config.json",
-                   .special_map_file = dir / "special_tokens_map.json",
-                   .added_file = dir / "added_tokens.json"};
-  for (const auto& [path, out] : {std::pair(&files.config_file, &files.config),
-                                  std::pair(&files.special_map_file, &files.special_map),
-                                  std::pair(&files.added_file, &files.added)}) {
-    if (std::filesystem::exists(*path)) *out = parse_json_file(*path);
-    if (!out->is_null() && !out->is_object()) JsonNode(*path, *out).fail("must be an object");
-  }
-  return read_parts(file, json, std::move(files));
+  return read_parts(file, json, read_token_files(file.parent_path()));
 }
 
 /// A text that lies in another file, within what parse_json_file allows.
 nlohmann::json parse_text(const std::filesystem::path& file, std::string_view text) {
-  return parse_strict(text, file.string(),
-                      {.depth = 64,
-                       .array_length = std::size_t{1} << 22,
-                       .keys = std::size_t{1} << 22,
-                       .repeated_keys = true});
+  return parse_strict(text, file.string(), kTokenizerJson);
 }
 
 /// The same of texts that lie in another file.
 TokenizerParts read_texts(const std::filesystem::path& file, std::string_view tokenizer_json,
                           std::string_view config_json) {
   TokenFiles files{.config_file = file};
-  if (!config_json.empty()) files.config = parse_text(file, config_json);
+  if (!config_json.empty()) {
+    files.config = parse_text(file, config_json);
+    files.order = key_order(config_json);
+  }
   if (!files.config.is_null() && !files.config.is_object())
     JsonNode(file, files.config).fail("must be an object");
   return read_parts(file, parse_text(file, tokenizer_json), std::move(files));

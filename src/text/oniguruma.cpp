@@ -34,9 +34,8 @@ class Writer {
  public:
   explicit Writer(const Parsed& parsed) : captures_(parsed.refers_back || parsed.calls) {
     if (parsed.refers_back && parsed.calls)
-      throw Error(
-          "the regular expression has \\g<...> beside references to groups, which is not "
-          "supported; write out what \\g<...> calls");
+      refuse(0, "\\g<...> beside references to groups (somewhere)",
+             "write out what \\g<...> calls");
   }
 
   std::string operator()(const Node& node) {

@@ -52,7 +52,9 @@ std::string HfTokenizer::decode(const std::vector<std::int64_t>& ids, bool skip_
   tokens.reserve(ids.size());
   for (const std::int64_t id : ids) {
     const std::size_t i = checked(id);
-    if (!skip_special || !parts_.special[i]) tokens.push_back(parts_.entries[i]);
+    if (skip_special && parts_.special[i]) continue;
+    const auto shown = parts_.shown.find(id);
+    tokens.push_back(shown == parts_.shown.end() ? parts_.entries[i] : shown->second);
   }
   return parts_.decoder(std::move(tokens));
 }

@@ -94,6 +94,7 @@ def rows():
     yield "all named", "bytes", {}, c(bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>", mask_token="<mask>"), None, None
     yield "named as objects", "bytes", {}, c(bos_token=token("<s>"), mask_token=token("<mask>", lstrip=True)), None, None
     yield "a name of its own", "bytes", {}, c(image_token=TOOL), None, None
+    yield "names of their own, in order", "bytes", {}, c(z_token="<z>", a_token="<x>", extra_special_tokens={"y_token": "<y>", "b_token": TOOL}), None, None
     yield "named null", "bytes", {}, c(bos_token=None, eos_token="<|end|>"), None, None
     yield "eos by decoder", "bytes", {}, c(eos_token="<|im_end|>", added_tokens_decoder=decoder((257, "<|im_end|>", {}))), None, None
     yield "eos not special in the decoder", "bytes", {}, c(eos_token="<|im_end|>", added_tokens_decoder=decoder((257, "<|im_end|>", dict(special=False)))), None, None
@@ -127,6 +128,9 @@ def rows():
     yield "pieces add bos and eos", "pieces", {}, c(bos_token="<s>", eos_token="</s>", add_bos_token=True, add_eos_token=True), None, None
     yield "pieces add no bos", "pieces", {}, c(bos_token="<s>", eos_token="</s>", add_bos_token=False), None, None
     yield "pieces, normalized", "pieces", {}, c(added_tokens_decoder=decoder((283, TOOL, dict(special=False, normalized=True)), (284, "<|im_end|>", {}))), None, None
+    for k in ({}, {"add_bos_token": True, "add_eos_token": True}, {"add_bos_token": False}):
+        for post in (template("<s>", 1), None):
+            yield "LLaMA's class %s %s" % (k, post is not None), "pieces", {"post_processor": post, "normalizer": None, "pre_tokenizer": {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "first", "split": False}}, dict(LLAMA, legacy=False, **k), None, None
     yield "pieces, LLaMA's class, byte-level", "bytes", {}, dict(LLAMA, add_bos_token=True, bos_token="<s>"), None, None
     yield "bos is of the template alone", "bytes", {"post_processor": template("<|end|>", 256)}, c(), None, None
 
