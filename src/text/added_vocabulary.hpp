@@ -76,10 +76,11 @@ class AddedVocabulary {
 /// The JSON files beside tokenizer.json that may hold tokens (tokenizer_config.json,
 /// special_tokens_map.json, added_tokens.json); null: there is none.
 struct TokenFiles {
-  std::filesystem::path config_file, special_map_file, added_file;
-  nlohmann::json config, special_map, added;
-  std::vector<std::string> order;   ///< of the config's keys, and of those of extra_special_tokens
-  std::set<std::int64_t> json_ids;  ///< that tokenizer.json gives its added tokens
+  std::filesystem::path config_file = {}, special_map_file = {}, added_file = {};
+  nlohmann::json config = {}, special_map = {}, added = {};
+  std::vector<std::string> order =
+      {};  ///< of the config's keys, and of those of extra_special_tokens
+  std::set<std::int64_t> json_ids = {};  ///< that tokenizer.json gives its added tokens
 };
 
 /// TokenFiles::order. \param config text of a tokenizer_config.json that parses
