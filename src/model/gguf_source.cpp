@@ -13,6 +13,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
 #include "gguf_names.hpp"
+#include "gguf_tokenizer.hpp"
 #include "rope.hpp"
 
 namespace episodic {
@@ -296,12 +297,7 @@ void add_gemma(const GgufFile& file, const Settings& in, const GgufArchitecture&
 
 void add_tokens(const GgufFile& file, Json& config) {
   if (const auto bos = file.integer("tokenizer.ggml.bos_token_id")) config["bos_token_id"] = *bos;
-  Json ends = Json::array();
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                          "tokenizer.ggml.eom_token_id"}) {
-    const auto id = file.integer(key);
-    if (id && std::find(ends.begin(), ends.end(), Json(*id)) == ends.end()) ends.push_back(*id);
-  }
+  const std::vector<std::int64_t> ends = end_tokens(file);
   if (!ends.empty()) config["eos_token_id"] = ends;
 }
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "episodic/model/gguf.hpp"
+#include "gguf_tokenizer.hpp"
+
+#include <algorithm>
+
 #include "episodic/text/gguf_vocabulary.hpp"
 #include "gguf_names.hpp"
 
@@ -30,6 +33,21 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
   if (const auto* list = file.integers(key("token_type"))) v.types = *list;
   if (const auto* list = file.strings(key("merges"))) v.merges = *list;
   return make_tokenizer(v);
+}
+
+std::vector<std::int64_t> end_tokens(const GgufFile& file) {
+  const auto id = [&](const char* name) {
+    return file.integer(std::string("tokenizer.ggml.") + name + "_token_id").value_or(-1);
+  };
+  const GgufEndKeys keys{id("eos"),     id("eot"),     id("eom"),
+                         id("fim_pad"), id("fim_rep"), id("fim_sep")};
+  if (const auto* tokens = file.strings("tokenizer.ggml.tokens"))
+    return gguf_end_tokens(*tokens, keys);
+  // A file of ours (quantize): it carries tokenizer.json, and the keys name all that the model had.
+  std::vector<std::int64_t> ends;
+  for (const std::int64_t end : {keys.eos, keys.eot, keys.eom})
+    if (end >= 0 && std::find(ends.begin(), ends.end(), end) == ends.end()) ends.push_back(end);
+  return ends;
 }
 
 std::optional<std::string_view> chat_template(const GgufFile& file) {

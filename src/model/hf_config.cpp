@@ -2,7 +2,9 @@
 #include "episodic/model/hf_config.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <system_error>
 
@@ -42,20 +44,13 @@ void note_unread(const Json& json, ModelConfig& c) {
                     printable_value(*it), c.model_type));
 }
 
-/// Token ids that no step can give: transformers never meets them either.
-void drop_impossible_tokens(ModelConfig& c) {
-  const auto impossible = [&](std::int64_t id) { return id < 0 || id >= c.vocab_size; };
-  const auto note = [&](const char* key, std::int64_t id) {
-    c.notes.push_back(fmt::format("{} = {} is not among the {} tokens of the vocabulary; ignored",
-                                  key, id, c.vocab_size));
-  };
-  if (c.bos_token != -1 && impossible(c.bos_token)) {
-    note("bos_token_id", c.bos_token);
-    c.bos_token = -1;
-  }
-  for (const std::int64_t id : c.eos_tokens)
-    if (impossible(id)) note("eos_token_id", id);
-  std::erase_if(c.eos_tokens, impossible);
+/// True, with a note, for a token id that no step can give: transformers never meets it either.
+bool impossible(const char* key, std::int64_t id, ModelConfig& c) {
+  if (id >= 0 && id < c.vocab_size) return false;
+  const std::string note = fmt::format(
+      "{} = {} is not among the {} tokens of the vocabulary; ignored", key, id, c.vocab_size);
+  if (std::find(c.notes.begin(), c.notes.end(), note) == c.notes.end()) c.notes.push_back(note);
+  return true;
 }
 
 std::string_view text_of(const MappedFile& file) {
@@ -65,6 +60,25 @@ std::string_view text_of(const MappedFile& file) {
         fmt::format("{}: {} bytes are too many for a configuration; is it the right file?",
                     file.path().string(), file.bytes().size()));
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// The union: a model that ends by what one file alone says would otherwise never stop.
+void set_ends(const std::vector<std::int64_t>& of_config,
+              const std::optional<std::vector<std::int64_t>>& of_generation, ModelConfig& c) {
+  const auto add = [&](const std::vector<std::int64_t>& ids) {
+    for (const std::int64_t id : ids)
+      if (!impossible("eos_token_id", id, c) &&
+          std::find(c.eos_tokens.begin(), c.eos_tokens.end(), id) == c.eos_tokens.end())
+        c.eos_tokens.push_back(id);
+  };
+  if (of_generation) add(*of_generation);
+  const std::size_t first = c.eos_tokens.size();
+  add(of_config);
+  if (of_generation && c.eos_tokens.size() > first)
+    c.ends_note = fmt::format(
+        "answers end at the tokens {}: config.json names some as eos_token_id that "
+        "generation_config.json does not; make the files agree",
+        fmt::join(c.eos_tokens, ", "));
 }
 
 }  // namespace
@@ -79,16 +93,17 @@ ModelConfig parse_model_config(std::string_view config_json, std::string_view ge
   read_family(in, c);
 
   auto bos = in.tokens("bos_token_id");
-  c.eos_tokens = in.tokens("eos_token_id");
+  std::optional<std::vector<std::int64_t>> of_generation;
   if (!generation_json.empty()) {
     const std::string generation_file = fmt::format("{}/generation_config.json", label);
     const Json generation = parse_file(generation_json, generation_file);
     const JsonObject g(generation, generation_file);
     if (g.has("bos_token_id")) bos = g.tokens("bos_token_id");
-    if (g.has("eos_token_id")) c.eos_tokens = g.tokens("eos_token_id");
+    if (g.has("eos_token_id")) of_generation = g.tokens("eos_token_id");
   }
   if (!bos.empty()) c.bos_token = bos[0];
-  drop_impossible_tokens(c);
+  if (c.bos_token != -1 && impossible("bos_token_id", c.bos_token, c)) c.bos_token = -1;
+  set_ends(in.tokens("eos_token_id"), of_generation, c);
   note_unread(json, c);
   return c;
 }

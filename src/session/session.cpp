@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/session/stop.hpp"
 
 namespace episodic {
 namespace {
@@ -67,7 +68,7 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
                                  const GenerateOptions& options, const ProgressCallback& progress) {
   const ModelConfig& config = model_->config();
   Generation generation({prompt.begin(), prompt.end()}, options,
-                        {config.vocab_size, config.eos_tokens}, tokenizer_);
+                        {config.vocab_size, end_tokens(config, tokenizer_)}, tokenizer_);
   align_history();
   // The repetition penalty looks at the whole context: what was read, the prompt and the answer.
   generation.see(earlier_);

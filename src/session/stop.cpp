@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/session/stop.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "episodic/base/error.hpp"
 
 namespace episodic {
+
+std::vector<std::int64_t> end_tokens(const ModelConfig& config, const Tokenizer* tokenizer) {
+  std::vector<std::int64_t> ends = config.eos_tokens;
+  const std::int64_t eos = tokenizer ? tokenizer->eos() : -1;
+  if (eos >= 0 && eos < config.vocab_size && std::find(ends.begin(), ends.end(), eos) == ends.end())
+    ends.push_back(eos);
+  return ends;
+}
+
+std::string end_tokens_warning(const ModelConfig& config, const Tokenizer* tokenizer) {
+  const std::vector<std::int64_t> ends = end_tokens(config, tokenizer);
+  if (ends.size() == config.eos_tokens.size()) return config.ends_note;
+  return fmt::format(
+      "answers end at the tokens {}: the tokenizer's eos_token '{}' ({}) stands in neither "
+      "config.json nor generation_config.json; add it to eos_token_id there",
+      fmt::join(ends, ", "), tokenizer->token(ends.back()), ends.back());
+}
 
 StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_)

@@ -51,7 +51,7 @@ StringToId read_ids(const JsonNode& vocab) {
   return ids;
 }
 
-Bpe::Bpe(const JsonNode& model, bool byte_level) : byte_level_(byte_level) {
+Bpe::Bpe(const JsonNode& model, bool byte_level, const IdMerges* merges) : byte_level_(byte_level) {
   const JsonNode type = model.at("type");
   if (!type.null() && type.str() != "BPE")
     type.fail(fmt::format("model '{}' is not supported (BPE and WordPiece are)", type.str()));
@@ -73,7 +73,7 @@ Bpe::Bpe(const JsonNode& model, bool byte_level) : byte_level_(byte_level) {
     if (it == ids_.end()) unknown.fail(fmt::format("'{}' is not in the vocabulary", unknown.str()));
     unknown_ = it->second;
   }
-  read_merges(model.at("merges"));
+  merges != nullptr ? take_merges(*merges) : read_merges(model.at("merges"));
 }
 
 void Bpe::read_vocabulary(const JsonNode& node) {
@@ -135,6 +135,18 @@ void Bpe::read_merges(const JsonNode& node) {
   }
   // no merge reaches over "x|mark": what stands on both sides cannot influence each other, so a
   // whole text without pre-tokenizer falls into words
+  if (can_cut) cut_mark_ = kSpaceMark;
+}
+
+void Bpe::take_merges(const IdMerges& all) {
+  const std::size_t n = all.merges.size();
+  slots_.assign(std::bit_ceil(std::max<std::size_t>(16, 2 * n)), Slot{0, {-1, -1}});
+  bool can_cut = !byte_level_ && ids_.contains(kSpaceMark);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto& [left, right, both] = all.merges[i];
+    insert(key_of(left, right), {static_cast<std::int32_t>(i), both});
+    can_cut = can_cut && !mark_inside(all.tokens[static_cast<std::size_t>(both)], kSpaceMark);
+  }
   if (can_cut) cut_mark_ = kSpaceMark;
 }
 

@@ -24,12 +24,23 @@ using StringToId = std::unordered_map<std::string, std::int64_t, StringHash, std
 /// "vocab" of a model: entries and their ids. \throws FileError
 StringToId read_ids(const JsonNode& vocab);
 
+/// Two tokens that make a third one.
+struct IdMerge {
+  std::int32_t left, right, both;
+};
+
+/// Merges by ids, in the order of their ranks, and the texts of all tokens.
+struct IdMerges {
+  std::vector<IdMerge> merges;
+  std::vector<std::string> tokens;
+};
+
 /// Vocabulary and merges; immutable.
 class Bpe {
  public:
   /// \param byte_level words are bytes in GPT-2's alphabet, not characters
-  /// \throws FileError
-  Bpe(const JsonNode& model, bool byte_level);
+  /// \param merges instead of the model's own; null: those \throws FileError
+  Bpe(const JsonNode& model, bool byte_level, const IdMerges* merges = nullptr);
 
   const StringToId& vocabulary() const { return ids_; }
 
@@ -78,6 +89,7 @@ class Bpe {
 
   void read_vocabulary(const JsonNode& node);
   void read_merges(const JsonNode& node);
+  void take_merges(const IdMerges& merges);
   void insert(std::uint64_t key, Merge merge);
   const Merge* find(std::int32_t left, std::int32_t right) const;
 

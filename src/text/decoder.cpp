@@ -14,9 +14,39 @@ namespace {
 
 using Tokens = std::vector<std::string>;
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  std::size_t at = text.find(from);
+  if (at == std::string::npos) return;
+  std::string out;
+  std::size_t done = 0;
+  for (; at != std::string::npos; at = text.find(from, done)) {
+    out.append(text, done, at - done).append(to);
+    done = at + from.size();
+  }
+  text = out.append(text, done);
+}
+
+std::size_t occurrences(std::string_view text, std::string_view what) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; (at = text.find(what, at)) != std::string_view::npos; at += what.size())
+    ++n;
+  return n;
+}
+
+std::size_t bytes_of(const Tokens& tokens) {
+  std::size_t n = 0;
+  for (const std::string& t : tokens) n += t.size();
+  return n;
+}
+
+/// In each token. \throws DataError before the texts grow beyond what they may
+void replace_each(Tokens& tokens, const std::string& from, const std::string& to,
+                  const Growth& growth) {
+  std::size_t bytes = bytes_of(tokens);
+  if (to.size() > from.size())
+    for (const std::string& t : tokens)
+      growth.check(bytes += occurrences(t, from) * (to.size() - from.size()));
+  for (std::string& t : tokens) replace_all(t, from, to);
 }
 
 /// "<0x41>" -> "A".
@@ -63,10 +93,12 @@ Decoder::Decoder(const JsonNode& node) : separator_(node.null() ? 1 : 0, ' ') { 
 void Decoder::add(const JsonNode& node, int depth) {
   if (node.null()) return;
   if (depth > kMaxNesting) node.fail("is nested too deep");
+  if (steps_.size() >= kMostSteps)
+    node.fail(fmt::format("is one of more than {} steps", kMostSteps));
   const JsonNode type = node.at("type");
   const std::string& name = type.str();
   const auto each = [&](auto f) {
-    steps_.emplace_back([f](Tokens& tokens) {
+    steps_.emplace_back([f](Tokens& tokens, const Growth&) {
       for (std::string& t : tokens) f(t);
     });
   };
@@ -80,14 +112,15 @@ void Decoder::add(const JsonNode& node, int depth) {
   } else if (name == "ByteFallback") {
     each(byte_fallback);
   } else if (name == "Fuse") {
-    steps_.emplace_back(fuse);
+    steps_.emplace_back([](Tokens& tokens, const Growth&) { fuse(tokens); });
   } else if (name == "Replace") {
     const JsonNode from = node.at("pattern").at("String");
     if (from.null() || from.str().empty())
       node.at("pattern").fail("only {\"String\": ...} is supported in a decoder");
-    each([from = from.str(), to = node.at("content").str()](std::string& t) {
-      replace_all(t, from, to);
-    });
+    steps_.emplace_back(
+        [from = from.str(), to = node.at("content").str()](Tokens& tokens, const Growth& growth) {
+          replace_each(tokens, from, to, growth);
+        });
   } else if (name == "Strip") {
     const std::string& content = node.at("content").str();
     if (content.empty()) node.at("content").fail("must not be empty");
@@ -101,16 +134,15 @@ void Decoder::add(const JsonNode& node, int depth) {
     const JsonNode scheme = node.at("prepend_scheme");
     const bool prefixed =
         scheme.null() ? node.at("add_prefix_space").boolean(true) : scheme.str() != "never";
-    steps_.emplace_back([mark, prefixed](Tokens& tokens) {
+    steps_.emplace_back([mark, prefixed](Tokens& tokens, const Growth&) {
       for (std::size_t i = 0; i < tokens.size(); ++i)
         replace_all(tokens[i], mark, i == 0 && prefixed ? "" : " ");
     });
   } else if (name == "WordPiece") {
     const JsonNode prefix = node.at("prefix");
-    steps_.emplace_back([mark = prefix.null() ? "##" : prefix.str(),
-                         clean = node.at("cleanup").boolean(true)](Tokens& tokens) {
-      join_pieces(tokens, mark, clean);
-    });
+    steps_.emplace_back(
+        [mark = prefix.null() ? "##" : prefix.str(), clean = node.at("cleanup").boolean(true)](
+            Tokens& tokens, const Growth&) { join_pieces(tokens, mark, clean); });
   } else {
     type.fail(
         fmt::format("decoder '{}' is not supported (ByteLevel, ByteFallback, Fuse, Replace, "
@@ -120,7 +152,8 @@ void Decoder::add(const JsonNode& node, int depth) {
 }
 
 std::string Decoder::operator()(Tokens tokens) const {
-  for (const auto& step : steps_) step(tokens);
+  const Growth growth("decoder", bytes_of(tokens));
+  for (const auto& step : steps_) step(tokens, growth);
   std::string out;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0) out += separator_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "growth.hpp"
 #include "json_node.hpp"
 
 namespace episodic::text {
@@ -21,7 +22,7 @@ class Decoder {
 
  private:
   void add(const JsonNode& node, int depth);
-  std::vector<std::function<void(std::vector<std::string>&)>> steps_;
+  std::vector<std::function<void(std::vector<std::string>&, const Growth&)>> steps_;
   std::string separator_;
 };
 

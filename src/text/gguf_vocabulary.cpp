@@ -11,7 +11,9 @@
 #include <unordered_map>
 
 #include "episodic/base/error.hpp"
+#include "gguf_ends.hpp"
 #include "hf_tokenizer.hpp"
+#include "prefix_table.hpp"
 #include "sentence_piece_file.hpp"
 
 namespace episodic {
@@ -21,6 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kNormal = 1, kControl = 3, kUserDefined = 4;
 constexpr std::size_t kMostTokens = 1 << 24;
+constexpr std::size_t kLeastWays = 1 << 20, kWaysPerToken = 16, kMostWork = std::size_t{1} << 31;
 constexpr std::size_t kLongestToken = 4096;  // bytes; SentencePiece's pieces have a few dozen
 
 /// How byte-level vocabularies cut a text into words, by the names that conversion gives the rules.
@@ -136,15 +139,18 @@ Json vocabulary_of(const std::vector<std::string>& tokens) {
 
 /// SentencePiece joins the two neighbours whose piece has the highest score. As ranked merges:
 /// every way to put a piece together from two, best piece first.
-Json merges_by_score(const GgufVocabulary& v, const std::vector<std::string>& tokens) {
-  struct Way {
-    double score;
-    std::int64_t left, right;
-  };
-  std::unordered_map<std::string_view, std::int64_t> ids;
-  for (std::size_t id = 0; id < tokens.size(); ++id)
-    ids.emplace(tokens[id], static_cast<std::int64_t>(id));
-  std::vector<Way> ways;
+text::IdMerges merges_by_score(const GgufVocabulary& v, const std::vector<std::string>& tokens) {
+  std::unordered_map<std::string_view, std::int32_t> ids;
+  std::vector<text::PrefixTable::Entry> entries;
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    ids.emplace(tokens[id], static_cast<std::int32_t>(id));
+    entries.emplace_back(tokens[id], static_cast<std::int64_t>(id));
+  }
+  const text::PrefixTable prefixes(std::move(entries));
+  // LLaMA's vocabularies have two ways for each token.
+  const std::size_t most_ways = std::max<std::size_t>(kLeastWays, kWaysPerToken * tokens.size());
+  std::size_t work = 0;  // bytes looked at
+  std::vector<text::IdMerge> ways;
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     const std::string_view token = tokens[id];
     if (type_of(v, id) != kNormal) continue;
@@ -152,24 +158,27 @@ Json merges_by_score(const GgufVocabulary& v, const std::vector<std::string>& to
       fail(v, "tokens",
            fmt::format("holds one of {} bytes, more than {}", token.size(), kLongestToken));
     const std::size_t first = ways.size();
-    for (std::size_t cut = 1; cut < token.size(); ++cut) {
-      if ((static_cast<unsigned char>(token[cut]) & 0xc0) == 0x80) continue;  // within a character
-      const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
-      if (left != ids.end() && right != ids.end())
-        ways.push_back({v.scores[id], left->second, right->second});
-    }
+    prefixes.each(token, [&](std::size_t cut, std::int64_t left) {
+      work += token.size() - cut;
+      if (cut == token.size() || (static_cast<unsigned char>(token[cut]) & 0xc0) == 0x80) return;
+      if (const auto right = ids.find(token.substr(cut)); right != ids.end())
+        ways.push_back(
+            {static_cast<std::int32_t>(left), right->second, static_cast<std::int32_t>(id)});
+    });
+    if (ways.size() > most_ways || work > kMostWork)
+      fail(v, "tokens",
+           fmt::format("can be put together from each other in more than {} ways: this is no "
+                       "vocabulary of SentencePiece; convert the file again",
+                       std::min(ways.size(), most_ways)));
     std::sort(ways.begin() + static_cast<std::ptrdiff_t>(first), ways.end(),
-              [](const Way& a, const Way& b) {
+              [](const text::IdMerge& a, const text::IdMerge& b) {
                 return a.left != b.left ? a.left < b.left : a.right < b.right;
               });
   }
-  std::stable_sort(ways.begin(), ways.end(),
-                   [](const Way& a, const Way& b) { return a.score > b.score; });
-  Json merges = Json::array();
-  for (const Way& way : ways)
-    merges.push_back(
-        {tokens[static_cast<std::size_t>(way.left)], tokens[static_cast<std::size_t>(way.right)]});
-  return merges;
+  std::stable_sort(ways.begin(), ways.end(), [&](const text::IdMerge& a, const text::IdMerge& b) {
+    return v.scores[static_cast<std::size_t>(a.both)] > v.scores[static_cast<std::size_t>(b.both)];
+  });
+  return {std::move(ways), tokens};
 }
 
 Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tokens) {
@@ -191,8 +200,7 @@ Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tok
   Json model = {{"type", "BPE"},
                 {"byte_fallback", true},
                 {"fuse_unk", true},
-                {"vocab", vocabulary_of(tokens)},
-                {"merges", merges_by_score(v, tokens)}};
+                {"vocab", vocabulary_of(tokens)}};
   if (v.unknown >= 0) model["unk_token"] = tokens[static_cast<std::size_t>(v.unknown)];
   return {{"added_tokens", added_tokens(v, tokens)},
           {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
@@ -230,8 +238,10 @@ Json byte_level(const GgufVocabulary& v, const Rule& rule, const std::vector<std
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& v) {
-  check(v);
+std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary) {
+  check(vocabulary);
+  GgufVocabulary v = vocabulary;
+  v.types = text::corrected_types(v.tokens, std::move(v.types));
   const std::vector<std::string> tokens = unique_tokens(v);
   const bool scores = v.model == "llama";
   if (!scores && v.model != "gpt2")
@@ -239,7 +249,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& v) {
   const Rule* rule = scores ? nullptr : &rule_of(v);
   try {
     const Json json = scores ? sentence_piece(v, tokens) : byte_level(v, *rule, tokens);
-    text::TokenizerParts parts = text::read_parts(v.file, json);
+    const auto merges = scores ? std::optional(merges_by_score(v, tokens)) : std::nullopt;
+    text::TokenizerParts parts = text::read_parts(v.file, json, merges ? &*merges : nullptr);
     parts.bos = v.bos;
     parts.eos = v.eos;
     if (v.bos >= 0 && v.add_bos.value_or(scores || rule->add_bos)) parts.prefix = {v.bos};

@@ -4,6 +4,7 @@
 /// The tokenizer that tokenizer.json describes, put together from its parts.
 
 #include <optional>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -24,8 +25,10 @@ struct TokenizerParts {
   PreTokenizer pre_tokenizer;
   std::variant<Bpe, WordPiece> model;
   Decoder decoder;
-  std::vector<std::string> entries{};            ///< by id, vocabulary and added tokens
-  std::vector<bool> special{};                   ///< by id
+  std::vector<std::string> entries{};  ///< by id, vocabulary and added tokens
+  std::vector<bool> special{};         ///< by id
+  /// What ids are decoded from where it is not their entry: normalized added tokens.
+  std::unordered_map<std::int64_t, std::string> shown{};
   StringToId ids{};                              ///< of `entries`
   AddedTokens raw_added{};                       ///< looked for in the text as it is
   AddedTokens normalized_added{};                ///< looked for in the normalized text
@@ -34,8 +37,9 @@ struct TokenizerParts {
 };
 
 /// The parts that the content of a tokenizer.json describes, but for bos and eos.
-/// \param file for messages \throws FileError
-TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json);
+/// \param file for messages \param merges instead of those in the JSON \throws FileError
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
+                          const IdMerges* merges = nullptr);
 
 class HfTokenizer : public Tokenizer {
  public:

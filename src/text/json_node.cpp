@@ -55,13 +55,8 @@ void JsonNode::fail(const std::string& what) const {
 nlohmann::json parse_json_file(const std::filesystem::path& file) {
   const MappedFile mapped(file);
   const std::span<const std::byte> bytes = mapped.bytes();
-  // Deeper than sequences of sequences may be (kMaxNesting, two levels each). Vocabularies are
-  // large; of a key that stands twice the last one counts, as for Hugging Face.
   return parse_strict({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.string(),
-                      {.depth = 64,
-                       .array_length = std::size_t{1} << 22,
-                       .keys = std::size_t{1} << 22,
-                       .repeated_keys = true});
+                      kTokenizerJson);
 }
 
 }  // namespace episodic::text

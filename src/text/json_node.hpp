@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/strict_json.hpp"
+
 namespace episodic::text {
 
 /// View of a value inside a parsed file; the file's `nlohmann::json` must outlive it.
@@ -46,6 +48,14 @@ class JsonNode {
   std::string file_, key_;
   const nlohmann::json* json_;
 };
+
+/// What a tokenizer's JSON may be. Deeper than sequences of sequences may be (kMaxNesting, two
+/// levels each). Vocabularies are large; of a key that stands twice the last one counts, as for
+/// Hugging Face.
+inline constexpr JsonLimits kTokenizerJson{.depth = 64,
+                                           .array_length = std::size_t{1} << 22,
+                                           .keys = std::size_t{1} << 22,
+                                           .repeated_keys = true};
 
 /// Parses a file. \throws FileError
 nlohmann::json parse_json_file(const std::filesystem::path& file);

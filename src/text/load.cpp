@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "added_vocabulary.hpp"
 #include "base/strict_json.hpp"
 #include "bert.hpp"
 #include "episodic/base/error.hpp"
@@ -14,35 +15,9 @@ namespace episodic {
 namespace text {
 namespace {
 
-std::vector<AddedToken> read_added(const JsonNode& list) {
-  std::vector<AddedToken> added;
-  if (list.null()) return added;
-  if (!list.json().is_array()) list.fail("must be an array");
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const JsonNode node = list.at(i);
-    const bool special = node.at("special").boolean(false);
-    added.push_back({node.at("id").index(std::int64_t{1} << 31), node.at("content").str(), special,
-                     node.at("single_word").boolean(false), node.at("lstrip").boolean(false),
-                     node.at("rstrip").boolean(false), node.at("normalized").boolean(!special)});
-    if (added.back().content.empty()) node.at("content").fail("must not be empty");
-  }
-  return added;
-}
-
-/// Puts vocabulary and added tokens into one table without holes.
-void make_entries(const JsonNode& root, const std::vector<AddedToken>& added, TokenizerParts& p) {
-  p.ids = std::visit([](const auto& model) { return model.vocabulary(); }, p.model);
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    const auto [it, fresh] = p.ids.emplace(added[i].content, added[i].id);
-    if (!fresh && it->second != added[i].id)
-      root.at("added_tokens")
-          .at(i)
-          .at("id")
-          .fail(fmt::format("'{}' has id {} here and {} elsewhere", added[i].content, added[i].id,
-                            it->second));
-  }
+/// Puts the model's vocabulary and the added tokens into one table without holes.
+void make_entries(const JsonNode& root, const AddedVocabulary& added, TokenizerParts& p) {
   p.entries.resize(p.ids.size());
-  p.special.assign(p.ids.size(), false);
   std::vector<bool> taken(p.ids.size(), false);
   for (const auto& [token, id] : p.ids) {
     const auto i = static_cast<std::size_t>(id);
@@ -57,8 +32,21 @@ void make_entries(const JsonNode& root, const std::vector<AddedToken>& added, To
     taken[i] = true;
     p.entries[i] = token;
   }
-  for (const AddedToken& a : added)
-    if (a.special) p.special[static_cast<std::size_t>(a.id)] = true;
+  p.special.assign(p.ids.size(), false);
+  added.each_special([&](std::int64_t id) { p.special[static_cast<std::size_t>(id)] = true; });
+  std::size_t bytes = 0;
+  added.each_searched(
+      [&](const TokenDescription& t, std::int64_t, int) { bytes += t.content.size(); });
+  Growth growth("normalizer", bytes);
+  added.each_searched([&](const TokenDescription& t, std::int64_t id, int where) {
+    const AddedToken token{id,       t.content, t.special,   t.single_word,
+                           t.lstrip, t.rstrip,  t.normalized};
+    if (where == 0) return p.raw_added.add(t.content, token);
+    const std::string normalized = p.normalizer(t.content, growth);
+    growth.keep(normalized.size());
+    p.normalized_added.add(normalized, token);
+    if (t.normalized && normalized != t.content) p.shown[id] = normalized;
+  });
 }
 
 void read_template(const JsonNode& node, TokenizerParts& p) {
@@ -100,106 +88,99 @@ void read_post_processor(const JsonNode& node, TokenizerParts& p, bool& has_temp
   }
 }
 
-std::int64_t configured(const JsonNode& node, const TokenizerParts& p) {
-  if (node.null()) return -1;
-  const JsonNode content = node.is_object() ? node.at("content") : node;
-  const auto it = p.ids.find(content.str());
-  if (it == p.ids.end())
-    node.fail(fmt::format("'{}' is not a token of {}", content.str(), p.file.string()));
-  return it->second;
+/// What the class brings along where the files leave it out. transformers has LLaMA's class for
+/// vocabularies of SentencePiece alone.
+std::vector<std::pair<std::string, std::string>> defaults_of(const TokenFiles& files,
+                                                             bool byte_level) {
+  if (files.config.is_null() || byte_level) return {};
+  const JsonNode kind = JsonNode(files.config_file, files.config).at("tokenizer_class");
+  if (kind.null() || !kind.str().starts_with("LlamaTokenizer")) return {};
+  return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
 }
 
-/// bos, eos and whether they are put around a text.
-void read_config(const JsonNode& root, TokenizerParts& p, bool has_template) {
-  p.bos = configured(root.at("bos_token"), p);
-  p.eos = configured(root.at("eos_token"), p);
-  const JsonNode add_bos = root.at("add_bos_token"), add_eos = root.at("add_eos_token");
-  const JsonNode kind = root.at("tokenizer_class");
-  // Hugging Face's LLaMA classes make the template anew from these keys, the others keep theirs
-  const bool remakes = !kind.null() && kind.str().starts_with("LlamaTokenizer");
-  if (has_template && !remakes) return;
-  if (!add_bos.null()) {
-    p.prefix.clear();
-    if (add_bos.boolean()) {
-      if (p.bos < 0) add_bos.fail("is true, but bos_token is missing");
-      p.prefix.push_back(p.bos);
-    }
-  }
-  if (!add_eos.null()) {
-    p.suffix.clear();
-    if (add_eos.boolean()) {
-      if (p.eos < 0) add_eos.fail("is true, but eos_token is missing");
-      p.suffix.push_back(p.eos);
-    }
-  }
-}
-
-/// The parts that tokenizer.json describes; whether it says what stands around a text.
+/// The parts that tokenizer.json describes, and the tokens that the files beside it add.
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
-                          bool& has_template) {
+                          TokenFiles files, const IdMerges* merges = nullptr) {
   const JsonNode root(file, json);
   PreTokenizer pre_tokenizer(root.at("pre_tokenizer"));
   const bool byte_level = pre_tokenizer.byte_level();
   using Model = decltype(TokenizerParts::model);
   const JsonNode model = root.at("model");
   const bool word_piece = model.at("type").json() == "WordPiece";
-  TokenizerParts p{.file = file,
-                   .normalizer = Normalizer(root.at("normalizer")),
-                   .pre_tokenizer = std::move(pre_tokenizer),
-                   .model = word_piece ? Model(WordPiece(model)) : Model(Bpe(model, byte_level)),
-                   .decoder = Decoder(root.at("decoder"))};
-  const std::vector<AddedToken> added = read_added(root.at("added_tokens"));
+  TokenizerParts p{
+      .file = file,
+      .normalizer = Normalizer(root.at("normalizer")),
+      .pre_tokenizer = std::move(pre_tokenizer),
+      .model = word_piece ? Model(WordPiece(model)) : Model(Bpe(model, byte_level, merges)),
+      .decoder = Decoder(root.at("decoder"))};
+  p.ids = std::visit([](const auto& m) { return m.vocabulary(); }, p.model);
+  AddedVocabulary added(p.ids);
+  if (const JsonNode list = root.at("added_tokens"); !list.null()) {
+    if (!list.json().is_array()) list.fail("must be an array");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      files.json_ids.insert(list.at(i).at("id").index(std::int64_t{1} << 31));
+      added.add(read_description(list.at(i)));
+    }
+  }
+  const NamedTokens named(files, added, defaults_of(files, byte_level));
   make_entries(root, added, p);
-  for (const AddedToken& a : added)
-    if (a.normalized)
-      p.normalized_added.add(p.normalizer(a.content), a);
-    else
-      p.raw_added.add(a.content, a);
-  has_template = false;
+  bool has_template = false;
   read_post_processor(root.at("post_processor"), p, has_template, 0);
+  // add_bos_token and add_eos_token do not count beside a tokenizer.json, whose template says what
+  // stands around a text: so has it transformers 5.24 (4.x obeyed them for LLaMA's classes).
+  const auto id = [&](const char* name) {
+    const auto it = p.ids.find(named.content(name));
+    return it == p.ids.end() ? -1 : it->second;
+  };
+  p.bos = id("bos_token");
+  p.eos = id("eos_token");
   return p;
 }
 
 /// \param file tokenizer.json, or BERT's vocab.txt
 TokenizerParts read_directory(const std::filesystem::path& file) {
-  bool has_template = false;
   const nlohmann::json json =
       file.filename() == kBertVocabulary ? bert_tokenizer_json(file) : parse_json_file(file);
-  TokenizerParts p = read_parts(file, json, has_template);
-  const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
-  if (std::filesystem::exists(config)) {
-    const nlohmann::json settings = parse_json_file(config);
-    read_config(JsonNode(config, settings), p, has_template);
-  }
-  return p;
+  return read_parts(file, json, read_token_files(file.parent_path()));
 }
 
 /// A text that lies in another file, within what parse_json_file allows.
 nlohmann::json parse_text(const std::filesystem::path& file, std::string_view text) {
-  return parse_strict(text, file.string(),
-                      {.depth = 64,
-                       .array_length = std::size_t{1} << 22,
-                       .keys = std::size_t{1} << 22,
-                       .repeated_keys = true});
+  return parse_strict(text, file.string(), kTokenizerJson);
 }
 
 /// The same of texts that lie in another file.
 TokenizerParts read_texts(const std::filesystem::path& file, std::string_view tokenizer_json,
                           std::string_view config_json) {
-  bool has_template = false;
-  TokenizerParts p = read_parts(file, parse_text(file, tokenizer_json), has_template);
+  TokenFiles files{.config_file = file};
   if (!config_json.empty()) {
-    const nlohmann::json json = parse_text(file, config_json);
-    read_config(JsonNode(file, json), p, has_template);
+    files.config = parse_text(file, config_json);
+    files.order = key_order(config_json);
   }
-  return p;
+  if (!files.config.is_null() && !files.config.is_object())
+    JsonNode(file, files.config).fail("must be an object");
+  return read_parts(file, parse_text(file, tokenizer_json), std::move(files));
+}
+
+/// Where there is no file of a kind that is read: names one that is not.
+void refuse_other_kinds(const std::filesystem::path& dir) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
+    const std::filesystem::path name = entry.path().filename();
+    const bool tekken = name.string().starts_with("tekken") && name.extension() == ".json";
+    if (tekken || name == "vocab.json" || name.extension() == ".tiktoken")
+      throw FileError(fmt::format(
+          "{}: tokenizers of this kind are not read; take the model's tokenizer.json, or have "
+          "transformers write one: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+          entry.path().string()));
+  }
 }
 
 }  // namespace
 
-TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json) {
-  bool has_template = false;
-  return read_parts(file, json, has_template);
+TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
+                          const IdMerges* merges) {
+  return read_parts(file, json, TokenFiles{}, merges);
 }
 
 }  // namespace text
@@ -212,7 +193,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir
   };
   if (!there("tokenizer.json")) {
     if (there("tokenizer.model")) return text::load_sentence_piece(model_dir);
-    if (there(text::kBertVocabulary)) file = model_dir / text::kBertVocabulary;
+    if (there(text::kBertVocabulary))
+      file = model_dir / text::kBertVocabulary;
+    else
+      text::refuse_other_kinds(model_dir);
   }
   try {
     return std::make_unique<text::HfTokenizer>(text::read_directory(file));

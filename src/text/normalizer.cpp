@@ -22,11 +22,14 @@ bool ascii(std::string_view text) {
   return true;
 }
 
-std::string replace(const Pattern& pattern, const std::string& content, std::string_view text) {
+std::string replace(const Pattern& pattern, const std::string& content, std::string_view text,
+                    const Growth& growth) {
   std::vector<Span> spans;
   pattern.split(text, spans);
+  std::size_t size = 0;
+  for (const Span& s : spans) growth.check(size += s.match ? content.size() : s.end - s.begin);
   std::string out;
-  out.reserve(text.size() + text.size() / 2);
+  out.reserve(size);
   for (const Span& s : spans)
     out += s.match ? std::string_view(content) : text.substr(s.begin, s.end - s.begin);
   return out;
@@ -61,6 +64,8 @@ std::string normal_form(const std::string& text, int options) {
 void Normalizer::add(const JsonNode& node, int depth) {
   if (node.null()) return;
   if (depth > kMaxNesting) node.fail("is nested too deep");
+  if (steps_.size() >= kMostSteps)
+    node.fail(fmt::format("is one of more than {} steps", kMostSteps));
   const JsonNode type = node.at("type");
   const std::string& name = type.str();
   if (name == "Sequence") {
@@ -69,18 +74,24 @@ void Normalizer::add(const JsonNode& node, int depth) {
   } else if (name == "NFC" || name == "NFD" || name == "NFKC" || name == "NFKD") {
     const int options = (name.back() == 'C' ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                         (name[2] == 'K' ? UTF8PROC_COMPAT : 0);
-    steps_.emplace_back([options](const std::string& text) { return normal_form(text, options); });
+    steps_.emplace_back(
+        [options](const std::string& text, const Growth&) { return normal_form(text, options); });
   } else if (name == "Prepend") {
-    steps_.emplace_back([prefix = node.at("prepend").str()](const std::string& text) {
-      return text.empty() ? text : prefix + text;
-    });
+    steps_.emplace_back(
+        [prefix = node.at("prepend").str()](const std::string& text, const Growth& growth) {
+          growth.check(prefix.size() + text.size());
+          return text.empty() ? text : prefix + text;
+        });
   } else if (name == "BertNormalizer") {
-    steps_.emplace_back(BertNormalizer(node));
-  } else if (name == "Replace") {
-    steps_.emplace_back([pattern = Pattern::from_json(node.at("pattern")),
-                         content = node.at("content").str()](const std::string& text) {
-      return replace(pattern, content, text);
+    steps_.emplace_back([bert = BertNormalizer(node)](const std::string& text, const Growth&) {
+      return bert(text);
     });
+  } else if (name == "Replace") {
+    steps_.emplace_back(
+        [pattern = Pattern::from_json(node.at("pattern")), content = node.at("content").str()](
+            const std::string& text, const Growth& growth) {
+          return replace(pattern, content, text, growth);
+        });
   } else {
     type.fail(
         fmt::format("normalizer '{}' is not supported (NFC, NFD, NFKC, NFKD, Prepend, "
@@ -89,8 +100,11 @@ void Normalizer::add(const JsonNode& node, int depth) {
   }
 }
 
-std::string Normalizer::operator()(std::string text) const {
-  for (const auto& step : steps_) text = step(std::move(text));
+std::string Normalizer::operator()(std::string text, const Growth& growth) const {
+  for (const auto& step : steps_) {
+    text = step(text, growth);
+    growth.check(text.size());
+  }
   return text;
 }
 

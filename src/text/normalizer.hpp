@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "growth.hpp"
 #include "json_node.hpp"
 
 namespace episodic::text {
@@ -21,11 +22,12 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
   /// Bytes that are not UTF-8 pass unchanged.
-  std::string operator()(std::string text) const;
+  /// \param growth what the text may become
+  std::string operator()(std::string text, const Growth& growth) const;
 
  private:
   void add(const JsonNode& node, int depth);
-  std::vector<std::function<std::string(std::string)>> steps_;
+  std::vector<std::function<std::string(const std::string&, const Growth&)>> steps_;
 };
 
 /// The text in a Unicode normal form. \param options UTF8PROC_COMPOSE or _DECOMPOSE, with _COMPAT

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "episodic/base/error.hpp"
+#include "oniguruma.hpp"
 #include "utf8.hpp"
 
 namespace episodic::text {
@@ -40,52 +41,39 @@ std::string message_of(int code) {
 constexpr std::size_t kMaxExpression = 1 << 16;
 constexpr std::uint32_t kHeapLimitKiB = 1 << 16;
 
-/// Oniguruma's \s is Unicode's White_Space; PCRE2's also has U+180E. Spelt out, both agree.
-std::string with_unicode_spaces(std::string_view expression) {
-  std::string out;
-  bool in_class = false;
-  for (std::size_t i = 0; i < expression.size(); ++i) {
-    const char c = expression[i];
-    if (c == '\\' && i + 1 < expression.size()) {
-      const char next = expression[++i];
-      if (next == 's')
-        out += in_class ? "\\t-\\r\\x{85}\\p{Z}" : "[\\t-\\r\\x{85}\\p{Z}]";
-      else if (next == 'S' && !in_class)
-        out += "[^\\t-\\r\\x{85}\\p{Z}]";
-      else
-        (out += c) += next;
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    out += c;
-  }
-  return out;
-}
-
 /// What one thread needs to match.
 struct Scratch {
   Owned<pcre2_match_data> data;
   Owned<pcre2_match_context> context;
   Owned<pcre2_jit_stack> stack;
 
-  /// A match of a whole text takes some steps a byte, so the limit grows with the text: white space
-  /// of any length is matched, and what an expression does beyond that is cut off.
-  static std::uint32_t step_limit(std::size_t bytes) {
-    constexpr std::size_t kLeast = 10'000'000, kStepsPerByte = 16;
-    constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
-    return static_cast<std::uint32_t>(
-        std::clamp(bytes, kLeast / kStepsPerByte, kMost / kStepsPerByte) * kStepsPerByte);
-  }
-
   Scratch(const pcre2_code* code, std::size_t text_bytes)
       : data(owned(pcre2_match_data_create_from_pattern(code, nullptr))),
         context(owned(pcre2_match_context_create(nullptr))),
-        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 22, nullptr))) {
+        stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 25, nullptr))),
+        steps_left_(kFreeSteps + kStepsPerByte * text_bytes) {
     pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
-    pcre2_set_match_limit(context.get(), step_limit(text_bytes));
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
+
+  /// As pcre2_match. The steps of a match that takes many come out of what the whole text may
+  /// take: an expression that goes wrong a little at each place would else take for ever.
+  int match(const pcre2_code* code, std::string_view text, std::size_t from) {
+    for (std::size_t limit = kFewSteps;;) {
+      pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(limit));
+      const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                 PCRE2_NO_UTF_CHECK, data.get(), context.get());
+      if (rc != PCRE2_ERROR_MATCHLIMIT || steps_left_ == 0) return rc;
+      steps_left_ -= std::min(limit, steps_left_);
+      limit = std::min({16 * limit, steps_left_, kMostSteps});
+    }
+  }
+
+ private:
+  // A match of a whole text takes some steps a byte: white space of any length is matched.
+  static constexpr std::size_t kFreeSteps = 20'000'000, kStepsPerByte = 64, kFewSteps = 4096;
+  static constexpr std::size_t kMostSteps = std::numeric_limits<std::uint32_t>::max();
+  std::size_t steps_left_;
 };
 
 }  // namespace
@@ -98,7 +86,7 @@ Pattern Pattern::regex(const std::string& expression) {
   if (expression.size() > kMaxExpression)
     throw Error(fmt::format("regular expression of {} bytes, at most {} are supported",
                             expression.size(), kMaxExpression));
-  const std::string adapted = with_unicode_spaces(expression);
+  const std::string adapted = pcre2_of_oniguruma(expression);
   auto context = owned(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
@@ -109,7 +97,10 @@ Pattern Pattern::regex(const std::string& expression) {
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at,
                     context.get()));
   if (!code)
-    throw Error(fmt::format("regular expression is bad near byte {}: {}", at, message_of(error)));
+    throw Error(
+        fmt::format("the regular expression is not taken by PCRE2 in its own language ({}, byte {} "
+                    "of {}); write a shorter or simpler one",
+                    message_of(error), at, adapted.size()));
   // without JIT the interpreter does the same, slower
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   Pattern pattern;
@@ -159,13 +150,11 @@ void Pattern::split(std::string_view text, std::vector<Span>& spans) const {
 
 void Pattern::split_valid(std::string_view text, std::size_t offset,
                           std::vector<Span>& spans) const {
-  const Scratch scratch(code_->code.get(), text.size());
+  Scratch scratch(code_->code.get(), text.size());
   const std::size_t* found = pcre2_get_ovector_pointer(scratch.data.get());
   std::size_t done = 0, from = 0;
   while (from <= text.size()) {
-    const int rc =
-        pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                    PCRE2_NO_UTF_CHECK, scratch.data.get(), scratch.context.get());
+    const int rc = scratch.match(code_->code.get(), text, from);
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0)
       throw DataError(fmt::format(

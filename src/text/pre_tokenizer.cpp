@@ -8,6 +8,7 @@
 #include "bert.hpp"
 #include "normalizer.hpp"
 #include "pattern.hpp"
+#include "utf8.hpp"
 
 namespace episodic::text {
 namespace {
@@ -107,6 +108,8 @@ class SpaceStage : public PreTokenizerStage {
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+constexpr std::size_t kMostStages = 64;  // each one is a call within the one before
+
 nlohmann::json literal(const std::string& text) { return {{"String", text}}; }
 
 }  // namespace
@@ -114,6 +117,8 @@ nlohmann::json literal(const std::string& text) { return {{"String", text}}; }
 void PreTokenizer::add(const JsonNode& node, int depth) {
   if (node.null()) return;
   if (depth > kMaxNesting) node.fail("is nested too deep");
+  if (stages_.size() >= kMostStages)
+    node.fail(fmt::format("is one of more than {} stages", kMostStages));
   const JsonNode type = node.at("type");
   const std::string& name = type.str();
   if (name != "Sequence" && byte_level_) type.fail("nothing may come after ByteLevel");
@@ -133,7 +138,8 @@ void PreTokenizer::add(const JsonNode& node, int depth) {
         false));
   } else if (name == "Metaspace") {
     const std::string& mark = node.at("replacement").str();
-    if (mark.empty()) node.at("replacement").fail("must not be empty");
+    if (mark.empty() || utf8_length(mark, 0) != mark.size())
+      node.at("replacement").fail("must be one character");
     const JsonNode scheme = node.at("prepend_scheme");
     const bool prefix = node.at("add_prefix_space").boolean(true);
     const std::string how = scheme.null() ? (prefix ? "always" : "never") : scheme.str();

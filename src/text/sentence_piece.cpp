@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "added_vocabulary.hpp"
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "json_node.hpp"
 #include "sentence_piece_cut.hpp"
@@ -39,19 +41,30 @@ class SentencePieceTokenizer final : public Tokenizer {
     eos_ = control(file_.eos);
   }
 
-  /// What tokenizer_config.json changes; without it a text begins with bos, if there is one.
-  void configure(const JsonNode& config) {
+  /// What the files beside it change; without them a text begins with bos, if there is one.
+  /// \throws FileError for tokens that the model has not: this reader finds none in a text
+  void configure(const TokenFiles& files) {
+    StringToId ids;
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id)
+      ids.emplace(file_.pieces[id].text, static_cast<std::int64_t>(id));
+    AddedVocabulary added(ids);
+    const NamedTokens named(files, added, {});
+    added.each([&](const TokenDescription& token, std::int64_t id) {
+      if (id < vocab_size() || token.content == named.content("pad_token")) return;
+      throw FileError(fmt::format(
+          "{}: the files beside it add the token '{}', which it has not and which would be spelt "
+          "in letters; have transformers write a tokenizer.json: "
+          "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+          file_.path.string(), printable(token.content)));
+    });
     const auto id = [&](const char* key, std::int64_t otherwise) {
-      const JsonNode node = config.at(key);
-      if (node.null()) return otherwise;
-      const std::string& content = (node.is_object() ? node.at("content") : node).str();
-      const std::int64_t found = id_of(content);
-      if (found < 0)
-        node.fail(fmt::format("'{}' is not a token of {}", content, file_.path.string()));
-      return found;
+      const std::string content = named.content(key);
+      return content.empty() ? otherwise : id_of(content);
     };
     bos_ = id("bos_token", bos_);
     eos_ = id("eos_token", eos_);
+    if (files.config.is_null()) return;
+    const JsonNode config(files.config_file, files.config);
     add_bos_ = config.at("add_bos_token").boolean(true);
     add_eos_ = config.at("add_eos_token").boolean(false);
   }
@@ -160,10 +173,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> load_sentence_piece(const fs::path& model_dir) {
   auto tokenizer = std::make_unique<SentencePieceTokenizer>(model_dir / "tokenizer.model");
-  if (const fs::path file = model_dir / "tokenizer_config.json"; fs::exists(file)) {
-    const nlohmann::json config = parse_json_file(file);
-    tokenizer->configure(JsonNode(file, config));
-  }
+  tokenizer->configure(read_token_files(model_dir));
   return tokenizer;
 }
 

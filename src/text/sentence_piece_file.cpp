@@ -102,6 +102,10 @@ SentencePiece read_piece(std::string_view bytes, std::size_t id) {
       piece.type = static_cast<PieceType>(m.number());
     }
   }
+  constexpr std::size_t kLongest = 4096;  // a text is cut in time that follows the longest piece
+  if (piece.text.size() > kLongest)
+    throw Damaged(
+        fmt::format("piece {} has {} bytes, more than {}", id, piece.text.size(), kLongest));
   if (piece.text.empty()) throw Damaged(fmt::format("piece {} is empty", id));
   if (std::isnan(piece.score)) throw Damaged(fmt::format("the score of piece {} is NaN", id));
   return piece;

@@ -24,6 +24,7 @@ void HfTokenizer::encode(std::string_view text, const Model& model,
   const TokenizerParts& p = parts_;
   Arena arena;  // outlives the encoder, which may remember views
   typename Model::Encoder encoder(model, ids);
+  Growth growth("normalizer", text.size());
   const auto word = [&](const Piece& piece) { encoder.add(piece.text); };
   const auto special = [&](std::int64_t id) { ids.push_back(id); };
   p.raw_added.split(
@@ -31,8 +32,9 @@ void HfTokenizer::encode(std::string_view text, const Model& model,
       [&](std::string_view raw) {
         const bool at_start = raw.data() == text.data();
         if (!p.normalizer.empty()) {
-          arena.push_back(p.normalizer(std::string(raw)));
+          arena.push_back(p.normalizer(std::string(raw), growth));
           raw = arena.back();
+          growth.keep(raw.size());
         }
         const char* begin = raw.data();
         p.normalized_added.split(
@@ -50,7 +52,9 @@ std::string HfTokenizer::decode(const std::vector<std::int64_t>& ids, bool skip_
   tokens.reserve(ids.size());
   for (const std::int64_t id : ids) {
     const std::size_t i = checked(id);
-    if (!skip_special || !parts_.special[i]) tokens.push_back(parts_.entries[i]);
+    if (skip_special && parts_.special[i]) continue;
+    const auto shown = parts_.shown.find(id);
+    tokens.push_back(shown == parts_.shown.end() ? parts_.entries[i] : shown->second);
   }
   return parts_.decoder(std::move(tokens));
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/session/stop.hpp"
 #include "episodic/text/sentences.hpp"
 
 namespace episodic::tools {
@@ -16,9 +19,11 @@ std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesy
                                     ModelOptions changes, std::optional<DType> device_dtype) {
   require_model_dir(model);
   changes.log = model_log(common);
-  if (std::unique_ptr<Engine> engine = load_engine_on_device(common, model, changes, device_dtype))
-    return engine;
-  return episodic::load_engine(model, changes);
+  std::unique_ptr<Engine> engine = load_engine_on_device(common, model, changes, device_dtype);
+  if (!engine) engine = episodic::load_engine(model, changes);
+  const std::string warning = end_tokens_warning(engine->config(), engine->session().tokenizer());
+  if (!warning.empty() && !common.quiet) fmt::print(stderr, "episodic: warning: {}\n", warning);
+  return engine;
 }
 
 }  // namespace

@@ -284,9 +284,19 @@ TEST_CASE("config: end tokens, from either file") {
   REQUIRE(parse(with(tiny(), "eos_token_id", {3, 4})).eos_tokens ==
           std::vector<std::int64_t>{3, 4});
   const ModelConfig c = parse(tiny(), R"({"eos_token_id":[7,8],"bos_token_id":5})");
-  REQUIRE(c.eos_tokens == std::vector<std::int64_t>{7, 8});
+  REQUIRE(c.eos_tokens == std::vector<std::int64_t>{7, 8, 2});  // either file ends an answer
+  REQUIRE(c.ends_note.find("7, 8, 2") != std::string::npos);
   REQUIRE(c.bos_token == 5);
   REQUIRE(parse(tiny(), "{}").eos_tokens == std::vector<std::int64_t>{2});
+  REQUIRE(parse(tiny(), "{}").ends_note.empty());
+  const ModelConfig same = parse(tiny(), R"({"eos_token_id":[7,2]})");
+  REQUIRE(same.eos_tokens == std::vector<std::int64_t>{7, 2});
+  REQUIRE(same.ends_note.empty());  // that one file says more is usual
+  const ModelConfig bad = parse(with(tiny(), "eos_token_id", {2, -1}), R"({"eos_token_id":50})");
+  REQUIRE(bad.eos_tokens == std::vector<std::int64_t>{2});
+  REQUIRE(bad.notes.size() == 2);
+  REQUIRE(mentions(bad.notes[0], "eos_token_id = 50 is not among the 50 tokens"));
+  REQUIRE(mentions(bad.notes[1], "eos_token_id = -1 is not among the 50 tokens"));
   refuses(with(tiny(), "eos_token_id", {"x"}), "eos_token_id");
   try {
     parse(tiny(), R"({"eos_token_id":1.5})");
@@ -336,7 +346,7 @@ TEST_CASE("config: files of a directory") {
   dir.write("config.json", tiny().dump());
   REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{2});
   dir.write("generation_config.json", R"({"eos_token_id":9})");
-  REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{9});
+  REQUIRE(load_model_config(dir.path()).eos_tokens == std::vector<std::int64_t>{9, 2});
 }
 
 /// Python's json writes numbers that JSON has not.

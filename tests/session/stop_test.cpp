@@ -32,6 +32,45 @@ std::string naive(const std::string& text, const std::vector<std::string>& stops
 
 }  // namespace
 
+namespace {
+
+class EosOnly : public Tokenizer {
+ public:
+  explicit EosOnly(std::int64_t eos) : eos_(eos) {}
+  std::vector<std::int64_t> encode(std::string_view, bool) const override { return {}; }
+  std::string decode(const std::vector<std::int64_t>&, bool) const override { return {}; }
+  std::string token(std::int64_t) const override { return "<|im_end|>"; }
+  std::int64_t id_of(std::string_view) const override { return -1; }
+  std::int64_t vocab_size() const override { return 300; }
+  std::int64_t bos() const override { return -1; }
+  std::int64_t eos() const override { return eos_; }
+
+ private:
+  std::int64_t eos_;
+};
+
+}  // namespace
+
+TEST_CASE("an answer ends at the tokens of the model's files and of its tokenizer") {
+  using Ids = std::vector<std::int64_t>;
+  ModelConfig c;
+  c.vocab_size = 300;
+  const EosOnly none(-1), end(258), beyond(300);
+  CHECK(end_tokens(c, nullptr).empty());
+  CHECK(end_tokens(c, &none).empty());
+  CHECK(end_tokens(c, &end) == Ids{258});  // config.json says nothing
+  CHECK(end_tokens_warning(c, &end).find("'<|im_end|>' (258)") != std::string::npos);
+  c.eos_tokens = {256};
+  c.ends_note = "note";
+  CHECK(end_tokens(c, &end) == Ids{256, 258});
+  CHECK(end_tokens_warning(c, &end).find("256, 258") != std::string::npos);
+  CHECK(end_tokens(c, &beyond) == Ids{256});
+  CHECK(end_tokens_warning(c, &beyond) == "note");
+  c.eos_tokens = {258, 256};
+  CHECK(end_tokens(c, &end) == Ids{258, 256});
+  CHECK(end_tokens_warning(c, &end) == "note");
+}
+
 TEST_CASE("stop strings are found however the text is cut") {
   std::mt19937 random(4);
   int stopped = 0;

@@ -18,6 +18,62 @@ using namespace episodic::test;
 
 namespace gguf_vocabulary_test {
 
+TEST_CASE(
+    "a GGUF file's answers end at the keys' tokens and at those that llama.cpp knows by name") {
+  using List = std::vector<std::string_view>;
+  using Ids = std::vector<std::int64_t>;
+  const auto ends = [](const List& tokens, const GgufEndKeys& keys = {}) {
+    return gguf_end_tokens(tokens, keys);
+  };
+  // each name that the llama.cpp of the package xllamacpp 2026.10 lists when it loads a file
+  for (const char* name : {"<|eot_id|>",
+                           "<|im_end|>",
+                           "<|end|>",
+                           "<|return|>",
+                           "<|call|>",
+                           "<|flush|>",
+                           "<|calls|>",
+                           "<end_of_turn>",
+                           "<|endoftext|>",
+                           "</s>",
+                           "<|eom_id|>",
+                           "<EOT>",
+                           "_<EOT>",
+                           "[EOT]",
+                           "[EOS]",
+                           "<eos>",
+                           "<|end_of_text|>",
+                           "<end_of_utterance>",
+                           "<turn|>",
+                           "<|tool_response>",
+                           "[e~[",
+                           "<|ifm|im_end|>",
+                           "<\uff5cend\u2581of\u2581sentence\uff5c>",
+                           "[PAD]",
+                           "<reponame>",
+                           "<|file_sep|>",
+                           "<|plamo:file_separator|>"}) {
+    INFO(name);
+    CHECK(ends({"a", name, "b"}) == Ids{1});
+  }
+  for (const char* name :
+       {"a", "<unk>", "<pad>", "<|fim_prefix|>", "<|END_OF_TURN_TOKEN|>", "<|eos|>"})
+    CHECK(ends({name}).empty());
+  const List plain{"a", "b", "c", "d", "e", "f", "<|im_end|>"};
+  CHECK(ends(plain, {.eos = 0}) == Ids{0, 6});
+  CHECK(ends(plain, {.eos = 0, .eot = 1, .eom = 2, .fim_pad = 3, .fim_rep = 4, .fim_sep = 5}) ==
+        Ids{0, 1, 2, 6, 3, 4, 5});
+  CHECK(ends(plain, {.eos = 6, .eot = 99, .eom = -5}) == Ids{6});  // no tokens: passed over
+  // a key says which token fills in between, then names do not count
+  CHECK(ends({"x", "[PAD]"}, {.fim_pad = 0}) == Ids{0});
+  CHECK(ends({"<PAD>", "[PAD]"}).size() == 1);
+  // gpt-oss and Solar have <|end|> within an answer, Gemma 4 has </s> in its text
+  CHECK(ends({"<|return|>", "<|call|>", "<|end|>"}) == Ids{0, 1});
+  CHECK(ends({"<|calls|>", "<|flush|>", "<|end|>"}, {.eos = 2}) == Ids{0, 1});
+  CHECK(ends({"<|return|>", "<|end|>"}) == Ids{0, 1});
+  CHECK(ends({"</s>", "<|tool_response>"}) == Ids{1});
+}
+
 using Ids = std::vector<std::int64_t>;
 
 /// A vocabulary that owns its texts.
@@ -56,6 +112,19 @@ Vocabulary small_pieces() {
       1, -3);
   w.add("<mark>", 4);
   return w;
+}
+
+TEST_CASE("a token that ends an answer is a control token, whatever its type in the file") {
+  for (const std::int64_t type : {1, 3, 4}) {
+    Vocabulary w = small_pieces();
+    const std::int64_t end = w.add("<end_of_turn>", type);
+    const auto t = make_tokenizer(w.v);
+    const Ids ids = t->encode("a<end_of_turn>", false);
+    REQUIRE_FALSE(ids.empty());
+    CHECK(ids.back() == end);
+    CHECK(t->decode({end}) == "");
+    CHECK(t->decode({end}, false) == "<end_of_turn>");
+  }
 }
 
 std::filesystem::path folder() { return *shared_dir() / "data/tokenizers"; }

@@ -6,6 +6,7 @@
 
 #include "episodic/base/error.hpp"
 #include "random_texts.hpp"
+#include "support/refusal.hpp"
 #include "support/shared.hpp"
 #include "support/test.hpp"
 #include "tokenizer_files.hpp"
@@ -120,6 +121,26 @@ TEST_CASE("tokenizer.model: special tokens, bytes and what tokenizer_config.json
   REQUIRE(load_tokenizer(dir.path())->encode("hello") == ended);
   dir.write("tokenizer_config.json", R"({"bos_token": "<none>"})");
   REQUIRE_THROWS_AS(load_tokenizer(dir.path()), FileError);
+}
+
+TEST_CASE(
+    "tokenizer.model: tokens that the files beside it add are refused, not spelt in letters") {
+  const TempDir dir;
+  std::filesystem::copy_file(vectors_dir() / "spm_bpe.model", dir / "tokenizer.model");
+  for (const auto& [file, text] :
+       {std::pair("added_tokens.json", R"({"<|im_end|>": 32000})"),
+        std::pair("special_tokens_map.json", R"({"additional_special_tokens": ["<|im_end|>"]})"),
+        std::pair("tokenizer_config.json",
+                  R"({"added_tokens_decoder": {"999": {"content": "<|im_end|>"}}})")}) {
+    dir.write(file, text);
+    const std::string said = refusal<FileError>([&] { load_tokenizer(dir.path()); });
+    CHECK(mentions(said, "'<|im_end|>'"));
+    CHECK(mentions(said, "save_pretrained"));
+    std::filesystem::remove(dir / file);
+  }
+  // a token of the model, and one that fills batches, change no text
+  dir.write("tokenizer_config.json", R"({"eos_token": "</s>", "pad_token": "<pad>"})");
+  CHECK(load_tokenizer(dir.path())->eos() == load_tokenizer(dir.path())->id_of("</s>"));
 }
 
 TEST_CASE("tokenizer.model: a file of another kind is refused by name") {

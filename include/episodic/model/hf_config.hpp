@@ -59,7 +59,10 @@ struct ModelConfig {
   std::vector<Rope> ropes;
   std::vector<LayerSpec> layers;
   std::int64_t bos_token = -1;
-  std::vector<std::int64_t> eos_tokens;  ///< generation_config.json overrides config.json
+  /// Tokens that end an answer: of generation_config.json, then of config.json; in a GGUF file
+  /// those of its keys and of the names that llama.cpp takes for ends.
+  std::vector<std::int64_t> eos_tokens;
+  std::string ends_note;  ///< one line where the files disagree about them; empty: they agree
   /// How the weights are said to be quantised (quantization_config and its like); empty: they are
   /// not said to be.
   std::string quantization;

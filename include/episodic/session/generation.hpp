@@ -47,7 +47,8 @@ using TokenCallback = std::function<bool(std::int64_t id, std::string_view text)
 struct GenerateOptions {
   std::int64_t max_new = 128;  ///< most tokens to generate, >= 0
   SamplingOptions sampling;    ///< greedy by default
-  /// Tokens that end the generation and are not part of it. Empty: the model's eos tokens.
+  /// Tokens that end the generation and are not part of it. Empty: those of the model's files and
+  /// its tokenizer (end_tokens in session/stop.hpp).
   std::vector<std::int64_t> stop_tokens;
   bool ignore_eos = false;  ///< with it, empty stop_tokens mean none
   /// Also feed the last token, though nothing follows it: the state then holds the whole answer,

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Stop strings over text that arrives in pieces.
+/// What ends an answer: tokens, and strings over text that arrives in pieces.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "episodic/model/hf_config.hpp"
+#include "episodic/text/tokenizer.hpp"
+
 namespace episodic {
+
+/// Tokens that end an answer: those of the model's files (ModelConfig::eos_tokens), and the eos of
+/// its tokenizer, which some models name nowhere else. \param tokenizer may be null
+std::vector<std::int64_t> end_tokens(const ModelConfig& config, const Tokenizer* tokenizer);
+
+/// One line where the files disagree about them; empty: they agree.
+std::string end_tokens_warning(const ModelConfig& config, const Tokenizer* tokenizer);
 
 /// Passes text on until a stop string is complete. The stop string that ends first counts, of
 /// those that end together the longest. The outcome does not depend on how the text is cut.

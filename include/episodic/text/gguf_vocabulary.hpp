@@ -28,6 +28,19 @@ struct GgufVocabulary {
   std::optional<bool> add_bos, add_eos, add_space_prefix;  ///< nothing: as the kind has it
 };
 
+/// What the keys tokenizer.ggml.*_token_id name as ends of an answer; -1: nothing.
+struct GgufEndKeys {
+  std::int64_t eos = -1, eot = -1, eom = -1;              ///< of a text, a turn, a message
+  std::int64_t fim_pad = -1, fim_rep = -1, fim_sep = -1;  ///< of text filled in between
+};
+
+/// Tokens that end an answer, as llama.cpp has it: what the keys say, and tokens of certain names
+/// (<|im_end|>, <end_of_turn>, ...) whether or not the file marks them as control tokens. Keys that
+/// name no token are passed over. Where several tokens may stand for a missing fim key, llama.cpp
+/// takes any of them; here it is the first.
+std::vector<std::int64_t> gguf_end_tokens(const std::vector<std::string_view>& tokens,
+                                          const GgufEndKeys& keys);
+
 /// \throws FileError naming the file and what is missing, contradictory or not supported
 std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary);
 
