@@ -61,6 +61,15 @@ void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+/// The messages of a conversation written as JSON, and the other variables.
+std::vector<ChatMessage> messages_in(Json& variables) {
+  std::vector<ChatMessage> out;
+  for (const Json& m : variables["messages"])
+    out.push_back({m["role"].get<std::string>(), "", m.dump()});
+  variables.erase("messages");
+  return out;
+}
+
 TEST_CASE("chat templates write what transformers writes") {
   const Json all = vectors();
   const auto tokens = all["tokens"].get<std::map<std::string, std::string>>();
@@ -71,13 +80,15 @@ TEST_CASE("chat templates write what transformers writes") {
       const Json& c = t["cases"][i];
       ChatOptions options;
       options.add_generation_prompt = c["add_generation_prompt"].get<bool>();
-      options.variables = c["variables"].dump();
+      Json variables = c["variables"];
+      const std::vector<ChatMessage> messages = messages_in(variables);
+      options.variables = variables.dump();
       options.now = noon();
       INFO(t["name"].get<std::string>() << ", conversation " << i);
       if (c["expected"].is_null())
-        CHECK_THROWS_AS(chat.render({}, options), DataError);
+        CHECK_THROWS_AS(chat.render(messages, options), DataError);
       else
-        CHECK(chat.render({}, options) == c["expected"].get<std::string>());
+        CHECK(chat.render(messages, options) == c["expected"].get<std::string>());
     }
   }
 }
