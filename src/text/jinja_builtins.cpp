@@ -145,7 +145,7 @@ Value chosen(Budget& budget, const std::string& name, const Value& value, const 
       rest.places.assign(a.places.begin() + static_cast<std::ptrdiff_t>(first) + 1, a.places.end());
       rest.named = a.named;
     }
-    for (const Value& v : iterate(budget, value)->items) {
+    for (const Value& v : Items(budget, value)) {
       budget.step();
       const Value of = path(v);
       if ((test.empty() ? of.truth() : call_test(budget, test, of, rest)) == wanted)
@@ -178,21 +178,23 @@ Value mapped(Budget& budget, const Value& value, const Arguments& a) {
       rest.places.assign(a.places.begin() + 1, a.places.end());
       rest.named = a.named;
     }
-    for (const Value& v : iterate(budget, value)->items) {
+    for (const Value& v : Items(budget, value)) {
       budget.step();
       out.push_back(path ? get(v) : call_filter(budget, filter, v, rest));
     }
   });
 }
 
-/// `items` in the order of `keys`.
-List sorted(Budget& budget, const List& items, const std::vector<List>& keys, bool reverse) {
+/// `items` in the order of `keys`, which are compared as Python compares lists, or, with one key
+/// each, as it compares that: equal ones must have an order then, too.
+List sorted(Budget& budget, const List& items, const std::vector<List>& keys, bool reverse,
+            bool lists) {
   std::vector<std::size_t> order(items.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto less = [&](std::size_t x, std::size_t y) {
     budget.step();
     for (std::size_t i = 0; i < keys[x].size(); ++i) {
-      if (equal(budget, keys[x][i], keys[y][i])) continue;
+      if (lists && equal(budget, keys[x][i], keys[y][i])) continue;
       const int c = compare(budget, keys[x][i], keys[y][i]);
       if (c == 2) fail("sorting nan is not supported");
       return c < 0;
@@ -229,7 +231,7 @@ List sort_filter(Budget& budget, const Value& value, const Arguments& arguments)
     for (const Path& path : paths) key.push_back(path(v));
     keys.push_back(std::move(key));
   }
-  return sorted(budget, of->items, keys, a.flag(0, false));
+  return sorted(budget, of->items, keys, a.flag(0, false), true);
 }
 
 List dict_sort(Budget& budget, const Value& value, const Arguments& arguments) {
@@ -246,12 +248,13 @@ List dict_sort(Budget& budget, const Value& value, const Arguments& arguments) {
     const Value& by = by_value ? v : k;
     keys.push_back({a.flag(0, false) ? by : lower_case(budget, by)});
   }
-  return sorted(budget, items, keys, a.flag(2, false));
+  return sorted(budget, items, keys, a.flag(2, false), false);
 }
 
 void hashable(const Value& v, const char* filter) {
   const Sequence* s = v.sequence();
-  if (v.dict() || (s && !s->tuple() && s->kind != Sequence::Kind::range))
+  if (v.dict() || (s && !s->tuple() && s->kind != Sequence::Kind::range &&
+                   s->kind != Sequence::Kind::values))
     fail(fmt::format("{}: {} cannot be the key of a mapping", filter, v.kind()));
 }
 
@@ -262,7 +265,7 @@ Value unique(Budget& budget, const Value& value, const Arguments& arguments) {
     std::unordered_set<std::string> texts;
     Charge charge(budget, 0);
     List others;
-    for (const Value& v : iterate(budget, value)->items) {
+    for (const Value& v : Items(budget, value)) {
       const Value key = path(v);
       hashable(key, "unique");
       if (const Str* s = key.string()) {
@@ -308,7 +311,7 @@ Value group_by(Budget& budget, const Value& value, const Arguments& arguments) {
   const Charge charge(budget, of->items.size() * (sizeof(List) + 3 * sizeof(Value)));
   std::vector<List> keys;
   for (const Value& v : of->items) keys.push_back({path(v)});
-  const List in_order = sorted(budget, of->items, keys, false);
+  const List in_order = sorted(budget, of->items, keys, false, false);
   List groups, group;
   const auto close = [&] {
     if (group.empty()) return;
@@ -332,7 +335,7 @@ Value summed(Budget& budget, const Value& value, const Arguments& arguments) {
   const Path path(budget, a[0], false);
   Value total = a[1] ? *a[1] : Value(Integer{0});
   if (total.string()) fail("sum: strings cannot be summed; join them");
-  for (const Value& v : iterate(budget, value)->items)
+  for (const Value& v : Items(budget, value))
     total = arithmetic(budget, '+', total, path(v));
   return total;
 }
@@ -346,17 +349,19 @@ std::size_t count_of(const Bound& a, std::size_t i, const char* what) {
 Value batch(Budget& budget, const Value& value, const Arguments& arguments) {
   const Bound a("batch", arguments, {"linecount", "fill_with"}, 1);
   return generated(budget, [&](List& out) {
-    const std::size_t n = count_of(a, 0, "batch: 'linecount'");
+    const Integer n = a.whole(0, 0);
     List row;
-    for (const Value& v : iterate(budget, value)->items) {
-      if (row.size() == n) out.push_back(list_value(budget, std::exchange(row, {})));
+    for (const Value& v : Items(budget, value)) {
+      if (static_cast<Integer>(row.size()) == n) out.push_back(list_value(budget, std::exchange(row, {})));
       row.push_back(v);
     }
     if (row.empty()) return;
-    if (a.given(1) && row.size() < n) {
-      budget.step(n);
-      const Charge charge(budget, n * sizeof(Value));
-      row.resize(n, *a[1]);
+    if (a.given(1) && static_cast<Integer>(row.size()) < n) {
+      if (n > 100'000'000) fail("what the template makes grows too long");
+      const auto size = static_cast<std::size_t>(n);
+      budget.step(size);
+      const Charge charge(budget, size * sizeof(Value));
+      row.resize(size, *a[1]);
     }
     out.push_back(list_value(budget, std::move(row)));
   });
@@ -450,16 +455,23 @@ Value indented(Budget& budget, const Value& value, const Arguments& arguments) {
 
 Value truncated(Budget& budget, const Value& value, const Arguments& arguments) {
   const Bound a("truncate", arguments, {"length", "killwords", "end", "leeway"});
-  if (value.undefined()) return value;
-  if (!value.string()) fail(fmt::format("truncate: needs a string, not {}", value.kind()));
-  soft(budget, value, "truncate");
-  const Str& s = *value.string();
   const Value dots = a[2] ? *a[2] : text_value(budget, "...");
   if (!dots.string()) fail("truncate: 'end' must be a string");
   const Integer length = a.whole(0, 255), leeway = a.given(3) ? a.whole(3, 5) : 5;
   const auto end = static_cast<Integer>(dots.string()->length);
   if (length < end || leeway < 0) fail("truncate: 'length' or 'leeway' is too small");
-  if (static_cast<Integer>(s.length) <= length + leeway) return value;
+  const Dict* dict = value.dict();
+  const Sequence* list = value.sequence();
+  const std::size_t size = value.string() ? value.string()->length
+                           : dict         ? dict->items.size()
+                           : list         ? list->items.size()
+                                          : 0;
+  if (!value.string() && !dict && !list && !value.undefined())
+    fail(fmt::format("truncate: needs a string, not {}", value.kind()));
+  if (static_cast<Integer>(size) <= length + leeway) return value;
+  if (!value.string()) fail(fmt::format("truncate: needs a string, not {}", value.kind()));
+  soft(budget, value, "truncate");
+  const Str& s = *value.string();
   Value kept = substring(budget, value, 0, byte_of(budget, s, static_cast<std::size_t>(length - end)));
   if (!a.flag(1, false)) {
     Value parts;
@@ -517,6 +529,7 @@ Value escaped(Budget& budget, const Value& value, bool again) {
 }
 
 Value url_encoded(Budget& budget, const Value& value) {
+  if (value.undefined()) return text_value(budget, "");
   if (!value.string() && !value.number() && !value.none())
     fail(fmt::format("urlencode: {} is not supported", value.kind()));
   const StrPtr s = str_of(budget, value);
@@ -660,6 +673,8 @@ Value to_float(Budget& budget, const Value& v, const Arguments& arguments) {
   return value ? Value(*value) : otherwise;
 }
 
+Value compute(char op, const Value& a, const Value& b);
+
 Value rounded(const Value& v, const Arguments& arguments) {
   const Bound a("round", arguments, {"precision", "method"});
   const Integer precision = a.whole(0, 0);
@@ -678,11 +693,15 @@ Value rounded(const Value& v, const Arguments& arguments) {
     std::from_chars(text.data(), text.data() + text.size(), d);
     return d;
   }
-  if (precision > 22 || (is_whole && std::abs(d) > 1e15)) fail("round: this precision is not supported");
-  const double scale = std::pow(10.0, static_cast<double>(precision));
-  const double scaled = d * scale;
-  if (!std::isfinite(scaled)) fail("round: infinity and nan cannot be rounded so");
-  return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
+  if (precision > 22) fail("round: this precision is not supported");
+  Integer scale = 1;
+  for (Integer i = 0; i < precision; ++i) scale *= 10;
+  Value scaled = compute('*', v, scale);
+  if (const double* large = scaled.real()) {
+    if (!std::isfinite(*large)) fail("round: infinity and nan cannot be rounded so");
+    scaled = integer_of(method == "ceil" ? std::ceil(*large) : std::floor(*large));
+  }
+  return compute('/', scaled, scale);
 }
 
 Value absolute(const Value& v) {
@@ -782,7 +801,7 @@ Value join_method(Budget& budget, const Value& self, const Arguments& arguments)
   const Bound a("join", arguments, {"iterable"}, 1, false);
   Builder out(budget);
   bool first = true;
-  for (const Value& v : iterate(budget, *a[0])->items) {
+  for (const Value& v : Items(budget, *a[0])) {
     if (!v.string()) fail(fmt::format("join: holds {}, not a string", v.kind()));
     if (v.string()->markup) fail("join: 'safe' and 'escape' before it are not supported");
     if (!first) out.add(*self.string());
@@ -816,7 +835,7 @@ bool field(Budget& budget, const Value& v, const std::string& name, Value* out) 
     if (name == "arguments") {
       List names;
       for (const std::string& p : f->parameters) names.push_back(text_value(budget, p));
-      return *out = list_value(budget, std::move(names)), true;
+      return *out = tuple_value(budget, std::move(names)), true;
     }
     if (name == "caller" || name == "catch_kwargs" || name == "catch_varargs" ||
         name == "explicit_caller")
@@ -934,6 +953,7 @@ Value compute(char op, const Value& a, const Value& b) {
         if (__builtin_mul_overflow(i, j, &out)) beyond();
         return out;
       case '/':
+        if (j == 1) return x;
         if (static_cast<Integer>(x) != i || static_cast<Integer>(y) != j)
           fail("the quotient of such large integers is not supported");
         return x / y;
@@ -1074,7 +1094,8 @@ Value slice(Budget& budget, const Value& value, const Value& first, const Value&
   const Str* text = value.string();
   const Sequence* list = value.sequence();
   if (value.undefined()) fail_undefined(value, "a part of it is asked for");
-  if (!text && (!list || list->view())) return undefined_value("a part of what has none");
+  if (!text && (!list || list->view()))
+    fail(fmt::format("a part of {} is not supported", value.kind()));
   if (text && text->markup) fail("parts of what 'safe' or 'escape' returned are not supported");
   const auto n = static_cast<Integer>(text ? text->length : list->items.size());
   const auto bound = [](const Value& v) -> std::optional<Integer> {
@@ -1339,7 +1360,7 @@ Value call_filter(Budget& budget, const std::string& name, const Value& value,
   }
   if (name == "attr") {
     const Bound a(name, arguments, {"name"}, 1);
-    if (value.undefined()) return undefined_value(a.text(0).bytes);
+    if (value.undefined()) fail_undefined(value, fmt::format("'{:.60}' of it is asked for", a.text(0).bytes));
     Value out;
     if (own_attribute(budget, value, a.text(0).bytes, &out)) return out;
     return undefined_value(a.text(0).bytes);
@@ -1395,6 +1416,7 @@ bool call_test(Budget& budget, const std::string& name, const Value& value,
   }
   if (name == "filter" || name == "test") {
     none();
+    hashable(value, name.c_str());
     if (!value.string()) return false;
     return name == "filter" ? among(kFilters, value.string()->bytes)
                             : among(kTests, value.string()->bytes);
@@ -1402,7 +1424,12 @@ bool call_test(Budget& budget, const std::string& name, const Value& value,
   if (name == "eq" || name == "equalto" || name == "==") return equal(budget, value, other());
   if (name == "ne" || name == "!=") return !equal(budget, value, other());
   if (name == "sameas") {
-    if (value.string() || value.real() || value.integer())
+    // which numbers and strings are one object is Python's secret, but for small integers
+    const bool alike = (value.string() && other().string()) || (value.real() && other().real()) ||
+                       (value.integer() && other().integer());
+    if (alike && !equal(budget, value, other())) return false;
+    if (value.integer() && alike && *value.integer() >= -5 && *value.integer() <= 256) return true;
+    if (alike)
       fail(fmt::format("the test 'sameas' of {} is not supported", value.kind()));
     return value.same(other());
   }

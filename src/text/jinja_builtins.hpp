@@ -20,6 +20,16 @@ bool call_method(Budget& budget, const Value& of, const std::string& name,
 
 /// What a loop or `list` walks over; a generator is empty then. \throws DataError for what cannot be
 std::shared_ptr<const Sequence> iterate(Budget& budget, const Value& value);
+/// The same, to be walked over in place: `for (const Value& v : Items(budget, value))`.
+class Items {
+ public:
+  Items(Budget& budget, const Value& value) : sequence_(iterate(budget, value)) {}
+  List::const_iterator begin() const { return sequence_->items.begin(); }
+  List::const_iterator end() const { return sequence_->items.end(); }
+
+ private:
+  std::shared_ptr<const Sequence> sequence_;
+};
 /// value[key], then what `attribute` finds; undefined where there is none.
 Value item(Budget& budget, const Value& value, const Value& key);
 /// value.name: what Python's type has of that name, then an item; undefined where there is none.

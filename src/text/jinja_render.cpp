@@ -159,7 +159,7 @@ class Renderer {
       if (const Dict* other = from.dict()) {
         for (const auto& [key, value] : other->items) dict.set(key, value);
       } else {
-        for (const Value& pair : iterate(budget_, from)->items) {
+        for (const Value& pair : Items(budget_, from)) {
           const auto parts = iterate(budget_, pair);
           if (parts->items.size() != 2) fail(fmt::format("{}: needs pairs", what));
           dict.set(parts->items[0], parts->items[1]);

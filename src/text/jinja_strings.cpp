@@ -488,8 +488,7 @@ List split(Budget& budget, const Value& of, const Str* by, Integer most) {
   budget.step(s.bytes.size() / 8);
   while ((begin = skip(begin, true)) < s.bytes.size()) {
     if (most-- == 0) {
-      Value rest = substring(budget, of, begin, s.bytes.size());
-      out.push_back(stripped(budget, rest, nullptr, false, true));
+      push(begin, s.bytes.size());
       break;
     }
     const std::size_t end = skip(begin, false);
@@ -672,7 +671,7 @@ Value percent(Budget& budget, const Str& s, const Value& arguments) {
     out.add(*padded(budget, piece, width, nullptr, left ? -1 : 1).string());
   }
   out.add(s, done, s.bytes.size());
-  if (tuple ? next < tuple->items.size() : next == 0 && !named && !dict && !arguments.sequence())
+  if (tuple ? next < tuple->items.size() : next == 0 && !named && !dict && !arguments.sequence() && !arguments.undefined())
     fail("%: too many arguments");
   return out.finish();
 }

@@ -542,7 +542,7 @@ class JsonPrinter {
       else if (c.code < 0x20)
         instead = control(c.code);
       else if (style_.ascii && c.code >= 0x7f && c.code != kNoCharacter)
-        instead = c.code == 0x7f ? "" : escaped(c.code);
+        instead = escaped(c.code);
       if (!instead.empty()) {
         out_.add(s, done, at);
         out_.add(instead, marks.at(at));

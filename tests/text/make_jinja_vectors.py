@@ -7,6 +7,7 @@ A row is [template, text], or [template, null] where jinja2 raises, or [template
 where it gives a text, but we refuse by name (UNBUILT). Every row is rendered with VARIABLES.
 Needs jinja2 (3.1.6 was used).
 """
+import copy
 import datetime
 import itertools
 import json
@@ -284,8 +285,9 @@ x {#- comment -#} y {# c #} z
 
 UNBUILT = re.compile(
     r"\|\s*(filesizeformat|pprint|random|striptags|urlize|wordwrap|xmlattr)\b|\.(encode|format_map|isidentifier|maketrans|translate)\(|"
-    r"is sameas|\.real|\\N\{|cycler|joiner|lipsum|\(-8\)|2 \*\* 200|10 \*\* 40|\{:5d\}|\| e\) [~+]|\| safe\) \| upper|\['a' \| safe\]|"
-    r"\{\{ self|attr\('real'\)")
+    r"\.real|\\N\{|cycler|joiner|lipsum|\(-8\)|2 \*\* 200|10 \*\* 40|\{:5d\}|\| e\) [~+]|\| safe\) \| upper|\['a' \| safe\]|"
+    r"\{\{ self|attr\('real'\)|\(9007199254740993\) \| round\(1, |\(([\[({]|range|namespace|msgs).*\| urlencode|"
+    r"\(-3\) \*\* \(2.5\)|^\{\{ \((none|true|false|[-.\de]+|\{.*\})\)\[.*:.*\] \}\}$")
 
 
 def escaped(line):
@@ -386,7 +388,7 @@ def main():
             continue
         seen.add(template)
         try:
-            text = env.from_string(template).render(**VARIABLES)
+            text = env.from_string(template).render(**copy.deepcopy(VARIABLES))  # `indent` changes lists
             text.encode("utf-8")
         except Exception:  # jinja2's errors, Python's, and lone surrogates
             rows.append([template, None])
