@@ -874,6 +874,8 @@ bool field(Budget& budget, const Value& v, const std::string& name, Value* out) 
 Value bound_method(const Value& v, const std::string& name, Budget& budget) {
   auto f = std::make_shared<Function>();
   f->name = name;
+  f->depth = v.depth() + 1;
+  if (f->depth > kDeepest) fail("a value is nested too deep");
   f->call = [v, name, &budget](Arguments& arguments) {
     Value out;
     if (!call_method(budget, v, name, arguments, &out))
@@ -1254,6 +1256,7 @@ bool call_method(Budget& budget, const Value& of, const std::string& name,
 
 Value call_filter(Budget& budget, const std::string& name, const Value& value,
                   const Arguments& arguments) {
+  const Budget::Within within(budget);
   budget.step();
   const auto only = [&] { Bound(name, arguments, {}); };
   const auto text = [&] { return soft(budget, value, name.c_str()); };

@@ -344,6 +344,8 @@ class Renderer {
     loop->items = items;
     loop->depth0 = depth;
     const Charge charge(budget_, sizeof(Loop) + 64);
+    // what it remembers may hold the loop itself
+    const std::shared_ptr<void> forget(nullptr, [loop](void*) { loop->changed.clear(); });
     if (s.more->recursive) {
       loop->recurse = [this, &s, depth, around = keep_scope()](const Value& inner) {
         return loop_text(s, inner, depth + 1, around);

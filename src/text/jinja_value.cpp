@@ -74,6 +74,8 @@ int Value::depth() const {
   if (const Sequence* s = sequence()) return s->depth;
   if (const Dict* d = dict()) return d->depth;
   if (const Generator* g = generator()) return g->depth;
+  if (const Loop* l = loop()) return l->items->depth + 1;
+  if (const Function* f = function()) return f->depth;
   return 0;  // a namespace is kept by the renderer, which takes it apart by itself
 }
 

@@ -49,12 +49,29 @@ class Budget {
   }
   void give(std::size_t bytes) noexcept { bytes_ += bytes; }
 
+  /// One filter within another, as `map` applies them; the stack has an end.
+  class Within {
+   public:
+    explicit Within(Budget& budget) : budget_(budget) {
+      if (budget_.filters_ >= kMostFilters) fail("filters are nested too deep");
+      ++budget_.filters_;
+    }
+    ~Within() { --budget_.filters_; }
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+
+   private:
+    static constexpr int kMostFilters = 50;
+    Budget& budget_;
+  };
+
  private:
   [[noreturn]] static void spent();
   [[noreturn]] static void full();
 
   std::uint64_t steps_;
   std::size_t bytes_;
+  int filters_ = 0;
 };
 
 /// Bytes of a budget, given back at the end.
@@ -224,6 +241,7 @@ struct Function {
   std::function<Value(Arguments&)> call;
   std::vector<std::string> parameters = {};  ///< of a macro
   bool macro = false;
+  int depth = 0;  ///< of what it holds, as Value::depth
 };
 
 /// What Python computes as it is asked for, and gives out once. It is computed at once here; what
