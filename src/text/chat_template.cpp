@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 namespace jinja = text::jinja;
 
 constexpr std::size_t kLongestTemplate = 1 << 20;
+constexpr std::size_t kLongestReason = 400;  // of what a template is refused for, in bytes
 
 std::tm local_time() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -162,7 +163,7 @@ std::size_t size_of(std::span<const ChatMessage> messages, const ChatOptions& op
 
 // A rendering may take what no template of today comes near, and for each message and each byte of
 // what is given as much again as a template could want.
-constexpr std::uint64_t kSteps = 12'000'000, kStepsOfMessage = 2'000, kStepsOfByte = 16;
+constexpr std::uint64_t kSteps = 12'000'000, kStepsOfMessage = 500, kStepsOfByte = 4;
 constexpr std::size_t kBytes = std::size_t{128} << 20, kBytesOfMessage = 8'192, kBytesOfByte = 16;
 
 std::string template_in(const text::JsonNode& node) {
@@ -189,7 +190,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name,
   try {
     impl->block = jinja::parse(source);
   } catch (const Error& e) {
-    throw FileError(fmt::format("{}: chat template, {}", name, e.what()));
+    throw FileError(fmt::format("{}: chat template, {}", name, printable(e.what(), kLongestReason)));
   }
   impl->name = std::move(name);
   impl->tokens = std::move(tokens);
@@ -251,7 +252,8 @@ RenderedPrompt ChatTemplate::render_prompt(std::span<const ChatMessage> messages
     set(now->name, std::shared_ptr<const jinja::Function>(now));
     return jinja::render(impl_->block, std::move(globals), budget);
   } catch (const DataError& e) {
-    throw DataError(fmt::format("{}: chat template, {}", impl_->name, e.what()));
+    throw DataError(
+        fmt::format("{}: chat template, {}", impl_->name, printable(e.what(), kLongestReason)));
   }
 }
 
