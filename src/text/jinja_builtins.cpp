@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <unordered_set>
+#include <set>
 
 #include "episodic/base/error.hpp"
 #include "jinja_strings.hpp"
@@ -262,7 +262,7 @@ Value unique(Budget& budget, const Value& value, const Arguments& arguments) {
   const Bound a("unique", arguments, {"case_sensitive", "attribute"});
   return generated(budget, [&](List& out) {
     const Path path(budget, a[1], !a.flag(0, false));
-    std::unordered_set<std::string> texts;
+    std::set<std::string> texts;
     Charge charge(budget, 0);
     List others;
     for (const Value& v : Items(budget, value)) {

@@ -378,6 +378,7 @@ class Renderer {
     const InScope outside(*this, around);
     const InScope inner(*this);
     const auto take = [&](const std::string& name) -> std::optional<Value> {
+      budget_.step(1 + a.named.size() / 2);
       for (auto it = a.named.begin(); it != a.named.end(); ++it)
         if (it->first == name) {
           Value v = std::move(it->second);
@@ -424,8 +425,12 @@ class Renderer {
   // -- expressions --
 
   Value name(const std::string& name) {
-    for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->around.get())
+    const std::size_t cost = 1 + name.size() / 16;  // of a look into a scope, in quarters of a step
+    std::size_t looks = 0;
+    for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->around.get()) {
+      if (++looks % 4 == 0 || cost > 1) budget_.step(cost);
       if (const auto it = scope->names.find(name); it != scope->names.end()) return it->second;
+    }
     return undefined_value(name);
   }
 

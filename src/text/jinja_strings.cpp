@@ -28,8 +28,8 @@ std::size_t find_last(Budget& budget, const Str& s, std::string_view part, std::
                       std::size_t end) {
   if (part.size() > end - begin) return kNone;
   if (part.empty()) return end;
-  budget.pass(end - begin);
   for (std::size_t at = end - part.size() + 1; at-- > begin;) {
+    if (at % 64 == 0) budget.step();
     if (s.bytes[at] != part[0]) continue;
     budget.pass(part.size());
     if (s.bytes.compare(at, part.size(), part) == 0) return at;
@@ -367,15 +367,16 @@ std::size_t byte_of(Budget& budget, const Str& s, std::size_t i) {
 std::size_t find(Budget& budget, const Str& s, std::string_view part, std::size_t from) {
   if (from > s.bytes.size()) return kNone;
   if (part.empty()) return from;
-  const std::size_t n = s.bytes.size() - from;
-  // the C library reads short parts anew at most places, long ones never twice
-  const void* at = ::memmem(s.bytes.data() + from, n, part.data(), part.size());
-  const std::size_t found =
-      at ? static_cast<std::size_t>(static_cast<const char*>(at) - s.bytes.data()) : kNone;
-  const std::size_t passed = at ? found - from + part.size() : n;
-  budget.pass(passed);
-  budget.step(passed / 128 * std::min<std::size_t>(part.size(), 256) / 16);
-  return found;
+  // Piece by piece, so that the steps are taken before the work. The C library reads short parts
+  // anew at every place where they might be, long ones twice at most.
+  constexpr std::size_t kPiece = 1 << 16;
+  for (; from + part.size() <= s.bytes.size(); from += kPiece) {
+    const std::size_t n = std::min(s.bytes.size() - from, kPiece + part.size() - 1);
+    budget.step(1 + n / 64 + n * std::min<std::size_t>(part.size(), 256) / 1024);
+    if (const void* at = ::memmem(s.bytes.data() + from, n, part.data(), part.size()))
+      return static_cast<std::size_t>(static_cast<const char*>(at) - s.bytes.data());
+  }
+  return kNone;
 }
 
 Value stripped(Budget& budget, const Value& of, const Str* characters, bool left, bool right) {

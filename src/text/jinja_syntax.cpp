@@ -927,6 +927,7 @@ class Parser {
   std::vector<Argument> arguments() {
     expect_sign("(");
     std::vector<Argument> out;
+    std::set<std::string> names;
     while (!accept_sign(")")) {
       Argument a;
       if (is_sign(now(), "*") || is_sign(now(), "**"))
@@ -934,9 +935,8 @@ class Parser {
       if (now().kind == Token::Kind::name && is_sign(next(), "=")) {
         a.name = take().text;
         take();
-        for (const Argument& other : out)
-          if (other.name == a.name)
-            fail_at(now().line, fmt::format("the argument '{:.60}' is given twice", a.name));
+        if (!names.insert(a.name).second)
+          fail_at(now().line, fmt::format("the argument '{:.60}' is given twice", a.name));
       } else if (!out.empty() && !out.back().name.empty()) {
         fail_at(now().line, "an argument by its place stands behind one by its name");
       }

@@ -96,7 +96,10 @@ bool Value::same(const Value& o) const {
 
 const Value* Dict::find(Budget& budget, const Value& key) const {
   budget.step();
-  if (const Str* s = key.string()) return find(s->bytes);
+  if (const Str* s = key.string()) {
+    budget.pass(s->bytes.size());
+    return find(s->bytes);
+  }
   if (names.size() == items.size()) return nullptr;
   for (const auto& [k, v] : items)
     if (!k.string() && equal(budget, k, key)) return &v;
@@ -337,6 +340,7 @@ void quoted(Builder& out, Budget& budget, const Str& s) {
   const char quote = single && s.bytes.find('"') == std::string::npos ? '"' : '\'';
   budget.step(s.bytes.size() / 8);
   out.add({&quote, 1});
+  MarkCursor marks(s);
   std::size_t done = 0;
   for (std::size_t at = 0; at < s.bytes.size();) {
     const Character c = character_at(s.bytes, at);
@@ -355,7 +359,7 @@ void quoted(Builder& out, Budget& budget, const Str& s) {
                                    : fmt::format("\\U{:08x}", c.code);
     if (!instead.empty()) {
       out.add(s, done, at);
-      out.add(instead, MarkCursor(s).at(at));
+      out.add(instead, marks.at(at));
       done = at + c.size;
     }
     at += c.size;

@@ -8,11 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -38,7 +38,10 @@ class Budget {
 
   /// \throws DataError when there are none left
   void step(std::uint64_t n = 1) {
-    if (n > steps_) spent();
+    if (n > steps_) {
+      steps_ = 0;  // so that nothing goes on that a generator kept silent about
+      spent();
+    }
     steps_ -= n;
   }
   /// The steps of reading or copying so many bytes.
@@ -213,7 +216,7 @@ struct Sequence {
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  std::unordered_map<std::string_view, std::size_t> names;  ///< of keys that are strings
+  std::map<std::string_view, std::size_t> names;  ///< of keys that are strings
   int depth = 1;
   Charge charge;
   const Value* find(std::string_view key) const {
@@ -224,7 +227,7 @@ struct Dict {
 };
 
 struct Namespace {
-  std::unordered_map<std::string, std::size_t> names;
+  std::map<std::string, std::size_t> names;
   std::vector<std::pair<std::string, Value>> items;
   int depth = 1;
   Charge charge;

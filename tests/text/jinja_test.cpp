@@ -234,6 +234,31 @@ std::vector<Hostile> hostile() {
                    for (int i = 0; i < 40000; ++i) s += "{% set v" + std::to_string(i) + "=1 %}";
                    return s + "{% for i in range(90000) %}{% for j in range(1000) %}{{ v9 }}{% endfor %}{% endfor %}";
                  }()});
+  all.push_back({"names in deep scopes",
+                 times(100, "{% with a = 1 %}") + "{% for i in range(90000) %}{{ " + times(99, "x ~ ") +
+                     "x }}{% endfor %}" + times(100, "{% endwith %}")});
+  all.push_back({"long names", [] {
+                   const std::string name(20000, 'n');
+                   std::string s;
+                   for (char c = 'a'; c < 'u'; ++c) s += "{% set " + name + c + " = 1 %}";
+                   return s + "{% for i in range(90000) %}{{ " + name + "a ~ " + name + "z }}{% endfor %}";
+                 }()});
+  const auto named = [](std::size_t n) {
+    std::string s;
+    for (std::size_t i = 0; i < n; ++i) s += "n" + std::to_string(i) + "=1,";
+    return s;
+  };
+  all.push_back({"arguments by name", "{{ dict(" + named(80000) + ") | length }}"});
+  all.push_back({"parameters and arguments by name",
+                 "{% macro f(" + named(30000) + ") %}{% endmacro %}{{ f(" + named(30000) + ") }}"});
+  all.push_back({"attributes of a namespace", "{% set n = namespace(" + named(80000) + ") %}{{ n.n7 }}"});
+  // what a generator keeps silent about
+  all.push_back({"failures that nobody sees",
+                 large + "{% for i in range(90000) %}{% set g = [s ~ s] | map('replace', 'zz', 'y') %}"
+                         "{% set h = [s] | map('nothing') %}{% endfor %}"});
+  all.push_back({"keys", large + "{% set d = {s: 1} %}{% for i in range(90000) %}{% if s in d and d[s] and d.get(s) %}{% endif %}{% endfor %}"});
+  all.push_back({"a needle that is nearly everywhere",
+                 "{% set s = 'a' * 9000000 %}{% set n = 'a' * 200 ~ 'b' ~ 'a' * 50 %}{% for i in range(90000) %}{% if n in s %}{% endif %}{% endfor %}"});
   all.push_back({"undefined names", "{% for i in range(90000) %}{{ x ~ y ~ z }}{{ x | default(y) | default(z) }}{% endfor %}"});
   all.push_back({"namespaces by the thousand", "{% for i in range(90000) %}{% set n = namespace(a=namespace(b=i)) %}{% for j in range(50) %}{% set m = namespace() %}{% endfor %}{% endfor %}"});
   all.push_back({"macros by the thousand", "{% for i in range(90000) %}{% for j in range(90) %}{% macro f() %}{% endmacro %}{{ f() }}{% endfor %}{% endfor %}"});
