@@ -31,8 +31,7 @@ class AddedTokens {
   /// \param allowed asked of each token that is found and where it stands, from left to right:
   ///        false where that is text. Null: all are tokens
   void split(std::string_view text, const std::function<void(std::string_view)>& gap,
-             const std::function<void(std::int64_t)>& found,
-             const Allowed& allowed = {}) const;
+             const std::function<void(std::int64_t)>& found, const Allowed& allowed = {}) const;
 
  private:
   struct Leaf {

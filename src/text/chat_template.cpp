@@ -75,7 +75,8 @@ void refuse_large_integers(std::string_view text, const std::string& label) {
       continue;
     }
     const std::size_t begin = at;
-    while (at < text.size() && std::string_view("0123456789+-.eE").find(text[at]) != std::string::npos)
+    while (at < text.size() &&
+           std::string_view("0123456789+-.eE").find(text[at]) != std::string::npos)
       ++at;
     const std::string_view number = text.substr(begin, at - begin);
     if (at == begin) {
@@ -85,9 +86,10 @@ void refuse_large_integers(std::string_view text, const std::string& label) {
       const std::string_view most =
           number.starts_with('-') ? "9223372036854775808" : "18446744073709551615";
       if (digits.size() > most.size() || (digits.size() == most.size() && digits > most))
-        throw ConfigError(fmt::format("{}: an integer beyond 64 bits ({}) is not supported; give "
-                                      "it as a string",
-                                      label, printable(number, 40)));
+        throw ConfigError(
+            fmt::format("{}: an integer beyond 64 bits ({}) is not supported; give "
+                        "it as a string",
+                        label, printable(number, 40)));
     }
   }
 }
@@ -102,8 +104,8 @@ nlohmann::ordered_json read_option(const std::string& text, const std::string& l
     throw ConfigError(e.what());
   }
   if (object ? !json.is_object() : !json.is_array())
-    throw ConfigError(fmt::format("{}: is no JSON {}: {}", label, object ? "object" : "list",
-                                  printable(text)));
+    throw ConfigError(
+        fmt::format("{}: is no JSON {}: {}", label, object ? "object" : "list", printable(text)));
   refuse_large_integers(text, label);
   return json;
 }
@@ -190,7 +192,8 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name,
   try {
     impl->block = jinja::parse(source);
   } catch (const Error& e) {
-    throw FileError(fmt::format("{}: chat template, {}", name, printable(e.what(), kLongestReason)));
+    throw FileError(
+        fmt::format("{}: chat template, {}", name, printable(e.what(), kLongestReason)));
   }
   impl->name = std::move(name);
   impl->tokens = std::move(tokens);
@@ -238,8 +241,8 @@ RenderedPrompt ChatTemplate::render_prompt(std::span<const ChatMessage> messages
       const bool given = std::any_of(globals.begin(), globals.end(),
                                      [&](const auto& global) { return global.first == name; });
       if (!text.empty())
-        set(name, jinja::from_json(budget, read_option(text, fmt::format("ChatOptions::{}", name),
-                                                       false)));
+        set(name, jinja::from_json(budget,
+                                   read_option(text, fmt::format("ChatOptions::{}", name), false)));
       else if (!given)
         set(name, {});
     };

@@ -19,20 +19,22 @@ namespace {
 using Sequences = std::shared_ptr<const Sequence>;
 
 constexpr std::string_view kFilters[] = {
-    "abs",        "attr",     "batch",   "capitalize", "center",  "count",     "d",
-    "default",    "dictsort", "e",       "escape",     "filesizeformat", "first", "float",
-    "forceescape", "format",  "groupby", "indent",     "int",     "items",     "join",
-    "last",       "length",   "list",    "lower",      "map",     "max",       "min",
-    "pprint",     "random",   "reject",  "rejectattr", "replace", "reverse",   "round",
-    "safe",       "select",   "selectattr", "slice",   "sort",    "string",    "striptags",
-    "sum",        "title",    "tojson",  "trim",       "truncate", "unique",   "upper",
-    "urlencode",  "urlize",   "wordcount", "wordwrap", "xmlattr"};
+    "abs",    "attr",       "batch",       "capitalize", "center",   "count",
+    "d",      "default",    "dictsort",    "e",          "escape",   "filesizeformat",
+    "first",  "float",      "forceescape", "format",     "groupby",  "indent",
+    "int",    "items",      "join",        "last",       "length",   "list",
+    "lower",  "map",        "max",         "min",        "pprint",   "random",
+    "reject", "rejectattr", "replace",     "reverse",    "round",    "safe",
+    "select", "selectattr", "slice",       "sort",       "string",   "striptags",
+    "sum",    "title",      "tojson",      "trim",       "truncate", "unique",
+    "upper",  "urlencode",  "urlize",      "wordcount",  "wordwrap", "xmlattr"};
 constexpr std::string_view kTests[] = {
-    "!=",  "<",  "<=",      "==",    ">",           ">=",     "boolean", "callable", "defined",
-    "divisibleby", "eq",    "equalto", "escaped",   "even",   "false",   "filter",   "float",
-    "ge",  "greaterthan",   "gt",    "in",          "integer", "iterable", "le",     "lessthan",
-    "lower", "lt", "mapping", "ne",  "none",        "number", "odd",     "sameas",   "sequence",
-    "string", "test", "true", "undefined", "upper"};
+    "!=",       "<",        "<=",          "==",       ">",           ">=",       "boolean",
+    "callable", "defined",  "divisibleby", "eq",       "equalto",     "escaped",  "even",
+    "false",    "filter",   "float",       "ge",       "greaterthan", "gt",       "in",
+    "integer",  "iterable", "le",          "lessthan", "lower",       "lt",       "mapping",
+    "ne",       "none",     "number",      "odd",      "sameas",      "sequence", "string",
+    "test",     "true",     "undefined",   "upper"};
 
 template <std::size_t N>
 bool among(const std::string_view (&names)[N], std::string_view name) {
@@ -40,14 +42,14 @@ bool among(const std::string_view (&names)[N], std::string_view name) {
 }
 
 constexpr std::string_view kListMethods[] = {"copy", "count", "index"};
-constexpr std::string_view kListChanges[] = {"append", "clear",  "extend", "insert",
+constexpr std::string_view kListChanges[] = {"append", "clear",  "extend",  "insert",
                                              "pop",    "remove", "reverse", "sort"};
 constexpr std::string_view kDictMethods[] = {"copy", "fromkeys", "get", "items", "keys", "values"};
 constexpr std::string_view kDictChanges[] = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr std::string_view kNumberAttributes[] = {
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes",
-    "fromhex",          "hex",       "imag",       "is_integer", "numerator",  "real",
-    "to_bytes"};
+    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator",
+    "from_bytes",       "fromhex",   "hex",        "imag",      "is_integer",
+    "numerator",        "real",      "to_bytes"};
 
 [[noreturn]] void fail_undefined(const Value& v, const std::string& what) {
   const auto& name = v.unknown()->name;
@@ -89,7 +91,8 @@ class Path {
       string_method(budget, part, "isdigit", {}, &digits);
       if (digits.truth() && s.bytes.size() > 9)
         fail(fmt::format("the attribute {} is not supported", shown(part)));
-      if (digits.truth() && !s.ascii()) fail(fmt::format("the attribute {} is not supported", shown(part)));
+      if (digits.truth() && !s.ascii())
+        fail(fmt::format("the attribute {} is not supported", shown(part)));
       parts_.push_back(digits.truth() ? Value(Integer{std::stol(s.bytes)}) : part);
     }
   }
@@ -167,8 +170,7 @@ Value mapped(Budget& budget, const Value& value, const Arguments& a) {
         else
           fail(fmt::format("map: has no parameter '{:.60}'", key));
       }
-    if (a.places.empty() && path == nullptr)
-      fail("map: needs attribute= or the name of a filter");
+    if (a.places.empty() && path == nullptr) fail("map: needs attribute= or the name of a filter");
     const Path get(budget, path, false, otherwise);
     Arguments rest;
     std::string filter;
@@ -201,9 +203,8 @@ List sorted(Budget& budget, const List& items, const std::vector<List>& keys, bo
     }
     return false;
   };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
-    return reverse ? less(y, x) : less(x, y);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t x, std::size_t y) { return reverse ? less(y, x) : less(x, y); });
   List out;
   out.reserve(items.size());
   for (const std::size_t i : order) out.push_back(items[i]);
@@ -253,8 +254,8 @@ List dict_sort(Budget& budget, const Value& value, const Arguments& arguments) {
 
 void hashable(const Value& v, const char* filter) {
   const Sequence* s = v.sequence();
-  if (v.dict() || (s && !s->tuple() && s->kind != Sequence::Kind::range &&
-                   s->kind != Sequence::Kind::values))
+  if (v.dict() ||
+      (s && !s->tuple() && s->kind != Sequence::Kind::range && s->kind != Sequence::Kind::values))
     fail(fmt::format("{}: {} cannot be the key of a mapping", filter, v.kind()));
 }
 
@@ -316,8 +317,9 @@ Value group_by(Budget& budget, const Value& value, const Arguments& arguments) {
   const auto close = [&] {
     if (group.empty()) return;
     Value name = shown_path(group.front());
-    groups.push_back(list_value(
-        budget, {std::move(name), list_value(budget, std::exchange(group, {}))}, Sequence::Kind::group));
+    groups.push_back(list_value(budget,
+                                {std::move(name), list_value(budget, std::exchange(group, {}))},
+                                Sequence::Kind::group));
   };
   Value key;
   for (const Value& v : in_order) {
@@ -335,8 +337,7 @@ Value summed(Budget& budget, const Value& value, const Arguments& arguments) {
   const Path path(budget, a[0], false);
   Value total = a[1] ? *a[1] : Value(Integer{0});
   if (total.string()) fail("sum: strings cannot be summed; join them");
-  for (const Value& v : Items(budget, value))
-    total = arithmetic(budget, '+', total, path(v));
+  for (const Value& v : Items(budget, value)) total = arithmetic(budget, '+', total, path(v));
   return total;
 }
 
@@ -352,7 +353,8 @@ Value batch(Budget& budget, const Value& value, const Arguments& arguments) {
     const Integer n = a.whole(0, 0);
     List row;
     for (const Value& v : Items(budget, value)) {
-      if (static_cast<Integer>(row.size()) == n) out.push_back(list_value(budget, std::exchange(row, {})));
+      if (static_cast<Integer>(row.size()) == n)
+        out.push_back(list_value(budget, std::exchange(row, {})));
       row.push_back(v);
     }
     if (row.empty()) return;
@@ -435,7 +437,8 @@ Value indented(Budget& budget, const Value& value, const Arguments& arguments) {
   } else {
     const Integer width = a.whole(0, 4);
     if (width > 100'000) fail("indent: 'width' is too large");
-    by = text_value(budget, std::string(static_cast<std::size_t>(std::max<Integer>(width, 0)), ' '));
+    by =
+        text_value(budget, std::string(static_cast<std::size_t>(std::max<Integer>(width, 0)), ' '));
   }
   Builder ended(budget);
   ended.add(*value.string());
@@ -472,7 +475,8 @@ Value truncated(Budget& budget, const Value& value, const Arguments& arguments) 
   if (!value.string()) fail(fmt::format("truncate: needs a string, not {}", value.kind()));
   soft(budget, value, "truncate");
   const Str& s = *value.string();
-  Value kept = substring(budget, value, 0, byte_of(budget, s, static_cast<std::size_t>(length - end)));
+  Value kept =
+      substring(budget, value, 0, byte_of(budget, s, static_cast<std::size_t>(length - end)));
   if (!a.flag(1, false)) {
     Value parts;
     const Value space = text_value(budget, " ");
@@ -493,7 +497,8 @@ Value title_filter(Budget& budget, const Value& value) {
   const auto parts = [&](std::size_t at) {
     const Character c = character_at(s.bytes, at);
     return c.code != kNoCharacter &&
-           (is_space(c.code) || (c.code < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code)) != kNone));
+           (is_space(c.code) ||
+            (c.code < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code)) != kNone));
   };
   for (std::size_t at = 0; at < s.bytes.size();) {
     const bool between = parts(at);
@@ -597,14 +602,17 @@ std::optional<Value> integer_of(const std::string& text, int base) {
   const bool minus = at == 1 && text[0] == '-';
   if (base != 10 && text.size() > at + 2 && text[at] == '0') {
     const char mark = static_cast<char>(text[at + 1] | 0x20);
-    if ((base == 16 && mark == 'x') || (base == 8 && mark == 'o') || (base == 2 && mark == 'b')) at += 2;
+    if ((base == 16 && mark == 'x') || (base == 8 && mark == 'o') || (base == 2 && mark == 'b'))
+      at += 2;
   }
   if (at == text.size()) return std::nullopt;
   Integer value = 0;
   bool too_large = false;
   for (; at < text.size(); ++at) {
     const char c = text[at];
-    const int digit = c >= '0' && c <= '9' ? c - '0' : is_alpha(static_cast<unsigned char>(c)) ? (c | 0x20) - 'a' + 10 : 99;
+    const int digit = c >= '0' && c <= '9'                      ? c - '0'
+                      : is_alpha(static_cast<unsigned char>(c)) ? (c | 0x20) - 'a' + 10
+                                                                : 99;
     if (digit >= base) return std::nullopt;
     too_large = too_large || __builtin_mul_overflow(value, Integer{base}, &value) ||
                 __builtin_add_overflow(value, Integer{minus ? -digit : digit}, &value);
@@ -707,7 +715,8 @@ Value rounded(const Value& v, const Arguments& arguments) {
 Value absolute(const Value& v) {
   Integer i = 0;
   if (v.whole(&i)) {
-    if (__builtin_sub_overflow(Integer{0}, i, &i)) fail("an integer beyond 128 bits is not supported");
+    if (__builtin_sub_overflow(Integer{0}, i, &i))
+      fail("an integer beyond 128 bits is not supported");
     Integer was = 0;
     v.whole(&was);
     return was < 0 ? i : was;
@@ -830,7 +839,8 @@ bool field(Budget& budget, const Value& v, const std::string& name, Value* out) 
     return found != nullptr && (*out = *found, true);
   }
   if (const Function* f = v.function()) {
-    if (!f->macro) fail(fmt::format("'{:.60}' of the function '{}' is not supported", name, f->name));
+    if (!f->macro)
+      fail(fmt::format("'{:.60}' of the function '{}' is not supported", name, f->name));
     if (name == "name") return *out = text_value(budget, f->name), true;
     if (name == "arguments") {
       List names;
@@ -908,8 +918,8 @@ std::size_t index_in(Integer i, std::size_t size) {
   for (const Value* v : {&a, &b})
     if (v->undefined()) fail_undefined(*v, "something is to be computed with it");
   const char* sign = op == '^' ? "**" : op == '\\' ? "//" : nullptr;
-  fail(fmt::format("{} {} {} cannot be computed", a.kind(), sign ? sign : std::string(1, op).c_str(),
-                   b.kind()));
+  fail(fmt::format("{} {} {} cannot be computed", a.kind(),
+                   sign ? sign : std::string(1, op).c_str(), b.kind()));
 }
 
 [[noreturn]] void beyond() { fail("an integer beyond 128 bits is not supported"); }
@@ -929,7 +939,8 @@ Value power(const Value& a, const Value& b) {
   a.number(&x);
   b.number(&y);
   if (x == 0 && y < 0) fail("division by zero");
-  if (x < 0 && std::isfinite(x) && std::isfinite(y) && y != std::floor(y)) fail("complex numbers are not supported");
+  if (x < 0 && std::isfinite(x) && std::isfinite(y) && y != std::floor(y))
+    fail("complex numbers are not supported");
   const double out = std::pow(x, y);
   if (std::isinf(out) && std::isfinite(x) && std::isfinite(y)) fail("a float is too large");
   return out;
@@ -1056,7 +1067,8 @@ Value item(Budget& budget, const Value& value, const Value& key) {
   budget.step();
   if (value.undefined()) {
     const auto& name = value.unknown()->name;
-    fail(fmt::format("something undefined ('{:.60}') is asked for {}", name ? *name : "", shown(key)));
+    fail(fmt::format("something undefined ('{:.60}') is asked for {}", name ? *name : "",
+                     shown(key)));
   }
   Integer i = 0;
   if (const Dict* dict = value.dict()) {
@@ -1107,7 +1119,8 @@ Value slice(Budget& budget, const Value& value, const Value& first, const Value&
     return b;
   };
   for (const Value* v : {&first, &last, &step})
-    if (Integer b = 0; !v->none() && !v->whole(&b)) return undefined_value("a part without a place");
+    if (Integer b = 0; !v->none() && !v->whole(&b))
+      return undefined_value("a part without a place");
   const Integer by = bound(step).value_or(1);
   if (by == 0) fail("a slice's step is 0");
   const Integer lowest = by > 0 ? 0 : -1, highest = by > 0 ? n : n - 1;
@@ -1179,9 +1192,8 @@ bool contains(Budget& budget, const Value& container, const Value& value) {
     return false;
   }
   const Sequences list = iterate(budget, container);
-  return std::any_of(list->items.begin(), list->items.end(), [&](const Value& v) {
-    return v.same(value) || equal(budget, v, value);
-  });
+  return std::any_of(list->items.begin(), list->items.end(),
+                     [&](const Value& v) { return v.same(value) || equal(budget, v, value); });
 }
 
 Value arithmetic(Budget& budget, char op, const Value& a, const Value& b) {
@@ -1207,7 +1219,8 @@ Value arithmetic(Budget& budget, char op, const Value& a, const Value& b) {
     list.reserve(s->items.size() + t->items.size());
     list.insert(list.end(), s->items.begin(), s->items.end());
     list.insert(list.end(), t->items.begin(), t->items.end());
-    return list_value(budget, std::move(list), s->tuple() ? Sequence::Kind::tuple : Sequence::Kind::list);
+    return list_value(budget, std::move(list),
+                      s->tuple() ? Sequence::Kind::tuple : Sequence::Kind::list);
   }
   Integer times = 0;
   if (op == '*' && (a.string() || (s && s->plain())) && b.whole(&times))
@@ -1298,14 +1311,16 @@ Value call_filter(Budget& budget, const std::string& name, const Value& value,
       Value v;
       return g->take(&v) ? v : undefined_for("the first of nothing");
     }
-    if (const Str* s = value.string(); s && !s->bytes.empty()) return item(budget, value, Integer{0});
+    if (const Str* s = value.string(); s && !s->bytes.empty())
+      return item(budget, value, Integer{0});
     const Sequences list = iterate(budget, value);
     return list->items.empty() ? undefined_for("the first of nothing") : list->items.front();
   }
   if (name == "last") {
     only();
     if (value.generator()) fail("last: a generator has none");
-    if (const Str* s = value.string(); s && !s->bytes.empty()) return item(budget, value, Integer{-1});
+    if (const Str* s = value.string(); s && !s->bytes.empty())
+      return item(budget, value, Integer{-1});
     const Sequences list = iterate(budget, value);
     return list->items.empty() ? undefined_for("the last of nothing") : list->items.back();
   }
@@ -1330,7 +1345,8 @@ Value call_filter(Budget& budget, const std::string& name, const Value& value,
   if (name == "reverse") return only(), reversed(budget, value);
   if (name == "replace") {
     const Bound a(name, arguments, {"old", "new", "count"}, 2);
-    const StrPtr s = str_of(budget, value), from = str_of(budget, *a[0]), to = str_of(budget, *a[1]);
+    const StrPtr s = str_of(budget, value), from = str_of(budget, *a[0]),
+                 to = str_of(budget, *a[1]);
     return replaced(budget, *s, *from, *to, a.given(2) ? a.whole(2, -1) : -1);
   }
   if (name == "select" || name == "reject" || name == "selectattr" || name == "rejectattr")
@@ -1363,7 +1379,8 @@ Value call_filter(Budget& budget, const std::string& name, const Value& value,
   }
   if (name == "attr") {
     const Bound a(name, arguments, {"name"}, 1);
-    if (value.undefined()) fail_undefined(value, fmt::format("'{:.60}' of it is asked for", a.text(0).bytes));
+    if (value.undefined())
+      fail_undefined(value, fmt::format("'{:.60}' of it is asked for", a.text(0).bytes));
     Value out;
     if (own_attribute(budget, value, a.text(0).bytes, &out)) return out;
     return undefined_value(a.text(0).bytes);
@@ -1432,8 +1449,7 @@ bool call_test(Budget& budget, const std::string& name, const Value& value,
                        (value.integer() && other().integer());
     if (alike && !equal(budget, value, other())) return false;
     if (value.integer() && alike && *value.integer() >= -5 && *value.integer() <= 256) return true;
-    if (alike)
-      fail(fmt::format("the test 'sameas' of {} is not supported", value.kind()));
+    if (alike) fail(fmt::format("the test 'sameas' of {} is not supported", value.kind()));
     return value.same(other());
   }
   if (name == "lt" || name == "lessthan" || name == "<") return ordered("<") == -1;

@@ -18,7 +18,8 @@ bool call_test(Budget& budget, const std::string& name, const Value& value,
 bool call_method(Budget& budget, const Value& of, const std::string& name,
                  const Arguments& arguments, Value* out);
 
-/// What a loop or `list` walks over; a generator is empty then. \throws DataError for what cannot be
+/// What a loop or `list` walks over; a generator is empty then. \throws DataError for what cannot
+/// be
 std::shared_ptr<const Sequence> iterate(Budget& budget, const Value& value);
 /// The same, to be walked over in place: `for (const Value& v : Items(budget, value))`.
 class Items {

@@ -20,8 +20,8 @@ using Kind = Expression::Kind;
 constexpr std::size_t kLongestRange = 100'000;  // the reference's
 constexpr int kMostEvaluations = 700;           // within each other, of statements and expressions
 
-constexpr std::string_view kGlobals[] = {"cycler",    "dict",      "joiner", "lipsum",
-                                         "namespace", "range",     "raise_exception"};
+constexpr std::string_view kGlobals[] = {"cycler",    "dict",  "joiner",         "lipsum",
+                                         "namespace", "range", "raise_exception"};
 
 /// The names of a block. Macros keep the scopes around them, and scopes keep macros: the renderer
 /// keeps every scope that a macro has seen, and empties it at the end.
@@ -265,8 +265,7 @@ class Renderer {
         for (const auto& [target, expression] : s.more->bindings)
           values.push_back(value(*expression));
         const InScope inner(*this);
-        for (std::size_t i = 0; i < values.size(); ++i)
-          bind(s.more->bindings[i].first, values[i]);
+        for (std::size_t i = 0; i < values.size(); ++i) bind(s.more->bindings[i].first, values[i]);
         return body(s.more->body);
       }
       case Statement::Kind::leave:

@@ -12,16 +12,15 @@
 namespace episodic::text::jinja {
 namespace {
 
-
 constexpr std::string_view kMethods[] = {
-    "capitalize",  "casefold",     "center",       "count",       "encode",    "endswith",
-    "expandtabs",  "find",         "format",       "format_map",  "index",     "isalnum",
-    "isalpha",     "isascii",      "isdecimal",    "isdigit",     "isidentifier", "islower",
-    "isnumeric",   "isprintable",  "isspace",      "istitle",     "isupper",   "join",
-    "ljust",       "lower",        "lstrip",       "maketrans",   "partition", "removeprefix",
-    "removesuffix", "replace",     "rfind",        "rindex",      "rjust",     "rpartition",
-    "rsplit",      "rstrip",       "split",        "splitlines",  "startswith", "strip",
-    "swapcase",    "title",        "translate",    "upper",       "zfill"};
+    "capitalize",   "casefold",    "center",    "count",      "encode",       "endswith",
+    "expandtabs",   "find",        "format",    "format_map", "index",        "isalnum",
+    "isalpha",      "isascii",     "isdecimal", "isdigit",    "isidentifier", "islower",
+    "isnumeric",    "isprintable", "isspace",   "istitle",    "isupper",      "join",
+    "ljust",        "lower",       "lstrip",    "maketrans",  "partition",    "removeprefix",
+    "removesuffix", "replace",     "rfind",     "rindex",     "rjust",        "rpartition",
+    "rsplit",       "rstrip",      "split",     "splitlines", "startswith",   "strip",
+    "swapcase",     "title",       "translate", "upper",      "zfill"};
 
 /// Where `part` stands last, ending at or before `end`.
 std::size_t find_last(Budget& budget, const Str& s, std::string_view part, std::size_t begin,
@@ -191,15 +190,14 @@ List split_right(Budget& budget, const Value& of, const Str* by, Integer most) {
 Value partitioned(Budget& budget, const Value& of, const Str& by, bool last) {
   const Str& s = *of.string();
   if (by.bytes.empty()) fail("partition: the separator is empty");
-  const std::size_t at = last ? find_last(budget, s, by.bytes, 0, s.bytes.size())
-                              : find(budget, s, by.bytes, 0);
+  const std::size_t at =
+      last ? find_last(budget, s, by.bytes, 0, s.bytes.size()) : find(budget, s, by.bytes, 0);
   const Value empty = text_value(budget, "");
   if (at == kNone)
     return tuple_value(budget, last ? List{empty, empty, of} : List{of, empty, empty});
   const std::size_t end = at + by.bytes.size();
-  return tuple_value(budget,
-                     {substring(budget, of, 0, at), substring(budget, of, at, end),
-                      substring(budget, of, end, s.bytes.size())});
+  return tuple_value(budget, {substring(budget, of, 0, at), substring(budget, of, at, end),
+                              substring(budget, of, end, s.bytes.size())});
 }
 
 bool begins_or_ends(Budget& budget, const Str& s, const Bound& a, const std::string& name,
@@ -242,7 +240,8 @@ Value tabs_expanded(Budget& budget, const Str& s, Integer size) {
     if (c.code == '\t') {
       if (size > 0) {
         if (size > 100'000) fail("expandtabs: the size is too large");
-        const std::size_t n = static_cast<std::size_t>(size) - column % static_cast<std::size_t>(size);
+        const std::size_t n =
+            static_cast<std::size_t>(size) - column % static_cast<std::size_t>(size);
         out.add(std::string(n, ' '), marks.at(at));
         column += n;
       }
@@ -337,7 +336,8 @@ const Str& Bound::text(std::size_t i) const {
   if (s == nullptr)
     fail(fmt::format("{}: '{}' must be a string, not {}", function_, names_[i],
                      values_[i] ? values_[i]->kind() : "left out"));
-  if (s->markup) fail(fmt::format("{}: 'safe' and 'escape' before it are not supported", function_));
+  if (s->markup)
+    fail(fmt::format("{}: 'safe' and 'escape' before it are not supported", function_));
   return *s;
 }
 
@@ -526,8 +526,9 @@ Value padded(Budget& budget, const Value& of, Integer width, const Str* fill, in
   if (missing > (1 << 30)) fail("what the template makes grows too long");
   const auto n = static_cast<std::size_t>(missing);
   // as CPython divides what cannot be divided
-  const std::size_t left =
-      side < 0 ? 0 : side > 0 ? n : n / 2 + (n & static_cast<std::size_t>(width) & 1);
+  const std::size_t left = side < 0   ? 0
+                           : side > 0 ? n
+                                      : n / 2 + (n & static_cast<std::size_t>(width) & 1);
   Builder out(budget);
   const Value space = text_value(budget, " ");
   const auto pad = [&](std::size_t count) {
@@ -557,9 +558,8 @@ List characters(Budget& budget, const Value& of) {
 
 Value percent(Budget& budget, const Str& s, const Value& arguments) {
   Builder out(budget);
-  const Sequence* tuple = arguments.sequence() && arguments.sequence()->tuple()
-                              ? arguments.sequence()
-                              : nullptr;
+  const Sequence* tuple =
+      arguments.sequence() && arguments.sequence()->tuple() ? arguments.sequence() : nullptr;
   const Dict* dict = arguments.dict();
   std::size_t next = 0, done = 0;
   bool named = false;
@@ -579,7 +579,8 @@ Value percent(Budget& budget, const Str& s, const Value& arguments) {
       i = end + 1;
     }
     std::string flags;
-    while (i < s.bytes.size() && std::string_view("-+ 0#").find(s.bytes[i]) != kNone && flags.size() < 5)
+    while (i < s.bytes.size() && std::string_view("-+ 0#").find(s.bytes[i]) != kNone &&
+           flags.size() < 5)
       flags += s.bytes[i++];
     const auto number = [&] {
       Integer n = 0;
@@ -659,12 +660,15 @@ Value percent(Budget& budget, const Str& s, const Value& arguments) {
         if (!std::isfinite(d) || flags.find('#') != kNone || precision > 300)
           fail("%: this conversion of a float is not supported");
         minus = std::signbit(d);
-        digits = fmt::format(fmt::runtime(fmt::format("{{:.{}{}}}",
-                                                      precision < 0 ? 6 : static_cast<int>(precision),
-                                                      type)),
-                             std::abs(d));
+        digits =
+            fmt::format(fmt::runtime(fmt::format(
+                            "{{:.{}{}}}", precision < 0 ? 6 : static_cast<int>(precision), type)),
+                        std::abs(d));
       }
-      std::string sign = minus ? "-" : flags.find('+') != kNone ? "+" : flags.find(' ') != kNone ? " " : "";
+      std::string sign = minus                      ? "-"
+                         : flags.find('+') != kNone ? "+"
+                         : flags.find(' ') != kNone ? " "
+                                                    : "";
       if (zero && static_cast<Integer>(sign.size() + digits.size()) < width)
         digits.insert(0, static_cast<std::size_t>(width) - sign.size() - digits.size(), '0');
       piece = text_value(budget, sign + digits);
@@ -672,7 +676,8 @@ Value percent(Budget& budget, const Str& s, const Value& arguments) {
     out.add(*padded(budget, piece, width, nullptr, left ? -1 : 1).string());
   }
   out.add(s, done, s.bytes.size());
-  if (tuple ? next < tuple->items.size() : next == 0 && !named && !dict && !arguments.sequence() && !arguments.undefined())
+  if (tuple ? next < tuple->items.size()
+            : next == 0 && !named && !dict && !arguments.sequence() && !arguments.undefined())
     fail("%: too many arguments");
   return out.finish();
 }
@@ -717,13 +722,13 @@ bool string_method(Budget& budget, const Value& self, const std::string& name,
                                                   : split_right(budget, self, by, most)));
   }
   if (name == "splitlines")
-    return set(list_value(
-        budget, split_lines(budget, self, bound({"keepends"}, 0, true).flag(0, false))));
+    return set(
+        list_value(budget, split_lines(budget, self, bound({"keepends"}, 0, true).flag(0, false))));
   if (name == "partition" || name == "rpartition")
     return set(partitioned(budget, self, bound({"sep"}, 1).text(0), name == "rpartition"));
   if (name == "startswith" || name == "endswith")
-    return set(begins_or_ends(budget, s, bound({"part", "start", "end"}, 1), name,
-                              name == "startswith"));
+    return set(
+        begins_or_ends(budget, s, bound({"part", "start", "end"}, 1), name, name == "startswith"));
   if (name == "replace") {
     const Bound a = bound({"old", "new", "count"}, 2);
     return set(replaced(budget, s, a.text(0), a.text(1), a.whole(2, -1)));
@@ -744,8 +749,7 @@ bool string_method(Budget& budget, const Value& self, const std::string& name,
     const std::string& part = a.text(0).bytes;
     std::size_t from = 0, to = 0, n = 0;
     if (!part_of(budget, s, a, 1, &from, &to)) return set(n);
-    if (part.empty())
-      return set(index_of(budget, s, to) - index_of(budget, s, from) + 1);
+    if (part.empty()) return set(index_of(budget, s, to) - index_of(budget, s, from) + 1);
     for (; (from = find(budget, s, part, from)) != kNone && from + part.size() <= to; ++n)
       from += part.size();
     return set(n);
@@ -753,7 +757,9 @@ bool string_method(Budget& budget, const Value& self, const std::string& name,
   if (name == "center" || name == "ljust" || name == "rjust") {
     const Bound a = bound({"width", "fill"}, 1);
     return set(padded(budget, self, a.whole(0, 0), a[1] ? &a.text(1) : nullptr,
-                      name == "ljust" ? -1 : name == "rjust" ? 1 : 0));
+                      name == "ljust"   ? -1
+                      : name == "rjust" ? 1
+                                        : 0));
   }
   if (name == "zfill") return set(zero_filled(budget, self, bound({"width"}, 1).whole(0, 0)));
   if (name == "expandtabs")
@@ -763,10 +769,10 @@ bool string_method(Budget& budget, const Value& self, const std::string& name,
     const std::string& part = a.text(0).bytes;
     budget.pass(part.size());
     if (name == "removeprefix")
-      return set(substring(budget, self, s.bytes.starts_with(part) ? part.size() : 0,
-                           s.bytes.size()));
-    return set(substring(budget, self, 0,
-                         s.bytes.size() - (s.bytes.ends_with(part) ? part.size() : 0)));
+      return set(
+          substring(budget, self, s.bytes.starts_with(part) ? part.size() : 0, s.bytes.size()));
+    return set(
+        substring(budget, self, 0, s.bytes.size() - (s.bytes.ends_with(part) ? part.size() : 0)));
   }
   if (name == "format") return set(formatted(budget, s, arguments));
   if (name == "isalpha") return is(is_alpha);

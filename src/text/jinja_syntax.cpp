@@ -15,8 +15,8 @@
 namespace episodic::text::jinja {
 namespace {
 
-constexpr int kMostNested = 250;   // brackets and blocks within each other
-constexpr int kMostHeight = 200;   // of a tree: brackets, and filters and the like in a row
+constexpr int kMostNested = 250;  // brackets and blocks within each other
+constexpr int kMostHeight = 200;  // of a tree: brackets, and filters and the like in a row
 constexpr std::size_t kMostTokens = 400'000;
 
 [[noreturn]] void fail_at(int line, const std::string& what) {
@@ -262,7 +262,9 @@ class Lexer {
         if (n > 2) return take(Token::Kind::integer, n);
       }
       n = 1;  // zeros alone
-      while (n < rest.size() && (rest[n] == '0' || (rest[n] == '_' && n + 1 < rest.size() && rest[n + 1] == '0'))) ++n;
+      while (n < rest.size() &&
+             (rest[n] == '0' || (rest[n] == '_' && n + 1 < rest.size() && rest[n + 1] == '0')))
+        ++n;
       return take(Token::Kind::integer, n);
     }
     take(Token::Kind::integer, whole);
@@ -757,21 +759,35 @@ class Parser {
   }
   ExpressionPtr sum() {
     return chain(
-        Kind::sum, [&] { return one_of({{"+", '+'}, {"-", '-'}}); }, [&] { return joined(); });
+        Kind::sum,
+        [&] {
+          return one_of({{"+", '+'}, {"-", '-'}});
+        },
+        [&] { return joined(); });
   }
   ExpressionPtr joined() {
     return chain(
-        Kind::join, [&] { return one_of({{"~", '~'}}); }, [&] { return product(); });
+        Kind::join,
+        [&] {
+          return one_of({{"~", '~'}});
+        },
+        [&] { return product(); });
   }
   ExpressionPtr product() {
     return chain(
         Kind::sum,
-        [&] { return one_of({{"*", '*'}, {"//", '\\'}, {"/", '/'}, {"%", '%'}}); },
+        [&] {
+          return one_of({{"*", '*'}, {"//", '\\'}, {"/", '/'}, {"%", '%'}});
+        },
         [&] { return power(); });
   }
   ExpressionPtr power() {
     return chain(
-        Kind::sum, [&] { return one_of({{"**", '^'}}); }, [&] { return unary(true); });
+        Kind::sum,
+        [&] {
+          return one_of({{"**", '^'}});
+        },
+        [&] { return unary(true); });
   }
 
   ExpressionPtr unary(bool with_filters) {
@@ -995,8 +1011,7 @@ class Parser {
   /// A test may have one argument without brackets.
   bool begins_argument() const {
     const Token& t = now();
-    if (t.kind == Token::Kind::name)
-      return t.text != "else" && t.text != "or" && t.text != "and";
+    if (t.kind == Token::Kind::name) return t.text != "else" && t.text != "or" && t.text != "and";
     return t.kind == Token::Kind::string || t.kind == Token::Kind::integer ||
            t.kind == Token::Kind::real || is_sign(t, "[") || is_sign(t, "{");
   }

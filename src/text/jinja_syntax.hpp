@@ -42,7 +42,8 @@ struct Expression {
     join,       // parts[0] ~ parts[1] ~ ...
     all,        // parts[0] and parts[1] and ...
     any,        // parts[0] or parts[1] or ...
-    compare,    // parts, and in text between them: = ! (not equal) < > l (<=) g (>=) i (in) n (not in)
+    compare,    // parts, and in text between them: = ! (not equal) < > l (<=) g (>=) i (in) n (not
+                // in)
     choice,     // parts[0] if parts[1] else parts[2], which may be null
   };
   Kind kind;
@@ -107,7 +108,8 @@ struct Statement {
   std::unique_ptr<Details> more = {};
 };
 
-/// The name under which the filter of a block finds what the block printed. No template can write it.
+/// The name under which the filter of a block finds what the block printed. No template can write
+/// it.
 constexpr const char* kPrinted = "<printed>";
 
 /// With blocks trimmed as transformers has it: the line feed behind a block tag goes, and so do

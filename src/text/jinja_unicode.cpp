@@ -23,8 +23,9 @@ struct Special {
 #include "jinja_unicode_tables.inc"
 
 bool in(std::span<const Range> table, std::uint32_t c) {
-  const auto at = std::lower_bound(table.begin(), table.end(), c,
-                                   [](const Range& r, std::uint32_t code) { return r.last < code; });
+  const auto at =
+      std::lower_bound(table.begin(), table.end(), c,
+                       [](const Range& r, std::uint32_t code) { return r.last < code; });
   return at != table.end() && at->first <= c;
 }
 
@@ -99,12 +100,8 @@ bool is_alpha(std::uint32_t c) {
 bool is_decimal(std::uint32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(std::uint32_t c) { return is_decimal(c) || in(kDigits, c); }
 bool is_numeric(std::uint32_t c) { return is_digit(c) || in(kNumbers, c); }
-bool is_lower(std::uint32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LL || in(kOtherLower, c);
-}
-bool is_upper(std::uint32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LU || in(kOtherUpper, c);
-}
+bool is_lower(std::uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LL || in(kOtherLower, c); }
+bool is_upper(std::uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LU || in(kOtherUpper, c); }
 bool is_title(std::uint32_t c) { return category(c) == UTF8PROC_CATEGORY_LT; }
 
 int decimal_value(std::uint32_t c) {

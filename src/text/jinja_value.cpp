@@ -176,12 +176,13 @@ DictMaker::DictMaker(Budget& budget) : budget_(budget), dict_(std::make_shared<D
 void DictMaker::set(const Value& key, Value value) {
   budget_.step();
   Dict& d = *dict_;
-  if (key.dict() || (key.sequence() && !key.sequence()->tuple() &&
-                     key.sequence()->kind != Sequence::Kind::range))
+  if (key.dict() ||
+      (key.sequence() && !key.sequence()->tuple() && key.sequence()->kind != Sequence::Kind::range))
     fail(fmt::format("{} cannot be the key of a mapping", key.kind()));
   if (key.number() || key.none() || key.string() || key.undefined() || key.sequence()) {
     double number = 0;
-    if (key.number(&number) && std::isnan(number)) fail("nan as the key of a mapping is not supported");
+    if (key.number(&number) && std::isnan(number))
+      fail("nan as the key of a mapping is not supported");
   }
   d.depth = std::max({d.depth, value.depth() + 1, key.depth() + 1});
   too_deep(d.depth);
@@ -512,8 +513,8 @@ int compare(Budget& budget, const Value& a, const Value& b, const char* sign) {
   }
   const Sequence *s = a.sequence(), *t = b.sequence();
   const bool ordered = s && t && s->plain() && t->plain() && s->tuple() == t->tuple();
-  if (!ordered) fail(fmt::format("{} {} {} cannot be computed: they have no order", a.kind(), sign,
-                                 b.kind()));
+  if (!ordered)
+    fail(fmt::format("{} {} {} cannot be computed: they have no order", a.kind(), sign, b.kind()));
   for (std::size_t i = 0; i < s->items.size() && i < t->items.size(); ++i)
     if (!s->items[i].same(t->items[i]) && !equal(budget, s->items[i], t->items[i]))
       return compare(budget, s->items[i], t->items[i], sign);

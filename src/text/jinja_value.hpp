@@ -81,7 +81,9 @@ class Budget {
 class Charge {
  public:
   Charge() = default;
-  Charge(Budget& budget, std::size_t bytes) : budget_(&budget), bytes_(bytes) { budget.take(bytes); }
+  Charge(Budget& budget, std::size_t bytes) : budget_(&budget), bytes_(bytes) {
+    budget.take(bytes);
+  }
   Charge(Charge&& o) noexcept
       : budget_(std::exchange(o.budget_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
   Charge& operator=(Charge&& o) noexcept {

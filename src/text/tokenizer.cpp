@@ -116,8 +116,9 @@ void HfTokenizer::encode(std::string_view text, const Model& model, std::vector<
           for (std::size_t at = begin; at < end;) {
             const auto next = first_behind(*input, at);
             const bool inside = next != input->end() && next->begin <= at;
-            const std::size_t stop =
-                std::min(end, inside ? next->end : next == input->end() ? end : next->begin);
+            const std::size_t stop = std::min(end, inside                 ? next->end
+                                                   : next == input->end() ? end
+                                                                          : next->begin);
             parts.push_back({text.substr(at, stop - at), inside});
             if (!inside) found -= std::min(found, count(normalized(parts.back().text)));
             at = stop;

@@ -58,8 +58,8 @@ std::vector<ChatMessage> messages_of(std::string_view lines) {
   return out;
 }
 
-/// Within a small budget, so that many inputs can be tried: what holds for it holds for larger ones.
-/// \return whether it came to an end
+/// Within a small budget, so that many inputs can be tried: what holds for it holds for larger
+/// ones. \return whether it came to an end
 bool ends_within_bounds(std::string_view source) {
   namespace jinja = text::jinja;
   try {
@@ -71,7 +71,8 @@ bool ends_within_bounds(std::string_view source) {
     const RenderedPrompt prompt = jinja::render(block, std::move(globals), budget);
     std::size_t at = 0;
     for (const TextSpan& span : prompt.input) {
-      fuzz::require(span.begin < span.end && (at == 0 || span.begin > at), "its spans are in order");
+      fuzz::require(span.begin < span.end && (at == 0 || span.begin > at),
+                    "its spans are in order");
       at = span.end;
     }
     fuzz::require(at <= prompt.text.size(), "its spans are within the text");
@@ -96,7 +97,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       ChatOptions options;
       options.now = std::tm{};  // the same every time
       if (zero < next) options.variables = text.substr(zero + 1, next - zero - 1);
-      const auto messages = messages_of(std::string_view(text).substr(std::min(next + 1, text.size())));
+      const auto messages =
+          messages_of(std::string_view(text).substr(std::min(next + 1, text.size())));
       const RenderedPrompt once = chat.render_prompt(messages, options);
       fuzz::require(chat.render_prompt(messages, options).input == once.input,
                     "it writes the same twice");
@@ -124,15 +126,35 @@ std::vector<std::string> seeds() {
     inputs.push_back(t["template"].get<std::string>() + std::string(1, '\0') + variables.dump() +
                      std::string(1, '\0') + messages);
   }
-  for (const char* chain :
-       {"{{ x\x01.a\x02""8 }}", "{{ 'a'\x01|trim\x02""6 }}", "{{ \x01(\x02""7", "{{ 1\x01+1\x02""8 }}", "\x01{% if 1 %}\x02""7",
-        "{% if 0 %}\x01{% elif 0 %}\x02""7{% endif %}", "{{ \x01[\x02""3\x01]\x02""3 }}", "{{ 1\x01 if 1 else 1\x02""7 }}",
-        "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x, n] %}{% endfor %}{{ n.x }}",
-        "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x | upper }}",
-        "{% macro f(a, b=1) %}{{ f(b, a) }}{{ caller() }}{% endmacro %}{% call f(1) %}{{ text }}{% endcall %}",
-        "{% for a in [1, [2]] recursive %}{{ loop([a]) }}{% endfor %}{% filter indent(2) %}{{ text }}{% endfilter %}",
-        "{% with a = text %}{{ a.split() | map('upper') | join('-') }}{{ '%s' % a }}{{ [a] | tojson(indent=2) }}{% endwith %}",
-        "{{ list | sort(reverse=true) | unique | list | groupby(0) }}{{ text[::-1] }}{{ range(9)[1:5:2] | list }}"})
+  for (const char* chain : {"{{ x\x01.a\x02"
+                            "8 }}",
+                            "{{ 'a'\x01|trim\x02"
+                            "6 }}",
+                            "{{ \x01(\x02"
+                            "7",
+                            "{{ 1\x01+1\x02"
+                            "8 }}",
+                            "\x01{% if 1 %}\x02"
+                            "7",
+                            "{% if 0 %}\x01{% elif 0 %}\x02"
+                            "7{% endif %}",
+                            "{{ \x01[\x02"
+                            "3\x01]\x02"
+                            "3 }}",
+                            "{{ 1\x01 if 1 else 1\x02"
+                            "7 }}",
+                            "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = "
+                            "[n.x, n] %}{% endfor %}{{ n.x }}",
+                            "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = "
+                            "n.x ~ n.x %}{% endfor %}{{ n.x | upper }}",
+                            "{% macro f(a, b=1) %}{{ f(b, a) }}{{ caller() }}{% endmacro %}{% call "
+                            "f(1) %}{{ text }}{% endcall %}",
+                            "{% for a in [1, [2]] recursive %}{{ loop([a]) }}{% endfor %}{% filter "
+                            "indent(2) %}{{ text }}{% endfilter %}",
+                            "{% with a = text %}{{ a.split() | map('upper') | join('-') }}{{ '%s' "
+                            "% a }}{{ [a] | tojson(indent=2) }}{% endwith %}",
+                            "{{ list | sort(reverse=true) | unique | list | groupby(0) }}{{ "
+                            "text[::-1] }}{{ range(9)[1:5:2] | list }}"})
     inputs.push_back(chain);
   return inputs;
 }

@@ -25,7 +25,8 @@ Json matrix() {
 }
 
 /// What is printed; `*refused` is the error where there is one.
-std::string rendered(const std::string& source, const std::string& variables, std::string* refused) {
+std::string rendered(const std::string& source, const std::string& variables,
+                     std::string* refused) {
   try {
     ChatOptions options;
     options.variables = variables;
@@ -141,17 +142,20 @@ std::vector<Hostile> hostile() {
   chain("zeros of an exponent", "{{ 1e", "0", "1 }}");
   chain("escapes", "{{ '", "\\u00e9", "' }}");
   chain("spaces", "{{", "\n \t", "1 }}");
-  all.push_back({"blocks as deep as they may be",
-                 times(90, "{% if 1 %}{% for a in [1] %}") + "x" + times(90, "{% endfor %}{% endif %}")});
+  all.push_back({"blocks as deep as they may be", times(90, "{% if 1 %}{% for a in [1] %}") + "x" +
+                                                      times(90, "{% endfor %}{% endif %}")});
   // values that hold themselves, or nest, or are shared
   const std::string self = "{% set n = namespace() %}{% set n.a = n %}";
-  for (const char* use : {"{{ n }}", "{{ [n] }}", "{{ n | string | length }}", "{{ n.a | tojson }}",
-                          "{{ n == n.a }}", "{{ [n] == [n.a] }}", "{{ [n, n] | unique | list }}",
-                          "{{ [n, n] | sort }}", "{{ '%r' % n }}", "{{ [n] | join }}", "{{ n in [n.a] }}"})
+  for (const char* use :
+       {"{{ n }}", "{{ [n] }}", "{{ n | string | length }}", "{{ n.a | tojson }}", "{{ n == n.a }}",
+        "{{ [n] == [n.a] }}", "{{ [n, n] | unique | list }}", "{{ [n, n] | sort }}",
+        "{{ '%r' % n }}", "{{ [n] | join }}", "{{ n in [n.a] }}"})
     all.push_back({"a namespace that holds itself", self + use});
   all.push_back({"two that hold each other",
-                 "{% set n = namespace() %}{% set m = namespace(a=n) %}{% set n.a = m %}{{ n == m }}{{ n }}"});
-  all.push_back({"a namespace in its own list", "{% set n = namespace() %}{% set n.a = [n, [n]] %}{{ n.a }}"});
+                 "{% set n = namespace() %}{% set m = namespace(a=n) %}{% set n.a = m %}{{ n == m "
+                 "}}{{ n }}"});
+  all.push_back({"a namespace in its own list",
+                 "{% set n = namespace() %}{% set n.a = [n, [n]] %}{{ n.a }}"});
   for (const char* use : {"{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x == ns.x }}", ""}) {
     all.push_back({"nested lists", grown("[]", "[ns.x]", use)});
     all.push_back({"nested mappings", grown("{}", "{'a': ns.x}", use)});
@@ -163,85 +167,224 @@ std::vector<Hostile> hostile() {
     all.push_back({"generators", grown("[1]", "[ns.x] | map('list')", use)});
     all.push_back({"namespaces", grown("1", "namespace(a=ns.x)", use)});
   }
-  const std::string two = "{% set a = namespace(x=[]) %}{% set b = namespace(x=[]) %}{% for i in range(60) %}"
-                          "{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}";
-  for (const char* use : {"{{ a.x == b.x }}", "{{ a.x < b.x }}", "{{ a.x in [b.x] }}", "{{ a.x is eq b.x }}",
-                          "{{ [a.x, b.x] | sort }}", "{{ [a.x, b.x] | max }}", "{{ [b.x].index(a.x) }}",
-                          "{{ a.x | string }}", "{{ [a.x] | join }}", "{{ a.x ~ 'x' }}", "{{ {'a': a.x} | dictsort }}"})
+  const std::string two =
+      "{% set a = namespace(x=[]) %}{% set b = namespace(x=[]) %}{% for i in range(60) %}"
+      "{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}";
+  for (const char* use : {"{{ a.x == b.x }}", "{{ a.x < b.x }}", "{{ a.x in [b.x] }}",
+                          "{{ a.x is eq b.x }}", "{{ [a.x, b.x] | sort }}",
+                          "{{ [a.x, b.x] | max }}", "{{ [b.x].index(a.x) }}", "{{ a.x | string }}",
+                          "{{ [a.x] | join }}", "{{ a.x ~ 'x' }}", "{{ {'a': a.x} | dictsort }}"})
     all.push_back({"two lists of 2 to the 60 elements", two + use});
-  all.push_back({"a chain of namespaces",
-                 "{% set l = namespace(x=[]) %}{% for i in range(3000) %}{% set l.x = l.x + [namespace()] %}{% endfor %}"
-                 "{% for i in range(2999) %}{% set n = l.x[i] %}{% set n.next = l.x[i + 1] %}{% endfor %}"});
+  all.push_back(
+      {"a chain of namespaces",
+       "{% set l = namespace(x=[]) %}{% for i in range(3000) %}{% set l.x = l.x + [namespace()] "
+       "%}{% endfor %}"
+       "{% for i in range(2999) %}{% set n = l.x[i] %}{% set n.next = l.x[i + 1] %}{% endfor %}"});
   all.push_back({"a chain of loops",
-                 "{% set ns = namespace(l=1) %}{% for i in range(90000) %}{% for a in [ns.l] %}{% set ns.l = loop %}"
+                 "{% set ns = namespace(l=1) %}{% for i in range(90000) %}{% for a in [ns.l] %}{% "
+                 "set ns.l = loop %}"
                  "{% endfor %}{% endfor %}"});
-  all.push_back({"a loop that remembers itself", "{% for a in [1, 2] %}{{ loop.changed(loop, [loop]) }}{% endfor %}"});
+  all.push_back({"a loop that remembers itself",
+                 "{% for a in [1, 2] %}{{ loop.changed(loop, [loop]) }}{% endfor %}"});
   all.push_back({"a chain of macros",
                  "{% set ns = namespace(m=1) %}{% for i in range(90000) %}{% set before = ns.m %}"
                  "{% macro m() %}{{ before }}{% endmacro %}{% set ns.m = m %}{% endfor %}"});
-  all.push_back({"a chain of macros in scopes of their own",
-                 "{% set ns = namespace(m=1) %}{% for i in range(90000) %}{% set before = ns.m %}{% with %}"
-                 "{% macro m() %}{{ before }}{% endmacro %}{% set ns.m = m %}{% endwith %}{% endfor %}"});
-  all.push_back({"a macro in its own scope", "{% macro f() %}{% set g = f %}{% endmacro %}{% set h = [f] %}{{ f() }}"});
+  all.push_back(
+      {"a chain of macros in scopes of their own",
+       "{% set ns = namespace(m=1) %}{% for i in range(90000) %}{% set before = ns.m %}{% with %}"
+       "{% macro m() %}{{ before }}{% endmacro %}{% set ns.m = m %}{% endwith %}{% endfor %}"});
+  all.push_back({"a macro in its own scope",
+                 "{% macro f() %}{% set g = f %}{% endmacro %}{% set h = [f] %}{{ f() }}"});
   // recursion
   all.push_back({"a macro that calls itself", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"});
-  all.push_back({"two macros", "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}"});
+  all.push_back(
+      {"two macros",
+       "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}"});
   all.push_back({"a macro twice", "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}"});
   all.push_back({"a macro to a depth",
-                 "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"});
+                 "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro "
+                 "%}{{ f(60) }}"});
   all.push_back({"a macro's parameter", "{% macro f(a=f()) %}{% endmacro %}{{ f() }}"});
-  all.push_back({"a caller", "{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{{ f() }}"});
-  all.push_back({"a loop without an end", "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}"});
-  all.push_back({"a loop over itself", "{% set ns = namespace() %}{% for a in [1] recursive %}{% set ns.l = loop %}{{ ns.l([ns.l]) }}{% endfor %}"});
+  all.push_back(
+      {"a caller",
+       "{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{{ f() }}"});
+  all.push_back(
+      {"a loop without an end", "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}"});
+  all.push_back({"a loop over itself",
+                 "{% set ns = namespace() %}{% for a in [1] recursive %}{% set ns.l = loop %}{{ "
+                 "ns.l([ns.l]) }}{% endfor %}"});
   all.push_back({"map within map", "{{ 'a' | map(" + times(20000, "'map',") + "'list') | list }}"});
-  all.push_back({"select within map", "{{ ['a'] | map('select'" + times(20000, ",'select'") + ") | list }}"});
+  all.push_back(
+      {"select within map", "{{ ['a'] | map('select'" + times(20000, ",'select'") + ") | list }}"});
   // texts and lists that grow
-  for (const char* next : {"ns.x ~ ns.x", "ns.x + ns.x", "ns.x * 9", "[ns.x, ns.x] | join", "ns.x.replace('a', 'aa')",
-                           "ns.x | replace('', 'aa')", "ns.x.join(['', '', ''])", "'%s%s' % (ns.x, ns.x)", "'{0}{0}'.format(ns.x)",
-                           "ns.x.center((ns.x | length) * 2)", "ns.x.zfill((ns.x | length) * 2)", "[ns.x] | tojson", "[ns.x, ns.x] | string",
-                           "(ns.x ~ '\\n') | indent(ns.x)", "ns.x | urlencode ~ '%%'", "(ns.x ~ '<') | e | string * 2", "ns.x.ljust((ns.x | length) * 3)",
-                           "(ns.x ~ '\\t').expandtabs(1000)", "(ns.x ~ '\xc3\x9f\xef\xac\x83').upper() * 2", "ns.x | batch(1) | list | string", "ns.x.split('a') | string"})
+  for (const char* next : {"ns.x ~ ns.x",
+                           "ns.x + ns.x",
+                           "ns.x * 9",
+                           "[ns.x, ns.x] | join",
+                           "ns.x.replace('a', 'aa')",
+                           "ns.x | replace('', 'aa')",
+                           "ns.x.join(['', '', ''])",
+                           "'%s%s' % (ns.x, ns.x)",
+                           "'{0}{0}'.format(ns.x)",
+                           "ns.x.center((ns.x | length) * 2)",
+                           "ns.x.zfill((ns.x | length) * 2)",
+                           "[ns.x] | tojson",
+                           "[ns.x, ns.x] | string",
+                           "(ns.x ~ '\\n') | indent(ns.x)",
+                           "ns.x | urlencode ~ '%%'",
+                           "(ns.x ~ '<') | e | string * 2",
+                           "ns.x.ljust((ns.x | length) * 3)",
+                           "(ns.x ~ '\\t').expandtabs(1000)",
+                           "(ns.x ~ '\xc3\x9f\xef\xac\x83').upper() * 2",
+                           "ns.x | batch(1) | list | string",
+                           "ns.x.split('a') | string"})
     all.push_back({next, grown("'a'", next, "{{ ns.x | length }}", 100)});
-  for (const char* next : {"ns.x + ns.x", "ns.x * 3", "ns.x | list + ns.x", "ns.x[::1] + ns.x", "(ns.x | sort) + ns.x", "(ns.x | reverse | list) + ns.x",
-                           "(ns.x | map('string') | list) + ns.x", "(ns.x | select | list) * 2", "(ns.x | groupby(0) | list) * 2", "ns.x | batch(2, 1) | list * 3",
-                           "(ns.x | slice(2) | list) * 3"})
+  for (const char* next :
+       {"ns.x + ns.x", "ns.x * 3", "ns.x | list + ns.x", "ns.x[::1] + ns.x", "(ns.x | sort) + ns.x",
+        "(ns.x | reverse | list) + ns.x", "(ns.x | map('string') | list) + ns.x",
+        "(ns.x | select | list) * 2", "(ns.x | groupby(0) | list) * 2",
+        "ns.x | batch(2, 1) | list * 3", "(ns.x | slice(2) | list) * 3"})
     all.push_back({next, grown("[1]", next, "{{ ns.x | length }}", 100)});
-  for (const char* whole :
-       {"'a' * 10**9", "'' * 2**62", "[] * 2**62", "() * 2**100", "'a' * 2**100", "[1] * 10**9", "'ab' * 268435456", "'a'.ljust(2**31)", "'a'.center(10**18)",
-        "'a'.zfill(10**12)", "'a' | center(10**9)", "'\\t'.expandtabs(10**9)", "'%1000000000d' % 1", "'%099999999d' % 1", "'%.99999f' % 1.5", "'%99999s' * 9999 % 1", "2 ** 10**9", "10 ** 10 ** 10",
-        "1.5 ** 10**30", "range(10**30)", "range(-(2**126), 2**126, 2**125) | list", "[1][::2**126]", "'abc'[2**126::-(2**126)]", "'abc'[-(2**126)]", "(-(2**126) * 2) // -1",
-        "(-(2**126) * 2) % -1", "-(-(2**126) * 2)", "(-(2**126) * 2) | abs", "[1] | batch(10**9, 0) | list", "[1] | slice(10**9) | list", "[1] | slice(9999999) | list",
-        "[1] | tojson(indent=10**9)", "[[1]] | tojson(indent='a' * 9999999)", "1.5 | round(10**9)", "'x' | indent(10**9)", "'9' * 9999999 | int", "('9' * 99999) | int", "('9' * 99999 ~ '.5') | float",
-        "'a' | truncate(10**30)", "'a' | truncate(-5)", "'a' | truncate(5, leeway=-(2**100))", "'a'.split('a', 2**100)", "'a'.replace('', 'b' * 9999999) * 99", "'a'.find('a', -(2**126), 2**126)", "'a' | int(base=2**90)",
-        "strftime_now('%Y' * 99999)", "strftime_now('%')", "strftime_now('%5000d')", "strftime_now('%Q%E%')", "'%(' ~ 'a' * 99999 ~ ')s'", "'{' * 99999", "'{99999999999999999999}'.format(1)", "messages[2**100]", "[1, 2, 3][2**64]"})
+  for (const char* whole : {"'a' * 10**9",
+                            "'' * 2**62",
+                            "[] * 2**62",
+                            "() * 2**100",
+                            "'a' * 2**100",
+                            "[1] * 10**9",
+                            "'ab' * 268435456",
+                            "'a'.ljust(2**31)",
+                            "'a'.center(10**18)",
+                            "'a'.zfill(10**12)",
+                            "'a' | center(10**9)",
+                            "'\\t'.expandtabs(10**9)",
+                            "'%1000000000d' % 1",
+                            "'%099999999d' % 1",
+                            "'%.99999f' % 1.5",
+                            "'%99999s' * 9999 % 1",
+                            "2 ** 10**9",
+                            "10 ** 10 ** 10",
+                            "1.5 ** 10**30",
+                            "range(10**30)",
+                            "range(-(2**126), 2**126, 2**125) | list",
+                            "[1][::2**126]",
+                            "'abc'[2**126::-(2**126)]",
+                            "'abc'[-(2**126)]",
+                            "(-(2**126) * 2) // -1",
+                            "(-(2**126) * 2) % -1",
+                            "-(-(2**126) * 2)",
+                            "(-(2**126) * 2) | abs",
+                            "[1] | batch(10**9, 0) | list",
+                            "[1] | slice(10**9) | list",
+                            "[1] | slice(9999999) | list",
+                            "[1] | tojson(indent=10**9)",
+                            "[[1]] | tojson(indent='a' * 9999999)",
+                            "1.5 | round(10**9)",
+                            "'x' | indent(10**9)",
+                            "'9' * 9999999 | int",
+                            "('9' * 99999) | int",
+                            "('9' * 99999 ~ '.5') | float",
+                            "'a' | truncate(10**30)",
+                            "'a' | truncate(-5)",
+                            "'a' | truncate(5, leeway=-(2**100))",
+                            "'a'.split('a', 2**100)",
+                            "'a'.replace('', 'b' * 9999999) * 99",
+                            "'a'.find('a', -(2**126), 2**126)",
+                            "'a' | int(base=2**90)",
+                            "strftime_now('%Y' * 99999)",
+                            "strftime_now('%')",
+                            "strftime_now('%5000d')",
+                            "strftime_now('%Q%E%')",
+                            "'%(' ~ 'a' * 99999 ~ ')s'",
+                            "'{' * 99999",
+                            "'{99999999999999999999}'.format(1)",
+                            "messages[2**100]",
+                            "[1, 2, 3][2**64]"})
     all.push_back({whole, "{{ " + std::string(whole) + " }}"});
   // work without much to show for it
   const std::string large = "{% set s = 'ab\xc3\xa9' * 1000000 %}{% set l = range(90000) | list %}";
-  for (const char* use :
-       {"s[0]", "s[-1]", "s[2999999]", "s | first", "s | last", "'b' * 200 ~ 'x' in s", "s.count('ab')", "s.find('zz')", "s.rfind('zz')", "s.split('a') | length", "s.upper() | length", "s | title | length", "s | wordcount",
-        "s | trim | length", "s.strip(s) | length", "s == s ~ ''", "s < s ~ 'a'", "s.isalpha()", "s | unique | list | length", "s | list | length", "s[::-1] | length", "s | reverse | length", "[s] | tojson | length", "s in l", "l == l + []",
-        "99999 in l", "l.index(89999)", "l.count(5)", "l | unique | list | length", "(l + l) | unique | list | length", "l | sort(reverse=true) | first", "l | map('string') | sort | first", "l | max", "l | sum", "l | join | length", "l | string | length",
-        "l | groupby(0) | length", "l | select('in', l) | list | length", "l | reject('in', s) | list | length", "s.splitlines() | length", "s.partition('zz') | length", "s.rsplit('a', 1) | length", "s.swapcase() | length", "s.lower() | lower | length", "s ~ s | length", "s | e | length",
-        "s.startswith(s)", "(s, s) == (s, s ~ '')", "{s: 1}[s ~ '']", "s | urlencode | length", "s.translate({})", "s % 1", "l[::-1][::-1] | length", "s.replace('a', 'b').replace('b', 'a') | length"})
-    all.push_back({use, large + "{% for i in range(90000) %}{% if (" + use + ") == 'never' %}1{% endif %}{% endfor %}"});
-  all.push_back({"loops", "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"});
-  all.push_back({"conditions of loops", "{% for i in range(90000) if range(90000) | list %}{% endfor %}"});
-  all.push_back({"text", "{% for i in range(90000) %}" + times(20000, "abcdefghij") + "{% endfor %}"});
-  all.push_back({"captures", "{% set x = 'a' * 1000000 %}{% for i in range(90000) %}{% set y %}{{ x }}{% endset %}{% endfor %}"});
-  all.push_back({"names", "{% for i in range(90000) %}{{ " + times(2000, "x") + " }}{% set a = i %}{% endfor %}"});
+  for (const char* use : {"s[0]",
+                          "s[-1]",
+                          "s[2999999]",
+                          "s | first",
+                          "s | last",
+                          "'b' * 200 ~ 'x' in s",
+                          "s.count('ab')",
+                          "s.find('zz')",
+                          "s.rfind('zz')",
+                          "s.split('a') | length",
+                          "s.upper() | length",
+                          "s | title | length",
+                          "s | wordcount",
+                          "s | trim | length",
+                          "s.strip(s) | length",
+                          "s == s ~ ''",
+                          "s < s ~ 'a'",
+                          "s.isalpha()",
+                          "s | unique | list | length",
+                          "s | list | length",
+                          "s[::-1] | length",
+                          "s | reverse | length",
+                          "[s] | tojson | length",
+                          "s in l",
+                          "l == l + []",
+                          "99999 in l",
+                          "l.index(89999)",
+                          "l.count(5)",
+                          "l | unique | list | length",
+                          "(l + l) | unique | list | length",
+                          "l | sort(reverse=true) | first",
+                          "l | map('string') | sort | first",
+                          "l | max",
+                          "l | sum",
+                          "l | join | length",
+                          "l | string | length",
+                          "l | groupby(0) | length",
+                          "l | select('in', l) | list | length",
+                          "l | reject('in', s) | list | length",
+                          "s.splitlines() | length",
+                          "s.partition('zz') | length",
+                          "s.rsplit('a', 1) | length",
+                          "s.swapcase() | length",
+                          "s.lower() | lower | length",
+                          "s ~ s | length",
+                          "s | e | length",
+                          "s.startswith(s)",
+                          "(s, s) == (s, s ~ '')",
+                          "{s: 1}[s ~ '']",
+                          "s | urlencode | length",
+                          "s.translate({})",
+                          "s % 1",
+                          "l[::-1][::-1] | length",
+                          "s.replace('a', 'b').replace('b', 'a') | length"})
+    all.push_back({use, large + "{% for i in range(90000) %}{% if (" + use +
+                            ") == 'never' %}1{% endif %}{% endfor %}"});
+  all.push_back(
+      {"loops", "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"});
+  all.push_back(
+      {"conditions of loops", "{% for i in range(90000) if range(90000) | list %}{% endfor %}"});
+  all.push_back(
+      {"text", "{% for i in range(90000) %}" + times(20000, "abcdefghij") + "{% endfor %}"});
+  all.push_back({"captures",
+                 "{% set x = 'a' * 1000000 %}{% for i in range(90000) %}{% set y %}{{ x }}{% "
+                 "endset %}{% endfor %}"});
+  all.push_back({"names", "{% for i in range(90000) %}{{ " + times(2000, "x") +
+                              " }}{% set a = i %}{% endfor %}"});
   all.push_back({"many variables", [] {
                    std::string s;
                    for (int i = 0; i < 40000; ++i) s += "{% set v" + std::to_string(i) + "=1 %}";
-                   return s + "{% for i in range(90000) %}{% for j in range(1000) %}{{ v9 }}{% endfor %}{% endfor %}";
+                   return s +
+                          "{% for i in range(90000) %}{% for j in range(1000) %}{{ v9 }}{% endfor "
+                          "%}{% endfor %}";
                  }()});
-  all.push_back({"names in deep scopes",
-                 times(100, "{% with a = 1 %}") + "{% for i in range(90000) %}{{ " + times(99, "x ~ ") +
-                     "x }}{% endfor %}" + times(100, "{% endwith %}")});
+  all.push_back({"names in deep scopes", times(100, "{% with a = 1 %}") +
+                                             "{% for i in range(90000) %}{{ " + times(99, "x ~ ") +
+                                             "x }}{% endfor %}" + times(100, "{% endwith %}")});
   all.push_back({"long names", [] {
                    const std::string name(20000, 'n');
                    std::string s;
                    for (char c = 'a'; c < 'u'; ++c) s += "{% set " + name + c + " = 1 %}";
-                   return s + "{% for i in range(90000) %}{{ " + name + "a ~ " + name + "z }}{% endfor %}";
+                   return s + "{% for i in range(90000) %}{{ " + name + "a ~ " + name +
+                          "z }}{% endfor %}";
                  }()});
   const auto named = [](std::size_t n) {
     std::string s;
@@ -251,18 +394,30 @@ std::vector<Hostile> hostile() {
   all.push_back({"arguments by name", "{{ dict(" + named(80000) + ") | length }}"});
   all.push_back({"parameters and arguments by name",
                  "{% macro f(" + named(30000) + ") %}{% endmacro %}{{ f(" + named(30000) + ") }}"});
-  all.push_back({"attributes of a namespace", "{% set n = namespace(" + named(80000) + ") %}{{ n.n7 }}"});
+  all.push_back(
+      {"attributes of a namespace", "{% set n = namespace(" + named(80000) + ") %}{{ n.n7 }}"});
   // what a generator keeps silent about
   all.push_back({"failures that nobody sees",
-                 large + "{% for i in range(90000) %}{% set g = [s ~ s] | map('replace', 'zz', 'y') %}"
-                         "{% set h = [s] | map('nothing') %}{% endfor %}"});
-  all.push_back({"keys", large + "{% set d = {s: 1} %}{% for i in range(90000) %}{% if s in d and d[s] and d.get(s) %}{% endif %}{% endfor %}"});
+                 large +
+                     "{% for i in range(90000) %}{% set g = [s ~ s] | map('replace', 'zz', 'y') %}"
+                     "{% set h = [s] | map('nothing') %}{% endfor %}"});
+  all.push_back({"keys", large + "{% set d = {s: 1} %}{% for i in range(90000) %}{% if s in d and "
+                                 "d[s] and d.get(s) %}{% endif %}{% endfor %}"});
   all.push_back({"a needle that is nearly everywhere",
-                 "{% set s = 'a' * 9000000 %}{% set n = 'a' * 200 ~ 'b' ~ 'a' * 50 %}{% for i in range(90000) %}{% if n in s %}{% endif %}{% endfor %}"});
-  all.push_back({"undefined names", "{% for i in range(90000) %}{{ x ~ y ~ z }}{{ x | default(y) | default(z) }}{% endfor %}"});
-  all.push_back({"namespaces by the thousand", "{% for i in range(90000) %}{% set n = namespace(a=namespace(b=i)) %}{% for j in range(50) %}{% set m = namespace() %}{% endfor %}{% endfor %}"});
-  all.push_back({"macros by the thousand", "{% for i in range(90000) %}{% for j in range(90) %}{% macro f() %}{% endmacro %}{{ f() }}{% endfor %}{% endfor %}"});
-  all.push_back({"spans", "{% set c = messages[0].content %}{% for i in range(90000) %}{% for j in range(99) %}{{ c[0] ~ 'x' ~ c[1] }}{% endfor %}{% endfor %}"});
+                 "{% set s = 'a' * 9000000 %}{% set n = 'a' * 200 ~ 'b' ~ 'a' * 50 %}{% for i in "
+                 "range(90000) %}{% if n in s %}{% endif %}{% endfor %}"});
+  all.push_back(
+      {"undefined names",
+       "{% for i in range(90000) %}{{ x ~ y ~ z }}{{ x | default(y) | default(z) }}{% endfor %}"});
+  all.push_back({"namespaces by the thousand",
+                 "{% for i in range(90000) %}{% set n = namespace(a=namespace(b=i)) %}{% for j in "
+                 "range(50) %}{% set m = namespace() %}{% endfor %}{% endfor %}"});
+  all.push_back({"macros by the thousand",
+                 "{% for i in range(90000) %}{% for j in range(90) %}{% macro f() %}{% endmacro "
+                 "%}{{ f() }}{% endfor %}{% endfor %}"});
+  all.push_back({"spans",
+                 "{% set c = messages[0].content %}{% for i in range(90000) %}{% for j in "
+                 "range(99) %}{{ c[0] ~ 'x' ~ c[1] }}{% endfor %}{% endfor %}"});
   return all;
 }
 
@@ -292,7 +447,8 @@ TEST_CASE("chat templates that mean harm render or are refused, within bounds", 
   const long before = peak_mebibytes();
   double longest = 0;
   for (const Hostile& h : all) {
-    if (const char* only = std::getenv("EPISODIC_HOSTILE"); only && h.name != std::string(only)) continue;
+    if (const char* only = std::getenv("EPISODIC_HOSTILE"); only && h.name != std::string(only))
+      continue;
     const double begin = seconds();
     std::string said = "it renders";
     try {
@@ -308,7 +464,8 @@ TEST_CASE("chat templates that mean harm render or are refused, within bounds", 
     CHECK(took < 3 * kSlower);
     CHECK(peak_mebibytes() - before < 400 * kLarger);
     if (std::getenv("EPISODIC_HOSTILE_SHOW"))
-      std::printf("%6.2f s %5ld MB  %s: %s\n", took, peak_mebibytes() - before, h.name, said.c_str());
+      std::printf("%6.2f s %5ld MB  %s: %s\n", took, peak_mebibytes() - before, h.name,
+                  said.c_str());
   }
 }
 
@@ -324,7 +481,10 @@ TEST_CASE("chat templates: what is benign is not refused for its size", "[heavy]
   long_ones.resize(200, ChatMessage{"user", times(25000, "\xe4\xb8\x96 ")});
   CHECK(chat.render(long_ones).size() > 19'000'000);
   // as a template may put a conversation together
-  const ChatTemplate slow("{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s ~ m.content %}{% endfor %}{{ ns.s }}", "T");
+  const ChatTemplate slow(
+      "{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s ~ m.content %}{% "
+      "endfor %}{{ ns.s }}",
+      "T");
   CHECK(slow.render(long_ones).size() == 20'000'000);
 }
 
