@@ -384,9 +384,10 @@ TEST_CASE("serve: over HTTP, whole and as a stream") {
   };
   failed("/v1/completions", R"({"prompt": "a", "n": 3})", 400, "n");
   failed("/v1/completions", "{", 400, "");
-  failed("/v1/chat/completions",
-         R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"bos_token": "b"}})",
-         400, "messages");
+  failed(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"bos_token": "b"}})",
+      400, "messages");
   failed("/v1/embeddings", "{}", 404, "");
 }
 
