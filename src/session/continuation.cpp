@@ -5,9 +5,13 @@
 
 namespace episodic {
 
-std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::int64_t> alone = tokenizer.encode(text, false);
-  if (text.empty()) return alone;
+namespace {
+
+/// \param encode makes tokens of the text behind another one, which may be empty
+template <class Encode>
+std::vector<std::int64_t> continuation(const Tokenizer& tokenizer, bool empty, Encode encode) {
+  std::vector<std::int64_t> alone = encode("");
+  if (empty) return alone;
   // Where the vocabulary writes a space as U+2581, a text of its own gets one in front. Behind
   // another text it gets none: so it is encoded behind one, whose tokens are then taken away. That
   // works with every text that stays a token of its own there; line feeds do in the vocabularies
@@ -17,13 +21,33 @@ std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer, std::s
   if (probe.empty() || !tokenizer.token(probe.front()).starts_with(kSpace)) return alone;
   for (const std::string_view before : {"\n", ".", "a", "\t"}) {
     const std::vector<std::int64_t> first = tokenizer.encode(before, false);
-    std::string both(before);
-    both += text;
-    const std::vector<std::int64_t> all = tokenizer.encode(both, false);
+    const std::vector<std::int64_t> all = encode(before);
     if (all.size() > first.size() && std::equal(first.begin(), first.end(), all.begin()))
       return {all.begin() + static_cast<std::ptrdiff_t>(first.size()), all.end()};
   }
   return alone;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer, std::string_view text) {
+  return continuation(tokenizer, text.empty(), [&](std::string_view before) {
+    std::string both(before);
+    both += text;
+    return tokenizer.encode(both, false);
+  });
+}
+
+std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer,
+                                              const RenderedPrompt& prompt) {
+  return continuation(tokenizer, prompt.text.empty(), [&](std::string_view before) {
+    RenderedPrompt both{std::string(before) + prompt.text, prompt.input};
+    for (TextSpan& span : both.input) {
+      span.begin += before.size();
+      span.end += before.size();
+    }
+    return encode_prompt(tokenizer, both);
+  });
 }
 
 }  // namespace episodic

@@ -72,15 +72,17 @@ void AddedTokens::add(std::string_view content, const AddedToken& token) {
   nodes_[node] = {token.id, token.single_word, token.lstrip, token.rstrip};
 }
 
-std::size_t AddedTokens::longest(std::string_view text, std::size_t at, const Leaf*& leaf) const {
+std::size_t AddedTokens::longest(std::string_view text, std::size_t at, const Leaf*& leaf,
+                                 const Allowed& allowed) const {
   std::size_t length = 0;
   std::uint32_t node = 0;
   for (std::size_t i = at; i < text.size(); ++i) {
     const auto it = edges_.find(static_cast<std::uint64_t>(node) << 8 | byte_at(text, i));
     if (it == edges_.end()) break;
     node = it->second;
-    if (nodes_[node].id >= 0) {
-      leaf = &nodes_[node];
+    const Leaf& found = nodes_[node];
+    if (found.id >= 0 && (!allowed || allowed(found.id, at, i + 1))) {
+      leaf = &found;
       length = i + 1 - at;
     }
   }
@@ -88,14 +90,15 @@ std::size_t AddedTokens::longest(std::string_view text, std::size_t at, const Le
 }
 
 void AddedTokens::split(std::string_view text, const std::function<void(std::string_view)>& gap,
-                        const std::function<void(std::int64_t)>& found) const {
+                        const std::function<void(std::int64_t)>& found,
+                        const Allowed& allowed) const {
   std::size_t done = 0;  // up to here the text is handed out
   const auto hand_out = [&](std::size_t end) {
     if (end > done) gap(text.substr(done, end - done));
   };
   for (std::size_t at = 0; at < text.size();) {
     const Leaf* leaf = nullptr;
-    const std::size_t length = first_[byte_at(text, at)] ? longest(text, at, leaf) : 0;
+    const std::size_t length = first_[byte_at(text, at)] ? longest(text, at, leaf, allowed) : 0;
     if (length == 0) {
       ++at;
       continue;

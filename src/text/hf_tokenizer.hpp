@@ -46,6 +46,8 @@ class HfTokenizer : public Tokenizer {
   explicit HfTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}
 
   std::vector<std::int64_t> encode(std::string_view text, bool add_special) const override;
+  std::vector<std::int64_t> encode_marked(std::string_view text,
+                                          std::span<const TextSpan> input) const override;
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special) const override;
   std::string token(std::int64_t id) const override;
   std::int64_t id_of(std::string_view token) const override;
@@ -57,8 +59,14 @@ class HfTokenizer : public Tokenizer {
 
  private:
   /// Appends the ids of the text without what stands around it.
+  /// \param input null, or the parts in which no special tokens are read
   template <class Model>
-  void encode(std::string_view text, const Model& model, std::vector<std::int64_t>& ids) const;
+  void encode(std::string_view text, const Model& model, std::vector<std::int64_t>& ids,
+              const std::span<const TextSpan>* input) const;
+  /// Whether the text of a token is that token only where the template wrote it.
+  bool controls(std::int64_t id) const {
+    return parts_.special[static_cast<std::size_t>(id)] || id == parts_.bos || id == parts_.eos;
+  }
   std::size_t checked(std::int64_t id) const;
   TokenizerParts parts_;
 };

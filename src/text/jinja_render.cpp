@@ -4,96 +4,197 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "episodic/base/error.hpp"
 #include "jinja_builtins.hpp"
+#include "jinja_strings.hpp"
 
 namespace episodic::text::jinja {
 namespace {
 
 using Kind = Expression::Kind;
 
-// No chat template comes near: what does is one that does not end, or is made to fill the memory.
-constexpr std::int64_t kMostSteps = 3'000'000;
-constexpr std::size_t kMostText = std::size_t{256} << 20;
-constexpr std::size_t kLongestRange = 100'000;
-constexpr int kMostCalls = 50;
+constexpr std::size_t kLongestRange = 100'000;  // the reference's
+constexpr int kMostEvaluations = 700;           // within each other, of statements and expressions
+
+constexpr std::string_view kGlobals[] = {"cycler",    "dict",  "joiner",         "lipsum",
+                                         "namespace", "range", "raise_exception"};
+
+/// The names of a block. Macros keep the scopes around them, and scopes keep macros: the renderer
+/// keeps every scope that a macro has seen, and empties it at the end.
+struct Scope {
+  std::map<std::string_view, Value> names;
+  std::shared_ptr<Scope> around;
+  bool kept = false;  // to the end of the rendering
+  bool emptied = false;
+};
+using ScopePtr = std::shared_ptr<Scope>;
 
 class Renderer {
  public:
-  explicit Renderer(Named globals) {
-    scopes_.emplace_back();
-    for (auto& [name, value] : globals) scopes_[0][name] = std::move(value);
+  Renderer(Named& globals, Budget& budget)
+      : budget_(budget), out_(budget), scope_(std::make_shared<Scope>()) {
     add_functions();
+    for (auto& [name, value] : globals) scope_->names[name] = std::move(value);
+    enter();  // what a template sets hides what it is given
+  }
+  Renderer(const Renderer&) = delete;
+  Renderer& operator=(const Renderer&) = delete;
+  /// Takes apart what may hold itself, and chains that are too long to be destroyed by recursion.
+  ~Renderer() {
+    for (const auto& space : spaces_) space->items.clear();
+    for (const ScopePtr& scope : scopes_)
+      for (Scope* s = scope.get(); s != nullptr && !s->emptied; s = s->around.get()) {
+        s->emptied = true;
+        s->names.clear();
+      }
   }
 
-  std::string run(const Block& block) {
+  RenderedPrompt run(const Block& block) {
     body(block);
-    return std::move(out_);
+    return {std::move(out_.take_bytes()), std::move(out_.take_input())};
   }
 
  private:
-  enum class Flow { on, leave, proceed };
+  enum class Flow : std::uint8_t { on, leave, proceed };
+
+  /// Bounds what is evaluated within each other, and so the stack.
+  class Deeper {
+   public:
+    explicit Deeper(Renderer& r) : r_(r) {
+      if (r_.depth_ >= kMostEvaluations)
+        fail("the template calls itself too often, or is nested too deep");
+      ++r_.depth_;
+    }
+    ~Deeper() { --r_.depth_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+
+   private:
+    Renderer& r_;
+  };
+
+  /// Another scope for a while, also where an error ends it.
+  class InScope {
+   public:
+    InScope(Renderer& r, ScopePtr scope)
+        : r_(r), before_(std::exchange(r.scope_, std::move(scope))) {}
+    /// A new one within the present.
+    explicit InScope(Renderer& r) : r_(r), before_(r.scope_) { r_.enter(); }
+    ~InScope() { r_.scope_ = std::move(before_); }
+    InScope(const InScope&) = delete;
+    InScope& operator=(const InScope&) = delete;
+
+   private:
+    Renderer& r_;
+    ScopePtr before_;
+  };
+
+  void enter() {
+    budget_.step(4);
+    auto inner = std::make_shared<Scope>();
+    inner->around = std::move(scope_);
+    scope_ = std::move(inner);
+  }
+
+  void set_name(std::string_view name, Value value) {
+    scope_->names.insert_or_assign(name, std::move(value));
+  }
+
+  const ScopePtr& keep_scope() {
+    if (scope_->kept) return scope_;
+    held_.emplace_back(budget_, 512);
+    scope_->kept = true;
+    scopes_.push_back(scope_);
+    return scope_;
+  }
+
+  // -- functions --
+
+  void add_function(const char* name, std::function<Value(Arguments&)> call) {
+    auto f = std::make_shared<Function>();
+    f->name = name;
+    f->call = std::move(call);
+    scope_->names[name] = std::shared_ptr<const Function>(std::move(f));
+  }
 
   void add_functions() {
-    auto& globals = scopes_[0];
-    globals["namespace"] = Function([](List arguments, Named named) -> Value {
-      Dict dict;
-      for (const Value& v : arguments)
-        if (const Dict* from = v.dict()) dict = *from;
-      for (auto& [key, value] : named) dict.set(key, std::move(value));
-      dict.writable = true;
-      return dict;
+    add_function("namespace", [this](Arguments& a) -> Value {
+      auto space = std::make_shared<Namespace>();
+      space->charge = Charge(budget_, sizeof(Namespace) + 256);
+      const Value of = make_dict("namespace", a);
+      for (const auto& [key, value] : of.dict()->items) {
+        if (!key.string()) fail("namespace: the names of attributes must be strings");
+        set_attribute(*space, key.string()->bytes, value);
+      }
+      spaces_.push_back(space);
+      return space;
     });
-    globals["dict"] = Function([](List, Named named) -> Value {
-      Dict dict;
-      dict.items = std::move(named);
-      return dict;
+    add_function("dict", [this](Arguments& a) { return make_dict("dict", a); });
+    add_function("raise_exception", [this](Arguments& a) -> Value {
+      const Bound bound("raise_exception", a, {"message"}, 1);
+      fail("the template refuses these messages: " + str_of(budget_, *bound[0])->bytes);
     });
-    globals["raise_exception"] = Function([](List arguments, Named) -> Value {
-      fail("the template refuses these messages: " +
-           (arguments.empty() ? std::string("it does not say why") : arguments[0].text()));
-    });
-    globals["range"] = Function([this](List a, Named) -> Value { return range(a); });
+    add_function("range", [this](Arguments& a) { return range(a); });
+    for (const char* name : {"cycler", "joiner", "lipsum"})
+      add_function(name, [name](Arguments&) -> Value {
+        fail(fmt::format("the function '{}' is not supported", name));
+      });
   }
 
-  Value range(const List& a) {
-    std::int64_t n[3] = {0, 0, 1};
-    if (a.empty() || a.size() > 3) fail("range: needs one to three integers");
-    for (std::size_t i = 0; i < a.size(); ++i)
-      if (!a[i].whole(&n[a.size() == 1 ? 1 : i])) fail("range: needs integers");
-    if (n[2] == 0) fail("range: the step is 0");
-    List list;
-    for (std::int64_t i = n[0]; n[2] > 0 ? i < n[1] : i > n[1]; i += n[2]) {
-      count_step();
-      if (list.size() == kLongestRange) fail("range: is so long that the template takes too long");
-      list.emplace_back(i);
+  static void set_attribute(Namespace& space, const std::string& name, Value value) {
+    if (name.starts_with('_'))
+      fail(fmt::format("a namespace's attribute must not begin with '_': {:.60}", name));
+    space.set(name, std::move(value));
+  }
+
+  Value make_dict(const char* what, const Arguments& a) {
+    DictMaker dict(budget_);
+    if (a.places.size() > 1) fail(fmt::format("{}: takes one mapping at most", what));
+    if (!a.places.empty()) {
+      const Value& from = a.places[0];
+      if (const Dict* other = from.dict()) {
+        for (const auto& [key, value] : other->items) dict.set(key, value);
+      } else {
+        for (const Value& pair : Items(budget_, from)) {
+          const auto parts = iterate(budget_, pair);
+          if (parts->items.size() != 2) fail(fmt::format("{}: needs pairs", what));
+          dict.set(parts->items[0], parts->items[1]);
+        }
+      }
     }
-    return list;
+    for (const auto& [key, value] : a.named) dict.set(text_value(budget_, key), value);
+    return dict.finish();
   }
 
-  void count_step() {
-    if (++steps_ > kMostSteps) fail("the template takes too long; it may have no end");
-  }
-
-  void print(const std::string& text) {
-    if (out_.size() + text.size() > kMostText) fail("the template prints too much");
-    out_ += text;
+  Value range(const Arguments& a) {
+    Integer n[3] = {0, 0, 1};
+    if (!a.named.empty()) fail("range: takes no arguments by name");
+    if (a.places.empty() || a.places.size() > 3) fail("range: needs one to three integers");
+    for (std::size_t i = 0; i < a.places.size(); ++i)
+      if (!a.places[i].whole(&n[a.places.size() == 1 ? 1 : i])) fail("range: needs integers");
+    if (n[2] == 0) fail("range: the step is 0");
+    auto list = std::make_shared<Sequence>();
+    list->kind = Sequence::Kind::range;
+    list->start = n[0];
+    list->stop = n[1];
+    list->step = n[2];
+    list->charge = Charge(budget_, sizeof(Sequence));
+    for (Integer i = n[0]; n[2] > 0 ? i < n[1] : i > n[1];) {
+      budget_.step();
+      if (list->items.size() == kLongestRange)
+        fail("range: is so long that the template takes too long");
+      list->items.emplace_back(i);
+      if (__builtin_add_overflow(i, n[2], &i)) break;
+    }
+    list->charge.grow(list->items.capacity() * sizeof(Value));
+    return std::shared_ptr<const Sequence>(std::move(list));
   }
 
   // -- statements --
-
-  Flow body(const Block& block) {
-    for (const Statement& s : block) {
-      count_step();
-      const Flow flow = at_line(s.line, [&] { return statement(s); });
-      if (flow != Flow::on) return flow;
-    }
-    return Flow::on;
-  }
 
   /// Puts the line before what is wrong, once.
   template <class F>
@@ -107,24 +208,66 @@ class Renderer {
     }
   }
 
+  Flow body(const Block& block) {
+    const Deeper deeper(*this);
+    for (const Statement& s : block) {
+      budget_.step();
+      const Flow flow = at_line(s.line, [&] { return statement(s); });
+      if (flow != Flow::on) return flow;
+    }
+    return Flow::on;
+  }
+
   Flow statement(const Statement& s) {
     switch (s.kind) {
       case Statement::Kind::text:
-        print(s.text);
+        out_.add(s.text);
         return Flow::on;
       case Statement::Kind::output:
-        print(value(*s.value).text());
+        out_.print(value(*s.value));
         return Flow::on;
       case Statement::Kind::branch:
-        return body(value(*s.value).truth() ? s.body : s.other);
+        for (const Branch& b : s.more->branches)
+          if (!b.condition || value(*b.condition).truth()) return body(b.body);
+        return Flow::on;
       case Statement::Kind::loop:
         return loop(s);
       case Statement::Kind::set:
-        set(s);
+        bind(s.more->target, value(*s.value));
         return Flow::on;
+      case Statement::Kind::capture:
+      case Statement::Kind::filter: {
+        Value printed = captured([&] {
+          const InScope inner(*this);
+          body(s.more->body);
+        });
+        if (s.value) {
+          const InScope inner(*this);
+          set_name(kPrinted, std::move(printed));
+          printed = value(*s.value);
+        }
+        if (s.kind == Statement::Kind::filter)
+          out_.print(printed);
+        else
+          bind(s.more->target, printed);
+        return Flow::on;
+      }
       case Statement::Kind::macro:
-        scopes_.back()[s.text] = macro(s);
+        set_name(s.text, macro(s));
         return Flow::on;
+      case Statement::Kind::call: {
+        const Value caller = macro(s);
+        out_.print(call(*s.value, &caller));
+        return Flow::on;
+      }
+      case Statement::Kind::with: {
+        List values;
+        for (const auto& [target, expression] : s.more->bindings)
+          values.push_back(value(*expression));
+        const InScope inner(*this);
+        for (std::size_t i = 0; i < values.size(); ++i) bind(s.more->bindings[i].first, values[i]);
+        return body(s.more->body);
+      }
       case Statement::Kind::leave:
         return Flow::leave;
       case Statement::Kind::proceed:
@@ -133,362 +276,403 @@ class Renderer {
     return Flow::on;
   }
 
-  void bind(const std::vector<std::string>& names, const Value& value) {
-    if (names.size() == 1) {
-      scopes_.back()[names[0]] = value;
-      return;
+  /// What `print` prints, as a text.
+  template <class Print>
+  Value captured(Print print) {
+    Builder before(budget_);
+    std::swap(before, out_);
+    try {
+      print();
+    } catch (...) {
+      std::swap(before, out_);
+      throw;
     }
-    const List parts = iterate(value);
-    if (parts.size() != names.size())
-      fail(fmt::format("{} values for {} names", parts.size(), names.size()));
-    for (std::size_t i = 0; i < names.size(); ++i) scopes_.back()[names[i]] = parts[i];
+    std::swap(before, out_);
+    return before.finish();
   }
 
-  /// A scope that ends with its block, also by an error.
-  class Scope {
-   public:
-    explicit Scope(Renderer& r) : r_(r) { r_.scopes_.emplace_back(); }
-    ~Scope() { r_.scopes_.pop_back(); }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    Renderer& r_;
-  };
+  void bind(const Target& target, const Value& v) {
+    budget_.step();
+    if (!target.attribute.empty()) {
+      const Value of = name(target.name);
+      if (!of.space())
+        fail(fmt::format("{:.60}.{:.60} cannot be set: only a namespace's attributes can",
+                         target.name, target.attribute));
+      return set_attribute(*of.space(), target.attribute, v);
+    }
+    if (!target.name.empty()) return set_name(target.name, v);
+    const auto parts = iterate(budget_, v);
+    if (parts->items.size() != target.parts.size())
+      fail(fmt::format("{} values for {} names", parts->items.size(), target.parts.size()));
+    for (std::size_t i = 0; i < target.parts.size(); ++i) bind(target.parts[i], parts->items[i]);
+  }
 
   Flow loop(const Statement& s) {
-    List items = iterate(value(*s.value));
-    if (s.condition) {
+    const Value items = value(*s.value);
+    if (!s.more->recursive) return run_loop(s, items, 0);
+    // runs as a function of its own, each time anew
+    out_.print(loop_text(s, items, 0, scope_));
+    return Flow::on;
+  }
+
+  Value loop_text(const Statement& s, const Value& items, std::size_t depth,
+                  const ScopePtr& around) {
+    const Deeper deeper(*this);
+    return captured([&] {
+      const InScope outside(*this, around);
+      run_loop(s, items, depth);
+    });
+  }
+
+  Flow run_loop(const Statement& s, const Value& of, std::size_t depth) {
+    auto items = iterate(budget_, of);
+    if (s.more->condition) {
       List kept;
-      for (const Value& v : items) {
-        const Scope scope(*this);
-        bind(s.names, v);
-        if (value(*s.condition).truth()) kept.push_back(v);
+      for (const Value& v : items->items) {
+        const InScope inner(*this);
+        bind(s.more->target, v);
+        if (value(*s.more->condition).truth()) kept.push_back(v);
       }
-      items = std::move(kept);
+      items = list_value(budget_, std::move(kept)).shared_sequence();
     }
-    if (items.empty()) return body(s.other);
-    const auto n = static_cast<std::int64_t>(items.size());
-    for (std::int64_t i = 0; i < n; ++i) {
-      steps_ += 20;  // what a turn costs: a scope, and the fields of `loop`
-      const Scope scope(*this);
-      bind(s.names, items[static_cast<std::size_t>(i)]);
-      scopes_.back()["loop"] = loop_value(items, i);
-      const Flow flow = body(s.body);
-      if (flow == Flow::leave) break;
+    if (items->items.empty()) {
+      const InScope inner(*this);
+      return body(s.more->other);
+    }
+    auto loop = std::make_shared<Loop>();
+    loop->items = items;
+    loop->depth0 = depth;
+    const Charge charge(budget_, sizeof(Loop) + 64);
+    // what it remembers may hold the loop itself
+    const std::shared_ptr<void> forget(nullptr, [loop](void*) { loop->changed.clear(); });
+    if (s.more->recursive) {
+      loop->recurse = [this, &s, depth, around = keep_scope()](const Value& inner) {
+        return loop_text(s, inner, depth + 1, around);
+      };
+    }
+    for (; loop->index0 < items->items.size(); ++loop->index0) {
+      const InScope inner(*this);
+      set_name("loop", loop);
+      bind(s.more->target, items->items[loop->index0]);
+      if (body(s.more->body) == Flow::leave) break;
     }
     return Flow::on;
   }
 
-  static Value loop_value(const List& items, std::int64_t i) {
-    const auto n = static_cast<std::int64_t>(items.size());
-    const auto at = [&](std::int64_t j) {
-      return j >= 0 && j < n ? items[static_cast<std::size_t>(j)] : Value(Undefined{"item"});
-    };
-    Dict d;
-    d.items = {
-        {"index", i + 1},       {"index0", i},        {"revindex", n - i}, {"revindex0", n - i - 1},
-        {"first", i == 0},      {"last", i + 1 == n}, {"length", n},       {"previtem", at(i - 1)},
-        {"nextitem", at(i + 1)}};
-    return d;
-  }
-
-  void set(const Statement& s) {
-    if (!s.value) {
-      std::string before = std::exchange(out_, {});
-      {
-        const Scope scope(*this);
-        body(s.body);
-      }
-      std::swap(before, out_);
-      scopes_.back()[s.names[0]] = Value(std::move(before));
-      return;
-    }
-    Value v = value(*s.value);
-    if (s.attribute.empty()) return bind(s.names, v);
-    const Value of = name(s.names[0]);
-    if (!of.dict() || !of.dict()->writable)
-      fail(fmt::format("{}.{} cannot be set: only a namespace's attributes can", s.names[0],
-                       s.attribute));
-    of.dict()->set(s.attribute, std::move(v));
-  }
+  // -- macros --
 
   Value macro(const Statement& s) {
-    return Function([this, &s](List arguments, Named named) -> Value {
-      if (arguments.size() > s.parameters.size())
-        fail(fmt::format("{}: {} arguments, expected at most {}", s.text, arguments.size(),
-                         s.parameters.size()));
-      if (++calls_ > kMostCalls) fail(fmt::format("{}: calls itself too often", s.text));
-      // A macro sees what stands outside of all loops, and what it is given.
-      std::vector<std::map<std::string, Value>> outside;
-      for (std::size_t i = 1; i < scopes_.size(); ++i) outside.push_back(std::move(scopes_[i]));
-      scopes_.resize(1);
-      std::string before = std::exchange(out_, {});
-      const auto back = [&] {
-        scopes_.resize(1);
-        for (auto& scope : outside) scopes_.push_back(std::move(scope));
-        std::swap(out_, before);
-        --calls_;
-      };
-      try {
-        scopes_.emplace_back();
-        for (std::size_t i = 0; i < s.parameters.size(); ++i) {
-          const Parameter& p = s.parameters[i];
-          Value v = p.value ? value(*p.value) : Value(Undefined{p.name});
-          if (i < arguments.size()) v = arguments[i];
-          for (auto& [key, given] : named)
-            if (key == p.name) v = given;
-          scopes_.back()[p.name] = std::move(v);
+    auto f = std::make_shared<Function>();
+    f->name = s.text;
+    f->macro = true;
+    held_.emplace_back(budget_, sizeof(Function) + 128);
+    for (const Parameter& p : s.more->parameters) f->parameters.push_back(p.name);
+    f->call = [this, &s, around = keep_scope()](Arguments& a) { return call_macro(s, around, a); };
+    return std::shared_ptr<const Function>(std::move(f));
+  }
+
+  Value call_macro(const Statement& s, const ScopePtr& around, Arguments& a) {
+    const Deeper deeper(*this);
+    const std::vector<Parameter>& parameters = s.more->parameters;
+    const InScope outside(*this, around);
+    const InScope inner(*this);
+    const auto take = [&](const std::string& name) -> std::optional<Value> {
+      budget_.step(1 + a.named.size() / 2);
+      for (auto it = a.named.begin(); it != a.named.end(); ++it)
+        if (it->first == name) {
+          Value v = std::move(it->second);
+          a.named.erase(it);
+          return v;
         }
-        for (const auto& [key, given] : named)
-          if (std::none_of(s.parameters.begin(), s.parameters.end(),
-                           [&key = key](const Parameter& p) { return p.name == key; }))
-            fail(fmt::format("{}: has no parameter '{}'", s.text, key));
-        body(s.body);
-      } catch (...) {
-        back();
-        throw;
-      }
-      back();
-      return before;
-    });
+      return std::nullopt;
+    };
+    std::vector<std::optional<Value>> given(parameters.size());
+    bool names_caller = false;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      given[i] = i < a.places.size() ? std::optional(a.places[i]) : take(parameters[i].name);
+      names_caller = names_caller || parameters[i].name == "caller";
+    }
+    if (s.more->caller && !names_caller) {
+      auto caller = take("caller");
+      set_name("caller", caller && !caller->none() ? *caller : undefined_value("caller"));
+    }
+    if (s.more->kwargs) {
+      DictMaker rest(budget_);
+      for (auto& [name, v] : a.named) rest.set(text_value(budget_, name), v);
+      set_name("kwargs", rest.finish());
+    } else if (!a.named.empty()) {
+      fail(fmt::format("{:.60}: has no parameter '{:.60}'", s.text, a.named.front().first));
+    }
+    if (s.more->varargs) {
+      const std::size_t taken = std::min(parameters.size(), a.places.size());
+      set_name("varargs",
+               tuple_value(budget_, List(a.places.begin() + static_cast<std::ptrdiff_t>(taken),
+                                         a.places.end())));
+    } else if (a.places.size() > parameters.size()) {
+      fail(fmt::format("{:.60}: {} arguments, expected at most {}", s.text, a.places.size(),
+                       parameters.size()));
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& p = parameters[i];
+      set_name(p.name, given[i]  ? std::move(*given[i])
+                       : p.value ? value(*p.value)
+                                 : undefined_value(p.name));
+    }
+    return captured([&] { body(s.more->body); });
   }
 
   // -- expressions --
 
-  Value name(const std::string& name) const {
-    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope)
-      if (const auto it = scope->find(name); it != scope->end()) return it->second;
-    return Undefined{name};
+  Value name(const std::string& name) {
+    const std::size_t cost = 1 + name.size() / 16;  // of a look into a scope, in quarters of a step
+    std::size_t looks = 0;
+    for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->around.get()) {
+      if (++looks % 4 == 0 || cost > 1) budget_.step(cost);
+      if (const auto it = scope->names.find(name); it != scope->names.end()) return it->second;
+    }
+    return undefined_value(name);
   }
 
   Value value(const Expression& e) {
-    count_step();
+    const Deeper deeper(*this);
+    budget_.step();
     switch (e.kind) {
       case Kind::literal:
         return e.value;
       case Kind::name:
         return name(e.text);
-      case Kind::list: {
+      case Kind::list:
+      case Kind::tuple: {
         List list;
+        list.reserve(e.parts.size());
         for (const auto& part : e.parts) list.push_back(value(*part));
-        return list;
+        return list_value(budget_, std::move(list),
+                          e.kind == Kind::list ? Sequence::Kind::list : Sequence::Kind::tuple);
       }
       case Kind::dict: {
-        Dict dict;
+        DictMaker dict(budget_);
         for (std::size_t i = 0; i < e.parts.size(); i += 2) {
           const Value key = value(*e.parts[i]);
-          if (!key.string())
-            fail(fmt::format("the keys of a mapping must be strings, not {}", key.kind()));
-          dict.set(*key.string(), value(*e.parts[i + 1]));
+          dict.set(key, value(*e.parts[i + 1]));
         }
-        return dict;
+        return dict.finish();
       }
-      case Kind::attribute:
-        return attribute(e);
-      case Kind::item:
-        return item(value(*e.parts[0]), value(*e.parts[1]));
-      case Kind::slice:
-        return slice(e);
-      case Kind::call:
-        return call(e);
-      case Kind::filter:
-        return filter(e);
-      case Kind::test: {
+      case Kind::attribute: {
         const Value of = value(*e.parts[0]);
-        return call_test(e.text, of, places(e));
+        if (of.undefined())
+          fail(fmt::format("'{}' is undefined, but '{:.60}' of it is asked for", shown(*e.parts[0]),
+                           e.text));
+        return attribute(budget_, of, e.text);
       }
-      case Kind::unary:
-        return unary(e);
-      case Kind::binary:
-        return binary(e);
+      case Kind::item: {
+        const Value of = value(*e.parts[0]);
+        return item(budget_, of, value(*e.parts[1]));
+      }
+      case Kind::slice:
+        return slice_of(e);
+      case Kind::call:
+        return at_line(e.line, [&] { return call(e, nullptr); });
+      case Kind::filter:
+        return at_line(e.line, [&] {
+          const Value of = value(*e.parts[0]);
+          return call_filter(budget_, e.text, of, arguments(e));
+        });
+      case Kind::test:
+        return at_line(e.line, [&] {
+          const Value of = value(*e.parts[0]);
+          return Value(call_test(budget_, e.text, of, arguments(e)));
+        });
+      case Kind::not_:
+        return !value(*e.parts[0]).truth();
+      case Kind::sign:
+        return signed_value(e.text == "-", value(*e.parts[0]));
+      case Kind::sum:
+        return sum(e);
+      case Kind::join:
+        return join(e);
+      case Kind::all:
+      case Kind::any: {
+        Value v = value(*e.parts[0]);
+        for (std::size_t i = 1; i < e.parts.size() && v.truth() == (e.kind == Kind::all); ++i)
+          v = value(*e.parts[i]);
+        return v;
+      }
+      case Kind::compare:
+        return comparison(e);
       case Kind::choice:
         if (value(*e.parts[1]).truth()) return value(*e.parts[0]);
-        return e.parts[2] ? value(*e.parts[2]) : Value(Undefined{"the other side of an if"});
+        return e.parts[2] ? value(*e.parts[2]) : undefined_value("the other side of an if");
     }
     return {};
   }
 
-  List places(const Expression& e) {
-    List out;
+  Arguments arguments(const Expression& e) {
+    Arguments out;
     for (const Argument& a : e.arguments)
-      if (a.name.empty()) out.push_back(value(*a.value));
+      if (a.name.empty())
+        out.places.push_back(value(*a.value));
+      else
+        out.named.emplace_back(a.name, value(*a.value));
     return out;
-  }
-  Named named(const Expression& e) {
-    Named out;
-    for (const Argument& a : e.arguments)
-      if (!a.name.empty()) out.emplace_back(a.name, value(*a.value));
-    return out;
-  }
-
-  Value attribute(const Expression& e) {
-    const Value of = value(*e.parts[0]);
-    if (of.undefined())
-      fail(fmt::format("'{}' is undefined, but '{}' of it is asked for", shown(*e.parts[0]),
-                       e.text));
-    if (const Dict* dict = of.dict())
-      if (const Value* found = dict->find(e.text)) return *found;
-    return Undefined{e.text};
   }
 
   static std::string shown(const Expression& e) {
-    if (e.kind == Kind::name) return e.text;
-    if (e.kind == Kind::attribute) return shown(*e.parts[0]) + "." + e.text;
-    return "a value";
+    std::string out;
+    const Expression* at = &e;
+    for (int i = 0; i < 8 && at->kind == Kind::attribute; ++i) {
+      out = fmt::format(".{:.40}{}", at->text, out);
+      at = at->parts[0].get();
+    }
+    return (at->kind == Kind::name ? fmt::format("{:.40}", at->text) : "a value") + out;
   }
 
-  Value filter(const Expression& e) {
-    const Value of = value(*e.parts[0]);
-    return call_filter(e.text, of, places(e), named(e));
-  }
-
-  Value call(const Expression& e) {
+  /// \param caller what a call block passes, or null
+  Value call(const Expression& e, const Value* caller) {
     const Expression& of = *e.parts[0];
+    Value function;
     if (of.kind == Kind::attribute) {
       const Value object = value(*of.parts[0]);
       if (object.undefined())
-        fail(fmt::format("'{}' is undefined, but '{}' of it is called", shown(*of.parts[0]),
+        fail(fmt::format("'{}' is undefined, but '{:.60}' of it is called", shown(*of.parts[0]),
                          of.text));
-      Value out;
-      const Dict* dict = object.dict();
-      const Value* held = dict ? dict->find(of.text) : nullptr;
-      if (!(held && held->function())) {
-        if (call_method(object, of.text, places(e), &out)) return out;
-        fail(fmt::format("the method '{}' of {} is not supported", of.text, object.kind()));
+      // a method, without making a function of it first
+      if ((object.string() || object.sequence() || object.loop()) && !caller) {
+        Value out;
+        if (call_method(budget_, object, of.text, arguments(e), &out)) return out;
+        fail(fmt::format("the method '{:.60}' of {} is not supported", of.text, object.kind()));
       }
+      function = attribute(budget_, object, of.text);
+      if (function.undefined())
+        fail(fmt::format("the method '{:.60}' of {} is not supported", of.text, object.kind()));
+    } else {
+      function = value(of);
     }
-    const Value function = value(of);
+    Arguments given = arguments(e);
+    if (caller) given.named.emplace_back("caller", *caller);
+    if (const Loop* loop = function.loop()) {
+      const Bound a("loop", given, {"iterable"}, 1);
+      if (!loop->recurse) fail("the loop must be marked 'recursive' to be called");
+      return loop->recurse(*a[0]);
+    }
     if (!function.function())
       fail(function.undefined() ? fmt::format("the function '{}' is not supported", shown(of))
                                 : fmt::format("{} cannot be called", function.kind()));
-    return (*function.function())(places(e), named(e));
+    return function.function()->call(given);
   }
 
-  Value slice(const Expression& e) {
+  Value slice_of(const Expression& e) {
     const Value of = value(*e.parts[0]);
-    const bool text = of.string() != nullptr;
-    const List list = iterate(of);
-    const auto n = static_cast<std::int64_t>(list.size());
-    const auto bound = [&](std::size_t i) -> std::optional<std::int64_t> {
-      if (!e.parts[i]) return std::nullopt;
-      const Value v = value(*e.parts[i]);
-      if (v.none()) return std::nullopt;
-      std::int64_t b = 0;
-      if (!v.whole(&b)) fail(fmt::format("a slice's bound is {}, not an integer", v.kind()));
-      return b;
+    Value bounds[3];
+    for (std::size_t i = 0; i < 3; ++i)
+      if (e.parts[i + 1]) bounds[i] = value(*e.parts[i + 1]);
+    return slice(budget_, of, bounds[0], bounds[1], bounds[2]);
+  }
+
+  static Value signed_value(bool minus, const Value& v) {
+    Integer i = 0;
+    if (v.whole(&i)) {
+      if (minus && __builtin_sub_overflow(Integer{0}, i, &i))
+        fail("an integer beyond 128 bits is not supported");
+      return i;
+    }
+    if (const double* d = v.real()) return minus ? -*d : *d;
+    fail(fmt::format("{} has no sign", v.kind()));
+  }
+
+  static void refuse_markup(const Value& v) {
+    if (v.string() && v.string()->markup)
+      fail("the filter 'safe' within a sum is not supported");  // escapes the rest as HTML
+  }
+
+  /// Texts in a row are put together once, not pair by pair.
+  Value sum(const Expression& e) {
+    Value v = value(*e.parts[0]);
+    std::optional<Builder> text;
+    const auto finish = [&] {
+      if (!text) return;
+      v = text->finish();
+      text.reset();
     };
-    const std::int64_t step = bound(3).value_or(1);
-    if (step == 0) fail("a slice's step is 0");
-    const std::int64_t lowest = step > 0 ? 0 : -1, highest = step > 0 ? n : n - 1;
-    const auto place = [&](std::optional<std::int64_t> b, std::int64_t otherwise) {
-      if (!b) return otherwise;
-      return std::clamp(*b < 0 ? *b + n : *b, lowest, highest);
-    };
-    const std::int64_t first = place(bound(1), step > 0 ? 0 : n - 1);
-    const std::int64_t last = place(bound(2), step > 0 ? n : -1);
-    List out;
-    for (std::int64_t i = first; step > 0 ? i < last : i > last;) {
-      out.push_back(list[static_cast<std::size_t>(i)]);
-      if (step > n || step < -n) break;
-      i += step;
+    for (std::size_t i = 1; i < e.parts.size(); ++i) {
+      const Value next = value(*e.parts[i]);
+      if (e.text[i - 1] == '+' && (text || v.string()) && next.string()) {
+        refuse_markup(next);
+        if (!text) {
+          refuse_markup(v);
+          if (i + 1 == e.parts.size()) return arithmetic(budget_, '+', v, next);
+          text.emplace(budget_);
+          text->add(*v.string());
+        }
+        text->add(*next.string());
+        continue;
+      }
+      finish();
+      v = arithmetic(budget_, e.text[i - 1], v, next);
     }
-    if (!text) return out;
-    std::string joined;
-    for (const Value& c : out) joined += *c.string();
-    return joined;
+    finish();
+    return v;
   }
 
-  Value unary(const Expression& e) {
-    const Value v = value(*e.parts[0]);
-    if (e.text == "not") return !v.truth();
-    double d = 0;
-    if (!v.number(&d)) fail(fmt::format("{} has no sign", v.kind()));
-    const bool minus = e.text == "-";
-    std::int64_t i = 0;
-    if (v.whole(&i)) return minus ? static_cast<std::int64_t>(-static_cast<std::uint64_t>(i)) : i;
-    return minus ? -d : d;
+  Value join(const Expression& e) {
+    Builder out(budget_);
+    for (const auto& part : e.parts) {
+      const Value v = value(*part);
+      refuse_markup(v);
+      out.print(v);
+    }
+    return out.finish();
   }
 
-  Value binary(const Expression& e) {
-    const std::string& op = e.text;
-    if (op == "+" || op == "~")
-      for (const auto& part : e.parts)
-        if (part->kind == Kind::filter && part->text == "safe")
-          fail("the filter 'safe' within a sum is not supported");  // escapes the rest as HTML
-    Value a = value(*e.parts[0]);
-    if (op == "and") return a.truth() ? value(*e.parts[1]) : a;
-    if (op == "or") return a.truth() ? a : value(*e.parts[1]);
-    const Value b = value(*e.parts[1]);
-    if (op == "==") return a == b;
-    if (op == "!=") return !(a == b);
-    if (op == "<") return compare(a, b) < 0;
-    if (op == ">") return compare(a, b) > 0;
-    if (op == "<=") return compare(a, b) <= 0;
-    if (op == ">=") return compare(a, b) >= 0;
-    if (op == "in") return contains(b, a);
-    if (op == "not in") return !contains(b, a);
-    if (op == "~") return a.text() + b.text();
-    return arithmetic(op, a, b);
+  bool compared(char sign, const Value& a, const Value& b) {
+    switch (sign) {
+      case '=':
+        return equal(budget_, a, b);
+      case '!':
+        return !equal(budget_, a, b);
+      case '<':
+        return compare(budget_, a, b, "<") == -1;
+      case '>':
+        return compare(budget_, a, b, ">") == 1;
+      case 'l': {
+        const int c = compare(budget_, a, b, "<=");
+        return c == -1 || c == 0;
+      }
+      case 'g': {
+        const int c = compare(budget_, a, b, ">=");
+        return c == 1 || c == 0;
+      }
+      default:
+        return contains(budget_, b, a) == (sign == 'i');
+    }
   }
 
-  Value arithmetic(const std::string& op, const Value& a, const Value& b) {
-    if (op == "+" && a.string() && b.string()) {
-      if (a.string()->size() + b.string()->size() > kMostText) fail("a text grows too long");
-      return *a.string() + *b.string();
+  Value comparison(const Expression& e) {
+    Value left = value(*e.parts[0]);
+    for (std::size_t i = 1; i < e.parts.size(); ++i) {
+      Value right = value(*e.parts[i]);
+      if (!compared(e.text[i - 1], left, right)) return false;
+      left = std::move(right);
     }
-    if (op == "+" && a.list() && b.list()) {
-      List list = *a.list();
-      list.insert(list.end(), b.list()->begin(), b.list()->end());
-      return list;
-    }
-    std::int64_t i = 0, j = 0;
-    if (op == "*" && a.string() && b.whole(&j)) {
-      const auto times = static_cast<std::size_t>(std::max<std::int64_t>(0, j));
-      if (a.string()->size() * std::min(times, kMostText) > kMostText)
-        fail("a text grows too long");
-      std::string out;
-      for (std::size_t k = 0; k < times; ++k) out += *a.string();
-      return out;
-    }
-    double x = 0, y = 0;
-    if (!a.number(&x) || !b.number(&y))
-      fail(fmt::format("{} {} {} cannot be computed", a.kind(), op, b.kind()));
-    if ((op == "/" || op == "//" || op == "%") && y == 0) fail("division by zero");
-    if (op == "/") return x / y;
-    if (a.whole(&i) && b.whole(&j)) {
-      const auto whole = [](auto n) { return Value(static_cast<std::int64_t>(n)); };
-      const auto ui = static_cast<std::uint64_t>(i), uj = static_cast<std::uint64_t>(j);
-      if (op == "+") return whole(ui + uj);
-      if (op == "-") return whole(ui - uj);
-      if (op == "*") return whole(ui * uj);
-      if (j == -1) return op == "//" ? whole(-ui) : whole(0);
-      const std::int64_t rest =
-          i % j != 0 && (i % j < 0) != (j < 0) ? i % j + j : i % j;  // Python's
-      if (op == "%") return rest;
-      if (op == "//") return (i - rest) / j;
-    }
-    if (op == "+") return x + y;
-    if (op == "-") return x - y;
-    if (op == "*") return x * y;
-    if (op == "//") return std::floor(x / y);
-    if (op == "%") return x - y * std::floor(x / y);
-    const double power = std::pow(x, y);
-    if (a.integer() && b.integer() && *b.integer() >= 0 && std::abs(power) < 9e15)
-      return static_cast<std::int64_t>(power);
-    return power;
+    return true;
   }
 
-  std::vector<std::map<std::string, Value>> scopes_;
-  std::string out_;
-  std::int64_t steps_ = 0;
-  int calls_ = 0;
+  Budget& budget_;
+  Builder out_;
+  ScopePtr scope_;
+  std::vector<ScopePtr> scopes_;                    // those that a macro or a loop has seen
+  std::vector<std::shared_ptr<Namespace>> spaces_;  // all
+  std::vector<Charge> held_;                        // for what is kept to the end
+  int depth_ = 0;
 };
 
 }  // namespace
 
-std::string render(const Block& block, Named globals) {
-  return Renderer(std::move(globals)).run(block);
+bool is_global(std::string_view name) {
+  return std::find(std::begin(kGlobals), std::end(kGlobals), name) != std::end(kGlobals);
+}
+
+RenderedPrompt render(const Block& block, Named globals, Budget& budget) {
+  return Renderer(globals, budget).run(block);
 }
 
 }  // namespace episodic::text::jinja

@@ -5,13 +5,18 @@
 
 #include <string>
 
+#include "episodic/text/chat_template.hpp"
 #include "jinja_syntax.hpp"
 
 namespace episodic::text::jinja {
 
-/// \param globals names that the template finds
+/// Names that every template finds, which no variable may take.
+bool is_global(std::string_view name);
+
+/// \param globals names that the template finds, made with the same budget
 /// \throws DataError, beginning with the line where there is one: unknown filters, tests, methods
-///         and functions by name, what the template itself raises, and templates that do not end
-std::string render(const Block& block, Named globals);
+///         and functions by name, what the template itself raises, and templates that take more
+///         than the budget
+RenderedPrompt render(const Block& block, Named globals, Budget& budget);
 
 }  // namespace episodic::text::jinja

@@ -9,11 +9,15 @@
 #include <set>
 
 #include "episodic/base/error.hpp"
+#include "jinja_unicode.hpp"
+#include "utf8.hpp"
 
 namespace episodic::text::jinja {
 namespace {
 
-constexpr int kMostNested = 100;
+constexpr int kMostNested = 250;  // brackets and blocks within each other
+constexpr int kMostHeight = 200;  // of a tree: brackets, and filters and the like in a row
+constexpr std::size_t kMostTokens = 400'000;
 
 [[noreturn]] void fail_at(int line, const std::string& what) {
   throw DataError(fmt::format("line {}: {}", line, what));
@@ -61,11 +65,10 @@ class Lexer {
       if (at_ < source_.size() && (source_[at_] == '-' || source_[at_] == '+')) ++at_;
       if (kind == '#') {
         skip_comment();
-      } else {
+      } else if (kind != '%' || !read_raw()) {
         const bool block = kind == '%';
         add(block ? Token::Kind::begin_block : Token::Kind::begin_output, "");
         read_inside(block);
-        if (block && is_raw()) read_raw();
       }
     }
     add(Token::Kind::end, "");
@@ -74,6 +77,7 @@ class Lexer {
 
  private:
   void add(Token::Kind kind, std::string text) {
+    if (tokens_.size() >= kMostTokens) fail_at(line_, "the template is too long");
     tokens_.push_back({kind, std::move(text), line_});
   }
 
@@ -89,19 +93,38 @@ class Lexer {
     line_ += static_cast<int>(std::count(part.begin(), part.end(), '\n'));
   }
 
+  /// Behind the white space at `at`.
+  std::size_t skip_spaces(std::size_t at) const {
+    while (at < source_.size()) {
+      const Character c = character_at(source_, at);
+      if (c.code == kNoCharacter || !is_space(c.code)) break;
+      at += c.size;
+    }
+    return at;
+  }
+  static std::size_t without_spaces(const std::string& text) {
+    std::size_t end = text.size();
+    while (end > 0) {
+      const std::size_t before = begin_of_character(text, end);
+      const Character c = character_at(text, before);
+      if (c.code == kNoCharacter || !is_space(c.code)) break;
+      end = before;
+    }
+    return end;
+  }
+
   /// Text up to the tag, less the spaces that the tag takes with it.
   void add_text(std::size_t tag) {
     const std::size_t end = std::min(tag, source_.size());
     std::string text = source_.substr(at_, end - at_);
-    const std::string whole = text;
+    const std::string_view whole = std::string_view(source_).substr(at_, end - at_);
     if (tag != std::string::npos) {
       const char kind = source_[tag + 1], mark = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
       if (mark == '-') {
-        text.erase(text.find_last_not_of(" \t\n\v\f") + 1);
+        text.erase(without_spaces(text));
       } else if (kind != '{' && mark != '+') {
         const std::size_t line = text.rfind('\n') + 1;  // 0 where there is none
-        if ((line > 0 || at_line_start_) &&
-            text.find_first_not_of(" \t\v\f", line) == std::string::npos)
+        if ((line > 0 || at_line_start_) && without_spaces(text.substr(line)) == 0)
           text.erase(line);
       }
     }
@@ -116,7 +139,7 @@ class Lexer {
                keeps = end > 0 && source_[end - 1] == '+';
     std::size_t after = end + 2;
     if (strips)
-      after = std::min(source_.find_first_not_of(" \t\n\v\f", after), source_.size());
+      after = skip_spaces(after);
     else if (trims && !keeps && after < source_.size() && source_[after] == '\n')
       ++after;
     count_lines(std::string_view(source_).substr(end, after - end));
@@ -133,28 +156,30 @@ class Lexer {
 
   void read_inside(bool block) {
     const std::string_view closing = block ? "%}" : "}}";
-    int brackets = 0;  // a }} within {...} closes dicts
+    brackets_.clear();  // a }} within {...} closes dicts
     while (true) {
-      while (at_ < source_.size() &&
-             std::string_view(" \t\n\v\f").find(source_[at_]) != std::string::npos)
-        line_ += source_[at_++] == '\n';
+      const std::size_t next = skip_spaces(at_);
+      count_lines(std::string_view(source_).substr(at_, next - at_));
+      at_ = next;
       if (at_ >= source_.size()) fail_at(line_, fmt::format("a tag has no end {}", closing));
       const std::string_view rest = std::string_view(source_).substr(at_);
-      const bool marked = rest[0] == '-' || rest[0] == '+';
-      if (brackets == 0 &&
+      const bool marked = rest[0] == '-' || (block && rest[0] == '+');
+      if (brackets_.empty() &&
           (rest.starts_with(closing) || (marked && rest.substr(1).starts_with(closing)))) {
         add(block ? Token::Kind::end_block : Token::Kind::end_output, "");
         return close(at_ + (marked ? 1 : 0), block);
       }
-      read_token(rest, brackets);
+      read_token(rest);
     }
   }
 
-  void read_token(std::string_view rest, int& brackets) {
-    const auto letter = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-    };
-    const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  static bool letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           static_cast<unsigned char>(c) >= 0x80;
+  }
+  static bool digit(char c) { return c >= '0' && c <= '9'; }
+
+  void read_token(std::string_view rest) {
     const char c = rest[0];
     if (letter(c)) {
       std::size_t n = 1;
@@ -162,16 +187,7 @@ class Lexer {
       add(Token::Kind::name, std::string(rest.substr(0, n)));
       at_ += n;
     } else if (digit(c)) {
-      std::size_t n = 1;
-      while (n < rest.size() && digit(rest[n])) ++n;
-      bool real = false;
-      if (n + 1 < rest.size() && rest[n] == '.' && digit(rest[n + 1])) {
-        real = true;
-        ++n;
-        while (n < rest.size() && digit(rest[n])) ++n;
-      }
-      add(real ? Token::Kind::real : Token::Kind::integer, std::string(rest.substr(0, n)));
-      at_ += n;
+      read_number(rest);
     } else if (c == '"' || c == '\'') {
       read_string(rest);
     } else {
@@ -180,14 +196,78 @@ class Lexer {
           "%",  "~",  "(",  ")",  "[",  "]",  "{", "}", ",", ":", ".", "|"};
       for (const std::string_view sign : kSigns)
         if (rest.starts_with(sign)) {
-          if (std::string_view("([{").find(sign) != std::string::npos) ++brackets;
-          if (std::string_view(")]}").find(sign) != std::string::npos && brackets > 0) --brackets;
+          bracket(sign[0]);
           add(Token::Kind::sign, std::string(sign));
           at_ += sign.size();
           return;
         }
       fail_at(line_, fmt::format("'{}' is not part of the template language", c));
     }
+  }
+
+  void bracket(char c) {
+    if (c == '(' || c == '[' || c == '{') brackets_ += c == '(' ? ')' : c == '[' ? ']' : '}';
+    if (c != ')' && c != ']' && c != '}') return;
+    if (brackets_.empty() || brackets_.back() != c)
+      fail_at(line_, fmt::format("'{}' closes nothing", c));
+    brackets_.pop_back();
+  }
+
+  /// Digits, with single underscores between them. \return behind them
+  static std::size_t digits(std::string_view s, std::size_t at, unsigned base) {
+    const auto one = [&](std::size_t i) {
+      if (i >= s.size()) return false;
+      const char c = s[i];
+      const unsigned value = digit(c)               ? static_cast<unsigned>(c - '0')
+                             : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a') + 10
+                             : c >= 'A' && c <= 'F' ? static_cast<unsigned>(c - 'A') + 10
+                                                    : 99;
+      return value < base;
+    };
+    while (one(at) || (at < s.size() && s[at] == '_' && one(at + 1))) ++at;
+    return at;
+  }
+
+  void read_number(std::string_view rest) {
+    const auto take = [&](Token::Kind kind, std::size_t n) {
+      std::string text(rest.substr(0, n));
+      std::erase(text, '_');
+      add(kind, std::move(text));
+      at_ += n;
+    };
+    const std::size_t whole = digits(rest, 0, 10);
+    std::size_t n = whole;
+    if (!(at_ > 0 && source_[at_ - 1] == '.')) {
+      const auto fraction = [&] {
+        return n + 1 < rest.size() && rest[n] == '.' && digit(rest[n + 1]);
+      };
+      const bool point = fraction();
+      if (point) n = digits(rest, n + 1, 10);
+      bool exponent = false;
+      if (n < rest.size() && (rest[n] == 'e' || rest[n] == 'E')) {
+        std::size_t e = n + 1;
+        if (e < rest.size() && (rest[e] == '+' || rest[e] == '-')) ++e;
+        if (e < rest.size() && digit(rest[e])) {
+          exponent = true;
+          n = digits(rest, e, 10);
+        }
+      }
+      if (point || exponent) return take(Token::Kind::real, n);
+    }
+    if (rest[0] == '0' && rest.size() > 1) {
+      const char base = static_cast<char>(rest[1] | 0x20);
+      const unsigned of = base == 'x' ? 16 : base == 'o' ? 8 : base == 'b' ? 2 : 0;
+      if (of != 0) {
+        n = digits(rest, 2, of);
+        if (n > 2) return take(Token::Kind::integer, n);
+      }
+      n = 1;  // zeros alone
+      while (n < rest.size() &&
+             (rest[n] == '0' || (rest[n] == '_' && n + 1 < rest.size() && rest[n + 1] == '0')))
+        ++n;
+      return take(Token::Kind::integer, n);
+    }
+    take(Token::Kind::integer, whole);
   }
 
   void read_string(std::string_view rest) {
@@ -204,54 +284,65 @@ class Lexer {
         continue;
       }
       const char next = rest[++i];
-      static constexpr std::string_view kFrom = "ntrvfab\\'\"0", kTo("\n\t\r\v\f\a\b\\'\"\0", 11);
-      if (const std::size_t k = kFrom.find(next); k != std::string_view::npos)
+      static constexpr std::string_view kFrom = "ntrvfab\\'\"", kTo("\n\t\r\v\f\a\b\\'\"", 10);
+      if (const std::size_t k = kFrom.find(next); k != std::string_view::npos) {
         out += kTo[k];
-      else if (next == 'u' && i + 4 < rest.size())
-        out += code_point(rest.substr(i + 1, 4)), i += 4;
-      else if (next == 'x' && i + 2 < rest.size())
-        out += code_point(rest.substr(i + 1, 2)), i += 2;
-      else if (next != '\n')
+      } else if (next == 'u' || next == 'U' || next == 'x') {
+        const std::size_t n = next == 'u' ? 4 : next == 'U' ? 8 : 2;
+        out += code_point(rest.substr(i + 1, n), n);
+        i += n;
+      } else if (next >= '0' && next <= '7') {
+        std::uint32_t code = 0;
+        std::size_t n = 0;
+        while (n < 3 && i + n < rest.size() && rest[i + n] >= '0' && rest[i + n] <= '7')
+          code = code * 8 + static_cast<std::uint32_t>(rest[i + n++] - '0');
+        out += utf8_of(code);
+        i += n - 1;
+      } else if (next == 'N') {
+        fail_at(line_, "'\\N{...}' in a string is not supported");
+      } else if (next != '\n') {
         out += {'\\', next};
+      }
     }
     fail_at(line_, "a string has no end");
   }
 
-  std::string code_point(std::string_view hex) const {
-    unsigned code = 0;
+  std::string code_point(std::string_view hex, std::size_t digits) const {
+    std::uint32_t code = 0;
     const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), code, 16);
-    if (error != std::errc() || end != hex.data() + hex.size() || (code >= 0xd800 && code < 0xe000))
-      fail_at(line_, fmt::format("'{}' in a string is no character", hex));
-    std::string out;
-    if (code < 0x80)
-      out += static_cast<char>(code);
-    else if (code < 0x800)
-      out += {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
-    else
-      out += {static_cast<char>(0xe0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3f)),
-              static_cast<char>(0x80 | (code & 0x3f))};
-    return out;
+    if (hex.size() != digits || error != std::errc() || end != hex.data() + hex.size() ||
+        code > 0x10ffff)
+      fail_at(line_, "an escape in a string is no character");
+    if (code >= 0xd800 && code < 0xe000)
+      fail_at(line_, "half a surrogate pair in a string is not supported");
+    return utf8_of(code);
   }
 
-  bool is_raw() const {
-    const std::size_t n = tokens_.size();
-    return n >= 3 && tokens_[n - 2].kind == Token::Kind::name && tokens_[n - 2].text == "raw" &&
-           tokens_[n - 3].kind == Token::Kind::begin_block;
-  }
-
-  void read_raw() {
-    tokens_.resize(tokens_.size() - 3);
+  /// What stands between raw and endraw is text. \return false if this tag is no raw
+  bool read_raw() {
+    const std::size_t name = skip_spaces(at_);
+    if (source_.compare(name, 3, "raw") != 0) return false;
+    std::size_t end = skip_spaces(name + 3);
+    if (source_.compare(end, 3, "-%}") == 0)
+      ++end;
+    else if (source_.compare(end, 2, "%}") != 0)
+      return false;
+    count_lines(std::string_view(source_).substr(at_, end - at_));
     const int line = line_;
+    close(end, false);
     for (std::size_t i = at_; i + 1 < source_.size(); ++i) {
       if (source_[i] != '{' || source_[i + 1] != '%') continue;
       std::size_t j = i + 2;
       if (j < source_.size() && (source_[j] == '-' || source_[j] == '+')) ++j;
-      j = source_.find_first_not_of(" \t\n", j);
-      if (j == std::string::npos || source_.compare(j, 6, "endraw") != 0) continue;
-      const std::size_t end = source_.find("%}", j);
-      if (end == std::string::npos) break;
+      j = skip_spaces(j);
+      if (source_.compare(j, 6, "endraw") != 0) continue;
+      j = skip_spaces(j + 6);
+      if (j < source_.size() && (source_[j] == '-' || source_[j] == '+')) ++j;
+      if (source_.compare(j, 2, "%}") != 0) continue;
       add_text(i);
-      return close(end, true);
+      count_lines(std::string_view(source_).substr(i, j - i));
+      close(j, true);
+      return true;
     }
     fail_at(line, "'raw' has no 'endraw'");
   }
@@ -260,6 +351,7 @@ class Lexer {
   std::size_t at_ = 0;
   int line_ = 1;
   bool at_line_start_ = true;
+  std::string brackets_;  // what closes those that are open
   std::vector<Token> tokens_;
 };
 
@@ -342,7 +434,7 @@ class Parser {
         block.push_back(std::move(s));
       } else if (now().kind == Token::Kind::begin_output) {
         Statement s{.kind = Statement::Kind::output, .line = take().line};
-        s.value = tuple();
+        s.value = tuple(true);
         expect(Token::Kind::end_output);
         block.push_back(std::move(s));
       } else {
@@ -359,11 +451,17 @@ class Parser {
     const int line = now().line;
     const std::string word = name();
     if (word == "generation") {  // marks what a model said; prints what it holds
+      Statement s{.kind = Statement::Kind::with, .line = line};
+      s.more = std::make_unique<Details>();
       expect(Token::Kind::end_block);
-      for (Statement& inner : body("endgeneration")) block.push_back(std::move(inner));
+      const int loops = std::exchange(loops_, 0);
+      s.more->body = body("endgeneration");
+      loops_ = loops;
+      block.push_back(std::move(s));
       return;
     }
     Statement s{.kind = Statement::Kind::text, .line = line};
+    s.more = std::make_unique<Details>();
     if (word == "if") {
       branch(s);
     } else if (word == "for") {
@@ -372,14 +470,23 @@ class Parser {
       set(s);
     } else if (word == "macro") {
       macro(s);
+    } else if (word == "call") {
+      call_block(s);
+    } else if (word == "filter") {
+      s.kind = Statement::Kind::filter;
+      s.value = filters_of_block(true);
+      s.more->body = apart("endfilter");
+    } else if (word == "with") {
+      with(s);
     } else if (word == "break" || word == "continue") {
       s.kind = word == "break" ? Statement::Kind::leave : Statement::Kind::proceed;
       if (loops_ == 0) fail_at(line, fmt::format("'{}' outside a loop", word));
       expect(Token::Kind::end_block);
     } else {
-      fail_at(line, fmt::format("'{}' is not supported (if, for, set, macro, break, continue, "
-                                "generation and raw are)",
-                                word));
+      fail_at(line,
+              fmt::format("'{:.60}' is not supported (if, for, set, macro, call, filter, with, "
+                          "break, continue, generation and raw are)",
+                          word));
     }
     block.push_back(std::move(s));
   }
@@ -392,76 +499,150 @@ class Parser {
     return block;
   }
 
-  void branch(Statement& s) {
-    const Deeper deeper(*this);  // a long chain of elif nests
-    s.kind = Statement::Kind::branch;
-    s.value = tuple();
+  /// The same behind the end of a tag, of a function of its own: no loop around can be left.
+  Block apart(const std::string& end) {
     expect(Token::Kind::end_block);
-    s.body = statements({"elif", "else", "endif"});
-    const int line = now().line;
-    const std::string word = name();
-    if (word == "elif") {
-      Statement inner{.kind = Statement::Kind::branch, .line = line};
-      branch(inner);
-      s.other.push_back(std::move(inner));
-      return;
+    const int loops = std::exchange(loops_, 0);
+    Block block = body(end);
+    loops_ = loops;
+    return block;
+  }
+
+  void branch(Statement& s) {
+    s.kind = Statement::Kind::branch;
+    ExpressionPtr condition = tuple(false);
+    while (true) {
+      expect(Token::Kind::end_block);
+      Block block = condition ? statements({"elif", "else", "endif"}) : statements({"endif"});
+      const bool last = !condition;
+      s.more->branches.push_back({std::move(condition), std::move(block)});
+      const std::string word = name();
+      if (last || word == "endif") break;
+      condition = word == "elif" ? tuple(false) : nullptr;
     }
     expect(Token::Kind::end_block);
-    if (word == "else") s.other = body("endif");
   }
 
   void loop(Statement& s) {
     s.kind = Statement::Kind::loop;
-    s.names = names();
+    s.more->target = targets(false);
     expect_name("in");
-    s.value = either();
-    if (accept_name("if")) s.condition = expression();
-    if (is_name(now(), "recursive")) fail_at(now().line, "'recursive' is not supported");
+    s.value = tuple(false);
+    if (accept_name("if")) s.more->condition = expression();
+    s.more->recursive = accept_name("recursive");
     expect(Token::Kind::end_block);
-    ++loops_;
-    s.body = statements({"else", "endfor"});
-    --loops_;
+    const int loops = loops_;
+    loops_ = s.more->recursive ? 1 : loops + 1;
+    s.more->body = statements({"else", "endfor"});
+    loops_ = loops;
     const bool other = name() == "else";
     expect(Token::Kind::end_block);
-    if (other) s.other = body("endfor");
+    if (other) s.more->other = body("endfor");
   }
 
-  std::vector<std::string> names() {
-    const bool bracket = accept_sign("(");
-    std::vector<std::string> out{name()};
-    while (accept_sign(",")) out.push_back(name());
-    if (bracket) expect_sign(")");
-    return out;
+  Target target(bool attributes) {
+    const Deeper deeper(*this);
+    if (accept_sign("(")) {
+      Target of = targets(attributes);
+      expect_sign(")");
+      return of;
+    }
+    Target of;
+    of.name = name();
+    for (const char* taken : {"true", "false", "none", "True", "False", "None"})
+      if (of.name == taken) fail_at(now().line, fmt::format("'{}' cannot be set", taken));
+    if (attributes && accept_sign(".")) of.attribute = name();
+    return of;
+  }
+
+  /// a, (b, c)
+  Target targets(bool attributes) {
+    Target first = target(attributes);
+    if (!is_sign(now(), ",")) return first;
+    Target all;
+    all.parts.push_back(std::move(first));
+    while (accept_sign(",")) {
+      if (is_name(now(), "in") || is_sign(now(), "=") || is_sign(now(), ")")) break;
+      all.parts.push_back(target(attributes));
+    }
+    return all;
   }
 
   void set(Statement& s) {
     s.kind = Statement::Kind::set;
-    s.names = names();
-    if (s.names.size() == 1 && accept_sign(".")) s.attribute = name();
+    s.more->target = targets(true);
     if (accept_sign("=")) {
-      s.value = tuple();
+      s.value = tuple(true);
       expect(Token::Kind::end_block);
       return;
     }
-    if (s.names.size() != 1 || !s.attribute.empty()) expect_sign("=");
-    expect(Token::Kind::end_block);
-    s.body = body("endset");
+    if (s.more->target.name.empty()) expect_sign("=");
+    s.kind = Statement::Kind::capture;
+    if (is_sign(now(), "|")) s.value = filters_of_block(false);
+    s.more->body = apart("endset");
+  }
+
+  /// The filters of a block, of what it prints. \param first whether the first stands without |
+  ExpressionPtr filters_of_block(bool first) {
+    ExpressionPtr e = make(Kind::name, now().line, kPrinted);
+    if (first) e = filter(std::move(e));
+    while (accept_sign("|")) e = filter(std::move(e));
+    return e;
+  }
+
+  std::vector<Parameter> parameters() {
+    expect_sign("(");
+    std::vector<Parameter> out;
+    while (!accept_sign(")")) {
+      if (!out.empty()) expect_sign(",");
+      Parameter p{name(), nullptr};
+      if (accept_sign("="))
+        p.value = expression();
+      else if (!out.empty() && out.back().value)
+        fail_at(now().line, "a parameter without a value stands behind one that has one");
+      out.push_back(std::move(p));
+    }
+    return out;
+  }
+
+  /// The body of a macro or call, and which of the names that it is given by itself it reads.
+  void body_of_macro(Statement& s, const std::string& end) {
+    const Read around = std::exchange(read_, {});
+    s.more->body = apart(end);
+    s.more->varargs = read_.varargs;
+    s.more->kwargs = read_.kwargs;
+    s.more->caller = read_.caller;
+    read_.varargs |= around.varargs;
+    read_.kwargs |= around.kwargs;
+    read_.caller |= around.caller;
   }
 
   void macro(Statement& s) {
     s.kind = Statement::Kind::macro;
     s.text = name();
-    expect_sign("(");
-    while (!accept_sign(")")) {
-      Parameter p{name(), nullptr};
-      if (accept_sign("=")) p.value = expression();
-      s.parameters.push_back(std::move(p));
-      if (!is_sign(now(), ")")) expect_sign(",");
+    s.more->parameters = parameters();
+    body_of_macro(s, "endmacro");
+  }
+
+  void call_block(Statement& s) {
+    s.kind = Statement::Kind::call;
+    s.text = "caller";
+    if (is_sign(now(), "(")) s.more->parameters = parameters();
+    s.value = expression();
+    if (s.value->kind != Kind::call) fail_at(s.line, "'call' needs a call of a macro");
+    body_of_macro(s, "endcall");
+  }
+
+  void with(Statement& s) {
+    s.kind = Statement::Kind::with;
+    while (now().kind != Token::Kind::end_block) {
+      if (!s.more->bindings.empty()) expect_sign(",");
+      Target to = target(false);
+      expect_sign("=");
+      s.more->bindings.emplace_back(std::move(to), expression());
     }
     expect(Token::Kind::end_block);
-    const int loops = std::exchange(loops_, 0);
-    s.body = body("endmacro");
-    loops_ = loops;
+    s.more->body = body("endwith");
   }
 
   // -- expressions, from what binds least to what binds most --
@@ -474,24 +655,32 @@ class Parser {
     return e;
   }
 
-  ExpressionPtr binary(std::string sign, ExpressionPtr left, ExpressionPtr right, int line) const {
-    ExpressionPtr e = make(Kind::binary, line, std::move(sign));
-    e->parts.push_back(std::move(left));
-    e->parts.push_back(std::move(right));
-    return e;
+  static void grow(Expression& e, const ExpressionPtr& part) {
+    if (!part) return;
+    if (part->height >= kMostHeight) fail_at(part->line, "is nested too deep");
+    e.height = std::max(e.height, static_cast<std::uint8_t>(part->height + 1));
+  }
+  static void add(Expression& e, ExpressionPtr part) {
+    grow(e, part);
+    e.parts.push_back(std::move(part));
+  }
+  static void add_arguments(Expression& e, std::vector<Argument> arguments) {
+    for (const Argument& a : arguments) grow(e, a.value);
+    e.arguments = std::move(arguments);
   }
 
-  /// a, b: a list without brackets.
-  ExpressionPtr tuple() {
-    ExpressionPtr first = expression();
+  /// a, b: a tuple without brackets. \param choices whether `a if b` may be part of it
+  ExpressionPtr tuple(bool choices) {
+    const auto one = [&] { return choices ? expression() : either(); };
+    ExpressionPtr first = one();
     if (!is_sign(now(), ",")) return first;
-    ExpressionPtr e = make(Kind::list, now().line);
-    e->parts.push_back(std::move(first));
+    ExpressionPtr e = make(Kind::tuple, now().line);
+    add(*e, std::move(first));
     while (accept_sign(",")) {
       if (now().kind == Token::Kind::end_block || now().kind == Token::Kind::end_output ||
-          is_sign(now(), ")"))
+          is_sign(now(), ")") || is_name(now(), "recursive"))
         break;
-      e->parts.push_back(expression());
+      add(*e, one());
     }
     return e;
   }
@@ -501,87 +690,104 @@ class Parser {
     ExpressionPtr e = either();
     while (is_name(now(), "if")) {
       ExpressionPtr choice = make(Kind::choice, take().line);
-      choice->parts.push_back(std::move(e));
-      choice->parts.push_back(either());
-      choice->parts.push_back(accept_name("else") ? expression() : nullptr);
+      add(*choice, std::move(e));
+      add(*choice, either());
+      add(*choice, accept_name("else") ? expression() : nullptr);
       e = std::move(choice);
     }
     return e;
   }
 
-  ExpressionPtr either() {
-    ExpressionPtr e = both();
-    while (is_name(now(), "or")) {
-      const int line = take().line;
-      e = binary("or", std::move(e), both(), line);
+  /// Operands in a row make one node. \param next reads the operator: its sign, or 0
+  template <class Next, class Operand>
+  ExpressionPtr chain(Kind kind, Next next, Operand operand) {
+    ExpressionPtr e = operand();
+    const int line = now().line;
+    char sign = next();
+    if (sign == 0) return e;
+    ExpressionPtr all = make(kind, line);
+    add(*all, std::move(e));
+    for (; sign != 0; sign = next()) {
+      all->text += sign;
+      add(*all, operand());
     }
-    return e;
+    return all;
+  }
+
+  ExpressionPtr either() {
+    const Deeper deeper(*this);
+    return chain(
+        Kind::any, [&] { return accept_name("or") ? '|' : '\0'; }, [&] { return both(); });
   }
 
   ExpressionPtr both() {
-    ExpressionPtr e = negation();
-    while (is_name(now(), "and")) {
-      const int line = take().line;
-      e = binary("and", std::move(e), negation(), line);
-    }
-    return e;
+    return chain(
+        Kind::all, [&] { return accept_name("and") ? '&' : '\0'; }, [&] { return negation(); });
   }
 
   ExpressionPtr negation() {
     if (!is_name(now(), "not")) return comparison();
     const Deeper deeper(*this);
-    ExpressionPtr e = make(Kind::unary, take().line, "not");
-    e->parts.push_back(negation());
+    ExpressionPtr e = make(Kind::not_, take().line);
+    add(*e, negation());
     return e;
   }
 
-  std::optional<std::string> comparing() {
-    for (const char* sign : {"==", "!=", "<", ">", "<=", ">="})
-      if (accept_sign(sign)) return sign;
-    if (accept_name("in")) return "in";
+  char comparing() {
+    constexpr std::pair<const char*, char> kSigns[] = {{"==", '='}, {"!=", '!'}, {"<", '<'},
+                                                       {">", '>'},  {"<=", 'l'}, {">=", 'g'}};
+    for (const auto& [sign, code] : kSigns)
+      if (accept_sign(sign)) return code;
+    if (accept_name("in")) return 'i';
     if (is_name(now(), "not") && is_name(next(), "in")) {
       take();
       take();
-      return "not in";
+      return 'n';
     }
-    return std::nullopt;
+    return 0;
+  }
+
+  char one_of(std::initializer_list<std::pair<const char*, char>> signs) {
+    for (const auto& [sign, code] : signs)
+      if (accept_sign(sign)) return code;
+    return 0;
   }
 
   ExpressionPtr comparison() {
-    ExpressionPtr e = sum();
-    bool compared = false;
-    while (true) {
-      const int line = now().line;
-      const auto sign = comparing();
-      if (!sign) return e;
-      if (compared) fail_at(line, "comparisons in a row are not supported; put brackets");
-      compared = true;
-      e = binary(*sign, std::move(e), sum(), line);
-    }
-  }
-
-  template <class Operand>
-  ExpressionPtr chain(std::initializer_list<const char*> signs, Operand operand) {
-    ExpressionPtr e = operand();
-    while (true) {
-      const auto found = std::find_if(signs.begin(), signs.end(),
-                                      [&](const char* s) { return is_sign(now(), s); });
-      if (found == signs.end()) return e;
-      const int line = take().line;
-      e = binary(*found, std::move(e), operand(), line);
-    }
+    return chain(
+        Kind::compare, [&] { return comparing(); }, [&] { return sum(); });
   }
   ExpressionPtr sum() {
-    return chain({"+", "-"}, [&] { return joined(); });
+    return chain(
+        Kind::sum,
+        [&] {
+          return one_of({{"+", '+'}, {"-", '-'}});
+        },
+        [&] { return joined(); });
   }
   ExpressionPtr joined() {
-    return chain({"~"}, [&] { return product(); });
+    return chain(
+        Kind::join,
+        [&] {
+          return one_of({{"~", '~'}});
+        },
+        [&] { return product(); });
   }
   ExpressionPtr product() {
-    return chain({"*", "/", "//", "%"}, [&] { return power(); });
+    return chain(
+        Kind::sum,
+        [&] {
+          return one_of({{"*", '*'}, {"//", '\\'}, {"/", '/'}, {"%", '%'}});
+        },
+        [&] { return power(); });
   }
   ExpressionPtr power() {
-    return chain({"**"}, [&] { return unary(true); });
+    return chain(
+        Kind::sum,
+        [&] {
+          return one_of({{"**", '^'}});
+        },
+        [&] { return unary(true); });
   }
 
   ExpressionPtr unary(bool with_filters) {
@@ -589,13 +795,30 @@ class Parser {
     ExpressionPtr e;
     if (is_sign(now(), "-") || is_sign(now(), "+")) {
       const Token sign = take();
-      e = make(Kind::unary, sign.line, sign.text);
-      e->parts.push_back(unary(false));
+      e = make(Kind::sign, sign.line, sign.text);
+      add(*e, unary(false));
     } else {
       e = primary();
     }
     e = postfix(std::move(e));
     return with_filters ? filters(std::move(e)) : std::move(e);
+  }
+
+  ExpressionPtr integer(const Token& token) const {
+    const std::string& text = token.text;
+    const bool prefixed = text.size() > 2 && text[0] == '0' && text[1] > '9';
+    const char base = prefixed ? static_cast<char>(text[1] | 0x20) : 'd';
+    const Integer of = base == 'x' ? 16 : base == 'o' ? 8 : base == 'b' ? 2 : 10;
+    Integer value = 0;
+    for (std::size_t i = prefixed ? 2 : 0; i < text.size(); ++i) {
+      const char c = text[i];
+      const int digit = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+      if (__builtin_mul_overflow(value, of, &value) || __builtin_add_overflow(value, digit, &value))
+        fail_at(token.line, fmt::format("{:.60} is too large", text));
+    }
+    ExpressionPtr e = make(Kind::literal, token.line);
+    e->value = value;
+    return e;
   }
 
   ExpressionPtr primary() {
@@ -610,26 +833,30 @@ class Parser {
         if (token.text == "true" || token.text == "True") return literal(true);
         if (token.text == "false" || token.text == "False") return literal(false);
         if (token.text == "none" || token.text == "None") return literal(Value());
+        if (token.text == "self" || token.text == "super")
+          fail_at(token.line, fmt::format("'{}' is not supported", token.text));
+        read_.varargs |= token.text == "varargs";
+        read_.kwargs |= token.text == "kwargs";
+        read_.caller |= token.text == "caller";
         return make(Kind::name, token.line, token.text);
       case Token::Kind::string: {
         std::string s = token.text;
         while (now().kind == Token::Kind::string) s += take().text;
-        return literal(std::move(s));
+        return literal(literal_text(std::move(s)));
       }
-      case Token::Kind::integer: {
-        std::int64_t i = 0;
-        const auto [end, error] =
-            std::from_chars(token.text.data(), token.text.data() + token.text.size(), i);
-        if (error != std::errc() || end == nullptr)
-          fail_at(token.line, fmt::format("{} is too large", token.text));
-        return literal(i);
+      case Token::Kind::integer:
+        return integer(token);
+      case Token::Kind::real: {
+        double d = 0;
+        const auto end = token.text.data() + token.text.size();
+        if (std::from_chars(token.text.data(), end, d).ec != std::errc())
+          fail_at(token.line, fmt::format("{:.60} is not supported", token.text));
+        return literal(d);
       }
-      case Token::Kind::real:
-        return literal(std::stod(token.text));
       case Token::Kind::sign:
         if (token.text == "(") {
-          if (accept_sign(")")) return make(Kind::list, token.line);
-          ExpressionPtr e = tuple();
+          if (accept_sign(")")) return make(Kind::tuple, token.line);
+          ExpressionPtr e = tuple(true);
           expect_sign(")");
           return e;
         }
@@ -645,7 +872,7 @@ class Parser {
   ExpressionPtr list(int line) {
     ExpressionPtr e = make(Kind::list, line);
     while (!accept_sign("]")) {
-      e->parts.push_back(expression());
+      add(*e, expression());
       if (!is_sign(now(), "]")) expect_sign(",");
     }
     return e;
@@ -654,9 +881,9 @@ class Parser {
   ExpressionPtr dict(int line) {
     ExpressionPtr e = make(Kind::dict, line);
     while (!accept_sign("}")) {
-      e->parts.push_back(expression());
+      add(*e, expression());
       expect_sign(":");
-      e->parts.push_back(expression());
+      add(*e, expression());
       if (!is_sign(now(), "}")) expect_sign(",");
     }
     return e;
@@ -666,20 +893,31 @@ class Parser {
     while (true) {
       const int line = now().line;
       if (accept_sign(".")) {
-        ExpressionPtr outer = make(Kind::attribute, line, name());
-        outer->parts.push_back(std::move(e));
+        ExpressionPtr outer;
+        if (now().kind == Token::Kind::integer) {
+          outer = make(Kind::item, line);
+          add(*outer, std::move(e));
+          add(*outer, integer(take()));
+        } else {
+          outer = make(Kind::attribute, line, name());
+          add(*outer, std::move(e));
+        }
         e = std::move(outer);
       } else if (accept_sign("[")) {
         e = subscript(std::move(e), line);
       } else if (is_sign(now(), "(")) {
-        ExpressionPtr outer = make(Kind::call, line);
-        outer->parts.push_back(std::move(e));
-        outer->arguments = arguments();
-        e = std::move(outer);
+        e = call(std::move(e), line);
       } else {
         return e;
       }
     }
+  }
+
+  ExpressionPtr call(ExpressionPtr of, int line) {
+    ExpressionPtr outer = make(Kind::call, line);
+    add(*outer, std::move(of));
+    add_arguments(*outer, arguments());
+    return outer;
   }
 
   ExpressionPtr subscript(ExpressionPtr of, int line) {
@@ -687,18 +925,17 @@ class Parser {
       return is_sign(now(), ":") || is_sign(now(), "]") ? nullptr : expression();
     };
     ExpressionPtr first = bound();
-    if (first && accept_sign("]")) {
-      ExpressionPtr e = make(Kind::item, line);
-      e->parts.push_back(std::move(of));
-      e->parts.push_back(std::move(first));
+    if (is_sign(now(), ",")) fail_at(line, "a tuple as an index is not supported");
+    ExpressionPtr e = make(is_sign(now(), "]") && first ? Kind::item : Kind::slice, line);
+    add(*e, std::move(of));
+    add(*e, std::move(first));
+    if (e->kind == Kind::item) {
+      take();
       return e;
     }
-    ExpressionPtr e = make(Kind::slice, line);
-    e->parts.push_back(std::move(of));
-    e->parts.push_back(std::move(first));
     expect_sign(":");
-    e->parts.push_back(bound());
-    e->parts.push_back(accept_sign(":") ? bound() : nullptr);
+    add(*e, bound());
+    add(*e, accept_sign(":") ? bound() : nullptr);
     expect_sign("]");
     return e;
   }
@@ -706,11 +943,16 @@ class Parser {
   std::vector<Argument> arguments() {
     expect_sign("(");
     std::vector<Argument> out;
+    std::set<std::string> names;
     while (!accept_sign(")")) {
       Argument a;
+      if (is_sign(now(), "*") || is_sign(now(), "**"))
+        fail_at(now().line, fmt::format("'{}' before an argument is not supported", now().text));
       if (now().kind == Token::Kind::name && is_sign(next(), "=")) {
         a.name = take().text;
         take();
+        if (!names.insert(a.name).second)
+          fail_at(now().line, fmt::format("the argument '{:.60}' is given twice", a.name));
       } else if (!out.empty() && !out.back().name.empty()) {
         fail_at(now().line, "an argument by its place stands behind one by its name");
       }
@@ -721,30 +963,45 @@ class Parser {
     return out;
   }
 
+  std::string dotted() {
+    std::string out = name();
+    while (accept_sign(".")) out += '.' + name();
+    return out;
+  }
+
+  /// Behind a |.
+  ExpressionPtr filter(ExpressionPtr e) {
+    ExpressionPtr outer = make(Kind::filter, now().line, dotted());
+    add(*outer, std::move(e));
+    if (is_sign(now(), "(")) add_arguments(*outer, arguments());
+    return outer;
+  }
+
   ExpressionPtr filters(ExpressionPtr e) {
     while (true) {
       const int line = now().line;
       if (accept_sign("|")) {
-        ExpressionPtr outer = make(Kind::filter, line, name());
-        outer->parts.push_back(std::move(e));
-        if (is_sign(now(), "(")) outer->arguments = arguments();
-        e = std::move(outer);
+        e = filter(std::move(e));
       } else if (accept_name("is")) {
         const bool negated = accept_name("not");
-        ExpressionPtr outer = make(Kind::test, line, name());
-        outer->parts.push_back(std::move(e));
-        if (is_sign(now(), "("))
-          outer->arguments = arguments();
-        else if (begins_argument())
-          outer->arguments.push_back({"", postfix(primary())});
+        ExpressionPtr outer = make(Kind::test, line, dotted());
+        add(*outer, std::move(e));
+        if (is_sign(now(), "(")) {
+          add_arguments(*outer, arguments());
+        } else if (begins_argument()) {
+          if (is_name(now(), "is")) fail_at(line, "tests in a row, joined by 'is'");
+          std::vector<Argument> one;
+          one.push_back({"", postfix(primary())});
+          add_arguments(*outer, std::move(one));
+        }
         e = std::move(outer);
         if (negated) {
-          ExpressionPtr not_ = make(Kind::unary, line, "not");
-          not_->parts.push_back(std::move(e));
+          ExpressionPtr not_ = make(Kind::not_, line);
+          add(*not_, std::move(e));
           e = std::move(not_);
         }
       } else if (is_sign(now(), "(")) {
-        e = postfix(std::move(e));
+        e = call(std::move(e), line);
       } else {
         return e;
       }
@@ -754,16 +1011,19 @@ class Parser {
   /// A test may have one argument without brackets.
   bool begins_argument() const {
     const Token& t = now();
-    if (t.kind == Token::Kind::name)
-      return t.text != "else" && t.text != "or" && t.text != "and" && t.text != "is" &&
-             t.text != "if" && t.text != "in" && t.text != "not";
+    if (t.kind == Token::Kind::name) return t.text != "else" && t.text != "or" && t.text != "and";
     return t.kind == Token::Kind::string || t.kind == Token::Kind::integer ||
            t.kind == Token::Kind::real || is_sign(t, "[") || is_sign(t, "{");
   }
 
+  struct Read {
+    bool varargs = false, kwargs = false, caller = false;
+  };
+
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int depth_ = 0, loops_ = 0;
+  Read read_;  // in the macro that is read
 };
 
 }  // namespace

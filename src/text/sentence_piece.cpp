@@ -92,6 +92,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     return out;
   }
 
+  /// Reads no special tokens out of any text.
+  std::vector<std::int64_t> encode_marked(std::string_view text,
+                                          std::span<const TextSpan>) const override {
+    return encode(text, false);
+  }
+
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special) const override {
     std::string out;
     bool begins = file_.rules.space_before || file_.rules.drops_spaces;

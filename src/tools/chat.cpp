@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -13,20 +12,6 @@
 
 namespace episodic::tools {
 namespace {
-
-/// A user's text must not end its own turn, nor begin another's.
-void refuse_special(const Tokenizer& tokenizer, const std::string& text) {
-  std::unordered_set<std::int64_t> seen;
-  for (const std::int64_t id : tokenizer.encode(text, false)) {
-    if (!seen.insert(id).second) continue;
-    const std::vector<std::int64_t> one{id};
-    if (tokenizer.decode(one, true) != tokenizer.decode(one, false))
-      throw DataError(
-          fmt::format("chat: the text holds '{}', which is a special token of the model and would "
-                      "be read as one; take it out, or give the prompt as it is, not as a chat",
-                      tokenizer.token(id)));
-  }
-}
 
 void require_special_tokens(const Tokenizer& tokenizer) {
   if (const std::int64_t bos = tokenizer.bos();
@@ -53,16 +38,16 @@ std::string stripped(const std::string& s) {
 
 /// A rendered conversation's tokens, those of its question apart. They are the tokens of the whole:
 /// where a token reaches over both, it is the question's. \param opens whether it opens a sequence
-ChatPrompt in_two_steps(const Tokenizer& tokenizer, const std::string& rendered,
+ChatPrompt in_two_steps(const Tokenizer& tokenizer, const RenderedPrompt& rendered,
                         const std::string& question, bool opens) {
-  const auto encode = [&](const std::string& part) {
-    return opens ? tokenizer.encode(part, false) : encode_continuation(tokenizer, part);
+  const auto encode = [&](const RenderedPrompt& part) {
+    return opens ? encode_prompt(tokenizer, part) : encode_continuation(tokenizer, part);
   };
   const std::vector<std::int64_t> whole = encode(rendered);
   const std::string wanted = stripped(question);
-  const std::size_t at = wanted.empty() ? std::string::npos : rendered.rfind(wanted);
+  const std::size_t at = wanted.empty() ? std::string::npos : rendered.text.rfind(wanted);
   if (at == std::string::npos || at == 0) return {whole, {}};
-  const std::vector<std::int64_t> before = encode(rendered.substr(0, at));
+  const std::vector<std::int64_t> before = encode(rendered.part(0, at));
   const auto split = std::mismatch(whole.begin(), whole.end(), before.begin(), before.end()).first;
   return {{whole.begin(), split}, {split, whole.end()}};
 }
@@ -90,15 +75,14 @@ Conversation::Conversation(const ChatFlags& flags, const std::filesystem::path& 
       variables_(flags.variables),
       goes_on_(goes_on) {
   require_special_tokens(tokenizer);
-  refuse_special(tokenizer, flags.system);
   if (!flags.system.empty()) messages_.push_back({"system", flags.system});
 }
 
-std::string Conversation::render(bool to_answer) const {
+RenderedPrompt Conversation::render(bool to_answer) const {
   ChatOptions options;
   options.variables = variables_;
   options.add_generation_prompt = to_answer;
-  return template_.render(messages_, options);
+  return template_.render_prompt(messages_, options);
 }
 
 std::size_t Conversation::end_of_last_answer(const std::string& before) const {
@@ -109,11 +93,10 @@ std::size_t Conversation::end_of_last_answer(const std::string& before) const {
 }
 
 ChatPrompt Conversation::ask(const std::string& text, const std::string& question) {
-  for (const std::string* part : {&text, &question}) refuse_special(tokenizer_, *part);
   const bool first = messages_.empty() || messages_.back().role != "assistant";
-  const std::string before = first ? std::string() : render(false);
+  const std::string before = first ? std::string() : render(false).text;
   messages_.push_back({"user", text + question});
-  std::string rendered;
+  RenderedPrompt rendered;
   try {
     rendered = render(true);
   } catch (...) {
@@ -124,18 +107,17 @@ ChatPrompt Conversation::ask(const std::string& text, const std::string& questio
   std::size_t from = 0;
   if (!first) {
     from = end_of_last_answer(before);
-    if (from == std::string::npos || !rendered.starts_with(before))
+    if (from == std::string::npos || !rendered.text.starts_with(before))
       throw DataError(
           "the model's chat format changes earlier turns when a new one comes, which cannot be "
           "done "
           "to what was read; begin a new conversation");
   } else if (goes_on_) {
-    from = behind_bos(tokenizer_, rendered);
+    from = behind_bos(tokenizer_, rendered.text);
   }
   asked_ = text + question;
-  rendered_ = rendered;
-  rendered.erase(0, from);
-  return in_two_steps(tokenizer_, rendered, question, first && !goes_on_);
+  rendered_ = rendered.text;
+  return in_two_steps(tokenizer_, rendered.part(from), question, first && !goes_on_);
 }
 
 void Conversation::answered(const std::string& text) {
@@ -147,11 +129,10 @@ ChatPrompt conversation_prompt(const ChatTemplate& chat_template, const Tokenize
                                std::span<const ChatMessage> messages, const std::string& variables,
                                bool goes_on) {
   require_special_tokens(tokenizer);
-  for (const ChatMessage& message : messages) refuse_special(tokenizer, message.content);
   ChatOptions options;
   options.variables = variables;
-  std::string rendered = chat_template.render(messages, options);
-  if (goes_on) rendered.erase(0, behind_bos(tokenizer, rendered));
+  RenderedPrompt rendered = chat_template.render_prompt(messages, options);
+  if (goes_on) rendered = rendered.part(behind_bos(tokenizer, rendered.text));
   const bool asks = !messages.empty() && messages.back().role == "user";
   return in_two_steps(tokenizer, rendered, asks ? messages.back().content : std::string(),
                       !goes_on);

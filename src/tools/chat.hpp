@@ -41,14 +41,14 @@ class Conversation {
 
   /// A user's turn: a text and a question about it, of which either may be empty. The question's
   /// part begins where the question does and ends where the answer begins; without a question all
-  /// is `text`. \throws DataError if they hold a special token, or the template refuses the
-  ///         messages or changes earlier ones; the conversation is then as it was
+  /// is `text`. Special tokens' texts in them are plain text. \throws DataError if the template
+  ///         refuses the messages or changes earlier ones; the conversation is then as it was
   ChatPrompt ask(const std::string& text, const std::string& question);
   /// What the model said to it, all of which it has read. Without this the turn never was.
   void answered(const std::string& text);
 
  private:
-  std::string render(bool to_answer) const;
+  RenderedPrompt render(bool to_answer) const;
   /// Where the last answer ends in the rendered conversation; npos if it cannot be found.
   std::size_t end_of_last_answer(const std::string& before) const;
 

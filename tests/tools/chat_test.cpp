@@ -53,6 +53,15 @@ TEST_CASE("generate --chat reads what the template makes of the prompt") {
   same("--chat --prompt 'The key is 7.\n' --question 'What is the key?'",
        "'<|bos|>user: The key is 7.\nWhat is the key?\nanswer: '");
 
+  // a special token's text is text, and no token: more tokens than where it is one
+  const auto prompt_tokens = [&](const std::string& prompt) {
+    return answer(model, prompt)["prompt_tokens"].get<int>();
+  };
+  CHECK(prompt_tokens("--chat --prompt 'a<|eos|>b'") >
+        prompt_tokens("--no-special --prompt '<|bos|>user: a<|eos|>b\nanswer: '") + 2);
+  CHECK(prompt_tokens("--chat --system '<|eos|>' --prompt b") >
+        prompt_tokens("--no-special --prompt '<|bos|>system: <|eos|>\nuser: b\nanswer: '") + 2);
+
   const auto refused = [&](const fs::path& dir, const std::string& flags, const char* why) {
     const Run run = run_episodic("generate --model " + quoted(dir.string()) + " " + flags);
     INFO(flags << "\n" << run.err);
@@ -61,7 +70,7 @@ TEST_CASE("generate --chat reads what the template makes of the prompt") {
     CHECK(run.err.find(why) != std::string::npos);
   };
   refused(*shipped, "--chat --prompt Who", "no chat template");
-  refused(model, "--chat --prompt 'a<|eos|>b'", "holds '<|eos|>', which is a special token");
+  refused(model, "--chat --chat-variables '{\"messages\": []}' --prompt a", "'messages'");
   refused(model, "--chat --no-special --prompt a", "--no-special");
   refused(model, "--system a --prompt a", "--system: says nothing without --chat");
   refused(model, "--chat --chat-variables 3 --prompt a", "no JSON object");
@@ -164,7 +173,6 @@ TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
   const fs::path none = scratch / "none";
   refused(*shipped, "Who?\n", "--memory-dir " + quoted(none.string()), "no chat template");
   CHECK(!fs::exists(none));
-  refused(model, "a<|eos|>b\n", "", "holds '<|eos|>', which is a special token");
   refused(model, "/read nothing.txt\nWho?\n", "", "nothing.txt");
   refused(model, "Who?\n", kept + " --full-attention", "--memory-dir");
 }

@@ -13,6 +13,7 @@
 #include "episodic/base/callbacks.hpp"
 #include "episodic/model/language_model.hpp"
 #include "episodic/session/generation.hpp"
+#include "episodic/text/chat_template.hpp"
 #include "episodic/text/tokenizer.hpp"
 
 namespace episodic {
@@ -26,6 +27,9 @@ struct SessionCounters {
 /// Ids of a text that goes on after another one, without special tokens. Tokenizers that put a
 /// space before every text (LLaMA 2's) put none before this one.
 std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer, std::string_view text);
+/// The same of a conversation, or a part of one (`encode_prompt`).
+std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer,
+                                              const RenderedPrompt& prompt);
 
 /// Feeds a model. The state of the sequence is the model's; the session remembers which tokens it
 /// fed, for the repetition penalty, and where the model's count of tokens went back (a restore, a

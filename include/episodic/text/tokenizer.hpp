@@ -3,14 +3,22 @@
 /// \file
 /// Tokenizers from a Hugging Face model directory.
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace episodic {
+
+/// Bytes of a text, from `begin` to before `end`.
+struct TextSpan {
+  std::size_t begin, end;
+  friend bool operator==(const TextSpan&, const TextSpan&) = default;
+};
 
 /// Text <-> token ids. Immutable after loading; safe to use from several threads.
 class Tokenizer {
@@ -21,6 +29,14 @@ class Tokenizer {
   /// \param add_special also the tokens that the tokenizer adds around a text (BOS, ...)
   virtual std::vector<std::int64_t> encode(std::string_view text,
                                            bool add_special = true) const = 0;
+
+  /// Ids of a text of which some parts are data: the text of a special token that lies in one of
+  /// them, wholly or in part, is not read as that token. All else is as `encode(text, false)`.
+  /// \param input ascending, apart from each other
+  /// Tokenizers of one's own that read special tokens out of a text override it: what is here
+  /// refuses texts in which there are some within the input. \throws DataError
+  virtual std::vector<std::int64_t> encode_marked(std::string_view text,
+                                                  std::span<const TextSpan> input) const;
 
   /// Text of the ids; bytes of an incomplete character stay as they are, so the text need not be
   /// valid UTF-8. \param skip_special leave out special tokens

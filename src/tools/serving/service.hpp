@@ -33,8 +33,8 @@ class Service {
   explicit Service(Engine& engine);
 
   /// The tokens of a request's prompt, in two steps of which the second may be empty.
-  /// \throws RequestError where the prompt is empty, holds special tokens or tokens that are none,
-  ///         or the model has no chat format, or refuses the messages
+  /// \throws RequestError where the prompt is empty or holds tokens that are none, or the model has
+  ///         no chat format, or refuses the messages
   ChatPrompt prepare(const ServedRequest& request) const;
 
   /// \param on_token hears of each token; false cancels
