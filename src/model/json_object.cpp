@@ -75,6 +75,15 @@ double JsonObject::checked_positive(const char* key, const Json& v) const {
   return x;
 }
 
+double JsonObject::number(const char* key, double least, double most, double otherwise) const {
+  const Json* v = find(key);
+  if (!v) return otherwise;
+  const double x = v->is_number() ? v->get<double>() : std::nan("");
+  if (!(x >= least && x <= most))
+    fail(key, fmt::format("is {}, expected a number from {} to {}", text(*v), least, most));
+  return x;
+}
+
 bool JsonObject::boolean(const char* key, bool otherwise) const {
   const Json* v = find(key);
   if (!v) return otherwise;

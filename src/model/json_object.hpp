@@ -27,6 +27,8 @@ class JsonObject {
                        std::int64_t otherwise) const;
   /// A finite number above 0; without `otherwise` the key must be there.
   double positive(const char* key, std::optional<double> otherwise = std::nullopt) const;
+  /// A number of [least, most].
+  double number(const char* key, double least, double most, double otherwise) const;
   bool boolean(const char* key, bool otherwise) const;
   std::string string(const char* key, const std::string& otherwise) const;
   /// One token id or a list of them.
