@@ -40,8 +40,8 @@ void run(const AskFlags& flags) {
           ? chat_prompt(flags.chat, flags.model.model, tokenizer, flags.prompt, "", goes_on).text
       : goes_on ? encode_continuation(tokenizer, flags.prompt)
                 : tokenizer.encode(flags.prompt);
-  engine->attach(
-      memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) + options.max_new);
+  engine->attach(memory,
+                 memory->tokens() + static_cast<std::int64_t>(prompt.size()) + options.max_new);
   if (const auto reader = flags.encoder.open(*engine)) {
     reader->attach(*engine);
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);

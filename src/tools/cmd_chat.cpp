@@ -214,8 +214,7 @@ class Chat {
   /// What was recalled for the last answer.
   std::string recalled_text() const {
     constexpr std::size_t kListed = 8;
-    if (recalled_.empty())
-      return "nothing was recalled for the last answer: all of it stood in the window\n";
+    if (recalled_.empty()) return "nothing was recalled for the last answer\n";
     std::string text = fmt::format("{} events were recalled for the last answer\n",
                                    count_text(static_cast<std::int64_t>(recalled_.size())));
     for (std::size_t i = 0; i < std::min(kListed, recalled_.size()); ++i) {
@@ -344,9 +343,10 @@ bool run_command(const std::string& line, const JsonFlag& out, Chat& chat) {
     require(false, "");
     out.say(chat.save());
   } else {
-    throw ConfigError(fmt::format("there is no command {}; there are {}, and a message that begins "
-                                  "with a slash is written //text",
-                                  on_one_line(name), kCommands));
+    throw ConfigError(
+        fmt::format("there is no command {}; there are {}, and a message that begins "
+                    "with a slash is written //text",
+                    on_one_line(name), kCommands));
   }
   return true;
 }
@@ -402,7 +402,8 @@ void add_chat(Command& app) {
   Command sub = app.subcommand("chat", "A conversation of any length in the terminal");
   sub.footer(
       "Reads a message from each line of stdin (a line that ends with a backslash goes on with the "
-      "next)\nand answers on stdout, in the model's own chat format. A line that begins with a slash "
+      "next)\nand answers on stdout, in the model's own chat format. A line that begins with a "
+      "slash "
       "is a command:\n/help lists them, '/read FILE' puts a text before the next message, '/quit' "
       "ends. Ctrl-C stops an\nanswer. With --memory-dir the conversation is kept in a folder after "
       "each answer, and goes on there\nthe next time.\n\n"

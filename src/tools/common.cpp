@@ -78,11 +78,12 @@ void CommonFlags::add_to(Command& app, bool with_model) {
       .one_of({"cpu", "cuda", "auto"})
       .shows_default();
   if (with_model)
-    app.option("--activations", activations,
-               "What products on the CPU do with activations: rounded to 8 bits for quantised "
-               "weights (the default, fastest), exact (take it where a small model, under 0.5B with "
-               "Q4_0 or Q4_1 weights, writes nonsense), or bfloat16 (fast with AMX). Without it: as "
-               "EPISODIC_ACTIVATIONS says")
+    app.option(
+           "--activations", activations,
+           "What products on the CPU do with activations: rounded to 8 bits for quantised "
+           "weights (the default, fastest), exact (take it where a small model, under 0.5B with "
+           "Q4_0 or Q4_1 weights, writes nonsense), or bfloat16 (fast with AMX). Without it: as "
+           "EPISODIC_ACTIVATIONS says")
         .one_of({"rounded", "exact", "bfloat16"});
   if (with_model)
     app.option("--event-tokens", event_tokens,

@@ -55,8 +55,7 @@ std::unique_ptr<Engine> load_float32_engine(const CommonFlags& common,
 }
 
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags) {
-  std::unique_ptr<Engine> engine =
-      load_engine(common, flags.model, flags.options(), std::nullopt);
+  std::unique_ptr<Engine> engine = load_engine(common, flags.model, flags.options(), std::nullopt);
   const bool may_be_four_bits = is_model_file(flags.model) || flags.quantize == "q4_0";
   if (may_be_four_bits && std::string_view(engine->device()) == "cpu") note_rounding(common, flags);
   return engine;
@@ -124,10 +123,11 @@ void GenerationFlags::add_to(Command& app, Otherwise otherwise) {
     }
     if (*max_new < 0) throw UsageError("--max-new: " + text + " is too little, at least 0");
   };
-  app.option_read_by("--max-new", take,
-                     fmt::format("Most tokens of an answer (default: {}to the end of the turn, {} at "
-                                 "most)",
-                                 as_model ? "" : "128; with --chat ", kLongestAnswer))
+  app.option_read_by(
+         "--max-new", take,
+         fmt::format("Most tokens of an answer (default: {}to the end of the turn, {} at "
+                     "most)",
+                     as_model ? "" : "128; with --chat ", kLongestAnswer))
       .type_name("N");
   app.option("--temperature", temperature, help("0 is greedy", "0"));
   app.option("--top-p", top_p, help("Keep the most likely tokens up to this probability", "1"));

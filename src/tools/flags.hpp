@@ -70,8 +70,8 @@ class Command {
 
   /// A flag whose value goes into a variable. \tparam T std::string, std::filesystem::path, int,
   /// std::int64_t, std::uint64_t, double, one of the last three as std::optional, or a vector of
-  /// strings, paths, std::int64_t or doubles (flags.cpp has the list). \param name "--flag", or without dashes an argument known by its
-  /// place
+  /// strings, paths, std::int64_t or doubles (flags.cpp has the list). \param name "--flag", or
+  /// without dashes an argument known by its place
   template <class T>
   Option option(const std::string& name, T& variable, const std::string& help = "");
   /// A flag whose value `take` reads. \param take throws UsageError for what it does not accept

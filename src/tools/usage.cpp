@@ -124,16 +124,19 @@ bool has(const std::vector<std::string>& names, std::string_view name) {
 std::string unknown_flag(const std::string& who, const std::string& help,
                          std::span<const std::string> words, const std::vector<std::string>& flags,
                          const UsageError& error) {
+  const auto says = [&](std::string_view part) {
+    return std::string_view(error.what()).find(part) != std::string_view::npos;
+  };
   for (std::string word : words) {
     if (word == "--") break;
     word = word.substr(0, word.find('='));
     if (word.starts_with("--")) {
       if (has(flags, word)) continue;
-    } else if (!word.starts_with("-") ||
-               std::string_view(error.what()).find(word) == std::string_view::npos) {
+    } else if (!word.starts_with("-") || (!says(word) && !says("required"))) {
       continue;  // a word with one dash may be a value
     }
     const std::string elsewhere = known_elsewhere(word, flags);
+    if (elsewhere.empty() && !word.starts_with("--") && !says(word)) continue;
     const std::string meant = elsewhere.empty() ? nearest(word, flags) : std::string();
     if (!elsewhere.empty())
       return fmt::format("{} has no flag {}; {} ({} --help)", who, word, elsewhere, help);

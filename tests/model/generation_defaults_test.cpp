@@ -81,10 +81,12 @@ TEST_CASE("a directory without the file says nothing, a GGUF file may say it its
           w.put("general.sampling.top_p", 0.75f).put("general.sampling.min_p", 0.25f);
           w.put("general.sampling.penalty_repeat", 1.5f).put("general.sampling.sequence", "kpt");
         }) == GenerationDefaults{0.5, 20, 0.75, 0.25, 1.5, "m.gguf"});
-  CHECK(mentions(refusal<FileError>([&] { of([](W& w) { w.put("general.sampling.temp", -1.0f); }); }),
-                 "m.gguf: general.sampling.temp is -1"));
-  CHECK(mentions(refusal<FileError>([&] { of([](W& w) { w.put("general.sampling.top_p", "x"); }); }),
-                 "general.sampling.top_p"));
+  CHECK(
+      mentions(refusal<FileError>([&] { of([](W& w) { w.put("general.sampling.temp", -1.0f); }); }),
+               "m.gguf: general.sampling.temp is -1"));
+  CHECK(
+      mentions(refusal<FileError>([&] { of([](W& w) { w.put("general.sampling.top_p", "x"); }); }),
+               "general.sampling.top_p"));
 }
 
 }  // namespace generation_defaults_test

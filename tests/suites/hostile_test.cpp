@@ -94,9 +94,11 @@ TEST_CASE("hostile predictions are refused by file and line, or do no harm") {
           {"objects as deep", row(", \"x\": " + repeated("{\"a\":", 100'000)), "nested more"},
           {"an id of lists", "{\"id\": " + deep, "nested more"},
           {"a prediction of lists", "{\"id\": 1, \"pred\": " + deep, "nested more"},
-          {"a gold answer of lists", "{\"id\": 1, \"pred\": \"\", \"answers\": " + deep, "nested more"},
+          {"a gold answer of lists", "{\"id\": 1, \"pred\": \"\", \"answers\": " + deep,
+           "nested more"},
           {"a field twice", row(", \"pred\": \"2\""), "rows.jsonl:1: the key 'pred' stands twice"},
-          {"a field twice below", row(", \"seconds\": {\"read\": 1, \"read\": 2}"), "'read' stands twice"},
+          {"a field twice below", row(", \"seconds\": {\"read\": 1, \"read\": 2}"),
+           "'read' stands twice"},
           {"bytes that are no UTF-8", row(", \"x\": \"\xff\xfe\""), "rows.jsonl:1: not valid JSON"},
           {"half a character", row(", \"x\": \"\xe2\x82\""), "not valid JSON"},
           {"a surrogate alone", row(", \"x\": \"\\ud800\""), "not valid JSON"},
@@ -105,18 +107,27 @@ TEST_CASE("hostile predictions are refused by file and line, or do no harm") {
           {"NaN", row(", \"length\": NaN"), "not valid JSON"},
           {"a number beyond all", row(", \"length\": 1e999"), "not valid JSON"},
           {"a length that is none", row(", \"length\": 1e300"), "\"length\" must be an integer"},
-          {"an id of control characters, twice", "{\"id\": " + control + ", \"pred\": \"\"}\n", "no gold answer"},
-          {"golds of a control character", "{\"id\": " + control + ", \"pred\": \"\", \"answers\": {\"a\": " + control + "}}\n", "rows.jsonl: id ??"},
+          {"an id of control characters, twice", "{\"id\": " + control + ", \"pred\": \"\"}\n",
+           "no gold answer"},
+          {"golds of a control character",
+           "{\"id\": " + control + ", \"pred\": \"\", \"answers\": {\"a\": " + control + "}}\n",
+           "rows.jsonl: id ??"},
           {"a second line cut off", row("") + "{\"id\": 2, \"pr", "rows.jsonl:2: not valid JSON"},
           {"a mark of byte order, and a line of spaces", "\xef\xbb\xbf" + row("") + "  \r\n", ""},
           {"costs of other kinds", row(", \"seconds\": 3, \"memory\": []"), ""},
           {"costs beyond all",
-           row(R"(, "seconds": {"read": "x"}, "read_tokens": 1e300, "new_tokens": 18446744073709551615)"), ""},
-          {"50,000 keys", row(", \"x\": {" + [] {
-             std::string all;
-             for (int i = 0; i < 50'000; ++i) all += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
-             return all;
-           }() + "}"), "more than 4096 entries"},
+           row(R"(, "seconds": {"read": "x"}, "read_tokens": 1e300, "new_tokens": 18446744073709551615)"),
+           ""},
+          {"50,000 keys",
+           row(", \"x\": {" +
+               [] {
+                 std::string all;
+                 for (int i = 0; i < 50'000; ++i)
+                   all += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
+                 return all;
+               }() +
+               "}"),
+           "more than 4096 entries"},
       },
       [](const std::filesystem::path& path) { score_file(scoring(path)); });
 }
@@ -124,7 +135,9 @@ TEST_CASE("hostile predictions are refused by file and line, or do no harm") {
 TEST_CASE("hostile data of a task is refused by file and line") {
   const std::string head = R"({"id": 0, "context": "c", "input": "q", )";
   const std::string id = "\"\\u001b" + std::string(100'000, 'a') + "\"";
-  const std::string with_id = "{\"id\": " + id + R"(, "context": "c", "input": "q", "answer": 1})" "\n";
+  const std::string with_id = "{\"id\": " + id +
+                              R"(, "context": "c", "input": "q", "answer": 1})"
+                              "\n";
   check({{"an answer of lists", head + "\"answer\": " + repeated("[", 200'000), "nested more"},
          {"an id of 100,000 letters, twice", with_id + with_id, "rows.jsonl:2: the id \"?aaa"},
          {"an option of another kind", head + R"("answer": "A", "options": [{}]})", "\"options\""},
@@ -171,19 +184,23 @@ TEST_CASE("files that are no results are refused by what is wrong with them") {
            {R"({"task": "a", "examples": [1]})", "\"score\" is missing"},
            {R"({"task": "a", "examples": [{"score": "1", "id": "1"}]})", "\"score\" is \"1\""},
            {R"({"task": "a", "examples": [{"score": 1, "id": 1}]})", "\"id\" is 1"},
-           {R"({"task": "a", "examples": [], "cost": {"event_bytes": 1e300}})", "\"event_bytes\" is 1e+300"},
-           {R"({"task": "a", "examples": [], "settings": {"question_step": 3}})", "\"question_step\" is 3"}}) {
+           {R"({"task": "a", "examples": [], "cost": {"event_bytes": 1e300}})",
+            "\"event_bytes\" is 1e+300"},
+           {R"({"task": "a", "examples": [], "settings": {"question_step": 3}})",
+            "\"question_step\" is 3"}}) {
     INFO(bad.text);
     CHECK(said(bad.text).find(bad.says) != std::string::npos);
   }
   // a depth without a number of tokens
   CHECK(said(R"({"suite": "infinitebench", "task": "passkey",
                  "examples": [{"score": 1, "id": "1", "depth": 0.5}]})") == "");
-  CHECK(refused([] { averages_of({Json::parse(R"({"suite": 1, "task": "a", "score": "x"})")}); })
-            .find("average: takes result files") != std::string::npos);
+  CHECK(refused([] {
+          averages_of({Json::parse(R"({"suite": 1, "task": "a", "score": "x"})")});
+        }).find("average: takes result files") != std::string::npos);
 }
 
 TEST_CASE("a row to stretch without a text for an answer is refused") {
   for (const char* answer : {"[]", "1", "[[1]]", "null"})
-    CHECK_THROWS_AS(stretch_passkey(Json{{"context", "c"}, {"answer", Json::parse(answer)}}, 4), DataError);
+    CHECK_THROWS_AS(stretch_passkey(Json{{"context", "c"}, {"answer", Json::parse(answer)}}, 4),
+                    DataError);
 }

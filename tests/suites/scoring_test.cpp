@@ -135,8 +135,8 @@ TEST_CASE("a common subsequence in bits is the one that the whole table gives") 
     return words;
   };
   const std::pair<std::size_t, std::size_t> sizes[] = {
-      {1, 1}, {1, 64}, {63, 65}, {64, 64}, {65, 127}, {128, 1}, {200, 300}, {31, 1000},
-      {3000, 3100}, {3500, 2900}};  // the last two in several parts
+      {1, 1},     {1, 64},    {63, 65},     {64, 64},    {65, 127}, {128, 1},
+      {200, 300}, {31, 1000}, {3000, 3100}, {3500, 2900}};  // the last two in several parts
   for (const auto& [n, m] : sizes)
     for (const int vocabulary : {1, 2, 3, 40, 2000}) {
       const std::vector<int> hyp = drawn(n, vocabulary), ref = drawn(m, vocabulary);

@@ -54,8 +54,7 @@ void check_run(const Result& r, std::size_t index) {
     checked(r.cost, name, &Json::is_number_integer, index);
   if_there(r.cost, "new_tokens", &Json::is_number);
   const Json& seconds = checked(r.cost, "seconds", &Json::is_object, index);
-  for (const char* name : {"read", "answer", "retrieve"})
-    if_there(seconds, name, &Json::is_number);
+  for (const char* name : {"read", "answer", "retrieve"}) if_there(seconds, name, &Json::is_number);
 }
 
 Result read_result(const Json& json, std::size_t index) {
