@@ -199,6 +199,10 @@ Json read_json(const std::filesystem::path& path) {
                         .remedy = "check the file"});
 }
 
+Json settings_json(const MemoryConfig& config) {
+  return parse_ordered(to_json(config), "memory", {});
+}
+
 std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {
   Json j = read_json(path);
   if (j.is_object() && j.contains("ids")) j = Json(j["ids"]);

@@ -52,7 +52,8 @@ struct TextFlags {
   std::string read() const;
 };
 
-/// A text as one printable line: line feeds and other control characters as in C.
+/// A text as one printable line: line feeds, other control characters and bytes that are no UTF-8
+/// as in C.
 std::string on_one_line(const std::string& text);
 /// What an exception says, on one line; libtorch's backtraces are left out.
 std::string on_one_line(const std::exception& e);
@@ -121,6 +122,9 @@ std::string read_text(const std::filesystem::path& path);
 
 /// \throws FileError naming the file and the JSON error
 Json read_json(const std::filesystem::path& path);
+
+/// A memory's settings as results hold them.
+Json settings_json(const MemoryConfig& config);
 
 /// Token ids from a file: a JSON array, or an object with "ids" or "tokens".
 std::vector<std::int64_t> read_ids(const std::filesystem::path& path);

@@ -132,6 +132,22 @@ TEST_CASE("hostile predictions are refused by file and line, or do no harm") {
       [](const std::filesystem::path& path) { score_file(scoring(path)); });
 }
 
+TEST_CASE("a score names predictions that were cut with nothing right in them") {
+  const TempDir dir;
+  dir.write("p.jsonl", R"({"id": 1, "pred": "The pass key", "answers": ["7"], "finish": "length"})"
+                       "\n"
+                       R"({"id": 2, "pred": "7 it", "answers": ["7"], "finish": "length"})"
+                       "\n"
+                       R"({"id": 3, "pred": "no", "answers": ["7"], "finish": "stop_token"})"
+                       "\n"
+                       R"({"id": 4, "pred": "no", "answers": ["7"]})"
+                       "\n");
+  const Json result = score_file(scoring(dir / "p.jsonl"));
+  CHECK(result["cut"] == Json::array({"1"}));
+  CHECK(score_text(result).find("  1 scored 0 and were cut at the task's limit") !=
+        std::string::npos);
+}
+
 TEST_CASE("hostile data of a task is refused by file and line") {
   const std::string head = R"({"id": 0, "context": "c", "input": "q", )";
   const std::string id = "\"\\u001b" + std::string(100'000, 'a') + "\"";

@@ -123,6 +123,15 @@ double seconds_in(const Json& object, const char* name) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
+/// Ids of predictions that our own program cut at the task's limit, with nothing right in them.
+Json cut_of(const Predictions& predictions, const Scores& scores) {
+  Json ids = Json::array();
+  for (std::size_t i = 0; i < scores.each.size(); ++i)
+    if (scores.each[i] == 0 && predictions.kept[i].row.value("finish", Json()) == "length")
+      ids.push_back(predictions.kept[i].id);
+  return ids;
+}
+
 /// Sums of what the rows of our own program say of their cost; null for other programs' files.
 Json cost_of(const Predictions& predictions) {
   std::int64_t tokens = 0, generated = 0, peak = 0, store = 0;
@@ -182,6 +191,7 @@ Json score_file(const ScoreOptions& options) {
   result["unknown"] = predictions.unknown;
   result["guessed"] = scores.guessed;
   result["undefined"] = scores.undefined;
+  result["cut"] = cut_of(predictions, scores);
   if (const Json cost = cost_of(predictions); !cost.is_null()) result["cost"] = cost;
   if (std::filesystem::exists(settings_path(options.preds)))
     result["settings"] = tools::read_json(settings_path(options.preds));
@@ -211,7 +221,10 @@ std::string score_text(const Json& r) {
       {"doubled", "predictions with an id that was there already; the first counts"},
       {"unknown", "predictions with an id that the data has not; left out"},
       {"guessed", "were scored by the authors' random letter: nothing could be read off them"},
-      {"undefined", "make the published program fail; scored 0"}};
+      {"undefined", "make the published program fail; scored 0"},
+      {"cut",
+       "scored 0 and were cut at the task's limit of generated tokens: the answer may have been "
+       "still to come; `run --limits em-llm` allows more, `run --raw` has no chat format"}};
   for (const auto& [key, what] : notes)
     if (!r[key].empty()) text += fmt::format("  {} {}\n", r[key].size(), what);
   return text;
