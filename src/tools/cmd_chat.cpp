@@ -263,7 +263,10 @@ class Chat {
   /// \return false where Ctrl-C came: nothing was read then
   bool read(std::span<const std::int64_t> ids, const StopRequest& stop) {
     ProgressBar bar("reading", flags_.common.quiet);
-    if (!engine_.can(Capability::snapshot)) {  // nowhere to go back to: read to the end
+    // One step cannot be stopped, and where there is no state to go back to, reading is not: the
+    // answer is then, at its first token.
+    if (static_cast<std::int64_t>(ids.size()) <= engine_.chunk() ||
+        !engine_.can(Capability::snapshot)) {
       engine_.read(ids, bar.callback());
       return true;
     }
