@@ -15,6 +15,7 @@
 #include <fstream>
 #include <random>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "episodic/model/safetensors.hpp"
@@ -206,7 +207,7 @@ void run(const Flags& flags) {
       {"model", flags.model.string()},
       {"dtype", name_of(model.dtype())},
       {"layers", c.n_layers},
-      {"memory", Json::parse(to_json(config))},
+      {"memory", parse_strict(to_json(config), "memory", {})},
       {"context", flags.context},
       {"events", events},
       {"prefill_tokens_per_second", rate},

@@ -263,7 +263,7 @@ void run(const ForgettingFlags& flags) {
       {"model", flags.model.model.string()},
       {"book", book.title},
       {"times_the_book", text.times_read},
-      {"memory", Json::parse(to_json(config))},
+      {"memory", tools::settings_json(config)},
       {"tokens", end},
       {"events", graph.total()},
       {"held", graph.size()},

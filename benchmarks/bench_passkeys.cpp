@@ -228,7 +228,7 @@ void run(const Flags& flags) {
       {"text_tokens", flags.tokens},
       {"text_checksum", fmt::format("{:016x}", checksum_of(std::span<const std::int64_t>(text)))},
       {"method", flags.window ? "window" : "memory"},
-      {"memory", Json::parse(to_json(config))}};
+      {"memory", tools::settings_json(config)}};
   const std::vector<Key> all = draw_keys(flags, engine->tokenizer());
   Json result = stopped_run(flags, settings, all);
   if (result.is_null()) {

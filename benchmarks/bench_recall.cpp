@@ -103,7 +103,7 @@ void run(RecallFlags& flags) {
               {"model", flags.model.model.string()},
               {"task", flags.task},
               {"book", book.title},
-              {"memory", Json::parse(to_json(config))},
+              {"memory", tools::settings_json(config)},
               {"seed", flags.seed}};
   Json answers = Json::array();
   std::int64_t right = 0, asked = 0, tokens = 0;

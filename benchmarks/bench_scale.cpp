@@ -179,7 +179,7 @@ void run(const ScaleFlags& flags) {
               {"environment", environment()},
               {"model", flags.model.model.string()},
               {"book", book.title},
-              {"memory", Json::parse(to_json(flags.model.memory_config()))},
+              {"memory", tools::settings_json(flags.model.memory_config())},
               {"commit_every", flags.commit_every},
               {"seed", flags.seed},
               {"resident_bytes_before", tools::resident_bytes()}};

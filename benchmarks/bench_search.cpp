@@ -130,7 +130,7 @@ void run(Flags& flags) {
               {"events", n_events},
               {"width", shape.n_heads * shape.head_dim},
               {"k", k},
-              {"memory", Json::parse(to_json(config))}};
+              {"memory", tools::settings_json(config)}};
   flags.json.say(
       fmt::format("{} events of {} channels, lists of {}; microseconds of one thread a search, "
                   "median of {} rounds\n",

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "common.hpp"
+#include "episodic/base/error.hpp"
 #include "episodic/base/presets.hpp"
 #include "run/runner.hpp"
 #include "run/score_file.hpp"
@@ -36,10 +37,64 @@ struct ScoreFlags {
 
 struct RunFlags {
   RunOptions options;
+  std::vector<std::string> methods;  ///< several, each with a file of its own
   std::filesystem::path json;
   std::string limits = "official", shard = "auto";
   bool last_token = false;
 };
+
+std::string run_text(const Json& done) {
+  std::string text =
+      fmt::format("{} answered, {} were there: {}\n", done["done"].get<std::int64_t>(),
+                  done["skipped"].get<std::int64_t>(), done["out"].get<std::string>());
+  if (const auto cut = done["cut"].get<std::int64_t>(); cut > 0)
+    text += fmt::format(
+        "  {} of {} were cut at the task's limit of {} tokens; `score` says which had no answer\n",
+        cut, done["done"].get<std::int64_t>(), done["max_new"].get<std::int64_t>());
+  return text;
+}
+
+/// preds-window.jsonl of preds.jsonl
+std::filesystem::path file_of(const std::filesystem::path& out, const std::string& method) {
+  return out.parent_path() /
+         fmt::format("{}-{}{}", out.stem().string(), method, out.extension().string());
+}
+
+/// One method, or a preset of the memory's, with what `score` says of it. A method that does not
+/// go with the data leaves the others alone.
+Json run_methods(const RunFlags& flags) {
+  for (const std::string& method : flags.methods)
+    if (MemoryConfig unused; !is_method(method)) apply_preset(unused, method);  // is refused now
+  Json all = Json::object();
+  std::string failed;
+  for (const std::string& method : flags.methods) {
+    RunOptions run = flags.options;
+    run.out = file_of(run.out, method);
+    run.method = is_method(method) ? method : "episodic";
+    if (!is_method(method)) run.preset = method;
+    ScoreOptions score;
+    score.suite = run.suite;
+    score.task = run.task;
+    score.preds = run.out;
+    try {
+      const Json done = run_task(run);
+      const Json result = score_file(score);
+      tools::write_json(run.out.string() + ".score.json", result);
+      all[method] = {
+          {"score", result["score"]}, {"count", result["count"]}, {"cut", result["cut"]}};
+      all[method].update(
+          {{"done", done["done"]}, {"skipped", done["skipped"]}, {"out", done["out"]}});
+      if (flags.json != "-")
+        std::fputs(fmt::format("{:<12} {}", method, score_text(result)).c_str(), stdout);
+    } catch (const Error& e) {
+      all[method] = {{"refused", e.what()}};
+      failed += fmt::format("{}{}: {}", failed.empty() ? "" : "; ", method, e.what());
+    }
+  }
+  if (!flags.json.empty()) tools::write_json(flags.json == "-" ? "" : flags.json, all);
+  if (!failed.empty()) throw DataError(failed);
+  return all;
+}
 
 }  // namespace
 
@@ -64,7 +119,13 @@ void add_run(tools::Command& app, Suite suite) {
              "Official prompts, a JSON file (default: our own wording, for generated tasks)");
   sub.option("--prompt-family", o.prompt_family,
              "Which of a file with several families: gpt4, yarn-mistral, ...");
-  sub.option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
+  const tools::Option method =
+      sub.option("--method", o.method, fmt::format("How the prompt is read: {}", methods()));
+  sub.option("--methods", flags->methods,
+             "Several by commas, presets among them, each with a file of its own (OUT-METHOD) and "
+             "scored: the table in one call")
+      .separated_by(',')
+      .excludes(method);
   sub.option(
       "--encoder", o.encoder,
       "The sentence encoder's directory (scripts/sentence_encoder fetches one) of methods rag "
@@ -95,10 +156,14 @@ void add_run(tools::Command& app, Suite suite) {
     options.limits = flags->limits == "official" ? Limits::official : Limits::em_llm;
     options.shard = Shard::parse(flags->shard);
     options.question_step = !flags->last_token;
+    if (!flags->methods.empty()) {
+      if (options.shard.of > 1)
+        throw ConfigError("--methods: each shard would score its part alone; take --method");
+      run_methods(*flags);
+      return;
+    }
     const Json done = run_task(options);
-    report(flags->json, done,
-           fmt::format("{} answered, {} were there: {}\n", done["done"].get<std::int64_t>(),
-                       done["skipped"].get<std::int64_t>(), done["out"].get<std::string>()));
+    report(flags->json, done, run_text(done));
   });
 }
 

@@ -31,7 +31,7 @@ class JsonObject {
                        std::int64_t otherwise) const;
   /// A finite number above 0; without `otherwise` the key must be there.
   double positive(const char* key, std::optional<double> otherwise = std::nullopt) const;
-  /// The same within [least, most], which are above 0.
+  /// A number of [least, most]; without `otherwise` the key must be there.
   double number(const char* key, double least, double most,
                 std::optional<double> otherwise = std::nullopt) const;
   /// A number in [0, most], where Python's `x or otherwise` is meant: 0 is as if it were absent.

@@ -10,6 +10,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
+#include "episodic/model/activations.hpp"
 
 // torch's BLAS, by its standard name: a call costs far less than at::mm, which matters for one
 // token
@@ -35,22 +36,6 @@ class OneThreadPerCall {
  private:
   int before_;
 };
-
-/// EPISODIC_ACTIVATIONS says what products do with activations; `rounded` unless it is set.
-cpu::Activations chosen_activations() {
-  const char* name = std::getenv("EPISODIC_ACTIVATIONS");
-  const std::string_view chosen = name ? name : "";
-  if (chosen.empty() || chosen == "rounded") return cpu::Activations::rounded;
-  if (chosen == "exact") return cpu::Activations::exact;
-  if (chosen == "bfloat16") return cpu::Activations::bfloat16;
-  throw ConfigError("EPISODIC_ACTIVATIONS=" + std::string(chosen) +
-                    ": is none of rounded, exact, bfloat16");
-}
-
-cpu::Activations activations() {
-  static const cpu::Activations chosen = chosen_activations();
-  return chosen;
-}
 
 /// How one product of float32 weights is cut: blocks of rows times blocks of columns (outputs).
 struct Grid {

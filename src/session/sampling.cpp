@@ -29,6 +29,8 @@ void SamplingOptions::validate() const {
   if (top_k < 0) throw ConfigError(fmt::format("top_k is {}, must be >= 0 (0: off)", top_k));
   if (!(top_p >= 0 && top_p <= 1))
     throw ConfigError(fmt::format("top_p is {}, must be in [0, 1] (1: off)", top_p));
+  if (!(min_p >= 0 && min_p <= 1))
+    throw ConfigError(fmt::format("min_p is {}, must be in [0, 1] (0: off)", min_p));
   if (!std::isfinite(repetition_penalty) || repetition_penalty <= 0)
     throw ConfigError(
         fmt::format("repetition_penalty is {}, must be > 0 (1: off)", repetition_penalty));
@@ -78,7 +80,7 @@ std::int64_t Sampler::sample(std::span<const float> logits) {
     weights_[i] = std::exp((scores_[i] - max) / options_.temperature);
   order_.resize(scores_.size());
   std::iota(order_.begin(), order_.end(), std::int64_t{0});
-  const std::size_t kept = keep_top_p(keep_top_k());
+  const std::size_t kept = keep_min_p(keep_top_p(keep_top_k()));
 
   double total = 0;
   for (std::size_t i = 0; i < kept; ++i) total += weights_[static_cast<std::size_t>(order_[i])];
@@ -140,6 +142,16 @@ std::size_t Sampler::keep_top_p(std::size_t kept) {
   }
   std::copy(chosen.begin(), chosen.end(), begin);
   return chosen.size();
+}
+
+std::size_t Sampler::keep_min_p(std::size_t kept) {
+  if (options_.min_p == 0) return kept;
+  // the likeliest token's weight is e^0
+  const auto begin = order_.begin();
+  const auto end = std::stable_partition(
+      begin, begin + static_cast<std::ptrdiff_t>(kept),
+      [&](std::int64_t id) { return weights_[static_cast<std::size_t>(id)] >= options_.min_p; });
+  return static_cast<std::size_t>(end - begin);
 }
 
 double Sampler::uniform() {

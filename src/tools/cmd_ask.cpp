@@ -21,7 +21,7 @@ struct AskFlags {
   std::string prompt;
   ChatFlags chat;
   EncoderFlags encoder;
-  GenerateOptions options;
+  GenerationFlags generation;
   bool keep = false;
 };
 
@@ -29,6 +29,7 @@ void run(const AskFlags& flags) {
   flags.common.apply();
   flags.chat.check();
   if (flags.prompt.empty()) throw DataError("--prompt: is empty; ask something");
+  GenerateOptions options = flags.generation.options(flags.chat.chat);
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const Tokenizer& tokenizer = engine->tokenizer();
   const auto memory = std::make_shared<EpisodicMemory>(
@@ -39,13 +40,12 @@ void run(const AskFlags& flags) {
           ? chat_prompt(flags.chat, flags.model.model, tokenizer, flags.prompt, "", goes_on).text
       : goes_on ? encode_continuation(tokenizer, flags.prompt)
                 : tokenizer.encode(flags.prompt);
-  engine->attach(
-      memory, memory->tokens() + static_cast<std::int64_t>(prompt.size()) + flags.options.max_new);
+  engine->attach(memory,
+                 memory->tokens() + static_cast<std::int64_t>(prompt.size()) + options.max_new);
   if (const auto reader = flags.encoder.open(*engine)) {
     reader->attach(*engine);
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
   }
-  GenerateOptions options = flags.options;
   options.on_token = [&](std::int64_t, std::string_view text) {
     flags.json.say(std::string(text));
     return true;
@@ -53,6 +53,7 @@ void run(const AskFlags& flags) {
   options.feed_last = flags.keep;  // what is committed holds the whole answer
   const GenerateResult result = engine->generate(prompt, options);
   flags.json.say("\n");
+  flags.generation.note_if_cut(flags.common, result);
   if (flags.keep) engine->commit();
   flags.json.write(
       {{"prompt_tokens", prompt.size()},
@@ -80,7 +81,7 @@ void add_ask(Command& app) {
   sub.option("--prompt", flags->prompt, "The question").required();
   flags->encoder.add_to(sub);
   flags->chat.add_to(sub);
-  add_generation(sub, flags->options);
+  flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   sub.flag("--keep", flags->keep, "Commit question and answer to the memory");
   flags->json.add_to(sub);
   flags->common.add_to(sub);

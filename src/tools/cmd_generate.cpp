@@ -19,7 +19,7 @@ struct GenerateFlags {
   TextFlags prompt_file;
   std::filesystem::path ids_file;
   JsonFlag json;
-  GenerateOptions options;
+  GenerationFlags generation;
   ChatFlags chat;
   EntryFlags entries;
   ReaderFlags reader;
@@ -59,17 +59,17 @@ void run(const GenerateFlags& flags) {
     throw ConfigError("--entries: full attention has no events; leave one of the two out");
   if (!flags.encoder.dir.empty() && flags.question.empty())
     throw ConfigError("--encoder: needs --question, which it compares the events' text with");
+  GenerateOptions options = flags.generation.options(flags.chat.chat);
   const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,
-         static_cast<std::int64_t>(prompt.size() + question.size()) + flags.options.max_new,
+         static_cast<std::int64_t>(prompt.size() + question.size()) + options.max_new,
          flags.entries.starts(*engine, config, prompt));
   flags.reader.apply(*engine);
   const auto text_reader = flags.encoder.open(*engine);
   if (text_reader) text_reader->attach(*engine);
 
-  GenerateOptions options = flags.options;
   options.on_token = [&](std::int64_t, std::string_view text) {
     flags.json.say(std::string(text));
     return true;
@@ -92,6 +92,7 @@ void run(const GenerateFlags& flags) {
                ? engine->generate(std::span(prompt).last(prompt.empty() ? 0 : 1), options)
                : engine->generate(question, options);
   flags.json.say("\n");
+  flags.generation.note_if_cut(flags.common, result);
   Json json{
       {"prompt_tokens", prompt.size() + question.size()},
       {"ids", result.ids},
@@ -132,7 +133,7 @@ void add_generate(Command& app) {
   flags->encoder.add_to(sub);
   sub.flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
   flags->chat.add_to(sub);
-  add_generation(sub, flags->options);
+  flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

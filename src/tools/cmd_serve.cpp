@@ -26,7 +26,7 @@ struct ServeFlags {
   std::filesystem::path dir;
   std::string host = "127.0.0.1", name;
   std::int64_t port = 8080, max_tokens = 100'000;
-  GenerateOptions options;
+  GenerationFlags generation;
 };
 
 #if EPISODIC_HTTP
@@ -85,7 +85,7 @@ void run(const ServeFlags& flags) {
                        : slash             ? path.parent_path().filename().string()
                                            : path.filename().string();
   if (const char* key = std::getenv("EPISODIC_API_KEY")) options.api_key = key;
-  options.defaults = flags.options;
+  options.defaults = flags.generation.options(generation_defaults(flags.model.model));
   options.log = say;
   if (!is_loopback(flags.host) && options.api_key.empty())
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
@@ -127,7 +127,7 @@ void add_serve(Command& app) {
   sub.option("--name", flags->name, "What the model is called (default: its path's last part)");
   add_count(sub, "--max-tokens", flags->max_tokens,
             "Tokens that a request may come to: a device takes its room for them at the start", 1);
-  add_generation(sub, flags->options);
+  flags->generation.add_to(sub, GenerationFlags::Otherwise::model);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });
 }

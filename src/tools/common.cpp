@@ -21,6 +21,7 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/presets.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/model/activations.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
 
@@ -77,6 +78,14 @@ void CommonFlags::add_to(Command& app, bool with_model) {
       .one_of({"cpu", "cuda", "auto"})
       .shows_default();
   if (with_model)
+    app.option(
+           "--activations", activations,
+           "What products on the CPU do with activations: rounded to 8 bits for quantised "
+           "weights (the default, fastest), exact (take it where a small model, under 0.5B with "
+           "Q4_0 or Q4_1 weights, writes nonsense), or bfloat16 (fast with AMX). Without it: as "
+           "EPISODIC_ACTIVATIONS says")
+        .one_of({"rounded", "exact", "bfloat16"});
+  if (with_model)
     app.option("--event-tokens", event_tokens,
                "Mean length of an event: what plan counts with, and what a device's device_bytes "
                "is divided for (default: there min_block)")
@@ -86,6 +95,7 @@ void CommonFlags::add_to(Command& app, bool with_model) {
 
 void CommonFlags::apply() const {
   if (threads > 0) set_max_threads(threads);
+  if (!activations.empty()) set_activations(parse_activations(activations));
 }
 
 std::int64_t CommonFlags::whole_event_tokens() const {
@@ -98,6 +108,8 @@ void CommonFlags::apply_on_host() const {
     throw ConfigError(
         "--device cuda: this benchmark measures the host; bench_kernels and bench_device_model "
         "measure a device");
+  if (!activations.empty())
+    throw ConfigError("--activations: this benchmark computes no model; leave it out");
   if (event_tokens > 0)
     throw ConfigError("--event-tokens: this benchmark has no device_bytes to divide; leave it out");
 }
@@ -191,6 +203,10 @@ Json read_json(const std::filesystem::path& path) {
                         .array_length = kMostEntries,
                         .bytes = std::size_t{4} << 30,
                         .remedy = "check the file"});
+}
+
+Json settings_json(const MemoryConfig& config) {
+  return parse_ordered(to_json(config), "memory", {});
 }
 
 std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {

@@ -52,7 +52,8 @@ struct TextFlags {
   std::string read() const;
 };
 
-/// A text as one printable line: line feeds and other control characters as in C.
+/// A text as one printable line: line feeds, other control characters and bytes that are no UTF-8
+/// as in C.
 std::string on_one_line(const std::string& text);
 /// What an exception says, on one line; libtorch's backtraces are left out.
 std::string on_one_line(const std::exception& e);
@@ -64,11 +65,12 @@ std::size_t utf8_length(std::string_view text, std::size_t i);
 /// \throws FileError; DataError where it is empty, binary or not of that encoding, with the remedy
 std::string read_document(const std::filesystem::path& path, const std::string& encoding);
 
-/// --threads, --device, --quiet.
+/// --threads, --device, --activations, --quiet.
 struct CommonFlags {
   int threads = 0;  ///< 0: what OpenMP chooses
   std::string device = "auto";
   double event_tokens = 0;  ///< mean length of an event to reckon with; 0: not said
+  std::string activations;  ///< empty: as EPISODIC_ACTIVATIONS says
   bool quiet = false;
 
   /// \param with_model whether the program runs a model: --device means nothing to the others, and
@@ -76,10 +78,11 @@ struct CommonFlags {
   void add_to(Command& app, bool with_model = true);
   /// event_tokens for a device: rounded down, so that no event of that length is too many.
   std::int64_t whole_event_tokens() const;
-  /// Sets the thread count.
+  /// Sets the thread count, and what products do with activations.
   void apply() const;
   /// The same in a benchmark of the host's loops, whatever there is.
-  /// \throws ConfigError for --device cuda and --event-tokens, which would change nothing
+  /// \throws ConfigError for --device cuda, --event-tokens and --activations, which would change
+  /// nothing
   void apply_on_host() const;
 };
 
@@ -122,6 +125,9 @@ std::string read_text(const std::filesystem::path& path);
 
 /// \throws FileError naming the file and the JSON error
 Json read_json(const std::filesystem::path& path);
+
+/// A memory's settings as results hold them.
+Json settings_json(const MemoryConfig& config);
 
 /// Token ids from a file: a JSON array, or an object with "ids" or "tokens".
 std::vector<std::int64_t> read_ids(const std::filesystem::path& path);

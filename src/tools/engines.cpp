@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
+#include "episodic/model/activations.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/session/stop.hpp"
 #include "episodic/text/sentences.hpp"
@@ -26,6 +29,27 @@ std::unique_ptr<Engine> load_engine(const CommonFlags& common, const std::filesy
   return engine;
 }
 
+/// Says once that rounding may be too much for a small model of four bits.
+void note_rounding(const CommonFlags& common, const ModelFlags& flags) {
+  constexpr std::int64_t kSmall = 500'000'000;
+  static bool said = false;
+  if (said || common.quiet || activations() == cpu::Activations::exact) return;
+  const OpenModel model = open_model(flags.model);
+  std::int64_t all = 0, four_bits = 0;
+  for (const TensorView* tensor : model.tensors->tensors()) {
+    const std::int64_t n = tensor->elements();
+    const bool rounded = flags.quantize == "q4_0" && tensor->shape.size() > 1;
+    all += n;
+    if (rounded || tensor->type == TensorType::q4_0 || tensor->type == TensorType::q4_1)
+      four_bits += n;
+  }
+  if (all >= kSmall || 2 * four_bits < all) return;
+  said = true;
+  fmt::print(stderr,
+             "episodic: a small model with weights of 4 bits, whose activations are rounded to 8; "
+             "if it writes nonsense, give --activations exact\n");
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> load_float32_engine(const CommonFlags& common,
@@ -34,7 +58,10 @@ std::unique_ptr<Engine> load_float32_engine(const CommonFlags& common,
 }
 
 std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags& flags) {
-  return load_engine(common, flags.model, flags.options(), std::nullopt);
+  std::unique_ptr<Engine> engine = load_engine(common, flags.model, flags.options(), std::nullopt);
+  const bool may_be_four_bits = is_model_file(flags.model) || flags.quantize == "q4_0";
+  if (may_be_four_bits && std::string_view(engine->device()) == "cpu") note_rounding(common, flags);
+  return engine;
 }
 
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
@@ -86,18 +113,85 @@ std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags&
   return engine;
 }
 
-void add_generation(Command& app, GenerateOptions& o) {
-  add_count(app, "--max-new", o.max_new, "Most tokens to generate");
-  app.option("--temperature", o.sampling.temperature, "0 is greedy").shows_default();
-  app.option("--top-p", o.sampling.top_p, "Keep the most likely tokens up to this probability")
-      .shows_default();
-  app.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens (0: all)").shows_default();
-  app.option("--repetition-penalty", o.sampling.repetition_penalty,
-             "Against all tokens of the context; 1 is none")
-      .shows_default();
-  app.option("--seed", o.sampling.seed, "Seed of the sampling").shows_default();
-  app.option("--stop", o.stop, "Text that ends the generation (may be given several times)");
-  app.flag("--ignore-eos", o.ignore_eos, "Do not stop at the model's end-of-sequence tokens");
+void GenerationFlags::add_to(Command& app, Otherwise otherwise) {
+  const bool as_model = otherwise == Otherwise::model;
+  const auto help = [&](const char* what, const char* greedily) {
+    return fmt::format("{} (default: {})", what, as_model ? "as the model's files say" : greedily);
+  };
+  const auto take = [this](const std::string& text) {
+    try {
+      max_new = parse_count(text, "--max-new");
+    } catch (const ConfigError& e) {
+      throw UsageError(e.what());
+    }
+    if (*max_new < 0) throw UsageError("--max-new: " + text + " is too little, at least 0");
+  };
+  app.option_read_by(
+         "--max-new", take,
+         fmt::format("Most tokens of an answer (default: {}to the end of the turn, {} at "
+                     "most)",
+                     as_model ? "" : "128; with --chat ", kLongestAnswer))
+      .type_name("N");
+  app.option("--temperature", temperature, help("0 is greedy", "0"));
+  app.option("--top-p", top_p, help("Keep the most likely tokens up to this probability", "1"));
+  app.option("--top-k", top_k, help("Keep the k most likely tokens; 0: all", "0"));
+  app.option("--min-p", min_p,
+             help("Keep tokens of at least this share of the likeliest one's probability", "0"));
+  app.option("--repetition-penalty", repetition_penalty,
+             help("Against all tokens of the context; 1 is none", "1"));
+  app.option("--seed", seed,
+             fmt::format("Seed of the sampling (default: {})", as_model ? "drawn" : "0"));
+  app.option("--stop", stop, "Text that ends the generation (may be given several times)");
+  app.flag("--ignore-eos", ignore_eos, "Do not stop at the model's end-of-sequence tokens");
+}
+
+GenerateOptions GenerationFlags::over(GenerateOptions o) const {
+  o.max_new = max_new.value_or(o.max_new);
+  o.sampling.temperature = temperature.value_or(o.sampling.temperature);
+  o.sampling.top_p = top_p.value_or(o.sampling.top_p);
+  o.sampling.top_k = top_k.value_or(o.sampling.top_k);
+  o.sampling.min_p = min_p.value_or(o.sampling.min_p);
+  o.sampling.repetition_penalty = repetition_penalty.value_or(o.sampling.repetition_penalty);
+  o.sampling.seed = seed.value_or(o.sampling.seed);
+  o.stop = stop;
+  o.ignore_eos = ignore_eos;
+  o.sampling.validate();  // before a book is read
+  return o;
+}
+
+GenerateOptions GenerationFlags::options(bool chat) const {
+  GenerateOptions o;
+  if (chat) o.max_new = kLongestAnswer;
+  return over(o);
+}
+
+GenerateOptions GenerationFlags::options(const GenerationDefaults& defaults) const {
+  GenerateOptions o;
+  o.max_new = kLongestAnswer;
+  o.sampling.temperature = defaults.temperature;
+  o.sampling.top_k = defaults.top_k;
+  o.sampling.top_p = defaults.top_p;
+  o.sampling.min_p = defaults.min_p;
+  o.sampling.repetition_penalty = defaults.repetition_penalty;
+  return over(o);
+}
+
+void GenerationFlags::note_if_cut(const CommonFlags& common, const GenerateResult& result) const {
+  if (max_new || common.quiet || result.finish != FinishReason::length) return;
+  fmt::print(stderr, "episodic: cut at {} tokens; --max-new allows more\n", result.ids.size());
+}
+
+std::string sampling_text(const SamplingOptions& o) {
+  const SamplingOptions off;
+  std::string text = o.temperature == 0 ? "greedy" : fmt::format("temperature {}", o.temperature);
+  if (o.temperature != 0) {
+    if (o.top_k != off.top_k) text += fmt::format(", top_k {}", o.top_k);
+    if (o.top_p != off.top_p) text += fmt::format(", top_p {}", o.top_p);
+    if (o.min_p != off.min_p) text += fmt::format(", min_p {}", o.min_p);
+  }
+  if (o.repetition_penalty != off.repetition_penalty)
+    text += fmt::format(", repetition_penalty {}", o.repetition_penalty);
+  return text;
 }
 
 }  // namespace episodic::tools

@@ -13,6 +13,7 @@
 #include "common.hpp"
 #include "episodic/device/device_engine.hpp"
 #include "episodic/model/frozen_products.hpp"
+#include "episodic/model/generation_defaults.hpp"
 #include "episodic/session/engine.hpp"
 
 namespace episodic::tools {
@@ -58,8 +59,38 @@ std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const Mod
                                             const KeptFolder& folder, std::int64_t max_tokens,
                                             std::vector<std::int64_t> given = {});
 
-/// --max-new, the sampling's flags, --stop and --ignore-eos.
-void add_generation(Command& app, GenerateOptions& options);
+/// Most tokens of an answer that ends with its turn, where nobody says another bound: a model that
+/// repeats itself never ends it.
+inline constexpr std::int64_t kLongestAnswer = 4096;
+
+/// --max-new, the sampling's flags, --stop and --ignore-eos, as far as they were given.
+struct GenerationFlags {
+  std::optional<std::int64_t> max_new, top_k;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<std::uint64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+
+  /// What counts where a flag is not given, for the help.
+  enum class Otherwise : std::uint8_t {
+    greedy,  ///< 128 tokens; with --chat to the end of the turn
+    model    ///< as the model's files say, to the end of the turn
+  };
+  void add_to(Command& app, Otherwise otherwise);
+  /// Of a prompt that is continued as it is (128 tokens), or of an answer in the model's chat
+  /// format; greedy. \throws ConfigError for a value out of its range
+  GenerateOptions options(bool chat) const;
+  /// Of an answer in the model's chat format, drawn as the model's files say.
+  GenerateOptions options(const GenerationDefaults& defaults) const;
+  /// Says on stderr that an answer ended for want of tokens, where nobody gave a bound.
+  void note_if_cut(const CommonFlags& common, const GenerateResult& result) const;
+
+ private:
+  GenerateOptions over(GenerateOptions options) const;
+};
+
+/// "greedy", or "temperature 0.7, top_p 0.8".
+std::string sampling_text(const SamplingOptions& options);
 
 /// with_device.cpp only: whether --device means a device, be one there or not.
 bool on_device(const CommonFlags& common);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `episodic` program: one subcommand per file of this folder.
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -10,7 +9,6 @@
 
 #include "commands.hpp"
 #include "common.hpp"
-#include "usage.hpp"
 
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
@@ -41,10 +39,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const episodic::tools::UsageError& e) {
-    std::string problem = episodic::tools::usage_problem(app, argc, argv, e);
-    std::replace(problem.begin(), problem.end(), '\n', ' ');
-    std::fprintf(stderr, "episodic: %s\n", problem.c_str());
-    return 2;
+    return app.refuse(e);
   } catch (const std::bad_alloc&) {
     std::fputs("episodic: out of memory; lower n_local, n_mem or host_bytes, or read less text\n",
                stderr);

@@ -3,9 +3,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <set>
 #include <utility>
+
+#include "usage.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -71,6 +75,11 @@ template Option Command::option(const std::string&, int&, const std::string&);
 template Option Command::option(const std::string&, std::int64_t&, const std::string&);
 template Option Command::option(const std::string&, std::uint64_t&, const std::string&);
 template Option Command::option(const std::string&, double&, const std::string&);
+template Option Command::option(const std::string&, std::optional<std::int64_t>&,
+                                const std::string&);
+template Option Command::option(const std::string&, std::optional<std::uint64_t>&,
+                                const std::string&);
+template Option Command::option(const std::string&, std::optional<double>&, const std::string&);
 template Option Command::option(const std::string&, std::vector<std::string>&, const std::string&);
 template Option Command::option(const std::string&, std::vector<std::filesystem::path>&,
                                 const std::string&);
@@ -108,8 +117,9 @@ std::vector<std::string> Command::flag_names() const {
 
 std::vector<std::string> Command::subcommand_names() const {
   std::vector<std::string> names;
+  // groups of options are nameless
   for (const CLI::App* sub : app_->get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(sub->get_name());
+    if (!sub->get_name().empty()) names.push_back(sub->get_name());
   return names;
 }
 
@@ -131,6 +141,7 @@ void CommandLine::help_all(const std::string& help) { app_->set_help_all_flag("-
 std::string CommandLine::name() const { return app_->get_name(); }
 
 bool CommandLine::parse(int argc, const char* const* argv) {
+  words_.assign(argv + std::min(argc, 1), argv + argc);
   try {
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -142,7 +153,10 @@ bool CommandLine::parse(int argc, const char* const* argv) {
 }
 
 int CommandLine::refuse(const UsageError& error) const {
-  return app_->exit(CLI::ParseError(error.what(), kWrongUsage));
+  std::string problem = usage_problem(*this, name(), words_, error);
+  std::replace(problem.begin(), problem.end(), '\n', ' ');
+  std::fprintf(stderr, "%s: %s\n", name().c_str(), problem.c_str());
+  return kWrongUsage;
 }
 
 }  // namespace episodic::tools

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -68,9 +69,9 @@ class Command {
   explicit Command(CLI::App* app) : app_(app) {}
 
   /// A flag whose value goes into a variable. \tparam T std::string, std::filesystem::path, int,
-  /// std::int64_t, std::uint64_t, double, or a vector of strings, paths, std::int64_t or doubles
-  /// (flags.cpp has the list). \param name "--flag", or without dashes an argument known by its
-  /// place
+  /// std::int64_t, std::uint64_t, double, one of the last three as std::optional, or a vector of
+  /// strings, paths, std::int64_t or doubles (flags.cpp has the list). \param name "--flag", or
+  /// without dashes an argument known by its place
   template <class T>
   Option option(const std::string& name, T& variable, const std::string& help = "");
   /// A flag whose value `take` reads. \param take throws UsageError for what it does not accept
@@ -120,11 +121,13 @@ class CommandLine : public Command {
   /// the version was asked for and is printed, so that nothing is left to do
   /// \throws UsageError, and what the actions throw
   bool parse(int argc, const char* const* argv);
-  /// Says on stderr what is wrong and where the help is. \return 2, the exit code of wrong usage
+  /// Says on stderr, in one line, what is wrong with what `parse` read, what was probably meant and
+  /// where the help is. \return 2, the exit code of wrong usage
   int refuse(const UsageError& error) const;
 
  private:
   std::unique_ptr<CLI::App> owned_;
+  std::vector<std::string> words_;  // of the command line, without the program's name
 };
 
 }  // namespace episodic::tools

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common.hpp"
@@ -78,16 +79,18 @@ std::size_t utf8_length(std::string_view text, std::size_t i) {
 
 std::string on_one_line(const std::string& text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n')
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const std::size_t n = utf8_length(text, i);
+    if (text[i] == '\n')
       out += "\\n";
-    else if (c == '\t')
+    else if (text[i] == '\t')
       out += "\\t";
-    else if (byte < 0x20 || byte == 0x7F)
+    else if (n == 0 || byte < 0x20 || byte == 0x7F)
       out += fmt::format("\\x{:02x}", byte);
     else
-      out += c;
+      out.append(text, i, n);
+    i += std::max<std::size_t>(n, 1);
   }
   return out;
 }

@@ -32,6 +32,16 @@ ROOMS = {
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
 }
+# Headers of the programs (src/tools) that benchmarks share with them: flags, files, progress, plots.
+SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "hidden_facts.hpp", "kept.hpp",
+                          "reader_flags.hpp", "reading.hpp", "svg.hpp", "analysis/survival.hpp"}
+# Programs that look behind a room's public headers, into src/<room> or kernels/, and why.
+BEHIND_HEADERS = {
+    "src/tools/trace_on_device.cpp": {"device", "kernels"},  # runs the kernels of golden cases, no engine
+    "benchmarks/bench_kernels.cpp": {"kernels"},             # times them one by one
+    "benchmarks/bench_store.cpp": {"store"},                 # reads the raw medium by the store's engines
+    "benchmarks/memoria_sorting.cpp": {"training"},          # its optimizer
+}
 TORCH_ROOMS = {"model", "session", "training", "device_torch", "torch_ops"}
 
 
@@ -96,6 +106,32 @@ def layers(root):
                 yield f"{path}:{number}: {room} includes {line.split()[-1]}"
 
 
+def programs(root):
+    """Benchmarks take from the programs what is shared, programs nothing of benchmarks; who looks behind a room's
+    public headers stands in the table."""
+    for path in sources(root, ["include", "src", "kernels", "benchmarks"]):
+        name = str(path.relative_to(root))
+        of_benchmarks = name.startswith("benchmarks/")
+        if not of_benchmarks and not name.startswith("src/tools/"):
+            for number, line in lines_matching(path, r'#\s*include\s*"(tools|support|suites|benchmarks)/'):
+                yield f"{path}:{number}: {line}"
+            continue
+        for number, line in lines_matching(path, r'#\s*include\s*"'):
+            header = line.split('"')[1]
+            own = ("benchmarks", "benchmarks/suites") if of_benchmarks else ("src/tools",)
+            if header.startswith("episodic/") or header == "base/strict_json.hpp":
+                continue
+            if any((place / header).is_file() for place in (path.parent, *(root / top for top in own))):
+                continue
+            if of_benchmarks and (root / "src/tools" / header).is_file():
+                if header not in SHARED_WITH_BENCHMARKS:
+                    yield f"{path}:{number}: {header} is the programs' own"
+                continue
+            room = "store" if (root / "src/store" / header).is_file() else header.split("/")[0]
+            if room not in BEHIND_HEADERS.get(name, set()):
+                yield f"{path}:{number}: {header} is not for it to include"
+
+
 def silent(root):
     """The library neither prints, aborts nor exits."""
     call = r"(std::(cout|cerr|clog)|\b(f|v|vf)?printf *\(|\bf?puts *\(|(?<![\w.>])(abort|exit|_Exit|terminate) *\(|\bassert *\()"
@@ -117,7 +153,7 @@ def leftovers(root):
 
 def json(root):
     """One place parses JSON: it bounds depth and length, and what its messages repeat."""
-    for path in sources(root, ["include", "src"]):
+    for path in sources(root, ["include", "src", "benchmarks", "examples"]):
         if path.name == "strict_json.cpp":
             continue
         for number, line in enumerate(without_comments(path.read_text(errors="replace")).splitlines(), 1):
@@ -192,7 +228,7 @@ def links(root):
                 yield f"{path}: there is no {target}"
 
 
-RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers,
+RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers, "programs": programs,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
          "batches": batches, "bodies": bodies, "prose": prose, "links": links}
 
@@ -205,6 +241,7 @@ def self_test(_root):
         "spdx": ("src/base/b.cpp", "int b;\n"),
         "torch_free": ("src/recall/c.cpp", head + "#include <ATen/ATen.h>\n"),
         "layers": ("src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
+        "programs": ("benchmarks/l.cpp", head + '#include "device/cuda.hpp"\n'),
         "silent": ("src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
         "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
         "standard": ("include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
@@ -213,7 +250,7 @@ def self_test(_root):
         "prose": ("docs/m.md", "a line of words " * 8),
         "links": ("docs/n.md", "[no such page](nothing.md)"),
         "bodies": ("include/episodic/recall/impl/l.hpp", head),
-        "json": ("src/tools/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
+        "json": ("benchmarks/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     }
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'
              "static_assert(sizeof(int) == 4);\nint snprintf_size = 0;\n")

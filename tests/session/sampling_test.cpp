@@ -52,6 +52,9 @@ std::vector<double> reference(const std::vector<float>& logits, const Ids& histo
       before += p[order[i]];
     }
   }
+  const auto p = softmax();
+  for (std::size_t i = 0; i < n; ++i)
+    if (p[i] < o.min_p * p[order[0]]) s[i] = -INFINITY;
   return softmax();
 }
 
@@ -65,10 +68,11 @@ std::vector<float> random_logits(std::mt19937& random, std::size_t n) {
 
 TEST_CASE("frequencies are those of the definition") {
   std::mt19937 random(1);
-  const std::vector<SamplingOptions> cases{{1.0, 0, 1.0, 1.0, 5},   {0.7, 5, 1.0, 1.0, 6},
-                                           {1.3, 0, 0.8, 1.0, 7},   {0.9, 6, 0.9, 1.5, 8},
-                                           {2.0, 50, 1.0, 0.8, 9},  {1.0, 1, 1.0, 1.0, 10},
-                                           {1.0, 0, 0.001, 1.0, 11}};
+  const std::vector<SamplingOptions> cases{
+      {1.0, 0, 1.0, 1.0, 5},      {0.7, 5, 1.0, 1.0, 6},       {1.3, 0, 0.8, 1.0, 7},
+      {0.9, 6, 0.9, 1.5, 8},      {2.0, 50, 1.0, 0.8, 9},      {1.0, 1, 1.0, 1.0, 10},
+      {1.0, 0, 0.001, 1.0, 11},   {1.0, 0, 1.0, 1.0, 12, 0.2}, {0.8, 9, 0.95, 1.2, 13, 0.05},
+      {1.5, 0, 1.0, 1.0, 14, 1.0}};
   for (const SamplingOptions& options : cases) {
     auto logits = random_logits(random, 13);
     logits[3] = -kInf;

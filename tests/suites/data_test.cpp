@@ -49,8 +49,8 @@ TEST_CASE("a bad line is named by file and number") {
     std::string text, names;
   };
   for (const Bad& bad : std::vector<Bad>{
-           {good + "\n\n{\"id\": 1\n", "rows.jsonl:3: not one JSON object"},
-           {good + good + "\n", "rows.jsonl:1: not one JSON object"},  // two glued together
+           {good + "\n\n{\"id\": 1\n", "rows.jsonl:3: not valid JSON"},
+           {good + good + "\n", "rows.jsonl:1: not valid JSON"},  // two glued together
            {"[1]\n", "rows.jsonl:1: not a JSON object"},
            {R"({"id": 1, "context": "c", "input": "q"})", "rows.jsonl:1: the field \"answer\""},
            {R"({"id": 1, "input": "q", "answer": 1})", "rows.jsonl:1: the field \"context\""},

@@ -466,3 +466,51 @@ TEST_CASE("suites: a model's chat format is used where the suite uses it") {
     CHECK(settings["prompt"]["chat_format"] == chat);
   }
 }
+
+TEST_CASE("suites: several methods in one call, each scored") {
+  const Scratch s;
+  make_passkey(s, "--tokens 600 --count 2 --seed 3");
+  const std::string flags = run_flags(s) + " --json " + path(s, "all.json");
+  const Run run = infinite(flags + " --methods episodic,infllm,window");
+  INFO(run.err << run.out);
+  REQUIRE(run.status == 0);
+  const Json all = Json::parse(contents(s / "all.json"));
+  for (const char* method : {"episodic", "infllm", "window"}) {
+    INFO(method);
+    CHECK(run.out.find(method) != std::string::npos);
+    const fs::path out = s / ("preds-" + std::string(method) + ".jsonl");
+    REQUIRE(lines(out).size() == 2);
+    const Json score = Json::parse(contents(out.string() + ".score.json"));
+    CHECK(score["count"] == 2);
+    CHECK(all[method]["score"] == score["score"]);
+    CHECK(all[method]["done"] == 2);
+  }
+  CHECK(all["episodic"]["score"] > all["window"]["score"]);
+  CHECK(Json::parse(contents(s / "preds-infllm.jsonl.settings.json"))["preset"] == "infllm");
+  CHECK_FALSE(fs::exists(s / "preds.jsonl"));
+
+  // one that does not go leaves the others alone; a name that is none ends it before they begin
+  const Run part = infinite(flags + " --methods rag,episodic");
+  CHECK(part.status == 1);
+  CHECK(one_line(part.err));
+  CHECK(part.err.find("rag: --method rag: needs a sentence encoder") != std::string::npos);
+  CHECK(Json::parse(contents(s / "all.json"))["episodic"]["skipped"] == 2);
+  const Run wrong = infinite(flags + " --methods truncate,nothing");
+  CHECK(wrong.status == 1);
+  CHECK(wrong.err.find("nothing") != std::string::npos);
+  CHECK_FALSE(fs::exists(s / "preds-truncate.jsonl"));
+  CHECK(infinite(flags + " --method full --methods window").status == 2);
+}
+
+TEST_CASE("suites: wrong usage of the report is one line as elsewhere") {
+  for (const auto& [arguments, says] : std::vector<std::pair<std::string, std::string>>{
+           {"", "episodic-report: --out is required (episodic-report --help)\n"},
+           {"--ot x", "episodic-report: it has no flag --ot; did you mean --out?"},
+           {"--out /tmp/none", "episodic-report: results or --curves is required"}}) {
+    const Run run = run_episodic(arguments, "", "episodic-report");
+    INFO(run.err);
+    CHECK(run.status == 2);
+    CHECK(one_line(run.err));
+    CHECK(run.err.starts_with(says));
+  }
+}

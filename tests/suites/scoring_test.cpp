@@ -2,10 +2,15 @@
 // The scorers against what the published programs gave, bit for bit.
 #include "support/test.hpp"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,6 +81,89 @@ TEST_CASE("int() of Python") {
   for (const auto* none :
        {U"", U"-", U"1__0", U"_1", U"1_", U"4.0", U"4!", U"0x1", U"- 1", U"99999999999999999999"})
     CHECK_FALSE(python_int(none));
+}
+
+/// Both measures of one sentence each, by the whole table of lengths.
+struct PlainRouge {
+  double distinct = 0, counted = 0;
+};
+
+PlainRouge plain_rouge(const std::vector<int>& hyp, const std::vector<int>& ref) {
+  const std::size_t n = ref.size(), m = hyp.size();
+  std::vector<std::vector<int>> length(n + 1, std::vector<int>(m + 1, 0));
+  for (std::size_t i = 1; i <= n; ++i)
+    for (std::size_t j = 1; j <= m; ++j)
+      length[i][j] = ref[i - 1] == hyp[j - 1] ? length[i - 1][j - 1] + 1
+                                              : std::max(length[i - 1][j], length[i][j - 1]);
+  const auto path = [&](bool ties_shorten_hyp) {
+    std::vector<int> words;
+    for (std::size_t i = n, j = m; i > 0 && j > 0;) {
+      const int up = length[i - 1][j], left = length[i][j - 1];
+      if (ref[i - 1] == hyp[j - 1])
+        words.push_back(ref[i - 1]), --i, --j;
+      else if (up > left || (up == left && !ties_shorten_hyp))
+        --i;
+      else
+        --j;
+    }
+    return words;
+  };
+  const auto different = [](const std::vector<int>& words) {
+    return static_cast<double>(std::set<int>(words.begin(), words.end()).size());
+  };
+  PlainRouge out;
+  const double common = different(path(true));
+  const double recall = common / different(ref), precision = common / different(hyp);
+  out.distinct = 2.0 * ((precision * recall) / (precision + recall + 1e-8));
+  const auto hits = static_cast<double>(path(false).size());  // each word of it is in both texts
+  const double p = hits / static_cast<double>(m), r = hits / static_cast<double>(n);
+  out.counted = hits == 0 ? 0 : 2 * p * r / (p + r);
+  return out;
+}
+
+std::u32string sentence(const std::vector<int>& words) {
+  std::string text;
+  for (const int word : words) text += "w" + std::to_string(word) + " ";
+  return to_code_points(text);
+}
+
+TEST_CASE("a common subsequence in bits is the one that the whole table gives") {
+  std::mt19937 random(7);
+  const auto drawn = [&](std::size_t n, int vocabulary) {
+    std::vector<int> words(n);
+    for (int& word : words) word = static_cast<int>(random() % static_cast<unsigned>(vocabulary));
+    return words;
+  };
+  const std::pair<std::size_t, std::size_t> sizes[] = {
+      {1, 1},     {1, 64},    {63, 65},     {64, 64},    {65, 127}, {128, 1},
+      {200, 300}, {31, 1000}, {3000, 3100}, {3500, 2900}};  // the last two in several parts
+  for (const auto& [n, m] : sizes)
+    for (const int vocabulary : {1, 2, 3, 40, 2000}) {
+      const std::vector<int> hyp = drawn(n, vocabulary), ref = drawn(m, vocabulary);
+      const PlainRouge plain = plain_rouge(hyp, ref);
+      CAPTURE(n, m, vocabulary);
+      CHECK(rouge_l(sentence(hyp), sentence(ref)) == plain.distinct);
+      CHECK(rouge_lsum(sentence(hyp), sentence(ref)) == plain.counted);
+    }
+}
+
+TEST_CASE("ROUGE of long sentences takes memory in proportion to them") {
+  std::mt19937 random(8);
+  std::vector<int> words(60'000);
+  for (int& word : words) word = static_cast<int>(random() % 3000);
+  const std::u32string text = sentence(words);
+  std::reverse(words.begin(), words.end());
+  const std::u32string back = sentence(words);
+  const auto peak = [] {  // KiB
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const auto before = peak();
+  CHECK(rouge_l(text, text) == Approx(1.0));
+  CHECK(rouge_lsum(text, text) == 1.0);
+  CHECK(rouge_lsum(text, back) < 0.2);
+  CHECK(peak() - before < 200 * 1024);  // the table of lengths would have taken 14 GB
 }
 
 TEST_CASE("ROUGE-L is that of Python's rouge") {

@@ -173,6 +173,218 @@ TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
   const fs::path none = scratch / "none";
   refused(*shipped, "Who?\n", "--memory-dir " + quoted(none.string()), "no chat template");
   CHECK(!fs::exists(none));
-  refused(model, "/read nothing.txt\nWho?\n", "", "nothing.txt");
   refused(model, "Who?\n", kept + " --full-attention", "--memory-dir");
+}
+
+namespace {
+
+/// The shipped model with a chat format, and `chat` on it.
+struct ChatRun {
+  Scratch scratch;
+  fs::path model = scratch / "model";
+
+  explicit ChatRun(const fs::path& shipped) { make_model(shipped, model); }
+  Run operator()(const std::string& input, const std::string& flags) const {
+    put(scratch / "input", input);
+    return run_episodic("chat --threads 1 --model " + quoted(model.string()) + " " + flags + " < " +
+                        quoted((scratch / "input").string()));
+  }
+};
+
+/// A part of a text, with the text where it is not there.
+void check_says(const std::string& text, const std::string& part) {
+  INFO(text << "   should contain   " << part);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a mistake in a chat is a line, and the conversation goes on") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  put(chat.scratch / "binary", std::string("a\0b", 3));
+  const std::string folder = chat.scratch.path().string();
+  struct Mistake {
+    std::string line, says;
+  };
+  const std::vector<Mistake> mistakes{
+      {"/foo", "there is no command /foo; there are /help, /read"},
+      {"/Read x", "there is no command /Read"},
+      {"/", "there is no command /;"},
+      {"/read nothing.txt", "nothing.txt: cannot be read"},
+      {"/read", "/read: say which file"},
+      {"/read   ", "/read: say which file"},
+      {"/read " + folder, "it is a directory"},
+      {"/read " + folder + "/binary", "is binary"},
+      {"/read -", "stdin is the conversation itself"},
+      {"/forget", "/forget: say which tokens"},
+      {"/forget 3:x", "/forget 3:x: expected A or A:B"},
+      {"/forget 9:3", "the end must be past the start"},
+      {"/save", "/save: there is no folder"},
+      {"/memory now", "/memory: takes nothing"},
+      {"/recall 3", "/recall: takes nothing"},
+  };
+  std::string input;
+  for (const Mistake& mistake : mistakes) input += mistake.line + "\n";
+  const Run run = chat(input + "Who came?\n",
+                       "--max-new 3 --quiet --json " + quoted((chat.scratch / "json").string()));
+  INFO(run.err);
+  CHECK(run.status == 0);
+  const Json json = Json::parse(contents(chat.scratch / "json"));
+  REQUIRE(json["turns"].size() == 1);
+  CHECK(json["turns"][0]["message"] == "Who came?");
+  CHECK(run.out == json["turns"][0]["text"].get<std::string>() + "\n");
+  REQUIRE(json["refused"].size() == mistakes.size());
+  for (std::size_t i = 0; i < mistakes.size(); ++i) {
+    const auto said = json["refused"][i].get<std::string>();
+    check_says(said, mistakes[i].says);
+    check_says(run.err, "episodic: " + said + "\n");
+  }
+}
+
+TEST_CASE("a chat's commands say what there is, and a slash can be sent") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  put(chat.scratch / "book", some_book(120));
+  const std::string small = " --memory " + quoted(kSmallMemory);
+  const std::string book = "/read " + (chat.scratch / "book").string() + "\n";
+
+  const Run run = chat("/help\n" + book + "/memory\nWhat did the doctor do?\n/recall\n/memory\n" +
+                           "/forget 40:80\n//quit is a word\n/quit\nnever\n",
+                       "--max-new 3 --json " + quoted((chat.scratch / "json").string()) + small);
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  const Json json = Json::parse(contents(chat.scratch / "json"));
+  REQUIRE(json["turns"].size() == 2);
+  CHECK(json["turns"][1]["message"] == "/quit is a word");
+  CHECK_FALSE(json.contains("refused"));
+  for (const char* part :
+       {"/read FILE", "//text", "of text wait for your next message",
+        "events were recalled for the last answer\n  event ", ", in 1 layers, at best ",
+        "not kept: --memory-dir", "events forgotten\n"})
+    check_says(run.out, part);
+  for (const char* part : {"greedy; an answer ends with its turn, or at 3 tokens", "/help",
+                           "before your next message", "cut at 3 tokens"})
+    check_says(run.err, part);
+  // the text of the event that is named first
+  const std::size_t event = run.out.find("  event "), colon = run.out.find(".: ", event) + 3;
+  const std::string text = run.out.substr(colon, run.out.find('\n', colon) - colon);
+  CHECK(text.size() > 10);
+  std::string read = some_book(120);
+  for (std::size_t at; (at = read.find("\n")) != std::string::npos;) read.replace(at, 1, "\\n");
+  check_says(read, text);
+
+  // from a folder: what was read before this call is recalled with its text, and edits are kept
+  const std::string kept = " --quiet --memory-dir " + quoted((chat.scratch / "m").string());
+  REQUIRE(chat(book + "Who?\n", "--max-new 3" + small + kept).status == 0);
+  const Run later = chat("What did the doctor do?\n/recall\n/save\n/memory\n/forget 40:60\n",
+                         "--max-new 3" + kept);
+  INFO(later.err);
+  check_says(later.out, "  event ");
+  check_says(later.out, "as after every answer");
+  check_says(later.out, "; kept in ");
+  check_says(later.out, "events forgotten");
+  const Json inspected = json_of("inspect " + quoted((chat.scratch / "m").string()));
+  CHECK(inspected.dump().find("\"forgotten\":0") == std::string::npos);
+
+  const Run full =
+      chat("Who?\n/memory\n/recall\n/forget 1:3\nWhy?\n", "--max-new 3 --quiet --full-attention");
+  INFO(full.err);
+  CHECK(full.status == 0);
+  check_says(full.out, "there is no memory");
+  check_says(full.out, "nothing was recalled");
+  CHECK(one_line(full.err));
+}
+
+TEST_CASE("Ctrl-C ends an answer or takes back what is read, not the chat") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  put(chat.scratch / "book", some_book(20'000));
+  const std::string here = chat.scratch.path().string();
+  put(chat.scratch / "script",
+      "cd '" + here +
+          "'; mkfifo in; '" EPISODIC_BINARY_DIR
+          "/bin/episodic' chat --model model "
+          "--threads 1 --ignore-eos --max-new 1000000 --max-tokens 2M --json json < in > out 2> "
+          "err &\n"
+          "pid=$!; exec 3> in\n"
+          "printf 'Tell me.\\n' >&3; until [ -s out ]; do sleep 0.05; done; kill -INT $pid\n"
+          "until grep -q stopped err; do sleep 0.05; done\n"
+          "printf '/read book\\nWho?\\n' >&3; until grep -q 'next message' err; do sleep 0.05; "
+          "done\n"
+          "sleep 0.5; kill -INT $pid; until grep -q 'not read' err; do sleep 0.05; done\n"
+          "printf '/memory\\n/quit\\n' >&3; exec 3>&-; wait $pid\n");
+  const int status = std::system(("timeout 100 sh " + quoted(here + "/script")).c_str());
+  INFO(contents(chat.scratch / "err"));
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 0);
+  const Json json = Json::parse(contents(chat.scratch / "json"));
+  REQUIRE(json["turns"].size() == 1);
+  CHECK(json["turns"][0]["finish"] == "cancelled");
+  const std::size_t n =
+      json["turns"][0]["ids"].size() + json["turns"][0]["prompt_tokens"].get<std::size_t>();
+  CHECK(json["memory"]["tokens"] == n);  // the whole answer, and nothing of the book
+  check_says(contents(chat.scratch / "out"), "of text wait for your next message");
+}
+
+TEST_CASE("answers are drawn as the model's files say, unless a flag says otherwise") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  const auto ids = [&](const std::string& flags) {
+    const Run run = chat("Who came?\nWho came?\n", "--max-new 12 --json - " + flags);
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    const Json json = Json::parse(run.out);
+    Json all = Json::array();
+    for (const Json& turn : json["turns"]) all.push_back(turn["ids"]);
+    return std::pair(all, json.value("seed", Json()));
+  };
+  fs::remove(chat.model / "generation_config.json");  // a link to the shipped one
+  const auto [greedy, no_seed] = ids("");
+  CHECK(no_seed.is_null());
+  put(chat.model / "generation_config.json",
+      R"({"do_sample": true, "temperature": 1.9, "top_k": 0, "eos_token_id": 2})");
+  const auto [drawn, seed] = ids("");
+  REQUIRE(seed.is_number_integer());
+  CHECK(drawn != greedy);
+  CHECK(ids("--seed " + seed.dump()).first == drawn);
+  CHECK(ids("--temperature 0").first == greedy);
+  CHECK(ids("--top-k 1").first == greedy);
+  CHECK(ids("--min-p 1").first == greedy);
+  const Run said = chat("Who?\n", "--max-new 1");
+  check_says(said.err, "temperature 1.9 (generation_config.json); an answer ends with its turn");
+  // what must be the same each time is greedy all the same
+  const auto generated = [&](const std::string& flags) { return answer(chat.model, flags)["ids"]; };
+  CHECK(generated("--chat --prompt 'Who came?'") ==
+        generated("--chat --prompt 'Who came?' --temperature 0"));
+  CHECK(chat("", "--top-p 1.5").err == "episodic: top_p is 1.5, must be in [0, 1] (1: off)\n");
+
+  put(chat.model / "generation_config.json", R"({"do_sample": true, "top_p": 2})");
+  const Run refused = chat("Who?\n", "");
+  CHECK(refused.status == 1);
+  CHECK(one_line(refused.err));
+  check_says(refused.err, "generation_config.json: top_p is 2, expected a number from 0 to 1");
+}
+
+TEST_CASE("an answer ends with its turn, and a note says where it was cut") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  const auto run = [&](const std::string& flags) {
+    return run_episodic("generate --threads 1 --model " + quoted(chat.model.string()) +
+                        " --ignore-eos --prompt Who --json " +
+                        quoted((chat.scratch / "json").string()) + " " + flags);
+  };
+  const auto length = [&] { return Json::parse(contents(chat.scratch / "json"))["ids"].size(); };
+  CHECK(run("").err == "episodic: cut at 128 tokens; --max-new allows more\n");
+  CHECK(length() == 128);
+  CHECK(run("--chat").err == "episodic: cut at 4096 tokens; --max-new allows more\n");
+  CHECK(length() == 4096);
+  CHECK(run("--max-new 5").err == "");
+  CHECK(length() == 5);
+  CHECK(run("--quiet").err == "");
 }

@@ -40,6 +40,33 @@ TEST_CASE("mistyped commands and flags are told what was meant") {
   check_refused(program::run_episodic("generate --model x --prompt a --max-new -3"), 2,
                 {"--max-new", "-3"});
   check_refused(program::run_episodic("demo --tokens 0"), 2, {"--tokens", "at least 1"});
+  struct Elsewhere {
+    const char *arguments, *flag, *says;
+  };
+  for (const Elsewhere& e : std::vector<Elsewhere>{
+           {"chat --ctx-size 4096", "--ctx-size", "n_local"},
+           {"chat -c 4096 --model x", "-c", "n_local"},
+           {"serve --max-model-len=3 --model x", "--max-model-len", "n_local"},
+           {"generate --model x --prompt a --n-predict 5", "--n-predict", "it is --max-new here"},
+           {"generate --model x --prompt a -n 5", "-n", "it is --max-new here"},
+           {"generate --max-tokens 5 --model x --prompt a", "--max-tokens", "it is --max-new here"},
+           {"chat -m x.gguf", "-m", "it is --model here"},
+           {"generate --model x --prompt a --temp 1", "--temp", "it is --temperature here"},
+           {"chat -ngl 99 --model x", "-ngl", "it is --device here"},
+           {"chat -t 3 --model x", "-t", "it is --threads here"},
+           {"chat --model x --repeat-penalty 1.1", "--repeat-penalty", "--repetition-penalty"},
+           {"ingest --model x --n-predict 3", "--n-predict", "nothing is generated here"},
+           {"serve --model x --api-key k", "--api-key", "EPISODIC_API_KEY"},
+           {"generate --mem x", "--mem", "did you mean --memory?"},
+           {"chat --frobnicate --model x", "--frobnicate",
+            "episodic chat --help lists those it has"}}) {
+    const Run run = program::run_episodic(e.arguments);
+    check_refused(run, 2, {e.flag, e.says, "--help"});
+    CHECK(run.err.find(";  ") == std::string::npos);
+  }
+  // a value with a dash is none
+  check_refused(program::run_episodic("generate --model /none --prompt -n --stop -c"), 1,
+                {"/none"});
   using ::episodic::tools::nearest;
   CHECK(nearest("inspct", {"ingest", "inspect"}) == "inspect");
   CHECK(nearest("--htlm", {"--help", "--html"}) == "--html");

@@ -13,5 +13,7 @@ for program in map(pathlib.Path, sys.argv[1:]):
     examples = told.stdout.partition("Example")[2]
     assert f"{program.name} --" in examples and ("--json" in told.stdout or "--out" in told.stdout), (program.name, told.stdout)
     refused = run("--no-such-flag")
-    assert refused.returncode == 2 and "Run with --help" in refused.stderr and not refused.stdout, (program.name, refused)
+    assert refused.returncode == 2 and not refused.stdout, (program.name, refused)
+    assert refused.stderr.startswith(f"{program.name}: ") and f"{program.name} --help" in refused.stderr, refused
+    assert refused.stderr.count("\n") == 1 and "--no-such-flag" in refused.stderr, refused
 assert len(sys.argv) > 15, sys.argv

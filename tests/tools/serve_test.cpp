@@ -184,7 +184,7 @@ TEST_CASE("serve: what is wrong with a request is named") {
                             R"("suffix": "x")",
                             R"("presence_penalty": 0.5)",
                             R"("logit_bias": {"5": 1})",
-                            R"("min_p": 0.1)",
+                            R"("typical_p": 0.1)",
                             R"("stream_options": [])",
                             R"("repetition_penalty": 0)"}) {
     INFO(field);

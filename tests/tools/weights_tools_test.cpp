@@ -101,3 +101,36 @@ TEST_CASE("an adapter changes what is generated, and whose memory it is") {
   CHECK(program::run_episodic("generate" + m + " --merge-lora" + prompt).status == 2);
   CHECK(program::run_episodic("generate" + m + " --quantize q3_k" + prompt).status == 2);
 }
+
+TEST_CASE("--activations says what products round, before the variable does") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("neither models/recall-2m6 nor a shared one is there");
+  const Scratch scratch;
+  put(scratch / "book", some_book(30));
+  const std::string score = "score --device cpu --threads 1 --quantize q4_0 --model " +
+                            quoted(model->string()) + " --text " +
+                            quoted((scratch / "book").string());
+  const auto nll = [&](const std::string& flags, const std::string& variable) {
+    return json_of(score + " --quiet " + flags, variable)["nll"].get<double>();
+  };
+  const std::string exact = "EPISODIC_ACTIVATIONS=exact", none = "EPISODIC_ACTIVATIONS=";
+  const double rounded_nll = nll("", none), exact_nll = nll("--activations exact", none);
+  CHECK(rounded_nll != exact_nll);
+  CHECK(nll("", exact) == exact_nll);
+  CHECK(nll("--activations rounded", exact) == rounded_nll);
+  CHECK(nll("--activations exact", "EPISODIC_ACTIVATIONS=nonsense") == exact_nll);
+
+  const std::string note = "give --activations exact";
+  const auto said = [&](const std::string& flags) {
+    return program::run_episodic(score + " " + flags, none).err;
+  };
+  CHECK(said("").find(note) != std::string::npos);
+  CHECK(said("--activations exact").find(note) == std::string::npos);
+  CHECK(said("--quiet").find(note) == std::string::npos);
+  const Run wrong = program::run_episodic(score, "EPISODIC_ACTIVATIONS=nonsense");
+  CHECK(wrong.status == 1);
+  CHECK(one_line(wrong.err));
+  CHECK(wrong.err.find("EPISODIC_ACTIVATIONS: activations 'nonsense': must be rounded, exact or "
+                       "bfloat16") != std::string::npos);
+  CHECK(program::run_episodic(score + " --activations quantised").status == 2);
+}

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "scoring/unicode.hpp"
 
@@ -43,7 +44,7 @@ class DataRows {
     for (const Row& row : rows_)
       if (const auto [first, added] = lines.emplace(row.id(id), row.line()); !added)
         row.fail(fmt::format("the {} \"{}\" stands in line {} too; give each row one of its own",
-                             id, first->first, first->second));
+                             id, printable(first->first), first->second));
   }
   auto begin() const { return rows_.begin(); }
   auto end() const { return rows_.end(); }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/strict_json.hpp"
 #include "common.hpp"
 #include "episodic/base/error.hpp"
 
@@ -73,14 +74,9 @@ std::vector<Row> read_rows(const std::filesystem::path& path) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const Row here(path, number, {});
-    Json object;
-    try {
-      object = Json::parse(line);
-    } catch (const Json::exception& e) {
-      const std::string_view what = e.what();  // "[json.exception...] parse error at ...: reason"
-      here.fail(fmt::format("not one JSON object ({})", what.substr(what.find(']') + 2)));
-    }
-    if (!object.is_object()) here.fail("not a JSON object");
+    Json object = parse_ordered(line, fmt::format("{}:{}", path.string(), number),
+                                {.remedy = "give one JSON object a line"});
+    if (!object.is_object()) here.fail("not a JSON object; give one a line");
     rows.emplace_back(path, number, std::move(object));
   }
   return rows;

@@ -46,7 +46,7 @@ class Row {
 
 /// All rows; empty lines are passed over. \param path "-" is stdin
 /// \throws FileError naming file and line, of a line that is no JSON object too (two objects glued
-///   together, for one, as in a released file)
+///   together, for one, as in a released file), is nested too deep or names a field twice
 std::vector<Row> read_rows(const std::filesystem::path& path);
 
 /// Compact JSON on one line; bytes that are no UTF-8 become U+FFFD.

@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
+#include <optional>
 
+#include "base/strict_json.hpp"
 #include "common.hpp"
 #include "data/sha256.hpp"
 #include "episodic/base/error.hpp"
@@ -111,7 +112,32 @@ std::string_view prompted_as(std::string_view task) {
 
 std::string bad_braces(const std::string& origin, const std::string& text) {
   return fmt::format("{}: the prompt \"{}\" is no text that Python's str.format takes", origin,
-                     text.substr(0, 60));
+                     printable(text, 60));
+}
+
+struct FunctionCall {
+  std::string text, name;  ///< "func_3(-7)", "func_3"
+};
+
+/// The first call of a function func_<number>. Not by a std::regex, which recurses over each
+/// character that it takes.
+std::optional<FunctionCall> first_call(std::string_view text) {
+  constexpr std::string_view kName = "func_";
+  const auto behind_digits = [&](std::size_t at) {
+    while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
+    return at;
+  };
+  const auto stands = [&](std::size_t at, char c) { return at < text.size() && text[at] == c; };
+  for (std::size_t at = 0; (at = text.find(kName, at)) != std::string_view::npos;) {
+    const std::size_t digits = at + kName.size(), name_end = behind_digits(digits);
+    const std::size_t number = name_end + 1 + (stands(name_end + 1, '-') ? 1 : 0);
+    const std::size_t end = behind_digits(number);
+    if (name_end > digits && stands(name_end, '(') && end > number && stands(end, ')'))
+      return FunctionCall{std::string(text.substr(at, end + 1 - at)),
+                          std::string(text.substr(at, name_end - at))};
+    at = digits;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -176,7 +202,7 @@ Template load_template(const std::filesystem::path& file, const std::string& fam
   if (all.front().is_object()) {
     std::string families;
     for (const auto& [name, unused] : all.items())
-      families += fmt::format("{}{}", families.empty() ? "" : ", ", name);
+      families += fmt::format("{}{}", families.empty() ? "" : ", ", printable(name));
     if (!all.contains(family))
       throw ConfigError(
           fmt::format("--prompt-family {}: {} has {}", family, file.string(), families));
@@ -206,16 +232,16 @@ std::map<std::string, std::string> infinitebench_slots(const Example& example,
   std::map<std::string, std::string> slots{
       {"context", example.context}, {"input", example.input}, {"question", example.input}};
   const auto lacks = [&](const char* what) {
-    throw DataError(fmt::format("{}: the input of example {} has no {}", task, example.id, what));
+    throw DataError(
+        fmt::format("{}: the input of example {} has no {}", task, printable(example.id), what));
   };
   for (std::size_t i = 0; i < example.options.size() && i < 4; ++i)
     slots[fmt::format("OPTION_{}", "ABCD"[i])] = example.options[i];
   if (task == "code_run") {
-    static const std::regex call(R"((func_[0-9]+)\(-?[0-9]+\))");
-    std::smatch found;
-    if (!std::regex_search(example.input, found, call)) lacks("call of a function func_<number>");
-    slots["func_call"] = found[0];
-    slots["func"] = found[1];
+    const std::optional<FunctionCall> call = first_call(example.input);
+    if (!call) lacks("call of a function func_<number>");
+    slots["func_call"] = call->text;
+    slots["func"] = call->name;
   }
   if (task == "math_find") {
     // "The <kind> of": the last " of" of the line

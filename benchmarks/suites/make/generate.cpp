@@ -380,7 +380,9 @@ Json code_run_row(const Program& program) {
 Json stretch_passkey(const Json& row, std::int64_t thousand_tokens) {
   const auto context = row.at("context").get<std::string>();
   const Json& answer = row.at("answer");
-  const std::string key = (answer.is_array() ? answer.at(0) : answer).get<std::string>();
+  const Json& one = answer.is_array() && !answer.empty() ? answer.front() : answer;
+  if (!one.is_string()) throw DataError("passkey__long: the row's answer must be a string");
+  const auto key = one.get<std::string>();
   const std::string needle =
       fmt::format("The pass key is {0}. Remember it. {0} is the pass key.", key);
   const std::size_t at = context.find(needle);

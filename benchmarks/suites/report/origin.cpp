@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common.hpp"
 #include "episodic/base/config.hpp"
 
 namespace episodic::suites {
@@ -86,7 +87,7 @@ std::string tasks_section(const std::vector<Result>& results) {
 /// Of a memory's settings those that are not the defaults.
 std::string memory_text(const Json& memory) {
   if (!memory.is_object()) return "none";
-  const Json defaults = Json::parse(to_json(MemoryConfig()));
+  const Json defaults = tools::settings_json(MemoryConfig());
   std::string text;
   for (const auto& [name, value] : memory.items())
     if (!defaults.contains(name) || defaults[name] != value)

@@ -199,7 +199,7 @@ struct Cost {
 std::optional<Cost> cost_of(const Result* r) {
   if (!r || !r->cost.is_object()) return std::nullopt;
   Cost cost;
-  const Json& rate = r->cost.at("read_tokens_per_second");
+  const Json rate = r->cost.value("read_tokens_per_second", Json());
   if (rate.is_number()) cost.read_rate = rate.get<double>();
   const Json& seconds = r->cost.at("seconds");
   const double answer = seconds.value("answer", 0.0);

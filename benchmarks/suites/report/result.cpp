@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::suites {
@@ -27,24 +28,55 @@ std::string label_of(const Result& r, std::size_t index) {
   return label;
 }
 
+/// A value of a result, or of an object in it. \throws ConfigError where it is of another kind
+const Json& checked(const Json& object, const char* name, bool (Json::*kind)() const noexcept,
+                    std::size_t index) {
+  static const Json none;
+  const Json& value = object.contains(name) ? object[name] : none;
+  if (!(value.*kind)())
+    throw ConfigError(fmt::format("result file {}: not of `score --json`: \"{}\" is {}", index + 1,
+                                  name, value.is_null() ? "missing" : printable_value(value)));
+  return value;
+}
+
+/// What the report reads of a run's settings and cost, where they are there.
+void check_run(const Result& r, std::size_t index) {
+  const auto if_there = [&](const Json& object, const char* name,
+                            bool (Json::*kind)() const noexcept) {
+    if (object.is_object() && object.contains(name)) checked(object, name, kind, index);
+  };
+  if_there(r.settings, "question_step", &Json::is_boolean);
+  if (r.settings.is_object())
+    if_there(r.settings.value("prompt", Json()), "chat_format", &Json::is_boolean);
+  if_there(r.settings, "later_environments", &Json::is_array);
+  if (!r.cost.is_object()) return;
+  for (const char* name : {"event_bytes", "peak_resident_bytes"})
+    checked(r.cost, name, &Json::is_number_integer, index);
+  if_there(r.cost, "new_tokens", &Json::is_number);
+  const Json& seconds = checked(r.cost, "seconds", &Json::is_object, index);
+  for (const char* name : {"read", "answer", "retrieve"}) if_there(seconds, name, &Json::is_number);
+}
+
 Result read_result(const Json& json, std::size_t index) {
   if (!json.is_object() || !json.contains("task") || !json.contains("examples"))
     throw ConfigError(fmt::format("result file {}: not of `score --json`", index + 1));
   Result r;
   r.json = json;
   r.suite = text_or(json, "suite", "");
-  r.task = json["task"].get<std::string>();
+  r.task = checked(json, "task", &Json::is_string, index).get<std::string>();
   r.settings = json.value("settings", Json());
   r.data = text_or(r.settings, "data", "");
   r.label = label_of(r, index);
   r.cost = json.value("cost", Json());
+  check_run(r, index);
   double sum = 0;
-  for (const Json& e : json["examples"]) {
-    const double score = e.at("score").get<double>();
+  for (const Json& e : checked(json, "examples", &Json::is_array, index)) {
+    const auto score = checked(e, "score", &Json::is_number, index).get<double>();
     sum += score;
-    r.scores[e.at("id").get<std::string>()] = score;
-    if (e.contains("depth") && e["depth"].is_number() && e["tokens"].is_number())
-      r.cells.push_back({e["depth"].get<double>(), e["tokens"].get<double>(), score});
+    r.scores[checked(e, "id", &Json::is_string, index).get<std::string>()] = score;
+    const Json depth = e.value("depth", Json()), tokens = e.value("tokens", Json());
+    if (depth.is_number() && tokens.is_number())
+      r.cells.push_back({depth.get<double>(), tokens.get<double>(), score});
   }
   if (r.scores.empty())
     throw ConfigError(fmt::format("result file {}: holds no example", index + 1));

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/strict_json.hpp"
 #include "common.hpp"
 #include "episodic/base/error.hpp"
 
@@ -46,6 +47,11 @@ Json place_of(Json environment) {
   return environment;
 }
 
+Json list_of(const Json& settings, const char* name) {
+  Json list = settings.value(name, Json());
+  return list.is_array() ? list : Json::array();
+}
+
 /// Adds an environment that rows of `settings` were made in, if none of theirs is the same place.
 void add_environment(Json& settings, const Json& environment) {
   if (environment.is_null()) return;
@@ -55,7 +61,7 @@ void add_environment(Json& settings, const Json& environment) {
   }
   const Json place = place_of(environment);
   if (place_of(settings["environment"]) == place) return;
-  Json later = settings.value("later_environments", Json::array());
+  Json later = list_of(settings, "later_environments");
   for (const Json& e : later)
     if (place_of(e) == place) return;
   later.push_back(environment);
@@ -65,8 +71,7 @@ void add_environment(Json& settings, const Json& environment) {
 /// Adds those of another file of predictions.
 void add_environments_of(Json& settings, const Json& other) {
   add_environment(settings, other.value("environment", Json()));
-  for (const Json& e : other.value("later_environments", Json::array()))
-    add_environment(settings, e);
+  for (const Json& e : list_of(other, "later_environments")) add_environment(settings, e);
 }
 
 /// \throws ConfigError naming the first setting that differs
@@ -74,16 +79,36 @@ void check_same(const Json& there, const Json& now, const std::filesystem::path&
   const Json a = compared(there), b = compared(now);
   if (a == b) return;
   const auto text = [](const Json& settings, const std::string& name) {
-    return settings.contains(name) ? settings[name].dump().substr(0, 80) : "none";
+    return settings.contains(name) ? printable_value(settings[name]) : "none";
   };
   for (const Json& settings : {b, a})
     for (const auto& [name, value] : settings.items())
       if (!a.contains(name) || !b.contains(name) || a[name] != b[name])
         throw ConfigError(
             fmt::format("{}: was made with another \"{}\" ({}, now {}); name another --out",
-                        out.string(), name, text(a, name), text(b, name)));
+                        out.string(), printable(name), text(a, name), text(b, name)));
   throw ConfigError(  // in another order
       fmt::format("{}: was made with other settings; name another --out", out.string()));
+}
+
+/// The settings beside a file of predictions. \throws FileError for what is no object
+Json read_settings(const std::filesystem::path& out) {
+  const std::filesystem::path path = settings_path(out);
+  Json settings = tools::read_json(path);
+  if (!settings.is_object())
+    throw FileError(fmt::format("{}: must be a JSON object, as `run` writes it; remove it and {}",
+                                path.string(), out.string()));
+  return settings;
+}
+
+/// How many examples a run's settings say that there are.
+std::int64_t examples_of(const Json& settings, const std::filesystem::path& out) {
+  constexpr std::int64_t kMost = 1 << 24;
+  const Json examples = settings.value("examples", Json(0));
+  if (!examples.is_number_integer() || examples < 0 || examples > kMost)
+    throw FileError(fmt::format("{}: \"examples\" is {}, expected an integer in [0, {}]",
+                                settings_path(out).string(), printable_value(examples), kMost));
+  return examples.get<std::int64_t>();
 }
 
 }  // namespace
@@ -141,7 +166,7 @@ PredictionFile::PredictionFile(const std::filesystem::path& out, const Json& set
       fail("cannot be cut to its last whole line");
     if (whole > 0) {
       for (const Row& row : read_rows(out)) done_.insert(row.id("id"));
-      const Json there = tools::read_json(settings_path(out));
+      const Json there = read_settings(out);
       check_same(there, settings, out);
       settings_ = there;
       if (settings.contains("examples")) settings_["examples"] = settings["examples"];
@@ -190,11 +215,11 @@ Json merge_predictions(const std::vector<std::filesystem::path>& shards,
   std::unordered_set<std::string> seen;
   Json doubled = Json::array();
   for (const std::filesystem::path& shard : shards) {
-    const Json theirs = tools::read_json(settings_path(shard));
+    const Json theirs = read_settings(shard);
     if (settings.is_null()) settings = theirs;
     check_same(theirs, settings, shard);
     add_environments_of(settings, theirs);
-    examples = std::max(examples, theirs.value("examples", std::int64_t{0}));
+    examples = std::max(examples, examples_of(theirs, shard));
     for (const Row& row : read_rows(shard)) {
       if (seen.insert(row.id("id")).second)
         rows.emplace_back(row.integer("index"), row.object());

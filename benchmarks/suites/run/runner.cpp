@@ -46,7 +46,7 @@ constexpr const char* kMethods[] = {"episodic", "full", "window", "truncate", "r
 bool retrieves(const std::string& method) { return method == "rag" || method == "rag-s"; }
 
 void check_method(const RunOptions& options) {
-  if (std::find(std::begin(kMethods), std::end(kMethods), options.method) == std::end(kMethods))
+  if (!is_method(options.method))
     throw ConfigError(fmt::format("--method {}: there are {}", options.method, methods()));
   if (retrieves(options.method) && options.encoder.empty())
     throw ConfigError(fmt::format(
@@ -387,7 +387,7 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
             {"model_fingerprint", sampled_sha256(options.model.model)},
             {"method", options.method},
             {"preset", options.preset.empty() ? Json() : Json(options.preset)},
-            {"memory", has_memory_settings(options.method) ? Json::parse(to_json(config)) : Json()},
+            {"memory", has_memory_settings(options.method) ? tools::settings_json(config) : Json()},
             {"prompt",
              {{"source", options.prompts.empty() ? "own wording"
                          : published.empty()     ? "the file's own"
@@ -439,6 +439,10 @@ std::vector<std::size_t> dealt(const std::vector<Example>& examples, const Shard
 
 }  // namespace
 
+bool is_method(const std::string& name) {
+  return std::find(std::begin(kMethods), std::end(kMethods), name) != std::end(kMethods);
+}
+
 std::string methods() {
   std::string text;
   for (const std::string method : kMethods) text += (text.empty() ? "" : ", ") + method;
@@ -466,7 +470,7 @@ Json run_task(const RunOptions& options) {
   PredictionFile file(out, settings_of(options, config, prompt, encoder ? &*encoder : nullptr,
                                        static_cast<std::int64_t>(examples.size())));
   std::vector<std::size_t> todo;
-  std::int64_t there = 0;
+  std::int64_t there = 0, cut = 0;
   for (const std::size_t i : dealt(examples, options.shard)) {
     if (file.has(examples[i].id))
       ++there;
@@ -479,11 +483,17 @@ Json run_task(const RunOptions& options) {
     for (std::size_t k = 0; k < todo.size(); ++k) {
       const Example& e = examples[todo[k]];
       const bool shared = k + 1 < todo.size() && examples[todo[k + 1]].context == e.context;
-      file.append(answerer.answer(e, static_cast<std::int64_t>(todo[k]), shared));
+      const Json row = answerer.answer(e, static_cast<std::int64_t>(todo[k]), shared);
+      if (row["finish"] == name_of(FinishReason::length)) ++cut;
+      file.append(row);
       progress.done_one();
     }
   }
-  return {{"done", todo.size()}, {"skipped", there}, {"out", out.string()}};
+  return {{"done", todo.size()},
+          {"skipped", there},
+          {"out", out.string()},
+          {"cut", cut},
+          {"max_new", max_new_of(options.suite, options.task, options.limits)}};
 }
 
 }  // namespace episodic::suites

@@ -39,11 +39,13 @@ struct RunOptions {
   Shard shard;
 };
 
+bool is_method(const std::string& name);
 /// "episodic, full, window, truncate, rag, rag-s".
 std::string methods();
 
 /// Answers the examples that OUT has not, one line each, and says on stderr how far it is.
-/// \return {"done", "skipped", "out"}: answered now, there already, and the file
+/// \return {"done", "skipped", "out", "cut", "max_new"}: answered now, there already, the file, and
+/// how many of those now were cut at the task's limit of generated tokens
 /// \throws ConfigError, FileError, DataError
 Json run_task(const RunOptions& options);
 

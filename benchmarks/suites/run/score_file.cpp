@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/strict_json.hpp"
 #include "common.hpp"
 #include "episodic/base/error.hpp"
 #include "run/prediction_file.hpp"
@@ -25,7 +26,7 @@ auto naming(const ScoreOptions& options, const Prediction& p, F&& score) {
   } catch (const DataError& e) {
     throw FileError(fmt::format("{}: id {}: {}",
                                 (options.data.empty() ? options.preds : options.data).string(),
-                                p.id, e.what()));
+                                printable(p.id), e.what()));
   }
 }
 
@@ -98,7 +99,7 @@ Json by_length(const Predictions& predictions, const Scores& scores) {
       throw ConfigError(
           fmt::format("--by-length: the prediction of id {} has no \"length\"; name "
                       "the task's data with --data",
-                      p.id));
+                      printable(p.id)));
     lengths.push_back(*p.length);
   }
   const auto buckets = scores_by_length(scores.each, lengths);
@@ -108,21 +109,44 @@ Json by_length(const Predictions& predictions, const Scores& scores) {
   return json;
 }
 
+/// A count that a row says, 0 where it says none that can be.
+std::int64_t count_in(const Json& object, const char* name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;  // sums of them stay numbers
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_integer() && *found >= 0 && *found <= kMost
+             ? found->get<std::int64_t>()
+             : 0;
+}
+
+double seconds_in(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
+}
+
+/// Ids of predictions that our own program cut at the task's limit, with nothing right in them.
+Json cut_of(const Predictions& predictions, const Scores& scores) {
+  Json ids = Json::array();
+  for (std::size_t i = 0; i < scores.each.size(); ++i)
+    if (scores.each[i] == 0 && predictions.kept[i].row.value("finish", Json()) == "length")
+      ids.push_back(predictions.kept[i].id);
+  return ids;
+}
+
 /// Sums of what the rows of our own program say of their cost; null for other programs' files.
 Json cost_of(const Predictions& predictions) {
   std::int64_t tokens = 0, generated = 0, peak = 0, store = 0;
   double read = 0, answer = 0, retrieve = 0;
   for (const Prediction& p : predictions.kept) {
-    if (!p.row.contains("seconds")) return {};
-    const Json& seconds = p.row["seconds"];
-    tokens += p.row.value("read_tokens", std::int64_t{0});
-    generated += p.row.value("new_tokens", std::int64_t{0});
-    read += seconds.value("read", 0.0);
-    answer += seconds.value("answer", 0.0);
-    retrieve += seconds.value("retrieve", 0.0);
-    peak = std::max(peak, p.row.value("peak_resident_bytes", std::int64_t{0}));
+    const auto seconds = p.row.find("seconds");
+    if (seconds == p.row.end() || !seconds->is_object()) return {};
+    tokens += count_in(p.row, "read_tokens");
+    generated += count_in(p.row, "new_tokens");
+    read += seconds_in(*seconds, "read");
+    answer += seconds_in(*seconds, "answer");
+    retrieve += seconds_in(*seconds, "retrieve");
+    peak = std::max(peak, count_in(p.row, "peak_resident_bytes"));
     if (const auto memory = p.row.find("memory"); memory != p.row.end() && memory->is_object())
-      store = std::max(store, memory->value("store_bytes", std::int64_t{0}));
+      store = std::max(store, count_in(*memory, "store_bytes"));
   }
   return {{"read_tokens", tokens},
           {"new_tokens", generated},
@@ -167,6 +191,7 @@ Json score_file(const ScoreOptions& options) {
   result["unknown"] = predictions.unknown;
   result["guessed"] = scores.guessed;
   result["undefined"] = scores.undefined;
+  result["cut"] = cut_of(predictions, scores);
   if (const Json cost = cost_of(predictions); !cost.is_null()) result["cost"] = cost;
   if (std::filesystem::exists(settings_path(options.preds)))
     result["settings"] = tools::read_json(settings_path(options.preds));
@@ -196,7 +221,10 @@ std::string score_text(const Json& r) {
       {"doubled", "predictions with an id that was there already; the first counts"},
       {"unknown", "predictions with an id that the data has not; left out"},
       {"guessed", "were scored by the authors' random letter: nothing could be read off them"},
-      {"undefined", "make the published program fail; scored 0"}};
+      {"undefined", "make the published program fail; scored 0"},
+      {"cut",
+       "scored 0 and were cut at the task's limit of generated tokens: the answer may have been "
+       "still to come; `run --limits em-llm` allows more, `run --raw` has no chat format"}};
   for (const auto& [key, what] : notes)
     if (!r[key].empty()) text += fmt::format("  {} {}\n", r[key].size(), what);
   return text;
@@ -205,13 +233,17 @@ std::string score_text(const Json& r) {
 Json averages_of(const std::vector<Json>& results) {
   std::map<std::string, double> scores;
   for (const Json& r : results) {
-    if (!r.is_object() || !r.contains("suite") || !r.contains("score") || !r.contains("task"))
+    const auto is = [&](const char* name, bool (Json::*kind)() const noexcept) {
+      return r.contains(name) && (r[name].*kind)();
+    };
+    if (!r.is_object() || !is("suite", &Json::is_string) || !is("task", &Json::is_string) ||
+        !is("score", &Json::is_number))
       throw ConfigError("average: takes result files of `score --json`");
     if (r["suite"] != results.front()["suite"])
       throw ConfigError("average: the results are of two suites");
     std::string task = r["task"].get<std::string>();
     if (!scores.emplace(task, r["score"].get<double>()).second)
-      throw ConfigError(fmt::format("average: the task {} is given twice", task));
+      throw ConfigError(fmt::format("average: the task {} is given twice", printable(task)));
   }
   if (results.empty()) throw ConfigError("average: names no result file");
   Json json{{"suite", results.front()["suite"]}, {"scores", scores}};

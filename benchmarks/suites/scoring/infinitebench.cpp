@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "scoring/python_random.hpp"
 #include "scoring/rouge.hpp"
@@ -44,9 +45,8 @@ using View = std::u32string_view;
 // -- gold answers --
 
 [[noreturn]] void bad_gold(const InfiniteTask& task, const char* expected, const Json& gold) {
-  std::string found = gold.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (found.size() > 60) found = found.substr(0, 60) + "...";
-  throw DataError(fmt::format("{}: the answer must be {}, found {}", task.name, expected, found));
+  throw DataError(fmt::format("{}: the answer must be {}, found {}", task.name, expected,
+                              printable_value(gold)));
 }
 
 /// The first element of a list, else the value itself.

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "scoring/jieba.hpp"
 #include "scoring/rouge.hpp"
@@ -60,7 +61,8 @@ double retrieval(std::string_view prediction, std::string_view gold, std::string
     if (rest.empty() || !is_digit(rest.front())) continue;
     return share_of_numbers(to_code_points(prediction), digit_runs(rest).front());
   }
-  throw DataError(fmt::format("gold answer \"{}\": must be \"{}<number>\"", gold, before));
+  throw DataError(
+      fmt::format("gold answer \"{}\": must be \"{}<number>\"", printable(gold), before));
 }
 
 std::string_view first_line(std::string_view text) {

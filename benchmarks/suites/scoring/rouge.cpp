@@ -2,6 +2,7 @@
 #include "scoring/rouge.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -28,36 +29,86 @@ class Vocabulary {
   std::unordered_map<std::u32string, int> numbers_;
 };
 
-/// Lengths of the longest common subsequences of all prefixes.
-class LcsTable {
+/// Longest common subsequences of all prefixes of two sentences, in bits and a part at a time: a
+/// table of lengths would take 160 GB for two sentences of 200,000 words.
+///
+/// With L(i, j) the length for the first i words of a and j of b, bit j of row i says whether
+/// L(i, j + 1) > L(i, j). A row follows from the one above it by an addition (Hyyro, "Bit-Parallel
+/// LCS-length Computation Revisited", 2004). Some rows are kept, and those between two of them made
+/// anew when the path comes there.
+class LcsRows {
  public:
-  LcsTable(const Sentence& x, const Sentence& y)
-      : width_(y.size() + 1), cells_((x.size() + 1) * width_, 0) {
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const std::int32_t* above = &cells_[i * width_];
-      std::int32_t* row = &cells_[(i + 1) * width_];
-      for (std::size_t j = 0; j < y.size(); ++j)
-        row[j + 1] = x[i] == y[j] ? above[j] + 1 : std::max(above[j + 1], row[j]);
+  LcsRows(const Sentence& a, const Sentence& b) : a_(a), words_(b.size() / 64 + 1) {
+    for (std::size_t j = 0; j < b.size(); ++j) places_[b[j]].push_back(j);
+    const auto root = static_cast<std::size_t>(std::sqrt(static_cast<double>(a.size())));
+    block_ = std::max({root, kBlockWords / words_, std::size_t{1}});
+    std::vector<std::uint64_t> row(words_, 0);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (i % block_ == 0) kept_.insert(kept_.end(), row.begin(), row.end());
+      advance(row, a[i]);
     }
   }
-  std::int32_t operator()(std::size_t i, std::size_t j) const { return cells_[i * width_ + j]; }
+
+  /// Whether L(i, j + 1) > L(i, j). \param i in [1, size of a], from call to call no greater
+  bool grows(std::size_t i, std::size_t j) {
+    const std::size_t first = (i - 1) / block_ * block_;  // of the kept row above row i
+    if (rows_.empty() || first != first_) make(first);
+    return rows_[(i - first_ - 1) * words_ + j / 64] >> (j % 64) & 1;
+  }
 
  private:
-  std::size_t width_;
-  std::vector<std::int32_t> cells_;
+  static constexpr std::size_t kBlockWords = std::size_t{1} << 17;  // 1 MiB
+
+  void make(std::size_t first) {
+    first_ = first;
+    const std::size_t n = std::min(block_, a_.size() - first);
+    rows_.resize(n * words_);
+    const auto kept = kept_.begin() + static_cast<std::ptrdiff_t>(first / block_ * words_);
+    std::vector<std::uint64_t> row(kept, kept + static_cast<std::ptrdiff_t>(words_));
+    for (std::size_t i = 0; i < n; ++i) {
+      advance(row, a_[first + i]);
+      std::copy(row.begin(), row.end(), rows_.begin() + static_cast<std::ptrdiff_t>(i * words_));
+    }
+  }
+
+  /// From row i - 1 to row i, of whose word it is.
+  void advance(std::vector<std::uint64_t>& row, int word) {
+    const auto found = places_.find(word);
+    if (found == places_.end()) return;
+    matches_.resize(words_, 0);
+    for (const std::size_t j : found->second) matches_[j / 64] |= std::uint64_t{1} << (j % 64);
+    // Hyyro's V has zeros where a row here has ones: V' = (V + (V & M)) | (V & ~M).
+    std::uint64_t carry = 0;
+    for (std::size_t w = 0; w < words_; ++w) {
+      const std::uint64_t v = ~row[w], u = v & matches_[w];
+      const std::uint64_t sum = v + u, with_carry = sum + carry;
+      carry = sum < v || with_carry < sum ? 1 : 0;
+      row[w] = ~(with_carry | (v & ~matches_[w]));
+    }
+    for (const std::size_t j : found->second) matches_[j / 64] = 0;
+  }
+
+  const Sentence& a_;
+  std::size_t words_, block_ = 1, first_ = 0;
+  std::unordered_map<int, std::vector<std::size_t>> places_;  // of each word in b
+  std::vector<std::uint64_t> kept_;                           // row 0, row block_, ...
+  std::vector<std::uint64_t> rows_;                           // rows first_ + 1, ...
+  std::vector<std::uint64_t> matches_;
 };
 
 /// Indices in x of one longest common subsequence, the last first. Where two paths are as long,
-/// the ways of the two packages part, and with sets of words that changes scores.
+/// the ways of the two packages part, and with sets of words that changes scores: the one whose
+/// bits a row holds is then the shorter.
 std::vector<std::size_t> lcs_indices(const Sentence& x, const Sentence& y, bool ties_shorten_y) {
-  const LcsTable table(x, y);
+  const Sentence& a = ties_shorten_y ? x : y;
+  const Sentence& b = ties_shorten_y ? y : x;
+  LcsRows rows(a, b);
   std::vector<std::size_t> found;
-  std::size_t i = x.size(), j = y.size();
+  std::size_t i = a.size(), j = b.size();
   while (i > 0 && j > 0) {
-    const std::int32_t up = table(i - 1, j), left = table(i, j - 1);
-    if (x[i - 1] == y[j - 1])
-      found.push_back(i - 1), --i, --j;
-    else if (up > left || (up == left && !ties_shorten_y))
+    if (a[i - 1] == b[j - 1])
+      --i, --j, found.push_back(ties_shorten_y ? i : j);
+    else if (rows.grows(i, j - 1))
       --i;
     else
       --j;

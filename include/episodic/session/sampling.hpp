@@ -11,7 +11,7 @@
 namespace episodic {
 
 /// How the next token is drawn; names, meaning and order are those of Hugging Face's `generate`:
-/// repetition penalty, temperature, top-k, top-p.
+/// repetition penalty, temperature, top-k, top-p, min-p.
 struct SamplingOptions {
   /// Logits are divided by it; 0: greedy, the token of the largest logit.
   double temperature = 0.0;
@@ -22,6 +22,8 @@ struct SamplingOptions {
   /// Logits of tokens in the history are divided by it if positive, multiplied if negative; 1: off.
   double repetition_penalty = 1.0;
   std::uint64_t seed = 0;
+  /// Only tokens of at least this share of the likeliest one's probability may be drawn; 0: all.
+  double min_p = 0.0;
 
   /// \throws ConfigError naming the value out of range
   void validate() const;
@@ -62,6 +64,7 @@ class Sampler {
   void penalize();
   std::size_t keep_top_k();
   std::size_t keep_top_p(std::size_t kept);
+  std::size_t keep_min_p(std::size_t kept);
   double uniform();
 
   SamplingOptions options_;

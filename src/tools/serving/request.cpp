@@ -195,6 +195,7 @@ ServedRequest parse_request(RequestKind kind, std::string_view body,
   o.sampling.temperature = fields.number("temperature", 0, 100, o.sampling.temperature);
   o.sampling.top_p = fields.number("top_p", 0, 1, o.sampling.top_p);
   o.sampling.top_k = fields.count("top_k", 0, o.sampling.top_k);
+  o.sampling.min_p = fields.number("min_p", 0, 1, o.sampling.min_p);
   o.sampling.repetition_penalty =
       fields.number("repetition_penalty", 1e-3, 1e3, o.sampling.repetition_penalty);
   if (const json* seed = fields.find("seed")) {
