@@ -59,7 +59,7 @@ void run(const GenerateFlags& flags) {
     throw ConfigError("--entries: full attention has no events; leave one of the two out");
   if (!flags.encoder.dir.empty() && flags.question.empty())
     throw ConfigError("--encoder: needs --question, which it compares the events' text with");
-  const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
+  const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,

@@ -173,7 +173,7 @@ void report_device(const PlanFlags& flags, const MemoryConfig& config, const Dev
 
 void run(const PlanFlags& flags) {
   require_model_dir(flags.model.model);
-  const MemoryConfig config = flags.model.memory_config();
+  const MemoryConfig config = flags.model.new_memory_config();
   if (const std::optional<DevicePlan> plan =
           plan_for_device(flags.common, flags.model, config, flags.tokens))
     return report_device(flags, config, *plan);

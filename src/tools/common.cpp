@@ -23,6 +23,7 @@
 #include "episodic/base/units.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
+#include "episodic/session/engine.hpp"
 
 namespace episodic::tools {
 
@@ -116,8 +117,8 @@ void ModelFlags::add_to(Command& app, bool with_full_attention) {
   const Option m = app.option(
       "--memory", memory,
       std::string("Changes to the memory's settings: a JSON file or inline JSON. What it does not "
-                  "name is as in MODEL/memory.json, else as in the paper. \"preset\" begins with a "
-                  "paper's system: ") +
+                  "name is as in MODEL/memory.json, else as plan shows for the model (measurements: "
+                  "as in the paper). \"preset\" begins with a paper's system: ") +
           preset_names());
   if (with_full_attention)
     app.flag("--full-attention", full_attention, "Full causal attention instead of the memory")
@@ -151,6 +152,12 @@ ModelOptions ModelFlags::options() const {
 }
 
 MemoryConfig ModelFlags::memory_config() const { return changed(memory_config_of(model)); }
+
+MemoryConfig ModelFlags::new_memory_config() const {
+  if (full_attention || brings_memory_settings(model)) return memory_config();
+  require_model_dir(model);
+  return changed(default_memory(model_facts(model, options())).config);
+}
 
 MemoryConfig ModelFlags::changed(const MemoryConfig& base) const {
   if (memory.empty()) return base;
@@ -261,7 +268,9 @@ std::int64_t peak_resident_bytes() {
 
 ProgressBar::ProgressBar(std::string label, bool quiet)
     : label_(std::move(label)),
-      on_(!quiet && ::isatty(STDERR_FILENO) != 0),
+      on_(!quiet),
+      terminal_(::isatty(STDERR_FILENO) != 0),
+      log_(label_),
       start_(std::chrono::steady_clock::now()),
       last_(start_) {}
 
@@ -271,9 +280,47 @@ ProgressBar::~ProgressBar() {
 
 ProgressCallback ProgressBar::callback() {
   return [this](std::int64_t done, std::int64_t total) {
-    if (on_) draw(done, total);
+    if (on_ && terminal_) draw(done, total);
+    if (on_ && !terminal_) {
+      const std::string line = log_.line(done, total, seconds());
+      std::fwrite(line.data(), 1, line.size(), stderr);
+    }
     return true;
   };
+}
+
+double ProgressBar::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+namespace {
+
+/// "1:02:03" or "2:03".
+std::string clock_text(double seconds) {
+  const auto s = static_cast<std::int64_t>(seconds + 0.5);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+}  // namespace
+
+std::string ProgressLog::line(std::int64_t done, std::int64_t total, double seconds) {
+  constexpr double kEvery = 60;
+  const bool end = done >= total;
+  if (end ? !told_ : seconds < due_) return {};
+  told_ = true;
+  due_ = seconds + kEvery;
+  const std::size_t last = label_.find_last_not_of(' ');  // labels may be padded for a bar
+  const std::string label = label_.substr(0, last == std::string::npos ? 0 : last + 1);
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  std::string out = fmt::format("{}: {} of {} tokens", label, count_text(done), count_text(total));
+  if (end) return out + fmt::format(" in {}\n", clock_text(seconds));
+  out += fmt::format(" ({:.0f}%), {} tokens/s",
+                     100 * static_cast<double>(done) / static_cast<double>(total),
+                     count_text(std::llround(rate)));
+  if (rate > 0)
+    out += fmt::format(", {} left", clock_text(static_cast<double>(total - done) / rate));
+  return out + "\n";
 }
 
 std::string progress_line(const std::string& label, std::int64_t done, std::int64_t total,
@@ -283,9 +330,7 @@ std::string progress_line(const std::string& label, std::int64_t done, std::int6
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   std::string left;
   if (done < total && rate > 0) {
-    const auto s = static_cast<std::int64_t>(static_cast<double>(total - done) / rate + 0.5);
-    left = s >= 3600 ? fmt::format("{}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
-                     : fmt::format("{}:{:02} left", s / 60, s % 60);
+    left = clock_text(static_cast<double>(total - done) / rate) + " left";
   }
   const auto join = [](std::initializer_list<std::string> parts) {
     std::string out;
@@ -316,9 +361,8 @@ void ProgressBar::draw(std::int64_t done, std::int64_t total) {
   winsize size{};
   const int columns =
       ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-  const double seconds = std::chrono::duration<double>(now - start_).count();
   const std::string line =
-      "\r" + progress_line(label_, done, total, seconds, columns) + "\x1b[K";  // clears the rest
+      "\r" + progress_line(label_, done, total, seconds(), columns) + "\x1b[K";  // clears the rest
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }
