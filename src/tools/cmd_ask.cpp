@@ -59,7 +59,8 @@ void run(const AskFlags& flags) {
     reader->attach(*engine);
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
   }
-  RecallNotes notes(*engine);
+  const bool host = engine->memory() == memory.get();
+  RecallNotes notes(*engine, flags.recall && host ? memory : nullptr);
   const auto note = [&] {
     if (flags.recall) notes.note();
     return true;

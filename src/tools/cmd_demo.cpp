@@ -190,14 +190,18 @@ void add_demo(Command& app) {
       "same\n"
       "point. Exit code 0 means that it ran; the answers are in the table and in the JSON\n"
       "(keys: docs/programs.md).\n\n"
+      "And a real model? --model takes any that is supported; 8,000 tokens take a model of half a "
+      "billion\nweights some minutes on two cores (plan says how long). `episodic check` asks it in "
+      "more ways, in a minute.\n\n"
       "Examples:\n"
       "  episodic demo --html demo.html\n"
+      "  episodic demo --model qwen2.5-0.5b-instruct-q4_k_m.gguf --tokens 8K\n"
       "  episodic demo --tokens 1M --text book.txt --json demo.json");
   add_count(sub, "--tokens", flags->tokens, "Tokens to read", 1);
   add_count(sub, "--facts", flags->facts, "Facts to hide", 1);
   sub.option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
   sub.option("--seed", flags->seed, "Draws names and values").shows_default();
-  sub.option("--model", flags->model.model, "Model directory (default: the shipped model)");
+  sub.option("--model", flags->model.model, "Model directory, or a GGUF file (default: the shipped model)");
   sub.option("--memory", flags->model.memory,
              "Changes to the memory's settings: a JSON file or inline JSON");
   sub.flag("--full", flags->full, "Ask with full attention, whatever it costs");

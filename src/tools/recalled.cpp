@@ -10,6 +10,13 @@
 namespace episodic::tools {
 namespace {
 
+/// What all of them received together; 0 where it is not known.
+double attention_of(const std::vector<RecalledEvent>& events) {
+  double total = 0;
+  for (const RecalledEvent& e : events) total += e.attention;
+  return total;
+}
+
 std::int64_t lanes_of(const Engine& engine) {
   const SequenceMemory& memory = *engine.memory();
   return memory.shape().n_layers * memory.config().lanes_per_layer(memory.shape().n_kv_heads);
@@ -43,6 +50,21 @@ std::vector<std::vector<Recalled>> recalled_by_lane(const Engine& engine) {
   return all;
 }
 
+RecallNotes::RecallNotes(const Engine& engine, const std::shared_ptr<EpisodicMemory>& memory)
+    : engine_(engine), memory_(memory) {
+  if (!memory_) return;
+  const std::int64_t lanes = lanes_of(engine_) / memory_->shape().n_layers;
+  memory_->set_attention_hook([this, lanes](const AttendedEvents& attended) {
+    const std::int64_t scope = scope_of(engine_, attended.layer * lanes + attended.group);
+    for (std::size_t i = 0; i < attended.events.size(); ++i)
+      events_[{scope, attended.events[i]}].attention += attended.mass[i];
+  });
+}
+
+RecallNotes::~RecallNotes() {
+  if (memory_) memory_->set_attention_hook({});
+}
+
 void RecallNotes::note() {
   const std::vector<std::vector<Recalled>> lanes = recalled_by_lane(engine_);
   for (std::size_t lane = 0; lane < lanes.size(); ++lane)
@@ -53,6 +75,7 @@ void RecallNotes::note() {
       e.scope = scope;
       e.tokens = r.tokens;
       e.rank = e.layers.empty() ? r.rank : std::min(e.rank, r.rank);
+      e.weight += 1.0 / static_cast<double>(r.rank);
       const auto at = std::lower_bound(e.layers.begin(), e.layers.end(), r.layer);
       if (at == e.layers.end() || *at != r.layer) e.layers.insert(at, r.layer);
     }
@@ -60,10 +83,13 @@ void RecallNotes::note() {
 
 std::vector<RecalledEvent> RecallNotes::ranked() const {
   std::vector<RecalledEvent> all;
-  for (const auto& [key, event] : events_) all.push_back(event);
-  std::stable_sort(all.begin(), all.end(), [](const RecalledEvent& a, const RecalledEvent& b) {
-    return a.rank != b.rank ? a.rank < b.rank : a.layers.size() > b.layers.size();
-  });
+  for (const auto& [key, event] : events_)
+    if (event.rank > 0) all.push_back(event);
+  std::stable_sort(
+      all.begin(), all.end(),
+      [](const RecalledEvent& a, const RecalledEvent& b) {
+        return a.attention != b.attention ? a.attention > b.attention : a.weight > b.weight;
+      });
   return all;
 }
 
@@ -81,6 +107,7 @@ std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer,
 Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                    const Tokenizer& tokenizer) {
   Json all = Json::array();
+  const double total = attention_of(events);
   for (const RecalledEvent& e : events) {
     Json one{{"event", e.event},
              {"start", e.tokens.start},
@@ -88,6 +115,7 @@ Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemor
              {"text", event_text(memory, tokenizer, e.tokens)},
              {"layers", e.layers},
              {"rank", e.rank}};
+    if (total > 0) one["attention"] = e.attention / total;
     if (memory.scopes() > 1) one["kv_head"] = e.scope % memory.shape().n_kv_heads;
     all.push_back(std::move(one));
   }
@@ -95,7 +123,8 @@ Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemor
 }
 
 std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of) {
-  if (of > 1 && static_cast<std::int64_t>(layers.size()) == of) return fmt::format("all {} layers", of);
+  if (of > 1 && static_cast<std::int64_t>(layers.size()) == of)
+    return fmt::format("all {} layers", of);
   constexpr std::size_t kNamed = 4;
   if (layers.size() > kNamed) return fmt::format("{} of {} layers", layers.size(), of);
   return fmt::format("layer{} {}", layers.size() == 1 ? "" : "s", fmt::join(layers, ", "));
@@ -103,16 +132,19 @@ std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of
 
 std::string recalled_table(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                            const Tokenizer& tokenizer) {
-  constexpr std::size_t kShown = 12, kText = 88;
+  constexpr std::size_t kShown = 12, kText = 80;
   if (events.empty()) return "nothing was recalled: all that was read is in the window\n";
-  std::string out = fmt::format("{:>4}  {:>8}  {:>12}  {:<16}  {}\n", "rank", "event", "tokens",
-                                "recalled in", "text");
+  const double total = attention_of(events);
+  std::string out = fmt::format("{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n", "attention", "rank",
+                                "event", "tokens", "recalled in", "text");
   for (std::size_t i = 0; i < std::min(kShown, events.size()); ++i) {
     const RecalledEvent& e = events[i];
-    out += fmt::format("{:>4}  {:>8}  {:>12}  {:<16}  {}\n", e.rank, e.event,
-                       fmt::format("{}:{}", e.tokens.start, e.tokens.end),
-                       layers_text(e.layers, memory.shape().n_layers),
-                       excerpt_of(event_text(memory, tokenizer, e.tokens), kText));
+    out += fmt::format(
+        "{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n",
+        total > 0 ? fmt::format("{:.1f}%", 100 * e.attention / total) : std::string("-"), e.rank,
+        e.event, fmt::format("{}:{}", e.tokens.start, e.tokens.end),
+        layers_text(e.layers, memory.shape().n_layers),
+        excerpt_of(event_text(memory, tokenizer, e.tokens), kText));
   }
   if (events.size() > kShown)
     out += fmt::format("and {} more; --json lists all\n", events.size() - kShown);

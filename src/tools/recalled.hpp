@@ -34,26 +34,38 @@ struct RecalledEvent {
   TokenRange tokens;
   std::vector<std::int64_t> layers;  ///< ascending
   std::int64_t rank = 0;             ///< the best that it had
+  double weight = 0;                 ///< sum of 1 / rank over steps and lanes
+  double attention = 0;              ///< that it received in these steps, over all heads
 };
 
 /// Collects what the steps of a question and its answer recall.
 class RecallNotes {
  public:
-  explicit RecallNotes(const Engine& engine) : engine_(engine) {}
+  /// \param memory that the engine computes with, which then tells what attention each event
+  /// received; null, or one that a device computes with a copy of: it cannot be known
+  RecallNotes(const Engine& engine, const std::shared_ptr<EpisodicMemory>& memory);
+  ~RecallNotes();
+  RecallNotes(const RecallNotes&) = delete;
+  RecallNotes& operator=(const RecallNotes&) = delete;
+
   /// Adds the last step's lists. \throws as recalled_by_lane
   void note();
-  /// By rank, those that more layers recalled first.
+  /// The events that attention read most first; where it cannot be known, those that many layers
+  /// and steps ranked high. In a short memory each event is the best in some layer at some token,
+  /// so that the best rank alone says little.
   std::vector<RecalledEvent> ranked() const;
 
  private:
   const Engine& engine_;
+  std::shared_ptr<EpisodicMemory> memory_;
   std::map<std::pair<std::int64_t, EventId>, RecalledEvent> events_;  // by scope and number
 };
 
 /// Text of an event out of its memory; empty where its tokens are unknown or forgotten.
 std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event);
 
-/// [{"event", "start", "end", "text", "layers", "rank"}]; events of single heads have "kv_head" too.
+/// [{"event", "start", "end", "text", "layers", "rank"}], with "attention", the share of what all of
+/// them received, where it is known; events of single heads have "kv_head" too.
 Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                    const Tokenizer& tokenizer);
 

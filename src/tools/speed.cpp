@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "speed.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "episodic/model/weight_plan.hpp"
+
+namespace episodic::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Operations of a token's products: two a weight that it meets, the head's among them.
+double product_operations(const ModelConfig& model) {
+  double weights = 0;
+  for (const WeightEntry& e : weight_plan(model))
+    if (e.role != WeightRole::embedding)
+      weights += static_cast<double>(e.rows * (e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1));
+  return 2 * weights;
+}
+
+/// And of its attention, for one key in each layer that the memory serves.
+double attention_operations(const ModelConfig& model) {
+  double channels = 0;
+  for (const std::int64_t l : model.memory_layers()) {
+    const LayerSpec& layer = model.layers[static_cast<std::size_t>(l)];
+    channels += static_cast<double>(layer.n_heads * layer.head_dim);
+  }
+  return 4 * channels;
+}
+
+}  // namespace
+
+Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, bool writing) {
+  constexpr std::int64_t kLeast = 16, kOneByOne = 4;
+  const Clock::time_point start = Clock::now();
+  const std::int64_t vocabulary = engine.config().vocab_size;
+  engine.attach(config, 4 * config.chunk + kLeast + kOneByOne);
+  Speed speed;
+  // Any tokens do: what a step costs does not depend on them.
+  std::int64_t next = 0;
+  const auto step = [&](std::int64_t n, StepKind kind) {
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
+    for (std::int64_t& id : ids) id = (7919 * ++next + 3) % vocabulary;
+    const Clock::time_point begin = Clock::now();
+    engine.step(ids, kind);
+    return since(begin);
+  };
+  step(std::min(kLeast, config.chunk), StepKind::prompt);  // weights come into memory
+  for (std::int64_t n = std::min(kLeast, config.chunk); n <= config.chunk; n *= 2) {
+    const double seconds = step(n, StepKind::prompt);
+    speed.tokens = n;
+    speed.reading = static_cast<double>(n) / std::max(seconds, 1e-9);
+    if (since(start) + 2 * seconds > budget) break;
+  }
+  if (writing) {
+    double seconds = 0;
+    for (std::int64_t i = 0; i < kOneByOne; ++i) seconds += step(1, StepKind::decode);
+    speed.writing = static_cast<double>(kOneByOne) / std::max(seconds, 1e-9);
+  }
+  engine.attach(config, 1);
+  speed.seconds = since(start);
+  return speed;
+}
+
+double reading_seconds(const Speed& speed, const ModelConfig& model, const MemoryConfig& config,
+                       std::int64_t n) {
+  const double products = product_operations(model), attention = attention_operations(model);
+  const auto tokens = static_cast<double>(n);
+  // Keys before a token: all that were read, up to the window and the budget of recall.
+  const auto most = static_cast<double>(config.n_local + (config.recall ? config.n_mem : 0));
+  const double keys = tokens <= most ? tokens / 2 : most - most * most / (2 * tokens);
+  const double probed = products + attention * static_cast<double>(speed.tokens);
+  return tokens / speed.reading * (products + attention * keys) / probed;
+}
+
+}  // namespace episodic::tools
