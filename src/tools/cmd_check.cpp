@@ -85,7 +85,7 @@ struct Asked {
   const Kind* kind;
   bool same_words;
 };
-constexpr std::array<Asked, 12> kAsked{{{&kPassKey, true},
+constexpr std::array<Asked, 14> kAsked{{{&kPassKey, true},
                                         {&kNumber, true},
                                         {&kAnimal, true},
                                         {&kDoorCode, true},
@@ -95,7 +95,9 @@ constexpr std::array<Asked, 12> kAsked{{{&kPassKey, true},
                                         {&kDoorCode, false},
                                         {&kNumber, true},
                                         {&kPassKey, true},
+                                        {&kDoorCode, true},
                                         {&kAnimal, false},
+                                        {&kPassKey, true},
                                         {&kDoorCode, true}}};
 constexpr std::int64_t kLeastQuestions = 6;
 constexpr std::int64_t kAnswerTokens = 20;
@@ -286,7 +288,7 @@ Size size_for(const CheckFlags& flags, const ModelConfig& model, const Speed& sp
   };
   constexpr std::int64_t kSmallest = 256, kMost = 16384;
   while (chosen && config.n_local > kSmallest &&
-         reading_seconds(speed, model, config, least()) > left) {
+         reading_seconds(speed, speed.reading, model, config, least()) > left) {
     config.n_local /= 2;
     config.n_mem = std::min(config.n_mem, config.n_local);
     config.chunk = std::min(config.chunk, config.n_local);
@@ -294,7 +296,7 @@ Size size_for(const CheckFlags& flags, const ModelConfig& model, const Speed& sp
   }
   size.config = config;
   size.tokens = least();
-  while (2 * size.tokens <= kMost && reading_seconds(speed, model, config, 2 * size.tokens) <= left)
+  while (2 * size.tokens <= kMost && reading_seconds(speed, speed.reading, model, config, 2 * size.tokens) <= left)
     size.tokens *= 2;
   return size;
 }

@@ -297,13 +297,14 @@ void run(const PlanFlags& flags) {
                             : std::nullopt;
   std::string time;
   if (speed) {
-    const double seconds = reading_seconds(*speed, model, config, flags.tokens);
+    const double seconds = reading_seconds(*speed, speed->reading_alone, model, config, flags.tokens);
     json["time"] = {{"seconds", seconds},
                     {"tokens_per_second", static_cast<double>(flags.tokens) / seconds},
                     {"probe", {{"tokens", speed->tokens},
-                               {"tokens_per_second", speed->reading},
+                               {"tokens_per_second", speed->reading_alone},
                                {"seconds", speed->seconds}}}};
-    time = fmt::format("about {} to read it here, {:.0f} tokens a second (a probe of {:.1f} s)",
+    time = fmt::format("about {} to read it on these cores, where they are free: {:.0f} tokens a "
+                       "second (by a probe of {:.1f} s)",
                        time_text(seconds), static_cast<double>(flags.tokens) / seconds,
                        speed->seconds);
   } else {

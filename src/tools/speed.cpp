@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "speed.hpp"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,13 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Of this thread alone.
+double processor_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 /// Operations of a token's products: two a weight that it meets, the head's among them.
@@ -41,26 +51,36 @@ double attention_operations(const ModelConfig& model) {
 }  // namespace
 
 Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, bool writing) {
-  constexpr std::int64_t kLeast = 16, kOneByOne = 4;
+  constexpr std::int64_t kLeast = 16, kGrowth = 4, kOneByOne = 4;
   const Clock::time_point start = Clock::now();
   const std::int64_t vocabulary = engine.config().vocab_size;
   engine.attach(config, 4 * config.chunk + kLeast + kOneByOne);
   Speed speed;
   // Any tokens do: what a step costs does not depend on them.
   std::int64_t next = 0;
+  const bool host = std::string_view(engine.device()) == "cpu";
+  double alone = 0;  // of the last step
   const auto step = [&](std::int64_t n, StepKind kind) {
     std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
     for (std::int64_t& id : ids) id = (7919 * ++next + 3) % vocabulary;
     const Clock::time_point begin = Clock::now();
+    const double processor = processor_seconds();
     engine.step(ids, kind);
-    return since(begin);
+    if (host) alone = processor_seconds() - processor;
+    const double seconds = since(begin);
+    if (!host) alone = seconds;
+    return seconds;
   };
   step(std::min(kLeast, config.chunk), StepKind::prompt);  // weights come into memory
-  for (std::int64_t n = std::min(kLeast, config.chunk); n <= config.chunk; n *= 2) {
+  for (std::int64_t n = std::min(2 * kLeast, config.chunk);;) {
     const double seconds = step(n, StepKind::prompt);
     speed.tokens = n;
     speed.reading = static_cast<double>(n) / std::max(seconds, 1e-9);
-    if (since(start) + 2 * seconds > budget) break;
+    speed.reading_alone = static_cast<double>(n) / std::max(alone, 1e-9);
+    const std::int64_t next_n = std::min(kGrowth * n, config.chunk);
+    const double likely = seconds * static_cast<double>(next_n) / static_cast<double>(n);
+    if (n == config.chunk || since(start) + likely > budget) break;
+    n = next_n;
   }
   if (writing) {
     double seconds = 0;
@@ -72,15 +92,15 @@ Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, b
   return speed;
 }
 
-double reading_seconds(const Speed& speed, const ModelConfig& model, const MemoryConfig& config,
-                       std::int64_t n) {
+double reading_seconds(const Speed& probe, double rate, const ModelConfig& model,
+                       const MemoryConfig& config, std::int64_t n) {
   const double products = product_operations(model), attention = attention_operations(model);
   const auto tokens = static_cast<double>(n);
   // Keys before a token: all that were read, up to the window and the budget of recall.
   const auto most = static_cast<double>(config.n_local + (config.recall ? config.n_mem : 0));
   const double keys = tokens <= most ? tokens / 2 : most - most * most / (2 * tokens);
-  const double probed = products + attention * static_cast<double>(speed.tokens);
-  return tokens / speed.reading * (products + attention * keys) / probed;
+  const double probed = products + attention * static_cast<double>(probe.tokens);
+  return tokens / rate * (products + attention * keys) / probed;
 }
 
 }  // namespace episodic::tools

@@ -9,20 +9,23 @@
 namespace episodic::tools {
 
 struct Speed {
-  std::int64_t tokens = 0;  ///< of the step that was timed: a power of two
+  std::int64_t tokens = 0;  ///< of the step that was timed
   double reading = 0;       ///< tokens a second in such a step, with next to nothing before it
-  double writing = 0;       ///< tokens a second one by one; 0: not measured
-  double seconds = 0;       ///< that it took to find out
+  /// The same by the processor time of the thread that leads: what an idle machine would do, where
+  /// others compute beside it. On a device as `reading`.
+  double reading_alone = 0;
+  double writing = 0;  ///< tokens a second one by one; 0: not measured
+  double seconds = 0;  ///< that it took to find out
 };
 
-/// Steps of twice as many tokens each, up to a chunk, as long as the next is likely to end within
+/// Steps of more and more tokens, up to a chunk, as long as the next is likely to end within
 /// `budget` seconds; the last one counts. The engine is left with an empty memory.
 Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, bool writing);
 
-/// Seconds that reading n tokens takes at that speed. Attention over the window and what is
-/// recalled, of which the probe saw little, is reckoned by its operations beside those of the
-/// model's products.
-double reading_seconds(const Speed& speed, const ModelConfig& model, const MemoryConfig& config,
-                       std::int64_t n);
+/// Seconds that reading n tokens takes at `rate`, that of a probe. Attention over the window and
+/// what is recalled, of which the probe saw little, is reckoned by its operations beside those of
+/// the model's products.
+double reading_seconds(const Speed& probe, double rate, const ModelConfig& model,
+                       const MemoryConfig& config, std::int64_t n);
 
 }  // namespace episodic::tools

@@ -483,7 +483,7 @@ TEST_CASE("a state takes what was read, not the room of its windows, and goes on
     CAPTURE(name_of(dtype));
     MemoryConfig c = small_config();
     c.kv_dtype = dtype;
-    const std::int64_t row = 2 * 2 * 10 * size_of(window_dtype(dtype));  // keys and values
+    const std::int64_t row = 2 * 2 * 10 * size_of(::episodic::detail::window_dtype(dtype));  // keys and values
     std::int64_t last = 0;
     for (const std::int64_t n : {0, 1, 5, 11}) {
       CAPTURE(n);

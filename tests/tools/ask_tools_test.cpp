@@ -257,7 +257,7 @@ TEST_CASE("plan says what was chosen, what a token takes and how long reading is
   CHECK(without["disk"] == j["disk"]);
   const Run people = run_episodic("plan --model " + bare + flags);
   CHECK(mentions(people.out, "kv_dtype"));
-  CHECK(mentions(people.out, "to read it here"));
+  CHECK(mentions(people.out, "to read it on these cores"));
   CHECK(json_of("plan --no-probe --model " + s.model + flags)["settings_from"] ==
         "as in memory.json");
   // config.json alone: no weights, no probe
