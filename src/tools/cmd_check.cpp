@@ -391,24 +391,24 @@ Json check_json(const CheckResult& r) {
 std::string check_table(const CheckResult& r) {
   std::string out = fmt::format(
       "{} read {} tokens of plain English with {} facts in it, and was asked for each{}.\n\n"
-      "  {:<10}{:<7}{:<12}{:<12}{:<22}{}\n",
+      "  {:<10}{:<7}{:<11}{:<21}{:<32}{}\n",
       r.model, count_text(r.size.tokens), r.questions.size(),
       r.chat ? " in its chat format" : "", "asked", "words", "truth", "window", "memory",
       "without");
   const auto cell = [](const Judged& j) {
-    return fmt::format("{} {}", j.right ? "+" : "-", j.right ? "" : excerpt_of(j.text, 9));
+    return fmt::format("{} {}", j.right ? "+" : "-", j.right ? "" : excerpt_of(j.text, 17));
   };
   for (const Question& q : r.questions) {
     const std::string from =
         q.recalled ? fmt::format(" (rank {})", q.rank) : std::string(" (not recalled)");
-    out += fmt::format("  {:<10}{:<7}{:<12}{:<12}{:<22}{}\n", q.kind,
+    out += fmt::format("  {:<10}{:<7}{:<11}{:<21}{:<32}{}\n", q.kind,
                        q.same_words ? "same" : "other", q.truth, cell(q.window),
                        cell(q.memory) + from, cell(q.without));
   }
   const auto line = [&](const char* what, std::optional<bool> same, std::int64_t of) {
     if (of == 0) return;
     const auto part = [&](Judged Question::*a) { return fmt::format("{}/{}", r.count(a, same), of); };
-    out += fmt::format("  {:<29}{:<12}{:<22}{}\n", what, part(&Question::window),
+    out += fmt::format("  {:<28}{:<21}{:<32}{}\n", what, part(&Question::window),
                        part(&Question::memory), part(&Question::without));
   };
   out += "\n";

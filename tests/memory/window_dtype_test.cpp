@@ -18,6 +18,7 @@
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/memory/detail/layer_state.hpp"
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/memory/plan.hpp"
 #include "episodic/memory/sizes.hpp"
