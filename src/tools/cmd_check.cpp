@@ -9,6 +9,7 @@
 #include <chrono>
 #include <optional>
 #include <random>
+#include <set>
 
 #include "base/strict_json.hpp"
 #include "chat.hpp"
@@ -149,6 +150,12 @@ std::vector<Question> draw_questions(std::int64_t n, std::uint64_t seed) {
   std::vector<std::string> places{"flowerpot", "anvil", "staircase", "bucket", "millstone", "statue"};
   std::vector<std::string> words{"lantern", "walnut", "harbour", "copper", "feather", "thistle"};
   std::vector<Question> questions;
+  std::set<std::string> taken;  // no two facts have the same number
+  const auto digits = [&](int count) {
+    std::string value = draw.digits(count);
+    while (!taken.insert(value).second) value = draw.digits(count);
+    return value;
+  };
   for (std::int64_t i = 0; i < n; ++i) {
     const Asked& asked = kAsked[static_cast<std::size_t>(i)];
     const Kind& kind = *asked.kind;
@@ -159,8 +166,8 @@ std::vector<Question> draw_questions(std::int64_t n, std::uint64_t seed) {
     q.truth = &kind == &kAnimal   ? draw.take(animals)
               : &kind == &kPlace  ? draw.take(places)
               : &kind == &kWord   ? draw.take(words)
-              : &kind == &kNumber ? draw.digits(6)
-                                  : draw.digits(5);
+              : &kind == &kNumber ? digits(6)
+                                  : digits(5);
     const auto fill = [&](const char* form) {
       return fmt::format(fmt::runtime(form), q.name, q.truth);
     };

@@ -18,13 +18,13 @@ struct Speed {
   double seconds = 0;  ///< that it took to find out
 };
 
-/// Steps of more and more tokens, up to a chunk, as long as the next is likely to end within
-/// `budget` seconds; the last one counts. The engine is left with an empty memory.
+/// A short step, then one of as many tokens, up to a chunk, as are likely to be read within `budget`
+/// seconds of processor time; that one counts. The engine is left with an empty memory.
 Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, bool writing);
 
 /// Seconds that reading n tokens takes at `rate`, that of a probe. Attention over the window and
 /// what is recalled, of which the probe saw little, is reckoned by its operations beside those of
-/// the model's products.
+/// the model's products; the memory's own work by what was measured.
 double reading_seconds(const Speed& probe, double rate, const ModelConfig& model,
                        const MemoryConfig& config, std::int64_t n);
 
