@@ -28,8 +28,8 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-// Read as well: 3, whose windows are in float32, 4, whose windows are as the memory has them, and 5,
-// whose windows are whole even where no token has reached them yet.
+// Read as well: 3, whose windows are in float32, 4, whose windows are as the memory has them, and
+// 5, whose windows are whole even where no token has reached them yet.
 constexpr std::uint32_t kStateVersion = detail::kReachedRows, kStateVersionFloat = 3;
 constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
 

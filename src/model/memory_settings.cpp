@@ -150,9 +150,9 @@ ModelFacts model_facts(const fs::path& model, const ModelOptions& options) {
       facts.weights += t->elements();
       of_type[t->type] += t->elements();
     }
-    const auto most = std::max_element(
-        of_type.begin(), of_type.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto most =
+        std::max_element(of_type.begin(), of_type.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most != of_type.end()) facts.stored = most->first;
   }
   if (options.quantize) facts.stored = options.quantize;
@@ -178,9 +178,9 @@ DefaultMemory default_memory(const ModelFacts& facts) {
   c.max_block = std::min(paper.max_block, std::max<std::int64_t>(1, c.n_local / 2));
   c.min_block = std::min(paper.min_block, c.max_block);
   c.kv_dtype = kv_dtype_for(facts);
-  const std::string trained =
-      facts.trained_tokens > 0 ? fmt::format("trained on {} tokens", facts.trained_tokens)
-                               : std::string("which does not say how long its texts were");
+  const std::string trained = facts.trained_tokens > 0
+                                  ? fmt::format("trained on {} tokens", facts.trained_tokens)
+                                  : std::string("which does not say how long its texts were");
   chosen.why = fmt::format(
       "n_local {}, n_mem {} for a model of {:.2g} billion weights, {}; kv_dtype {} beside weights "
       "{}",

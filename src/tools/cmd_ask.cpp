@@ -70,10 +70,9 @@ void run(const AskFlags& flags) {
     // all but the last token, which the answer starts from in a step of its own
     ProgressBar bar("reading the question", flags.common.quiet);
     const ProgressCallback progress = bar.callback();
-    engine->read(std::span(prompt).first(prompt.size() - 1),
-                 [&](std::int64_t done, std::int64_t total) {
-                   return progress(done, total) && note();
-                 });
+    engine->read(
+        std::span(prompt).first(prompt.size() - 1),
+        [&](std::int64_t done, std::int64_t total) { return progress(done, total) && note(); });
   }
   const double read_seconds = engine->session().counters().prefill_seconds;
   GenerateOptions options = flags.options;
@@ -111,7 +110,8 @@ void add_ask(Command& app) {
   sub.footer(
       "Writes the answer to stdout. The memory stays as it is, unless --keep adds question and "
       "answer to it. Several may ask at "
-      "once,\nalso while one ingests. With --recall the events that the question and the answer recalled "
+      "once,\nalso while one ingests. With --recall the events that the question and the answer "
+      "recalled "
       "follow,\nthe best first: where the right passage is among them, the model has not used it; "
       "where it is not,\nthe memory has not found it.\n\n"
       "Example:\n  episodic ask --model M --memory-dir book.mem \\\n"
@@ -123,8 +123,9 @@ void add_ask(Command& app) {
   flags->chat.add_to(sub);
   add_generation(sub, flags->options);
   sub.flag("--keep", flags->keep, "Commit question and answer to the memory");
-  sub.flag("--recall", flags->recall,
-           "Also list the events that were recalled for it, with their text: what the answer is from");
+  sub.flag(
+      "--recall", flags->recall,
+      "Also list the events that were recalled for it, with their text: what the answer is from");
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

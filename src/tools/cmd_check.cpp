@@ -147,7 +147,8 @@ std::vector<Question> draw_questions(std::int64_t n, std::uint64_t seed) {
                                  "Henry", "Irene", "Jack",  "Kate", "Leo",   "Nora"};
   std::vector<std::string> things{"candles", "guests", "muskets", "bridges"};
   std::vector<std::string> animals{"Juniper", "Biscuit", "Thunder", "Clover", "Pepper", "Marble"};
-  std::vector<std::string> places{"flowerpot", "anvil", "staircase", "bucket", "millstone", "statue"};
+  std::vector<std::string> places{"flowerpot", "anvil",     "staircase",
+                                  "bucket",    "millstone", "statue"};
   std::vector<std::string> words{"lantern", "walnut", "harbour", "copper", "feather", "thistle"};
   std::vector<Question> questions;
   std::set<std::string> taken;  // no two facts have the same number
@@ -202,8 +203,8 @@ class Asking {
   /// The question behind what was read; `end` closes the text's last sentence.
   std::vector<std::int64_t> behind_text(const Question& q, const std::string& end) const {
     if (chat())
-      return joined(chat_prompt(chat_, flags_.model.model, engine_.tokenizer(), "", q.question,
-                                true));
+      return joined(
+          chat_prompt(chat_, flags_.model.model, engine_.tokenizer(), "", q.question, true));
     return encode_continuation(engine_.tokenizer(), end + completion(q));
   }
   /// A passage with the question, from the beginning.
@@ -229,9 +230,9 @@ class Asking {
       const std::size_t at = so_far.find(truth);
       const bool there = at != std::string::npos && at + truth.size() < so_far.size();
       const std::size_t first = judged.text.find_first_not_of(" \n");
-      const bool over = first != std::string::npos &&
-                        (judged.text.find('\n', first) != std::string::npos ||
-                         judged.text.find(". ", first) != std::string::npos);
+      const bool over =
+          first != std::string::npos && (judged.text.find('\n', first) != std::string::npos ||
+                                         judged.text.find(". ", first) != std::string::npos);
       return !there && !over;
     };
     engine_.generate(prompt, options);
@@ -303,7 +304,8 @@ Size size_for(const CheckFlags& flags, const ModelConfig& model, const Speed& sp
   }
   size.config = config;
   size.tokens = least();
-  while (2 * size.tokens <= kMost && reading_seconds(speed, speed.reading, model, config, 2 * size.tokens) <= left)
+  while (2 * size.tokens <= kMost &&
+         reading_seconds(speed, speed.reading, model, config, 2 * size.tokens) <= left)
     size.tokens *= 2;
   return size;
 }
@@ -346,9 +348,10 @@ std::string verdict_of(const CheckResult& r) {
     if (q.window.right && !q.memory.right) ++missed, recalled += q.recalled ? 1 : 0;
   const std::string why =
       missed == 0 ? std::string()
-                  : fmt::format(" (of the {} that it answers from its window alone, the passage was "
-                                "recalled for {})",
-                                missed, recalled);
+                  : fmt::format(
+                        " (of the {} that it answers from its window alone, the passage was "
+                        "recalled for {})",
+                        missed, recalled);
   if (memory >= 0.8 * window) return "this model answers from its memory as from its window" + why;
   if (memory >= 0.4 * window)
     return "this model answers from its memory, but less often than from its window" + why;
@@ -399,22 +402,23 @@ std::string check_table(const CheckResult& r) {
   std::string out = fmt::format(
       "{} read {} tokens of plain English with {} facts in it, and was asked for each{}.\n\n"
       "  {:<10}{:<7}{:<11}{:<21}{:<32}{}\n",
-      r.model, count_text(r.size.tokens), r.questions.size(),
-      r.chat ? " in its chat format" : "", "asked", "words", "truth", "window", "memory",
-      "without");
+      r.model, count_text(r.size.tokens), r.questions.size(), r.chat ? " in its chat format" : "",
+      "asked", "words", "truth", "window", "memory", "without");
   const auto cell = [](const Judged& j) {
     return fmt::format("{} {}", j.right ? "+" : "-", j.right ? "" : excerpt_of(j.text, 17));
   };
   for (const Question& q : r.questions) {
     const std::string from =
         q.recalled ? fmt::format(" (rank {})", q.rank) : std::string(" (not recalled)");
-    out += fmt::format("  {:<10}{:<7}{:<11}{:<21}{:<32}{}\n", q.kind,
-                       q.same_words ? "same" : "other", q.truth, cell(q.window),
-                       cell(q.memory) + from, cell(q.without));
+    out +=
+        fmt::format("  {:<10}{:<7}{:<11}{:<21}{:<32}{}\n", q.kind, q.same_words ? "same" : "other",
+                    q.truth, cell(q.window), cell(q.memory) + from, cell(q.without));
   }
   const auto line = [&](const char* what, std::optional<bool> same, std::int64_t of) {
     if (of == 0) return;
-    const auto part = [&](Judged Question::*a) { return fmt::format("{}/{}", r.count(a, same), of); };
+    const auto part = [&](Judged Question::*a) {
+      return fmt::format("{}/{}", r.count(a, same), of);
+    };
     out += fmt::format("  {:<28}{:<21}{:<32}{}\n", what, part(&Question::window),
                        part(&Question::memory), part(&Question::without));
   };
@@ -425,7 +429,8 @@ std::string check_table(const CheckResult& r) {
   out += fmt::format("\n{}\n", verdict_of(r));
   const MemoryConfig& c = r.size.config;
   out += fmt::format(
-      "window n_local {}, n_mem {}, kv_dtype {}; it read {:.0f} and wrote {:.0f} tokens/s; {:.0f} s "
+      "window n_local {}, n_mem {}, kv_dtype {}; it read {:.0f} and wrote {:.0f} tokens/s; {:.0f} "
+      "s "
       "in all\n",
       c.n_local, c.n_mem, name_of(c.kv_dtype), r.speed.reading, r.speed.writing, r.seconds);
   return out;
@@ -448,8 +453,8 @@ void ask_from_memory(const CheckFlags& flags, Engine& engine, const Asking& aski
     fact.depth = std::max(0.02, reach) * (static_cast<double>(i) + 0.5) / n;
     facts.push_back(std::move(fact));
   }
-  const HiddenFacts text = hide_facts(plain_book(result.size.tokens / 6 + 64, flags.seed), tokenizer,
-                                      result.size.tokens, std::move(facts));
+  const HiddenFacts text = hide_facts(plain_book(result.size.tokens / 6 + 64, flags.seed),
+                                      tokenizer, result.size.tokens, std::move(facts));
   result.size.tokens = static_cast<std::int64_t>(text.ids.size());
   engine.attach(config, result.size.tokens + 8 * kQuestionTokens + kAnswerTokens);
   {
@@ -475,8 +480,8 @@ void ask_from_memory(const CheckFlags& flags, Engine& engine, const Asking& aski
 void ask_from_window(const CheckFlags& flags, Engine& engine, const Asking& asking,
                      CheckResult& result) {
   const MemoryConfig& config = result.size.config;
-  const Book book = plain_book(4 * static_cast<std::int64_t>(result.questions.size()) + 4,
-                               flags.seed + 1);
+  const Book book =
+      plain_book(4 * static_cast<std::int64_t>(result.questions.size()) + 4, flags.seed + 1);
   for (std::size_t i = 0; i < result.questions.size(); ++i) {
     Question& q = result.questions[i];
     const auto piece = [&](std::size_t k) { return book.pieces[4 * i + k]; };
@@ -498,7 +503,8 @@ void run(const CheckFlags& flags) {
   if (config.segmenter == SegmenterKind::given)
     throw ConfigError(
         "segmenter = \"given\": the check has no boundaries to give; use \"surprise\"");
-  if (!config.recall) throw ConfigError("recall = false: there is no memory to check; leave it out");
+  if (!config.recall)
+    throw ConfigError("recall = false: there is no memory to check; leave it out");
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   warn_of_window(flags.common, config, engine->config());
   const Asking asking(flags, *engine);
@@ -510,8 +516,7 @@ void run(const CheckFlags& flags) {
   result.questions = draw_questions(result.size.questions, flags.seed);
   ask_from_memory(flags, *engine, asking, result);
   ask_from_window(flags, *engine, asking, result);
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   flags.json.say(check_table(result));
   flags.json.write(check_json(result));
 }
@@ -523,11 +528,15 @@ void add_check(Command& app) {
   Command sub = app.subcommand("check", "Does a model answer from its memory? In about a minute");
   sub.footer(
       "Reads plain English with facts hidden in it (pass keys, numbers, names, places, passwords), "
-      "and asks for\neach: from the memory, the text far out of the window; with a short passage that "
-      "says it in the window;\nand with that passage without it. Some questions use the text's words, "
-      "some others. The chat format is\nused where the model has one. An answer is right that holds "
+      "and asks for\neach: from the memory, the text far out of the window; with a short passage "
+      "that "
+      "says it in the window;\nand with that passage without it. Some questions use the text's "
+      "words, "
+      "some others. The chat format is\nused where the model has one. An answer is right that "
+      "holds "
       "the value. Text and questions are as many\nas the time allows on this machine. JSON: "
-      "\"window\", \"memory\", \"without\", shares of right answers in\n0..1, and all answers (keys: "
+      "\"window\", \"memory\", \"without\", shares of right answers in\n0..1, and all answers "
+      "(keys: "
       "docs/programs.md).\n\n"
       "Example:\n  episodic check --model models/recall-2m6");
   flags->model.add_to(sub, false);

@@ -57,8 +57,7 @@ void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Token
     }
   }
   // With nothing of the fact recalled, the last layer's list shows what came instead.
-  result.best =
-      result.source ? lanes[static_cast<std::size_t>(result.source->lane)] : lanes.back();
+  result.best = result.source ? lanes[static_cast<std::size_t>(result.source->lane)] : lanes.back();
 }
 
 /// Reads the text once, then asks for every fact from the same point.
@@ -191,7 +190,8 @@ void add_demo(Command& app) {
       "point. Exit code 0 means that it ran; the answers are in the table and in the JSON\n"
       "(keys: docs/programs.md).\n\n"
       "And a real model? --model takes any that is supported; 8,000 tokens take a model of half a "
-      "billion\nweights some minutes on two cores (plan says how long). `episodic check` asks it in "
+      "billion\nweights some minutes on two cores (plan says how long). `episodic check` asks it "
+      "in "
       "more ways, in a minute.\n\n"
       "Examples:\n"
       "  episodic demo --html demo.html\n"
@@ -201,7 +201,8 @@ void add_demo(Command& app) {
   add_count(sub, "--facts", flags->facts, "Facts to hide", 1);
   sub.option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
   sub.option("--seed", flags->seed, "Draws names and values").shows_default();
-  sub.option("--model", flags->model.model, "Model directory, or a GGUF file (default: the shipped model)");
+  sub.option("--model", flags->model.model,
+             "Model directory, or a GGUF file (default: the shipped model)");
   sub.option("--memory", flags->model.memory,
              "Changes to the memory's settings: a JSON file or inline JSON");
   sub.flag("--full", flags->full, "Ask with full attention, whatever it costs");

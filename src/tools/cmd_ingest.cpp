@@ -127,9 +127,12 @@ void add_ingest(Command& app) {
   auto flags = std::make_shared<IngestFlags>();
   Command sub = app.subcommand("ingest", "Read a text into a memory that is kept in a folder");
   sub.footer(
-      "Commits at least once a minute. After a commit no crash loses what was read until then, and\n"
-      "ask finds it; --resume goes on from there and gives the same memory, to the bit, as a reading\n"
-      "that was never cut off. With --json a line {\"committed_tokens\", \"events\", \"rss_bytes\"}\n"
+      "Commits at least once a minute. After a commit no crash loses what was read until then, "
+      "and\n"
+      "ask finds it; --resume goes on from there and gives the same memory, to the bit, as a "
+      "reading\n"
+      "that was never cut off. With --json a line {\"committed_tokens\", \"events\", "
+      "\"rss_bytes\"}\n"
       "follows each commit on stdout. On --resume, --memory may change device_bytes, host_bytes,\n"
       "repr_bytes and disk_bytes only.\n\n"
       "Examples:\n"

@@ -129,12 +129,14 @@ std::string open_text(const EpisodicMemory& memory, const EventTable& events) {
   const std::int64_t tokens = memory.tokens(), sinks = std::min(memory.config().n_init, tokens);
   const std::int64_t end = std::clamp<std::int64_t>(events.pending_start(), sinks, tokens);
   std::string out = "<p class=\"soft\">In no event are ";
-  if (sinks > 0) out += fmt::format("the first {} tokens, which attention always reads, and ", sinks);
-  return out + fmt::format(
-                   "tokens {} to {}: the window of {} tokens, and before it what waits for the end of "
-                   "its event. Attention reads these as they are; they become events when they have "
-                   "left the window.</p>\n",
-                   end, tokens, memory.config().n_local);
+  if (sinks > 0)
+    out += fmt::format("the first {} tokens, which attention always reads, and ", sinks);
+  return out +
+         fmt::format(
+             "tokens {} to {}: the window of {} tokens, and before it what waits for the end of "
+             "its event. Attention reads these as they are; they become events when they have "
+             "left the window.</p>\n",
+             end, tokens, memory.config().n_local);
 }
 
 /// The timeline: neighbouring events drawn together, the warmer the more often they were recalled.

@@ -297,16 +297,18 @@ void run(const PlanFlags& flags) {
                             : std::nullopt;
   std::string time;
   if (speed) {
-    const double seconds = reading_seconds(*speed, speed->reading_alone, model, config, flags.tokens);
+    const double seconds =
+        reading_seconds(*speed, speed->reading_alone, model, config, flags.tokens);
     json["time"] = {{"seconds", seconds},
                     {"tokens_per_second", static_cast<double>(flags.tokens) / seconds},
-                    {"probe", {{"tokens", speed->tokens},
-                               {"tokens_per_second", speed->reading_alone},
-                               {"seconds", speed->seconds}}}};
-    time = fmt::format("about {} to read it on these cores, where they are free: {:.0f} tokens a "
-                       "second (by a probe of {:.1f} s)",
-                       time_text(seconds), static_cast<double>(flags.tokens) / seconds,
-                       speed->seconds);
+                    {"probe",
+                     {{"tokens", speed->tokens},
+                      {"tokens_per_second", speed->reading_alone},
+                      {"seconds", speed->seconds}}}};
+    time = fmt::format(
+        "about {} to read it on these cores, where they are free: {:.0f} tokens a "
+        "second (by a probe of {:.1f} s)",
+        time_text(seconds), static_cast<double>(flags.tokens) / seconds, speed->seconds);
   } else {
     json["time"] = nullptr;
     json["time_not_known"] = why_not;
@@ -323,29 +325,28 @@ void run(const PlanFlags& flags) {
                    (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
                    (disk_free < 0 || limit.disk.total() <= disk_free)}};
   json["advice"] = advice;
-  flags.json.say(
-      fmt::format("{} tokens in about {} events\n"
-                  "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}, "
-                  "their tables {}{}; {}\n"
-                  "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
-                  "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
-                  "  a token {:>10}  of disk{}\n"
-                  "  time    {}\n"
-                  "  chosen  {}\n"
-                  "{}",
-                  count_text(flags.tokens), count_text(expected), bytes_text(host),
-                  bytes_text(weights), from_files ? "" : " (by config.json)",
-                  bytes_text(plan.host.windows), bytes_text(plan.host.representatives),
-                  bytes_text(plan.host.event_store), bytes_text(plan.host.timeline),
-                  plan.host.graph > 0 ? ", their graph " + bytes_text(plan.host.graph) : "",
-                  available_text(memory_free, "available"), bytes_text(plan.disk.total()),
-                  bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors),
-                  bytes_text(plan.disk.tokens), bytes_text(plan.disk.states),
-                  available_text(disk_free, "free"), bytes_text(weights + limit.host.total()),
-                  bytes_text(limit.disk.total()), config.min_block,
-                  bytes_text(static_cast<std::int64_t>(per_token(plan.disk.total()))),
-                  smaller.empty() ? std::string() : "; all of it with kv_dtype " + smaller, time,
-                  settings_text(flags.model), verdict(json)));
+  flags.json.say(fmt::format(
+      "{} tokens in about {} events\n"
+      "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}, "
+      "their tables {}{}; {}\n"
+      "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
+      "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
+      "  a token {:>10}  of disk{}\n"
+      "  time    {}\n"
+      "  chosen  {}\n"
+      "{}",
+      count_text(flags.tokens), count_text(expected), bytes_text(host), bytes_text(weights),
+      from_files ? "" : " (by config.json)", bytes_text(plan.host.windows),
+      bytes_text(plan.host.representatives), bytes_text(plan.host.event_store),
+      bytes_text(plan.host.timeline),
+      plan.host.graph > 0 ? ", their graph " + bytes_text(plan.host.graph) : "",
+      available_text(memory_free, "available"), bytes_text(plan.disk.total()),
+      bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors), bytes_text(plan.disk.tokens),
+      bytes_text(plan.disk.states), available_text(disk_free, "free"),
+      bytes_text(weights + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
+      bytes_text(static_cast<std::int64_t>(per_token(plan.disk.total()))),
+      smaller.empty() ? std::string() : "; all of it with kv_dtype " + smaller, time,
+      settings_text(flags.model), verdict(json)));
   flags.json.write(json);
 }
 
@@ -356,8 +357,10 @@ void add_plan(Command& app) {
   Command sub = app.subcommand("plan", "What a text will take, before it is read");
   sub.footer(
       "Bytes per tier of a memory kept in --memory-dir, or with --device cuda of a run on a "
-      "device, beside\nwhat the machine has; the settings that a new memory gets, and why; and, where "
-      "the weights are there,\nthe time that reading takes here, by a probe of the model for at most "
+      "device, beside\nwhat the machine has; the settings that a new memory gets, and why; and, "
+      "where "
+      "the weights are there,\nthe time that reading takes here, by a probe of the model for at "
+      "most "
       "three seconds. config.json is enough: the weights need not be there "
       "yet (without --device).\n\"fits\" is false and \"advice\" says what to change where "
       "something does not fit; exit code 0 either way.\n\n"
@@ -366,7 +369,8 @@ void add_plan(Command& app) {
   add_count(sub, "--tokens", flags->tokens, "Length of the text", 1).required();
   sub.option("--memory-dir", flags->dir, "Where the memory will be kept");
   sub.option("--checkpoints", flags->checkpoints, "As of ingest").between(0, 1000).shows_default();
-  sub.flag("--no-probe", flags->no_probe, "Do not run the model to find out how long reading takes");
+  sub.flag("--no-probe", flags->no_probe,
+           "Do not run the model to find out how long reading takes");
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -116,9 +116,10 @@ void ModelFlags::add_to(Command& app, bool with_full_attention) {
       .one_of({"q8_0", "q4_0"});
   const Option m = app.option(
       "--memory", memory,
-      std::string("Changes to the memory's settings: a JSON file or inline JSON. What it does not "
-                  "name is as in MODEL/memory.json, else as plan shows for the model (measurements: "
-                  "as in the paper). \"preset\" begins with a paper's system: ") +
+      std::string(
+          "Changes to the memory's settings: a JSON file or inline JSON. What it does not "
+          "name is as in MODEL/memory.json, else as plan shows for the model (measurements: "
+          "as in the paper). \"preset\" begins with a paper's system: ") +
           preset_names());
   if (with_full_attention)
     app.flag("--full-attention", full_attention, "Full causal attention instead of the memory")

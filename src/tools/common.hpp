@@ -95,8 +95,8 @@ struct ModelFlags {
   void add_to(Command& app, bool with_full_attention = true);
   /// What is done with the weights. \throws ConfigError naming the flag
   ModelOptions options() const;
-  /// The memory's settings: MODEL/memory.json or the paper's, changed by --memory. What measurements
-  /// go by, so that they mean the same from model to model.
+  /// The memory's settings: MODEL/memory.json or the paper's, changed by --memory. What
+  /// measurements go by, so that they mean the same from model to model.
   MemoryConfig memory_config() const;
   /// Those of a new memory that is there to be used: a model without memory.json gets what suits it
   /// (default_memory), changed by --memory.

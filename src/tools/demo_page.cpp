@@ -199,7 +199,8 @@ std::string demo_page(const DemoResult& r, const Tokenizer& tokenizer) {
   body +=
       "<h2>All events</h2>\n<p class=\"soft\">One block an event, one row after the other; the "
       "number on "
-      "the left is the row's first token. <i class=\"open\">&nbsp;Without a colour&nbsp;</i> what is "
+      "the left is the row's first token. <i class=\"open\">&nbsp;Without a colour&nbsp;</i> what "
+      "is "
       "in no closed event: the first tokens, and at the end the window.</p>\n";
   body += event_map(event_blocks(r.events, r.reading, kMapBlocks), r.n_tokens(), marks);
   body +=

@@ -136,31 +136,48 @@ Book open_book(const std::filesystem::path& path) {
 }
 
 Book plain_book(std::int64_t sentences, std::uint64_t seed) {
-  static constexpr std::array kWho = {
-      "The old gardener", "A travelling tailor", "The schoolmaster", "My grandfather",
-      "The postman", "A woman from the village", "The youngest of the brothers", "The captain",
-      "A stranger in a grey coat", "The shopkeeper", "Our neighbour", "The clerk at the station",
-      "The carpenter", "A student on his way home", "The keeper of the lighthouse", "The painter"};
+  static constexpr std::array kWho = {"The old gardener",
+                                      "A travelling tailor",
+                                      "The schoolmaster",
+                                      "My grandfather",
+                                      "The postman",
+                                      "A woman from the village",
+                                      "The youngest of the brothers",
+                                      "The captain",
+                                      "A stranger in a grey coat",
+                                      "The shopkeeper",
+                                      "Our neighbour",
+                                      "The clerk at the station",
+                                      "The carpenter",
+                                      "A student on his way home",
+                                      "The keeper of the lighthouse",
+                                      "The painter"};
   static constexpr std::array kDid = {
-      "walked slowly along the river", "mended the fence behind the orchard",
-      "told a long story about the war", "waited for the evening train",
-      "carried two baskets of apples", "looked for his glasses everywhere",
-      "sang a song that nobody knew", "read the newspaper from end to end",
-      "painted the shutters green", "complained about the price of bread",
+      "walked slowly along the river",     "mended the fence behind the orchard",
+      "told a long story about the war",   "waited for the evening train",
+      "carried two baskets of apples",     "looked for his glasses everywhere",
+      "sang a song that nobody knew",      "read the newspaper from end to end",
+      "painted the shutters green",        "complained about the price of bread",
       "slept through the whole afternoon", "wrote a letter to the council",
       "watched the clouds over the hills", "swept the leaves off the path",
-      "played chess against himself", "talked about the weather with everyone"};
+      "played chess against himself",      "talked about the weather with everyone"};
   static constexpr std::array kWhen = {
-      "before the rain began", "while the bells were ringing", "as he had done for years",
-      "although it was already late", "on the first warm day of spring",
-      "because there was nothing else to do", "until the lamps were lit",
-      "in spite of the cold wind", "without saying a word", "when the market had closed",
-      "long after the others had gone", "and thought no more of it"};
-  static constexpr std::array kThen = {
-      "Nobody asked him why.", "It was a quiet evening.", "The dog barked twice and lay down.",
-      "Then the wind turned to the west.", "There was soup for supper.",
-      "The road was empty after that.", "So the week went by.", "Somebody laughed in the yard.",
-      "The river was high that month.", "It did not matter very much."};
+      "before the rain began",           "while the bells were ringing",
+      "as he had done for years",        "although it was already late",
+      "on the first warm day of spring", "because there was nothing else to do",
+      "until the lamps were lit",        "in spite of the cold wind",
+      "without saying a word",           "when the market had closed",
+      "long after the others had gone",  "and thought no more of it"};
+  static constexpr std::array kThen = {"Nobody asked him why.",
+                                       "It was a quiet evening.",
+                                       "The dog barked twice and lay down.",
+                                       "Then the wind turned to the west.",
+                                       "There was soup for supper.",
+                                       "The road was empty after that.",
+                                       "So the week went by.",
+                                       "Somebody laughed in the yard.",
+                                       "The river was high that month.",
+                                       "It did not matter very much."};
   Draw draw(seed);
   Book book;
   book.title = "plain English";

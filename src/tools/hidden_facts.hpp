@@ -44,7 +44,7 @@ Book plain_book(std::int64_t sentences, std::uint64_t seed);
 struct HiddenFacts {
   std::vector<std::int64_t> ids;
   std::vector<Fact> facts;
-  std::string end;  ///< mark that ends the last sentence: a question begins with it
+  std::string end;              ///< mark that ends the last sentence: a question begins with it
   std::int64_t times_read = 1;  ///< more than once if the book is shorter than what was asked for
 };
 
@@ -53,8 +53,9 @@ struct HiddenFacts {
 std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed);
 
 /// At least n_tokens of the book with the facts between its sentences, each at its `depth`; fills
-/// in `tokens`, the depth as it came out, and `question` where `said` is empty. \param facts by increasing depth \param
-/// first_piece where in the book to begin \throws ConfigError if the facts do not fit
+/// in `tokens`, the depth as it came out, and `question` where `said` is empty. \param facts by
+/// increasing depth \param first_piece where in the book to begin \throws ConfigError if the facts
+/// do not fit
 HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
                        std::vector<Fact> facts, std::size_t first_piece = 0);
 

@@ -58,10 +58,9 @@ constexpr const char* kNote = "reading.json";
 }  // namespace
 
 void ReadingNote::leave(const std::filesystem::path& dir) const {
-  write_text(dir / kNote,
-             Json{{"text", text}, {"tokens", tokens}}.dump(-1, ' ', false,
-                                                           Json::error_handler_t::replace) +
-                 "\n");
+  write_text(dir / kNote, Json{{"text", text}, {"tokens", tokens}}.dump(
+                              -1, ' ', false, Json::error_handler_t::replace) +
+                              "\n");
 }
 
 void ReadingNote::remove(const std::filesystem::path& dir) {

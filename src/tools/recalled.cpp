@@ -44,8 +44,8 @@ std::vector<std::vector<Recalled>> recalled_by_lane(const Engine& engine) {
     std::vector<Recalled>& list = all[static_cast<std::size_t>(lane)];
     for (const std::vector<EventId>* part : {&of.similarity, &of.contiguity})
       for (const EventId e : *part)
-        list.push_back({lane, lane / of_layer, static_cast<std::int64_t>(list.size()) + 1, e,
-                        (*events)[e]});
+        list.push_back(
+            {lane, lane / of_layer, static_cast<std::int64_t>(list.size()) + 1, e, (*events)[e]});
   }
   return all;
 }
@@ -85,16 +85,13 @@ std::vector<RecalledEvent> RecallNotes::ranked() const {
   std::vector<RecalledEvent> all;
   for (const auto& [key, event] : events_)
     if (event.rank > 0) all.push_back(event);
-  std::stable_sort(
-      all.begin(), all.end(),
-      [](const RecalledEvent& a, const RecalledEvent& b) {
-        return a.attention != b.attention ? a.attention > b.attention : a.weight > b.weight;
-      });
+  std::stable_sort(all.begin(), all.end(), [](const RecalledEvent& a, const RecalledEvent& b) {
+    return a.attention != b.attention ? a.attention > b.attention : a.weight > b.weight;
+  });
   return all;
 }
 
-std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer,
-                       TokenRange event) {
+std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event) {
   // With the token before it, by which tokenizers tell whether a space comes first.
   const std::int64_t first = std::max<std::int64_t>(0, event.start - 1);
   const std::vector<std::int64_t> ids = memory.token_ids(first, event.end - first);
@@ -109,12 +106,9 @@ Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemor
   Json all = Json::array();
   const double total = attention_of(events);
   for (const RecalledEvent& e : events) {
-    Json one{{"event", e.event},
-             {"start", e.tokens.start},
-             {"end", e.tokens.end},
-             {"text", event_text(memory, tokenizer, e.tokens)},
-             {"layers", e.layers},
-             {"rank", e.rank}};
+    Json one{{"event", e.event},    {"start", e.tokens.start},
+             {"end", e.tokens.end}, {"text", event_text(memory, tokenizer, e.tokens)},
+             {"layers", e.layers},  {"rank", e.rank}};
     if (total > 0) one["attention"] = e.attention / total;
     if (memory.scopes() > 1) one["kv_head"] = e.scope % memory.shape().n_kv_heads;
     all.push_back(std::move(one));

@@ -64,8 +64,8 @@ class RecallNotes {
 /// Text of an event out of its memory; empty where its tokens are unknown or forgotten.
 std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event);
 
-/// [{"event", "start", "end", "text", "layers", "rank"}], with "attention", the share of what all of
-/// them received, where it is known; events of single heads have "kv_head" too.
+/// [{"event", "start", "end", "text", "layers", "rank"}], with "attention", the share of what all
+/// of them received, where it is known; events of single heads have "kv_head" too.
 Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                    const Tokenizer& tokenizer);
 

@@ -104,8 +104,8 @@ double reading_seconds(const Speed& probe, double rate, const ModelConfig& model
   const auto most = static_cast<double>(config.n_local + (config.recall ? config.n_mem : 0));
   const double keys = tokens <= most ? tokens / 2 : most - most * most / (2 * tokens);
   const double probed = products + attention * static_cast<double>(probe.tokens);
-  // Recall, and closing events, which the probe does not come to: of three models of 0.003, 0.13 and
-  // 0.6 billion weights reading took 1.5 to 1.7 times what is reckoned without this.
+  // Recall, and closing events, which the probe does not come to: of three models of 0.003, 0.13
+  // and 0.6 billion weights reading took 1.5 to 1.7 times what is reckoned without this.
   constexpr double kMemory = 1.6;
   return kMemory * tokens / rate * (products + attention * keys) / probed;
 }

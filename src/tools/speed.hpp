@@ -18,8 +18,8 @@ struct Speed {
   double seconds = 0;  ///< that it took to find out
 };
 
-/// A short step, then one of as many tokens, up to a chunk, as are likely to be read within `budget`
-/// seconds of processor time; that one counts. The engine is left with an empty memory.
+/// A short step, then one of as many tokens, up to a chunk, as are likely to be read within
+/// `budget` seconds of processor time; that one counts. The engine is left with an empty memory.
 Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, bool writing);
 
 /// Seconds that reading n tokens takes at `rate`, that of a probe. Attention over the window and

@@ -320,7 +320,8 @@ TEST_CASE("settings for a model that brings none follow its size, its training a
   };
   // the lengths of the paper for its own model; shorter ones for smaller models
   const MemoryConfig seven = of(32768, 7.2e9, TensorType::bf16);
-  CHECK((seven.n_local == 4096 && seven.n_mem == 2048 && seven.n_init == 128 && seven.chunk == 512));
+  CHECK(
+      (seven.n_local == 4096 && seven.n_mem == 2048 && seven.n_init == 128 && seven.chunk == 512));
   const MemoryConfig middle = of(32768, 1.5e9, TensorType::q4_k);
   CHECK((middle.n_local == 2048 && middle.n_mem == 2048));
   const MemoryConfig small = of(8192, 1.35e8, TensorType::q4_1);
@@ -339,8 +340,8 @@ TEST_CASE("settings for a model that brings none follow its size, its training a
   CHECK(of(8192, 1e9, TensorType::f16).kv_dtype == DType::float16);
   CHECK(of(8192, 1e9, TensorType::bf16).kv_dtype == DType::bfloat16);
   CHECK(of(8192, 1e9, std::nullopt).kv_dtype == DType::bfloat16);
-  for (const TensorType type : {TensorType::q8_0, TensorType::q4_0, TensorType::q4_k,
-                                TensorType::q6_k, TensorType::iq4_nl})
+  for (const TensorType type :
+       {TensorType::q8_0, TensorType::q4_0, TensorType::q4_k, TensorType::q6_k, TensorType::iq4_nl})
     CHECK(of(8192, 1e9, type).kv_dtype == DType::int8);
   // all that is no length and no dtype is the library's
   MemoryConfig rest = seven;

@@ -484,7 +484,8 @@ TEST_CASE("a state takes what was read, not the room of its windows, and goes on
     CAPTURE(name_of(dtype));
     MemoryConfig c = small_config();
     c.kv_dtype = dtype;
-    const std::int64_t row = 2 * 2 * 10 * size_of(::episodic::detail::window_dtype(dtype));  // keys and values
+    const std::int64_t row =
+        2 * 2 * 10 * size_of(::episodic::detail::window_dtype(dtype));  // keys and values
     std::int64_t last = 0;
     for (const std::int64_t n : {0, 1, 5, 11}) {
       CAPTURE(n);
@@ -525,7 +526,8 @@ TEST_CASE("commits that are near to one another leave no earlier states but the 
     at = end;
     memory.commit();
     std::vector<std::int64_t> kept;
-    for (const auto& state : MemoryManifest::read(keep.dir).checkpoints) kept.push_back(state.tokens);
+    for (const auto& state : MemoryManifest::read(keep.dir).checkpoints)
+      kept.push_back(state.tokens);
     return kept;
   };
   for (std::int64_t end = 1; end < c.chunk; ++end)

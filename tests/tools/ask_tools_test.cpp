@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "common.hpp"
+#include "episodic/base/checksum.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/session/engine.hpp"
@@ -30,7 +32,8 @@ struct Setting {
   std::string dir = quoted((scratch / "m").string());
 
   void write_book(int sentences) const {
-    const std::string fact = "The pass key of Nora is 52871. Remember it. 52871 is the pass key of Nora.";
+    const std::string fact =
+        "The pass key of Nora is 52871. Remember it. 52871 is the pass key of Nora.";
     put(scratch / "book.txt", some_book(sentences / 4) + "\n" + fact + "\n" + some_book(sentences));
   }
   std::string ingest(const std::string& more = "") const {
@@ -39,7 +42,8 @@ struct Setting {
   }
   std::string ask(const std::string& more = "") const {
     return fmt::format("ask --model {} --memory-dir {} --prompt {} --max-new 12 {}", model, dir,
-                       quoted("\n\n\nWhat is the pass key of Nora?\n\nThe pass key of Nora is"), more);
+                       quoted("\n\n\nWhat is the pass key of Nora?\n\nThe pass key of Nora is"),
+                       more);
   }
   /// The model without its memory.json.
   std::string without_settings() const {
@@ -173,10 +177,10 @@ TEST_CASE("ingest commits by the clock too, to the same memory, and takes its no
     return tokens;
   };
   const auto read = [&](const std::string& name, const std::string& more) {
-    const Run run = run_episodic(fmt::format(
-        "ingest --model {} --text {} --memory-dir {} --memory {} --json {}", s.model,
-        quoted((s.scratch / "book.txt").string()), quoted((s.scratch / name).string()),
-        quoted(kMemory), more));
+    const Run run = run_episodic(
+        fmt::format("ingest --model {} --text {} --memory-dir {} --memory {} --json {}", s.model,
+                    quoted((s.scratch / "book.txt").string()), quoted((s.scratch / name).string()),
+                    quoted(kMemory), more));
     REQUIRE(run.status == 0);
     CHECK_FALSE(fs::exists(s.scratch / name / "reading.json"));
     return lines(run.out);
@@ -202,9 +206,10 @@ TEST_CASE("a new memory of a model without settings gets what suits the model") 
   const auto settings = [&](const std::string& name) {
     return json_of("inspect --no-events " + quoted((s.scratch / name).string()))["config"];
   };
-  const auto read = [&](const std::string& model, const std::string& name, const std::string& more) {
-    const Run run = run_episodic(fmt::format("ingest --model {} --text {} --memory-dir {} {}", model,
-                                             quoted((s.scratch / "book.txt").string()),
+  const auto read = [&](const std::string& model, const std::string& name,
+                        const std::string& more) {
+    const Run run = run_episodic(fmt::format("ingest --model {} --text {} --memory-dir {} {}",
+                                             model, quoted((s.scratch / "book.txt").string()),
                                              quoted((s.scratch / name).string()), more));
     INFO(run.err);
     REQUIRE(run.status == 0);
@@ -241,7 +246,8 @@ TEST_CASE("plan says what was chosen, what a token takes and how long reading is
   CHECK(j["settings"]["kv_dtype"] == "bfloat16");
   CHECK(mentions(j["settings_from"].get<std::string>(), "BF16"));
   CHECK(mentions(j["settings_from"].get<std::string>(), "512"));
-  CHECK(std::abs(j["disk"]["per_token"].get<double>() - j["disk"]["total"].get<double>() / 2e5) < 1);
+  CHECK(std::abs(j["disk"]["per_token"].get<double>() - j["disk"]["total"].get<double>() / 2e5) <
+        1);
   const Json& kinds = j["disk"]["by_kv_dtype"];
   CHECK(kinds["bfloat16"] == j["disk"]["total"]);
   CHECK(kinds["float32"] > kinds["bfloat16"]);
@@ -332,10 +338,10 @@ TEST_CASE("pages scroll what is wide in boxes of its own, and explain what is in
   REQUIRE(run_episodic(fmt::format("inspect {} --model {} --html {}", s.dir, s.model,
                                    quoted(inspect.string())))
               .status == 0);
-  REQUIRE(run_episodic(fmt::format(
-                           "demo --model {} --text {} --tokens 2000 --facts 3 --memory {} --html {}",
-                           s.model, quoted((s.scratch / "book.txt").string()), quoted(kMemory),
-                           quoted(demo.string())))
+  REQUIRE(run_episodic(
+              fmt::format("demo --model {} --text {} --tokens 2000 --facts 3 --memory {} --html {}",
+                          s.model, quoted((s.scratch / "book.txt").string()), quoted(kMemory),
+                          quoted(demo.string())))
               .status == 0);
   for (const fs::path& path : {inspect, demo}) {
     const std::string page = contents(path);
@@ -343,7 +349,8 @@ TEST_CASE("pages scroll what is wide in boxes of its own, and explain what is in
     const std::string box = "<div class=\"wide\">";
     std::int64_t boxed = 0;
     for (const std::string& wide : {std::string("<table"), std::string("<svg")})
-      for (std::size_t at = page.find(wide); at != std::string::npos; at = page.find(wide, at + 1)) {
+      for (std::size_t at = page.find(wide); at != std::string::npos;
+           at = page.find(wide, at + 1)) {
         REQUIRE(at > box.size());
         CHECK(page.substr(at - box.size(), box.size()) == box);
         ++boxed;
@@ -354,6 +361,38 @@ TEST_CASE("pages scroll what is wide in boxes of its own, and explain what is in
   }
   CHECK(mentions(contents(inspect), "In no event are the first 16 tokens"));
   CHECK(mentions(contents(inspect), "the window of 256 tokens"));
+}
+
+TEST_CASE(
+    "verify opens the memory too: settings and counts that its state does not bear are named") {
+  const Setting s;
+  s.write_book(60);
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  const fs::path manifest = s.scratch / "m" / "manifest.json";
+  const std::string whole = contents(manifest);
+  const Json was = Json::parse(whole.substr(0, whole.rfind("checksum: ")));
+  const auto with = [&](const Json& changed) {
+    std::string text = changed.dump(1) + "\n";
+    text += fmt::format("checksum: {:016x}\n",
+                        ::episodic::checksum_of(std::span<const char>(text.data(), text.size())));
+    put(manifest, text);
+    return run_episodic("verify " + s.dir);
+  };
+  CHECK(with(was).status == 0);
+  Json tokens = was, events = was, settings = was;
+  tokens["state"]["tokens"] = was["state"]["tokens"].get<std::int64_t>() - 1;
+  events["state"]["events"] = was["state"]["events"].get<std::int64_t>() + 1;
+  settings["config"]["n_local"] = 200;
+  for (const auto& [changed, says] : {std::pair{tokens, "tokens, and the state holds"},
+                                      {events, "events, and the state holds"},
+                                      {settings, ""}}) {
+    const Run run = with(changed);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(mentions(run.err, says));
+  }
+  put(manifest, whole);
+  CHECK(run_episodic("verify --digest " + s.dir).status == 0);
 }
 
 }  // namespace ask_tools_test

@@ -18,8 +18,9 @@
 
 namespace episodic {
 
-/// The settings that a model directory brings along: its memory.json, or the library's defaults (the
-/// paper's, for Mistral-7B) if it has none. \throws FileError, ConfigError naming the file and the key
+/// The settings that a model directory brings along: its memory.json, or the library's defaults
+/// (the paper's, for Mistral-7B) if it has none. \throws FileError, ConfigError naming the file and
+/// the key
 MemoryConfig memory_config_of(const std::filesystem::path& model_dir);
 
 /// Whether a model directory brings settings along (memory.json).

@@ -133,9 +133,9 @@ class LayerState {
   void reset(std::vector<Lane> lanes) noexcept;
 
   /// The windows and recall lists to bytes and back; the indexes by themselves. Of a window that is
-  /// not full yet only the rows that a token has reached, but whole by versions before kReachedRows.
-  /// \param tokens of the sequence \param time whose events the lists name \param windows as they
-  /// were saved: in their dtype, or in float32 by versions that knew no other
+  /// not full yet only the rows that a token has reached, but whole by versions before
+  /// kReachedRows. \param tokens of the sequence \param time whose events the lists name \param
+  /// windows as they were saved: in their dtype, or in float32 by versions that knew no other
   void save(ByteWriter& to, std::int64_t tokens) const;
   void load(ByteReader& from, std::int64_t tokens, const Timeline& time, DType windows);
 
