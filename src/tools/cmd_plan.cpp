@@ -101,15 +101,6 @@ std::string verdict(const Json& json) {
   return out;
 }
 
-/// Where the settings come from, and for a model that brings none why they are these.
-std::string settings_text(const ModelFlags& flags) {
-  std::string out = brings_memory_settings(flags.model)
-                        ? std::string("as in memory.json")
-                        : default_memory(model_facts(flags.model, flags.options())).why;
-  if (!flags.memory.empty()) out += "; changed by --memory";
-  return out;
-}
-
 /// What the folder would take with other kinds of keys and values; nothing where a budget refuses.
 std::optional<std::int64_t> disk_with(const PlanFlags& flags, MemoryConfig config, DType kv_dtype,
                                       const MemoryShape& shape, std::int64_t events) {
@@ -166,7 +157,8 @@ std::int64_t graph_bytes(const PlanFlags& flags, const MemoryConfig& config) {
 
 /// Device memory, and host memory for what has no room there. What the folder of a kept memory
 /// takes besides is the plan's without --device.
-void report_device(const PlanFlags& flags, const MemoryConfig& config, const DevicePlan& plan) {
+void report_device(const PlanFlags& flags, const MemoryConfig& config,
+                   const std::string& settings_from, const DevicePlan& plan) {
   const auto& d = plan.device;
   const std::int64_t host_free = available_host_bytes();
   const std::int64_t graph = graph_bytes(flags, config);
@@ -197,11 +189,14 @@ void report_device(const PlanFlags& flags, const MemoryConfig& config, const Dev
                   {"available", host_free}};
   json["disk"] = {{"total", 0}};
   json["advice"] = advice;
+  json["settings"] = parse_ordered(to_json(config), "settings", {});
+  json["settings_from"] = settings_from;
   flags.json.say(fmt::format(
       "{} tokens\n"
       "  device  {:>10}  weights {}, windows {}, representatives {}, events {}, a step {}; {} at "
       "the start; {}\n"
       "  host    {:>10}  events{}; {}\n"
+      "  chosen  {}\n"
       "{}",
       count_text(flags.tokens), bytes_text(d.total()), bytes_text(d.weights), bytes_text(d.windows),
       bytes_text(d.representatives), bytes_text(d.events), bytes_text(d.activations + d.step),
@@ -209,16 +204,16 @@ void report_device(const PlanFlags& flags, const MemoryConfig& config, const Dev
       plan.available < 0 ? std::string("no device here to compare with")
                          : available_text(plan.available, "available"),
       bytes_text(host), graph > 0 ? ", their graph " + bytes_text(graph) : "",
-      available_text(host_free, "available"), verdict(json)));
+      available_text(host_free, "available"), settings_from, verdict(json)));
   flags.json.write(json);
 }
 
 void run(const PlanFlags& flags) {
   require_model_dir(flags.model.model);
-  const MemoryConfig config = flags.model.new_memory_config();
+  const auto [config, settings_from] = flags.model.new_memory();
   if (const std::optional<DevicePlan> plan =
           plan_for_device(flags.common, flags.model, config, flags.tokens))
-    return report_device(flags, config, *plan);
+    return report_device(flags, config, settings_from, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   warn_of_window(flags.common, config, model);
   const MemoryShape shape = memory_shape(model, config.n_local);
@@ -290,7 +285,7 @@ void run(const PlanFlags& flags) {
                              bytes_text(*bytes));
   }
   json["settings"] = parse_ordered(to_json(config), "settings", {});
-  json["settings_from"] = settings_text(flags.model);
+  json["settings_from"] = settings_from;
   std::string why_not = "the weights are not here";
   const std::optional<Speed> speed =
       from_files || rounded ? probe(flags, config, weights + plan.host.windows, why_not)
@@ -345,8 +340,8 @@ void run(const PlanFlags& flags) {
       bytes_text(plan.disk.states), available_text(disk_free, "free"),
       bytes_text(weights + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
       bytes_text(static_cast<std::int64_t>(per_token(plan.disk.total()))),
-      smaller.empty() ? std::string() : "; all of it with kv_dtype " + smaller, time,
-      settings_text(flags.model), verdict(json)));
+      smaller.empty() ? std::string() : "; all of it with kv_dtype " + smaller, time, settings_from,
+      verdict(json)));
   flags.json.write(json);
 }
 

@@ -154,18 +154,48 @@ ModelOptions ModelFlags::options() const {
 
 MemoryConfig ModelFlags::memory_config() const { return changed(memory_config_of(model)); }
 
-MemoryConfig ModelFlags::new_memory_config() const {
-  if (full_attention || brings_memory_settings(model)) return memory_config();
+namespace {
+
+/// Whether settings name one of the lengths that default_memory chooses.
+bool names_lengths(const std::string& text) {
+  Json json;
+  try {
+    json = parse_ordered(text, "--memory", {.depth = 4, .array_length = 1 << 16});
+  } catch (const FileError&) {
+    return false;  // whoever reads the settings says what is wrong with them
+  }
+  return json.is_object() && std::any_of(json.items().begin(), json.items().end(), [](auto& item) {
+           return item.key() == "n_init" || item.key() == "n_local" || item.key() == "n_mem" ||
+                  item.key() == "chunk";
+         });
+}
+
+}  // namespace
+
+ModelFlags::NewMemory ModelFlags::new_memory() const {
+  const auto [text, label] = memory_text();
+  const auto changed = [&](const MemoryConfig& base, const std::string& from) {
+    return NewMemory{text.empty() ? base : change_memory_config(base, text, label),
+                     from + (text.empty() ? "" : "; changed by --memory")};
+  };
+  if (full_attention || brings_memory_settings(model))
+    return changed(memory_config_of(model), "as in memory.json");
   require_model_dir(model);
-  return changed(default_memory(model_facts(model, options())).config);
+  if (names_lengths(text)) return changed({}, "the paper's");
+  const DefaultMemory chosen = default_memory(model_facts(model, options()));
+  return changed(chosen.config, chosen.why);
+}
+
+std::pair<std::string, std::string> ModelFlags::memory_text() const {
+  const std::size_t at = memory.find_first_not_of(" \t\r\n");
+  if (memory.empty() || (at != std::string::npos && memory[at] == '{')) return {memory, "--memory"};
+  return {read_text(memory), memory};
 }
 
 MemoryConfig ModelFlags::changed(const MemoryConfig& base) const {
   if (memory.empty()) return base;
-  const std::size_t at = memory.find_first_not_of(" \t\r\n");
-  if (at != std::string::npos && memory[at] == '{')
-    return change_memory_config(base, memory, "--memory");
-  return change_memory_config(base, read_text(memory), memory);
+  const auto [text, label] = memory_text();
+  return change_memory_config(base, text, label);
 }
 
 void warn_of_window(const CommonFlags& common, const MemoryConfig& config,

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
@@ -99,10 +100,20 @@ struct ModelFlags {
   /// measurements go by, so that they mean the same from model to model.
   MemoryConfig memory_config() const;
   /// Those of a new memory that is there to be used: a model without memory.json gets what suits it
-  /// (default_memory), changed by --memory.
-  MemoryConfig new_memory_config() const;
+  /// (default_memory), changed by --memory. A --memory that names one of the lengths that the rule
+  /// chooses has made up its mind: it changes the paper's settings, as it always did.
+  MemoryConfig new_memory_config() const { return new_memory().config; }
+  struct NewMemory {
+    MemoryConfig config;
+    std::string from;  ///< where they come from, for people
+  };
+  NewMemory new_memory() const;
   /// Other settings, changed by --memory.
   MemoryConfig changed(const MemoryConfig& base) const;
+
+ private:
+  /// What --memory says, and what it is called in messages. \throws FileError
+  std::pair<std::string, std::string> memory_text() const;
 };
 
 /// Says on stderr that settings reach further than the model was trained for, if they do.

@@ -222,9 +222,16 @@ TEST_CASE("a new memory of a model without settings gets what suits the model") 
   CHECK(fitted["chunk"] == 256);
   CHECK(fitted["n_init"] == 16);
   CHECK(fitted["kv_dtype"] == "bfloat16");  // as its weights
-  const Json changed = read(bare, "changed", "--memory " + quoted(R"({"n_mem": 128})"));
-  CHECK(changed["n_mem"] == 128);
+  const Json changed = read(bare, "changed", "--memory " + quoted(R"({"gamma": 2})"));
+  CHECK(changed["gamma"] == 2);
   CHECK(changed["n_local"] == 256);
+  CHECK(changed["kv_dtype"] == "bfloat16");
+  // Who names lengths has chosen: what is not named is the paper's, as ever.
+  const Json named = read(bare, "named", "--memory " + quoted(R"({"n_local": 200, "n_mem": 64})"));
+  CHECK(named["n_local"] == 200);
+  CHECK(named["n_init"] == 128);
+  CHECK(named["chunk"] == 512);
+  CHECK(named["kv_dtype"] == "float32");
   CHECK(read(bare, "rounded", "--quantize q8_0")["kv_dtype"] == "int8");
   const Json own = read(s.model, "own", "");  // memory.json is the model's word
   CHECK(own["kv_dtype"] == "float32");
