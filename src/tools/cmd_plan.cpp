@@ -115,7 +115,7 @@ std::optional<std::int64_t> disk_with(const PlanFlags& flags, MemoryConfig confi
 /// How fast the model reads here; nothing where it cannot be found out, with the reason.
 std::optional<Speed> probe(const PlanFlags& flags, const MemoryConfig& config, std::int64_t needed,
                            std::string& why_not) {
-  constexpr double kSeconds = 3;
+  constexpr double kSeconds = 2;  // and half a second for the short steps before
   if (flags.no_probe) {
     why_not = "--no-probe";
     return std::nullopt;

@@ -85,7 +85,7 @@ Speed measure_speed(Engine& engine, const MemoryConfig& config, double budget, b
   // Then the longest step that the time allows by that: longer ones are quicker by the token.
   const auto most = static_cast<std::int64_t>(speed.reading_alone * std::max(0.0, budget - used));
   const std::int64_t n = std::clamp(most, least, config.chunk);
-  if (n > least && since(start) < 2 * budget) time_step(n);
+  if (n > least && since(start) < budget) time_step(n);
   if (writing) {
     double seconds = 0;
     for (std::int64_t i = 0; i < kOneByOne; ++i) seconds += step(1, StepKind::decode);
@@ -105,8 +105,8 @@ double reading_seconds(const Speed& probe, double rate, const ModelConfig& model
   const double keys = tokens <= most ? tokens / 2 : most - most * most / (2 * tokens);
   const double probed = products + attention * static_cast<double>(probe.tokens);
   // Recall, and closing events, which the probe does not come to: of three models of 0.003, 0.13
-  // and 0.6 billion weights reading took 1.5 to 1.7 times what is reckoned without this.
-  constexpr double kMemory = 1.6;
+  // and 0.6 billion weights reading took 1.1 to 1.7 times what is reckoned without this.
+  constexpr double kMemory = 1.4;
   return kMemory * tokens / rate * (products + attention * keys) / probed;
 }
 
