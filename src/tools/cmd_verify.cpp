@@ -42,6 +42,7 @@ void run(const VerifyFlags& flags) {
   flags.common.apply();
   require_memory_dir(flags.dir);
   VerifyReport report = verify_memory(flags.dir);
+  std::erase(report.unnamed, ReadingNote::kName);  // it says so itself: see below
   std::string digest;
   if (report.damages.empty())
     if (const std::string trouble = trouble_with_opening(flags, digest); !trouble.empty())
@@ -59,6 +60,10 @@ void run(const VerifyFlags& flags) {
     if (flags.digest) text += fmt::format("digest {}\n", digest);
     for (const std::string& name : report.unnamed)
       text += fmt::format("{}: left by a crash, no part of the memory\n", name);
+    if (const std::string unfinished =
+            unfinished_text(flags.dir, MemoryManifest::read(flags.dir).state.tokens, false);
+        !unfinished.empty())
+      text += unfinished + "\n";
     flags.json.say(text);
     return;
   }

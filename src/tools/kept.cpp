@@ -51,26 +51,20 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, Commit
   }
 }
 
-namespace {
-
-constexpr const char* kNote = "reading.json";
-
-}  // namespace
-
 void ReadingNote::leave(const std::filesystem::path& dir) const {
-  write_text(dir / kNote, Json{{"text", text}, {"tokens", tokens}}.dump(
+  write_text(dir / kName, Json{{"text", text}, {"tokens", tokens}}.dump(
                               -1, ' ', false, Json::error_handler_t::replace) +
                               "\n");
 }
 
 void ReadingNote::remove(const std::filesystem::path& dir) {
   std::error_code ignored;
-  std::filesystem::remove(dir / kNote, ignored);
+  std::filesystem::remove(dir / kName, ignored);
 }
 
 std::optional<ReadingNote> ReadingNote::of(const std::filesystem::path& dir) {
   std::error_code error;
-  const std::filesystem::path file = dir / kNote;
+  const std::filesystem::path file = dir / kName;
   constexpr std::uintmax_t kLongest = 65536;
   if (!std::filesystem::is_regular_file(file, error) ||
       std::filesystem::file_size(file, error) > kLongest || error)

@@ -33,6 +33,8 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, Commit
 /// The note that `ingest` leaves beside a memory while it reads, and that stays where it is cut off
 /// (reading.json): what it reads, and how many tokens there will be at the end.
 struct ReadingNote {
+  static constexpr const char* kName = "reading.json";
+
   std::string text;
   std::int64_t tokens = 0;
 

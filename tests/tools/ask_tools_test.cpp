@@ -134,6 +134,8 @@ TEST_CASE("ask says how much there is of a memory that is not finished, and refu
   CHECK(mentions(cut.err, "was interrupted"));
   CHECK(mentions(cut.err, "--resume"));
   CHECK(run_episodic(s.ask("--quiet")).err.empty());
+  CHECK(mentions(run_episodic("verify " + s.dir).out, "was interrupted"));
+  CHECK(json_of("verify " + s.dir)["unnamed"].empty());
   {
     const int lock = ::open((s.scratch / "m" / "lock").c_str(), O_RDWR);
     REQUIRE(lock >= 0);
