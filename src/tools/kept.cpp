@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 
 namespace episodic::tools {
 
