@@ -73,8 +73,11 @@ TEST_CASE("ask --recall lists the events of the answer with their text") {
   for (const Json& e : json["recalled"]) {
     const std::int64_t event = e["event"];
     CHECK(seen.insert(event).second);
-    const Json& known = events[static_cast<std::size_t>(event)];
-    for (const char* key : {"start", "end", "text"}) CHECK(e[key] == known[key]);
+    // The question's steps may close one more.
+    if (static_cast<std::size_t>(event) < events.size())
+      for (const char* key : {"start", "end", "text"})
+        CHECK(e[key] == events[static_cast<std::size_t>(event)][key]);
+    CHECK_FALSE(e["text"].get<std::string>().empty());
     CHECK(e["rank"] >= 1);
     REQUIRE(e["layers"].size() > 0);
     for (std::size_t i = 0; i < e["layers"].size(); ++i) {
@@ -269,7 +272,7 @@ TEST_CASE("plan says what was chosen, what a token takes and how long reading is
   CHECK(j["time"]["probe"]["seconds"] < 20);
   const Json without = json_of("plan --no-probe --model " + bare + flags);
   CHECK(without["time"].is_null());
-  CHECK(without["disk"] == j["disk"]);
+  CHECK(without["disk"]["total"] == j["disk"]["total"]);
   const Run people = run_episodic("plan --model " + bare + flags);
   CHECK(mentions(people.out, "kv_dtype"));
   CHECK(mentions(people.out, "to read it on these cores"));
