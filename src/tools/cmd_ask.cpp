@@ -68,7 +68,8 @@ void run(const AskFlags& flags) {
   const auto last = std::span(prompt).last(1);
   {
     // all but the last token, which the answer starts from in a step of its own
-    ProgressBar bar("reading the question", flags.common.quiet);
+    const bool short_one = static_cast<std::int64_t>(prompt.size()) <= memory->config().chunk;
+    ProgressBar bar("reading the question", flags.common.quiet || short_one);
     const ProgressCallback progress = bar.callback();
     engine->read(
         std::span(prompt).first(prompt.size() - 1),
