@@ -275,6 +275,7 @@ class Asking {
 struct Size {
   std::int64_t questions = 0, tokens = 0;
   MemoryConfig config;
+  std::int64_t full_n_local = 0;  ///< of the settings, before the window was shortened for the time
 };
 
 Size size_for(const CheckFlags& flags, const ModelConfig& model, const Speed& speed,
@@ -286,6 +287,7 @@ Size size_for(const CheckFlags& flags, const ModelConfig& model, const Speed& sp
       static_cast<double>(2 * kPassageTokens + kQuestionTokens) / speed.reading +
       3.0 * static_cast<double>(kAnswerTokens) / speed.writing;
   Size size;
+  size.full_n_local = config.n_local;
   size.questions = std::clamp(static_cast<std::int64_t>(seconds / 2 / of_question), kLeastQuestions,
                               static_cast<std::int64_t>(kAsked.size()));
   const double left = seconds - static_cast<double>(size.questions) * of_question;
@@ -393,6 +395,7 @@ Json check_json(const CheckResult& r) {
           {"chat", r.chat},
           {"tokens", r.size.tokens},
           {"settings", parse_ordered(to_json(r.size.config), "settings", {})},
+          {"shortened", r.size.config.n_local < r.size.full_n_local},
           {"tokens_per_second", {{"reading", r.speed.reading}, {"writing", r.speed.writing}}},
           {"seconds", r.seconds},
           {"questions", rows}};
@@ -428,10 +431,14 @@ std::string check_table(const CheckResult& r) {
   line("asked in other words", false, r.asked(false));
   out += fmt::format("\n{}\n", verdict_of(r));
   const MemoryConfig& c = r.size.config;
+  if (c.n_local < r.size.full_n_local)
+    out += fmt::format(
+        "(with a window of {} instead of {} tokens, and as short a text, for the time: --seconds "
+        "gives it more)\n",
+        c.n_local, r.size.full_n_local);
   out += fmt::format(
-      "window n_local {}, n_mem {}, kv_dtype {}; it read {:.0f} and wrote {:.0f} tokens/s; {:.0f} "
-      "s "
-      "in all\n",
+      "n_local {}, n_mem {}, kv_dtype {}; it read {:.0f} and wrote {:.0f} tokens/s; {:.0f} s in "
+      "all\n",
       c.n_local, c.n_mem, name_of(c.kv_dtype), r.speed.reading, r.speed.writing, r.seconds);
   return out;
 }
