@@ -88,7 +88,7 @@ Json run_length(const ScaleFlags& flags, std::int64_t tokens, const tools::Book&
       return draw(done, total);
     };
     Clock::time_point last = start;
-    tools::read_and_commit(session, text.ids, flags.commit_every, sampled, [&] {
+    tools::read_and_commit(session, text.ids, {flags.commit_every, 0}, sampled, [&] {
       memory->commit();
       // A part is about a tenth of the text, and at least a tenth of a million tokens.
       const std::int64_t now = memory->tokens();

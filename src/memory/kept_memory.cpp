@@ -124,7 +124,7 @@ void EpisodicMemory::Impl::save(ByteWriter& to, const TierImages& images,
   to.put(counters.steps);
   to.put(counters.recalled_events);
   for (const LayerState& layer : bank.layers) {
-    layer.save(to);
+    layer.save(to, time.tokens());
     for (const detail::Lane& lane : layer.lanes)
       if (lane.index) lane.index->save(to);
   }
@@ -439,7 +439,7 @@ void EpisodicMemory::Impl::commit() {
     std::erase_if(next.checkpoints, [&](const MemoryManifest::State& s) {
       return s.tokens >= time.tokens() || s.tokens > gone_back_to;
     });
-    detail::thin_checkpoints(next.checkpoints, time.tokens(), keep.checkpoints);
+    detail::thin_checkpoints(next.checkpoints, time.tokens(), keep.checkpoints, config.chunk);
   }
   for (const SegmentRef& s : images.store.segments)
     next.files.push_back({segment_name(s.id), s.bytes});
@@ -543,7 +543,7 @@ std::uint64_t EpisodicMemory::digest() {
   std::uint64_t sum = checksum(w.bytes());
   for (LayerState& layer : m.bank.layers) {
     ByteWriter window;
-    layer.save(window);
+    layer.save(window, m.time.tokens());
     sum = checksum(window.bytes(), sum);
     const auto width =
         static_cast<std::size_t>(lane_shape(m.config, m.shape).width(m.shape.head_dim));

@@ -28,8 +28,9 @@ constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
 constexpr std::int64_t kMostManifest = std::int64_t{1} << 28;
 constexpr std::uint32_t kStateMagic = 0x53544945;  // "EITS"
-// Read as well: 3, whose windows are in float32, and 4, whose windows are as the memory has them.
-constexpr std::uint32_t kStateVersion = 5, kStateVersionFloat = 3;
+// Read as well: 3, whose windows are in float32, 4, whose windows are as the memory has them, and
+// 5, whose windows are whole even where no token has reached them yet.
+constexpr std::uint32_t kStateVersion = detail::kReachedRows, kStateVersionFloat = 3;
 constexpr std::int64_t kStateHeader = 24;  // magic, version, payload bytes, checksum
 
 std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
@@ -541,7 +542,15 @@ StateFile read_state(const fs::path& dir, const MemoryManifest::State& state,
           std::move(all)};
 }
 
-void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most) {
+void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most,
+                      std::int64_t apart) {
+  // First what spares no one much: a state that is near to an earlier one, from which its tokens
+  // are soon read again.
+  for (std::size_t i = 1; i < states.size();)
+    if (states[i].tokens - states[i - 1].tokens < apart)
+      states.erase(states.begin() + static_cast<std::ptrdiff_t>(i));
+    else
+      ++i;
   while (static_cast<int>(states.size()) > std::max(0, most)) {
     // The one whose absence leaves the smallest gap for its age.
     std::size_t victim = 0;

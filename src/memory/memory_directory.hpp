@@ -72,7 +72,9 @@ struct StateFile {
 StateFile read_state(const std::filesystem::path& dir, const MemoryManifest::State& state,
                      const MemoryConfig& config, io::Syscalls& calls);
 
-/// Leaves at most `most` of the states, the newer the denser.
-void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most);
+/// Leaves at most `most` of the states, the newer the denser, and none but the first that is less
+/// than `apart` tokens behind the one before it.
+void thin_checkpoints(std::vector<MemoryManifest::State>& states, std::int64_t tokens, int most,
+                      std::int64_t apart);
 
 }  // namespace episodic::detail

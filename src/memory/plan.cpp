@@ -185,13 +185,17 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   }
   if (kept) {
     plan.disk.tokens = 4 * n_tokens;
-    // Windows without what follows from them, and tables of a few dozen bytes an event.
+    // Windows as far as they are filled, and tables of a few dozen bytes an event.
     constexpr std::int64_t kTableBytes = 64;
+    const std::int64_t capacity = ring_capacity(config);
+    const auto windows = static_cast<std::int64_t>(
+        static_cast<double>(plan.host.windows) * static_cast<double>(std::min(n_tokens, capacity)) /
+        static_cast<double>(capacity));
     const std::int64_t scopes =
         config.scope == EventScope::head ? shape.n_layers * shape.n_kv_heads : 1;
     // A memory that forgets keeps no earlier states.
     plan.disk.states = (1 + (config.retention ? 0 : std::max(0, checkpoints))) *
-                       (plan.host.windows + scopes * kTableBytes * n_events + plan.host.graph);
+                       (windows + scopes * kTableBytes * n_events + plan.host.graph);
   }
   return plan;
 }

@@ -29,7 +29,7 @@ GenerationDefaults defaults_of(const GgufFile& file) {
     const std::optional<double> x = file.number(key);
     if (!x) return otherwise;
     if (!(*x >= least && *x <= most))
-      file.fail(key, fmt::format("is {}, expected a number from {} to {}", *x, least, most));
+      file.fail(key, fmt::format("is {}, expected a number in [{}, {}]", *x, least, most));
     d.source = file.path().filename().string();
     return *x;
   };

@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/presets.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/memory/plan.hpp"
+#include "episodic/model/weight_plan.hpp"
 
 namespace episodic {
 namespace {
@@ -49,6 +53,45 @@ std::string settings_text(const fs::path& file) {
   return text;
 }
 
+/// Numbers in the weights, by the configuration alone.
+std::int64_t weights_of(const ModelConfig& model) {
+  std::int64_t elements = 0;
+  std::set<std::pair<std::string, std::int64_t>> seen;  // a tied head is the embedding's tensor
+  for (const WeightEntry& e : weight_plan(model))
+    if (seen.emplace(e.tensor, e.first_row).second)
+      elements += e.rows * (e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1);
+  return elements;
+}
+
+bool has_weights(const fs::path& model) {
+  std::error_code error;
+  return is_model_file(model) || fs::exists(model / "model.safetensors", error) ||
+         fs::exists(model / "model.safetensors.index.json", error);
+}
+
+std::int64_t trained_tokens(const ModelConfig& model) {
+  std::int64_t tokens = model.max_positions;
+  for (const std::int64_t l : model.memory_layers())
+    if (const std::int64_t window = model.layers[static_cast<std::size_t>(l)].window; window > 0)
+      tokens = tokens > 0 ? std::min(tokens, window) : window;
+  return tokens;
+}
+
+/// Keys and values need no more digits than the weights that made them.
+DType kv_dtype_for(const ModelFacts& facts) {
+  if (!facts.stored) return DType::bfloat16;  // as nearly all models come
+  if (block_elements(*facts.stored) > 1) return DType::int8;
+  switch (*facts.stored) {
+    case TensorType::f32:
+    case TensorType::f64:
+      return DType::float32;
+    case TensorType::f16:
+      return DType::float16;
+    default:
+      return DType::bfloat16;
+  }
+}
+
 /// The number in a file of the control group; -1 if there is none, or "max".
 std::int64_t number_in(const fs::path& file) {
   std::ifstream in(file);
@@ -82,11 +125,69 @@ MemoryConfig change_memory_config(const MemoryConfig& base, std::string_view jso
   }
 }
 
-MemoryConfig memory_config_of(const fs::path& model_dir) {
-  const fs::path file = model_dir / "memory.json";
+bool brings_memory_settings(const fs::path& model_dir) {
   std::error_code error;
-  if (!fs::exists(file, error)) return {};
+  return fs::exists(model_dir / "memory.json", error);
+}
+
+MemoryConfig memory_config_of(const fs::path& model_dir) {
+  if (!brings_memory_settings(model_dir)) return {};
+  const fs::path file = model_dir / "memory.json";
   return change_memory_config({}, settings_text(file), file.string());
+}
+
+ModelFacts model_facts(const fs::path& model, const ModelOptions& options) {
+  ModelFacts facts;
+  if (!has_weights(model)) {
+    const ModelConfig config = load_model_config(model);
+    facts.trained_tokens = trained_tokens(config);
+    facts.weights = weights_of(config);
+  } else {
+    const OpenModel opened = open_model(model);  // nothing large is read
+    facts.trained_tokens = trained_tokens(opened.config);
+    std::map<TensorType, std::int64_t> of_type;
+    for (const TensorView* t : opened.tensors->tensors()) {
+      facts.weights += t->elements();
+      of_type[t->type] += t->elements();
+    }
+    const auto most =
+        std::max_element(of_type.begin(), of_type.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most != of_type.end()) facts.stored = most->first;
+  }
+  if (options.quantize) facts.stored = options.quantize;
+  return facts;
+}
+
+DefaultMemory default_memory(const ModelFacts& facts) {
+  // The lengths of the paper are for 7 billion weights: attention over them costs a quarter of the
+  // products there. To a model of 0.1 billion it is more than all of its products.
+  constexpr std::int64_t kSmall = 1'000'000'000, kMiddle = 4'000'000'000;
+  const MemoryConfig paper;
+  DefaultMemory chosen;
+  MemoryConfig& c = chosen.config;
+  c.n_local = facts.weights < kSmall    ? std::int64_t{1024}
+              : facts.weights < kMiddle ? std::int64_t{2048}
+                                        : paper.n_local;
+  // Half of the trained length: a model is weak where it has seldom been.
+  if (facts.trained_tokens > 0)
+    c.n_local = std::clamp<std::int64_t>(facts.trained_tokens / 2, 1, c.n_local);
+  c.n_mem = std::min(paper.n_mem, c.n_local);
+  c.n_init = std::min(paper.n_init, c.n_local / 16);
+  c.chunk = std::min(paper.chunk, c.n_local);
+  c.max_block = std::min(paper.max_block, std::max<std::int64_t>(1, c.n_local / 2));
+  c.min_block = std::min(paper.min_block, c.max_block);
+  c.kv_dtype = kv_dtype_for(facts);
+  const std::string trained = facts.trained_tokens > 0
+                                  ? fmt::format("trained on {} tokens", facts.trained_tokens)
+                                  : std::string("which does not say how long its texts were");
+  chosen.why = fmt::format(
+      "n_local {}, n_mem {} for a model of {:.2g} billion weights, {}; kv_dtype {} beside weights "
+      "{}",
+      c.n_local, c.n_mem, static_cast<double>(facts.weights) / 1e9, trained, name_of(c.kv_dtype),
+      facts.stored ? fmt::format("in {}", name_of(*facts.stored))
+                   : std::string("that are not here yet"));
+  return chosen;
 }
 
 std::string window_warning(const MemoryConfig& config, const ModelConfig& model) {

@@ -40,7 +40,7 @@ std::shared_ptr<EpisodicMemory> kept_memory(const ChatCommandFlags& flags,
                                             const ModelConfig& model) {
   if (holds_memory(flags.dir))
     return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
-  return create_kept(flags.common, flags.model, model, flags.model.memory_config(),
+  return create_kept(flags.common, flags.model, model, flags.model.new_memory_config(),
                      {.dir = flags.dir}, flags.max_tokens);
 }
 
@@ -364,7 +364,7 @@ void run(const ChatCommandFlags& flags) {
   // what has no chat format is refused before a folder is made
   load_model_chat_template(flags.model.model, engine->tokenizer());
   if (flags.dir.empty()) {
-    attach(*engine, flags.common, flags.model, flags.model.memory_config(), flags.max_tokens);
+    attach(*engine, flags.common, flags.model, flags.model.new_memory_config(), flags.max_tokens);
   } else {
     if (flags.model.full_attention)
       throw ConfigError("--memory-dir: full attention keeps no memory; leave one of the two out");

@@ -17,6 +17,7 @@
 #include "hidden_facts.hpp"
 #include "kept.hpp"
 #include "reading.hpp"
+#include "recalled.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -24,13 +25,6 @@ namespace {
 /// Above this length full attention is left out unless asked for: it reads the text again for every
 /// question, having nothing to come back to, and its cost grows with the square.
 constexpr std::int64_t kFullTokens = 8192;
-/// A model trained on windows shorter than this cannot use the paper's window of 4096.
-constexpr std::int64_t kShortWindow = 4096;
-/// What the shipped model was measured with, for models of its kind without a memory.json.
-constexpr const char* kShortSettings =
-    R"({"n_init": 16, "n_local": 256, "n_mem": 256, "chunk": 256, "n_repr": 4,
-        "min_block": 8, "max_block": 128, "gamma": 1})";
-
 struct DemoFlags {
   CommonFlags common;
   ModelFlags model;
@@ -41,28 +35,14 @@ struct DemoFlags {
   bool full = false;
 };
 
-MemoryConfig settings(const ModelFlags& flags, const ModelConfig& model) {
-  const bool given = !flags.memory.empty() || std::filesystem::exists(flags.model / "memory.json");
-  if (!given && model.max_positions > 0 && model.max_positions < kShortWindow)
-    return parse_memory_config(kShortSettings);
-  return flags.memory_config();
-}
-
 /// Which events the last step recalled, and which of them hold the fact.
 void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Tokenizer& tokenizer,
                   FactResult& result) {
   const TokenRange fact = result.fact.tokens;
-  const EventTable events = engine.events();
-  std::vector<std::vector<Recalled>> layers;
-  for (std::int64_t l = 0; l < engine.config().n_layers; ++l) {
-    std::vector<Recalled>& list = layers.emplace_back();
-    const LaneRecall lists = engine.recalled(l);
-    for (const std::vector<EventId>* part : {&lists.similarity, &lists.contiguity})
-      for (const EventId e : *part)
-        list.push_back({l, static_cast<std::int64_t>(list.size()) + 1, e, events[e]});
+  const std::vector<std::vector<Recalled>> lanes = recalled_by_lane(engine);
+  for (const std::vector<Recalled>& list : lanes)
     for (const Recalled& r : list)
       if (r.tokens.start < fact.end && fact.start < r.tokens.end) result.holding.push_back(r);
-  }
   const auto holds_value = [&](const Recalled& r) {
     const TokenRange part{std::max(r.tokens.start, fact.start), std::min(r.tokens.end, fact.end)};
     return text_of(tokenizer, ids, part).find(result.fact.value) != std::string::npos;
@@ -77,8 +57,7 @@ void note_recalls(Engine& engine, std::span<const std::int64_t> ids, const Token
     }
   }
   // With nothing of the fact recalled, the last layer's list shows what came instead.
-  result.best =
-      result.source ? layers[static_cast<std::size_t>(result.source->layer)] : layers.back();
+  result.best = result.source ? lanes[static_cast<std::size_t>(result.source->lane)] : lanes.back();
 }
 
 /// Reads the text once, then asks for every fact from the same point.
@@ -175,7 +154,7 @@ void run(DemoFlags& flags) {
   const Tokenizer& tokenizer = engine->tokenizer();
   result.model = std::filesystem::weakly_canonical(flags.model.model).filename().string();
   result.seed = flags.seed;
-  result.config = settings(flags.model, engine->config());
+  result.config = flags.model.new_memory_config();
   if (result.config.segmenter == SegmenterKind::given)
     throw ConfigError(
         "segmenter = \"given\": the demo has no boundaries to give; use \"surprise\"");
@@ -210,14 +189,20 @@ void add_demo(Command& app) {
       "same\n"
       "point. Exit code 0 means that it ran; the answers are in the table and in the JSON\n"
       "(keys: docs/programs.md).\n\n"
+      "And a real model? --model takes any that is supported; 8,000 tokens take a model of half a "
+      "billion\nweights some minutes on two cores (plan says how long). `episodic check` asks it "
+      "in "
+      "more ways, in a minute.\n\n"
       "Examples:\n"
       "  episodic demo --html demo.html\n"
+      "  episodic demo --model qwen2.5-0.5b-instruct-q4_k_m.gguf --tokens 8K\n"
       "  episodic demo --tokens 1M --text book.txt --json demo.json");
   add_count(sub, "--tokens", flags->tokens, "Tokens to read", 1);
   add_count(sub, "--facts", flags->facts, "Facts to hide", 1);
   sub.option("--text", flags->text, "Text file to read instead of the Bible; - is stdin");
   sub.option("--seed", flags->seed, "Draws names and values").shows_default();
-  sub.option("--model", flags->model.model, "Model directory (default: the shipped model)");
+  sub.option("--model", flags->model.model,
+             "Model directory, or a GGUF file (default: the shipped model)");
   sub.option("--memory", flags->model.memory,
              "Changes to the memory's settings: a JSON file or inline JSON");
   sub.flag("--full", flags->full, "Ask with full attention, whatever it costs");

@@ -60,7 +60,7 @@ void run(const GenerateFlags& flags) {
   if (!flags.encoder.dir.empty() && flags.question.empty())
     throw ConfigError("--encoder: needs --question, which it compares the events' text with");
   GenerateOptions options = flags.generation.options(flags.chat.chat);
-  const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
+  const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,

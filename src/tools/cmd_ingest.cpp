@@ -20,16 +20,20 @@ struct IngestFlags {
   ModelFlags model;
   TextFlags text;
   std::filesystem::path ids_file, dir;
-  std::int64_t commit_every = 65536;
+  CommitPace pace;
   int checkpoints = 4;
   EntryFlags entries;
   bool resume = false, append = false, json = false;
 };
 
+std::string text_name(const IngestFlags& flags) {
+  return (flags.text.text.empty() ? flags.ids_file : flags.text.text).string();
+}
+
 /// Checks that what the memory has read is how the text begins.
 void check_same_text(const EpisodicMemory& memory, std::span<const std::int64_t> ids,
                      const IngestFlags& flags) {
-  const std::string text = (flags.text.text.empty() ? flags.ids_file : flags.text.text).string();
+  const std::string text = text_name(flags);
   const std::int64_t read = memory.tokens();
   if (read > static_cast<std::int64_t>(ids.size()))
     throw ConfigError(fmt::format(
@@ -73,7 +77,7 @@ void run(const IngestFlags& flags) {
     all = encode_continuation(engine->tokenizer(), flags.text.read());
   std::span<const std::int64_t> ids(all);
   if (!memory) {
-    const MemoryConfig config = flags.entries.apply(flags.model.memory_config());
+    const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
     memory = create_kept(flags.common, flags.model, engine->config(), config,
                          {.dir = flags.dir, .checkpoints = flags.checkpoints},
                          static_cast<std::int64_t>(ids.size()),
@@ -100,14 +104,17 @@ void run(const IngestFlags& flags) {
   if (ids.empty()) {
     report();
   } else {
-    engine->attach(memory, memory->tokens() + static_cast<std::int64_t>(ids.size()));
+    const std::int64_t end = memory->tokens() + static_cast<std::int64_t>(ids.size());
+    engine->attach(memory, end);
     Session& session = engine->session();
+    ReadingNote{text_name(flags), end}.leave(flags.dir);
     ProgressBar bar("reading", flags.common.quiet);
-    read_and_commit(session, ids, flags.commit_every, bar.callback(), [&] {
+    read_and_commit(session, ids, flags.pace, bar.callback(), [&] {
       engine->commit();
       report();
     });
   }
+  ReadingNote::remove(flags.dir);
   if (!flags.json)
     fmt::print("{}: {} tokens in {} events, {} on disk\n", flags.dir.string(),
                count_text(memory->tokens()), count_text(memory->counters().events),
@@ -120,11 +127,14 @@ void add_ingest(Command& app) {
   auto flags = std::make_shared<IngestFlags>();
   Command sub = app.subcommand("ingest", "Read a text into a memory that is kept in a folder");
   sub.footer(
-      "After each commit no crash loses what was read until then; --resume goes on from there and\n"
-      "gives the same memory, to the bit, as a reading that was never cut off. With --json a line\n"
-      "{\"committed_tokens\", \"events\", \"rss_bytes\"} follows each commit on stdout. On "
-      "--resume,\n"
-      "--memory may change device_bytes, host_bytes, repr_bytes and disk_bytes only.\n\n"
+      "Commits at least once a minute. After a commit no crash loses what was read until then, "
+      "and\n"
+      "ask finds it; --resume goes on from there and gives the same memory, to the bit, as a "
+      "reading\n"
+      "that was never cut off. With --json a line {\"committed_tokens\", \"events\", "
+      "\"rss_bytes\"}\n"
+      "follows each commit on stdout. On --resume, --memory may change device_bytes, host_bytes,\n"
+      "repr_bytes and disk_bytes only.\n\n"
       "Examples:\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");
@@ -140,7 +150,12 @@ void add_ingest(Command& app) {
                                  "Go on with the same text after the last commit, if there is one");
   sub.flag("--append", flags->append, "Read the text after what the memory has read already")
       .excludes(resume);
-  add_count(sub, "--commit-every", flags->commit_every, "Tokens from one commit to the next", 1);
+  add_count(sub, "--commit-every", flags->pace.tokens, "Most tokens from one commit to the next",
+            1);
+  sub.option("--commit-seconds", flags->pace.seconds,
+             "Most seconds from one commit to the next, to the end of a step; 0: by tokens alone")
+      .not_negative()
+      .shows_default();
   sub.option("--checkpoints", flags->checkpoints,
              "Earlier states to keep, from which edit --rewind starts")
       .between(0, 1000)

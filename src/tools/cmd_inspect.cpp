@@ -124,6 +124,21 @@ Marks marks_of(const Scope& scope, EventId first, EventId last) {
   return m;
 }
 
+/// What the map shows without a colour.
+std::string open_text(const EpisodicMemory& memory, const EventTable& events) {
+  const std::int64_t tokens = memory.tokens(), sinks = std::min(memory.config().n_init, tokens);
+  const std::int64_t end = std::clamp<std::int64_t>(events.pending_start(), sinks, tokens);
+  std::string out = "<p class=\"soft\">In no event are ";
+  if (sinks > 0)
+    out += fmt::format("the first {} tokens, which attention always reads, and ", sinks);
+  return out +
+         fmt::format(
+             "tokens {} to {}: the window of {} tokens, and before it what waits for the end of "
+             "its event. Attention reads these as they are; they become events when they have "
+             "left the window.</p>\n",
+             end, tokens, memory.config().n_local);
+}
+
 /// The timeline: neighbouring events drawn together, the warmer the more often they were recalled.
 std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const Json& json,
                  const std::vector<std::string>& text) {
@@ -181,7 +196,9 @@ std::string page(const InspectFlags& flags, const EpisodicMemory& memory, const 
                         i == 8 ? "+" : "");
   body +=
       " <i class=\"gone\">&nbsp;forgotten&nbsp;</i> <i "
-      "class=\"pinned\">&nbsp;pinned&nbsp;</i></p>\n";
+      "class=\"pinned\">&nbsp;pinned&nbsp;</i> <i class=\"open\">&nbsp;in no event&nbsp;</i>. What "
+      "was read long ago has had more time to be recalled.</p>\n";
+  body += open_text(memory, events);
   body += event_map(blocks, memory.tokens(), marks);
   body += "<h2>Bytes</h2>\n<div class=\"wide\"><table>\n";
   for (const auto& [key, value] : json["bytes"].items())

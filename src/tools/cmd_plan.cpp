@@ -8,6 +8,7 @@
 #include <set>
 #include <system_error>
 
+#include "base/strict_json.hpp"
 #include "commands.hpp"
 #include "common.hpp"
 #include "engines.hpp"
@@ -19,6 +20,7 @@
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/weight_plan.hpp"
+#include "speed.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -32,6 +34,7 @@ struct PlanFlags {
   fs::path dir = ".";
   JsonFlag json;
   int checkpoints = 4;
+  bool no_probe = false;
 };
 
 /// Mean event length to reckon with: fixed steps are known; surprise with the settings of the
@@ -43,23 +46,12 @@ double expected_event_tokens(const MemoryConfig& c) {
   return std::min(static_cast<double>(c.max_block), 1.7 * static_cast<double>(c.min_block));
 }
 
-/// Numbers in the weights of a decoder, by its configuration.
-std::int64_t weights_of(const ModelConfig& model) {
-  std::int64_t elements = 0;
-  std::set<std::pair<std::string, std::int64_t>> seen;  // a tied head is the embedding's tensor
-  for (const WeightEntry& e : weight_plan(model)) {
-    if (!seen.emplace(e.tensor, e.first_row).second) continue;
-    elements += e.rows * (e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1);
-  }
-  return elements;
-}
-
 /// As they are stored. The files know exactly; before they are there, the configuration does.
-std::int64_t weight_bytes(const fs::path& dir, const ModelConfig& model, bool& from_files) {
+std::int64_t weight_bytes(const fs::path& dir, bool& from_files) {
   std::error_code error;
   from_files = is_model_file(dir) || fs::exists(dir / "model.safetensors", error) ||
                fs::exists(dir / "model.safetensors.index.json", error);
-  if (!from_files) return 2 * weights_of(model);  // 16 bits each, as nearly all come
+  if (!from_files) return 2 * model_facts(dir).weights;  // 16 bits each, as nearly all come
   std::int64_t bytes = 0;
   const OpenModel opened = open_model(dir);  // they stay as they are stored
   for (const TensorView* t : opened.tensors->tensors()) bytes += t->bytes;
@@ -109,6 +101,47 @@ std::string verdict(const Json& json) {
   return out;
 }
 
+/// What the folder would take with other kinds of keys and values; nothing where a budget refuses.
+std::optional<std::int64_t> disk_with(const PlanFlags& flags, MemoryConfig config, DType kv_dtype,
+                                      const MemoryShape& shape, std::int64_t events) {
+  config.kv_dtype = kv_dtype;
+  try {
+    return unbounded(flags, config, shape, events).disk.total();
+  } catch (const ConfigError&) {
+    return std::nullopt;  // not with these settings
+  }
+}
+
+/// How fast the model reads here; nothing where it cannot be found out, with the reason.
+std::optional<Speed> probe(const PlanFlags& flags, const MemoryConfig& config, std::int64_t needed,
+                           std::string& why_not) {
+  constexpr double kSeconds = 2;  // and half a second for the short steps before
+  if (flags.no_probe) {
+    why_not = "--no-probe";
+    return std::nullopt;
+  }
+  if (const std::int64_t free = available_host_bytes(); free >= 0 && needed > free) {
+    why_not = "there is no memory for the weights";
+    return std::nullopt;
+  }
+  try {
+    CommonFlags host = flags.common;
+    host.device = "cpu";
+    const std::unique_ptr<Engine> engine = load_engine(host, flags.model);
+    return measure_speed(*engine, config, kSeconds, false);
+  } catch (const Error& e) {
+    why_not = e.what();  // a plan needs no model that can be run
+    return std::nullopt;
+  }
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 90) return fmt::format("{:.0f} s", std::ceil(seconds));
+  if (seconds < 5400) return fmt::format("{:.0f} minutes", seconds / 60);
+  if (seconds < 172800) return fmt::format("{:.1f} hours", seconds / 3600);
+  return fmt::format("{:.1f} days", seconds / 86400);
+}
+
 std::int64_t expected_events(const PlanFlags& flags, const MemoryConfig& config) {
   const double mean =
       flags.common.event_tokens > 0 ? flags.common.event_tokens : expected_event_tokens(config);
@@ -124,7 +157,8 @@ std::int64_t graph_bytes(const PlanFlags& flags, const MemoryConfig& config) {
 
 /// Device memory, and host memory for what has no room there. What the folder of a kept memory
 /// takes besides is the plan's without --device.
-void report_device(const PlanFlags& flags, const MemoryConfig& config, const DevicePlan& plan) {
+void report_device(const PlanFlags& flags, const MemoryConfig& config,
+                   const std::string& settings_from, const DevicePlan& plan) {
   const auto& d = plan.device;
   const std::int64_t host_free = available_host_bytes();
   const std::int64_t graph = graph_bytes(flags, config);
@@ -155,11 +189,14 @@ void report_device(const PlanFlags& flags, const MemoryConfig& config, const Dev
                   {"available", host_free}};
   json["disk"] = {{"total", 0}};
   json["advice"] = advice;
+  json["settings"] = parse_ordered(to_json(config), "settings", {});
+  json["settings_from"] = settings_from;
   flags.json.say(fmt::format(
       "{} tokens\n"
       "  device  {:>10}  weights {}, windows {}, representatives {}, events {}, a step {}; {} at "
       "the start; {}\n"
       "  host    {:>10}  events{}; {}\n"
+      "  chosen  {}\n"
       "{}",
       count_text(flags.tokens), bytes_text(d.total()), bytes_text(d.weights), bytes_text(d.windows),
       bytes_text(d.representatives), bytes_text(d.events), bytes_text(d.activations + d.step),
@@ -167,23 +204,23 @@ void report_device(const PlanFlags& flags, const MemoryConfig& config, const Dev
       plan.available < 0 ? std::string("no device here to compare with")
                          : available_text(plan.available, "available"),
       bytes_text(host), graph > 0 ? ", their graph " + bytes_text(graph) : "",
-      available_text(host_free, "available"), verdict(json)));
+      available_text(host_free, "available"), settings_from, verdict(json)));
   flags.json.write(json);
 }
 
 void run(const PlanFlags& flags) {
   require_model_dir(flags.model.model);
-  const MemoryConfig config = flags.model.memory_config();
+  const auto [config, settings_from] = flags.model.new_memory();
   if (const std::optional<DevicePlan> plan =
           plan_for_device(flags.common, flags.model, config, flags.tokens))
-    return report_device(flags, config, *plan);
+    return report_device(flags, config, settings_from, *plan);
   const ModelConfig model = load_model_config(flags.model.model);
   warn_of_window(flags.common, config, model);
   const MemoryShape shape = memory_shape(model, config.n_local);
   bool from_files = false;
   const std::optional<TensorType> rounded = flags.model.options().quantize;
   const std::int64_t weights =
-      rounded ? rounded_bytes(model, *rounded) : weight_bytes(flags.model.model, model, from_files);
+      rounded ? rounded_bytes(model, *rounded) : weight_bytes(flags.model.model, from_files);
 
   const double mean =
       flags.common.event_tokens > 0 ? flags.common.event_tokens : expected_event_tokens(config);
@@ -233,6 +270,45 @@ void run(const PlanFlags& flags) {
                   {"tokens", plan.disk.tokens},     {"states", plan.disk.states},
                   {"total", plan.disk.total()},     {"available", disk_free},
                   {"folder", dir.string()}};
+  const auto per_token = [&](std::int64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(flags.tokens);
+  };
+  json["disk"]["per_token"] = per_token(plan.disk.total());
+  json["disk"]["by_kv_dtype"] = Json::object();
+  std::string smaller;  // kinds that take less
+  for (const DType kind : {DType::float32, DType::bfloat16, DType::int8}) {
+    const auto bytes = disk_with(flags, config, kind, shape, expected);
+    if (!bytes) continue;
+    json["disk"]["by_kv_dtype"][name_of(kind)] = *bytes;
+    if (*bytes < plan.disk.total())
+      smaller += fmt::format("{}\"{}\" {}", smaller.empty() ? "" : ", ", name_of(kind),
+                             bytes_text(*bytes));
+  }
+  json["settings"] = parse_ordered(to_json(config), "settings", {});
+  json["settings_from"] = settings_from;
+  std::string why_not = "the weights are not here";
+  const std::optional<Speed> speed =
+      from_files || rounded ? probe(flags, config, weights + plan.host.windows, why_not)
+                            : std::nullopt;
+  std::string time;
+  if (speed) {
+    const double seconds =
+        reading_seconds(*speed, speed->reading_alone, model, config, flags.tokens);
+    json["time"] = {{"seconds", seconds},
+                    {"tokens_per_second", static_cast<double>(flags.tokens) / seconds},
+                    {"probe",
+                     {{"tokens", speed->tokens},
+                      {"tokens_per_second", speed->reading_alone},
+                      {"seconds", speed->seconds}}}};
+    time = fmt::format(
+        "about {} to read it on these cores, where they are free: {:.0f} tokens a "
+        "second (by a probe of {:.1f} s)",
+        time_text(seconds), static_cast<double>(flags.tokens) / seconds, speed->seconds);
+  } else {
+    json["time"] = nullptr;
+    json["time_not_known"] = why_not;
+    time = fmt::format("not known: {}", why_not);
+  }
   Json worst = Json::array();
   const std::optional<MemoryPlan> at_most = attempt(flags, config, shape, most, worst);
   const MemoryPlan limit = at_most ? *at_most : unbounded(flags, config, shape, most);
@@ -244,23 +320,28 @@ void run(const PlanFlags& flags) {
                    (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
                    (disk_free < 0 || limit.disk.total() <= disk_free)}};
   json["advice"] = advice;
-  flags.json.say(
-      fmt::format("{} tokens in about {} events\n"
-                  "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}, "
-                  "their tables {}{}; {}\n"
-                  "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
-                  "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
-                  "{}",
-                  count_text(flags.tokens), count_text(expected), bytes_text(host),
-                  bytes_text(weights), from_files ? "" : " (by config.json)",
-                  bytes_text(plan.host.windows), bytes_text(plan.host.representatives),
-                  bytes_text(plan.host.event_store), bytes_text(plan.host.timeline),
-                  plan.host.graph > 0 ? ", their graph " + bytes_text(plan.host.graph) : "",
-                  available_text(memory_free, "available"), bytes_text(plan.disk.total()),
-                  bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors),
-                  bytes_text(plan.disk.tokens), bytes_text(plan.disk.states),
-                  available_text(disk_free, "free"), bytes_text(weights + limit.host.total()),
-                  bytes_text(limit.disk.total()), config.min_block, verdict(json)));
+  flags.json.say(fmt::format(
+      "{} tokens in about {} events\n"
+      "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}, "
+      "their tables {}{}; {}\n"
+      "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
+      "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
+      "  a token {:>10}  of disk{}\n"
+      "  time    {}\n"
+      "  chosen  {}\n"
+      "{}",
+      count_text(flags.tokens), count_text(expected), bytes_text(host), bytes_text(weights),
+      from_files ? "" : " (by config.json)", bytes_text(plan.host.windows),
+      bytes_text(plan.host.representatives), bytes_text(plan.host.event_store),
+      bytes_text(plan.host.timeline),
+      plan.host.graph > 0 ? ", their graph " + bytes_text(plan.host.graph) : "",
+      available_text(memory_free, "available"), bytes_text(plan.disk.total()),
+      bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors), bytes_text(plan.disk.tokens),
+      bytes_text(plan.disk.states), available_text(disk_free, "free"),
+      bytes_text(weights + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
+      bytes_text(static_cast<std::int64_t>(per_token(plan.disk.total()))),
+      smaller.empty() ? std::string() : "; all of it with kv_dtype " + smaller, time, settings_from,
+      verdict(json)));
   flags.json.write(json);
 }
 
@@ -271,7 +352,11 @@ void add_plan(Command& app) {
   Command sub = app.subcommand("plan", "What a text will take, before it is read");
   sub.footer(
       "Bytes per tier of a memory kept in --memory-dir, or with --device cuda of a run on a "
-      "device, beside\nwhat the machine has. config.json is enough: the weights need not be there "
+      "device, beside\nwhat the machine has; the settings that a new memory gets, and why; and, "
+      "where "
+      "the weights are there,\nthe time that reading takes here, by a probe of the model for at "
+      "most "
+      "three seconds. config.json is enough: the weights need not be there "
       "yet (without --device).\n\"fits\" is false and \"advice\" says what to change where "
       "something does not fit; exit code 0 either way.\n\n"
       "Example:\n  episodic plan --model M --tokens 10M --memory-dir book.mem");
@@ -279,6 +364,8 @@ void add_plan(Command& app) {
   add_count(sub, "--tokens", flags->tokens, "Length of the text", 1).required();
   sub.option("--memory-dir", flags->dir, "Where the memory will be kept");
   sub.option("--checkpoints", flags->checkpoints, "As of ingest").between(0, 1000).shows_default();
+  sub.flag("--no-probe", flags->no_probe,
+           "Do not run the model to find out how long reading takes");
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -66,7 +66,7 @@ void run(const ServeFlags& flags) {
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   if (flags.dir.empty()) {
-    attach(*engine, flags.common, flags.model, flags.model.memory_config(), flags.max_tokens);
+    attach(*engine, flags.common, flags.model, flags.model.new_memory_config(), flags.max_tokens);
   } else {
     if (flags.model.full_attention)
       throw ConfigError("--memory-dir: full attention reads no memory; leave one of the two out");

@@ -9,6 +9,7 @@ namespace episodic::tools {
 
 void add_ask(Command& app);
 void add_chat(Command& app);
+void add_check(Command& app);
 void add_compare_events(Command& app);
 void add_demo(Command& app);
 void add_edit(Command& app);

@@ -24,6 +24,7 @@
 #include "episodic/model/activations.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
+#include "episodic/session/engine.hpp"
 
 namespace episodic::tools {
 
@@ -127,9 +128,10 @@ void ModelFlags::add_to(Command& app, bool with_full_attention) {
       .one_of({"q8_0", "q4_0"});
   const Option m = app.option(
       "--memory", memory,
-      std::string("Changes to the memory's settings: a JSON file or inline JSON. What it does not "
-                  "name is as in MODEL/memory.json, else as in the paper. \"preset\" begins with a "
-                  "paper's system: ") +
+      std::string(
+          "Changes to the memory's settings: a JSON file or inline JSON. What it does not "
+          "name is as in MODEL/memory.json, else as plan shows for the model (measurements: "
+          "as in the paper). \"preset\" begins with a paper's system: ") +
           preset_names());
   if (with_full_attention)
     app.flag("--full-attention", full_attention, "Full causal attention instead of the memory")
@@ -164,12 +166,48 @@ ModelOptions ModelFlags::options() const {
 
 MemoryConfig ModelFlags::memory_config() const { return changed(memory_config_of(model)); }
 
+namespace {
+
+/// Whether settings name one of the lengths that default_memory chooses.
+bool names_lengths(const std::string& text) {
+  Json json;
+  try {
+    json = parse_ordered(text, "--memory", {.depth = 4, .array_length = 1 << 16});
+  } catch (const FileError&) {
+    return false;  // whoever reads the settings says what is wrong with them
+  }
+  return json.is_object() && std::any_of(json.items().begin(), json.items().end(), [](auto& item) {
+           return item.key() == "n_init" || item.key() == "n_local" || item.key() == "n_mem" ||
+                  item.key() == "chunk";
+         });
+}
+
+}  // namespace
+
+ModelFlags::NewMemory ModelFlags::new_memory() const {
+  const auto [text, label] = memory_text();
+  const auto changed = [&](const MemoryConfig& base, const std::string& from) {
+    return NewMemory{text.empty() ? base : change_memory_config(base, text, label),
+                     from + (text.empty() ? "" : "; changed by --memory")};
+  };
+  if (full_attention || brings_memory_settings(model))
+    return changed(memory_config_of(model), "as in memory.json");
+  require_model_dir(model);
+  if (names_lengths(text)) return changed({}, "the paper's");
+  const DefaultMemory chosen = default_memory(model_facts(model, options()));
+  return changed(chosen.config, chosen.why);
+}
+
+std::pair<std::string, std::string> ModelFlags::memory_text() const {
+  const std::size_t at = memory.find_first_not_of(" \t\r\n");
+  if (memory.empty() || (at != std::string::npos && memory[at] == '{')) return {memory, "--memory"};
+  return {read_text(memory), memory};
+}
+
 MemoryConfig ModelFlags::changed(const MemoryConfig& base) const {
   if (memory.empty()) return base;
-  const std::size_t at = memory.find_first_not_of(" \t\r\n");
-  if (at != std::string::npos && memory[at] == '{')
-    return change_memory_config(base, memory, "--memory");
-  return change_memory_config(base, read_text(memory), memory);
+  const auto [text, label] = memory_text();
+  return change_memory_config(base, text, label);
 }
 
 void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
@@ -283,7 +321,9 @@ std::int64_t peak_resident_bytes() {
 
 ProgressBar::ProgressBar(std::string label, bool quiet)
     : label_(std::move(label)),
-      on_(!quiet && ::isatty(STDERR_FILENO) != 0),
+      on_(!quiet),
+      terminal_(::isatty(STDERR_FILENO) != 0),
+      log_(label_),
       start_(std::chrono::steady_clock::now()),
       last_(start_) {}
 
@@ -293,9 +333,47 @@ ProgressBar::~ProgressBar() {
 
 ProgressCallback ProgressBar::callback() {
   return [this](std::int64_t done, std::int64_t total) {
-    if (on_) draw(done, total);
+    if (on_ && terminal_) draw(done, total);
+    if (on_ && !terminal_) {
+      const std::string line = log_.line(done, total, seconds());
+      std::fwrite(line.data(), 1, line.size(), stderr);
+    }
     return true;
   };
+}
+
+double ProgressBar::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+namespace {
+
+/// "1:02:03" or "2:03".
+std::string clock_text(double seconds) {
+  const auto s = static_cast<std::int64_t>(seconds + 0.5);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+}  // namespace
+
+std::string ProgressLog::line(std::int64_t done, std::int64_t total, double seconds) {
+  constexpr double kEvery = 60;
+  const bool end = done >= total;
+  if (end ? !told_ : seconds < due_) return {};
+  told_ = true;
+  due_ = seconds + kEvery;
+  const std::size_t last = label_.find_last_not_of(' ');  // labels may be padded for a bar
+  const std::string label = label_.substr(0, last == std::string::npos ? 0 : last + 1);
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  std::string out = fmt::format("{}: {} of {} tokens", label, count_text(done), count_text(total));
+  if (end) return out + fmt::format(" in {}\n", clock_text(seconds));
+  out += fmt::format(" ({:.0f}%), {} tokens/s",
+                     100 * static_cast<double>(done) / static_cast<double>(total),
+                     count_text(std::llround(rate)));
+  if (rate > 0)
+    out += fmt::format(", {} left", clock_text(static_cast<double>(total - done) / rate));
+  return out + "\n";
 }
 
 std::string progress_line(const std::string& label, std::int64_t done, std::int64_t total,
@@ -305,9 +383,7 @@ std::string progress_line(const std::string& label, std::int64_t done, std::int6
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   std::string left;
   if (done < total && rate > 0) {
-    const auto s = static_cast<std::int64_t>(static_cast<double>(total - done) / rate + 0.5);
-    left = s >= 3600 ? fmt::format("{}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
-                     : fmt::format("{}:{:02} left", s / 60, s % 60);
+    left = clock_text(static_cast<double>(total - done) / rate) + " left";
   }
   const auto join = [](std::initializer_list<std::string> parts) {
     std::string out;
@@ -338,9 +414,8 @@ void ProgressBar::draw(std::int64_t done, std::int64_t total) {
   winsize size{};
   const int columns =
       ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-  const double seconds = std::chrono::duration<double>(now - start_).count();
   const std::string line =
-      "\r" + progress_line(label_, done, total, seconds, columns) + "\x1b[K";  // clears the rest
+      "\r" + progress_line(label_, done, total, seconds(), columns) + "\x1b[K";  // clears the rest
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

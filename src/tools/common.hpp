@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
@@ -98,10 +99,24 @@ struct ModelFlags {
   void add_to(Command& app, bool with_full_attention = true);
   /// What is done with the weights. \throws ConfigError naming the flag
   ModelOptions options() const;
-  /// The memory's settings: MODEL/memory.json or the defaults, changed by --memory.
+  /// The memory's settings: MODEL/memory.json or the paper's, changed by --memory. What
+  /// measurements go by, so that they mean the same from model to model.
   MemoryConfig memory_config() const;
+  /// Those of a new memory that is there to be used: a model without memory.json gets what suits it
+  /// (default_memory), changed by --memory. A --memory that names one of the lengths that the rule
+  /// chooses has made up its mind: it changes the paper's settings, as it always did.
+  MemoryConfig new_memory_config() const { return new_memory().config; }
+  struct NewMemory {
+    MemoryConfig config;
+    std::string from;  ///< where they come from, for people
+  };
+  NewMemory new_memory() const;
   /// Other settings, changed by --memory.
   MemoryConfig changed(const MemoryConfig& base) const;
+
+ private:
+  /// What --memory says, and what it is called in messages. \throws FileError
+  std::pair<std::string, std::string> memory_text() const;
 };
 
 /// Says on stderr that settings reach further than the model was trained for, if they do.
@@ -151,7 +166,22 @@ std::int64_t peak_resident_bytes();
 std::string progress_line(const std::string& label, std::int64_t done, std::int64_t total,
                           double seconds, int columns);
 
-/// A bar on stderr, drawn at most ten times a second; silent when stderr is no terminal.
+/// Progress for a file or a pipe: a whole line now and then, instead of one that is drawn over.
+class ProgressLog {
+ public:
+  explicit ProgressLog(std::string label) : label_(std::move(label)) {}
+  /// The line that is due after so many seconds, with its line feed; empty: none is. The first is
+  /// due after ten seconds, the next a minute behind the last, and one at the end of what had any.
+  std::string line(std::int64_t done, std::int64_t total, double seconds);
+
+ private:
+  std::string label_;
+  double due_ = 10;
+  bool told_ = false;
+};
+
+/// How far a long job is, on stderr: on a terminal a bar, drawn at most ten times a second;
+/// elsewhere the lines of ProgressLog.
 class ProgressBar {
  public:
   ProgressBar(std::string label, bool quiet);
@@ -161,10 +191,12 @@ class ProgressBar {
 
  private:
   void draw(std::int64_t done, std::int64_t total);
+  double seconds() const;
 
   std::string label_;
-  bool on_;
+  bool on_, terminal_;
   bool drawn_ = false;
+  ProgressLog log_;
   std::chrono::steady_clock::time_point start_, last_;
 };
 

@@ -55,8 +55,8 @@ std::string timeline(const DemoResult& r) {
   const auto n = static_cast<double>(r.n_tokens());
   const double right = kWidth - 14;
   const auto x_of = [&](double token) { return token / n * right; };
-  std::string out =
-      fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, kArcs + kStrip + 34);
+  std::string out = fmt::format("<div class=\"wide\"><svg viewBox=\"0 0 {} {}\" role=\"img\">\n",
+                                kWidth, kArcs + kStrip + 34);
   for (const EventBlock& b : event_blocks(r.events, r.reading, kStripBlocks)) {
     const double x = x_of(static_cast<double>(b.tokens.start));
     out += fmt::format(
@@ -93,7 +93,7 @@ std::string timeline(const DemoResult& r) {
       "<text x=\"0\" y=\"{0}\">token 0</text><text x=\"{1:.1f}\" y=\"{0}\" text-anchor=\"end\">"
       "the questions, at token {2}</text>\n",
       kArcs + kStrip + 31, kWidth, r.n_tokens());
-  return out + "</svg>\n";
+  return out + "</svg></div>\n";
 }
 
 /// A fact with what lies around it, cut at the events.
@@ -123,7 +123,7 @@ std::string neighbourhood(const DemoResult& r, const Tokenizer& tokenizer, const
 }
 
 std::string recalled(const DemoResult& r, const Tokenizer& tokenizer, const FactResult& f) {
-  std::string out = "<table>\n";
+  std::string out = "<div class=\"wide\"><table>\n";
   std::size_t listed = 0;
   for (const Recalled& e : f.best) {
     const bool gold = e.tokens.start < f.fact.tokens.end && f.fact.tokens.start < e.tokens.end;
@@ -136,7 +136,7 @@ std::string recalled(const DemoResult& r, const Tokenizer& tokenizer, const Fact
         coloured_tokens(tokenizer, r.text.ids, r.reading,
                         {e.tokens.start, std::min(e.tokens.end, r.n_tokens())}));
   }
-  out += "</table>\n";
+  out += "</table></div>\n";
   if (listed < f.best.size())
     out += fmt::format("<p class=\"soft\">and {} more</p>\n", f.best.size() - listed);
   return out;
@@ -199,7 +199,9 @@ std::string demo_page(const DemoResult& r, const Tokenizer& tokenizer) {
   body +=
       "<h2>All events</h2>\n<p class=\"soft\">One block an event, one row after the other; the "
       "number on "
-      "the left is the row's first token.</p>\n";
+      "the left is the row's first token. <i class=\"open\">&nbsp;Without a colour&nbsp;</i> what "
+      "is "
+      "in no closed event: the first tokens, and at the end the window.</p>\n";
   body += event_map(event_blocks(r.events, r.reading, kMapBlocks), r.n_tokens(), marks);
   body +=
       fmt::format("<h2>Settings</h2>\n<p><code>{}</code></p>\n", escape_html(to_json(r.config)));

@@ -13,21 +13,8 @@
 namespace episodic::tools {
 namespace {
 
-/// One line, white space and control characters as spaces, cut in the middle of nothing but ASCII.
-std::string one_line(const std::string& text, std::size_t most) {
-  std::string out;
-  for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  const std::size_t first = out.find_first_not_of(' '), last = out.find_last_not_of(' ');
-  if (first == std::string::npos) return {};
-  out = out.substr(first, last - first + 1);
-  if (out.size() <= most) return out;
-  std::size_t end = most - 3;
-  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0) == 0x80) --end;
-  return out.substr(0, end) + "...";
-}
-
 std::string cell(const Answer& a) {
-  const std::string said = one_line(a.value.empty() ? a.text : a.value, 9);
+  const std::string said = excerpt_of(a.value.empty() ? a.text : a.value, 9);
   return fmt::format("{} {}", a.right ? "+" : "-", said.empty() ? "(blank)" : said);
 }
 
@@ -36,7 +23,7 @@ std::string excerpt(const DemoResult& r, const Tokenizer& tokenizer, const FactR
   const TokenRange event = f.source->tokens;
   const TokenRange part{std::max(event.start, f.fact.tokens.start), event.end};
   return (part.start > event.start ? "..." : "") +
-         one_line(text_of(tokenizer, r.text.ids, part), 84);
+         excerpt_of(text_of(tokenizer, r.text.ids, part), 84);
 }
 
 std::string score(std::int64_t right, std::int64_t of) { return fmt::format("{}/{}", right, of); }

@@ -11,16 +11,9 @@
 #include "episodic/memory/episodic_memory.hpp"
 #include "hidden_facts.hpp"
 #include "reading.hpp"
+#include "recalled.hpp"
 
 namespace episodic::tools {
-
-/// An event that the question's last token had before it in one layer.
-struct Recalled {
-  std::int64_t layer = 0;
-  std::int64_t rank = 0;  ///< 1 is the best; neighbours in time come behind the similar ones
-  EventId event = 0;
-  TokenRange tokens;
-};
 
 struct FactResult {
   Fact fact;

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   app.version("episodic " EPISODIC_VERSION);
   app.help_all("Help of all subcommands");
   episodic::tools::add_demo(app);
+  episodic::tools::add_check(app);
   episodic::tools::add_generate(app);
   episodic::tools::add_chat(app);
   episodic::tools::add_serve(app);

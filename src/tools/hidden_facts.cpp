@@ -135,6 +135,63 @@ Book open_book(const std::filesystem::path& path) {
   return book;
 }
 
+Book plain_book(std::int64_t sentences, std::uint64_t seed) {
+  static constexpr std::array kWho = {"The old gardener",
+                                      "A travelling tailor",
+                                      "The schoolmaster",
+                                      "My grandfather",
+                                      "The postman",
+                                      "A woman from the village",
+                                      "The youngest of the brothers",
+                                      "The captain",
+                                      "A stranger in a grey coat",
+                                      "The shopkeeper",
+                                      "Our neighbour",
+                                      "The clerk at the station",
+                                      "The carpenter",
+                                      "A student on his way home",
+                                      "The keeper of the lighthouse",
+                                      "The painter"};
+  static constexpr std::array kDid = {
+      "walked slowly along the river",     "mended the fence behind the orchard",
+      "told a long story about the war",   "waited for the evening train",
+      "carried two baskets of apples",     "looked for his glasses everywhere",
+      "sang a song that nobody knew",      "read the newspaper from end to end",
+      "painted the shutters green",        "complained about the price of bread",
+      "slept through the whole afternoon", "wrote a letter to the council",
+      "watched the clouds over the hills", "swept the leaves off the path",
+      "played chess against himself",      "talked about the weather with everyone"};
+  static constexpr std::array kWhen = {
+      "before the rain began",           "while the bells were ringing",
+      "as he had done for years",        "although it was already late",
+      "on the first warm day of spring", "because there was nothing else to do",
+      "until the lamps were lit",        "in spite of the cold wind",
+      "without saying a word",           "when the market had closed",
+      "long after the others had gone",  "and thought no more of it"};
+  static constexpr std::array kThen = {"Nobody asked him why.",
+                                       "It was a quiet evening.",
+                                       "The dog barked twice and lay down.",
+                                       "Then the wind turned to the west.",
+                                       "There was soup for supper.",
+                                       "The road was empty after that.",
+                                       "So the week went by.",
+                                       "Somebody laughed in the yard.",
+                                       "The river was high that month.",
+                                       "It did not matter very much."};
+  Draw draw(seed);
+  Book book;
+  book.title = "plain English";
+  while (static_cast<std::int64_t>(book.pieces.size()) < sentences) {
+    if (draw.below(3) == 0)
+      book.pieces.emplace_back(kThen[draw.below(kThen.size())]);
+    else
+      book.pieces.push_back(fmt::format("{} {} {}.", kWho[draw.below(kWho.size())],
+                                        kDid[draw.below(kDid.size())],
+                                        kWhen[draw.below(kWhen.size())]));
+  }
+  return book;
+}
+
 std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed) {
   if (n < 1 || n > kMostFacts)
     throw ConfigError(fmt::format("--facts = {}, must be in [1, {}]", n, kMostFacts));
@@ -168,7 +225,7 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
   std::vector<std::vector<std::int64_t>> said;
   auto fixed = static_cast<std::int64_t>(out.ids.size());
   for (const Fact& f : out.facts) {
-    said.push_back(tokenizer.encode(sentence_of(f), false));
+    said.push_back(tokenizer.encode(f.said.empty() ? sentence_of(f) : f.said + "\n", false));
     fixed += static_cast<std::int64_t>(said.back().size());
   }
   if (fixed > n_tokens / 2)
@@ -179,7 +236,7 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
 
   std::vector<std::vector<std::int64_t>> pieces;
   std::size_t next = first_piece % book.pieces.size();
-  std::string end;  // mark that ends the last sentence: read with the question
+  std::string& end = out.end;
   const std::int64_t target = n_tokens + 2;  // the end of the last sentence is taken off again
   for (std::int64_t n = fixed; n < target;) {
     if (next == book.pieces.size()) next = 0, ++out.times_read;
@@ -209,6 +266,7 @@ HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_
   const auto total = static_cast<double>(out.ids.size());
   for (Fact& fact : out.facts) {
     fact.depth = static_cast<double>(fact.tokens.start) / total;
+    if (!fact.said.empty()) continue;
     fact.question = fmt::format("{0}\n\n\nWhat is the {1}?\n\nThe {1} is", end, fact.name);
   }
   return out;

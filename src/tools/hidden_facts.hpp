@@ -33,12 +33,18 @@ struct Fact {
   double depth = 0;      ///< where it was put: 0 the start of the text, 1 its end
   TokenRange tokens;     ///< of its sentences
   std::string question;  ///< what follows the text to ask for it
+  std::string said;      ///< how the text says it; empty: as the demo does
 };
+
+/// Sentences of plain English about nothing in particular, drawn from a seed: what is there
+/// wherever the program is. Neither names nor things of facts are in it.
+Book plain_book(std::int64_t sentences, std::uint64_t seed);
 
 /// The text as it is fed.
 struct HiddenFacts {
   std::vector<std::int64_t> ids;
   std::vector<Fact> facts;
+  std::string end;              ///< mark that ends the last sentence: a question begins with it
   std::int64_t times_read = 1;  ///< more than once if the book is shorter than what was asked for
 };
 
@@ -47,8 +53,9 @@ struct HiddenFacts {
 std::vector<Fact> draw_facts(std::int64_t n, std::uint64_t seed);
 
 /// At least n_tokens of the book with the facts between its sentences, each at its `depth`; fills
-/// in `tokens`, the depth as it came out, and `question`. \param facts by increasing depth \param
-/// first_piece where in the book to begin \throws ConfigError if the facts do not fit
+/// in `tokens`, the depth as it came out, and `question` where `said` is empty. \param facts by
+/// increasing depth \param first_piece where in the book to begin \throws ConfigError if the facts
+/// do not fit
 HiddenFacts hide_facts(const Book& book, const Tokenizer& tokenizer, std::int64_t n_tokens,
                        std::vector<Fact> facts, std::size_t first_piece = 0);
 

@@ -19,7 +19,7 @@ constexpr const char* kStyle = R"(
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1100px;padding:24px;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,sans-serif}
-h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}
+h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:18px;margin:32px 0 8px}
 p.soft,.soft{color:var(--soft)}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:5px 8px;border-bottom:1px solid var(--line);vertical-align:top}
@@ -46,9 +46,16 @@ details{border-bottom:1px solid var(--line);padding:6px 0}
 summary{cursor:pointer}
 code{font:13px/1.6 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
 .wide{overflow-x:auto}
+.open{fill:var(--card);stroke:var(--line);stroke-dasharray:3 2;background:var(--card)}
 .gone{fill:var(--line);background:var(--line);color:var(--soft)}
 .pinned{outline:2px solid var(--mark);outline-offset:-1px}
-@media (max-width:700px){body{padding:14px}th,td{padding:4px 5px}}
+/* On a phone what is wide scrolls in its own box: cells that are squeezed make rows of one word a line,
+and a drawing of 1000 units has letters of 4 pixels. */
+@media (max-width:700px){body{padding:14px}th,td{padding:4px 6px;white-space:nowrap}
+table{width:max-content;min-width:100%}
+td.text{white-space:pre-wrap;min-width:60vw;max-width:75vw}
+.cards{gap:8px}.card{flex:1 1 40%;min-width:0;padding:8px 10px}
+.wide svg{width:900px}}
 )";
 
 /// Hue from calm blue to hot red, for SVG blocks and token backgrounds alike.
@@ -163,8 +170,9 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
   const std::int64_t per_row = std::max<std::int64_t>({500, 100 * ((n_tokens / 50 + 99) / 100)});
   const std::int64_t rows = std::max<std::int64_t>(1, (n_tokens + per_row - 1) / per_row);
   const double scale = (kWidth - kLeft) / static_cast<double>(per_row);
-  std::string out = fmt::format("<svg viewBox=\"0 0 {} {:.0f}\" role=\"img\">\n", kWidth,
-                                static_cast<double>(rows) * (kRow + kGap));
+  std::string out =
+      fmt::format("<div class=\"wide\"><svg viewBox=\"0 0 {} {:.0f}\" role=\"img\">\n", kWidth,
+                  static_cast<double>(rows) * (kRow + kGap));
   const auto pieces = [&](TokenRange r, auto&& draw) {
     for (std::int64_t at = r.start; at < r.end;) {
       const std::int64_t row = at / per_row, end = std::min(r.end, (row + 1) * per_row);
@@ -177,6 +185,18 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
   for (std::int64_t row = 0; row < rows; ++row)
     out += fmt::format("<text x=\"{}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>\n", kLeft - 6,
                        static_cast<double>(row) * (kRow + kGap) + kRow - 3, row * per_row);
+  // What no closed event holds: the sinks before the first, the window behind the last.
+  const auto open = [&](std::int64_t start, std::int64_t end) {
+    if (start >= end) return;
+    pieces({start, end}, [&](double x, double y, double w, bool) {
+      out += fmt::format(
+          "<rect class=\"open\" x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{}\">"
+          "<title>tokens {} to {}: in no closed event</title></rect>\n",
+          x, y, std::max(0.3, w - 0.4), kRow, start, end);
+    });
+  };
+  open(0, blocks.empty() ? n_tokens : blocks.front().tokens.start);
+  if (!blocks.empty()) open(blocks.back().tokens.end, n_tokens);
   for (const EventBlock& b : blocks) {
     const std::string name = b.first == b.last ? fmt::format("event {}", b.first)
                                                : fmt::format("events {} to {}", b.first, b.last);
@@ -202,7 +222,7 @@ std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_toke
       out += "</g>\n";
     });
   }
-  return out + "</svg>\n";
+  return out + "</svg></div>\n";
 }
 
 }  // namespace episodic::tools

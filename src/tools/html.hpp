@@ -48,7 +48,9 @@ struct MapMark {
   std::string label, title;
 };
 
-/// SVG of the whole text as rows of blocks shaded by surprise, marks on top.
+/// SVG of the whole text as rows of blocks shaded by surprise, marks on top; what is in no block is
+/// drawn too, and says so. In a box of its own that scrolls where the page is narrow, as every
+/// table is to be (class "wide").
 std::string event_map(const std::vector<EventBlock>& blocks, std::int64_t n_tokens,
                       const std::vector<MapMark>& marks);
 

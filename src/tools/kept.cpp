@@ -2,11 +2,15 @@
 #include "kept.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <fstream>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 
 namespace episodic::tools {
 
@@ -25,22 +29,87 @@ EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode) {
   return EpisodicMemory::open(keep, mode);
 }
 
-void read_and_commit(Session& session, std::span<const std::int64_t> ids, std::int64_t commit_every,
+void read_and_commit(Session& session, std::span<const std::int64_t> ids, CommitPace pace,
                      const ProgressCallback& progress, const std::function<void()>& commit) {
+  using Clock = std::chrono::steady_clock;
   // Whole steps between commits: the steps are then the same wherever a reading was cut off.
   const std::int64_t chunk = session.model().chunk();
-  const auto piece =
-      static_cast<std::size_t>(std::max<std::int64_t>(1, commit_every / chunk) * chunk);
+  const std::int64_t piece = std::max<std::int64_t>(1, pace.tokens / chunk) * chunk;
   const auto total = static_cast<std::int64_t>(ids.size());
-  std::int64_t done = 0;
-  while (!ids.empty()) {
-    const auto now = ids.first(std::min(piece, ids.size()));
-    session.prefill(
-        now, [&](std::int64_t n, std::int64_t) { return !progress || progress(done + n, total); });
-    done += static_cast<std::int64_t>(now.size());
-    ids = ids.subspan(now.size());
+  std::int64_t done = 0, committed = 0;
+  Clock::time_point last = Clock::now();
+  while (done < total) {
+    const std::int64_t n = std::min(chunk, total - done);
+    session.prefill(ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(n)));
+    done += n;
+    if (progress) progress(done, total);
+    const double seconds = std::chrono::duration<double>(Clock::now() - last).count();
+    if (done - committed < piece && done < total && !(pace.seconds > 0 && seconds >= pace.seconds))
+      continue;
     commit();
+    committed = done;
+    last = Clock::now();
   }
+}
+
+void ReadingNote::leave(const std::filesystem::path& dir) const {
+  write_text(dir / kName, Json{{"text", text}, {"tokens", tokens}}.dump(
+                              -1, ' ', false, Json::error_handler_t::replace) +
+                              "\n");
+}
+
+void ReadingNote::remove(const std::filesystem::path& dir) {
+  std::error_code ignored;
+  std::filesystem::remove(dir / kName, ignored);
+}
+
+std::optional<ReadingNote> ReadingNote::of(const std::filesystem::path& dir) {
+  std::error_code error;
+  const std::filesystem::path file = dir / kName;
+  constexpr std::uintmax_t kLongest = 65536;
+  if (!std::filesystem::is_regular_file(file, error) ||
+      std::filesystem::file_size(file, error) > kLongest || error)
+    return std::nullopt;
+  try {
+    const Json json = read_json(file);
+    if (!json.is_object() || !json.contains("text") || !json["text"].is_string() ||
+        !json.contains("tokens") || !json["tokens"].is_number_unsigned())
+      return std::nullopt;
+    return ReadingNote{json["text"], json["tokens"]};
+  } catch (const FileError&) {
+    return std::nullopt;
+  }
+}
+
+bool is_being_written(const std::filesystem::path& dir) {
+  // Asked of the system rather than tried: to take the lock, be it for a moment, would refuse a
+  // writer that begins just then.
+  std::vector<std::string> inodes;
+  for (const std::filesystem::path& path : {dir / "lock", dir}) {
+    struct stat info {};
+    if (::stat(path.c_str(), &info) == 0) inodes.push_back(fmt::format(":{} ", info.st_ino));
+  }
+  std::ifstream locks("/proc/locks");  // "1: FLOCK  ADVISORY  WRITE 4711 fe:01:393230 0 EOF"
+  for (std::string line; std::getline(locks, line);)
+    if (line.find(" FLOCK ") != std::string::npos && line.find(" WRITE ") != std::string::npos)
+      for (const std::string& inode : inodes)
+        if (line.find(inode) != std::string::npos) return true;
+  return false;
+}
+
+std::string unfinished_text(const std::filesystem::path& dir, std::int64_t tokens, bool ours) {
+  const bool written = !ours && is_being_written(dir);
+  const std::optional<ReadingNote> note = ReadingNote::of(dir);
+  if (!written && !note) return {};
+  const std::string holds = fmt::format("{} holds {} tokens", dir.string(), count_text(tokens));
+  if (!note) return holds + "; another program is writing to it";
+  const std::string of =
+      note->tokens > tokens ? fmt::format(" of {}", count_text(note->tokens)) : std::string();
+  return holds + of +
+         (written ? fmt::format("; ingest is still reading {}", on_one_line(note->text))
+                  : fmt::format("; the ingest of {} was interrupted: `ingest --resume` (or "
+                                "`--append`, if it was that) goes on with it",
+                                on_one_line(note->text)));
 }
 
 Json memory_json(const Engine& engine) {

@@ -366,6 +366,63 @@ TEST_CASE("settings of a directory, changed by fields and with units", "[e2e][en
                  "available"));
 }
 
+TEST_CASE("settings for a model that brings none follow its size, its training and its weights",
+          "[e2e][engine]") {
+  const auto of = [](std::int64_t trained, double weights, std::optional<TensorType> stored) {
+    const DefaultMemory chosen =
+        default_memory({trained, static_cast<std::int64_t>(weights), stored});
+    chosen.config.validate();
+    CHECK_FALSE(chosen.why.empty());
+    return chosen.config;
+  };
+  // the lengths of the paper for its own model; shorter ones for smaller models
+  const MemoryConfig seven = of(32768, 7.2e9, TensorType::bf16);
+  CHECK(
+      (seven.n_local == 4096 && seven.n_mem == 2048 && seven.n_init == 128 && seven.chunk == 512));
+  const MemoryConfig middle = of(32768, 1.5e9, TensorType::q4_k);
+  CHECK((middle.n_local == 2048 && middle.n_mem == 2048));
+  const MemoryConfig small = of(8192, 1.35e8, TensorType::q4_1);
+  CHECK((small.n_local == 1024 && small.n_mem == 1024 && small.chunk == 512));
+  CHECK(of(0, 1.35e8, TensorType::f32).n_local == 1024);  // it does not say
+  // never more than half of what it was trained on, whatever that is
+  for (const std::int64_t trained : {1, 2, 7, 64, 512, 2048, 4096}) {
+    const MemoryConfig c = of(trained, 7e9, TensorType::bf16);
+    CHECK(c.n_local == std::max<std::int64_t>(1, trained / 2));
+    CHECK(c.n_mem <= c.n_local);
+    CHECK(c.chunk <= c.n_local);
+    CHECK(c.n_init <= c.n_local);
+  }
+  // keys and values as exact as the weights
+  CHECK(of(8192, 1e9, TensorType::f32).kv_dtype == DType::float32);
+  CHECK(of(8192, 1e9, TensorType::f16).kv_dtype == DType::float16);
+  CHECK(of(8192, 1e9, TensorType::bf16).kv_dtype == DType::bfloat16);
+  CHECK(of(8192, 1e9, std::nullopt).kv_dtype == DType::bfloat16);
+  for (const TensorType type :
+       {TensorType::q8_0, TensorType::q4_0, TensorType::q4_k, TensorType::q6_k, TensorType::iq4_nl})
+    CHECK(of(8192, 1e9, type).kv_dtype == DType::int8);
+  // all that is no length and no dtype is the library's
+  MemoryConfig rest = seven;
+  rest.kv_dtype = MemoryConfig{}.kv_dtype;
+  CHECK(rest == MemoryConfig{});
+
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const ModelFacts facts = model_facts(shipped_model_dir());
+  CHECK(facts.trained_tokens == 512);
+  CHECK((facts.weights > 2'400'000 && facts.weights < 2'800'000));
+  CHECK(facts.stored == TensorType::bf16);
+  ModelOptions rounded;
+  rounded.quantize = TensorType::q8_0;
+  CHECK(model_facts(shipped_model_dir(), rounded).stored == TensorType::q8_0);
+  CHECK(brings_memory_settings(shipped_model_dir()));
+  // before its weights are there, as config.json says
+  const TempDir early;
+  std::filesystem::copy(shipped_model_dir() / "config.json", early / "config.json");
+  const ModelFacts of_config = model_facts(early.path());
+  CHECK(of_config.weights == facts.weights);
+  CHECK_FALSE(of_config.stored.has_value());
+  CHECK_FALSE(brings_memory_settings(early.path()));
+}
+
 TEST_CASE("what is not a model directory is said to be what it is", "[e2e][engine]") {
   const TempDir scratch;
   CHECK(mentions(model_dir_problem(scratch / "none"), "no such directory"));

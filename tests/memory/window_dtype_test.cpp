@@ -18,6 +18,7 @@
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/memory/detail/layer_state.hpp"
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/memory/plan.hpp"
 #include "episodic/memory/sizes.hpp"
@@ -475,6 +476,66 @@ void put_state(const fs::path& dir, std::uint32_t version, const std::string& pa
   write(dir / "manifest.json", text);
 }
 
+TEST_CASE("a state takes what was read, not the room of its windows, and goes on to the bit",
+          "[memory][dtype][kept]") {
+  const MemoryShape s = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(s, 200, 16);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::int8}) {
+    CAPTURE(name_of(dtype));
+    MemoryConfig c = small_config();
+    c.kv_dtype = dtype;
+    const std::int64_t row =
+        2 * 2 * 10 * size_of(::episodic::detail::window_dtype(dtype));  // keys and values
+    std::int64_t last = 0;
+    for (const std::int64_t n : {0, 1, 5, 11}) {
+      CAPTURE(n);
+      REQUIRE(n < ring_capacity(c));
+      const TempDir temp;
+      const KeepOptions keep{temp / "m"};
+      const std::vector<Token> first(tokens.begin(), tokens.begin() + n);
+      EpisodicMemory whole(c, s);
+      all_said(whole, first);
+      const std::vector<float> rest = all_said(whole, tokens, n);
+      {
+        EpisodicMemory memory = EpisodicMemory::create(keep, c, s);
+        all_said(memory, first);
+        memory.commit();
+      }
+      const std::int64_t bytes = MemoryManifest::read(keep.dir).state.bytes;
+      if (n > 0) CHECK(bytes >= last);
+      CHECK(bytes < 4096 + s.n_layers * 2 * n * (row + 4 * 4));
+      last = bytes;
+      CHECK(verify_memory(keep.dir).damages.empty());
+      EpisodicMemory memory = EpisodicMemory::open(keep, OpenMode::read);
+      CHECK((all_said(memory, tokens, n) == rest));
+    }
+  }
+}
+
+TEST_CASE("commits that are near to one another leave no earlier states but the first",
+          "[memory][kept]") {
+  const MemoryShape s = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(s, 200, 17);
+  const MemoryConfig c = small_config();
+  const TempDir temp;
+  const KeepOptions keep{temp / "m"};
+  EpisodicMemory memory = EpisodicMemory::create(keep, c, s);
+  std::int64_t at = 0;
+  const auto read_to = [&](std::int64_t end) {
+    all_said(memory, {tokens.begin(), tokens.begin() + end}, at);
+    at = end;
+    memory.commit();
+    std::vector<std::int64_t> kept;
+    for (const auto& state : MemoryManifest::read(keep.dir).checkpoints)
+      kept.push_back(state.tokens);
+    return kept;
+  };
+  for (std::int64_t end = 1; end < c.chunk; ++end)
+    CHECK(read_to(end) == std::vector<std::int64_t>{0});
+  CHECK(read_to(2 * c.chunk) == std::vector<std::int64_t>{0});
+  CHECK(read_to(3 * c.chunk) == std::vector<std::int64_t>{0, 2 * c.chunk});
+}
+
 TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32 still open",
           "[memory][dtype][kept]") {
   const MemoryShape s = small_shape(2, 4, 2, 10);
@@ -503,7 +564,7 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
     // by name, so that a build that does not know it says so
     CHECK(mentions(text_of(keep.dir / "manifest.json"), name_of(dtype)));
     const bool halves = dtype == DType::bfloat16 || dtype == DType::float16;
-    CHECK(number_at<std::uint32_t>(state, 4) == 5u);
+    CHECK(number_at<std::uint32_t>(state, 4) == 6u);
     const auto goes_on = [&] {
       CHECK(verify_memory(keep.dir).damages.empty());
       EpisodicMemory memory = EpisodicMemory::open(keep, OpenMode::read);
@@ -512,13 +573,16 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
     };
     goes_on();
     // A version that nobody has written.
-    put_state(keep.dir, 6, state.substr(kHeader));
+    put_state(keep.dir, 7, state.substr(kHeader));
     const std::string said =
         refusal<FileError>([&] { EpisodicMemory::open(keep, OpenMode::read); });
     CHECK(mentions(said, name));
     CHECK(mentions(said, "another version"));
-    put_state(keep.dir, 5, state.substr(kHeader));
-    goes_on();
+    // The window is full, so that one that is kept whole has the same bytes.
+    for (const std::uint32_t version : {5u, 6u}) {
+      put_state(keep.dir, version, state.substr(kHeader));
+      goes_on();
+    }
     put_state(keep.dir, halves ? 4 : 3, with_a_row_for_each_event(state.substr(kHeader), c, s));
     goes_on();
     if (!halves) continue;

@@ -43,9 +43,9 @@ TEST_CASE("what cannot be drawn with is refused by file and key") {
   };
   for (const Bad& bad : std::vector<Bad>{
            {R"({"do_sample": 1})", "do_sample is 1, expected true or false"},
-           {R"({"temperature": -0.5})", "temperature is -0.5, expected a number from 0 to 100"},
+           {R"({"temperature": -0.5})", "temperature is -0.5, expected a number in [0, 100]"},
            {R"({"do_sample": true, "temperature": "hot"})", "temperature is \"hot\""},
-           {R"({"top_p": 1.5})", "top_p is 1.5, expected a number from 0 to 1"},
+           {R"({"top_p": 1.5})", "top_p is 1.5, expected a number in [0, 1]"},
            {R"({"top_k": 2.5})", "top_k is 2.5, expected an integer"},
            {R"({"top_k": 99999999999})", "top_k is 99999999999"},
            {R"({"min_p": [0.1]})", "min_p is [0.1]"},

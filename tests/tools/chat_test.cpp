@@ -367,7 +367,7 @@ TEST_CASE("answers are drawn as the model's files say, unless a flag says otherw
   const Run refused = chat("Who?\n", "");
   CHECK(refused.status == 1);
   CHECK(one_line(refused.err));
-  check_says(refused.err, "generation_config.json: top_p is 2, expected a number from 0 to 1");
+  check_says(refused.err, "generation_config.json: top_p is 2, expected a number in [0, 1]");
 }
 
 TEST_CASE("an answer ends with its turn, and a note says where it was cut") {

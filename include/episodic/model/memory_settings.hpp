@@ -6,18 +6,50 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/tensor_type.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/open_model.hpp"
 
 namespace episodic {
 
-/// The settings that a model directory brings along: its memory.json, or the defaults (the paper's,
-/// for Mistral-7B) if it has none. \throws FileError, ConfigError naming the file and the key
+/// The settings that a model directory brings along: its memory.json, or the library's defaults
+/// (the paper's, for Mistral-7B) if it has none. \throws FileError, ConfigError naming the file and
+/// the key
 MemoryConfig memory_config_of(const std::filesystem::path& model_dir);
+
+/// Whether a model directory brings settings along (memory.json).
+bool brings_memory_settings(const std::filesystem::path& model_dir);
+
+/// What default_memory looks at in a model.
+struct ModelFacts {
+  /// Tokens that its attention reached in training: max_positions, or the sliding window where all
+  /// layers have one. 0: the model does not say.
+  std::int64_t trained_tokens = 0;
+  std::int64_t weights = 0;  ///< numbers in them
+  /// What most of the weights are stored as; absent where their files are not there yet.
+  std::optional<TensorType> stored = {};
+};
+
+/// \param options those that the model is opened with: rounded weights count as they are rounded
+/// \throws FileError as open_model
+ModelFacts model_facts(const std::filesystem::path& model, const ModelOptions& options = {});
+
+/// Settings for a new memory of a model that brings none, and why these.
+struct DefaultMemory {
+  MemoryConfig config;
+  std::string why;  ///< one sentence for people
+};
+
+/// The rule by which programs choose: lengths by the model's size and trained length, kv_dtype by
+/// its weights (docs/settings.md); all else as in MemoryConfig. Where the model runs does not
+/// count, so that a memory is the same wherever it was made.
+DefaultMemory default_memory(const ModelFacts& facts);
 
 /// `base` with the fields changed that the JSON object names; the others stay as they are. Byte
 /// budgets may be strings with a unit: {"host_bytes": "1.5GB"}; {"preset": "hem"} begins with a

@@ -79,6 +79,9 @@ struct Lane {
   RecallBuffers next_recall;                   ///< of the step that is open
 };
 
+/// The version of a state from which it holds only the rows of windows that a token has reached.
+inline constexpr std::uint32_t kReachedRows = 6;
+
 class LayerState {
  public:
   /// \param rotation outlives the layer \param rings what its rings begin with; empty: zeros
@@ -130,10 +133,11 @@ class LayerState {
   /// The window of an empty sequence, and lanes of none.
   void reset(std::vector<Lane> lanes) noexcept;
 
-  /// The windows and recall lists to bytes and back; the indexes by themselves.
-  /// \param tokens of the sequence \param time whose events the lists name \param windows as they
-  /// were saved: in their dtype, or in float32 by versions that knew no other
-  void save(ByteWriter& to) const;
+  /// The windows and recall lists to bytes and back; the indexes by themselves. Of a window that is
+  /// not full yet only the rows that a token has reached, but whole by versions before
+  /// kReachedRows. \param tokens of the sequence \param time whose events the lists name \param
+  /// windows as they were saved: in their dtype, or in float32 by versions that knew no other
+  void save(ByteWriter& to, std::int64_t tokens) const;
   void load(ByteReader& from, std::int64_t tokens, const Timeline& time, DType windows);
 
   /// Of a lane's heads.

@@ -57,6 +57,39 @@ inline void get(ByteReader& from, DType stored, const char* what, DType dtype,
     std::memcpy(elements.data(), halves.data(), elements.size());  // nothing may have no address
 }
 
+/// An array [heads, all, row] of which only the first `reached` rows of each head count.
+struct Rows {
+  std::int64_t heads = 0, all = 0, reached = 0, row = 0;
+
+  std::size_t of_head(std::int64_t rows, DType dtype) const {
+    return static_cast<std::size_t>(rows * row * size_of(dtype));
+  }
+};
+
+/// As put, of the rows that count.
+inline void put(ByteWriter& to, std::span<const std::byte> elements, DType dtype,
+                const Rows& rows) {
+  if (rows.reached == rows.all) return put(to, elements, dtype);
+  const std::size_t part = rows.of_head(rows.reached, dtype), whole = rows.of_head(rows.all, dtype);
+  std::vector<std::byte> packed(static_cast<std::size_t>(rows.heads) * part);
+  for (std::int64_t h = 0; part > 0 && h < rows.heads; ++h)
+    std::memcpy(packed.data() + static_cast<std::size_t>(h) * part,
+                elements.data() + static_cast<std::size_t>(h) * whole, part);
+  put(to, packed, dtype);
+}
+
+/// As get, of the rows that count; the others stay as they are.
+inline void get(ByteReader& from, DType stored, const char* what, DType dtype,
+                std::span<std::byte> elements, const Rows& rows) {
+  if (rows.reached == rows.all) return get(from, stored, what, dtype, elements);
+  const std::size_t part = rows.of_head(rows.reached, dtype), whole = rows.of_head(rows.all, dtype);
+  std::vector<std::byte> packed(static_cast<std::size_t>(rows.heads) * part);
+  get(from, stored, what, dtype, packed);
+  for (std::int64_t h = 0; part > 0 && h < rows.heads; ++h)
+    std::memcpy(elements.data() + static_cast<std::size_t>(h) * whole,
+                packed.data() + static_cast<std::size_t>(h) * part, part);
+}
+
 /// One head of a token: where it lies, or widened into `to`.
 inline const float* as_float(const HeadRows& x, std::int64_t i, std::int64_t g, std::int64_t d,
                              float* to) {
@@ -390,24 +423,34 @@ EPISODIC_INLINE void LayerState::reset(std::vector<Lane> empty) noexcept {
   lanes = std::move(empty);
 }
 
-EPISODIC_INLINE void LayerState::save(ByteWriter& to) const {
+EPISODIC_INLINE void LayerState::save(ByteWriter& to, std::int64_t tokens) const {
   using layer_state_detail::put;
-  put(to, ring(kKeys), dtype_);
-  put(to, ring(kValues), dtype_);
-  to.put_vector(relevance_);
-  put(to, sinks_.keys, dtype_);
-  put(to, sinks_.values, dtype_);
+  const std::int64_t reached = std::min(tokens, capacity_);
+  const layer_state_detail::Rows window{n_kv_heads_, capacity_, reached, head_dim_};
+  const layer_state_detail::Rows sinks{n_kv_heads_, n_init_, std::min(tokens, n_init_), head_dim_};
+  put(to, ring(kKeys), dtype_, window);
+  put(to, ring(kValues), dtype_, window);
+  to.put_span(std::span(relevance_).first(static_cast<std::size_t>(reached * n_heads_)));
+  put(to, sinks_.keys, dtype_, sinks);
+  put(to, sinks_.values, dtype_, sinks);
   for (const RecallBuffers& recall : recall_) recall.save(to);
 }
 
 EPISODIC_INLINE void LayerState::load(ByteReader& from, std::int64_t tokens, const Timeline& time,
                                       DType windows) {
   using layer_state_detail::get;
-  get(from, windows, "keys of the window", dtype_, ring(kKeys));
-  get(from, windows, "values of the window", dtype_, ring(kValues));
-  relevance_ = from.get_vector<float>(relevance_.size(), "relevance");
-  get(from, windows, "keys of the sinks", dtype_, change_sinks().keys);
-  get(from, windows, "values of the sinks", dtype_, sinks_.values);
+  const bool whole = from.version() < kReachedRows;
+  const std::int64_t reached = whole ? capacity_ : std::min(tokens, capacity_);
+  const layer_state_detail::Rows window{n_kv_heads_, capacity_, reached, head_dim_};
+  const layer_state_detail::Rows sinks{n_kv_heads_, n_init_,
+                                       whole ? n_init_ : std::min(tokens, n_init_), head_dim_};
+  get(from, windows, "keys of the window", dtype_, ring(kKeys), window);
+  get(from, windows, "values of the window", dtype_, ring(kValues), window);
+  const auto relevance =
+      from.get_vector<float>(static_cast<std::size_t>(reached * n_heads_), "relevance");
+  std::copy(relevance.begin(), relevance.end(), relevance_.begin());
+  get(from, windows, "keys of the sinks", dtype_, change_sinks().keys, sinks);
+  get(from, windows, "values of the sinks", dtype_, sinks_.values, sinks);
   for (std::size_t p = 0; p < lanes.size(); ++p)
     recall_[p].load(from, time.events(lanes[p].scope).size());
   if (!rotate_window(tokens))
