@@ -62,16 +62,15 @@ std::map<std::string, std::string> special_tokens(const nlohmann::json& config) 
   return tokens;
 }
 
-nlohmann::ordered_json read_variables(const std::string& text) {
+/// \param name of the setting, for messages
+nlohmann::ordered_json read_object(const std::string& text, const std::string& name) {
   nlohmann::ordered_json json;
   try {
-    json = parse_ordered(text, "ChatOptions::variables",
-                         {.depth = 64, .remedy = "give a JSON object"});
+    json = parse_ordered(text, name, {.depth = 64, .remedy = "give a JSON object"});
   } catch (const Error& e) {
     throw ConfigError(e.what());
   }
-  if (!json.is_object())
-    throw ConfigError("ChatOptions::variables: is no JSON object: " + printable(text));
+  if (!json.is_object()) throw ConfigError(name + ": is no JSON object: " + printable(text));
   return json;
 }
 
@@ -118,6 +117,11 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages,
   for (const ChatMessage& m : messages) {
     jinja::Dict message;
     message.items = {{"role", m.role}, {"content", m.content}};
+    if (!m.more.empty()) {
+      const nlohmann::ordered_json more = read_object(m.more, "ChatMessage::more");
+      for (const auto& [name, value] : more.items())
+        if (name != "role" && name != "content") message.set(name, jinja::Value::from(value));
+    }
     list.emplace_back(std::move(message));
   }
   globals.set("messages", std::move(list));
@@ -129,7 +133,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages,
                 return format_time(options.now, arguments);
               }));
   if (!options.variables.empty()) {
-    const nlohmann::ordered_json json = read_variables(options.variables);
+    const nlohmann::ordered_json json = read_object(options.variables, "ChatOptions::variables");
     for (const auto& [name, value] : json.items()) globals.set(name, jinja::Value::from(value));
   }
   try {

@@ -173,7 +173,7 @@ TEST_CASE("serve: what is wrong with a request is named") {
                             R"("temperature": -0.1)",
                             R"("temperature": "hot")",
                             R"("top_p": 2)",
-                            R"("top_k": -1)",
+                            R"("top_k": -2)",
                             R"("seed": 0.5)",
                             R"("stop": "")",
                             R"("stop": [1])",
@@ -212,11 +212,11 @@ TEST_CASE("serve: what is wrong with a request is named") {
   REQUIRE(chat(R"("hello")") == "messages");
   REQUIRE(chat(R"([5])") == "messages[0]");
   REQUIRE(chat(R"([{"content": "a"}])") == "messages[0].role");
-  REQUIRE(chat(R"([{"role": "tool", "content": "a"}])") == "messages[0].role");
+  REQUIRE(chat(R"([{"role": "king", "content": "a"}])") == "messages[0].role");
   REQUIRE(chat(R"([{"role": "user", "content": 5}])") == "messages[0].content");
   REQUIRE(chat(R"([{"role": "user", "content": [{"type": "image_url"}]}])") ==
           "messages[0].content");
-  REQUIRE(chat(R"([{"role": "assistant", "tool_calls": [{}]}])") == "messages[0].tool_calls");
+  REQUIRE(chat(R"([{"role": "assistant", "tool_calls": [5]}])") == "messages[0].tool_calls");
   REQUIRE(refused(RequestKind::chat, R"({"messages": [{"role": "user"}], "tools": [{}]})") ==
           "tools");
 }
@@ -385,7 +385,7 @@ TEST_CASE("serve: whoever has no key is refused, where there is one") {
   const auto engine = engine_of(fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6");
   Service service(*engine);
   ServerOptions options;
-  options.api_key = "secret";
+  options.access.api_key = "secret";
   const Running running(service, options);
   const std::string ask = R"({"prompt": "The king said"})";
   for (const httplib::Headers& headers :

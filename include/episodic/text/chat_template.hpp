@@ -19,6 +19,9 @@ namespace episodic {
 struct ChatMessage {
   std::string role;  ///< "system", "user", "assistant", or what else the template knows
   std::string content;
+  /// What else the template may read of it, a JSON object, such as {"name": "bob"} or its
+  /// tool_calls; may be empty. It does not take the place of role and content.
+  std::string more = {};
 };
 
 struct ChatOptions {
