@@ -17,6 +17,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The system would let it grow to megabytes for a client that reads slowly, which would be noticed
+// that much later.
+constexpr int kSendBuffer = 128 << 10;
+
 void set(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof value);
 }
@@ -61,6 +65,7 @@ const char* reason_of(int status) {
 Connection::Connection(int socket, const ConnectionLimits& limits, std::atomic<std::size_t>& bodies)
     : socket_(socket), limits_(limits), bodies_(bodies) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // a token is a packet
+  set(socket, SOL_SOCKET, SO_SNDBUF, kSendBuffer);
   // notices a machine that has gone without a word
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 60);

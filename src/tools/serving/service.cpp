@@ -99,7 +99,7 @@ Service::Place Service::take_place() {
     throw RequestError(
         fmt::format("{} requests wait already, and more may not (--queue); ask again later",
                     options_.queue),
-        "", 429);
+        "", 429, "rate_limit_exceeded");
   }
   ++places_;
   return {this, [](Service* service) { --service->places_; }};
