@@ -129,11 +129,15 @@ void add_serve(Command& app) {
   auto flags = std::make_shared<ServeFlags>();
   Command sub = app.subcommand("serve", "Answer over HTTP as OpenAI's interface does");
   sub.footer(
-      "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health. "
-      "Every request\nbegins behind the memory in --memory-dir, which stays as it is, or with "
-      "nothing; a conversation's\nearlier turns are not read again. One request is answered at a "
-      "time, the others wait. Flags of sampling\nare what a request leaves open. Who may ask: "
-      "whoever reaches the port, or knows EPISODIC_API_KEY where\nit is set.\n\n"
+      "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health, "
+      "GET "
+      "/metrics.\nEvery request begins behind the memory in --memory-dir, which stays as it is, or "
+      "with nothing; a\nconversation's earlier turns are not read again. One request is answered "
+      "at "
+      "a time, --queue others wait.\nFlags of sampling are what a request leaves open. Who may "
+      "ask: "
+      "programs of this machine, pages of no\norigin but --allow-origin's; whoever knows "
+      "EPISODIC_API_KEY where it is set.\n\n"
       "Examples:\n"
       "  episodic serve --model M --memory-dir book.mem --port 8080\n"
       "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// `episodic serve` and clients that are slow, gone, many, or say odd things: nobody stops the others.
+// `episodic serve` and clients that are slow, gone, many, or say odd things: nobody stops the
+// others.
 #include "support/test.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spawn.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -60,7 +62,8 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
   const std::string ask = kShort.dump();
   const std::string length = fmt::format("Content-Length: {}\r\n", ask.size());
   const std::string host = "Host: localhost\r\n", last = "Connection: close\r\n";
-  const auto head = [&](const std::string& lines, const std::string& first = "POST /v1/completions") {
+  const auto head = [&](const std::string& lines,
+                        const std::string& first = "POST /v1/completions") {
     return first + " HTTP/1.1\r\n" + host + last + lines + "\r\n";
   };
   struct Client {
@@ -77,8 +80,10 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
       {head(length + "Range: bytes=0-3\r\n") + ask, 200, "\"text\""},
       {head(length + "Range: bytes=900000-\r\n") + ask, 200, "\"text\""},
       {head(length + "Expect: 100-continue\r\n") + ask, 200, "\"text\""},
-      {head(length + "Accept-Encoding: gzip\r\nUpgrade: h2c\r\nTE: trailers\r\n") + ask, 200, "\"text\""},
-      {head("Transfer-Encoding: chunked\r\n") + fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", ask.size(), ask),
+      {head(length + "Accept-Encoding: gzip\r\nUpgrade: h2c\r\nTE: trailers\r\n") + ask, 200,
+       "\"text\""},
+      {head("Transfer-Encoding: chunked\r\n") +
+           fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", ask.size(), ask),
        200, "\"text\""},
       {head(length, "POST /completions") + ask, 200, "\"text\""},
       {head(length, "POST /v1/completions/") + ask, 200, "\"text\""},
@@ -222,7 +227,7 @@ TEST_CASE("serve: a head or a body that comes byte by byte is not waited for") {
   Service service(*model.engine);
   ServerOptions options;
   options.limits.head_time = options.limits.body_time = milliseconds(300);
-  options.limits.idle_time = milliseconds(300);
+  options.limits.idle_time = options.limits.finish_time = milliseconds(300);
   const Running running(service, options);
   const auto drip = [&](const std::string& begin) {
     Raw raw(running);
@@ -233,7 +238,8 @@ TEST_CASE("serve: a head or a body that comes byte by byte is not waited for") {
     return std::chrono::steady_clock::now() - since < std::chrono::seconds(30);
   };
   REQUIRE(drip("GET /health HTTP/1.1\r\nX: "));
-  REQUIRE(drip("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"));
+  REQUIRE(
+      drip("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"));
   Raw idle(running);
   REQUIRE(idle.status() == 0);  // closed without a word
   REQUIRE(running.healthy());
@@ -254,7 +260,8 @@ TEST_CASE("serve: millions of headers are not read") {
   REQUIRE(running.healthy());
   // no key: the body is not read either
   Raw large(running);
-  large.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000000\r\n\r\n");
+  large.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000000\r\n\r\n");
   REQUIRE(large.status() == 401);
 }
 
@@ -334,7 +341,8 @@ TEST_CASE("serve: a client that only says that it sends no more gets its answer"
   Service service(*model.engine);
   const Running running(service);
   Raw stream(running);
-  stream.send(post_text(with(kShort, {{"max_tokens", 100}, {"ignore_eos", true}, {"stream", true}})));
+  stream.send(
+      post_text(with(kShort, {{"max_tokens", 100}, {"ignore_eos", true}, {"stream", true}})));
   stream.half_close();
   REQUIRE(stream.receive().find("data: [DONE]\n\n\r\n0\r\n\r\n") != std::string::npos);
 
@@ -405,11 +413,10 @@ TEST_CASE("serve: a web page may ask where its origin is named") {
     raw.send(text);
     return raw.receive();
   };
-  const std::string asked =
-      answer("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
-             origin +
-             "Access-Control-Request-Method: POST\r\n"
-             "Access-Control-Request-Headers: authorization, x-stainless-os\r\n\r\n");
+  const std::string asked = answer(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + origin +
+      "Access-Control-Request-Method: POST\r\n"
+      "Access-Control-Request-Headers: authorization, x-stainless-os\r\n\r\n");
   REQUIRE(asked.starts_with("HTTP/1.1 204"));
   for (const char* header :
        {"Access-Control-Allow-Origin: http://localhost:3000\r\n", "Vary: Origin\r\n",
@@ -419,7 +426,7 @@ TEST_CASE("serve: a web page may ask where its origin is named") {
   const std::string type = "Content-Type: application/json\r\n";
   for (const std::string& text :
        {answer(post_text(kShort, origin + type)), answer(get("/v1/models", origin)),
-        answer(post_text({{"n", 2}}, origin + type)),                       // errors, too
+        answer(post_text({{"n", 2}}, origin + type)),                           // errors, too
         answer(post_text(with(kShort, {{"stream", true}}), origin + type))}) {  // and streams
     INFO(text);
     REQUIRE(text.find("Access-Control-Allow-Origin: http://localhost:3000\r\n") !=
@@ -442,8 +449,9 @@ TEST_CASE("serve: a request comes to no more tokens than it may") {
   REQUIRE(status == 200);
   REQUIRE(answer["usage"]["total_tokens"] == 50);
   REQUIRE(answer["choices"][0]["finish_reason"] == "length");
-  const auto [chat, said] = post(
-      running, "/v1/completions", json{{"prompt", std::vector<int>(49, 5)}, {"max_tokens", 9}}.dump());
+  const auto [chat, said] =
+      post(running, "/v1/completions",
+           json{{"prompt", std::vector<int>(49, 5)}, {"max_tokens", 9}}.dump());
   REQUIRE(chat == 200);
   REQUIRE(said["usage"]["completion_tokens"] == 1);
   for (const int n : {50, 51, 5000}) {
@@ -540,20 +548,24 @@ TEST_CASE("serve: the program answers, and ends with success at SIGTERM") {
   const TempDir dir;
   const std::string model = shipped().string(), err = (dir / "err").string();
   for (const char* flag : {"--full-attention", "--queue=3"}) {
-    const pid_t child = fork();
-    if (child == 0) {
-      const int out = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      dup2(out, 2);
-      execl(EPISODIC_BINARY_DIR "/bin/episodic", "episodic", "serve", "--model", model.c_str(),
-            "--port", "0", "--threads", "1", flag, nullptr);
-      _exit(127);
-    }
-    REQUIRE(child > 0);
+    // not fork: what libraries do at one waits for threads that the child does not have
+    const std::vector<std::string> words{"episodic", "serve",     "--model", model, "--port",
+                                         "0",        "--threads", "1",       flag};
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    pid_t child = -1;
+    REQUIRE(posix_spawn(&child, EPISODIC_BINARY_DIR "/bin/episodic", &actions, nullptr,
+                        arguments.data(), environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
     const auto port = [&] {
       const std::string said = program::contents(err);
       const std::size_t at = said.find("http://127.0.0.1:");
       return at == said.npos || said.find("/v1", at) == said.npos ? 0
-                                                                   : std::stoi(said.substr(at + 17));
+                                                                  : std::stoi(said.substr(at + 17));
     };
     const bool started = comes([&] { return port() != 0; });
     int status = -1;
@@ -565,10 +577,12 @@ TEST_CASE("serve: the program answers, and ends with success at SIGTERM") {
     }
     kill(child, SIGTERM);
     int ended = 0;
-    waitpid(child, &ended, 0);
+    const bool gone = comes([&] { return waitpid(child, &ended, WNOHANG) == child; });
+    if (!gone) kill(child, SIGKILL);
     INFO(flag << "\n" << program::contents(err));
     REQUIRE(started);
     REQUIRE(status == 200);
+    REQUIRE(gone);
     REQUIRE(WIFEXITED(ended));
     REQUIRE(WEXITSTATUS(ended) == 0);
   }

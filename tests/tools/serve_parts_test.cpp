@@ -83,23 +83,35 @@ TEST_CASE("serve: a head that two readers could take differently is refused") {
   REQUIRE(with_lines("Content-Length: 5\r\n") == 200);
   REQUIRE(with_lines("content-LENGTH:5\r\n") == 200);
   REQUIRE(with_lines("Transfer-Encoding: Chunked\r\n") == 200);
-  for (const char* lines :
-       {"Content-Length: 0x10\r\n", "Content-Length: 1e3\r\n", "Content-Length: abc\r\n",
-        "Content-Length: -1\r\n", "Content-Length: +5\r\n", "Content-Length: 5, 5\r\n",
-        "Content-Length: \r\n", "Content-Length: 5 5\r\n", "Content-Length: 5.0\r\n",
-        "Content-Length: 99999999999999999999\r\n", "Content-Length: 5\r\nContent-Length: 5\r\n",
-        "Content-Length: 5\r\nContent-Length: 6\r\n",
-        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "Content-Length : 5\r\n",
-        "A: b\r\n  c\r\n", "no colon\r\n", ": empty\r\n", "A: b\x01\r\n", "A: b\rc\r\n",
-        "A B: c\r\n"}) {
+  for (const char* lines : {"Content-Length: 0x10\r\n",
+                            "Content-Length: 1e3\r\n",
+                            "Content-Length: abc\r\n",
+                            "Content-Length: -1\r\n",
+                            "Content-Length: +5\r\n",
+                            "Content-Length: 5, 5\r\n",
+                            "Content-Length: \r\n",
+                            "Content-Length: 5 5\r\n",
+                            "Content-Length: 5.0\r\n",
+                            "Content-Length: 99999999999999999999\r\n",
+                            "Content-Length: 5\r\nContent-Length: 5\r\n",
+                            "Content-Length: 5\r\nContent-Length: 6\r\n",
+                            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                            "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+                            "Content-Length : 5\r\n",
+                            "A: b\r\n  c\r\n",
+                            "no colon\r\n",
+                            ": empty\r\n",
+                            "A: b\x01\r\n",
+                            "A: b\rc\r\n",
+                            "A B: c\r\n"}) {
     INFO(lines);
     REQUIRE(with_lines(lines) == 400);
   }
   REQUIRE(with_lines(std::string("A: b\0c\r\n", 8)) == 400);
-  for (const char* lines : {"Transfer-Encoding: gzip, chunked\r\n", "Transfer-Encoding: identity\r\n",
-                            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-                            "Transfer-Encoding: xchunked\r\n"})
+  for (const char* lines :
+       {"Transfer-Encoding: gzip, chunked\r\n", "Transfer-Encoding: identity\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: xchunked\r\n"})
     REQUIRE(with_lines(lines) == 501);
   REQUIRE(status_of("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n") == 400);
 }
@@ -119,7 +131,8 @@ TEST_CASE("serve: a head has limits, which are seen before its end") {
 }
 
 TEST_CASE("serve: a body in chunks, however it is cut") {
-  const std::string sent = "5\r\nhello\r\n1;x=y\r\n,\r\n6 \r\n world\r\n0\r\nTrailer: t\r\n\r\nnext";
+  const std::string sent =
+      "5\r\nhello\r\n1;x=y\r\n,\r\n6 \r\n world\r\n0\r\nTrailer: t\r\n\r\nnext";
   for (const std::size_t step : {1, 2, 3, 7, 100}) {
     std::string body;
     ChunkReader chunks(100, body);
@@ -165,6 +178,7 @@ TEST_CASE("serve: without a key, pages of others are refused by Host and Origin"
     INFO(host);
     REQUIRE(access(open, head_of("GET", fmt::format("Host: {}\r\n", host))) == 403);
   }
+  REQUIRE(access(open, head_of("GET", "Host: evil.example\r\n", "/health")) == 200);
   // as to a proxy: the name in the path counts
   REQUIRE(access(open, head_of("GET", "Host: localhost\r\n", "http://evil.example/")) == 403);
   REQUIRE(access(open, parse_head("GET / HTTP/1.0\r\n\r\n")) == 200);
@@ -182,9 +196,9 @@ TEST_CASE("serve: without a key, pages of others are refused by Host and Origin"
   };
   REQUIRE(page(open, "") == 200);  // curl -d
   REQUIRE(page(open, "Content-Type: application/x-www-form-urlencoded\r\n") == 200);
-  for (const char* origin : {"http://evil.example", "null", "http://localhost:3000",
-                             "https://localhost:80801", "http://localhost:8080.evil.example",
-                             "app://thing", ""}) {
+  for (const char* origin :
+       {"http://evil.example", "null", "http://localhost:3000", "https://localhost:80801",
+        "http://localhost:8080.evil.example", "app://thing", ""}) {
     INFO(origin);
     REQUIRE(page(open, fmt::format("Origin: {}\r\n", origin) + text) == 403);
   }
@@ -212,16 +226,19 @@ TEST_CASE("serve: a key is one exact word, its scheme in any case") {
   const auto with = [&](const std::string& lines, const std::string& path = "/v1/completions") {
     return access(locked, head_of("POST", "Host: anything\r\n" + lines, path));
   };
-  for (const char* lines : {"Authorization: Bearer sec ret\r\n", "authorization: bearer sec ret\r\n",
-                            "AUTHORIZATION: BEARER  sec ret  \r\n"})
+  for (const char* lines :
+       {"Authorization: Bearer sec ret\r\n", "authorization: bearer sec ret\r\n",
+        "AUTHORIZATION: BEARER  sec ret  \r\n"})
     REQUIRE(with(lines) == 200);
   for (const char* lines :
        {"", "Authorization: sec ret\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n",
         "Authorization: Bearer sec re\r\n", "Authorization: Bearer sec retx\r\n",
         "Authorization: Bearer%20sec ret\r\n", "Authorization: Bearersec ret\r\n",
         "Authorization: Bearer sec%20ret\r\n", "Authorization: Bearer SEC RET\r\n",
-        "Authorization: Basic sec ret\r\n", "Authorization: Bearer no\r\nAuthorization: Bearer sec ret\r\n",
-        "Authorization: Bearer sec ret\r\nAuthorization: Bearer no\r\n", "X-Api-Key: sec ret\r\n"}) {
+        "Authorization: Basic sec ret\r\n",
+        "Authorization: Bearer no\r\nAuthorization: Bearer sec ret\r\n",
+        "Authorization: Bearer sec ret\r\nAuthorization: Bearer no\r\n",
+        "X-Api-Key: sec ret\r\n"}) {
     INFO(lines);
     REQUIRE(with(lines) == 401);
   }
@@ -284,7 +301,8 @@ TEST_CASE("serve: what asks for nothing is taken, whatever client sends it") {
         "");
   check(RequestKind::chat, R"({"stream_options": {"include_obfuscation": true}})",
         "include_obfuscation");
-  for (const json& large : {json(18446744073709551615U), json(-9223372036854775807LL), json(1e30)}) {
+  for (const json& large :
+       {json(18446744073709551615U), json(-9223372036854775807LL), json(1e30)}) {
     json body = completion;
     body["top_k"] = large;
     REQUIRE(refused(RequestKind::completion, body) == "top_k");

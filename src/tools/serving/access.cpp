@@ -47,6 +47,11 @@ bool same_key(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+/// What anybody may ask: it says nothing but that there is a server.
+bool asks_health(const HttpHead& head) {
+  return std::string_view(head.path).substr(0, head.path.find('?')) == "/health";
+}
+
 /// Whether a browser sent it.
 bool of_browser(const HttpHead& head) { return head.find("origin") || head.find("sec-fetch-site"); }
 
@@ -102,8 +107,8 @@ void Access::check_page(const HttpHead& head) const {
                                   printable(head.host)));
     if (head.count("origin") > 1) throw HttpError(403, "Origin is given more than once");
     const std::string host = lower(head.host);
-    const bool own = origin && (lower(*origin) == "http://" + host ||
-                                lower(*origin) == "https://" + host);
+    const bool own =
+        origin && (lower(*origin) == "http://" + host || lower(*origin) == "https://" + host);
     if (origin && !own && !named_origin(*origin))
       throw HttpError(403, fmt::format("a page of '{}' may not ask this server; name it with "
                                        "--allow-origin where it may",
@@ -123,7 +128,6 @@ void Access::check_page(const HttpHead& head) const {
 
 void Access::check_key(const HttpHead& head) const {
   if (options_.api_key.empty() || head.method == "OPTIONS") return;
-  if (std::string_view(head.path).substr(0, head.path.find('?')) == "/health") return;
   if (head.count("authorization") == 1) {
     const std::string_view given = *head.find("authorization");
     const std::size_t space = given.find(' ');
@@ -137,6 +141,7 @@ void Access::check_key(const HttpHead& head) const {
 }
 
 void Access::check(const HttpHead& head) const {
+  if (asks_health(head)) return;
   check_page(head);
   check_key(head);
 }

@@ -40,25 +40,44 @@ short wait_for(int socket, short events, Clock::time_point until) {
 
 const char* reason_of(int status) {
   switch (status) {
-    case 200: return "OK";
-    case 204: return "No Content";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 413: return "Content Too Large";
-    case 414: return "URI Too Long";
-    case 415: return "Unsupported Media Type";
-    case 417: return "Expectation Failed";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    case 505: return "HTTP Version Not Supported";
-    default: return "Error";
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Error";
   }
 }
 
@@ -227,12 +246,12 @@ bool Connection::reply(int status, std::string_view body, const Headers& headers
 void Connection::finish() {
   wait_for_client(true);
   shutdown(socket_, SHUT_WR);
-  const Clock::time_point until = Clock::now() + milliseconds(2000);
+  const Clock::time_point until = Clock::now() + limits_.finish_time;
   std::array<char, 64 << 10> buffer;
   std::size_t most = 64 << 20;
   while (most > 0) {
     const std::size_t n = receive(buffer.data(), std::min(most, buffer.size()), until);
-    if (n == 0) return;
+    if (n == 0 || Clock::now() > until) return;
     most -= n;
   }
 }

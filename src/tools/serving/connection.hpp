@@ -21,16 +21,17 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct ConnectionLimits {
   HeadLimits head;
-  std::size_t connections = 256;       ///< at a time
-  std::size_t body = 256 << 20;        ///< bytes
-  std::size_t bodies = 512 << 20;      ///< of all connections together
-  std::size_t rate = 64 << 10;         ///< bytes a second that a body must come with
+  std::size_t connections = 256;   ///< at a time
+  std::size_t body = 256 << 20;    ///< bytes
+  std::size_t bodies = 512 << 20;  ///< of all connections together
+  std::size_t rate = 64 << 10;     ///< bytes a second that a body must come with
   std::chrono::milliseconds head_time{15'000};
   std::chrono::milliseconds idle_time{60'000};   ///< between two requests
   std::chrono::milliseconds body_time{20'000};   ///< beside what `rate` gives
   std::chrono::milliseconds stall_time{20'000};  ///< in which a reader takes nothing
   std::chrono::milliseconds drain_time{60'000};  ///< for what is left once the answer is complete
   std::chrono::milliseconds stop_time{3'000};    ///< for the last answers when the server stops
+  std::chrono::milliseconds finish_time{2'000};  ///< for what comes in behind the last answer
 };
 
 /// One thread's, but for the functions that say otherwise.
@@ -66,8 +67,8 @@ class Connection {
   /// closed over unread bytes takes back what was sent.
   void finish();
 
-  /// Where the client is, without waiting. A client that is `quiet` shows that it has gone only when
-  /// it is sent something.
+  /// Where the client is, without waiting. A client that is `quiet` shows that it has gone only
+  /// when it is sent something.
   Client client() const;
   /// Sends a client that waits for an answer what means nothing: "100 Continue".
   void probe();

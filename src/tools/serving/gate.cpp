@@ -55,9 +55,7 @@ class Gate::FirstLine final : public httplib::Stream {
       : connection_(connection), text_(std::move(text)) {}
 
   bool is_readable() const override { return at_ < text_.size(); }
-  bool is_writable() const override {
-    return connection_.client() != Connection::Client::gone;
-  }
+  bool is_writable() const override { return connection_.client() != Connection::Client::gone; }
   ssize_t read(char* bytes, size_t n) override {
     n = text_.copy(bytes, n, at_);
     at_ += n;
@@ -88,7 +86,8 @@ Gate::Gate(Access access, const ConnectionLimits& limits, Answer answer)
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
   set_keep_alive_max_count(kRequestsEach);
-  set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(limits.idle_time).count());
+  set_keep_alive_timeout(
+      std::chrono::duration_cast<std::chrono::seconds>(limits.idle_time).count());
   set_pre_routing_handler([this](const httplib::Request&, httplib::Response& response) {
     for (const auto& [name, value] : exchange->connection.extra_headers)
       response.set_header(name, value);
@@ -195,7 +194,8 @@ void Gate::admit(int socket) {
 }
 
 void Gate::end_all() {
-  shutdown(svr_sock_, SHUT_RDWR);  // nobody gets in; the library takes a closed one as "do not send"
+  shutdown(svr_sock_,
+           SHUT_RDWR);  // nobody gets in; the library takes a closed one as "do not send"
   stopping_ = true;
   {
     std::unique_lock lock(mutex_);
@@ -239,8 +239,8 @@ bool Gate::serve_one(Connection& connection) {
     if (head.method == "OPTIONS")
       return connection.reply(204, "", access_.preflight_headers(head), close, false) && !close;
     exchange = &request;
-    FirstLine line(connection, head.method == "HEAD" ? "HEAD / HTTP/1.1\r\n\r\n"
-                                                     : "GET / HTTP/1.1\r\n\r\n");
+    FirstLine line(connection,
+                   head.method == "HEAD" ? "HEAD / HTTP/1.1\r\n\r\n" : "GET / HTTP/1.1\r\n\r\n");
     bool closed = false;
     const bool sent = process_request(line, close, closed, {});
     exchange = nullptr;
@@ -250,10 +250,10 @@ bool Gate::serve_one(Connection& connection) {
     Headers headers = connection.extra_headers;
     if (e.status() == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
     if (e.status() == 503) headers.emplace_back("Retry-After", "1");
-    connection.reply(e.status(),
-                     error_body(e.status(), e.what(), "",
-                                e.status() == 401 ? "invalid_api_key" : ""),
-                     headers, true, head.method == "HEAD");
+    connection.reply(
+        e.status(),
+        error_body(e.status(), e.what(), "", e.status() == 401 ? "invalid_api_key" : ""), headers,
+        true, head.method == "HEAD");
     return false;
   }
 }

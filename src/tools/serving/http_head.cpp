@@ -73,8 +73,7 @@ void parse_field(std::string_view line, HttpHead& head) {
     bad("a header goes on in a second line, which HTTP/1.1 has no more");
   const std::size_t colon = line.find(':');
   const std::string_view name = line.substr(0, std::min(colon, line.size()));
-  if (colon == std::string_view::npos || !is_token(name))
-    bad("a header line is not NAME: VALUE");
+  if (colon == std::string_view::npos || !is_token(name)) bad("a header line is not NAME: VALUE");
   const std::string_view value = trimmed(line.substr(colon + 1));
   for (const char c : value)
     if ((static_cast<unsigned char>(c) < ' ' && c != '\t') || c == 0x7f)
@@ -191,9 +190,8 @@ HttpHead parse_head(std::string_view bytes) {
 
 void ChunkReader::take_size() {
   // extensions mean nothing here
-  const auto size = whole<std::uint64_t>(trimmed(std::string_view(line_).substr(
-                                             0, std::min(line_.find(';'), line_.size()))),
-                                         16);
+  const auto size = whole<std::uint64_t>(
+      trimmed(std::string_view(line_).substr(0, std::min(line_.find(';'), line_.size()))), 16);
   if (!size) bad("a chunk of the body does not begin with its size");
   if (*size > most_ - body_.size())
     throw HttpError(413, fmt::format("the request is longer than {} bytes", most_));

@@ -32,8 +32,8 @@ struct HeadLimits {
 
 struct HttpHead {
   std::string method;
-  std::string path;  ///< with its query, as it was sent
-  int minor = 1;     ///< of HTTP/1.x
+  std::string path;                                         ///< with its query, as it was sent
+  int minor = 1;                                            ///< of HTTP/1.x
   std::vector<std::pair<std::string, std::string>> fields;  ///< names in lower case
   std::optional<std::uint64_t> length;                      ///< of the body
   bool chunked = false;
@@ -87,8 +87,8 @@ class ChunkReader {
   std::size_t most_;
   std::string& body_;
   State state_ = State::size;
-  std::size_t left_ = 0;         // of the chunk
-  std::size_t framing_ = 0;      // bytes that were no body
+  std::size_t left_ = 0;     // of the chunk
+  std::size_t framing_ = 0;  // bytes that were no body
   std::string line_;
 };
 

@@ -93,9 +93,12 @@ struct Answer {
 /// Why an answer is not complete, to the client that it was for.
 std::string given_up_message(GivenUp why) {
   switch (why) {
-    case GivenUp::overdue: return "the answer was not complete in time (--timeout)";
-    case GivenUp::client_slow: return "the answer was not taken in time";
-    default: return "the server is going down";
+    case GivenUp::overdue:
+      return "the answer was not complete in time (--timeout)";
+    case GivenUp::client_slow:
+      return "the answer was not taken in time";
+    default:
+      return "the server is going down";
   }
 }
 
@@ -208,8 +211,8 @@ struct HttpServer::Impl {
       if (get) return response.set_content(metrics(), "text/plain; version=0.0.4");
     } else if (route == "/models") {
       if (get)
-        return response.set_content(
-            text_of({{"object", "list"}, {"data", Json::array({model()})}}), "application/json");
+        return response.set_content(text_of({{"object", "list"}, {"data", Json::array({model()})}}),
+                                    "application/json");
     } else if (route.starts_with(kModel)) {
       if (get && route.substr(kModel.size()) == options.model_name)
         return response.set_content(text_of(model()), "application/json");
@@ -333,8 +336,8 @@ struct HttpServer::Impl {
   void log_given_up(const Exchange& exchange, const InFlight& request, Clock::time_point began) {
     Served none;
     none.result.finish = FinishReason::cancelled;
-    none.prompt_tokens = static_cast<std::int64_t>(request.prompt().text.size() +
-                                                   request.prompt().question.size());
+    none.prompt_tokens =
+        static_cast<std::int64_t>(request.prompt().text.size() + request.prompt().question.size());
     log(exchange.head.path, request, none, began);
   }
 

@@ -161,9 +161,9 @@ class Fields {
       const json values = parse_strict(entry.values, entry.name, {});
       if (std::find(values.begin(), values.end(), *value) == values.end())
         wrong(std::string(entry.name),
-              values.empty() ? std::string("is not built; leave it out")
-                             : fmt::format("is not built; leave it out or give {}",
-                                           values.front().dump()));
+              values.empty()
+                  ? std::string("is not built; leave it out")
+                  : fmt::format("is not built; leave it out or give {}", values.front().dump()));
     }
   }
   /// \throws RequestError for a field that nobody looked at
@@ -252,10 +252,12 @@ std::vector<ChatMessage> messages_of(Fields& fields) {
 
 /// What a client may set of a chat's template: nothing that the server does.
 std::string variables_of(const json& variables) {
-  constexpr std::string_view kSet[] = {"messages",     "tools",        "documents",
-                                       "functions",    "conversation", "add_generation_prompt",
-                                       "strftime_now", "raise_exception", "namespace",
-                                       "range",        "loop",         "continue_final_message"};
+  constexpr std::string_view kSet[] = {"messages",     "tools",
+                                       "documents",    "functions",
+                                       "conversation", "add_generation_prompt",
+                                       "strftime_now", "raise_exception",
+                                       "namespace",    "range",
+                                       "loop",         "continue_final_message"};
   if (!variables.is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
   for (const auto& [name, value] : variables.items())
     if (name.ends_with("_token") || name.ends_with("_tokens") ||

@@ -37,7 +37,10 @@ void refuse_special(const Tokenizer& tokenizer, const std::string& object,
   JsonLimits limits;
   limits.depth = 64;
   for_each_text(parse_strict(object, field, limits), [&](const std::string& text) {
-    for (const std::int64_t id : tokenizer.encode(text, false)) {
+    std::vector<std::int64_t> ids = tokenizer.encode(text, false);
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    for (const std::int64_t id : ids) {
       const std::vector<std::int64_t> one{id};
       if (tokenizer.decode(one, true) != tokenizer.decode(one, false))
         throw RequestError(
@@ -62,8 +65,8 @@ bool shows(const ChatTemplate& chat_template, std::vector<ChatMessage> messages,
 Served cancelled(const InFlight& request) {
   Served served;
   served.result.finish = FinishReason::cancelled;
-  served.prompt_tokens = static_cast<std::int64_t>(request.prompt().text.size() +
-                                                   request.prompt().question.size());
+  served.prompt_tokens =
+      static_cast<std::int64_t>(request.prompt().text.size() + request.prompt().question.size());
   return served;
 }
 

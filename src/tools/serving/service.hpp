@@ -28,9 +28,9 @@ struct ServiceOptions {
 
 /// What a service has done so far.
 struct ServiceCounters {
-  std::uint64_t requests = 0;   ///< taken
-  std::uint64_t refused = 0;    ///< for want of a place
-  std::uint64_t given_up = 0;   ///< not answered to the end
+  std::uint64_t requests = 0;  ///< taken
+  std::uint64_t refused = 0;   ///< for want of a place
+  std::uint64_t given_up = 0;  ///< not answered to the end
   std::uint64_t prompt_tokens = 0, reused_tokens = 0, written_tokens = 0;
   std::size_t places = 0;  ///< requests that wait or are answered now
 };
