@@ -388,7 +388,7 @@ TEST_CASE("serve: chat_template_kwargs set nothing of the server's, and end no t
 
   const TempDir dir;
   make_chat_model(dir / "model",
-                  "{{ mood }}{{ deep.a[0] }}{% for m in messages %}{{ m.name }}: {{ m.content }}\n"
+                  "{{ mood }}{% if deep %}{{ deep.a[0] }}{% endif %}{% for m in messages %}{{ m.name }}: {{ m.content }}\n"
                   "{% endfor %}");
   const auto engine = engine_of(dir / "model");
   Service service(*engine);

@@ -132,10 +132,13 @@ std::optional<HttpHead> Connection::read_head() {
   Clock::time_point until =
       Clock::now() + (received_.empty() ? limits_.idle_time : limits_.head_time);
   std::size_t end = 0;
-  bool begun = false;
+  bool begun = false, blank = false;
   for (;;) {
-    while (!begun && received_.starts_with("\r\n")) received_.erase(0, 2);  // some send it behind
-    if (!received_.empty() && !begun && received_ != "\r") {
+    if (!begun && !blank && received_.starts_with("\r\n")) {  // some send it behind a body
+      received_.erase(0, 2);
+      blank = true;
+    }
+    if (!begun && !received_.empty() && (blank || received_ != "\r")) {
       begun = true;
       until = Clock::now() + limits_.head_time;
     }

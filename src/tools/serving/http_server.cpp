@@ -177,7 +177,7 @@ struct HttpServer::Impl {
     options.log(fmt::format(
         "{}: {} tokens of prompt, {} of them read before; {} written, {:.2f} s, {:.2f} of them "
         "waiting{}",
-        path, served.prompt_tokens, served.reused_tokens, r.ids.size(), seconds.count(),
+        printable(path), served.prompt_tokens, served.reused_tokens, r.ids.size(), seconds.count(),
         request.waited(), r.finish == FinishReason::cancelled ? ", given up" : ""));
   }
 

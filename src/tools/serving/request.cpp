@@ -142,7 +142,9 @@ class Fields {
     const json* value = find(name);
     if (!value) return otherwise;
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    if (!value->is_number_integer() || *value < least || *value > kMost)
+    const bool huge = value->is_number_unsigned() && value->get<std::uint64_t>() > kMost;
+    if (huge || !value->is_number_integer() || value->get<std::int64_t>() < least ||
+        value->get<std::int64_t>() > kMost)
       wrong(name, fmt::format("must be a whole number of at least {}", least));
     return value->get<std::int64_t>();
   }
