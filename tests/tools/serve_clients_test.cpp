@@ -278,6 +278,20 @@ TEST_CASE("serve: a reader that takes nothing is given up, and others are answer
   REQUIRE(running.healthy());
   REQUIRE(post(running, "/v1/completions", kShort.dump()).first == 200);
   REQUIRE(service.counters().given_up == 1);
+  // the same with one that takes a little now and then, so that no write fails
+  Raw drop(running, 4096);
+  drop.send(post_text(endless(true)));
+  REQUIRE(drop.receive("data: ").find("200 OK") != std::string::npos);
+  std::atomic<bool> answered = false;
+  std::thread reader([&] {
+    while (!answered && !drop.receive_some(500).empty())
+      std::this_thread::sleep_for(milliseconds(50));
+  });
+  const int status = post(running, "/v1/completions", kShort.dump()).first;
+  answered = true;
+  reader.join();
+  REQUIRE(status == 200);
+  REQUIRE(service.counters().given_up == 2);
   // what it did not take does not look like a whole answer
   const std::string rest = slow.receive();
   REQUIRE(rest.find("[DONE]") == std::string::npos);

@@ -185,6 +185,13 @@ class Raw {
     }
     return all;
   }
+  /// Up to `most` bytes of it; empty at its end.
+  std::string receive_some(std::size_t most) {
+    std::string some(most, ' ');
+    const ssize_t n = recv(socket_, some.data(), most, 0);
+    some.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    return some;
+  }
   /// The status of the answer; 0 where the connection ends without one.
   int status() {
     std::string line = receive("\r\n");

@@ -356,6 +356,7 @@ struct HttpServer::Impl {
     bool first = true, whole = false;
     for (;;) {
       const InFlight::News news = request->wait(kLook);
+      if (request->ended()) connection.begin_drain();  // from now on it waits for the client alone
       bool taken = true;
       for (const std::string& text : news.parts) {
         if (text.empty() && !first) continue;

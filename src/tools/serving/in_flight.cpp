@@ -2,11 +2,13 @@
 #include "in_flight.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace episodic::tools {
 namespace {
 
-constexpr std::size_t kFarTooMany = 64;  // times Limits::parts
+constexpr std::size_t kFarTooMany = 16;  // times Limits::parts
+constexpr std::size_t kAtOnce = 64;      // the rest still counts as waiting
 
 }  // namespace
 
@@ -21,7 +23,7 @@ bool InFlight::wanted_locked() {
   if (given_up_ == GivenUp::no && limits_.whole.count() > 0 && now - came_ > limits_.whole)
     given_up_ = GivenUp::overdue;
   if (given_up_ == GivenUp::no && parts_.size() > limits_.parts &&
-      (parts_.size() > kFarTooMany * limits_.parts || now - full_since_ > limits_.slow))
+      (parts_.size() > kFarTooMany * limits_.parts || full_since_ < now - limits_.slow))
     given_up_ = GivenUp::client_slow;
   return given_up_ == GivenUp::no;
 }
@@ -35,7 +37,7 @@ bool InFlight::put(std::string_view text) {
   const std::lock_guard lock(mutex_);
   if (!request_.stream) return wanted_locked();  // it gets the whole answer at the end
   parts_.emplace_back(text);
-  if (parts_.size() == limits_.parts + 1) full_since_ = Clock::now();
+  if (parts_.size() > limits_.parts) full_since_ = std::min(full_since_, Clock::now());
   news_.notify_all();
   return wanted_locked();
 }
@@ -61,7 +63,13 @@ void InFlight::fail(std::exception_ptr failure) {
 InFlight::News InFlight::wait(std::chrono::milliseconds most) {
   std::unique_lock lock(mutex_);
   news_.wait_for(lock, most, [&] { return ended_ || !parts_.empty(); });
-  return {std::exchange(parts_, {}), ended_};
+  News news;
+  const auto end = parts_.begin() + static_cast<std::ptrdiff_t>(std::min(parts_.size(), kAtOnce));
+  news.parts.assign(std::make_move_iterator(parts_.begin()), std::make_move_iterator(end));
+  parts_.erase(parts_.begin(), end);
+  if (parts_.size() <= limits_.parts) full_since_ = Clock::time_point::max();
+  news.ended = ended_ && parts_.empty();
+  return news;
 }
 
 const Served& InFlight::served() const {

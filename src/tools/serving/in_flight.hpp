@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -35,8 +36,8 @@ class InFlight {
 
   struct Limits {
     std::size_t parts = 1024;  ///< texts that wait for the client
-    /// A client with more than that for so long is given up, one with 64 times as many at once.
-    std::chrono::milliseconds slow{30'000};
+    /// A client with more than that for so long is given up, one with 16 times as many at once.
+    std::chrono::milliseconds slow{5'000};
     std::chrono::milliseconds whole{0};  ///< from now to the answer's end; 0: no limit
   };
 
@@ -64,7 +65,7 @@ class InFlight {
   // -- of the client's thread
 
   struct News {
-    std::vector<std::string> parts;  ///< of the answer, those since the last call
+    std::vector<std::string> parts;  ///< the next ones of the answer, a few at a time
     bool ended = false;              ///< and nothing more will come
   };
   /// Waits for news, no longer than `most`.
@@ -93,7 +94,7 @@ class InFlight {
   std::condition_variable news_;
   std::shared_ptr<void> place_;
   Clock::time_point began_ = Clock::time_point::max();
-  std::vector<std::string> parts_;
+  std::deque<std::string> parts_;
   Clock::time_point full_since_ = Clock::time_point::max();
   GivenUp given_up_ = GivenUp::no;
   bool ended_ = false;
