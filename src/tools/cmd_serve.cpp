@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -25,35 +26,44 @@ struct ServeFlags {
   ModelFlags model;
   std::filesystem::path dir;
   std::string host = "127.0.0.1", name;
-  std::int64_t port = 8080, max_tokens = 100'000;
+  std::int64_t port = 8080, max_tokens = 100'000, queue = 64, timeout = 3600;
+  std::vector<std::string> origins;
   GenerationFlags generation;
 };
 
 #if EPISODIC_HTTP
-/// SIGINT and SIGTERM end the server, not the process: what is being answered ends with it.
-class StopSignals {
+/// SIGINT and SIGTERM, which end the server and not the process: held back from now on, before
+/// there are threads, which inherit it.
+class HeldSignals {
  public:
-  StopSignals() {
+  HeldSignals() {
     sigemptyset(&set_);
     for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set_, signal);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // before there are threads, which inherit it
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
-  /// \param stop called at the first of them
-  void wait_beside(HttpServer& server) {
-    waiter_ = std::thread([this, &server] {
-      int signal = 0;
-      sigwait(&set_, &signal);
-      server.stop();
-    });
-  }
-  ~StopSignals() {
-    if (!waiter_.joinable()) return;
+  const sigset_t& set() const { return set_; }
+
+ private:
+  sigset_t set_;
+};
+
+/// Stops a server at the first of them. Destroyed before the server: its thread calls it.
+class StopAtSignal {
+ public:
+  StopAtSignal(const HeldSignals& signals, HttpServer& server)
+      : waiter_([&signals, &server] {
+          int signal = 0;
+          sigwait(&signals.set(), &signal);
+          server.stop();
+        }) {}
+  StopAtSignal(const StopAtSignal&) = delete;
+  StopAtSignal& operator=(const StopAtSignal&) = delete;
+  ~StopAtSignal() {
     pthread_kill(waiter_.native_handle(), SIGTERM);  // where the server ended by itself
     waiter_.join();
   }
 
  private:
-  sigset_t set_;
   std::thread waiter_;
 };
 
@@ -62,7 +72,7 @@ bool is_loopback(const std::string& host) {
 }
 
 void run(const ServeFlags& flags) {
-  StopSignals signals;
+  const HeldSignals signals;
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   if (flags.dir.empty()) {
@@ -84,17 +94,25 @@ void run(const ServeFlags& flags) {
   options.model_name = !flags.name.empty() ? flags.name
                        : slash             ? path.parent_path().filename().string()
                                            : path.filename().string();
-  if (const char* key = std::getenv("EPISODIC_API_KEY")) options.api_key = key;
+  if (const char* key = std::getenv("EPISODIC_API_KEY")) options.access.api_key = key;
+  options.access.host = flags.host;
+  options.access.origins = flags.origins;
   options.defaults = flags.generation.options(generation_defaults(flags.model.model));
   options.log = say;
-  if (!is_loopback(flags.host) && options.api_key.empty())
+  if (!is_loopback(flags.host) && options.access.api_key.empty())
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
-  Service service(*engine);
+  const std::int64_t tokens = engine->tokens();
+  ServiceOptions limits;
+  limits.max_tokens = flags.max_tokens;
+  limits.queue = static_cast<std::size_t>(flags.queue);
+  limits.in_flight.whole = std::chrono::seconds(flags.timeout);
+  Service service(*engine, limits);
   HttpServer server(service, options);
   const int port = server.bind(flags.host, static_cast<int>(flags.port));
-  signals.wait_beside(server);
-  say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name,
-                  engine->tokens(), flags.host, port));
+  const StopAtSignal stop(signals, server);
+  const bool ipv6 = flags.host.find(':') != std::string::npos;
+  say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name, tokens,
+                  ipv6 ? "[" + flags.host + "]" : flags.host, port));
   server.listen();
 }
 #else
@@ -111,11 +129,15 @@ void add_serve(Command& app) {
   auto flags = std::make_shared<ServeFlags>();
   Command sub = app.subcommand("serve", "Answer over HTTP as OpenAI's interface does");
   sub.footer(
-      "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health. "
-      "Every request\nbegins behind the memory in --memory-dir, which stays as it is, or with "
-      "nothing; a conversation's\nearlier turns are not read again. One request is answered at a "
-      "time, the others wait. Flags of sampling\nare what a request leaves open. Who may ask: "
-      "whoever reaches the port, or knows EPISODIC_API_KEY where\nit is set.\n\n"
+      "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health, "
+      "GET "
+      "/metrics.\nEvery request begins behind the memory in --memory-dir, which stays as it is, or "
+      "with nothing; a\nconversation's earlier turns are not read again. One request is answered "
+      "at "
+      "a time, --queue others wait.\nFlags of sampling are what a request leaves open. Who may "
+      "ask: "
+      "programs of this machine, pages of no\norigin but --allow-origin's; whoever knows "
+      "EPISODIC_API_KEY where it is set.\n\n"
       "Examples:\n"
       "  episodic serve --model M --memory-dir book.mem --port 8080\n"
       "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
@@ -126,7 +148,16 @@ void add_serve(Command& app) {
   sub.option("--port", flags->port, "Port; 0: any that is free").between(0, 65535).shows_default();
   sub.option("--name", flags->name, "What the model is called (default: its path's last part)");
   add_count(sub, "--max-tokens", flags->max_tokens,
-            "Tokens that a request may come to: a device takes its room for them at the start", 1);
+            "Tokens that a request may come to, its answer included: a device takes its room for "
+            "them at the start",
+            1);
+  add_count(sub, "--queue", flags->queue,
+            "Requests that may wait behind the one being answered; more are told to come again");
+  add_count(sub, "--timeout", flags->timeout,
+            "Seconds that a request may take, its waiting included; 0: no limit");
+  sub.option("--allow-origin", flags->origins,
+             "Origin of a web page that may ask, such as http://localhost:3000 (may be given "
+             "several times)");
   flags->generation.add_to(sub, GenerationFlags::Otherwise::model);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -3,53 +3,22 @@
 #include "support/test.hpp"
 
 #include <fmt/format.h>
-#include <httplib.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "episodic/base/error.hpp"
-#include "episodic/session/engine.hpp"
-#include "program.hpp"
-#include "serving/http_server.hpp"
+#include "serving.hpp"
 #include "support/refusal.hpp"
 
 using namespace episodic;
 using namespace episodic::tools;
+using namespace serving;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-constexpr const char* kTemplate =
-    "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% endif %}";
-
-/// The shipped model with a chat format.
-void make_chat_model(const fs::path& dir) {
-  const fs::path from = fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6";
-  fs::create_directories(dir);
-  for (const auto& entry : fs::directory_iterator(from))
-    if (entry.path().filename() != "tokenizer_config.json")
-      fs::create_symlink(entry.path(), dir / entry.path().filename());
-  json config = json::parse(program::contents(from / "tokenizer_config.json"));
-  config["chat_template"] = kTemplate;
-  program::put(dir / "tokenizer_config.json", config.dump());
-}
-
-/// The model with an empty memory.
-std::unique_ptr<Engine> engine_of(const fs::path& dir) {
-  auto engine = load_engine(dir);
-  engine->attach();
-  return engine;
-}
-
-GenerateOptions few_tokens(std::int64_t n = 6) {
-  GenerateOptions options;
-  options.max_new = n;
-  return options;
-}
 
 ServedRequest request_of(RequestKind kind, const json& body) {
   return parse_request(kind, body.dump(), few_tokens());
@@ -58,10 +27,6 @@ ServedRequest request_of(RequestKind kind, const json& body) {
 Served answer_to(Service& service, RequestKind kind, const json& body) {
   const ServedRequest request = request_of(kind, body);
   return service.answer(request, service.prepare(request));
-}
-
-json say(const char* role, const std::string& content) {
-  return {{"role", role}, {"content", content}};
 }
 
 /// The field that a request is refused for.
@@ -74,46 +39,6 @@ std::string refused(RequestKind kind, const std::string& body) {
     return e.parameter();
   }
   return "taken";
-}
-
-/// A server on a thread of its own.
-class Running {
- public:
-  explicit Running(Service& service, ServerOptions options = {})
-      : server_(service, named(options)) {
-    port_ = server_.bind("127.0.0.1", 0);
-    thread_ = std::thread([this] { server_.listen(); });
-    while (!client().Get("/health")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  ~Running() {
-    server_.stop();
-    thread_.join();
-  }
-  httplib::Client client() const {
-    httplib::Client client("127.0.0.1", port_);
-    client.set_read_timeout(60);
-    return client;
-  }
-  HttpServer& server() { return server_; }
-
- private:
-  static ServerOptions named(ServerOptions options) {
-    options.model_name = "tiny";
-    options.defaults = few_tokens();
-    return options;
-  }
-
-  HttpServer server_;
-  int port_ = 0;
-  std::thread thread_;
-};
-
-/// Status and body; 0 where there was no answer.
-std::pair<int, json> post(const Running& running, const char* path, const std::string& body,
-                          const httplib::Headers& headers = {}) {
-  const auto response = running.client().Post(path, headers, body, "application/json");
-  if (!response) return {0, nullptr};
-  return {response->status, json::parse(response->body)};
 }
 
 }  // namespace
@@ -173,7 +98,7 @@ TEST_CASE("serve: what is wrong with a request is named") {
                             R"("temperature": -0.1)",
                             R"("temperature": "hot")",
                             R"("top_p": 2)",
-                            R"("top_k": -1)",
+                            R"("top_k": -2)",
                             R"("seed": 0.5)",
                             R"("stop": "")",
                             R"("stop": [1])",
@@ -212,11 +137,11 @@ TEST_CASE("serve: what is wrong with a request is named") {
   REQUIRE(chat(R"("hello")") == "messages");
   REQUIRE(chat(R"([5])") == "messages[0]");
   REQUIRE(chat(R"([{"content": "a"}])") == "messages[0].role");
-  REQUIRE(chat(R"([{"role": "tool", "content": "a"}])") == "messages[0].role");
+  REQUIRE(chat(R"([{"role": "king", "content": "a"}])") == "messages[0].role");
   REQUIRE(chat(R"([{"role": "user", "content": 5}])") == "messages[0].content");
   REQUIRE(chat(R"([{"role": "user", "content": [{"type": "image_url"}]}])") ==
           "messages[0].content");
-  REQUIRE(chat(R"([{"role": "assistant", "tool_calls": [{}]}])") == "messages[0].tool_calls");
+  REQUIRE(chat(R"([{"role": "assistant", "tool_calls": [5]}])") == "messages[0].tool_calls");
   REQUIRE(refused(RequestKind::chat, R"({"messages": [{"role": "user"}], "tools": [{}]})") ==
           "tools");
 }
@@ -337,7 +262,7 @@ TEST_CASE("serve: over HTTP, whole and as a stream") {
     std::vector<std::string> events;
     std::istringstream lines(response->body);
     for (std::string line; std::getline(lines, line);)
-      if (!line.empty()) {
+      if (!line.empty() && !line.starts_with(":")) {  // a line that says nothing, while it waits
         REQUIRE(line.starts_with("data: "));
         events.push_back(line.substr(6));
       }
@@ -395,7 +320,7 @@ TEST_CASE("serve: whoever has no key is refused, where there is one") {
   const auto engine = engine_of(fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6");
   Service service(*engine);
   ServerOptions options;
-  options.api_key = "secret";
+  options.access.api_key = "secret";
   const Running running(service, options);
   const std::string ask = R"({"prompt": "The king said"})";
   for (const httplib::Headers& headers :
@@ -408,18 +333,9 @@ TEST_CASE("serve: whoever has no key is refused, where there is one") {
 TEST_CASE("serve: it stops while it answers, and a client that goes gives its request up") {
   const auto engine = engine_of(fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6");
   Service service(*engine);
-  std::atomic<int> given_up = 0;
-  ServerOptions options;
-  options.log = [&](const std::string& line) { given_up += line.find("given up") != line.npos; };
   const std::string endless =
       R"({"prompt": "The", "max_tokens": 2000000000, "ignore_eos": true, "stream": true})";
-  Running running(service, options);
-  const auto wait_for = [](const auto& done) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!done() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return done();
-  };
+  Running running(service);
 
   httplib::Request request;
   request.method = "POST";
@@ -431,7 +347,7 @@ TEST_CASE("serve: it stops while it answers, and a client that goes gives its re
     return received < 2000;
   };
   REQUIRE(!running.client().send(request));
-  REQUIRE(wait_for([&] { return given_up == 1; }));
+  REQUIRE(comes([&] { return running.logged("given up") == 1; }));
   // the next one is answered
   REQUIRE(post(running, "/v1/completions", R"({"prompt": "The king said"})").first == 200);
 
@@ -442,7 +358,7 @@ TEST_CASE("serve: it stops while it answers, and a client that goes gives its re
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   running.server().stop();
-  REQUIRE(wait_for([&] { return ended.load(); }));
+  REQUIRE(comes([&] { return ended.load(); }));
   client.join();
 }
 

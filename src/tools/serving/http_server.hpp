@@ -6,23 +6,30 @@
 #include <memory>
 #include <string>
 
+#include "access.hpp"
+#include "connection.hpp"
 #include "service.hpp"
 
 namespace episodic::tools {
 
 struct ServerOptions {
   std::string model_name;    ///< what /v1/models calls the model
-  std::string api_key;       ///< what "Authorization: Bearer" must say; empty: anyone may ask
+  AccessOptions access;      ///< who may ask
   GenerateOptions defaults;  ///< of what a request leaves open
+  ConnectionLimits limits;
+  /// After so long without a token a stream gets a line that says nothing, so that nobody on the
+  /// way takes it for dead.
+  std::chrono::milliseconds silence{15'000};
   /// Hears of each request in a line, for people; from several threads, one at a time.
   std::function<void(const std::string&)> log;
 };
 
-/// GET /health, GET /v1/models, POST /v1/completions and /v1/chat/completions, with streams of
-/// server-sent events. Requests wait for each other (Service).
+/// GET /health, /metrics, /v1/models and /v1/models/NAME, POST /v1/completions and
+/// /v1/chat/completions, with streams of server-sent events; all of them without /v1, too. Requests
+/// wait for each other (Service), connections do not (Gate).
 class HttpServer {
  public:
-  /// \param service must outlive it
+  /// \param service must outlive it \throws ConfigError as Access
   HttpServer(Service& service, ServerOptions options);
   ~HttpServer();
 

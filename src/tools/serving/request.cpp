@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
@@ -17,16 +17,110 @@ namespace {
 
 using nlohmann::json;
 
-/// Fields that say nothing about the tokens of the answer.
-constexpr std::array<std::string_view, 9> kIgnored{"model",
-                                                   "user",
-                                                   "metadata",
-                                                   "store",
-                                                   "service_tier",
-                                                   "safety_identifier",
-                                                   "prompt_cache_key",
-                                                   "cache_prompt",
-                                                   "parallel_tool_calls"};
+/// Fields that say nothing about the tokens of the answer, whatever they hold.
+constexpr std::string_view kIgnored[] = {
+    "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "parallel_tool_calls",
+    // llama.cpp: where the prompt is kept, and how samplers behave that are not on
+    "cache_prompt", "id_slot", "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold",
+    "repeat_last_n", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    // vLLM
+    "priority", "request_id", "cache_salt"};
+
+/// A field that clients send although they ask for nothing by it: these values are taken, and no
+/// others. Null always is.
+struct AsksForNothing {
+  std::string_view name;
+  const char* values;  ///< a JSON list; the first one stands in the message
+};
+
+constexpr AsksForNothing kBoth[] = {
+    {"n", "[1]"},
+    {"frequency_penalty", "[0]"},
+    {"presence_penalty", "[0]"},
+    {"logit_bias", "[{}, []]"},
+    {"transforms", "[[]]"},
+    {"extra_body", "[{}]"},
+    // llama.cpp
+    {"typical_p", "[1]"},
+    {"tfs_z", "[1]"},
+    {"top_a", "[0]"},
+    {"top_n_sigma", "[-1, 0]"},
+    {"mirostat", "[0]"},
+    {"dynatemp_range", "[0]"},
+    {"xtc_probability", "[0]"},
+    {"dry_multiplier", "[0]"},
+    {"min_keep", "[0, 1]"},
+    {"n_keep", "[0]"},
+    {"n_probs", "[0]"},
+    {"repeat_penalty", "[1]"},
+    {"n_indent", "[0]"},
+    {"penalize_nl", "[false]"},
+    {"grammar", "[\"\"]"},
+    {"grammar_lazy", "[false]"},
+    {"json_schema", "[{}]"},
+    {"samplers", "[[]]"},
+    {"lora", "[[]]"},
+    {"t_max_predict_ms", "[0, -1]"},
+    {"t_max_prompt_ms", "[0, -1]"},
+    {"timings_per_token", "[false]"},
+    {"return_tokens", "[false]"},
+    {"return_progress", "[false]"},
+    {"post_sampling_probs", "[false]"},
+    {"response_fields", "[[]]"},
+    // vLLM
+    {"min_tokens", "[0]"},
+    {"length_penalty", "[1]"},
+    {"use_beam_search", "[false]"},
+    {"early_stopping", "[false]"},
+    {"stop_token_ids", "[[]]"},
+    {"bad_words", "[[]]"},
+    {"allowed_token_ids", "[[]]"},
+    {"logits_processors", "[[]]"},
+    {"include_stop_str_in_output", "[false]"},
+    {"skip_special_tokens", "[true]"},
+    {"spaces_between_special_tokens", "[true]"},
+    {"truncate_prompt_tokens", "[-1]"},
+    {"prompt_logprobs", "[false]"},
+    {"return_token_ids", "[false]"},
+    {"return_tokens_as_token_ids", "[false]"},
+    {"structured_outputs", "[{}]"},
+    {"kv_transfer_params", "[{}]"},
+};
+constexpr AsksForNothing kOfChat[] = {
+    {"logprobs", "[false]"},
+    {"top_logprobs", "[0]"},
+    {"tools", "[[]]"},
+    {"tool_choice", "[\"none\", \"auto\"]"},
+    {"functions", "[[]]"},
+    {"function_call", "[\"none\", \"auto\"]"},
+    {"response_format", "[{\"type\": \"text\"}]"},
+    {"modalities", "[[\"text\"]]"},
+    {"verbosity", "[\"medium\"]"},
+    {"documents", "[[]]"},
+    {"add_special_tokens", "[false]"},
+    {"echo", "[false]"},
+    {"best_of", "[1]"},
+    {"add_generation_prompt", "[true]"},
+    {"continue_final_message", "[false]"},
+    {"parse_tool_calls", "[false, true]"},
+    {"reasoning_format", "[\"none\", \"auto\"]"},
+    {"thinking_forced_open", "[false]"},
+    {"mm_processor_kwargs", "[{}]"},
+};
+constexpr AsksForNothing kOfStream[] = {
+    {"include_obfuscation", "[false]"},
+    {"continuous_usage_stats", "[false]"},
+};
+constexpr AsksForNothing kOfCompletion[] = {
+    {"logprobs", "[false]"},
+    {"best_of", "[1]"},
+    {"echo", "[false]"},
+    {"suffix", "[\"\"]"},
+    {"add_special_tokens", "[true]"},
+    {"response_format", "[{\"type\": \"text\"}]"},
+};
 
 class Fields {
  public:
@@ -46,8 +140,10 @@ class Fields {
   std::int64_t count(const char* name, std::int64_t least, std::int64_t otherwise) {
     const json* value = find(name);
     if (!value) return otherwise;
-    if (!value->is_number_integer() || value->get<std::int64_t>() < least ||
-        value->get<std::int64_t>() > std::numeric_limits<std::int32_t>::max())
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    const bool huge = value->is_number_unsigned() && value->get<std::uint64_t>() > kMost;
+    if (huge || !value->is_number_integer() || value->get<std::int64_t>() < least ||
+        value->get<std::int64_t>() > kMost)
       wrong(name, fmt::format("must be a whole number of at least {}", least));
     return value->get<std::int64_t>();
   }
@@ -58,17 +154,24 @@ class Fields {
       wrong(name, fmt::format("must be a number from {} to {}", least, most));
     return value->get<double>();
   }
-  /// A field that is refused unless it asks for what is done anyway.
-  void only(const char* name, const json& allowed) {
-    const json* value = find(name);
-    if (value && *value != allowed)
-      wrong(name, fmt::format("is not built; leave it out or give {}", allowed.dump()));
+  /// Fields that are refused unless they ask for what is done anyway.
+  void take(std::span<const AsksForNothing> table) {
+    for (const AsksForNothing& entry : table) {
+      const json* value = find(std::string(entry.name).c_str());
+      if (!value) continue;
+      const json values = parse_strict(entry.values, entry.name, {});
+      if (std::find(values.begin(), values.end(), *value) == values.end())
+        wrong(std::string(entry.name),
+              values.empty()
+                  ? std::string("is not built; leave it out")
+                  : fmt::format("is not built; leave it out or give {}", values.front().dump()));
+    }
   }
   /// \throws RequestError for a field that nobody looked at
   void require_known() const {
     for (const auto& [name, value] : object_.items())
       if (!value.is_null() && std::find(seen_.begin(), seen_.end(), name) == seen_.end() &&
-          std::find(kIgnored.begin(), kIgnored.end(), name) == kIgnored.end())
+          std::find(std::begin(kIgnored), std::end(kIgnored), name) == std::end(kIgnored))
         throw RequestError(fmt::format("'{}' is not built; leave it out", printable(name)), name);
   }
   [[noreturn]] static void wrong(const std::string& name, const std::string& what) {
@@ -96,6 +199,32 @@ std::string content_of(const json& message, const std::string& name) {
   return text;
 }
 
+/// What a template may read of a message beside role and content, as JSON; nothing where that is
+/// all. Arguments of a call are a text in a request, which templates expect as what it says.
+std::string more_of(const json& message, const std::string& name) {
+  nlohmann::ordered_json more = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : message.items())
+    if (key != "role" && key != "content" && !value.is_null() &&
+        !(key == "tool_calls" && value.empty()))
+      more[key] = value;
+  if (const auto calls = more.find("tool_calls"); calls != more.end()) {
+    if (!calls->is_array()) Fields::wrong(name + ".tool_calls", "must be a list");
+    for (auto& call : *calls) {
+      if (!call.is_object() || (call.contains("function") && !call["function"].is_object()))
+        Fields::wrong(name + ".tool_calls", "must be a list of {\"function\": {...}}");
+      if (!call.contains("function") || !call["function"].contains("arguments")) continue;
+      auto& arguments = call["function"]["arguments"];
+      if (!arguments.is_string()) continue;
+      try {
+        auto value = parse_ordered(arguments.get_ref<const std::string&>(), name, {});
+        if (value.is_object()) arguments = std::move(value);
+      } catch (const Error&) {  // a text, then
+      }
+    }
+  }
+  return more.empty() ? std::string() : more.dump();
+}
+
 std::vector<ChatMessage> messages_of(Fields& fields) {
   const json* list = fields.find("messages");
   if (!list || !list->is_array() || list->empty())
@@ -105,18 +234,38 @@ std::vector<ChatMessage> messages_of(Fields& fields) {
     const json& message = (*list)[i];
     const std::string name = fmt::format("messages[{}]", i);
     if (!message.is_object()) Fields::wrong(name, "must be an object");
-    const auto role = message.find("role");
-    if (role == message.end() || !role->is_string())
-      Fields::wrong(name + ".role", "must be a text");
-    if (*role != "system" && *role != "developer" && *role != "user" && *role != "assistant")
-      Fields::wrong(name + ".role", "must be system, developer, user or assistant");
-    for (const char* calls : {"tool_calls", "function_call"})
-      if (const auto at = message.find(calls); at != message.end() && !at->is_null())
-        Fields::wrong(name + "." + calls, "is not built");
-    messages.push_back({*role == "developer" ? "system" : role->get<std::string>(),
-                        content_of(message, name + ".content")});
+    const auto at = message.find("role");
+    if (at == message.end() || !at->is_string()) Fields::wrong(name + ".role", "must be a text");
+    const auto& role = at->get_ref<const std::string&>();
+    constexpr std::string_view kRoles[] = {"system",    "developer", "user",
+                                           "assistant", "tool",      "function"};
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
+      Fields::wrong(name + ".role", "must be system, developer, user, assistant or tool");
+    messages.push_back({role == "developer" ? "system" : role,
+                        content_of(message, name + ".content"), more_of(message, name)});
   }
+  if (messages.back().role == "assistant")
+    Fields::wrong("messages",
+                  "end with the assistant's, and an answer that is begun is not gone on with; end "
+                  "with a user's");
   return messages;
+}
+
+/// What a client may set of a chat's template: nothing that the server does.
+std::string variables_of(const json& variables) {
+  constexpr std::string_view kSet[] = {"messages",     "tools",
+                                       "documents",    "functions",
+                                       "conversation", "add_generation_prompt",
+                                       "strftime_now", "raise_exception",
+                                       "namespace",    "range",
+                                       "loop",         "continue_final_message"};
+  if (!variables.is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
+  for (const auto& [name, value] : variables.items())
+    if (name.ends_with("_token") || name.ends_with("_tokens") ||
+        std::find(std::begin(kSet), std::end(kSet), name) != std::end(kSet))
+      Fields::wrong("chat_template_kwargs",
+                    fmt::format("may not set '{}', which the server sets", printable(name)));
+  return variables.dump();
 }
 
 void take_prompt(Fields& fields, ServedRequest& request) {
@@ -157,6 +306,13 @@ void take_stops(Fields& fields, GenerateOptions& options) {
 
 }  // namespace
 
+RequestError::RequestError(const std::string& message, const std::string& parameter, int status,
+                           std::string code)
+    : std::runtime_error(message),
+      parameter_(printable(parameter)),
+      code_(std::move(code)),
+      status_(status) {}
+
 ServedRequest parse_request(RequestKind kind, std::string_view body,
                             const GenerateOptions& defaults) {
   json parsed;
@@ -179,22 +335,18 @@ ServedRequest parse_request(RequestKind kind, std::string_view body,
     request.messages = messages_of(fields);
     o.max_new = fields.count("max_completion_tokens", 0, o.max_new);
     if (const json* variables = fields.find("chat_template_kwargs")) {
-      if (!variables->is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
-      request.variables = variables->dump();
+      request.variables = variables_of(*variables);
     }
-    fields.only("logprobs", false);
-    fields.only("tool_choice", "none");
-    fields.only("tools", json::array());
-    fields.only("response_format", {{"type", "text"}});
+    fields.take(kOfChat);
   } else {
     take_prompt(fields, request);
-    fields.only("best_of", 1);
-    fields.only("echo", false);
-    fields.only("suffix", "");
+    fields.take(kOfCompletion);
   }
+  fields.take(kBoth);
   o.sampling.temperature = fields.number("temperature", 0, 100, o.sampling.temperature);
   o.sampling.top_p = fields.number("top_p", 0, 1, o.sampling.top_p);
-  o.sampling.top_k = fields.count("top_k", 0, o.sampling.top_k);
+  // -1: all, as vLLM says it
+  o.sampling.top_k = std::max<std::int64_t>(0, fields.count("top_k", -1, o.sampling.top_k));
   o.sampling.min_p = fields.number("min_p", 0, 1, o.sampling.min_p);
   o.sampling.repetition_penalty =
       fields.number("repetition_penalty", 1e-3, 1e3, o.sampling.repetition_penalty);
@@ -207,15 +359,12 @@ ServedRequest parse_request(RequestKind kind, std::string_view body,
   }
   o.ignore_eos = fields.flag("ignore_eos", o.ignore_eos);
   take_stops(fields, o);
-  fields.only("n", 1);
-  fields.only("frequency_penalty", 0);
-  fields.only("presence_penalty", 0);
-  fields.only("logit_bias", json::object());
   request.stream = fields.flag("stream");
   if (const json* options = fields.find("stream_options")) {
     if (!options->is_object()) Fields::wrong("stream_options", "must be an object");
     Fields of_stream(*options);
     request.stream_usage = of_stream.flag("include_usage");
+    of_stream.take(kOfStream);
     of_stream.require_known();
   }
   fields.require_known();

@@ -17,15 +17,18 @@ namespace episodic::tools {
 /// What a client did wrong.
 class RequestError : public std::runtime_error {
  public:
-  RequestError(const std::string& message, std::string parameter, int status = 400)
-      : std::runtime_error(message), parameter_(std::move(parameter)), status_(status) {}
+  /// \param parameter what of it comes from the client is cut and cleaned
+  /// \param code OpenAI's word for it, which some clients look at
+  RequestError(const std::string& message, const std::string& parameter, int status = 400,
+               std::string code = "");
 
   /// The field at fault, or nothing.
   const std::string& parameter() const { return parameter_; }
+  const std::string& code() const { return code_; }
   int status() const { return status_; }
 
  private:
-  std::string parameter_;
+  std::string parameter_, code_;
   int status_;
 };
 
