@@ -469,7 +469,7 @@ TEST_CASE("suites: a model's chat format is used where the suite uses it") {
 
 TEST_CASE("suites: several methods in one call, each scored") {
   const Scratch s;
-  make_passkey(s, "--tokens 600 --count 2 --seed 3");
+  make_passkey(s, "--tokens 1500 --depth 0.1 --count 2 --seed 3");
   const std::string flags = run_flags(s) + " --json " + path(s, "all.json");
   const Run run = infinite(flags + " --methods episodic,infllm,window");
   INFO(run.err << run.out);
