@@ -214,7 +214,13 @@ void Bpe::Encoder::start(std::string_view word) {
     const auto n = static_cast<std::int32_t>(symbols_.size());
     symbols_.push_back({static_cast<std::int32_t>(id), n - 1, n + 1});
   };
-  bool fusing = false;  // the last symbol is an unknown that takes in further ones
+  // An unknown is pushed with the next known one, and takes in further ones until then; bytes go
+  // before it. So has it Hugging Face's.
+  bool waiting = false;
+  const auto push_waiting = [&] {
+    if (waiting) push(bpe_.unknown_);
+    waiting = false;
+  };
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t length =
         bpe_.byte_level_ ? 1 : std::max<std::size_t>(1, utf8_length(word, at));
@@ -228,18 +234,18 @@ void Bpe::Encoder::start(std::string_view word) {
       id = it->second;
     }
     if (id >= 0) {
+      push_waiting();
       push(id);
-      fusing = false;
     } else if (bpe_.byte_fallback_ && !bpe_.byte_level_ &&
                std::all_of(character.begin(), character.end(),
                            [&](char c) { return byte_id(c) >= 0; })) {
       for (const char c : character) push(byte_id(c));
-      fusing = false;
-    } else if (bpe_.unknown_ >= 0 && !fusing) {
-      push(bpe_.unknown_);
-      fusing = bpe_.fuse_unknown_;
+    } else if (bpe_.unknown_ >= 0) {
+      if (!bpe_.fuse_unknown_) push_waiting();
+      waiting = true;
     }
   }
+  push_waiting();
   if (!symbols_.empty()) symbols_.back().next = -1;
 }
 

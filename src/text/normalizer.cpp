@@ -87,11 +87,15 @@ void Normalizer::add(const JsonNode& node, int depth) {
       return bert(text);
     });
   } else if (name == "Replace") {
-    steps_.emplace_back(
-        [pattern = Pattern::from_json(node.at("pattern")), content = node.at("content").str()](
-            const std::string& text, const Growth& growth) {
-          return replace(pattern, content, text, growth);
-        });
+    const Pattern checked = Pattern::from_json(node.at("pattern"));
+    if (checked.matches_nothing())
+      node.at("pattern").fail(
+          "may match nothing at all, which is not supported in a Replace; write "
+          "it so that it matches a character");
+    steps_.emplace_back([pattern = checked, content = node.at("content").str()](
+                            const std::string& text, const Growth& growth) {
+      return replace(pattern, content, text, growth);
+    });
   } else {
     type.fail(
         fmt::format("normalizer '{}' is not supported (NFC, NFD, NFKC, NFKD, Prepend, "

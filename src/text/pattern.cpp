@@ -110,6 +110,7 @@ Pattern Pattern::regex(const std::string& expression) {
 
 Pattern Pattern::from_json(const JsonNode& node) {
   const JsonNode literal = node.at("String");
+  if (!literal.null() && literal.str().empty()) return regex("");  // found at every place
   if (!literal.null()) {
     Pattern pattern;
     pattern.literal_ = literal.str();
@@ -123,6 +124,11 @@ Pattern Pattern::from_json(const JsonNode& node) {
   } catch (const Error& e) {
     expression.fail(e.what());
   }
+}
+
+bool Pattern::matches_nothing() const {
+  if (!code_) return literal_.empty();
+  return Scratch(code_->code.get(), 0).match(code_->code.get(), "", 0) >= 0;
 }
 
 void Pattern::split(std::string_view text, std::vector<Span>& spans) const {

@@ -29,6 +29,9 @@ class Pattern {
   /// A regular expression of our own. \throws Error
   static Pattern regex(const std::string& expression);
 
+  /// Whether it matches in an empty text.
+  bool matches_nothing() const;
+
   /// Covers the text with spans from left to right: matches, and what lies between them. Bytes
   /// that are not UTF-8 never match and are spans of their own.
   /// \param spans overwritten

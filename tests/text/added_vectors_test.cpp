@@ -10,12 +10,13 @@ using namespace episodic::test;
 namespace added_vectors_test {
 
 TEST_CASE("added tokens of tokenizer.json, its config, special_tokens_map and added_tokens.json") {
-  const Json v = Json::parse(
+  // with the order of keys, which decides about new ids
+  const auto v = nlohmann::ordered_json::parse(
       read_file(std::filesystem::path(EPISODIC_SOURCE_DIR) / "tests/text/vectors/added.json"));
   REQUIRE(v["rows"].size() >= 60);
-  for (const Json& row : v["rows"]) {
+  for (const auto& row : v["rows"]) {
     INFO(row["name"].get<std::string>());
-    Json tokenizer = v["bases"][row["base"].get<std::string>()];
+    auto tokenizer = v["bases"][row["base"].get<std::string>()];
     tokenizer.update(row["change"]);
     const TempDir dir;
     dir.write("tokenizer.json", tokenizer.dump());
