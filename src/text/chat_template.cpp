@@ -117,8 +117,8 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages,
   for (const ChatMessage& m : messages) {
     jinja::Dict message;
     message.items = {{"role", m.role}, {"content", m.content}};
-    if (!m.more.empty()) {
-      const nlohmann::ordered_json more = read_object(m.more, "ChatMessage::more");
+    if (!m.fields.empty()) {
+      const nlohmann::ordered_json more = read_object(m.fields, "ChatMessage::fields");
       for (const auto& [name, value] : more.items())
         if (name != "role" && name != "content") message.set(name, jinja::Value::from(value));
     }

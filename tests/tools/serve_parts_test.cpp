@@ -327,16 +327,16 @@ TEST_CASE("serve: what a template may read of a message reaches it") {
     {"role": "tool", "content": [{"type": "text", "text": "5"}], "tool_call_id": "c1"},
     {"role": "user", "content": "b"}]})",
                                               {});
-  REQUIRE(json::parse(request.messages[0].more) == json{{"name", "bob"}});
-  REQUIRE(json::parse(request.messages[1].more) ==
+  REQUIRE(json::parse(request.messages[0].fields) == json{{"name", "bob"}});
+  REQUIRE(json::parse(request.messages[1].fields) ==
           json{{"reasoning_content", "hm"}, {"annotations", json::array()}});
-  const json calls = json::parse(request.messages[2].more)["tool_calls"];
+  const json calls = json::parse(request.messages[2].fields)["tool_calls"];
   REQUIRE(calls[0]["function"]["arguments"] == json{{"z", 1}, {"a", {2}}});
-  REQUIRE(mentions(request.messages[2].more, R"({"z":1,"a":[2]})"));  // in the client's order
+  REQUIRE(mentions(request.messages[2].fields, R"({"z":1,"a":[2]})"));  // in the client's order
   REQUIRE(calls[1]["function"]["arguments"] == "no json");
   REQUIRE(request.messages[3].content == "5");
-  REQUIRE(json::parse(request.messages[3].more) == json{{"tool_call_id", "c1"}});
-  REQUIRE(request.messages[4].more.empty());
+  REQUIRE(json::parse(request.messages[3].fields) == json{{"tool_call_id", "c1"}});
+  REQUIRE(request.messages[4].fields.empty());
 
   const TempDir dir;
   make_chat_model(dir / "model",

@@ -21,7 +21,7 @@ struct ChatMessage {
   std::string content;
   /// What else the template may read of it, a JSON object, such as {"name": "bob"} or its
   /// tool_calls; may be empty. It does not take the place of role and content.
-  std::string more = {};
+  std::string fields = {};
 };
 
 struct ChatOptions {

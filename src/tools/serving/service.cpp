@@ -220,7 +220,7 @@ ChatPrompt Service::prepare(const ServedRequest& request) const {
       for (std::size_t i = 0; i < request.messages.size(); ++i) {
         const ChatMessage& message = request.messages[i];
         const std::string name = fmt::format("messages[{}]", i);
-        refuse_special(tokenizer, message.more, name);
+        refuse_special(tokenizer, message.fields, name);
         if (message.role != "tool" && message.role != "function") continue;
         // all of them or none: one is enough to see
         if (!std::exchange(tools, true) &&
