@@ -21,6 +21,7 @@
 #include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/session/session.hpp"
+#include "episodic/session/stop.hpp"
 #include "episodic/text/chat_template.hpp"
 #include "episodic/timeline/event_table.hpp"
 #include "kept.hpp"
@@ -329,12 +330,13 @@ class Answerer {
     Answer answer;
     std::vector<std::int64_t> next(question.begin(), question.end());
     if (ends_with_line(options_.suite, options_.task) && max_new_ > 0) {
-      options.stop_tokens = engine_->config().eos_tokens;
+      const std::vector<std::int64_t> ends = end_tokens(engine_->config(), tokenizer_.get());
+      options.stop_tokens = ends;
       options.stop_tokens.push_back(tokenizer_->encode("\n", false).back());
       // At least one token: the first is the likeliest that does not end the text.
       session_.prefill(std::span(question).first(question.size() - 1));
       engine_->step(question.last(1));
-      next = {first_token(engine_->config().eos_tokens)};
+      next = {first_token(ends)};
       answer.ids = next;
       --options.max_new;
     }

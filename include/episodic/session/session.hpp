@@ -63,6 +63,8 @@ class Session {
   }
 
   LanguageModel& model() { return *model_; }
+  /// Null if it was made without one.
+  const Tokenizer* tokenizer() const { return tokenizer_; }
   const SessionCounters& counters() const { return counters_; }
 
  private:
