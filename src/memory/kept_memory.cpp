@@ -58,14 +58,18 @@ fs::path scratch_folder() {
                   named ? printable(named) : "/tmp", error.message()));
 }
 
-/// Refuses settings with which the windows would be longer than the rest of the state that they are
-/// to be read from, before there is room made for them.
+/// Refuses settings with which the windows of a sequence of so many tokens would be longer than the
+/// rest of the state that they are to be read from, before there is room made for them.
 void require_windows(const ByteReader& from, const MemoryConfig& config, const MemoryShape& shape,
-                     DType dtype) {
-  const std::int64_t ring = ring_capacity(config);
-  const std::int64_t needed = shape.n_layers * (2 * shape.n_kv_heads * shape.head_dim *
-                                                    (ring + config.n_init) * size_of(dtype) +
-                                                shape.n_heads * ring * size_of(DType::float32));
+                     DType dtype, std::int64_t tokens) {
+  const auto rows = [&](std::int64_t all) {  // that a token has reached
+    return from.version() < detail::kReachedRows ? all : std::min(all, tokens);
+  };
+  const std::int64_t ring = rows(ring_capacity(config)), sinks = rows(config.n_init);
+  const std::int64_t needed =
+      shape.n_layers *
+      (2 * shape.n_kv_heads * shape.head_dim * (ring + sinks) * size_of(dtype) +
+       shape.n_heads * ring * size_of(DType::float32));
   if (needed > static_cast<std::int64_t>(from.left()))
     throw FileError(
         fmt::format("{}: holds {} bytes more, and windows of n_local = {}, n_init = {}, chunk = {} "
@@ -329,7 +333,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
               "model it was made with",
               keep.dir.string(), named(manifest.identity), what));
       const TierImages images = TierImages::load(from);
-      require_windows(from, m.config, m.shape, file.windows);
+      require_windows(from, m.config, m.shape, file.windows, state.tokens);
       m.keep = keep;
       m.mode = mode;
       // States between this one and the last tell of a sequence that is given up.
