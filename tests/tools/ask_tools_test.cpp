@@ -395,10 +395,11 @@ TEST_CASE(
   tokens["state"]["tokens"] = was["state"]["tokens"].get<std::int64_t>() - 1;
   events["state"]["events"] = was["state"]["events"].get<std::int64_t>() + 1;
   settings["config"]["n_local"] = 200;
-  for (const auto& [changed, says] : {std::pair{tokens, "tokens, and the state holds"},
-                                      {events, "events, and the state holds"},
+  for (const auto& [changed, says] : {std::pair{tokens, "which holds"},
+                                      {events, "which holds"},
                                       {settings, ""}}) {
     const Run run = with(changed);
+    INFO(run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
     CHECK(mentions(run.err, says));

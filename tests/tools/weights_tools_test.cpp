@@ -102,7 +102,7 @@ TEST_CASE("an adapter changes what is generated, and whose memory it is") {
   CHECK(program::run_episodic("generate" + m + " --quantize q3_k" + prompt).status == 2);
 }
 
-TEST_CASE("--activations says what products round, before the variable does") {
+TEST_CASE("the flag --activations says what products round, before the variable does") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("neither models/recall-2m6 nor a shared one is there");
   const Scratch scratch;
