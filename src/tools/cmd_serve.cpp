@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic serve`: a model with its memory behind OpenAI's HTTP interface.
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
 #include <thread>
 
 #include "commands.hpp"
@@ -32,38 +36,48 @@ struct ServeFlags {
 };
 
 #if EPISODIC_HTTP
-/// SIGINT and SIGTERM, which end the server and not the process: held back from now on, before
-/// there are threads, which inherit it.
-class HeldSignals {
- public:
-  HeldSignals() {
-    sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set_, signal);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  const sigset_t& set() const { return set_; }
+int signal_pipe = -1;  // where the handler writes; a handler is given nothing else
 
- private:
-  sigset_t set_;
-};
-
-/// Stops a server at the first of them. Destroyed before the server: its thread calls it.
+/// Stops a server at the first SIGINT or SIGTERM. By a handler and not by sigwait: threads of
+/// libraries (OpenBLAS has one before main) do not hold a signal back, and would end the process.
+/// Destroyed before the server: its thread calls it.
 class StopAtSignal {
  public:
-  StopAtSignal(const HeldSignals& signals, HttpServer& server)
-      : waiter_([&signals, &server] {
-          int signal = 0;
-          sigwait(&signals.set(), &signal);
-          server.stop();
-        }) {}
+  explicit StopAtSignal(HttpServer& server) {
+    if (pipe2(ends_, O_CLOEXEC) != 0 || fcntl(ends_[1], F_SETFL, O_NONBLOCK) != 0)
+      throw Error(fmt::format("serve: no pipe for signals ({})", std::strerror(errno)));
+    signal_pipe = ends_[1];
+    waiter_ = std::thread([this, &server] {
+      char byte = 0;
+      while (read(ends_[0], &byte, 1) < 0 && errno == EINTR) {
+      }
+      server.stop();
+    });
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      const int before = errno;
+      static_cast<void>(!write(signal_pipe, "s", 1));  // full: it has been told already
+      errno = before;
+    };
+    action.sa_flags = SA_RESTART;
+    for (std::size_t i = 0; i < std::size(kSignals); ++i)
+      sigaction(kSignals[i], &action, &before_[i]);
+  }
   StopAtSignal(const StopAtSignal&) = delete;
   StopAtSignal& operator=(const StopAtSignal&) = delete;
   ~StopAtSignal() {
-    pthread_kill(waiter_.native_handle(), SIGTERM);  // where the server ended by itself
+    for (std::size_t i = 0; i < std::size(kSignals); ++i)
+      sigaction(kSignals[i], &before_[i], nullptr);
+    static_cast<void>(!write(ends_[1], "e", 1));  // where the server ended by itself
     waiter_.join();
+    signal_pipe = -1;
+    for (const int end : ends_) close(end);
   }
 
  private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM};
+  int ends_[2] = {-1, -1};
+  struct sigaction before_[std::size(kSignals)] {};
   std::thread waiter_;
 };
 
@@ -72,7 +86,6 @@ bool is_loopback(const std::string& host) {
 }
 
 void run(const ServeFlags& flags) {
-  const HeldSignals signals;
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   if (flags.dir.empty()) {
@@ -109,7 +122,7 @@ void run(const ServeFlags& flags) {
   Service service(*engine, limits);
   HttpServer server(service, options);
   const int port = server.bind(flags.host, static_cast<int>(flags.port));
-  const StopAtSignal stop(signals, server);
+  const StopAtSignal stop(server);
   const bool ipv6 = flags.host.find(':') != std::string::npos;
   say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name, tokens,
                   ipv6 ? "[" + flags.host + "]" : flags.host, port));

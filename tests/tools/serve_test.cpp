@@ -312,7 +312,7 @@ TEST_CASE("serve: over HTTP, whole and as a stream") {
   failed(
       "/v1/chat/completions",
       R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"bos_token": "b"}})",
-      400, "messages");
+      400, "chat_template_kwargs");
   failed("/v1/embeddings", "{}", 404, "");
 }
 
