@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
 #include <limits>
 
 #include "episodic/base/error.hpp"
@@ -51,14 +52,22 @@ struct Scratch {
       : data(owned(pcre2_match_data_create_from_pattern(code, nullptr))),
         context(owned(pcre2_match_context_create(nullptr))),
         stack(owned(pcre2_jit_stack_create(1 << 15, 1 << 25, nullptr))),
-        steps_left_(kFreeSteps + kStepsPerByte * text_bytes) {
+        steps_left_(kFreeSteps + kStepsPerByte * text_bytes),
+        last_second_(thread_seconds() + kFreeSeconds +
+                     kSecondsPerByte * static_cast<double>(text_bytes)) {
     pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 
   /// As pcre2_match. The steps of a match that takes many come out of what the whole text may
-  /// take: an expression that goes wrong a little at each place would else take for ever.
-  int match(const pcre2_code* code, std::string_view text, std::size_t from) {
+  /// take: an expression that goes wrong a little at each place would else take for ever. Machine
+  /// code of PCRE2 counts few of its steps, so its processor time is looked at, too.
+  /// \param last the last byte that a match may begin at
+  int match(const pcre2_code* code, std::string_view text, std::size_t from,
+            std::size_t last = PCRE2_UNSET) {
+    if ((++matches_ % kMatchesPerLook == 0 || last != last_) && thread_seconds() > last_second_)
+      return PCRE2_ERROR_MATCHLIMIT;
+    if (last != last_) pcre2_set_offset_limit(context.get(), last_ = last);
     for (std::size_t limit = kFewSteps;;) {
       pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(limit));
       const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
@@ -73,13 +82,25 @@ struct Scratch {
   // A match of a whole text takes some steps a byte: white space of any length is matched.
   static constexpr std::size_t kFreeSteps = 20'000'000, kStepsPerByte = 64, kFewSteps = 4096;
   static constexpr std::size_t kMostSteps = std::numeric_limits<std::uint32_t>::max();
-  std::size_t steps_left_;
+  // Expressions of models take 0.1 to 0.3 us a byte, without machine code some ten times as much.
+  static constexpr double kFreeSeconds = 2, kSecondsPerByte = 5e-6;
+  static constexpr std::size_t kMatchesPerLook = 64;
+
+  static double thread_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+
+  std::size_t steps_left_, matches_ = 0, last_ = PCRE2_UNSET;
+  double last_second_;
 };
 
 }  // namespace
 
 struct Pattern::Code {
   Owned<pcre2_code> code;
+  bool in_parts = false;  // where a search begins does not matter, so that it may be cut
 };
 
 Pattern Pattern::regex(const std::string& expression) {
@@ -94,8 +115,9 @@ Pattern Pattern::regex(const std::string& expression) {
   // Oniguruma's Ruby syntax: ^ and $ match at every line
   Owned<pcre2_code> code(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(adapted.data()), adapted.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at,
-                    context.get()));
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                        PCRE2_USE_OFFSET_LIMIT,
+                    &error, &at, context.get()));
   if (!code)
     throw Error(
         fmt::format("the regular expression is not taken by PCRE2 in its own language ({}, byte {} "
@@ -104,7 +126,8 @@ Pattern Pattern::regex(const std::string& expression) {
   // without JIT the interpreter does the same, slower
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   Pattern pattern;
-  pattern.code_ = std::make_shared<const Code>(Code{std::move(code)});
+  pattern.code_ = std::make_shared<const Code>(
+      Code{std::move(code), adapted.find("\\G") == std::string::npos});
   return pattern;
 }
 
@@ -158,9 +181,18 @@ void Pattern::split_valid(std::string_view text, std::size_t offset,
                           std::vector<Span>& spans) const {
   Scratch scratch(code_->code.get(), text.size());
   const std::size_t* found = pcre2_get_ovector_pointer(scratch.data.get());
-  std::size_t done = 0, from = 0;
+  // A search through much text is cut, to be looked at how long it takes.
+  constexpr std::size_t kPart = 4096;
+  std::size_t done = 0, from = 0, last = kPart;
   while (from <= text.size()) {
-    const int rc = scratch.match(code_->code.get(), text, from);
+    while (last < from) last += kPart;
+    const bool cut = code_->in_parts && last < text.size();
+    const int rc = scratch.match(code_->code.get(), text, from, cut ? last : PCRE2_UNSET);
+    if (rc == PCRE2_ERROR_NOMATCH && cut) {
+      from = last + 1;
+      while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80) ++from;
+      continue;
+    }
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0)
       throw DataError(fmt::format(

@@ -138,6 +138,17 @@ TEST_CASE("steps, stages and long tokens have their limits") {
   CHECK(mentions(refusal<FileError>([&] { load(json); }), "1048576 bytes"));
 }
 
+TEST_CASE("a pattern that goes wrong at many places is given up on") {
+  Json json = base("bytes");
+  json["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(?:a|a)+[bd]"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += std::string(18, 'a') + "c b";
+  CHECK(mentions(refusal<DataError>([&] { load(json)->encode(text); }), "gave up"));
+}
+
 TEST_CASE("a GGUF vocabulary whose pieces make each other up in every way") {
   // bytes, and a, aa, aaa, ...: the ways grow with the square, their texts with the cube
   for (const std::size_t longest : {std::size_t{1200}, std::size_t{4096}}) {
