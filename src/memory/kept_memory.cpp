@@ -67,9 +67,8 @@ void require_windows(const ByteReader& from, const MemoryConfig& config, const M
   };
   const std::int64_t ring = rows(ring_capacity(config)), sinks = rows(config.n_init);
   const std::int64_t needed =
-      shape.n_layers *
-      (2 * shape.n_kv_heads * shape.head_dim * (ring + sinks) * size_of(dtype) +
-       shape.n_heads * ring * size_of(DType::float32));
+      shape.n_layers * (2 * shape.n_kv_heads * shape.head_dim * (ring + sinks) * size_of(dtype) +
+                        shape.n_heads * ring * size_of(DType::float32));
   if (needed > static_cast<std::int64_t>(from.left()))
     throw FileError(
         fmt::format("{}: holds {} bytes more, and windows of n_local = {}, n_init = {}, chunk = {} "

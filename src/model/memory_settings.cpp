@@ -224,10 +224,10 @@ void require_host_room(const MemoryConfig& config, const MemoryShape& shape) {
   const std::int64_t needed = plan_memory(unbounded, shape, 0, 0, false).host.windows;
   const std::int64_t available = available_host_bytes();
   if (available < 0 || needed <= available) return;
-  const auto [length, name] = std::max({std::pair(config.n_local, "n_local"),
-                                        std::pair(config.n_init, "n_init"),
-                                        std::pair(config.max_block, "max_block")},
-                                       [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto [length, name] =
+      std::max({std::pair(config.n_local, "n_local"), std::pair(config.n_init, "n_init"),
+                std::pair(config.max_block, "max_block")},
+               [](const auto& a, const auto& b) { return a.first < b.first; });
   throw BudgetError(
       fmt::format("{0} = {1}: the windows of {2} layers take {3}, and {4} of memory are available; "
                   "lower {0}",

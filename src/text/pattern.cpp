@@ -113,11 +113,10 @@ Pattern Pattern::regex(const std::string& expression) {
   int error = 0;
   std::size_t at = 0;
   // Oniguruma's Ruby syntax: ^ and $ match at every line
-  Owned<pcre2_code> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(adapted.data()), adapted.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                        PCRE2_USE_OFFSET_LIMIT,
-                    &error, &at, context.get()));
+  Owned<pcre2_code> code(pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(adapted.data()), adapted.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT,
+      &error, &at, context.get()));
   if (!code)
     throw Error(
         fmt::format("the regular expression is not taken by PCRE2 in its own language ({}, byte {} "
@@ -126,8 +125,8 @@ Pattern Pattern::regex(const std::string& expression) {
   // without JIT the interpreter does the same, slower
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   Pattern pattern;
-  pattern.code_ = std::make_shared<const Code>(
-      Code{std::move(code), adapted.find("\\G") == std::string::npos});
+  pattern.code_ =
+      std::make_shared<const Code>(Code{std::move(code), adapted.find("\\G") == std::string::npos});
   return pattern;
 }
 

@@ -77,7 +77,7 @@ class StopAtSignal {
  private:
   static constexpr int kSignals[] = {SIGINT, SIGTERM};
   int ends_[2] = {-1, -1};
-  struct sigaction before_[std::size(kSignals)] {};
+  struct sigaction before_[std::size(kSignals)]{};
   std::thread waiter_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random streams as a memory has them in the middle of a text, and all sets of loops to attend with.
+// Random streams as a memory has them in the middle of a text, and all sets of loops to attend
+// with.
 
 #include "attend_reference.hpp"
 #include "episodic/cpu/kernels.hpp"
@@ -49,8 +50,7 @@ struct Stream {
     const auto make = [&](std::int64_t begin, std::int64_t end, Position position, float weight) {
       return store.make(random, kv_heads, d, end - begin, begin, position,
                         position == Position::fixed ? dtype : local_dtype,
-                        uniform(random, 0, 1) * 5, weight,
-                        uniform(random, 0, 1) == 1, value_dim);
+                        uniform(random, 0, 1) * 5, weight, uniform(random, 0, 1) == 1, value_dim);
     };
     std::vector<KvSegment> local;
     const std::int64_t middle = (start + first) / 2;
@@ -65,9 +65,9 @@ struct Stream {
         const std::int64_t length = std::min(start - t, uniform(random, 0, 30));
         list.push_back(make(t, t + length, Position::fixed, 0.5f + 0.25f * (t % 3)));
         if (uniform(random, 0, 1) == 1) {  // a block of the group's own heads
-          list.back() = store.make(random, kv_heads / n_lists, d, length, t, Position::fixed, dtype,
-                                   uniform(random, 0, 1) * 3, list.back().value_weight,
-                                   false, value_dim);
+          list.back() =
+              store.make(random, kv_heads / n_lists, d, length, t, Position::fixed, dtype,
+                         uniform(random, 0, 1) * 3, list.back().value_weight, false, value_dim);
           list.back().first_head = l * (kv_heads / n_lists);
         }
         t += length + uniform(random, 0, 3);

@@ -215,7 +215,7 @@ TEST_CASE("a sink logit of each head takes its share of attention and gives noth
     for (int i = 0; i < 21; ++i) {
       Stream s = random_stream(random, i);
       std::vector<float> sinks = testing::normal(random, s.shape.n_queries * s.shape.n_heads, 5.0f);
-      if (i % 3 == 0) sinks[0] = -kInfinity;             // none
+      if (i % 3 == 0) sinks[0] = -kInfinity;                    // none
       if (i % 3 == 1) sinks.back() = i % 2 ? 300.0f : -300.0f;  // all, or as good as none
       s.input.other_lse = sinks.data();
       INFO("case " << i);

@@ -215,7 +215,8 @@ TEST_CASE("a step whose events files cannot keep is taken back, and may be ended
       attend();
       bool made = false;
       {
-        const FullFiles full;  // over both attempts: the writer's thread would make good use of a gap
+        const FullFiles
+            full;  // over both attempts: the writer's thread would make good use of a gap
         for (int attempt = 0; attempt < 2 && !made; ++attempt) {
           try {
             memory.end_step(surprise.data());

@@ -395,9 +395,8 @@ TEST_CASE(
   tokens["state"]["tokens"] = was["state"]["tokens"].get<std::int64_t>() - 1;
   events["state"]["events"] = was["state"]["events"].get<std::int64_t>() + 1;
   settings["config"]["n_local"] = 200;
-  for (const auto& [changed, says] : {std::pair{tokens, "which holds"},
-                                      {events, "which holds"},
-                                      {settings, ""}}) {
+  for (const auto& [changed, says] :
+       {std::pair{tokens, "which holds"}, {events, "which holds"}, {settings, ""}}) {
     const Run run = with(changed);
     INFO(run.err);
     CHECK(run.status == 1);

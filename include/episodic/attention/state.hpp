@@ -2,8 +2,8 @@
 #pragma once
 /// \file
 /// States of attention: what attention over some of a query's keys leaves behind, so that the keys
-/// may be divided among calls, threads or machines and the results merged. The arithmetic is that of
-/// the online softmax (Milakov and Gimelshein, 2018).
+/// may be divided among calls, threads or machines and the results merged. The arithmetic is that
+/// of the online softmax (Milakov and Gimelshein, 2018).
 ///
 /// \code
 /// attend(shape, first_half, {.out = a.data(), .lse = a_lse.data()}, workspace);

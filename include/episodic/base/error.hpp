@@ -31,10 +31,10 @@ struct ErrorKind {
 
 /// All codes.
 inline constexpr ErrorKind kErrorKinds[] = {
-    {ErrorCode::failed, "failed"},       {ErrorCode::config, "config"},
-    {ErrorCode::file, "file"},           {ErrorCode::disk_full, "disk_full"},
-    {ErrorCode::data, "data"},           {ErrorCode::budget, "budget"},
-    {ErrorCode::device, "device"},       {ErrorCode::not_built, "not_built"},
+    {ErrorCode::failed, "failed"}, {ErrorCode::config, "config"},
+    {ErrorCode::file, "file"},     {ErrorCode::disk_full, "disk_full"},
+    {ErrorCode::data, "data"},     {ErrorCode::budget, "budget"},
+    {ErrorCode::device, "device"}, {ErrorCode::not_built, "not_built"},
 };
 
 /// The word for a code; "?" for a number that is none.

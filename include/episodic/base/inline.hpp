@@ -9,7 +9,8 @@
 /// - With EPISODIC_SEPARATE defined for the whole program, headers only declare. One source of the
 ///   program includes episodic/core_bodies.hpp, which defines. A program of many sources compiles
 ///   faster so: core.hpp then takes a second, not ten.
-/// - The targets of the compiled library (`episodic::core`, or a component that stands on it) define
+/// - The targets of the compiled library (`episodic::core`, or a component that stands on it)
+/// define
 ///   EPISODIC_COMPILED: headers only declare, and the library's own sources define.
 ///
 /// All sources of a program must agree on these two macros.

@@ -389,8 +389,7 @@ class Many {
         const float all = sum + static_cast<float>(share_of_other(other, s_.max[lane]));
         s_.inverse[lane] = seen ? 1.0f / all : 0.0f;
         if (lane < n_lanes_ && m_.output_.lse != nullptr) {
-          m_.output_.lse[row_of_lane(lane)] =
-              with_other(log_sum_exp_of(s_.max[lane], sum), other);
+          m_.output_.lse[row_of_lane(lane)] = with_other(log_sum_exp_of(s_.max[lane], sum), other);
         }
       }
       for (std::int64_t p = 0; p < panels_; ++p) {

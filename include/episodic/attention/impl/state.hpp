@@ -39,7 +39,8 @@ template <class T>
 void rescale(std::int64_t n, std::int64_t n_heads, const float* part_lse, const float* whole_lse,
              T* sums) {
   if (n < 0 || n_heads < 0) {
-    throw DataError(concat("rescale_sums: ", n, " rows of ", n_heads, " heads: must not be negative"));
+    throw DataError(
+        concat("rescale_sums: ", n, " rows of ", n_heads, " heads: must not be negative"));
   }
   if (n == 0 || n_heads == 0) return;
   if (part_lse == nullptr || whole_lse == nullptr || sums == nullptr) {
