@@ -8,12 +8,12 @@
 #include <cctype>
 #include <chrono>
 #include <optional>
-#include <random>
 #include <set>
 
 #include "base/strict_json.hpp"
 #include "chat.hpp"
 #include "commands.hpp"
+#include "draw.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
@@ -117,28 +117,6 @@ struct Question {
   Judged window, memory, without;
   bool recalled = false;  ///< an event with a part of the fact, in any layer, for any token
   std::int64_t rank = 0;  ///< the best that it had
-};
-
-/// Draws that are the same with every standard library.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : engine_(seed) {}
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(engine_() % n); }
-  std::string digits(int n) {
-    std::string out(1, static_cast<char>('1' + below(9)));
-    while (static_cast<int>(out.size()) < n) out += static_cast<char>('0' + below(10));
-    return out;
-  }
-  template <class T>
-  std::string take(std::vector<T>& from) {
-    const std::size_t i = below(from.size());
-    const std::string one = from[i];
-    from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
-    return one;
-  }
-
- private:
-  std::mt19937_64 engine_;
 };
 
 std::vector<Question> draw_questions(std::int64_t n, std::uint64_t seed) {

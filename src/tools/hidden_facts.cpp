@@ -8,10 +8,10 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <random>
 #include <string_view>
 
 #include "common.hpp"
+#include "draw.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic::tools {
@@ -91,21 +91,6 @@ std::string king_james() {
   }
   return text;
 }
-
-/// Draws that are the same with every standard library.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : engine_(seed) {}
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(engine_() % n); }
-  std::string digits(int n) {
-    std::string out(1, static_cast<char>('1' + below(9)));
-    while (static_cast<int>(out.size()) < n) out += static_cast<char>('0' + below(10));
-    return out;
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 std::string sentence_of(const Fact& f) {
   if (f.kind == "number") return fmt::format("The {} is {}.\n", f.name, f.value);
